@@ -1,0 +1,69 @@
+"""Attention: causal multi-head self-attention on packed queries, keys and values.
+
+The forward pass keeps one number per query for the backward pass, the logarithm of its softmax
+sum (lse), from which any score can be recomputed: the (T, T) matrix itself need never be stored.
+"""
+
+import numpy as np
+
+from ladder.contract import Dims, Ladder, Op, read, write
+from reference import attention
+
+SHAPES = tuple(
+    {"B": B, "T": T, "C": C, "NH": NH}
+    for B, T, C, NH in [(1, 1, 1, 1), (2, 7, 6, 3), (1, 33, 64, 1), (2, 65, 128, 2), (1, 128, 192, 3)]
+)
+BENCH = {
+    "B=64 T=1024": {"B": 64, "T": 1024, "C": 768, "NH": 12},
+    "B=4 T=1024": {"B": 4, "T": 1024, "C": 768, "NH": 12},
+}
+
+
+def flops(products: int):
+    """`products` matrix products of (T, T, head size) per head, half of each under the mask."""
+    return lambda d: products * d["B"] * d["T"] * d["T"] * d["C"]
+
+
+def backward_inputs(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """out and lse that belong to qkv."""
+    B, T, C, NH = (dims[name] for name in ("B", "T", "C", "NH"))
+    qkv = rng.standard_normal((B, T, 3 * C))
+    out, lse = np.empty((B, T, C)), np.empty((B, NH, T))
+    attention.forward(out, lse, qkv)
+    return {"qkv": qkv, "out": out, "lse": lse}
+
+
+forward = Op(
+    name="attention.forward",
+    summary="out = softmax(q @ k.T / sqrt(head size), causal) @ v, for each head",
+    args=(
+        write("out", "B T C", terms="T"),
+        write("lse", "B NH T", "float32", terms="T"),
+        read("qkv", "B T 3*C"),
+    ),
+    dims=("B", "T", "C", "NH"),
+    reference=attention.forward,
+    flops=flops(2),
+    shapes=SHAPES,
+    bench=BENCH,
+)
+
+backward = Op(
+    name="attention.backward",
+    summary="dqkv from dout, with the scores recomputed from qkv and lse",
+    args=(
+        write("dqkv", "B T 3*C", terms="T"),
+        read("dout", "B T C"),
+        read("qkv", "B T 3*C"),
+        read("out", "B T C"),
+        read("lse", "B NH T", "float32"),
+    ),
+    dims=("B", "T", "C", "NH"),
+    reference=attention.backward,
+    flops=flops(5),
+    shapes=SHAPES,
+    bench=BENCH,
+    make_inputs=backward_inputs,
+)
+
+LADDERS = (Ladder(forward), Ladder(backward))

@@ -1,0 +1,121 @@
+"""Where kernels run: one small interface, whatever the machine.
+
+    cpu        NumPy arrays and the reference only: rung 0 of every ladder
+    emulated   NumPy arrays, and the real `.cu` files compiled for the CPU (ladder/emulator)
+    cuda       an NVIDIA GPU through CuPy
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from ladder.contract import Target
+from ladder.errors import LadderError
+from ladder.rungfile import Launch, Rung
+
+ALIGNMENT = 256  # bytes, as cudaMalloc aligns: a kernel may use 16-byte loads on any buffer
+
+
+class Kernel(Protocol):
+    """A compiled kernel. `args`: arrays, None (a null pointer) and NumPy scalars, in order."""
+
+    def __call__(self, launch: Launch, args: tuple[Any, ...]) -> None: ...
+
+
+class Device(Protocol):
+    """What check, bench, picker and trainer know of a machine."""
+
+    name: str  # "cpu", "emulated", "NVIDIA H200"
+    kind: str  # "cpu", "emulated", "cuda"
+
+    def target(self, real: np.dtype) -> Target:
+        """What rungs may ask about this device in a run of that real type."""
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """An uninitialised array, aligned to 256 bytes."""
+
+    def upload(self, array: Any, host: np.ndarray) -> None:
+        """Copy `host` into `array` (same shape), converting the dtype; may be asynchronous."""
+
+    def download(self, array: Any) -> np.ndarray:
+        """A copy of `array` on the host, after all work submitted so far."""
+
+    def compile(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> dict[str, Kernel]:
+        """The kernels of a rung file by name; cached. A compile error names the file's line."""
+
+    def synchronize(self) -> None:
+        """Wait for all submitted work; an error inside a kernel surfaces here."""
+
+    def time(self, work: Callable[[], None]) -> float:
+        """Seconds that `work` takes on the device."""
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Record the launches of `work` once; the result replays them with one call."""
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """np.empty whose data starts at a multiple of 256 bytes."""
+    dtype = np.dtype(dtype)
+    size = int(np.prod(shape)) * dtype.itemsize
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+class Cpu:
+    """The machine's processor with NumPy: it runs rung 0 of every ladder."""
+
+    name = "cpu"
+    kind = "cpu"
+
+    def target(self, real: np.dtype) -> Target:
+        return Target("cpu", 32, 1, 0, np.dtype(real))
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        return aligned_empty(shape, dtype)
+
+    def upload(self, array: np.ndarray, host: np.ndarray) -> None:
+        np.copyto(array, host, casting="unsafe")
+
+    def download(self, array: np.ndarray) -> np.ndarray:
+        return array.copy()
+
+    def compile(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> dict[str, Kernel]:
+        raise LadderError(
+            "device cpu runs the NumPy reference only (rung 0); "
+            "--device emulated runs kernels on the CPU, --device cuda on a GPU"
+        )
+
+    def synchronize(self) -> None:
+        pass
+
+    def time(self, work: Callable[[], None]) -> float:
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        return work
+
+
+
+def open_device(name: str) -> Device:
+    """The device that a flag names: cpu, emulated or cuda (with "cuda:1" the second GPU).
+
+    Raises LadderError with the remedy where the machine cannot serve it.
+    """
+    if name == "cpu":
+        return Cpu()
+    if name == "emulated":
+        from ladder.emulator import Emulated
+
+        return Emulated()
+    if name == "cuda" or name.startswith("cuda:"):
+        from ladder.cuda import Cuda
+
+        return Cuda(int(name.partition(":")[2] or 0))
+    raise LadderError(f"no device is named {name!r}; there are cpu, emulated and cuda")

@@ -1,0 +1,50 @@
+"""Dropout whose mask is a function of a counter, so that any device draws the same one.
+
+`rng` is a buffer and not a scalar because the step in it changes while a captured graph repeats:
+rng = (seed low, seed high, step, micro-step). `stream` tells the dropouts of one step apart.
+"""
+
+import numpy as np
+
+from ladder.contract import Dims, Ladder, Op, Scalar, read, write
+from reference import dropout
+
+SHAPES = tuple({"N": N} for N in (1, 3, 4, 31, 33, 1000, 4099))
+BENCH = {"N=65536*768": {"N": 65536 * 768}, "N=16384*384": {"N": 16384 * 384}}
+SCALARS = (Scalar("p", "float32"), Scalar("stream", "uint32"))
+VALUES = {"p": 0.2, "stream": 7}
+
+
+def inputs(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return {"rng": rng.integers(0, 2**32, 4, dtype=np.uint32)}
+
+
+forward = Op(
+    name="dropout.forward",
+    summary="out = inp / (1 - p) where the counter's random number is at least p, else 0",
+    args=(write("out", "N"), read("inp", "N"), read("rng", "4", "uint32")),
+    dims=("N",),
+    scalars=SCALARS,
+    scalar_values=VALUES,
+    reference=dropout.forward,
+    flops=lambda d: d["N"],
+    shapes=SHAPES,
+    bench=BENCH,
+    make_inputs=inputs,
+)
+
+backward = Op(
+    name="dropout.backward",
+    summary="dinp = dout / (1 - p) under the mask of the forward pass, drawn again",
+    args=(write("dinp", "N"), read("dout", "N"), read("rng", "4", "uint32")),
+    dims=("N",),
+    scalars=SCALARS,
+    scalar_values=VALUES,
+    reference=dropout.backward,
+    flops=lambda d: d["N"],
+    shapes=SHAPES,
+    bench=BENCH,
+    make_inputs=inputs,
+)
+
+LADDERS = (Ladder(forward), Ladder(backward))

@@ -1,0 +1,73 @@
+"""Embedding: a row of the token table plus a row of the position table."""
+
+import numpy as np
+
+from ladder.contract import Dims, Ladder, Op, read, update, write
+from reference import embedding
+
+SHAPES = tuple(
+    {"B": B, "T": T, "C": C, "V": V, "P": P}
+    for B, T, C, V, P in [(1, 1, 1, 1, 1), (2, 3, 31, 5, 4), (3, 7, 48, 101, 8), (2, 5, 768, 50, 5)]
+)
+BENCH = {
+    "B=64 T=1024": {"B": 64, "T": 1024, "C": 768, "V": 50304, "P": 1024},
+    "B=4 T=1024": {"B": 4, "T": 1024, "C": 768, "V": 50304, "P": 1024},
+}
+
+
+def inputs(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Token ids with repeats, so that a backward pass without atomics or ordering is caught."""
+    return {"tokens": rng.integers(0, dims["V"], (dims["B"], dims["T"]))}
+
+
+def backward_bytes(dims: Dims, real: np.dtype) -> int:
+    """dout and tokens once; a read and a write of every table row that can be touched."""
+    rows = min(dims["B"] * dims["T"], dims["V"]) + dims["T"]
+    tokens = dims["B"] * dims["T"]
+    return tokens * (dims["C"] * real.itemsize + 4) + 2 * 4 * rows * dims["C"]
+
+
+def forward_bytes(dims: Dims, real: np.dtype) -> int:
+    """out and tokens once; every table row that can be touched once."""
+    rows = min(dims["B"] * dims["T"], dims["V"]) + dims["T"]
+    tokens = dims["B"] * dims["T"]
+    return tokens * 4 + (tokens + rows) * dims["C"] * real.itemsize
+
+
+forward = Op(
+    name="embedding.forward",
+    summary="out[b, t] = wte[tokens[b, t]] + wpe[t]",
+    args=(
+        write("out", "B T C"),
+        read("tokens", "B T", "int32"),
+        read("wte", "V C"),
+        read("wpe", "P C"),
+    ),
+    dims=("B", "T", "C", "V", "P"),
+    reference=embedding.forward,
+    flops=lambda d: d["B"] * d["T"] * d["C"],
+    shapes=SHAPES,
+    bench=BENCH,
+    bytes=forward_bytes,
+    make_inputs=inputs,
+)
+
+backward = Op(
+    name="embedding.backward",
+    summary="dwte and dwpe accumulate dout at the rows that were looked up",
+    args=(
+        update("dwte", "V C", "float32", terms="B*T"),
+        update("dwpe", "P C", "float32", terms="B"),
+        read("dout", "B T C"),
+        read("tokens", "B T", "int32"),
+    ),
+    dims=("B", "T", "C", "V", "P"),
+    reference=embedding.backward,
+    flops=lambda d: 2 * d["B"] * d["T"] * d["C"],
+    shapes=SHAPES,
+    bench=BENCH,
+    bytes=backward_bytes,
+    make_inputs=inputs,
+)
+
+LADDERS = (Ladder(forward), Ladder(backward))

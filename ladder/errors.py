@@ -1,0 +1,8 @@
+"""The one exception of this project that a user is meant to see, as a single line."""
+
+
+class LadderError(Exception):
+    """Something asked for cannot be done; the message names the thing and the remedy.
+
+    Command lines print it without a traceback and exit with status 2.
+    """

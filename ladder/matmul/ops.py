@@ -1,0 +1,76 @@
+"""Matmul: the linear layer, out = inp @ weight.T + bias, and its three gradients."""
+
+from ladder.contract import Ladder, Op, read, update, write
+from reference import matmul
+
+SHAPES = tuple(
+    {"N": N, "C": C, "OC": OC}
+    for N, C, OC in [(1, 1, 1), (3, 31, 33), (17, 64, 48), (64, 64, 64), (65, 129, 67), (128, 96, 256)]
+)
+BENCH = {
+    "qkv": {"N": 65536, "C": 768, "OC": 2304},
+    "attproj": {"N": 65536, "C": 768, "OC": 768},
+    "fc": {"N": 65536, "C": 768, "OC": 3072},
+    "fcproj": {"N": 65536, "C": 3072, "OC": 768},
+    "lm head": {"N": 65536, "C": 768, "OC": 50304},
+}
+
+
+def flops(d) -> int:
+    return 2 * d["N"] * d["C"] * d["OC"]
+
+
+forward = Op(
+    name="matmul.forward",
+    summary="out = inp @ weight.T + bias",
+    args=(
+        write("out", "N OC", terms="C"),
+        read("inp", "N C"),
+        read("weight", "OC C"),
+        read("bias", "OC", optional=True),
+    ),
+    dims=("N", "C", "OC"),
+    reference=matmul.forward,
+    flops=flops,
+    shapes=SHAPES,
+    bench=BENCH,
+)
+
+backward_input = Op(
+    name="matmul.backward_input",
+    summary="dinp = dout @ weight",
+    args=(write("dinp", "N C", terms="OC"), read("dout", "N OC"), read("weight", "OC C")),
+    dims=("N", "C", "OC"),
+    reference=matmul.backward_input,
+    flops=flops,
+    shapes=SHAPES,
+    bench=BENCH,
+)
+
+backward_weight = Op(
+    name="matmul.backward_weight",
+    summary="dweight += dout.T @ inp",
+    args=(
+        update("dweight", "OC C", "float32", terms="N"),
+        read("dout", "N OC"),
+        read("inp", "N C"),
+    ),
+    dims=("N", "C", "OC"),
+    reference=matmul.backward_weight,
+    flops=flops,
+    shapes=SHAPES,
+    bench=BENCH,
+)
+
+backward_bias = Op(
+    name="matmul.backward_bias",
+    summary="dbias += dout summed over the rows",
+    args=(update("dbias", "OC", "float32", terms="N"), read("dout", "N OC")),
+    dims=("N", "OC"),
+    reference=matmul.backward_bias,
+    flops=lambda d: d["N"] * d["OC"],
+    shapes=tuple({"N": s["N"], "OC": s["OC"]} for s in SHAPES),
+    bench={k: {"N": s["N"], "OC": s["OC"]} for k, s in BENCH.items() if k != "lm head"},
+)
+
+LADDERS = (Ladder(forward), Ladder(backward_input), Ladder(backward_weight), Ladder(backward_bias))

@@ -1,0 +1,31 @@
+"""Residual: the sum at the end of a branch, and the sum of gradients where the branch began."""
+
+from ladder.contract import Ladder, Op, read, update, write
+from reference import residual
+
+SHAPES = tuple({"N": N} for N in (1, 31, 33, 1000, 4099, 65536))
+BENCH = {"N=65536*768": {"N": 65536 * 768}, "N=4096*768": {"N": 4096 * 768}}
+
+forward = Op(
+    name="residual.forward",
+    summary="out = inp1 + inp2",
+    args=(write("out", "N"), read("inp1", "N"), read("inp2", "N")),
+    dims=("N",),
+    reference=residual.forward,
+    flops=lambda d: d["N"],
+    shapes=SHAPES,
+    bench=BENCH,
+)
+
+backward = Op(
+    name="residual.backward",
+    summary="dinp += dout: the gradient of a branch joins the gradient of the stream",
+    args=(update("dinp", "N"), read("dout", "N")),
+    dims=("N",),
+    reference=residual.backward,
+    flops=lambda d: d["N"],
+    shapes=SHAPES,
+    bench=BENCH,
+)
+
+LADDERS = (Ladder(forward), Ladder(backward))

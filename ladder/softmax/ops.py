@@ -1,0 +1,42 @@
+"""Softmax over rows of V numbers."""
+
+import numpy as np
+
+from ladder.contract import Dims, Ladder, Op, read, write
+from reference import softmax
+
+SHAPES = tuple(
+    {"N": N, "V": V} for N, V in [(1, 1), (3, 31), (5, 33), (2, 1024), (7, 1009), (2, 50257)]
+)
+BENCH = {"N=65536 V=1024": {"N": 65536, "V": 1024}, "N=4096 V=50304": {"N": 4096, "V": 50304}}
+
+
+def backward_inputs(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    probs = np.exp(rng.standard_normal((dims["N"], dims["V"])))
+    return {"probs": probs / probs.sum(axis=1, keepdims=True)}
+
+
+forward = Op(
+    name="softmax.forward",
+    summary="probs = exp(logits) / sum(exp(logits)), row by row, without overflow",
+    args=(write("probs", "N V", terms="V"), read("logits", "N V")),
+    dims=("N", "V"),
+    reference=softmax.forward,
+    flops=lambda d: 5 * d["N"] * d["V"],
+    shapes=SHAPES,
+    bench=BENCH,
+)
+
+backward = Op(
+    name="softmax.backward",
+    summary="dlogits = probs * (dprobs - sum(dprobs * probs)), row by row",
+    args=(write("dlogits", "N V", terms="V"), read("dprobs", "N V"), read("probs", "N V")),
+    dims=("N", "V"),
+    reference=softmax.backward,
+    flops=lambda d: 4 * d["N"] * d["V"],
+    shapes=SHAPES,
+    bench=BENCH,
+    make_inputs=backward_inputs,
+)
+
+LADDERS = (Ladder(forward), Ladder(backward))
