@@ -6,3 +6,7 @@ class LadderError(Exception):
 
     Command lines print it without a traceback and exit with status 2.
     """
+
+
+class CompileError(LadderError):
+    """A kernel does not compile; the lines of the message name file, line and source text."""
