@@ -1,0 +1,60 @@
+# Everything runs from .venv, which each target sets up as far as it needs.
+PYTHON ?= python3
+VENV   := .venv
+RUN    := $(VENV)/bin/python
+PIP    := $(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+# The CuPy wheel that fits this machine: the newest CUDA its NVIDIA driver can run, ROCm, or none.
+CUDA        := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p')
+ACCELERATOR := $(if $(CUDA),$(if $(filter 12,$(CUDA)),cuda12,$(if $(filter 11 10 9,$(CUDA)),,cuda13)),$(if $(wildcard /opt/rocm/bin),rocm))
+EXTRAS      := $(if $(ACCELERATOR),[$(ACCELERATOR)])
+
+.PHONY: help setup train test lint notebooks bench climb doctor clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+setup: $(VENV)/.core  ## create .venv with the packages for this machine (CUDA 12, CUDA 13, ROCm or CPU)
+	@echo "ready: $(RUN) (accelerator: $(if $(ACCELERATOR),$(ACCELERATOR),none found))"
+
+train: $(VENV)/.core  ## fine-tune GPT-2 124M on tinyshakespeare; flags: make train ARGS="-b 8 -x 100"
+	@$(RUN) -m trainer $(ARGS)
+
+test: $(VENV)/.test  ## run the tests; no GPU needed, the same ones use a GPU where there is one
+	@$(RUN) -m pytest $(ARGS)
+
+lint: $(VENV)/.test  ## check format and style
+	@$(RUN) -m ruff format --check . && $(RUN) -m ruff check .
+
+notebooks: $(VENV)/.notebooks  ## open the notebooks in JupyterLab
+	@$(RUN) -m jupyter lab notebooks
+
+bench: $(VENV)/.core  ## time one training step on this machine and write doc/results
+	@$(RUN) -m trainer bench $(ARGS)
+
+doctor: $(VENV)/.core  ## say what this machine has, and what will run on it
+	@$(RUN) -m trainer doctor
+
+clean:  ## remove .venv, runs and caches inside the repository
+	rm -rf $(VENV) runs .pytest_cache .ruff_cache .hypothesis
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "Python 3.10 or newer is needed, $(PYTHON) is older: make PYTHON=/path/to/python3.12 …" >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "python3 -m venv failed; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
+
+$(VENV)/.core: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "installing packages into $(VENV) …"
+	@$(PIP) --editable ".$(EXTRAS)"
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.core
+	@$(PIP) --editable ".[test,compile$(if $(ACCELERATOR),$(comma)$(ACCELERATOR))]"
+	@touch $@
+
+$(VENV)/.notebooks: $(VENV)/.core
+	@$(PIP) --editable ".[notebooks,compile$(if $(ACCELERATOR),$(comma)$(ACCELERATOR))]"
+	@touch $@
+
+comma := ,
