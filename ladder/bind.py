@@ -49,7 +49,7 @@ def bind(
     if rung.run is not None:
         return lambda: rung.run(device, arrays, dims, constants)
     if rung.path is None:
-        return _bind_reference(op, device, real, ordered, scalars)
+        return _bind_reference(op, device, real, ordered, dims, scalars)
 
     allocate = scratch or device.empty
     buffers = [
@@ -83,17 +83,22 @@ def bind(
 
 
 def _bind_reference(
-    op: Op, device: Device, real: np.dtype, arrays: list[Any], scalars: Mapping[str, float]
+    op: Op,
+    device: Device,
+    real: np.dtype,
+    arrays: list[Any],
+    dims: Dims,
+    scalars: Mapping[str, float],
 ) -> Callable[[], None]:
     """Rung 0. Real types narrower than float32 are computed in float32 and rounded at the end."""
     if device.kind not in ("cpu", "emulated"):
         raise LadderError(f"{op.name} rung 0 is NumPy and runs on the CPU; choose a rung from 1 on")
     if real in (np.float32, np.float64):
-        return lambda: op.reference(*arrays, **scalars)
+        return lambda: op.compute(arrays, dims, scalars)
 
     def run() -> None:
         wide = [_widen(array) for array in arrays]
-        op.reference(*wide, **scalars)
+        op.compute(wide, dims, scalars)
         for arg, array, result in zip(op.args, arrays, wide, strict=True):
             if arg.role != "in" and array is not None and result is not array:
                 array[...] = result.astype(array.dtype)

@@ -15,7 +15,7 @@ import difflib
 import functools
 import importlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -31,7 +31,9 @@ PACKAGE = Path(__file__).parent
 
 Dims = Mapping[str, int]  # the value of every symbolic dimension of a call: {"N": 256, "C": 768}
 
-REAL = "real"  # stands for the run's dtype: float32, float16, bfloat16 (float64 in reference checks)
+REAL = (
+    "real"  # stands for the run's dtype: float32, float16, bfloat16 (float64 in reference checks)
+)
 DTYPES = {
     "float64": np.dtype(np.float64),
     "float32": np.dtype(np.float32),
@@ -114,7 +116,8 @@ class Op:
     the rung's own scratch buffers. It is named after the op: `layernorm_forward`.
 
     reference    NumPy function of the same arrays in the same order, then scalars as keywords;
-                 it writes its outputs in place. Dimensions it reads off the arrays' shapes.
+                 it writes its outputs in place. Dimensions it reads off the arrays' shapes, but
+                 for `reference_dims`, keywords too. Call it through `compute`.
     flops        floating-point operations that the computation needs
     bytes        bytes that it must move at least (each input read once, each output written
                  once); None: derived from `args`
@@ -134,6 +137,7 @@ class Op:
     bench: Mapping[str, Dims]
     scalars: tuple[Scalar, ...] = ()
     scalar_values: Mapping[str, float] = field(default_factory=dict)  # used by check and bench
+    reference_dims: tuple[str, ...] = ()
     bytes: Callable[[Dims, np.dtype], int] | None = None
     make_inputs: Callable[[Dims, np.random.Generator], dict[str, np.ndarray]] | None = None
 
@@ -146,6 +150,16 @@ class Op:
     def kernel(self) -> str:
         """The name of the `extern "C" __global__` function in every rung file of the ladder."""
         return self.name.replace(".", "_")
+
+    def compute(
+        self,
+        arrays: Sequence[np.ndarray | None],
+        dims: Dims,
+        scalars: Mapping[str, float] | None = None,
+    ) -> None:
+        """Run the NumPy reference on float32 or float64 arrays in the order of `args`."""
+        keywords = {name: dims[name] for name in self.reference_dims}
+        self.reference(*arrays, **keywords, **(scalars or {}))
 
     def least_bytes(self, dims: Dims, real: np.dtype) -> int:
         """Bytes that any implementation must move through memory; the floor is this / bandwidth."""

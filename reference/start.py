@@ -1,7 +1,7 @@
 """The two operations of notebooks/00_start.ipynb, before the layers of GPT-2 begin.
 
-    add:  c_i = a_i + b_i
-    sum:  total += inp_1 + inp_2 + … + inp_N
+add:  c_i = a_i + b_i
+sum:  total += inp_1 + inp_2 + … + inp_N
 """
 
 import numpy as np

@@ -86,6 +86,7 @@ fused = Op(
     ),
     dims=("N", "V", "Vp"),
     reference=crossentropy.fused,
+    reference_dims=("V",),
     flops=lambda d: 7 * d["N"] * d["V"],
     shapes=FUSED_SHAPES,
     bench=BENCH,

@@ -1,0 +1,79 @@
+"""AdamW (Kingma and Ba 2015; Loshchilov and Hutter 2019) with clipping by the global norm.
+
+    g = grad * inv_scale * min(1, clip / (norm + 1e-6))       clip = 0: no clipping
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g^2
+    weight -= lr * (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay * weight)
+
+inv_scale undoes a loss scale (1 outside float16 runs); norm is that of the unscaled gradient.
+"""
+
+import numpy as np
+
+from reference.blocks import blocks
+
+HYPER = ("lr", "beta1", "beta2", "eps", "weight_decay", "clip")
+HYPER += ("correction1", "correction2", "inv_scale")  # 1 - beta1^t and 1 - beta2^t
+
+
+def hyper(
+    *,
+    step: int,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+    clip: float,
+    inv_scale: float = 1.0,
+    dtype: type = np.float32,
+) -> np.ndarray:
+    """The (9) array of HYPER for the `step`-th update, counted from 1.
+
+    The corrections belong to the betas as `dtype` rounds them: 1 - 0.999 is off by 1e-5 in float32.
+    """
+    beta1, beta2 = float(dtype(beta1)), float(dtype(beta2))
+    corrections = (1 - beta1**step, 1 - beta2**step)
+    return np.array([lr, beta1, beta2, eps, weight_decay, clip, *corrections, inv_scale], dtype)
+
+
+def update(
+    weight: np.ndarray,
+    m: np.ndarray,
+    v: np.ndarray,
+    master: np.ndarray | None,
+    grad: np.ndarray,
+    norm: np.ndarray,
+    hyper: np.ndarray,
+    *,
+    decay: float,
+) -> None:
+    """weight, m, v and master, all (N), move one step along grad (N), whose norm is norm (1).
+
+    master, if not None, is the float32 copy that is updated in place of a 16-bit weight, and
+    rounded to it. decay: 1 where weight decay applies, 0 where it does not.
+    """
+    lr, beta1, beta2, eps, weight_decay, clip, correction1, correction2, inv_scale = hyper.tolist()
+    scale = inv_scale
+    if clip > 0:
+        scale *= min(1.0, clip / (float(norm[0]) * inv_scale + 1e-6))
+    exact = weight if master is None else master
+    for block in blocks(weight.size):
+        g = grad[block] * scale
+        m[block] *= beta1
+        v[block] *= beta2
+        t = g * (1 - beta1)
+        m[block] += t
+        np.multiply(g, g, out=t)
+        t *= 1 - beta2
+        v[block] += t
+        np.sqrt(v[block], out=t)  # from here on t is the denominator, then the step
+        t *= correction2**-0.5
+        t += eps
+        np.divide(m[block], t, out=t)
+        t *= lr / correction1
+        if decay:
+            exact[block] *= 1 - lr * weight_decay * decay
+        exact[block] -= t
+    if master is not None:
+        weight[:] = master

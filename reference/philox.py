@@ -1,0 +1,31 @@
+"""Philox4x32-10: random numbers that are a function of a counter (Salmon, Moraes, Dror and Shaw,
+"Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011).
+
+There is no state to carry from one number to the next: ten rounds of multiply and xor turn a
+counter of four 32-bit words, under a key of two, into four random words. Any thread of a GPU can
+thus draw the numbers of any element, in any order, and draw them again in the backward pass.
+"""
+
+import numpy as np
+
+ROUNDS = 10
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)  # added to the key each round: golden ratio, sqrt(3) - 1
+LOW = np.uint64(0xFFFFFFFF)
+SHIFT = np.uint64(32)
+
+
+def philox4x32(counter: tuple, key: tuple[int, int]) -> np.ndarray:
+    """(n, 4) uint32 words for n counters; each of a counter's four words is an int or an (n)."""
+    c0, c1, c2, c3 = (np.atleast_1d(np.asarray(word, np.uint64)) for word in counter)
+    k0, k1 = int(key[0]), int(key[1])
+    m0, m1 = (np.uint64(multiplier) for multiplier in MULTIPLIERS)
+    for _ in range(ROUNDS):
+        product0, product1 = m0 * c0, m1 * c2  # 32 x 32 -> 64 bits
+        c0 = (product1 >> SHIFT) ^ c1 ^ np.uint64(k0)
+        c1 = product1 & LOW
+        c2 = (product0 >> SHIFT) ^ c3 ^ np.uint64(k1)
+        c3 = product0 & LOW
+        k0, k1 = (k0 + WEYL[0]) & 0xFFFFFFFF, (k1 + WEYL[1]) & 0xFFFFFFFF
+    words = np.broadcast_arrays(c0, c1, c2, c3)
+    return np.stack(words, axis=1).astype(np.uint32)
