@@ -1,0 +1,76 @@
+// layernorm forward, rung 6: the row stays in registers
+// Before: rung 5 reads the row again for the output, and sums it with Welford's divisions.
+// Change: a lane keeps its ROW_VECTORS vectors in registers. The row is read once, and two passes
+//         over registers cost nothing: the plain, accurate sums of rung 3 return.
+// Expect: all loads of a row are in flight together; each input byte is read once: memory-bound.
+// Needs:  C % vector == 0; ROW_VECTORS <= 16
+// Define: ROWS = 4; ROW_VECTORS = ceil_div(C, vector * warp)
+// Launch: layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
+// Left:   weight and bias are fetched anew for every row, after the statistics -> rung 7.
+
+#include "portable.cuh"
+
+constexpr float EPS = 1e-5f;  // keeps rstd finite where a row is constant
+
+extern "C" __global__ void layernorm_forward(
+    real* __restrict__ out,           // (N, C)
+    float* __restrict__ mean,         // (N)
+    float* __restrict__ rstd,         // (N)  1 / standard deviation
+    const real* __restrict__ inp,     // (N, C)
+    const real* __restrict__ weight,  // (C)
+    const real* __restrict__ bias,    // (C)
+    int N, int C) {
+    int lane = lane_id();
+    int row = blockIdx.x * ROWS + warp_id();
+    if (row >= N) return;  // a whole warp leaves, so that no shuffle below misses a lane
+    const real* x = inp + (size_t)row * C;  // (C)
+    real* y = out + (size_t)row * C;        // (C)
+
+    // Every loop over j is unrolled: an array that is indexed at run time cannot be in registers.
+    Vec xs[ROW_VECTORS];
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++) {
+        int i = (j * WARP_SIZE + lane) * VECTOR;
+        if (i >= C) break;  // past the row's end
+        xs[j] = load_vec(x + i);
+    }
+
+    float sum = 0.0f;
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++) {
+        int i = (j * WARP_SIZE + lane) * VECTOR;
+        if (i >= C) break;
+        for (int k = 0; k < VECTOR; k++) {
+            sum += to_float(xs[j][k]);
+        }
+    }
+    float m = warp_sum(sum) / C;
+
+    float squares = 0.0f;
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++) {
+        int i = (j * WARP_SIZE + lane) * VECTOR;
+        if (i >= C) break;
+        for (int k = 0; k < VECTOR; k++) {
+            float centred = to_float(xs[j][k]) - m;
+            squares += centred * centred;
+        }
+    }
+    float r = rsqrtf(warp_sum(squares) / C + EPS);
+
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++) {
+        int i = (j * WARP_SIZE + lane) * VECTOR;
+        if (i >= C) break;
+        Vec w = load_vec(weight + i), b = load_vec(bias + i), ys;
+        for (int k = 0; k < VECTOR; k++) {
+            float normalised = (to_float(xs[j][k]) - m) * r;
+            ys[k] = to_real(normalised * to_float(w[k]) + to_float(b[k]));
+        }
+        store_vec(y + i, ys);
+    }
+    if (lane == 0) {
+        mean[row] = m;
+        rstd[row] = r;
+    }
+}
