@@ -123,6 +123,7 @@ class Op:
                  once); None: derived from `args`
     make_inputs  (dims, random generator) -> {argument: array} where plain standard normals would
                  be meaningless (token ids, rstd); arguments that it leaves out are normal
+    hard_inputs  the same by name, for inputs that break careless arithmetic: "large mean"
     shapes       what the checker runs: small and awkward shapes, in order
     bench        named shapes for measurements, such as {"B*T=65536": {...}}; the first is shown
     """
@@ -140,6 +141,9 @@ class Op:
     reference_dims: tuple[str, ...] = ()
     bytes: Callable[[Dims, np.dtype], int] | None = None
     make_inputs: Callable[[Dims, np.random.Generator], dict[str, np.ndarray]] | None = None
+    hard_inputs: Mapping[str, Callable[[Dims, np.random.Generator], dict[str, np.ndarray]]] = field(
+        default_factory=dict
+    )
 
     @property
     def layer(self) -> str:

@@ -40,6 +40,14 @@ def fused_inputs(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
     }
 
 
+def huge(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Logits whose exponentials overflow unless the row's maximum is subtracted first."""
+    return {
+        **fused_inputs(dims, rng),
+        "logits": 1000 * rng.standard_normal((dims["N"], dims["Vp"])),
+    }
+
+
 forward = Op(
     name="crossentropy.forward",
     summary="losses = -log(probs[target]), row by row",
@@ -91,6 +99,7 @@ fused = Op(
     shapes=FUSED_SHAPES,
     bench=BENCH,
     make_inputs=fused_inputs,
+    hard_inputs={"huge logits": huge},
 )
 
 LADDERS = (Ladder(forward), Ladder(backward), Ladder(fused))

@@ -16,6 +16,11 @@ def backward_inputs(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarra
     return {"probs": probs / probs.sum(axis=1, keepdims=True)}
 
 
+def huge(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Logits whose exponentials overflow unless the row's maximum is subtracted first."""
+    return {"logits": 1000 * rng.standard_normal((dims["N"], dims["V"]))}
+
+
 forward = Op(
     name="softmax.forward",
     summary="probs = exp(logits) / sum(exp(logits)), row by row, without overflow",
@@ -25,6 +30,7 @@ forward = Op(
     flops=lambda d: 5 * d["N"] * d["V"],
     shapes=SHAPES,
     bench=BENCH,
+    hard_inputs={"huge logits": huge},
 )
 
 backward = Op(

@@ -1,0 +1,170 @@
+"""Inputs for a check, what the reference makes of them, and how far from it a result may be.
+
+The tolerance is not a constant. An output element y, computed from inputs x, may be wrong by
+
+    u_store |y|  +  8 sqrt(terms) (u |y| + s),        u = 2^-24, s = |y(x (1 ± u)) - y(x)|
+
+The first part rounds y to the type it is stored in. The second is float32 arithmetic: a sum of n
+terms, added in any order, is the exact sum of terms that are changed by a relative error of at most
+n u (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2). Rounding errors
+differ in sign and grow like sqrt(n) only: within lambda sqrt(n) u with a probability of
+1 - 2 exp(-lambda^2 / 2) (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019, theorem 2.4), and
+lambda = 8 leaves one chance in 10^13. What changed inputs do to the output, s, is measured: the
+reference runs again on inputs changed at random by ± u; the largest change in the same row counts.
+An ill-conditioned result thus gets the room that every float32 kernel needs, and no other does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from ladder.contract import Arg, Dims, Op, evaluate, resolve_dtype
+from ladder.errors import LadderError
+
+U32 = 2.0**-24  # unit roundoff of float32
+LAMBDA = 8
+CHANGES = 3  # runs of the reference on changed inputs
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The right content of one output, and how far from it a result may be, element by element."""
+
+    arg: Arg
+    value: np.ndarray  # float64, or the argument's own dtype if that is an integer
+    tolerance: np.ndarray
+    terms: int
+
+    def verify(self, got: np.ndarray) -> tuple[str | None, float]:
+        """What is wrong with a result, or None; and the largest error over the tolerance."""
+        if got.dtype.kind in "iu":
+            wrong = got != self.value
+            worst = 0.0
+        else:
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                rounded = self.value.astype(got.dtype)  # infinite where it overflows
+                error = np.abs(got.astype(np.float64) - self.value)
+                error[got == rounded] = 0
+                wrong = ~(error <= self.tolerance)  # written so that NaN is wrong
+                worst = float(np.max(error / self.tolerance, initial=0.0))
+        if not wrong.any():
+            return None, worst
+        index = np.unravel_index(np.argmax(wrong), wrong.shape)
+        return self._describe(got, index, int(wrong.sum())), math.inf
+
+    def _describe(self, got: np.ndarray, index: tuple[int, ...], wrong: int) -> str:
+        value, where = got[index], ", ".join(map(str, index))
+        count = f"{wrong} of {got.size} elements are wrong"
+        if got.dtype.kind in "iu":
+            return f"{self.arg.name}[{where}] is {value}, expected {self.value[index]}; {count}"
+        digits = round(-math.log2(unit_roundoff(got.dtype)))
+        text = (
+            f"{self.arg.name}[{where}] is {float(value):.7g}, expected {self.value[index]:.7g} "
+            f"± {self.tolerance[index]:.2g} (2^-{digits} |y| to store it in {got.dtype.name}, and "
+            f"{LAMBDA} sqrt({self.terms}) 2^-24 (|y| + condition) for float32 sums of {self.terms} "
+            f"terms); {count}"
+        )
+        if np.isnan(value.astype(np.float64)):
+            text += "; nan: never written, or computed from memory that was never written"
+        return text
+
+
+def make_inputs(
+    op: Op, dims: Dims, real: np.dtype, rng: np.random.Generator, inputs: str = "normal"
+) -> dict[str, np.ndarray]:
+    """Random contents of all arguments that are read, rounded to the dtypes of the call.
+
+    inputs  "normal", or the name of one of the op's hard inputs
+    """
+    values = op.make_inputs(dims, rng) if op.make_inputs else {}
+    if inputs != "normal":
+        values = {**values, **op.hard_inputs[inputs](dims, rng)}
+    arrays = {}
+    for arg in op.args:
+        if arg.role != "out":
+            shape = arg.resolve_shape(dims)
+            value = values[arg.name] if arg.name in values else rng.standard_normal(shape)
+            dtype = resolve_dtype(arg.dtype, real)
+            arrays[arg.name] = np.asarray(value).reshape(shape).astype(dtype)
+    return arrays
+
+
+def scalars(op: Op) -> dict[str, float]:
+    """The op's constants as a kernel gets them: rounded to their dtypes."""
+    return {s.name: np.dtype(s.dtype).type(op.scalar_values[s.name]).item() for s in op.scalars}
+
+
+def cases(
+    op: Op, dims: Dims, real: np.dtype, inputs: str, seed: int
+) -> Iterator[tuple[dict[str, np.ndarray], list[Expected]]]:
+    """Inputs with what to expect of them: all arguments given, then without the optional ones."""
+    values = make_inputs(op, dims, real, np.random.default_rng(seed), inputs)
+    yield values, expect(op, dims, real, values)
+    optional = {arg.name for arg in op.args if arg.optional}
+    if optional:
+        fewer = {name: value for name, value in values.items() if name not in optional}
+        yield fewer, expect(op, dims, real, fewer)
+
+
+def expect(op: Op, dims: Dims, real: np.dtype, values: Arrays) -> list[Expected]:
+    """Run the reference in float64 on inputs as they are, and changed, for the tolerance."""
+    outputs = _run_reference(op, dims, values, None)
+    rng = np.random.default_rng(1)
+    sensitivity = {arg.name: 0.0 for arg in op.args}
+    for _ in range(CHANGES):
+        changed = _run_reference(op, dims, values, rng)
+        for name, array in outputs.items():
+            if array is not None and array.dtype.kind == "f":
+                change = np.abs(changed[name] - array)
+                change = change.max(axis=-1, keepdims=True) if change.ndim > 1 else change.max()
+                sensitivity[name] = np.maximum(sensitivity[name], change)
+    expected = []
+    for arg in op.args:
+        y = outputs[arg.name]
+        if arg.role == "in" or y is None:
+            continue
+        terms = max(1, evaluate(arg.terms, dims))
+        if y.dtype.kind in "iu":
+            expected.append(Expected(arg, y, np.zeros(y.shape), terms))
+            continue
+        if not np.isfinite(y).all():
+            raise LadderError(f"{op.name}: the reference's own {arg.name} is not finite")
+        stored = resolve_dtype(arg.dtype, real)
+        rounding = unit_roundoff(stored) * np.abs(y)
+        rounding += float(ml_dtypes.finfo(stored).smallest_subnormal)
+        sums = LAMBDA * math.sqrt(terms) * (U32 * np.abs(y) + sensitivity[arg.name])
+        expected.append(Expected(arg, y, rounding + sums, terms))
+    return expected
+
+
+def unit_roundoff(dtype: np.dtype) -> float:
+    """Half the distance from 1 to the next number of the type."""
+    return float(ml_dtypes.finfo(dtype).eps) / 2
+
+
+def _run_reference(
+    op: Op, dims: Dims, values: Arrays, rng: np.random.Generator | None
+) -> dict[str, np.ndarray | None]:
+    """The reference's arrays after a run in float64; with `rng`, on inputs changed by ± U32."""
+    arrays = {}
+    for arg in op.args:
+        dtype = resolve_dtype(arg.dtype, np.dtype(np.float64))
+        if arg.role == "out":
+            unwritten = np.nan if dtype.kind == "f" else 0
+            arrays[arg.name] = np.full(arg.resolve_shape(dims), unwritten, dtype)
+        elif arg.name not in values:
+            arrays[arg.name] = None
+        else:
+            array = values[arg.name].astype(dtype)  # a copy
+            if rng is not None and dtype.kind == "f":
+                array *= 1 + U32 * rng.choice((-1.0, 1.0), array.shape)
+            arrays[arg.name] = array
+    op.compute(list(arrays.values()), dims, scalars(op))
+    return arrays
