@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ladder import signature
 from ladder.contract import Dims, Op, resolve_dtype
 from ladder.device import Device
 from ladder.errors import LadderError
@@ -51,6 +52,8 @@ def bind(
     if rung.path is None:
         return _bind_reference(op, device, real, ordered, dims, scalars)
 
+    if (problem := signature.mismatch(op, rung)) is not None:
+        raise LadderError(f"{rung.path}: {problem}")
     allocate = scratch or device.empty
     buffers = [
         allocate(shape, resolve_dtype(dtype, real))

@@ -21,22 +21,21 @@ How far a result may be from the reference, and why, stands in ladder/expect.py.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+import functools
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ladder.bind import bind
-from ladder.contract import DTYPES, REAL, Dims, Ladder, Op, resolve_dtype
-from ladder.device import ALIGNMENT, Device
+from ladder.contract import DTYPES, Dims, Ladder, Op, format_dims, resolve_dtype
+from ladder.device import Device
 from ladder.errors import LadderError
 from ladder.expect import Arrays, Expected, cases, scalars
-from ladder.rungfile import REALS, Rung
-
-GUARD = 64 * ALIGNMENT  # bytes before and after each buffer; keeps the buffer aligned
-POISON = 0xFF  # as a byte; repeated it is NaN in float32, float16 and bfloat16, and -1 in int32
+from ladder.guard import Guarded
+from ladder.rungfile import Rung
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class Outcome:
     dims: dict[str, int]
     dtype: str
     inputs: str  # "normal", or the name of the op's hard inputs
-    status: str  # "passed", "refused", "failed"
+    status: str  # "passed", "refused", "failed", or "fault": it ended in an error
     detail: str = ""
     error: float = 0.0
 
@@ -68,12 +67,11 @@ class Report:
     @property
     def passed(self) -> bool:
         """Something ran, and nothing failed: a rung that refuses everything has shown nothing."""
-        statuses = {outcome.status for outcome in self.outcomes}
-        return "passed" in statuses and "failed" not in statuses
+        return not self.failures and any(outcome.status == "passed" for outcome in self.outcomes)
 
     @property
     def failures(self) -> list[Outcome]:
-        return [outcome for outcome in self.outcomes if outcome.status == "failed"]
+        return [outcome for outcome in self.outcomes if outcome.status in ("failed", "fault")]
 
     def __str__(self) -> str:
         head = f"{self.op} {self.rung} on {self.device}"
@@ -103,55 +101,54 @@ def check(
 
     dtypes  by default all three real types, or float32 for an op without real arguments
     shapes  by default the op's own, and on a GPU GPT-2's as well
-    """
-    op = ladder.op
-    if dtypes is None:
-        dtypes = REALS if any(arg.dtype == REAL for arg in op.args) else ("float32",)
-    if shapes is None:
-        shapes = [*op.shapes, *([gpt2_shape(op)] if device.kind == "cuda" else [])]
-    kinds = ("normal", *(op.hard_inputs if _accurate(rung) else ()))
-    outcomes = tuple(
-        check_case(op, rung, device, dtype, dict(dims), inputs, seed)
-        for dtype in dtypes
-        for dims in shapes
-        for inputs in kinds
-    )
-    return Report(op.name, rung_label(rung), device.name, outcomes)
-
-
-def check_case(
-    op: Op, rung: Rung, device: Device, dtype: str, dims: dict[str, int], inputs: str, seed: int
-) -> Outcome:
-    """Check one shape and dtype with one kind of inputs, under every variant of the device.
 
     Raises LadderError where the rung does not compile or does not fit its contract.
     """
+    op = ladder.op
+    if shapes is None:
+        shapes = [*op.shapes, *([gpt2_shape(op)] if device.kind == "cuda" else [])]
+    kinds = ("normal", *(op.hard_inputs if rung.accurate else ()))
+    outcomes = []
+    for dtype, dims, inputs in itertools.product(dtypes or op.reals, shapes, kinds):
+        outcomes.append(check_case(op, rung, device, dtype, dims, inputs, seed))
+        if outcomes[-1].status == "fault":
+            break  # after an illegal access, a GPU runs nothing more for this process
+    return Report(op.name, rung.label, device.name, tuple(outcomes))
+
+
+def check_case(
+    op: Op,
+    rung: Rung,
+    device: Device,
+    dtype: str,
+    dims: Dims,
+    inputs: str = "normal",
+    seed: int = 0,
+) -> Outcome:
+    """Check one shape and dtype with one kind of inputs, under every variant of the device."""
     real = DTYPES[dtype]
-    refusals, ran, worst = [], False, 0.0
-    tests = None
-    for variant in variants(device):
-        if (why := rung.refusal(dims, variant[0].target(real))) is not None:
-            refusals.append(why)
-            continue
-        tests = tests or list(cases(op, dims, real, inputs, seed))
-        for values, expected in tests:
-            trial = _Trial(op, rung, dims, real, values)
-            before = None
-            for again in variant:
-                problem, got, error = trial.run(again, expected)
-                if problem is None and before is not None and rung.deterministic:
-                    problem = _difference(before, got)
-                if problem is not None:
-                    detail = f"{problem} [{again.name}]"
-                    return Outcome(dims, dtype, inputs, "failed", detail)
-                before, ran, worst = got, True, max(worst, error)
-    if not ran:
-        return Outcome(dims, dtype, inputs, "refused", refusals[0])
-    return Outcome(dims, dtype, inputs, "passed", error=worst)
+    outcome = functools.partial(Outcome, dict(dims), dtype, inputs)
+    able = [pair for pair in variants(device) if rung.refusal(dims, pair[0].target(real)) is None]
+    if not able:
+        return outcome("refused", rung.refusal(dims, device.target(real)))
+    worst = 0.0
+    for values, expected in cases(op, dims, real, inputs, seed):
+        for pair in able:
+            results = []
+            for variant in pair:
+                try:
+                    result, error = _run(op, rung, variant, real, dims, values, expected)
+                    results.append(result)
+                    if rung.deterministic:
+                        _compare_bits(results)
+                except Wrong as wrong:
+                    return outcome(wrong.status, f"{wrong} [{variant.name}]")
+                worst = max(worst, error)
+    return outcome("passed", error=worst)
 
 
 def variants(device: Device) -> list[tuple[Device, Device]]:
-    """The devices to run on; each pair must give the same bits, if the rung is deterministic."""
+    """The devices to run on; both of a pair must give the same bits."""
     if device.kind != "emulated":
         return [(device, device)]
     return [
@@ -165,124 +162,79 @@ def gpt2_shape(op: Op) -> Dims:
     return min(op.bench.values(), key=lambda dims: op.least_bytes(dims, np.dtype(np.float32)))
 
 
-def rung_label(rung: Rung) -> str:
-    return f"{rung.path} ({rung.idea})" if rung.number < 0 else f"rung {rung.number} ({rung.idea})"
+class Wrong(Exception):
+    """What is wrong with a rung, in words."""
+
+    status = "failed"
 
 
-def format_dims(dims: Dims) -> str:
-    return " ".join(f"{name}={size}" for name, size in dims.items())
+class Fault(Wrong):
+    """The run ended in an error, with no result to look at."""
+
+    status = "fault"
 
 
-def _accurate(rung: Rung) -> bool:
-    return not rung.header.get("accurate", ("yes",))[0].startswith("no")
+def _run(
+    op: Op,
+    rung: Rung,
+    device: Device,
+    real: np.dtype,
+    dims: Dims,
+    values: Arrays,
+    expected: Sequence[Expected],
+) -> tuple[dict[str, np.ndarray], float]:
+    """Run once on new buffers; the outputs, and the largest error as a fraction of the tolerance.
+
+    Raises Wrong where anything is.
+    """
+    buffers = {
+        arg.name: Guarded(device, arg.name, arg.resolve_shape(dims), resolve_dtype(arg.dtype, real))
+        for arg in op.args
+        if arg.role == "out" or arg.name in values
+    }
+    scratch = []
+
+    def allocate(shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        scratch.append(Guarded(device, f"scratch buffer {len(scratch) + 1}", shape, dtype))
+        return scratch[-1].array
+
+    arrays = {arg.name: buffers[arg.name].array if arg.name in buffers else None for arg in op.args}
+    run = bind(op, rung, device, real, dims, arrays, scalars(op), scratch=allocate)
+    for buffer in (*buffers.values(), *scratch):
+        buffer.fill(values.get(buffer.name))
+    try:
+        run()
+        device.synchronize()
+    except LadderError as error:
+        raise Fault(str(error)) from None
+
+    contents, outside = {}, []
+    for buffer in (*buffers.values(), *scratch):
+        contents[buffer.name], problem = buffer.read()
+        outside += [problem] if problem else []
+    for arg in op.args:
+        if arg.role == "in" and arg.name in values:
+            same = values[arg.name].tobytes() == contents[arg.name].tobytes()
+            outside += [] if same else [f"it changes its input {arg.name}"]
+    errors = []
+    for output in expected:
+        problem, error = output.verify(contents[output.arg.name])
+        if problem is not None:
+            raise Wrong("; ".join([*outside, problem]))
+        errors.append(error)
+    if outside:
+        raise Wrong("; ".join(outside))
+    return {output.arg.name: contents[output.arg.name] for output in expected}, max(errors)
 
 
-# ---- running a rung between guards --------------------------------------------------------------
-
-
-class Guarded:
-    """A device array with poisoned bytes before and after it."""
-
-    def __init__(self, device: Device, name: str, shape: tuple[int, ...], dtype: np.dtype):
-        self.device, self.name = device, name
-        self.shape, self.dtype = shape, np.dtype(dtype)
-        self.bytes = math.prod(shape) * self.dtype.itemsize
-        self._raw = device.empty((self.bytes + 2 * GUARD,), np.dtype(np.uint8))
-        self.array = self._raw[GUARD : GUARD + self.bytes].view(self.dtype).reshape(shape)
-
-    def fill(self, content: np.ndarray | None) -> None:
-        """Write the content, or NaN everywhere, and renew the guards."""
-        host = np.full(self.bytes + 2 * GUARD, POISON, np.uint8)
-        if content is not None:
-            host[GUARD : GUARD + self.bytes] = np.ascontiguousarray(content).view(np.uint8).ravel()
-        self.device.upload(self._raw, host)
-
-    def read(self) -> tuple[np.ndarray, str | None]:
-        """The content, and what was written outside it, if anything."""
-        host = self.device.download(self._raw)
-        content = host[GUARD : GUARD + self.bytes].view(self.dtype).reshape(self.shape)
-        after = np.flatnonzero(host[GUARD + self.bytes :] != POISON)
-        before = np.flatnonzero(host[:GUARD] != POISON)
-        if after.size:
-            return content, f"it wrote past the end of {self.name}, {after[0]} bytes behind it"
-        if before.size:
-            distance = GUARD - before[-1]
-            return content, f"it wrote before the start of {self.name}, {distance} bytes ahead"
-        return content, None
-
-
-class _Trial:
-    """One rung on one set of inputs; buffers are made anew for each run."""
-
-    def __init__(self, op: Op, rung: Rung, dims: Dims, real: np.dtype, values: Arrays):
-        self.op, self.rung, self.dims, self.real, self.values = op, rung, dims, real, values
-
-    def run(
-        self, device: Device, expected: Sequence[Expected]
-    ) -> tuple[str | None, dict[str, np.ndarray], float]:
-        """A problem or None, the outputs, and the largest error over the tolerance."""
-        buffers, scratch = {}, []
-        for arg in self.op.args:
-            if arg.role == "out" or arg.name in self.values:
-                dtype = resolve_dtype(arg.dtype, self.real)
-                buffers[arg.name] = Guarded(device, arg.name, arg.resolve_shape(self.dims), dtype)
-
-        def allocate(shape: tuple[int, ...], dtype: np.dtype) -> Any:
-            scratch.append(Guarded(device, f"scratch buffer {len(scratch) + 1}", shape, dtype))
-            return scratch[-1].array
-
-        arrays = {arg.name: None for arg in self.op.args}
-        arrays.update((name, buffer.array) for name, buffer in buffers.items())
-        constants = scalars(self.op)
-        run = bind(
-            self.op, self.rung, device, self.real, self.dims, arrays, constants, scratch=allocate
-        )
-        for name, buffer in buffers.items():
-            buffer.fill(self.values.get(name))
-        for buffer in scratch:
-            buffer.fill(None)
-        try:
-            run()
-            device.synchronize()
-        except LadderError as fault:
-            return str(fault), {}, math.inf
-        return self._verify(buffers, scratch, expected)
-
-    def _verify(
-        self,
-        buffers: Mapping[str, Guarded],
-        scratch: Sequence[Guarded],
-        expected: Sequence[Expected],
-    ) -> tuple[str | None, dict[str, np.ndarray], float]:
-        contents, outside = {}, None
-        for buffer in (*buffers.values(), *scratch):
-            contents[buffer.name], problem = buffer.read()
-            outside = outside or problem
-        outputs = {e.arg.name: contents[e.arg.name] for e in expected}
-        for arg in self.op.args:
-            if arg.role == "in" and arg.name in self.values:
-                old, new = (x.view(np.uint8) for x in (self.values[arg.name], contents[arg.name]))
-                if not np.array_equal(old, new):
-                    return f"it changed its input {arg.name}", outputs, math.inf
-        worst = 0.0
-        for e in expected:
-            problem, error = e.verify(outputs[e.arg.name])
-            if problem is not None:
-                return (f"{outside}; {problem}" if outside else problem), outputs, math.inf
-            worst = max(worst, error)
-        return outside, outputs, worst
-
-
-def _difference(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]) -> str | None:
-    """Where two runs on the same input differ; None if every bit is the same."""
-    for name, first in before.items():
-        second = after[name]
-        differ = first != second
-        if differ.any():
+def _compare_bits(results: Sequence[dict[str, np.ndarray]]) -> None:
+    """Raise Wrong where the last of several runs on the same input differs from the first."""
+    for name, first in results[0].items():
+        last = results[-1][name]
+        if (differ := first != last).any():
             index = np.unravel_index(np.argmax(differ), differ.shape)
-            where = ", ".join(map(str, index))
-            return (
-                f"two runs on the same input differ: {name}[{where}] is {first[index]}, then "
-                f"{second[index]}; a rung that may do so says 'Deterministic: no' in its header"
+            raise Wrong(
+                f"two runs on the same input differ: {name}[{', '.join(map(str, index))}] is "
+                f"{first[index]}, then {last[index]}; a rung that may do so says "
+                "'Deterministic: no' in its header"
             )
-    return None

@@ -25,7 +25,7 @@ import numpy as np
 
 from ladder import rungfile
 from ladder.errors import LadderError
-from ladder.rungfile import Rung
+from ladder.rungfile import REALS, Rung
 
 PACKAGE = Path(__file__).parent
 
@@ -58,7 +58,7 @@ def resolve_dtype(declared: str, real: np.dtype) -> np.dtype:
 
 @dataclass(frozen=True)
 class Arg:
-    """One buffer argument. `shape` is a string of dimensions, each an integer expression: "B T 3*C".
+    """One buffer argument. `shape` is a string of dimensions, integer expressions: "B T 3*C".
 
     `role`: "in" is only read; "out" is overwritten (its old content must not matter); "inout" is
     read and updated, such as a weight gradient that accumulates (+=). An `optional` argument may
@@ -92,8 +92,13 @@ def update(
 
 
 def evaluate(expression: str, dims: Dims) -> int:
-    """Evaluate a dimension expression such as "3*C", written in this repository, never by a user."""
-    return int(eval(expression, {"__builtins__": {}}, dict(dims)))  # noqa: S307
+    """Evaluate an expression such as "3*C", written in this repository, never by a user."""
+    return int(eval(expression, {"__builtins__": {}}, dict(dims)))
+
+
+def format_dims(dims: Dims) -> str:
+    """`N=4 C=768`, as messages and tables show a shape."""
+    return " ".join(f"{name}={size}" for name, size in dims.items())
 
 
 @dataclass(frozen=True)
@@ -154,6 +159,11 @@ class Op:
     def kernel(self) -> str:
         """The name of the `extern "C" __global__` function in every rung file of the ladder."""
         return self.name.replace(".", "_")
+
+    @property
+    def reals(self) -> tuple[str, ...]:
+        """The real types in which the op differs; only float32 if no argument is real."""
+        return REALS if any(arg.dtype == REAL for arg in self.args) else ("float32",)
 
     def compute(
         self,

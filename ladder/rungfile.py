@@ -8,6 +8,7 @@
     // Launch: layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
     // Scratch: float32 partial[multiprocessors, C]
     // Deterministic: no, float atomics land in any order
+    // Accurate: no, E[x^2] - E[x]^2 cancels where the mean is large
     // Pays:   no, the barrier it saves was hidden behind the loads
     // Left:   loads are 2 or 4 bytes wide -> rung 4.
 
@@ -82,6 +83,17 @@ class Rung:
     def deterministic(self) -> bool:
         """Two runs on the same input give the same bits."""
         return not self.header.get("deterministic", ("yes",))[0].startswith("no")
+
+    @property
+    def accurate(self) -> bool:
+        """False where it is known to lose its digits on the op's hard inputs."""
+        return not self.header.get("accurate", ("yes",))[0].startswith("no")
+
+    @property
+    def label(self) -> str:
+        """What messages call it: "rung 3 (one warp per row)", "mine.cu (one warp per row)"."""
+        name = self.path.name if self.number < 0 else f"rung {self.number}"
+        return f"{name} ({self.idea})"
 
     @property
     def pays(self) -> bool:
