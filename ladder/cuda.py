@@ -197,7 +197,7 @@ class Cuda:
             "l2_bytes": self.l2_bytes,
             "memory_bytes": properties["totalGlobalMem"],
             "driver": driver_release() or "unknown",
-            "cuda_driver": _dotted(self.cupy.cuda.runtime.driverGetVersion()),
+            "cuda_driver": dotted(self.cupy.cuda.runtime.driverGetVersion()),
             "nvrtc": f"{version[0]}.{version[1]}",
             "cupy": self.cupy.__version__,
         }
@@ -301,13 +301,14 @@ def _why_no_device(error: Exception, wheel: int) -> str:
     if driver // 1000 < wheel // 1000:
         remedy = " or pip install -e '.[cuda12]'" if driver >= 12000 else ""
         return (
-            f"the NVIDIA driver supports CUDA {_dotted(driver)}, but CuPy here is for CUDA "
-            f"{_dotted(wheel)}: update the driver{remedy}"
+            f"the NVIDIA driver supports CUDA {dotted(driver)}, but CuPy here is for CUDA "
+            f"{dotted(wheel)}: update the driver{remedy}"
         )
     return f"CUDA finds no GPU ({str(error).split(': ', 1)[-1]}); nvidia-smi should list one"
 
 
-def _dotted(version: int) -> str:
+def dotted(version: int) -> str:
+    """13.1 of CUDA's own way to write it, 13010."""
     return f"{version // 1000}.{version % 1000 // 10}"
 
 

@@ -1,0 +1,132 @@
+"""What this machine has for compiling and running kernels, and what to do about the rest."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+
+from ladder import cache, cuda
+from ladder.errors import LadderError
+from ladder.nvrtc import INSTALL, find_nvrtc
+from ladder.sass import find_nvdisasm
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked for. `remedy` says what to do where it is missing or unusable."""
+
+    what: str
+    found: str
+    remedy: str | None = None
+
+
+def findings() -> list[Finding]:
+    """Everything that is looked at, in the order of a report."""
+    return [
+        cache_directory(),
+        cpp_compiler(),
+        nvrtc(),
+        disassembler(),
+        driver(),
+        cupy(),
+        *gpus(),
+    ]
+
+
+def cache_directory() -> Finding:
+    """Where compiled kernels are kept; a file is written to see that it can be."""
+    folder = cache.directory()
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            return Finding("kernel cache", str(folder))
+    except OSError as error:
+        remedy = f"set {cache.VARIABLE} to a folder that can be written"
+        return Finding("kernel cache", f"{folder}: {os.strerror(error.errno)}", remedy)
+
+
+def cpp_compiler() -> Finding:
+    """What the emulator builds kernels with."""
+    for name in (os.environ.get("CXX"), "g++", "clang++"):
+        if name and (path := shutil.which(name)):
+            return Finding("C++ compiler", path)
+    if importlib.util.find_spec("ziglang"):
+        return Finding("C++ compiler", f"ziglang {importlib.metadata.version('ziglang')}")
+    remedy = "--device emulated needs one: install g++ or clang, or pip install -e '.[compiler]'"
+    return Finding("C++ compiler", "none", remedy)
+
+
+def nvrtc() -> Finding:
+    """NVIDIA's compiler and its headers: a kernel is compiled for a GPU with or without one."""
+    version = cuda.driver_version()
+    try:
+        found = find_nvrtc(version // 1000 if version else None)
+    except LadderError as error:
+        what, _, remedy = str(error).partition(": ")
+        return Finding("NVRTC", what, remedy)
+    text = f"{found.version[0]}.{found.version[1]} ({found.library})"
+    for header in ("cuda_fp16.h", "crt/mma.h"):
+        if not any((folder / header).is_file() for folder in found.include):
+            return Finding("NVRTC", f"{text}, without the header {header}", INSTALL)
+    return Finding("NVRTC", text)
+
+
+def disassembler() -> Finding:
+    try:
+        return Finding("disassembler", str(find_nvdisasm()))
+    except LadderError:
+        return Finding("disassembler", "none", "to look at SASS: pip install -e '.[compile]'")
+
+
+def driver() -> Finding:
+    version = cuda.driver_version()
+    if version is None:
+        remedy = "only --device cuda needs one, and an NVIDIA GPU"
+        return Finding("NVIDIA driver", "none", remedy)
+    release = cuda.driver_release() or "unknown release"
+    return Finding("NVIDIA driver", f"{release}, CUDA {cuda.dotted(version)}")
+
+
+def cupy() -> Finding:
+    """The CuPy wheel, against the CUDA version of the driver."""
+    version = cuda.driver_version()
+    wheels = {}
+    for major in (12, 13):
+        try:
+            wheels[major] = importlib.metadata.version(f"cupy-cuda{major}x")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    found = ", ".join(f"cupy-cuda{major}x {release}" for major, release in wheels.items())
+    if not wheels:
+        extra = "cuda12" if version and version < 13000 else "cuda13"
+        return Finding("CuPy", "none", f"--device cuda needs it: pip install -e '.[{extra}]'")
+    if len(wheels) > 1:
+        return Finding("CuPy", found, "only one can work: pip uninstall the other")
+    major = min(wheels)
+    if version and version // 1000 < major:
+        found += f", but the driver supports CUDA {cuda.dotted(version)}"
+        remedy = "update the driver"
+        if version >= 12000:
+            remedy += f", or pip uninstall cupy-cuda{major}x and pip install -e '.[cuda12]'"
+        return Finding("CuPy", found, remedy)
+    return Finding("CuPy", found)
+
+
+def gpus() -> list[Finding]:
+    """The GPUs that CUDA lets this process use."""
+    try:
+        first = cuda.Cuda(0)
+    except LadderError as error:
+        what, _, remedy = str(error).partition("; ")
+        return [Finding("GPU", what, remedy or None)]
+    found = []
+    for index in range(first.cupy.cuda.runtime.getDeviceCount()):
+        device = cuda.Cuda(index)
+        free, total = device.memory()
+        text = f"{device.name}, {device.arch}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
+        found.append(Finding("GPU" if index == 0 else f"GPU cuda:{index}", text))
+    return found
