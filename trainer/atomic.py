@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,14 +29,15 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(hidden, path)
-        _flush_directory(path.parent)
+        flush_directory(path.parent)
     except OSError as error:
         raise LadderError(f"cannot write {path}: {error.strerror or error}") from None
     finally:
-        hidden.unlink(missing_ok=True)
+        with suppress(OSError):
+            hidden.unlink()
 
 
-def _flush_directory(directory: Path) -> None:
+def flush_directory(directory: Path) -> None:
     """Make the rename itself survive a power cut: it is an entry in the directory's own data."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:

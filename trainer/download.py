@@ -117,7 +117,7 @@ def _download(source: Source, target: Path) -> None:
         progressbar=sys.stderr.isatty(), timeout=(CONNECT_SECONDS, READ_SECONDS), chunk_size=1 << 14
     )
     try:
-        _probe(source.url)
+        probe(source.url)
         pooch.retrieve(
             source.url,
             known_hash=f"sha256:{source.sha256}",
@@ -140,7 +140,7 @@ def _download(source: Source, target: Path) -> None:
     raise DownloadError(f"cannot download {name} ({reason})")
 
 
-def _probe(url: str) -> None:
+def probe(url: str) -> None:
     """Raise requests.ConnectionError within PROBE_SECONDS where no answer comes.
 
     On a machine without a network, looking up a host's name can alone take half a minute, which no
