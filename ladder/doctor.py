@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import re
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -94,25 +95,25 @@ def driver() -> Finding:
 def cupy() -> Finding:
     """The CuPy wheel, against the CUDA version of the driver."""
     version = cuda.driver_version()
-    wheels = {}
-    for major in (12, 13):
-        try:
-            wheels[major] = importlib.metadata.version(f"cupy-cuda{major}x")
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    found = ", ".join(f"cupy-cuda{major}x {release}" for major, release in wheels.items())
+    wheels = {
+        distribution.name: distribution.version
+        for distribution in importlib.metadata.distributions()
+        if re.fullmatch(r"cupy(-\w+)*", distribution.name or "")
+    }
+    found = ", ".join(f"{name} {release}" for name, release in wheels.items())
     if not wheels:
         extra = "cuda12" if version and version < 13000 else "cuda13"
         return Finding("CuPy", "none", f"--device cuda needs it: pip install -e '.[{extra}]'")
     if len(wheels) > 1:
         return Finding("CuPy", found, "only one can work: pip uninstall the other")
-    major = min(wheels)
-    if version and version // 1000 < major:
-        found += f", but the driver supports CUDA {cuda.dotted(version)}"
+    made_for = re.fullmatch(r"cupy-cuda(\d+)x", found.split()[0])
+    if version and made_for and version // 1000 < int(made_for.group(1)):
         remedy = "update the driver"
         if version >= 12000:
-            remedy += f", or pip uninstall cupy-cuda{major}x and pip install -e '.[cuda12]'"
-        return Finding("CuPy", found, remedy)
+            remedy += f", or pip uninstall {made_for.group()} and pip install -e '.[cuda12]'"
+        return Finding(
+            "CuPy", f"{found}, but the driver supports CUDA {cuda.dotted(version)}", remedy
+        )
     return Finding("CuPy", found)
 
 
