@@ -1,0 +1,97 @@
+// layernorm backward, rung 4: no atomics, and the same bits every time
+// Before: rung 3 adds with atomics, in whatever order the warps and blocks arrive.
+// Change: every warp has sums of its own in shared memory; a block adds those of its warps and
+//         writes them to scratch; a second kernel adds those of the blocks. All in a fixed order.
+// Expect: plain additions in place of compare-and-swap loops; the scratch is small beside N*C.
+// Needs:  ROWS * 8 * C <= shared_bytes
+// Define: ROWS = 4; BLOCKS = 4; GRID = min(ceil_div(N, ROWS), BLOCKS * multiprocessors);
+//         GROUPS = 1024 // warp
+// Launch: layernorm_backward<<<GRID, ROWS * warp, ROWS * 8 * C>>>
+// Launch: layernorm_backward_finish<<<ceil_div(2 * C, warp), GROUPS * warp>>>
+// Scratch: float32 partial[GRID, 2, C]
+// Left:   every row loads and stores 2*C sums in shared memory -> rung 5.
+
+#include "portable.cuh"
+
+extern "C" __global__ void layernorm_backward(
+    real* __restrict__ dinp,          // (N, C)
+    float* __restrict__ dweight,      // (C)  accumulates
+    float* __restrict__ dbias,        // (C)  accumulates
+    const real* __restrict__ dout,    // (N, C)
+    const real* __restrict__ inp,     // (N, C)
+    const real* __restrict__ weight,  // (C)
+    const float* __restrict__ mean,   // (N)
+    const float* __restrict__ rstd,   // (N)
+    int N, int C,
+    float* __restrict__ partial) {    // (GRID, 2, C)  dweight and dbias of each block's rows
+    extern __shared__ float sums[];   // (ROWS, 2, C)  of each warp's rows
+    int lane = lane_id();
+    float* dw = sums + warp_id() * 2 * C;  // (C)
+    float* db = dw + C;                    // (C)
+    for (int i = lane; i < C; i += WARP_SIZE) {
+        dw[i] = 0.0f;  // no barrier: here and below, channel i belongs to this lane alone
+        db[i] = 0.0f;
+    }
+
+    for (int row = blockIdx.x * ROWS + warp_id(); row < N; row += gridDim.x * ROWS) {
+        const real* dy = dout + (size_t)row * C;  // (C)
+        const real* x = inp + (size_t)row * C;    // (C)
+        real* dx = dinp + (size_t)row * C;        // (C)
+        float m = mean[row], r = rstd[row];
+
+        float a = 0.0f, b = 0.0f;  // sums, then averages, of dnorm and of dnorm * norm
+        for (int i = lane; i < C; i += WARP_SIZE) {
+            float norm = (to_float(x[i]) - m) * r;
+            float dnorm = to_float(dy[i]) * to_float(weight[i]);
+            a += dnorm;
+            b += dnorm * norm;
+        }
+        a = warp_sum(a) / C;
+        b = warp_sum(b) / C;
+
+        for (int i = lane; i < C; i += WARP_SIZE) {
+            float norm = (to_float(x[i]) - m) * r;
+            float dnorm = to_float(dy[i]) * to_float(weight[i]);
+            dx[i] = to_real((dnorm - a - norm * b) * r);
+            dw[i] += to_float(dy[i]) * norm;
+            db[i] += to_float(dy[i]);
+        }
+    }
+
+    __syncthreads();  // every warp has added its last row before the sums are read
+    for (int i = threadIdx.x; i < 2 * C; i += ROWS * WARP_SIZE) {
+        float sum = 0.0f;
+        for (int warp = 0; warp < ROWS; warp++) {
+            sum += sums[warp * 2 * C + i];
+        }
+        partial[(size_t)blockIdx.x * 2 * C + i] = sum;
+    }
+}
+
+// Adds the GRID partial sums to dweight and dbias. A block takes WARP_SIZE neighbouring columns;
+// its GROUPS warps share the rows of `partial`, because one thread alone would wait GRID times.
+extern "C" __global__ void layernorm_backward_finish(
+    real*, float* __restrict__ dweight, float* __restrict__ dbias, const real*, const real*,
+    const real*, const float*, const float*, int N, int C, const float* __restrict__ partial) {
+    __shared__ float sums[GROUPS][WARP_SIZE];
+    int lane = lane_id(), group = warp_id();
+    int column = blockIdx.x * WARP_SIZE + lane;  // of (2, C): dweight, then dbias
+
+    float sum = 0.0f;
+    for (int block = group; block < GRID && column < 2 * C; block += GROUPS) {
+        sum += partial[(size_t)block * 2 * C + column];
+    }
+    sums[group][lane] = sum;
+    __syncthreads();  // all groups have written before the first one adds them up
+
+    if (group > 0 || column >= 2 * C) return;
+    sum = 0.0f;
+    for (int other = 0; other < GROUPS; other++) {
+        sum += sums[other][lane];
+    }
+    if (column < C) {
+        dweight[column] += sum;
+    } else {
+        dbias[column - C] += sum;
+    }
+}
