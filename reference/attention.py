@@ -15,17 +15,13 @@ Kept for backward: out, and per query lse = log(sum(exp(scores))), from which pr
 again as exp(scores - lse). The (T, T) matrix of one head at a time is all the memory it needs.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 
 
-def heads(array: np.ndarray, NH: int, parts: int) -> Iterator[list[np.ndarray]]:
-    """For every head of every sequence: (T, HS) views of what (B, T, parts * C) packs."""
-    B, T, width = array.shape
-    views = array.reshape(B, T, parts, NH, width // parts // NH)
-    for b, h in np.ndindex(B, NH):
-        yield [views[b, :, part, h] for part in range(parts)]
+def split(packed: np.ndarray, NH: int, parts: int) -> np.ndarray:
+    """(B, T, parts * C) seen as (B, NH, parts, T, HS), so that [b, h, part] is a matrix."""
+    B, T, width = packed.shape
+    return packed.reshape(B, T, parts, NH, width // parts // NH).transpose(0, 3, 2, 1, 4)
 
 
 def causal_mask(T: int, dtype: np.dtype) -> np.ndarray:
@@ -44,16 +40,18 @@ def masked_scores(q: np.ndarray, k: np.ndarray, mask: np.ndarray) -> np.ndarray:
 def forward(out: np.ndarray, lse: np.ndarray, qkv: np.ndarray) -> None:
     """out (B, T, C) and lse (B, NH, T) from qkv (B, T, 3C)."""
     B, NH, T = lse.shape
-    mask, rows = causal_mask(T, qkv.dtype), lse.reshape(B * NH, T)
-    for row, (o,), (q, k, v) in zip(rows, heads(out, NH, 1), heads(qkv, NH, 3), strict=True):
+    out, qkv = split(out, NH, 1), split(qkv, NH, 3)
+    mask = causal_mask(T, qkv.dtype)
+    for b, h in np.ndindex(B, NH):
+        q, k, v = qkv[b, h]  # (T, HS) each
         probs = masked_scores(q, k, mask)  # (T, T)
-        largest = probs.max(axis=1, keepdims=True)  # exp(score - largest) cannot overflow
-        probs -= largest
+        largest = probs.max(axis=1)  # (T): exp(score - largest) cannot overflow
+        probs -= largest[:, None]
         np.exp(probs, out=probs)
-        total = probs.sum(axis=1, keepdims=True)
-        probs /= total
-        o[:] = probs @ v
-        row[:] = (largest + np.log(total))[:, 0]
+        total = probs.sum(axis=1)  # (T)
+        probs /= total[:, None]
+        out[b, h, 0] = probs @ v
+        lse[b, h] = largest + np.log(total)
 
 
 def backward(
@@ -61,14 +59,15 @@ def backward(
 ) -> None:
     """dqkv (B, T, 3C) from dout (B, T, C), qkv (B, T, 3C), out (B, T, C) and lse (B, NH, T)."""
     B, NH, T = lse.shape
-    mask, rows = causal_mask(T, qkv.dtype), lse.reshape(B * NH, T)
-    packed, single = (
-        (heads(dqkv, NH, 3), heads(qkv, NH, 3)),
-        (heads(dout, NH, 1), heads(out, NH, 1)),
-    )
-    for row, (dq, dk, dv), (q, k, v), (do,), (o,) in zip(rows, *packed, *single, strict=True):
+    dout, out = split(dout, NH, 1), split(out, NH, 1)
+    dqkv, qkv = split(dqkv, NH, 3), split(qkv, NH, 3)
+    mask = causal_mask(T, qkv.dtype)
+    for b, h in np.ndindex(B, NH):
+        q, k, v = qkv[b, h]  # (T, HS) each
+        dq, dk, dv = dqkv[b, h]  # views: writing them writes dqkv
+        do, o = dout[b, h, 0], out[b, h, 0]
         probs = masked_scores(q, k, mask)  # (T, T)
-        probs -= row[:, None]
+        probs -= lse[b, h][:, None]
         np.exp(probs, out=probs)
         dv[:] = probs.T @ do
         dscores = do @ v.T  # (T, T): dprobs so far

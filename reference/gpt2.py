@@ -1,0 +1,274 @@
+"""GPT-2 (Radford et al. 2019) as a list of op calls: the program that the trainer runs.
+
+    x = wte[tokens] + wpe                              embedding
+    for each of L layers:
+        x = x + attproj(attention(qkv(ln_1(x))))       residual2
+        x = x + fcproj(gelu(fc(ln_2(x))))              residual3
+    logits = ln_f(x) @ wte.T                           the head shares the token table
+    loss = crossentropy(softmax(logits), targets)
+
+`build` writes this down as calls of ops on named buffers, forward, backward and update, and knows
+nothing of devices or kernels: the trainer binds each call to a rung. Buffers and tensors have the
+names that llm.c gives them. What the backward pass reads is kept per layer, (L, ...); gradients of
+activations live in a few buffers that all layers share.
+
+Dropout acts where GPT-2 has it, after the embedding and at the end of both branches, except inside
+the attention matrix, which is never stored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from reference.program import Buffer, Call, Part, Program
+
+PARAMETERS = (
+    *("wte", "wpe", "ln1w", "ln1b", "qkvw", "qkvb", "attprojw", "attprojb"),
+    *("ln2w", "ln2b", "fcw", "fcb", "fcprojw", "fcprojb", "lnfw", "lnfb"),
+)
+
+
+@dataclass(frozen=True)
+class GPT2Config:
+    """The shape of a model. Rows of wte from `vocab` to `padded_vocab` are 0 and stay so."""
+
+    context: int = 1024
+    vocab: int = 50257
+    padded_vocab: int = 50304
+    layers: int = 12
+    heads: int = 12
+    channels: int = 768
+    dropout: float = 0.0
+
+    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The 16 tensors in llm.c's order; those of the layers are stacked, (L, ...)."""
+        L, C = self.layers, self.channels
+        return {
+            "wte": (self.padded_vocab, C),
+            "wpe": (self.context, C),
+            "ln1w": (L, C),
+            "ln1b": (L, C),
+            "qkvw": (L, 3 * C, C),
+            "qkvb": (L, 3 * C),
+            "attprojw": (L, C, C),
+            "attprojb": (L, C),
+            "ln2w": (L, C),
+            "ln2b": (L, C),
+            "fcw": (L, 4 * C, C),
+            "fcb": (L, 4 * C),
+            "fcprojw": (L, C, 4 * C),
+            "fcprojb": (L, C),
+            "lnfw": (C,),
+            "lnfb": (C,),
+        }
+
+
+MATRICES = ("wte", "wpe", "qkvw", "attprojw", "fcw", "fcprojw")  # what weight decay applies to
+
+
+def initial_parameters(config: GPT2Config, seed: int) -> Iterator[tuple[str, np.ndarray]]:
+    """GPT-2's random initialisation, one (name, float32 array) at a time.
+
+    Matrices are normal with deviation 0.02, the two projections onto the residual stream with
+    0.02 / sqrt(2L), since 2L of them add up there; LayerNorm weights are 1, all biases 0.
+    """
+    rng = np.random.default_rng(seed)
+    for name, shape in config.parameter_shapes().items():
+        if name in MATRICES:
+            tensor = rng.standard_normal(shape, np.float32)
+            residual = name in ("attprojw", "fcprojw")
+            tensor *= 0.02 / math.sqrt(2 * config.layers) if residual else 0.02
+        else:
+            tensor = np.full(shape, 1.0 if name in ("ln1w", "ln2w", "lnfw") else 0.0, np.float32)
+        if name == "wte":
+            tensor[config.vocab :] = 0
+        yield name, tensor
+
+
+def build(config: GPT2Config, B: int, T: int, *, training: bool = True) -> Program:
+    """The program for batches of B sequences of T tokens; not `training`: only its forward part.
+
+    Raises ValueError where the shape is not possible.
+    """
+    if B < 1 or not 1 <= T <= config.context:
+        raise ValueError(f"B={B}, T={T}: both must be positive, and T at most {config.context}")
+    if config.channels % config.heads:
+        raise ValueError(f"{config.channels} channels do not divide into {config.heads} heads")
+    buffers = _buffers(config, B, T, training)
+
+    def calls(write: Callable[..., None], *args: float) -> tuple[Call, ...]:
+        part = Part(config, B, T, buffers)
+        write(part, *args)
+        return tuple(part.calls)
+
+    predict, loss = calls(_forward, 0.0), calls(_loss)
+    evaluate = forward = predict + loss
+    if training and config.dropout:
+        forward = calls(_forward, config.dropout) + loss
+    backward = calls(_backward) if training else ()
+    update = calls(_update) if training else ()
+    return Program(config, B, T, buffers, forward, evaluate, predict, backward, update)
+
+
+def _buffers(config: GPT2Config, B: int, T: int, training: bool) -> dict[str, Buffer]:
+    L, C, NH = config.layers, config.channels, config.heads
+    buffers = {}
+
+    def add(kind: str, dtype: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        for name, shape in shapes.items():
+            buffers[name] = Buffer(shape, dtype, kind)
+
+    def add_stacked(dtype: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        for name, shape in shapes.items():
+            buffers[name] = Buffer((L, *shape), dtype, "activation", stacked=True)
+
+    for name, shape in config.parameter_shapes().items():
+        stacked = name not in ("wte", "wpe", "lnfw", "lnfb")
+        buffers[name] = Buffer(shape, "real", "parameter", stacked)
+    add("input", "int32", {"tokens": (B, T), "targets": (B, T)})
+    add("input", "float32", {"dloss": (1,)})
+    # what the backward pass reads
+    add("activation", "real", {"encoded": (B, T, C), "lnf": (B, T, C)})
+    add("activation", "real", {"logits": (B, T, config.padded_vocab)})
+    add("activation", "float32", {"lnf_mean": (B, T), "lnf_rstd": (B, T), "losses": (B, T)})
+    add_stacked("real", {"ln1": (B, T, C), "qkv": (B, T, 3 * C), "atty": (B, T, C)})
+    add_stacked("real", {"residual2": (B, T, C), "ln2": (B, T, C), "residual3": (B, T, C)})
+    add_stacked("real", {"fch": (B, T, 4 * C), "fch_gelu": (B, T, 4 * C)})
+    add_stacked("float32", {"ln1_mean": (B, T), "ln1_rstd": (B, T), "lse": (B, NH, T)})
+    add_stacked("float32", {"ln2_mean": (B, T), "ln2_rstd": (B, T)})
+    # the end of a branch, before it joins the residual stream
+    add("scratch", "real", {"branch": (B, T, C)})
+    if config.dropout:
+        add("input", "uint32", {"rng": (4,)})
+        add("scratch", "real", {"dropped": (B, T, C)})
+    if training:
+        add("input", "float32", {"hyper": (9,)})
+        add("activation", "float32", {"norm": (1,)})
+        add("scratch", "real", {"dresidual": (B, T, C)})
+        add("scratch", "real", {"dfch": (B, T, 4 * C), "dfch_gelu": (B, T, 4 * C)})
+        # These are never in use at the same time as the buffer they lie in.
+        for name, shape, host in [
+            ("dbranch", (B, T, C), "branch"),
+            ("dqkv", (B, T, 3 * C), "dfch"),
+            ("datty", (B, T, C), "dfch_gelu"),
+            ("dln", (B, T, C), "dfch_gelu"),
+        ]:
+            buffers[name] = Buffer(shape, "real", "scratch", inside=(host, 0))
+        _add_optimizer_buffers(buffers, config)
+    return buffers
+
+
+def _add_optimizer_buffers(buffers: dict[str, Buffer], config: GPT2Config) -> None:
+    """Gradients, as parts of one vector so that their norm is one call; moments; master copies."""
+    start = 0
+    for name, shape in config.parameter_shapes().items():
+        stacked = buffers[name].stacked
+        buffers["d" + name] = Buffer(shape, "float32", "gradient", stacked, ("gradients", start))
+        buffers[name + ".m"] = Buffer(shape, "float32", "moment")
+        buffers[name + ".v"] = Buffer(shape, "float32", "moment")
+        buffers[name + ".master"] = Buffer(shape, "float32", "master")
+        start += math.prod(shape)
+    buffers["gradients"] = Buffer((start,), "float32", "gradient")
+
+
+def _forward(part: Part, dropout: float) -> None:
+    """Tokens to logits."""
+    call, linear, C, rows = part.call, part.linear, part.config.channels, part.rows
+    if dropout:
+        call("embedding", "embedding.forward", part.tokens, "branch tokens wte wpe")
+        call("embedding", "dropout.forward", part.flat, "encoded branch rng", p=dropout, stream=0)
+    else:
+        call("embedding", "embedding.forward", part.tokens, "encoded tokens wte wpe")
+    for layer in range(part.config.layers):
+        part.layer = layer
+        call("ln_1", "layernorm.forward", rows, "ln1 ln1_mean ln1_rstd stream ln1w ln1b")
+        call("qkv", "matmul.forward", linear(C, 3 * C), "qkv ln1 qkvw qkvb")
+        call("attention", "attention.forward", part.heads, "atty lse qkv")
+        call("attproj", "matmul.forward", linear(C, C), "branch atty attprojw attprojb")
+        _join(part, "attproj", "residual2 stream", dropout, 1 + 2 * layer)
+        call("ln_2", "layernorm.forward", rows, "ln2 ln2_mean ln2_rstd residual2 ln2w ln2b")
+        call("fc", "matmul.forward", linear(C, 4 * C), "fch ln2 fcw fcb")
+        call("gelu", "gelu.forward", part.flat4, "fch_gelu fch")
+        call("fcproj", "matmul.forward", linear(4 * C, C), "branch fch_gelu fcprojw fcprojb")
+        _join(part, "fcproj", "residual3 residual2", dropout, 2 + 2 * layer)
+    part.layer = None
+    call("ln_f", "layernorm.forward", rows, "lnf lnf_mean lnf_rstd stream lnfw lnfb")
+    call("lm_head", "matmul.forward", linear(C, part.config.padded_vocab), "logits lnf wte -")
+
+
+def _join(part: Part, where: str, out_and_inp: str, dropout: float, stream: int) -> None:
+    """The branch, with dropout if any, joins the residual stream."""
+    if dropout:
+        args = "dropped branch rng"
+        part.call(where, "dropout.forward", part.flat, args, p=dropout, stream=stream)
+    branch = "dropped" if dropout else "branch"
+    part.call(where, "residual.forward", part.flat, f"{out_and_inp} {branch}")
+
+
+def _loss(part: Part) -> None:
+    """Logits to losses; the logits become their gradient."""
+    dims = {"N": part.rows["N"], "V": part.config.vocab, "Vp": part.config.padded_vocab}
+    part.call("loss", "crossentropy.fused", dims, "losses logits targets dloss")
+
+
+def _backward(part: Part) -> None:
+    """The gradient of the logits to those of all parameters, in the reverse order of `_forward`."""
+    call, linear, C, rows = part.call, part.linear, part.config.channels, part.rows
+    head = linear(C, part.config.padded_vocab)
+    call("lm_head", "matmul.backward_weight", head, "dwte logits lnf")
+    call("lm_head", "matmul.backward_input", head, "dln logits wte")
+    args = "dresidual dlnfw dlnfb dln stream lnfw lnf_mean lnf_rstd"
+    call("ln_f", "layernorm.backward", rows, args)
+    for layer in reversed(range(part.config.layers)):
+        part.layer = layer
+        dout = _leave(part, "fcproj", 2 + 2 * layer)
+        _linear_backward(part, "fcproj", linear(4 * C, C), "dfch_gelu", dout, "fch_gelu")
+        call("gelu", "gelu.backward", part.flat4, "dfch dfch_gelu fch")
+        _linear_backward(part, "fc", linear(C, 4 * C), "dln", "dfch", "ln2")
+        args = "dbranch dln2w dln2b dln residual2 ln2w ln2_mean ln2_rstd"
+        call("ln_2", "layernorm.backward", rows, args)
+        call("ln_2", "residual.backward", part.flat, "dresidual dbranch")
+        dout = _leave(part, "attproj", 1 + 2 * layer)
+        _linear_backward(part, "attproj", linear(C, C), "datty", dout, "atty")
+        call("attention", "attention.backward", part.heads, "dqkv datty qkv atty lse")
+        _linear_backward(part, "qkv", linear(C, 3 * C), "dln", "dqkv", "ln1")
+        args = "dbranch dln1w dln1b dln stream ln1w ln1_mean ln1_rstd"
+        call("ln_1", "layernorm.backward", rows, args)
+        call("ln_1", "residual.backward", part.flat, "dresidual dbranch")
+    part.layer = None
+    dout = _leave(part, "embedding", 0)
+    call("embedding", "embedding.backward", part.tokens, f"dwte dwpe {dout} tokens")
+
+
+def _leave(part: Part, where: str, stream: int) -> str:
+    """The buffer with the gradient of a branch: the residual stream's, with dropout if any."""
+    p = part.config.dropout
+    if not p:
+        return "dresidual"
+    args = "dropped dresidual rng"
+    part.call(where, "dropout.backward", part.flat, args, p=p, stream=stream)
+    return "dropped"
+
+
+def _linear_backward(
+    part: Part, name: str, dims: Mapping[str, int], dinp: str, dout: str, inp: str
+) -> None:
+    bias_dims = {"N": dims["N"], "OC": dims["OC"]}
+    part.call(name, "matmul.backward_bias", bias_dims, f"d{name}b {dout}")
+    part.call(name, "matmul.backward_weight", dims, f"d{name}w {dout} {inp}")
+    part.call(name, "matmul.backward_input", dims, f"{dinp} {dout} {name}w")
+
+
+def _update(part: Part) -> None:
+    """One step of AdamW; weight decay on matrices only."""
+    shapes = part.config.parameter_shapes()
+    count = sum(math.prod(shape) for shape in shapes.values())
+    part.call("clip", "global_norm.forward", {"N": count}, "norm gradients")
+    for name, shape in shapes.items():
+        args = f"{name} {name}.m {name}.v {name}.master d{name} norm hyper"
+        decay = float(name in MATRICES)
+        part.call(name, "adamw.update", {"N": math.prod(shape)}, args, decay=decay)

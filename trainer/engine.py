@@ -1,0 +1,188 @@
+"""The engine: a program's buffers on a device, and its calls bound to the chosen rungs.
+
+All memory is allocated when the engine is made, one array per kind of buffer and dtype; buffers are
+views into it. Every call is bound once, so that a step only walks through lists of functions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ladder.bind import bind
+from ladder.contract import find, resolve_dtype
+from ladder.device import ALIGNMENT, Device
+from ladder.rungfile import Rung, ceil_div
+from reference.program import Buffer, Call, Program, Ref
+
+
+class Engine:
+    """Runs a program. `rungs` names the rung of every op that the program calls.
+
+    arrays  the device array of every buffer by name, for whoever wants a part of one:
+            `device.download(engine.arrays["logits"][0, 5])`
+
+    Raises LadderError where a rung cannot run a call's shape, dtype or device.
+    """
+
+    def __init__(
+        self, program: Program, device: Device, real: np.dtype, rungs: Mapping[str, Rung]
+    ) -> None:
+        self.program, self.device, self.real = program, device, np.dtype(real)
+        self.rungs = dict(rungs)
+        buffers = dict(program.buffers)
+        if self.real.itemsize >= 4:  # exact enough to be its own master copy
+            buffers = {name: buffer for name, buffer in buffers.items() if buffer.kind != "master"}
+        self.arrays, self._memory = _allocate(buffers, device, self.real)
+        for name, buffer in buffers.items():
+            if buffer.kind == "moment":
+                self.arrays[name].fill(0)
+        self._scratch = _Scratch(program, device, self.real, rungs)
+        bound: dict[Call, Callable[[], None]] = {}  # parts share calls
+
+        def bind_all(calls: Sequence[Call]) -> list[Callable[[], None]]:
+            for call in calls:
+                if call not in bound:
+                    bound[call] = self._bind(call)
+            return [bound[call] for call in calls]
+
+        self._forward = bind_all(program.forward)
+        self._evaluate = bind_all(program.evaluate)
+        self._predict = bind_all(program.predict)
+        self._backward = bind_all(program.backward)
+        self._norm = bind_all(program.update[:1])
+        self._update = bind_all(program.update[1:])
+
+    def forward(self) -> None:
+        """Tokens to losses, with dropout if the model has any."""
+        _run(self._forward)
+
+    def evaluate(self) -> None:
+        """Tokens to losses without dropout."""
+        _run(self._evaluate)
+
+    def predict(self) -> None:
+        """Tokens to logits without dropout."""
+        _run(self._predict)
+
+    def zero_gradients(self) -> None:
+        """To be called before the first backward pass of a step: gradients accumulate."""
+        self.arrays["gradients"].fill(0)
+
+    def backward(self) -> None:
+        """Add the gradients of the batch that `forward` saw last."""
+        _run(self._backward)
+
+    def gradient_norm(self) -> float:
+        """The global norm of the gradients as they are now; waits for it."""
+        _run(self._norm)
+        return float(self.read("norm")[0])
+
+    def update(self) -> None:
+        """One step of AdamW with the gradients and `hyper`."""
+        _run(self._norm)
+        _run(self._update)
+
+    def write(self, name: str, array: np.ndarray, layer: int | None = None) -> None:
+        """Copy an array into a buffer or one layer of it; a parameter also into its master copy."""
+        self.device.upload(self._view((name, layer)), array)
+        if name + ".master" in self.arrays:
+            self.device.upload(self._view((name + ".master", layer)), array)
+
+    def read(self, name: str, layer: int | None = None) -> np.ndarray:
+        """A copy of a buffer or one layer of it; of a parameter, its master copy if there is one."""
+        exact = name + ".master" if name + ".master" in self.arrays else name
+        return self.device.download(self._view((exact, layer)))
+
+    def memory_table(self) -> list[tuple[str, int]]:
+        """(kind, bytes) of all that was allocated, for printing."""
+        return [*self._memory.items(), ("rungs' scratch", self._scratch.bytes)]
+
+    def _view(self, ref: Ref) -> Any:
+        name, layer = ref
+        return self.arrays[name] if layer is None else self.arrays[name][layer]
+
+    def _bind(self, call: Call) -> Callable[[], None]:
+        op = find(call.op).op
+        arrays = {}
+        for arg, ref in zip(op.args, call.args, strict=True):
+            present = ref is not None and ref[0] in self.arrays
+            shape = arg.resolve_shape(call.dims)
+            arrays[arg.name] = self._view(ref).reshape(shape) if present else None
+        self._scratch.rewind()
+        rung, scratch = self.rungs[call.op], self._scratch.take
+        return bind(op, rung, self.device, self.real, call.dims, arrays, call.scalars, scratch)
+
+
+def _run(calls: list[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
+
+
+def _allocate(
+    buffers: Mapping[str, Buffer], device: Device, real: np.dtype
+) -> tuple[dict[str, Any], Counter[str]]:
+    """The array of every buffer, and how many bytes each kind takes."""
+    sizes: Counter[tuple[str, np.dtype]] = Counter()  # elements of each arena
+    places = {}
+    for name, buffer in buffers.items():
+        if buffer.inside is None:
+            dtype = resolve_dtype(buffer.dtype, real)
+            places[name] = (buffer.kind, dtype), sizes[buffer.kind, dtype]
+            sizes[buffer.kind, dtype] += _padded(math.prod(buffer.shape), dtype)
+    arenas = {(kind, dtype): device.empty((n,), dtype) for (kind, dtype), n in sizes.items()}
+
+    def view(flat: Any, start: int, shape: tuple[int, ...]) -> Any:
+        return flat[start : start + math.prod(shape)].reshape(shape)
+
+    arrays = {}
+    for name, (arena, start) in places.items():
+        arrays[name] = view(arenas[arena], start, buffers[name].shape)
+    for name, buffer in buffers.items():
+        if buffer.inside is not None:
+            host, start = buffer.inside
+            arrays[name] = view(arrays[host].reshape(-1), start, buffer.shape)
+    memory = Counter()
+    for (kind, dtype), n in sizes.items():
+        memory[kind] += n * dtype.itemsize
+    return arrays, memory
+
+
+def _padded(n: int, dtype: np.dtype) -> int:
+    """Elements that n of them take up where each array starts at a multiple of ALIGNMENT bytes."""
+    step = ALIGNMENT // dtype.itemsize
+    return ceil_div(n, step) * step
+
+
+class _Scratch:
+    """Scratch memory of the rungs. Calls run one after the other, so they all share the same."""
+
+    def __init__(
+        self, program: Program, device: Device, real: np.dtype, rungs: Mapping[str, Rung]
+    ) -> None:
+        target = device.target(real)
+        most: Counter[np.dtype] = Counter()
+        parts = (program.forward, program.evaluate, program.backward, program.update)
+        for call in {call for part in parts for call in part}:
+            rung, needed = rungs[call.op], Counter()
+            if rung.path is not None:
+                for shape, declared in rung.scratch(call.dims, target).values():
+                    dtype = resolve_dtype(declared, real)
+                    needed[dtype] += _padded(math.prod(shape), dtype)
+            most |= needed  # the larger of both, dtype by dtype
+        self._arenas = {dtype: device.empty((n,), dtype) for dtype, n in most.items()}
+        self._used: Counter[np.dtype] = Counter()
+        self.bytes = sum(n * dtype.itemsize for dtype, n in most.items())
+
+    def rewind(self) -> None:
+        """Before binding a call: all of the memory is its own."""
+        self._used.clear()
+
+    def take(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        start, n = self._used[dtype], math.prod(shape)
+        self._used[dtype] += _padded(n, dtype)
+        return self._arenas[dtype][start : start + n].reshape(shape)
