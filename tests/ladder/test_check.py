@@ -1,0 +1,241 @@
+"""The checker is checked: a sound kernel passes, and each bug planted into it is caught."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ladder import rungfile
+from ladder.check import check, check_case
+from ladder.contract import DTYPES, Ladder, find
+from ladder.device import Cpu
+from ladder.errors import LadderError
+from ladder.expect import expect, make_inputs
+from ladder.rungfile import Rung
+
+PLANTED = Path(__file__).parent / "planted"
+SHAPES = [{"N": 3, "C": 31}, {"N": 5, "C": 768}]
+
+# What is wrong: (text of the sound kernel, what replaces it).
+FORWARD_BUGS = {
+    "missing barrier before a read": (
+        "__syncthreads();  // all warps' sums are written before any is read",
+        "",
+    ),
+    "missing barrier before a write": (
+        "__syncthreads();  // all are read before the next call overwrites them",
+        "",
+    ),
+    "writes one past the end": (
+        "i += BLOCK) {\n            size_t at",
+        "i += BLOCK) {\n            if (i == C - 1) out[(size_t)N * C] = to_real(1.0f);\n"
+        "            size_t at",
+    ),
+    "one row too many": ("row < N; row", "row <= N; row"),
+    "reads past the end": ("sum += tile[i];", "sum += tile[i] + 0 * to_float(inp[N * C + i]);"),
+    "local index in place of the global one": ("size_t at = (size_t)row * C + i;", "int at = i;"),
+    "stale tile": (
+        "tile[i] = to_float",
+        "if (row == blockIdx.x) tile[i] = to_float",
+    ),
+    "unwritten tail": ("out[at] = to_real(value);", "if (i < C - 1) out[at] = to_real(value);"),
+    "unwritten statistics": ("mean[row] = m;", ""),
+    "accumulates in place of overwriting": (
+        "out[at] = to_real(value);",
+        "out[at] = to_real(to_float(out[at]) + value);",
+    ),
+    "sums in the real type": ("sum += tile[i];", "sum = to_float(to_real(sum + tile[i]));"),
+    "changes its input": (
+        "out[at] = to_real(value);",
+        "out[at] = to_real(value);\n            const_cast<real*>(inp)[at] = out[at];",
+    ),
+    "variance that cancels": (
+        "block_sum(squares, partial) / C",
+        "(block_sum(squares, partial) + C * m * m) / C - m * m",
+    ),
+    "biased variance": ("block_sum(squares, partial) / C", "block_sum(squares, partial) / (C - 1)"),
+}
+BACKWARD_BUGS = {
+    "overwrites in place of accumulating": (
+        "atomicAdd(&dweight[i], dy * norm);",
+        "dweight[i] = dy * norm;",
+    ),
+    "lost update": ("atomicAdd(&dbias[i], dy);", "dbias[i] += dy;"),
+    "does not say that it is not deterministic": (
+        "// Deterministic: no, float atomics land in any order\n",
+        "",
+    ),
+    "sums over a warp of 32 lanes, whatever its width": (
+        "a = warp_sum(a) / C;",
+        "for (int d = 16; d > 0; d /= 2) a += shuffle_xor(a, d);\n    a /= C;",
+    ),
+}
+# On a GPU these may by chance do no harm, or need a second warp width to be seen.
+EMULATED_ONLY = {
+    "missing barrier before a read",
+    "missing barrier before a write",
+    "lost update",
+    "does not say that it is not deterministic",
+    "sums over a warp of 32 lanes, whatever its width",
+}
+
+
+def planted(tmp_path, direction: str, old: str = "", new: str = "") -> tuple[Ladder, Rung]:
+    ladder = find(f"layernorm.{direction}")
+    source = (PLANTED / f"{direction}.cu").read_text()
+    assert old in source
+    path = tmp_path / "kernel.cu"
+    path.write_text(source.replace(old, new, 1) if old else source)
+    return ladder, rungfile.parse(path, ladder.op.kernel)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_the_sound_kernel_passes(tmp_path, device, direction):
+    report = check(*planted(tmp_path, direction), device, shapes=SHAPES)
+    assert report.passed, report
+
+
+@pytest.mark.parametrize(
+    ("direction", "bug"),
+    [("forward", bug) for bug in FORWARD_BUGS] + [("backward", bug) for bug in BACKWARD_BUGS],
+)
+def test_a_planted_bug_is_caught(tmp_path, device, direction, bug):
+    if bug in EMULATED_ONLY and device.kind != "emulated":
+        pytest.skip("only the emulator is sure to see it")
+    bugs = FORWARD_BUGS if direction == "forward" else BACKWARD_BUGS
+    ladder, rung = planted(tmp_path, direction, *bugs[bug])
+    dtype = "float16" if bug == "sums in the real type" else "float32"
+    report = check(ladder, rung, device, dtypes=[dtype], shapes=SHAPES)
+    assert not report.passed
+    assert report.failures[0].detail
+
+
+def test_a_rung_that_says_it_loses_digits_is_spared_the_hard_inputs(tmp_path, device):
+    old, new = FORWARD_BUGS["variance that cancels"]
+    ladder, rung = planted(tmp_path, "forward", old, new)
+    outcome = check_case(ladder.op, rung, device, "float32", SHAPES[1], "large mean")
+    assert outcome.status == "failed"
+    header = {**rung.header, "accurate": ("no, E[x^2] - E[x]^2 cancels",)}
+    honest = Rung(rung.number, rung.idea, rung.path, rung.source, header)
+    report = check(ladder, honest, device, dtypes=["float32"], shapes=SHAPES[1:])
+    assert report.passed, report
+    assert {outcome.inputs for outcome in report.outcomes} == {"normal"}
+
+
+# ---- what a failure says, on a Python function in the place of a kernel -------------------------
+
+
+def python_rung(change=lambda arrays: None, **header: str) -> Rung:
+    """A rung that computes layernorm forward rightly, and then does `change`."""
+
+    def run(device, arrays, dims, scalars):
+        find("layernorm.forward").op.compute(list(arrays.values()), dims)
+        change(arrays)
+
+    return Rung(1, "test", run=run, header={key: (value,) for key, value in header.items()})
+
+
+def check_python(change, dtypes=("float32",), shapes=SHAPES[:1], **header):
+    return check(find("layernorm.forward"), python_rung(change, **header), Cpu(), dtypes, shapes)
+
+
+def test_a_failure_names_element_values_and_tolerance():
+    def change(arrays):
+        arrays["out"][1, 5] += 0.5
+
+    text = str(check_python(change))
+    assert (
+        "layernorm.forward rung 1 (test) on cpu: FAILED at N=3 C=31, float32: out[1, 5] is" in text
+    )
+    assert "2^-24 |y| to store it in float32" in text
+    assert "1 of 93 elements are wrong" in text
+
+
+def test_nan_never_passes():
+    def change(arrays):
+        arrays["rstd"][2] = np.nan
+
+    assert "rstd[2] is nan" in str(check_python(change))
+
+
+def test_a_write_around_a_buffer_is_found():
+    def change(arrays):
+        beyond = np.lib.stride_tricks.as_strided(arrays["mean"], shape=(4,))
+        beyond[3] = 1.0
+
+    assert "it writes past the end of mean, 0 bytes behind it" in str(check_python(change))
+
+
+def test_an_error_of_a_few_roundings_passes_and_of_many_does_not():
+    def grow(roundings):
+        def change(arrays):
+            arrays["out"] *= np.float32(1 + roundings * 2**-24)
+
+        return check_python(change)
+
+    assert grow(4).passed
+    assert not grow(4000).passed
+
+
+def test_two_runs_that_differ_need_a_word_in_the_header():
+    calls = []
+
+    def change(arrays):
+        calls.append(1)
+        arrays["out"][0, 0] *= 1 + 2**-23 * (len(calls) % 2)
+
+    assert "two runs on the same input differ: out[0, 0]" in str(check_python(change))
+    assert check_python(change, deterministic="no, by design").passed
+
+
+def test_a_shape_that_is_refused_is_not_passed():
+    ladder = find("layernorm.forward")
+    rung = python_rung(needs="C % 4 == 0")
+    report = check(ladder, rung, Cpu(), ["float32"], [{"N": 1, "C": 8}, {"N": 1, "C": 9}])
+    assert [outcome.status for outcome in report.outcomes] == ["passed", "passed"] + ["refused"] * 2
+    assert "C % 4 == 0, and here C = 9" in report.outcomes[2].detail
+    assert report.passed
+    everywhere = check(ladder, rung, Cpu(), ["float32"], [{"N": 1, "C": 9}])
+    assert not everywhere.passed
+    assert "refuses every shape" in str(everywhere)
+
+
+def test_a_fault_ends_the_check():
+    def change(arrays):
+        raise LadderError("illegal address")
+
+    report = check_python(change, dtypes=("float32", "float16"))
+    assert [outcome.status for outcome in report.outcomes] == ["fault"]
+    assert "illegal address" in str(report)
+
+
+def test_float16_rounds_to_infinity_where_the_reference_overflows():
+    op = find("residual.forward").op
+    values = {"inp1": np.full(1, 65504, np.float16), "inp2": np.full(1, 65504, np.float16)}
+    (output,) = expect(op, {"N": 1}, np.dtype(np.float16), values)
+    assert output.verify(np.array([np.inf], np.float16))[0] is None
+    assert output.verify(np.array([65504], np.float16))[0] is not None
+
+
+def relative_tolerance(N: int, dtype: str, name: str) -> float:
+    op, real = find("layernorm.backward").op, DTYPES[dtype]
+    dims = {"N": N, "C": 64}
+    values = make_inputs(op, dims, real, np.random.default_rng(0))
+    output = {output.arg.name: output for output in expect(op, dims, real, values)}[name]
+    return np.median(output.tolerance) / np.median(np.abs(output.value))
+
+
+def test_the_tolerance_grows_with_the_roundoff_of_the_type():
+    float32, float16, bfloat16 = (
+        relative_tolerance(16, dtype, "dinp") for dtype in ("float32", "float16", "bfloat16")
+    )
+    assert 1e-7 < float32 < 1e-4 < float16 < 2e-3 < bfloat16 < 2e-2
+
+
+def test_the_tolerance_grows_with_the_number_of_terms():
+    assert (
+        1e-7
+        < relative_tolerance(16, "bfloat16", "dweight")
+        < relative_tolerance(1024, "bfloat16", "dweight")
+        < 1e-3
+    )
