@@ -229,7 +229,7 @@ def test_the_tolerance_grows_with_the_roundoff_of_the_type():
     float32, float16, bfloat16 = (
         relative_tolerance(16, dtype, "dinp") for dtype in ("float32", "float16", "bfloat16")
     )
-    assert 1e-7 < float32 < 1e-4 < float16 < 2e-3 < bfloat16 < 2e-2
+    assert 1e-7 < float32 < 3e-4 < float16 < 2e-3 < bfloat16 < 2e-2
 
 
 def test_the_tolerance_grows_with_the_number_of_terms():
