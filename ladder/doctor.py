@@ -122,8 +122,8 @@ def gpus() -> list[Finding]:
     try:
         first = cuda.Cuda(0)
     except LadderError as error:
-        what, _, remedy = str(error).partition("; ")
-        return [Finding("GPU", what, remedy or None)]
+        what, remedy = re.split("[;:] ", str(error), maxsplit=1)
+        return [Finding("GPU", what, remedy)]
     found = []
     for index in range(first.cupy.cuda.runtime.getDeviceCount()):
         device = cuda.Cuda(index)

@@ -130,8 +130,8 @@ def _candidates() -> Iterator[tuple[Path, tuple[Path, ...]]]:
 
 def _libraries(folder: Path) -> list[Path]:
     """libnvrtc.so.13 before .12, and neither `builtins` nor `alt`, which go with it."""
-    found = [p for p in folder.glob("libnvrtc.so.*") if re.fullmatch(r"\d+", p.name.split(".")[2])]
-    return sorted(found, key=lambda p: int(p.name.split(".")[2]), reverse=True)
+    found = [p for p in folder.glob("*") if re.fullmatch(r"libnvrtc\.so\.\d+", p.name)]
+    return sorted(found, key=lambda p: int(p.suffix[1:]), reverse=True)
 
 
 def _linker_libraries() -> list[Path]:

@@ -34,7 +34,7 @@ GROUPS = (
     ("special functions", "MUFU", "blue"),
 )
 _GROUP = {name: (what, style) for what, names, style in GROUPS for name in names.split()}
-_MEMORY = re.compile(r"(LD|ST)[GLS]?(STS|M)?$")
+_MEMORY = re.compile(r"(LD|ST)[GLS]?(STS)?$")
 _BITS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}
 
 
