@@ -58,8 +58,9 @@ class Cuda:
         self._driver_major = runtime.driverGetVersion() // 1000
         self._submitted: dict[str, None] = {}  # kernels since the last synchronize, in order
         self._uploads: list[tuple[Any, Any]] = []  # (event, pinned memory) of copies under way
-        with self.device:
-            self.stream = self.cupy.cuda.Stream(non_blocking=True)
+        self.device.use()
+        self.stream = self.cupy.cuda.Stream(non_blocking=True)
+        self.stream.use()  # for this thread, what arrays do themselves (array.fill) is in order too
 
     def target(self, real: np.dtype) -> Target:
         return Target(
@@ -82,14 +83,6 @@ class Cuda:
                 f"{self.name} is out of memory: {_mib(needed)} more are needed, {_mib(free)} of "
                 f"{_mib(total)} are free; take a smaller batch, or end what else uses the GPU"
             ) from None
-        except self._cuda_errors as error:
-            raise self._failure(error) from None
-
-    def zero(self, array: Any) -> None:
-        """Set every byte of `array` to 0, in stream order; a captured graph may contain it."""
-        try:
-            with self.device:
-                array.data.memset_async(0, array.nbytes, self.stream)
         except self._cuda_errors as error:
             raise self._failure(error) from None
 

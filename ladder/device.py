@@ -1,12 +1,13 @@
 """Where kernels run: one small interface, whatever the machine.
 
-    cpu        NumPy arrays and the reference only: rung 0 of every ladder
-    emulated   NumPy arrays, and the real `.cu` files compiled for the CPU (ladder/emulator)
-    cuda       an NVIDIA GPU through CuPy
+cpu        NumPy arrays and the reference only: rung 0 of every ladder
+emulated   NumPy arrays, and the real `.cu` files compiled for the CPU (ladder/emulator)
+cuda       an NVIDIA GPU through CuPy
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -102,7 +103,6 @@ class Cpu:
         return work
 
 
-
 def open_device(name: str) -> Device:
     """The device that a flag names: cpu, emulated or cuda (with "cuda:1" the second GPU).
 
@@ -114,8 +114,8 @@ def open_device(name: str) -> Device:
         from ladder.emulator import Emulated
 
         return Emulated()
-    if name == "cuda" or name.startswith("cuda:"):
+    if match := re.fullmatch(r"cuda(?::(\d+))?", name):
         from ladder.cuda import Cuda
 
-        return Cuda(int(name.partition(":")[2] or 0))
+        return Cuda(int(match.group(1) or 0))
     raise LadderError(f"no device is named {name!r}; there are cpu, emulated and cuda")

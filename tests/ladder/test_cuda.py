@@ -22,6 +22,11 @@ def test_without_a_driver_the_emulated_device_is_named(monkeypatch):
         open_device("cuda")
 
 
+def test_index_that_is_no_number_is_an_unknown_device():
+    with pytest.raises(LadderError, match="no device is named 'cuda:first'"):
+        open_device("cuda:first")
+
+
 @pytest.mark.parametrize(("driver", "extra"), [(12040, "cuda12"), (13010, "cuda13")])
 def test_without_cupy_the_extra_for_the_driver_is_named(driver, extra, monkeypatch):
     monkeypatch.setattr(cuda, "driver_version", lambda: driver)
@@ -179,6 +184,17 @@ def test_block_that_is_too_large_is_refused_and_the_device_lives_on(device, kern
     assert device.download(out)[0] == 3.0
 
 
+def test_what_an_array_does_itself_is_in_order_with_kernels(device, kernels):
+    kernel = kernels("float32")["scale_forward"]
+    n = 1 << 24
+    x = device.empty((n,), np.float32)
+    for value in (1.0, 2.0):
+        x.fill(value)
+        kernel(Launch("", (n // 64, 1, 1), (64, 1, 1)), (x, x, np.int32(n)))
+        x.fill(value + 5)
+        assert (device.download(x) == value + 5).all()
+
+
 def test_graph_replays_what_was_recorded(device, kernels):
     kernel = kernels("float32")["scale_forward"]
     x = device.empty((4,), np.float32)
@@ -194,7 +210,7 @@ def test_failure_while_recording_leaves_the_stream_usable(device):
     with pytest.raises(KeyError):
         device.capture(lambda: {}["missing"])
     x = device.empty((4,), np.float32)
-    device.zero(x)
+    x.fill(0)
     np.testing.assert_array_equal(device.download(x), np.zeros(4))
 
 
@@ -208,7 +224,7 @@ def test_uploads_in_flight_keep_their_memory(device):
 
 def test_time_is_positive_and_below_the_hosts(device, kernels):
     x = device.empty((4,), np.float32)
-    assert 0 <= device.time(lambda: device.zero(x)) < 1
+    assert 0 <= device.time(lambda: x.fill(0)) < 1
 
 
 def test_out_of_memory_names_needed_and_free(device):
