@@ -1,0 +1,58 @@
+"""What a run shows: a progress bar on a terminal, a plain line per step elsewhere."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from trainer.steps import Step
+
+
+class Display:
+    """Use as a context: the bar lives inside it, and everything printed goes above the bar."""
+
+    def __init__(self, console: Console, steps: int, done: int = 0) -> None:
+        self.console = console
+        self.steps = steps
+        self.bar = Progress(
+            TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[numbers]}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self.task = self.bar.add_task("train", total=steps, completed=done, numbers="")
+
+    def __enter__(self) -> Display:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.bar.stop()
+
+    def step(self, step: Step, tokens: int, mfu: float) -> None:
+        """Show a step of training over `tokens` tokens; `mfu`: its utilisation, 0 to 1."""
+        speed = 1e3 * tokens / step.ms
+        numbers = f"loss {step.loss:.4f}  {step.ms:,.0f} ms/step  {speed:,.0f} tok/s"
+        self.bar.update(self.task, completed=step.number + 1, numbers=numbers)
+        if not self.console.is_terminal:
+            self.say(
+                f"step {step.number + 1:4d}/{self.steps} | loss {step.loss:.6f} | "
+                f"norm {step.norm:.4f} | lr {step.lr:.2e} | {step.ms:.2f} ms | "
+                f"{speed:.0f} tok/s | {100 * mfu:.1f}% MFU"
+            )
+
+    def say(self, text: str) -> None:
+        """A line of plain text; nothing in it is taken for markup or folded."""
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def facts(self, rows: list[tuple[str, str]]) -> None:
+        """The table at the start of a run."""
+        table = Table(box=None, show_header=False, pad_edge=False)
+        table.add_column(style="dim")
+        table.add_column(overflow="fold")
+        for name, value in rows:
+            table.add_row(name, value)
+        self.console.print(table)

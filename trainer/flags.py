@@ -1,0 +1,141 @@
+"""The command line of `python -m trainer`, built from the fields of TrainConfig.
+
+Every setting has a readable long flag; where llm.c has a short flag of the same meaning, that works
+too, so that a command line of llm.c's train_gpt2cu can be used as it stands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+from ladder.errors import LadderError
+from trainer.config import DEFAULTS, TrainConfig
+
+_ONE_PROCESS = "this trainer runs one process on one device; leave it out"
+
+# Flags of llm.c that are not honoured, and why: ignoring one would train something else.
+REFUSED = {
+    "-r": "activations are kept, not recomputed; leave it out",
+    "-z": "there is one device, so no optimizer state to shard (ZeRO); leave it out",
+    "-ge": "whether gelu is fused is a choice of rung here; see --rung",
+    "-f": "TF32 is a choice of rung here; see --rung",
+    "-h": "HellaSwag is not evaluated; leave it out (the list of flags is --help)",
+    "-pn": _ONE_PROCESS,
+    "-pr": _ONE_PROCESS,
+    "-pg": _ONE_PROCESS,
+    "-pm": _ONE_PROCESS,
+    "-pi": _ONE_PROCESS,
+    "-ps": _ONE_PROCESS,
+    "-pp": _ONE_PROCESS,
+    "-pf": _ONE_PROCESS,
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are LadderErrors: one line, then exit status 2."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(allow_abbrev=False, **kwargs)
+
+    def error(self, message: str) -> typing.NoReturn:
+        raise LadderError(
+            f"{message.removeprefix('argument ')}; {self.prog} --help lists the flags"
+        )
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace=None) -> argparse.Namespace:
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            known = difflib.get_close_matches(unknown[0], self._option_string_actions, n=1)
+            hint = f"did you mean {known[0]}? " if known else ""
+            self.error(f"there is no flag {unknown[0]}{'; ' + hint.strip() if hint else ''}")
+        return parsed
+
+
+def parse(argv: Sequence[str]) -> TrainConfig:
+    """A TrainConfig from command-line words. Raises LadderError; `--help` prints and exits."""
+    for word in argv:
+        flag = word.partition("=")[0]
+        if flag in REFUSED:
+            raise LadderError(f"{flag} of llm.c is not available: {REFUSED[flag]}")
+    parser = build_parser(
+        "python -m trainer",
+        "Train GPT-2 through the ladder. Without flags: llm.c's quick start.",
+        epilog="Other commands: doctor, sample, bench, each with its own --help.",
+    )
+    return TrainConfig(**vars(parser.parse_args(argv)))
+
+
+def build_parser(
+    prog: str, description: str, names: Sequence[str] | None = None, epilog: str | None = None
+) -> Parser:
+    """A parser of the fields of TrainConfig, or of some of them."""
+    # -h means something else in llm.c
+    parser = Parser(prog=prog, description=description, epilog=epilog, add_help=False)
+    parser.add_argument("--help", action="help", help="show this and exit")
+    types = typing.get_type_hints(TrainConfig)
+    for f in dataclasses.fields(TrainConfig):
+        if names is None or f.name in names:
+            parser.add_argument(
+                *f.metadata["flags"],
+                dest=f.name,
+                default=f.default,
+                help=_help(f),
+                **_kind(f, types[f.name]),
+            )
+    return parser
+
+
+def _kind(f: dataclasses.Field, hint: Any) -> dict[str, Any]:
+    """How argparse is to read the values of a field."""
+    kinds = [t for t in typing.get_args(hint) if t is not type(None)] or [hint]
+    if typing.get_origin(hint) is tuple:
+        return {"action": _Collect, "metavar": "OP=N"}
+    if kinds[0] is bool:
+        if f.metadata["flags"][0].startswith("--no-"):
+            return {"action": "store_false"}
+        return {"nargs": "?", "const": True, "type": _switch, "metavar": "0|1"}
+    if "choices" in f.metadata:
+        return {"metavar": f.metadata["flags"][0].lstrip("-").upper()}
+    reader, metavar = {int: (_whole, "N"), float: (_number, "X"), str: (str, "TEXT")}[kinds[0]]
+    return {"type": reader, "metavar": metavar}
+
+
+def _help(f: dataclasses.Field) -> str:
+    choices = " | ".join(f.metadata.get("choices", ()))
+    default = f"default {f.default}" if f.default not in (None, False, True, "", ()) else ""
+    if f.name in DEFAULTS["cpu"]:
+        default = f"default {DEFAULTS['cpu'][f.name]}, on a GPU {DEFAULTS['cuda'][f.name]}"
+    parts = [f.metadata["help"], choices, default]
+    return "; ".join(part for part in parts if part).replace("%", "%%")
+
+
+class _Collect(argparse.Action):
+    """Gather repeated flags into a tuple."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        setattr(namespace, self.dest, (*getattr(namespace, self.dest), values))
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
+
+
+def _switch(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise argparse.ArgumentTypeError(f"must be 0 or 1, not {text!r}")
+    return text == "1"

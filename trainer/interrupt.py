@@ -1,0 +1,40 @@
+"""Ctrl-C and SIGTERM as a wish to stop after the step that is under way."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+
+class Interrupt:
+    """Inside the context the first signal sets `signal`; the second one raises KeyboardInterrupt.
+
+    In a thread other than the main one, where Python takes no signals, nothing changes.
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Interrupt:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def __bool__(self) -> bool:
+        return self.signal is not None
+
+    @property
+    def status(self) -> int:
+        """The exit status by the shell's custom, 128 + signal: 130 for Ctrl-C, 143 for SIGTERM."""
+        return 128 + (self.signal or 0)
+
+    def _handle(self, number: int, frame: object) -> None:
+        if self.signal is not None:
+            raise KeyboardInterrupt
+        self.signal = number

@@ -1,0 +1,114 @@
+"""The models that `-e` names, and where their first weights come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ladder.errors import LadderError
+from reference.gpt2 import PARAMETERS, GPT2Config, initial_parameters
+from trainer import checkpoint, llmc, weights
+
+# layers: (channels, heads); GPT-2's four sizes and llm.c's smaller and larger ones
+DEPTHS = {
+    6: (384, 6),
+    12: (768, 12),
+    24: (1024, 16),
+    36: (1280, 20),
+    48: (1600, 25),
+    60: (1920, 30),
+    72: (2880, 30),
+    84: (3456, 36),
+}
+PRETRAINED = {"gpt2": 12, "gpt2-medium": 24, "gpt2-large": 36, "gpt2-xl": 48}  # name: layers
+PRETRAINED_VOCAB = 50257
+CHAR = GPT2Config(context=256, layers=6, heads=6, channels=384, dropout=0.2)  # nanoGPT's
+
+Pieces = Iterable[tuple[str, int | None, np.ndarray]]  # (parameter, layer or None, float32 array)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model's shape and its first weights, one piece at a time.
+
+    `source` says where the weights come from; `note`, if something else than was asked for is
+    used, is one line that says what and why.
+    """
+
+    shape: GPT2Config
+    pieces: Pieces
+    source: str
+    trained: bool = True
+    note: str | None = None
+
+
+def open_model(name: str, *, vocab: int, seed: int, data_dir: Path) -> Model:
+    """The model that `-e NAME` means, for a tokenizer of `vocab` tokens.
+
+    gpt2 ... gpt2-xl fall back to random weights, with a note, where the pretrained ones cannot be
+    had. Raises LadderError for an unknown name and for files that are not a model.
+    """
+    shape = named_shape(name, vocab)
+    if shape is None:
+        return open_file(Path(name), data_dir)
+    if name not in PRETRAINED:
+        return random_model(shape, seed)
+    if vocab != PRETRAINED_VOCAB:
+        note = f"using random initial weights instead of {name}'s, which belong to GPT-2's tokens"
+        return random_model(shape, seed, note)
+    try:
+        return Model(*weights.load_huggingface(name, data_dir), f"pretrained {name}")
+    except weights.DownloadError as error:
+        return random_model(shape, seed, f"{error}: using random initial weights instead of {name}")
+
+
+def open_file(path: Path, data_dir: Path) -> Model:
+    """A model from llm.c's `.bin`, Hugging Face safetensors, or the newest checkpoint of a run."""
+    if path.suffix == ".bin":
+        return Model(*llmc.load_model(path), str(path))
+    if path.is_dir() and (step := checkpoint.latest(path)) is not None:
+        tensors, state = checkpoint.load(path, step)
+        pieces = ((name, None, tensors[name].astype(np.float32, copy=False)) for name in PARAMETERS)
+        return Model(shape_of(state), pieces, f"{path}, step {step}")
+    if path.suffix == ".safetensors" or path.is_dir():
+        return Model(*weights.load_huggingface(path, data_dir), str(path))
+    names = ", ".join([*PRETRAINED, *(f"d{depth}" for depth in DEPTHS), "char"])
+    raise LadderError(
+        f"-e {path}: neither a model ({names}) nor a file or folder "
+        "(llm.c's .bin, .safetensors, a run with checkpoints)"
+    )
+
+
+def shape_of(state: Mapping[str, Any]) -> GPT2Config:
+    """The model's shape from the state of a checkpoint."""
+    try:
+        return GPT2Config(**state["shape"])
+    except (KeyError, TypeError):
+        raise LadderError("the checkpoint does not say what model it holds") from None
+
+
+def random_model(shape: GPT2Config, seed: int, note: str | None = None) -> Model:
+    """GPT-2's random initialisation."""
+    pieces = ((name, None, array) for name, array in initial_parameters(shape, seed))
+    return Model(shape, pieces, f"random, seed {seed}", trained=False, note=note)
+
+
+def named_shape(name: str, vocab: int) -> GPT2Config | None:
+    """The shape that a name of `-e` means, with the tokenizer's vocabulary; None for a path."""
+    sizes = {"vocab": vocab, "padded_vocab": weights.padded(vocab)}
+    if name == "char":
+        return replace(CHAR, **sizes)
+    layers = PRETRAINED.get(name)
+    if layers is None and name[:1] == "d" and name[1:].isdigit():
+        layers = int(name[1:])
+        if layers not in DEPTHS:
+            known = " ".join(f"d{depth}" for depth in DEPTHS)
+            raise LadderError(f"-e {name}: llm.c knows no such depth; choose one of {known}")
+    if layers is None:
+        return None
+    channels, heads = DEPTHS[layers]
+    return GPT2Config(layers=layers, channels=channels, heads=heads, **sizes)

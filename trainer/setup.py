@@ -1,0 +1,246 @@
+"""From the settings of a run to everything that it needs, ready to train."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ladder.contract import DTYPES as DTYPE_OF
+from ladder.device import Device, open_device
+from ladder.errors import LadderError
+from reference.gpt2 import PARAMETERS, GPT2Config, build
+from reference.program import Program
+from trainer import checkpoint, models, rungs
+from trainer.atomic import atomic_write
+from trainer.config import DTYPES, TrainConfig, resolve
+from trainer.data import TokenLoader, data_directory, prepare
+from trainer.device import default_device
+from trainer.download import DownloadError
+from trainer.engine import Engine
+from trainer.sample import Predictor, encode_prompt
+from trainer.tokenizers import Tokenizer, get_tokenizer
+
+# What must be the same for a resumed run to go on as if it had never stopped. Batch, data and
+# order are compared by the loader, which knows best what its position means.
+SAME_ON_RESUME = {"total_tokens": "-d", "seed": "--seed", "dtype": "--dtype", "overfit": "-a"}
+
+
+@dataclass
+class Setup:
+    """All parts of a run. `step` is the first step to take: not 0 when resumed.
+
+    notes   what is used instead of what was asked for, and why: a line each
+    state   of the checkpoint that the run goes on from; None for a new run
+    tokenizer is None where its vocabulary cannot be had, and predictor where no samples are taken
+    """
+
+    config: TrainConfig
+    directory: Path
+    device: Device
+    real: np.dtype
+    shape: GPT2Config
+    program: Program
+    engine: Engine
+    choices: dict[str, rungs.Choice]
+    train: TokenLoader
+    val: TokenLoader
+    tokenizer: Tokenizer | None
+    predictor: Predictor | None
+    source: str
+    notes: list[str]
+    steps: int
+    step: int = 0
+    state: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is trained on: patterns of token files, their tokenizer and its vocabulary."""
+
+    train: str
+    val: str
+    tokenizer: Tokenizer | None
+    vocab: int
+    note: str | None = None
+
+
+def set_up(config: TrainConfig) -> Setup:
+    """Open device, data, model and weights. Raises LadderError before anything is written."""
+    device = open_device(config.device or default_device())
+    directory = run_directory(config)
+    step = _resume_step(config, directory)
+    data = open_data(config)
+    notes = [data.note] if data.note else []
+    if step is None:
+        data_dir = data_directory(config.data_dir)
+        model = models.open_model(
+            config.model, vocab=data.vocab, seed=config.seed, data_dir=data_dir
+        )
+        notes += [model.note] if model.note else []
+        shape, source, tensors, state = model.shape, model.source, None, None
+    else:
+        tensors, state = checkpoint.load(directory, step)
+        shape, source = models.shape_of(state), f"checkpoint of step {step}"
+    if data.vocab > shape.vocab:
+        raise LadderError(
+            f"the tokenizer has {data.vocab} tokens, beyond the model's {shape.vocab}; "
+            "choose another --tokenizer or -e"
+        )
+    config = resolve(config, device.kind, shape.context)
+    if state is not None:
+        _check_same(config, state)
+    train, val = open_loaders(config, data, shape.vocab)
+    steps = config.steps if config.steps > 0 else max(1, train.tokens // config.total_tokens)
+
+    real = DTYPE_OF[DTYPES[config.dtype]]
+    program = build(shape, config.batch, config.sequence)
+    ops = {call.op for part in (program.forward, program.backward, program.update) for call in part}
+    choices = rungs.choose(ops, config, device, real)
+    chosen = {op: choice.rung for op, choice in choices.items()}
+    engine = Engine(program, device, real, chosen)
+    if tensors is None:
+        load_parameters(engine, model.pieces)
+    else:
+        restore_tensors(engine, tensors)
+        train.restore(state["train"])
+    return Setup(
+        config=config,
+        directory=directory,
+        device=device,
+        real=real,
+        shape=shape,
+        program=program,
+        engine=engine,
+        choices=choices,
+        train=train,
+        val=val,
+        tokenizer=data.tokenizer,
+        predictor=_open_predictor(config, data.tokenizer, engine),
+        source=source,
+        notes=notes,
+        steps=steps,
+        step=step or 0,
+        state=state,
+    )
+
+
+def _open_predictor(
+    config: TrainConfig, tokenizer: Tokenizer | None, engine: Engine
+) -> Predictor | None:
+    """What samples are taken with: one row, as long as prompt and sample, and the same weights."""
+    if tokenizer is None or config.sample_every == 0:
+        return None
+    length = len(encode_prompt(tokenizer, config.prompt)) + config.sample_tokens
+    shape = engine.program.config
+    size = (min(length, shape.context), tokenizer.vocab)
+    return Predictor(shape, *size, engine.device, engine.real, engine.rungs, weights_of=engine)
+
+
+def run_directory(config: TrainConfig) -> Path:
+    """Where the run's files go."""
+    if config.output is not None:
+        return Path(config.output)
+    data = config.dataset if config.train_data is None else Path(config.train_data).parent.name
+    return Path("runs") / f"{Path(config.model).stem}-{data or 'data'}"
+
+
+def _resume_step(config: TrainConfig, directory: Path) -> int | None:
+    """The step to go on from; None to start anew, as -y 1 does, too, where nothing is there yet."""
+    if directory.exists() and not directory.is_dir():
+        raise LadderError(f"-o {directory} is a file; name a folder")
+    step = checkpoint.latest(directory)
+    if step is not None and not config.resume:
+        raise LadderError(
+            f"{directory} holds the checkpoints of an earlier run, the last of step {step}; "
+            "go on with it by -y 1, choose another folder by -o, or delete it"
+        )
+    return step
+
+
+def _check_same(config: TrainConfig, state: Mapping[str, Any]) -> None:
+    before = state.get("config", {})
+    for name, flag in SAME_ON_RESUME.items():
+        if before.get(name) != getattr(config, name):
+            raise LadderError(
+                f"{flag} was {before.get(name)} and is {getattr(config, name)} now; "
+                "resume with the same, or start a new run with another -o"
+            )
+
+
+def open_data(config: TrainConfig) -> Data:
+    """The token files named by -i and -j, or those prepared from --dataset."""
+    data_dir = data_directory(config.data_dir)
+    name = config.tokenizer or ("chars" if config.model == "char" else "gpt2")
+    if config.train_data is None:
+        found = prepare(config.dataset, data_dir, name)
+        return Data(found.train, found.val, found.tokenizer, found.tokenizer.vocab, found.note)
+    try:
+        tokenizer = get_tokenizer(name, data_dir)
+    except DownloadError as error:
+        if name != "gpt2":
+            raise
+        # The size of the vocabulary is known without the file, and only samples need the rest.
+        note = f"{error}: there will be no text samples"
+        return Data(config.train_data, config.val_data, None, models.PRETRAINED_VOCAB, note)
+    return Data(config.train_data, config.val_data, tokenizer, tokenizer.vocab)
+
+
+def open_loaders(config: TrainConfig, data: Data, vocab: int) -> tuple[TokenLoader, TokenLoader]:
+    """Batches for training and for validation. Overfitting takes the first batch of the latter, as
+    in llm.c."""
+    size = (config.batch, config.sequence)
+    val = TokenLoader(data.val, *size, vocab=vocab, shuffle=False)
+    if config.overfit:
+        return TokenLoader(data.val, *size, vocab=vocab, shuffle=False), val
+    shuffle, seed = config.shuffle, config.seed
+    return TokenLoader(data.train, *size, vocab=vocab, shuffle=shuffle, seed=seed), val
+
+
+def load_parameters(engine: Engine, pieces: models.Pieces) -> None:
+    """Write a model's weights into the engine, piece by piece."""
+    for name, layer, array in pieces:
+        engine.write(name, array, layer)
+
+
+# What a checkpoint holds: a parameter as its float32 master copy, if it has one, and two moments.
+KEPT = tuple(name + suffix for name in PARAMETERS for suffix in ("", ".m", ".v"))
+
+
+def restore_tensors(engine: Engine, tensors: Mapping[str, np.ndarray]) -> None:
+    """Put back what a checkpoint holds."""
+    for name in KEPT:
+        if name not in tensors:
+            raise LadderError(f"the checkpoint has no {name}: it is not of a training run")
+        engine.write(name, tensors[name])
+
+
+def save_checkpoint(setup: Setup, step: int, state: dict[str, Any]) -> Path:
+    """Write a checkpoint of the moment before step `step`; `state` is what the loop adds."""
+    tensors = {name: (lambda name=name: setup.engine.read(name)) for name in KEPT}
+    state = {
+        "shape": asdict(setup.shape),
+        "config": asdict(setup.config),
+        "tokenizer": setup.tokenizer.name if setup.tokenizer else None,
+        "rungs": rungs.as_json(setup.choices),
+        "train": setup.train.state(),
+        **state,
+    }
+    keep, major_every = setup.config.keep, setup.config.major_every
+    return checkpoint.save(
+        setup.directory, step, tensors, state, keep=keep, major_every=major_every
+    )
+
+
+def write_record(setup: Setup) -> None:
+    """config.json and rungs.json in the run's folder: what was asked for, resolved."""
+    for name, content in (
+        ("config.json", {**asdict(setup.config), "weights": setup.source, "notes": setup.notes}),
+        ("rungs.json", rungs.as_json(setup.choices)),
+    ):
+        with atomic_write(setup.directory / name) as file:
+            file.write((json.dumps(content, indent=1) + "\n").encode())

@@ -1,0 +1,201 @@
+"""The training loop: validate, sample, checkpoint, step; again and again, as in llm.c."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from ladder.errors import LadderError
+from trainer.config import TrainConfig
+from trainer.display import Display
+from trainer.interrupt import Interrupt
+from trainer.logs import RunLog
+from trainer.mfu import flops_per_token, measured_roof
+from trainer.plot import draw_losses
+from trainer.sample import decode_stream, encode_prompt, generate
+from trainer.setup import Setup, save_checkpoint, set_up, write_record
+from trainer.steps import NOT_FINITE, Step, Stepper, validate
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run went. `val_losses`: (step, loss) of each validation; `status`: for the shell."""
+
+    directory: Path
+    val_losses: list[tuple[int, float]]
+    status: int
+
+
+def train(config: TrainConfig, console: Console | None = None) -> Outcome:
+    """Run it all. Raises LadderError for whatever a user can put right.
+
+    The first Ctrl-C (or SIGTERM) lets the step under way finish, writes a checkpoint if checkpoints
+    are on, and ends with status 130 (143); a second one ends at once.
+    """
+    setup = set_up(config)
+    with Interrupt() as interrupt:
+        return Trainer(setup, console or Console(), interrupt).run()
+
+
+class Trainer:
+    """One run, from its first step to its last or to an interruption."""
+
+    def __init__(self, setup: Setup, console: Console, interrupt: Interrupt) -> None:
+        self.setup, self.config, self.interrupt = setup, setup.config, interrupt
+        self.display = Display(console, setup.steps, setup.step)
+        self.stepper = Stepper(setup.config, setup.engine, setup.train, setup.steps)
+        if setup.state is not None:
+            self.stepper.restore(setup.state["stepper"])
+        self.flops = flops_per_token(setup.shape, self.config.sequence) * self.config.total_tokens
+        self.roof = measured_roof(setup.device, setup.real)
+        self.times: list[float] = []  # ms of each step
+        self.val_losses: list[tuple[int, float]] = []
+
+    def run(self) -> Outcome:
+        """The loop. A step's validation, sample and checkpoint come before its training, so that
+        the first and the last validation frame the run, and a checkpoint of step N holds what N
+        steps have made."""
+        self._announce()
+        write_record(self.setup)
+        self.log = RunLog(self.setup.directory, self.setup.step if self.setup.state else None)
+        saved = self.setup.step if self.setup.state else None
+        with self.display:
+            for step in range(self.setup.step, self.setup.steps + 1):
+                last = step == self.setup.steps
+                self._validate(step, last)
+                self._sample(step, last)
+                if (self._due(step, self.config.checkpoint_every, last) and step != saved) or (
+                    self.interrupt and self.config.checkpoint_every
+                ):
+                    self._save(step)
+                    saved = step
+                if last or self.interrupt:
+                    break
+                self._train(step)
+        return self._finish(step, saved)
+
+    @staticmethod
+    def _due(step: int, every: int, last: bool) -> bool:
+        """Whether something happens at `step` that happens every so many steps, and at the end."""
+        return every > 0 and ((step > 0 and step % every == 0) or last)
+
+    def _validate(self, step: int, last: bool) -> None:
+        if step > 0 and not last and not self._due(step, self.config.val_every, last):
+            return
+        loss = validate(
+            self.setup.engine, self.setup.val, self.config.val_batches, lambda: bool(self.interrupt)
+        )
+        if loss is not None:
+            self.log.validation(step, loss)
+            self.val_losses.append((step, loss))
+            self.display.say(f"val loss {loss:.6f} (step {step})")
+
+    def _sample(self, step: int, last: bool) -> None:
+        setup, c = self.setup, self.config
+        if setup.predictor is None or not self._due(step, c.sample_every, last):
+            return
+        ids = generate(
+            setup.predictor,
+            encode_prompt(setup.tokenizer, c.prompt),
+            c.sample_tokens,
+            temperature=c.temperature,
+            top_k=c.top_k,
+            rng=np.random.default_rng(c.seed),  # the same coins each time, so that samples compare
+            stop=lambda: bool(self.interrupt),
+        )
+        text = c.prompt + "".join(decode_stream(setup.tokenizer, ids))
+        if not self.interrupt:
+            self.log.event(step, sample=text)
+            self.display.say(f"--- sample at step {step} ---\n{text}\n---")
+
+    def _save(self, step: int) -> None:
+        path = save_checkpoint(self.setup, step, {"stepper": self.stepper.state()})
+        self.log.event(step, checkpoint=str(path))
+        self.display.say(f"checkpoint {path}")
+
+    def _train(self, number: int) -> None:
+        step = self.stepper.step(number)
+        mfu = self.flops / (step.ms / 1e3) / self.roof
+        tokens_per_second = 1e3 * self.config.total_tokens / step.ms
+        more = {"ms": step.ms, "tokens_per_second": tokens_per_second, "mfu": mfu}
+        if step.skipped is not None:
+            more["skipped"] = step.skipped
+        self.log.train(number, step.loss, step.lr, step.norm, **more)
+        if step.skipped == NOT_FINITE and self.config.nonfinite == "stop":
+            self._stop_not_finite(step)
+        self.times.append(step.ms)
+        self.display.step(step, self.config.total_tokens, mfu)
+        if step.skipped is not None:
+            self.display.say(f"step {number + 1}: update skipped, {step.skipped}")
+
+    def _stop_not_finite(self, step: Step) -> None:
+        raise LadderError(
+            f"step {step.number + 1}: loss {step.loss:g}, gradient norm {step.norm:g}, learning "
+            f"rate {step.lr:g}, and the update was not made. Lower -l, warm up with -u, clip with "
+            "--grad-clip 1, or pass over such steps with --nonfinite skip"
+        )
+
+    def _announce(self) -> None:
+        """What runs, on what, and what is used instead of what was asked for."""
+        s, c = self.setup, self.config
+        parameters = sum(math.prod(shape) for shape in s.shape.parameter_shapes().values())
+        memory = sum(size for _, size in s.engine.memory_table())
+        micro = f" in {c.accumulation} micro-batches" if c.accumulation > 1 else ""
+        self.display.facts(
+            [
+                ("model", f"{c.model}: {s.shape.layers} layers, {s.shape.heads} heads, "
+                 f"{s.shape.channels} channels, {parameters / 1e6:.1f}M parameters"),
+                ("weights", s.source),
+                ("data", f"{c.train_data or c.dataset}: {s.train.tokens:,} tokens to train on, "
+                 f"{s.val.tokens:,} to validate"),
+                ("steps", f"{s.steps} of {c.total_tokens:,} tokens, B={c.batch} T={c.sequence}"
+                 f"{micro}"),
+                ("rate", f"{c.lr:g}, {c.schedule} to {c.final_lr:g} of it, warm-up {c.warmup}"),
+                ("device", f"{s.device.name}, {c.dtype}, {memory / 2**30:.2f} GiB of buffers; MFU is "
+                 f"of {self.roof / 1e9:,.0f} GFLOP/s, measured in matrix products"),
+                *self._rung_rows(),
+                ("output", str(s.directory)),
+            ]
+        )  # fmt: skip
+        if s.state is not None:
+            self.display.say(f"resumed at step {s.step}")
+        elif c.resume:
+            self.display.say(f"{s.directory} holds no checkpoint yet: starting from step 0")
+        for note in s.notes:
+            self.display.say(f"note: {note}")
+
+    def _rung_rows(self) -> list[tuple[str, str]]:
+        """One line if every op is on the reference, else one per op with the reason."""
+        choices = self.setup.choices
+        if all(choice.rung.number == 0 for choice in choices.values()):
+            return [("rungs", f"0, the NumPy reference, for all {len(choices)} ops")]
+        return [
+            (op, f"rung {choice.rung.number}, {choice.rung.idea} ({choice.reason})")
+            for op, choice in choices.items()
+        ]
+
+    def _finish(self, step: int, saved: int | None) -> Outcome:
+        if self.config.plot and (self.times or self.val_losses):
+            self.display.say(f"plot {draw_losses(self.setup.directory)}")
+        if self.times:
+            # The first step is slower: caches are cold, and threads start.
+            median = statistics.median(self.times[1:] or self.times)
+            speed = 1e3 * self.config.total_tokens / median
+            self.display.say(f"median step {median:.1f} ms, {speed:,.0f} tokens/s")
+        if self.interrupt:
+            kept = "checkpoints are off (-n), so nothing was saved"
+            if saved is not None:
+                kept = (
+                    f"checkpoint of step {saved} written; go on with -y 1 -o {self.setup.directory}"
+                )
+            self.display.say(f"interrupted after {step} steps; {kept}")
+        elif len(self.val_losses) > 1:
+            (_, before), (_, after) = self.val_losses[0], self.val_losses[-1]
+            self.display.say(f"validation loss {before:.4f} -> {after:.4f}")
+        status = self.interrupt.status if self.interrupt else 0
+        return Outcome(self.setup.directory, self.val_losses, status)
