@@ -10,7 +10,7 @@ inv_scale undoes a loss scale (1 outside float16 runs); norm is that of the unsc
 
 import numpy as np
 
-from reference.blocks import blocks
+from reference.blocks import on_all_cores
 
 HYPER = ("lr", "beta1", "beta2", "eps", "weight_decay", "clip")
 HYPER += ("correction1", "correction2", "inv_scale")  # 1 - beta1^t and 1 - beta2^t
@@ -58,22 +58,24 @@ def update(
     if clip > 0:
         scale *= min(1.0, clip / (float(norm[0]) * inv_scale + 1e-6))
     exact = weight if master is None else master
-    for block in blocks(weight.size):
-        g = grad[block] * scale
-        m[block] *= beta1
-        v[block] *= beta2
+
+    def step(block: slice) -> None:
+        m_, v_, g = m[block], v[block], grad[block] * scale
+        m_ *= beta1
         t = g * (1 - beta1)
-        m[block] += t
+        m_ += t
+        v_ *= beta2
         np.multiply(g, g, out=t)
         t *= 1 - beta2
-        v[block] += t
-        np.sqrt(v[block], out=t)  # from here on t is the denominator, then the step
+        v_ += t
+        np.sqrt(v_, out=t)  # from here on t is the denominator, then the step
         t *= correction2**-0.5
         t += eps
-        np.divide(m[block], t, out=t)
+        np.divide(m_, t, out=t)
         t *= lr / correction1
-        if decay:
-            exact[block] *= 1 - lr * weight_decay * decay
+        exact[block] *= 1 - lr * weight_decay * decay
         exact[block] -= t
-    if master is not None:
-        weight[:] = master
+        if master is not None:
+            weight[block] = exact[block]
+
+    on_all_cores(step, weight.size)

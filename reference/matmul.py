@@ -32,7 +32,7 @@ def backward_weight(dweight: np.ndarray, dout: np.ndarray, inp: np.ndarray) -> N
     In blocks of rows: all at once, the product would need a second array as large as dweight.
     """
     OC, C = dweight.shape
-    for rows in blocks(OC, 2**18 // C + 1):
+    for rows in blocks(OC, 2**20 // C + 1):
         dweight[rows] += dout[:, rows].T @ inp
 
 

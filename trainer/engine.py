@@ -17,12 +17,15 @@ from ladder.bind import bind
 from ladder.contract import find, resolve_dtype
 from ladder.device import ALIGNMENT, Device
 from ladder.rungfile import Rung, ceil_div
+from reference.gpt2 import PARAMETERS
 from reference.program import Buffer, Call, Program, Ref
 
 
 class Engine:
     """Runs a program. `rungs` names the rung of every op that the program calls.
 
+    weights_of  an engine of the same model whose parameters this one uses, in place of its own:
+                to sample, say, at another batch size from the weights that are being trained
     arrays  the device array of every buffer by name, for whoever wants a part of one:
             `device.download(engine.arrays["logits"][0, 5])`
 
@@ -30,14 +33,24 @@ class Engine:
     """
 
     def __init__(
-        self, program: Program, device: Device, real: np.dtype, rungs: Mapping[str, Rung]
+        self,
+        program: Program,
+        device: Device,
+        real: np.dtype,
+        rungs: Mapping[str, Rung],
+        weights_of: Engine | None = None,
     ) -> None:
         self.program, self.device, self.real = program, device, np.dtype(real)
         self.rungs = dict(rungs)
         buffers = dict(program.buffers)
         if self.real.itemsize >= 4:  # exact enough to be its own master copy
             buffers = {name: buffer for name, buffer in buffers.items() if buffer.kind != "master"}
+        if weights_of is not None:
+            theirs = ("parameter", "master")
+            buffers = {name: b for name, b in buffers.items() if b.kind not in theirs}
         self.arrays, self._memory = _allocate(buffers, device, self.real)
+        if weights_of is not None:
+            self.arrays |= {name: weights_of.arrays[name] for name in PARAMETERS}
         for name, buffer in buffers.items():
             if buffer.kind == "moment":
                 self.arrays[name].fill(0)
@@ -94,7 +107,7 @@ class Engine:
             self.device.upload(self._view((name + ".master", layer)), array)
 
     def read(self, name: str, layer: int | None = None) -> np.ndarray:
-        """A copy of a buffer or one layer of it; of a parameter, its master copy if there is one."""
+        """A copy of a buffer or a layer of it; of a parameter, its master copy if there is one."""
         exact = name + ".master" if name + ".master" in self.arrays else name
         return self.device.download(self._view((exact, layer)))
 
@@ -162,7 +175,12 @@ class _Scratch:
     """Scratch memory of the rungs. Calls run one after the other, so they all share the same."""
 
     def __init__(
-        self, program: Program, device: Device, real: np.dtype, rungs: Mapping[str, Rung]
+        self,
+        program: Program,
+        device: Device,
+        real: np.dtype,
+        rungs: Mapping[str, Rung],
+        weights_of: Engine | None = None,
     ) -> None:
         target = device.target(real)
         most: Counter[np.dtype] = Counter()
