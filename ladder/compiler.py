@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ladder import cache
+from ladder.contract import Target
 from ladder.errors import CompileError, LadderError
 from ladder.nvrtc import INSTALL, find_nvrtc
 from ladder.rungfile import REALS, Rung
@@ -22,9 +23,18 @@ from ladder.rungfile import REALS, Rung
 INCLUDE = Path(__file__).parent / "include"
 WARP_SIZE = 32  # of every NVIDIA GPU
 
-# The generations that a rung is compiled for in the tests: Turing (T4, RTX 20), Ampere (A100;
-# RTX 30), Ada (RTX 40, L4), Hopper (H100, H200), Blackwell (B200; RTX 50).
-ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
+# What rungs are compiled for where no device says so: (multiprocessors, most shared bytes of one
+# block) of a GPU of each generation.
+# https://docs.nvidia.com/cuda/cuda-c-programming-guide/#features-and-technical-specifications
+TYPICAL = {
+    "sm_75": (40, 64 << 10),  # Turing: T4
+    "sm_80": (108, 163 << 10),  # Ampere: A100
+    "sm_86": (82, 99 << 10),  # Ampere: RTX 3090
+    "sm_89": (128, 99 << 10),  # Ada: RTX 4090
+    "sm_90a": (132, 227 << 10),  # Hopper: H100, H200
+    "sm_100a": (148, 227 << 10),  # Blackwell: B200
+    "sm_120a": (170, 99 << 10),  # Blackwell: RTX 5090
+}
 
 _ERROR = re.compile(r"^(.*?)\((\d+)\): (?:catastrophic )?error(?: #\S+)?: ", re.MULTILINE)
 _ERRORS_SHOWN = 3
@@ -47,6 +57,15 @@ def architecture(capability: int) -> str:
     the suffix allows them, at no cost since a cubin is for one architecture anyway.
     """
     return f"sm_{capability}a" if capability >= 90 else f"sm_{capability}"
+
+
+def typical_target(name: str, real: np.dtype) -> Target:
+    """A device to compile for without having it; "90", "sm_90" and "sm_90a" name the same."""
+    number = re.fullmatch(r"(?:sm_)?(\d+)a?", name)
+    arch = architecture(int(number.group(1))) if number else name
+    if arch not in TYPICAL:
+        raise LadderError(f"no architecture is named {name!r}; there are {', '.join(TYPICAL)}")
+    return Target(arch, WARP_SIZE, *TYPICAL[arch], np.dtype(real))
 
 
 def compile_cubin(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ladder import cache, compiler, nvrtc, rungfile
-from ladder.contract import DTYPES, Target, ladders
+from ladder.contract import DTYPES, ladders
 from ladder.errors import CompileError, LadderError
 
 needs_nvrtc = pytest.mark.skipif(
@@ -46,12 +46,11 @@ def compile_square(rung, real="float32", arch="sm_80", two=2):
 
 def combinations(rung):
     """Every architecture, and every real type on an old one and a new one."""
-    for index, arch in enumerate(compiler.ARCHITECTURES):
+    for index, arch in enumerate(compiler.TYPICAL):
         thorough = arch in ("sm_75", "sm_90a")
         for offset in range(len(rungfile.REALS) if thorough else 1):
             real = DTYPES[rungfile.REALS[(index + offset) % len(rungfile.REALS)]]
-            shared = 64 << 10 if arch == "sm_75" else 99 << 10  # the least of any such device
-            target = Target(arch, compiler.WARP_SIZE, 132, shared, real)
+            target = compiler.typical_target(arch, real)
             if rung.claims(target):
                 yield target
 
@@ -72,7 +71,7 @@ def test_rung_compiles_where_it_claims_to(op, rung):
     for target in targets:
         shapes = (*op.bench.values(), *op.shapes)
         dims = next((d for d in shapes if rung.refusal(d, target) is None), None)
-        if dims is None:  # more shared memory than the smallest device of this architecture has
+        if dims is None:  # it wants more shared memory than this architecture has
             continue
         cubin = compiler.compile_cubin(rung, rung.defines(dims, target), target.real, target.arch)
         where = f"{target.arch} {target.real}"
@@ -227,3 +226,14 @@ def test_wheels_of_cuda_12_and_13_are_both_recognised(tmp_path, monkeypatch):
 )
 def test_architecture_specific_features_are_on_from_hopper(capability, expected):
     assert compiler.architecture(capability) == expected
+
+
+@pytest.mark.parametrize("name", ["90", "sm_90", "sm_90a"])
+def test_typical_target_takes_the_usual_spellings(name):
+    target = compiler.typical_target(name, np.float16)
+    assert (target.arch, target.sm, target.warp) == ("sm_90a", 90, 32)
+
+
+def test_unknown_architecture_name_lists_the_known_ones():
+    with pytest.raises(LadderError, match=r"no architecture is named 'hopper'; .*sm_90a"):
+        compiler.typical_target("hopper", np.float32)
