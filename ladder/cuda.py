@@ -28,6 +28,8 @@ MOST_PINNED_BYTES = 16 << 20
 # https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html
 _FATAL = {700, 702, 709, 710, 714, 715, 716, 717, 718, 719}
 
+_NULL = np.uintp(0)
+
 
 class Cuda:
     """One NVIDIA GPU, with one stream on which everything runs in order.
@@ -232,7 +234,9 @@ class CudaKernel:
             device.device.use()
             if launch.shared > self._dynamic_shared:
                 self._allow(launch.shared)
-            self._function(launch.grid, launch.block, args, launch.shared, device.stream)
+            # CuPy's own None is not a null pointer but no argument at all.
+            values = [_NULL if arg is None else arg for arg in args]
+            self._function(launch.grid, launch.block, values, launch.shared, device.stream)
         except device._cuda_errors as error:
             raise device._failure(
                 error,
