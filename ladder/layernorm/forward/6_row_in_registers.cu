@@ -27,7 +27,7 @@ extern "C" __global__ void layernorm_forward(
     const real* x = inp + (size_t)row * C;  // (C)
     real* y = out + (size_t)row * C;        // (C)
 
-    // Every loop over j is unrolled: an array that is indexed at run time cannot be in registers.
+    // Unrolled, as all that follow: an array indexed at run time cannot be in registers.
     Vec xs[ROW_VECTORS];
 #pragma unroll
     for (int j = 0; j < ROW_VECTORS; j++) {

@@ -1,0 +1,86 @@
+// layernorm forward, rung 7: weight and bias through shared memory
+// Before: rung 6 fetches weight and bias for every row: as many bytes as the row itself.
+// Change: a block copies them to shared memory once, for all of its ROWS rows.
+// Expect: a quarter of the fetches of weight and bias. But those were hits in the L1 cache, which
+//         is the same memory as shared memory, and now every block begins with a barrier. With
+//         only ROWS rows to share the copy, this may not pay.
+// Needs:  C % vector == 0; ROW_VECTORS <= 16
+// Define: ROWS = 4; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp)
+// Launch: layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
+// Left:   a block serves ROWS rows and is gone, and the next one copies the same again -> rung 8.
+
+#include "portable.cuh"
+
+constexpr float EPS = 1e-5f;  // keeps rstd finite where a row is constant
+
+extern "C" __global__ void layernorm_forward(
+    real* __restrict__ out,           // (N, C)
+    float* __restrict__ mean,         // (N)
+    float* __restrict__ rstd,         // (N)  1 / standard deviation
+    const real* __restrict__ inp,     // (N, C)
+    const real* __restrict__ weight,  // (C)
+    const real* __restrict__ bias,    // (C)
+    int N, int C) {
+    C = CHANNELS;  // compiled for this C: loops unroll, and bounds that always hold vanish
+    int lane = lane_id();
+    int row = blockIdx.x * ROWS + warp_id();
+
+    __shared__ Vec ws[CHANNELS / VECTOR], bs[CHANNELS / VECTOR];  // (C)  weight, bias
+    for (int v = threadIdx.x; v < C / VECTOR; v += ROWS * WARP_SIZE) {
+        ws[v] = load_vec(weight + v * VECTOR);
+        bs[v] = load_vec(bias + v * VECTOR);
+    }
+    __syncthreads();  // the copies are complete before any warp reads them
+
+    if (row >= N) return;  // a whole warp leaves, so that no shuffle below misses a lane
+    const real* x = inp + (size_t)row * C;  // (C)
+    real* y = out + (size_t)row * C;        // (C)
+
+    // Unrolled, as all that follow: an array indexed at run time cannot be in registers.
+    Vec xs[ROW_VECTORS];
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++) {
+        int i = (j * WARP_SIZE + lane) * VECTOR;
+        if (i >= C) break;  // past the row's end
+        xs[j] = load_vec(x + i);
+    }
+
+    float sum = 0.0f;
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++) {
+        int i = (j * WARP_SIZE + lane) * VECTOR;
+        if (i >= C) break;
+        for (int k = 0; k < VECTOR; k++) {
+            sum += to_float(xs[j][k]);
+        }
+    }
+    float m = warp_sum(sum) / C;
+
+    float squares = 0.0f;
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++) {
+        int i = (j * WARP_SIZE + lane) * VECTOR;
+        if (i >= C) break;
+        for (int k = 0; k < VECTOR; k++) {
+            float centred = to_float(xs[j][k]) - m;
+            squares += centred * centred;
+        }
+    }
+    float r = rsqrtf(warp_sum(squares) / C + EPS);
+
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++) {
+        int i = (j * WARP_SIZE + lane) * VECTOR;
+        if (i >= C) break;
+        Vec w = ws[i / VECTOR], b = bs[i / VECTOR], ys;
+        for (int k = 0; k < VECTOR; k++) {
+            float normalised = (to_float(xs[j][k]) - m) * r;
+            ys[k] = to_real(normalised * to_float(w[k]) + to_float(b[k]));
+        }
+        store_vec(y + i, ys);
+    }
+    if (lane == 0) {
+        mean[row] = m;
+        rstd[row] = r;
+    }
+}

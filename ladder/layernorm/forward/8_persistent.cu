@@ -1,0 +1,89 @@
+// layernorm forward, rung 8: a persistent grid
+// Before: rung 7's blocks copy weight and bias for ROWS rows, then end.
+// Change: only as many blocks as the multiprocessors hold at once; each warp walks through the rows
+//         in strides of the grid.
+// Expect: weight and bias are copied a few times per multiprocessor, not once per ROWS rows, and no
+//         block starts or ends in between.
+// Needs:  C % vector == 0; ROW_VECTORS <= 16
+// Define: ROWS = 8; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp);
+//         BLOCKS = max(1, min(4, 14 // ROW_VECTORS))
+// Launch: layernorm_forward<<<min(ceil_div(N, ROWS), BLOCKS * multiprocessors), ROWS * warp>>>
+// Left:   a warp that reduces or stores has no load in flight -> rung 9.
+
+#include "portable.cuh"
+
+constexpr float EPS = 1e-5f;  // keeps rstd finite where a row is constant
+
+// The bounds keep registers so few that BLOCKS blocks fit on a multiprocessor: all start at once.
+extern "C" __global__ void __launch_bounds__(ROWS * WARP_SIZE, BLOCKS) layernorm_forward(
+    real* __restrict__ out,           // (N, C)
+    float* __restrict__ mean,         // (N)
+    float* __restrict__ rstd,         // (N)  1 / standard deviation
+    const real* __restrict__ inp,     // (N, C)
+    const real* __restrict__ weight,  // (C)
+    const real* __restrict__ bias,    // (C)
+    int N, int C) {
+    C = CHANNELS;  // compiled for this C: loops unroll, and bounds that always hold vanish
+    int lane = lane_id();
+    int row = blockIdx.x * ROWS + warp_id();
+
+    __shared__ Vec ws[CHANNELS / VECTOR], bs[CHANNELS / VECTOR];  // (C)  weight, bias
+    for (int v = threadIdx.x; v < C / VECTOR; v += ROWS * WARP_SIZE) {
+        ws[v] = load_vec(weight + v * VECTOR);
+        bs[v] = load_vec(bias + v * VECTOR);
+    }
+    __syncthreads();  // the copies are complete before any warp reads them
+
+    for (; row < N; row += gridDim.x * ROWS) {
+        const real* x = inp + (size_t)row * C;  // (C)
+        real* y = out + (size_t)row * C;        // (C)
+
+        // Unrolled, as all that follow: an array indexed at run time cannot be in registers.
+        Vec xs[ROW_VECTORS];
+#pragma unroll
+        for (int j = 0; j < ROW_VECTORS; j++) {
+            int i = (j * WARP_SIZE + lane) * VECTOR;
+            if (i >= C) break;  // past the row's end
+            xs[j] = load_vec(x + i);
+        }
+
+        float sum = 0.0f;
+#pragma unroll
+        for (int j = 0; j < ROW_VECTORS; j++) {
+            int i = (j * WARP_SIZE + lane) * VECTOR;
+            if (i >= C) break;
+            for (int k = 0; k < VECTOR; k++) {
+                sum += to_float(xs[j][k]);
+            }
+        }
+        float m = warp_sum(sum) / C;
+
+        float squares = 0.0f;
+#pragma unroll
+        for (int j = 0; j < ROW_VECTORS; j++) {
+            int i = (j * WARP_SIZE + lane) * VECTOR;
+            if (i >= C) break;
+            for (int k = 0; k < VECTOR; k++) {
+                float centred = to_float(xs[j][k]) - m;
+                squares += centred * centred;
+            }
+        }
+        float r = rsqrtf(warp_sum(squares) / C + EPS);
+
+#pragma unroll
+        for (int j = 0; j < ROW_VECTORS; j++) {
+            int i = (j * WARP_SIZE + lane) * VECTOR;
+            if (i >= C) break;
+            Vec w = ws[i / VECTOR], b = bs[i / VECTOR], ys;
+            for (int k = 0; k < VECTOR; k++) {
+                float normalised = (to_float(xs[j][k]) - m) * r;
+                ys[k] = to_real(normalised * to_float(w[k]) + to_float(b[k]));
+            }
+            store_vec(y + i, ys);
+        }
+        if (lane == 0) {
+            mean[row] = m;
+            rstd[row] = r;
+        }
+    }
+}

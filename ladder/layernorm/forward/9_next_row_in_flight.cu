@@ -1,0 +1,96 @@
+// layernorm forward, rung 9: the next row is on its way
+// Before: rung 8's warp loads a row, waits, reduces, stores, and only then asks for the next.
+// Change: it asks for the next row first, into a second set of registers, then works on this one.
+// Expect: every warp always has a row in flight; the memory never idles while warps compute.
+// Needs:  C % vector == 0; ROW_VECTORS <= 16
+// Define: ROWS = 8; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp);
+//         BLOCKS = max(1, min(4, 14 // ROW_VECTORS))
+// Launch: layernorm_forward<<<min(ceil_div(N, ROWS), BLOCKS * multiprocessors), ROWS * warp>>>
+// Left:   the row must leave, and come back for the next layer: fuse it with its neighbours.
+
+#include "portable.cuh"
+
+constexpr float EPS = 1e-5f;  // keeps rstd finite where a row is constant
+
+// Asks for this lane's share of the row x of C channels.
+__device__ __forceinline__ void load_row(Vec (&xs)[ROW_VECTORS], const real* x, int C) {
+#pragma unroll  // as all loops over j: an array indexed at run time cannot be in registers
+    for (int j = 0; j < ROW_VECTORS; j++) {
+        int i = (j * WARP_SIZE + lane_id()) * VECTOR;
+        if (i >= C) break;  // past the row's end
+        xs[j] = load_vec(x + i);
+    }
+}
+
+// The bounds keep registers so few that BLOCKS blocks fit on a multiprocessor: all start at once.
+extern "C" __global__ void __launch_bounds__(ROWS * WARP_SIZE, BLOCKS) layernorm_forward(
+    real* __restrict__ out,           // (N, C)
+    float* __restrict__ mean,         // (N)
+    float* __restrict__ rstd,         // (N)  1 / standard deviation
+    const real* __restrict__ inp,     // (N, C)
+    const real* __restrict__ weight,  // (C)
+    const real* __restrict__ bias,    // (C)
+    int N, int C) {
+    C = CHANNELS;  // compiled for this C: loops unroll, and bounds that always hold vanish
+    int lane = lane_id();
+    int row = blockIdx.x * ROWS + warp_id();
+
+    __shared__ Vec ws[CHANNELS / VECTOR], bs[CHANNELS / VECTOR];  // (C)  weight, bias
+    for (int v = threadIdx.x; v < C / VECTOR; v += ROWS * WARP_SIZE) {
+        ws[v] = load_vec(weight + v * VECTOR);
+        bs[v] = load_vec(bias + v * VECTOR);
+    }
+    __syncthreads();  // the copies are complete before any warp reads them
+
+    int stride = gridDim.x * ROWS;
+    Vec xs[ROW_VECTORS], next[ROW_VECTORS];
+    if (row < N) load_row(next, inp + (size_t)row * C, C);
+    for (; row < N; row += stride) {
+        real* y = out + (size_t)row * C;  // (C)
+
+#pragma unroll
+        for (int j = 0; j < ROW_VECTORS; j++) {
+            xs[j] = next[j];
+        }
+        if (row + stride < N) load_row(next, inp + (size_t)(row + stride) * C, C);
+
+        float sum = 0.0f;
+#pragma unroll
+        for (int j = 0; j < ROW_VECTORS; j++) {
+            int i = (j * WARP_SIZE + lane) * VECTOR;
+            if (i >= C) break;
+            for (int k = 0; k < VECTOR; k++) {
+                sum += to_float(xs[j][k]);
+            }
+        }
+        float m = warp_sum(sum) / C;
+
+        float squares = 0.0f;
+#pragma unroll
+        for (int j = 0; j < ROW_VECTORS; j++) {
+            int i = (j * WARP_SIZE + lane) * VECTOR;
+            if (i >= C) break;
+            for (int k = 0; k < VECTOR; k++) {
+                float centred = to_float(xs[j][k]) - m;
+                squares += centred * centred;
+            }
+        }
+        float r = rsqrtf(warp_sum(squares) / C + EPS);
+
+#pragma unroll
+        for (int j = 0; j < ROW_VECTORS; j++) {
+            int i = (j * WARP_SIZE + lane) * VECTOR;
+            if (i >= C) break;
+            Vec w = ws[i / VECTOR], b = bs[i / VECTOR], ys;
+            for (int k = 0; k < VECTOR; k++) {
+                float normalised = (to_float(xs[j][k]) - m) * r;
+                ys[k] = to_real(normalised * to_float(w[k]) + to_float(b[k]));
+            }
+            store_vec(y + i, ys);
+        }
+        if (lane == 0) {
+            mean[row] = m;
+            rstd[row] = r;
+        }
+    }
+}
