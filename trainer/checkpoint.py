@@ -129,6 +129,9 @@ class CheckedTensors(Mapping[str, np.ndarray]):
             raise _damaged(self.path, f"the checksum of {name} does not match")
         return array
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.file
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.file)
 

@@ -118,6 +118,9 @@ class TensorFile(Mapping[str, np.ndarray]):
         with self._open() as file:
             return file.get_tensor(name)
 
+    def __contains__(self, name: object) -> bool:  # Mapping's would read the tensor to find out
+        return name in self.layout
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.layout)
 

@@ -120,7 +120,6 @@ def export_huggingface(
         **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.dropout),
         "bos_token_id": eot,
         "eos_token_id": eot,
-        "torch_dtype": "float32",
     }
     with (
         atomic_write(directory / WEIGHTS) as weights,

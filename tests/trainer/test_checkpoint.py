@@ -75,6 +75,14 @@ def test_the_tensor_file_is_plain_safetensors(tmp_path):
     assert loaded["float32"].shape == arrays["float32"].shape
 
 
+def test_to_ask_whether_a_tensor_is_there_reads_nothing(tmp_path, monkeypatch):
+    save(tmp_path, 1, readers(tensors(1)), {})
+    found, _ = load(tmp_path, 1)
+    monkeypatch.setattr(tensorfile.TensorFile, "__getitem__", None)
+    assert "float32" in found
+    assert "wte" not in found
+
+
 def test_a_transposed_view_is_written_in_its_own_order(tmp_path):
     array = np.arange(6, dtype=np.float32).reshape(2, 3).T
     save(tmp_path, 1, {"a": lambda: array}, {})

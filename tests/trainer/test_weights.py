@@ -13,10 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
+from ladder.contract import find
+from ladder.device import open_device
 from ladder.errors import LadderError
-from reference.gpt2 import PARAMETERS, GPT2Config, initial_parameters
+from reference.gpt2 import PARAMETERS, GPT2Config, build, initial_parameters
 from trainer import weights
 from trainer.download import DownloadError
+from trainer.engine import Engine
 from trainer.weights import export_huggingface, load_huggingface
 
 TINY = GPT2Config(context=6, vocab=11, padded_vocab=128, layers=3, heads=2, channels=4)
@@ -313,6 +316,40 @@ def test_offline_by_choice_never_asks_the_network(monkeypatch):
     with pytest.raises(DownloadError, match="HF_HUB_OFFLINE is set"):
         load("gpt2")
     assert all(local for *_, local in hub.asked)
+
+
+def logits_of(config: GPT2Config, ours: dict[str, np.ndarray], tokens: np.ndarray) -> np.ndarray:
+    """Our logits (B,T,V), by the reference."""
+    program = build(config, *tokens.shape, training=False)
+    rungs = {call.op: find(call.op).rung(0) for call in program.evaluate}
+    engine = Engine(program, open_device("cpu"), np.float32, rungs)
+    for name, array in ours.items():
+        engine.write(name, array)
+    engine.write("tokens", tokens)
+    engine.predict()
+    return engine.read("logits")[..., : config.vocab]
+
+
+def test_transformers_loads_an_export_and_computes_the_same_logits(tmp_path):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config = GPT2Config(context=32, vocab=97, padded_vocab=128, layers=3, heads=4, channels=48)
+    ours = parameters(config)
+    tokens = np.random.default_rng(0).integers(0, config.vocab, (2, 29)).astype(np.int32)
+    export_huggingface(tmp_path / "export", config, ours.__getitem__)
+    model, loading = transformers.GPT2LMHeadModel.from_pretrained(
+        tmp_path / "export", output_loading_info=True
+    )
+    assert not any(loading.values()), loading
+    with torch.no_grad():
+        expected = model.eval()(torch.from_numpy(tokens).long()).logits.numpy()
+    found = logits_of(config, ours, tokens)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+    model.save_pretrained(tmp_path / "back")
+    again, parameters_again = load(tmp_path / "back")
+    assert again == config
+    for name in PARAMETERS:
+        np.testing.assert_array_equal(parameters_again[name], ours[name], err_msg=name)
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
