@@ -56,9 +56,14 @@ class DownloadError(LadderError):
 def data_directory(flag: str | Path | None = None) -> Path:
     """The data directory; it need not exist yet."""
     directory = Path(flag or os.environ.get(VARIABLE) or "data").expanduser()
-    if directory.exists() and not directory.is_dir():
+    try:
+        usable = directory.is_dir() or not directory.exists()
+    except OSError:  # a folder above it that this user may not look into
+        usable = False
+    if not usable:
         raise LadderError(
-            f"the data directory {directory} is not a folder; give one by --data-dir or {VARIABLE}"
+            f"the data directory {directory} is not a folder that can be read; "
+            f"give one by --data-dir or {VARIABLE}"
         )
     return directory
 
@@ -97,7 +102,8 @@ def fetch(source: Source, data_dir: str | Path) -> Path:
             if found == source.sha256:
                 return path
             damaged = f"{path} is damaged: its sha256 is {found}, and should be {source.sha256}"
-            print(f"{damaged}; downloading it again", file=sys.stderr)
+    if damaged:
+        print(f"{damaged}; downloading it again", file=sys.stderr)
     target = writable_place(data_dir, source.path)
     try:
         _download(source, target)

@@ -122,6 +122,7 @@ class CharTokenizer:
     def load(cls, path: str | Path) -> CharTokenizer:
         try:
             symbols = json.loads(Path(path).read_text(encoding="utf-8"))
+            json.dumps(symbols, ensure_ascii=False).encode()  # no half of a surrogate pair
         except (OSError, ValueError, RecursionError) as error:
             raise LadderError(f"cannot read the characters in {path}: {error}") from None
         if (

@@ -1,0 +1,321 @@
+"""Prepared sets have exactly the tokens they should, are complete or absent, and work offline."""
+
+import hashlib
+import os
+import re
+import sys
+import types
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ladder.errors import LadderError
+from trainer import data, download
+from trainer.data import PLAY, encode_sections, prepare, write_shards
+from trainer.download import DownloadError
+from trainer.tokenfile import TokenLoader, find_shards, open_tokens
+from trainer.tokenizers import ByteTokenizer, CharTokenizer
+
+DATA = Path(os.environ.get("KERNEL_LADDER_DATA", "data"))
+needs_data = pytest.mark.skipif(
+    not all((DATA / name).is_file() for name in ("tinyshakespeare/input.txt", "gpt2/vocab.bpe")),
+    reason=f"no tinyshakespeare/input.txt and gpt2/vocab.bpe in {DATA}",
+)
+TEXT = "".join(f"Speaker:\nThis is what is said in section {i}.\n\n" for i in range(40))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNEL_LADDER_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    def fail(source, target):
+        raise DownloadError(f"cannot download {target.name} (no connection to nowhere)")
+
+    monkeypatch.setattr(download, "_download", fail)
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch, offline):
+    """A data directory with a small text in place of tinyshakespeare, and nothing else."""
+    sha256 = hashlib.sha256(TEXT.encode()).hexdigest()
+    source = download.Source("tinyshakespeare/input.txt", "", sha256)
+    monkeypatch.setattr(download, "TINYSHAKESPEARE", source)
+    path = tmp_path / "data" / source.path
+    path.parent.mkdir(parents=True)
+    path.write_text(TEXT)
+    return tmp_path / "data"
+
+
+def tokens_of(pattern):
+    return np.concatenate([open_tokens(path) for path in find_shards(pattern)])
+
+
+def as_bytes(tokens):
+    """Byte tokens as text in which a zero byte stands for the end of text."""
+    return tokens.astype(np.uint8).tobytes()
+
+
+def file_times(directory):
+    return {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.is_file()}
+
+
+# tinyshakespeare
+
+
+@pytest.fixture
+def real(tmp_path):
+    """The real files in a data directory that can be written."""
+    for name in ("tinyshakespeare/input.txt", "gpt2/vocab.bpe"):
+        path = tmp_path / "data" / name
+        path.parent.mkdir(parents=True)
+        path.symlink_to((DATA / name).resolve())
+    return tmp_path / "data"
+
+
+@needs_data
+def test_tinyshakespeare_has_llmcs_tokens_exactly(real):
+    prepared = prepare("tinyshakespeare", real)
+    train, val = tokens_of(prepared.train), tokens_of(prepared.val)
+    assert (len(train), len(val)) == (305_260, 32_768)
+    assert prepared.note is None and prepared.tokenizer.name == "gpt2"
+    text = (real / "tinyshakespeare" / "input.txt").read_text()
+    everything = np.concatenate([val, train])  # llm.c takes the beginning for validation
+    assert everything[:6].tolist() == [50256, 5962, 22307, 25, 198, 8421]
+    assert (everything == 50256).sum() == len(text.split("\n\n")) == 7222
+    assert prepared.tokenizer.decode(everything[everything != 50256]) == text
+
+
+@needs_data
+def test_tinyshakespeare_has_nanogpts_characters_exactly(real):
+    prepared = prepare("tinyshakespeare", real, "chars")
+    train, val = tokens_of(prepared.train), tokens_of(prepared.val)
+    assert (len(train), len(val)) == (1_003_854, 111_540)
+    assert prepared.tokenizer.vocab == 65
+    text = (real / "tinyshakespeare" / "input.txt").read_text()
+    assert prepared.tokenizer.decode(np.concatenate([train, val])) == text
+
+
+@needs_data
+def test_the_command_prints_what_it_made(real, capsys):
+    assert data.main(["tinyshakespeare", "--data-dir", str(real)]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"train +305,260 tokens .*gpt2_train", told)
+    assert re.search(r"val +32,768 tokens .*gpt2_val", told)
+
+
+def test_an_end_of_text_stands_before_each_section_and_the_blank_line_after_it():
+    text = "A:\nx\n\nB:\ny\n"
+    assert as_bytes(encode_sections(text, ByteTokenizer())) == b"\0A:\nx\n\n\0B:\ny\n"
+    assert encode_sections(text, CharTokenizer.of_text(text)).size == len(text)
+
+
+# A set is complete or absent
+
+
+def test_a_prepared_set_is_used_again(small):
+    first = prepare("tinyshakespeare", small, "bytes")
+    times = file_times(small)
+    again = prepare("tinyshakespeare", small, "bytes")
+    assert (again.train, again.val) == (first.train, first.val)
+    assert file_times(small) == times
+
+
+def test_sets_of_several_tokenizers_lie_side_by_side(small):
+    prepared = {name: prepare("tinyshakespeare", small, name) for name in ("bytes", "chars")}
+    assert len(tokens_of(prepared["chars"].train)) == int(0.9 * len(TEXT))
+    assert tokens_of(prepared["bytes"].train)[0] == 256
+    for set_ in prepared.values():
+        TokenLoader(set_.train, 2, 8, vocab=set_.tokenizer.vocab, shuffle=True).next_batch()
+
+
+@pytest.mark.parametrize("damage", ["cut", "remove", "no manifest", "other text", "bad manifest"])
+def test_an_incomplete_set_is_made_again(small, damage):
+    prepared = prepare("tinyshakespeare", small, "bytes")
+    whole = tokens_of(prepared.train)
+    (val,) = find_shards(prepared.val)
+    manifest = val.with_name("bytes_prepared.json")
+    if damage == "cut":
+        val.write_bytes(val.read_bytes()[:-1])
+    elif damage == "remove":
+        val.unlink()
+    elif damage == "no manifest":
+        manifest.unlink()
+    elif damage == "other text":
+        manifest.write_text(re.sub('"source": ".', '"source": "?', manifest.read_text()))
+    else:
+        manifest.write_text("[]")
+    prepare("tinyshakespeare", small, "bytes")
+    assert len(tokens_of(prepared.val)) + len(whole) == len(TEXT) + TEXT.count("\n\n") + 1
+
+
+def test_a_set_for_a_read_only_data_directory_is_made_in_the_cache(small, tmp_path):
+    (small / "tinyshakespeare").chmod(0o555)
+    prepared = prepare("tinyshakespeare", small, "bytes")
+    assert prepared.train.startswith(str(tmp_path / "cache"))
+    assert len(list((small / "tinyshakespeare").iterdir())) == 1
+    (small / "tinyshakespeare").chmod(0o755)
+
+
+# Without a network
+
+
+def test_offline_the_play_and_bytes_take_the_place_of_tinyshakespeare(tmp_path, offline):
+    prepared = prepare("tinyshakespeare", tmp_path / "data")
+    assert prepared.tokenizer.name == "bytes"
+    assert "play" in prepared.note and "no connection" in prepared.note
+    assert "\n" not in prepared.note
+    everything = np.concatenate([tokens_of(prepared.train), tokens_of(prepared.val)])
+    assert bytes(everything[everything < 256].astype(np.uint8)) == PLAY.read_bytes()
+    TokenLoader(prepared.val, 4, 1024, vocab=257, shuffle=False).next_batch()
+
+
+def test_offline_bytes_take_the_place_of_the_gpt2_vocabulary(small):
+    prepared = prepare("tinyshakespeare", small, "gpt2")
+    assert prepared.tokenizer.name == "bytes"
+    assert "vocab.bpe" in prepared.note and "byte tokenizer" in prepared.note
+    assert "tinyshakespeare" in prepared.train
+
+
+def test_without_fallback_a_failed_download_is_an_error(tmp_path, offline, capsys):
+    with pytest.raises(DownloadError, match=r"input\.txt"):
+        prepare("tinyshakespeare", tmp_path / "data", fallback=False)
+    assert data.main(["tinyshakespeare", "--data-dir", str(tmp_path / "data")]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: cannot download input.txt") and told.count("\n") == 1
+
+
+def test_an_unknown_set_is_refused_with_the_known_ones(tmp_path):
+    with pytest.raises(LadderError, match="tinyshakespeare, tinystories, fineweb, play"):
+        prepare("tinyshakspeare", tmp_path)
+
+
+# The play
+
+
+def test_the_play_is_a_play_in_the_letters_of_tinyshakespeare():
+    text = PLAY.read_text(encoding="ascii")
+    assert len(text) >= 40_000
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    assert set(text) <= set("\n !$&',-.3:;?" + letters + letters.upper())
+    speeches = text.strip().split("\n\n")
+    assert all(re.match(r"[A-Z ]+:\n\S", speech) for speech in speeches)
+
+
+def test_the_play_does_not_repeat_itself():
+    speeches = [s.split("\n", 1)[1] for s in PLAY.read_text().strip().split("\n\n")]
+    lines = [line for speech in speeches for line in speech.split("\n")]
+    assert sum(count - 1 for count in Counter(lines).values()) < 10
+    words = " ".join(lines).lower().split()
+    passages = Counter(tuple(words[i : i + 14]) for i in range(len(words)))
+    assert max(passages.values()) <= 2  # the law, which is quoted once
+
+
+# Data sets that are streamed
+
+
+def documents(name, split):
+    for i in range(30):
+        yield f"{split} story {i}\n"
+
+
+def joined(split):
+    return b"".join(b"\0" + f"{split} story {i}".encode() for i in range(30))
+
+
+def test_documents_run_on_over_shards_of_the_given_size(tmp_path):
+    counts = write_shards(
+        documents("", "x"), ByteTokenizer(), lambda i: tmp_path / f"x_{i}.bin", shard_tokens=50
+    )
+    whole = joined("x")
+    assert list(counts.values()) == [50] * (len(whole) // 50) + [len(whole) % 50]
+    found = np.concatenate([open_tokens(tmp_path / name) for name in counts])
+    assert (found[0], as_bytes(found)) == (256, whole)
+
+
+def test_a_document_longer_than_a_shard_fills_several(tmp_path):
+    counts = write_shards(
+        ["a" * 99], ByteTokenizer(), lambda i: tmp_path / f"x_{i}.bin", shard_tokens=40
+    )
+    assert list(counts.values()) == [40, 40, 20]
+
+
+def test_reading_stops_at_the_number_of_tokens_asked_for(tmp_path):
+    stories = documents("", "x")
+    counts = write_shards(
+        stories, ByteTokenizer(), lambda i: tmp_path / f"x_{i}.bin", shard_tokens=50, max_tokens=70
+    )
+    assert list(counts.values()) == [50, 20]
+    assert next(stories) == "x story 7\n"  # 10 tokens each: the rest was not even read
+
+
+def test_tinystories_has_both_splits_of_its_source(tmp_path):
+    prepared = prepare("tinystories", tmp_path, "bytes", shard_tokens=100, stream=documents)
+    assert as_bytes(tokens_of(prepared.train)) == joined("train")
+    assert as_bytes(tokens_of(prepared.val)) == joined("validation")
+    assert len(find_shards(prepared.train)) == 5
+
+
+def test_finewebs_first_shard_is_for_validation(tmp_path):
+    prepared = prepare("fineweb", tmp_path, "bytes", shard_tokens=100, stream=documents)
+    assert as_bytes(tokens_of(prepared.val)) == joined("train")[:100]
+    assert as_bytes(tokens_of(prepared.train)) == joined("train")[100:]
+
+
+def test_fineweb_without_enough_for_training_is_refused(tmp_path):
+    with pytest.raises(LadderError, match="none for train; choose smaller shards"):
+        prepare("fineweb", tmp_path, "bytes", shard_tokens=10**4, stream=documents)
+
+
+def test_a_smaller_set_is_not_mixed_with_what_was_left_of_a_larger(tmp_path):
+    options = {"shard_tokens": 100, "stream": documents}
+    large = prepare("tinystories", tmp_path, "bytes", **options)
+    assert len(tokens_of(large.train)) > 150
+    small = prepare("tinystories", tmp_path, "bytes", max_tokens=150, **options)
+    assert len(tokens_of(small.train)) == 150
+
+
+def test_an_interrupted_stream_leaves_no_set_that_looks_complete(tmp_path):
+    def interrupted(name, split):
+        yield "x" * 250
+        raise DownloadError("the line went dead")
+
+    with pytest.raises(DownloadError):
+        prepare("tinystories", tmp_path, "bytes", shard_tokens=100, stream=interrupted)
+    prepared = prepare("tinystories", tmp_path, "bytes", shard_tokens=100, stream=documents)
+    assert as_bytes(tokens_of(prepared.train)) == joined("train")
+
+
+@pytest.mark.parametrize("flag", ["--max-tokens", "--shard-tokens"])
+def test_sizes_below_one_are_refused(tmp_path, flag, capsys):
+    arguments = ["fineweb", "--tokenizer", "bytes", "--data-dir", str(tmp_path), flag, "0"]
+    assert data.main(arguments) == 2
+    assert "at least 1" in capsys.readouterr().err
+
+
+def test_without_the_datasets_library_the_remedy_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    arguments = ["tinystories", "--tokenizer", "bytes", "--data-dir", str(tmp_path)]
+    assert data.main(arguments) == 2
+    told = capsys.readouterr().err
+    assert "pip install 'datasets>=3'" in told and told.count("\n") == 1
+
+
+def test_the_datasets_library_is_asked_to_stream(monkeypatch):
+    asked = []
+
+    def load_dataset(path, name=None, *, split, streaming):
+        asked.append((path, name, split, streaming))
+        yield {"text": "Once upon a time"}
+        raise ConnectionError("gone")
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    stream = data.stream_documents("fineweb", "train")
+    assert next(stream) == "Once upon a time"
+    assert asked == [("HuggingFaceFW/fineweb", "sample-10BT", "train", True)]
+    with pytest.raises(DownloadError, match=r"cannot download fineweb \(ConnectionError\)"):
+        next(stream)

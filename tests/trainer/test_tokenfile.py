@@ -1,0 +1,321 @@
+"""Token files are llm.c's byte for byte, damage is named, and a loader's position is exact."""
+
+import errno
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from damage import damaged
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ladder.errors import LadderError
+from trainer.tokenfile import TokenLoader, open_tokens, write_tokens
+
+
+def token_file(path, count=100, *, first=0):
+    write_tokens(path, np.arange(first, first + count))
+    return path
+
+
+def header(*numbers):
+    return struct.pack("<256i", *numbers, *[0] * (256 - len(numbers)))
+
+
+def loader(path, B=2, T=3, *, shuffle=False, seed=0, vocab=65536):
+    return TokenLoader(path, B, T, vocab=vocab, shuffle=shuffle, seed=seed)
+
+
+def test_a_file_has_llmcs_layout(tmp_path):
+    write_tokens(tmp_path / "x.bin", np.array([1, 50256, 65535]))
+    expected = header(20240520, 1, 3) + struct.pack("<3H", 1, 50256, 65535)
+    assert (tmp_path / "x.bin").read_bytes() == expected
+
+
+@given(st.lists(st.integers(0, 65535), max_size=50))
+def test_tokens_survive_their_file(tmp_path_factory, tokens):
+    path = tmp_path_factory.getbasetemp() / "survive.bin"
+    write_tokens(path, np.array(tokens, dtype=np.int64))
+    assert open_tokens(path).tolist() == tokens
+
+
+@pytest.mark.parametrize("token", [-1, 65536])
+def test_tokens_that_do_not_fit_are_refused_and_nothing_is_written(tmp_path, token):
+    with pytest.raises(LadderError, match="65535"):
+        write_tokens(tmp_path / "x.bin", np.array([0, token]))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        (b"", "truncated"),
+        (header()[:1023], "truncated"),
+        (header(20240519, 1, 0), "not a token file.*20240519"),
+        (header(20240520, 2, 0), "version 2"),
+        (header(20240520, 1, 10) + b"\0" * 18, "truncated.*10 tokens"),
+        (header(20240520, 1, 10) + b"\0" * 22, "damaged.*10 tokens"),
+        (header(20240520, 1, 10) + b"\0" * 21, "damaged.*10.5"),
+        (header(20240520, 1, -1), "damaged"),
+        (header(20240520, 1, 2**31 - 1), "truncated"),
+    ],
+)
+def test_damage_is_named_with_the_file_in_one_line(tmp_path, content, words):
+    path = tmp_path / "x.bin"
+    path.write_bytes(content)
+    with pytest.raises(LadderError, match=words) as caught:
+        open_tokens(path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_missing_file_names_the_remedy(tmp_path):
+    with pytest.raises(LadderError, match=r"python -m trainer.data tinyshakespeare"):
+        open_tokens(tmp_path / "x.bin")
+    with pytest.raises(LadderError, match=r"no token file matches .*\*\.bin"):
+        loader(tmp_path / "*.bin")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_refused_without_waiting_for_it(tmp_path, make):
+    make(tmp_path / "x.bin")
+    with pytest.raises(LadderError, match="no such file"):
+        open_tokens(tmp_path / "x.bin")
+
+
+def test_a_header_that_promises_much_allocates_nothing(tmp_path):
+    path = tmp_path / "x.bin"
+    path.write_bytes(header(20240520, 1, 2**31 - 1) + b"\0" * 64)
+    tracemalloc.start()
+    try:
+        with pytest.raises(LadderError):
+            loader(path)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+GOOD = header(20240520, 1, 40) + np.arange(40, dtype="<u2").tobytes()
+
+
+@given(st.one_of(st.binary(max_size=1200), damaged(GOOD)), st.booleans())
+def test_fuzzed_files_load_whole_or_are_refused_by_name(tmp_path_factory, content, shuffle):
+    path = tmp_path_factory.getbasetemp() / "fuzzed.bin"
+    path.write_bytes(content)
+    try:
+        batches = loader(path, vocab=50257, shuffle=shuffle)
+        for _ in range(2 * batches.batches):
+            inputs, targets = batches.next_batch()
+            assert inputs.shape == targets.shape == (2, 3)
+            assert inputs.min() >= 0 and inputs.max() < 50257
+    except LadderError as error:
+        assert str(path) in str(error)
+    else:
+        assert len(content) == 1024 + 2 * batches.tokens
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4), st.binary(max_size=40))
+def test_fuzzed_headers_are_believed_only_if_the_size_agrees(tmp_path_factory, numbers, rest):
+    path = tmp_path_factory.getbasetemp() / "fuzzed_header.bin"
+    path.write_bytes(header(20240520, 1, *numbers) + rest)
+    count = numbers[0] if numbers else 0
+    if 2 * count == len(rest):
+        assert open_tokens(path).tobytes() == rest
+    else:
+        with pytest.raises(LadderError, match=r"truncated|damaged"):
+            open_tokens(path)
+
+
+def test_a_kill_while_writing_leaves_the_old_file(tmp_path):
+    path = token_file(tmp_path / "x.bin")
+    before = path.read_bytes()
+    program = (
+        "import sys, time\n"
+        "from trainer.atomic import atomic_write\n"
+        "with atomic_write(sys.argv[1]) as file:\n"
+        "    file.write(b'half'); file.flush(); print('now', flush=True); time.sleep(60)\n"
+    )
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], cwd=root, stdout=subprocess.PIPE
+    ) as writer:
+        assert writer.stdout.readline() == b"now\n"
+        writer.send_signal(signal.SIGKILL)
+    assert path.read_bytes() == before
+    assert loader(tmp_path / "*.bin").tokens == 100  # what was left behind matches no pattern
+    token_file(path, 50)
+    assert len(open_tokens(path)) == 50
+
+
+def test_a_full_disk_is_an_error_that_leaves_the_old_file(tmp_path, monkeypatch):
+    path = token_file(tmp_path / "x.bin")
+    before = path.read_bytes()
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(LadderError, match=r"cannot write .*x\.bin: No space left on device"):
+        token_file(path, 50)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_windows_advance_by_a_batch_and_targets_are_the_next_tokens(tmp_path):
+    batches = loader(token_file(tmp_path / "x.bin", 16), B=2, T=3)
+    assert (batches.tokens, batches.batches) == (16, 2)
+    inputs, targets = batches.next_batch()
+    assert inputs.dtype == targets.dtype == np.int32
+    assert inputs.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert targets.tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert batches.next_batch()[0].tolist() == [[6, 7, 8], [9, 10, 11]]
+    # 4 tokens are left, less than a window of 7: the next epoch begins.
+    assert batches.next_batch()[0].tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_a_shard_of_exactly_one_window_is_enough(tmp_path):
+    assert loader(token_file(tmp_path / "x.bin", 7)).batches == 1
+
+
+def test_shards_follow_one_another_by_name(tmp_path):
+    for i in (1, 0):
+        token_file(tmp_path / f"x_{i}.bin", 7, first=10 * i)
+    batches = loader(tmp_path / "x_*.bin")
+    assert [batches.next_batch()[0][0, 0] for _ in range(4)] == [0, 10, 0, 10]
+
+
+def test_a_path_with_the_letters_of_a_pattern_is_a_path(tmp_path):
+    (tmp_path / "run[1]").mkdir()
+    assert loader(token_file(tmp_path / "run[1]" / "x.bin")).tokens == 100
+
+
+def epochs(batches, count):
+    """First token of every batch, epoch by epoch: in these files it says which window it is."""
+    return [
+        [int(batches.next_batch()[0][0, 0]) for _ in range(batches.batches)] for _ in range(count)
+    ]
+
+
+def test_shuffled_epochs_hold_every_window_once_in_another_order(tmp_path):
+    for i in range(3):
+        token_file(tmp_path / f"x_{i}.bin", 100, first=1000 * i)
+    pattern = tmp_path / "*.bin"
+    ordered = epochs(loader(pattern), 1)[0]
+    first, second = epochs(loader(pattern, shuffle=True, seed=1), 2)
+    assert sorted(first) == sorted(second) == ordered
+    assert first != ordered and first != second
+    assert epochs(loader(pattern, shuffle=True, seed=1), 2) == [first, second]
+    assert epochs(loader(pattern, shuffle=True, seed=2), 1) != [first]
+    for epoch in (first, second):  # one shard is open at a time
+        assert len({window // 1000 for window in epoch[:16]}) == 1
+
+
+def test_the_shuffled_order_is_the_same_on_every_machine(tmp_path):
+    path = token_file(tmp_path / "x.bin", 8 * 6 + 1)
+    windows = np.array(epochs(loader(path, shuffle=True, seed=42), 2)) // 6
+    assert windows.tolist() == [[5, 4, 2, 7, 6, 0, 1, 3], [6, 3, 1, 0, 5, 2, 4, 7]]
+
+
+def test_reset_starts_over(tmp_path):
+    batches = loader(token_file(tmp_path / "x.bin"), shuffle=True, seed=3)
+    first = epochs(batches, 2)
+    batches.reset()
+    assert epochs(batches, 2) == first
+
+
+@given(
+    sizes=st.lists(st.integers(7, 60), min_size=1, max_size=4),
+    shuffle=st.booleans(),
+    seed=st.integers(-5, 2**64),
+    before=st.integers(0, 60),
+)
+def test_a_restored_loader_goes_on_bit_for_bit(tmp_path_factory, sizes, shuffle, seed, before):
+    directory = tmp_path_factory.mktemp("restored")
+    for i, size in enumerate(sizes):
+        token_file(directory / f"x_{i}.bin", size, first=100 * i)
+    stopped = loader(directory / "x_*.bin", shuffle=shuffle, seed=seed)
+    for _ in range(before):
+        stopped.next_batch()
+    state = json.loads(json.dumps(stopped.state()))
+    resumed = loader(directory / "x_*.bin", shuffle=shuffle, seed=seed)
+    resumed.restore(state)
+    assert resumed.state() == stopped.state()
+    for _ in range(2 * stopped.batches + 1):
+        for a, b in zip(stopped.next_batch(), resumed.next_batch(), strict=True):
+            assert np.array_equal(a, b)
+    assert resumed.state() == stopped.state()
+
+
+@pytest.mark.parametrize(
+    "other", [{"B": 1}, {"T": 4}, {"seed": 1}, {"shuffle": True}, {"path": "y.bin"}]
+)
+def test_a_position_in_other_data_is_refused(tmp_path, other):
+    token_file(tmp_path / "x.bin", 100)
+    token_file(tmp_path / "y.bin", 90)
+    state = loader(tmp_path / other.pop("path", "x.bin"), **other).state()
+    with pytest.raises(LadderError, match="resume with the same data and flags"):
+        loader(tmp_path / "x.bin").restore(state)
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            key: st.one_of(st.integers(-3, 40), st.integers(), st.none(), st.text(max_size=2))
+            for key in ("epoch", "shard", "batch", "B", "tokens")
+        },
+    )
+)
+def test_a_damaged_position_is_refused_and_the_loader_still_works(tmp_path_factory, damage):
+    path = tmp_path_factory.getbasetemp() / "position.bin"
+    batches = loader(token_file(path), shuffle=True)
+    state = batches.state() | damage
+    try:
+        batches.restore(state)
+    except LadderError:
+        assert batches.state() == loader(path, shuffle=True).state()
+    else:
+        assert batches.state() == state
+    batches.next_batch()
+
+
+def test_a_token_beyond_the_vocabulary_is_named_with_its_place(tmp_path):
+    write_tokens(tmp_path / "x.bin", np.array([0] * 9 + [50257] + [0] * 10))
+    batches = loader(tmp_path / "x.bin", vocab=50257)
+    batches.next_batch()
+    with pytest.raises(LadderError, match=r"x\.bin: token 9 is 50257, beyond .* of 50257"):
+        batches.next_batch()
+
+
+@pytest.mark.parametrize("count", [0, 1, 6])
+def test_a_shard_shorter_than_a_batch_is_named(tmp_path, count):
+    token_file(tmp_path / "x_0.bin")
+    token_file(tmp_path / "x_1.bin", count)
+    with pytest.raises(LadderError, match=rf"x_1\.bin has {count} tokens, fewer than .*= 7 of"):
+        loader(tmp_path / "x_*.bin")
+
+
+@pytest.mark.parametrize("size", [{"B": 0}, {"T": 0}, {"B": -1}])
+def test_a_batch_of_nothing_is_refused(tmp_path, size):
+    with pytest.raises(LadderError, match="at least 1"):
+        loader(token_file(tmp_path / "x.bin"), **size)
+
+
+def test_a_batch_beyond_all_memory_is_refused_as_too_large_for_the_file(tmp_path):
+    with pytest.raises(LadderError, match="choose a smaller B or T"):
+        loader(token_file(tmp_path / "x.bin"), B=2**40, T=2**40)
+
+
+def test_a_file_that_changes_during_the_run_is_noticed_at_the_next_epoch(tmp_path):
+    path = token_file(tmp_path / "x.bin", 7)
+    batches = loader(path)
+    batches.next_batch()
+    token_file(path, 14)
+    with pytest.raises(LadderError, match="changed during the run: 7 tokens, now 14"):
+        batches.next_batch()

@@ -1,0 +1,158 @@
+"""Every tokenizer gives back what it was given; GPT-2's is GPT-2's, id by id."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ladder.errors import LadderError
+from trainer import download
+from trainer.tokenizers import ByteTokenizer, CharTokenizer, get_tokenizer
+
+DATA = Path(os.environ.get("KERNEL_LADDER_DATA", "data"))
+needs_gpt2 = pytest.mark.skipif(
+    not (DATA / "gpt2" / "vocab.bpe").is_file(), reason=f"no gpt2/vocab.bpe in {DATA}"
+)
+ALPHABET = "\n !,.abcdefgh\u00e9\u2019"
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    return get_tokenizer("gpt2", DATA)
+
+
+def without_surrogates(**sizes):
+    return st.text(st.characters(exclude_categories=["Cs"]), **sizes)
+
+
+@given(without_surrogates())
+def test_bytes_give_back_any_text(text):
+    tokenizer = ByteTokenizer()
+    ids = tokenizer.encode(text)
+    assert bytes(ids) == text.encode() and tokenizer.decode(ids) == text
+
+
+def test_the_end_of_text_is_the_last_byte_token():
+    tokenizer = ByteTokenizer()
+    assert (tokenizer.vocab, tokenizer.eot) == (257, 256)
+    assert tokenizer.decode([72, 105, 256]) == "Hi<|endoftext|>"
+
+
+def test_text_cut_within_a_character_still_decodes():
+    tokenizer = ByteTokenizer()
+    assert tokenizer.decode(tokenizer.encode("caf\u00e9")[:-1]) == "caf\ufffd"
+
+
+@given(st.text(st.sampled_from(ALPHABET)))
+def test_characters_give_back_any_text_of_theirs(text):
+    tokenizer = CharTokenizer.of_text(ALPHABET)
+    ids = tokenizer.encode(text)
+    assert len(ids) == len(text) and tokenizer.decode(ids) == text
+
+
+def test_characters_are_numbered_in_sorted_order_and_have_no_end_of_text():
+    tokenizer = CharTokenizer.of_text("banana\n")
+    assert tokenizer.symbols == ["\n", "a", "b", "n"]
+    assert (tokenizer.vocab, tokenizer.eot) == (4, None)
+    assert tokenizer.encode("ban") == [2, 1, 3]
+
+
+def test_an_unknown_character_is_named():
+    with pytest.raises(LadderError, match=r"'z'.*bytes"):
+        CharTokenizer.of_text("abc").encode("abz")
+
+
+def test_characters_survive_their_file(tmp_path):
+    CharTokenizer.of_text(ALPHABET).save(tmp_path / "chars.json")
+    assert CharTokenizer.load(tmp_path / "chars.json").symbols == sorted(set(ALPHABET))
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=60),
+        st.recursive(
+            st.none() | st.integers() | st.sampled_from(["a", "\ud800"]) | st.text(max_size=2),
+            lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=1), inner),
+        ).map(lambda value: json.dumps(value).encode()),
+    )
+)
+def test_a_damaged_vocabulary_is_refused_by_name_or_is_a_vocabulary(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "fuzzed_vocabulary.json"
+    path.write_bytes(content)
+    try:
+        tokenizer = CharTokenizer.load(path)
+    except LadderError as error:
+        assert str(path) in str(error)
+    else:
+        ids = tokenizer.encode("".join(tokenizer.symbols))
+        assert ids == list(range(tokenizer.vocab))
+        assert tokenizer.decode(ids) == "".join(tokenizer.symbols)
+
+
+def test_the_characters_are_those_of_tinyshakespeare_and_stored_beside_it(tmp_path, monkeypatch):
+    text = "To be, or not to be\n"
+    monkeypatch.setattr(
+        download,
+        "TINYSHAKESPEARE",
+        download.Source("tinyshakespeare/input.txt", "", hashlib.sha256(text.encode()).hexdigest()),
+    )
+    (tmp_path / "tinyshakespeare").mkdir()
+    (tmp_path / "tinyshakespeare" / "input.txt").write_text(text)
+    first = get_tokenizer("chars", tmp_path)
+    assert first.symbols == sorted(set(text))
+    (tmp_path / "tinyshakespeare" / "input.txt").unlink()  # sampling needs the vocabulary alone
+    assert get_tokenizer("chars", tmp_path).symbols == first.symbols
+
+
+def test_an_unknown_tokenizer_is_refused_with_the_known_ones(tmp_path):
+    with pytest.raises(LadderError, match="gpt2, bytes, chars"):
+        get_tokenizer("words", tmp_path)
+
+
+@needs_gpt2
+def test_gpt2_numbers_every_token_as_openai_does(gpt2):
+    path = DATA / "gpt2" / "encoder.json"
+    if not path.is_file():
+        pytest.skip(f"no {path}")
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    byte_of = {chr(byte): byte for byte in printable}
+    byte_of |= {chr(256 + i): byte for i, byte in enumerate(others)}
+    theirs = json.loads(path.read_text(encoding="utf-8"))
+    assert len(theirs) == gpt2.vocab == 50257
+    assert theirs.pop("<|endoftext|>") == gpt2.eot == 50256
+    assert all(
+        gpt2.token_bytes(i) == bytes(byte_of[character] for character in token)
+        for token, i in theirs.items()
+    )
+
+
+@needs_gpt2
+def test_gpt2_encodes_known_sentences(gpt2):
+    assert gpt2.encode("Hello, world!") == [15496, 11, 995, 0]
+    assert gpt2.encode("First Citizen:\n") == [5962, 22307, 25, 198]
+    assert gpt2.token_bytes(50256) == b"<|endoftext|>"
+
+
+@needs_gpt2
+def test_gpt2_does_not_take_a_users_text_for_the_end_of_text(gpt2):
+    assert gpt2.eot not in gpt2.encode("<|endoftext|>")
+
+
+@needs_gpt2
+@given(text=without_surrogates(max_size=200))
+def test_gpt2_gives_back_any_text(gpt2, text):
+    ids = gpt2.encode(text)
+    assert gpt2.decode(ids) == text
+    assert b"".join(map(gpt2.token_bytes, ids)) == text.encode()
+
+
+def test_tinyshakespeare_has_65_characters():
+    if not (DATA / "tinyshakespeare" / "input.txt").is_file():
+        pytest.skip(f"no tinyshakespeare/input.txt in {DATA}")
+    text = (DATA / "tinyshakespeare" / "input.txt").read_text()
+    assert CharTokenizer.of_text(text).vocab == 65
