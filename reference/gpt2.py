@@ -142,7 +142,7 @@ def _buffers(config: GPT2Config, B: int, T: int, training: bool) -> dict[str, Bu
     add_stacked("float32", {"ln2_mean": (B, T), "ln2_rstd": (B, T)})
     # the end of a branch, before it joins the residual stream
     add("scratch", "real", {"branch": (B, T, C)})
-    if config.dropout:
+    if training and config.dropout:
         add("input", "uint32", {"rng": (4,)})
         add("scratch", "real", {"dropped": (B, T, C)})
     if training:

@@ -22,12 +22,13 @@ from reference.program import Buffer, Call, Program, Ref
 
 
 class Engine:
-    """Runs a program. `rungs` names the rung of every op that the program calls.
+    """Runs a program.
 
+    rungs       the rung of every op that the program calls, by the op's name
     weights_of  an engine of the same model whose parameters this one uses, in place of its own:
                 to sample, say, at another batch size from the weights that are being trained
-    arrays  the device array of every buffer by name, for whoever wants a part of one:
-            `device.download(engine.arrays["logits"][0, 5])`
+    arrays      the device array of every buffer by name, for whoever wants a part of one:
+                `device.download(engine.arrays["logits"][0, 5])`
 
     Raises LadderError where a rung cannot run a call's shape, dtype or device.
     """
@@ -67,8 +68,8 @@ class Engine:
         self._evaluate = bind_all(program.evaluate)
         self._predict = bind_all(program.predict)
         self._backward = bind_all(program.backward)
-        self._norm = bind_all(program.update[:1])
-        self._update = bind_all(program.update[1:])
+        self._norm, self._update = bind_all(program.update[:1]), bind_all(program.update[1:])
+        self._norm_is_known = False  # is the buffer "norm" that of the gradients?
 
     def forward(self) -> None:
         """Tokens to losses, with dropout if the model has any."""
@@ -89,15 +90,18 @@ class Engine:
     def backward(self) -> None:
         """Add the gradients of the batch that `forward` saw last."""
         _run(self._backward)
+        self._norm_is_known = False
 
     def gradient_norm(self) -> float:
-        """The global norm of the gradients as they are now; waits for it."""
+        """The global norm of the gradients, for whoever wants to see it before `update`."""
         _run(self._norm)
+        self._norm_is_known = True
         return float(self.read("norm")[0])
 
     def update(self) -> None:
         """One step of AdamW with the gradients and `hyper`."""
-        _run(self._norm)
+        if not self._norm_is_known:
+            _run(self._norm)
         _run(self._update)
 
     def write(self, name: str, array: np.ndarray, layer: int | None = None) -> None:
@@ -175,12 +179,7 @@ class _Scratch:
     """Scratch memory of the rungs. Calls run one after the other, so they all share the same."""
 
     def __init__(
-        self,
-        program: Program,
-        device: Device,
-        real: np.dtype,
-        rungs: Mapping[str, Rung],
-        weights_of: Engine | None = None,
+        self, program: Program, device: Device, real: np.dtype, rungs: Mapping[str, Rung]
     ) -> None:
         target = device.target(real)
         most: Counter[np.dtype] = Counter()

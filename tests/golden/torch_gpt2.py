@@ -1,0 +1,72 @@
+"""GPT-2 written with PyTorch's own layers and gradients: what the NumPy reference is compared with.
+
+The weights stand in a dictionary under llm.c's names, those of the layers stacked, (L, ...), and
+wte without padded rows.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+MATRICES = ("wte", "wpe", "qkvw", "attprojw", "fcw", "fcprojw")
+
+
+def logits_of(w: dict[str, torch.Tensor], tokens: torch.Tensor, heads: int) -> torch.Tensor:
+    """(B, T, V) logits for tokens (B, T)."""
+    B, T = tokens.shape
+    C = w["wte"].shape[1]
+
+    def norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, (C,), weight, bias, eps=1e-5)
+
+    x = w["wte"][tokens] + w["wpe"][:T]
+    for layer in range(w["qkvw"].shape[0]):
+        h = norm(x, w["ln1w"][layer], w["ln1b"][layer])
+        qkv = F.linear(h, w["qkvw"][layer], w["qkvb"][layer]).view(B, T, 3, heads, C // heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, heads, T, head size) each
+        h = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        h = h.transpose(1, 2).reshape(B, T, C)
+        x = x + F.linear(h, w["attprojw"][layer], w["attprojb"][layer])
+        h = norm(x, w["ln2w"][layer], w["ln2b"][layer])
+        h = F.gelu(F.linear(h, w["fcw"][layer], w["fcb"][layer]), approximate="tanh")
+        x = x + F.linear(h, w["fcprojw"][layer], w["fcprojb"][layer])
+    return norm(x, w["lnfw"], w["lnfb"]) @ w["wte"].T
+
+
+def loss_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def optimizer_of(
+    w: dict[str, torch.Tensor], *, lr: float, betas: tuple[float, float], eps: float, decay: float
+) -> torch.optim.AdamW:
+    groups = [
+        {"params": [w[name] for name in w if name in MATRICES], "weight_decay": decay},
+        {"params": [w[name] for name in w if name not in MATRICES], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps)
+
+
+def random_weights(
+    *, context: int, vocab: int, layers: int, channels: int, seed: int, dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """Weights with nothing left at 0 or 1, so that no gradient goes unseen.
+
+    Drawn as float32: the same numbers in either dtype.
+    """
+    L, C = layers, channels
+    shapes = {
+        **{"wte": (vocab, C), "wpe": (context, C), "ln1w": (L, C), "ln1b": (L, C)},
+        **{"qkvw": (L, 3 * C, C), "qkvb": (L, 3 * C), "attprojw": (L, C, C), "attprojb": (L, C)},
+        **{"ln2w": (L, C), "ln2b": (L, C), "fcw": (L, 4 * C, C), "fcb": (L, 4 * C)},
+        **{"fcprojw": (L, C, 4 * C), "fcprojb": (L, C), "lnfw": (C,), "lnfb": (C,)},
+    }
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, shape in shapes.items():
+        deviation = 1 / math.sqrt(shape[-1]) if name in MATRICES[2:] else 0.1
+        tensor = torch.randn(shape, generator=generator) * deviation
+        tensor += 1.0 if name in ("ln1w", "ln2w", "lnfw") else 0.0
+        weights[name] = tensor.to(dtype).requires_grad_()
+    return weights

@@ -1,0 +1,52 @@
+"""Helpers of the tests that run whole models: an engine on the CPU with the reference's rungs."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from ladder.contract import ladders
+from ladder.device import Cpu
+from reference.gpt2 import GPT2Config, build
+from trainer.engine import Engine
+
+
+def cpu_engine(config: GPT2Config, B: int, T: int, real: type, *, training: bool = True) -> Engine:
+    rungs = {name: ladder.rung(0) for name, ladder in ladders().items()}
+    return Engine(build(config, B, T, training=training), Cpu(), real, rungs)
+
+
+def write_weights(engine: Engine, weights: Iterable[tuple[str, np.ndarray]]) -> None:
+    """Write tensors by name; missing rows of wte, those that pad the vocabulary, become 0."""
+    for name, tensor in weights:
+        missing = engine.program.buffers[name].shape[0] - len(tensor)
+        if name == "wte" and missing:
+            tensor = np.pad(tensor, ((0, missing), (0, 0)))
+        engine.write(name, tensor)
+
+
+def run_batch(engine: Engine, tokens: np.ndarray, targets: np.ndarray) -> float:
+    """Forward and backward of one batch, gradients from zero; returns the mean loss."""
+    engine.write("tokens", tokens)
+    engine.write("targets", targets)
+    engine.write("dloss", np.array([1 / tokens.size]))
+    engine.zero_gradients()
+    engine.forward()
+    engine.backward()
+    return float(engine.read("losses").mean(dtype=np.float64))
+
+
+def distance(actual: np.ndarray, expected: np.ndarray) -> float:
+    """Length of the difference over length of what is expected; NaN counts as far off."""
+    actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    assert actual.shape == expected.shape
+    result = np.linalg.norm(actual - expected) / np.linalg.norm(expected)
+    return float(np.nan_to_num(result, nan=np.inf))
+
+
+def assert_close(
+    actual: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], tolerance: float
+) -> None:
+    """Tensor by tensor, `distance` is at most the tolerance."""
+    far = {name: distance(actual[name], expected[name]) for name in expected}
+    far = {name: f"{d:.1e}" for name, d in far.items() if d > tolerance}
+    assert not far, f"off by more than {tolerance}: {far}"

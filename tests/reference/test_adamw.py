@@ -1,0 +1,95 @@
+"""AdamW and the global norm on cases that a formula settles."""
+
+import numpy as np
+import pytest
+
+from reference import adamw, global_norm
+
+DEFAULTS = dict(lr=0.1, beta1=0.9, beta2=0.99, eps=1e-8, weight_decay=0.0, clip=0.0)
+
+
+def step(weight, grad, *, decay=1.0, steps=1, norm=None, master=None, **hyper):
+    m, v = np.zeros(grad.shape, grad.dtype), np.zeros(grad.shape, grad.dtype)
+    norm = np.array([np.linalg.norm(grad) if norm is None else norm])
+    for t in range(1, steps + 1):
+        values = adamw.hyper(step=t, **{**DEFAULTS, **hyper}, dtype=np.float64)
+        adamw.update(weight, m, v, master, grad, norm, values, decay=decay)
+    return m, v
+
+
+def test_first_step_moves_each_weight_by_lr_against_its_gradient():
+    weight, grad = np.array([1.0, 2.0, 3.0]), np.array([0.5, -7.0, 1e-3])
+    step(weight, grad)
+    np.testing.assert_allclose(weight, [0.9, 2.1, 2.9], rtol=1e-5)
+
+
+def test_a_constant_gradient_moves_by_lr_every_step():
+    weight = np.zeros(3)
+    step(weight, np.array([0.5, -7.0, 1e-3]), steps=5)
+    np.testing.assert_allclose(weight, [-0.5, 0.5, -0.5], rtol=1e-4)
+
+
+def test_decay_shrinks_weights_without_entering_the_moments():
+    weight = np.array([2.0, -4.0])
+    m, v = step(weight, np.zeros(2), weight_decay=0.5)
+    np.testing.assert_allclose(weight, [2 * 0.95, -4 * 0.95])
+    assert not m.any() and not v.any()
+
+
+def test_decay_0_leaves_weights_alone():
+    weight = np.array([2.0, -4.0])
+    step(weight, np.zeros(2), weight_decay=0.5, decay=0.0)
+    np.testing.assert_array_equal(weight, [2.0, -4.0])
+
+
+@pytest.mark.parametrize(("norm", "factor"), [(10.0, 0.1), (0.5, 1.0)])
+def test_clipping_scales_down_gradients_longer_than_clip(norm, factor):
+    grad = np.array([3.0, -1.0])
+    m, _ = step(np.zeros(2), grad, clip=1.0, norm=norm)
+    np.testing.assert_allclose(m, 0.1 * factor * grad, rtol=1e-5)
+
+
+def test_clip_0_is_no_clipping():
+    m, _ = step(np.zeros(1), np.array([100.0]), clip=0.0)
+    np.testing.assert_allclose(m, [10.0])
+
+
+def test_a_scaled_loss_with_its_inverse_is_the_same_step():
+    grad = np.random.default_rng(0).standard_normal(50)
+    plain, scaled = np.ones(50), np.ones(50)
+    step(plain, grad, clip=1.0)
+    step(scaled, 1024 * grad, clip=1.0, inv_scale=1 / 1024)
+    np.testing.assert_allclose(scaled, plain, rtol=1e-12)
+
+
+def test_master_copy_is_updated_and_rounded_into_the_weight():
+    master = np.array([1.0, 1.0])
+    weight = np.array([5.0, 5.0], np.float16)  # not read
+    step(weight, np.array([1.0, -1.0]), lr=1e-5, master=master)
+    np.testing.assert_allclose(master, [1 - 1e-5, 1 + 1e-5], rtol=1e-9)
+    np.testing.assert_array_equal(weight, np.float16([1.0, 1.0]))
+
+
+def test_many_blocks_are_the_same_as_one_by_one():
+    N = 3 * 2**16 + 5
+    grad = np.random.default_rng(0).standard_normal(N).astype(np.float32)
+    whole, part = np.ones(N, np.float32), np.ones(N, np.float32)
+    step(whole, grad, norm=1.0)
+    for block in (slice(0, 1000), slice(1000, 2**17), slice(2**17, N)):
+        step(part[block], grad[block], norm=1.0)
+    np.testing.assert_array_equal(whole, part)
+
+
+def test_corrections_belong_to_the_rounded_betas():
+    values = adamw.hyper(step=1, **{**DEFAULTS, "beta2": 0.999})
+    assert values.dtype == np.float32 and len(values) == len(adamw.HYPER)
+    named = dict(zip(adamw.HYPER, values, strict=True))
+    assert named["correction2"] == np.float32(1 - float(named["beta2"]))
+    assert named["inv_scale"] == 1
+
+
+def test_global_norm_is_the_euclidean_length():
+    grad = np.random.default_rng(0).standard_normal(2**20 + 77).astype(np.float32)
+    norm = np.full(1, np.nan, np.float32)
+    global_norm.forward(norm, grad)
+    np.testing.assert_allclose(norm[0], np.linalg.norm(grad.astype(np.float64)), rtol=1e-6)

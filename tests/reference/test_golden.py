@@ -1,0 +1,82 @@
+"""The whole model against files that tests/golden/make_golden.py wrote with PyTorch in float64."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reference import adamw
+from reference.gpt2 import PARAMETERS, GPT2Config
+from tests.reference.models import assert_close, cpu_engine, distance, run_batch, write_weights
+
+FILES = sorted((Path(__file__).parents[1] / "golden").glob("*.npz"))
+TOLERANCES = {np.float64: 1e-10, np.float32: 1e-5}
+
+pytestmark = [
+    pytest.mark.parametrize("real", TOLERANCES, ids=lambda real: real.__name__),
+    pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem),
+]
+
+
+def load(path, real):
+    """The arrays of a golden file, and an engine that holds its first weights."""
+    golden = dict(np.load(path, allow_pickle=False))
+    shape = {key.split(".")[1]: int(golden[key]) for key in golden if key.startswith("shape.")}
+    B, T, padded = shape.pop("B"), shape.pop("T"), shape.pop("padded")
+    engine = cpu_engine(GPT2Config(**shape, padded_vocab=padded), B, T, real)
+    write_weights(engine, group(golden, "weight").items())
+    return golden, engine
+
+
+def group(golden, prefix):
+    return {name: golden[f"{prefix}.{name}"] for name in PARAMETERS}
+
+
+def unpad(tensors, vocab):
+    """Without the rows of wte that pad the vocabulary, which must be 0."""
+    assert not tensors["wte"][vocab:].any()
+    return {**tensors, "wte": tensors["wte"][:vocab]}
+
+
+def without_key_bias(weights):
+    """Its gradient is 0, as it adds the same to all scores of a query; what is computed is rounding
+    error, and AdamW makes steps of that, whatever its size."""
+    q, _, v = np.split(weights["qkvb"], 3, axis=1)
+    return {**weights, "qkvb": np.concatenate([q, v], axis=1)}
+
+
+def test_logits(path, real):
+    golden, engine = load(path, real)
+    engine.write("tokens", golden["tokens"][0])
+    engine.predict()
+    vocab = golden["logits"].shape[2]
+    assert distance(engine.read("logits")[..., :vocab], golden["logits"]) < TOLERANCES[real]
+
+
+def test_loss_and_all_gradients(path, real):
+    golden, engine = load(path, real)
+    loss = run_batch(engine, golden["tokens"][0], golden["targets"][0])
+    assert abs(loss / golden["losses"][0] - 1) < TOLERANCES[real]
+    gradients = {name: engine.read("d" + name) for name in PARAMETERS}
+    vocab = int(golden["shape.vocab"])
+    assert_close(unpad(gradients, vocab), group(golden, "gradient"), TOLERANCES[real])
+
+
+def test_ten_steps_of_adamw(path, real):
+    golden, engine = load(path, real)
+    hyper = {k.split(".")[1]: float(golden[k]) for k in golden if k.startswith("hyper.")}
+    losses, norms = [], []
+    for step, batch in enumerate(zip(golden["tokens"], golden["targets"], strict=True), 1):
+        losses.append(run_batch(engine, *batch))
+        norms.append(engine.gradient_norm())
+        engine.write("hyper", adamw.hyper(step=step, **hyper, dtype=real))
+        engine.update()
+    assert min(golden["norms"]) < hyper["clip"] < max(golden["norms"])  # some are clipped
+    tolerance = TOLERANCES[real]
+    np.testing.assert_allclose(losses, golden["losses"], rtol=tolerance)
+    np.testing.assert_allclose(norms, golden["norms"], rtol=tolerance)
+    after = unpad({name: engine.read(name) for name in PARAMETERS}, int(golden["shape.vocab"]))
+    expected = group(golden, "after")
+    if real == np.float32:
+        after, expected = without_key_bias(after), without_key_bias(expected)
+    assert_close(after, expected, tolerance)

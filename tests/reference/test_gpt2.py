@@ -1,0 +1,157 @@
+"""The program: what it declares, how it wires the ops, how weights start."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ladder.contract import find
+from reference.gpt2 import MATRICES, PARAMETERS, GPT2Config, build, initial_parameters
+from tests.reference.models import cpu_engine, run_batch
+
+SMALL = GPT2Config(context=6, vocab=11, padded_vocab=16, layers=2, heads=2, channels=8, dropout=0.0)
+
+
+def random_engine(config, B=2, T=5):
+    """A float64 engine whose parameters are all random, and a batch for it."""
+    engine = cpu_engine(config, B, T, np.float64)
+    rng = np.random.default_rng(0)
+    for name, shape in config.parameter_shapes().items():
+        engine.write(name, rng.normal(1.0 if name in ("ln1w", "ln2w", "lnfw") else 0, 0.3, shape))
+    if config.dropout:
+        engine.write("rng", np.array([1, 2, 3, 4], np.uint32))
+    return engine, rng.integers(0, config.vocab, (B, T)), rng.integers(0, config.vocab, (B, T))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_gradients_of_the_whole_model_are_the_derivative_of_the_loss(dropout):
+    """Central differences in float64, along one random direction for each of the 16 tensors."""
+    config = replace(SMALL, dropout=dropout)
+    engine, tokens, targets = random_engine(config)
+    run_batch(engine, tokens, targets)
+    gradients = {name: engine.read("d" + name) for name in PARAMETERS}
+    rng = np.random.default_rng(1)
+    for name, gradient in gradients.items():
+        old, direction = engine.read(name), rng.standard_normal(gradient.shape)
+        losses = []
+        for step in (1e-6, -1e-6):
+            engine.write(name, old + step * direction)
+            engine.forward()
+            losses.append(engine.read("losses").mean())
+        engine.write(name, old)
+        slope = (losses[0] - losses[1]) / 2e-6
+        assert slope == pytest.approx((gradient * direction).sum(), rel=1e-6, abs=1e-8), name
+
+
+def test_dropout_acts_in_forward_and_not_in_evaluate():
+    engine, tokens, targets = random_engine(replace(SMALL, dropout=0.5))
+    plain, _, _ = random_engine(SMALL)
+    losses = {}
+    for name, run in [
+        ("train", engine.forward),
+        ("eval", engine.evaluate),
+        ("plain", plain.forward),
+    ]:
+        target = plain if name == "plain" else engine
+        target.write("tokens", tokens)
+        target.write("targets", targets)
+        run()
+        losses[name] = target.read("losses")
+    np.testing.assert_array_equal(losses["eval"], losses["plain"])
+    assert (losses["train"] != losses["eval"]).any()
+
+
+def test_each_dropout_of_a_step_has_its_own_stream_and_backward_repeats_them_all():
+    program = build(replace(SMALL, dropout=0.1), 2, 5)
+    drops = {"forward": [], "backward": []}
+    for call in (*program.forward, *program.backward):
+        if call.op.startswith("dropout."):
+            drops[call.op.split(".")[1]].append((call.where, call.scalars["stream"]))
+    assert len({stream for _, stream in drops["forward"]}) == 1 + 2 * SMALL.layers
+    assert drops["backward"] == drops["forward"][::-1]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("training", [True, False])
+def test_every_call_fits_its_contract_and_every_buffer_is_used(dropout, training):
+    program = build(replace(SMALL, dropout=dropout), 2, 5, training=training)
+    used = set()
+    parts = (program.forward, program.evaluate, program.predict, program.backward, program.update)
+    for call in {call for part in parts for call in part}:
+        op = find(call.op).op
+        assert set(call.dims) == set(op.dims)
+        assert set(call.scalars) == {scalar.name for scalar in op.scalars}
+        for arg, ref in zip(op.args, call.args, strict=True):
+            if ref is None:
+                assert arg.optional
+                continue
+            name, layer = ref
+            used.add(name)
+            buffer = program.buffers[name]
+            shape = buffer.shape if layer is None else buffer.shape[1:]
+            assert math.prod(shape) == math.prod(arg.resolve_shape(call.dims)), (call.where, name)
+            assert buffer.dtype == arg.dtype or arg.name in ("weight", "wte", "wpe"), name
+    hosts = {buffer.inside[0] for buffer in program.buffers.values() if buffer.inside}
+    assert set(program.buffers) == used | hosts
+
+
+def test_no_call_writes_a_buffer_that_it_reads_under_another_name():
+    program = build(replace(SMALL, dropout=0.1), 2, 5)
+    for call in (*program.forward, *program.evaluate, *program.backward, *program.update):
+        refs = [ref for ref in call.args if ref is not None]
+        homes = []
+        for name, layer in refs:
+            inside = program.buffers[name].inside
+            shared = inside is not None and program.buffers[name].kind == "scratch"
+            homes.append((inside[0], None) if shared else (name, layer))
+        assert len(set(homes)) == len(refs), (call.where, call.op, refs)
+
+
+def test_the_gradients_are_one_vector_without_gaps():
+    program = build(SMALL, 2, 5)
+    end = 0
+    for name in PARAMETERS:
+        buffer = program.buffers["d" + name]
+        assert buffer.inside == ("gradients", end)
+        end += math.prod(buffer.shape)
+    assert program.buffers["gradients"].shape == (end,)
+
+
+def test_gpt2_has_124_million_parameters():
+    shapes = GPT2Config().parameter_shapes()
+    assert tuple(shapes) == PARAMETERS
+    padding = (50304 - 50257) * 768
+    assert sum(math.prod(shape) for shape in shapes.values()) - padding == 124_439_808
+
+
+def test_initial_weights_follow_gpt2():
+    config = GPT2Config(context=64, vocab=500, padded_vocab=512, layers=8, heads=2, channels=64)
+    weights = dict(initial_parameters(config, seed=1))
+    assert {name: w.shape for name, w in weights.items()} == config.parameter_shapes()
+    assert all(w.dtype == np.float32 for w in weights.values())
+    for name, w in weights.items():
+        if name in MATRICES:
+            w = w[:500] if name == "wte" else w
+            deviation = 0.005 if name in ("attprojw", "fcprojw") else 0.02  # 0.02 / sqrt(2 * 8)
+            assert w.std() == pytest.approx(deviation, rel=0.05), name
+            assert abs(w.mean()) < 4 * deviation / math.sqrt(w.size)
+        else:
+            assert (w == (1 if name in ("ln1w", "ln2w", "lnfw") else 0)).all(), name
+    assert not weights["wte"][500:].any()
+
+
+def test_initial_weights_are_a_function_of_the_seed():
+    first, again, other = (dict(initial_parameters(SMALL, seed)) for seed in (1, 1, 2))
+    for name in PARAMETERS:
+        np.testing.assert_array_equal(first[name], again[name])
+    assert (first["qkvw"] != other["qkvw"]).any()
+
+
+@pytest.mark.parametrize(
+    ("config", "B", "T"),
+    [(SMALL, 2, 7), (SMALL, 0, 5), (SMALL, 2, 0), (replace(SMALL, heads=3), 2, 5)],
+)
+def test_impossible_shapes_are_refused(config, B, T):
+    with pytest.raises(ValueError, match=r"at most|divide"):
+        build(config, B, T)

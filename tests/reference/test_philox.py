@@ -1,0 +1,74 @@
+"""Philox against the known answers that its authors publish (Random123, kat_vectors), and the
+dropout that is drawn from it."""
+
+import numpy as np
+import pytest
+
+from reference import dropout
+from reference.philox import philox4x32
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "words"),
+    [
+        ("00000000 00000000 00000000 00000000", "00000000 00000000",
+         "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+        ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff",
+         "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+        ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0",
+         "d16cfe09 94fdcceb 5001e420 24126ea1"),
+    ],
+)  # fmt: skip
+def test_known_answers(counter, key, words):
+    counter, key, words = ([int(word, 16) for word in x.split()] for x in (counter, key, words))
+    assert philox4x32(counter, key).tolist() == [words]
+
+
+def test_many_counters_at_once_are_the_same_as_one_by_one():
+    first = np.arange(5)
+    together = philox4x32((first, 7, 8, 9), (1, 2))
+    for i in first:
+        np.testing.assert_array_equal(together[i], philox4x32((i, 7, 8, 9), (1, 2))[0])
+
+
+def drop(inp, p=0.3, stream=1, rng=(1, 2, 3, 4)):
+    out = np.full_like(inp, np.nan)
+    dropout.forward(out, inp, np.array(rng, np.uint32), p=p, stream=stream)
+    return out
+
+
+def test_dropout_keeps_elements_whose_word_reaches_the_threshold():
+    N, p = 200_003, 0.3  # several blocks, and not a multiple of 4
+    counters = np.arange(-(-N // 4))
+    words = philox4x32((counters, 1, 3, 4), (1, 2)).ravel()[:N]
+    out = drop(np.ones(N), p)
+    np.testing.assert_array_equal(out != 0, words >= int(float(np.float32(p)) * 2**32))
+    np.testing.assert_allclose(out[out != 0], 1 / (1 - np.float32(p)), rtol=1e-6)
+
+
+def test_dropout_keeps_the_share_and_the_mean():
+    N, p = 400_000, 0.3
+    out = drop(np.ones(N, np.float32), p)
+    deviation = np.sqrt(p * (1 - p) / N)
+    assert abs((out != 0).mean() - (1 - p)) < 4 * deviation
+    assert abs(out.mean() - 1) < 4 * deviation / (1 - p)
+
+
+def test_dropout_without_probability_changes_nothing():
+    inp = np.random.default_rng(0).standard_normal(100)
+    np.testing.assert_array_equal(drop(inp, p=0.0), inp)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        dict(stream=2),
+        dict(rng=(0, 2, 3, 4)),
+        dict(rng=(1, 0, 3, 4)),
+        dict(rng=(1, 2, 0, 4)),
+        dict(rng=(1, 2, 3, 0)),
+    ],
+)
+def test_every_word_of_the_state_changes_the_mask(other):
+    ones = np.ones(256)
+    assert (drop(ones) != drop(ones, **other)).any()
