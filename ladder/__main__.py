@@ -97,9 +97,7 @@ def check_rungs(options: argparse.Namespace) -> int:
             ]
         else:
             device = open_device(options.device)
-            rungs = [ladder.rung(int(options.rung))] if options.rung else ladder.rungs
-            if options.rung is None and device.kind == "cuda":
-                rungs = [rung for rung in rungs if rung.number > 0]  # the reference runs on the CPU
+            rungs = [ladder.rung(int(options.rung))] if options.rung else ladder.on(device.kind)
             reports = (check.check(ladder, rung, device, dtypes, shapes) for rung in rungs)
         for report in reports:
             failed |= not report.passed

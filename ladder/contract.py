@@ -230,6 +230,16 @@ class Ladder:
             )
         )
 
+    def on(self, kind: str) -> tuple[Rung, ...]:
+        """The rungs that make sense on a device of that kind ("cpu", "emulated", "cuda")."""
+        return tuple(
+            rung
+            for rung in self.rungs
+            if (kind == "cuda" or not rung.library)
+            and (kind != "cpu" or rung.number == 0)
+            and (kind != "cuda" or rung.number != 0)
+        )
+
     def rung(self, number: int) -> Rung:
         for rung in self.rungs:
             if rung.number == number:

@@ -39,9 +39,9 @@ def code_digest(rung: Rung) -> str:
     return cache.digest("\n".join(line for line in lines if line), *launch)[:12]
 
 
-def load_all(folder: Path = FOLDER) -> dict[str, dict[str, Any]]:
+def load_all(folder: Path | None = None) -> dict[str, dict[str, Any]]:
     """Every device's results by slug."""
-    return {path.stem: load(path) for path in sorted(folder.glob("*.json"))}
+    return {path.stem: load(path) for path in sorted((folder or FOLDER).glob("*.json"))}
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -54,8 +54,9 @@ def load(path: Path) -> dict[str, Any]:
     return content
 
 
-def record(device: Mapping[str, Any], measurement: Measurement, folder: Path = FOLDER) -> Path:
+def record(device: Mapping[str, Any], measurement: Measurement, folder: Path | None = None) -> Path:
     """Add a measurement to its device's file, in the place of an older one; the file's path."""
+    folder = folder or FOLDER
     path = folder / f"{slug(device['gpu'])}.json"
     old = load(path)["measurements"] if path.exists() else []
     kept = [other for other in old if _key(other) != _key(measurement)]
