@@ -97,7 +97,7 @@ def prepare(
             prepared.train,
             prepared.val,
             prepared.tokenizer,
-            f"{error}: using the embedded play and the byte tokenizer instead of {name}",
+            f"using the embedded play and the byte tokenizer instead of {name}: {error}",
         )
     note = None
     try:
@@ -106,7 +106,7 @@ def prepare(
         if not fallback:
             raise
         chosen = tokenizers.ByteTokenizer()
-        note = f"{error}: using the byte tokenizer instead of {tokenizer}"
+        note = f"using the byte tokenizer instead of {tokenizer}: {error}"
     source = hashlib.sha256(text.encode()).hexdigest()
 
     def write(place: Path, chosen: Tokenizer) -> dict[str, int]:

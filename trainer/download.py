@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from ladder import cache
@@ -110,7 +110,8 @@ def fetch(source: Source, data_dir: str | Path) -> Path:
     except DownloadError as error:
         if damaged:
             raise LadderError(f"{damaged}; {error}; remove or replace it") from None
-        raise
+        remedy = f"get it elsewhere and put it at {places(data_dir, source.path)[0]}"
+        raise DownloadError(f"{error}; {remedy}") from None
     return target
 
 
@@ -118,7 +119,7 @@ def _download(source: Source, target: Path) -> None:
     import pooch
     import requests
 
-    name, host = PurePosixPath(source.path).name, urlsplit(source.url).hostname
+    host = urlsplit(source.url).hostname
     downloader = pooch.HTTPDownloader(
         progressbar=sys.stderr.isatty(), timeout=(CONNECT_SECONDS, READ_SECONDS), chunk_size=1 << 14
     )
@@ -143,7 +144,7 @@ def _download(source: Source, target: Path) -> None:
         raise LadderError(f"cannot write {target}: {error.strerror or error}") from None
     else:
         return
-    raise DownloadError(f"cannot download {name} ({reason})")
+    raise DownloadError(f"cannot download {source.path} ({reason})")
 
 
 def probe(url: str) -> None:

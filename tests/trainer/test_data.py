@@ -34,7 +34,7 @@ def own_cache(tmp_path, monkeypatch):
 @pytest.fixture
 def offline(monkeypatch):
     def fail(source, target):
-        raise DownloadError(f"cannot download {target.name} (no connection to nowhere)")
+        raise DownloadError(f"cannot download {source.path} (no connection to nowhere)")
 
     monkeypatch.setattr(download, "_download", fail)
 
@@ -186,7 +186,8 @@ def test_without_fallback_a_failed_download_is_an_error(tmp_path, offline, capsy
         prepare("tinyshakespeare", tmp_path / "data", fallback=False)
     assert data.main(["tinyshakespeare", "--data-dir", str(tmp_path / "data")]) == 2
     told = capsys.readouterr().err
-    assert told.startswith("error: cannot download input.txt") and told.count("\n") == 1
+    assert told.startswith("error: cannot download tinyshakespeare/input.txt") and told.count("\n") == 1
+    assert f"put it at {tmp_path / 'data' / 'tinyshakespeare' / 'input.txt'}" in told
 
 
 def test_an_unknown_set_is_refused_with_the_known_ones(tmp_path):
