@@ -5,9 +5,10 @@
 //         array that is indexed at run time cannot be in registers.
 // Expect: per row only loads, arithmetic and stores remain. Unrolled, the compiler sees that both
 //         loops load the same values, and keeps the row in registers too: it is read once.
-// Needs:  LANE_CHANNELS <= 40
-// Define: ROWS = 4; BLOCKS = 4; GRID = min(ceil_div(N, ROWS), BLOCKS * multiprocessors);
-//         GROUPS = 1024 // warp; CHANNELS = C; LANE_CHANNELS = ceil_div(C, warp)
+// Needs:  LANE_CHANNELS <= 32
+// Define: ROWS = 4; CHANNELS = C; LANE_CHANNELS = ceil_div(C, warp);
+//         BLOCKS = max(2, min(4, 84 // LANE_CHANNELS));
+//         GRID = min(ceil_div(N, ROWS), BLOCKS * multiprocessors); GROUPS = 1024 // warp
 // Launch: layernorm_backward<<<GRID, ROWS * warp>>>
 // Launch: layernorm_backward_finish<<<ceil_div(2 * C, warp), GROUPS * warp>>>
 // Scratch: float32 partial[GRID, 2, C]
@@ -15,7 +16,8 @@
 
 #include "portable.cuh"
 
-extern "C" __global__ void layernorm_backward(
+// The bounds keep registers so few that BLOCKS blocks fit on a multiprocessor: all start at once.
+extern "C" __global__ void __launch_bounds__(ROWS * WARP_SIZE, BLOCKS) layernorm_backward(
     real* __restrict__ dinp,          // (N, C)
     float* __restrict__ dweight,      // (C)  accumulates
     float* __restrict__ dbias,        // (C)  accumulates

@@ -1,0 +1,132 @@
+// layernorm backward, rung 8: one block per row again, a few rows at a time
+// Before: rung 7's lane holds sums, weights and rows of C / WARP_SIZE channels: registers leave
+//         room for few warps, and none at all where C is large.
+// Change: a thread owns just one vector of channels; the threads of a block share a row, and take
+//         ROWS rows per step, so that one barrier serves them all. A rewrite of the loop over rows.
+// Expect: a third of the registers, many loads in flight, any C. Each thread alone owns its
+//         channels, so that the block needs no shared memory for its sums at the end.
+// Needs:  C % vector == 0; WARPS * warp <= 1024
+// Define: ROWS = 4; CHANNELS = C; WARPS = ceil_div(C, vector * warp); BLOCKS = max(1, 20 // WARPS);
+//         GRID = min(ceil_div(N, ROWS), BLOCKS * multiprocessors); GROUPS = 1024 // warp
+// Launch: layernorm_backward<<<GRID, WARPS * warp>>>
+// Launch: layernorm_backward_finish<<<ceil_div(2 * C, warp), GROUPS * warp>>>
+// Scratch: float32 partial[GRID, 2, C]
+// Left:   dout and inp come from memory: fuse with the layers that write and read them.
+
+#include "portable.cuh"
+
+// The bounds keep registers so few that BLOCKS blocks fit on a multiprocessor: all start at once.
+extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, BLOCKS) layernorm_backward(
+    real* __restrict__ dinp,          // (N, C)
+    float* __restrict__ dweight,      // (C)  accumulates
+    float* __restrict__ dbias,        // (C)  accumulates
+    const real* __restrict__ dout,    // (N, C)
+    const real* __restrict__ inp,     // (N, C)
+    const real* __restrict__ weight,  // (C)
+    const float* __restrict__ mean,   // (N)
+    const float* __restrict__ rstd,   // (N)
+    int N, int C,
+    float* __restrict__ partial) {    // (GRID, 2, C)  dweight and dbias of each block's rows
+    C = CHANNELS;  // compiled for this C: loops unroll, and bounds that always hold vanish
+    __shared__ float sums[2][ROWS][2][WARPS];  // of dnorm and dnorm * norm, by warp; two copies
+    int lane = lane_id(), warp = warp_id();
+    int i = threadIdx.x * VECTOR;  // this thread's channels are i to i + VECTOR - 1
+    bool inside = i < C;           // the last warp may reach past the row's end
+
+    float dw[VECTOR] = {}, db[VECTOR] = {};
+    Vec w;
+    if (inside) w = load_vec(weight + i);
+
+    int copy = 0;
+    for (int first = blockIdx.x * ROWS; first < N; first += gridDim.x * ROWS) {
+        Vec dys[ROWS], xs[ROWS];
+#pragma unroll  // as all loops over q: an array indexed at run time cannot be in registers
+        for (int q = 0; q < ROWS; q++) {
+            if (inside && first + q < N) {
+                dys[q] = load_vec(dout + (size_t)(first + q) * C + i);
+                xs[q] = load_vec(inp + (size_t)(first + q) * C + i);
+            }
+        }
+
+        float m[ROWS], r[ROWS];
+#pragma unroll
+        for (int q = 0; q < ROWS; q++) {
+            float a = 0.0f, b = 0.0f;  // sums, then averages, of dnorm and of dnorm * norm
+            if (inside && first + q < N) {
+                m[q] = mean[first + q];
+                r[q] = rstd[first + q];
+                for (int k = 0; k < VECTOR; k++) {
+                    float norm = (to_float(xs[q][k]) - m[q]) * r[q];
+                    float dnorm = to_float(dys[q][k]) * to_float(w[k]);
+                    a += dnorm;
+                    b += dnorm * norm;
+                }
+            }
+            a = warp_sum(a);
+            b = warp_sum(b);
+            if (lane == 0) {
+                sums[copy][q][0][warp] = a;
+                sums[copy][q][1][warp] = b;
+            }
+        }
+        // All warps' sums are written before any is read. Of two copies, the next step writes the
+        // other one, so that a fast warp does not overwrite what a slow one has yet to read.
+        __syncthreads();
+
+#pragma unroll
+        for (int q = 0; q < ROWS; q++) {
+            if (!inside || first + q >= N) break;
+            float a = 0.0f, b = 0.0f;
+            for (int other = 0; other < WARPS; other++) {
+                a += sums[copy][q][0][other];
+                b += sums[copy][q][1][other];
+            }
+            a /= C;
+            b /= C;
+
+            Vec dxs;
+            for (int k = 0; k < VECTOR; k++) {
+                float norm = (to_float(xs[q][k]) - m[q]) * r[q];
+                float dnorm = to_float(dys[q][k]) * to_float(w[k]);
+                dxs[k] = to_real((dnorm - a - norm * b) * r[q]);
+                dw[k] += to_float(dys[q][k]) * norm;
+                db[k] += to_float(dys[q][k]);
+            }
+            store_vec(dinp + (size_t)(first + q) * C + i, dxs);
+        }
+        copy ^= 1;
+    }
+
+    for (int k = 0; k < VECTOR && inside; k++) {
+        partial[(size_t)blockIdx.x * 2 * C + i + k] = dw[k];
+        partial[(size_t)blockIdx.x * 2 * C + C + i + k] = db[k];
+    }
+}
+
+// Adds the GRID partial sums to dweight and dbias. A block takes WARP_SIZE neighbouring columns;
+// its GROUPS warps share the rows of `partial`, because one thread alone would wait GRID times.
+extern "C" __global__ void layernorm_backward_finish(
+    real*, float* __restrict__ dweight, float* __restrict__ dbias, const real*, const real*,
+    const real*, const float*, const float*, int N, int C, const float* __restrict__ partial) {
+    __shared__ float sums[GROUPS][WARP_SIZE];
+    int lane = lane_id(), group = warp_id();
+    int column = blockIdx.x * WARP_SIZE + lane;  // of (2, C): dweight, then dbias
+
+    float sum = 0.0f;
+    for (int block = group; block < GRID && column < 2 * C; block += GROUPS) {
+        sum += partial[(size_t)block * 2 * C + column];
+    }
+    sums[group][lane] = sum;
+    __syncthreads();  // all groups have written before the first one adds them up
+
+    if (group > 0 || column >= 2 * C) return;
+    sum = 0.0f;
+    for (int other = 0; other < GROUPS; other++) {
+        sum += sums[other][lane];
+    }
+    if (column < C) {
+        dweight[column] += sum;
+    } else {
+        dbias[column - C] += sum;
+    }
+}
