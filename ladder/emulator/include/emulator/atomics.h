@@ -1,0 +1,49 @@
+// Atomics. Each returns the old value; in counting mode it is reported as one atomic access.
+#pragma once
+#include "emulator/thread.h"
+
+namespace emulator {
+
+// old = *address; *address = change(old); as one step, for any type of 2, 4 or 8 bytes.
+template <class T, class Change>
+__forceinline__ EMULATOR_UNCOUNTED T atomic(T *address, Change change) {
+    emulator_access(address, sizeof(T), ACCESS_ATOMIC);
+    T expected, desired;
+    __atomic_load(address, &expected, __ATOMIC_RELAXED);
+    do {
+        desired = change(expected);
+    } while (!__atomic_compare_exchange(
+        address, &expected, &desired, true, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
+    return expected;
+}
+
+template <class T>
+struct identity {  // keeps a parameter out of the deduction of T: atomicAdd(&counter, 1)
+    using type = T;
+};
+template <class T>
+using same = typename identity<T>::type;
+
+}  // namespace emulator
+
+#define EMULATOR_ATOMIC(NAME, EXPRESSION)                                              \
+    template <class T>                                                                 \
+    __forceinline__ T NAME(T *address, emulator::same<T> value) {                      \
+        return emulator::atomic(address, [value](T old) -> T { return EXPRESSION; });  \
+    }
+EMULATOR_ATOMIC(atomicAdd, old + value)
+EMULATOR_ATOMIC(atomicSub, old - value)
+EMULATOR_ATOMIC(atomicExch, (void(old), value))
+EMULATOR_ATOMIC(atomicMin, value < old ? value : old)
+EMULATOR_ATOMIC(atomicMax, old < value ? value : old)
+EMULATOR_ATOMIC(atomicAnd, old & value)
+EMULATOR_ATOMIC(atomicOr, old | value)
+EMULATOR_ATOMIC(atomicXor, old ^ value)
+EMULATOR_ATOMIC(atomicInc, old >= value ? 0 : old + 1)
+EMULATOR_ATOMIC(atomicDec, old == 0 || old > value ? value : old - 1)
+#undef EMULATOR_ATOMIC
+
+template <class T>
+__forceinline__ T atomicCAS(T *address, emulator::same<T> compare, emulator::same<T> value) {
+    return emulator::atomic(address, [=](T old) { return old == compare ? value : old; });
+}

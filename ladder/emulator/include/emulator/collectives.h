@@ -1,0 +1,125 @@
+// Barriers, shuffles, votes and reductions: where the threads of a block or warp meet.
+#pragma once
+#include "emulator/thread.h"
+
+__forceinline__ void __syncthreads() { emulator::emulator_barrier(0); }
+__forceinline__ int __syncthreads_count(int predicate) {
+    return emulator::emulator_barrier(predicate);
+}
+__forceinline__ int __syncthreads_or(int predicate) {
+    return emulator::emulator_barrier(predicate) != 0;
+}
+__forceinline__ int __syncthreads_and(int predicate) {
+    return emulator::emulator_barrier(!predicate) == 0;
+}
+__forceinline__ void __syncwarp(uint64_t mask = ~0ull) {
+    emulator::emulator_warp(emulator::WARP_SYNC, mask, 0, 0);
+}
+
+namespace emulator {
+
+template <class T>
+__forceinline__ T shuffle(uint64_t mask, T value, int source) {
+    static_assert(sizeof(T) <= 8, "a shuffle moves at most 8 bytes");
+    uint64_t bits = 0;
+    __builtin_memcpy(&bits, &value, sizeof value);
+    bits = emulator_warp(WARP_SHUFFLE, mask, bits, source);
+    __builtin_memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+// Lanes [first, first + width) of the group of `width` lanes that this lane is in.
+struct Group {
+    int lane, first, last;
+    __forceinline__ explicit Group(int width)
+        : lane(current.thread->lane), first(lane & -width), last(first + width - 1) {}
+    // A lane outside the group stands for: keep your own value.
+    __forceinline__ int clamp(int source) const {
+        return source < first || source > last ? lane : source;
+    }
+};
+
+// Combines the values of all lanes in the mask, in the order of the lanes.
+template <class T, class Combine>
+__forceinline__ T reduce(uint64_t mask, T value, Combine combine) {
+    uint64_t bits = 0;
+    __builtin_memcpy(&bits, &value, sizeof value);
+    const uint64_t *values = (const uint64_t *)emulator_warp(WARP_GATHER, mask, bits, 0);
+    mask &= emulator_active_mask();
+    T result = (T)values[__builtin_ctzll(mask)];
+    for (mask &= mask - 1; mask; mask &= mask - 1)
+        result = combine(result, (T)values[__builtin_ctzll(mask)]);
+    return result;
+}
+
+}  // namespace emulator
+
+template <class T>
+__forceinline__ T __shfl_sync(uint64_t mask, T value, int source, int width = warpSize) {
+    return emulator::shuffle(mask, value, emulator::Group(width).first + (source & (width - 1)));
+}
+template <class T>
+__forceinline__ T __shfl_xor_sync(uint64_t mask, T value, int bits, int width = warpSize) {
+    emulator::Group group(width);
+    return emulator::shuffle(mask, value, group.clamp(group.lane ^ bits));
+}
+template <class T>
+__forceinline__ T __shfl_down_sync(uint64_t mask, T value, unsigned by, int width = warpSize) {
+    emulator::Group group(width);
+    return emulator::shuffle(mask, value, group.clamp(group.lane + (int)by));
+}
+template <class T>
+__forceinline__ T __shfl_up_sync(uint64_t mask, T value, unsigned by, int width = warpSize) {
+    emulator::Group group(width);
+    return emulator::shuffle(mask, value, group.clamp(group.lane - (int)by));
+}
+
+__forceinline__ uint64_t __ballot_sync(uint64_t mask, int predicate) {
+    return emulator::emulator_warp(emulator::WARP_BALLOT, mask, predicate != 0, 0);
+}
+__forceinline__ int __any_sync(uint64_t mask, int predicate) {
+    return __ballot_sync(mask, predicate) != 0;
+}
+__forceinline__ int __all_sync(uint64_t mask, int predicate) {
+    return __ballot_sync(mask, !predicate) == 0;
+}
+__forceinline__ uint64_t __activemask() { return emulator::emulator_active_mask(); }
+
+#define EMULATOR_REDUCTION(NAME, TYPE, EXPRESSION)                                  \
+    __forceinline__ TYPE NAME(uint64_t mask, TYPE value) {                          \
+        return emulator::reduce(mask, value, [](TYPE a, TYPE b) -> TYPE { return EXPRESSION; }); \
+    }
+EMULATOR_REDUCTION(__reduce_add_sync, unsigned, a + b)
+EMULATOR_REDUCTION(__reduce_add_sync, int, a + b)
+EMULATOR_REDUCTION(__reduce_min_sync, unsigned, a < b ? a : b)
+EMULATOR_REDUCTION(__reduce_min_sync, int, a < b ? a : b)
+EMULATOR_REDUCTION(__reduce_max_sync, unsigned, a > b ? a : b)
+EMULATOR_REDUCTION(__reduce_max_sync, int, a > b ? a : b)
+EMULATOR_REDUCTION(__reduce_and_sync, unsigned, a & b)
+EMULATOR_REDUCTION(__reduce_or_sync, unsigned, a | b)
+EMULATOR_REDUCTION(__reduce_xor_sync, unsigned, a ^ b)
+#undef EMULATOR_REDUCTION
+
+__forceinline__ void __threadfence() { emulator::emulator_fence(); }
+__forceinline__ void __threadfence_system() { emulator::emulator_fence(); }
+__forceinline__ void __threadfence_block() {}
+__forceinline__ void __nanosleep(unsigned) { emulator::emulator_poll(); }
+__forceinline__ long long clock64() { return emulator::emulator_clock(); }
+
+// The spellings of HIP, which have no mask: every lane of the warp takes part.
+template <class T>
+__forceinline__ T __shfl(T value, int source, int width = warpSize) {
+    return __shfl_sync(~0ull, value, source, width);
+}
+template <class T>
+__forceinline__ T __shfl_xor(T value, int bits, int width = warpSize) {
+    return __shfl_xor_sync(~0ull, value, bits, width);
+}
+template <class T>
+__forceinline__ T __shfl_down(T value, unsigned by, int width = warpSize) {
+    return __shfl_down_sync(~0ull, value, by, width);
+}
+template <class T>
+__forceinline__ T __shfl_up(T value, unsigned by, int width = warpSize) {
+    return __shfl_up_sync(~0ull, value, by, width);
+}

@@ -1,0 +1,231 @@
+// The 16-bit floating-point types, and what cuda_fp16.h and cuda_bf16.h have in common.
+//
+// Both are kept as their bits; arithmetic is done in float and rounded once. For + - * / and sqrt
+// that is the correctly rounded result: float has more than twice their digits, plus two.
+#pragma once
+#include "emulator/intrinsics.h"
+#include "emulator/vectors.h"
+
+namespace emulator {
+
+struct Half {  // 1 sign, 5 exponent, 10 fraction
+    static __forceinline__ uint16_t round(float value) {
+        uint32_t bits = bit_cast<uint32_t>(value), sign = bits >> 16 & 0x8000;
+        bits &= 0x7fffffff;
+        if (bits > 0x7f800000) return 0x7fff;                     // NaN, as the hardware writes it
+        if (bits >= 0x47800000) return (uint16_t)(sign | 0x7c00);  // 65536 and more
+        if (bits < 0x38800000) {
+            // Below 2^-14 the unit is 2^-24: the sum is rounded there, to nearest even.
+            float shifted = bit_cast<float>(bits) + 0.5f;  // 0.5 = 2^-24 * 2^23
+            return (uint16_t)(sign | (bit_cast<uint32_t>(shifted) - 0x3f000000));
+        }
+        bits += 0xfff + (bits >> 13 & 1);  // may carry into the exponent, up to infinity: right
+        return (uint16_t)(sign | ((bits - 0x38000000) >> 13));
+    }
+    static __forceinline__ float widen(uint16_t half) {
+        uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = half & 0x7fff;
+        if (rest >= 0x7c00) return bit_cast<float>(sign | 0x7f800000 | rest << 13);
+        // As an exponent of 8 bits, with the bias of 5; the product corrects it and is exact.
+        return bit_cast<float>(sign | bit_cast<uint32_t>(bit_cast<float>(rest << 13) * 0x1p112f));
+    }
+};
+
+struct Bfloat16 {  // 1 sign, 8 exponent, 7 fraction: the upper half of a float
+    static __forceinline__ uint16_t round(float value) {
+        uint32_t bits = bit_cast<uint32_t>(value);
+        if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fff;
+        return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    }
+    static __forceinline__ float widen(uint16_t value) {
+        return bit_cast<float>((uint32_t)value << 16);
+    }
+};
+
+template <class Format>
+struct Narrow {
+    uint16_t bits;
+
+    Narrow() = default;
+    template <class T, class = decltype((float)T(0)), int = sizeof(T(0) + T(0))>
+    __forceinline__ Narrow(T value) : bits(Format::round((float)value)) {}
+    __forceinline__ operator float() const { return Format::widen(bits); }
+};
+
+template <class F>
+struct alignas(4) NarrowPair {
+    Narrow<F> x, y;
+};
+
+template <class F>
+__forceinline__ Narrow<F> narrow_from_bits(uint16_t bits) {
+    Narrow<F> result;
+    result.bits = bits;
+    return result;
+}
+
+// a * b + c rounded once. The product is exact in double; where the sum is not, its last bit is
+// made odd towards the true value, so that the second rounding cannot mistake it for a tie.
+template <class F>
+__forceinline__ Narrow<F> fused(Narrow<F> a, Narrow<F> b, Narrow<F> c) {
+    double product = (double)(float)a * (double)(float)b, addend = (float)c;
+    double sum = product + addend, part = sum - product;
+    double error = (product - (sum - part)) + (addend - part);
+    uint64_t bits = bit_cast<uint64_t>(sum);
+    if (error != 0 && error - error == 0 && !(bits & 1)) bits += (error > 0) == (sum > 0) ? 1 : -1;
+    // The same once more from double to float.
+    double odd = bit_cast<double>(bits);
+    float rounded = (float)odd;
+    uint32_t word = bit_cast<uint32_t>(rounded);
+    double rest = odd - (double)rounded;
+    if (rest != 0 && rest - rest == 0 && !(word & 1)) word += (rest > 0) == (rounded > 0) ? 1 : -1;
+    return narrow_from_bits<F>(F::round(bit_cast<float>(word)));
+}
+
+}  // namespace emulator
+
+// ---- operators and functions with the same name for both types --------------------------------
+
+#define EMULATOR_ARITHMETIC(OPERATOR, NAME, NAME2)                                              \
+    template <class F>                                                                          \
+    __forceinline__ emulator::Narrow<F> operator OPERATOR(                                      \
+        emulator::Narrow<F> a, emulator::Narrow<F> b) {                                         \
+        return (float)a OPERATOR(float) b;                                                      \
+    }                                                                                           \
+    template <class F>                                                                          \
+    __forceinline__ emulator::Narrow<F> &operator OPERATOR##=(                                  \
+        emulator::Narrow<F> &a, emulator::Narrow<F> b) {                                        \
+        return a = a OPERATOR b;                                                                \
+    }                                                                                           \
+    template <class F>                                                                          \
+    __forceinline__ emulator::Narrow<F> NAME(emulator::Narrow<F> a, emulator::Narrow<F> b) {    \
+        return a OPERATOR b;                                                                    \
+    }                                                                                           \
+    template <class F>                                                                          \
+    __forceinline__ emulator::NarrowPair<F> NAME2(                                              \
+        emulator::NarrowPair<F> a, emulator::NarrowPair<F> b) {                                 \
+        return {a.x OPERATOR b.x, a.y OPERATOR b.y};                                            \
+    }                                                                                           \
+    template <class F>                                                                          \
+    __forceinline__ emulator::NarrowPair<F> operator OPERATOR(                                  \
+        emulator::NarrowPair<F> a, emulator::NarrowPair<F> b) {                                 \
+        return NAME2(a, b);                                                                     \
+    }
+EMULATOR_ARITHMETIC(+, __hadd, __hadd2)
+EMULATOR_ARITHMETIC(-, __hsub, __hsub2)
+EMULATOR_ARITHMETIC(*, __hmul, __hmul2)
+EMULATOR_ARITHMETIC(/, __hdiv, __h2div)
+#undef EMULATOR_ARITHMETIC
+
+#define EMULATOR_COMPARISON(OPERATOR, NAME)                                                     \
+    template <class F>                                                                          \
+    __forceinline__ bool operator OPERATOR(emulator::Narrow<F> a, emulator::Narrow<F> b) {      \
+        return (float)a OPERATOR(float) b;                                                      \
+    }                                                                                           \
+    template <class F>                                                                          \
+    __forceinline__ bool NAME(emulator::Narrow<F> a, emulator::Narrow<F> b) {                   \
+        return (float)a OPERATOR(float) b;                                                      \
+    }
+EMULATOR_COMPARISON(==, __heq)
+EMULATOR_COMPARISON(!=, __hne)
+EMULATOR_COMPARISON(<, __hlt)
+EMULATOR_COMPARISON(<=, __hle)
+EMULATOR_COMPARISON(>, __hgt)
+EMULATOR_COMPARISON(>=, __hge)
+#undef EMULATOR_COMPARISON
+
+// Functions of one value, and their versions for pairs.
+#define EMULATOR_FUNCTION(NAME, NAME2, EXPRESSION)                                              \
+    template <class F>                                                                          \
+    __forceinline__ emulator::Narrow<F> NAME(emulator::Narrow<F> value) {                       \
+        float x = value;                                                                        \
+        return EXPRESSION;                                                                      \
+    }                                                                                           \
+    template <class F>                                                                          \
+    __forceinline__ emulator::NarrowPair<F> NAME2(emulator::NarrowPair<F> value) {              \
+        return {NAME(value.x), NAME(value.y)};                                                  \
+    }
+EMULATOR_FUNCTION(hexp, h2exp, expf(x))
+EMULATOR_FUNCTION(hexp2, h2exp2, exp2f(x))
+EMULATOR_FUNCTION(hlog, h2log, logf(x))
+EMULATOR_FUNCTION(hlog2, h2log2, log2f(x))
+EMULATOR_FUNCTION(hsqrt, h2sqrt, sqrtf(x))
+EMULATOR_FUNCTION(hrsqrt, h2rsqrt, rsqrtf(x))
+EMULATOR_FUNCTION(hrcp, h2rcp, 1.0f / x)
+EMULATOR_FUNCTION(hsin, h2sin, sinf(x))
+EMULATOR_FUNCTION(hcos, h2cos, cosf(x))
+EMULATOR_FUNCTION(htanh, h2tanh, tanhf(x))
+EMULATOR_FUNCTION(hfloor, h2floor, floorf(x))
+EMULATOR_FUNCTION(hceil, h2ceil, ceilf(x))
+EMULATOR_FUNCTION(__habs, __habs2, fabsf(x))
+EMULATOR_FUNCTION(__hneg, __hneg2, -x)
+#undef EMULATOR_FUNCTION
+
+template <class F>
+__forceinline__ emulator::Narrow<F> operator-(emulator::Narrow<F> a) {
+    return __hneg(a);
+}
+template <class F>
+__forceinline__ emulator::Narrow<F> __hfma(
+    emulator::Narrow<F> a, emulator::Narrow<F> b, emulator::Narrow<F> c) {
+    return emulator::fused(a, b, c);
+}
+template <class F>
+__forceinline__ emulator::NarrowPair<F> __hfma2(
+    emulator::NarrowPair<F> a, emulator::NarrowPair<F> b, emulator::NarrowPair<F> c) {
+    return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)};
+}
+template <class F>
+__forceinline__ emulator::Narrow<F> __hmax(emulator::Narrow<F> a, emulator::Narrow<F> b) {
+    return fmaxf(a, b);
+}
+template <class F>
+__forceinline__ emulator::Narrow<F> __hmin(emulator::Narrow<F> a, emulator::Narrow<F> b) {
+    return fminf(a, b);
+}
+template <class F>
+__forceinline__ emulator::NarrowPair<F> __hmax2(
+    emulator::NarrowPair<F> a, emulator::NarrowPair<F> b) {
+    return {__hmax(a.x, b.x), __hmax(a.y, b.y)};
+}
+template <class F>
+__forceinline__ emulator::NarrowPair<F> __hmin2(
+    emulator::NarrowPair<F> a, emulator::NarrowPair<F> b) {
+    return {__hmin(a.x, b.x), __hmin(a.y, b.y)};
+}
+template <class F>
+__forceinline__ bool __hisnan(emulator::Narrow<F> a) {
+    return isnan((float)a);
+}
+template <class F>
+__forceinline__ int __hisinf(emulator::Narrow<F> a) {
+    return !isinf((float)a) ? 0 : (float)a > 0 ? 1 : -1;
+}
+template <class F>
+__forceinline__ float __low2float(emulator::NarrowPair<F> a) {
+    return a.x;
+}
+template <class F>
+__forceinline__ float __high2float(emulator::NarrowPair<F> a) {
+    return a.y;
+}
+
+// The functions whose names differ: TYPE __half, IN_NAME half, PAIR half2.
+#define EMULATOR_NARROW(TYPE, PAIR, IN_NAME, IN_PAIR_NAME)                                      \
+    __forceinline__ float __##IN_NAME##2float(TYPE a) { return a; }                             \
+    __forceinline__ TYPE __float2##IN_NAME(float a) { return a; }                               \
+    __forceinline__ TYPE __float2##IN_NAME##_rn(float a) { return a; }                          \
+    __forceinline__ TYPE __int2##IN_NAME##_rn(int a) { return (float)a; }                       \
+    __forceinline__ int __##IN_NAME##2int_rn(TYPE a) { return __float2int_rn(a); }              \
+    __forceinline__ int __##IN_NAME##2int_rz(TYPE a) { return __float2int_rz(a); }              \
+    __forceinline__ float2 __##IN_PAIR_NAME##2float2(PAIR a) { return {a.x, a.y}; }              \
+    __forceinline__ PAIR __floats2##IN_PAIR_NAME##_rn(float a, float b) { return {a, b}; }       \
+    __forceinline__ PAIR __float22##IN_PAIR_NAME##_rn(float2 a) { return {a.x, a.y}; }           \
+    __forceinline__ PAIR __float2##IN_PAIR_NAME##_rn(float a) { return {a, a}; }                 \
+    __forceinline__ PAIR __##IN_NAME##2##IN_PAIR_NAME(TYPE a) { return {a, a}; }                 \
+    __forceinline__ PAIR __halves2##IN_PAIR_NAME(TYPE a, TYPE b) { return {a, b}; }              \
+    __forceinline__ TYPE __low2##IN_NAME(PAIR a) { return a.x; }                                \
+    __forceinline__ TYPE __high2##IN_NAME(PAIR a) { return a.y; }                               \
+    __forceinline__ PAIR __low2##IN_PAIR_NAME(PAIR a) { return {a.x, a.x}; }                     \
+    __forceinline__ PAIR __high2##IN_PAIR_NAME(PAIR a) { return {a.y, a.y}; }                    \
+    __forceinline__ unsigned short __##IN_NAME##_as_ushort(TYPE a) { return a.bits; }           \
+    __forceinline__ short __##IN_NAME##_as_short(TYPE a) { return (short)a.bits; }

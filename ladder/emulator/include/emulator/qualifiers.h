@@ -1,0 +1,19 @@
+// CUDA's keywords that mean nothing on a CPU, or something else.
+#pragma once
+
+// Counting mode compiles kernels with hooks before every memory access. What the emulator does
+// itself on behalf of a kernel must not be counted.
+#ifdef EMULATOR_COUNT
+#define EMULATOR_UNCOUNTED __attribute__((no_sanitize("thread")))
+#else
+#define EMULATOR_UNCOUNTED
+#endif
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__ static
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __align__(bytes) alignas(bytes)
+#define __forceinline__ inline __attribute__((always_inline))

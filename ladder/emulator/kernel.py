@@ -1,0 +1,287 @@
+"""A compiled kernel: checks its arguments, launches it, and says what went wrong."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ladder.emulator import source
+from ladder.emulator.locate import MISSING, Locator, tool
+from ladder.emulator.report import Access, LineCount, Problem, Report
+from ladder.emulator.structures import (
+    ACCESSES,
+    KINDS,
+    CBuffer,
+    COptions,
+    CParameter,
+    CPlace,
+    CProblem,
+    CResult,
+    CSite,
+)
+from ladder.emulator.toolchain import runtime
+from ladder.errors import LadderError
+from ladder.rungfile import Launch
+
+MOST_PARAMETERS = 128
+PARAMETER_KINDS = {b"p": "a pointer", b"f": "floating point", b"i": "an integer", b"s": "a struct"}
+SHOWN = 3  # problems in an error's message
+
+
+class KernelError(LadderError):
+    """A kernel did something that it must not; `problems` has everything that was seen."""
+
+    def __init__(self, problems: list[Problem]):
+        messages = list(dict.fromkeys(problem.message for problem in problems))
+        text = "\n".join(messages[:SHOWN])
+        if len(messages) > SHOWN:
+            text += f"\n({len(messages) - SHOWN} more problems)"
+        super().__init__(text)
+        self.problems = problems
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How kernels are run; `Emulated` explains the fields."""
+
+    warp: int
+    seed: int
+    counting: bool
+    workers: int
+    time_limit: float
+    trace: int
+
+
+@dataclass
+class Record:
+    """What was seen since the last reset; the device makes a Report of it."""
+
+    lines: dict[tuple, list[int]] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    accesses: list[Access] = field(default_factory=list)
+
+    def report(self) -> Report:
+        lines = [LineCount(*key, *counts) for key, counts in self.lines.items()]
+        return Report(lines, list(self.problems), list(self.accesses))
+
+
+@functools.cache
+def load_runtime() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(runtime()))
+    library.emulator_launch.restype = ctypes.c_void_p
+    library.emulator_result.restype = ctypes.POINTER(CResult)
+    library.emulator_result.argtypes = [ctypes.c_void_p]
+    library.emulator_free.argtypes = [ctypes.c_void_p]
+    return library
+
+
+class Kernel:
+    """One kernel of a library, ready to be called with a launch and its arguments."""
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        declared: source.Kernel,
+        locator: Locator,
+        settings: Settings,
+        record: Record,
+    ):
+        self.name = declared.name
+        self._call = getattr(library, f"emulator_call_{declared.name}")
+        parameters = (CParameter * MOST_PARAMETERS)()
+        count = getattr(library, f"emulator_describe_{declared.name}")(parameters)
+        self._parameters = list(parameters[:count])
+        names = declared.parameters if len(declared.parameters) == count else ("",) * count
+        self._names = [name or f"argument {i + 1}" for i, name in enumerate(names)]
+        self._locator, self._settings, self._record = locator, settings, record
+
+    def __call__(self, launch: Launch, args: tuple[Any, ...]) -> None:
+        """Run it to the end. Raises LadderError for a wrong argument list, KernelError for what
+        the kernel did wrong."""
+        values, buffers = self._convert(args)
+        pointers = (ctypes.c_void_p * len(args))(*(value.ctypes.data for value in values))
+        settings = self._settings
+        options = COptions(
+            launch.grid,
+            launch.block,
+            launch.shared,
+            settings.warp,
+            settings.workers,
+            settings.seed,
+            settings.counting,
+            settings.trace,
+            len(buffers),
+            settings.time_limit,
+        )
+        library = load_runtime()
+        array = (CBuffer * len(buffers))(*buffers)
+        handle = library.emulator_launch(self._call, pointers, ctypes.byref(options), array)
+        try:
+            problems = self._read(library.emulator_result(handle).contents)
+        finally:
+            library.emulator_free(handle)
+        if problems:
+            raise KernelError(problems)
+
+    def _convert(self, args: tuple[Any, ...]) -> tuple[list[np.ndarray], list[CBuffer]]:
+        """Each argument as an array that holds its bytes, and the buffers among them."""
+        if len(args) != len(self._parameters):
+            raise LadderError(
+                f"the kernel {self.name} takes {len(self._parameters)} arguments, and is called "
+                f"with {len(args)}"
+            )
+        values, buffers = [], []
+        for i, (arg, parameter) in enumerate(zip(args, self._parameters, strict=True)):
+            if arg is None or (isinstance(arg, np.ndarray) and arg.ndim):
+                kind = b"p"
+                address = 0 if arg is None else arg.ctypes.data
+                value = np.array([address], np.uintp)
+                if arg is not None:
+                    buffers.append(CBuffer(address, arg.nbytes, i, arg.itemsize))
+            else:
+                value = np.array([arg])
+                kind = {"f": b"f", "V": b"s"}.get(value.dtype.kind, b"i")
+            if kind != parameter.kind or value.nbytes != parameter.bytes:
+                wanted = f"{PARAMETER_KINDS[parameter.kind]} of {parameter.bytes} bytes"
+                given = f"{PARAMETER_KINDS[kind]} of {value.nbytes} bytes"
+                raise LadderError(
+                    f"the kernel {self.name} declares argument {i + 1} ({self._names[i]}) as "
+                    f"{wanted}, and is passed {given}"
+                )
+            values.append(value)
+        return values, buffers
+
+    # ---- results -----------------------------------------------------------------------------
+
+    def _read(self, result: CResult) -> list[Problem]:
+        """Adds a launch's results to the record; returns its problems."""
+        if result.printed_bytes:
+            printed = ctypes.string_at(result.printed, result.printed_bytes)
+            sys.stdout.write(printed.decode(errors="replace"))
+        raw = result.problems[: result.problem_count]
+        sites = result.sites[: result.site_count]
+        places = [place for problem in raw for place in (problem.place, problem.other)]
+        addresses = [place.pc for place in (*places, *sites) if place.pc]
+        base = result.library_base
+        found = self._locator.find(address - base for address in addresses)
+
+        def locate(pc: int | None) -> tuple[str, int]:
+            return found[pc - base] if pc else (self._locator.source, 0)
+
+        problems = [p for problem in raw if (p := self._problem(problem, locate))]
+        self._record.problems += problems
+        keys = [self._key(site, locate) for site in sites]
+        for key, site in zip(keys, sites, strict=True):
+            counts = self._record.lines.setdefault(key, [0] * 6)
+            for i, name in enumerate(LineCount.__match_args__[len(key) :]):
+                counts[i] += getattr(site, name)
+        for request in result.requests[: result.request_count]:
+            lanes = tuple(lane for lane in range(64) if request.lanes >> lane & 1)
+            offsets = tuple(request.offsets[lane] for lane in lanes)
+            block = tuple(request.block)
+            self._record.accesses.append(
+                Access(*keys[request.site], block, request.warp, lanes, offsets)
+            )
+        return problems
+
+    def _key(self, site: CSite, locate: Callable) -> tuple:
+        shared = site.shared_name
+        buffer = shared.decode() if shared else self._names[site.argument]
+        space = "shared" if shared else "global"
+        kind = ACCESSES[site.access]
+        return (*locate(site.pc), self.name, buffer, space, kind, site.bytes)
+
+    def _problem(self, problem: CProblem, locate: Callable) -> Problem | None:
+        """The problem in words; None if it turns out to be none."""
+        kind = KINDS[problem.kind]
+        file, line = locate(problem.place.pc)
+        other = locate(problem.other.pc) if problem.other.pc else None
+        if kind == "divergent barrier" and other == (file, line):
+            return None  # one barrier of the source, of which the compiler made two copies
+        who = _who(problem.place)
+        where = f"{file}:{line}" if line else f"{file} ({self.name})"
+        say = getattr(self, "_say_" + kind.replace(" ", "_"))
+        message = f"{where}: {say(problem, who, other)}"
+        if not line and not tool():
+            message += f" ({MISSING})"
+        block, thread = tuple(problem.place.block), tuple(problem.place.thread)
+        return Problem(kind, message, self.name, file, line, block, thread, other)
+
+    def _memory(self, problem: CProblem) -> str:
+        where = problem.where
+        return where.shared_name.decode() if where.shared_name else self._names[where.argument]
+
+    def _say_out_of_bounds(self, problem: CProblem, who: str, other: tuple | None) -> str:
+        where = problem.where
+        action = ACCESSES[problem.place.access]
+        if where.shared_name or where.argument >= 0:
+            return (
+                f"{who}: {action} of {where.bytes} bytes across the end of {self._memory(problem)}"
+            )
+        return f"{who}: {action} of {where.bytes} bytes outside of every buffer"
+
+    def _say_race(self, problem: CProblem, who: str, other: tuple) -> str:
+        before = problem.other
+        same_block = tuple(before.block) == tuple(problem.place.block)
+        missing = "no barrier" if same_block else "nothing that orders the blocks"
+        them = f"thread {tuple(before.thread)}" if same_block else _who(before)
+        space = "shared" if problem.where.shared_name else "global"
+        return (
+            f"race on {self._memory(problem)} in {space} memory, offset {problem.where.offset}: "
+            f"{ACCESSES[problem.place.access]} by {who}, and {ACCESSES[before.access]} by {them} "
+            f"in line {other[1]}, with {missing} between them"
+        )
+
+    def _say_divergent_barrier(self, problem: CProblem, who: str, other: tuple | None) -> str:
+        if other is None:
+            return (
+                f"{who} waits at a barrier, and thread {tuple(problem.other.thread)} has returned"
+            )
+        what = "the same warp operation" if problem.text else "a barrier"
+        there = tuple(problem.other.thread)
+        return f"{who} waits at {what}, and thread {there} at another one, in line {other[1]}"
+
+    def _say_deadlock(self, problem: CProblem, who: str, other: tuple | None) -> str:
+        text = f"deadlock: {who} waits {problem.text.decode()} for threads that never come"
+        return f"{text}; another one waits in line {other[1]}" if other else text
+
+    def _say_uninitialised_shared_memory(
+        self, problem: CProblem, who: str, other: tuple | None
+    ) -> str:
+        where = problem.where
+        return f"{who} reads {self._memory(problem)} at offset {where.offset}, which nobody wrote"
+
+    def _say_crash(self, problem: CProblem, who: str, other: tuple | None) -> str:
+        return f"{who}: {problem.text.decode()}"
+
+    def _say_assertion(self, problem: CProblem, who: str, other: tuple | None) -> str:
+        return f"{who}: assertion failed: {problem.text.decode()}"
+
+    def _say_time_limit(self, problem: CProblem, who: str, other: tuple | None) -> str:
+        seconds = self._settings.time_limit
+        return f"{who} still runs after {seconds:g} s: an endless loop, or time_limit is too short"
+
+
+def _who(place: CPlace) -> str:
+    return f"block {tuple(place.block)}, thread {tuple(place.thread)}"
+
+
+def load(
+    path: Path,
+    source_path: Path,
+    declared: tuple[source.Kernel, ...],
+    settings: Settings,
+    record: Record,
+) -> dict[str, Kernel]:
+    """The kernels of a compiled library by name."""
+    load_runtime()
+    library = ctypes.CDLL(str(path))
+    locator = Locator(path, source_path)
+    return {kernel.name: Kernel(library, kernel, locator, settings, record) for kernel in declared}

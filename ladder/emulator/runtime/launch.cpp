@@ -1,0 +1,78 @@
+// The functions that Python calls.
+#include <algorithm>
+#include <memory>
+#include <thread>
+
+#include "faults.h"
+#include "scheduler.h"
+
+// Workers are kept between launches for their stacks, whose pages are costly to touch first.
+static std::mutex pool_mutex;
+static std::vector<std::unique_ptr<Worker>> pool;
+
+static std::unique_ptr<Worker> take_worker() {
+    std::lock_guard<std::mutex> lock(pool_mutex);
+    if (pool.empty()) return std::make_unique<Worker>();
+    std::unique_ptr<Worker> worker = std::move(pool.back());
+    pool.pop_back();
+    return worker;
+}
+
+static void give_back(std::unique_ptr<Worker> worker) {
+    std::lock_guard<std::mutex> lock(pool_mutex);
+    pool.push_back(std::move(worker));
+}
+
+static void work(Launch *launch) {
+    std::unique_ptr<Worker> worker = take_worker();
+    FaultGuard guard(*launch);
+    worker->run(*launch);
+    give_back(std::move(worker));
+}
+
+extern "C" EMULATOR_EXPORT Launch *emulator_launch(void (*kernel)(void **), void **arguments,
+                                                   const Options *options, const Buffer *buffers) {
+    auto launch = std::make_unique<Launch>();
+    launch->kernel = kernel;
+    launch->arguments = arguments;
+    launch->options = options;
+    launch->buffers.assign(buffers, buffers + options->buffer_count);
+    find_code(*launch);
+
+    unsigned blocks = options->grid[0] * options->grid[1] * options->grid[2];
+    launch->block_order.resize(blocks);
+    for (unsigned i = 0; i < blocks; i++) launch->block_order[i] = i;
+    if (options->seed) {
+        Random random{0x9E3779B97F4A7C15ull * (uint64_t)options->seed + 1};
+        random.shuffle(launch->block_order);
+    }
+    unsigned threads = options->block[0] * options->block[1] * options->block[2];
+    if (options->count) launch->memory = std::make_unique<MemoryModel>(*launch, threads);
+
+    unsigned workers = std::min<unsigned>(options->count ? 1 : options->workers, blocks);
+    std::vector<std::thread> others;
+    for (unsigned i = 1; i < workers; i++) others.emplace_back(work, launch.get());
+    work(launch.get());
+    for (std::thread &other : others) other.join();
+
+    Result &result = launch->result;
+    result = {};
+    result.problems = launch->problems.data();
+    result.problem_count = launch->problems.size();
+    if (launch->memory) {
+        result.sites = launch->memory->sites.data();
+        result.site_count = launch->memory->sites.size();
+        result.requests = launch->memory->requests.data();
+        result.request_count = launch->memory->requests.size();
+    }
+    result.printed = launch->printed.data();
+    result.printed_bytes = launch->printed.size();
+    result.library_base = launch->code_begin;
+    return launch.release();
+}
+
+extern "C" EMULATOR_EXPORT const Result *emulator_result(const Launch *launch) {
+    return &launch->result;
+}
+
+extern "C" EMULATOR_EXPORT void emulator_free(Launch *launch) { delete launch; }

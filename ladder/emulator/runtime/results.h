@@ -1,0 +1,70 @@
+// What a launch hands back to Python. report.py declares the same structures: keep them alike.
+#pragma once
+#include <cstdint>
+
+enum ProblemKind : int32_t {
+    OUT_OF_BOUNDS,
+    RACE,
+    DIVERGENT_BARRIER,
+    DEADLOCK,
+    UNINITIALISED,
+    CRASH,
+    ASSERTION,
+    TIME_LIMIT,
+};
+
+// One access or one wait: who, and at which instruction.
+struct Place {
+    const void *pc = nullptr;
+    uint32_t block[3] = {};
+    uint32_t thread[3] = {};
+    int32_t access = -1;  // emulator::Access, or -1
+};
+
+// A piece of memory: a buffer that was passed as an argument, or an array in shared memory.
+struct Where {
+    const char *shared_name = nullptr;  // null: global memory
+    int32_t argument = -1;              // of the buffer; -1: no buffer at all
+    int32_t bytes = 0;                  // of the access
+    int64_t offset = 0;                 // from the start of the memory, or an address
+};
+
+struct Problem {
+    ProblemKind kind;
+    int32_t fatal;  // the launch was given up
+    Place place, other;
+    Where where;
+    char text[120];
+};
+
+// All warp requests of one instruction to one piece of memory.
+struct SiteCount {
+    const void *pc;
+    const char *shared_name;
+    int32_t argument, access, bytes, padding;
+    int64_t requests, lanes;
+    int64_t sectors, ideal_sectors;        // 32-byte sectors; global memory
+    int64_t wavefronts, ideal_wavefronts;  // passes over the 32 banks; shared memory
+};
+
+// One warp request in full.
+struct Request {
+    int32_t site;  // index of its SiteCount
+    int32_t warp;
+    uint32_t block[3];
+    uint32_t padding;
+    uint64_t lanes;       // bit i: lane i takes part
+    int64_t offsets[64];  // by lane, in bytes from the start of the memory
+};
+
+struct Result {
+    const Problem *problems;
+    int64_t problem_count;
+    const SiteCount *sites;
+    int64_t site_count;
+    const Request *requests;
+    int64_t request_count;
+    const char *printed;
+    int64_t printed_bytes;
+    const void *library_base;
+};

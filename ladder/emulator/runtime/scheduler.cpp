@@ -1,0 +1,303 @@
+// Runs blocks: gives the processor to one fiber after the other until all have returned.
+#include "scheduler.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace emulator {
+thread_local Current current;
+}
+using namespace emulator;
+
+thread_local Worker *this_worker;
+
+static constexpr int MOST_IDLE_ROUNDS = 1000;  // rounds of nothing but polling: a deadlock
+static constexpr int PATIENCE = 2;             // such rounds before a deferred action is done
+
+void Launch::add(const Problem &problem) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (problems.size() < 100 || (problem.fatal && !stopped)) problems.push_back(problem);
+    if (problem.fatal) stopped = true;
+}
+
+// ---- what a fiber does -------------------------------------------------------------------------
+
+void Worker::entry() {
+    this_worker->launch->kernel(this_worker->launch->arguments);
+    this_worker->yield(State::done, nullptr);
+    __builtin_unreachable();
+}
+
+void Worker::yield(State state, const void *pc) {
+    Fiber &self = fiber();
+    self.state = state;
+    self.pc = pc;
+    emulator_switch(&self.stack_pointer, stack_pointer_);
+    if (launch->expired) {  // we are back on the fiber's stack, in an endless loop over barriers
+        fail(TIME_LIMIT, pc, "");
+        abandon();
+    }
+}
+
+void Worker::abandon() {
+    launch->stopped = true;
+    fiber().state = State::done;
+    emulator_switch(&fiber().stack_pointer, stack_pointer_);
+    __builtin_unreachable();
+}
+
+Place Worker::place(const Fiber &fiber, const void *pc) const {
+    Place place;
+    place.pc = pc;
+    const uint3 &b = block.index, &t = fiber.index;
+    uint32_t blocks[] = {b.x, b.y, b.z}, threads[] = {t.x, t.y, t.z};
+    std::memcpy(place.block, blocks, sizeof blocks);
+    std::memcpy(place.thread, threads, sizeof threads);
+    return place;
+}
+
+void Worker::fail(ProblemKind kind, const void *pc, const char *text) {
+    Problem problem{};
+    problem.kind = kind;
+    problem.fatal = 1;
+    problem.place = place(fiber(), pc);
+    problem.where.argument = -1;
+    std::strncpy(problem.text, text, sizeof problem.text - 1);
+    launch->add(problem);
+}
+
+// ---- what the scheduler does -------------------------------------------------------------------
+
+void Worker::run(Launch &of) {
+    launch = &of;
+    this_worker = this;
+    prepare();
+    unsigned blocks = (unsigned)of.block_order.size();
+    for (unsigned i; (i = of.next_block++) < blocks && !of.stopped;) run_block(of.block_order[i]);
+    shared.release();
+    deferred.clear();
+    current = {};
+    this_worker = nullptr;
+}
+
+void Worker::prepare() {
+    const Options &o = *launch->options;
+    block.grid = dim3(o.grid[0], o.grid[1], o.grid[2]);
+    block.block = dim3(o.block[0], o.block[1], o.block[2]);
+    block.warp_size = o.warp_size;
+    int threads = o.block[0] * o.block[1] * o.block[2];
+    int warps = (threads + o.warp_size - 1) / o.warp_size;
+    fibers.resize(threads);
+    stacks.resize(threads);
+    gathered.assign(warps, std::vector<uint64_t>(o.warp_size));
+    warp_order_.resize(warps);
+    lane_order_.resize(o.warp_size);
+    for (int i = 0; i < warps; i++) warp_order_[i] = i;
+    for (int i = 0; i < o.warp_size; i++) lane_order_[i] = i;
+    current.block = &block;
+}
+
+void Worker::start_block(unsigned id) {
+    const dim3 &grid = block.grid, &size = block.block;
+    block.index = {id % grid.x, id / grid.x % grid.y, id / grid.x / grid.y};
+    for (unsigned i = 0; i < fibers.size(); i++) {
+        Fiber &fiber = fibers[i];
+        fiber.index = {i % size.x, i / size.x % size.y, i / size.x / size.y};
+        fiber.lane = i % block.warp_size;
+        fiber.warp = i / block.warp_size;
+        fiber.state = State::fresh;
+    }
+    shared.clear(launch->options->count);
+    deferred.clear();
+    barrier_epoch = 0;
+    idle_rounds_ = 0;
+    // The order within a block follows from the seed and the block, whichever worker has it.
+    random_.state = 0x9E3779B97F4A7C15ull * (launch->options->seed + 1) + id * 0xBF58476D1CE4E5B9ull;
+}
+
+void Worker::run_block(unsigned id) {
+    start_block(id);
+    for (;;) {
+        if (launch->options->seed) random_.shuffle(warp_order_);
+        bool moved = false;
+        for (int warp : warp_order_) {
+            moved |= run_warp(warp);
+            if (launch->stopped) return;
+        }
+        if (complete_barrier()) continue;
+        int polling = 0, waiting = 0;
+        for (const Fiber &fiber : fibers) {
+            polling += fiber.state == State::polling;
+            waiting += fiber.state != State::done;
+        }
+        if (waiting == 0) break;
+        idle_rounds_ = moved ? 0 : idle_rounds_ + 1;
+        if (idle_rounds_ >= PATIENCE && complete_deferred()) continue;
+        if (polling == 0 || idle_rounds_ >= MOST_IDLE_ROUNDS) return report_deadlock();
+    }
+    while (complete_deferred()) {
+    }
+    if (launch->memory) launch->memory->finish_block(*this);
+}
+
+// Lets each lane of a warp run as far as it gets. Returns whether one did more than poll.
+bool Worker::run_warp(int warp) {
+    int first = warp * block.warp_size, count = (int)fibers.size() - first;
+    bool moved = false, may_poll = true;
+    do {
+        if (launch->options->seed) random_.shuffle(lane_order_);
+        for (int lane : lane_order_) {
+            if (lane >= count) continue;
+            Fiber &fiber = fibers[first + lane];
+            bool polling = fiber.state == State::polling;
+            if (fiber.state > State::ready && !(polling && may_poll)) continue;
+            run_fiber(fiber);
+            if (launch->stopped) return true;
+            moved |= fiber.state != State::polling;
+        }
+        may_poll = false;
+    } while (complete_warp_operations(warp));
+    return moved;
+}
+
+void Worker::run_fiber(Fiber &fiber) {
+    if (fiber.state == State::fresh)
+        fiber.stack_pointer = fresh_fiber(stacks.top((int)(&fiber - fibers.data())), entry);
+    fiber.state = State::ready;
+    current.thread = &fiber;
+    emulator_switch(&stack_pointer_, fiber.stack_pointer);
+}
+
+// The lanes that the block has in this warp; the last warp of a block may be a partial one.
+uint64_t Worker::existing_lanes(int warp) const {
+    int count = std::min((int)fibers.size() - warp * block.warp_size, block.warp_size);
+    return count == 64 ? ~0ull : (1ull << count) - 1;
+}
+
+bool Worker::complete_warp_operations(int warp) {
+    int first = warp * block.warp_size;
+    int end = std::min((int)fibers.size(), first + block.warp_size);
+    bool any = false;
+    for (int i = first; i < end; i++)
+        if (fibers[i].state == State::at_warp) any |= complete_warp_operation(warp, fibers[i]);
+    return any;
+}
+
+// Carries out the operation at which `first` waits, if every lane of its mask has come.
+bool Worker::complete_warp_operation(int warp, Fiber &first) {
+    uint64_t existing = existing_lanes(warp), mask = first.mask & existing;
+    Fiber *lanes = &fibers[warp * block.warp_size];
+    if (!(mask >> first.lane & 1)) return false;
+    uint64_t ballot = 0;
+    Fiber *elsewhere = nullptr;
+    for (uint64_t rest = mask; rest; rest &= rest - 1) {
+        Fiber &lane = lanes[__builtin_ctzll(rest)];
+        if (lane.state != State::at_warp || lane.operation != first.operation ||
+            (lane.mask & existing) != mask)
+            return false;
+        if (lane.pc != first.pc) elsewhere = &lane;
+        ballot |= (uint64_t)(lane.value != 0) << lane.lane;
+    }
+    if (elsewhere) {  // the lanes agree, but stand at different places of the program
+        Problem problem{};
+        problem.kind = DIVERGENT_BARRIER;
+        problem.place = place(first, first.pc);
+        problem.other = place(*elsewhere, elsewhere->pc);
+        std::strcpy(problem.text, "warp");
+        launch->add(problem);
+    }
+    std::vector<uint64_t> &values = gathered[warp];
+    for (uint64_t rest = mask; rest; rest &= rest - 1) {
+        int lane = __builtin_ctzll(rest);
+        values[lane] = lanes[lane].value;
+    }
+    for (uint64_t rest = mask; rest; rest &= rest - 1) {
+        Fiber &lane = lanes[__builtin_ctzll(rest)];
+        lane.state = State::ready;
+        switch (lane.operation) {
+            case WARP_SYNC:
+                if (launch->memory)
+                    launch->memory->synchronise_lane((int)(&lane - fibers.data()));
+                break;
+            case WARP_SHUFFLE:  // the value of a lane that takes no part is undefined
+                lane.result = lane.source < 64 && (mask >> lane.source & 1) ? values[lane.source]
+                                                                           : ~0ull;
+                break;
+            case WARP_BALLOT:
+                lane.result = ballot;
+                break;
+            case WARP_GATHER:
+                lane.result = (uint64_t)values.data();
+                break;
+        }
+    }
+    if (launch->memory && mask == existing) launch->memory->finish_warp(*this, warp);
+    return true;
+}
+
+// Opens the barrier when all threads that still run are at it.
+bool Worker::complete_barrier() {
+    Fiber *first = nullptr, *elsewhere = nullptr, *returned = nullptr;
+    int sum = 0;
+    for (Fiber &fiber : fibers) {
+        if (fiber.state == State::done) {
+            returned = &fiber;
+        } else if (fiber.state != State::at_barrier) {
+            return false;
+        } else {
+            if (!first) first = &fiber;
+            if (fiber.pc != first->pc) elsewhere = &fiber;
+            sum += fiber.predicate != 0;
+        }
+    }
+    if (!first) return false;
+    if (elsewhere || returned) {
+        Problem problem{};
+        problem.kind = DIVERGENT_BARRIER;
+        problem.place = place(*first, first->pc);
+        problem.other = elsewhere ? place(*elsewhere, elsewhere->pc) : place(*returned, nullptr);
+        launch->add(problem);
+    }
+    barrier_result = sum;
+    barrier_epoch++;
+    if (launch->memory)
+        for (size_t warp = 0; warp < warp_order_.size(); warp++)
+            launch->memory->finish_warp(*this, (int)warp);
+    for (Fiber &fiber : fibers)
+        if (fiber.state == State::at_barrier) fiber.state = State::ready;
+    return true;
+}
+
+bool Worker::complete_deferred() {
+    if (deferred.empty()) return false;
+    size_t next = launch->options->seed ? random_.below((unsigned)deferred.size()) : 0;
+    Deferred action = deferred[next];
+    deferred.erase(deferred.begin() + next);
+    current.thread = &fibers[0];
+    action.action(action.payload);
+    idle_rounds_ = 0;
+    return true;
+}
+
+// Names the thread that waits in vain and, if there is one, another that waits elsewhere.
+void Worker::report_deadlock() {
+    const Fiber *waiting = nullptr, *other = nullptr;
+    for (const Fiber &fiber : fibers) {
+        if (fiber.state == State::done) continue;
+        if (!waiting || (waiting->state == State::at_barrier && fiber.state != State::at_barrier)) {
+            other = waiting ? waiting : other;
+            waiting = &fiber;
+        } else if (fiber.pc != waiting->pc && !other) {
+            other = &fiber;
+        }
+    }
+    static const char *const WAITS[] = {"", "", "in a warp operation", "at a barrier",
+                                        "for memory to change", ""};
+    Problem problem{};
+    problem.kind = DEADLOCK;
+    problem.fatal = 1;
+    problem.place = place(*waiting, waiting->pc);
+    if (other) problem.other = place(*other, other->pc);
+    std::strcpy(problem.text, WAITS[(int)waiting->state]);
+    launch->add(problem);
+}

@@ -1,0 +1,115 @@
+// The inside of the runtime: launches, workers and fibers.
+#pragma once
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "emulator/thread.h"
+#include "fiber.h"
+#include "memory.h"
+#include "results.h"
+
+enum class State : uint8_t { fresh, ready, at_warp, at_barrier, polling, done };
+
+struct Fiber : emulator::Thread {
+    State state;
+    void *stack_pointer;
+    const void *pc;  // of the barrier or warp operation at which it waits
+    int predicate;   // of a barrier
+    emulator::WarpOperation operation;
+    int source;
+    uint64_t mask, value, result;
+};
+
+// What Python asks for; __init__.py declares the same structure.
+struct Options {
+    uint32_t grid[3], block[3];
+    uint64_t shared_bytes;
+    int32_t warp_size, workers, seed, count, trace, buffer_count;
+    double time_limit;  // seconds
+};
+
+struct Launch {
+    void (*kernel)(void **);
+    void **arguments;
+    const Options *options;
+    std::vector<Buffer> buffers;
+    std::vector<unsigned> block_order;
+    std::atomic<unsigned> next_block{0};
+    std::atomic<bool> stopped{false};
+    std::atomic<bool> expired{false};
+    const char *code_begin, *code_end;  // the kernel's shared library in memory
+
+    std::mutex mutex;  // guards what follows
+    std::vector<Problem> problems;
+    std::string printed;
+    std::unique_ptr<MemoryModel> memory;  // in counting mode; then there is one worker
+    Result result;
+
+    void add(const Problem &problem);
+};
+
+struct Deferred {
+    void (*action)(void *);
+    alignas(16) char payload[64];
+};
+
+// A small generator: orders need no quality, only speed and a seed.
+struct Random {
+    uint64_t state;
+    unsigned below(unsigned n) {
+        state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+        return (unsigned)((state >> 32) * n >> 32);
+    }
+    template <class T>
+    void shuffle(std::vector<T> &items) {
+        for (size_t i = items.size(); i > 1; i--) std::swap(items[i - 1], items[below(i)]);
+    }
+};
+
+// One OS thread's worth of machine: it runs one block at a time.
+class Worker {
+  public:
+    void run(Launch &launch);
+
+    // Called from fibers.
+    void yield(State state, const void *pc);
+    [[noreturn]] void abandon();  // gives up the launch; this fiber never goes on
+    void fail(ProblemKind kind, const void *pc, const char *text);
+    Place place(const Fiber &fiber, const void *pc) const;
+    Fiber &fiber() { return *static_cast<Fiber *>(emulator::current.thread); }
+    uint64_t existing_lanes(int warp) const;
+
+    Launch *launch = nullptr;
+    emulator::Block block;
+    SharedMemory shared;
+    std::vector<Fiber> fibers;
+    Stacks stacks;
+    std::vector<std::vector<uint64_t>> gathered;  // [warp][lane]: values of the last operation
+    std::vector<Deferred> deferred;
+    unsigned barrier_epoch = 0;
+    int barrier_result = 0;
+
+  private:
+    void prepare();
+    void run_block(unsigned id);
+    void start_block(unsigned id);
+    bool run_warp(int warp);
+    void run_fiber(Fiber &fiber);
+    bool complete_warp_operations(int warp);
+    bool complete_warp_operation(int warp, Fiber &first);
+    bool complete_barrier();
+    bool complete_deferred();
+    void report_deadlock();
+    static void entry();
+
+    void *stack_pointer_ = nullptr;  // of the scheduler, while a fiber runs
+    std::vector<int> warp_order_, lane_order_;
+    Random random_;
+    int idle_rounds_ = 0;
+};
+
+extern thread_local Worker *this_worker;

@@ -1,0 +1,200 @@
+"""Turns a `.cu` file into C++ that a CPU compiler takes.
+
+Hardly anything has to change: CUDA's keywords are macros and its functions are C++ functions, both
+in `include/`. What C++ has no word for is memory that the threads of a block share. A declaration
+
+    __shared__ float tile[32][33];
+
+becomes a reference to memory that the runtime hands out, one piece for each block:
+
+    static const char tile_key = 0;
+    auto &tile = *(float (*)[32][33])emulator::emulator_shared(&tile_key, "tile", ...);
+
+Included files are put in place of their `#include "..."`, so that their declarations are rewritten
+too. `#line` directives keep every line's own file and number in error messages and reports.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ladder.errors import LadderError
+
+# What must not be taken for code, or is looked for in it.
+TOKENS = re.compile(
+    r"""
+    (?P<comment>//[^\n]*|/\*.*?\*/)
+  | (?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
+  | (?P<shared>\b(?:extern\s+)?(?:(?:alignas|__align__)\s*\([^()]*\)\s*)?__shared__\b[^;]*;)
+  | (?P<open>\{)
+  | (?P<close>\})
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)".*$', re.MULTILINE)
+ALIGNMENT = re.compile(r"(?:alignas|__align__)\s*\([^()]*\)|__attribute__\s*\(\(.*?\)\)")
+KERNEL = re.compile(r'extern\s+"C"\s+__global__\b')
+LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\s*\(")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel as the source declares it."""
+
+    name: str
+    parameters: tuple[str, ...]
+
+
+def prepare(path: Path, source: str, include: Sequence[Path]) -> tuple[str, tuple[Kernel, ...]]:
+    """The C++ text of a rung file, and the kernels that it defines.
+
+    Raises LadderError, naming file and line, for what the emulator cannot run.
+    """
+    text = _flatten(path, source, include, set())
+    if ptx := re.search(r"\basm\b", _without_comments(source)):
+        raise LadderError(
+            f"{path}:{_line(source, ptx.start())}: inline PTX cannot run on a CPU; "
+            "use the wrappers in ladder/include, which have a CPU twin"
+        )
+    found = _kernels(text)
+    launchers = "".join(f"EMULATOR_KERNEL({kernel.name})\n" for kernel in found)
+    return f"{text}\n{launchers}", found
+
+
+def _flatten(path: Path, source: str, include: Sequence[Path], seen: set[Path]) -> str:
+    """The file with its `#include "..."` replaced by the included text, each file once."""
+    seen.add(path.resolve())
+
+    def replace(match: re.Match) -> str:
+        for folder in (path.parent, *include):
+            found = folder / match.group(1)
+            if found.is_file():
+                break
+        else:
+            return match.group()  # a system header, or an error that the compiler explains best
+        if found.resolve() in seen:
+            return ""
+        text = _flatten(found, found.read_text(encoding="utf-8"), include, seen)
+        return f'{text}\n#line {_line(source, match.end()) + 1} "{path}"'
+
+    source = rewrite_shared(source, path)
+    body = INCLUDE.sub(replace, source)
+    body = re.sub(r"^[ \t]*#[ \t]*pragma[ \t]+once\b.*$", "", body, flags=re.MULTILINE)
+    return f'#line 1 "{path}"\n{body}'
+
+
+def rewrite_shared(source: str, path: Path) -> str:
+    """`source` with its `__shared__` declarations rewritten; every line keeps its number."""
+    depth = 0
+
+    def replace(match: re.Match) -> str:
+        nonlocal depth
+        text = match.group()
+        depth += (match.lastgroup == "open") - (match.lastgroup == "close")
+        if match.lastgroup != "shared":
+            return text
+        line = _line(source, match.start())
+        if depth == 0:
+            raise LadderError(
+                f"{path}:{line}: declare shared memory inside the kernel, not at file scope"
+            )
+        try:
+            return _declarations(text) + "\n" * text.count("\n")
+        except ValueError as error:
+            raise LadderError(f"{path}:{line}: {error}") from None
+
+    return TOKENS.sub(replace, source)
+
+
+def _declarations(statement: str) -> str:
+    """The C++ for one `__shared__` statement, which may declare several variables."""
+    dynamic = statement.lstrip().startswith("extern")
+    plain = ALIGNMENT.sub(" ", _without_comments(statement)).rstrip("; \n")
+    plain = " ".join(re.sub(r"\b(?:extern|__shared__|static)\b", " ", plain).split())
+    first, *others = _split(plain)
+    parts = re.fullmatch(r"(.+?[\s>*&])\s*(\w+)\s*((?:\[.*\])?)", first)
+    if parts is None or "=" in plain:
+        raise ValueError(f"cannot understand the shared memory declaration '{plain}'")
+    kind = parts.group(1).strip()
+    if dynamic:
+        name = parts.group(2)
+        return f'{kind} *{name} = ({kind} *)emulator::emulator_dynamic_shared("{name}");'
+    result = []
+    for name, shape in [parts.groups()[1:], *(_name_and_shape(other) for other in others)]:
+        # The address of the key tells declarations apart, also those of two template instances.
+        result.append(
+            f"static const char {name}_key = 0; auto &{name} = *({kind} (*){shape})"
+            f'emulator::emulator_shared(&{name}_key, "{name}", sizeof({kind}{shape}));'
+        )
+    return " ".join(result)
+
+
+def _name_and_shape(declarator: str) -> tuple[str, str]:
+    parts = re.fullmatch(r"(\w+)\s*((?:\[.*\])?)", declarator)
+    if parts is None:
+        raise ValueError(f"cannot understand '{declarator}' in a shared memory declaration")
+    return parts.groups()
+
+
+def _kernels(text: str) -> tuple[Kernel, ...]:
+    """The `extern "C" __global__` functions of a file, in order."""
+    text = _without_comments(text)
+    found = []
+    for match in KERNEL.finditer(text):
+        head = match.end()
+        bounds = LAUNCH_BOUNDS.search(text, head)
+        opening = text.index("(", head)
+        if bounds and bounds.end() - 1 == opening:
+            opening = text.index("(", _closing(text, opening))
+        name = re.search(r"(\w+)\s*$", text[head:opening])
+        inside = text[opening + 1 : _closing(text, opening) - 1]
+        parameters = [part for part in _split(inside) if part != "void"]
+        kernel = Kernel(name.group(1), tuple(_parameter_name(part) for part in parameters))
+        if text[_closing(text, opening) :].lstrip().startswith("{"):  # not a mere declaration
+            found.append(kernel)
+    return tuple(found)
+
+
+def _parameter_name(declaration: str) -> str:
+    """The last word, if a type stands before it; "" for a parameter without a name."""
+    name = re.search(r"[\w>*&]\s*(?:(?<=[\s*&]))(\w+)\s*(?:\[\])?$", declaration)
+    return name.group(1) if name and name.group(1) != "__restrict__" else ""
+
+
+def _closing(text: str, opening: int) -> int:
+    """The position after the parenthesis that closes the one at `opening`."""
+    depth = 0
+    for i in range(opening, len(text)):
+        depth += (text[i] == "(") - (text[i] == ")")
+        if depth == 0:
+            return i + 1
+    return len(text)
+
+
+def _split(text: str) -> list[str]:
+    """Splits at the commas that are in no bracket."""
+    parts, depth, start = [], 0, 0
+    for i, character in enumerate(text):
+        depth += (character in "([{<") - (character in ")]}>")
+        if character == "," and depth == 0:
+            parts.append(text[start:i])
+            start = i + 1
+    return [part for part in (part.strip() for part in [*parts, text[start:]]) if part]
+
+
+def _without_comments(text: str) -> str:
+    """`text` with its comments blanked out; positions stay the same."""
+
+    def blank(match: re.Match) -> str:
+        if match.lastgroup != "comment":
+            return match.group()
+        return re.sub(r"[^\n]", " ", match.group())
+
+    return TOKENS.sub(blank, text)
+
+
+def _line(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1

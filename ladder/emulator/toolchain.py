@@ -1,0 +1,134 @@
+"""The C++ compiler that builds kernels and the runtime, and the two ways of calling it."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from ladder import cache
+from ladder.errors import CompileError, LadderError
+
+HERE = Path(__file__).parent
+INCLUDE = HERE / "include"
+
+REMEDY = "install g++ or clang, or pip install -e '.[compiler]'"
+# A fiber's stack has 256 KiB (runtime/fiber.h).
+MOST_FRAME_BYTES = 192 << 10
+
+COMMON = [
+    "-std=c++17",
+    "-fPIC",
+    "-shared",
+    "-fvisibility=hidden",
+    "-fno-strict-aliasing",  # kernels read float buffers as uint4
+    "-g",  # reports name source lines
+]
+KERNEL = [
+    *COMMON,
+    "-nostdinc++",  # a kernel has no C++ library, on a GPU as little as here
+    "-fno-exceptions",
+    "-fno-rtti",
+    f"-Werror=frame-larger-than={MOST_FRAME_BYTES}",
+]
+FAST = ["-O1"]
+# The compiler announces every access to a function of ours. Copies of float4 and its kin must stay
+# whole, one access of 16 bytes as on the GPU: gcc needs to be told not to split structures, and
+# clang not to optimise at all.
+COUNT = ["-DEMULATOR_COUNT", "-fsanitize=thread"]
+COUNT_GCC = ["-O1", "-fno-tree-sra", "--param=tsan-distinguish-volatile=0", "-finline-functions"]
+COUNT_CLANG = ["-O0"]
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler: the command that calls it, and what it says it is."""
+
+    command: tuple[str, ...]
+    version: str
+
+    @property
+    def is_clang(self) -> bool:
+        return "clang" in self.version
+
+    def build(self, arguments: list[str], target: Path, text: str | None = None) -> None:
+        """Run it, with `text` as standard input; raises CompileError with what it printed."""
+        command = [*self.command, *arguments, "-o", str(target)]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise CompileError(done.stderr)
+
+
+@functools.cache
+def find_compiler() -> Compiler:
+    """$CXX, else g++, else clang++, else the one that comes with the Python package ziglang."""
+    chosen = os.environ.get("CXX")
+    if chosen and not shutil.which(shlex.split(chosen)[0]):
+        raise LadderError(f"the C++ compiler {chosen!r}, from the variable CXX, is not installed")
+    for name in (chosen, "g++", "clang++"):
+        if name and shutil.which(shlex.split(name)[0]):
+            return _describe(tuple(shlex.split(name)))
+    if importlib.util.find_spec("ziglang"):
+        # Zig adds checks of its own to code that is not optimised; a kernel may overflow.
+        return _describe((sys.executable, "-m", "ziglang", "c++", "-fno-sanitize=undefined"))
+    raise LadderError(
+        f"emulated kernels are compiled by a C++ compiler, and there is none: {REMEDY}"
+    )
+
+
+def _describe(command: tuple[str, ...]) -> Compiler:
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LadderError(f"{shlex.join(command)} does not run: {done.stderr.strip()}; {REMEDY}")
+    return Compiler(command, done.stdout)
+
+
+@functools.cache
+def runtime() -> Path:
+    """The library of the runtime, compiled once for each compiler."""
+    compiler = find_compiler()
+    sources = sorted((HERE / "runtime").glob("*.cpp"))
+    headers = [*(HERE / "runtime").glob("*.h"), *(INCLUDE / "emulator").glob("*.h")]
+    arguments = [*COMMON, "-O2", "-pthread", "-iquote", str(INCLUDE), *map(str, sources)]
+    key = cache.digest(
+        compiler.version,
+        platform.machine(),
+        *arguments,
+        *(path.read_bytes() for path in sorted([*sources, *headers])),
+    )
+    return cache.cached("emulator", key, lambda path: compiler.build(arguments, path))
+
+
+@functools.cache
+def _header_bytes() -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(INCLUDE.rglob("*")) if path.is_file())
+
+
+def build_kernel(text: str, macros: list[str], counting: bool) -> Path:
+    """The shared library of a kernel whose C++ text is `text`."""
+    compiler, library = find_compiler(), runtime()
+    flags = [*KERNEL, *(f"-D{macro}" for macro in macros), f"-I{INCLUDE}"]
+    if counting:
+        flags += [*COUNT, *(COUNT_CLANG if compiler.is_clang else COUNT_GCC)]
+    else:
+        flags += FAST
+    key = cache.digest(text, compiler.version, library.name, *flags, _header_bytes())
+    inputs = ["-include", "cuda_runtime.h", "-x", "c++", "-", "-x", "none"]
+
+    def build(path: Path) -> None:
+        if not counting:
+            compiler.build([*flags, *inputs, str(library)], path, text)
+            return
+        # In two steps: linked with -fsanitize=thread, it would get ThreadSanitizer's own runtime.
+        thing = path.with_suffix(".o")
+        compiler.build([*(f for f in flags if f != "-shared"), *inputs[:-2], "-c"], thing, text)
+        compiler.build(["-shared", str(thing), str(library)], path)
+
+    return cache.cached("emulated", key, build)
