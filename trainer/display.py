@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from trainer.steps import Step
 
@@ -49,10 +48,7 @@ class Display:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def facts(self, rows: list[tuple[str, str]]) -> None:
-        """The table at the start of a run."""
-        table = Table(box=None, show_header=False, pad_edge=False)
-        table.add_column(style="dim")
-        table.add_column(overflow="fold")
+        """What a run begins with, a line each."""
+        width = max(len(name) for name, _ in rows)
         for name, value in rows:
-            table.add_row(name, value)
-        self.console.print(table)
+            self.say(f"{name:{width}}  {value}")

@@ -68,6 +68,9 @@ def open_model(name: str, *, vocab: int, seed: int, data_dir: Path) -> Model:
 
 def open_file(path: Path, data_dir: Path) -> Model:
     """A model from llm.c's `.bin`, Hugging Face safetensors, or the newest checkpoint of a run."""
+    if not path.exists():
+        names = ", ".join([*PRETRAINED, *(f"d{depth}" for depth in DEPTHS), "char"])
+        raise LadderError(f"-e {path}: no such file or folder, and no model's name ({names})")
     if path.suffix == ".bin":
         return Model(*llmc.load_model(path), str(path))
     if path.is_dir() and (step := checkpoint.latest(path)) is not None:
@@ -76,11 +79,20 @@ def open_file(path: Path, data_dir: Path) -> Model:
         return Model(shape_of(state), pieces, f"{path}, step {step}")
     if path.suffix == ".safetensors" or path.is_dir():
         return Model(*weights.load_huggingface(path, data_dir), str(path))
-    names = ", ".join([*PRETRAINED, *(f"d{depth}" for depth in DEPTHS), "char"])
     raise LadderError(
-        f"-e {path}: neither a model ({names}) nor a file or folder "
-        "(llm.c's .bin, .safetensors, a run with checkpoints)"
+        f"-e {path}: not a kind of file that holds a model; those are llm.c's .bin, .safetensors, "
+        "and the folder of a run with checkpoints"
     )
+
+
+def tokenizer_of(name: str) -> str:
+    """The name of the tokenizer that belongs to a model: a run's checkpoint tells its own."""
+    path = Path(name)
+    if named_shape(name, PRETRAINED_VOCAB) is None and path.is_dir():
+        step = checkpoint.latest(path)
+        if step is not None:
+            return checkpoint.load(path, step)[1].get("tokenizer") or "gpt2"
+    return "chars" if name == "char" else "gpt2"
 
 
 def shape_of(state: Mapping[str, Any]) -> GPT2Config:

@@ -11,7 +11,6 @@ import codecs
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from ladder.device import Device, open_device
 from ladder.errors import LadderError
 from ladder.rungfile import Rung
 from reference.gpt2 import GPT2Config, build
-from trainer import checkpoint, models, rungs
+from trainer import models, rungs
 from trainer.config import DTYPES, TrainConfig, resolve
 from trainer.data import data_directory
 from trainer.device import default_device
@@ -148,7 +147,7 @@ def open_predictor(config: TrainConfig) -> tuple[Tokenizer, Predictor]:
     """The tokenizer and the model that `config` names; a model without weights is refused."""
     data_dir = data_directory(config.data_dir)
     device = open_device(config.device or default_device())
-    tokenizer = get_tokenizer(config.tokenizer or _tokenizer_of(config.model), data_dir)
+    tokenizer = get_tokenizer(config.tokenizer or models.tokenizer_of(config.model), data_dir)
     model = models.open_model(
         config.model, vocab=tokenizer.vocab, seed=config.seed, data_dir=data_dir
     )
@@ -173,15 +172,6 @@ def open_predictor(config: TrainConfig) -> tuple[Tokenizer, Predictor]:
     for name, layer, array in model.pieces:
         predictor.engine.write(name, array, layer)
     return tokenizer, predictor
-
-
-def _tokenizer_of(model: str) -> str:
-    """The tokenizer that a run's checkpoint names; else GPT-2's."""
-    path = Path(model)
-    step = checkpoint.latest(path) if path.is_dir() else None
-    if step is None:
-        return "chars" if model == "char" else "gpt2"
-    return checkpoint.load(path, step)[1].get("tokenizer") or "gpt2"
 
 
 if __name__ == "__main__":

@@ -27,7 +27,13 @@ from trainer.tokenizers import Tokenizer, get_tokenizer
 
 # What must be the same for a resumed run to go on as if it had never stopped. Batch, data and
 # order are compared by the loader, which knows best what its position means.
-SAME_ON_RESUME = {"total_tokens": "-d", "seed": "--seed", "dtype": "--dtype", "overfit": "-a"}
+SAME_ON_RESUME = {
+    "model": "-e",
+    "total_tokens": "-d",
+    "seed": "--seed",
+    "dtype": "--dtype",
+    "overfit": "-a",
+}
 
 
 @dataclass
@@ -47,6 +53,7 @@ class Setup:
     program: Program
     engine: Engine
     choices: dict[str, rungs.Choice]
+    data: str
     train: TokenLoader
     val: TokenLoader
     tokenizer: Tokenizer | None
@@ -62,6 +69,7 @@ class Setup:
 class Data:
     """What is trained on: patterns of token files, their tokenizer and its vocabulary."""
 
+    name: str
     train: str
     val: str
     tokenizer: Tokenizer | None
@@ -117,6 +125,7 @@ def set_up(config: TrainConfig) -> Setup:
         program=program,
         engine=engine,
         choices=choices,
+        data=data.name,
         train=train,
         val=val,
         tokenizer=data.tokenizer,
@@ -175,10 +184,15 @@ def _check_same(config: TrainConfig, state: Mapping[str, Any]) -> None:
 def open_data(config: TrainConfig) -> Data:
     """The token files named by -i and -j, or those prepared from --dataset."""
     data_dir = data_directory(config.data_dir)
-    name = config.tokenizer or ("chars" if config.model == "char" else "gpt2")
+    name = config.tokenizer or models.tokenizer_of(config.model)
     if config.train_data is None:
         found = prepare(config.dataset, data_dir, name)
-        return Data(found.train, found.val, found.tokenizer, found.tokenizer.vocab, found.note)
+        used = Path(
+            found.train
+        ).parent.name  # which is not config.dataset where that was not to be had
+        vocab = found.tokenizer.vocab
+        return Data(used, found.train, found.val, found.tokenizer, vocab, found.note)
+    patterns = (config.train_data, config.train_data, config.val_data)
     try:
         tokenizer = get_tokenizer(name, data_dir)
     except DownloadError as error:
@@ -186,8 +200,8 @@ def open_data(config: TrainConfig) -> Data:
             raise
         # The size of the vocabulary is known without the file, and only samples need the rest.
         note = f"{error}: there will be no text samples"
-        return Data(config.train_data, config.val_data, None, models.PRETRAINED_VOCAB, note)
-    return Data(config.train_data, config.val_data, tokenizer, tokenizer.vocab)
+        return Data(*patterns, None, models.PRETRAINED_VOCAB, note)
+    return Data(*patterns, tokenizer, tokenizer.vocab)
 
 
 def open_loaders(config: TrainConfig, data: Data, vocab: int) -> tuple[TokenLoader, TokenLoader]:

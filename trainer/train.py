@@ -38,7 +38,8 @@ def train(config: TrainConfig, console: Console | None = None) -> Outcome:
     are on, and ends with status 130 (143); a second one ends at once.
     """
     setup = set_up(config)
-    with Interrupt() as interrupt:
+    # Overflows are looked for where it matters, in the loss and the gradient.
+    with np.errstate(all="ignore"), Interrupt() as interrupt:
         return Trainer(setup, console or Console(), interrupt).run()
 
 
@@ -145,23 +146,27 @@ class Trainer:
         s, c = self.setup, self.config
         parameters = sum(math.prod(shape) for shape in s.shape.parameter_shapes().values())
         memory = sum(size for _, size in s.engine.memory_table())
-        micro = f" in {c.accumulation} micro-batches" if c.accumulation > 1 else ""
+        model = f"{c.model}: {s.shape.layers} layers, {s.shape.heads} heads, {s.shape.channels} "
+        model += f"channels, {s.shape.vocab} tokens, {parameters / 1e6:.1f}M parameters"
+        data = f"{s.data}: {s.train.tokens:,} tokens to train on, {s.val.tokens:,} to validate"
+        steps = f"{s.steps} of {c.total_tokens:,} tokens, B={c.batch} T={c.sequence}"
+        if c.accumulation > 1:
+            steps += f", accumulated over {c.accumulation} micro-batches"
+        rate = f"{c.lr:g}, {c.schedule} to {c.final_lr:g} of it, warm-up {c.warmup} steps"
+        roof = f"{self.roof / 1e9:,.0f} GFLOP/s in matrix products, which MFU is a share of"
         self.display.facts(
             [
-                ("model", f"{c.model}: {s.shape.layers} layers, {s.shape.heads} heads, "
-                 f"{s.shape.channels} channels, {parameters / 1e6:.1f}M parameters"),
+                ("model", model),
                 ("weights", s.source),
-                ("data", f"{c.train_data or c.dataset}: {s.train.tokens:,} tokens to train on, "
-                 f"{s.val.tokens:,} to validate"),
-                ("steps", f"{s.steps} of {c.total_tokens:,} tokens, B={c.batch} T={c.sequence}"
-                 f"{micro}"),
-                ("rate", f"{c.lr:g}, {c.schedule} to {c.final_lr:g} of it, warm-up {c.warmup}"),
-                ("device", f"{s.device.name}, {c.dtype}, {memory / 2**30:.2f} GiB of buffers; MFU is "
-                 f"of {self.roof / 1e9:,.0f} GFLOP/s, measured in matrix products"),
+                ("data", data),
+                ("steps", steps),
+                ("rate", rate),
+                ("device", f"{s.device.name}, {c.dtype}, {memory / 2**30:.2f} GiB of buffers"),
+                ("roof", roof),
                 *self._rung_rows(),
                 ("output", str(s.directory)),
             ]
-        )  # fmt: skip
+        )
         if s.state is not None:
             self.display.say(f"resumed at step {s.step}")
         elif c.resume:
@@ -188,7 +193,7 @@ class Trainer:
             speed = 1e3 * self.config.total_tokens / median
             self.display.say(f"median step {median:.1f} ms, {speed:,.0f} tokens/s")
         if self.interrupt:
-            kept = "checkpoints are off (-n), so nothing was saved"
+            kept = "no checkpoint was written, since they are off (-n)"
             if saved is not None:
                 kept = (
                     f"checkpoint of step {saved} written; go on with -y 1 -o {self.setup.directory}"

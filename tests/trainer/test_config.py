@@ -1,0 +1,173 @@
+"""Settings, their flags, and how a wrong one is refused."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ladder.errors import LadderError
+from trainer.config import TrainConfig, resolve
+from trainer.flags import REFUSED, parse
+
+
+def test_no_flags_give_the_defaults():
+    assert parse([]) == TrainConfig()
+
+
+def test_an_llmc_command_line_works():
+    """The reproduction of GPT-2 124M in llm.c's scripts, without the multi-GPU flags."""
+    line = (
+        "-i train*.bin -j val*.bin -o log124M -v 250 -s 20000 -g 144 -b 64 -t 1024 -d 524288 "
+        "-c 0.1 -l 0.0006 -q 0.0 -u 700 -n 5000 -nk 5 -nm 50000 -y 1 -e d12 -k cosine -x -1 "
+        "-m 20 -a 0 -w 1 -sl 7.0 -sg 7.0"
+    )
+    expected = TrainConfig(
+        train_data="train*.bin",
+        val_data="val*.bin",
+        output="log124M",
+        val_every=250,
+        sample_every=20000,
+        sample_tokens=144,
+        batch=64,
+        sequence=1024,
+        total_tokens=524288,
+        weight_decay=0.1,
+        lr=0.0006,
+        final_lr=0.0,
+        warmup=700,
+        checkpoint_every=5000,
+        keep=5,
+        major_every=50000,
+        resume=True,
+        model="d12",
+        schedule="cosine",
+        steps=-1,
+        val_batches=20,
+        overfit=False,
+        master_weights=True,
+        loss_outlier=7.0,
+        grad_outlier=7.0,
+    )
+    assert parse(line.split()) == expected
+
+
+def test_every_setting_has_a_long_flag_that_sets_it():
+    values = {
+        "shuffle": ([], False),
+        "plot": ([], False),
+        "overfit": ([], True),
+        "resume": ([], True),
+        "master_weights": (["0"], False),
+        "val_data": None,  # needs train_data beside it
+        "train_data": (["x.bin", "--val-data", "y.bin"], "x.bin"),
+        "rung": (["gelu.forward=1"], ("gelu.forward=1",)),
+        "steps": (["-1"], -1),
+    }
+    for f in dataclasses.fields(TrainConfig):
+        flag = f.metadata["flags"][0]
+        assert flag.startswith("--")
+        if f.name in values and values[f.name] is None:
+            continue
+        if f.name in values:
+            words, expected = values[f.name]
+        elif "choices" in f.metadata:
+            expected = f.metadata["choices"][-1]
+            words = [expected]
+        elif "str" in str(f.type):
+            words, expected = ["some"], "some"
+        elif "float" in str(f.type):
+            words, expected = ["0.5"], 0.5
+        else:
+            words, expected = ["3"], 3
+        assert getattr(parse([flag, *words]), f.name) == expected, flag
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("-b 0", "--batch/-b must be at least 1, not 0"),
+        ("-b two", "--batch/-b: must be a whole number, not 'two'"),
+        ("-b", "--batch/-b: expected one argument"),
+        ("-l 0", "--lr/-l must be above 0.0"),
+        ("-l nan", "--lr/-l must be finite"),
+        ("-l x", "--lr/-l: must be a number, not 'x'"),
+        ("-q 2", "--final-lr/-q must be at most 1.0"),
+        ("-k cosin", "--schedule/-k must be one of cosine, linear, constant, wsd, not 'cosin'"),
+        ("-k constant -u 5", "constant schedule has no warm-up"),
+        ("-y 2", "--resume/-y: must be 0 or 1"),
+        ("--beta2 1", "--beta2 must be below 1.0"),
+        ("--grad-clip -1", "--grad-clip must be at least 0"),
+        ("--seed -1", "--seed must be at least 0"),
+        ("--dtype int8", "--dtype must be one of fp32, fp16, bf16"),
+        ("-i a.bin", "-j must name the matching ones"),
+        ("-j a.bin", "-i must name the matching ones"),
+        ("--rung gelu", "write OP=N or OP=FILE.cu"),
+        ("--bacth 4", "did you mean --batch?"),
+        ("--learning 4", "there is no flag --learning"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_flag_and_remedy(line, says):
+    with pytest.raises(LadderError) as refused:
+        parse(line.split())
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("flag", REFUSED)
+def test_flags_of_llmc_that_cannot_be_honoured_are_refused_with_the_reason(flag):
+    with pytest.raises(LadderError, match=f"^{flag} of llm.c is not available: "):
+        parse([flag, "1"])
+
+
+def test_the_device_fills_in_what_was_left_open():
+    cpu, cuda = resolve(TrainConfig(), "cpu", 1024), resolve(TrainConfig(), "cuda", 1024)
+    assert (cpu.batch, cpu.sequence, cpu.steps, cpu.lr) == (4, 64, 40, 1e-4)
+    assert (cuda.batch, cuda.sequence, cuda.steps, cuda.lr) == (4, 1024, -1, 1e-4)
+    assert cpu.total_tokens == 256
+    assert resolve(TrainConfig(batch=3), "cpu", 1024).batch == 3
+
+
+def test_the_default_length_fits_a_short_context_but_a_given_one_is_held_to_it():
+    assert resolve(TrainConfig(), "cuda", 256).sequence == 256
+    with pytest.raises(LadderError, match="choose -t 256 or less"):
+        resolve(TrainConfig(sequence=512), "cuda", 256)
+
+
+def test_accumulation_is_counted_and_must_come_out_even():
+    config = resolve(TrainConfig(batch=2, sequence=8, total_tokens=48), "cpu", 64)
+    assert config.accumulation == 3
+    with pytest.raises(LadderError, match=r"-d 50 is no multiple of .* choose e\.g\. -d 48"):
+        resolve(TrainConfig(batch=2, sequence=8, total_tokens=50), "cpu", 64)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [({"steps": 0}, "-x 0"), ({"val_batches": 0}, "-m 0"), ({"dtype": "bf16"}, "-w 0")],
+)
+def test_settings_that_do_not_go_together_are_refused(changes, says):
+    with pytest.raises(LadderError, match=says):
+        resolve(TrainConfig(master_weights=False, **changes), "cpu", 64)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["-b", "0"], "error: --batch/-b must be at least 1, not 0\n"),
+        (["trian"], "error: there is no command 'trian'; there are doctor, sample and bench\n"),
+        (["-e", "no/such.bin", "--device", "cpu"], "error: -e no/such.bin: no such file or folder"),
+    ],
+)
+def test_the_command_prints_one_line_and_exits_with_2(words, says, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer", "--dataset", "play", "--tokenizer", "bytes", *words]
+        if words[0].startswith("-")
+        else [sys.executable, "-m", "trainer", *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "KERNEL_LADDER_DATA": str(tmp_path)},
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(says)
+    assert done.stderr.count("\n") == 1

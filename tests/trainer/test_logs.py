@@ -1,0 +1,58 @@
+"""The two logs, and what becomes of them when a run is resumed."""
+
+import pytest
+
+from ladder.errors import LadderError
+from trainer import logs
+from trainer.logs import RunLog
+from trainer.plot import draw_losses
+
+
+def write(log, steps):
+    for step in steps:
+        log.validation(step, 5.0 - step)
+        log.train(step, 4.0 - step, 1e-4, 2.5, ms=3.0)
+
+
+def test_a_new_run_starts_new_logs(tmp_path):
+    write(RunLog(tmp_path), range(3))
+    write(RunLog(tmp_path), range(1))
+    assert (tmp_path / "main.log").read_text() == (
+        "s:0 tel:5.0000\ns:0 trl:4.0000 lr:0.000100 norm:2.50\n"
+    )
+    assert len(logs.read(tmp_path / "log.jsonl")) == 2
+
+
+def test_a_resumed_run_drops_what_runs_again_and_lines_cut_short(tmp_path):
+    write(RunLog(tmp_path), range(5))
+    for name in ("main.log", "log.jsonl"):
+        with (tmp_path / name).open("a") as file:
+            file.write('{"step": 1')  # as a crash leaves it
+    write(RunLog(tmp_path, resume_at=3), range(3, 5))
+    straight = tmp_path / "straight"
+    straight.mkdir()
+    write(RunLog(straight), range(5))
+    for name in ("main.log", "log.jsonl"):
+        assert (tmp_path / name).read_text() == (straight / name).read_text()
+
+
+def test_numbers_that_json_does_not_know_become_null(tmp_path):
+    RunLog(tmp_path).train(0, float("nan"), 1e-4, float("inf"))
+    assert logs.read(tmp_path / "log.jsonl") == [
+        {"step": 0, "train_loss": None, "lr": 1e-4, "norm": None}
+    ]
+
+
+def test_a_folder_that_is_not_there_is_an_error_of_one_line(tmp_path):
+    with pytest.raises(LadderError, match=r"cannot write the log .* choose another -o"):
+        RunLog(tmp_path / "missing")
+
+
+def test_a_plot_needs_losses(tmp_path):
+    with pytest.raises(LadderError, match="name the folder of a run"):
+        draw_losses(tmp_path)
+    log = RunLog(tmp_path)
+    with pytest.raises(LadderError, match="holds no losses yet"):
+        draw_losses(tmp_path)
+    log.validation(0, 5.0)
+    assert draw_losses(tmp_path).stat().st_size > 5000

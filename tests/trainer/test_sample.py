@@ -1,0 +1,140 @@
+"""Choosing tokens, streaming text, and the sample command."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from tiny import SHAPE, run, save_model
+
+from ladder.device import Cpu
+from ladder.errors import LadderError
+from reference.gpt2 import build, initial_parameters
+from trainer import rungs, sample
+from trainer.config import TrainConfig, resolve
+from trainer.engine import Engine
+from trainer.sample import Predictor, choose_token, decode_stream, encode_prompt, generate
+from trainer.tokenizers import ByteTokenizer, CharTokenizer
+
+
+def draw(logits, temperature, top_k, n=4000):
+    rng = np.random.default_rng(0)
+    tokens = [choose_token(np.array(logits), temperature, top_k, rng) for _ in range(n)]
+    return np.bincount(tokens, minlength=len(logits)) / n
+
+
+def test_tokens_come_as_often_as_the_softmax_says():
+    logits = np.log([0.1, 0.2, 0.3, 0.4])
+    np.testing.assert_allclose(draw(logits, 1.0, 0), [0.1, 0.2, 0.3, 0.4], atol=0.03)
+    squares = np.array([1, 4, 9, 16]) / 30  # temperature 1/2 squares the odds
+    np.testing.assert_allclose(draw(logits, 0.5, 0), squares, atol=0.03)
+
+
+def test_top_k_leaves_the_k_likeliest_and_no_more_even_among_equals():
+    logits = np.log([0.1, 0.2, 0.3, 0.4])
+    np.testing.assert_allclose(draw(logits, 1.0, 2), [0, 0, 3 / 7, 4 / 7], atol=0.03)
+    assert np.count_nonzero(draw([1.0, 1.0, 1.0, 1.0], 1.0, 3)) == 3
+    np.testing.assert_allclose(draw(logits, 1.0, 9), [0.1, 0.2, 0.3, 0.4], atol=0.03)
+
+
+def test_temperature_0_takes_the_likeliest():
+    assert draw([0.0, 3.0, 2.0], 0, 0, n=5)[1] == 1.0
+
+
+def test_very_large_logits_do_not_overflow():
+    assert draw([1e4, 2e4, 2e4 - 1e3], 1e-3, 0, n=5)[1] == 1.0
+
+
+def test_a_character_of_several_tokens_comes_whole():
+    ids = ByteTokenizer().encode("aé€")
+    assert list(decode_stream(ByteTokenizer(), iter(ids))) == ["a", "é", "€"]
+    assert "".join(decode_stream(ByteTokenizer(), iter(ids[:-1]))) == "aé\ufffd"
+
+
+def test_a_sample_begins_as_a_document_does():
+    assert encode_prompt(ByteTokenizer(), "a") == [256, 97]
+    assert encode_prompt(ByteTokenizer(), "") == [256]
+    assert encode_prompt(CharTokenizer(["\n", "a"]), "a") == [1]
+    assert encode_prompt(CharTokenizer(["\n", "a"]), "") == [0]
+
+
+def make_engine(T):
+    program = build(SHAPE, 1, T, training=False)
+    config = resolve(TrainConfig(), "cpu", SHAPE.context)
+    real = np.dtype(np.float32)
+    choices = rungs.choose({call.op for call in program.evaluate}, config, Cpu(), real)
+    chosen = {op: choice.rung for op, choice in choices.items()}
+    return Engine(program, Cpu(), real, chosen)
+
+
+def test_the_window_slides_and_what_lies_behind_it_does_not_count():
+    engine = make_engine(8)
+    for name, array in initial_parameters(SHAPE, 0):
+        engine.write(name, array * 20)  # so that the logits differ plainly
+    predict = Predictor(SHAPE, 8, 257, engine.device, engine.real, engine.rungs, weights_of=engine)
+    ids = list(range(40, 52))
+    np.testing.assert_array_equal(predict(ids), predict(ids[-8:]))
+    assert not np.array_equal(predict(ids), predict(ids[:-1]))
+    # A short text is padded at its end; the same positions in a full window say the same.
+    engine.write("tokens", np.array([ids[:8]], np.int32))
+    engine.predict()
+    np.testing.assert_allclose(predict(ids[:3]), engine.read("logits")[0, 2, :257], rtol=1e-5)
+
+
+def test_only_ids_that_the_tokenizer_knows_are_drawn():
+    engine = make_engine(8)
+    for name, array in initial_parameters(SHAPE, 0):
+        engine.write(name, array)
+    predict = Predictor(SHAPE, 8, 100, engine.device, engine.real, engine.rungs, engine)
+    rng = np.random.default_rng(0)
+    ids = list(generate(predict, [1], 40, temperature=5.0, top_k=0, rng=rng))
+    assert len(ids) == 40
+    assert max(ids) < 100
+
+
+def command(tmp_path, *words):
+    return subprocess.run(
+        [sys.executable, "-m", "trainer", "sample", "--device", "cpu", *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "KERNEL_LADDER_DATA": str(tmp_path / "data")},
+    )
+
+
+def test_the_command_continues_a_prompt_and_repeats_itself_by_seed(tmp_path):
+    run(tmp_path, steps=1, checkpoint_every=1)
+    words = ("-e", str(tmp_path / "run"), "--prompt", "ROMEO", "-g", "40")
+    first, again = command(tmp_path, *words), command(tmp_path, *words)
+    other = command(tmp_path, *words, "--seed", "7")
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.startswith("ROMEO")
+    assert first.stdout == again.stdout != other.stdout
+
+
+def test_the_prompt_may_be_longer_than_the_context(tmp_path):
+    model = save_model(tmp_path / "model")
+    config = TrainConfig(model=model, device="cpu", prompt="x" * 100, data_dir=str(tmp_path))
+    tokenizer, predict = sample.open_predictor(config)
+    assert SHAPE.context == predict.T
+    assert predict(encode_prompt(tokenizer, config.prompt)).shape == (257,)
+
+
+@pytest.mark.parametrize(
+    ("model", "tokenizer", "says"),
+    [
+        ("d12", "bytes", "it has random weights; train first"),
+        ("nothing", "bytes", "no such file or folder"),
+        ("model", "gpt2", "has 50257 tokens, the model 257"),
+    ],
+)
+def test_what_cannot_be_sampled_is_refused(tmp_path, monkeypatch, model, tokenizer, says):
+    save_model(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    if tokenizer == "gpt2":
+        from trainer.tokenizers import GPT2Tokenizer
+
+        monkeypatch.setattr(sample, "get_tokenizer", lambda *_: GPT2Tokenizer("unread"))
+    config = TrainConfig(model=model, device="cpu", tokenizer=tokenizer, data_dir=str(tmp_path))
+    with pytest.raises(LadderError, match=says):
+        sample.open_predictor(config)

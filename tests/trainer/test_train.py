@@ -1,0 +1,251 @@
+"""The training loop, on a model of two small layers and the embedded play."""
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+from tiny import parameters, run, save_model
+
+from ladder.errors import LadderError
+from trainer import checkpoint, logs
+from trainer.steps import Stepper
+
+
+def losses(directory):
+    return [e["train_loss"] for e in logs.read(directory / "log.jsonl") if "train_loss" in e]
+
+
+def test_the_loss_falls_and_validation_frames_the_run(tmp_path):
+    outcome, screen = run(tmp_path, steps=40, batch=4)
+    assert [step for step, _ in outcome.val_losses] == [0, 40]
+    before, after = (loss for _, loss in outcome.val_losses)
+    assert abs(before - np.log(257)) < 0.2
+    assert after < before - 1.5
+    assert outcome.status == 0
+    assert f"validation loss {before:.4f} -> {after:.4f}" in screen
+
+
+def test_one_batch_can_be_learnt_by_heart(tmp_path):
+    run(tmp_path, steps=150, overfit=True, lr=2e-2, sequence=8)
+    course = losses(tmp_path / "run")
+    assert course[0] > 5
+    assert course[-1] < 0.05
+
+
+def test_accumulated_micro_batches_are_the_larger_batch(tmp_path):
+    run(tmp_path, batch=4, shuffle=False, checkpoint_every=6, output=str(tmp_path / "whole"))
+    changes = {"batch": 2, "total_tokens": 64, "shuffle": False, "checkpoint_every": 6}
+    run(tmp_path, **changes, output=str(tmp_path / "parts"))
+    np.testing.assert_allclose(losses(tmp_path / "whole"), losses(tmp_path / "parts"), rtol=1e-5)
+    whole, parts = parameters(tmp_path / "whole", 6), parameters(tmp_path / "parts", 6)
+    np.testing.assert_allclose(whole["wpe"], parts["wpe"], atol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_resumed_run_continues_bit_for_bit(tmp_path, dtype):
+    model = save_model(tmp_path / "dropping", dropout=0.2)
+    common = {
+        "model": model,
+        "dtype": dtype,
+        "total_tokens": 64,
+        "warmup": 3,
+        "final_lr": 0.1,
+        "weight_decay": 0.1,
+        "steps": 8,
+        "checkpoint_every": 4,
+        "val_every": 2,
+    }
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    run(tmp_path, **common, output=str(straight))
+    # The second run dies in step 5, after the checkpoint of step 4.
+    original = Stepper.step
+
+    def die(self, number):
+        if number == 5:
+            raise RuntimeError("power cut")
+        return original(self, number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stepper, "step", die)
+        with pytest.raises(RuntimeError):
+            run(tmp_path, **common, output=str(resumed))
+    _, screen = run(tmp_path, **common, output=str(resumed), resume=True)
+    assert "resumed at step 4" in screen
+
+    a, b = parameters(straight, 8), parameters(resumed, 8)
+    assert a.keys() == b.keys()
+    for name in a:
+        assert a[name].tobytes() == b[name].tobytes(), name
+    assert checkpoint.load(straight, 8)[1]["train"] == checkpoint.load(resumed, 8)[1]["train"]
+    assert (straight / "main.log").read_text() == (resumed / "main.log").read_text()
+    assert losses(straight) == losses(resumed)
+
+
+def test_resume_without_a_checkpoint_starts_anew_and_says_so(tmp_path):
+    _, screen = run(tmp_path, steps=1, resume=True)
+    assert "holds no checkpoint yet: starting from step 0" in screen
+
+
+def test_a_run_does_not_overwrite_the_checkpoints_of_another(tmp_path):
+    run(tmp_path, steps=2, checkpoint_every=2)
+    with pytest.raises(LadderError, match="go on with it by -y 1, choose another folder by -o"):
+        run(tmp_path, steps=2)
+    assert checkpoint.latest(tmp_path / "run") == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"seed": 5}, "--seed was 1337 and is 5 now"),
+        ({"total_tokens": 64}, "-d was 32 and is 64 now"),
+        ({"batch": 1, "total_tokens": 32}, "B was 2 and is 1 now"),
+        ({"dtype": "bf16"}, "--dtype was fp32 and is bf16 now"),
+    ],
+)
+def test_resuming_with_other_settings_is_refused(tmp_path, changes, says):
+    run(tmp_path, steps=2, checkpoint_every=2)
+    with pytest.raises(LadderError, match=says):
+        run(tmp_path, **{"steps": 4, "checkpoint_every": 2, "resume": True, **changes})
+
+
+def test_only_the_last_checkpoints_and_the_major_ones_stay(tmp_path):
+    run(tmp_path, steps=6, checkpoint_every=1, keep=2, major_every=3)
+    steps = sorted(path.name for path in (tmp_path / "run").glob("step_*"))
+    assert steps == ["step_00000003", "step_00000005", "step_00000006"]
+
+
+def interrupt_at(patch, number):
+    """Have the process send itself a Ctrl-C while it takes a step."""
+    original = Stepper.step
+
+    def step(self, current):
+        if current == number:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self, current)
+
+    patch.setattr(Stepper, "step", step)
+
+
+def test_ctrl_c_finishes_the_step_and_writes_a_checkpoint(tmp_path, monkeypatch):
+    interrupt_at(monkeypatch, 2)
+    outcome, screen = run(tmp_path, checkpoint_every=100)
+    assert outcome.status == 130
+    assert checkpoint.latest(tmp_path / "run") == 3
+    assert len(losses(tmp_path / "run")) == 3
+    assert "interrupted after 3 steps; checkpoint of step 3 written; go on with -y 1" in screen
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_without_checkpoints_writes_none_and_says_so(tmp_path, monkeypatch):
+    interrupt_at(monkeypatch, 2)
+    outcome, screen = run(tmp_path)
+    assert outcome.status == 130
+    assert checkpoint.latest(tmp_path / "run") is None
+    assert "interrupted after 3 steps; no checkpoint was written" in screen
+
+
+def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch):
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_at(patch, 2)
+        run(tmp_path, checkpoint_every=100)
+    run(tmp_path, checkpoint_every=100, resume=True)
+    run(tmp_path, checkpoint_every=100, output=str(tmp_path / "straight"))
+    assert losses(tmp_path / "run") == losses(tmp_path / "straight")
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
+    model = save_model(tmp_path / "huge", factor=1e20)
+    with pytest.raises(LadderError, match=r"step 1: loss nan.* the update was not made\. Lower -l"):
+        run(tmp_path, model=model)
+    text = (tmp_path / "run" / "log.jsonl").read_text()
+    assert [json.loads(line)["step"] for line in text.splitlines()] == [0, 0]
+    assert "NaN" not in text
+
+
+def test_such_steps_can_be_skipped_and_leave_no_trace(tmp_path, monkeypatch):
+    original = Stepper._accumulate
+    monkeypatch.setattr(
+        Stepper,
+        "_accumulate",
+        lambda self, number: float("nan") if number == 1 else original(self, number),
+    )
+    _, screen = run(tmp_path, steps=3, nonfinite="skip", checkpoint_every=1)
+    assert "step 2: update skipped, loss or gradient is not finite" in screen
+    before, after = parameters(tmp_path / "run", 1), parameters(tmp_path / "run", 2)
+    assert all(before[name].tobytes() == after[name].tobytes() for name in before)
+    assert checkpoint.load(tmp_path / "run", 3)[1]["stepper"]["updates"] == 2
+
+
+def test_an_outlying_loss_is_not_learnt_from(tmp_path, monkeypatch):
+    original = Stepper._accumulate
+
+    def accumulate(self, number):
+        loss = original(self, number)
+        return loss + 100 if number == 140 else loss
+
+    monkeypatch.setattr(Stepper, "_accumulate", accumulate)
+    _, screen = run(tmp_path, steps=142, loss_outlier=5.0, batch=1, sequence=8)
+    skipped = [line for line in screen.splitlines() if "update skipped" in line]
+    assert len(skipped) == 1
+    assert skipped[0].startswith("step 141: update skipped, the loss is ")
+
+
+def test_the_logs_are_llmcs_lines_and_json_ones(tmp_path):
+    run(tmp_path, steps=2, val_every=1)
+    entries = logs.read(tmp_path / "run" / "log.jsonl")
+    text = (tmp_path / "run" / "main.log").read_text().splitlines()
+    assert [line.split()[0] for line in text] == ["s:0", "s:0", "s:1", "s:1", "s:2"]
+    assert text[0] == f"s:0 tel:{entries[0]['val_loss']:.4f}"
+    train = entries[1]
+    assert text[1] == f"s:0 trl:{train['train_loss']:.4f} lr:0.010000 norm:{train['norm']:.2f}"
+    assert train["ms"] > 0
+    assert 0 < train["mfu"] < 1
+
+
+def test_samples_and_the_plot_appear(tmp_path):
+    _, screen = run(tmp_path, steps=2, sample_every=1, sample_tokens=5, prompt="ROMEO", plot=True)
+    samples = [e["sample"] for e in logs.read(tmp_path / "run" / "log.jsonl") if "sample" in e]
+    assert len(samples) == 2
+    assert all(sample.startswith("ROMEO") and len(sample) > 5 for sample in samples)
+    assert "--- sample at step 2 ---\nROMEO" in screen
+    png = (tmp_path / "run" / "loss.png").read_bytes()
+    assert png.startswith(b"\x89PNG") and len(png) > 5000
+
+
+def test_sampling_does_not_change_the_training(tmp_path):
+    run(tmp_path, output=str(tmp_path / "with"), sample_every=1, val_every=1)
+    run(tmp_path, output=str(tmp_path / "without"))
+    assert losses(tmp_path / "with") == losses(tmp_path / "without")
+
+
+def test_without_a_network_the_run_says_what_it_uses_instead(tmp_path, monkeypatch):
+    """All of it: no text, no vocabulary, no weights."""
+    from trainer import download, models, weights
+
+    def no_file(source, data_dir):
+        raise download.DownloadError("cannot download input.txt (no connection)")
+
+    def no_weights(source, data_dir):
+        raise weights.DownloadError("cannot reach the Hub")
+
+    monkeypatch.setattr(download, "fetch", no_file)
+    monkeypatch.setattr(weights, "load_huggingface", no_weights)
+    # GPT-2 is too large for a test: a small stand-in takes its name.
+    monkeypatch.setitem(models.DEPTHS, 12, (16, 2))
+    outcome, screen = run(tmp_path, model="gpt2", dataset="tinyshakespeare", steps=1)
+    notes = [line for line in screen.splitlines() if line.startswith("note: ")]
+    assert len(notes) == 2
+    assert "using the embedded play and the byte tokenizer instead of tinyshakespeare" in notes[0]
+    assert "using random initial weights instead of gpt2" in notes[1]
+    assert outcome.status == 0
+
+
+def test_the_folder_holds_what_was_run(tmp_path):
+    run(tmp_path, steps=1)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    chosen = json.loads((tmp_path / "run" / "rungs.json").read_text())
+    assert (config["batch"], config["lr"], config["steps"]) == (2, 1e-2, 1)
+    assert set(chosen.values()) == {0}
+    assert "layernorm.forward" in chosen

@@ -1,0 +1,62 @@
+"""A model that trains in milliseconds, and runs of it."""
+
+import dataclasses
+import io
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from reference.gpt2 import GPT2Config, initial_parameters
+from trainer import checkpoint
+from trainer.config import TrainConfig
+from trainer.train import Outcome, train
+
+SHAPE = GPT2Config(
+    context=32, vocab=257, padded_vocab=384, layers=2, heads=2, channels=16, dropout=0.0
+)
+
+
+def save_model(directory: Path, dropout: float = 0.0, factor: float = 1.0) -> str:
+    """A random model as a checkpoint, its weights times `factor`; returns what `-e` takes."""
+    shape = dataclasses.replace(SHAPE, dropout=dropout)
+    arrays = {name: array * np.float32(factor) for name, array in initial_parameters(shape, 1)}
+    tensors = {name: (lambda name=name: arrays[name]) for name in arrays}
+    state = {"shape": dataclasses.asdict(shape), "tokenizer": "bytes"}
+    checkpoint.save(directory, 0, tensors, state)
+    return str(directory)
+
+
+def settings(tmp_path: Path, **changes: object) -> dict:
+    """Settings of a short run on the embedded play."""
+    model = tmp_path / "model"
+    if "model" not in changes and not model.exists():
+        save_model(model)
+    return {
+        "model": str(model),
+        "dataset": "play",
+        "data_dir": str(tmp_path / "data"),
+        "output": str(tmp_path / "run"),
+        "device": "cpu",
+        "batch": 2,
+        "sequence": 16,
+        "steps": 6,
+        "lr": 1e-2,
+        "val_every": 0,
+        "val_batches": 2,
+        "sample_every": 0,
+        "plot": False,
+        **changes,
+    }
+
+
+def run(tmp_path: Path, **changes: object) -> tuple[Outcome, str]:
+    """Train; returns the outcome and what was printed."""
+    screen = io.StringIO()
+    config = TrainConfig(**settings(tmp_path, **changes))
+    return train(config, Console(file=screen, width=100)), screen.getvalue()
+
+
+def parameters(directory: Path, step: int) -> dict[str, np.ndarray]:
+    """All tensors of a checkpoint."""
+    return dict(checkpoint.load(directory, step)[0])
