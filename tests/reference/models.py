@@ -50,3 +50,10 @@ def assert_close(
     far = {name: distance(actual[name], expected[name]) for name in expected}
     far = {name: f"{d:.1e}" for name, d in far.items() if d > tolerance}
     assert not far, f"off by more than {tolerance}: {far}"
+
+
+def without_key_bias(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The weights without the part of qkvb whose gradient is 0: the keys' bias adds the same to all
+    scores of a query. What is computed for it is rounding error, and AdamW makes steps of that."""
+    q, _, v = np.split(weights["qkvb"], 3, axis=1)
+    return {**weights, "qkvb": np.concatenate([q, v], axis=1)}

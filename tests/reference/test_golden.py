@@ -7,7 +7,14 @@ import pytest
 
 from reference import adamw
 from reference.gpt2 import PARAMETERS, GPT2Config
-from tests.reference.models import assert_close, cpu_engine, distance, run_batch, write_weights
+from tests.reference.models import (
+    assert_close,
+    cpu_engine,
+    distance,
+    run_batch,
+    without_key_bias,
+    write_weights,
+)
 
 FILES = sorted((Path(__file__).parents[1] / "golden").glob("*.npz"))
 TOLERANCES = {np.float64: 1e-10, np.float32: 1e-5}
@@ -36,13 +43,6 @@ def unpad(tensors, vocab):
     """Without the rows of wte that pad the vocabulary, which must be 0."""
     assert not tensors["wte"][vocab:].any()
     return {**tensors, "wte": tensors["wte"][:vocab]}
-
-
-def without_key_bias(weights):
-    """Its gradient is 0, as it adds the same to all scores of a query; what is computed is rounding
-    error, and AdamW makes steps of that, whatever its size."""
-    q, _, v = np.split(weights["qkvb"], 3, axis=1)
-    return {**weights, "qkvb": np.concatenate([q, v], axis=1)}
 
 
 def test_logits(path, real):
