@@ -1,0 +1,226 @@
+"""The engine: memory, views, lists of calls. Numbers are the matter of tests/reference."""
+
+import itertools
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ladder.contract import find
+from ladder.device import ALIGNMENT, Cpu
+from ladder.errors import LadderError
+from ladder.rungfile import Rung
+from reference import adamw
+from reference.gpt2 import PARAMETERS, GPT2Config, build, initial_parameters
+from tests.reference.models import cpu_engine, distance, run_batch, write_weights
+from trainer.engine import Engine
+
+CONFIG = GPT2Config(context=8, vocab=13, padded_vocab=16, layers=2, heads=2, channels=8)
+HYPER = dict(lr=1e-2, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, clip=1.0)
+RNG = np.random.default_rng(0)
+TOKENS, TARGETS = RNG.integers(0, 13, (2, 3, 7))
+
+
+def ready(real=np.float32, config=CONFIG):
+    engine = cpu_engine(config, 3, 7, real)
+    write_weights(engine, initial_parameters(config, seed=0))
+    return engine
+
+
+def train(engine, steps):
+    losses = []
+    for step in range(1, steps + 1):
+        losses.append(run_batch(engine, TOKENS, TARGETS))
+        engine.write("hyper", adamw.hyper(step=step, **HYPER))
+        engine.update()
+    return losses
+
+
+def test_training_on_one_batch_learns_it():
+    losses = train(ready(), 60)
+    assert losses[0] == pytest.approx(np.log(13), rel=0.1)
+    assert losses[-1] < 0.2 * losses[0]
+
+
+def test_padded_rows_of_the_token_table_stay_zero():
+    engine = ready()
+    train(engine, 3)
+    assert not engine.read("wte")[13:].any()
+    assert engine.read("wte")[:13].all()
+
+
+def test_two_micro_steps_add_up_to_the_gradient_of_both():
+    whole, parts = ready(np.float64), cpu_engine(CONFIG, 1, 7, np.float64)
+    write_weights(parts, initial_parameters(CONFIG, seed=0))
+    run_batch(whole, TOKENS, TARGETS)
+    parts.zero_gradients()
+    parts.write("dloss", np.array([1 / TOKENS.size]))
+    for row in range(3):
+        parts.write("tokens", TOKENS[row : row + 1])
+        parts.write("targets", TARGETS[row : row + 1])
+        parts.forward()
+        parts.backward()
+    for name in PARAMETERS:
+        assert distance(parts.read("d" + name), whole.read("d" + name)) < 1e-12, name
+
+
+def test_gradient_norm_is_that_of_the_gradients_now_and_update_never_uses_an_old_one():
+    seen, unseen = ready(), ready()
+    for engine in (seen, unseen):
+        run_batch(engine, TOKENS, TARGETS)
+        engine.gradient_norm()
+        engine.backward()  # the gradients change again (nonsense ones: logits are spent)
+        engine.write("hyper", adamw.hyper(step=1, **HYPER))
+    expected = np.linalg.norm(seen.read("gradients").astype(np.float64))
+    assert seen.gradient_norm() == pytest.approx(expected, rel=1e-6)
+    seen.update()
+    unseen.update()
+    np.testing.assert_array_equal(seen.read("fcw"), unseen.read("fcw"))
+
+
+def test_predict_leaves_logits_and_forward_leaves_their_gradient():
+    engine = ready()
+    engine.write("dloss", np.array([1 / 21]))
+    engine.write("tokens", TOKENS)
+    engine.write("targets", TARGETS)
+    engine.predict()
+    logits = engine.read("logits")[..., :13].astype(np.float64)
+    engine.forward()
+    onehot = np.eye(13)[TARGETS]
+    expected = (np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True) - onehot) / 21
+    np.testing.assert_allclose(engine.read("logits")[..., :13], expected, atol=1e-7)
+
+
+def test_write_and_read_a_layer():
+    engine = ready()
+    before, layer = engine.read("fcw"), RNG.standard_normal((32, 8)).astype(np.float32)
+    engine.write("fcw", layer, 1)
+    np.testing.assert_array_equal(engine.read("fcw", 1), layer)
+    np.testing.assert_array_equal(engine.read("fcw", 0), before[0])
+
+
+def test_16_bit_weights_keep_a_float32_master_copy_that_read_returns():
+    weights = dict(initial_parameters(CONFIG, seed=0))
+    engine = ready(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(engine.read("fcw"), weights["fcw"])
+    assert engine.arrays["fcw"].dtype == ml_dtypes.bfloat16
+    losses = train(engine, 3)
+    assert losses[-1] < losses[0]
+    master = engine.read("fcw")
+    assert master.dtype == np.float32 and (master != weights["fcw"]).any()
+    np.testing.assert_array_equal(engine.arrays["fcw"], master.astype(ml_dtypes.bfloat16))
+
+
+def test_bfloat16_gradients_are_near_those_of_float32():
+    exact, coarse = ready(), ready(ml_dtypes.bfloat16)
+    losses = [run_batch(engine, TOKENS, TARGETS) for engine in (exact, coarse)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-2)
+    for name in PARAMETERS:  # bfloat16 keeps 8 bits
+        assert distance(coarse.read("d" + name), exact.read("d" + name)) < 0.05, name
+
+
+@pytest.mark.parametrize("real", [np.float32, ml_dtypes.bfloat16])
+def test_buffers_are_aligned_and_overlap_only_where_declared(real):
+    engine = cpu_engine(replace(CONFIG, dropout=0.1), 3, 7, real)
+    spans = []
+    for name, buffer in engine.program.buffers.items():
+        if name in engine.arrays and buffer.inside is None:
+            array = engine.arrays[name]
+            start = array.ctypes.data
+            assert start % ALIGNMENT == 0, name
+            spans.append((start, start + array.nbytes))
+    spans.sort()
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
+    for name, buffer in engine.program.buffers.items():
+        if buffer.inside is not None:
+            assert np.shares_memory(engine.arrays[name], engine.arrays[buffer.inside[0]]), name
+
+
+def test_memory_table_accounts_for_every_buffer():
+    engine = ready()
+    table = dict(engine.memory_table())
+    for kind in ("parameter", "gradient", "moment", "input", "activation", "scratch"):
+        total = sum(
+            engine.arrays[name].nbytes
+            for name, buffer in engine.program.buffers.items()
+            if buffer.kind == kind and buffer.inside is None
+        )
+        count = sum(buffer.kind == kind for buffer in engine.program.buffers.values())
+        assert total <= table[kind] < total + count * ALIGNMENT, kind
+    assert "master" not in table  # float32 weights are their own
+    assert table["rungs' scratch"] == 0
+
+
+def test_nothing_is_allocated_on_the_device_after_the_start():
+    class Counting(Cpu):
+        allocations = 0
+
+        def empty(self, shape, dtype):
+            self.allocations += 1
+            return super().empty(shape, dtype)
+
+    device = Counting()
+    program = build(CONFIG, 3, 7)
+    ops = {call.op for part in (program.forward, program.backward, program.update) for call in part}
+    engine = Engine(program, device, np.float32, {op: find(op).rung(0) for op in ops})
+    write_weights(engine, initial_parameters(CONFIG, seed=0))
+    before = device.allocations
+    train(engine, 2)
+    assert device.allocations == before
+
+
+def test_an_engine_can_use_the_weights_of_another():
+    engine = ready()
+    rungs = engine.rungs
+    program = build(CONFIG, 1, 4, training=False)
+    other = Engine(program, Cpu(), np.float32, rungs, weights_of=engine)
+    engine.write("tokens", TOKENS)
+    other.write("tokens", TOKENS[:1, :4])
+    for _ in range(2):  # before and after the weights change
+        engine.write("tokens", TOKENS)
+        engine.predict()
+        other.predict()
+        logits = engine.read("logits")[:1, :4]
+        np.testing.assert_allclose(other.read("logits"), logits, atol=1e-6)
+        train(engine, 1)
+    assert set(dict(other.memory_table())) == {"input", "activation", "scratch", "rungs' scratch"}
+
+
+def test_scratch_of_rungs_is_shared_by_all_calls_and_large_enough_for_each(tmp_path):
+    """A device whose kernels only record what they are given."""
+    taken = []
+
+    class Recording(Cpu):
+        kind = "emulated"
+
+        def compile(self, rung, defines, real):
+            return {"gelu_forward": lambda launch, args: taken.append(args[-1])}
+
+    source = tmp_path / "1_gelu.cu"
+    source.write_text("gelu_forward")
+    header = {
+        "launch": ("gelu_forward<<<ceil_div(N, 256), 256>>>",),
+        "scratch": ("float32 partial[N + 1]; real other[3]",),
+    }
+    program = build(CONFIG, 3, 7)
+    ops = {call.op for part in (program.forward, program.backward, program.update) for call in part}
+    rungs = {op: find(op).rung(0) for op in ops}
+    rungs["gelu.forward"] = Rung(1, "records", source, "", header)
+    engine = Engine(program, Recording(), np.float32, rungs)
+    engine.write("tokens", TOKENS)
+    engine.predict()
+    assert len(taken) == CONFIG.layers
+    assert taken[0].shape == (3,) and np.shares_memory(taken[0], taken[1])
+    padded = -(-(3 * 7 * 32 + 1) // 64) * 64 + 64
+    assert dict(engine.memory_table())["rungs' scratch"] == padded * 4
+
+
+def test_rungs_of_kernels_are_refused_on_the_cpu(tmp_path):
+    header = {"launch": ("gelu_forward<<<1, 1>>>",)}
+    program = build(CONFIG, 3, 7)
+    ops = {call.op for part in (program.forward, program.backward, program.update) for call in part}
+    rungs = {op: find(op).rung(0) for op in ops}
+    rungs["gelu.forward"] = Rung(1, "a kernel", tmp_path / "1_a.cu", "", header)
+    with pytest.raises(LadderError, match="rung 0"):
+        Engine(program, Cpu(), np.float32, rungs)
