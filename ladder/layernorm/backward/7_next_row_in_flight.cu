@@ -44,20 +44,24 @@ extern "C" __global__ void __launch_bounds__(ROWS * WARP_SIZE, BLOCKS) layernorm
 
     int row = blockIdx.x * ROWS + warp_id(), stride = gridDim.x * ROWS;
     Vec dys[ROW_VECTORS], xs[ROW_VECTORS], next_dys[ROW_VECTORS], next_xs[ROW_VECTORS];
+    float next_m, next_r;
     if (row < N) {
+        next_m = mean[row];
+        next_r = rstd[row];
         load_row(next_dys, dout + (size_t)row * C, C);
         load_row(next_xs, inp + (size_t)row * C, C);
     }
     for (; row < N; row += stride) {
         real* dx = dinp + (size_t)row * C;  // (C)
-        float m = mean[row], r = rstd[row];
-
+        float m = next_m, r = next_r;
 #pragma unroll
         for (int j = 0; j < ROW_VECTORS; j++) {
             dys[j] = next_dys[j];
             xs[j] = next_xs[j];
         }
         if (row + stride < N) {
+            next_m = mean[row + stride];
+            next_r = rstd[row + stride];
             load_row(next_dys, dout + (size_t)(row + stride) * C, C);
             load_row(next_xs, inp + (size_t)(row + stride) * C, C);
         }

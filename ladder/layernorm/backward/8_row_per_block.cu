@@ -32,35 +32,32 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, BLOCKS) layernor
     int lane = lane_id(), warp = warp_id();
     int i = threadIdx.x * VECTOR;  // this thread's channels are i to i + VECTOR - 1
     bool inside = i < C;           // the last warp may reach past the row's end
-
+    i = min(i, C - VECTOR);
+    Vec w = load_vec(weight + i);
     float dw[VECTOR] = {}, db[VECTOR] = {};
-    Vec w;
-    if (inside) w = load_vec(weight + i);
-
     int copy = 0;
     for (int first = blockIdx.x * ROWS; first < N; first += gridDim.x * ROWS) {
+        // Past the last row or channel, the last is loaded once more: loads behind no branch all
+        // start at once.
         Vec dys[ROWS], xs[ROWS];
+        float m[ROWS], r[ROWS];
 #pragma unroll  // as all loops over q: an array indexed at run time cannot be in registers
         for (int q = 0; q < ROWS; q++) {
-            if (inside && first + q < N) {
-                dys[q] = load_vec(dout + (size_t)(first + q) * C + i);
-                xs[q] = load_vec(inp + (size_t)(first + q) * C + i);
-            }
+            int row = min(first + q, N - 1);
+            dys[q] = load_vec(dout + (size_t)row * C + i);
+            xs[q] = load_vec(inp + (size_t)row * C + i);
+            m[q] = mean[row];
+            r[q] = rstd[row];
         }
 
-        float m[ROWS], r[ROWS];
 #pragma unroll
         for (int q = 0; q < ROWS; q++) {
             float a = 0.0f, b = 0.0f;  // sums, then averages, of dnorm and of dnorm * norm
-            if (inside && first + q < N) {
-                m[q] = mean[first + q];
-                r[q] = rstd[first + q];
-                for (int k = 0; k < VECTOR; k++) {
-                    float norm = (to_float(xs[q][k]) - m[q]) * r[q];
-                    float dnorm = to_float(dys[q][k]) * to_float(w[k]);
-                    a += dnorm;
-                    b += dnorm * norm;
-                }
+            for (int k = 0; k < VECTOR && inside; k++) {
+                float norm = (to_float(xs[q][k]) - m[q]) * r[q];
+                float dnorm = to_float(dys[q][k]) * to_float(w[k]);
+                a += dnorm;
+                b += dnorm * norm;
             }
             a = warp_sum(a);
             b = warp_sum(b);
@@ -75,14 +72,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, BLOCKS) layernor
 
 #pragma unroll
         for (int q = 0; q < ROWS; q++) {
-            if (!inside || first + q >= N) break;
+            if (!inside || first + q >= N) break;  // loaded once more, not counted again
             float a = 0.0f, b = 0.0f;
             for (int other = 0; other < WARPS; other++) {
                 a += sums[copy][q][0][other];
                 b += sums[copy][q][1][other];
             }
-            a /= C;
-            b /= C;
+            a *= 1.0f / CHANNELS;  // now every thread does it, for few channels: no division
+            b *= 1.0f / CHANNELS;
 
             Vec dxs;
             for (int k = 0; k < VECTOR; k++) {
