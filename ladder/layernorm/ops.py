@@ -30,7 +30,7 @@ forward = Op(
     name="layernorm.forward",
     summary="out = (inp - mean) * rstd * weight + bias, row by row",
     args=(
-        write("out", "N C"),
+        write("out", "N C", terms="C"),
         write("mean", "N", "float32", terms="C"),
         write("rstd", "N", "float32", terms="C"),
         read("inp", "N C"),
