@@ -10,6 +10,14 @@ using namespace emulator;
 
 #define CALLER __builtin_return_address(0)
 
+template <class T>
+static bool compare_exchange(void *address, void *old, const void *desired) {
+    T value;
+    std::memcpy(&value, desired, sizeof value);
+    return __atomic_compare_exchange_n((T *)address, (T *)old, value, false, __ATOMIC_SEQ_CST,
+                                       __ATOMIC_SEQ_CST);
+}
+
 extern "C" {
 namespace emulator {
 
@@ -82,81 +90,16 @@ void emulator_defer(void (*action)(void *), const void *payload, size_t payload_
     this_worker->deferred.push_back(deferred);
 }
 
-// ---- the hooks of counting mode ----------------------------------------------------------------
-// Compiled with -fsanitize=thread, a kernel calls these before every load and store that is not
-// provably its own local variable. Nothing of ThreadSanitizer itself is linked.
-
-static void record(const void *address, size_t bytes, Access access, const void *pc) {
-    Worker *worker = this_worker;
-    if (!worker || !worker->launch->memory) return;
-    if (worker->launch->expired) {
-        worker->fail(TIME_LIMIT, pc, "");
-        worker->abandon();
-    }
-    worker->launch->memory->access(*worker, address, (int)bytes, access, pc);
+void emulator_atomic_load(const void *address, void *old, int bytes) {
+    this_worker->record(address, bytes, ACCESS_ATOMIC, CALLER);
+    std::memcpy(old, address, bytes);  // only a guess: the exchange sees whether it still holds
 }
 
-void emulator_access(const volatile void *address, int bytes, Access access) {
-    record((const void *)address, bytes, access, CALLER);
+bool emulator_compare_exchange(void *address, void *old, const void *desired, int bytes) {
+    return bytes == 2   ? compare_exchange<uint16_t>(address, old, desired)
+           : bytes == 4 ? compare_exchange<uint32_t>(address, old, desired)
+                        : compare_exchange<uint64_t>(address, old, desired);
 }
+
 }  // namespace emulator
-
-#define HOOK(NAME, BYTES, ACCESS)                                              \
-    EMULATOR_EXPORT void NAME(void *address) {                                 \
-        emulator::record(address, BYTES, ACCESS, CALLER);                      \
-    }
-#define HOOKS(BYTES)                                                           \
-    HOOK(__tsan_read##BYTES, BYTES, ACCESS_READ)                               \
-    HOOK(__tsan_write##BYTES, BYTES, ACCESS_WRITE)                             \
-    HOOK(__tsan_unaligned_read##BYTES, BYTES, ACCESS_READ)                     \
-    HOOK(__tsan_unaligned_write##BYTES, BYTES, ACCESS_WRITE)                   \
-    HOOK(__tsan_volatile_read##BYTES, BYTES, ACCESS_READ)                      \
-    HOOK(__tsan_volatile_write##BYTES, BYTES, ACCESS_WRITE)                    \
-    HOOK(__tsan_unaligned_volatile_read##BYTES, BYTES, ACCESS_READ)            \
-    HOOK(__tsan_unaligned_volatile_write##BYTES, BYTES, ACCESS_WRITE)
-HOOKS(1)
-HOOKS(2)
-HOOKS(4)
-HOOKS(8)
-HOOKS(16)
-
-// x += 1 on memory: some versions of clang announce the load and the store in one call.
-#define READ_WRITE(BYTES)                                                      \
-    EMULATOR_EXPORT void __tsan_read_write##BYTES(void *address) {             \
-        emulator::record(address, BYTES, ACCESS_READ, CALLER);                 \
-        emulator::record(address, BYTES, ACCESS_WRITE, CALLER);                \
-    }
-READ_WRITE(1)
-READ_WRITE(2)
-READ_WRITE(4)
-READ_WRITE(8)
-READ_WRITE(16)
-
-EMULATOR_EXPORT void __tsan_read_range(void *address, size_t bytes) {
-    emulator::record(address, bytes, ACCESS_READ, CALLER);
-}
-EMULATOR_EXPORT void __tsan_write_range(void *address, size_t bytes) {
-    emulator::record(address, bytes, ACCESS_WRITE, CALLER);
-}
-// clang leaves copies of structures to memcpy; launch.h gives each kernel one that comes here.
-EMULATOR_EXPORT void *emulator_copy(void *to, const void *from, size_t bytes, const void *pc) {
-    emulator::record(from, bytes, ACCESS_READ, pc);
-    emulator::record(to, bytes, ACCESS_WRITE, pc);
-    return std::memmove(to, from, bytes);
-}
-EMULATOR_EXPORT void *__tsan_memcpy(void *to, const void *from, size_t bytes) {
-    return emulator_copy(to, from, bytes, CALLER);
-}
-EMULATOR_EXPORT void *__tsan_memmove(void *to, const void *from, size_t bytes) {
-    return emulator_copy(to, from, bytes, CALLER);
-}
-EMULATOR_EXPORT void *__tsan_memset(void *to, int value, size_t bytes) {
-    emulator::record(to, bytes, ACCESS_WRITE, CALLER);
-    return std::memset(to, value, bytes);
-}
-EMULATOR_EXPORT void __tsan_init() {}
-EMULATOR_EXPORT void __tsan_func_entry(void *) {}
-EMULATOR_EXPORT void __tsan_func_exit() {}
-EMULATOR_EXPORT void __tsan_vptr_update(void **, void *) {}
-EMULATOR_EXPORT void __tsan_vptr_read(void **) {}
 }  // extern "C"

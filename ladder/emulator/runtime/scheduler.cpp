@@ -46,6 +46,16 @@ void Worker::abandon() {
     __builtin_unreachable();
 }
 
+// An access to memory, in counting mode.
+void Worker::record(const void *address, int bytes, Access access, const void *pc) {
+    if (!launch->memory) return;
+    if (launch->expired) {
+        fail(TIME_LIMIT, pc, "");
+        abandon();
+    }
+    launch->memory->access(*this, address, bytes, access, pc);
+}
+
 Place Worker::place(const Fiber &fiber, const void *pc) const {
     Place place;
     place.pc = pc;

@@ -1,7 +1,6 @@
 // The inside of the runtime: launches, workers and fibers.
 #pragma once
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -79,6 +78,7 @@ class Worker {
     void yield(State state, const void *pc);
     [[noreturn]] void abandon();  // gives up the launch; this fiber never goes on
     void fail(ProblemKind kind, const void *pc, const char *text);
+    void record(const void *address, int bytes, emulator::Access access, const void *pc);
     Place place(const Fiber &fiber, const void *pc) const;
     Fiber &fiber() { return *static_cast<Fiber *>(emulator::current.thread); }
     uint64_t existing_lanes(int warp) const;

@@ -6,15 +6,13 @@ namespace emulator {
 
 // old = *address; *address = change(old); as one step, for any type of 2, 4 or 8 bytes.
 template <class T, class Change>
-__forceinline__ EMULATOR_UNCOUNTED T atomic(T *address, Change change) {
-    emulator_access(address, sizeof(T), ACCESS_ATOMIC);
-    T expected, desired;
-    __atomic_load(address, &expected, __ATOMIC_RELAXED);
+__forceinline__ T atomic(T *address, Change change) {
+    T old, desired;
+    emulator_atomic_load(address, &old, sizeof(T));
     do {
-        desired = change(expected);
-    } while (!__atomic_compare_exchange(
-        address, &expected, &desired, true, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
-    return expected;
+        desired = change(old);
+    } while (!emulator_compare_exchange(address, &old, &desired, sizeof(T)));
+    return old;
 }
 
 template <class T>

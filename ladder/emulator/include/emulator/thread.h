@@ -53,8 +53,10 @@ EMULATOR_EXPORT void emulator_poll();
 // Memory of the running block. `key`: one address for each declaration, whatever its name.
 EMULATOR_EXPORT void *emulator_shared(const void *key, const char *name, size_t bytes);
 EMULATOR_EXPORT void *emulator_dynamic_shared(const char *name);
-// Accesses that the compiler does not instrument, in counting mode: atomics, asynchronous copies.
-EMULATOR_EXPORT void emulator_access(const volatile void *address, int bytes, Access access);
+// Atomics: *old = *address; and: if *address == *old, write *desired to it, else read it into *old.
+EMULATOR_EXPORT void emulator_atomic_load(const void *address, void *old, int bytes);
+EMULATOR_EXPORT bool emulator_compare_exchange(
+    void *address, void *old, const void *desired, int bytes);
 EMULATOR_EXPORT void emulator_fence();
 EMULATOR_EXPORT long long emulator_clock();
 EMULATOR_EXPORT int emulator_print(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -1,0 +1,75 @@
+// The hooks of counting mode. Compiled with -fsanitize=thread, a kernel calls these before every load
+// and store that is not provably of its own local variables. The functions have the names that
+// ThreadSanitizer gives them (https://github.com/google/sanitizers/wiki); nothing of it is linked.
+#include <cstring>
+
+#include "scheduler.h"
+
+using namespace emulator;
+
+#define CALLER __builtin_return_address(0)
+
+static void record(const void *address, size_t bytes, Access access, const void *pc) {
+    if (this_worker) this_worker->record(address, (int)bytes, access, pc);
+}
+
+extern "C" {
+#define HOOK(NAME, BYTES, ACCESS)                                              \
+    EMULATOR_EXPORT void NAME(void *address) {                                 \
+        record(address, BYTES, ACCESS, CALLER);                      \
+    }
+#define HOOKS(BYTES)                                                           \
+    HOOK(__tsan_read##BYTES, BYTES, ACCESS_READ)                               \
+    HOOK(__tsan_write##BYTES, BYTES, ACCESS_WRITE)                             \
+    HOOK(__tsan_unaligned_read##BYTES, BYTES, ACCESS_READ)                     \
+    HOOK(__tsan_unaligned_write##BYTES, BYTES, ACCESS_WRITE)                   \
+    HOOK(__tsan_volatile_read##BYTES, BYTES, ACCESS_READ)                      \
+    HOOK(__tsan_volatile_write##BYTES, BYTES, ACCESS_WRITE)                    \
+    HOOK(__tsan_unaligned_volatile_read##BYTES, BYTES, ACCESS_READ)            \
+    HOOK(__tsan_unaligned_volatile_write##BYTES, BYTES, ACCESS_WRITE)
+HOOKS(1)
+HOOKS(2)
+HOOKS(4)
+HOOKS(8)
+HOOKS(16)
+
+// x += 1 on memory: some versions of clang announce the load and the store in one call.
+#define READ_WRITE(BYTES)                                                      \
+    EMULATOR_EXPORT void __tsan_read_write##BYTES(void *address) {             \
+        record(address, BYTES, ACCESS_READ, CALLER);                 \
+        record(address, BYTES, ACCESS_WRITE, CALLER);                \
+    }
+READ_WRITE(1)
+READ_WRITE(2)
+READ_WRITE(4)
+READ_WRITE(8)
+READ_WRITE(16)
+
+EMULATOR_EXPORT void __tsan_read_range(void *address, size_t bytes) {
+    record(address, bytes, ACCESS_READ, CALLER);
+}
+EMULATOR_EXPORT void __tsan_write_range(void *address, size_t bytes) {
+    record(address, bytes, ACCESS_WRITE, CALLER);
+}
+// clang leaves copies of structures to memcpy; launch.h gives each kernel one that comes here.
+EMULATOR_EXPORT void *emulator_copy(void *to, const void *from, size_t bytes, const void *pc) {
+    record(from, bytes, ACCESS_READ, pc);
+    record(to, bytes, ACCESS_WRITE, pc);
+    return std::memmove(to, from, bytes);
+}
+EMULATOR_EXPORT void *__tsan_memcpy(void *to, const void *from, size_t bytes) {
+    return emulator_copy(to, from, bytes, CALLER);
+}
+EMULATOR_EXPORT void *__tsan_memmove(void *to, const void *from, size_t bytes) {
+    return emulator_copy(to, from, bytes, CALLER);
+}
+EMULATOR_EXPORT void *__tsan_memset(void *to, int value, size_t bytes) {
+    record(to, bytes, ACCESS_WRITE, CALLER);
+    return std::memset(to, value, bytes);
+}
+EMULATOR_EXPORT void __tsan_init() {}
+EMULATOR_EXPORT void __tsan_func_entry(void *) {}
+EMULATOR_EXPORT void __tsan_func_exit() {}
+EMULATOR_EXPORT void __tsan_vptr_update(void **, void *) {}
+EMULATOR_EXPORT void __tsan_vptr_read(void **) {}
+}  // extern "C"
