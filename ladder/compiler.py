@@ -98,6 +98,8 @@ def compile_cubin(
         "-std=c++17",
         "-lineinfo",  # machine code keeps the lines that it came from; it is not slower
         "--ptxas-options=-v",  # registers and spills in the log
+        # NVRTC's own cache would return a cubin with an empty log; ours keeps the log too.
+        *(["--no-cache"] if nvrtc.version >= (12, 9) else []),
         *(f"-D{name}={value}" for name, value in constants.items()),
         *(f"-I{folder}" for folder in include),
     ]
