@@ -8,14 +8,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.syntax import Syntax
 from rich.table import Table
 
-from ladder import check, listing, own
-from ladder.contract import Dims, Ladder, find, ladders
+from ladder import bench, check, listing, own, pick, results, tables
+from ladder.contract import DTYPES, Dims, Ladder, Target, find, format_dims, ladders
 from ladder.device import open_device
 from ladder.errors import LadderError
 from ladder.rungfile import REALS
@@ -116,6 +116,132 @@ def _print_report(report: check.Report, verbose: bool) -> None:
             console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
+# ---- how fast -----------------------------------------------------------------------------------
+
+
+def bench_ladders(options: argparse.Namespace) -> int:
+    """Time rungs beside the roof and PyTorch; --save keeps the numbers in doc/results."""
+    device = open_device(options.device)
+    chosen = [ladder for name in options.op for ladder in _matching(name)]
+    chosen = chosen or (list(ladders().values()) if options.all else [])
+    if not chosen:
+        raise LadderError("name an op or a layer to measure, or give --all")
+    rungs = [own.find_rung(chosen[0].op.name, which) for which in options.rung]
+    if rungs and len(chosen) > 1:
+        raise LadderError(f"--rung needs one op, and {' '.join(options.op)} are several")
+    for rung in rungs:
+        if rung.number < 0:
+            if options.save:
+                raise LadderError(f"--save keeps the repository's own rungs, not {rung.path}")
+            own.require(chosen[0].op.name, rung.path, options.device)
+    roofs, problems = bench.Roofs(device), []
+
+    def say(line: str, wrong: bool) -> None:
+        bench.tell(line)
+        problems.extend([line] if wrong else [])
+
+    for ladder in chosen:
+        shapes = options.shape and {format_dims(options.shape): options.shape}
+        for measurement in bench.bench(
+            ladder, device, options.dtype, shapes, rungs or None, roofs, say
+        ):
+            if options.save:
+                print(f"written to {results.record(device.description(), measurement)}")
+    return int(bool(problems))
+
+
+def pick_rung(options: argparse.Namespace) -> int:
+    """The fastest rung for a shape, and why no other."""
+    device, ladder = open_device(options.device), find(options.op)
+    shape = options.shape or next(iter(ladder.op.bench.values()))
+    for dtype in options.dtype or ladder.op.reals:
+        choice = pick.pick(
+            ladder,
+            device,
+            dtype,
+            shape,
+            library=options.library,
+            deterministic=options.deterministic,
+            fresh=options.fresh,
+        )
+        print(f"{options.op} at {format_dims(shape)} in {dtype} on {device.name}:")
+        for number, why in choice.reasons.items():
+            mark = "->" if number == choice.rung else "  "
+            print(f"{mark} rung {number} ({ladder.rung(number).idea}): {why}")
+    return 0
+
+
+# ---- what it does -------------------------------------------------------------------------------
+
+
+def trace_rung(options: argparse.Namespace) -> int:
+    """Memory accesses, line by line, counted by the emulator."""
+    from ladder import trace  # the emulator takes a moment to load
+
+    ladder, rung = find(options.op), own.find_rung(options.op, options.rung)
+    if rung.number < 0:
+        own.require(options.op, rung.path, "emulated")
+    dims = options.shape or trace.small_shape(ladder.op)
+    dtype = (options.dtype or ladder.op.reals)[0]
+    report = trace.trace(ladder, rung, dtype, dims, options.warp)
+    title = f"{options.op} {rung.label}, {format_dims(dims)}, {dtype}"
+    print(title)
+    _console().print(trace.table(report, rung))
+    if options.picture:
+        trace.picture(report, rung, title).savefig(options.picture)
+        print(f"written to {options.picture}")
+    return 0
+
+
+def show_sass(options: argparse.Namespace) -> int:
+    """The machine code of a rung, below the lines that it comes from; needs no GPU."""
+    from ladder import compiler, sass
+
+    ladder, rung = find(options.op), own.find_rung(options.op, options.rung)
+    if rung.path is None:
+        raise LadderError(f"{options.op} {rung.label} is no kernel: it has no machine code")
+    dims = options.shape or next(iter(ladder.op.bench.values()))
+    real = DTYPES[(options.dtype or ladder.op.reals)[0]]
+    # The launch geometry may ask for the number of multiprocessors; an H100's will do here.
+    target = Target(options.arch, compiler.WARP_SIZE, 132, 227 << 10, real)
+    if (why := rung.refusal(dims, target)) is not None:
+        raise LadderError(f"{options.op} {rung.label} cannot run: {why}")
+    cubin = compiler.compile_cubin(rung, rung.defines(dims, target), real, options.arch)
+    console = _console()
+    found = sass.instructions(cubin, rung.path)
+    if not options.summary:
+        console.print(sass.listing(found, rung.source), soft_wrap=True)
+    for name, takes in compiler.resources(cubin).items():
+        print(
+            f"{name}: {takes.registers} registers, {takes.shared} bytes of shared memory, "
+            f"{takes.stack} of stack, {takes.spill} spilled"
+        )
+    for group, kinds in sass.summary(found).items():
+        print(f"  {group}: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
+    return 0
+
+
+def write_docs(options: argparse.Namespace) -> int:
+    """Renew what pages show of kernels and results; with --check only say what has drifted."""
+    drifted = tables.update(write=not options.check)
+    for line in drifted:
+        print(line)
+    return int(options.check and bool(drifted))
+
+
+def look_around(options: argparse.Namespace) -> int:
+    """What this machine has for compiling and running kernels."""
+    from ladder import doctor
+
+    found = doctor.findings()
+    width = max(len(finding.what) for finding in found)
+    for finding in found:
+        print(f"{finding.what:{width}}  {finding.found}")
+        if finding.remedy:
+            print(f"{'':{width}}  -> {finding.remedy}")
+    return 0
+
+
 # ---- arguments ----------------------------------------------------------------------------------
 
 
@@ -155,7 +281,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(name: str, run, rung: str | None = None) -> argparse.ArgumentParser:
+    def command(name: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
         text = run.__doc__.splitlines()[0]
         sub = commands.add_parser(name, help=text, description=text)
         sub.set_defaults(run=run)
@@ -182,12 +308,49 @@ def _parser() -> argparse.ArgumentParser:
         "--seconds", type=float, default=own.SECONDS, help="time limit for your own kernel"
     )
     sub.add_argument("-v", "--verbose", action="store_true", help="one line for each shape")
+
+    sub = command("bench", bench_ladders)
+    sub.add_argument("op", nargs="*", help="ops or layers")
+    sub.add_argument("--all", action="store_true", help="every op")
+    sub.add_argument("--rung", nargs="+", default=[], help="only these; numbers or .cu files")
+    _device_options(sub)
+    sub.add_argument("--save", action="store_true", help="write to doc/results/<gpu>.json")
+
+    sub = command("pick", pick_rung)
+    sub.add_argument("op")
+    _device_options(sub)
+    sub.add_argument("--library", action="store_true", help="vendor libraries may be chosen")
+    sub.add_argument("--deterministic", action="store_true", help="the same bits every time")
+    sub.add_argument("--fresh", action="store_true", help="measure again")
+
+    sub = command("trace", trace_rung)
+    sub.add_argument("op")
+    sub.add_argument("rung", help="its number, or the path of a .cu file")
+    _call_options(sub)
+    sub.add_argument("--warp", type=int, default=32, choices=(32, 64), help="its width")
+    sub.add_argument("--picture", metavar="FILE", help="also draw which lane touches what (.svg)")
+
+    sub = command("sass", show_sass)
+    sub.add_argument("op")
+    sub.add_argument("rung", help="its number, or the path of a .cu file")
+    _call_options(sub)
+    sub.add_argument("--arch", default="sm_90a", help="sm_75, sm_80, sm_90a, ...")
+    sub.add_argument("--summary", action="store_true", help="only counts and registers")
+
+    sub = command("docs", write_docs)
+    sub.add_argument("--check", action="store_true", help="write nothing; status 1 if out of date")
+
+    command("doctor", look_around)
     return parser
 
 
 def _device_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--device", default=_default_device(), help="cpu, emulated, cuda or cuda:1")
-    sub.add_argument("--dtype", type=_dtypes, metavar="fp32,fp16,bf16", help="default: all")
+    _call_options(sub)
+
+
+def _call_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--dtype", type=_dtypes, metavar="fp32,fp16,bf16", help="the real types")
     sub.add_argument("--shape", type=_shape, metavar="N=4,C=768", help="default: the op's own")
 
 

@@ -29,7 +29,12 @@ from ladder.timing import BufferSets, Timing, measure
 
 VERIFIED_ELEMENTS = 1 << 28  # beyond this, the float64 reference takes more memory than most have
 
-Say = Callable[[str], None]
+Say = Callable[[str, bool], None]
+
+
+def tell(line: str, wrong: bool = False) -> None:
+    """Print one line about a rung; `wrong` marks what must not be."""
+    print(line, flush=True)
 
 
 class Roofs:
@@ -57,13 +62,13 @@ def bench(
     shapes: dict[str, Dims] | None = None,
     rungs: Sequence[Rung] | None = None,
     roofs: Roofs | None = None,
-    say: Say = print,
+    say: Say = tell,
 ) -> Iterator[dict[str, Any]]:
     """Measure a ladder; one measurement for each dtype and shape.
 
     dtypes, shapes, rungs  by default all of the op
     roofs                  measured before, to be used again
-    say                    told of what is refused, wrong or left out, in one line each
+    say                    told line by line what was measured, refused, left out, or wrong
     """
     refuse_emulated(device)
     op = ladder.op
@@ -99,14 +104,17 @@ def _measurement(
     rows = []
     for rung in rungs if rungs is not None else ladder.on(device.kind):
         label = f"{op.name} {rung.label}, {shape}, {dtype}"
+        if (why := rung.refusal(dims, device.target(real))) is not None:
+            say(f"{label}: refused: {why}", False)
+            continue
         try:
             row = _row(rung, buffers, roof, in_cache, verify)
         except LadderError as error:
-            say(f"{label}: {error}")
+            say(f"{label}: {error}", True)
             continue
         rows.append(row)
         rate = op.least_bytes(dims, real) / row["median_us"] / 1e3
-        say(f"{label}: {row['median_us']:.2f} us, {rate:,.0f} GB/s")
+        say(f"{label}: {row['median_us']:.2f} us, {rate:,.0f} GB/s", False)
     rows += _peer_rows(op.name, dims, dtype, device, say)
     return {
         "op": op.name,
@@ -152,15 +160,15 @@ def _peer_rows(op: str, dims: Dims, dtype: str, device: Device, say: Say) -> lis
     if op not in peers.PEERS or device.kind != "cuda":
         return []
     if (why := peers.available()) is not None:
-        say(f"{op}: no comparison: {why}")
+        say(f"{op}: no comparison: {why}", False)
         return []
     rows = []
     for name, timing in peers.measure_peers(op, dims, dtype):
         if isinstance(timing, Timing):
             rows.append({"peer": name, **as_microseconds(timing)})
-            say(f"{op} {name}, {dtype}: {timing.median * 1e6:.2f} us")
+            say(f"{op} {name}, {dtype}: {timing.median * 1e6:.2f} us", False)
         else:
-            say(f"{op} {name}, {dtype}: {timing}")
+            say(f"{op} {name}, {dtype}: {timing}", False)
     return rows
 
 

@@ -235,7 +235,7 @@ class Ladder:
         return tuple(
             rung
             for rung in self.rungs
-            if (kind == "cuda" or not rung.library)
+            if (kind not in ("cpu", "emulated") or not rung.library)
             and (kind != "cpu" or rung.number == 0)
             and (kind != "cuda" or rung.number != 0)
         )

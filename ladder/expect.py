@@ -28,6 +28,7 @@ from ladder.errors import LadderError
 
 U32 = 2.0**-24  # unit roundoff of float32
 LAMBDA = 8
+MOST_DISTINCT = (1 << 25) + 1  # numbers that are drawn; odd, so that rows do not repeat
 CHANGES = 3  # runs of the reference on changed inputs
 
 Arrays = Mapping[str, np.ndarray]
@@ -89,10 +90,12 @@ def make_inputs(
     arrays = {}
     for arg in op.args:
         if arg.role != "out":
-            shape = arg.resolve_shape(dims)
-            value = values[arg.name] if arg.name in values else rng.standard_normal(shape)
-            dtype = resolve_dtype(arg.dtype, real)
-            arrays[arg.name] = np.asarray(value).reshape(shape).astype(dtype)
+            shape, dtype = arg.resolve_shape(dims), resolve_dtype(arg.dtype, real)
+            if arg.name in values:
+                arrays[arg.name] = np.asarray(values[arg.name]).reshape(shape).astype(dtype)
+            else:
+                distinct = rng.standard_normal(min(math.prod(shape), MOST_DISTINCT))
+                arrays[arg.name] = np.resize(distinct.astype(dtype), shape)
     return arrays
 
 

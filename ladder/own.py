@@ -73,6 +73,13 @@ def check(
     return Report(**answer, outcomes=outcomes)
 
 
+def require(op: str, path: Path, device: str, seconds: float = SECONDS) -> None:
+    """Raise LadderError unless a kernel passes `check`: what runs it in this process asks first."""
+    report = check(op, path, device, seconds=seconds)
+    if not report.passed:
+        raise LadderError(str(report))
+
+
 @contextmanager
 def as_file(kernel: str | Path) -> Iterator[Path]:
     """The path of a kernel; source text, known by its line breaks, is written to `kernel.cu`."""

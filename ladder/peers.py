@@ -97,7 +97,7 @@ def measure_peers(op: str, dims: Dims, dtype: str) -> Iterator[tuple[str, Timing
     with torch.no_grad():
         sets = [peer.inputs(torch, dims, normal)]
         one = sum(tensor.nbytes for tensor in sets[0])
-        count = min(max(2, -(-ROTATED_BYTES // one)), MOST_SETS)
+        count = min(-(-ROTATED_BYTES // one), MOST_SETS)
         sets += [peer.inputs(torch, dims, normal) for _ in range(count - 1)]
 
         def eager(*tensors):

@@ -97,7 +97,7 @@ class BufferSets:
             math.prod(arg.resolve_shape(dims)) * resolve_dtype(arg.dtype, real).itemsize
             for arg in op.args
         )
-        count = min(max(2, math.ceil(ROTATED_BYTES / one)), MOST_SETS)
+        count = min(math.ceil(ROTATED_BYTES / one), MOST_SETS)
         self.bytes = count * one
         self.inputs: Arrays = {}  # of the first set
         self.sets = []
