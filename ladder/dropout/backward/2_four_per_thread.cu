@@ -1,0 +1,31 @@
+// dropout backward, rung 2: four elements per thread
+// Before: rung 1 computes four random words for every element and uses one.
+// Change: a thread takes the four neighbouring elements that its four words are for.
+// Expect: a quarter of the arithmetic. But a lane's elements are now four apart from the next
+//         lane's: each of its four loads touches all sectors of the warp, and the L1 cache must
+//         keep them from one load to the next.
+// Needs:  nothing
+// Define: BLOCK = 256
+// Launch: dropout_backward<<<ceil_div(N, BLOCK * 4), BLOCK>>>
+// Left:   four loads where one would do -> rung 3.
+
+#include "philox.cuh"
+#include "portable.cuh"
+
+extern "C" __global__ void dropout_backward(
+    real* __restrict__ dinp,           // (N)
+    const real* __restrict__ dout,     // (N)
+    const unsigned* __restrict__ rng,  // (4)  seed low, seed high, step, micro-step
+    int N, float p, unsigned stream) {
+    size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * 4;
+    unsigned threshold = p * 4294967296.0f;  // p * 2^32: a power of two, so this is exact
+    float scale = 1.0f / (1.0f - p);
+
+    unsigned words[4] = {(unsigned)(i / 4), stream, rng[2], rng[3]};
+    philox4x32(words, rng[0], rng[1]);
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        if (i + k >= N) return;  // the last four may not all be there
+        dinp[i + k] = to_real(words[k] >= threshold ? to_float(dout[i + k]) * scale : 0.0f);
+    }
+}

@@ -1,0 +1,29 @@
+// dropout forward, rung 1: one thread per element
+// Before: the NumPy reference.
+// Change: a thread for each of the N elements computes the random word that belongs to it.
+// Expect: bound by arithmetic: ten rounds of Philox make four words, and three are thrown away.
+// Needs:  nothing
+// Define: BLOCK = 256
+// Launch: dropout_forward<<<ceil_div(N, BLOCK), BLOCK>>>
+// Left:   four neighbours all compute the same four words -> rung 2.
+
+#include "philox.cuh"
+#include "portable.cuh"
+
+extern "C" __global__ void dropout_forward(
+    real* __restrict__ out,            // (N)
+    const real* __restrict__ inp,      // (N)
+    const unsigned* __restrict__ rng,  // (4)  seed low, seed high, step, micro-step
+    int N, float p, unsigned stream) {
+    size_t i = (size_t)blockIdx.x * BLOCK + threadIdx.x;
+    if (i >= N) return;  // the last block may have more threads than there are elements left
+    unsigned threshold = p * 4294967296.0f;  // p * 2^32: a power of two, so this is exact
+    float scale = 1.0f / (1.0f - p);
+
+    unsigned words[4] = {(unsigned)(i / 4), stream, rng[2], rng[3]};
+    philox4x32(words, rng[0], rng[1]);
+    // Not words[i % 4]: an array indexed at run time cannot be in registers.
+    unsigned even = i & 2 ? words[2] : words[0], odd = i & 2 ? words[3] : words[1];
+    unsigned word = i & 1 ? odd : even;
+    out[i] = to_real(word >= threshold ? to_float(inp[i]) * scale : 0.0f);
+}

@@ -1,0 +1,33 @@
+// gelu forward, rung 2: 16-byte loads and stores
+// Before: rung 1 moves 2 or 4 bytes per lane and instruction.
+// Change: a thread owns VECTOR neighbouring elements, and moves them with one 16-byte access.
+// Expect: 4 to 8 times fewer memory instructions and addresses to compute. The memory waits less;
+//         the arithmetic is the same.
+// Needs:  N % vector == 0
+// Define: BLOCK = 256
+// Launch: gelu_forward<<<ceil_div(N, BLOCK * vector), BLOCK>>>
+// Left:   tanhf is most of the instructions -> rung 3.
+
+#include "portable.cuh"
+
+constexpr float SCALE = 0.7978845608f;  // sqrt(2 / pi)
+constexpr float CUBIC = 0.044715f;
+
+// Accurate to the last bits: tanhf alone takes some twenty instructions, and branches.
+__device__ float gelu(float x) {
+    float u = SCALE * (x + CUBIC * x * x * x);
+    return 0.5f * x * (1.0f + tanhf(u));
+}
+
+extern "C" __global__ void gelu_forward(
+    real* __restrict__ out,        // (N)
+    const real* __restrict__ inp,  // (N)
+    int N) {
+    size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * VECTOR;
+    if (i >= N) return;  // the last block may have more threads than there are vectors left
+    Vec xs = load_vec(inp + i), ys;
+    for (int k = 0; k < VECTOR; k++) {
+        ys[k] = to_real(gelu(to_float(xs[k])));
+    }
+    store_vec(out + i, ys);
+}

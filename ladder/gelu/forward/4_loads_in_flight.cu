@@ -1,0 +1,46 @@
+// gelu forward, rung 4: several loads in flight
+// Before: rung 3's threads load once, wait, and then compute.
+// Change: a thread takes IN_FLIGHT vectors, BLOCK apart, and asks for all of them before it
+//         computes with the first: the addresses of a warp stay neighbours.
+// Expect: computing on one vector hides the wait for the next. Where rung 3 has enough warps to
+//         hide it already, this changes little.
+// Needs:  N % vector == 0
+// Define: BLOCK = 256; IN_FLIGHT = 4
+// Launch: gelu_forward<<<ceil_div(N, BLOCK * IN_FLIGHT * vector), BLOCK>>>
+// Left:   nothing but the bytes: the matmul beside it could do this on its way (fusion).
+
+#include "portable.cuh"
+
+constexpr float SCALE = 0.7978845608f;  // sqrt(2 / pi)
+constexpr float CUBIC = 0.044715f;
+
+// (1 + tanh(u)) / 2 is the logistic function of 2u. __expf and __fdividef are the hardware's
+// approximations; where exp overflows to infinity, the quotient is 0, as it should be.
+__device__ float gelu(float x) {
+    float u = SCALE * (x + CUBIC * x * x * x);
+    return x * __fdividef(1.0f, 1.0f + __expf(-2.0f * u));
+}
+
+extern "C" __global__ void gelu_forward(
+    real* __restrict__ out,        // (N)
+    const real* __restrict__ inp,  // (N)
+    int N) {
+    size_t first = (size_t)blockIdx.x * BLOCK * IN_FLIGHT + threadIdx.x;  // counted in vectors
+    Vec xs[IN_FLIGHT];
+#pragma unroll
+    for (int j = 0; j < IN_FLIGHT; j++) {
+        size_t i = (first + j * BLOCK) * VECTOR;
+        if (i >= N) break;
+        xs[j] = load_vec(inp + i);
+    }
+#pragma unroll
+    for (int j = 0; j < IN_FLIGHT; j++) {
+        size_t i = (first + j * BLOCK) * VECTOR;
+        if (i >= N) break;
+        Vec ys;
+        for (int k = 0; k < VECTOR; k++) {
+            ys[k] = to_real(gelu(to_float(xs[j][k])));
+        }
+        store_vec(out + i, ys);
+    }
+}

@@ -1,0 +1,20 @@
+// Philox4x32-10: random numbers that are a function of a counter (Salmon, Moraes, Dror and Shaw,
+// "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011). The same bits as reference/philox.py.
+#pragma once
+
+// Turns `words`, a counter, into four random words, under a key of two.
+__device__ __forceinline__ void philox4x32(unsigned (&words)[4], unsigned key0, unsigned key1) {
+    constexpr unsigned MULTIPLIER0 = 0xD2511F53, MULTIPLIER1 = 0xCD9E8D57;
+    constexpr unsigned WEYL0 = 0x9E3779B9, WEYL1 = 0xBB67AE85;  // golden ratio, sqrt(3) - 1
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        unsigned long long product0 = (unsigned long long)MULTIPLIER0 * words[0];
+        unsigned long long product1 = (unsigned long long)MULTIPLIER1 * words[2];
+        words[0] = (unsigned)(product1 >> 32) ^ words[1] ^ key0;
+        words[1] = (unsigned)product1;
+        words[2] = (unsigned)(product0 >> 32) ^ words[3] ^ key1;
+        words[3] = (unsigned)product0;
+        key0 += WEYL0;
+        key1 += WEYL1;
+    }
+}
