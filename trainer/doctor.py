@@ -20,9 +20,9 @@ from ladder.doctor import Finding
 from trainer.data import data_directory
 from trainer.download import GPT2_MERGES, TINYSHAKESPEARE, places
 from trainer.flags import Parser
+from trainer.memory import GIB, available_on_host
 from trainer.mfu import measured_roof
 
-GIB = 1 << 30
 MEMORY_124M = 3 * GIB  # the quick start's peak is a little below
 CHECKPOINT_124M = 1.5e9  # bytes: weights and two moments in float32
 
@@ -53,7 +53,7 @@ def examine() -> list[Finding]:
         python(),
         numpy(),
         processor(),
-        memory(available_memory()),
+        memory(available_on_host()),
         disk(Path.cwd()),
         *data(data_directory()),
         *ladder.doctor.findings(),
@@ -97,14 +97,18 @@ def numpy() -> Finding:
     return Finding("NumPy", found)
 
 
-def processor() -> Finding:
-    model = platform.processor() or platform.machine()
+def processor_name() -> str:
+    name = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
         lines = info.read_text(errors="replace").splitlines()
         names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-        model = next(names, model)
-    return Finding("CPU", f"{len(os.sched_getaffinity(0))} cores to use, {model}")
+        name = next(names, name)
+    return name
+
+
+def processor() -> Finding:
+    return Finding("CPU", f"{len(os.sched_getaffinity(0))} cores to use, {processor_name()}")
 
 
 def memory(available: int | None) -> Finding:
@@ -115,23 +119,6 @@ def memory(available: int | None) -> Finding:
         remedy = "GPT-2 124M wants 3 GiB: make room, or train -e d6 or -e char"
         return Finding("memory", found, remedy)
     return Finding("memory", found)
-
-
-def available_memory() -> int | None:
-    """Bytes that this process can still have; a container's limit counts. None if unknown."""
-    amounts = []
-    info = Path("/proc/meminfo")
-    if info.exists():
-        lines = info.read_text().splitlines()
-        amounts += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable")]
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-        if limit.isdigit():
-            amounts.append(max(0, int(limit) - used))
-    except (OSError, ValueError):
-        pass  # no control groups, or of the first version
-    return min(amounts, default=None)
 
 
 def disk(directory: Path) -> Finding:

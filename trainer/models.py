@@ -75,8 +75,12 @@ def open_file(path: Path, data_dir: Path) -> Model:
         return Model(*llmc.load_model(path), str(path))
     if path.is_dir() and (step := checkpoint.latest(path)) is not None:
         tensors, state = checkpoint.load(path, step)
-        pieces = ((name, None, tensors[name].astype(np.float32, copy=False)) for name in PARAMETERS)
-        return Model(shape_of(state), pieces, f"{path}, step {step}")
+        shape = shape_of(tensors, state)
+        pieces = (
+            (name, None, weights.check_finite(tensors[name], f"{path}: {name}"))
+            for name in PARAMETERS
+        )
+        return Model(shape, pieces, f"{path}, step {step}")
     if path.suffix == ".safetensors" or path.is_dir():
         return Model(*weights.load_huggingface(path, data_dir), str(path))
     raise LadderError(
@@ -95,12 +99,19 @@ def tokenizer_of(name: str) -> str:
     return "chars" if name == "char" else "gpt2"
 
 
-def shape_of(state: Mapping[str, Any]) -> GPT2Config:
-    """The model's shape from the state of a checkpoint."""
+def shape_of(tensors: checkpoint.CheckedTensors, state: Mapping[str, Any]) -> GPT2Config:
+    """The model's shape from the state of a checkpoint, once its tensors are seen to have it."""
     try:
-        return GPT2Config(**state["shape"])
-    except (KeyError, TypeError):
-        raise LadderError("the checkpoint does not say what model it holds") from None
+        shape = GPT2Config(**state["shape"])
+        expected = shape.parameter_shapes()
+        sound = shape.channels % shape.heads == 0 and 0 <= shape.dropout < 1
+        sound &= 0 < shape.vocab <= shape.padded_vocab
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        raise LadderError(f"{tensors.path.parent} does not say what model it holds") from None
+    for name, dimensions in expected.items():
+        if not sound or tensors.file.layout.get(name, ((), ()))[1] != dimensions:
+            raise LadderError(f"{tensors.path} does not hold the model that its state describes")
+    return shape
 
 
 def random_model(shape: GPT2Config, seed: int, note: str | None = None) -> Model:

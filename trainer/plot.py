@@ -20,6 +20,7 @@ def draw_losses(directory: Path) -> Path:
 
     matplotlib.use("Agg")  # no screen needed
     import matplotlib.pyplot as plt
+    from matplotlib.patheffects import withStroke
 
     log = directory / "log.jsonl"
     if not log.exists():
@@ -35,14 +36,15 @@ def draw_losses(directory: Path) -> Path:
     if train:
         axes.plot(*zip(*train, strict=True), color=BLUE, linewidth=1.2, label="training")
     if val:
+        halo = [withStroke(linewidth=3, foreground="white")]
         axes.plot(
             *zip(*val, strict=True), "o-", color=ORANGE, linewidth=1.8, markersize=4.5,
             label="validation",
         )  # fmt: skip
         for (step, loss), side in ((val[0], "left"), (val[-1], "right")):
             axes.annotate(
-                f"{loss:.3f}", (step, loss), (0, 7), textcoords="offset points", ha=side,
-                color=ORANGE, fontsize=9,
+                f"{loss:.3f}", (step, loss), (0, 8), textcoords="offset points", ha=side,
+                color=ORANGE, fontsize=9, path_effects=halo,
             )  # fmt: skip
     axes.set_title(directory.name, loc="left", color=INK, fontsize=11)
     axes.set_xlabel("step", color=INK)

@@ -22,6 +22,7 @@ from trainer.data import TokenLoader, data_directory, prepare
 from trainer.device import default_device
 from trainer.download import DownloadError
 from trainer.engine import Engine
+from trainer.memory import refuse_what_does_not_fit
 from trainer.sample import Predictor, encode_prompt
 from trainer.tokenizers import Tokenizer, get_tokenizer
 
@@ -93,7 +94,7 @@ def set_up(config: TrainConfig) -> Setup:
         shape, source, tensors, state = model.shape, model.source, None, None
     else:
         tensors, state = checkpoint.load(directory, step)
-        shape, source = models.shape_of(state), f"checkpoint of step {step}"
+        shape, source = models.shape_of(tensors, state), f"checkpoint of step {step}"
     if data.vocab > shape.vocab:
         raise LadderError(
             f"the tokenizer has {data.vocab} tokens, beyond the model's {shape.vocab}; "
@@ -106,6 +107,7 @@ def set_up(config: TrainConfig) -> Setup:
     steps = config.steps if config.steps > 0 else max(1, train.tokens // config.total_tokens)
 
     real = DTYPE_OF[DTYPES[config.dtype]]
+    refuse_what_does_not_fit(shape, config.batch, config.sequence, device, real)
     program = build(shape, config.batch, config.sequence)
     ops = {call.op for part in (program.forward, program.backward, program.update) for call in part}
     choices = rungs.choose(ops, config, device, real)

@@ -8,7 +8,7 @@ from tiny import SHAPE, save_model
 
 from ladder.errors import LadderError
 from reference.gpt2 import PARAMETERS
-from trainer import llmc, models
+from trainer import checkpoint, llmc, models
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,33 @@ def test_a_checkpoint_is_a_model_and_knows_its_tokenizer(tmp_path):
     assert model.shape.dropout == 0.1
     assert [piece[0] for piece in model.pieces] == list(PARAMETERS)
     assert models.tokenizer_of(name) == "bytes"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"layers": 3},
+        {"heads": 3},
+        {"channels": "many"},
+        {"dropout": 1.0},
+        {"vocab": 10**9},
+        {"x": 1},
+    ],
+)
+def test_a_checkpoint_whose_state_does_not_fit_its_tensors_is_refused(tmp_path, change):
+    tensors, state = checkpoint.load(save_model(tmp_path / "good"), 0)
+    state["shape"].update(change)
+    again = {name: (lambda name=name: tensors[name]) for name in tensors}
+    checkpoint.save(tmp_path / "bad", 0, again, state)
+    with pytest.raises(LadderError, match=r"does not (hold|say)"):
+        models.open_model(str(tmp_path / "bad"), vocab=257, seed=1, data_dir=tmp_path)
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path):
+    name = save_model(tmp_path / "bad", factor=np.nan)
+    model = models.open_model(name, vocab=257, seed=1, data_dir=tmp_path)
+    with pytest.raises(LadderError, match="wte holds NaN or infinity"):
+        list(model.pieces)
 
 
 def test_a_file_of_llmc_is_a_model(tmp_path):

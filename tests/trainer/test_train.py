@@ -6,9 +6,10 @@ import signal
 
 import numpy as np
 import pytest
-from tiny import parameters, run, save_model
+from tiny import SHAPE, parameters, run, save_model, settings
 
 from ladder.errors import LadderError
+from reference.gpt2 import build
 from trainer import checkpoint, logs
 from trainer.steps import Stepper
 
@@ -190,6 +191,28 @@ def test_an_outlying_loss_is_not_learnt_from(tmp_path, monkeypatch):
     skipped = [line for line in screen.splitlines() if "update skipped" in line]
     assert len(skipped) == 1
     assert skipped[0].startswith("step 141: update skipped, the loss is ")
+
+
+def test_a_batch_beyond_the_memory_is_refused_with_the_largest_that_fits(tmp_path, monkeypatch):
+    from trainer import memory
+
+    monkeypatch.setattr(memory, "available_on_host", lambda: 4 << 20)
+    with pytest.raises(LadderError, match=r"-b 200 -t 16 needs .* GiB available; -b") as refused:
+        run(tmp_path, batch=200)
+    largest = int(str(refused.value).partition("; -b ")[2].split()[0])
+    shape, real = SHAPE, np.dtype(np.float32)
+    fits, does_not = (memory.needed(build(shape, B, 16), real) for B in (largest, largest + 1))
+    assert fits <= 4 << 20 < does_not
+
+
+def test_the_memory_that_is_foretold_is_what_the_engine_takes(tmp_path):
+    from trainer.config import TrainConfig
+    from trainer.memory import needed
+    from trainer.setup import set_up
+
+    engine = set_up(TrainConfig(**settings(tmp_path))).engine
+    taken = sum(size for _, size in engine.memory_table())
+    assert needed(engine.program, engine.real) == pytest.approx(taken, rel=0.1)
 
 
 def test_the_logs_are_llmcs_lines_and_json_ones(tmp_path):
