@@ -1,0 +1,75 @@
+// attention forward, rung 2: the causal half only
+// Before: rung 1 computes all T * T scores of a head, and multiplies v with as many probabilities.
+// Change: a query deals with itself and the keys before it; the rest of the matrix is not touched.
+// Expect: half of the work and half of the bytes, in each of the three kernels.
+// Needs:  B * NH <= 65535; T <= 65535
+// Define: BLOCK = 128
+// Launch: attention_forward_scores<<<(ceil_div(T, BLOCK), T, B * NH), BLOCK>>>
+// Launch: attention_forward_softmax<<<(ceil_div(T, BLOCK), B * NH), BLOCK>>>
+// Launch: attention_forward<<<(ceil_div(C // NH, warp), T, B * NH), warp>>>
+// Scratch: float32 probs[B, NH, T, T]
+// Left:   the lanes of a warp read rows of the softmax 4 * T bytes apart -> rung 3.
+
+#include "portable.cuh"
+
+// probs (B, NH, T, T) = q @ k.T / sqrt(HS), still scores; not written where the key is in the future
+extern "C" __global__ void attention_forward_scores(
+    real* __restrict__ out,         // (B, T, C)
+    float* __restrict__ lse,        // (B, NH, T)  log of the sum of a query's exp(score)
+    const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
+    int B, int T, int C, int NH,
+    float* __restrict__ probs) {    // (B, NH, T, T)  of a query and a key
+    int key = blockIdx.x * BLOCK + threadIdx.x, query = blockIdx.y;
+    if (key > query) return;
+    int HS = C / NH, b = blockIdx.z / NH, h = blockIdx.z % NH;
+    const real* q = qkv + ((size_t)b * T + query) * 3 * C + h * HS;    // (HS)
+    const real* k = qkv + ((size_t)b * T + key) * 3 * C + C + h * HS;  // (HS)
+
+    float score = 0.0f;
+    for (int i = 0; i < HS; i++) {
+        score += to_float(q[i]) * to_float(k[i]);
+    }
+    size_t row = (size_t)blockIdx.z * T + query;
+    probs[row * T + key] = score * rsqrtf(HS);
+}
+
+// probs = softmax(scores) row by row, and lse
+extern "C" __global__ void attention_forward_softmax(
+    real* __restrict__ out, float* __restrict__ lse, const real* __restrict__ qkv,
+    int B, int T, int C, int NH, float* __restrict__ probs) {
+    int query = blockIdx.x * BLOCK + threadIdx.x;
+    if (query >= T) return;
+    size_t row = (size_t)blockIdx.y * T + query;
+    float* p = probs + row * T;  // (T)
+
+    float highest = -INFINITY;
+    for (int key = 0; key <= query; key++) {
+        highest = fmaxf(highest, p[key]);
+    }
+    float sum = 0.0f;
+    for (int key = 0; key <= query; key++) {
+        p[key] = expf(p[key] - highest);  // at most 1: it cannot overflow
+        sum += p[key];
+    }
+    for (int key = 0; key <= query; key++) {
+        p[key] /= sum;
+    }
+    lse[row] = highest + logf(sum);
+}
+
+// out = probs @ v
+extern "C" __global__ void attention_forward(
+    real* __restrict__ out, float* __restrict__ lse, const real* __restrict__ qkv,
+    int B, int T, int C, int NH, float* __restrict__ probs) {
+    int i = blockIdx.x * WARP_SIZE + threadIdx.x, query = blockIdx.y;
+    int HS = C / NH, b = blockIdx.z / NH, h = blockIdx.z % NH;
+    if (i >= HS) return;
+    const real* v = qkv + (size_t)b * T * 3 * C + 2 * C + h * HS + i;  // channel i of key 0
+    const float* p = probs + ((size_t)blockIdx.z * T + query) * T;     // (T)
+
+    float sum = 0.0f;
+    for (int key = 0; key <= query; key++) {
+        sum += p[key] * to_float(v[(size_t)key * 3 * C]);
+    }
+    out[((size_t)b * T + query) * C + h * HS + i] = to_real(sum);
+}
