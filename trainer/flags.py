@@ -18,21 +18,22 @@ from trainer.config import DEFAULTS, TrainConfig
 
 _ONE_PROCESS = "this trainer runs one process on one device; leave it out"
 
-# Flags of llm.c that are not honoured, and why: ignoring one would train something else.
+# Flags of llm.c that are not honoured: the value that means what is done here anyway, if there is
+# one, and why the others are refused. Ignoring one would train something else than was asked for.
 REFUSED = {
-    "-r": "activations are kept, not recomputed; leave it out",
-    "-z": "there is one device, so no optimizer state to shard (ZeRO); leave it out",
-    "-ge": "whether gelu is fused is a choice of rung here; see --rung",
-    "-f": "TF32 is a choice of rung here; see --rung",
-    "-h": "HellaSwag is not evaluated; leave it out (the list of flags is --help)",
-    "-pn": _ONE_PROCESS,
-    "-pr": _ONE_PROCESS,
-    "-pg": _ONE_PROCESS,
-    "-pm": _ONE_PROCESS,
-    "-pi": _ONE_PROCESS,
-    "-ps": _ONE_PROCESS,
-    "-pp": _ONE_PROCESS,
-    "-pf": _ONE_PROCESS,
+    "-r": ("0", "activations are kept, not recomputed; leave it out"),
+    "-z": ("0", "there is one device, so no optimizer state to shard (ZeRO); leave it out"),
+    "-ge": ("0", "whether gelu is fused is a choice of rung here; see --rung"),
+    "-f": ("0", "TF32 is a choice of rung here; see --rung"),
+    "-h": ("0", "HellaSwag is not evaluated; leave it out (the list of flags is --help)"),
+    "-pn": ("1", _ONE_PROCESS),
+    "-pr": ("0", _ONE_PROCESS),
+    "-pg": (None, _ONE_PROCESS),
+    "-pm": (None, _ONE_PROCESS),
+    "-pi": (None, _ONE_PROCESS),
+    "-ps": (None, _ONE_PROCESS),
+    "-pp": (None, _ONE_PROCESS),
+    "-pf": (None, _ONE_PROCESS),
 }
 
 
@@ -58,16 +59,28 @@ class Parser(argparse.ArgumentParser):
 
 def parse(argv: Sequence[str]) -> TrainConfig:
     """A TrainConfig from command-line words. Raises LadderError; `--help` prints and exits."""
-    for word in argv:
-        flag = word.partition("=")[0]
-        if flag in REFUSED:
-            raise LadderError(f"{flag} of llm.c is not available: {REFUSED[flag]}")
     parser = build_parser(
         "python -m trainer",
         "Train GPT-2 through the ladder. Without flags: llm.c's quick start.",
         epilog="Other commands: doctor, sample, bench, each with its own --help.",
     )
-    return TrainConfig(**vars(parser.parse_args(argv)))
+    words = ["--help"] if list(argv) == ["-h"] else _without_refused(argv)
+    return TrainConfig(**vars(parser.parse_args(words)))
+
+
+def _without_refused(argv: Sequence[str]) -> list[str]:
+    """The words without flags of REFUSED that ask for what is done here anyway."""
+    words, rest = [], list(argv)
+    while rest:
+        word = rest.pop(0)
+        if word not in REFUSED:
+            words.append(word)
+            continue
+        harmless, reason = REFUSED[word]
+        value = rest.pop(0) if rest else None
+        if value is None or value != harmless:
+            raise LadderError(f"{word} of llm.c is not available: {reason}")
+    return words
 
 
 def build_parser(

@@ -8,6 +8,7 @@ import statistics
 import numpy as np
 
 from ladder.device import Device
+from ladder.roof import matrix_rate
 from reference.gpt2 import GPT2Config
 
 
@@ -24,21 +25,13 @@ def flops_per_token(config: GPT2Config, T: int) -> int:
 
 
 def measured_roof(device: Device, real: np.dtype) -> float:
-    """FLOP/s of a large matrix product on the device: NumPy's in float32, or on a GPU CuPy's.
-
-    bfloat16 is measured as float16, which runs at the same rate wherever there is bfloat16.
-    """
-    if device.kind == "cuda":
-        import cupy
-
-        size, dtype = 8192, np.float32 if real.itemsize == 4 else np.float16
-        a = cupy.ones((size, size), dtype)
-        out = cupy.empty_like(a)
-        product = lambda: cupy.matmul(a, a, out=out)  # noqa: E731
-    else:
-        size = 1024
-        a = np.ones((size, size), np.float32)
-        out = np.empty_like(a)
-        product = lambda: np.matmul(a, a, out=out)  # noqa: E731
-    product()  # the first one starts threads, or loads the library
-    return 2 * size**3 / statistics.median(device.time(product) for _ in range(9))
+    """FLOP/s of a large matrix product on the device: cuBLAS's in the run's type on a GPU, NumPy's
+    in float32 on a CPU, whatever the run's type, since the reference computes in float32."""
+    if (rate := matrix_rate(device, real)) is not None:
+        return rate
+    n = 1024
+    a = np.ones((n, n), np.float32)
+    out = np.empty_like(a)
+    np.matmul(a, a, out=out)  # the first one starts the threads
+    times = [device.time(lambda: np.matmul(a, a, out=out)) for _ in range(9)]
+    return 2 * n**3 / statistics.median(times)

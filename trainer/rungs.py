@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ladder import rungfile
-from ladder.contract import Ladder, Target, find
+from ladder import own
+from ladder.contract import Dims, find
 from ladder.device import Device
 from ladder.errors import LadderError
+from ladder.pick import pick
 from ladder.rungfile import Rung
+from reference.program import Call
 from trainer.config import RUNG_SETS, TrainConfig
 
 
@@ -26,36 +28,35 @@ class Choice:
 
 
 def choose(
-    ops: Iterable[str], config: TrainConfig, device: Device, real: np.dtype
+    calls: Iterable[Call], config: TrainConfig, device: Device, real: np.dtype
 ) -> dict[str, Choice]:
-    """A choice for each of the model's `ops`.
+    """A choice for each op that is called, by the op's name.
 
-    Raises LadderError for an op or rung that does not exist, that the model does not use, or that
-    the device cannot run whatever the shape. What depends on the shape is refused when the engine
-    binds the rung.
+    A `.cu` file of the user's is checked first, in a process of its own. Raises LadderError for an
+    op or rung that does not exist, that the model does not use, or that the device cannot run
+    whatever the shape; what depends on the shape is refused when the engine binds the rung.
     """
-    ops = sorted(set(ops))
-    target = device.target(real)
-    if config.rungs in RUNG_SETS:
-        choices = {op: _from_set(find(op), config.rungs, device, target) for op in ops}
-    else:
-        named = _read(Path(config.rungs))
-        choices = {
-            op: _named(op, named[op], f"from {config.rungs}")
-            if op in named
-            else _from_set(find(op), "reference", device, target)
-            for op in ops
-        }
+    shapes: dict[str, list[Dims]] = {}
+    for call in calls:
+        known = shapes.setdefault(call.op, [])
+        if call.dims not in known:
+            known.append(call.dims)
+    named = {} if config.rungs in RUNG_SETS else _read(Path(config.rungs))
+    reasons = dict.fromkeys(named, f"from {config.rungs}")
     for entry in config.rung:
         op, _, which = entry.partition("=")
         find(op)  # an unknown name is refused with the nearest known ones
-        if op not in choices:
-            raise LadderError(
-                f"--rung {entry}: this model does not use {op}; it uses {' '.join(ops)}"
-            )
-        choices[op] = _named(op, which, "named by --rung")
-    for op, choice in choices.items():
-        _refuse_device(op, choice.rung, device, target)
+        if op not in shapes:
+            used = ", ".join(sorted(shapes))
+            raise LadderError(f"--rung {entry}: this model does not use {op}; it uses {used}")
+        named[op], reasons[op] = which, "named by --rung"
+    choices = {}
+    for op in sorted(shapes):
+        if op in named:
+            choices[op] = Choice(own.find_rung(op, named[op]), reasons[op])
+            _refuse(op, choices[op].rung, device, real)
+        else:
+            choices[op] = _from_set(op, config.rungs, device, real, shapes[op])
     return choices
 
 
@@ -67,63 +68,48 @@ def as_json(choices: Mapping[str, Choice]) -> dict[str, int | str]:
     }
 
 
-def _from_set(ladder: Ladder, name: str, device: Device, target: Target) -> Choice:
-    reference = ladder.rung(0)
-    if name == "reference":
-        return Choice(reference, "--rungs reference")
-    steps = [
-        rung
-        for rung in ladder.rungs
-        if rung.number > 0 and not rung.library and rung.claims(target)
-    ]
-    if name == "library":
-        libraries = [rung for rung in ladder.rungs if rung.library]
-        if libraries and device.kind == "cuda":
-            return Choice(libraries[0], "--rungs library")
-        name = "naive"  # an op that no library has
-    if name == "best" and device.kind != "cuda":
+def _from_set(op: str, rungs: str, device: Device, real: np.dtype, shapes: list[Dims]) -> Choice:
+    """The rung that `--rungs` means for an op. A file of rungs leaves the others to the default."""
+    ladder = find(op)
+    if device.kind == "cuda":
+        if rungs == "reference":
+            raise LadderError("--rungs reference is NumPy, which --device cuda does not run")
+        if rungs != "naive":
+            choice = pick(ladder, device, real.name, *shapes, library=rungs == "library")
+            return Choice(ladder.rung(choice.rung), choice.reasons[choice.rung])
+    elif rungs in ("best", "library"):
         raise LadderError(
-            f"--rungs best measures on a GPU, and the device is {device.kind}; "
+            f"--rungs {rungs} measures on a GPU, and the device is {device.kind}; "
             "choose --rungs reference or naive, or name rungs by --rung"
         )
-    if not steps:
-        if device.kind == "cuda":
-            raise LadderError(
-                f"{ladder.op.name} has no rung yet that runs on {target.arch} in "
-                f"{target.real.name}; use --device cpu"
-            )
-        return Choice(reference, "no kernel yet")
-    if name == "naive":
-        return Choice(steps[0], "the lowest")
-    paying = [rung for rung in steps if rung.pays] or steps
-    return Choice(paying[-1], "the highest that pays")
+    if rungs == "naive" and device.kind != "cpu":
+        target = device.target(real)
+        for rung in ladder.on(device.kind):
+            if rung.number > 0 and not rung.library and rung.claims(target):
+                return Choice(rung, "the lowest")
+    if device.kind == "cuda":
+        raise LadderError(f"{op} has no rung yet that runs in {real.name} on {device.name}")
+    return Choice(ladder.rung(0), "no kernel yet" if rungs == "naive" else "the default")
 
 
-def _named(op: str, which: int | str, reason: str) -> Choice:
-    """The rung that a number or the path of a `.cu` file names."""
-    ladder, which = find(op), str(which)
-    if which.isdigit():
-        return Choice(ladder.rung(int(which)), reason)
-    if which.endswith(".cu"):
-        return Choice(rungfile.parse(Path(which), ladder.op.kernel), reason)
-    raise LadderError(f"--rung {op}={which}: give a rung's number, or the path of a .cu file")
-
-
-def _refuse_device(op: str, rung: Rung, device: Device, target: Target) -> None:
+def _refuse(op: str, rung: Rung, device: Device, real: np.dtype) -> None:
+    """Raise LadderError where a named rung cannot run on the device, or is wrong."""
     reference = rung.path is None and rung.run is None
     if device.kind == "cpu" and not reference:
         raise LadderError(
-            f"--rung {op}={rung.number}: --device cpu runs the NumPy reference only (rung 0); "
+            f"{op} {rung.label} is a kernel, and --device cpu runs the NumPy reference only; "
             "add --device emulated, or use a GPU"
         )
     if device.kind == "cuda" and reference:
         raise LadderError(f"{op} rung 0 is NumPy; on --device cuda choose a rung from 1 on")
-    if rung.path is not None and not rung.claims(target):
+    if rung.path is not None and not rung.claims(target := device.target(real)):
         needs = "; ".join(rung.conditions())
         raise LadderError(
-            f"{op} rung {rung.number} needs {needs}, which {target.arch} in {target.real.name} "
-            "does not meet; choose another rung"
+            f"{op} {rung.label} needs {needs}, which {target.arch} in {real.name} does not meet; "
+            "choose another rung"
         )
+    if rung.number < 0:
+        own.require(op, rung.path, device.kind)
 
 
 def _read(path: Path) -> dict[str, int | str]:

@@ -166,8 +166,8 @@ def open_predictor(config: TrainConfig) -> tuple[Tokenizer, Predictor]:
     shape = dataclasses.replace(model.shape, dropout=0.0)
     real = DTYPE_OF[DTYPES[config.dtype]]
     T = min(length, shape.context)
-    ops = {call.op for call in build(shape, 1, T, training=False).evaluate}
-    chosen = {op: c.rung for op, c in rungs.choose(ops, config, device, real).items()}
+    calls = build(shape, 1, T, training=False).evaluate
+    chosen = {op: c.rung for op, c in rungs.choose(calls, config, device, real).items()}
     predictor = Predictor(shape, T, tokenizer.vocab, device, real, chosen)
     for name, layer, array in model.pieces:
         predictor.engine.write(name, array, layer)

@@ -109,8 +109,8 @@ def set_up(config: TrainConfig) -> Setup:
     real = DTYPE_OF[DTYPES[config.dtype]]
     refuse_what_does_not_fit(shape, config.batch, config.sequence, device, real)
     program = build(shape, config.batch, config.sequence)
-    ops = {call.op for part in (program.forward, program.backward, program.update) for call in part}
-    choices = rungs.choose(ops, config, device, real)
+    calls = (*program.forward, *program.evaluate, *program.backward, *program.update)
+    choices = rungs.choose(calls, config, device, real)
     chosen = {op: choice.rung for op, choice in choices.items()}
     engine = Engine(program, device, real, chosen)
     if tensors is None:

@@ -70,12 +70,11 @@ class Trainer:
                 last = step == self.setup.steps
                 self._validate(step, last)
                 self._sample(step, last)
-                if (self._due(step, self.config.checkpoint_every, last) and step != saved) or (
-                    self.interrupt and self.config.checkpoint_every
-                ):
+                last = last or bool(self.interrupt)
+                if self._due(step, self.config.checkpoint_every, last) and step != saved:
                     self._save(step)
                     saved = step
-                if last or self.interrupt:
+                if last:
                     break
                 self._train(step)
         return self._finish(step, saved)
@@ -179,10 +178,7 @@ class Trainer:
         choices = self.setup.choices
         if all(choice.rung.number == 0 for choice in choices.values()):
             return [("rungs", f"0, the NumPy reference, for all {len(choices)} ops")]
-        return [
-            (op, f"rung {choice.rung.number}, {choice.rung.idea} ({choice.reason})")
-            for op, choice in choices.items()
-        ]
+        return [(op, f"{choice.rung.label}: {choice.reason}") for op, choice in choices.items()]
 
     def _finish(self, step: int, saved: int | None) -> Outcome:
         if self.config.plot and (self.times or self.val_losses):

@@ -21,7 +21,7 @@ def test_an_llmc_command_line_works():
     line = (
         "-i train*.bin -j val*.bin -o log124M -v 250 -s 20000 -g 144 -b 64 -t 1024 -d 524288 "
         "-c 0.1 -l 0.0006 -q 0.0 -u 700 -n 5000 -nk 5 -nm 50000 -y 1 -e d12 -k cosine -x -1 "
-        "-m 20 -a 0 -w 1 -sl 7.0 -sg 7.0"
+        "-m 20 -a 0 -w 1 -sl 7.0 -sg 7.0 -r 0 -z 0 -h 0 -pn 1"
     )
     expected = TrainConfig(
         train_data="train*.bin",
@@ -118,7 +118,15 @@ def test_a_wrong_value_is_refused_by_flag_and_remedy(line, says):
 @pytest.mark.parametrize("flag", REFUSED)
 def test_flags_of_llmc_that_cannot_be_honoured_are_refused_with_the_reason(flag):
     with pytest.raises(LadderError, match=f"^{flag} of llm.c is not available: "):
-        parse([flag, "1"])
+        parse([flag, "2"])
+
+
+def test_h_alone_asks_for_help(capsys):
+    with pytest.raises(SystemExit) as left:
+        parse(["-h"])
+    assert left.value.code == 0
+    assert "--learning" not in (out := capsys.readouterr().out)
+    assert "--batch N, -b N" in out
 
 
 def test_the_device_fills_in_what_was_left_open():

@@ -8,6 +8,8 @@ import pytest
 from ladder.contract import Target, find
 from ladder.device import Cpu
 from ladder.errors import LadderError
+from ladder.pick import Choice as Picked
+from reference.program import Call
 from trainer import rungs
 from trainer.config import TrainConfig, resolve
 
@@ -29,8 +31,18 @@ EMULATED, GPU = Pretended("emulated", "emulated"), Pretended("cuda", "sm_90a")
 
 
 def choose(device, **settings):
-    config = resolve(TrainConfig(**settings), device.kind, 1024)
-    return rungs.choose(OPS, config, device, FLOAT32)
+    config = resolve(TrainConfig(**{"rungs": "reference", **settings}), device.kind, 1024)
+    calls = [Call(op, (), {"N": 4, "C": 8}, {}, "") for op in OPS]
+    return rungs.choose(calls, config, device, FLOAT32)
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A kernel of the user's that is right; the check itself is tested with the ladder."""
+    path = tmp_path / "mine.cu"
+    path.write_text(find("layernorm.forward").rung(1).path.read_text())
+    monkeypatch.setattr(rungs.own, "require", lambda op, path, device: None)
+    return path
 
 
 def lowest(op):
@@ -48,19 +60,39 @@ def test_naive_is_the_lowest_kernel_or_else_the_reference():
     }
 
 
-def test_one_rung_is_swapped_by_number_or_by_file(tmp_path):
-    source = find("layernorm.forward").rung(1).path
-    mine = tmp_path / "mine.cu"
-    mine.write_text(source.read_text())
+def test_one_rung_is_swapped_by_number_or_by_file(mine):
     by_number = choose(EMULATED, rung=("layernorm.forward=2",))["layernorm.forward"]
     by_file = choose(EMULATED, rung=(f"layernorm.forward={mine}",))["layernorm.forward"]
     assert (by_number.rung.number, by_number.reason) == (2, "named by --rung")
     assert by_file.rung.path == mine
 
 
-def test_what_a_run_has_chosen_can_be_chosen_again(tmp_path):
-    mine = tmp_path / "mine.cu"
-    mine.write_text(find("layernorm.forward").rung(1).path.read_text())
+def test_a_users_kernel_is_checked_first_and_refused_if_wrong(mine, monkeypatch):
+    def require(op, path, device):
+        raise LadderError(f"{op}: {path.name} is wrong on {device}")
+
+    monkeypatch.setattr(rungs.own, "require", require)
+    with pytest.raises(LadderError, match=r"layernorm\.forward: mine\.cu is wrong on emulated"):
+        choose(EMULATED, rung=(f"layernorm.forward={mine}",))
+    choose(EMULATED, rung=("layernorm.forward=1",))  # the repository's own are checked by the tests
+
+
+def test_best_asks_the_picker_for_the_shapes_of_the_run(monkeypatch):
+    asked = []
+
+    def pick(ladder, device, dtype, *shapes, library):
+        asked.append((ladder.op.name, dtype, shapes, library))
+        return Picked(ladder.op.name, 1, 1e-6, {1: "the fastest: 1.0 us"})
+
+    monkeypatch.setattr(rungs, "pick", pick)
+    choices = choose(GPU, rungs="best")
+    assert {op: (c.rung.number, c.reason) for op, c in choices.items()} == dict.fromkeys(
+        OPS, (1, "the fastest: 1.0 us")
+    )
+    assert ("gelu.forward", "float32", ({"N": 4, "C": 8},), False) in asked
+
+
+def test_what_a_run_has_chosen_can_be_chosen_again(tmp_path, mine):
     chosen = choose(EMULATED, rung=(f"layernorm.forward={mine}",))
     saved = tmp_path / "rungs.json"
     saved.write_text(json.dumps(rungs.as_json(chosen)))
@@ -76,12 +108,16 @@ def test_what_a_run_has_chosen_can_be_chosen_again(tmp_path):
         (Cpu(), {"rung": ("softmax.forward=0",)}, "this model does not use softmax.forward"),
         (Cpu(), {"rung": ("layernorm.forward=1",)}, "add --device emulated"),
         (Cpu(), {"rung": ("layernorm.forward=99",)}, "has no rung 99; it has 0, 1"),
-        (Cpu(), {"rung": ("layernorm.forward=fast",)}, "a rung's number, or the path of a .cu"),
+        (
+            Cpu(),
+            {"rung": ("layernorm.forward=fast",)},
+            "neither the number of a rung of",
+        ),
         (EMULATED, {"rung": ("layernorm.forward=no.cu",)}, "cannot read the kernel file no.cu"),
         (Cpu(), {"rungs": "fastest"}, "neither one of reference, naive, best, library nor a file"),
         (EMULATED, {"rungs": "best"}, "--rungs best measures on a GPU"),
-        (GPU, {"rungs": "naive", "rung": ("layernorm.forward=0",)}, "rung"),
-        (GPU, {"rungs": "reference"}, "rung 0 is NumPy; on --device cuda"),
+        (GPU, {"rungs": "naive", "rung": ("gelu.forward=0",)}, "rung 0 is NumPy; on --device cuda"),
+        (GPU, {"rungs": "reference"}, "NumPy, which --device cuda does not run"),
     ],
 )
 def test_choices_that_cannot_run_are_refused(device, settings, says):

@@ -63,7 +63,7 @@ def make_engine(T):
     program = build(SHAPE, 1, T, training=False)
     config = resolve(TrainConfig(), "cpu", SHAPE.context)
     real = np.dtype(np.float32)
-    choices = rungs.choose({call.op for call in program.evaluate}, config, Cpu(), real)
+    choices = rungs.choose(program.evaluate, config, Cpu(), real)
     chosen = {op: choice.rung for op, choice in choices.items()}
     return Engine(program, Cpu(), real, chosen)
 
