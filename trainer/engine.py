@@ -29,6 +29,7 @@ class Engine:
                 to sample, say, at another batch size from the weights that are being trained
     arrays      the device array of every buffer by name, for whoever wants a part of one:
                 `device.download(engine.arrays["logits"][0, 5])`
+    bound       the function of every call, for whoever times them one by one
 
     Raises LadderError where a rung cannot run a call's shape, dtype or device.
     """
@@ -56,13 +57,13 @@ class Engine:
             if buffer.kind == "moment":
                 self.arrays[name].fill(0)
         self._scratch = _Scratch(program, device, self.real, rungs)
-        bound: dict[Call, Callable[[], None]] = {}  # parts share calls
+        self.bound: dict[Call, Callable[[], None]] = {}
 
         def bind_all(calls: Sequence[Call]) -> list[Callable[[], None]]:
             for call in calls:
-                if call not in bound:
-                    bound[call] = self._bind(call)
-            return [bound[call] for call in calls]
+                if call not in self.bound:  # parts share calls
+                    self.bound[call] = self._bind(call)
+            return [self.bound[call] for call in calls]
 
         self._forward = bind_all(program.forward)
         self._evaluate = bind_all(program.evaluate)
@@ -123,13 +124,19 @@ class Engine:
         name, layer = ref
         return self.arrays[name] if layer is None else self.arrays[name][layer]
 
+    def arguments(self, call: Call) -> list[Any]:
+        """The arrays that a call works on, in the shapes of the op's contract."""
+        arrays = []
+        for arg, ref in zip(find(call.op).op.args, call.args, strict=True):
+            present = ref is not None and ref[0] in self.arrays  # there may be no master copy
+            shape = arg.resolve_shape(call.dims)
+            arrays.append(self._view(ref).reshape(shape) if present else None)
+        return arrays
+
     def _bind(self, call: Call) -> Callable[[], None]:
         op = find(call.op).op
-        arrays = {}
-        for arg, ref in zip(op.args, call.args, strict=True):
-            present = ref is not None and ref[0] in self.arrays
-            shape = arg.resolve_shape(call.dims)
-            arrays[arg.name] = self._view(ref).reshape(shape) if present else None
+        names = (arg.name for arg in op.args)
+        arrays = dict(zip(names, self.arguments(call), strict=True))
         self._scratch.rewind()
         rung, scratch = self.rungs[call.op], self._scratch.take
         return bind(op, rung, self.device, self.real, call.dims, arrays, call.scalars, scratch)

@@ -1,0 +1,68 @@
+"""The benchmark of a training step: what it reports adds up, and its file keeps one of each job."""
+
+import json
+
+import pytest
+
+from ladder.errors import LadderError
+from trainer import bench, models
+from trainer.config import TrainConfig
+
+
+@pytest.fixture(scope="module")
+def measured():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(models.DEPTHS, 2, (16, 2))  # small enough for a test: -e d2
+        return bench.measure(TrainConfig(model="d2", batch=2, sequence=5, steps=3, device="cpu"))
+
+
+def test_step_products_and_ops_are_consistent(measured):
+    machine, m = measured
+    assert (m["model"], m["B"], m["T"], m["dtype"], m["steps"]) == ("d2", 2, 5, "fp32", 3)
+    assert 0 < m["low_ms"] <= m["step_ms"] <= m["high_ms"]
+    assert m["ratio"] == pytest.approx(m["step_ms"] / m["products_ms"]) and m["ratio"] > 0
+    assert m["tokens_per_second"] == pytest.approx(1e3 * 10 / m["step_ms"])
+    assert 0 < m["device_bytes"] < m["peak_memory_bytes"]
+    assert m["floor_ms"] == pytest.approx(sum(row["floor_ms"] for row in m["ops"]))
+    calls = {row["op"]: row["calls"] for row in m["ops"]}
+    assert calls["matmul.forward"] == 4 * 2 + 1 and calls["adamw.update"] == 16
+    assert set(m["rungs"]) == set(calls) and set(m["rungs"].values()) == {0}
+    assert machine["device"] == "cpu" and machine["blas"]
+
+
+def test_report_shows_every_op_and_the_ratio(measured):
+    text = bench.report(*measured)
+    assert f"{measured[1]['ratio']:.2f} x" in text
+    assert all(row["op"] in text for row in measured[1]["ops"])
+
+
+def test_measuring_again_replaces_the_same_job_and_keeps_the_others(measured, tmp_path):
+    machine, m = measured
+    path = bench.record(machine, m, tmp_path)
+    bench.record(machine, {**m, "B": 8}, tmp_path)
+    bench.record(machine, {**m, "step_ms": 1.0}, tmp_path)
+    steps = json.loads(path.read_text())["steps"]
+    assert [(step["B"], step["step_ms"] == 1.0) for step in steps] == [(8, False), (2, True)]
+
+
+def test_a_file_that_holds_something_else_is_left_alone(measured, tmp_path):
+    machine, m = measured
+    path = bench.record(machine, m, tmp_path)
+    path.write_text("{}")
+    with pytest.raises(LadderError, match="move it away"):
+        bench.record(machine, m, tmp_path)
+    assert path.read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["-e", "model.bin"], "name"),
+        (["-x", "-1"], "1 or more"),
+        (["--device", "emulated"], "emulated"),
+        (["--lr", "1"], "no flag"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(flags, message):
+    with pytest.raises(LadderError, match=message):
+        bench.main(["--device", "cpu", *flags])
