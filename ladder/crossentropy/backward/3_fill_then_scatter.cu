@@ -1,0 +1,40 @@
+// crossentropy backward, rung 3: a fill in 16-byte stores, then one element per row
+// Before: rung 2 stores 2 or 4 bytes at a time, and asks at each whether it is the target.
+// Change: a first kernel fills the whole of dprobs with 0, regardless of rows, so that V need not
+//         be a multiple of anything; a second one writes the N elements that are not 0.
+// Expect: nothing but stores of whole sectors: as fast as memory can be written. The second kernel
+//         is a launch that does next to nothing.
+// Needs:  nothing
+// Define: BLOCK = 256
+// Launch: crossentropy_backward_fill<<<ceil_div(N * V, BLOCK * vector), BLOCK>>>
+// Launch: crossentropy_backward<<<ceil_div(N, BLOCK), BLOCK>>>
+// Left:   nothing here: with the softmax behind it, dprobs need not exist (crossentropy.fused).
+
+#include "portable.cuh"
+
+extern "C" __global__ void crossentropy_backward_fill(
+    real* __restrict__ dprobs, const real*, const int*, const float*, int N, int V) {
+    size_t size = (size_t)N * V;
+    size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * VECTOR;
+    Vec zeros;
+    for (int k = 0; k < VECTOR; k++) {
+        zeros[k] = to_real(0.0f);
+    }
+    if (i + VECTOR <= size) {
+        store_vec(dprobs + i, zeros);
+    } else {
+        for (; i < size; i++) dprobs[i] = zeros[0];
+    }
+}
+
+extern "C" __global__ void crossentropy_backward(
+    real* __restrict__ dprobs,        // (N, V)
+    const real* __restrict__ probs,   // (N, V)
+    const int* __restrict__ targets,  // (N)
+    const float* __restrict__ dloss,  // (1)
+    int N, int V) {
+    int row = blockIdx.x * BLOCK + threadIdx.x;
+    if (row >= N) return;  // the last block may have more threads than there are rows left
+    size_t i = (size_t)row * V + targets[row];
+    dprobs[i] = to_real(-dloss[0] / to_float(probs[i]));
+}

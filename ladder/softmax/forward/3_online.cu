@@ -1,0 +1,64 @@
+// softmax forward, rung 3: maximum and sum in one pass
+// Before: rung 2 reads the row once for the maximum, and again for the sum that needs it.
+// Change: a thread sums exponentials relative to the largest logit that it has seen so far; a
+//         larger one rescales the sum (Milakov and Gimelshein, "Online normalizer calculation for
+//         softmax", 2018). At the end every thread's sum is rescaled to the row's maximum.
+// Expect: two reads of the row in place of three. The rescaling is a branch, and each step waits
+//         for the one before.
+// Needs:  nothing
+// Define: BLOCK = 256; WARPS = BLOCK // warp
+// Launch: softmax_forward<<<N, BLOCK>>>
+// Left:   loads are 2 or 4 bytes wide -> rung 4.
+
+#include "portable.cuh"
+
+// Below every finite number. Not -INFINITY: a difference of two of those is NaN.
+constexpr float LOWEST = -3.402823466e38f;
+
+// The maximum of `value` over the block, given to every thread.
+__device__ float block_max(float value, float* partial /* (WARPS) */) {
+    value = warp_max(value);
+    if (lane_id() == 0) partial[warp_id()] = value;
+    __syncthreads();  // every warp's maximum is written before it is read
+    value = warp_max(lane_id() < WARPS ? partial[lane_id()] : LOWEST);
+    __syncthreads();  // all have read before the next call overwrites
+    return value;
+}
+
+// The sum of `value` over the block, given to every thread.
+__device__ float block_sum(float value, float* partial /* (WARPS) */) {
+    value = warp_sum(value);
+    if (lane_id() == 0) partial[warp_id()] = value;
+    __syncthreads();  // every warp's sum is written before it is read
+    value = warp_sum(lane_id() < WARPS ? partial[lane_id()] : 0.0f);
+    __syncthreads();  // all have read before the next call overwrites
+    return value;
+}
+
+extern "C" __global__ void softmax_forward(
+    real* __restrict__ probs,         // (N, V)
+    const real* __restrict__ logits,  // (N, V)
+    int N, int V) {
+    __shared__ float partial[WARPS];
+    int row = blockIdx.x;
+    const real* x = logits + (size_t)row * V;  // (V)
+    real* p = probs + (size_t)row * V;         // (V)
+
+    float highest = LOWEST, sum = 0.0f;  // of the columns that this thread has seen
+    for (int i = threadIdx.x; i < V; i += BLOCK) {
+        float value = to_float(x[i]);
+        if (value > highest) {
+            sum *= __expf(highest - value);
+            highest = value;
+        }
+        sum += __expf(value - highest);
+    }
+    float own = highest;
+    highest = block_max(own, partial);
+    sum = block_sum(sum * __expf(own - highest), partial);
+
+    float scale = 1.0f / sum;
+    for (int i = threadIdx.x; i < V; i += BLOCK) {
+        p[i] = to_real(__expf(to_float(x[i]) - highest) * scale);
+    }
+}
