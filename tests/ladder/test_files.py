@@ -1,0 +1,118 @@
+"""The files of the ladders keep to the rules that make them one series."""
+
+import re
+from itertools import pairwise
+
+import pytest
+
+from ladder import tables
+from ladder.contract import DTYPES, PACKAGE, Target, ladders
+from ladder.signature import mismatch
+
+FILES = [
+    pytest.param(ladder, rung, id=f"{ladder.op.name}-{rung.number}")
+    for ladder in ladders().values()
+    for rung in ladder.rungs
+    if rung.path is not None
+]
+PAGES = [pytest.param(ladder, id=ladder.op.name) for ladder in ladders().values()]
+
+# A number with a unit of time or rate: it belongs into doc/results.
+MEASURED = re.compile(r"\d\s*(µs|us|ms|GB/s|TB/s|TFLOP|GFLOP)|\d\s*%|\dx faster|times faster")
+
+
+def code_of(rung) -> str:
+    return re.sub(r"//[^\n]*|/\*.*?\*/", "", rung.source, flags=re.DOTALL)
+
+
+def comments_of(rung) -> str:
+    return "\n".join(re.findall(r"//([^\n]*)", rung.source))
+
+
+@pytest.mark.parametrize(("ladder", "rung"), FILES)
+def test_the_header_is_complete(ladder, rung):
+    direction = ladder.op.name.split(".")[1]
+    title = rung.source.splitlines()[0]
+    assert title == f"// {ladder.op.layer} {direction}, rung {rung.number}: {rung.idea}"
+    assert rung.path.name.startswith(f"{rung.number}_")
+    for key in ("before", "change", "expect", "needs", "launch", "left"):
+        assert rung.header.get(key), f"{rung.path} lacks '// {key.capitalize()}:'"
+
+
+@pytest.mark.parametrize(("ladder", "rung"), FILES)
+def test_no_measured_numbers_stand_in_comments(ladder, rung):
+    assert not MEASURED.findall(comments_of(rung))
+
+
+@pytest.mark.parametrize(("ladder", "rung"), FILES)
+def test_a_file_is_plain_and_portable(ladder, rung):
+    code = code_of(rung)
+    assert not re.search(r"\basm\b", code), "inline PTX belongs into ladder/include"
+    if not any("warp == 32" in condition for condition in rung.conditions()):
+        assert not re.search(r"\b32\b", code), "write WARP_SIZE"
+    assert "\t" not in rung.source
+    assert max(map(len, rung.source.splitlines())) <= 100
+    assert not re.search(r"[ \t]$", rung.source, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("ladder", "rung"), FILES)
+def test_a_file_is_short_enough_to_read(ladder, rung):
+    assert 15 <= len(rung.source.splitlines()) <= 190
+
+
+@pytest.mark.parametrize(("ladder", "rung"), FILES)
+def test_the_arguments_are_those_of_the_contract(ladder, rung):
+    assert mismatch(ladder.op, rung) is None
+
+
+@pytest.mark.parametrize(("ladder", "rung"), FILES)
+def test_a_barrier_names_the_hazard_that_it_prevents(ladder, rung):
+    for before, line in pairwise(rung.source.splitlines()):
+        if "__syncthreads();" in line:
+            assert "//" in line or before.lstrip().startswith("//"), line
+
+
+@pytest.mark.parametrize(("ladder", "rung"), FILES)
+def test_a_rung_can_be_launched_at_a_measured_shape(ladder, rung):
+    able = 0
+    for real in ladder.op.reals:
+        target = Target("sm_90a", 32, 132, 227 << 10, DTYPES[real])
+        for dims in ladder.op.bench.values():
+            if rung.refusal(dims, target) is None:
+                able += 1
+                assert rung.launches(dims, target)
+                rung.scratch(dims, target)
+    assert able
+
+
+@pytest.mark.parametrize("ladder", PAGES)
+def test_numbers_run_from_0_without_gaps(ladder):
+    steps = [rung.number for rung in ladder.rungs if not rung.library]
+    assert all(after == before + 1 for before, after in pairwise(steps)), steps
+
+
+@pytest.mark.parametrize("ladder", PAGES)
+def test_every_rung_has_its_section_in_the_page(ladder):
+    """A page that exists names the file of each rung."""
+    page = tables.ROOT / "doc" / f"{ladder.op.layer}.md"
+    if not page.exists():
+        pytest.skip(f"{page.name} is not written yet")
+    text = page.read_text(encoding="utf-8")
+    for rung in ladder.rungs:
+        if rung.path is not None:
+            assert f"{rung.path.parent.name}/{rung.path.name}" in text, rung.path.name
+
+
+def test_no_kernel_file_is_outside_a_ladder():
+    known = {rung.path for ladder in ladders().values() for rung in ladder.rungs}
+    for path in PACKAGE.glob("*/*/*.cu"):
+        assert path in known or path.parent.parent.name == "emulator", path
+
+
+def test_pages_show_what_the_kernels_and_results_say():
+    assert tables.update(write=False) == []
+
+
+@pytest.mark.parametrize("ladder", PAGES)
+def test_a_layer_has_its_reference(ladder):
+    assert (tables.ROOT / "reference" / f"{ladder.op.layer}.py").exists()

@@ -1,0 +1,101 @@
+"""Your own kernel runs in a child process: whatever it does, a message comes back."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from ladder import own
+from ladder.errors import LadderError
+
+SOURCE = (Path(__file__).parent / "planted" / "forward.cu").read_text()
+SHAPES = [{"N": 2, "C": 33}]
+
+
+def check(source, device_name, **options):
+    return own.check("layernorm.forward", source, device_name, ["float32"], SHAPES, **options)
+
+
+def replaced(old: str, new: str) -> str:
+    assert old in SOURCE
+    return SOURCE.replace(old, new, 1)
+
+
+def test_a_sound_kernel_passes_from_source_and_from_a_path(tmp_path, device_name):
+    report = check(SOURCE, device_name)
+    assert report.passed, report
+    path = tmp_path / "mine.cu"
+    path.write_text(SOURCE)
+    assert check(path, device_name).outcomes == report.outcomes
+
+
+def test_a_wrong_kernel_is_reported_with_its_name(tmp_path, device_name):
+    path = tmp_path / "mine.cu"
+    path.write_text(replaced("out[at] = to_real(value);", "out[at] = to_real(2 * value);"))
+    text = str(check(path, device_name))
+    assert "layernorm.forward mine.cu" in text
+    assert "FAILED at N=2 C=33, float32: out[0, 0] is" in text
+
+
+def test_a_loop_without_end_is_stopped(device_name):
+    # On the emulator a launch is stopped by its own time limit too; this one comes first.
+    source = replaced(
+        "float sum = 0.0f, squares", "while (C > 0) partial[0] = C;\nfloat sum = 0.0f, squares"
+    )
+    start = time.monotonic()
+    report = check(source, device_name, seconds=5)
+    assert not report.passed
+    assert "was stopped after 5 s: a loop that does not end" in str(report)
+    assert time.monotonic() - start < 30
+
+
+def test_an_illegal_address_ends_in_a_message(device_name):
+    source = replaced("mean[row] = m;", "mean[(size_t)1 << 40] = m;")
+    report = check(source, device_name)
+    assert not report.passed
+    assert report.outcomes[0].status == "fault"
+    assert str(report).startswith("layernorm.forward kernel.cu")
+
+
+def test_a_kernel_that_does_not_compile_shows_its_line(device_name):
+    line = SOURCE[: SOURCE.index("mean[row] = m;")].count("\n") + 1
+    with pytest.raises(LadderError, match=rf"kernel\.cu:{line}"):
+        check(replaced("mean[row] = m;", "mean[row] = undeclared;"), device_name)
+
+
+def test_the_wrong_argument_list_is_refused_with_the_right_one(device_name):
+    with pytest.raises(LadderError, match=r"takes 7 arguments, not 8.*must be \(real\* out, float"):
+        check(replaced("    const real* __restrict__ bias,    // (C)\n", ""), device_name)
+
+
+def test_a_header_without_a_launch_is_refused_with_an_example(device_name):
+    with pytest.raises(
+        LadderError, match=r"says nothing of the launch; write e\.g\. '// Launch: layer"
+    ):
+        check(SOURCE.replace("// Launch:", "// Start:"), device_name)
+
+
+@pytest.mark.parametrize(
+    ("which", "message"),
+    [
+        ("3.5", "'3.5' is neither the number of a rung of layernorm.forward nor a .cu file"),
+        ("nowhere.cu", "cannot read the kernel file nowhere.cu"),
+        ("99", "layernorm.forward has no rung 99"),
+    ],
+)
+def test_what_is_no_rung_is_refused(which, message):
+    with pytest.raises(LadderError, match=message):
+        own.find_rung("layernorm.forward", which)
+
+
+def test_a_child_that_dies_without_an_answer_is_described(tmp_path, monkeypatch):
+    """Whatever ends the process: here the operating system's signal for a bad address."""
+    killer = tmp_path / "sitecustomize.py"
+    killer.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(own, "_python_path", lambda: str(tmp_path))
+    request = {"op": "layernorm.forward", "path": "mine.cu", "device": "cpu"}
+    with pytest.raises(
+        own.ChildDied, match=r"mine\.cu crashed \(SIGSEGV\): it read or wrote memory"
+    ):
+        own.in_child("check", request, 20)

@@ -1,0 +1,27 @@
+"""Every rung of every ladder is right: all shapes and dtypes, on the emulator or on the GPU.
+
+`python -m ladder check OP` runs the same from the command line.
+"""
+
+import pytest
+
+from ladder.check import check
+from ladder.contract import ladders
+from ladder.device import open_device
+
+CASES = [
+    pytest.param(ladder, rung, dtype, id=f"{ladder.op.name}-{rung.number}-{dtype}")
+    for ladder in ladders().values()
+    for rung in ladder.rungs
+    for dtype in ladder.op.reals
+]
+
+
+@pytest.mark.parametrize(("ladder", "rung", "dtype"), CASES)
+def test_a_rung_computes_what_its_contract_says(ladder, rung, dtype, device):
+    if rung.number == 0:
+        device = open_device("cpu")
+    elif rung not in ladder.on(device.kind):
+        pytest.skip(f"a library's, not for device {device.kind}")
+    report = check(ladder, rung, device, [dtype])
+    assert report.passed, report
