@@ -54,8 +54,8 @@ RUNG_SETS = ("reference", "naive", "best", "library")
 
 
 def setting(default: Any, flags: str, help: str, **checks: Any) -> Any:
-    """A field with its flags ("--batch -b") and what `validate` holds it to: least, above, most,
-    below (numbers), choices (strings)."""
+    """A field with its flags ("--batch -b") and what its value is held to: `least`, `above`, `most`,
+    `below` for numbers, `choices` for strings."""
     return field(default=default, metadata={"flags": flags.split(), "help": help, **checks})
 
 

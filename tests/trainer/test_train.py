@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tiny import SHAPE, parameters, run, save_model, settings
 
+from ladder.doctor import cpp_compiler
 from ladder.errors import LadderError
 from reference.gpt2 import build
 from trainer import checkpoint, logs
@@ -263,6 +264,17 @@ def test_without_a_network_the_run_says_what_it_uses_instead(tmp_path, monkeypat
     assert "using the embedded play and the byte tokenizer instead of tinyshakespeare" in notes[0]
     assert "using random initial weights instead of gpt2" in notes[1]
     assert outcome.status == 0
+
+
+@pytest.mark.skipif(cpp_compiler().remedy is not None, reason="no C++ compiler for the emulator")
+def test_real_kernels_on_the_emulator_train_as_the_reference_does(tmp_path):
+    run(tmp_path, steps=3, output=str(tmp_path / "reference"))
+    swapped = ("layernorm.forward=3", "layernorm.backward=1", "gelu.forward=1")
+    kernels = {"device": "emulated", "rung": swapped, "output": str(tmp_path / "kernels")}
+    _, screen = run(tmp_path, steps=3, **kernels)
+    assert "rung 3 (one warp per row): named by --rung" in screen
+    reference, kernels = losses(tmp_path / "reference"), losses(tmp_path / "kernels")
+    np.testing.assert_allclose(kernels, reference, rtol=1e-5)
 
 
 def test_the_folder_holds_what_was_run(tmp_path):
