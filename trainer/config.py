@@ -54,8 +54,8 @@ RUNG_SETS = ("reference", "naive", "best", "library")
 
 
 def setting(default: Any, flags: str, help: str, **checks: Any) -> Any:
-    """A field with its flags ("--batch -b") and what its value is held to: `least`, `above`, `most`,
-    `below` for numbers, `choices` for strings."""
+    """A field with its flags ("--batch -b") and what its value is held to: numbers to `least`,
+    `above`, `most`, `below`, strings to `choices`."""
     return field(default=default, metadata={"flags": flags.split(), "help": help, **checks})
 
 

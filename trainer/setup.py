@@ -105,6 +105,8 @@ def set_up(config: TrainConfig) -> Setup:
         _check_same(config, state)
     train, val = open_loaders(config, data, shape.vocab)
     steps = config.steps if config.steps > 0 else max(1, train.tokens // config.total_tokens)
+    if step is not None and step > steps:
+        raise LadderError(f"-x {steps}: the checkpoint is of step {step}; choose -x {step} or more")
 
     real = DTYPE_OF[DTYPES[config.dtype]]
     refuse_what_does_not_fit(shape, config.batch, config.sequence, device, real)

@@ -104,6 +104,7 @@ def test_a_run_does_not_overwrite_the_checkpoints_of_another(tmp_path):
         ({"total_tokens": 64}, "-d was 32 and is 64 now"),
         ({"batch": 1, "total_tokens": 32}, "B was 2 and is 1 now"),
         ({"dtype": "bf16"}, "--dtype was fp32 and is bf16 now"),
+        ({"steps": 1}, "-x 1: the checkpoint is of step 2; choose -x 2 or more"),
     ],
 )
 def test_resuming_with_other_settings_is_refused(tmp_path, changes, says):
