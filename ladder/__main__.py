@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.syntax import Syntax
 from rich.table import Table
 
-from ladder import bench, check, listing, own, pick, results, tables
+from ladder import bench, check, listing, own, pages, pick, results
 from ladder.contract import DTYPES, Dims, Ladder, Target, find, format_dims, ladders
 from ladder.device import open_device
 from ladder.errors import LadderError
@@ -181,7 +181,7 @@ def trace_rung(options: argparse.Namespace) -> int:
     ladder, rung = find(options.op), own.find_rung(options.op, options.rung)
     if rung.number < 0:
         own.require(options.op, rung.path, "emulated")
-    dims = options.shape or trace.small_shape(ladder.op)
+    dims = options.shape or listing.small_shape(ladder.op)
     dtype = (options.dtype or ladder.op.reals)[0]
     report = trace.trace(ladder, rung, dtype, dims, options.warp)
     title = f"{options.op} {rung.label}, {format_dims(dims)}, {dtype}"
@@ -223,7 +223,7 @@ def show_sass(options: argparse.Namespace) -> int:
 
 def write_docs(options: argparse.Namespace) -> int:
     """Renew what pages show of kernels and results; with --check only say what has drifted."""
-    drifted = tables.update(write=not options.check)
+    drifted = pages.update(write=not options.check)
     for line in drifted:
         print(line)
     return int(options.check and bool(drifted))

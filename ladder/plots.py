@@ -48,7 +48,7 @@ def bars(path: Path, title: str, rows: Rows, measurement: Measurement, digest: s
     axes.set_xlim(0, roof * 1.12)
     axes.set_xlabel("TFLOP/s" if matrix else "GB/s, counting only the bytes that must be moved")
     axes.grid(axis="x", color=GRID)
-    _save(figure, path, digest)
+    save(figure, path, digest)
 
 
 def roofline(path: Path, title: str, rows: Rows, measurement: Measurement, digest: str) -> None:
@@ -92,7 +92,7 @@ def roofline(path: Path, title: str, rows: Rows, measurement: Measurement, diges
     axes.set_xlabel("FLOPs per byte that must be moved")
     axes.set_ylabel("TFLOP/s")
     axes.grid(color=GRID, linewidth=0.4)
-    _save(figure, path, digest)
+    save(figure, path, digest)
 
 
 def _label(row: dict[str, Any]) -> str:
@@ -111,8 +111,9 @@ def _figure(title: str, size: tuple[float, float]):
     return figure, axes
 
 
-def _save(figure: Any, path: Path, digest: str) -> None:
+def save(figure: Any, path: Path, digest: str) -> None:
     """The same numbers give the same bytes: no date, no random identifiers."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context({"svg.hashsalt": "ladder", "svg.fonttype": "none"}):
         figure.savefig(
             path, format="svg", metadata={"Date": None, "Description": f"ladder:{digest}"}

@@ -18,15 +18,15 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
+from ladder import listing
 from ladder.bind import bind
-from ladder.contract import DTYPES, Dims, Ladder, Op, resolve_dtype
+from ladder.contract import DTYPES, Dims, Ladder, resolve_dtype
 from ladder.emulator import Emulated
 from ladder.emulator.report import SECTOR, Access, LineCount, Report
 from ladder.errors import LadderError
 from ladder.expect import make_inputs, scalars
 from ladder.rungfile import Rung
 
-MOST_FLOPS = 2e6  # of a trace: about a second of emulation
 HEIGHT = 0.42  # of a box in a picture, as part of the distance between rows
 
 
@@ -43,7 +43,7 @@ def trace(
     """
     if rung.path is None:
         raise LadderError(f"{ladder.op.name} {rung.label} is no kernel: there is nothing to trace")
-    op, real, dims = ladder.op, DTYPES[dtype], dims or small_shape(ladder.op)
+    op, real, dims = ladder.op, DTYPES[dtype], dims or listing.small_shape(ladder.op)
     device = Emulated(warp=warp, mode="count")
     inputs = make_inputs(op, dims, real, np.random.default_rng(0))
     arrays = {}
@@ -54,19 +54,6 @@ def trace(
     bind(op, rung, device, real, dims, arrays, scalars(op))()
     device.synchronize()
     return device.report()
-
-
-def small_shape(op: Op) -> dict[str, int]:
-    """The op's first measured shape, with dimensions halved until it is quickly emulated.
-
-    First the rows: they only repeat what happens. Then whatever is largest.
-    """
-    dims = dict(next(iter(op.bench.values())))
-    rows = op.dims[0]
-    while op.flops(dims) > MOST_FLOPS:
-        name = rows if dims[rows] > 32 else max(dims, key=dims.__getitem__)
-        dims[name] //= 2
-    return dims
 
 
 def own_lines(report: Report, rung: Rung) -> list[LineCount]:
@@ -83,7 +70,7 @@ def table(report: Report, rung: Rung) -> Table:
         result.add_column(name, justify="right" if right else "left", no_wrap=True)
     source = rung.source.splitlines()
     for count in own_lines(report, rung):
-        takes, ideal, unit = _per_request(count)
+        takes, ideal, unit = per_request(count)
         text = source[count.line - 1].strip()
         result.add_row(
             str(count.line),
@@ -99,7 +86,7 @@ def table(report: Report, rung: Rung) -> Table:
     return result
 
 
-def _per_request(count: LineCount) -> tuple[float, float, str]:
+def per_request(count: LineCount) -> tuple[float, float, str]:
     """Sectors (global) or wavefronts (shared) that a request takes, the ideal, and the unit."""
     if count.space == "global":
         return count.sectors / count.requests, count.ideal_sectors / count.requests, "sectors"

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from ladder import tables
+from ladder import pages
 from ladder.contract import DTYPES, PACKAGE, Target, ladders
 from ladder.signature import mismatch
 
@@ -94,7 +94,7 @@ def test_numbers_run_from_0_without_gaps(ladder):
 @pytest.mark.parametrize("ladder", PAGES)
 def test_every_rung_has_its_section_in_the_page(ladder):
     """A page that exists names the file of each rung."""
-    page = tables.ROOT / "doc" / f"{ladder.op.layer}.md"
+    page = pages.ROOT / "doc" / f"{ladder.op.layer}.md"
     if not page.exists():
         pytest.skip(f"{page.name} is not written yet")
     text = page.read_text(encoding="utf-8")
@@ -110,9 +110,9 @@ def test_no_kernel_file_is_outside_a_ladder():
 
 
 def test_pages_show_what_the_kernels_and_results_say():
-    assert tables.update(write=False) == []
+    assert pages.update(write=False) == []
 
 
 @pytest.mark.parametrize("ladder", PAGES)
 def test_a_layer_has_its_reference(ladder):
-    assert (tables.ROOT / "reference" / f"{ladder.op.layer}.py").exists()
+    assert (pages.ROOT / "reference" / f"{ladder.op.layer}.py").exists()
