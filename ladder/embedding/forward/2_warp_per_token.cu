@@ -1,0 +1,27 @@
+// embedding forward, rung 2: one warp per token
+// Before: rung 1's lanes touch addresses that lie C apart.
+// Change: the lanes of a warp share a token, neighbouring lanes on neighbouring channels.
+// Expect: every byte of a sector is used, although the row of a token may lie anywhere: a row is
+//         long enough for that. All lanes load the same token, which is one request.
+// Needs:  nothing
+// Define: TOKENS = 4
+// Launch: embedding_forward<<<ceil_div(B * T, TOKENS), TOKENS * warp>>>
+// Left:   loads are 2 or 4 bytes wide -> rung 3.
+
+#include "portable.cuh"
+
+extern "C" __global__ void embedding_forward(
+    real* __restrict__ out,          // (B, T, C)
+    const int* __restrict__ tokens,  // (B, T)
+    const real* __restrict__ wte,    // (V, C)
+    const real* __restrict__ wpe,    // (P, C)
+    int B, int T, int C, int V, int P) {
+    int bt = blockIdx.x * TOKENS + warp_id();  // which token: b * T + t
+    if (bt >= B * T) return;  // the last block may have more warps than there are tokens left
+    const real* token_row = wte + (size_t)tokens[bt] * C;   // (C)
+    const real* position_row = wpe + (size_t)(bt % T) * C;  // (C)
+    real* y = out + (size_t)bt * C;                         // (C)
+    for (int i = lane_id(); i < C; i += WARP_SIZE) {
+        y[i] = to_real(to_float(token_row[i]) + to_float(position_row[i]));
+    }
+}
