@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(ROWS * WARP_SIZE, BLOCKS) layernorm
     const float* __restrict__ rstd,   // (N)
     int N, int C,
     float* __restrict__ partial) {    // (GRID, 2, SLOTS)  dweight and dbias of each block's rows
-    C = CHANNELS;  // compiled for this C: loops unroll, and bounds that always hold vanish
+    C = CHANNELS;  // compiled for this C: loops unroll, bounds that always hold vanish
     __shared__ float sums[2 * SLOTS];  // (2, SLOTS)  of the block's rows
     int lane = lane_id();
     float dw[ROW_VECTORS][VECTOR] = {}, db[ROW_VECTORS][VECTOR] = {};
@@ -61,8 +61,8 @@ extern "C" __global__ void __launch_bounds__(ROWS * WARP_SIZE, BLOCKS) layernorm
                 b += dnorm * norm;
             }
         }
-        a = warp_sum(a) / C;
-        b = warp_sum(b) / C;
+        a = warp_sum(a) * (1.0f / CHANNELS);
+        b = warp_sum(b) * (1.0f / CHANNELS);
 
 #pragma unroll
         for (int j = 0; j < ROW_VECTORS; j++) {

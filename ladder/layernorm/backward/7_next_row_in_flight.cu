@@ -6,7 +6,7 @@
 // Needs:  C % vector == 0; ROW_VECTORS * vector <= (32 if sizeof_real == 2 else 24)
 // Define: ROWS = 4; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp);
 //         SLOTS = ROW_VECTORS * vector * warp;
-//         BLOCKS = max(2, min(4, (84 if sizeof_real == 2 else 56) // (ROW_VECTORS * vector)));
+//         BLOCKS = max(2, min(4, 56 // (ROW_VECTORS * vector)));
 //         GRID = min(ceil_div(N, ROWS), BLOCKS * multiprocessors); GROUPS = 1024 // warp
 // Launch: layernorm_backward<<<GRID, ROWS * warp>>>
 // Launch: layernorm_backward_finish<<<2 * SLOTS // warp, GROUPS * warp>>>
@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(ROWS * WARP_SIZE, BLOCKS) layernorm
     const float* __restrict__ rstd,   // (N)
     int N, int C,
     float* __restrict__ partial) {    // (GRID, 2, SLOTS)  dweight and dbias of each block's rows
-    C = CHANNELS;  // compiled for this C: loops unroll, and bounds that always hold vanish
+    C = CHANNELS;  // compiled for this C: loops unroll, bounds that always hold vanish
     __shared__ float sums[2 * SLOTS];  // (2, SLOTS)  of the block's rows
     int lane = lane_id();
     float dw[ROW_VECTORS][VECTOR] = {}, db[ROW_VECTORS][VECTOR] = {};
@@ -79,8 +79,8 @@ extern "C" __global__ void __launch_bounds__(ROWS * WARP_SIZE, BLOCKS) layernorm
                 b += dnorm * norm;
             }
         }
-        a = warp_sum(a) / C;
-        b = warp_sum(b) / C;
+        a = warp_sum(a) * (1.0f / CHANNELS);
+        b = warp_sum(b) * (1.0f / CHANNELS);
 
 #pragma unroll
         for (int j = 0; j < ROW_VECTORS; j++) {

@@ -6,7 +6,7 @@
 // Expect: a third of the registers, many loads in flight, any C. Each thread alone owns its
 //         channels, so that the block needs no shared memory for its sums at the end.
 // Needs:  C % vector == 0; WARPS * warp <= 1024
-// Define: ROWS = 4; CHANNELS = C; WARPS = ceil_div(C, vector * warp); BLOCKS = max(1, 20 // WARPS);
+// Define: ROWS = 3; CHANNELS = C; WARPS = ceil_div(C, vector * warp); BLOCKS = max(1, 16 // WARPS);
 //         GRID = min(ceil_div(N, ROWS), BLOCKS * multiprocessors); GROUPS = 1024 // warp
 // Launch: layernorm_backward<<<GRID, WARPS * warp>>>
 // Launch: layernorm_backward_finish<<<ceil_div(2 * C, warp), GROUPS * warp>>>
@@ -27,14 +27,17 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, BLOCKS) layernor
     const float* __restrict__ rstd,   // (N)
     int N, int C,
     float* __restrict__ partial) {    // (GRID, 2, C)  dweight and dbias of each block's rows
-    C = CHANNELS;  // compiled for this C: loops unroll, and bounds that always hold vanish
+    C = CHANNELS;  // compiled for this C: loops unroll, bounds that always hold vanish
     __shared__ float sums[2][ROWS][2][WARPS];  // of dnorm and dnorm * norm, by warp; two copies
     int lane = lane_id(), warp = warp_id();
     int i = threadIdx.x * VECTOR;  // this thread's channels are i to i + VECTOR - 1
     bool inside = i < C;           // the last warp may reach past the row's end
     i = min(i, C - VECTOR);
-    Vec w = load_vec(weight + i);
-    float dw[VECTOR] = {}, db[VECTOR] = {};
+    Vec weights = load_vec(weight + i);
+    float w[VECTOR], dw[VECTOR] = {}, db[VECTOR] = {};
+    for (int k = 0; k < VECTOR; k++) {
+        w[k] = inside ? to_float(weights[k]) : 0.0f;  // 0 adds nothing to the row's sums
+    }
     int copy = 0;
     for (int first = blockIdx.x * ROWS; first < N; first += gridDim.x * ROWS) {
         // Past the last row or channel, the last is loaded once more: loads behind no branch all
@@ -53,9 +56,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, BLOCKS) layernor
 #pragma unroll
         for (int q = 0; q < ROWS; q++) {
             float a = 0.0f, b = 0.0f;  // sums, then averages, of dnorm and of dnorm * norm
-            for (int k = 0; k < VECTOR && inside; k++) {
+            for (int k = 0; k < VECTOR; k++) {
                 float norm = (to_float(xs[q][k]) - m[q]) * r[q];
-                float dnorm = to_float(dys[q][k]) * to_float(w[k]);
+                float dnorm = to_float(dys[q][k]) * w[k];
                 a += dnorm;
                 b += dnorm * norm;
             }
@@ -78,13 +81,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, BLOCKS) layernor
                 a += sums[copy][q][0][other];
                 b += sums[copy][q][1][other];
             }
-            a *= 1.0f / CHANNELS;  // now every thread does it, for few channels: no division
+            a *= 1.0f / CHANNELS;
             b *= 1.0f / CHANNELS;
 
             Vec dxs;
             for (int k = 0; k < VECTOR; k++) {
                 float norm = (to_float(xs[q][k]) - m[q]) * r[q];
-                float dnorm = to_float(dys[q][k]) * to_float(w[k]);
+                float dnorm = to_float(dys[q][k]) * w[k];
                 dxs[k] = to_real((dnorm - a - norm * b) * r[q]);
                 dw[k] += to_float(dys[q][k]) * norm;
                 db[k] += to_float(dys[q][k]);

@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(ROWS * WARP_SIZE, BLOCKS) layernorm
     const real* __restrict__ weight,  // (C)
     const real* __restrict__ bias,    // (C)
     int N, int C) {
-    C = CHANNELS;  // compiled for this C: loops unroll, and bounds that always hold vanish
+    C = CHANNELS;  // compiled for this C: loops unroll, bounds that always hold vanish
     int lane = lane_id();
     int row = blockIdx.x * ROWS + warp_id();
 
@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(ROWS * WARP_SIZE, BLOCKS) layernorm
                 sum += to_float(xs[j][k]);
             }
         }
-        float m = warp_sum(sum) / C;
+        float m = warp_sum(sum) * (1.0f / CHANNELS);
 
         float squares = 0.0f;
 #pragma unroll
@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(ROWS * WARP_SIZE, BLOCKS) layernorm
                 squares += centred * centred;
             }
         }
-        float r = rsqrtf(warp_sum(squares) / C + EPS);
+        float r = rsqrtf(warp_sum(squares) * (1.0f / CHANNELS) + EPS);
 
 #pragma unroll
         for (int j = 0; j < ROW_VECTORS; j++) {
