@@ -86,9 +86,10 @@ def diff(options: argparse.Namespace) -> int:
 
 def check_rungs(options: argparse.Namespace) -> int:
     """Compare rungs with the float64 reference; without a rung, all of an op or layer."""
-    dtypes, shapes = options.dtype, options.shape and [options.shape]
+    dtypes = options.dtype
     failed = False
     for ladder in _matching(options.op):
+        shapes = [_shape_of(ladder, options)] if options.shape else None
         if options.rung is not None and not options.rung.isdigit():
             reports = [
                 own.check(
@@ -141,7 +142,8 @@ def bench_ladders(options: argparse.Namespace) -> int:
         problems.extend([line] if wrong else [])
 
     for ladder in chosen:
-        shapes = options.shape and {format_dims(options.shape): options.shape}
+        dims = _shape_of(ladder, options)
+        shapes = {format_dims(dims): dims} if options.shape else None
         for measurement in bench.bench(
             ladder, device, options.dtype, shapes, rungs or None, roofs, say
         ):
@@ -153,7 +155,7 @@ def bench_ladders(options: argparse.Namespace) -> int:
 def pick_rung(options: argparse.Namespace) -> int:
     """The fastest rung for a shape, and why no other."""
     device, ladder = open_device(options.device), find(options.op)
-    shape = options.shape or next(iter(ladder.op.bench.values()))
+    shape = _shape_of(ladder, options)
     for dtype in options.dtype or ladder.op.reals:
         choice = pick.pick(
             ladder,
@@ -181,7 +183,7 @@ def trace_rung(options: argparse.Namespace) -> int:
     ladder, rung = find(options.op), own.find_rung(options.op, options.rung)
     if rung.number < 0:
         own.require(options.op, rung.path, "emulated")
-    dims = options.shape or listing.small_shape(ladder.op)
+    dims = _shape_of(ladder, options) if options.shape else listing.small_shape(ladder.op)
     dtype = (options.dtype or ladder.op.reals)[0]
     report = trace.trace(ladder, rung, dtype, dims, options.warp)
     title = f"{options.op} {rung.label}, {format_dims(dims)}, {dtype}"
@@ -200,7 +202,7 @@ def show_sass(options: argparse.Namespace) -> int:
     ladder, rung = find(options.op), own.find_rung(options.op, options.rung)
     if rung.path is None:
         raise LadderError(f"{options.op} {rung.label} is no kernel: it has no machine code")
-    dims = options.shape or next(iter(ladder.op.bench.values()))
+    dims = _shape_of(ladder, options)
     real = DTYPES[(options.dtype or ladder.op.reals)[0]]
     # The launch geometry may ask for the number of multiprocessors; an H100's will do here.
     target = Target(options.arch, compiler.WARP_SIZE, 132, 227 << 10, real)
@@ -249,6 +251,17 @@ def _matching(name: str) -> list[Ladder]:
     """The ladder of an op, or all ladders of a layer ("layernorm")."""
     layer = [ladder for ladder in ladders().values() if ladder.op.layer == name]
     return layer or [find(name)]
+
+
+def _shape_of(ladder: Ladder, options: argparse.Namespace) -> Dims:
+    """The shape that --shape gives, or the first that the op is measured at."""
+    dims, op = options.shape or next(iter(ladder.op.bench.values())), ladder.op
+    if set(dims) != set(op.dims) or min(dims.values()) < 1:
+        example = ",".join(f"{name}={size}" for name, size in op.shapes[-1].items())
+        raise LadderError(
+            f"--shape {format_dims(dims)} is not one of {op.name}; write e.g. {example}"
+        )
+    return dims
 
 
 def _shape(text: str) -> Dims:

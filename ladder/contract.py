@@ -232,12 +232,11 @@ class Ladder:
 
     def on(self, kind: str) -> tuple[Rung, ...]:
         """The rungs that make sense on a device of that kind ("cpu", "emulated", "cuda")."""
+        on_cpu = kind in ("cpu", "emulated")
         return tuple(
             rung
             for rung in self.rungs
-            if (kind not in ("cpu", "emulated") or not rung.library)
-            and (kind != "cpu" or rung.number == 0)
-            and (kind != "cuda" or rung.number != 0)
+            if (on_cpu if rung.number == 0 else not on_cpu if rung.library else kind != "cpu")
         )
 
     def rung(self, number: int) -> Rung:

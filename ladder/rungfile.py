@@ -112,7 +112,11 @@ class Rung:
             if target.arch == "emulated" and "sm" in _words(condition):
                 continue  # the emulator has the features of every generation
             if not self._evaluate(condition, names):
-                values = [f"{n} = {names[n]}" for n in _words(condition) if n in names]
+                values = [
+                    f"{n} = {names[n]}"
+                    for n in sorted(_words(condition), key=condition.index)
+                    if n in names
+                ]
                 values = [value for value in values if "function" not in value]
                 return f"it needs {condition}, and here {', '.join(dict.fromkeys(values))}"
         return None
@@ -196,7 +200,9 @@ def parse(path: Path, kernel: str) -> Rung:
     lines = [line.removeprefix("//").rstrip() for line in comment.group().splitlines()]
     title = re.fullmatch(r"\s*[\w +]+?(?:, rung (\d+))?\s*:\s*(.+)", lines[0] if lines else "")
     if title is None:
-        raise LadderError(f"{path}: the first line must read '// layer direction, rung N: its idea'")
+        raise LadderError(
+            f"{path}: the first line must read '// layer direction, rung N: its idea'"
+        )
     header: dict[str, list[str]] = {}
     key = None
     for line in lines[1:]:

@@ -1,0 +1,53 @@
+"""A device with a clock of its own, and rungs that take exactly as long as they say."""
+
+from collections.abc import Callable
+
+from ladder.contract import Ladder, Op, find
+from ladder.device import Cpu
+from ladder.rungfile import Rung
+
+
+class FakeGpu(Cpu):
+    """NumPy arrays, and time that passes only where a rung says so."""
+
+    name = "Fake 9000"
+    kind = "fake"
+
+    def __init__(self):
+        self.now = 0.0
+        self.launches = 0
+
+    def time(self, work: Callable[[], None]) -> float:
+        start = self.now
+        work()
+        return self.now - start
+
+    def description(self) -> dict[str, str]:
+        return {"gpu": self.name, "driver": "1.0", "nvrtc": "13.0"}
+
+
+def timed_rung(number: int, idea: str, microseconds: float, wrong: bool = False, **more) -> Rung:
+    """A rung that adds two vectors in a given time; `more` are lines of its header."""
+
+    def run(device, arrays, dims, scalars):
+        find("start.add").op.compute(list(arrays.values()), dims)
+        if wrong:
+            arrays["c"][0] += 1
+        device.now += microseconds * 1e-6
+        device.launches += 1
+
+    library = more.pop("library", False)
+    header = {key: (value,) for key, value in more.items()}
+    return Rung(number, idea, run=run, library=library, header=header)
+
+
+class FakeLadder(Ladder):
+    """start.add with these rungs and no files."""
+
+    @property
+    def rungs(self) -> tuple[Rung, ...]:
+        return self.extra
+
+
+def ladder(*rungs: Rung, op: Op | None = None) -> Ladder:
+    return FakeLadder(op or find("start.add").op, rungs)

@@ -1,0 +1,141 @@
+"""python -m ladder: what it prints, and that whatever is wrong is one line and status 2."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ladder.__main__ import main
+from ladder.contract import find, ladders
+from ladder.pages import ROOT
+
+PLANTED = Path(__file__).parent / "planted" / "forward.cu"
+
+
+def test_list_names_every_op_and_rung(capsys):
+    assert main(["list"]) == 0
+    out = capsys.readouterr().out
+    for ladder in ladders().values():
+        assert ladder.op.name in out
+    assert main(["list", "layernorm"]) == 0
+    out = capsys.readouterr().out
+    assert "one warp per row" in out
+    assert "residual" not in out
+
+
+def test_show_prints_the_file_as_it_is(capsys):
+    assert main(["show", "layernorm.forward", "3"]) == 0
+    assert capsys.readouterr().out == find("layernorm.forward").rung(3).source
+
+
+def test_show_of_rung_0_prints_the_reference(capsys):
+    assert main(["show", "layernorm.forward", "0"]) == 0
+    assert "def forward(" in capsys.readouterr().out
+
+
+def test_diff_is_a_unified_diff_that_patch_would_take(capsys):
+    assert main(["diff", "layernorm.forward", "2", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("--- 2_")
+    assert lines[1].startswith("+++ 3_")
+    assert main(["diff", "layernorm.forward", "3", str(PLANTED)]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("+++ forward.cu")
+
+
+def test_check_passes_for_a_rung_and_says_how_closely(capsys):
+    arguments = ["check", "layernorm.forward", "0", "--device", "cpu", "--dtype", "fp32,bf16"]
+    assert main([*arguments, "--shape", "N=3,C=5", "-v"]) == 0
+    out = capsys.readouterr().out
+    assert "layernorm.forward rung 0 (the NumPy reference) on cpu: 4 passed; largest error" in out
+    assert "    N=3 C=5, bfloat16, large mean: passed" in out
+
+
+def test_check_of_a_wrong_kernel_of_yours_exits_with_1(tmp_path, capsys, device_name):
+    path = tmp_path / "mine.cu"
+    path.write_text(PLANTED.read_text().replace("to_real(value)", "to_real(2 * value)"))
+    arguments = ["check", "layernorm.forward", str(path), "--device", device_name]
+    assert main([*arguments, "--dtype", "fp32", "--shape", "N=3,C=5"]) == 1
+    out = capsys.readouterr().out
+    assert "layernorm.forward mine.cu" in out
+    assert "FAILED at N=3 C=5, float32: out[0, 0] is" in out
+
+
+def test_trace_prints_sectors_and_draws(tmp_path, capsys):
+    picture = tmp_path / "access.svg"
+    arguments = ["trace", "layernorm.forward", "1", "--shape", "N=32,C=32"]
+    assert main([*arguments, "--picture", str(picture)]) == 0
+    assert "32.0 sectors" in capsys.readouterr().out
+    assert picture.read_text().startswith("<?xml")
+
+
+def test_sass_prints_instructions_and_registers(capsys):
+    pytest.importorskip("nvidia", reason="needs NVIDIA's compiler: pip install -e '.[compile]'")
+    assert main(["sass", "layernorm.forward", "3", "--dtype", "fp32", "--arch", "sm_80"]) == 0
+    out = capsys.readouterr().out
+    assert "LDG.E" in out
+    assert "registers" in out
+
+
+def test_doctor_finds_something(capsys):
+    assert main(["doctor"]) == 0
+    assert "C++ compiler" in capsys.readouterr().out
+
+
+def test_docs_check_agrees_with_the_committed_pages(capsys):
+    assert main(["docs", "--check"]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("show layernorm.forwrd 1", "no op is named 'layernorm.forwrd'; did you mean layernorm.f"),
+        ("show layernorm.forward 77", "layernorm.forward has no rung 77; it has 0, 1"),
+        (
+            "show layernorm.forward one",
+            "'one' is neither the number of a rung of layernorm.forward",
+        ),
+        (
+            "check layernorm.forward mine.cu --device emulated",
+            "cannot read the kernel file mine.cu",
+        ),
+        ("check layernorm.forward 1 --device tpu", "no device is named 'tpu'"),
+        ("check layernorm.forward 1 --device cpu", "device cpu runs the NumPy reference only"),
+        ("bench layernorm --device emulated", "says nothing about a GPU"),
+        ("bench --device cpu", "name an op or a layer to measure, or give --all"),
+        ("pick layernorm.forward --device emulated", "says nothing about a GPU"),
+        ("trace layernorm.forward 0", "is no kernel"),
+        (
+            "trace layernorm.forward 5 --shape N=4,C=5",
+            "it needs C % vector == 0, and here C = 5, vector = 4",
+        ),
+        (
+            "trace layernorm.forward 1 --shape N=4",
+            "--shape N=4 is not one of layernorm.forward; write e.g. N=33,C=64",
+        ),
+        ("sass layernorm.forward 0", "is no kernel"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_status_2(arguments, message, capsys):
+    assert main(arguments.split()) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.startswith("ladder: ")
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "arguments", ["check", "check x --shape N=a", "check x --dtype fp8", "climb", "sass x"]
+)
+def test_arguments_that_make_no_sense_are_refused_by_the_parser(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments.split())
+    assert stop.value.code == 2
+    assert "usage: python -m ladder" in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_ends_it_quietly():
+    command = f"{sys.executable} -m ladder show layernorm.forward 3 | head -1"
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("// layernorm forward, rung 3")
+    assert done.stderr == ""

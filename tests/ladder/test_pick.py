@@ -1,0 +1,112 @@
+"""The picker takes the fastest rung that is right, says why no other, and remembers."""
+
+import numpy as np
+import pytest
+from fakes import FakeGpu, ladder, timed_rung
+
+from ladder import timing
+from ladder.contract import find
+from ladder.device import open_device
+from ladder.errors import LadderError
+from ladder.pick import pick
+
+DIMS = {"N": 1000}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch, tmp_path):
+    monkeypatch.setenv("KERNEL_LADDER_CACHE", str(tmp_path))
+    monkeypatch.setattr(timing, "ROTATED_BYTES", 1 << 16)
+    monkeypatch.setattr(timing, "WARM_UP_SECONDS", 0)
+
+
+def test_the_fastest_right_rung_wins_and_every_other_has_a_reason():
+    rungs = (
+        timed_rung(1, "slow", 30),
+        timed_rung(2, "fast", 10),
+        timed_rung(3, "fast and wrong", 5, wrong=True),
+        timed_rung(4, "needs more", 5, needs="N % 64 == 0"),
+        timed_rung(5, "vendor", 5, library=True),
+    )
+    choice = pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
+    assert choice.rung == 2
+    assert choice.seconds == pytest.approx(10e-6)
+    assert choice.reasons[2] == "the fastest: 10.0 us"
+    assert choice.reasons[1] == "30.0 us, 3.00 x the time of rung 2"
+    assert choice.reasons[3].startswith("wrong: c[0] is")
+    assert "refused at N=1000: it needs N % 64 == 0" in choice.reasons[4]
+    assert choice.reasons[5] == "a library's, which was not asked for"
+
+
+def test_a_library_rung_is_chosen_only_when_asked_for():
+    rungs = (timed_rung(1, "ours", 10), timed_rung(9, "vendor", 5, library=True))
+    assert pick(ladder(*rungs), FakeGpu(), "float32", DIMS).rung == 1
+    assert pick(ladder(*rungs), FakeGpu(), "float32", DIMS, library=True).rung == 9
+
+
+def test_only_deterministic_rungs_when_asked_for():
+    rungs = (timed_rung(1, "slow", 30), timed_rung(2, "fast", 10, deterministic="no, atomics"))
+    choice = pick(ladder(*rungs), FakeGpu(), "float32", DIMS, deterministic=True)
+    assert choice.rung == 1
+    assert choice.reasons[2] == "not deterministic: no, atomics"
+
+
+def test_the_times_of_several_shapes_add_up():
+    def run(device, arrays, dims, scalars):
+        find("start.add").op.compute(list(arrays.values()), dims)
+        device.now += 50e-6 if dims["N"] == 10 else 1e-6
+
+    uneven = timed_rung(2, "good at large ones", 0)
+    uneven = type(uneven)(2, uneven.idea, run=run)
+    even = timed_rung(1, "the same for all", 20)
+    assert pick(ladder(even, uneven), FakeGpu(), "float32", DIMS).rung == 2
+    assert pick(ladder(even, uneven), FakeGpu(), "float32", DIMS, {"N": 10}).rung == 1
+
+
+def test_a_choice_is_remembered_until_something_changes():
+    device, rungs = FakeGpu(), (timed_rung(1, "slow", 30), timed_rung(2, "fast", 10))
+    first = pick(ladder(*rungs), device, "float32", DIMS)
+    launches = device.launches
+    assert pick(ladder(*rungs), device, "float32", DIMS) == first
+    assert device.launches == launches, "the second time nothing is measured"
+
+    def changes(**more):
+        before = device.launches
+        options = {"device": device, "dims": DIMS, "rungs": rungs, "fresh": False, **more}
+        pick(
+            ladder(*options["rungs"]),
+            options["device"],
+            "float32",
+            options["dims"],
+            fresh=options["fresh"],
+        )
+        return options["device"].launches > (before if options["device"] is device else 0)
+
+    other = FakeGpu()
+    other.name = "Fake 9001"
+    edited = (rungs[0], type(rungs[1])(2, "fast", source="// new", run=rungs[1].run))
+    assert changes(fresh=True)
+    assert changes(dims={"N": 1001})
+    assert changes(rungs=edited)
+    assert changes(device=other)
+
+
+def test_no_rung_at_all_is_an_error_with_every_reason():
+    rungs = (timed_rung(1, "wrong", 1, wrong=True), timed_rung(2, "picky", 1, needs="N > 10**9"))
+    with pytest.raises(
+        LadderError, match=r"no rung that can run here: rung 1: wrong.*rung 2: refuse"
+    ):
+        pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
+
+
+def test_the_emulated_device_picks_nothing():
+    with pytest.raises(LadderError, match="says nothing about a GPU"):
+        pick(find("start.add"), open_device("emulated"), "float32", DIMS)
+
+
+def test_the_reference_takes_no_part_beside_kernels():
+    rungs = (find("start.add").rung(0), timed_rung(1, "slow", 30))
+    choice = pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
+    assert choice.rung == 1
+    assert choice.reasons[0] == "not for device fake"
+    assert np.isfinite(choice.seconds)
