@@ -1,0 +1,221 @@
+// attention backward, rung 3: tiles in shared memory, no score matrix
+// Before: rung 2 writes two (T, T) matrices of every head to memory, and reads them again.
+// Change: as FlashAttention (Dao et al. 2022): a block takes TILE keys, walks along the queries that
+//         see them, TILE at a time, and recomputes that tile of probs and dscores for its dk and
+//         dv; another kernel takes TILE queries and walks along the keys for dq. A rewrite.
+// Expect: no scratch but delta. Seven matrix products in place of five, as both kernels recompute
+//         the scores; in return no two blocks add to the same number, so that nothing needs
+//         atomics. Bound by reading tiles from shared memory, 8 loads of a number for 16
+//         multiply-adds.
+// Needs:  HS <= 128
+// Define: HS = C // NH; WIDTH = ceil_div(HS, 16) * 16; EACH = 4; BLOCKS = 2 if HS <= 64 else 1;
+//         TILE = 64 if 16 * 64 * (WIDTH + 1) + 8 * 64 * 65 <= shared_bytes else 32;
+//         THREADS = TILE // EACH; ROWS = 4
+// Launch: attention_backward_delta<<<(B * NH, ceil_div(T, ROWS)), ROWS * warp>>>
+// Launch: attention_backward_dkdv<<<(B * NH, ceil_div(T, TILE)), THREADS * THREADS,
+//         16 * TILE * (WIDTH + 1) + 8 * TILE * (TILE + 1)>>>
+// Launch: attention_backward_dq<<<(B * NH, ceil_div(T, TILE)), THREADS * THREADS,
+//         16 * TILE * (WIDTH + 1) + 4 * TILE * (TILE + 1)>>>
+// Scratch: float32 delta[B, NH, T]
+// Left:   one number per load from shared memory -> rung 4.
+
+#include "portable.cuh"
+
+constexpr int STRIDE = WIDTH + 1;  // one more than needed: the rows begin in different banks
+
+// delta (B, NH, T) = sum over the channels of dout * out
+extern "C" __global__ void attention_backward_delta(
+    real* __restrict__ dqkv,        // (B, T, 3, NH, HS)
+    const real* __restrict__ dout,  // (B, T, NH, HS)
+    const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
+    const real* __restrict__ out,   // (B, T, NH, HS)
+    const float* __restrict__ lse,  // (B, NH, T)  log of the sum of a query's exp(score)
+    int B, int T, int C, int NH,
+    float* __restrict__ delta) {    // (B, NH, T)
+    int query = blockIdx.y * ROWS + warp_id();
+    if (query >= T) return;  // a whole warp leaves, so that no shuffle below misses a lane
+    int b = blockIdx.x / NH, h = blockIdx.x % NH;
+    size_t at = ((size_t)b * T + query) * C + h * HS;
+    float sum = 0.0f;
+    for (int i = lane_id(); i < HS; i += WARP_SIZE) {
+        sum += to_float(dout[at + i]) * to_float(out[at + i]);
+    }
+    sum = warp_sum(sum);
+    if (lane_id() == 0) delta[(size_t)blockIdx.x * T + query] = sum;
+}
+
+// Copies TILE rows of one head to shared memory, from `first` on; zeros beyond row T and channel HS.
+__device__ __forceinline__ void load_tile(float* tile /* (TILE, STRIDE) */,
+                                          const real* head /* (T, HS), rows `step` apart */,
+                                          int first, int T, int step) {
+    for (int t = threadIdx.x; t < TILE * WIDTH; t += THREADS * THREADS) {
+        int row = t / WIDTH, i = t % WIDTH;
+        bool inside = first + row < T && i < HS;
+        tile[row * STRIDE + i] = inside ? to_float(head[(size_t)(first + row) * step + i]) : 0.0f;
+    }
+}
+
+// probs and dscores of this thread's queries y + r * THREADS and keys x + c * THREADS. The tiles
+// start at tokens `query` and `key`.
+__device__ __forceinline__ void recompute(
+    float (&probs)[EACH][EACH], float (&dscores)[EACH][EACH],  // (query, key)
+    const float* q, const float* k, const float* v, const float* dy,  // (TILE, STRIDE)
+    const float* lse, const float* delta,                             // (T)  of this head
+    int x, int y, int query, int key, int T) {
+    float scores[EACH][EACH] = {}, dprobs[EACH][EACH] = {};
+    for (int i = 0; i < HS; i++) {
+        float qs[EACH], ks[EACH], vs[EACH], dys[EACH];
+        for (int r = 0; r < EACH; r++) {
+            qs[r] = q[(y + r * THREADS) * STRIDE + i];
+            ks[r] = k[(x + r * THREADS) * STRIDE + i];
+            vs[r] = v[(x + r * THREADS) * STRIDE + i];
+            dys[r] = dy[(y + r * THREADS) * STRIDE + i];
+        }
+        for (int r = 0; r < EACH; r++) {
+            for (int c = 0; c < EACH; c++) {
+                scores[r][c] += qs[r] * ks[c];
+                dprobs[r][c] += dys[r] * vs[c];
+            }
+        }
+    }
+    query += y;
+    key += x;
+    for (int r = 0; r < EACH; r++, query += THREADS) {
+        bool inside = query < T;
+        float log_sum = inside ? lse[query] : 0.0f, row_delta = inside ? delta[query] : 0.0f;
+        for (int c = 0; c < EACH; c++) {
+            bool sees = inside && key + c * THREADS <= query;
+            probs[r][c] = sees ? __expf(scores[r][c] * rsqrtf(HS) - log_sum) : 0.0f;
+            dscores[r][c] = probs[r][c] * (dprobs[r][c] - row_delta);
+        }
+    }
+}
+
+// dk and dv of TILE keys
+extern "C" __global__ void __launch_bounds__(THREADS * THREADS, BLOCKS) attention_backward_dkdv(
+    real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
+    const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
+    float* __restrict__ delta) {
+    extern __shared__ float shared[];
+    float* q = shared;                   // (TILE, STRIDE)
+    float* k = q + TILE * STRIDE;        // (TILE, STRIDE)
+    float* v = k + TILE * STRIDE;        // (TILE, STRIDE)
+    float* dy = v + TILE * STRIDE;       // (TILE, STRIDE)  of dout
+    float* p = dy + TILE * STRIDE;       // (TILE, TILE + 1)  probs of a query and a key
+    float* ds = p + TILE * (TILE + 1);   // (TILE, TILE + 1)  dscores
+    int x = threadIdx.x % THREADS, y = threadIdx.x / THREADS;
+    int b = blockIdx.x / NH, h = blockIdx.x % NH;
+    int first = blockIdx.y * TILE;  // key; the first ones, seen by most queries, come first
+    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;       // q of token 0
+    const real* head_out = dout + (size_t)b * T * C + h * HS;      // dout of token 0
+    load_tile(k, head + C, first, T, 3 * C);
+    load_tile(v, head + 2 * C, first, T, 3 * C);
+
+    // Of key y + r * THREADS and channel x + j * THREADS.
+    float dk[EACH][WIDTH / THREADS] = {}, dv[EACH][WIDTH / THREADS] = {};
+    for (int start = first; start < T; start += TILE) {  // earlier queries do not see these keys
+        load_tile(q, head, start, T, 3 * C);
+        load_tile(dy, head_out, start, T, C);
+        __syncthreads();  // the tiles are complete before any thread reads them
+
+        float probs[EACH][EACH], dscores[EACH][EACH];
+        size_t rows = (size_t)blockIdx.x * T;
+        recompute(probs, dscores, q, k, v, dy, lse + rows, delta + rows, x, y, start, first, T);
+        for (int r = 0; r < EACH; r++) {
+            for (int c = 0; c < EACH; c++) {
+                p[(y + r * THREADS) * (TILE + 1) + x + c * THREADS] = probs[r][c];
+                ds[(y + r * THREADS) * (TILE + 1) + x + c * THREADS] = dscores[r][c];
+            }
+        }
+        __syncthreads();  // p and ds are complete before any thread reads them
+
+        for (int query = 0; query < TILE; query++) {
+            float ps[EACH], dss[EACH];
+            for (int r = 0; r < EACH; r++) {
+                ps[r] = p[query * (TILE + 1) + y + r * THREADS];
+                dss[r] = ds[query * (TILE + 1) + y + r * THREADS];
+            }
+            for (int j = 0; j < WIDTH / THREADS; j++) {
+                float q_value = q[query * STRIDE + x + j * THREADS];
+                float dy_value = dy[query * STRIDE + x + j * THREADS];
+                for (int r = 0; r < EACH; r++) {
+                    dk[r][j] += dss[r] * q_value;
+                    dv[r][j] += ps[r] * dy_value;
+                }
+            }
+        }
+        __syncthreads();  // all have read the tiles before the next ones overwrite them
+    }
+
+    for (int r = 0; r < EACH; r++) {
+        int key = first + y + r * THREADS;
+        if (key >= T) break;
+        real* gradient = dqkv + ((size_t)b * T + key) * 3 * C + h * HS;  // of q; k and v follow
+        for (int j = 0; j < WIDTH / THREADS; j++) {
+            int i = x + j * THREADS;
+            if (i >= HS) break;
+            gradient[C + i] = to_real(dk[r][j] * rsqrtf(HS));
+            gradient[2 * C + i] = to_real(dv[r][j]);
+        }
+    }
+}
+
+// dq of TILE queries
+extern "C" __global__ void __launch_bounds__(THREADS * THREADS, BLOCKS) attention_backward_dq(
+    real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
+    const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
+    float* __restrict__ delta) {
+    extern __shared__ float shared[];
+    float* q = shared;               // (TILE, STRIDE)
+    float* k = q + TILE * STRIDE;    // (TILE, STRIDE)
+    float* v = k + TILE * STRIDE;    // (TILE, STRIDE)
+    float* dy = v + TILE * STRIDE;   // (TILE, STRIDE)  of dout
+    float* ds = dy + TILE * STRIDE;  // (TILE, TILE + 1)  dscores of a query and a key
+    int x = threadIdx.x % THREADS, y = threadIdx.x / THREADS;
+    int b = blockIdx.x / NH, h = blockIdx.x % NH;
+    int first = (gridDim.y - 1 - blockIdx.y) * TILE;  // query; those with most keys come first
+    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;  // q of token 0
+    load_tile(q, head, first, T, 3 * C);
+    load_tile(dy, dout + (size_t)b * T * C + h * HS, first, T, C);
+
+    float dq[EACH][WIDTH / THREADS] = {};  // of query y + r * THREADS and channel x + j * THREADS
+    for (int start = 0; start <= first; start += TILE) {  // later keys are in the future
+        load_tile(k, head + C, start, T, 3 * C);
+        load_tile(v, head + 2 * C, start, T, 3 * C);
+        __syncthreads();  // the tiles are complete before any thread reads them
+
+        float probs[EACH][EACH], dscores[EACH][EACH];
+        size_t rows = (size_t)blockIdx.x * T;
+        recompute(probs, dscores, q, k, v, dy, lse + rows, delta + rows, x, y, first, start, T);
+        for (int r = 0; r < EACH; r++) {
+            for (int c = 0; c < EACH; c++) {
+                ds[(y + r * THREADS) * (TILE + 1) + x + c * THREADS] = dscores[r][c];
+            }
+        }
+        __syncthreads();  // ds is complete before any thread reads it
+
+        for (int key = 0; key < TILE; key++) {
+            float dss[EACH];
+            for (int r = 0; r < EACH; r++) {
+                dss[r] = ds[(y + r * THREADS) * (TILE + 1) + key];
+            }
+            for (int j = 0; j < WIDTH / THREADS; j++) {
+                float k_value = k[key * STRIDE + x + j * THREADS];
+                for (int r = 0; r < EACH; r++) {
+                    dq[r][j] += dss[r] * k_value;
+                }
+            }
+        }
+        __syncthreads();  // all have read the tiles before the next ones overwrite them
+    }
+
+    for (int r = 0; r < EACH; r++) {
+        int query = first + y + r * THREADS;
+        if (query >= T) break;
+        for (int j = 0; j < WIDTH / THREADS; j++) {
+            int i = x + j * THREADS;
+            if (i >= HS) break;
+            dqkv[((size_t)b * T + query) * 3 * C + h * HS + i] = to_real(dq[r][j] * rsqrtf(HS));
+        }
+    }
+}
