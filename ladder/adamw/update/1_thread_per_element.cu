@@ -43,6 +43,14 @@ __device__ float move(float weight, float& m, float& v, float grad, const Step& 
     return weight * s.shrink - s.rate * m / (sqrtf(v / s.correction2) + s.eps);
 }
 
+// The exact weight, in float32, is in `master` where there is one.
+__device__ void move_one(
+    real& weight, float& m, float& v, float* master, float grad, const Step& s) {
+    float exact = move(master != nullptr ? *master : to_float(weight), m, v, grad, s);
+    if (master != nullptr) *master = exact;
+    weight = to_real(exact);
+}
+
 extern "C" __global__ void adamw_update(
     real* __restrict__ weight,        // (N)
     float* __restrict__ m,            // (N)  average of gradients
@@ -55,10 +63,6 @@ extern "C" __global__ void adamw_update(
     size_t i = (size_t)blockIdx.x * BLOCK + threadIdx.x;
     if (i >= N) return;  // the last block may have more threads than there are weights left
     Step s = read_step(hyper, norm, decay);
-    if (master != nullptr) {
-        master[i] = move(master[i], m[i], v[i], grad[i], s);
-        weight[i] = to_real(master[i]);
-    } else {
-        weight[i] = to_real(move(to_float(weight[i]), m[i], v[i], grad[i], s));
-    }
+    float* exact = master != nullptr ? master + i : nullptr;
+    move_one(weight[i], m[i], v[i], exact, grad[i], s);
 }

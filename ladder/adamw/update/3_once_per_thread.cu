@@ -8,7 +8,7 @@
 // Needs:  nothing
 // Define: BLOCK = 256
 // Launch: adamw_update<<<min(ceil_div(N, 4 * BLOCK), 8 * multiprocessors), BLOCK>>>
-// Left:   nothing but the bytes: fewer of them (moments in 16 bits), or none of the gradient's, if
+// Left:   nothing but the bytes: fewer of them (moments in 16 bits), or none for the gradient, if
 //         whoever computes it last updates the weight on its way.
 
 #include "portable.cuh"
@@ -45,28 +45,36 @@ __device__ float move(float weight, float& m, float& v, float grad, const Step& 
     return weight * s.shrink - s.rate * m / (sqrtf(v) * s.root + s.eps);
 }
 
-__device__ float4 load4(const float* address) {
-    return *reinterpret_cast<const float4*>(address);
+// The exact weight, in float32, is in `master` where there is one.
+__device__ void move_one(
+    real& weight, float& m, float& v, float* master, float grad, const Step& s) {
+    float exact = move(master != nullptr ? *master : to_float(weight), m, v, grad, s);
+    if (master != nullptr) *master = exact;
+    weight = to_real(exact);
 }
 
-__device__ void store4(float* address, float4 x) { *reinterpret_cast<float4*>(address) = x; }
-
-// Four neighbouring reals: 8 or 16 bytes.
-struct alignas(4 * sizeof(real)) Quad {
-    real at[4];
+// Four neighbouring weights; a float4 holds as many of their float32 companions.
+struct alignas(4 * sizeof(real)) Reals {
+    real x, y, z, w;
 };
 
-__device__ Quad to_quad(float4 x) {
-    return {{to_real(x.x), to_real(x.y), to_real(x.z), to_real(x.w)}};
-}
-
-__device__ float4 to_float4(Quad x) {
-    return {to_float(x.at[0]), to_float(x.at[1]), to_float(x.at[2]), to_float(x.at[3])};
-}
-
-__device__ float4 move4(float4 w, float4& m, float4& v, float4 g, const Step& s) {
-    return {move(w.x, m.x, v.x, g.x, s), move(w.y, m.y, v.y, g.y, s),
-            move(w.z, m.z, v.z, g.z, s), move(w.w, m.w, v.w, g.w, s)};
+__device__ void move_four(
+    Reals& weight, float4& m, float4& v, float4* master, float4 g, const Step& s) {
+    float4 ms = m, vs = v, exact;
+    if (master != nullptr) {
+        exact = *master;
+    } else {
+        Reals old = weight;
+        exact = {to_float(old.x), to_float(old.y), to_float(old.z), to_float(old.w)};
+    }
+    exact.x = move(exact.x, ms.x, vs.x, g.x, s);
+    exact.y = move(exact.y, ms.y, vs.y, g.y, s);
+    exact.z = move(exact.z, ms.z, vs.z, g.z, s);
+    exact.w = move(exact.w, ms.w, vs.w, g.w, s);
+    m = ms;
+    v = vs;
+    if (master != nullptr) *master = exact;
+    weight = {to_real(exact.x), to_real(exact.y), to_real(exact.z), to_real(exact.w)};
 }
 
 extern "C" __global__ void adamw_update(
@@ -82,27 +90,16 @@ extern "C" __global__ void adamw_update(
     size_t stride = (size_t)gridDim.x * BLOCK * 4;
     for (size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * 4; i < N; i += stride) {
         if (i + 4 <= N && (size_t)grad % 16 == 0) {
-            float4 ms = load4(m + i), vs = load4(v + i), gs = load4(grad + i);
-            if (master != nullptr) {
-                float4 ws = move4(load4(master + i), ms, vs, gs, s);
-                store4(master + i, ws);
-                *reinterpret_cast<Quad*>(weight + i) = to_quad(ws);
-            } else {
-                Quad& quad = *reinterpret_cast<Quad*>(weight + i);
-                quad = to_quad(move4(to_float4(quad), ms, vs, gs, s));
-            }
-            store4(m + i, ms);
-            store4(v + i, vs);
-            continue;
-        }
-        // The last few weights; and all of them where the gradient, a part of the vector of all
-        // gradients, begins at an address that is not a multiple of 16 bytes.
-        for (size_t j = i; j < min(i + 4, (size_t)N); j++) {
-            if (master != nullptr) {
-                master[j] = move(master[j], m[j], v[j], grad[j], s);
-                weight[j] = to_real(master[j]);
-            } else {
-                weight[j] = to_real(move(to_float(weight[j]), m[j], v[j], grad[j], s));
+            float* exact = master != nullptr ? master + i : nullptr;
+            move_four(reinterpret_cast<Reals&>(weight[i]), reinterpret_cast<float4&>(m[i]),
+                      reinterpret_cast<float4&>(v[i]), reinterpret_cast<float4*>(exact),
+                      reinterpret_cast<const float4&>(grad[i]), s);
+        } else {
+            // The last few weights; and all of them where the gradient, a part of the vector of all
+            // gradients, begins at an address that is not a multiple of 16 bytes.
+            for (size_t j = i; j < i + 4 && j < N; j++) {
+                float* exact = master != nullptr ? master + j : nullptr;
+                move_one(weight[j], m[j], v[j], exact, grad[j], s);
             }
         }
     }
