@@ -52,7 +52,7 @@ class Locator:
                 frames.append([])
                 continue
             file, _, number = line.split(" (")[0].rpartition(":")
-            if number.isdigit():
+            if number.isdigit() and file != "??":
                 frames[-1].append((file, int(number)))
         if len(frames) != len(addresses):
             return [[] for _ in addresses]

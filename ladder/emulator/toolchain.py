@@ -29,13 +29,14 @@ COMMON = [
     "-shared",
     "-fvisibility=hidden",
     "-fno-strict-aliasing",  # kernels read float buffers as uint4
-    "-g",  # reports name source lines
 ]
 KERNEL = [
     *COMMON,
+    "-gdwarf-4",  # reports name source lines; of version 5, addr2line mistakes some file names
     "-nostdinc++",  # a kernel has no C++ library, on a GPU as little as here
     "-fno-exceptions",
     "-fno-rtti",
+    "-fno-plt",  # whatever is in the library has a source line
     f"-Werror=frame-larger-than={MOST_FRAME_BYTES}",
 ]
 FAST = ["-O1"]

@@ -58,6 +58,7 @@ void MemoryModel::access(Worker &worker, const void *address, int bytes, Access 
     // Not the kernel's memory: local variables, threadIdx and its kind, constants in the program.
     if (worker.stacks.contains(at) ||
         within(at, worker.fibers.data(), worker.fibers.size() * sizeof(Fiber)) ||
+        within(at, worker.gathered.data(), worker.gathered.size() * sizeof(uint64_t)) ||
         within(at, &worker.block, sizeof worker.block) || within(at, &current, sizeof current) ||
         (at >= launch_.code_begin && at < launch_.code_end))
         return;

@@ -99,7 +99,7 @@ void Worker::prepare() {
     int warps = (threads + o.warp_size - 1) / o.warp_size;
     fibers.resize(threads);
     stacks.resize(threads);
-    gathered.assign(warps, std::vector<uint64_t>(o.warp_size));
+    gathered.resize(threads);
     warp_order_.resize(warps);
     lane_order_.resize(o.warp_size);
     for (int i = 0; i < warps; i++) warp_order_[i] = i;
@@ -216,7 +216,7 @@ bool Worker::complete_warp_operation(int warp, Fiber &first) {
         std::strcpy(problem.text, "warp");
         launch->add(problem);
     }
-    std::vector<uint64_t> &values = gathered[warp];
+    uint64_t *values = &gathered[warp * block.warp_size];
     for (uint64_t rest = mask; rest; rest &= rest - 1) {
         int lane = __builtin_ctzll(rest);
         values[lane] = lanes[lane].value;
@@ -237,7 +237,7 @@ bool Worker::complete_warp_operation(int warp, Fiber &first) {
                 lane.result = ballot;
                 break;
             case WARP_GATHER:
-                lane.result = (uint64_t)values.data();
+                lane.result = (uint64_t)values;
                 break;
         }
     }

@@ -88,7 +88,7 @@ class Worker {
     SharedMemory shared;
     std::vector<Fiber> fibers;
     Stacks stacks;
-    std::vector<std::vector<uint64_t>> gathered;  // [warp][lane]: values of the last operation
+    std::vector<uint64_t> gathered;  // by fiber: its value in the last warp operation
     std::vector<Deferred> deferred;
     unsigned barrier_epoch = 0;
     int barrier_result = 0;

@@ -39,13 +39,21 @@ struct Group {
     }
 };
 
+// The lanes that this warp has: the last warp of a block may be a partial one.
+__forceinline__ uint64_t existing_lanes() {
+    const dim3 &block = current.block->block;
+    int width = current.block->warp_size;
+    int count = block.x * block.y * block.z - current.thread->warp * width;
+    return ~0ull >> (64 - (count < width ? count : width));
+}
+
 // Combines the values of all lanes in the mask, in the order of the lanes.
 template <class T, class Combine>
 __forceinline__ T reduce(uint64_t mask, T value, Combine combine) {
     uint64_t bits = 0;
     __builtin_memcpy(&bits, &value, sizeof value);
     const uint64_t *values = (const uint64_t *)emulator_warp(WARP_GATHER, mask, bits, 0);
-    mask &= emulator_active_mask();
+    mask &= existing_lanes();
     T result = (T)values[__builtin_ctzll(mask)];
     for (mask &= mask - 1; mask; mask &= mask - 1)
         result = combine(result, (T)values[__builtin_ctzll(mask)]);

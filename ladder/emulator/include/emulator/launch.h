@@ -1,6 +1,8 @@
 // The way into a kernel from outside: a function that unpacks a list of pointers to the arguments,
 // as cuLaunchKernel takes it, and one that describes the parameters.
 #pragma once
+#include <string.h>
+
 #include "emulator/thread.h"
 
 namespace emulator {
@@ -47,6 +49,15 @@ int describe(void (*)(Parameters...), Parameter *out) {
 }
 
 }  // namespace emulator
+
+#if defined(EMULATOR_COUNT) && defined(__clang__)
+// Where gcc announces the copy of a structure, clang calls memcpy: this one, which announces it.
+extern "C" EMULATOR_EXPORT void *emulator_copy(
+    void *to, const void *from, size_t bytes, const void *pc);
+extern "C" EMULATOR_UNCOUNTED void *memcpy(void *to, const void *from, size_t bytes) noexcept {
+    return emulator_copy(to, from, bytes, __builtin_return_address(0));
+}
+#endif
 
 #define EMULATOR_KERNEL(NAME)                                                                  \
     extern "C" EMULATOR_EXPORT EMULATOR_UNCOUNTED void emulator_call_##NAME(void **arguments) { \

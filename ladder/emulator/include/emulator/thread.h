@@ -36,16 +36,24 @@ struct Current {
 #define EMULATOR_EXPORT __attribute__((visibility("default")))
 extern EMULATOR_EXPORT thread_local Current current __attribute__((tls_model("initial-exec")));
 
+// Two calls must not become one, not even at the end of both branches of an if: divergence shows
+// in that threads wait at different calls.
+#if __has_attribute(nomerge)
+#define EMULATOR_DISTINCT __attribute__((nomerge))
+#else
+#define EMULATOR_DISTINCT
+#endif
+
 enum WarpOperation { WARP_SYNC, WARP_SHUFFLE, WARP_BALLOT, WARP_GATHER };
 enum Access { ACCESS_READ, ACCESS_WRITE, ACCESS_ATOMIC };
 
 extern "C" {
 // Waits for every thread of the block; returns how many of them passed a predicate other than 0.
-EMULATOR_EXPORT int emulator_barrier(int predicate);
+EMULATOR_EXPORT EMULATOR_DISTINCT int emulator_barrier(int predicate);
 // Waits until all lanes of `mask` are here. SHUFFLE: returns lane `source`'s value. BALLOT: the
 // lanes whose value is not 0. GATHER: the address of an array with every lane's value, valid until
 // this lane's next warp operation.
-EMULATOR_EXPORT uint64_t emulator_warp(
+EMULATOR_EXPORT EMULATOR_DISTINCT uint64_t emulator_warp(
     WarpOperation operation, uint64_t mask, uint64_t value, int source);
 EMULATOR_EXPORT uint64_t emulator_active_mask();
 // Gives way to the other threads of the block: for loops that wait for something to change.

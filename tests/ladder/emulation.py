@@ -1,0 +1,46 @@
+"""Runs a few lines of CUDA C++ on the emulated device: what the emulator's own tests need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ladder.device import aligned_empty
+from ladder.emulator import Emulated
+from ladder.rungfile import Launch, Rung
+
+
+def rung(folder: Path, source: str) -> Rung:
+    """A kernel file with this text, which need not have a header."""
+    path = folder / "kernel.cu"
+    path.write_text(source)
+    return Rung(1, "a test", path, source)
+
+
+def run(device, folder, source, grid, block, *args, shared=0, real=np.float32, defines=None):
+    """Compile the source and launch the kernel that it calls `k`."""
+    kernels = device.compile(rung(folder, source), defines or {}, np.dtype(real))
+    shape = [(*((x,) if isinstance(x, int) else x), 1, 1)[:3] for x in (grid, block)]
+    kernels["k"](Launch("k", *shape, shared), args)
+
+
+def array(values, dtype=np.float32) -> np.ndarray:
+    """An array that is aligned as on a GPU."""
+    values = np.asarray(values, dtype)
+    result = aligned_empty(values.shape, values.dtype)
+    result[...] = values
+    return result
+
+
+def zeros(*shape, dtype=np.float32) -> np.ndarray:
+    return array(np.zeros(shape), dtype)
+
+
+def line(source: str, mark: str = "BUG") -> int:
+    """The number of the line that carries a mark."""
+    return next(i for i, text in enumerate(source.splitlines(), 1) if mark in text)
+
+
+def devices(**options):
+    return [Emulated(mode=mode, **options) for mode in ("fast", "count")]

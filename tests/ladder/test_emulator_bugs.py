@@ -1,0 +1,383 @@
+"""Planted bugs: the emulator names the kind, the line, the block and the thread of each."""
+
+import faulthandler
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from emulation import array, line, run, rung, zeros
+
+from ladder.emulator import Emulated, KernelError
+from ladder.errors import CompileError, LadderError
+
+THREADS = 64
+
+MISSING_BARRIER = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    __shared__ float tile[64];
+    tile[threadIdx.x] = inp[threadIdx.x];  // OTHER
+    out[threadIdx.x] = tile[63 - threadIdx.x];  // BUG
+}
+"""
+
+STALE_TILE = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    __shared__ float tile[64];
+    float sum = 0.0f;
+    for (int step = 0; step < 2; step++) {
+        tile[threadIdx.x] = inp[step * 64 + threadIdx.x];  // BUG
+        __syncthreads();
+        sum += tile[63 - threadIdx.x];  // OTHER
+        // here a barrier is missing, before the tile is overwritten
+    }
+    out[threadIdx.x] = sum;
+}
+"""
+
+MISSING_SYNCWARP = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    __shared__ float tile[64];
+    tile[threadIdx.x] = inp[threadIdx.x];  // OTHER
+    __shfl_xor_sync(~0u, 0.0f, 1);  // orders no memory
+    out[threadIdx.x] = tile[threadIdx.x ^ 1];  // BUG
+}
+"""
+
+BLOCKS_RACE = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    float* sum = out + blockIdx.x / 2;
+    if (threadIdx.x == 0) *sum += inp[blockIdx.x];  // BUG OTHER
+}
+"""
+
+PLAIN_READ_OF_ATOMIC = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    atomicAdd(&out[0], inp[threadIdx.x]);  // OTHER
+    if (threadIdx.x == 40) out[1] = out[0];  // BUG
+}
+"""
+
+MISSING_FENCE = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    int* counter = (int*)(out + 32);
+    if (threadIdx.x == 0) {
+        out[blockIdx.x] = inp[blockIdx.x];  // OTHER
+        // here a __threadfence is missing
+        if (atomicAdd(counter, 1) == 1) out[63] = out[0] + out[1];  // BUG
+    }
+}
+"""
+
+RACES = [
+    MISSING_BARRIER,
+    STALE_TILE,
+    MISSING_SYNCWARP,
+    BLOCKS_RACE,
+    PLAIN_READ_OF_ATOMIC,
+    MISSING_FENCE,
+]
+RACE_NAMES = [
+    "missing barrier",
+    "stale tile",
+    "missing syncwarp",
+    "two blocks",
+    "plain read of an atomic",
+    "missing fence",
+]
+
+
+def problems(device, folder, source, grid=1, block=THREADS, args=None, shared=0):
+    args = args or (zeros(THREADS), array(np.arange(2 * THREADS)))
+    with pytest.raises(KernelError) as caught:
+        run(device, folder, source, grid, block, *args, shared=shared)
+    return caught.value.problems
+
+
+@pytest.mark.parametrize("source", RACES, ids=RACE_NAMES)
+@pytest.mark.parametrize("seed", (0, 5))
+def test_race(tmp_path, source, seed):
+    grid = 2 if "blockIdx" in source else 1
+    found = problems(Emulated(mode="count", seed=seed), tmp_path, source, grid)
+    races = [problem for problem in found if problem.kind == "race"]
+    assert races
+    bug, other = line(source), line(source, "OTHER")
+    for problem in set(found) - set(races):  # what comes too early reads what is not there yet
+        assert problem.kind == "uninitialised shared memory"
+        assert problem.line in (bug, other)
+    for problem in races:  # either of the two may come first
+        assert problem.file == str(tmp_path / "kernel.cu")
+        assert {problem.line, problem.other[1]} == {bug, other}
+        assert f"kernel.cu:{problem.line}: race on" in problem.message
+
+
+FIXED = [
+    MISSING_BARRIER.replace("  // OTHER", "  __syncthreads();"),
+    STALE_TILE.replace("// here a barrier is missing", "__syncthreads();  //"),
+    MISSING_SYNCWARP.replace("__shfl_xor_sync(~0u, 0.0f, 1)", "__syncwarp()"),
+    BLOCKS_RACE.replace("*sum += inp[blockIdx.x]", "atomicAdd(sum, inp[blockIdx.x])"),
+    PLAIN_READ_OF_ATOMIC.replace("  // OTHER", "  __syncthreads();"),
+    MISSING_FENCE.replace("// here a __threadfence is missing", "__threadfence();"),
+]
+
+
+@pytest.mark.parametrize("source", FIXED, ids=RACE_NAMES)
+@pytest.mark.parametrize("seed", (0, 5))
+def test_fixed_race_is_no_race(tmp_path, source, seed):
+    device = Emulated(mode="count", seed=seed)
+    args = (zeros(THREADS), array(np.arange(2 * THREADS)))
+    run(device, tmp_path, source, 2 if "blockIdx" in source else 1, THREADS, *args)
+    assert device.report().problems == []
+
+
+GLOBAL_BOUND = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i <= 64)
+        out[i] = inp[i];  // BUG
+}
+"""
+
+
+def test_access_past_the_end_of_a_buffer(tmp_path):
+    (problem,) = problems(Emulated(mode="count"), tmp_path, GLOBAL_BOUND, grid=2, block=64)
+    assert problem.kind == "out of bounds"
+    assert problem.line == line(GLOBAL_BOUND)
+    assert (problem.block, problem.thread) == ((1, 0, 0), (0, 0, 0))
+    assert "write of 4 bytes" in problem.message
+
+
+def test_vector_across_the_end_of_a_buffer(tmp_path):
+    source = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    float4 v = *(const float4*)(inp + 60);
+    *(float4*)(out + 8) = v;  // BUG
+}
+"""
+    (problem,) = problems(
+        Emulated(mode="count"), tmp_path, source, 1, 1, (zeros(10), array(np.arange(64)))
+    )
+    assert (problem.kind, problem.line) == ("out of bounds", line(source))
+    assert "write of 16 bytes across the end of out" in problem.message
+
+
+def test_access_past_the_end_of_shared_memory(tmp_path):
+    source = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    __shared__ float tile[63], other[64];
+    other[threadIdx.x] = 0;
+    tile[threadIdx.x] = inp[threadIdx.x];  // BUG
+}
+"""
+    (problem,) = problems(Emulated(mode="count"), tmp_path, source)
+    assert (problem.kind, problem.line) == ("out of bounds", line(source))
+    assert problem.thread == (63, 0, 0)
+
+
+@pytest.mark.parametrize("declaration", ("__shared__ float s[64];", "extern __shared__ float s[];"))
+def test_uninitialised_shared_memory(tmp_path, declaration):
+    source = f"""\
+extern "C" __global__ void k(float* out, const float* inp) {{
+    {declaration}
+    if (threadIdx.x != 5) s[threadIdx.x] = inp[threadIdx.x];
+    __syncthreads();
+    out[threadIdx.x] = s[63 - threadIdx.x];  // BUG
+}}
+"""
+    (problem,) = problems(Emulated(mode="count"), tmp_path, source, shared=256)
+    assert (problem.kind, problem.line) == ("uninitialised shared memory", line(source))
+    assert problem.thread == (58, 0, 0)
+    # In fast mode it is NaN, which no comparison with a reference passes.
+    out = zeros(64)
+    run(Emulated(), tmp_path, source, 1, 64, out, array(np.arange(64)), shared=256)
+    assert np.flatnonzero(np.isnan(out)).tolist() == [58]
+
+
+RETURNED = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    if (threadIdx.x >= 60) return;
+    __syncthreads();  // BUG
+    out[threadIdx.x] = inp[threadIdx.x];
+}
+"""
+TWO_BARRIERS = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    if (threadIdx.x < 32) {
+        __syncthreads();  // BUG
+    } else {
+        out[threadIdx.x] = 1;
+        __syncthreads();  // OTHER
+    }
+}
+"""
+
+
+@pytest.mark.parametrize("mode", ("fast", "count"))
+def test_divergent_barrier(tmp_path, mode):
+    (problem,) = problems(Emulated(mode=mode), tmp_path, RETURNED)
+    assert (problem.kind, problem.line) == ("divergent barrier", line(RETURNED))
+    assert problem.other is None
+    (problem,) = problems(Emulated(mode=mode), tmp_path, TWO_BARRIERS)
+    assert (problem.kind, problem.line) == ("divergent barrier", line(TWO_BARRIERS))
+    assert problem.other[1] == line(TWO_BARRIERS, "OTHER")
+
+
+HALF_A_WARP = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    float v = inp[threadIdx.x];
+    if (threadIdx.x % 32 < 16) v += __shfl_xor_sync(0xffffffffu, v, 16);  // BUG
+    out[threadIdx.x] = v;
+}
+"""
+BARRIER_IN_HALF_A_BLOCK = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    if (threadIdx.x < 32) __syncthreads();
+    if (threadIdx.x == 40) __syncwarp();  // BUG
+}
+"""
+ENDLESS_LOOP = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    volatile float* flag = out;
+    if (threadIdx.x == 7)
+        while (*flag == 0) {  // BUG
+        }
+}
+"""
+ENDLESS_BARRIERS = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    for (int i = 0; out[1] == 0; i++) __syncthreads();  // BUG
+}
+"""
+ENDLESS_ATOMICS = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    while (atomicCAS((int*)out, 1, 0) != 1) {}  // BUG
+}
+"""
+
+
+@pytest.mark.parametrize("mode", ("fast", "count"))
+@pytest.mark.parametrize("source", (HALF_A_WARP, BARRIER_IN_HALF_A_BLOCK))
+def test_deadlock(tmp_path, mode, source):
+    (problem,) = problems(Emulated(mode=mode), tmp_path, source)
+    assert (problem.kind, problem.line) == ("deadlock", line(source))
+
+
+@pytest.mark.parametrize("mode", ("fast", "count"))
+@pytest.mark.parametrize("source", (ENDLESS_LOOP, ENDLESS_BARRIERS, ENDLESS_ATOMICS))
+def test_endless_loop_ends_at_the_time_limit(tmp_path, mode, source):
+    found = problems(Emulated(mode=mode, time_limit=0.2), tmp_path, source, grid=3)
+    assert "time limit" in {problem.kind for problem in found}
+    assert all(abs(problem.line - line(source)) <= 1 for problem in found)
+
+
+@pytest.mark.parametrize("mode", ("fast", "count"))
+def test_failed_assertion(tmp_path, mode):
+    source = """\
+#include <assert.h>
+extern "C" __global__ void k(float* out, const float* inp) {
+    assert(inp[threadIdx.x] < 63);  // BUG
+}
+"""
+    (problem,) = problems(Emulated(mode=mode), tmp_path, source)
+    assert (problem.kind, problem.line) == ("assertion", line(source))
+    assert problem.thread == (63, 0, 0)
+    assert "inp[threadIdx.x] < 63" in problem.message
+
+
+WILD = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    if (blockIdx.x == 1 && threadIdx.x == 33)
+        out[1ll << 40] = 1;  // BUG
+}
+"""
+NULL_POINTER = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    out[threadIdx.x] = inp[threadIdx.x];  // BUG
+}
+"""
+DIVISION = """\
+extern "C" __global__ void k(int* out, const int* inp) {
+    out[0] = 7 / inp[0];  // BUG
+}
+"""
+
+
+def test_wild_access_is_an_error_and_not_a_crash(tmp_path):
+    faulthandler.enable()
+    (problem,) = problems(Emulated(), tmp_path, WILD, grid=4)
+    assert (problem.kind, problem.line) == ("crash", line(WILD))
+    assert (problem.block, problem.thread) == ((1, 0, 0), (33, 0, 0))
+    (problem,) = problems(Emulated(mode="count"), tmp_path, WILD, grid=4)
+    assert (problem.kind, problem.line) == ("out of bounds", line(WILD))
+
+
+def test_null_pointer_and_division_by_zero(tmp_path):
+    (problem,) = problems(Emulated(), tmp_path, NULL_POINTER, args=(zeros(64), None))
+    assert (problem.kind, problem.line) == ("crash", line(NULL_POINTER))
+    args = (zeros(1, dtype=np.int32), zeros(1, dtype=np.int32))
+    (problem,) = problems(Emulated(), tmp_path, DIVISION, args=args)
+    assert (problem.kind, problem.line) == ("crash", line(DIVISION))
+    assert "division by zero" in problem.message
+
+
+def test_faults_outside_of_kernels_still_kill(tmp_path):
+    program = (
+        "import ctypes, sys; sys.path[:0] = ['.', 'tests/ladder']\n"
+        "from pathlib import Path\n"
+        "from emulation import *\n"
+        f"source = {NULL_POINTER!r}\n"
+        f"run(Emulated(), Path({str(tmp_path)!r}), source, 1, 64, zeros(64), zeros(64))\n"
+        "print('ran', flush=True)\n"
+        "ctypes.string_at(8)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "ran\n"
+    assert done.returncode < 0
+
+
+def test_device_works_after_a_failed_launch(tmp_path):
+    device = Emulated()
+    problems(device, tmp_path, WILD, grid=4)
+    out = zeros(64)
+    run(device, tmp_path, NULL_POINTER, 1, 64, out, array(np.arange(64)))
+    assert out.tolist() == list(range(64))
+
+
+def test_wrong_argument_list(tmp_path):
+    source = 'extern "C" __global__ void k(float* out, int n, float x) {}'
+    out, n, x = zeros(1), np.int32(1), np.float32(1)
+    device = Emulated()
+    run(device, tmp_path, source, 1, 1, out, n, x)
+    for args, message in [
+        ((out, n), "takes 3 arguments, and is called with 2"),
+        ((out, np.int64(1), x), r"argument 2 \(n\) as an integer of 4 bytes.*integer of 8 bytes"),
+        ((out, x, x), r"argument 2 \(n\) as an integer of 4 bytes.*floating point of 4 bytes"),
+        ((n, n, x), r"argument 1 \(out\) as a pointer of 8 bytes.*integer of 4 bytes"),
+    ]:
+        with pytest.raises(LadderError, match=message):
+            run(device, tmp_path, source, 1, 1, *args)
+
+
+def test_compile_error_names_the_files_own_line(tmp_path):
+    source = """\
+#include "portable.cuh"
+extern "C" __global__ void k(float* out) {
+    __shared__ float a[4],
+        b[4];
+    out[0] = undeclared + a[0];  // BUG
+}
+"""
+    with pytest.raises(CompileError, match=rf"kernel\.cu:{line(source)}:.*undeclared"):
+        run(Emulated(), tmp_path, source, 1, 1, zeros(1))
+
+
+def test_inline_ptx_is_refused(tmp_path):
+    source = 'extern "C" __global__ void k(float* out) {\n    asm volatile("exit;");\n}\n'
+    with pytest.raises(LadderError, match=r"kernel\.cu:2: inline PTX cannot run on a CPU"):
+        Emulated().compile(rung(tmp_path, source), {}, np.dtype(np.float32))
+
+
+def test_shared_memory_at_file_scope_is_refused(tmp_path):
+    source = 'extern __shared__ float s[];\nextern "C" __global__ void k(float* out) {}\n'
+    with pytest.raises(LadderError, match=r"kernel\.cu:1: declare shared memory inside"):
+        Emulated().compile(rung(tmp_path, source), {}, np.dtype(np.float32))
