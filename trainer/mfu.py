@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 
 import numpy as np
 
@@ -34,4 +33,4 @@ def measured_roof(device: Device, real: np.dtype) -> float:
     out = np.empty_like(a)
     np.matmul(a, a, out=out)  # the first one starts the threads
     times = [device.time(lambda: np.matmul(a, a, out=out)) for _ in range(9)]
-    return 2 * n**3 / statistics.median(times)
+    return 2 * n**3 / min(times)  # other programs can only make it look lower than it is
