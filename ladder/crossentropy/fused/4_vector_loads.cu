@@ -59,7 +59,7 @@ extern "C" __global__ void crossentropy_fused(
             sum += __expf(to_float(xs[k]) - highest);
         }
     }
-    for (int i = vectors * VECTOR + threadIdx.x; i < V; i += BLOCK) {  // the last few columns
+    if (int i = vectors * VECTOR + threadIdx.x; i < V) {  // the last few columns
         float value = to_float(x[i]), before = highest;
         highest = fmaxf(highest, value);
         sum = sum * __expf(before - highest) + __expf(value - highest);

@@ -7,7 +7,8 @@
 // Needs:  Vp % vector == 0; Vp * sizeof_real + 1024 <= shared_bytes
 // Define: BLOCK = 1024; WARPS = BLOCK // warp
 // Launch: crossentropy_fused<<<N, BLOCK, Vp * sizeof_real>>>
-// Left:   while a block exchanges its sums, nothing of its next row is under way.
+// Left:   two exponentials for every logit, more instructions than the memory leaves time
+//         for -> rung 6.
 
 #include "portable.cuh"
 
@@ -60,7 +61,7 @@ extern "C" __global__ void crossentropy_fused(
             sum += __expf(to_float(xs[k]) - highest);
         }
     }
-    for (int i = vectors * VECTOR + threadIdx.x; i < V; i += BLOCK) {  // the last few columns
+    if (int i = vectors * VECTOR + threadIdx.x; i < V) {  // the last few columns
         float value = to_float(x[i]), before = highest;
         highest = fmaxf(highest, value);
         sum = sum * __expf(before - highest) + __expf(value - highest);

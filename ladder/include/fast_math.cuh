@@ -1,0 +1,19 @@
+// Arithmetic that trades the last bits, or the smallest numbers, for instructions.
+#pragma once
+
+constexpr float LOG2_E = 1.442695041f;  // exp(x) = 2^(x * LOG2_E)
+constexpr float LN_2 = 0.6931471806f;   // log(x) = log2(x) * LN_2
+
+// 2^x in one instruction of the special function unit, wrong by some units in the last place;
+// results below the normal floats are 0. exp2f and __expf spend three more on keeping those.
+__device__ __forceinline__ float fast_exp2(float x) {
+#if defined(__CUDA_ARCH__)
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#elif defined(__HIP_DEVICE_COMPILE__)
+    return __builtin_amdgcn_exp2f(x);
+#else
+    return exp2f(x);
+#endif
+}
