@@ -7,8 +7,9 @@ roof here is what a plain copy and a plain cuBLAS product reach on the same card
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,10 @@ COMPUTE_BOUND = 32  # FLOPs per byte from which the matrix rate is worth measuri
 # and kernels that read more than they write, since turning from reads to writes costs a memory
 # time and a copy does so most often.
 ALLOWANCE = 0.05
+
+# https://docs.nvidia.com/cuda/cublas/#cublas-datatypes-reference
+CUDA_DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}
+CUBLAS_OP_N, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT = 0, 68, -1
 
 
 @dataclass(frozen=True)
@@ -47,18 +52,16 @@ def copy_bandwidth(device: Device, size: int = COPY_BYTES) -> float:
     """Bytes read and written per second by copies between arrays of `size` bytes."""
     arrays = [device.empty((size,), np.dtype(np.uint8)) for _ in range(3)]
     for array in arrays:
-        with on_stream(device):
-            array[...] = 1
-    pairs = [(arrays[0], arrays[1]), (arrays[1], arrays[2]), (arrays[2], arrays[0])]
+        device.upload(array, np.ones(size, np.uint8))
 
-    def copy(target, source):
-        def call() -> None:
-            with on_stream(device):
-                target[...] = source
+    def copy(target: Any, source: Any) -> Callable[[], None]:
+        if device.kind == "cuda":
+            return lambda: target.data.copy_from_device_async(source.data, size, device.stream)
+        return lambda: np.copyto(target, source)
 
-        return call
-
-    return 2 * size / measure(device, [copy(*pair) for pair in pairs]).median
+    first, second, third = arrays
+    turns = [copy(first, second), copy(second, third), copy(third, first)]
+    return 2 * size / measure(device, turns).median
 
 
 def matrix_rate(device: Device, real: np.dtype) -> float | None:
@@ -70,31 +73,28 @@ def matrix_rate(device: Device, real: np.dtype) -> float | None:
         return None
     from cupy_backends.cuda.libs import cublas
 
-    cupy, n = device.cupy, MATRIX
-    code = {"float32": 0, "float16": 2, "bfloat16": 14}[np.dtype(real).name]  # cudaDataType
+    n, dtype = MATRIX, CUDA_DATA_TYPES[np.dtype(real).name]
     rng = np.random.default_rng(0)
     a, b, c = (device.empty((n, n), real) for _ in range(3))
     for array in (a, b):
-        device.upload(array, rng.standard_normal((n, n), np.float32))
+        device.upload(array, rng.standard_normal((n, n), np.float32).astype(real))
     one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
+    matrices = [(array.data.ptr, dtype, n) for array in (a, b, c)]
 
-    def call() -> None:
-        with on_stream(device):
+    def product() -> None:
+        with device.device, device.stream:
             cublas.gemmEx(
-                cupy.cuda.device.get_cublas_handle(), cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_N,
-                n, n, n, one.ctypes.data, a.data.ptr, code, n, b.data.ptr, code, n,
-                zero.ctypes.data, c.data.ptr, code, n,
-                cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_GEMM_DEFAULT,
-            )  # fmt: skip
+                device.cupy.cuda.device.get_cublas_handle(),
+                CUBLAS_OP_N,
+                CUBLAS_OP_N,
+                *(n, n, n),
+                one.ctypes.data,
+                *matrices[0],
+                *matrices[1],
+                zero.ctypes.data,
+                *matrices[2],
+                CUBLAS_COMPUTE_32F,
+                CUBLAS_GEMM_DEFAULT,
+            )
 
-    return 2 * n**3 / measure(device, [call]).median
-
-
-@contextlib.contextmanager
-def on_stream(device: Device):
-    """Array operations inside run on the device's own stream."""
-    if device.kind != "cuda":
-        yield
-        return
-    with device.device, device.stream:
-        yield
+    return 2 * n**3 / measure(device, [product]).median
