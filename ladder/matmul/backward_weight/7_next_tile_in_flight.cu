@@ -5,7 +5,7 @@
 // Expect: memory and tensor cores work at the same time; one barrier per step in place of two.
 // Needs:  real in (float16, bfloat16); sm >= 80 or sm >= 70 and real == float16; warp == 32;
 //         C % vector == 0; OC % vector == 0
-// Define: TILE = 128; DEPTH = 32; WARPS = 8;
+// Define: TILE = 128; DEPTH = 32; WARPS = 8; BLOCKS = max(1, min(2, shared_bytes // 40960));
 //         TILES = ceil_div(C, TILE) * ceil_div(OC, TILE);
 //         SPLITS = max(1, min(ceil_div(N, 128), 4 * multiprocessors // TILES));
 //         LENGTH = ceil_div(N, SPLITS)
@@ -48,8 +48,8 @@ __device__ __forceinline__ void store_tile(real* tile, const Vec (&share)[SHARE]
     }
 }
 
-// The bounds keep registers so few that two blocks fit on a multiprocessor.
-extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 2) matmul_backward_weight(
+// The bounds keep registers so few that BLOCKS blocks fit on a multiprocessor.
+extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, BLOCKS) matmul_backward_weight(
     float* __restrict__ dweight,    // (OC, C)  accumulates
     const real* __restrict__ dout,  // (N, OC)
     const real* __restrict__ inp,   // (N, C)
@@ -79,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 2) matmul_backwa
             load_tile(next_a, dout, start + DEPTH, row, end, OC);
             load_tile(next_b, inp, start + DEPTH, column, end, C);
         }
-#pragma unroll 1  // unrolled, it would take more registers than two blocks have
+#pragma unroll 1  // unrolled, it would take more registers than BLOCKS blocks have
         for (int k = 0; k < DEPTH; k += 16) {
             wmma::fragment<wmma::matrix_b, 16, 16, 16, real, wmma::row_major> bs[COLUMNS];
             for (int j = 0; j < COLUMNS; j++) {

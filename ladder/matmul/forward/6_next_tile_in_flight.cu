@@ -5,7 +5,7 @@
 // Expect: memory and tensor cores work at the same time; one barrier per step in place of two.
 // Needs:  real in (float16, bfloat16); sm >= 80 or sm >= 70 and real == float16; warp == 32;
 //         C % vector == 0; OC % vector == 0
-// Define: TILE = 128; DEPTH = 32; WARPS = 8
+// Define: TILE = 128; DEPTH = 32; WARPS = 8; BLOCKS = max(1, min(2, shared_bytes // 40960))
 // Launch: matmul_forward<<<(ceil_div(OC, TILE), ceil_div(N, TILE)), WARPS * warp>>>
 // Left:   tiles pass through registers on their way to shared memory, and wmma reads each number of
 //         them several times: asynchronous copies, larger tiles, Hopper's own instructions.
@@ -43,8 +43,8 @@ __device__ __forceinline__ void store_tile(real* tile, const Vec (&share)[SHARE]
     }
 }
 
-// The bounds keep registers so few that two blocks fit on a multiprocessor.
-extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 2) matmul_forward(
+// The bounds keep registers so few that BLOCKS blocks fit on a multiprocessor.
+extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, BLOCKS) matmul_forward(
     real* __restrict__ out,           // (N, OC)
     const real* __restrict__ inp,     // (N, C)
     const real* __restrict__ weight,  // (OC, C)
@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 2) matmul_forwar
             load_tile(next_a, inp, row, start + DEPTH, N, C);
             load_tile(next_b, weight, column, start + DEPTH, OC, C);
         }
-#pragma unroll 1  // unrolled, it would take more registers than two blocks have
+#pragma unroll 1  // unrolled, it would take more registers than BLOCKS blocks have
         for (int k = 0; k < DEPTH; k += 16) {
             wmma::fragment<wmma::matrix_b, 16, 16, 16, real, wmma::col_major> bs[COLUMNS];
             for (int j = 0; j < COLUMNS; j++) {
