@@ -27,7 +27,7 @@ Measurement = Mapping[str, Any]
 
 
 def slug(device: str) -> str:
-    """ "NVIDIA H200" -> "nvidia-h200": the name of a device's file."""
+    """The name of a device's file: nvidia-h200 for NVIDIA H200."""
     return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
 
 

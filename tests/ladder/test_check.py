@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ladder import rungfile
-from ladder.check import check, check_case
-from ladder.contract import DTYPES, Ladder, find
+from ladder.check import MOST_BYTES, check, check_case, gpt2_shape
+from ladder.contract import DTYPES, Ladder, find, ladders
 from ladder.device import Cpu
 from ladder.errors import LadderError
 from ladder.expect import expect, make_inputs
@@ -239,3 +239,18 @@ def test_the_tolerance_grows_with_the_number_of_terms():
         < relative_tolerance(1024, "bfloat16", "dweight")
         < 1e-3
     )
+
+
+@pytest.mark.parametrize("name", sorted(ladders()))
+def test_the_shape_for_a_gpu_is_large_but_not_too_large_for_the_reference(name):
+    op = find(name).op
+    dims = gpt2_shape(op)
+    assert set(dims) == set(op.dims)
+    assert op.least_bytes(dims, np.dtype(np.float32)) <= MOST_BYTES
+    assert all(
+        dims[other] == size for other, size in smallest_bench(op).items() if other != op.dims[0]
+    )
+
+
+def smallest_bench(op):
+    return min(op.bench.values(), key=lambda dims: op.least_bytes(dims, np.dtype(np.float32)))
