@@ -2,7 +2,7 @@
 // Before: the NumPy reference.
 // Change: a thread for each of the N elements, the formula as it stands.
 // Expect: 3 * sizeof(real) bytes per element at the least, in loads of 2 or 4 bytes, and some
-//         forty instructions: in 16 bits the arithmetic takes as long as the memory.
+//         forty instructions: in 16 bits they take longer than the memory.
 // Needs:  nothing
 // Define: BLOCK = 256
 // Launch: gelu_backward<<<ceil_div(N, BLOCK), BLOCK>>>
@@ -13,7 +13,6 @@
 constexpr float SCALE = 0.7978845608f;  // sqrt(2 / pi)
 constexpr float CUBIC = 0.044715f;
 
-// Accurate to the last bits: tanhf alone takes some twenty instructions, and branches.
 __device__ float gelu_slope(float x) {
     float t = tanhf(SCALE * (x + CUBIC * x * x * x));
     float du = SCALE * (1.0f + 3.0f * CUBIC * x * x);  // du/dx
