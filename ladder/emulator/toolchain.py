@@ -33,13 +33,15 @@ COMMON = [
 KERNEL = [
     *COMMON,
     "-gdwarf-4",  # reports name source lines; of version 5, addr2line mistakes some file names
-    "-nostdinc++",  # a kernel has no C++ library, on a GPU as little as here
+    "-nostdinc",  # a kernel has no C library, on a GPU as little as here
     "-fno-exceptions",
     "-fno-rtti",
     "-fno-plt",  # whatever is in the library has a source line
     f"-Werror=frame-larger-than={MOST_FRAME_BYTES}",
 ]
-FAST = ["-O1"]
+# A call at the very end must not become a jump: then nobody knows where it came from.
+FAST = ["-O2", "-fno-optimize-sibling-calls"]
+FAST_GCC = ["-fno-crossjumping", "-fno-tree-tail-merge"]  # two barriers stay two: see nomerge
 # The compiler announces every access to a function of ours. Copies of float4 and its kin must stay
 # whole, one access of 16 bytes as on the GPU: gcc needs to be told not to split structures, and
 # clang not to optimise at all.
@@ -77,8 +79,9 @@ def find_compiler() -> Compiler:
         if name and shutil.which(shlex.split(name)[0]):
             return _describe(tuple(shlex.split(name)))
     if importlib.util.find_spec("ziglang"):
-        # Zig adds checks of its own to code that is not optimised; a kernel may overflow.
-        return _describe((sys.executable, "-m", "ziglang", "c++", "-fno-sanitize=undefined"))
+        # Zig's own additions: checks where it does not optimise, no assertions where it does.
+        zig = (sys.executable, "-m", "ziglang", "c++", "-fno-sanitize=undefined", "-UNDEBUG")
+        return _describe(zig)
     raise LadderError(
         f"emulated kernels are compiled by a C++ compiler, and there is none: {REMEDY}"
     )
@@ -104,7 +107,12 @@ def runtime() -> Path:
         *arguments,
         *(path.read_bytes() for path in sorted([*sources, *headers])),
     )
-    return cache.cached("emulator", key, lambda path: compiler.build(arguments, path))
+
+    def build(folder: Path) -> None:
+        folder.mkdir()
+        compiler.build(arguments, folder / "runtime.so")
+
+    return cache.cached("emulator", key, build) / "runtime.so"
 
 
 @functools.cache
@@ -119,17 +127,21 @@ def build_kernel(text: str, macros: list[str], counting: bool) -> Path:
     if counting:
         flags += [*COUNT, *(COUNT_CLANG if compiler.is_clang else COUNT_GCC)]
     else:
-        flags += FAST
-    key = cache.digest(text, compiler.version, library.name, *flags, _header_bytes())
+        flags += FAST if compiler.is_clang else [*FAST, *FAST_GCC]
+    key = cache.digest(text, compiler.version, str(library), *flags, _header_bytes())
     inputs = ["-include", "cuda_runtime.h", "-x", "c++", "-", "-x", "none"]
 
-    def build(path: Path) -> None:
+    def build(folder: Path) -> None:
+        folder.mkdir()
+        path = folder / "kernel.so"
         if not counting:
             compiler.build([*flags, *inputs, str(library)], path, text)
             return
         # In two steps: linked with -fsanitize=thread, it would get ThreadSanitizer's own runtime.
-        thing = path.with_suffix(".o")
-        compiler.build([*(f for f in flags if f != "-shared"), *inputs[:-2], "-c"], thing, text)
-        compiler.build(["-shared", str(thing), str(library)], path)
+        unlinked = folder / "kernel.o"
+        compile_only = [flag for flag in flags if flag != "-shared"]
+        compiler.build([*compile_only, *inputs[:-2], "-c"], unlinked, text)
+        compiler.build(["-shared", str(unlinked), str(library)], path)
+        unlinked.unlink()
 
-    return cache.cached("emulated", key, build)
+    return cache.cached("emulated", key, build) / "kernel.so"

@@ -496,7 +496,8 @@ def _compile_and_run(folder):
 
 
 def test_two_processes_compile_at_once(tmp_path, monkeypatch):
-    shutil.copytree(runtime().parent, tmp_path / "cache" / runtime().parent.name)
+    entry = runtime().parent
+    shutil.copytree(entry, tmp_path / "cache" / entry.parent.name / entry.name)
     before = set((tmp_path / "cache").rglob("*"))
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
     context = multiprocessing.get_context("spawn")

@@ -10,5 +10,7 @@
 #include "emulator/intrinsics.h"
 #include "emulator/launch.h"
 #include <assert.h>
+#include <float.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,6 @@
 // Fast intrinsics (__expf, __fdividef, ...) give the precise result: a kernel whose error bounds
 // need the sloppy one is wrong anyway, and one that survives it here is checked again on a GPU.
 #pragma once
-#include <limits.h>
 #include <math.h>
 
 #include "emulator/thread.h"
@@ -21,29 +20,6 @@ __forceinline__ float min(float a, float b) { return fminf(a, b); }
 __forceinline__ float max(float a, float b) { return fmaxf(a, b); }
 __forceinline__ double min(double a, double b) { return fmin(a, b); }
 __forceinline__ double max(double a, double b) { return fmax(a, b); }
-
-// C has only the double versions of these names; CUDA C++ overloads them.
-#define EMULATOR_OVERLOAD(NAME) \
-    __forceinline__ float NAME(float x) { return NAME##f(x); }
-EMULATOR_OVERLOAD(sqrt)
-EMULATOR_OVERLOAD(exp)
-EMULATOR_OVERLOAD(exp2)
-EMULATOR_OVERLOAD(log)
-EMULATOR_OVERLOAD(log2)
-EMULATOR_OVERLOAD(sin)
-EMULATOR_OVERLOAD(cos)
-EMULATOR_OVERLOAD(tanh)
-EMULATOR_OVERLOAD(erf)
-EMULATOR_OVERLOAD(fabs)
-EMULATOR_OVERLOAD(floor)
-EMULATOR_OVERLOAD(ceil)
-EMULATOR_OVERLOAD(round)
-EMULATOR_OVERLOAD(rint)
-#undef EMULATOR_OVERLOAD
-__forceinline__ float pow(float x, float y) { return powf(x, y); }
-__forceinline__ float fma(float x, float y, float z) { return fmaf(x, y, z); }
-__forceinline__ int abs(int x) { return x < 0 ? -x : x; }
-__forceinline__ float abs(float x) { return fabsf(x); }
 
 __forceinline__ float rsqrtf(float x) { return (float)(1.0 / sqrt((double)x)); }
 __forceinline__ double rsqrt(double x) { return 1.0 / sqrt(x); }
