@@ -7,7 +7,13 @@ from reference import embedding
 
 SHAPES = tuple(
     {"B": B, "T": T, "C": C, "V": V, "P": P}
-    for B, T, C, V, P in [(1, 1, 1, 1, 1), (2, 3, 31, 5, 4), (3, 7, 48, 101, 8), (2, 5, 768, 50, 5)]
+    for B, T, C, V, P in [
+        (1, 1, 1, 1, 1),
+        (2, 3, 31, 5, 4),
+        (3, 7, 48, 101, 8),
+        (2, 5, 768, 50, 5),
+        (3, 101, 32, 2, 128),  # every token a hundred times and more
+    ]
 )
 BENCH = {
     "B=64 T=1024": {"B": 64, "T": 1024, "C": 768, "V": 50304, "P": 1024},

@@ -16,13 +16,14 @@ constexpr float SCALE = 0.7978845608f;  // sqrt(2 / pi)
 constexpr float CUBIC = 0.044715f;
 constexpr float LINEAR = -2.0f * LOG2_E * SCALE;  // exp(-2u) = 2^(LINEAR * (x + CUBIC * x^3))
 
-// s = (1 + tanh(u)) / 2 is the logistic function of 2u, and (1 - tanh(u)^2) / 2 = 2 s (1 - s).
-// Where the power overflows to infinity, the quotient is 0, as it should be.
+// s = (1 + tanh(u)) / 2 is the logistic function of 2u, and (1 - tanh(u)^2) / 2 = 2 s (1 - s). Near
+// s = 1 the difference 1 - s has few digits left; power * s is the same number with all of them.
 __device__ float gelu_slope(float x) {
-    float power = fast_exp2(x * (LINEAR + LINEAR * CUBIC * x * x));  // exp(-2u)
+    float exponent = x * (LINEAR + LINEAR * CUBIC * x * x);
+    float power = fast_exp2(fminf(exponent, 126.0f));  // exp(-2u), below infinity: that * 0 is NaN
     float s = __fdividef(1.0f, 1.0f + power);
     float du = SCALE + 3.0f * SCALE * CUBIC * x * x;  // du/dx
-    return s + 2.0f * x * s * (1.0f - s) * du;
+    return s + 2.0f * x * s * (power * s) * du;
 }
 
 extern "C" __global__ void gelu_backward(

@@ -1,0 +1,179 @@
+// embedding backward, rung 7: long runs in pieces
+// Before: rung 6 gives a run to one warp. In real text a token may be a tenth of all, and all other
+//         warps are done long before that one.
+// Change: a warp takes PIECE places of a run at most. The pieces of a longer run leave their sums
+//         in scratch, and another kernel adds those up, in order.
+// Expect: as fast as before where tokens are evenly spread, and no slower where they are not.
+// Needs:  C % vector == 0
+// Define: BLOCK = 256; RUNS = 4; SCAN = 1024; PIECE = 64; WINDOWS = ceil_div(B * T, PIECE)
+// Launch: embedding_backward_clear<<<ceil_div(V, BLOCK), BLOCK>>>
+// Launch: embedding_backward_count<<<ceil_div(B * T, BLOCK), BLOCK>>>
+// Launch: embedding_backward_scan<<<1, SCAN>>>
+// Launch: embedding_backward_place<<<ceil_div(B * T, BLOCK), BLOCK>>>
+// Launch: embedding_backward_order<<<ceil_div(B * T, BLOCK), BLOCK>>>
+// Launch: embedding_backward<<<(ceil_div(B * T, RUNS), ceil_div(C, warp * vector)), RUNS * warp>>>
+// Launch: embedding_backward_join<<<(WINDOWS, ceil_div(C, warp * vector)), warp>>>
+// Launch: embedding_backward_positions<<<ceil_div(T * C, BLOCK * vector), BLOCK>>>
+// Scratch: int32 order[B * T]; int32 sorted[B * T]; int32 ends[V]; int32 unordered[B * T];
+//         float32 pieces[2 * WINDOWS, C]
+// Left:   dout is read twice, for tokens and for positions, and eight launches wait for each other.
+
+#include "portable.cuh"
+
+// address[k] += sums[k], with 16-byte accesses.
+__device__ void add_to(float* address, const float (&sums)[VECTOR]) {
+    float4* quads = reinterpret_cast<float4*>(address);
+#pragma unroll
+    for (int k = 0; k < VECTOR; k += 4) {
+        float4 old = quads[k / 4];
+        quads[k / 4] = {old.x + sums[k], old.y + sums[k + 1], old.z + sums[k + 2],
+                        old.w + sums[k + 3]};
+    }
+}
+
+// Where a piece that starts at place `first` of a run from `begin` on leaves its sums. Among the
+// PIECE places of a window, one piece at most continues a run, and one begins a run of several.
+__device__ size_t piece_row(int first, int begin) {
+    return (size_t)first / PIECE * 2 + (first == begin);
+}
+
+extern "C" __global__ void embedding_backward_clear(
+    float*, float*, const real*, const int*, int B, int T, int C, int V, int P,
+    int*, int*, int* __restrict__ ends, int*, float*) {
+    int token = blockIdx.x * BLOCK + threadIdx.x;
+    if (token < V) ends[token] = 0;
+}
+
+extern "C" __global__ void embedding_backward_count(
+    float*, float*, const real*, const int* __restrict__ tokens, int B, int T, int C, int V, int P,
+    int*, int*, int* __restrict__ ends, int*, float*) {
+    int bt = blockIdx.x * BLOCK + threadIdx.x;
+    if (bt < B * T) atomicAdd(&ends[tokens[bt]], 1);  // integers: the same in any order
+}
+
+// Counts become the places where runs start: each is the sum of all counts before it. In one block,
+// every thread adds up a share of the counts; then the shares are added up; then it walks its share
+// again.
+extern "C" __global__ void embedding_backward_scan(
+    float*, float*, const real*, const int*, int B, int T, int C, int V, int P,
+    int*, int*, int* __restrict__ ends, int*, float*) {
+    __shared__ int sums[SCAN];  // of all shares up to and including each thread's
+    int share = (V + SCAN - 1) / SCAN, t = threadIdx.x;
+    int begin = min(t * share, V), end = min(begin + share, V);
+    int sum = 0;
+    for (int token = begin; token < end; token++) {
+        sum += ends[token];
+    }
+    sums[t] = sum;
+    __syncthreads();  // every share's sum is written before others read it
+    for (int distance = 1; distance < SCAN; distance *= 2) {
+        int before = t >= distance ? sums[t - distance] : 0;
+        __syncthreads();  // all have read before any is overwritten
+        sums[t] += before;
+        __syncthreads();  // this step's sums are written before the next step reads them
+    }
+    int start = sums[t] - sum;
+    for (int token = begin; token < end; token++) {
+        int count = ends[token];
+        ends[token] = start;
+        start += count;
+    }
+}
+
+// Every token takes the next free place of its run, which turns the run's start into its end.
+extern "C" __global__ void embedding_backward_place(
+    float*, float*, const real*, const int* __restrict__ tokens, int B, int T, int C, int V, int P,
+    int*, int*, int* __restrict__ ends, int* __restrict__ unordered, float*) {
+    int bt = blockIdx.x * BLOCK + threadIdx.x;
+    if (bt < B * T) unordered[atomicAdd(&ends[tokens[bt]], 1)] = bt;
+}
+
+// The atomics above came in any order. Within a run, a token belongs behind the smaller numbers.
+extern "C" __global__ void embedding_backward_order(
+    float*, float*, const real*, const int* __restrict__ tokens, int B, int T, int C, int V, int P,
+    int* __restrict__ order, int* __restrict__ sorted, const int* __restrict__ ends,
+    const int* __restrict__ unordered, float*) {
+    int i = blockIdx.x * BLOCK + threadIdx.x;
+    if (i >= B * T) return;
+    int bt = unordered[i], token = tokens[bt];
+    int begin = token > 0 ? ends[token - 1] : 0, place = begin;
+    for (int j = begin; j < ends[token]; j++) {
+        place += unordered[j] < bt;
+    }
+    order[place] = bt;
+    sorted[place] = token;
+}
+
+extern "C" __global__ void embedding_backward(
+    float* __restrict__ dwte,        // (V, C)  accumulates
+    float* __restrict__ dwpe,        // (P, C)  accumulates
+    const real* __restrict__ dout,   // (B, T, C)
+    const int* __restrict__ tokens,  // (B, T)
+    int B, int T, int C, int V, int P,
+    int* __restrict__ order,         // (B * T)  where the tokens stand, sorted by token, then place
+    int* __restrict__ sorted,        // (B * T)  the tokens in that order
+    int* __restrict__ ends,          // (V)  where each token's run ends
+    int* __restrict__ unordered,     // (B * T)  order, but any order within a run
+    float* __restrict__ pieces) {    // (2 * WINDOWS, C)  sums of the pieces of long runs
+    // One warp for WARP_SIZE vectors of a piece of a run, whose number is its first place.
+    int first = blockIdx.x * RUNS + warp_id();
+    int i = (blockIdx.y * WARP_SIZE + lane_id()) * VECTOR;
+    if (first >= B * T || i >= C) return;
+    int token = sorted[first];
+    int begin = token > 0 ? ends[token - 1] : 0, run_end = ends[token];
+    if ((first - begin) % PIECE != 0) return;  // within a piece
+
+    float sums[VECTOR] = {};
+    int end = min(first + PIECE, run_end);
+#pragma unroll 4
+    for (int place = first; place < end; place++) {
+        Vec dys = load_vec(dout + (size_t)order[place] * C + i);
+        for (int k = 0; k < VECTOR; k++) {
+            sums[k] += to_float(dys[k]);
+        }
+    }
+    if (run_end - begin <= PIECE) {
+        add_to(dwte + (size_t)token * C + i, sums);
+    } else {
+        for (int k = 0; k < VECTOR; k++) {
+            pieces[piece_row(first, begin) * C + i + k] = sums[k];
+        }
+    }
+}
+
+// Adds up the pieces of the run that begins in a window of PIECE places and leaves it, if any does.
+extern "C" __global__ void embedding_backward_join(
+    float* __restrict__ dwte, float*, const real*, const int*, int B, int T, int C, int V, int P,
+    const int*, const int* __restrict__ sorted, const int* __restrict__ ends, const int*,
+    const float* __restrict__ pieces) {
+    int window = blockIdx.x * PIECE, last = min(window + PIECE, B * T) - 1;
+    int i = (blockIdx.y * WARP_SIZE + lane_id()) * VECTOR;
+    int token = sorted[last], begin = token > 0 ? ends[token - 1] : 0, end = ends[token];
+    if (i >= C || begin < window || end - begin <= PIECE) return;
+    float sums[VECTOR] = {};
+    for (int first = begin; first < end; first += PIECE) {
+        for (int k = 0; k < VECTOR; k++) {
+            sums[k] += pieces[piece_row(first, begin) * C + i + k];
+        }
+    }
+    add_to(dwte + (size_t)token * C + i, sums);
+}
+
+// A position's gradients lie T rows apart, one in each of the B sequences: a thread adds them up
+// for its vector of channels, in order.
+extern "C" __global__ void embedding_backward_positions(
+    float*, float* __restrict__ dwpe, const real* __restrict__ dout, const int*, int B, int T,
+    int C, int V, int P, const int*, const int*, const int*, const int*,
+    const float*) {
+    int i = (blockIdx.x * BLOCK + threadIdx.x) * VECTOR;  // t * C + channel
+    if (i >= T * C) return;
+    float sums[VECTOR] = {};
+#pragma unroll 4
+    for (int b = 0; b < B; b++) {
+        Vec dys = load_vec(dout + (size_t)b * T * C + i);
+        for (int k = 0; k < VECTOR; k++) {
+            sums[k] += to_float(dys[k]);
+        }
+    }
+    add_to(dwpe + i, sums);
+}
