@@ -2,12 +2,12 @@
 // Before: rung 6 fetches weight and bias for every row: as many bytes as the row itself.
 // Change: a block copies them to shared memory once, for all of its ROWS rows.
 // Expect: a quarter of the fetches of weight and bias. But those were hits in the L1 cache, which
-//         is the same memory as shared memory, and now every block begins with a barrier. With
-//         only ROWS rows to share the copy, this may not pay.
+//         is the same memory as shared memory, and every block now begins with a barrier: a small
+//         gain at best.
 // Needs:  C % vector == 0; ROW_VECTORS <= 16
 // Define: ROWS = 4; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp)
 // Launch: layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
-// Left:   a block serves ROWS rows and is gone, and the next one copies the same again -> rung 8.
+// Left:   every row that passes pushes something out of the caches -> rung 8.
 
 #include "portable.cuh"
 

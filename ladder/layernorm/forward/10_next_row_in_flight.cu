@@ -1,11 +1,12 @@
-// layernorm forward, rung 9: the next row is on its way
-// Before: rung 8's warp loads a row, waits, reduces, stores, and only then asks for the next.
+// layernorm forward, rung 10: the next row is on its way
+// Before: rung 9's warp loads a row, waits, reduces, stores, and only then asks for the next.
 // Change: it asks for the next row first, into a second set of registers, then works on this one.
 // Expect: every warp always has a row in flight; the memory never idles while warps compute.
 // Needs:  C % vector == 0; ROW_VECTORS <= 16
 // Define: ROWS = 8; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp);
 //         BLOCKS = max(1, min(4, 14 // ROW_VECTORS))
 // Launch: layernorm_forward<<<min(ceil_div(N, ROWS), BLOCKS * multiprocessors), ROWS * warp>>>
+// Pays:   no, the second set of registers halves the warps that a multiprocessor can hold
 // Left:   the row must leave, and come back for the next layer: fuse it with its neighbours.
 
 #include "portable.cuh"
@@ -18,7 +19,7 @@ __device__ __forceinline__ void load_row(Vec (&xs)[ROW_VECTORS], const real* x, 
     for (int j = 0; j < ROW_VECTORS; j++) {
         int i = (j * WARP_SIZE + lane_id()) * VECTOR;
         if (i >= C) break;  // past the row's end
-        xs[j] = load_vec(x + i);
+        xs[j] = load_vec_streaming(x + i);
     }
 }
 
@@ -86,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(ROWS * WARP_SIZE, BLOCKS) layernorm
                 float normalised = (to_float(xs[j][k]) - m) * r;
                 ys[k] = to_real(normalised * to_float(w[k]) + to_float(b[k]));
             }
-            store_vec(y + i, ys);
+            store_vec_streaming(y + i, ys);
         }
         if (lane == 0) {
             mean[row] = m;
