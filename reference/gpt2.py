@@ -89,8 +89,13 @@ def initial_parameters(config: GPT2Config, seed: int) -> Iterator[tuple[str, np.
         yield name, tensor
 
 
-def build(config: GPT2Config, B: int, T: int, *, training: bool = True) -> Program:
+def build(
+    config: GPT2Config, B: int, T: int, *, training: bool = True, recompute: int = 0
+) -> Program:
     """The program for batches of B sequences of T tokens; not `training`: only its forward part.
+
+    recompute  what the backward pass computes again, bit for bit, instead of keeping it for every
+               layer, as llm.c's -r: 1 the output of gelu, 2 those of ln_1 and ln_2 as well
 
     Raises ValueError where the shape is not possible.
     """
@@ -98,7 +103,7 @@ def build(config: GPT2Config, B: int, T: int, *, training: bool = True) -> Progr
         raise ValueError(f"B={B}, T={T}: both must be positive, and T at most {config.context}")
     if config.channels % config.heads:
         raise ValueError(f"{config.channels} channels do not divide into {config.heads} heads")
-    buffers = _buffers(config, B, T, training)
+    buffers = _buffers(config, B, T, training, recompute)
 
     def calls(write: Callable[..., None], *args: float) -> tuple[Call, ...]:
         part = Part(config, B, T, buffers)
@@ -114,7 +119,9 @@ def build(config: GPT2Config, B: int, T: int, *, training: bool = True) -> Progr
     return Program(config, B, T, buffers, forward, evaluate, predict, backward, update)
 
 
-def _buffers(config: GPT2Config, B: int, T: int, training: bool) -> dict[str, Buffer]:
+def _buffers(
+    config: GPT2Config, B: int, T: int, training: bool, recompute: int
+) -> dict[str, Buffer]:
     L, C, NH = config.layers, config.channels, config.heads
     buffers = {}
 
@@ -135,9 +142,14 @@ def _buffers(config: GPT2Config, B: int, T: int, training: bool) -> dict[str, Bu
     add("activation", "real", {"encoded": (B, T, C), "lnf": (B, T, C)})
     add("activation", "real", {"logits": (B, T, config.padded_vocab)})
     add("activation", "float32", {"lnf_mean": (B, T), "lnf_rstd": (B, T), "losses": (B, T)})
-    add_stacked("real", {"ln1": (B, T, C), "qkv": (B, T, 3 * C), "atty": (B, T, C)})
-    add_stacked("real", {"residual2": (B, T, C), "ln2": (B, T, C), "residual3": (B, T, C)})
-    add_stacked("real", {"fch": (B, T, 4 * C), "fch_gelu": (B, T, 4 * C)})
+    add_stacked("real", {"qkv": (B, T, 3 * C), "atty": (B, T, C), "fch": (B, T, 4 * C)})
+    add_stacked("real", {"residual2": (B, T, C), "residual3": (B, T, C)})
+    for names, size, level in ((("fch_gelu",), 4 * C, 1), (("ln1", "ln2"), C, 2)):
+        shapes = dict.fromkeys(names, (B, T, size))
+        if recompute >= level:  # one for all layers: filled again when the backward pass comes by
+            add("activation", "real", shapes)
+        else:
+            add_stacked("real", shapes)
     add_stacked("float32", {"ln1_mean": (B, T), "ln1_rstd": (B, T), "lse": (B, NH, T)})
     add_stacked("float32", {"ln2_mean": (B, T), "ln2_rstd": (B, T)})
     # the end of a branch, before it joins the residual stream
@@ -185,19 +197,39 @@ def _forward(part: Part, dropout: float) -> None:
         call("embedding", "embedding.forward", part.tokens, "encoded tokens wte wpe")
     for layer in range(part.config.layers):
         part.layer = layer
-        call("ln_1", "layernorm.forward", rows, "ln1 ln1_mean ln1_rstd stream ln1w ln1b")
+        _ln_1(part)
         call("qkv", "matmul.forward", linear(C, 3 * C), "qkv ln1 qkvw qkvb")
         call("attention", "attention.forward", part.heads, "atty lse qkv")
         call("attproj", "matmul.forward", linear(C, C), "branch atty attprojw attprojb")
         _join(part, "attproj", "residual2 stream", dropout, 1 + 2 * layer)
-        call("ln_2", "layernorm.forward", rows, "ln2 ln2_mean ln2_rstd residual2 ln2w ln2b")
+        _ln_2(part)
         call("fc", "matmul.forward", linear(C, 4 * C), "fch ln2 fcw fcb")
-        call("gelu", "gelu.forward", part.flat4, "fch_gelu fch")
+        _gelu(part)
         call("fcproj", "matmul.forward", linear(4 * C, C), "branch fch_gelu fcprojw fcprojb")
         _join(part, "fcproj", "residual3 residual2", dropout, 2 + 2 * layer)
     part.layer = None
     call("ln_f", "layernorm.forward", rows, "lnf lnf_mean lnf_rstd stream lnfw lnfb")
     call("lm_head", "matmul.forward", linear(C, part.config.padded_vocab), "logits lnf wte -")
+
+
+def _ln_1(part: Part) -> None:
+    args = "ln1 ln1_mean ln1_rstd stream ln1w ln1b"
+    part.call("ln_1", "layernorm.forward", part.rows, args)
+
+
+def _ln_2(part: Part) -> None:
+    args = "ln2 ln2_mean ln2_rstd residual2 ln2w ln2b"
+    part.call("ln_2", "layernorm.forward", part.rows, args)
+
+
+def _gelu(part: Part) -> None:
+    part.call("gelu", "gelu.forward", part.flat4, "fch_gelu fch")
+
+
+def _again(part: Part, name: str, compute: Callable[[Part], None]) -> None:
+    """In the backward pass: what a layer has computed, once more if it was not kept."""
+    if not part.buffers[name].stacked:
+        compute(part)
 
 
 def _join(part: Part, where: str, out_and_inp: str, dropout: float, stream: int) -> None:
@@ -226,8 +258,10 @@ def _backward(part: Part) -> None:
     for layer in reversed(range(part.config.layers)):
         part.layer = layer
         dout = _leave(part, "fcproj", 2 + 2 * layer)
+        _again(part, "fch_gelu", _gelu)
         _linear_backward(part, "fcproj", linear(4 * C, C), "dfch_gelu", dout, "fch_gelu")
         call("gelu", "gelu.backward", part.flat4, "dfch dfch_gelu fch")
+        _again(part, "ln2", _ln_2)
         _linear_backward(part, "fc", linear(C, 4 * C), "dln", "dfch", "ln2")
         args = "dbranch dln2w dln2b dln residual2 ln2w ln2_mean ln2_rstd"
         call("ln_2", "layernorm.backward", rows, args)
@@ -235,6 +269,7 @@ def _backward(part: Part) -> None:
         dout = _leave(part, "attproj", 1 + 2 * layer)
         _linear_backward(part, "attproj", linear(C, C), "datty", dout, "atty")
         call("attention", "attention.backward", part.heads, "dqkv datty qkv atty lse")
+        _again(part, "ln1", _ln_1)
         _linear_backward(part, "qkv", linear(C, 3 * C), "dln", "dqkv", "ln1")
         args = "dbranch dln1w dln1b dln stream ln1w ln1_mean ln1_rstd"
         call("ln_1", "layernorm.backward", rows, args)

@@ -10,9 +10,10 @@ from reference.gpt2 import GPT2Config, build
 from trainer.engine import Engine
 
 
-def cpu_engine(config: GPT2Config, B: int, T: int, real: type, *, training: bool = True) -> Engine:
+def cpu_engine(config: GPT2Config, B: int, T: int, real: type, **options: object) -> Engine:
+    """`options` are those of `build`."""
     rungs = {name: ladder.rung(0) for name, ladder in ladders().items()}
-    return Engine(build(config, B, T, training=training), Cpu(), real, rungs)
+    return Engine(build(config, B, T, **options), Cpu(), real, rungs)
 
 
 def write_weights(engine: Engine, weights: Iterable[tuple[str, np.ndarray]]) -> None:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -44,6 +45,28 @@ def test_gradients_of_the_whole_model_are_the_derivative_of_the_loss(dropout):
         assert slope == pytest.approx((gradient * direction).sum(), rel=1e-6, abs=1e-8), name
 
 
+@pytest.mark.parametrize("real", [np.float32, ml_dtypes.bfloat16])
+def test_recomputing_changes_no_bit_and_takes_less_memory(real):
+    config = replace(SMALL, dropout=0.2)
+    weights = dict(initial_parameters(config, seed=0))
+    tokens, targets = np.random.default_rng(0).integers(0, 11, (2, 2, 5))
+    gradients, activations = [], []
+    for recompute in (0, 1, 2):
+        engine = cpu_engine(config, 2, 5, real, recompute=recompute)
+        for name, tensor in weights.items():
+            engine.write(name, tensor)
+        engine.write("rng", np.array([1, 2, 3, 4], np.uint32))
+        run_batch(engine, tokens, targets)
+        gradients.append(engine.read("gradients").tobytes())
+        shapes = [b.shape for b in engine.program.buffers.values() if b.kind == "activation"]
+        activations.append(sum(math.prod(shape) for shape in shapes))
+    assert gradients[0] == gradients[1] == gradients[2]
+    B, T, C = 2, 5, SMALL.channels
+    spared = SMALL.layers - 1  # one is left for all layers
+    assert activations[0] - activations[1] == spared * 4 * B * T * C
+    assert activations[1] - activations[2] == spared * 2 * B * T * C
+
+
 def test_dropout_acts_in_forward_and_not_in_evaluate():
     engine, tokens, targets = random_engine(replace(SMALL, dropout=0.5))
     plain, _, _ = random_engine(SMALL)
@@ -73,9 +96,10 @@ def test_each_dropout_of_a_step_has_its_own_stream_and_backward_repeats_them_all
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-@pytest.mark.parametrize("training", [True, False])
-def test_every_call_fits_its_contract_and_every_buffer_is_used(dropout, training):
-    program = build(replace(SMALL, dropout=dropout), 2, 5, training=training)
+@pytest.mark.parametrize(("training", "recompute"), [(False, 0), (True, 0), (True, 2)])
+def test_every_call_fits_its_contract_and_every_buffer_is_used(dropout, training, recompute):
+    config = replace(SMALL, dropout=dropout)
+    program = build(config, 2, 5, training=training, recompute=recompute)
     used = set()
     parts = (program.forward, program.evaluate, program.predict, program.backward, program.update)
     for call in {call for part in parts for call in part}:
