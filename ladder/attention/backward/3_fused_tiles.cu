@@ -1,21 +1,20 @@
 // attention backward, rung 3: tiles in shared memory, no score matrix
 // Before: rung 2 writes two (T, T) matrices of every head to memory, and reads them again.
-// Change: as FlashAttention (Dao et al. 2022): a block takes TILE keys, walks along the queries that
-//         see them, TILE at a time, and recomputes that tile of probs and dscores for its dk and
-//         dv; another kernel takes TILE queries and walks along the keys for dq. A rewrite.
+// Change: as FlashAttention (Dao et al. 2022): a block takes TILE keys, walks along the queries
+//         that see them, TILE at a time, and recomputes that tile of probs and dscores for its dk
+//         and dv; another kernel takes TILE queries and walks along the keys for dq. A rewrite.
 // Expect: no scratch but delta. Seven matrix products in place of five, as both kernels recompute
 //         the scores; in return no two blocks add to the same number, so that nothing needs
 //         atomics. Bound by reading tiles from shared memory, 8 loads of a number for 16
 //         multiply-adds.
-// Needs:  HS <= 128
+// Needs:  HS <= 128; SHARED <= shared_bytes
 // Define: HS = C // NH; WIDTH = ceil_div(HS, 16) * 16; EACH = 4; BLOCKS = 2 if HS <= 64 else 1;
 //         TILE = 64 if 16 * 64 * (WIDTH + 1) + 8 * 64 * 65 <= shared_bytes else 32;
-//         THREADS = TILE // EACH; ROWS = 4
+//         THREADS = TILE // EACH; SHARED = 16 * TILE * (WIDTH + 1) + 8 * TILE * (TILE + 1);
+//         ROWS = 4
 // Launch: attention_backward_delta<<<(B * NH, ceil_div(T, ROWS)), ROWS * warp>>>
-// Launch: attention_backward_dkdv<<<(B * NH, ceil_div(T, TILE)), THREADS * THREADS,
-//         16 * TILE * (WIDTH + 1) + 8 * TILE * (TILE + 1)>>>
-// Launch: attention_backward_dq<<<(B * NH, ceil_div(T, TILE)), THREADS * THREADS,
-//         16 * TILE * (WIDTH + 1) + 4 * TILE * (TILE + 1)>>>
+// Launch: attention_backward_dkdv<<<(B * NH, ceil_div(T, TILE)), THREADS * THREADS, SHARED>>>
+// Launch: attention_backward_dq<<<(B * NH, ceil_div(T, TILE)), THREADS * THREADS, SHARED>>>
 // Scratch: float32 delta[B, NH, T]
 // Left:   one number per load from shared memory -> rung 4.
 
@@ -44,7 +43,7 @@ extern "C" __global__ void attention_backward_delta(
     if (lane_id() == 0) delta[(size_t)blockIdx.x * T + query] = sum;
 }
 
-// Copies TILE rows of one head to shared memory, from `first` on; zeros beyond row T and channel HS.
+// Copies TILE rows of one head to shared memory, from `first` on; zeros past row T and channel HS.
 __device__ __forceinline__ void load_tile(float* tile /* (TILE, STRIDE) */,
                                           const real* head /* (T, HS), rows `step` apart */,
                                           int first, int T, int step) {
@@ -52,6 +51,23 @@ __device__ __forceinline__ void load_tile(float* tile /* (TILE, STRIDE) */,
         int row = t / WIDTH, i = t % WIDTH;
         bool inside = first + row < T && i < HS;
         tile[row * STRIDE + i] = inside ? to_float(head[(size_t)(first + row) * step + i]) : 0.0f;
+    }
+}
+
+// sums += a @ b.T, of the rows y + r * THREADS of a and x + c * THREADS of b
+__device__ __forceinline__ void add_products(float (&sums)[EACH][EACH], const float* a,
+                                             const float* b, int x, int y) {
+    for (int i = 0; i < HS; i++) {
+        float as[EACH], bs[EACH];
+        for (int r = 0; r < EACH; r++) {
+            as[r] = a[(y + r * THREADS) * STRIDE + i];
+            bs[r] = b[(x + r * THREADS) * STRIDE + i];
+        }
+        for (int r = 0; r < EACH; r++) {
+            for (int c = 0; c < EACH; c++) {
+                sums[r][c] += as[r] * bs[c];
+            }
+        }
     }
 }
 
@@ -63,21 +79,8 @@ __device__ __forceinline__ void recompute(
     const float* lse, const float* delta,                             // (T)  of this head
     int x, int y, int query, int key, int T) {
     float scores[EACH][EACH] = {}, dprobs[EACH][EACH] = {};
-    for (int i = 0; i < HS; i++) {
-        float qs[EACH], ks[EACH], vs[EACH], dys[EACH];
-        for (int r = 0; r < EACH; r++) {
-            qs[r] = q[(y + r * THREADS) * STRIDE + i];
-            ks[r] = k[(x + r * THREADS) * STRIDE + i];
-            vs[r] = v[(x + r * THREADS) * STRIDE + i];
-            dys[r] = dy[(y + r * THREADS) * STRIDE + i];
-        }
-        for (int r = 0; r < EACH; r++) {
-            for (int c = 0; c < EACH; c++) {
-                scores[r][c] += qs[r] * ks[c];
-                dprobs[r][c] += dys[r] * vs[c];
-            }
-        }
-    }
+    add_products(scores, q, k, x, y);
+    add_products(dprobs, dy, v, x, y);
     query += y;
     key += x;
     for (int r = 0; r < EACH; r++, query += THREADS) {

@@ -15,7 +15,7 @@
 
 #include "portable.cuh"
 
-// probs (B, NH, T, T) = q @ k.T / sqrt(HS), still scores; not written where the key is in the future
+// probs (B, NH, T, T) = q @ k.T / sqrt(HS), still scores; not written for keys in the future
 extern "C" __global__ void attention_forward_scores(
     real* __restrict__ out,         // (B, T, C)
     float* __restrict__ lse,        // (B, NH, T)  log of the sum of a query's exp(score)

@@ -7,19 +7,18 @@
 // Expect: no memory beyond the arguments; bound by reading tiles from shared memory, 8 loads of a
 //         number for 16 multiply-adds. Blocks with many keys start first, so that none is left over
 //         at the end.
-// Needs:  HS <= 128
+// Needs:  HS <= 128; SHARED <= shared_bytes
 // Define: HS = C // NH; WIDTH = ceil_div(HS, 16) * 16; EACH = 4;
 //         TILE = 64 if 12 * 64 * (WIDTH + 1) + 4 * 64 * 65 <= shared_bytes else 32;
-//         THREADS = TILE // EACH
-// Launch: attention_forward<<<(B * NH, ceil_div(T, TILE)), THREADS * THREADS,
-//         12 * TILE * (WIDTH + 1) + 4 * TILE * (TILE + 1)>>>
+//         THREADS = TILE // EACH; SHARED = 12 * TILE * (WIDTH + 1) + 4 * TILE * (TILE + 1)
+// Launch: attention_forward<<<(B * NH, ceil_div(T, TILE)), THREADS * THREADS, SHARED>>>
 // Left:   one number per load from shared memory -> rung 5.
 
 #include "portable.cuh"
 
 constexpr int STRIDE = WIDTH + 1;  // one more than needed: the rows begin in different banks
 
-// Copies TILE rows of one head to shared memory, from `first` on; zeros beyond row T and channel HS.
+// Copies TILE rows of one head to shared memory, from `first` on; zeros past row T and channel HS.
 __device__ __forceinline__ void load_tile(float* tile /* (TILE, STRIDE) */,
                                           const real* head /* (T, HS), rows `step` apart */,
                                           int first, int T, int step) {
@@ -84,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) attention_for
             for (int distance = THREADS / 2; distance > 0; distance /= 2) {
                 largest[r] = fmaxf(largest[r], shuffle_xor(largest[r], distance));
             }
-            float rescale = __expf(before - largest[r]);  // 0 at the first tile, 1 if none is larger
+            float rescale = __expf(before - largest[r]);  // 0 at the first tile
             total[r] *= rescale;
             for (int j = 0; j < WIDTH / THREADS; j++) {
                 sums[r][j] *= rescale;
@@ -120,7 +119,8 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) attention_for
         if (query >= T) continue;  // its shuffles are done; the lanes of a query leave together
         for (int j = 0; j < WIDTH / THREADS; j++) {
             int i = x + j * THREADS;
-            if (i < HS) out[((size_t)b * T + query) * C + h * HS + i] = to_real(sums[r][j] / total[r]);
+            if (i >= HS) break;
+            out[((size_t)b * T + query) * C + h * HS + i] = to_real(sums[r][j] / total[r]);
         }
         if (x == 0) lse[(size_t)blockIdx.x * T + query] = largest[r] + logf(total[r]);
     }
