@@ -129,6 +129,8 @@ class Op:
     make_inputs  (dims, random generator) -> {argument: array} where plain standard normals would
                  be meaningless (token ids, rstd); arguments that it leaves out are normal
     hard_inputs  the same by name, for inputs that break careless arithmetic: "large mean"
+    cancels      {argument: array} -> {output: size of the intermediate results that cancel in it},
+                 where the checker cannot see them by changing the inputs a little
     shapes       what the checker runs: small and awkward shapes, in order
     bench        named shapes for measurements, such as {"B*T=65536": {...}}; the first is shown
     """
@@ -146,6 +148,7 @@ class Op:
     reference_dims: tuple[str, ...] = ()
     bytes: Callable[[Dims, np.dtype], int] | None = None
     make_inputs: Callable[[Dims, np.random.Generator], dict[str, np.ndarray]] | None = None
+    cancels: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]] | None = None
     hard_inputs: Mapping[str, Callable[[Dims, np.random.Generator], dict[str, np.ndarray]]] = field(
         default_factory=dict
     )

@@ -12,6 +12,8 @@ differ in sign and grow like sqrt(n) only: within lambda sqrt(n) u with a probab
 lambda = 8 leaves one chance in 10^13. What changed inputs do to the output, s, is measured: the
 reference runs again on inputs changed at random by ± u; the largest change in the same row counts.
 An ill-conditioned result thus gets the room that every float32 kernel needs, and no other does.
+Where numbers cancel so exactly that changed inputs do not show it, the op gives their size c
+(`Op.cancels`), and u |y| becomes u (|y| + c).
 """
 
 from __future__ import annotations
@@ -128,6 +130,7 @@ def expect(op: Op, dims: Dims, real: np.dtype, values: Arrays) -> list[Expected]
                 change = np.abs(changed[name] - array)
                 change = change.max(axis=-1, keepdims=True) if change.ndim > 1 else change.max()
                 sensitivity[name] = np.maximum(sensitivity[name], change)
+    cancelled = op.cancels(_widened(values)) if op.cancels else {}
     expected = []
     for arg in op.args:
         y = outputs[arg.name]
@@ -142,9 +145,17 @@ def expect(op: Op, dims: Dims, real: np.dtype, values: Arrays) -> list[Expected]
         stored = resolve_dtype(arg.dtype, real)
         rounding = unit_roundoff(stored) * np.abs(y)
         rounding += float(ml_dtypes.finfo(stored).smallest_subnormal)
-        sums = LAMBDA * math.sqrt(terms) * (U32 * np.abs(y) + sensitivity[arg.name])
+        sums = (
+            LAMBDA
+            * math.sqrt(terms)
+            * (U32 * (np.abs(y) + cancelled.get(arg.name, 0.0)) + sensitivity[arg.name])
+        )
         expected.append(Expected(arg, y, rounding + sums, terms))
     return expected
+
+
+def _widened(values: Arrays) -> Arrays:
+    return {name: array.astype(np.float64) for name, array in values.items()}
 
 
 def unit_roundoff(dtype: np.dtype) -> float:
