@@ -1,6 +1,7 @@
 """Matmul: the linear layer, out = inp @ weight.T + bias, and its three gradients."""
 
 from ladder.contract import Ladder, Op, read, update, write
+from ladder.matmul import cublas
 from reference import matmul
 
 SHAPES = tuple(
@@ -11,7 +12,7 @@ SHAPES = tuple(
         (17, 64, 48),
         (64, 64, 64),
         (65, 129, 67),
-        (128, 96, 256),
+        (128, 96, 136),
         (300, 40, 24),
     ]
 )
@@ -81,4 +82,9 @@ backward_bias = Op(
     bench={k: {"N": s["N"], "OC": s["OC"]} for k, s in BENCH.items() if k != "lm head"},
 )
 
-LADDERS = (Ladder(forward), Ladder(backward_input), Ladder(backward_weight), Ladder(backward_bias))
+LADDERS = (
+    Ladder(forward, (cublas.library_rung(cublas.forward),)),
+    Ladder(backward_input, (cublas.library_rung(cublas.backward_input),)),
+    Ladder(backward_weight, (cublas.library_rung(cublas.backward_weight),)),
+    Ladder(backward_bias),
+)

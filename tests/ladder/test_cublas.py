@@ -1,0 +1,151 @@
+"""The cuBLAS rungs ask for the right products: seen by a stand-in for cuBLAS that uses NumPy."""
+
+import contextlib
+import ctypes
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from ladder.bind import bind
+from ladder.contract import DTYPES, find
+from ladder.device import open_device
+from ladder.errors import LadderError
+from ladder.expect import expect, make_inputs
+from ladder.matmul import cublas
+
+TYPES = {0: DTYPES["float32"], 2: DTYPES["float16"], 14: DTYPES["bfloat16"]}
+PRODUCTS = ["matmul.forward", "matmul.backward_input", "matmul.backward_weight"]
+
+
+class Address:
+    def __init__(self, ptr):
+        self.ptr = ptr
+
+
+class GpuArray:
+    """What the rungs use of a CuPy array, over memory of the host."""
+
+    def __init__(self, host):
+        self.host, self.shape, self.dtype, self.flags = host, host.shape, host.dtype, host.flags
+        self.data = Address(host.ctypes.data)
+
+
+def matrix(address, code, leading, columns):
+    """A column-major matrix (leading, columns), as cuBLAS sees memory."""
+    dtype = TYPES[code]
+    raw = (ctypes.c_uint8 * (leading * columns * dtype.itemsize)).from_address(address)
+    return np.frombuffer(raw, dtype).reshape(columns, leading).T
+
+
+def scalar(address):
+    return ctypes.c_float.from_address(address).value
+
+
+class FakeCublas(types.ModuleType):
+    class CUBLASError(RuntimeError):
+        pass
+
+    def setMathMode(self, handle, mode):
+        assert (handle, mode) == (7, 16)
+
+    def gemmEx(
+        self, handle, transa, transb, m, n, k, alpha, a, ta, lda, b, tb, ldb, beta, c, tc, ldc,
+        compute, algorithm,
+    ):  # fmt: skip
+        assert (handle, compute, algorithm, ta) == (7, 68, -1, tb)
+        first = matrix(a, ta, lda, m if transa else k)
+        second = matrix(b, tb, ldb, k if transb else n)
+        first = first.T if transa else first
+        second = second.T if transb else second
+        result = matrix(c, tc, ldc, n)
+        assert first.shape == (m, k)
+        assert second.shape == (k, n)
+        assert result.shape == (m, n)
+        product = scalar(alpha) * (first.astype(np.float64) @ second.astype(np.float64))
+        if scalar(beta):
+            product += scalar(beta) * result.astype(np.float64)
+        result[...] = product.astype(result.dtype)
+
+
+class Gpu:
+    """A CUDA device whose kernels run on the emulator and whose cuBLAS is the one above."""
+
+    kind, name = "cuda", "a GPU of the tests"
+    device = stream = contextlib.nullcontext()
+
+    def __init__(self):
+        self.emulated = open_device("emulated")
+        self.cupy = types.SimpleNamespace(
+            cuda=types.SimpleNamespace(device=types.SimpleNamespace(get_cublas_handle=lambda: 7))
+        )
+
+    def target(self, real):
+        target = self.emulated.target(real)
+        return type(target)("sm_90a", 32, 132, 227 << 10, target.real)
+
+    def compile(self, rung, defines, real):
+        def on_host(kernel):
+            return lambda launch, args: kernel(
+                launch, tuple(a.host if isinstance(a, GpuArray) else a for a in args)
+            )
+
+        kernels = self.emulated.compile(rung, defines, real)
+        return {name: on_host(kernel) for name, kernel in kernels.items()}
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    fake = FakeCublas("cublas")
+    libs = types.ModuleType("libs")
+    libs.cublas = fake
+    for name, module in [
+        ("cupy_backends", types.ModuleType("cupy_backends")),
+        ("cupy_backends.cuda", types.ModuleType("cuda")),
+        ("cupy_backends.cuda.libs", libs),
+        ("cupy_backends.cuda.libs.cublas", fake),
+    ]:
+        monkeypatch.setitem(sys.modules, name, module)
+    return Gpu()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", list(DTYPES)[1:])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_the_product_is_that_of_the_contract(gpu, name, dtype, bias):
+    ladder, real = find(name), DTYPES[dtype]
+    for dims in ({"N": 5, "C": 7, "OC": 11}, {"N": 5, "C": 16, "OC": 24}):
+        values = make_inputs(ladder.op, dims, real, np.random.default_rng(0))
+        if not bias:
+            values.pop("bias", None)
+        arrays = dict.fromkeys(arg.name for arg in ladder.op.args)
+        for arg in ladder.op.args:
+            if arg.name in values:
+                arrays[arg.name] = GpuArray(values[arg.name].copy())
+            elif arg.role == "out":
+                arrays[arg.name] = GpuArray(np.full(arg.resolve_shape(dims), np.nan, real))
+        bind(ladder.op, ladder.rung(100), gpu, real, dims, arrays)()
+        for output in expect(ladder.op, dims, real, values):
+            problem, _ = output.verify(arrays[output.arg.name].host)
+            assert problem is None, dims
+
+
+def test_the_library_is_refused_where_it_does_not_run():
+    ladder = find("matmul.forward")
+    amd = type(Gpu().target(np.dtype(np.float16)))("gfx942", 64, 304, 65536, np.dtype(np.float16))
+    assert "sm >= 70" in ladder.rung(100).refusal({"N": 1, "C": 1, "OC": 1}, amd)
+    with pytest.raises(LadderError, match="cuBLAS runs on NVIDIA GPUs, not on device emulated"):
+        cublas.backward_input(
+            open_device("emulated"),
+            dict.fromkeys(("dinp", "dout", "weight")),
+            {"N": 1, "C": 1, "OC": 1},
+            {},
+        )
+
+
+def test_missing_library_says_what_to_install(gpu, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs.cublas", None)
+    monkeypatch.delattr(sys.modules["cupy_backends.cuda.libs"], "cublas")
+    with pytest.raises(LadderError, match=r"cuBLAS does not load.*pip install -e '\.\[cuda13\]'"):
+        cublas.backward_input(gpu, {}, {"N": 1, "C": 1, "OC": 1}, {})
