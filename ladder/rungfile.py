@@ -108,14 +108,12 @@ class Rung:
     def refusal(self, dims: Dims, target: Target) -> str | None:
         """Why the rung cannot run this call on this device, as half a sentence; None if it can."""
         names = self._names(dims, target)
-        for condition in self.conditions():
-            if target.arch == "emulated" and "sm" in _words(condition):
-                continue  # the emulator has the features of every generation
+        for condition in self._conditions_on(target):
             if not self._evaluate(condition, names):
                 values = [
                     f"{n} = {names[n]}"
                     for n in sorted(_words(condition), key=condition.index)
-                    if n in names
+                    if n in names and n not in REALS
                 ]
                 values = [value for value in values if "function" not in value]
                 return f"it needs {condition}, and here {', '.join(dict.fromkeys(values))}"
@@ -126,9 +124,14 @@ class Rung:
         known = {"sm", "real", "warp", *REALS, "in", "and", "or", "not"}
         return all(
             self._evaluate(condition, self._names({}, target))
-            for condition in self.conditions()
+            for condition in self._conditions_on(target)
             if _words(condition) <= known
         )
+
+    def _conditions_on(self, target: Target) -> list[str]:
+        """The conditions that count there: the emulator has the features of every generation."""
+        emulated = target.arch == "emulated"
+        return [c for c in self.conditions() if not (emulated and "sm" in _words(c))]
 
     def defines(self, dims: Dims, target: Target) -> dict[str, int]:
         """Preprocessor constants that the file is compiled with."""
