@@ -98,11 +98,13 @@ def check(
     dtypes: Sequence[str] | None = None,
     shapes: Sequence[Dims] | None = None,
     seed: int = 0,
+    brief: bool = False,
 ) -> Report:
     """Check a rung.
 
     dtypes  by default all three real types, or float32 for an op without real arguments
     shapes  by default the op's own, and on a GPU GPT-2's as well
+    brief   on the emulator, only one width of the warp and one order of threads
 
     Raises LadderError where the rung does not compile or does not fit its contract.
     """
@@ -112,7 +114,7 @@ def check(
     kinds = ("normal", *(op.hard_inputs if rung.accurate else ()))
     outcomes = []
     for dtype, dims, inputs in itertools.product(dtypes or op.reals, shapes, kinds):
-        outcomes.append(check_case(op, rung, device, dtype, dims, inputs, seed))
+        outcomes.append(check_case(op, rung, device, dtype, dims, inputs, seed, brief))
         if outcomes[-1].status == "fault":
             break  # after an illegal access, a GPU runs nothing more for this process
     return Report(op.name, rung.label, device.name, tuple(outcomes))
@@ -126,11 +128,12 @@ def check_case(
     dims: Dims,
     inputs: str = "normal",
     seed: int = 0,
+    brief: bool = False,
 ) -> Outcome:
     """Check one shape and dtype with one kind of inputs, under every variant of the device."""
     real = DTYPES[dtype]
     outcome = functools.partial(Outcome, dict(dims), dtype, inputs)
-    groups = variants(device)
+    groups = variants(device, brief)
     able = [group for group in groups if rung.refusal(dims, group[0].target(real)) is None]
     if not able:
         return outcome("refused", rung.refusal(dims, device.target(real)))
@@ -151,7 +154,7 @@ def check_case(
 
 
 @functools.lru_cache(maxsize=4)
-def variants(device: Device) -> list[tuple[Device, ...]]:
+def variants(device: Device, brief: bool) -> list[tuple[Device, ...]]:
     """The devices to run on, in groups that must give the same bits.
 
     The emulator runs with both widths of a warp, threads and blocks in several orders, and once
@@ -159,10 +162,13 @@ def variants(device: Device) -> list[tuple[Device, ...]]:
     """
     if device.kind != "emulated":
         return [(device, device)]
+    first = device.variant(warp=32, seed=1)
+    if brief:
+        return [(first,)]
     return [
-        (device.variant(warp=32, seed=1), device.variant(warp=32, seed=2)),
-        (device.variant(warp=64, seed=3), device.variant(warp=64, seed=4)),
-        (device.variant(warp=32, seed=5, counting=True),),
+        (first, device.variant(warp=32, seed=2)),
+        (device.variant(warp=64, seed=3),),
+        (device.variant(warp=32, seed=4, counting=True),),
     ]
 
 
@@ -231,7 +237,7 @@ def _run(
             outside += [] if same else [f"it changes its input {arg.name}"]
     errors = []
     for output in expected:
-        problem, error = output.verify(contents[output.arg.name])
+        problem, error = output.verify(contents[output.arg.name], rung.rounds)
         if problem is not None:
             raise Wrong("; ".join([*outside, problem]))
         errors.append(error)

@@ -9,6 +9,7 @@
     // Scratch: float32 partial[multiprocessors, C]
     // Deterministic: no, float atomics land in any order
     // Accurate: no, E[x^2] - E[x]^2 cancels where the mean is large
+    // Rounds: probs to real, to be a factor of the second product
     // Pays:   no, the barrier it saves was hidden behind the loads
     // Left:   loads are 2 or 4 bytes wide -> rung 4.
 
@@ -88,6 +89,11 @@ class Rung:
     def accurate(self) -> bool:
         """False where it is known to lose its digits on the op's hard inputs."""
         return not self.header.get("accurate", ("yes",))[0].startswith("no")
+
+    @property
+    def rounds(self) -> bool:
+        """It rounds a result on the way to its outputs to `real`: a little less exact."""
+        return "rounds" in self.header
 
     @property
     def label(self) -> str:
