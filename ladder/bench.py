@@ -192,7 +192,7 @@ def _verifier(buffers: BufferSets) -> Callable[[Rung, Callable[[], None]], None]
             expected.extend(expect(op, dims, real, buffers.inputs))
         contents = buffers.run_once(call)
         for output in expected:
-            problem, _ = output.verify(contents[output.arg.name])
+            problem, _ = output.verify(contents[output.arg.name], rung.rounds)
             if problem is not None:
                 raise LadderError(f"its result is wrong: {problem}")
 

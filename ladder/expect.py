@@ -14,6 +14,10 @@ reference runs again on inputs changed at random by ± u; the largest change in 
 An ill-conditioned result thus gets the room that every float32 kernel needs, and no other does.
 Where numbers cancel so exactly that changed inputs do not show it, the op gives their size c
 (`Op.cancels`), and u |y| becomes u (|y| + c).
+
+A rung whose header has a line `Rounds: what` rounds a result on the way to `real`, as tensor cores
+that take it for a factor make it do. A factor that is wrong by u_real moves the output as inputs
+changed by ± u_real do; outputs that are stored as `real` may be wrong by 2 s u_real / u more.
 """
 
 from __future__ import annotations
@@ -25,13 +29,14 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from ladder.contract import Arg, Dims, Op, evaluate, resolve_dtype
+from ladder.contract import REAL, Arg, Dims, Op, evaluate, resolve_dtype
 from ladder.errors import LadderError
 
 U32 = 2.0**-24  # unit roundoff of float32
 LAMBDA = 8
 MOST_DISTINCT = (1 << 25) + 1  # numbers that are drawn; odd, so that rows do not repeat
 CHANGES = 3  # runs of the reference on changed inputs
+ROUNDED = 2  # how many times what changed inputs do, roundings on the way may do
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -44,9 +49,14 @@ class Expected:
     value: np.ndarray  # float64, or the argument's own dtype if that is an integer
     tolerance: np.ndarray
     terms: int
+    rounded: np.ndarray | float = 0.0  # how much further, for a rung that rounds on the way
 
-    def verify(self, got: np.ndarray) -> tuple[str | None, float]:
-        """What is wrong with a result, or None; and the largest error over the tolerance."""
+    def verify(self, got: np.ndarray, rounds: bool = False) -> tuple[str | None, float]:
+        """What is wrong with a result, or None; and the largest error over the tolerance.
+
+        rounds  whether the rung rounds to `real` on the way to its outputs
+        """
+        tolerance = self.tolerance + (self.rounded if rounds else 0.0)
         if got.dtype.kind in "iu":
             wrong = got != self.value
             worst = 0.0
@@ -55,14 +65,16 @@ class Expected:
                 rounded = self.value.astype(got.dtype)  # infinite where it overflows
                 error = np.abs(got.astype(np.float64) - self.value)
                 error[got == rounded] = 0
-                wrong = ~(error <= self.tolerance)  # written so that NaN is wrong
-                worst = float(np.max(error / self.tolerance, initial=0.0))
+                wrong = ~(error <= tolerance)  # written so that NaN is wrong
+                worst = float(np.max(error / tolerance, initial=0.0))
         if not wrong.any():
             return None, worst
         index = np.unravel_index(np.argmax(wrong), wrong.shape)
-        return self._describe(got, index, int(wrong.sum())), math.inf
+        return self._describe(got, index, int(wrong.sum()), tolerance), math.inf
 
-    def _describe(self, got: np.ndarray, index: tuple[int, ...], wrong: int) -> str:
+    def _describe(
+        self, got: np.ndarray, index: tuple[int, ...], wrong: int, tolerance: np.ndarray
+    ) -> str:
         value, where = got[index], ", ".join(map(str, index))
         count = f"{wrong} of {got.size} elements are wrong"
         if got.dtype.kind in "iu":
@@ -70,7 +82,7 @@ class Expected:
         digits = round(-math.log2(unit_roundoff(got.dtype)))
         text = (
             f"{self.arg.name}[{where}] is {float(value):.7g}, expected {self.value[index]:.7g} "
-            f"± {self.tolerance[index]:.2g} (2^-{digits} |y| to store it in {got.dtype.name}, and "
+            f"± {tolerance[index]:.2g} (2^-{digits} |y| to store it in {got.dtype.name}, and "
             f"{LAMBDA} sqrt({self.terms}) 2^-24 (|y| + condition) for float32 sums of {self.terms} "
             f"terms); {count}"
         )
@@ -150,7 +162,10 @@ def expect(op: Op, dims: Dims, real: np.dtype, values: Arrays) -> list[Expected]
             * math.sqrt(terms)
             * (U32 * (np.abs(y) + cancelled.get(arg.name, 0.0)) + sensitivity[arg.name])
         )
-        expected.append(Expected(arg, y, rounding + sums, terms))
+        rounded = 0.0
+        if arg.dtype == REAL:
+            rounded = ROUNDED * unit_roundoff(real) / U32 * sensitivity[arg.name]
+        expected.append(Expected(arg, y, rounding + sums, terms, rounded))
     return expected
 
 

@@ -254,3 +254,16 @@ def test_the_shape_for_a_gpu_is_large_but_not_too_large_for_the_reference(name):
 
 def smallest_bench(op):
     return min(op.bench.values(), key=lambda dims: op.least_bytes(dims, np.dtype(np.float32)))
+
+
+def test_roundings_on_the_way_are_allowed_only_to_a_rung_that_declares_them():
+    op, real, dims = find("attention.forward").op, DTYPES["bfloat16"], dict(B=1, T=33, C=16, NH=1)
+    values = make_inputs(op, dims, real, np.random.default_rng(0))
+    expected = {output.arg.name: output for output in expect(op, dims, real, values)}
+    for name, moved in (("out", 2e-3), ("lse", 1e-4)):
+        output = expected[name]
+        wrong = (output.value + moved).astype(real if name == "out" else np.float32)
+        assert output.verify(wrong)[0] is not None
+        assert (output.verify(wrong, rounds=True)[0] is None) == (name == "out")
+    ruined = (expected["out"].value + 1.0).astype(real)
+    assert expected["out"].verify(ruined, rounds=True)[0] is not None
