@@ -17,7 +17,7 @@ import numpy as np
 
 from ladder import compiler
 from ladder.contract import Target
-from ladder.errors import LadderError
+from ladder.errors import DeviceFault, LadderError
 from ladder.rungfile import Launch, Rung
 
 # Above this size a copy is bound by the bus, and memory that is pinned stays taken from the system.
@@ -38,6 +38,7 @@ class Cuda:
     """
 
     kind = "cuda"
+    asynchronous = True
 
     def __init__(self, index: int = 0) -> None:
         """Raises LadderError where there is no driver, CuPy or GPU of that index."""
@@ -113,6 +114,25 @@ class Cuda:
                 return array.get(stream=self.stream)
         except self._cuda_errors as error:
             raise self._failure(error) from None
+
+    def fetch(self, array: Any) -> Callable[[], np.ndarray]:
+        try:
+            with self.device, self.stream:
+                pinned = self.cupy.cuda.alloc_pinned_memory(array.nbytes)
+                host = np.frombuffer(pinned, array.dtype, array.size).reshape(array.shape)
+                array.get(stream=self.stream, out=host, blocking=False)
+                done = self.stream.record()
+        except self._cuda_errors as error:
+            raise self._failure(error) from None
+
+        def wait() -> np.ndarray:
+            try:
+                done.synchronize()
+            except self._cuda_errors as error:
+                raise self._failure(error) from None
+            return host
+
+        return wait
 
     def compile(
         self, rung: Rung, defines: Mapping[str, int], real: np.dtype
@@ -213,7 +233,7 @@ class Cuda:
             message += f" or one of {len(kernels) - 3} kernels before"
         if len(kernels) > 1:
             message += " (CUDA_LAUNCH_BLOCKING=1 in the environment tells which)"
-        return LadderError(f"{message}; this process can use the GPU no more: start it again")
+        return DeviceFault(f"{message}; this process can use the GPU no more: start it again")
 
 
 class CudaKernel:

@@ -32,6 +32,7 @@ class Device(Protocol):
 
     name: str  # "cpu", "emulated", "NVIDIA H200"
     kind: str  # "cpu", "emulated", "cuda"
+    asynchronous: bool  # does submitted work go on beside the host?
 
     def target(self, real: np.dtype) -> Target:
         """What rungs may ask about this device in a run of that real type."""
@@ -44,6 +45,10 @@ class Device(Protocol):
 
     def download(self, array: Any) -> np.ndarray:
         """A copy of `array` on the host, after all work submitted so far."""
+
+    def fetch(self, array: Any) -> Callable[[], np.ndarray]:
+        """Submit a copy to the host. The result waits for it, and returns `array` as it was when
+        the work submitted before was done, whatever has been submitted since."""
 
     def compile(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> dict[str, Kernel]:
         """The kernels of a rung file by name; cached. A compile error names the file's line."""
@@ -72,6 +77,7 @@ class Cpu:
 
     name = "cpu"
     kind = "cpu"
+    asynchronous = False
 
     def target(self, real: np.dtype) -> Target:
         return Target("cpu", 32, 1, 0, np.dtype(real))
@@ -84,6 +90,10 @@ class Cpu:
 
     def download(self, array: np.ndarray) -> np.ndarray:
         return array.copy()
+
+    def fetch(self, array: np.ndarray) -> Callable[[], np.ndarray]:
+        copy = array.copy()
+        return lambda: copy
 
     def compile(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> dict[str, Kernel]:
         raise LadderError(
@@ -101,6 +111,13 @@ class Cpu:
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         return work
+
+
+def default_device() -> str:
+    """The name of the best device that this machine has: "cuda", or else "emulated"."""
+    from ladder.cuda import driver_version
+
+    return "cuda" if driver_version() else "emulated"
 
 
 def open_device(name: str) -> Device:

@@ -10,3 +10,7 @@ class LadderError(Exception):
 
 class CompileError(LadderError):
     """A kernel does not compile; the lines of the message name file, line and source text."""
+
+
+class DeviceFault(LadderError):
+    """A kernel has done something that its device does not survive: a bad address, a timeout."""

@@ -189,6 +189,22 @@ class TrainConfig:
     rung: tuple[str, ...] = setting(
         (), "--rung", "OP=N or OP=FILE.cu, over --rungs; may be given several times"
     )
+    recompute: int = setting(
+        0,
+        "--recompute -r",
+        "to save memory, compute again in the backward pass: 1 gelu, 2 layernorm too",
+        least=0,
+        most=2,
+    )
+    deterministic: bool = setting(
+        False, "--deterministic", "choose only rungs that give the same bits every time"
+    )
+    debug_nan: bool = setting(
+        False, "--debug-nan", "look at all that is computed; stop at what is not finite"
+    )
+    debug_sync: bool = setting(
+        False, "--debug-sync", "wait after every op, so that a fault names the one that it is in"
+    )
     seed: int = setting(
         1337, "--seed", "of weights, shuffling, dropout, samples", least=0, most=2**63 - 1
     )

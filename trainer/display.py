@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from trainer.steps import Step
 
@@ -52,3 +56,14 @@ class Display:
         width = max(len(name) for name, _ in rows)
         for name, value in rows:
             self.say(f"{name:{width}}  {value}")
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], **options) -> None:
+        """A table under the facts; a column named with a trailing > is aligned to the right."""
+        table = Table(box=None, pad_edge=False, header_style="bold", **options)
+        for column in columns:
+            side = "right" if column.endswith(">") else "left"
+            table.add_column(column.rstrip(">"), justify=side, overflow="fold")
+        for row in rows:
+            table.add_row(*(escape(cell) for cell in row))
+        self.console.print()
+        self.console.print(table, highlight=False)

@@ -1,11 +1,13 @@
 """The engine: a program's buffers on a device, and its calls bound to the chosen rungs.
 
 All memory is allocated when the engine is made, one array per kind of buffer and dtype; buffers are
-views into it. Every call is bound once, so that a step only walks through lists of functions.
+views into it. Every call is bound once, so that a step only walks through lists of functions; from
+the second time on, each list is one graph that the device replays.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +32,9 @@ class Engine:
     arrays      the device array of every buffer by name, for whoever wants a part of one:
                 `device.download(engine.arrays["logits"][0, 5])`
     bound       the function of every call, for whoever times them one by one
+    watch       is called after every call, with the engine and the call; there are no graphs then
+
+    What runs on the device is only submitted: `forward` and its like do not wait, `read` does.
 
     Raises LadderError where a rung cannot run a call's shape, dtype or device.
     """
@@ -41,6 +46,7 @@ class Engine:
         real: np.dtype,
         rungs: Mapping[str, Rung],
         weights_of: Engine | None = None,
+        watch: Callable[[Engine, Call], None] | None = None,
     ) -> None:
         self.program, self.device, self.real = program, device, np.dtype(real)
         self.rungs = dict(rungs)
@@ -56,14 +62,16 @@ class Engine:
         for name, buffer in buffers.items():
             if buffer.kind == "moment":
                 self.arrays[name].fill(0)
-        self._scratch = _Scratch(program, device, self.real, rungs)
+        self._scratch = _Scratch(device, scratch_needed(program, device, self.real, rungs))
         self.bound: dict[Call, Callable[[], None]] = {}
 
-        def bind_all(calls: Sequence[Call]) -> list[Callable[[], None]]:
+        def bind_all(calls: Sequence[Call]) -> Callable[[], None]:
             for call in calls:
                 if call not in self.bound:  # parts share calls
                     self.bound[call] = self._bind(call)
-            return [self.bound[call] for call in calls]
+            if watch is not None:
+                return functools.partial(self._run_watched, calls, watch)
+            return _Replayed(device, [self.bound[call] for call in calls])
 
         self._forward = bind_all(program.forward)
         self._evaluate = bind_all(program.evaluate)
@@ -74,15 +82,15 @@ class Engine:
 
     def forward(self) -> None:
         """Tokens to losses, with dropout if the model has any."""
-        _run(self._forward)
+        self._forward()
 
     def evaluate(self) -> None:
         """Tokens to losses without dropout."""
-        _run(self._evaluate)
+        self._evaluate()
 
     def predict(self) -> None:
         """Tokens to logits without dropout."""
-        _run(self._predict)
+        self._predict()
 
     def zero_gradients(self) -> None:
         """To be called before the first backward pass of a step: gradients accumulate."""
@@ -90,20 +98,24 @@ class Engine:
 
     def backward(self) -> None:
         """Add the gradients of the batch that `forward` saw last."""
-        _run(self._backward)
+        self._backward()
         self._norm_is_known = False
 
-    def gradient_norm(self) -> float:
-        """The global norm of the gradients, for whoever wants to see it before `update`."""
-        _run(self._norm)
+    def compute_norm(self) -> None:
+        """Into "norm", for whoever wants to see the gradients' global norm before `update`."""
+        self._norm()
         self._norm_is_known = True
+
+    def gradient_norm(self) -> float:
+        """The global norm of the gradients, waited for."""
+        self.compute_norm()
         return float(self.read("norm")[0])
 
     def update(self) -> None:
         """One step of AdamW with the gradients and `hyper`."""
         if not self._norm_is_known:
-            _run(self._norm)
-        _run(self._update)
+            self._norm()
+        self._update()
 
     def write(self, name: str, array: np.ndarray, layer: int | None = None) -> None:
         """Copy an array into a buffer or one layer of it; a parameter also into its master copy."""
@@ -115,6 +127,10 @@ class Engine:
         """A copy of a buffer or a layer of it; of a parameter, its master copy if there is one."""
         exact = name + ".master" if name + ".master" in self.arrays else name
         return self.device.download(self._view((exact, layer)))
+
+    def fetch(self, name: str) -> Callable[[], np.ndarray]:
+        """What a buffer holds once the work submitted so far is done; the result waits for it."""
+        return self.device.fetch(self.arrays[name])
 
     def memory_table(self) -> list[tuple[str, int]]:
         """(kind, bytes) of all that was allocated, for printing."""
@@ -141,10 +157,29 @@ class Engine:
         rung, scratch = self.rungs[call.op], self._scratch.take
         return bind(op, rung, self.device, self.real, call.dims, arrays, call.scalars, scratch)
 
+    def _run_watched(self, calls: Sequence[Call], watch: Callable[[Engine, Call], None]) -> None:
+        for call in calls:
+            self.bound[call]()
+            watch(self, call)
 
-def _run(calls: list[Callable[[], None]]) -> None:
-    for call in calls:
-        call()
+
+class _Replayed:
+    """Runs calls one by one the first time, when libraries set themselves up; then as a graph."""
+
+    def __init__(self, device: Device, calls: Sequence[Callable[[], None]]) -> None:
+        self._device, self._calls = device, calls
+        self._ran = False
+        self._replay: Callable[[], None] | None = None
+
+    def __call__(self) -> None:
+        if self._ran and self._replay is None:
+            self._replay = self._device.capture(self._run)
+        (self._replay or self._run)()
+
+    def _run(self) -> None:
+        self._ran = True
+        for call in self._calls:
+            call()
 
 
 def _allocate(
@@ -182,25 +217,30 @@ def _padded(n: int, dtype: np.dtype) -> int:
     return ceil_div(n, step) * step
 
 
-class _Scratch:
-    """Scratch memory of the rungs. Calls run one after the other, so they all share the same."""
+def scratch_needed(
+    program: Program, device: Device, real: np.dtype, rungs: Mapping[str, Rung]
+) -> Counter[np.dtype]:
+    """Elements of scratch memory by dtype. Calls run one after the other, so all share the same."""
+    target = device.target(real)
+    most: Counter[np.dtype] = Counter()
+    parts = (program.forward, program.evaluate, program.backward, program.update)
+    for call in {call for part in parts for call in part}:
+        rung, needed = rungs[call.op], Counter()
+        if rung.path is not None:
+            for shape, declared in rung.scratch(call.dims, target).values():
+                dtype = resolve_dtype(declared, real)
+                needed[dtype] += _padded(math.prod(shape), dtype)
+        most |= needed  # the larger of both, dtype by dtype
+    return most
 
-    def __init__(
-        self, program: Program, device: Device, real: np.dtype, rungs: Mapping[str, Rung]
-    ) -> None:
-        target = device.target(real)
-        most: Counter[np.dtype] = Counter()
-        parts = (program.forward, program.evaluate, program.backward, program.update)
-        for call in {call for part in parts for call in part}:
-            rung, needed = rungs[call.op], Counter()
-            if rung.path is not None:
-                for shape, declared in rung.scratch(call.dims, target).values():
-                    dtype = resolve_dtype(declared, real)
-                    needed[dtype] += _padded(math.prod(shape), dtype)
-            most |= needed  # the larger of both, dtype by dtype
-        self._arenas = {dtype: device.empty((n,), dtype) for dtype, n in most.items()}
+
+class _Scratch:
+    """Scratch memory of the rungs."""
+
+    def __init__(self, device: Device, needed: Mapping[np.dtype, int]) -> None:
+        self._arenas = {dtype: device.empty((n,), dtype) for dtype, n in needed.items()}
         self._used: Counter[np.dtype] = Counter()
-        self.bytes = sum(n * dtype.itemsize for dtype, n in most.items())
+        self.bytes = sum(n * dtype.itemsize for dtype, n in needed.items())
 
     def rewind(self) -> None:
         """Before binding a call: all of the memory is its own."""

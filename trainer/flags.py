@@ -21,7 +21,6 @@ _ONE_PROCESS = "this trainer runs one process on one device; leave it out"
 # Flags of llm.c that are not honoured: the value that means what is done here anyway, if there is
 # one, and why the others are refused. Ignoring one would train something else than was asked for.
 REFUSED = {
-    "-r": ("0", "activations are kept, not recomputed; leave it out"),
     "-z": ("0", "there is one device, so no optimizer state to shard (ZeRO); leave it out"),
     "-ge": ("0", "whether gelu is fused is a choice of rung here; see --rung"),
     "-f": ("0", "TF32 is a choice of rung here; see --rung"),

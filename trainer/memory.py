@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +12,9 @@ import numpy as np
 from ladder.contract import resolve_dtype
 from ladder.device import Device
 from ladder.errors import LadderError
-from reference.gpt2 import GPT2Config, build
+from ladder.rungfile import Rung
 from reference.program import Program
+from trainer.engine import scratch_needed
 
 GIB = 1 << 30
 
@@ -25,19 +28,32 @@ def needed(program: Program, real: np.dtype) -> int:
     )
 
 
-def refuse_what_does_not_fit(shape: GPT2Config, B: int, T: int, device: Device, real) -> None:
-    """Raise LadderError, with the largest B that fits, where the device lacks the memory."""
-    need, free = needed(build(shape, B, T), real), available(device)
-    if free is None or need <= free:
+def refuse_what_does_not_fit(
+    program: Program,
+    device: Device,
+    real: np.dtype,
+    rebuild: Callable[[int], Program],
+    rungs: Mapping[str, Rung] | None = None,
+) -> None:
+    """Raise LadderError, with the largest B that fits, where the device lacks the memory.
+
+    rebuild  the same program at another B
+    rungs    counts their scratch memory too, once they are chosen
+    """
+
+    def total(program: Program) -> int:
+        scratch = scratch_needed(program, device, real, rungs) if rungs else {}
+        return needed(program, real) + sum(n * dtype.itemsize for dtype, n in scratch.items())
+
+    free = available(device)
+    if free is None or (need := total(program)) <= free:
         return
-    one, two = (needed(build(shape, rows, T), real) for rows in (1, 2))
-    largest = 1 + int((free - one) // (two - one))  # every row takes the same
-    remedy = (
-        f"-b {largest} is the largest that fits" if largest > 0 else "choose a smaller -t or -e"
-    )
+    # total(rebuild(B)) grows with B: 0 fits, program.B does not
+    largest = bisect.bisect_right(range(1, program.B), free, key=lambda B: total(rebuild(B)))
+    remedy = f"-b {largest} is the largest that fits" if largest else "choose a smaller -t or -e"
     raise LadderError(
-        f"-b {B} -t {T} needs {need / GIB:.1f} GiB of memory, and {device.name} has "
-        f"{free / GIB:.1f} GiB available; {remedy}"
+        f"-b {program.B} -t {program.T} needs {need / GIB:.1f} GiB of memory, and {device.name} "
+        f"has {free / GIB:.1f} GiB available; {remedy}"
     )
 
 

@@ -1,19 +1,26 @@
-"""Which rung of each ladder a run uses: `--rungs` sets all of them, `--rung` one at a time."""
+"""Which rung of each ladder a run uses: `--rungs` sets all of them, `--rung` one at a time.
+
+A run that goes on from a checkpoint keeps the rungs that it had, unless it is given new ones: other
+rungs, or the same ones edited, do not give the same bits.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ladder import own
-from ladder.contract import Dims, find
+from ladder import cache, own
+from ladder.contract import PACKAGE, Dims, find
 from ladder.device import Device
 from ladder.errors import LadderError
 from ladder.pick import pick
+from ladder.results import code_digest
 from ladder.rungfile import Rung
 from reference.program import Call
 from trainer.config import RUNG_SETS, TrainConfig
@@ -28,9 +35,15 @@ class Choice:
 
 
 def choose(
-    calls: Iterable[Call], config: TrainConfig, device: Device, real: np.dtype
+    calls: Iterable[Call],
+    config: TrainConfig,
+    device: Device,
+    real: np.dtype,
+    before: Mapping[str, Any] | None = None,
 ) -> dict[str, Choice]:
     """A choice for each op that is called, by the op's name.
+
+    before  the `record` of the run that this one goes on from, to choose the same again
 
     A `.cu` file of the user's is checked first, in a process of its own. Raises LadderError for an
     op or rung that does not exist, that the model does not use, or that the device cannot run
@@ -41,23 +54,70 @@ def choose(
         known = shapes.setdefault(call.op, [])
         if call.dims not in known:
             known.append(call.dims)
-    named = {} if config.rungs in RUNG_SETS else _read(Path(config.rungs))
-    reasons = dict.fromkeys(named, f"from {config.rungs}")
+    if before is not None:
+        named = before["rungs"]
+        reasons = dict.fromkeys(named, "as before")
+    else:
+        named = {} if config.rungs in RUNG_SETS else _read(Path(config.rungs))
+        reasons = dict.fromkeys(named, f"from {config.rungs}")
+    swapped = {}
     for entry in config.rung:
         op, _, which = entry.partition("=")
         find(op)  # an unknown name is refused with the nearest known ones
         if op not in shapes:
             used = ", ".join(sorted(shapes))
             raise LadderError(f"--rung {entry}: this model does not use {op}; it uses {used}")
-        named[op], reasons[op] = which, "named by --rung"
+        swapped[op], reasons[op] = which, "named by --rung"
+    if before is not None:
+        _refuse_edited({op: which for op, which in named.items() if op not in swapped}, before)
+    named = {**named, **swapped}
     choices = {}
     for op in sorted(shapes):
         if op in named:
             choices[op] = Choice(own.find_rung(op, named[op]), reasons[op])
-            _refuse(op, choices[op].rung, device, real)
+            _refuse(op, choices[op].rung, device, real, config.deterministic)
         else:
-            choices[op] = _from_set(op, config.rungs, device, real, shapes[op])
+            choices[op] = _from_set(op, config, device, real, shapes[op])
     return choices
+
+
+def record(choices: Mapping[str, Choice]) -> dict[str, dict[str, Any]]:
+    """What a checkpoint keeps, so that the same rungs can be told from edited ones."""
+    digests = {op: digest(choice.rung) for op, choice in choices.items()}
+    return {"rungs": as_json(choices), "digests": digests}
+
+
+def digest(rung: Rung) -> str | None:
+    """Names what a kernel file computes, files that it includes counted in; None without a file."""
+    if rung.path is None:
+        return None
+    seen: dict[Path, str] = {}
+
+    def include(source: str, folder: Path) -> None:
+        for name in re.findall(r'^\s*#\s*include\s*"([^"]+)"', source, re.MULTILINE):
+            for path in (folder / name, PACKAGE / "include" / name):
+                if path.is_file() and path not in seen:
+                    seen[path] = path.read_text(encoding="utf-8")
+                    include(seen[path], path.parent)
+                    break
+
+    include(rung.source, rung.path.parent)
+    return cache.digest(code_digest(rung), *seen.values())
+
+
+def _refuse_edited(named: Mapping[str, int | str], before: Mapping[str, Any]) -> None:
+    """Raise LadderError where a rung is gone, or is not what it was at the checkpoint."""
+    for op, which in named.items():
+        anew = f"choose anew by --rung {op}=N, or all by --rungs"
+        try:
+            rung = own.find_rung(op, which)
+        except LadderError as error:
+            raise LadderError(f"the checkpoint's rung is gone: {error}; {anew}") from None
+        if digest(rung) != before["digests"][op]:
+            raise LadderError(
+                f"{op} {rung.label} was edited since the checkpoint, or a file that it includes, "
+                f"so the run would not go on bit for bit; restore {rung.path}, or {anew}"
+            )
 
 
 def as_json(choices: Mapping[str, Choice]) -> dict[str, int | str]:
@@ -68,14 +128,17 @@ def as_json(choices: Mapping[str, Choice]) -> dict[str, int | str]:
     }
 
 
-def _from_set(op: str, rungs: str, device: Device, real: np.dtype, shapes: list[Dims]) -> Choice:
+def _from_set(
+    op: str, config: TrainConfig, device: Device, real: np.dtype, shapes: list[Dims]
+) -> Choice:
     """The rung that `--rungs` means for an op. A file of rungs leaves the others to the default."""
-    ladder = find(op)
+    ladder, rungs, deterministic = find(op), config.rungs, config.deterministic
     if device.kind == "cuda":
         if rungs == "reference":
             raise LadderError("--rungs reference is NumPy, which --device cuda does not run")
         if rungs != "naive":
-            choice = pick(ladder, device, real.name, *shapes, library=rungs == "library")
+            options = {"library": rungs == "library", "deterministic": deterministic}
+            choice = pick(ladder, device, real.name, *shapes, **options)
             return Choice(ladder.rung(choice.rung), choice.reasons[choice.rung])
     elif rungs in ("best", "library"):
         raise LadderError(
@@ -85,14 +148,16 @@ def _from_set(op: str, rungs: str, device: Device, real: np.dtype, shapes: list[
     if rungs == "naive" and device.kind != "cpu":
         target = device.target(real)
         for rung in ladder.on(device.kind):
-            if rung.number > 0 and not rung.library and rung.claims(target):
-                return Choice(rung, "the lowest")
+            kernel = rung.number > 0 and not rung.library and rung.claims(target)
+            if kernel and (rung.deterministic or not deterministic):
+                return Choice(rung, "the lowest" + (" deterministic one" if deterministic else ""))
     if device.kind == "cuda":
-        raise LadderError(f"{op} has no rung yet that runs in {real.name} on {device.name}")
+        what = "deterministic rung" if deterministic else "rung"
+        raise LadderError(f"{op} has no {what} yet that runs in {real.name} on {device.name}")
     return Choice(ladder.rung(0), "no kernel yet" if rungs == "naive" else "the default")
 
 
-def _refuse(op: str, rung: Rung, device: Device, real: np.dtype) -> None:
+def _refuse(op: str, rung: Rung, device: Device, real: np.dtype, deterministic: bool) -> None:
     """Raise LadderError where a named rung cannot run on the device, or is wrong."""
     reference = rung.path is None and rung.run is None
     if device.kind == "cpu" and not reference:
@@ -106,6 +171,11 @@ def _refuse(op: str, rung: Rung, device: Device, real: np.dtype) -> None:
         needs = "; ".join(rung.conditions())
         raise LadderError(
             f"{op} {rung.label} needs {needs}, which {target.arch} in {real.name} does not meet; "
+            "choose another rung"
+        )
+    if deterministic and not rung.deterministic:
+        raise LadderError(
+            f"--deterministic: {op} {rung.label} is not ({rung.header['deterministic'][0]}); "
             "choose another rung"
         )
     if rung.number < 0:

@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ladder.contract import DTYPES as DTYPE_OF
-from ladder.device import Device, open_device
+from ladder.device import Device
 from ladder.errors import LadderError
 from ladder.rungfile import Rung
 from reference.gpt2 import GPT2Config, build
 from trainer import models, rungs
 from trainer.config import DTYPES, TrainConfig, resolve
 from trainer.data import data_directory
-from trainer.device import default_device
+from trainer.device import open_for
 from trainer.engine import Engine
 from trainer.flags import build_parser
 from trainer.tokenizers import Tokenizer, get_tokenizer
@@ -146,7 +146,7 @@ def parse(argv: Sequence[str]) -> TrainConfig:
 def open_predictor(config: TrainConfig) -> tuple[Tokenizer, Predictor]:
     """The tokenizer and the model that `config` names; a model without weights is refused."""
     data_dir = data_directory(config.data_dir)
-    device = open_device(config.device or default_device())
+    device, config, _ = open_for(config)
     tokenizer = get_tokenizer(config.tokenizer or models.tokenizer_of(config.model), data_dir)
     model = models.open_model(
         config.model, vocab=tokenizer.vocab, seed=config.seed, data_dir=data_dir

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ladder.contract import DTYPES as DTYPE_OF
-from ladder.device import Device, open_device
+from ladder.device import Device
 from ladder.errors import LadderError
 from reference.gpt2 import PARAMETERS, GPT2Config, build
 from reference.program import Program
@@ -19,12 +19,13 @@ from trainer import checkpoint, models, rungs
 from trainer.atomic import atomic_write
 from trainer.config import DTYPES, TrainConfig, resolve
 from trainer.data import TokenLoader, data_directory, prepare
-from trainer.device import default_device
+from trainer.device import open_for
 from trainer.download import DownloadError
 from trainer.engine import Engine
 from trainer.memory import refuse_what_does_not_fit
 from trainer.sample import Predictor, encode_prompt
 from trainer.tokenizers import Tokenizer, get_tokenizer
+from trainer.watch import watch_of
 
 # What must be the same for a resumed run to go on as if it had never stopped. Batch, data and
 # order are compared by the loader, which knows best what its position means.
@@ -80,11 +81,11 @@ class Data:
 
 def set_up(config: TrainConfig) -> Setup:
     """Open device, data, model and weights. Raises LadderError before anything is written."""
-    device = open_device(config.device or default_device())
+    device, config, notes = open_for(config)
     directory = run_directory(config)
     step = _resume_step(config, directory)
     data = open_data(config)
-    notes = [data.note] if data.note else []
+    notes += [data.note] if data.note else []
     if step is None:
         data_dir = data_directory(config.data_dir)
         model = models.open_model(
@@ -100,21 +101,30 @@ def set_up(config: TrainConfig) -> Setup:
             f"the tokenizer has {data.vocab} tokens, beyond the model's {shape.vocab}; "
             "choose another --tokenizer or -e"
         )
+    chosen_anew = config.rungs is not None
     config = resolve(config, device.kind, shape.context)
+    before = None
     if state is not None:
         _check_same(config, state)
+        if state["device"] == device.kind and not chosen_anew:
+            before = state["kernels"]
     train, val = open_loaders(config, data, shape.vocab)
     steps = config.steps if config.steps > 0 else max(1, train.tokens // config.total_tokens)
     if step is not None and step > steps:
         raise LadderError(f"-x {steps}: the checkpoint is of step {step}; choose -x {step} or more")
 
     real = DTYPE_OF[DTYPES[config.dtype]]
-    refuse_what_does_not_fit(shape, config.batch, config.sequence, device, real)
-    program = build(shape, config.batch, config.sequence)
+
+    def rebuild(B: int) -> Program:
+        return build(shape, B, config.sequence, recompute=config.recompute)
+
+    program = rebuild(config.batch)
+    refuse_what_does_not_fit(program, device, real, rebuild)
     calls = (*program.forward, *program.evaluate, *program.backward, *program.update)
-    choices = rungs.choose(calls, config, device, real)
+    choices = rungs.choose(calls, config, device, real, before)
     chosen = {op: choice.rung for op, choice in choices.items()}
-    engine = Engine(program, device, real, chosen)
+    refuse_what_does_not_fit(program, device, real, rebuild, chosen)
+    engine = Engine(program, device, real, chosen, watch=watch_of(config))
     if tensors is None:
         load_parameters(engine, model.pieces)
     else:
@@ -244,7 +254,8 @@ def save_checkpoint(setup: Setup, step: int, state: dict[str, Any]) -> Path:
         "shape": asdict(setup.shape),
         "config": asdict(setup.config),
         "tokenizer": setup.tokenizer.name if setup.tokenizer else None,
-        "rungs": rungs.as_json(setup.choices),
+        "device": setup.device.kind,
+        "kernels": rungs.record(setup.choices),
         "train": setup.train.state(),
         **state,
     }

@@ -1,4 +1,9 @@
-"""One optimizer step, and one validation: what the loop in train.py repeats."""
+"""One optimizer step, and one validation: what the loop in train.py repeats.
+
+A GPU works beside the host. Nothing here waits for it inside a step: batches are copied while it
+computes, and the loss of a step is read when the next one has been submitted. So it never stands
+still between steps; what is known of a step is known one step late.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,7 @@ from reference import adamw
 from trainer.config import TrainConfig
 from trainer.data import TokenLoader
 from trainer.engine import Engine
+from trainer.scaling import LossScale
 from trainer.schedule import OutlierDetector, learning_rate
 
 NOT_FINITE = "loss or gradient is not finite"
@@ -37,6 +43,17 @@ class Step:
     skipped: str | None = None
 
 
+@dataclass(frozen=True)
+class Submitted:
+    """A step that the device is working on. `loss` and `norm` wait for it."""
+
+    number: int
+    lr: float
+    start: float
+    loss: Callable[[], float]
+    norm: Callable[[], float]
+
+
 class Stepper:
     """Takes optimizer steps: accumulates gradients, watches for outliers, clips, updates."""
 
@@ -44,41 +61,67 @@ class Stepper:
         """`steps`: of the whole run, for the schedule."""
         self.config, self.engine, self.train, self.steps = config, engine, train, steps
         self.losses, self.norms = OutlierDetector(), OutlierDetector()
+        self.scale = LossScale() if config.dtype == "fp16" else None
         self.updates = 0  # made so far: AdamW's bias correction counts these, not the skipped ones
+        # Where the host decides whether the update is made, it must first see loss and norm. With
+        # --nonfinite stop it need not: what such an update spoils is never used again.
+        skips = config.nonfinite == "skip" or config.loss_outlier > 0 or config.grad_outlier > 0
+        decides = skips or self.scale is not None
+        self.overlaps = engine.device.asynchronous and not decides
+        self._under_way: Submitted | None = None
+        self._last_end = -math.inf
 
-    def step(self, number: int) -> Step:
-        """Take step `number`, counted from 0."""
-        c = self.config
-        start = time.perf_counter()
+    def step(self, number: int) -> Step | None:
+        """Take step `number`, counted from 0.
+
+        Returns the last step whose outcome is known: this one or, where steps overlap, the one
+        before, which is None after the first.
+        """
+        start, c = time.perf_counter(), self.config
         lr = learning_rate(
             c.schedule, number, lr=c.lr, warmup=c.warmup, steps=self.steps, final=c.final_lr
         )
+        inv_scale = 1.0 if self.scale is None else 1 / self.scale.value
         loss = self._accumulate(number)
-        norm = self.engine.gradient_norm()
-        skipped = self._objection(loss, norm)
-        if skipped is None:
-            self.updates += 1
+        self.engine.compute_norm()
+        read_norm = self.engine.fetch("norm")
+        step = Submitted(number, lr, start, loss, lambda: float(read_norm()[0]) * inv_scale)
+        if self.overlaps:
             self._update(lr)
-        self.engine.device.synchronize()
-        return Step(number, loss, norm, lr, 1e3 * (time.perf_counter() - start), skipped)
+            before, self._under_way = self._under_way, step
+            return None if before is None else self._end(before, None)
+        skipped = self._objection(step.loss(), step.norm())
+        if skipped is None:
+            self._update(lr, inv_scale)
+        return self._end(step, skipped)
+
+    def finish(self) -> Step | None:
+        """Wait for the step that is under way, if one is, and return its outcome."""
+        step, self._under_way = self._under_way, None
+        return None if step is None else self._end(step, None)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it, as JSON."""
+        """What a checkpoint keeps of it, as JSON; no step may be under way."""
+        assert self._under_way is None
         windows = {"losses": self.losses.state(), "norms": self.norms.state()}
-        return {"updates": self.updates, **windows}
+        scale = {} if self.scale is None else {"scale": self.scale.state()}
+        return {"updates": self.updates, **windows, **scale}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.updates = state["updates"]
         self.losses.restore(state["losses"])
         self.norms.restore(state["norms"])
+        if self.scale is not None:
+            self.scale.restore(state["scale"])
 
-    def _accumulate(self, number: int) -> float:
-        """Forward and backward over all micro-batches; returns their mean loss."""
+    def _accumulate(self, number: int) -> Callable[[], float]:
+        """Forward and backward over all micro-batches; the result waits for their mean loss."""
         engine, micro_steps = self.engine, self.config.accumulation
         rows = self.config.batch * self.config.sequence
-        engine.write("dloss", np.array([1 / (rows * micro_steps)], np.float32))
+        scale = 1.0 if self.scale is None else self.scale.value
+        engine.write("dloss", np.array([scale / (rows * micro_steps)], np.float32))
         engine.zero_gradients()
-        loss = 0.0
+        losses = []
         for micro_step in range(micro_steps):
             write_batch(engine, self.train, again=self.config.overfit)
             if "rng" in engine.arrays:
@@ -87,11 +130,27 @@ class Stepper:
                 engine.write("rng", np.array(words, np.uint32))
             engine.forward()
             engine.backward()
-            loss += mean_loss(engine)
-        return loss / micro_steps
+            losses.append(fetch_loss(engine))
+        return lambda: sum(loss() for loss in losses) / micro_steps
+
+    def _end(self, step: Submitted, skipped: str | None) -> Step:
+        """The outcome of a step, once the device is done with it."""
+        loss, norm = step.loss(), step.norm()
+        if self.overlaps:
+            skipped = self._objection(loss, norm)
+        end = time.perf_counter()
+        # A step that was submitted while the one before was under way began at that one's end.
+        ms = 1e3 * (end - max(step.start, self._last_end))
+        self._last_end = end
+        return Step(step.number, loss, norm, step.lr, ms, skipped)
 
     def _objection(self, loss: float, norm: float) -> str | None:
         """Why this update had better not be made; None if nothing is wrong with it."""
+        if self.scale is not None and math.isfinite(loss):
+            overflow = not math.isfinite(norm)
+            self.scale.update(overflow)
+            if overflow and self.scale.value >= 1:
+                return f"the gradient overflowed, the loss scale is now {self.scale.value:g}"
         if not (math.isfinite(loss) and math.isfinite(norm)):
             return NOT_FINITE
         loss_z, norm_z = self.losses.update(loss), self.norms.update(norm)
@@ -101,8 +160,9 @@ class Stepper:
             return f"the gradient norm is {norm_z:.2f} sigmas up"
         return None
 
-    def _update(self, lr: float) -> None:
+    def _update(self, lr: float, inv_scale: float = 1.0) -> None:
         c = self.config
+        self.updates += 1
         self.engine.write(
             "hyper",
             adamw.hyper(
@@ -113,6 +173,7 @@ class Stepper:
                 eps=c.eps,
                 weight_decay=c.weight_decay,
                 clip=c.grad_clip,
+                inv_scale=inv_scale,
             ),
         )
         self.engine.update()
@@ -127,9 +188,10 @@ def write_batch(engine: Engine, loader: TokenLoader, *, again: bool = False) -> 
     engine.write("targets", targets)
 
 
-def mean_loss(engine: Engine) -> float:
-    """The mean of the losses of the last pass, summed in float64."""
-    return float(engine.read("losses").mean(dtype=np.float64))
+def fetch_loss(engine: Engine) -> Callable[[], float]:
+    """The mean of the losses of the last pass, summed in float64; the result waits for it."""
+    losses = engine.fetch("losses")
+    return lambda: float(losses().mean(dtype=np.float64))
 
 
 def validate(
@@ -143,11 +205,14 @@ def validate(
     """
     loader.reset()
     count = loader.batches if batches < 0 else min(batches, loader.batches)
-    total = 0.0
+    total, before = 0.0, None
     for _ in range(count):
         if stop():
             return None
         write_batch(engine, loader)
         engine.evaluate()
-        total += mean_loss(engine)
-    return total / count
+        loss = fetch_loss(engine)
+        if before is not None:
+            total += before()  # while the device works on the next batch
+        before = loss
+    return (total + before()) / count

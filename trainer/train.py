@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
-from ladder.errors import LadderError
+from ladder.errors import DeviceFault, LadderError
+from reference.gpt2 import build
+from trainer import checkpoint
 from trainer.config import TrainConfig
 from trainer.display import Display
 from trainer.interrupt import Interrupt
 from trainer.logs import RunLog
+from trainer.memory import needed
 from trainer.mfu import flops_per_token, measured_roof
 from trainer.plot import draw_losses
 from trainer.sample import decode_stream, encode_prompt, generate
@@ -65,7 +70,7 @@ class Trainer:
         write_record(self.setup)
         self.log = RunLog(self.setup.directory, self.setup.step if self.setup.state else None)
         saved = self.setup.step if self.setup.state else None
-        with self.display:
+        with self.display, self._fault_explained():
             for step in range(self.setup.step, self.setup.steps + 1):
                 last = step == self.setup.steps
                 self._validate(step, last)
@@ -75,9 +80,24 @@ class Trainer:
                     self._save(step)
                     saved = step
                 if last:
+                    self._report(self.stepper.finish())
                     break
-                self._train(step)
+                self._report(self.stepper.step(step))
         return self._finish(step, saved)
+
+    @contextlib.contextmanager
+    def _fault_explained(self) -> Iterator[None]:
+        """What is left of a run whose GPU has given up, and how to learn more."""
+        try:
+            yield
+        except DeviceFault as error:
+            directory = self.setup.directory
+            step = checkpoint.latest(directory)
+            kept = "there is no checkpoint, since they are off (-n)"
+            if step is not None:
+                kept = f"the checkpoint of step {step} in {directory} is intact, go on with -y 1"
+            more = "" if self.config.debug_sync else "; --debug-sync names the op at fault"
+            raise DeviceFault(f"{error}; {kept}{more}") from None
 
     @staticmethod
     def _due(step: int, every: int, last: bool) -> bool:
@@ -87,6 +107,7 @@ class Trainer:
     def _validate(self, step: int, last: bool) -> None:
         if step > 0 and not last and not self._due(step, self.config.val_every, last):
             return
+        self._report(self.stepper.finish())
         loss = validate(
             self.setup.engine, self.setup.val, self.config.val_batches, lambda: bool(self.interrupt)
         )
@@ -99,6 +120,7 @@ class Trainer:
         setup, c = self.setup, self.config
         if setup.predictor is None or not self._due(step, c.sample_every, last):
             return
+        self._report(self.stepper.finish())
         ids = generate(
             setup.predictor,
             encode_prompt(setup.tokenizer, c.prompt),
@@ -114,30 +136,34 @@ class Trainer:
             self.display.say(f"--- sample at step {step} ---\n{text}\n---")
 
     def _save(self, step: int) -> None:
+        self._report(self.stepper.finish())
         path = save_checkpoint(self.setup, step, {"stepper": self.stepper.state()})
         self.log.event(step, checkpoint=str(path))
         self.display.say(f"checkpoint {path}")
 
-    def _train(self, number: int) -> None:
-        step = self.stepper.step(number)
+    def _report(self, step: Step | None) -> None:
+        """Log and show a step that is done."""
+        if step is None:
+            return
         mfu = self.flops / (step.ms / 1e3) / self.roof
         tokens_per_second = 1e3 * self.config.total_tokens / step.ms
         more = {"ms": step.ms, "tokens_per_second": tokens_per_second, "mfu": mfu}
         if step.skipped is not None:
             more["skipped"] = step.skipped
-        self.log.train(number, step.loss, step.lr, step.norm, **more)
+        self.log.train(step.number, step.loss, step.lr, step.norm, **more)
         if step.skipped == NOT_FINITE and self.config.nonfinite == "stop":
             self._stop_not_finite(step)
         self.times.append(step.ms)
         self.display.step(step, self.config.total_tokens, mfu)
         if step.skipped is not None:
-            self.display.say(f"step {number + 1}: update skipped, {step.skipped}")
+            self.display.say(f"step {step.number + 1}: update skipped, {step.skipped}")
 
     def _stop_not_finite(self, step: Step) -> None:
         raise LadderError(
             f"step {step.number + 1}: loss {step.loss:g}, gradient norm {step.norm:g}, learning "
-            f"rate {step.lr:g}, and the update was not made. Lower -l, warm up with -u, clip with "
-            "--grad-clip 1, or pass over such steps with --nonfinite skip"
+            f"rate {step.lr:g}: the run stops, and nothing of this step is kept. Lower -l, warm up "
+            "with -u, clip with --grad-clip 1, or pass over such steps with --nonfinite skip; "
+            "--debug-nan names the op where it began"
         )
 
     def _announce(self) -> None:
@@ -162,10 +188,12 @@ class Trainer:
                 ("rate", rate),
                 ("device", f"{s.device.name}, {c.dtype}, {memory / 2**30:.2f} GiB of buffers"),
                 ("roof", roof),
-                *self._rung_rows(),
                 ("output", str(s.directory)),
             ]
         )
+        self.display.table(("memory", "MiB>"), self._memory_rows())
+        self.display.table(("op", "rung>", "idea", "why"), self._rung_rows())
+        self.display.say("")
         if s.state is not None:
             self.display.say(f"resumed at step {s.step}")
         elif c.resume:
@@ -173,12 +201,26 @@ class Trainer:
         for note in s.notes:
             self.display.say(f"note: {note}")
 
-    def _rung_rows(self) -> list[tuple[str, str]]:
-        """One line if every op is on the reference, else one per op with the reason."""
+    def _memory_rows(self) -> list[tuple[str, str]]:
+        """What was allocated, by kind, and what --recompute spares."""
+        engine, c = self.setup.engine, self.config
+        table = engine.memory_table()
+        rows = [*table, ("together", sum(size for _, size in table))]
+        if c.recompute:
+            kept = build(self.setup.shape, c.batch, c.sequence)
+            spared = needed(kept, self.setup.real) - needed(engine.program, self.setup.real)
+            rows.append((f"spared by -r {c.recompute}", spared))
+        return [(what, f"{size / 2**20:,.1f}") for what, size in rows]
+
+    def _rung_rows(self) -> list[tuple[str, str, str, str]]:
+        """Every op with its rung and the reason; one row if all are on the reference."""
         choices = self.setup.choices
         if all(choice.rung.number == 0 for choice in choices.values()):
-            return [("rungs", f"0, the NumPy reference, for all {len(choices)} ops")]
-        return [(op, f"{choice.rung.label}: {choice.reason}") for op, choice in choices.items()]
+            return [(f"all {len(choices)}", "0", "the NumPy reference", "")]
+        return [
+            (op, str(c.rung.number) if c.rung.number >= 0 else "own", c.rung.idea, c.reason)
+            for op, c in choices.items()
+        ]
 
     def _finish(self, step: int, saved: int | None) -> Outcome:
         if self.config.plot and (self.times or self.val_losses):

@@ -58,6 +58,10 @@ def test_every_setting_has_a_long_flag_that_sets_it():
         "shuffle": ([], False),
         "plot": ([], False),
         "overfit": ([], True),
+        "recompute": (["2"], 2),
+        "deterministic": ([], True),
+        "debug_nan": ([], True),
+        "debug_sync": ([], True),
         "resume": ([], True),
         "master_weights": (["0"], False),
         "val_data": None,  # needs train_data beside it

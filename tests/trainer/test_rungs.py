@@ -80,7 +80,7 @@ def test_a_users_kernel_is_checked_first_and_refused_if_wrong(mine, monkeypatch)
 def test_best_asks_the_picker_for_the_shapes_of_the_run(monkeypatch):
     asked = []
 
-    def pick(ladder, device, dtype, *shapes, library):
+    def pick(ladder, device, dtype, *shapes, library, deterministic):
         asked.append((ladder.op.name, dtype, shapes, library))
         return Picked(ladder.op.name, 1, 1e-6, {1: "the fastest: 1.0 us"})
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 
 import numpy as np
@@ -160,7 +161,9 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch)
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
     model = save_model(tmp_path / "huge", factor=1e20)
-    with pytest.raises(LadderError, match=r"step 1: loss nan.* the update was not made\. Lower -l"):
+    with pytest.raises(
+        LadderError, match=r"step 1: loss nan.* nothing of this step is kept\. Lower -l"
+    ):
         run(tmp_path, model=model)
     text = (tmp_path / "run" / "log.jsonl").read_text()
     assert [json.loads(line)["step"] for line in text.splitlines()] == [0, 0]
@@ -168,11 +171,11 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
 
 
 def test_such_steps_can_be_skipped_and_leave_no_trace(tmp_path, monkeypatch):
-    original = Stepper._accumulate
+    original, nan = Stepper._accumulate, lambda: float("nan")
     monkeypatch.setattr(
         Stepper,
         "_accumulate",
-        lambda self, number: float("nan") if number == 1 else original(self, number),
+        lambda self, number: nan if number == 1 else original(self, number),
     )
     _, screen = run(tmp_path, steps=3, nonfinite="skip", checkpoint_every=1)
     assert "step 2: update skipped, loss or gradient is not finite" in screen
@@ -186,7 +189,7 @@ def test_an_outlying_loss_is_not_learnt_from(tmp_path, monkeypatch):
 
     def accumulate(self, number):
         loss = original(self, number)
-        return loss + 100 if number == 140 else loss
+        return (lambda: loss() + 100) if number == 140 else loss
 
     monkeypatch.setattr(Stepper, "_accumulate", accumulate)
     _, screen = run(tmp_path, steps=142, loss_outlier=5.0, batch=1, sequence=8)
@@ -273,7 +276,7 @@ def test_real_kernels_on_the_emulator_train_as_the_reference_does(tmp_path):
     swapped = ("layernorm.forward=3", "layernorm.backward=1", "gelu.forward=1")
     kernels = {"device": "emulated", "rung": swapped, "output": str(tmp_path / "kernels")}
     _, screen = run(tmp_path, steps=3, **kernels)
-    assert "rung 3 (one warp per row): named by --rung" in screen
+    assert re.search(r"layernorm\.forward +3 +one warp per row +named by --rung", screen)
     reference, kernels = losses(tmp_path / "reference"), losses(tmp_path / "kernels")
     np.testing.assert_allclose(kernels, reference, rtol=1e-5)
 

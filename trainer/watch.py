@@ -1,0 +1,50 @@
+"""What `--debug-sync` and `--debug-nan` do after every call of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ladder.contract import find
+from ladder.errors import LadderError
+from reference.program import Call
+from trainer.config import TrainConfig
+from trainer.engine import Engine
+
+Watch = Callable[[Engine, Call], None]
+
+
+def watch_of(config: TrainConfig) -> Watch | None:
+    """What is to be called after every call; None where a run is not watched."""
+    if config.debug_nan:
+        return find_not_finite
+    return wait if config.debug_sync else None
+
+
+def wait(engine: Engine, call: Call) -> None:
+    """Wait until the call is done: a fault in it surfaces here and is given its name."""
+    try:
+        engine.device.synchronize()
+    except LadderError as error:
+        raise type(error)(f"{describe(engine, call)}: {error}") from None
+
+
+def find_not_finite(engine: Engine, call: Call) -> None:
+    """Raise LadderError, naming call, output and place, where an output is not finite."""
+    wait(engine, call)
+    for arg, array in zip(find(call.op).op.args, engine.arguments(call), strict=True):
+        if arg.role == "in" or array is None:
+            continue
+        bad = ~np.isfinite(engine.device.download(array).astype(np.float32, copy=False))
+        if bad.any():
+            first = tuple(int(i) for i in np.argwhere(bad)[0])
+            raise LadderError(
+                f"--debug-nan: {describe(engine, call)} is the first whose output is not finite: "
+                f"{arg.name} in {np.count_nonzero(bad):,} of {bad.size:,} places, first at {first}"
+            )
+
+
+def describe(engine: Engine, call: Call) -> str:
+    """ "h3.ln_1, layernorm.forward rung 3 (one warp per row)" """
+    return f"{call.where}, {call.op} {engine.rungs[call.op].label}"
