@@ -30,6 +30,47 @@ __device__ __forceinline__ void load_tile(real* tile /* (TILE, STRIDE) */,
     }
 }
 
+// d (16, TILE) += a (16, WIDTH) @ tile.T; the D matrices of 8 rows of the tile each.
+__device__ __forceinline__ void add_transposed(float (&d)[TILE / 8][4],
+                                               const unsigned (&a)[WIDTH / 16][4],
+                                               const real* tile /* (TILE, STRIDE) */) {
+    int lane = lane_id();
+    const real* corner = tile + (lane / 16 * 8 + lane % 8) * STRIDE + lane / 8 % 2 * 8;
+#pragma unroll
+    for (int i = 0; i < WIDTH / 16; i++) {
+#pragma unroll
+        for (int n = 0; n < TILE / 16; n++) {  // 16 rows: two B matrices at once
+            unsigned b[4];
+            load_matrices(b, corner + n * 16 * STRIDE + i * 16);
+            mma_m16n8k16(d[2 * n], a[i], {b[0], b[1]});
+            mma_m16n8k16(d[2 * n + 1], a[i], {b[2], b[3]});
+        }
+    }
+}
+
+// d (16, WIDTH) += a (16, TILE), rounded to real, @ tile; the D matrices of 8 channels each.
+__device__ __forceinline__ void add(float (&d)[WIDTH / 8][4], const float (&a)[TILE / 8][4],
+                                    const real* tile /* (TILE, STRIDE) */) {
+    int lane = lane_id();
+    const real* corner = tile + lane % 16 * STRIDE + lane / 16 * 8;
+#pragma unroll
+    for (int n = 0; n < TILE / 16; n++) {  // two D matrices, side by side, are one A matrix
+        unsigned rounded[4] = {
+            pack(a[2 * n][0], a[2 * n][1]),
+            pack(a[2 * n][2], a[2 * n][3]),
+            pack(a[2 * n + 1][0], a[2 * n + 1][1]),
+            pack(a[2 * n + 1][2], a[2 * n + 1][3]),
+        };
+#pragma unroll
+        for (int i = 0; i < WIDTH / 16; i++) {  // 16 channels: two B matrices at once
+            unsigned b[4];
+            load_matrices_transposed(b, corner + n * 16 * STRIDE + i * 16);
+            mma_m16n8k16(d[2 * i], rounded, {b[0], b[1]});
+            mma_m16n8k16(d[2 * i + 1], rounded, {b[2], b[3]});
+        }
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_forward(
     real* __restrict__ out,        // (B, T, C)
     float* __restrict__ lse,       // (B, NH, T)  log of the sum of a query's exp(score)
@@ -63,17 +104,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_forwar
         __syncthreads();  // the tiles are complete before any warp reads them
 
         float scores[TILE / 8][4] = {};  // D matrices of q @ k.T, 8 keys each
-#pragma unroll
-        for (int i = 0; i < WIDTH / 16; i++) {
-#pragma unroll
-            for (int n = 0; n < TILE / 16; n++) {  // 16 keys: two B matrices at once
-                unsigned ks[4];
-                load_matrices(ks, k + (n * 16 + lane / 16 * 8 + lane % 8) * STRIDE + i * 16 +
-                                      lane / 8 % 2 * 8);
-                mma_m16n8k16(scores[2 * n], q[i], {ks[0], ks[1]});
-                mma_m16n8k16(scores[2 * n + 1], q[i], {ks[2], ks[3]});
-            }
-        }
+        add_transposed(scores, q, k);
         if (start == first) {  // the one tile in which some keys are in the future
 #pragma unroll
             for (int n = 0; n < TILE / 8; n++) {
@@ -111,23 +142,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_forwar
             }
         }
 
-#pragma unroll
-        for (int n = 0; n < TILE / 16; n++) {  // 16 keys: two D matrices are one A matrix
-            unsigned p[4] = {
-                pack(scores[2 * n][0], scores[2 * n][1]),
-                pack(scores[2 * n][2], scores[2 * n][3]),
-                pack(scores[2 * n + 1][0], scores[2 * n + 1][1]),
-                pack(scores[2 * n + 1][2], scores[2 * n + 1][3]),
-            };
-#pragma unroll
-            for (int i = 0; i < WIDTH / 16; i++) {  // 16 channels: two B matrices at once
-                unsigned vs[4];
-                load_matrices_transposed(vs, v + (n * 16 + lane % 16) * STRIDE + i * 16 +
-                                                 lane / 16 * 8);
-                mma_m16n8k16(sums[2 * i], p, {vs[0], vs[1]});
-                mma_m16n8k16(sums[2 * i + 1], p, {vs[2], vs[3]});
-            }
-        }
+        add(sums, scores, v);
         __syncthreads();  // all have read the tiles before the next ones overwrite them
     }
 
