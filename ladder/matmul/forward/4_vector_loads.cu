@@ -11,8 +11,8 @@
 
 #include "portable.cuh"
 
-struct alignas(16) Floats { float at[4]; };                // one load from shared memory
-struct alignas(4 * sizeof(real)) Reals { real at[4]; };    // one store
+struct alignas(16) Floats { float at[4]; };              // one load from shared memory
+struct alignas(4 * sizeof(real)) Reals { real at[4]; };  // one load of bias, or one store
 
 // Copies `matrix` (rows, C) from `row` and channel `start` on, transposed; zeros where it ends.
 __device__ __forceinline__ void load_tile(float (&tile)[DEPTH][TILE + 4], const real* matrix,
@@ -77,9 +77,10 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS) matmul_forward(
         for (int j = 0; j < EACH; j += 4) {
             int c = column + j / 4 * TILE / 2 + x * 4;
             if (c >= OC) break;
-            Reals four;
+            Reals four = {};
+            if (bias) four = *reinterpret_cast<const Reals*>(bias + c);
             for (int k = 0; k < 4; k++) {
-                four.at[k] = to_real(sums[i][j + k] + (bias ? to_float(bias[c + k]) : 0.0f));
+                four.at[k] = to_real(sums[i][j + k] + to_float(four.at[k]));
             }
             *reinterpret_cast<Reals*>(out + (size_t)r * OC + c) = four;
         }

@@ -84,10 +84,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_forward(
             __syncwarp();  // the results are in shared memory before other lanes read them
             int r = row + y + i * 16 + lane_row, c = column + x + j * 16 + lane_column;
             if (r < N && c < OC) {
-                Vec v;
+                Vec v = {};
+                if (bias) v = load_vec(bias + c);
                 for (int k = 0; k < VECTOR; k++) {
-                    float sum = patch[lane_row * PATCH + lane_column + k];
-                    v[k] = to_real(sum + (bias ? to_float(bias[c + k]) : 0.0f));
+                    v[k] = to_real(patch[lane_row * PATCH + lane_column + k] + to_float(v[k]));
                 }
                 store_vec(out + (size_t)r * OC + c, v);
             }

@@ -7,8 +7,9 @@
 //         C % vector == 0; OC % vector == 0
 // Define: TILE = 128; DEPTH = 32; WARPS = 8; BLOCKS = max(1, min(2, shared_bytes // 40960))
 // Launch: matmul_forward<<<(ceil_div(OC, TILE), ceil_div(N, TILE)), WARPS * warp>>>
-// Left:   tiles pass through registers on their way to shared memory, and wmma reads each number of
-//         them several times: asynchronous copies, larger tiles, Hopper's own instructions.
+// Left:   tiles pass through registers on their way to shared memory. wmma reads each number of them
+//         several times, in bfloat16 in pairs and not with ldmatrix, as the machine code shows:
+//         asynchronous copies, mma.sync with ldmatrix, larger tiles, Hopper's own instructions.
 
 #include <mma.h>
 
@@ -100,10 +101,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, BLOCKS) matmul_f
             __syncwarp();  // the results are in shared memory before other lanes read them
             int r = row + y + i * 16 + lane_row, c = column + x + j * 16 + lane_column;
             if (r < N && c < OC) {
-                Vec v;
+                Vec v = {};
+                if (bias) v = load_vec(bias + c);
                 for (int k = 0; k < VECTOR; k++) {
-                    float sum = patch[lane_row * PATCH + lane_column + k];
-                    v[k] = to_real(sum + (bias ? to_float(bias[c + k]) : 0.0f));
+                    v[k] = to_real(patch[lane_row * PATCH + lane_column + k] + to_float(v[k]));
                 }
                 store_vec(out + (size_t)r * OC + c, v);
             }
