@@ -40,6 +40,11 @@ MULTIPROCESSORS = 4  # small, so that a persistent kernel has work left for a se
 SHARED_BYTES = 227 << 10  # as on Hopper
 ERRORS_SHOWN = 3
 
+_WORDS = ("begin", "columns", "rows", "row_bytes", "box_columns", "box_rows", "element_bytes")
+TENSOR_MAP = np.dtype(  # emulator::Map in include/emulator/hopper.h, in 128 bytes
+    {"names": _WORDS, "formats": ["u8"] * 4 + ["i4"] * 3, "itemsize": 128}
+)
+
 
 class Emulated:
     """A GPU of the imagination.
@@ -56,7 +61,6 @@ class Emulated:
     """
 
     kind = "emulated"
-    asynchronous = False
 
     def __init__(
         self,
@@ -103,10 +107,6 @@ class Emulated:
     def download(self, array: np.ndarray) -> np.ndarray:
         return array.copy()
 
-    def fetch(self, array: np.ndarray) -> Callable[[], np.ndarray]:
-        copy = array.copy()
-        return lambda: copy
-
     def compile(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> dict[str, Kernel]:
         """The kernels of a rung file by name.
 
@@ -127,6 +127,18 @@ class Emulated:
                 raise CompileError(_explain(str(error), path)) from None
             self._compiled[key] = load(library, path, declared, self._settings, self._record)
         return self._compiled[key]
+
+    def tensor_map(self, array: np.ndarray, box: tuple[int, int]) -> np.void:
+        """What a kernel takes as `TensorMap` (include/hopper.cuh) to copy boxes of a 2D array.
+
+        box  (rows, columns) of a tile; a row of it has 128 bytes
+        """
+        value = np.zeros((), TENSOR_MAP)
+        value["begin"] = array.ctypes.data
+        value["rows"], value["columns"] = array.shape
+        value["row_bytes"], value["element_bytes"] = array.strides[0], array.itemsize
+        value["box_rows"], value["box_columns"] = box
+        return value[()]
 
     def synchronize(self) -> None:
         pass

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ladder.device import aligned_empty
 from ladder.emulator import source
 from ladder.emulator.locate import MISSING, Locator, tool
 from ladder.emulator.report import Access, LineCount, Problem, Report
@@ -148,6 +149,11 @@ class Kernel:
             else:
                 value = np.array([arg])
                 kind = {"f": b"f", "V": b"s"}.get(value.dtype.kind, b"i")
+                if kind == b"s":  # it may ask for any alignment
+                    aligned = aligned_empty(value.shape, value.dtype)
+                    aligned[...] = value
+                    value = aligned
+                    buffers.append(CBuffer(value.ctypes.data, value.nbytes, i, 0))
             if kind != parameter.kind or value.nbytes != parameter.bytes:
                 wanted = f"{PARAMETER_KINDS[parameter.kind]} of {parameter.bytes} bytes"
                 given = f"{PARAMETER_KINDS[kind]} of {value.nbytes} bytes"
@@ -259,6 +265,9 @@ class Kernel:
         return f"{who} reads {self._memory(problem)} at offset {where.offset}, which nobody wrote"
 
     def _say_crash(self, problem: CProblem, who: str, other: tuple | None) -> str:
+        return f"{who}: {problem.text.decode()}"
+
+    def _say_misaligned(self, problem: CProblem, who: str, other: tuple | None) -> str:
         return f"{who}: {problem.text.decode()}"
 
     def _say_assertion(self, problem: CProblem, who: str, other: tuple | None) -> str:

@@ -12,7 +12,7 @@ class Problem:
     """One thing that is wrong with a kernel.
 
     kind     "out of bounds", "race", "divergent barrier", "deadlock", "uninitialised shared
-             memory", "crash", "assertion" or "time limit"
+             memory", "misaligned", "crash", "assertion" or "time limit"
     message  the whole story in a sentence or two, with file, line, block and thread
     line     1-based line of `file`; 0 where it is not known
     block    blockIdx (x, y, z); thread: threadIdx

@@ -13,6 +13,7 @@ KINDS = (  # ProblemKind
     "crash",
     "assertion",
     "time limit",
+    "misaligned",
 )
 ACCESSES = ("read", "write", "atomic")  # emulator::Access
 Triple = ctypes.c_uint32 * 3

@@ -1,120 +1,130 @@
-// Products of small matrices on tensor cores, with the layout over the lanes of a warp known.
+// Matrix products by a warp on tensor cores, with the registers in our own hands (sm_80 and later).
 //
-// nvcuda::wmma hides which lane holds what. mma.sync documents it, so that the result of one
-// product can be changed row by row, and be a factor of the next, without leaving the registers.
-// For 16-bit reals, warps of 32, and sm_80 or newer. With g = lane / 4 and t = lane % 4, and
-// registers that hold two neighbouring reals each, the lower one in the lower half:
+// mma_m16n8k16 adds A (16, 16) * B (16, 8) to D (16, 8). Lane l holds, with g = l / 4, t = l % 4 and
+// two neighbouring 16-bit elements to a register, the one with the smaller index in the low half:
+//     a[0] = A[g][2t..]      a[1] = A[g + 8][2t..]      a[2] = A[g][2t + 8..]  a[3] = A[g + 8][2t + 8..]
+//     b[0] = B[2t..][g]      b[1] = B[2t + 8..][g]
+//     d[0], d[1] = D[g][2t], D[g][2t + 1]               d[2], d[3] = D[g + 8][2t], D[g + 8][2t + 1]
 //
-//     A (16, 16)  a[0], a[2]: row g, columns 2t and 2t + 8    a[1], a[3]: the same of row g + 8
-//     B (16, 8)   b[0], b[1]: rows 2t and 2t + 8, column g
-//     D (16, 8)   d[0], d[1]: row g, columns 2t and 2t + 1    d[2], d[3]: the same of row g + 8
+// ldmatrix_x4 loads four 8 x 8 matrices of 16-bit elements from shared memory in just this shape:
+// lane l gives the address of row l % 8 of matrix l / 8 (16 bytes, 16-byte aligned), and gets in
+// r[i] the elements [g][2t], [g][2t + 1] of matrix i. _trans: of its transpose. _x2 loads two, with
+// the addresses of lanes 0 to 15.
 //
-// PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type" and "ldmatrix":
-// https://docs.nvidia.com/cuda/parallel-thread-execution/
+// PTX ISA, "mma.sync" and "ldmatrix": https://docs.nvidia.com/cuda/parallel-thread-execution/
 #pragma once
 
-#include "portable.cuh"
-
-// Two floats, rounded to reals, in one register.
-__device__ __forceinline__ unsigned pack(float low, float high) {
-#if defined(REAL_FLOAT16)
-    __half2 pair = __floats2half2_rn(low, high);
-#else
-    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-#endif
-    return *reinterpret_cast<unsigned*>(&pair);
-}
-
-#if defined(KERNEL_LADDER_EMULATOR)
+#ifdef KERNEL_LADDER_EMULATOR
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 namespace emulator {
 
-// What every lane of the warp holds in an array of registers: [lane][register].
-template <int N>
-struct WarpRegisters {
-    unsigned at[32][N];
-    __forceinline__ explicit WarpRegisters(const unsigned (&mine)[N]) {
-        auto lanes = (const unsigned* const*)emulator_warp(WARP_GATHER, ~0ull, (uint64_t)mine, 0);
-        for (int lane = 0; lane < 32; lane++) {
-            for (int i = 0; i < N; i++) at[lane][i] = lanes[lane][i];
-        }
-        __syncwarp();  // nobody goes on, and changes its registers, before all have read them
-    }
-    __forceinline__ float number(int lane, int i, int upper) const {
-        unsigned short bits = (unsigned short)(at[lane][i] >> 16 * upper);
-        return to_float(*reinterpret_cast<const real*>(&bits));
-    }
-};
+// What every lane of the warp passes: an array by lane.
+template <class T>
+__forceinline__ T *const *show(T *mine) {
+    return (T *const *)emulator_warp(WARP_GATHER, ~0ull, (uint64_t)mine, 0);
+}
 
-}  // namespace emulator
-
-__forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-    emulator::WarpRegisters<4> as(a);
-    emulator::WarpRegisters<2> bs(b);
+template <class Format>
+__device__ __noinline__ EMULATOR_UNCOUNTED void mma(
+    float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    struct Registers {
+        const unsigned *a, *b;
+    } mine{a, b};
+    Registers *const *lanes = show(&mine);
+    auto element = [](unsigned pair, int which) {
+        return Format::widen((uint16_t)(which ? pair >> 16 : pair));
+    };
+    int g = current.thread->lane / 4, t = current.thread->lane % 4;
     for (int i = 0; i < 4; i++) {
-        int row = lane_id() / 4 + i / 2 * 8, column = lane_id() % 4 * 2 + i % 2;
+        int row = g + i / 2 * 8, column = 2 * t + i % 2;
+        float sum = d[i];
         for (int k = 0; k < 16; k++) {
-            d[i] += as.number(row % 8 * 4 + k % 8 / 2, row / 8 + k / 8 * 2, k % 2) *
-                    bs.number(column * 4 + k % 8 / 2, k / 8, k % 2);
+            int pair = k % 8 / 2;
+            unsigned x = lanes[row % 8 * 4 + pair]->a[row / 8 + k / 8 * 2];
+            unsigned y = lanes[column * 4 + pair]->b[k / 8];
+            sum += element(x, k % 2) * element(y, k % 2);
         }
+        d[i] = sum;
     }
+    emulator_warp(WARP_SYNC, ~0ull, 0, 0);  // all have read the registers of all
 }
 
-namespace emulator {
-
-__forceinline__ void load_matrices(unsigned (&to)[4], const real* row, bool transposed) {
-    auto rows = (const real* const*)emulator_warp(WARP_GATHER, ~0ull, (uint64_t)row, 0);
-    int g = lane_id() / 4, t = lane_id() % 4;
-    for (int i = 0; i < 4; i++) {
-        real pair[2];
-        for (int j = 0; j < 2; j++) {
-            pair[j] = transposed ? rows[i * 8 + 2 * t + j][g] : rows[i * 8 + g][2 * t + j];
-        }
-        __builtin_memcpy(&to[i], pair, sizeof to[i]);
+template <int COUNT>
+__device__ __forceinline__ void ldmatrix(unsigned (&r)[COUNT], const void *row, bool transposed) {
+    uint4 mine = {};
+    int lane = current.thread->lane, g = lane / 4, t = lane % 4;
+    if (lane < 8 * COUNT) mine = *(const uint4 *)row;
+    uint4 *const *rows = show(&mine);
+    for (int i = 0; i < COUNT; i++) {
+        auto element = [&](int y, int x) -> unsigned {
+            uint16_t value;
+            __builtin_memcpy(&value, (const char *)rows[8 * i + y] + 2 * x, 2);
+            return value;
+        };
+        r[i] = transposed ? element(2 * t, g) | element(2 * t + 1, g) << 16
+                          : element(g, 2 * t) | element(g, 2 * t + 1) << 16;
     }
-    __syncwarp();
+    emulator_warp(WARP_SYNC, ~0ull, 0, 0);
 }
 
 }  // namespace emulator
 
-__forceinline__ void load_matrices(unsigned (&to)[4], const real* row) {
-    emulator::load_matrices(to, row, false);
+__device__ __forceinline__ void mma_m16n8k16_bf16(
+    float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    emulator::mma<emulator::Bfloat16>(d, a, b);
 }
-__forceinline__ void load_matrices_transposed(unsigned (&to)[4], const real* row) {
-    emulator::load_matrices(to, row, true);
+__device__ __forceinline__ void mma_m16n8k16_fp16(
+    float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    emulator::mma<emulator::Half>(d, a, b);
+}
+__device__ __forceinline__ void ldmatrix_x4(unsigned (&r)[4], const void* row) {
+    emulator::ldmatrix(r, row, false);
+}
+__device__ __forceinline__ void ldmatrix_x2(unsigned (&r)[2], const void* row) {
+    emulator::ldmatrix(r, row, false);
+}
+__device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], const void* row) {
+    emulator::ldmatrix(r, row, true);
+}
+__device__ __forceinline__ void ldmatrix_x2_trans(unsigned (&r)[2], const void* row) {
+    emulator::ldmatrix(r, row, true);
 }
 
 #else
 
-// d += a @ b, added up in float32; by all lanes of a warp together.
-__device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4],
-                                             const unsigned (&b)[2]) {
-#if defined(REAL_FLOAT16)
-#define KERNEL_LADDER_MMA "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
-#else
-#define KERNEL_LADDER_MMA "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
-#endif
-    asm(KERNEL_LADDER_MMA " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
+#define MMA_M16N8K16(NAME, TYPE)                                                                  \
+    __device__ __forceinline__ void NAME(                                                         \
+        float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {                          \
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 "               \
+                     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"            \
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                             \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));         \
+    }
+MMA_M16N8K16(mma_m16n8k16_bf16, "bf16")
+MMA_M16N8K16(mma_m16n8k16_fp16, "f16")
+#undef MMA_M16N8K16
 
-// Loads four matrices of 8 x 8 reals from shared memory, matrix i into to[i]: each lane gets row g,
-// columns 2t and 2t + 1. Lane l gives the address of row l % 8 of matrix l / 8, a multiple of 16
-// bytes. The eight rows of a matrix should begin in different banks.
-__device__ __forceinline__ void load_matrices(unsigned (&to)[4], const real* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"((unsigned)__cvta_generic_to_shared(row))
-                 : "memory");
-}
-
-// The same, transposed: each lane gets rows 2t and 2t + 1, column g.
-__device__ __forceinline__ void load_matrices_transposed(unsigned (&to)[4], const real* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"((unsigned)__cvta_generic_to_shared(row))
-                 : "memory");
-}
+#define LDMATRIX_X4(NAME, KIND)                                                                   \
+    __device__ __forceinline__ void NAME(unsigned (&r)[4], const void* row) {                     \
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4" KIND ".shared.b16 {%0, %1, %2, %3}, [%4];"   \
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])                             \
+                     : "r"((unsigned)__cvta_generic_to_shared(row))                               \
+                     : "memory");                                                                 \
+    }
+#define LDMATRIX_X2(NAME, KIND)                                                                   \
+    __device__ __forceinline__ void NAME(unsigned (&r)[2], const void* row) {                     \
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2" KIND ".shared.b16 {%0, %1}, [%2];"           \
+                     : "=r"(r[0]), "=r"(r[1])                                                     \
+                     : "r"((unsigned)__cvta_generic_to_shared(row))                               \
+                     : "memory");                                                                 \
+    }
+LDMATRIX_X4(ldmatrix_x4, "")
+LDMATRIX_X4(ldmatrix_x4_trans, ".trans")
+LDMATRIX_X2(ldmatrix_x2, "")
+LDMATRIX_X2(ldmatrix_x2_trans, ".trans")
+#undef LDMATRIX_X4
+#undef LDMATRIX_X2
 
 #endif

@@ -44,7 +44,9 @@ void find_code(Launch &launch) {
 
 static const char *text_of(int signal, const siginfo_t *info, char *text, size_t size) {
     if (signal == SIGSEGV || signal == SIGBUS)
-        std::snprintf(text, size, "invalid access to address %p", info->si_addr);
+        info->si_code == SI_KERNEL  // the processor does not say which address
+            ? std::snprintf(text, size, "misaligned access, or one to a wild address")
+            : std::snprintf(text, size, "invalid access to address %p", info->si_addr);
     else if (signal == SIGFPE)
         std::snprintf(text, size, "integer division by zero");
     else

@@ -13,20 +13,24 @@ static void record(const void *address, size_t bytes, Access access, const void 
     if (this_worker) this_worker->record(address, (int)bytes, access, pc);
 }
 
+// An access that the compiler takes to be aligned must be, on a GPU.
+static void record_aligned(const void *address, size_t bytes, Access access, const void *pc) {
+    if (this_worker && (uintptr_t)address % bytes) this_worker->misaligned(address, access, pc);
+    record(address, bytes, access, pc);
+}
+
 extern "C" {
-#define HOOK(NAME, BYTES, ACCESS)                                              \
-    EMULATOR_EXPORT void NAME(void *address) {                                 \
-        record(address, BYTES, ACCESS, CALLER);                      \
-    }
-#define HOOKS(BYTES)                                                           \
-    HOOK(__tsan_read##BYTES, BYTES, ACCESS_READ)                               \
-    HOOK(__tsan_write##BYTES, BYTES, ACCESS_WRITE)                             \
-    HOOK(__tsan_unaligned_read##BYTES, BYTES, ACCESS_READ)                     \
-    HOOK(__tsan_unaligned_write##BYTES, BYTES, ACCESS_WRITE)                   \
-    HOOK(__tsan_volatile_read##BYTES, BYTES, ACCESS_READ)                      \
-    HOOK(__tsan_volatile_write##BYTES, BYTES, ACCESS_WRITE)                    \
-    HOOK(__tsan_unaligned_volatile_read##BYTES, BYTES, ACCESS_READ)            \
-    HOOK(__tsan_unaligned_volatile_write##BYTES, BYTES, ACCESS_WRITE)
+#define HOOK(NAME, RECORD, BYTES, ACCESS)                                                       \
+    EMULATOR_EXPORT void NAME(void *address) { RECORD(address, BYTES, ACCESS, CALLER); }
+#define HOOKS(BYTES)                                                                            \
+    HOOK(__tsan_read##BYTES, record_aligned, BYTES, ACCESS_READ)                                \
+    HOOK(__tsan_write##BYTES, record_aligned, BYTES, ACCESS_WRITE)                              \
+    HOOK(__tsan_unaligned_read##BYTES, record, BYTES, ACCESS_READ)                              \
+    HOOK(__tsan_unaligned_write##BYTES, record, BYTES, ACCESS_WRITE)                            \
+    HOOK(__tsan_volatile_read##BYTES, record_aligned, BYTES, ACCESS_READ)                       \
+    HOOK(__tsan_volatile_write##BYTES, record_aligned, BYTES, ACCESS_WRITE)                     \
+    HOOK(__tsan_unaligned_volatile_read##BYTES, record, BYTES, ACCESS_READ)                     \
+    HOOK(__tsan_unaligned_volatile_write##BYTES, record, BYTES, ACCESS_WRITE)
 HOOKS(1)
 HOOKS(2)
 HOOKS(4)

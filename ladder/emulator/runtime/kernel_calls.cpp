@@ -83,6 +83,58 @@ void emulator_assert_failed(const char *expression) {
     this_worker->abandon();
 }
 
+void emulator_async_copy(void *to, const void *from, int bytes, int given) {
+    Fiber &fiber = this_worker->fiber();
+    fiber.copies.push_back({(char *)to, (const char *)from, bytes, given, CALLER});
+    fiber.ungrouped++;
+}
+
+void emulator_async_commit() {
+    Fiber &fiber = this_worker->fiber();
+    fiber.groups.push_back(fiber.ungrouped);
+    fiber.ungrouped = 0;
+}
+
+void emulator_async_wait(int pending_groups) {
+    Worker &worker = *this_worker;
+    Fiber &fiber = worker.fiber();
+    while ((int)fiber.groups.size() > pending_groups) {
+        size_t count = fiber.groups.front();
+        for (size_t i = 0; i < count; i++) {
+            const AsyncCopy copy = fiber.copies[i];
+            if (copy.given) worker.record(copy.from, copy.given, ACCESS_READ, copy.pc);
+            worker.record(copy.to, copy.bytes, ACCESS_WRITE, copy.pc);
+            std::memcpy(copy.to, copy.from, copy.given);
+            std::memset(copy.to + copy.given, 0, copy.bytes - copy.given);
+        }
+        fiber.copies.erase(fiber.copies.begin(), fiber.copies.begin() + count);
+        fiber.groups.erase(fiber.groups.begin());
+    }
+}
+
+void emulator_release() {
+    if (MemoryModel *memory = this_worker->launch->memory.get()) memory->release(*this_worker);
+}
+
+void emulator_acquire() {
+    if (MemoryModel *memory = this_worker->launch->memory.get()) memory->acquire(*this_worker);
+}
+
+void emulator_written(void *address, size_t bytes) {
+    if (this_worker->launch->memory) this_worker->launch->memory->written(*this_worker, address, bytes);
+}
+
+int emulator_named_barrier(int id, int threads) {
+    NamedBarrier &barrier = this_worker->named_barriers[id & 15];
+    int generation = barrier.generation;
+    if (++barrier.arrived == threads) barrier = {0, generation + 1};
+    return generation;
+}
+
+int emulator_named_barrier_generation(int id) {
+    return this_worker->named_barriers[id & 15].generation;
+}
+
 void emulator_defer(void (*action)(void *), const void *payload, size_t payload_bytes) {
     Deferred deferred{action, {}};
     if (payload_bytes > sizeof deferred.payload) __builtin_trap();

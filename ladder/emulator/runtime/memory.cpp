@@ -46,7 +46,8 @@ SharedArray *SharedMemory::find(const void *address) {
 // ---- accesses ----------------------------------------------------------------------------------
 
 MemoryModel::MemoryModel(Launch &launch, int threads)
-    : launch_(launch), clocks_(launch.block_order.size()), warp_epochs_(threads), logs_(threads) {}
+    : launch_(launch), clocks_(launch.block_order.size()), warp_epochs_(threads),
+      releases_(threads), acquired_(threads), logs_(threads) {}
 
 static bool within(const void *address, const void *begin, size_t bytes) {
     return (size_t)((const char *)address - (const char *)begin) < bytes;
@@ -74,6 +75,7 @@ void MemoryModel::access(Worker &worker, const void *address, int bytes, Access 
     } else {
         for (const Buffer &buffer : launch_.buffers) {
             if (!within(at, buffer.begin, buffer.bytes)) continue;
+            if (buffer.element_bytes == 0) return;  // a structure passed by value
             begin = buffer.begin, size = buffer.bytes;
             granule = std::min(4, buffer.element_bytes);
             where.argument = buffer.argument;
@@ -146,6 +148,7 @@ bool MemoryModel::first_time(ProblemKind kind, const void *pc, const void *other
 // Two accesses to the same bytes by different threads, at least one of them a write and not both
 // atomic, race unless something orders them:
 //   - a __syncthreads between them, or a __syncwarp within a warp (a shuffle orders nothing);
+//   - a release by the one thread and an acquire by the other (a barrier in shared memory);
 //   - between blocks, which may run in any order, only this: one block writes, fences and then
 //     does an atomic, and the other does an atomic after that before it reads.
 
@@ -167,6 +170,9 @@ bool MemoryModel::ordered(const Stamp &before, const Worker &worker, int fiber,
         return before.time <= theirs.released_fence && theirs.released <= ours.acquired;
     }
     if (before.fiber == fiber || before.epoch != worker.barrier_epoch) return true;
+    const std::vector<uint32_t> &releases = releases_[before.fiber];
+    auto release = std::lower_bound(releases.begin(), releases.end(), before.time);
+    if (release != releases.end() && *release <= acquired_[fiber]) return true;
     return before.fiber / worker.block.warp_size == fiber / worker.block.warp_size &&
            before.warp_epoch != warp_epochs_[fiber];
 }
@@ -240,6 +246,28 @@ void MemoryModel::fence(Worker &worker) {
     clocks_[index.x + grid.x * (index.y + grid.y * index.z)].fence = time_;
 }
 
+void MemoryModel::release(Worker &worker) {
+    releases_[&worker.fiber() - worker.fibers.data()].push_back(++time_);
+}
+
+void MemoryModel::acquire(Worker &worker) {
+    acquired_[&worker.fiber() - worker.fibers.data()] = ++time_;
+}
+
+// The hardware has written shared memory: whoever waits for it in the right way may read it.
+void MemoryModel::written(Worker &worker, void *address, size_t bytes) {
+    SharedArray *array = worker.shared.find(address);
+    if (!array) return;
+    size_t offset = (char *)address - array->begin;
+    bytes = std::min(bytes, array->bytes - offset);
+    std::memset(&array->written[offset], 1, bytes);
+    auto shadow = shadows_.find(array->begin);
+    if (shadow == shadows_.end()) return;
+    int granule = shadow->second.granule;
+    for (size_t i = offset / granule; i <= (offset + bytes - 1) / granule; i++)
+        shadow->second.at(i) = Cell();
+}
+
 // ---- counting ----------------------------------------------------------------------------------
 
 // The n-th access of each lane through one instruction, since the lanes last met, is taken to be
@@ -285,6 +313,8 @@ void MemoryModel::finish_block(Worker &worker) {
     int warps = ((int)logs_.size() + worker.block.warp_size - 1) / worker.block.warp_size;
     for (int warp = 0; warp < warps; warp++) finish_warp(worker, warp);
     std::fill(warp_epochs_.begin(), warp_epochs_.end(), 0);
+    std::fill(acquired_.begin(), acquired_.end(), 0);
+    for (auto &releases : releases_) releases.clear();
 }
 
 static size_t distinct(std::vector<int64_t> &values) {

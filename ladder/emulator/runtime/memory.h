@@ -48,6 +48,9 @@ class MemoryModel {
     void access(Worker &worker, const void *address, int bytes, emulator::Access access,
                 const void *pc);
     void fence(Worker &worker);
+    void release(Worker &worker);
+    void acquire(Worker &worker);
+    void written(Worker &worker, void *address, size_t bytes);
     void synchronise_lane(int fiber) { warp_epochs_[fiber]++; }
     void finish_warp(Worker &worker, int warp);  // all lanes are at the same point: count
     void finish_block(Worker &worker);
@@ -101,6 +104,8 @@ class MemoryModel {
     std::unordered_map<const char *, Shadow> shadows_;  // by the start of the memory
     std::vector<Clock> clocks_;             // by block
     std::vector<uint16_t> warp_epochs_;     // by fiber: how many __syncwarp it has passed
+    std::vector<std::vector<uint32_t>> releases_;  // by fiber: when it released, in order
+    std::vector<uint32_t> acquired_;        // by fiber: when it last acquired
     std::vector<std::vector<Entry>> logs_;  // by fiber: accesses not yet counted
     std::vector<std::vector<Open>> open_;   // by site, used in finish_warp
     std::vector<uint32_t> seen_;            // by site, used in finish_warp

@@ -11,6 +11,7 @@ enum ProblemKind : int32_t {
     CRASH,
     ASSERTION,
     TIME_LIMIT,
+    MISALIGNED,
 };
 
 // One access or one wait: who, and at which instruction.

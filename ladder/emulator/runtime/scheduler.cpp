@@ -2,6 +2,7 @@
 #include "scheduler.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 namespace emulator {
@@ -54,6 +55,14 @@ void Worker::record(const void *address, int bytes, Access access, const void *p
         abandon();
     }
     launch->memory->access(*this, address, bytes, access, pc);
+}
+
+void Worker::misaligned(const void *address, Access access, const void *pc) {
+    char text[80];
+    std::snprintf(text, sizeof text, "%s at address %p, which is not a multiple of its size",
+                  access == ACCESS_READ ? "read" : "write", address);
+    fail(MISALIGNED, pc, text);
+    abandon();
 }
 
 Place Worker::place(const Fiber &fiber, const void *pc) const {
@@ -116,9 +125,13 @@ void Worker::start_block(unsigned id) {
         fiber.lane = i % block.warp_size;
         fiber.warp = i / block.warp_size;
         fiber.state = State::fresh;
+        fiber.copies.clear();
+        fiber.groups.clear();
+        fiber.ungrouped = 0;
     }
     shared.clear(launch->options->count);
     deferred.clear();
+    std::memset(named_barriers, 0, sizeof named_barriers);
     barrier_epoch = 0;
     idle_rounds_ = 0;
     // The order within a block follows from the seed and the block, whichever worker has it.

@@ -13,6 +13,13 @@
 
 enum class State : uint8_t { fresh, ready, at_warp, at_barrier, polling, done };
 
+struct AsyncCopy {
+    char *to;
+    const char *from;
+    int bytes, given;
+    const void *pc;
+};
+
 struct Fiber : emulator::Thread {
     State state;
     void *stack_pointer;
@@ -21,6 +28,13 @@ struct Fiber : emulator::Thread {
     emulator::WarpOperation operation;
     int source;
     uint64_t mask, value, result;
+    std::vector<AsyncCopy> copies;  // started, and not yet done
+    std::vector<size_t> groups;     // how many of them each group has, the oldest first
+    size_t ungrouped;               // how many no group has yet
+};
+
+struct NamedBarrier {
+    int arrived, generation;
 };
 
 // What Python asks for; __init__.py declares the same structure.
@@ -79,6 +93,7 @@ class Worker {
     [[noreturn]] void abandon();  // gives up the launch; this fiber never goes on
     void fail(ProblemKind kind, const void *pc, const char *text);
     void record(const void *address, int bytes, emulator::Access access, const void *pc);
+    void misaligned(const void *address, emulator::Access access, const void *pc);
     Place place(const Fiber &fiber, const void *pc) const;
     Fiber &fiber() { return *static_cast<Fiber *>(emulator::current.thread); }
     uint64_t existing_lanes(int warp) const;
@@ -90,6 +105,7 @@ class Worker {
     Stacks stacks;
     std::vector<uint64_t> gathered;  // by fiber: its value in the last warp operation
     std::vector<Deferred> deferred;
+    NamedBarrier named_barriers[16];
     unsigned barrier_epoch = 0;
     int barrier_result = 0;
 

@@ -69,6 +69,18 @@ EMULATOR_EXPORT void emulator_fence();
 EMULATOR_EXPORT long long emulator_clock();
 EMULATOR_EXPORT int emulator_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
 EMULATOR_EXPORT void emulator_assert_failed(const char *expression);
+// Copies that a thread starts, groups and waits for; bytes from `given` on are 0.
+EMULATOR_EXPORT void emulator_async_copy(void *to, const void *from, int bytes, int given);
+EMULATOR_EXPORT void emulator_async_commit();
+EMULATOR_EXPORT void emulator_async_wait(int pending_groups);
+// What one thread did before a release is seen by those that acquire after it.
+EMULATOR_EXPORT void emulator_release();
+EMULATOR_EXPORT void emulator_acquire();
+// Counts a thread at one of the 16 named barriers; returns how often it had opened before.
+EMULATOR_EXPORT int emulator_named_barrier(int id, int threads);
+EMULATOR_EXPORT int emulator_named_barrier_generation(int id);
+// Shared memory that was written by no thread but by the hardware.
+EMULATOR_EXPORT void emulator_written(void *address, size_t bytes);
 // Runs `action(payload)` later, when no thread of the block can go on without it: what the GPU
 // does asynchronously is thus done as late as a program may have to wait for it.
 EMULATOR_EXPORT void emulator_defer(

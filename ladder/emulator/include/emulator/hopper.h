@@ -1,0 +1,143 @@
+// The CPU twins of ladder/include/hopper.cuh.
+//
+// TMA copies are made as late as possible: when every thread waits. A wgmma is done at once, though
+// on the GPU it runs until wgmma_wait: that a wait is missing does not show here.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "emulator/thread.h"
+
+namespace emulator {
+
+// What a TensorMap holds on the emulated device (kernel.py's tensor_map makes it).
+struct Map {
+    char *begin;
+    uint64_t columns, rows, row_bytes;  // of the array
+    int32_t box_columns, box_rows, element_bytes;
+};
+static_assert(sizeof(Map) <= sizeof(TensorMap), "");
+
+struct Barrier {  // in the 8 bytes of an Mbarrier
+    int32_t missing_bytes;
+    uint16_t missing_threads;
+    uint16_t count : 15, phase : 1;
+};
+static_assert(sizeof(Barrier) == sizeof(Mbarrier), "");
+
+// The 16-byte pieces of 8 rows of 128 bytes are exchanged: bits 4 to 6 of an address ^ bits 7 to 9.
+__forceinline__ char *swizzle(const void *pointer) {
+    uintptr_t address = (uintptr_t)pointer;
+    return (char *)(address ^ (address >> 7 & 7) << 4);
+}
+
+EMULATOR_UNCOUNTED inline void complete(Barrier *barrier) {
+    if (barrier->missing_threads || barrier->missing_bytes) return;
+    barrier->phase ^= 1;
+    barrier->missing_threads = barrier->count;
+}
+
+EMULATOR_UNCOUNTED inline void arrive(Mbarrier *which, int bytes) {
+    Barrier *barrier = (Barrier *)which;
+    emulator_release();
+    barrier->missing_bytes += bytes;
+    barrier->missing_threads--;
+    complete(barrier);
+}
+
+struct TileCopy {
+    char *tile;
+    const Map *map;
+    Barrier *barrier;
+    int x, y;
+    bool store;
+};
+
+EMULATOR_UNCOUNTED inline void copy_tile(void *payload) {
+    const TileCopy &copy = *(const TileCopy *)payload;
+    const Map &map = *copy.map;
+    int bytes = map.element_bytes;
+    for (int r = 0; r < map.box_rows; r++) {
+        for (int c = 0; c < map.box_columns; c++) {
+            int64_t row = copy.y + r, column = copy.x + c;
+            bool inside = row >= 0 && row < (int64_t)map.rows && column >= 0 &&
+                          column < (int64_t)map.columns;
+            char *in_tile = swizzle(copy.tile + (r * map.box_columns + c) * bytes);
+            char *in_array = map.begin + row * (int64_t)map.row_bytes + column * bytes;
+            for (int byte = 0; byte < bytes; byte++) {  // memcpy would be counted, by clang
+                if (!copy.store) in_tile[byte] = inside ? in_array[byte] : 0;
+                else if (inside) in_array[byte] = in_tile[byte];
+            }
+        }
+    }
+    if (copy.store) return;
+    int all = map.box_rows * map.box_columns * bytes;
+    emulator_written(copy.tile, all);
+    copy.barrier->missing_bytes -= all;
+    complete(copy.barrier);
+}
+
+template <class Format, int N>
+__noinline__ EMULATOR_UNCOUNTED void wgmma(float (&d)[N / 2], const void *a, const void *b) {
+    int thread = threadIdx.x % 128;
+    auto element = [](const void *tile, int row, int k) {
+        return Format::widen(*(const uint16_t *)swizzle((const char *)tile + row * 128 + k * 2));
+    };
+    for (int i = 0; i < N / 2; i++) {
+        int row = thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8;
+        int column = i / 4 * 8 + thread % 4 * 2 + i % 2;
+        float sum = d[i];
+        for (int k = 0; k < 16; k++) sum += element(a, row, k) * element(b, column, k);
+        d[i] = sum;
+    }
+}
+
+}  // namespace emulator
+
+EMULATOR_UNCOUNTED inline void mbarrier_init(Mbarrier *barrier, int count) {
+    *(emulator::Barrier *)barrier = {0, (uint16_t)count, (uint16_t)count, 0};
+    emulator::emulator_written(barrier, sizeof *barrier);
+}
+__forceinline__ void mbarrier_arrive(Mbarrier *barrier) { emulator::arrive(barrier, 0); }
+__forceinline__ void mbarrier_expect(Mbarrier *barrier, int bytes) {
+    emulator::arrive(barrier, bytes);
+}
+EMULATOR_UNCOUNTED inline bool mbarrier_is_in(Mbarrier *barrier, int parity) {
+    return ((emulator::Barrier *)barrier)->phase == parity;
+}
+__forceinline__ void mbarrier_wait(Mbarrier *barrier, int parity) {
+    while (mbarrier_is_in(barrier, parity)) emulator::emulator_poll();
+    emulator::emulator_acquire();
+}
+__forceinline__ void named_barrier(int id, int threads) {
+    emulator::emulator_release();
+    int generation = emulator::emulator_named_barrier(id, threads);
+    while (emulator::emulator_named_barrier_generation(id) == generation) emulator::emulator_poll();
+    emulator::emulator_acquire();
+}
+__forceinline__ void tma_load_2d(
+    void *tile, const TensorMap *map, Mbarrier *barrier, int x, int y) {
+    emulator::TileCopy copy{
+        (char *)tile, (const emulator::Map *)map, (emulator::Barrier *)barrier, x, y, false};
+    emulator::emulator_defer(emulator::copy_tile, &copy, sizeof copy);
+}
+__forceinline__ void tma_store_2d(const TensorMap *map, const void *tile, int x, int y) {
+    emulator::TileCopy copy{(char *)tile, (const emulator::Map *)map, nullptr, x, y, true};
+    emulator::copy_tile(&copy);
+}
+__forceinline__ void tma_store_fence() {}
+__forceinline__ void tma_store_commit() {}
+template <int PENDING>
+__forceinline__ void tma_store_wait() {}
+__forceinline__ void wgmma_fence() {}
+__forceinline__ void wgmma_commit() {}
+template <int PENDING>
+__forceinline__ void wgmma_wait() {}
+template <int N>
+__forceinline__ void wgmma_m64k16_bf16(float (&d)[N / 2], const void *a, const void *b) {
+    emulator::wgmma<emulator::Bfloat16, N>(d, a, b);
+}
+template <int N>
+__forceinline__ void wgmma_m64k16_fp16(float (&d)[N / 2], const void *a, const void *b) {
+    emulator::wgmma<emulator::Half, N>(d, a, b);
+}

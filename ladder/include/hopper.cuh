@@ -1,0 +1,158 @@
+// What Hopper added (sm_90a): barriers in shared memory that count bytes, copies of whole tiles by
+// the tensor memory accelerator (TMA), and matrix products by a warpgroup of 128 threads (wgmma).
+//
+//     one thread                                  four warps
+//     mbarrier_expect(&full, bytes);              mbarrier_wait(&full, phase);
+//     tma_load_2d(tile, &map, &full, x, y);       wgmma_fence();
+//                                                 wgmma_m64k16_bf16<128>(d, a, b);
+//                                                 wgmma_commit(); wgmma_wait<0>();
+//     mbarrier_wait(&empty, phase);               mbarrier_arrive(&empty);
+//
+// Tiles are as TMA's 128-byte swizzle lays them down: rows of 128 bytes (64 elements of 16 bits), of
+// which 8 form an atom of 1024 bytes; in row r of it, the 16-byte piece p lies at place p ^ r. A
+// tile starts at a multiple of 1024 bytes.
+//
+// PTX ISA, "mbarrier", "cp.async.bulk.tensor", "wgmma": the layouts of descriptors are there too.
+// https://docs.nvidia.com/cuda/parallel-thread-execution/
+#pragma once
+
+// A tile map, passed to a kernel as `const __grid_constant__ TensorMap map`. Made on the host.
+struct alignas(64) TensorMap {
+    unsigned long long opaque[16];
+};
+
+using Mbarrier = unsigned long long;  // in shared memory
+
+#ifdef KERNEL_LADDER_EMULATOR
+#include "emulator/hopper.h"
+#else
+
+__device__ __forceinline__ unsigned shared_address(const void* pointer) {
+    return (unsigned)__cvta_generic_to_shared(pointer);
+}
+
+// A new barrier, whose phase 0 ends when `count` threads have arrived and all expected bytes are
+// there. One thread does it; __syncthreads before anyone else touches the barrier.
+__device__ __forceinline__ void mbarrier_init(Mbarrier* barrier, int count) {
+    asm volatile(
+        "mbarrier.init.shared::cta.b64 [%0], %1;\n"
+        "fence.mbarrier_init.release.cluster;"  // and TMA sees it too
+        ::"r"(shared_address(barrier)), "r"(count) : "memory");
+}
+
+__device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+                 : "memory");
+}
+
+// Arrives, and lets the phase last until `bytes` more have been copied.
+__device__ __forceinline__ void mbarrier_expect(Mbarrier* barrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+}
+
+// Waits for the end of the phase with this parity: 0 for the first, 1 for the second, 0 again ...
+// A wait for parity 1 on a new barrier returns at once.
+__device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, int parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "AGAIN%=:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra DONE%=;\n"
+        "bra AGAIN%=;\n"
+        "DONE%=:\n"
+        "}" ::"r"(shared_address(barrier)), "r"(parity) : "memory");
+}
+
+// Waits for `threads` threads of the block (whole warps) at the barrier `id`, 1 to 15.
+__device__ __forceinline__ void named_barrier(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Copies the map's box, whose first element is (row y, column x), to `tile`. What is outside of the
+// array arrives as 0, and counts as bytes all the same.
+__device__ __forceinline__ void tma_load_2d(
+    void* tile, const TensorMap* map, Mbarrier* barrier, int x, int y) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%3, %4}], [%2];"
+        ::"r"(shared_address(tile)), "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y)
+        : "memory");
+}
+
+// The way back. Before: tma_store_fence by every thread that wrote the tile, then a barrier.
+__device__ __forceinline__ void tma_store_2d(const TensorMap* map, const void* tile, int x, int y) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];"
+                 ::"l"(map), "r"(shared_address(tile)), "r"(x), "r"(y) : "memory");
+}
+__device__ __forceinline__ void tma_store_fence() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ __forceinline__ void tma_store_commit() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Waits until at most PENDING groups still read their tiles.
+template <int PENDING>
+__device__ __forceinline__ void tma_store_wait() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+
+__device__ __forceinline__ void wgmma_fence() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int PENDING>
+__device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+// Where a matrix lies: address / 16, 1024 bytes from one group of 8 rows to the next, swizzle 128.
+__device__ __forceinline__ unsigned long long wgmma_descriptor(const void* tile) {
+    return (unsigned long long)((shared_address(tile) & 0x3ffff) >> 4) | 1ull << 16 |
+           (unsigned long long)(1024 >> 4) << 32 | 1ull << 62;
+}
+
+// Lists of registers: %0 to %31, and so on.
+#define WGMMA_10(T) "%" T "0, %" T "1, %" T "2, %" T "3, %" T "4, %" T "5, %" T "6, %" T "7, %" T "8, %" T "9"
+#define WGMMA_R32 WGMMA_10("") ", " WGMMA_10("1") ", " WGMMA_10("2") ", %30, %31"
+#define WGMMA_R64 \
+    WGMMA_R32 ", %32, %33, %34, %35, %36, %37, %38, %39, " WGMMA_10("4") ", " WGMMA_10("5") ", %60, %61, %62, %63"
+#define WGMMA_R128                                                                              \
+    WGMMA_R64 ", %64, %65, %66, %67, %68, %69, " WGMMA_10("7") ", " WGMMA_10("8") ", "            \
+    WGMMA_10("9") ", " WGMMA_10("10") ", " WGMMA_10("11") ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define WGMMA_F8(i)                                                                             \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
+#define WGMMA_F32(i) WGMMA_F8(i), WGMMA_F8(i + 8), WGMMA_F8(i + 16), WGMMA_F8(i + 24)
+
+#define WGMMA(NAME, TYPE)                                                                       \
+    template <int N>                                                                            \
+    __device__ __forceinline__ void NAME(float (&d)[N / 2], const void* a, const void* b) {     \
+        static_assert(N == 64 || N == 128 || N == 256, "wgmma here is 64, 128 or 256 wide");    \
+        unsigned long long x = wgmma_descriptor(a), y = wgmma_descriptor(b);                    \
+        if constexpr (N == 64) {                                                                \
+            asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE            \
+                         " {" WGMMA_R32 "}, %32, %33, 1, 1, 1, 0, 0;"                           \
+                         : WGMMA_F32(0) : "l"(x), "l"(y));                                      \
+        } else if constexpr (N == 128) {                                                        \
+            asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE           \
+                         " {" WGMMA_R64 "}, %64, %65, 1, 1, 1, 0, 0;"                           \
+                         : WGMMA_F32(0), WGMMA_F32(32) : "l"(x), "l"(y));                       \
+        } else {                                                                                \
+            asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32." TYPE "." TYPE           \
+                         " {" WGMMA_R128 "}, %128, %129, 1, 1, 1, 0, 0;"                        \
+                         : WGMMA_F32(0), WGMMA_F32(32), WGMMA_F32(64), WGMMA_F32(96)            \
+                         : "l"(x), "l"(y));                                                     \
+        }                                                                                       \
+    }
+// d (64, N) += A (64, 16) * B (N, 16)^T, both from shared memory, 16 of the 64 columns of a tile:
+// the k-th step of 16 starts at 32 * k bytes. Thread t of the warpgroup holds in d[i] the element
+// of row t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8 and column i / 4 * 8 + t % 4 * 2 + i % 2.
+WGMMA(wgmma_m64k16_bf16, "bf16")
+WGMMA(wgmma_m64k16_fp16, "f16")
+#undef WGMMA
+
+#endif

@@ -1,0 +1,250 @@
+"""Tensor cores, asynchronous copies, TMA: the CPU twins in ladder/include."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from emulation import array, line, run, zeros
+
+from ladder.emulator import Emulated, KernelError
+from ladder.emulator.toolchain import find_compiler
+
+BFLOAT = np.dtype(ml_dtypes.bfloat16)
+REALS = pytest.mark.parametrize("real", (np.dtype(np.float16), BFLOAT), ids=str)
+
+
+def operands(M, N, K, dtype):
+    """A (M, K), B (N, K), and A @ B.T."""
+    rng = np.random.default_rng(0)
+    A, B = array(rng.standard_normal((M, K)), dtype), array(rng.standard_normal((N, K)), dtype)
+    return A, B, A.astype(np.float64) @ B.astype(np.float64).T
+
+
+# One warp to a 16 x 8 tile of C (M, N) = A (M, K) * B (N, K)^T. A comes through shared memory.
+MMA = """\
+#include "portable.cuh"
+#include "async.cuh"
+#include "mma.cuh"
+#ifdef REAL_BFLOAT16
+#define MMA mma_m16n8k16_bf16
+#else
+#define MMA mma_m16n8k16_fp16
+#endif
+extern "C" __global__ void k(float* C, const real* A, const real* B, int N, int K) {
+    __shared__ alignas(16) real As[2][16][16];
+    int lane = threadIdx.x, g = lane / 4, t = lane % 4;
+    const real *a_tile = A + blockIdx.y * 16 * K, *b_tile = B + blockIdx.x * 8 * K;
+    float d[4] = {};
+    auto start = [&](int stage, int k) {
+        int row = lane / 2, column = lane % 2 * 8;
+        cp_async_16_or_zero(&As[stage][row][column], a_tile + row * K + k + column, k < K);
+        cp_async_commit();
+    };
+    start(0, 0);
+    for (int k = 0; k < K; k += 16) {
+        int stage = k / 16 % 2;
+        start(stage ^ 1, k + 16);
+        cp_async_wait<1>();  // WAIT
+        __syncwarp();
+        unsigned a[4], b[2];
+        ldmatrix_x4(a, &As[stage][lane % 16][lane / 16 * 8]);
+        b[0] = *(const unsigned*)&b_tile[g * K + k + 2 * t];
+        b[1] = *(const unsigned*)&b_tile[g * K + k + 2 * t + 8];
+        MMA(d, a, b);
+        __syncwarp();
+    }
+    for (int i = 0; i < 4; i++)
+        C[(blockIdx.y * 16 + g + i / 2 * 8) * N + blockIdx.x * 8 + 2 * t + i % 2] = d[i];
+}
+"""
+
+
+def multiply(tmp_path, source, real, device, M=32, N=24, K=96):
+    A, B, expected = operands(M, N, K, real)
+    C = zeros(M, N)
+    grid = (N // 8, M // 16)
+    run(device, tmp_path, source, grid, 32, C, A, B, np.int32(N), np.int32(K), real=real)
+    return C, expected
+
+
+@REALS
+@pytest.mark.parametrize("mode, seed", (("fast", 0), ("fast", 3), ("count", 0), ("count", 3)))
+def test_mma_with_asynchronous_copies(tmp_path, real, mode, seed):
+    device = Emulated(mode=mode, seed=seed)
+    C, expected = multiply(tmp_path, MMA, real, device)
+    assert np.allclose(C, expected, atol=1e-3)
+    assert device.report().problems == []
+
+
+def test_missing_wait_for_an_asynchronous_copy(tmp_path):
+    C, expected = multiply(tmp_path, MMA.replace("cp_async_wait<1>();", ""), BFLOAT, Emulated())
+    assert np.isnan(C).all()
+    # One group too few: the tile is the one before, or nothing yet.
+    source = MMA.replace("cp_async_wait<1>();", "cp_async_wait<2>();")
+    C, expected = multiply(tmp_path, source, BFLOAT, Emulated())
+    assert not np.allclose(C, expected, atol=1e-3)
+    with pytest.raises(KernelError) as caught:
+        multiply(tmp_path, source, BFLOAT, Emulated(mode="count"))
+    assert caught.value.problems[0].kind == "uninitialised shared memory"
+    assert caught.value.problems[0].line == line(source, "ldmatrix_x4")
+
+
+def test_missing_barrier_after_the_wait_is_a_race(tmp_path):
+    source = MMA.replace("// WAIT\n        __syncwarp();", "// WAIT")
+    with pytest.raises(KernelError) as caught:
+        multiply(tmp_path, source, BFLOAT, Emulated(mode="count", seed=1))
+    races = [problem for problem in caught.value.problems if problem.kind == "race"]
+    assert races
+    for race in races:
+        assert line(source, "ldmatrix_x4") in (race.line, race.other[1])
+
+
+@pytest.mark.parametrize("transposed", (False, True))
+def test_ldmatrix(tmp_path, transposed):
+    suffix = "_trans" if transposed else ""
+    source = f"""\
+#include "portable.cuh"
+#include "mma.cuh"
+extern "C" __global__ void k(unsigned* out, const uint4* inp) {{
+    __shared__ uint4 rows[32];
+    rows[threadIdx.x] = inp[threadIdx.x];
+    __syncwarp();
+    unsigned four[4], two[2];
+    ldmatrix_x4{suffix}(four, &rows[threadIdx.x]);
+    ldmatrix_x2{suffix}(two, &rows[16 + threadIdx.x % 16]);
+    for (int i = 0; i < 4; i++) out[threadIdx.x * 6 + i] = four[i];
+    for (int i = 0; i < 2; i++) out[threadIdx.x * 6 + 4 + i] = two[i];
+}}
+"""
+    matrices = array(np.arange(4 * 8 * 8).reshape(4, 8, 8), np.uint16)
+    out = zeros(32, 6, dtype=np.uint32)
+    device = Emulated(mode="count")
+    run(device, tmp_path, source, 1, 32, out, matrices)
+    read = matrices.swapaxes(1, 2) if transposed else matrices
+    for lane in range(32):
+        for i, matrix in enumerate((0, 1, 2, 3, 2, 3)):
+            low, high = (int(read[matrix, lane // 4, lane % 4 * 2 + h]) for h in (0, 1))
+            assert out[lane, i] == low | high << 16
+    loads = [x for x in device.report().lines if x.buffer == "rows" and x.kind == "read"]
+    assert [(x.bytes, x.wavefronts) for x in loads] == [(16, 4), (16, 2)]  # one for each matrix
+
+
+# Warp 4 loads 64 x 64 tiles by TMA into a ring of STAGES, warps 0 to 3 multiply them.
+WGMMA = """\
+#include "portable.cuh"
+#include "hopper.cuh"
+#define STAGES 3
+#ifdef REAL_BFLOAT16
+#define WGMMA wgmma_m64k16_bf16
+#else
+#define WGMMA wgmma_m64k16_fp16
+#endif
+extern "C" __global__ void __launch_bounds__(160) k(
+    float* C, const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
+    int N, int K) {
+    extern __shared__ __align__(1024) unsigned char ring[];
+    __shared__ Mbarrier full[STAGES], empty[STAGES];
+    const int TILE = 64 * 64 * sizeof(real);
+    if (threadIdx.x == 0)
+        for (int s = 0; s < STAGES; s++) {
+            mbarrier_init(&full[s], 1);
+            mbarrier_init(&empty[s], 128);
+        }
+    __syncthreads();
+    if (threadIdx.x >= 128) {
+        for (int i = 0; threadIdx.x == 128 && i < K / 64; i++) {
+            int s = i % STAGES, phase = i / STAGES % 2;
+            unsigned char *a = ring + s * 2 * TILE, *b = a + TILE;
+            mbarrier_wait(&empty[s], phase ^ 1);  // EMPTY
+            mbarrier_expect(&full[s], 2 * TILE);
+            tma_load_2d(a, &a_map, &full[s], i * 64, blockIdx.y * 64);
+            tma_load_2d(b, &b_map, &full[s], i * 64, blockIdx.x * 64);
+        }
+        return;
+    }
+    float d[32] = {};
+    for (int i = 0; i < K / 64; i++) {
+        int s = i % STAGES, phase = i / STAGES % 2;
+        unsigned char *a = ring + s * 2 * TILE, *b = a + TILE;
+        mbarrier_wait(&full[s], phase);  // FULL
+        wgmma_fence();
+        for (int k = 0; k < 4; k++) WGMMA<64>(d, a + 32 * k, b + 32 * k);
+        wgmma_commit();
+        wgmma_wait<0>();
+        mbarrier_arrive(&empty[s]);
+    }
+    named_barrier(1, 128);
+    int t = threadIdx.x;
+    for (int i = 0; i < 32; i++) {
+        int row = t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + t % 4 * 2 + i % 2;
+        if (blockIdx.x * 64 + column < N)
+            C[(size_t)(blockIdx.y * 64 + row) * N + blockIdx.x * 64 + column] = d[i];
+    }
+}
+"""
+
+
+def hopper(tmp_path, source, device, real=BFLOAT):
+    M, N, K = 64, 72, 448  # B's last tile is mostly outside: zeros
+    A, B, expected = operands(M, N, K, real)
+    C = zeros(M, N)
+    maps = [device.tensor_map(x, (64, 64)) for x in (A, B)]
+    arguments = (C, *maps, np.int32(N), np.int32(K))
+    run(device, tmp_path, source, (2, 1), 160, *arguments, shared=3 * 2 * 8192, real=real)
+    return C, expected
+
+
+@REALS
+@pytest.mark.parametrize("mode, seed", (("fast", 0), ("fast", 3), ("count", 1)))
+def test_tma_and_wgmma(tmp_path, real, mode, seed):
+    device = Emulated(mode=mode, seed=seed)
+    C, expected = hopper(tmp_path, WGMMA, device, real)
+    assert np.allclose(C, expected, atol=1e-2)
+    assert device.report().problems == []
+
+
+def test_missing_wait_for_a_tile(tmp_path):
+    # The consumers run ahead, free every stage again and again, and the producer loses count.
+    with pytest.raises(KernelError, match="deadlock"):
+        hopper(tmp_path, WGMMA.replace("mbarrier_wait(&full[s], phase);", ""), Emulated())
+
+
+def test_tile_overwritten_too_early(tmp_path):
+    source = WGMMA.replace("mbarrier_wait(&empty[s], phase ^ 1);", "")
+    for seed in range(3):
+        try:
+            C, expected = hopper(tmp_path, source, Emulated(seed=seed))
+        except KernelError:
+            return
+        if not np.allclose(C, expected, atol=1e-2):
+            return
+    pytest.fail("no order of threads showed it")
+
+
+def test_wrong_parity_is_a_deadlock(tmp_path):
+    source = WGMMA.replace("mbarrier_wait(&empty[s], phase ^ 1)", "mbarrier_wait(&empty[s], phase)")
+    with pytest.raises(KernelError) as caught:
+        hopper(tmp_path, source, Emulated())
+    (problem,) = caught.value.problems
+    assert problem.kind == "deadlock"
+    assert {problem.line, problem.other[1]} == {line(source, "FULL"), line(source, "EMPTY")}
+
+
+def test_missing_arrival_is_a_deadlock(tmp_path):
+    source = WGMMA.replace("mbarrier_arrive(&empty[s]);", "")
+    with pytest.raises(KernelError) as caught:
+        hopper(tmp_path, source, Emulated())
+    assert {problem.kind for problem in caught.value.problems} == {"deadlock"}
+
+
+@pytest.mark.skipif(find_compiler().is_clang, reason="clang does not tell how it copies vectors")
+def test_misaligned_vector(tmp_path):
+    source = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    float4 v = *(const float4*)(inp + 1);  // BUG
+    out[0] = v.x + v.w;
+}
+"""
+    with pytest.raises(KernelError) as caught:
+        run(Emulated(mode="count"), tmp_path, source, 1, 1, zeros(4), zeros(8))
+    (problem,) = caught.value.problems
+    assert (problem.kind, problem.line) == ("misaligned", line(source))
