@@ -16,7 +16,7 @@ from rich.table import Table
 
 from ladder import bench, check, listing, own, pages, pick, results
 from ladder.contract import DTYPES, Dims, Ladder, Target, find, format_dims, ladders
-from ladder.device import open_device
+from ladder.device import default_device, open_device
 from ladder.errors import LadderError
 from ladder.rungfile import REALS
 
@@ -358,19 +358,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _device_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--device", default=_default_device(), help="cpu, emulated, cuda or cuda:1")
+    sub.add_argument("--device", default=default_device(), help="cpu, emulated, cuda or cuda:1")
     _call_options(sub)
 
 
 def _call_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--dtype", type=_dtypes, metavar="fp32,fp16,bf16", help="the real types")
     sub.add_argument("--shape", type=_shape, metavar="N=4,C=768", help="default: the op's own")
-
-
-def _default_device() -> str:
-    from ladder.cuda import driver_version
-
-    return "cuda" if driver_version() else "emulated"
 
 
 if __name__ == "__main__":

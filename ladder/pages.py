@@ -33,11 +33,15 @@ import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ladder import cache, listing, plots, results, tables
 from ladder.contract import PACKAGE, Dims, find, format_dims
 from ladder.errors import LadderError
 from ladder.rungfile import Rung
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ROOT = PACKAGE.parent
 _BLOCK = re.compile(
@@ -131,7 +135,8 @@ def header(place: Place, op: str, number: str) -> str:
     """What a rung's header says to a reader."""
     rung = find(op).rung(int(number))
     lines = []
-    for key in ("before", "change", "expect", "deterministic", "accurate", "pays", "left"):
+    keys = ("before", "change", "expect", "deterministic", "accurate", "rounds", "pays", "left")
+    for key in keys:
         lines += [f"- **{key.capitalize()}:** {_prose(text)}" for text in rung.header.get(key, ())]
     return "\n".join(lines)
 
@@ -222,7 +227,7 @@ def bars(place: Place, op: str, **which: str) -> str:
     return _plot(place, "bars", plots.bars, op, **which)
 
 
-def _plot(place: Place, kind: str, plot: Callable[..., None], op: str, **which: str) -> str:
+def _plot(place: Place, kind: str, plot: Callable[..., Figure], op: str, **which: str) -> str:
     device, measurement = tables.find_measurement(op, **which)
     rows = tables.measured_rows(measurement)
     name = "-".join([op.replace(".", "-"), kind, results.slug(device["gpu"])])
@@ -232,7 +237,7 @@ def _plot(place: Place, kind: str, plot: Callable[..., None], op: str, **which: 
     title = f"{op}, {measurement['shape']}, {measurement['dtype']}, {device['gpu']}"
     digest = plots.digest(kind, title, rows, measurement)
     if place.draw and plots.drawn_from(path) != digest:
-        plot(path, title, rows, measurement, digest)
+        plots.save(plot(title, rows, measurement), path, digest)
     best = min(
         (row for row in rows if row["number"] and not row["library"]),
         key=lambda row: row["us"],

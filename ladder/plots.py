@@ -1,4 +1,4 @@
-"""Pictures of measurements as SVG files, which name the numbers that they were drawn from."""
+"""Pictures of measurements; as SVG files, they name the numbers that they were drawn from."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 
 from ladder import cache
 from ladder.results import Measurement
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 INK, GRID, OURS, PEER, ROOF = "#333333", "#dddddd", "#1f77b4", "#999999", "#d62728"
 Rows = list[dict[str, Any]]
@@ -31,7 +34,7 @@ def drawn_from(picture: Path) -> str | None:
     return found.group(1) if found else None
 
 
-def bars(path: Path, title: str, rows: Rows, measurement: Measurement, digest: str) -> None:
+def bars(title: str, rows: Rows, measurement: Measurement) -> Figure:
     """A bar for each rung and peer, as long as the bytes (or FLOPs) per second that it reaches."""
     figure, axes = _figure(title, (7.5, 0.9 + 0.34 * len(rows)))
     matrix = measurement["roof"]["matrix_tflops"]
@@ -48,10 +51,10 @@ def bars(path: Path, title: str, rows: Rows, measurement: Measurement, digest: s
     axes.set_xlim(0, roof * 1.12)
     axes.set_xlabel("TFLOP/s" if matrix else "GB/s, counting only the bytes that must be moved")
     axes.grid(axis="x", color=GRID)
-    save(figure, path, digest)
+    return figure
 
 
-def roofline(path: Path, title: str, rows: Rows, measurement: Measurement, digest: str) -> None:
+def roofline(title: str, rows: Rows, measurement: Measurement) -> Figure:
     """FLOPs per second over FLOPs per byte: what memory and arithmetic allow, and where rungs are.
 
     All rungs do the same work, so they stand above each other, at the intensity of the op.
@@ -92,7 +95,7 @@ def roofline(path: Path, title: str, rows: Rows, measurement: Measurement, diges
     axes.set_xlabel("FLOPs per byte that must be moved")
     axes.set_ylabel("TFLOP/s")
     axes.grid(color=GRID, linewidth=0.4)
-    save(figure, path, digest)
+    return figure
 
 
 def _label(row: dict[str, Any]) -> str:
@@ -111,7 +114,7 @@ def _figure(title: str, size: tuple[float, float]):
     return figure, axes
 
 
-def save(figure: Any, path: Path, digest: str) -> None:
+def save(figure: Figure, path: Path, digest: str) -> None:
     """The same numbers give the same bytes: no date, no random identifiers."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context({"svg.hashsalt": "ladder", "svg.fonttype": "none"}):

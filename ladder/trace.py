@@ -36,15 +36,18 @@ def trace(
     dtype: str = "float32",
     dims: Dims | None = None,
     warp: int = 32,
+    keep: int = 8,
 ) -> Report:
     """Run a rung once in the emulator's counting mode.
+
+    keep  how many requests of each line the report holds in full
 
     Raises LadderError where it cannot run, or does something that it must not.
     """
     if rung.path is None:
         raise LadderError(f"{ladder.op.name} {rung.label} is no kernel: there is nothing to trace")
     op, real, dims = ladder.op, DTYPES[dtype], dims or listing.small_shape(ladder.op)
-    device = Emulated(warp=warp, mode="count")
+    device = Emulated(warp=warp, mode="count", trace=keep)
     inputs = make_inputs(op, dims, real, np.random.default_rng(0))
     arrays = {}
     for arg in op.args:

@@ -2,13 +2,12 @@
 
 import pytest
 
-from ladder.cuda import driver_version
-from ladder.device import open_device
+from ladder.device import default_device, open_device
 
 
 @pytest.fixture(scope="session")
 def device_name() -> str:
-    return "cuda" if driver_version() else "emulated"
+    return default_device()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,255 @@
+"""What the notebooks call: each function shows one thing, made by the rest of the package.
+
+    from ladder import notebook as nb
+
+    nb.show("layernorm.forward", 1)          the source of a rung
+    nb.access("layernorm.forward", 1)        a picture: which lane touches which address
+    nb.check("layernorm.forward", MY_KERNEL) the verdict on a kernel, here in a string
+
+`python -m ladder.notebook` runs the notebooks from top to bottom and saves them with what came out.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from IPython.display import Image, Markdown, display
+
+from ladder import bench, diagrams, listing, own, pages, plots, tables
+from ladder import check as checker
+from ladder import trace as tracer
+from ladder.bind import bind
+from ladder.contract import DTYPES, Dims, find, format_dims, resolve_dtype
+from ladder.device import default_device, open_device
+from ladder.errors import LadderError
+from ladder.expect import scalars
+
+FOLDER = pages.ROOT / "notebooks"
+PLACE = pages.Place(FOLDER / "notebook.ipynb", old="", draw=False)  # what links are relative to
+DOTS = 110  # per inch: 9.5 inches fill a page
+
+
+# ---- kernels ------------------------------------------------------------------------------------
+
+
+def rungs(op: str) -> None:
+    """The ladder of an op: its rungs, with links to their files."""
+    display(Markdown(pages.rungs(PLACE, op)))
+
+
+def show(op: str, number: int) -> None:
+    """The whole file of a rung."""
+    display(Markdown(pages.source(PLACE, op, str(number))))
+
+
+def diff(op: str, before: int, after: int) -> None:
+    """What changes from one rung to another."""
+    display(Markdown(pages.diff(PLACE, op, str(before), str(after))))
+
+
+def run(op: str, kernel: int | str, dims: Dims, **inputs: Any) -> dict[str, np.ndarray]:
+    """Run a rung, or a kernel in a string, on float32 arrays; what it wrote, by argument.
+
+    It runs in this process: a kernel that may crash should go through `check` first.
+    """
+    device, contract, real = open_device(default_device()), find(op).op, DTYPES["float32"]
+    arrays = {}
+    for arg in contract.args:
+        shape, dtype = arg.resolve_shape(dims), resolve_dtype(arg.dtype, real)
+        arrays[arg.name] = device.empty(shape, dtype)
+        start = np.broadcast_to(np.asarray(inputs.get(arg.name, 0)), shape)
+        device.upload(arrays[arg.name], start.astype(dtype))
+    with own.as_file(_name(kernel)) as path:
+        rung = own.find_rung(op, path)
+        bind(contract, rung, device, real, dims, arrays, scalars(contract))()
+    device.synchronize()
+    return {
+        arg.name: device.download(arrays[arg.name]) for arg in contract.args if arg.role != "in"
+    }
+
+
+def check(
+    op: str, kernel: int | str, dtypes: Sequence[str] = ("float32",), device: str | None = None
+) -> None:
+    """Print the checker's verdict on a rung, or on a kernel in a string.
+
+    A kernel in a string runs in a child process, where it cannot take the notebook down.
+    """
+    device = device or default_device()
+    with own.as_file(_name(kernel)) as path:
+        try:
+            if isinstance(kernel, int):
+                rung = own.find_rung(op, kernel)
+                report = checker.check(find(op), rung, open_device(device), dtypes)
+            else:
+                report = own.check(op, path, device, dtypes)
+            passed, text = report.passed, str(report)
+        except LadderError as error:  # it does not compile, or its header does not fit
+            passed, text = False, str(error)
+        text = text.replace(f"{path.parent}/", "")
+    lines = [textwrap.fill(line, 100, subsequent_indent="  ") for line in text.splitlines()]
+    print("✓" if passed else "✗", "\n".join(lines))
+
+
+def _name(kernel: int | str) -> str:
+    return str(kernel) if isinstance(kernel, int) else kernel
+
+
+# ---- pictures -----------------------------------------------------------------------------------
+
+
+def machine() -> None:
+    """What a GPU consists of."""
+    _draw(diagrams.machine(), "a launch: grid, blocks, warps, lanes; below it the levels of memory")
+
+
+def access(op: str, number: int, text: str = "", dtype: str = "float32", **dims: int) -> None:
+    """Which lane touches which address, in the lines of a rung that contain `text`."""
+    rung = find(op).rung(number)
+    lines = [i for i, line in enumerate(rung.source.splitlines(), 1) if text in line]
+    report, shape = _trace(op, number, dtype, **dims)
+    title = f"{op}, rung {number}: {rung.idea} ({format_dims(shape)}, {dtype})"
+    _draw(tracer.picture(report, rung, title, lines), f"which lane touches which address: {title}")
+
+
+def counts(op: str, number: int, dtype: str = "float32", **dims: int) -> None:
+    """What each line of a rung asks of memory, beside the least that it could."""
+    shape = format_dims(dims) if dims else ""
+    display(Markdown(pages.counts(PLACE, op, str(number), dtype, shape)))
+
+
+def steps(op: str, numbers: Sequence[int], text: str, **dims: int) -> None:
+    """Who works in each step of a block's reduction, whose one line contains `text`."""
+    reports = [_trace(op, number, keep=1024, **dims)[0] for number in numbers]
+    chosen = [find(op).rung(number) for number in numbers]
+    _draw(diagrams.steps(reports, chosen, text), f"who works in each step: {op}, rungs {numbers}")
+
+
+def climb(op: str, numbers: Sequence[int] | None = None, dtype: str = "float32") -> None:
+    """What each rung asks of memory, counted by the emulator."""
+    ladder = find(op)
+    chosen = [r for r in ladder.rungs if r.path and (numbers is None or r.number in numbers)]
+    traced = [_trace(op, rung.number, dtype) for rung in chosen]
+    dims = traced[0][1]
+    title = f"{op}, {format_dims(dims)}, {dtype}: counted by the emulator"
+    least = ladder.op.least_bytes(dims, DTYPES[dtype])
+    _draw(diagrams.climb([report for report, _ in traced], chosen, least, title), title)
+
+
+@functools.lru_cache(maxsize=64)
+def _trace(op: str, number: int, dtype: str = "float32", keep: int = 8, **dims: int) -> Any:
+    """A rung's memory accesses, and the shape that it ran at."""
+    shape = dims or listing.small_shape(find(op).op)
+    return tracer.trace(find(op), find(op).rung(number), dtype, shape, keep=keep), shape
+
+
+def _draw(figure: Any, alt: str) -> None:
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=DOTS)
+    display(Image(content.getvalue(), alt=alt))
+
+
+# ---- measurements -------------------------------------------------------------------------------
+
+
+def bars(op: str, dtype: str = "") -> None:
+    """Bytes or FLOPs per second of every rung: measured now if there is a GPU, or on another."""
+    _plot(plots.bars, op, dtype)
+
+
+def roofline(op: str, dtype: str = "") -> None:
+    """Every rung under the roof: measured now if there is a GPU, or on another."""
+    _plot(plots.roofline, op, dtype)
+
+
+def _plot(plot: Callable[..., Any], op: str, dtype: str) -> None:
+    here = default_device() == "cuda"
+    try:
+        find_it = _measure if here else tables.find_measurement
+        device, measurement = find_it(op, dtype=dtype)
+    except LadderError as error:
+        where = "" if here else " --save, on a machine with an NVIDIA GPU"
+        display(Markdown(f"*No measurement to show yet: {error}{where}.*"))
+        return
+    title = f"{op}, {measurement['shape']}, {measurement['dtype']}, {device['gpu']}"
+    title += ", measured just now" if here else ""
+    _draw(plot(title, tables.measured_rows(measurement), measurement), title)
+
+
+@functools.lru_cache(maxsize=16)
+def _measure(op: str, dtype: str) -> Any:
+    """Measure an op on this machine's GPU, at the first of its shapes."""
+    ladder, device = find(op), open_device("cuda")
+    name, dims = next(iter(ladder.op.bench.items()))
+    dtype = dtype or ("bfloat16" if "bfloat16" in ladder.op.reals else ladder.op.reals[0])
+
+    def say(line: str, wrong: bool) -> None:
+        if wrong:
+            print(line)
+
+    (measurement,) = bench.bench(ladder, device, [dtype], {name: dims}, say=say)
+    return device.description(), measurement
+
+
+# ---- keeping the notebooks up to date -----------------------------------------------------------
+
+
+def execute(path: Path, seconds: int = 300) -> Any:
+    """The notebook with the outputs of a run from top to bottom in a new Python process.
+
+    Raises nbclient's CellExecutionError where a cell fails. Nothing is written.
+    """
+    import nbformat
+    from jupyter_client.kernelspec import KernelSpecManager
+    from jupyter_client.manager import AsyncKernelManager
+    from nbclient import NotebookClient
+    from traitlets import default
+
+    class ThisPython(AsyncKernelManager):
+        """Starts this very Python, whatever kernel the user has installed as "python3"."""
+
+        @default("kernel_spec_manager")
+        def _no_installed_kernels(self) -> KernelSpecManager:
+            return KernelSpecManager(kernel_dirs=[])
+
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(
+        notebook,
+        timeout=seconds,
+        kernel_name="python3",
+        kernel_manager_class=ThisPython,
+        resources={"metadata": {"path": str(path.parent)}},
+        record_timing=False,
+    ).execute()
+    return notebook
+
+
+def tidy(notebook: Any) -> Any:
+    """The same without what differs from machine to machine, or from run to run."""
+    notebook.metadata = {
+        "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
+        "language_info": {"name": "python"},
+    }
+    for cell in notebook.cells:
+        cell.metadata = {key: cell.metadata[key] for key in ("tags",) if key in cell.metadata}
+    return notebook
+
+
+def main() -> None:
+    """Run every notebook afresh and save it."""
+    import nbformat
+
+    for path in sorted(FOLDER.glob("[0-9]*.ipynb")):
+        nbformat.write(tidy(execute(path)), path)
+        print(f"{path.relative_to(pages.ROOT)}: {path.stat().st_size >> 10} KB")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
