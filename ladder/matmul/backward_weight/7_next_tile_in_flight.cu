@@ -12,7 +12,7 @@
 // Launch: matmul_backward_weight<<<(ceil_div(C, TILE), ceil_div(OC, TILE), SPLITS), WARPS * warp>>>
 // Launch: matmul_backward_weight_finish<<<ceil_div(OC * C, 4 * 256), 256>>>
 // Scratch: float32 partial[SPLITS, OC, C]
-// Left:   tiles pass through registers on their way to shared memory. wmma reads each number of them
+// Left:   tiles pass through registers on their way to shared memory. wmma reads each number there
 //         several times, in bfloat16 in pairs and not with ldmatrix, as the machine code shows:
 //         asynchronous copies, mma.sync with ldmatrix, larger tiles, Hopper's own instructions.
 
