@@ -130,10 +130,8 @@ __device__ __forceinline__ void store_rows(real* head, const float (&d)[WIDTH / 
     }
 }
 
-// The bounds allow a thread 168 registers: three blocks fit on a multiprocessor.
-
 // dk and dv of TILE keys
-extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 3) attention_backward_dkdv(
+extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_backward_dkdv(
     real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
     const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
     float* __restrict__ delta) {
@@ -186,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 3) attention_bac
     store_rows(gradient + 2 * C, dv, 1.0f, key, T, 3 * C);
 }
 
-// dq of TILE queries
+// dq of TILE queries. The bounds allow a thread 168 registers: three blocks to a multiprocessor.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 3) attention_backward_dq(
     real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
     const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
