@@ -17,7 +17,7 @@
 //         because dq is computed by another kernel.
 
 #include "fast_math.cuh"
-#include "mma.cuh"
+#include "mma_real.cuh"
 
 constexpr int STRIDE = WIDTH + 8;  // of a tile's rows: 8 of them begin in different banks
 
@@ -66,7 +66,7 @@ __device__ __forceinline__ void add_transposed(float (&d)[STEP / 8][4],
 #pragma unroll
         for (int n = 0; n < STEP / 16; n++) {  // 16 rows: two B matrices at once
             unsigned b[4];
-            load_matrices(b, corner + n * 16 * STRIDE + i * 16);
+            ldmatrix_x4(b, corner + n * 16 * STRIDE + i * 16);
             mma_m16n8k16(d[2 * n], a[i], {b[0], b[1]});
             mma_m16n8k16(d[2 * n + 1], a[i], {b[2], b[3]});
         }
@@ -89,7 +89,7 @@ __device__ __forceinline__ void add(float (&d)[WIDTH / 8][4], const float (&a)[S
 #pragma unroll
         for (int i = 0; i < WIDTH / 16; i++) {  // 16 channels: two B matrices at once
             unsigned b[4];
-            load_matrices_transposed(b, corner + n * 16 * STRIDE + i * 16);
+            ldmatrix_x4_trans(b, corner + n * 16 * STRIDE + i * 16);
             mma_m16n8k16(d[2 * i], rounded, {b[0], b[1]});
             mma_m16n8k16(d[2 * i + 1], rounded, {b[2], b[3]});
         }

@@ -13,7 +13,7 @@
 // Left:   tensor cores wait while the next tiles are loaded -> rung 7.
 
 #include "fast_math.cuh"
-#include "mma.cuh"
+#include "mma_real.cuh"
 
 constexpr int STRIDE = WIDTH + 8;  // of a tile's rows: 8 of them begin in different banks
 
@@ -41,7 +41,7 @@ __device__ __forceinline__ void add_transposed(float (&d)[TILE / 8][4],
 #pragma unroll
         for (int n = 0; n < TILE / 16; n++) {  // 16 rows: two B matrices at once
             unsigned b[4];
-            load_matrices(b, corner + n * 16 * STRIDE + i * 16);
+            ldmatrix_x4(b, corner + n * 16 * STRIDE + i * 16);
             mma_m16n8k16(d[2 * n], a[i], {b[0], b[1]});
             mma_m16n8k16(d[2 * n + 1], a[i], {b[2], b[3]});
         }
@@ -64,7 +64,7 @@ __device__ __forceinline__ void add(float (&d)[WIDTH / 8][4], const float (&a)[T
 #pragma unroll
         for (int i = 0; i < WIDTH / 16; i++) {  // 16 channels: two B matrices at once
             unsigned b[4];
-            load_matrices_transposed(b, corner + n * 16 * STRIDE + i * 16);
+            ldmatrix_x4_trans(b, corner + n * 16 * STRIDE + i * 16);
             mma_m16n8k16(d[2 * i], rounded, {b[0], b[1]});
             mma_m16n8k16(d[2 * i + 1], rounded, {b[2], b[3]});
         }
@@ -89,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_forwar
     __syncthreads();  // the queries are complete before any warp reads them
 #pragma unroll
     for (int i = 0; i < WIDTH / 16; i++) {
-        load_matrices(q[i], k + (warp_id() * 16 + lane % 16) * STRIDE + i * 16 + lane / 16 * 8);
+        ldmatrix_x4(q[i], k + (warp_id() * 16 + lane % 16) * STRIDE + i * 16 + lane / 16 * 8);
     }
     __syncthreads();  // all have read the queries before keys overwrite them
 
