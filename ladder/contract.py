@@ -168,6 +168,12 @@ class Op:
         """The real types in which the op differs; only float32 if no argument is real."""
         return REALS if any(arg.dtype == REAL for arg in self.args) else ("float32",)
 
+    def real_in(self, real: np.dtype) -> np.dtype:
+        """The real type that its kernels have in a run of type `real`: float32 where they do not
+        depend on it, so that one kernel serves runs of all types."""
+        narrow = np.dtype(real).itemsize < 4
+        return np.dtype(np.float32) if narrow and self.reals == ("float32",) else np.dtype(real)
+
     def compute(
         self,
         arrays: Sequence[np.ndarray | None],

@@ -54,10 +54,10 @@ def _ops_without_kernel(device: Device, real: np.dtype) -> list[str]:
     """The ops that a model may need, but no kernel of the repository does on the device."""
     program = build(GPT2Config(1, 1, 1, layers=1, heads=1, channels=1, dropout=0.5), 1, 1)
     ops = {call.op for part in (program.forward, program.backward, program.update) for call in part}
-    target = device.target(real)
 
     def has_kernel(op: str) -> bool:
-        rungs = find(op).on(device.kind)
-        return any(not rung.library and rung.claims(target) for rung in rungs)
+        ladder = find(op)
+        target = device.target(ladder.op.real_in(real))
+        return any(not r.library and r.claims(target) for r in ladder.on(device.kind))
 
     return sorted(op for op in ops if not has_kernel(op))

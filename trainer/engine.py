@@ -155,7 +155,8 @@ class Engine:
         arrays = dict(zip(names, self.arguments(call), strict=True))
         self._scratch.rewind()
         rung, scratch = self.rungs[call.op], self._scratch.take
-        return bind(op, rung, self.device, self.real, call.dims, arrays, call.scalars, scratch)
+        real = op.real_in(self.real)
+        return bind(op, rung, self.device, real, call.dims, arrays, call.scalars, scratch)
 
     def _run_watched(self, calls: Sequence[Call], watch: Callable[[Engine, Call], None]) -> None:
         for call in calls:
@@ -221,14 +222,14 @@ def scratch_needed(
     program: Program, device: Device, real: np.dtype, rungs: Mapping[str, Rung]
 ) -> Counter[np.dtype]:
     """Elements of scratch memory by dtype. Calls run one after the other, so all share the same."""
-    target = device.target(real)
     most: Counter[np.dtype] = Counter()
     parts = (program.forward, program.evaluate, program.backward, program.update)
     for call in {call for part in parts for call in part}:
         rung, needed = rungs[call.op], Counter()
         if rung.path is not None:
-            for shape, declared in rung.scratch(call.dims, target).values():
-                dtype = resolve_dtype(declared, real)
+            own_real = find(call.op).op.real_in(real)
+            for shape, declared in rung.scratch(call.dims, device.target(own_real)).values():
+                dtype = resolve_dtype(declared, own_real)
                 needed[dtype] += _padded(math.prod(shape), dtype)
         most |= needed  # the larger of both, dtype by dtype
     return most

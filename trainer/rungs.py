@@ -73,11 +73,12 @@ def choose(
     named = {**named, **swapped}
     choices = {}
     for op in sorted(shapes):
+        own_real = find(op).op.real_in(real)
         if op in named:
             choices[op] = Choice(own.find_rung(op, named[op]), reasons[op])
-            _refuse(op, choices[op].rung, device, real, config.deterministic)
+            _refuse(op, choices[op].rung, device, own_real, config.deterministic)
         else:
-            choices[op] = _from_set(op, config, device, real, shapes[op])
+            choices[op] = _from_set(op, config, device, own_real, shapes[op])
     return choices
 
 

@@ -13,7 +13,7 @@ from reference.program import Call
 from trainer import rungs
 from trainer.config import TrainConfig, resolve
 
-OPS = ("layernorm.forward", "gelu.forward")
+OPS = ("layernorm.forward", "layernorm.backward", "gelu.forward")
 FLOAT32 = np.dtype(np.float32)
 
 
@@ -132,3 +132,81 @@ def test_a_file_of_rungs_must_make_sense(tmp_path, text):
     with pytest.raises(LadderError) as refused:
         choose(Cpu(), rungs=str(path))
     assert "\n" not in str(refused.value)
+
+
+def test_deterministic_takes_the_lowest_rung_that_is():
+    free = choose(EMULATED, rungs="naive")["layernorm.backward"]
+    same = choose(EMULATED, rungs="naive", deterministic=True)["layernorm.backward"]
+    assert not free.rung.deterministic and same.rung.deterministic
+    assert same.reason == "the lowest deterministic one"
+    rungs_below = find("layernorm.backward").rungs[1 : same.rung.number]
+    assert not any(rung.deterministic for rung in rungs_below)
+
+
+def test_deterministic_refuses_a_named_rung_that_is_not():
+    why = r"--deterministic: layernorm\.backward rung 1 .* is not \(no, .*\); choose another rung"
+    with pytest.raises(LadderError, match=why):
+        choose(EMULATED, deterministic=True, rung=("layernorm.backward=1",))
+
+
+def test_deterministic_asks_the_picker_for_such_rungs_only(monkeypatch):
+    asked = []
+
+    def pick(ladder, device, dtype, *shapes, library, deterministic):
+        asked.append(deterministic)
+        return Picked(ladder.op.name, 1, 1e-6, {1: "the fastest: 1.0 us"})
+
+    monkeypatch.setattr(rungs, "pick", pick)
+    choose(GPU, rungs="best", deterministic=True)
+    assert asked and all(asked)
+
+
+# ---- going on from a checkpoint ----
+
+
+def go_on(device, before, **settings):
+    config = resolve(TrainConfig(**{"rungs": "reference", **settings}), device.kind, 1024)
+    calls = [Call(op, (), {"N": 4, "C": 8}, {}, "") for op in OPS]
+    return rungs.choose(calls, config, device, FLOAT32, before)
+
+
+def as_saved(choices):
+    return json.loads(json.dumps(rungs.record(choices)))
+
+
+def test_a_resumed_run_has_the_rungs_that_it_had(mine):
+    chosen = choose(EMULATED, rungs="naive", rung=(f"layernorm.forward={mine}",))
+    again = go_on(EMULATED, as_saved(chosen))
+    assert rungs.as_json(again) == rungs.as_json(chosen)
+    assert {choice.reason for choice in again.values()} == {"as before"}
+    assert rungs.as_json(go_on(Cpu(), as_saved(choose(Cpu())))) == dict.fromkeys(OPS, 0)
+
+
+def test_a_rung_edited_since_the_checkpoint_is_refused_unless_chosen_anew(mine):
+    before = as_saved(choose(EMULATED, rungs="naive", rung=(f"layernorm.forward={mine}",)))
+    mine.write_text(mine.read_text() + "// a remark changes nothing\n")
+    go_on(EMULATED, before)
+    mine.write_text(mine.read_text() + "int changed;\n")
+    with pytest.raises(LadderError, match=r"mine\.cu .* was edited since the checkpoint"):
+        go_on(EMULATED, before)
+    again = go_on(EMULATED, before, rung=(f"layernorm.forward={mine}",))
+    assert again["layernorm.forward"].reason == "named by --rung"
+    assert again["gelu.forward"].reason == "as before"
+
+
+def test_a_file_that_a_rung_includes_counts_as_part_of_it(mine):
+    header = mine.with_name("mine.cuh")
+    header.write_text("#pragma once\n")
+    mine.write_text(mine.read_text() + '#include "mine.cuh"\n')
+    before = as_saved(choose(EMULATED, rungs="naive", rung=(f"layernorm.forward={mine}",)))
+    header.write_text("#pragma once\n#define MORE\n")
+    with pytest.raises(LadderError, match="or a file that it includes"):
+        go_on(EMULATED, before)
+
+
+def test_a_rung_that_is_gone_is_refused_unless_chosen_anew(mine):
+    before = as_saved(choose(EMULATED, rungs="naive", rung=(f"layernorm.forward={mine}",)))
+    mine.unlink()
+    with pytest.raises(LadderError, match="the checkpoint's rung is gone: cannot read the kernel"):
+        go_on(EMULATED, before)
+    go_on(EMULATED, before, rung=("layernorm.forward=1",))

@@ -270,15 +270,71 @@ def test_without_a_network_the_run_says_what_it_uses_instead(tmp_path, monkeypat
     assert outcome.status == 0
 
 
-@pytest.mark.skipif(cpp_compiler().remedy is not None, reason="no C++ compiler for the emulator")
-def test_real_kernels_on_the_emulator_train_as_the_reference_does(tmp_path):
-    run(tmp_path, steps=3, output=str(tmp_path / "reference"))
-    swapped = ("layernorm.forward=3", "layernorm.backward=1", "gelu.forward=1")
-    kernels = {"device": "emulated", "rung": swapped, "output": str(tmp_path / "kernels")}
-    _, screen = run(tmp_path, steps=3, **kernels)
-    assert re.search(r"layernorm\.forward +3 +one warp per row +named by --rung", screen)
+needs_compiler = pytest.mark.skipif(
+    cpp_compiler().remedy is not None, reason="no C++ compiler for the emulator"
+)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("rungs", "swapped"),
+    [
+        ("reference", ("layernorm.forward=3", "layernorm.backward=1", "gelu.forward=1")),
+        ("naive", ()),
+        ("naive", ("matmul.forward=2", "crossentropy.fused=3", "adamw.update=2")),
+    ],
+)
+def test_real_kernels_on_the_emulator_train_as_the_reference_does(tmp_path, rungs, swapped):
+    """Dropout included; a batch of two micro-batches."""
+    common = {"model": save_model(tmp_path / "dropping", dropout=0.2), "total_tokens": 64}
+    run(tmp_path, steps=3, **common, output=str(tmp_path / "reference"))
+    kernels = {"device": "emulated", "rungs": rungs, "rung": swapped}
+    _, screen = run(tmp_path, steps=3, **common, **kernels, output=str(tmp_path / "kernels"))
+    for op, number in (entry.split("=") for entry in swapped):
+        assert re.search(rf"{op} +{number} .* named by --rung", screen)
     reference, kernels = losses(tmp_path / "reference"), losses(tmp_path / "kernels")
     np.testing.assert_allclose(kernels, reference, rtol=1e-5)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_kernels_train_in_16_bits_too(tmp_path, dtype):
+    run(tmp_path, steps=3, output=str(tmp_path / "exact"))
+    kernels = {"device": "emulated", "rungs": "naive", "dtype": dtype}
+    run(tmp_path, steps=3, **kernels, output=str(tmp_path / "coarse"))
+    exact, coarse = losses(tmp_path / "exact"), losses(tmp_path / "coarse")
+    np.testing.assert_allclose(coarse, exact, rtol=5e-3)
+
+
+@needs_compiler
+def test_two_deterministic_runs_are_the_same_to_the_bit(tmp_path):
+    kernels = {"device": "emulated", "rungs": "naive", "deterministic": True}
+    runs = [tmp_path / name for name in ("first", "second")]
+    for directory in runs:
+        run(tmp_path, steps=3, checkpoint_every=3, **kernels, output=str(directory))
+    a, b = (parameters(directory, 3) for directory in runs)
+    assert all(a[name].tobytes() == b[name].tobytes() for name in a)
+    assert losses(runs[0]) == losses(runs[1])
+
+
+@needs_compiler
+def test_a_resumed_run_keeps_its_rungs_and_its_loss_scale(tmp_path):
+    common = {"dtype": "fp16", "device": "emulated", "checkpoint_every": 2}
+    swapped = ("gelu.forward=1", "layernorm.forward=3")
+    run(tmp_path, steps=2, rung=swapped, **common)
+    _, screen = run(tmp_path, steps=4, resume=True, **common)
+    assert re.search(r"layernorm\.forward +3 .* as before", screen)
+    run(tmp_path, steps=4, rung=swapped, **common, output=str(tmp_path / "straight"))
+    assert losses(tmp_path / "run") == losses(tmp_path / "straight")
+    state = checkpoint.load(tmp_path / "run", 4)[1]
+    assert state["stepper"]["scale"] == {"value": 65536.0, "good_steps": 4}
+
+
+def test_recomputing_is_the_same_run_in_less_memory(tmp_path):
+    plain, plain_screen = run(tmp_path, steps=2, output=str(tmp_path / "plain"))
+    spared, screen = run(tmp_path, steps=2, recompute=2, output=str(tmp_path / "spared"))
+    assert plain.val_losses == spared.val_losses
+    assert "spared by -r 2" in screen and "spared" not in plain_screen
 
 
 def test_the_folder_holds_what_was_run(tmp_path):

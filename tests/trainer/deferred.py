@@ -1,0 +1,97 @@
+"""A device that does nothing until it is waited for, as a GPU that is infinitely slow would."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ladder.contract import ladders
+from ladder.device import Cpu
+from ladder.rungfile import Rung
+
+
+class Later(np.ndarray):
+    """An array whose `fill` joins the queue of its device, as CuPy's does."""
+
+    def __array_finalize__(self, source: Any) -> None:
+        self.device_ = getattr(source, "device_", None)
+
+    def fill(self, value: float) -> None:
+        self.device_.submit(lambda: np.ndarray.fill(self, value))
+
+
+class Deferred(Cpu):
+    """Submitted work waits in a queue, and runs when the host waits for it, in order.
+
+    What is recorded into a graph does not run. `waits` counts how often the host had to wait,
+    `graphs` how many were recorded, `launches` the calls submitted one by one.
+    """
+
+    name = kind = "deferred"
+    asynchronous = True
+
+    def __init__(self) -> None:
+        self.queue: list[Callable[[], None]] = []
+        self.recording: list[Callable[[], None]] | None = None
+        self.waits = self.graphs = self.launches = 0
+
+    def submit(self, work: Callable[[], None]) -> None:
+        (self.queue if self.recording is None else self.recording).append(work)
+
+    def launch(self, work: Callable[[], None]) -> None:
+        self.launches += self.recording is None
+        self.submit(work)
+
+    def empty(self, shape, dtype):
+        array = super().empty(shape, dtype).view(Later)
+        array.device_ = self
+        return array
+
+    def upload(self, array, host):
+        assert self.recording is None, "a copy from the host in a graph would be frozen"
+        staged = np.array(host)  # pinned memory of its own
+        self.submit(lambda: np.copyto(array, staged, casting="unsafe"))
+
+    def fetch(self, array):
+        assert self.recording is None
+        arrived = []
+        self.submit(lambda: arrived.append(np.array(array)))
+
+        def wait() -> np.ndarray:
+            self.wait_until(lambda: bool(arrived))
+            return arrived[0]
+
+        return wait
+
+    def download(self, array):
+        self.synchronize()
+        return np.array(array)
+
+    def synchronize(self) -> None:
+        assert self.recording is None, "the host cannot wait while it records"
+        self.wait_until(lambda: not self.queue)
+
+    def wait_until(self, done: Callable[[], bool]) -> None:
+        self.waits += not done()
+        while not done():
+            self.queue.pop(0)()
+
+    def capture(self, work):
+        self.synchronize()
+        self.recording = recorded = []
+        work()
+        self.recording = None
+        self.graphs += 1
+        return lambda: self.queue.extend(recorded)
+
+
+def deferred_rungs() -> dict[str, Rung]:
+    """The reference of every op, as a function that a Deferred device runs when it gets to it."""
+
+    def rung(ladder) -> Rung:
+        def run(device, arrays, dims, scalars):
+            device.launch(lambda: ladder.op.compute(list(arrays.values()), dims, scalars))
+
+        return Rung(1, "the reference, later", run=run)
+
+    return {name: rung(ladder) for name, ladder in ladders().items()}

@@ -1,0 +1,81 @@
+"""The device and the type of a run that names none."""
+
+import numpy as np
+import pytest
+
+from ladder.contract import Target, ladders
+from ladder.device import Cpu
+from ladder.errors import LadderError
+from trainer import device as choice
+from trainer.config import TrainConfig
+
+
+class Gpu(Cpu):
+    """A GPU of a given architecture, as far as choosing goes."""
+
+    kind = "cuda"
+
+    def __init__(self, arch):
+        self.arch = arch
+        self.name = f"GPU of {arch}"
+
+    def target(self, real):
+        return Target(self.arch, 32, 40, 64 << 10, np.dtype(real))
+
+
+@pytest.fixture
+def with_gpu(monkeypatch):
+    def pretend(arch):
+        monkeypatch.setattr(choice, "driver_version", lambda: 13000)
+        monkeypatch.setattr(choice, "open_device", lambda name: Gpu(arch))
+
+    return pretend
+
+
+def test_without_a_driver_it_is_the_cpu(monkeypatch):
+    monkeypatch.setattr(choice, "driver_version", lambda: None)
+    device, config, notes = choice.open_for(TrainConfig())
+    assert (device.kind, config.dtype, notes) == ("cpu", None, [])
+
+
+def test_a_gpu_that_cannot_be_opened_is_told(monkeypatch):
+    def refuse(name):
+        raise LadderError("CuPy is not installed: pip install it")
+
+    monkeypatch.setattr(choice, "driver_version", lambda: 13000)
+    monkeypatch.setattr(choice, "open_device", refuse)
+    device, _, notes = choice.open_for(TrainConfig())
+    assert device.kind == "cpu"
+    assert notes == ["CuPy is not installed: pip install it: this run is on the CPU"]
+    with pytest.raises(LadderError, match="CuPy"):
+        choice.open_for(TrainConfig(device="cuda"))
+
+
+@pytest.mark.parametrize(("arch", "dtype"), [("sm_90a", "bf16"), ("sm_80", "bf16")])
+def test_the_default_on_a_gpu_is_bfloat16(with_gpu, arch, dtype):
+    with_gpu(arch)
+    device, config, notes = choice.open_for(TrainConfig())
+    assert (device.kind, config.dtype, notes) == ("cuda", dtype, [])
+    assert choice.open_for(TrainConfig(dtype="fp32"))[1].dtype == "fp32"
+
+
+def test_a_gpu_too_old_for_bfloat16_computes_in_float16_and_says_so(with_gpu):
+    with_gpu("sm_75")
+    _, config, notes = choice.open_for(TrainConfig(device="cuda"))
+    assert config.dtype == "fp16"
+    assert notes == [
+        "bf16 needs a GPU of compute capability 8.0, GPU of sm_75 has 7.5: this run is in fp16"
+    ]
+    with pytest.raises(LadderError, match="choose --dtype fp16 or fp32"):
+        choice.open_for(TrainConfig(device="cuda", dtype="bf16"))
+
+
+def test_a_gpu_is_no_default_while_an_op_has_no_kernel_for_it(with_gpu, monkeypatch):
+    with_gpu("sm_90a")
+    ladder = ladders()["gelu.backward"]
+    monkeypatch.setitem(ladder.__dict__, "rungs", ladder.rungs[:1])
+    device, config, notes = choice.open_for(TrainConfig())
+    assert (device.kind, config.dtype) == ("cpu", None)
+    assert notes == [
+        "no rung of gelu.backward runs in bf16 on GPU of sm_90a: this run is on the CPU"
+    ]

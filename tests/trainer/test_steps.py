@@ -1,0 +1,171 @@
+"""Steps on a device that works beside the host: the same numbers, and no waiting."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from deferred import Deferred, deferred_rungs
+from tiny import SHAPE, settings
+
+from ladder.contract import find
+from ladder.device import Cpu
+from reference.gpt2 import PARAMETERS, build, initial_parameters
+from trainer.config import TrainConfig, resolve
+from trainer.data import TokenLoader, prepare
+from trainer.engine import Engine
+from trainer.scaling import GROWTH_INTERVAL, LossScale
+from trainer.steps import NOT_FINITE, Stepper, validate
+
+SHAPE = dataclasses.replace(SHAPE, dropout=0.1)
+
+
+@pytest.fixture
+def loader(tmp_path):
+    data = prepare("play", tmp_path, "bytes")
+    return lambda: TokenLoader(data.train, 2, 16, vocab=257, shuffle=True, seed=1)
+
+
+def stepper_on(device, train, tmp_path, real=np.float32, **changes):
+    config = resolve(TrainConfig(**settings(tmp_path, model="d6", **changes)), "cpu", 32)
+    deferred = isinstance(device, Deferred)
+    program = build(SHAPE, 2, 16)
+    parts = (program.forward, program.evaluate, program.backward, program.update)
+    ops = {call.op for part in parts for call in part}
+    later = deferred_rungs()
+    rungs = {op: later[op] if deferred else find(op).rung(0) for op in ops}
+    engine = Engine(program, device, np.dtype(real), rungs)
+    for name, tensor in initial_parameters(SHAPE, 1):
+        engine.write(name, tensor)
+    return Stepper(config, engine, train, 8)
+
+
+def take(stepper, count, start=0):
+    """The outcomes of `count` steps, late or not."""
+    outcomes = [stepper.step(number) for number in range(start, start + count)]
+    return [step for step in (*outcomes, stepper.finish()) if step is not None]
+
+
+def known(step):
+    """All of a step but its time."""
+    return dataclasses.replace(step, ms=0.0)
+
+
+@pytest.mark.parametrize("total_tokens", [32, 96])
+def test_steps_that_overlap_give_the_same_bits(tmp_path, loader, total_tokens):
+    changes = {"total_tokens": total_tokens, "warmup": 3, "grad_clip": 1.0}
+    now = stepper_on(Cpu(), loader(), tmp_path, **changes)
+    later = stepper_on(Deferred(), loader(), tmp_path, **changes)
+    assert later.overlaps and not now.overlaps
+    assert [*map(known, take(now, 6))] == [*map(known, take(later, 6))]
+    assert now.state() == later.state()
+    for name in PARAMETERS:
+        a, b = now.engine.read(name), later.engine.read(name)
+        assert a.tobytes() == b.tobytes(), name
+
+
+def test_the_host_waits_only_for_the_step_before(tmp_path, loader):
+    stepper = stepper_on(Deferred(), loader(), tmp_path)
+    device = stepper.engine.device
+    assert stepper.step(0) is None
+    assert device.waits == 0 and device.queue
+    for number in (1, 2):  # in the first of them the graphs are recorded
+        stepper.step(number)
+    for number in range(3, 6):
+        waits = device.waits
+        assert stepper.step(number).number == number - 1
+        assert device.waits - waits == 2  # for its loss and its norm
+        assert device.queue, "the step that was submitted last is still to be computed"
+    assert stepper.finish().number == 5
+    assert stepper.finish() is None
+
+
+def test_a_step_is_replayed_from_graphs_after_the_first(tmp_path, loader):
+    stepper = stepper_on(Deferred(), loader(), tmp_path)
+    device = stepper.engine.device
+    take(stepper, 1)
+    calls = device.launches
+    program = stepper.engine.program
+    assert calls == len(program.forward) + len(program.backward) + len(program.update)
+    assert device.graphs == 0
+    take(stepper, 5, start=1)
+    assert (device.launches, device.graphs) == (calls, 4)  # forward, backward, norm, update
+
+
+def test_a_step_waits_where_the_host_decides_on_the_update(tmp_path, loader):
+    for changes in ({"loss_outlier": 5.0}, {"grad_outlier": 5.0}, {"nonfinite": "skip"}):
+        stepper = stepper_on(Deferred(), loader(), tmp_path, **changes)
+        assert stepper.step(0).number == 0
+
+
+def test_a_loss_that_is_not_finite_is_told_one_step_late(tmp_path, loader):
+    stepper = stepper_on(Deferred(), loader(), tmp_path)
+    stepper.engine.write("wpe", np.full((32, 16), np.nan))
+    assert stepper.step(0) is None
+    assert stepper.step(1).skipped == NOT_FINITE
+
+
+def test_validation_overlaps_too_and_is_the_same(tmp_path, loader):
+    now = stepper_on(Cpu(), loader(), tmp_path)
+    later = stepper_on(Deferred(), loader(), tmp_path)
+    losses = [validate(s.engine, s.train, 5, lambda: False) for s in (now, later)]
+    assert losses[0] == losses[1]
+    assert later.engine.device.graphs == 1
+    assert later.engine.device.waits == 5
+
+
+# ---- float16 ----
+
+
+def test_the_scale_halves_on_overflow_and_doubles_after_2000_good_steps():
+    scale = LossScale()
+    assert scale.value == 65536
+    scale.update(overflow=True)
+    scale.update(overflow=True)
+    assert scale.value == 16384
+    for _ in range(GROWTH_INTERVAL - 1):
+        scale.update(overflow=False)
+    assert scale.value == 16384
+    scale.update(overflow=False)
+    assert scale.value == 32768
+    for _ in range(5):
+        scale.update(overflow=False)
+    again = LossScale()
+    again.restore(scale.state())
+    for each in (scale, again):
+        for _ in range(GROWTH_INTERVAL - 5):
+            each.update(overflow=False)
+        assert each.value == 65536
+
+
+def test_float16_steps_are_near_those_of_float32(tmp_path, loader):
+    exact = take(stepper_on(Cpu(), loader(), tmp_path), 4)
+    scaled = stepper_on(Cpu(), loader(), tmp_path, real=np.float16, dtype="fp16")
+    for a, b in zip(exact, take(scaled, 4), strict=True):
+        assert b.loss == pytest.approx(a.loss, rel=1e-3)
+        assert b.norm == pytest.approx(a.norm, rel=1e-2)
+        assert b.skipped is None
+    dlogits = scaled.engine.read("logits")
+    assert np.abs(dlogits.astype(np.float32)).max() > 100, "the gradients are not scaled"
+
+
+def test_an_overflow_skips_the_update_and_halves_the_scale_until_it_fits(tmp_path, loader):
+    stepper = stepper_on(Cpu(), loader(), tmp_path, real=np.float16, dtype="fp16")
+    stepper.scale.value = 2.0**24  # dlogits would be 2^19, and float16 ends at 2^16
+    before = stepper.engine.read("fcw")
+    with np.errstate(all="ignore"):
+        first = stepper.step(0)
+        assert first.skipped == "the gradient overflowed, the loss scale is now 8.38861e+06"
+        assert np.isfinite(first.loss) and stepper.updates == 0
+        np.testing.assert_array_equal(stepper.engine.read("fcw"), before)
+        steps = take(stepper, 7, start=1)
+    assert steps[0].skipped and steps[-1].skipped is None
+    assert stepper.updates == sum(step.skipped is None for step in steps)
+    assert np.isfinite(stepper.engine.read("fcw")).all()
+    assert stepper.state()["scale"]["value"] == 2.0 ** (24 - 8 + stepper.updates)
+
+
+def test_without_any_scale_that_fits_the_gradient_is_not_finite(tmp_path, loader):
+    stepper = stepper_on(Cpu(), loader(), tmp_path, real=np.float16, dtype="fp16")
+    stepper.scale.value = 1.0
+    stepper.engine.compute_norm = lambda: stepper.engine.write("norm", np.array([np.inf]))
+    assert stepper.step(0).skipped == NOT_FINITE

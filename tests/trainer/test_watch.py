@@ -1,0 +1,92 @@
+"""The debug flags: which call is named."""
+
+import numpy as np
+import pytest
+from tiny import run, save_model, settings
+
+from ladder.errors import DeviceFault, LadderError
+from trainer import checkpoint
+from trainer.config import TrainConfig
+from trainer.setup import set_up
+from trainer.steps import Stepper
+from trainer.watch import wait
+
+
+def test_debug_nan_names_the_first_op_whose_output_is_not_finite(tmp_path):
+    setup = set_up(TrainConfig(**settings(tmp_path, debug_nan=True)))
+    setup.engine.write("ln2b", np.full((16,), np.inf), 1)
+    stepper = Stepper(setup.config, setup.engine, setup.train, 1)
+    with pytest.raises(LadderError) as stopped:
+        stepper.step(0)
+    assert str(stopped.value) == (
+        "--debug-nan: h1.ln_2, layernorm.forward rung 0 (the NumPy reference) is the first whose "
+        "output is not finite: out in 512 of 512 places, first at (0, 0)"
+    )
+
+
+def test_debug_nan_sees_the_backward_pass_and_the_update(tmp_path):
+    setup = set_up(TrainConfig(**settings(tmp_path, debug_nan=True)))
+    setup.engine.write("fcprojw.v", np.full((2, 16, 64), np.nan))
+    stepper = Stepper(setup.config, setup.engine, setup.train, 1)
+    with pytest.raises(LadderError, match=r"fcprojw, adamw.update .*: weight in 2,048 of 2,048"):
+        stepper.step(0)
+
+
+def test_debug_flags_do_not_change_what_is_computed(tmp_path):
+    plain = run(tmp_path, steps=2, output=str(tmp_path / "plain"))[0]
+    watched = [
+        run(tmp_path, steps=2, output=str(tmp_path / flag), **{flag: True})[0]
+        for flag in ("debug_nan", "debug_sync")
+    ]
+    assert all(outcome.val_losses == plain.val_losses for outcome in watched)
+
+
+def faulty(patch, at):
+    """Have the device fail as a GPU does, from the `at`-th synchronize on."""
+    from ladder.device import Cpu
+
+    count = iter(range(10**9))
+
+    def synchronize(self):
+        if next(count) >= at:
+            raise DeviceFault("an illegal memory access was encountered")
+
+    patch.setattr(Cpu, "synchronize", synchronize)
+
+
+def test_debug_sync_names_the_op_that_a_fault_is_in(tmp_path, monkeypatch):
+    setup = set_up(TrainConfig(**settings(tmp_path, debug_sync=True)))
+    setup.engine.write("tokens", np.zeros((2, 16)))
+    faulty(monkeypatch, at=5)
+    with pytest.raises(DeviceFault, match=r"^h0\.attproj, residual\.forward rung 0 .*: an illegal"):
+        setup.engine.evaluate()
+    assert issubclass(DeviceFault, LadderError)
+    with pytest.raises(DeviceFault):
+        wait(setup.engine, setup.program.forward[0])
+
+
+def test_after_a_fault_the_last_checkpoint_is_named_and_intact(tmp_path, monkeypatch):
+    original = Stepper.step
+
+    def step(self, number):
+        if number == 5:
+            raise DeviceFault("GPU: an illegal memory access was encountered")
+        return original(self, number)
+
+    monkeypatch.setattr(Stepper, "step", step)
+    with pytest.raises(DeviceFault) as told:
+        run(tmp_path, checkpoint_every=2)
+    directory = tmp_path / "run"
+    assert f"the checkpoint of step 4 in {directory} is intact, go on with -y 1" in str(told.value)
+    assert "--debug-sync names the op at fault" in str(told.value)
+    tensors, _ = checkpoint.load(directory, 4)
+    assert np.isfinite(tensors["wte"]).all()
+
+
+def test_a_fault_without_checkpoints_says_so(tmp_path, monkeypatch):
+    def step(self, number):
+        raise DeviceFault("GPU: an illegal memory access was encountered")
+
+    monkeypatch.setattr(Stepper, "step", step)
+    with pytest.raises(DeviceFault, match="there is no checkpoint, since they are off"):
+        run(tmp_path, model=save_model(tmp_path / "other"))

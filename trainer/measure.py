@@ -1,0 +1,244 @@
+"""What bench, climb and profile share: a training step to measure, its time, and that of its ops.
+
+The model has random weights and sees random tokens; neither changes the time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ladder import results
+from ladder.bench import commit, refuse_emulated
+from ladder.contract import DTYPES as DTYPE_OF
+from ladder.contract import find
+from ladder.device import Device
+from ladder.errors import LadderError
+from ladder.roof import Roof, copy_bandwidth
+from ladder.rungfile import Rung
+from reference import adamw
+from reference.gpt2 import GPT2Config, build, initial_parameters
+from reference.program import Call, Program
+from trainer import rungs
+from trainer.atomic import atomic_write
+from trainer.config import DTYPES, TrainConfig, resolve
+from trainer.device import open_for
+from trainer.doctor import processor_name
+from trainer.engine import Engine
+from trainer.flags import Parser, build_parser
+from trainer.memory import refuse_what_does_not_fit
+from trainer.mfu import flops_per_token, measured_roof
+from trainer.models import PRETRAINED_VOCAB, named_shape
+
+FOLDER = results.FOLDER / "training"
+WARM_UP = 2  # steps: memory is touched for the first time, threads start, graphs are recorded
+CPU_COPY_BYTES = 1 << 26  # beyond its caches, and little beside the model
+STEPS_AT_A_TIME = 4  # on a GPU, so that the host is ahead of it as it is in training
+OP_SECONDS = 5e-3  # an op's calls are repeated for so long, which is long beside a graph's launch
+OP_SAMPLES = 5
+MOST_ROUNDS = 100
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training step to be measured. `steps`: how many times."""
+
+    config: TrainConfig
+    device: Device
+    real: np.dtype
+    shape: GPT2Config
+    program: Program
+    notes: list[str]
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The calls of a step."""
+        return (*self.program.forward, *self.program.backward, *self.program.update)
+
+    @property
+    def tokens(self) -> int:
+        return self.program.B * self.program.T
+
+    @property
+    def flops(self) -> int:
+        """Of a step, as MFU counts them."""
+        return self.tokens * flops_per_token(self.shape, self.program.T)
+
+    def choose(self, **changes: Any) -> dict[str, rungs.Choice]:
+        """The rungs that the config names, or that it would name with `changes`."""
+        config = dataclasses.replace(self.config, **changes)
+        return rungs.choose(self.calls, config, self.device, self.real)
+
+    def engine(self, chosen: Mapping[str, Rung]) -> Engine:
+        """An engine with random weights and a random batch, ready for a step."""
+        c, B = self.config, self.program.B
+
+        def rebuild(rows: int) -> Program:
+            return build(self.shape, rows, c.sequence, recompute=c.recompute)
+
+        refuse_what_does_not_fit(self.program, self.device, self.real, rebuild, chosen)
+        engine = Engine(self.program, self.device, self.real, chosen)
+        for name, tensor in _weights(self.shape):
+            engine.write(name, tensor)
+        rng = np.random.default_rng(0)
+        for name in ("tokens", "targets"):
+            engine.write(name, rng.integers(0, self.shape.vocab, (B, c.sequence)))
+        engine.write("dloss", np.array([1 / self.tokens]))
+        if "rng" in engine.arrays:
+            engine.write("rng", np.zeros(4, np.uint32))
+        hyper = dict(lr=1e-4, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, clip=1.0)
+        engine.write("hyper", adamw.hyper(step=10, **hyper))
+        return engine
+
+    def description(self) -> dict[str, Any]:
+        c = self.config
+        job = {"model": c.model, "B": c.batch, "T": c.sequence, "dtype": c.dtype}
+        return {**job, "recompute": c.recompute, "commit": commit()}
+
+
+@functools.lru_cache(maxsize=1)
+def _weights(shape: GPT2Config) -> list[tuple[str, np.ndarray]]:
+    return list(initial_parameters(shape, seed=0))
+
+
+def parser_of(command: str, description: str) -> Parser:
+    """The flags that a measurement takes, with the meaning that they have in training."""
+    names = ("model", "batch", "sequence", "steps", "device", "dtype", "rungs", "rung")
+    names += ("recompute", "deterministic")
+    parser = build_parser(f"python -m trainer {command}", description, names)
+    parser.set_defaults(steps=20)
+    parser.add_argument("--no-write", action="store_true", help="leave doc/results as it is")
+    return parser
+
+
+def open_job(config: TrainConfig, command: str) -> Job:
+    """Raises LadderError where nothing can be measured."""
+    device, config, notes = open_for(config)
+    refuse_emulated(device)
+    shape = named_shape(config.model, PRETRAINED_VOCAB)
+    if shape is None:
+        raise LadderError(f"-e {config.model}: {command} takes a model's name, such as gpt2 or d6")
+    config = resolve(config, device.kind, shape.context)
+    if config.steps < 1:
+        raise LadderError("-x must be 1 or more: the number of steps to time")
+    program = build(shape, config.batch, config.sequence, recompute=config.recompute)
+    return Job(config, device, DTYPE_OF[DTYPES[config.dtype]], shape, program, notes)
+
+
+def one_step(engine: Engine) -> None:
+    engine.zero_gradients()
+    engine.forward()
+    engine.backward()
+    engine.update()
+
+
+def time_steps(
+    engine: Engine,
+    count: int,
+    between: Callable[[], None] = lambda: None,
+    seconds: float = math.inf,
+) -> list[float]:
+    """Milliseconds of each of `count` steps after a warm-up, or of several at a time on a GPU.
+
+    between  is called after every measurement
+    seconds  after which no further one is begun, once there are three
+    """
+    for _ in range(WARM_UP):
+        one_step(engine)
+    engine.device.synchronize()
+    at_a_time = STEPS_AT_A_TIME if engine.device.asynchronous else 1
+
+    def steps() -> None:
+        for _ in range(at_a_time):
+            one_step(engine)
+
+    times = []
+    while len(times) * at_a_time < count:
+        times.append(1e3 * engine.device.time(steps) / at_a_time)
+        between()
+        if len(times) >= 3 and sum(times) * at_a_time > 1e3 * seconds:
+            break
+    return times
+
+
+def time_ops(engine: Engine, calls: Sequence[Call], roof: Roof) -> list[dict[str, Any]]:
+    """For each op its number of calls, and of all together: time, floor, bytes, FLOPs; the longest
+    first. Each op's calls are timed back to back, apart from those of other ops."""
+    of_op: dict[str, list[Call]] = {}
+    for call in calls:
+        of_op.setdefault(call.op, []).append(call)
+    rows = []
+    for name, its_calls in of_op.items():
+        op = find(name).op
+        engine.zero_gradients()
+        rows.append(
+            {
+                "op": name,
+                "calls": len(its_calls),
+                "ms": 1e3 * time_calls(engine.device, [engine.bound[c] for c in its_calls]),
+                "floor_ms": 1e3 * sum(roof.floor(op, c.dims, engine.real) for c in its_calls),
+                "bytes": sum(op.least_bytes(c.dims, engine.real) for c in its_calls),
+                "flops": sum(op.flops(c.dims) for c in its_calls),
+            }
+        )
+    return sorted(rows, key=lambda row: -row["ms"])
+
+
+def time_calls(device: Device, calls: Sequence[Callable[[], None]]) -> float:
+    """Seconds of all calls together, recorded as one graph."""
+
+    def once() -> None:
+        for call in calls:
+            call()
+
+    once()
+    estimate = device.time(once)
+    rounds = min(MOST_ROUNDS, math.ceil(OP_SECONDS / max(estimate, 1e-9)))
+    replay = device.capture(lambda: [once() for _ in range(rounds)])
+    return float(np.median([device.time(replay) for _ in range(OP_SAMPLES)])) / rounds
+
+
+def roof_of(device: Device, real: np.dtype) -> Roof:
+    """What the device can do at most, measured."""
+    sizes = (CPU_COPY_BYTES,) if device.kind == "cpu" else ()
+    return Roof(copy_bandwidth(device, *sizes), measured_roof(device, real))
+
+
+def machine_of(device: Device) -> dict[str, Any]:
+    """What the numbers depend on besides the code."""
+    common = {"device": device.kind, "python": platform.python_version(), "numpy": np.__version__}
+    if device.kind == "cuda":
+        return {"name": device.name, **common, **device.description()}
+    cores = len(os.sched_getaffinity(0))
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    return {
+        "name": f"{processor_name()}, {cores} cores",
+        **common,
+        "cores": cores,
+        "threads": os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS"),
+        "blas": f"{blas['name']} {blas['version']}",
+    }
+
+
+def write_json(path: Path, content: Any) -> None:
+    with atomic_write(path) as file:
+        file.write((json.dumps(_rounded(content), indent=1) + "\n").encode())
+
+
+def _rounded(value: Any) -> Any:
+    """Floats with six significant digits: more are noise."""
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
