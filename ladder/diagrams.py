@@ -153,7 +153,7 @@ def climb(reports: Sequence[Report], rungs: Sequence[Rung], least_bytes: int, ti
         panel.set_xticks([])
         panel.tick_params(length=0)
         panel.spines[["top", "right", "bottom"]].set_visible(False)
-    names = [f"{rung.number}  {rung.idea}" for rung in rungs]
+    names = [rung.idea if rung.number < 0 else f"{rung.number}  {rung.idea}" for rung in rungs]
     axes[0].set_yticks(range(len(rungs)), names, fontsize=8)
     axes[0].invert_yaxis()
     figure.suptitle(title, fontsize=9.5, x=0.01, ha="left")

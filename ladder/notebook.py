@@ -28,8 +28,10 @@ from ladder import trace as tracer
 from ladder.bind import bind
 from ladder.contract import DTYPES, Dims, find, format_dims, resolve_dtype
 from ladder.device import default_device, open_device
+from ladder.emulator import Report
 from ladder.errors import LadderError
 from ladder.expect import scalars
+from ladder.rungfile import Rung
 
 FOLDER = pages.ROOT / "notebooks"
 PLACE = pages.Place(FOLDER / "notebook.ipynb", old="", draw=False)  # what links are relative to
@@ -66,9 +68,7 @@ def run(op: str, kernel: int | str, dims: Dims, **inputs: Any) -> dict[str, np.n
         arrays[arg.name] = device.empty(shape, dtype)
         start = np.broadcast_to(np.asarray(inputs.get(arg.name, 0)), shape)
         device.upload(arrays[arg.name], start.astype(dtype))
-    with own.as_file(_name(kernel)) as path:
-        rung = own.find_rung(op, path)
-        bind(contract, rung, device, real, dims, arrays, scalars(contract))()
+    bind(contract, _rung(op, kernel), device, real, dims, arrays, scalars(contract))()
     device.synchronize()
     return {
         arg.name: device.download(arrays[arg.name]) for arg in contract.args if arg.role != "in"
@@ -83,11 +83,10 @@ def check(
     A kernel in a string runs in a child process, where it cannot take the notebook down.
     """
     device = device or default_device()
-    with own.as_file(_name(kernel)) as path:
+    with own.as_file(str(kernel)) as path:
         try:
             if isinstance(kernel, int):
-                rung = own.find_rung(op, kernel)
-                report = checker.check(find(op), rung, open_device(device), dtypes)
+                report = checker.check(find(op), _rung(op, kernel), open_device(device), dtypes)
             else:
                 report = own.check(op, path, device, dtypes)
             passed, text = report.passed, str(report)
@@ -98,8 +97,9 @@ def check(
     print("✓" if passed else "✗", "\n".join(lines))
 
 
-def _name(kernel: int | str) -> str:
-    return str(kernel) if isinstance(kernel, int) else kernel
+def _rung(op: str, kernel: int | str) -> Rung:
+    with own.as_file(str(kernel)) as path:
+        return own.find_rung(op, path)
 
 
 # ---- pictures -----------------------------------------------------------------------------------
@@ -112,42 +112,37 @@ def machine() -> None:
 
 def access(op: str, number: int, text: str = "", dtype: str = "float32", **dims: int) -> None:
     """Which lane touches which address, in the lines of a rung that contain `text`."""
-    rung = find(op).rung(number)
+    rung, report, shape = _trace(op, number, dtype, **dims)
     lines = [i for i, line in enumerate(rung.source.splitlines(), 1) if text in line]
-    report, shape = _trace(op, number, dtype, **dims)
-    title = f"{op}, rung {number}: {rung.idea} ({format_dims(shape)}, {dtype})"
+    title = f"{op}, {rung.label}, {format_dims(shape)}, {dtype}"
     _draw(tracer.picture(report, rung, title, lines), f"which lane touches which address: {title}")
-
-
-def counts(op: str, number: int, dtype: str = "float32", **dims: int) -> None:
-    """What each line of a rung asks of memory, beside the least that it could."""
-    shape = format_dims(dims) if dims else ""
-    display(Markdown(pages.counts(PLACE, op, str(number), dtype, shape)))
 
 
 def steps(op: str, numbers: Sequence[int], text: str, **dims: int) -> None:
     """Who works in each step of a block's reduction, whose one line contains `text`."""
-    reports = [_trace(op, number, keep=1024, **dims)[0] for number in numbers]
-    chosen = [find(op).rung(number) for number in numbers]
+    chosen, reports, _ = zip(*(_trace(op, n, keep=1024, **dims) for n in numbers), strict=True)
     _draw(diagrams.steps(reports, chosen, text), f"who works in each step: {op}, rungs {numbers}")
 
 
-def climb(op: str, numbers: Sequence[int] | None = None, dtype: str = "float32") -> None:
-    """What each rung asks of memory, counted by the emulator."""
-    ladder = find(op)
-    chosen = [r for r in ladder.rungs if r.path and (numbers is None or r.number in numbers)]
-    traced = [_trace(op, rung.number, dtype) for rung in chosen]
-    dims = traced[0][1]
+def climb(op: str, kernels: Sequence[int | str] | None = None, dtype: str = "float32") -> None:
+    """What each rung, or kernel in a string, asks of memory; by default the whole ladder.
+
+    It runs in this process, in the emulator: a kernel that may crash should pass `check` first.
+    """
+    kernels = kernels or [rung.number for rung in find(op).rungs if rung.path]
+    chosen, reports, (dims, *_) = zip(*(_trace(op, k, dtype) for k in kernels), strict=True)
     title = f"{op}, {format_dims(dims)}, {dtype}: counted by the emulator"
-    least = ladder.op.least_bytes(dims, DTYPES[dtype])
-    _draw(diagrams.climb([report for report, _ in traced], chosen, least, title), title)
+    least = find(op).op.least_bytes(dims, DTYPES[dtype])
+    _draw(diagrams.climb(reports, chosen, least, title), title)
 
 
 @functools.lru_cache(maxsize=64)
-def _trace(op: str, number: int, dtype: str = "float32", keep: int = 8, **dims: int) -> Any:
-    """A rung's memory accesses, and the shape that it ran at."""
-    shape = dims or listing.small_shape(find(op).op)
-    return tracer.trace(find(op), find(op).rung(number), dtype, shape, keep=keep), shape
+def _trace(
+    op: str, kernel: int | str, dtype: str = "float32", keep: int = 8, **dims: int
+) -> tuple[Rung, Report, Dims]:
+    """A rung, its memory accesses, and the shape that it ran at."""
+    rung, shape = _rung(op, kernel), dims or listing.small_shape(find(op).op)
+    return rung, tracer.trace(find(op), rung, dtype, shape, keep=keep), shape
 
 
 def _draw(figure: Any, alt: str) -> None:
@@ -161,15 +156,15 @@ def _draw(figure: Any, alt: str) -> None:
 
 def bars(op: str, dtype: str = "") -> None:
     """Bytes or FLOPs per second of every rung: measured now if there is a GPU, or on another."""
-    _plot(plots.bars, op, dtype)
+    _plot(op, dtype, plots.bars)
 
 
-def roofline(op: str, dtype: str = "") -> None:
-    """Every rung under the roof: measured now if there is a GPU, or on another."""
-    _plot(plots.roofline, op, dtype)
+def bars_and_roofline(op: str, dtype: str = "") -> None:
+    """The same, and every rung under what memory and arithmetic allow."""
+    _plot(op, dtype, plots.bars, plots.roofline)
 
 
-def _plot(plot: Callable[..., Any], op: str, dtype: str) -> None:
+def _plot(op: str, dtype: str, *pictures: Callable[..., Any]) -> None:
     here = default_device() == "cuda"
     try:
         find_it = _measure if here else tables.find_measurement
@@ -180,7 +175,8 @@ def _plot(plot: Callable[..., Any], op: str, dtype: str) -> None:
         return
     title = f"{op}, {measurement['shape']}, {measurement['dtype']}, {device['gpu']}"
     title += ", measured just now" if here else ""
-    _draw(plot(title, tables.measured_rows(measurement), measurement), title)
+    for picture in pictures:
+        _draw(picture(title, tables.measured_rows(measurement), measurement), title)
 
 
 @functools.lru_cache(maxsize=16)

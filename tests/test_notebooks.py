@@ -1,0 +1,238 @@
+"""The notebooks run from top to bottom, read well as committed, and show today's kernels."""
+
+import os
+import re
+import sys
+
+import nbformat
+import pytest
+
+from ladder import notebook, pages, results
+from ladder.contract import ladders
+from ladder.device import default_device
+
+NOTEBOOKS = sorted(notebook.FOLDER.glob("[0-9]*.ipynb"))
+MOST_BYTES = 1_500_000  # a web page shows no larger ones
+LONGEST_CELL = 12  # lines, beside the text of a kernel
+FOLDERS = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users|mnt|var|opt|workspace)/[\w./-]+")
+
+
+def named(path):
+    return path.stem
+
+
+@pytest.fixture(scope="module", params=NOTEBOOKS, ids=named)
+def path(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def committed(path):
+    return nbformat.read(path, as_version=4)
+
+
+@pytest.fixture(scope="module")
+def executed(path):
+    """The notebook run afresh, in a new process that finds this repository's package."""
+    with pytest.MonkeyPatch.context() as patch:
+        found = [str(pages.ROOT), os.environ.get("PYTHONPATH")]
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, found)))
+        return notebook.execute(path)  # fails at the first cell that does
+
+
+def code_cells(content):
+    return [cell for cell in content.cells if cell.cell_type == "code"]
+
+
+def markdown_outputs(content):
+    """What the cells say of kernels: sources, diffs, tables. It is the same on every machine."""
+    return [
+        output.data["text/markdown"]
+        for cell in code_cells(content)
+        for output in cell.outputs
+        if output.output_type == "display_data" and "text/markdown" in output.data
+    ]
+
+
+def verdicts(content):
+    """What `check` says first, ✓ or ✗, in the order of the cells."""
+    return [
+        mark
+        for cell in code_cells(content)
+        for output in cell.outputs
+        if output.output_type == "stream"
+        for mark in re.findall(r"^[✓✗]", output.text, flags=re.MULTILINE)
+    ]
+
+
+def test_there_are_notebooks():
+    assert [path.name for path in NOTEBOOKS][:1] == ["00_start.ipynb"]
+    assert len(NOTEBOOKS) > 1
+
+
+def test_it_runs_from_top_to_bottom(executed):
+    for cell in code_cells(executed):
+        assert cell.execution_count is not None
+        assert not [output for output in cell.outputs if output.output_type == "error"]
+
+
+def test_the_kernel_that_runs_it_is_this_python(tmp_path):
+    cell = nbformat.v4.new_code_cell("import sys; print(sys.executable)")
+    one = tmp_path / "which.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), one)
+    assert notebook.execute(one).cells[0].outputs[0].text.strip() == sys.executable
+
+
+def test_it_is_committed_with_its_outputs(committed):
+    counts = [cell.execution_count for cell in code_cells(committed)]
+    assert counts == list(range(1, len(counts) + 1)), "python -m ladder.notebook runs it in order"
+    kinds = {
+        kind for cell in code_cells(committed) for o in cell.outputs for kind in o.get("data", ())
+    }
+    assert {"image/png", "text/markdown"} <= kinds
+
+
+def test_the_checker_accepts_and_refuses_what_the_text_says(committed, executed):
+    assert set(verdicts(committed)) == {"✓", "✗"}
+    assert verdicts(executed) == verdicts(committed)
+
+
+def test_what_it_shows_of_kernels_is_up_to_date(committed, executed):
+    if default_device() == "cuda":
+        pytest.skip("with a GPU, pictures of measurements stand where text stands without one")
+    assert markdown_outputs(committed) == markdown_outputs(executed), (
+        "the kernels or results have changed: python -m ladder.notebook"
+    )
+
+
+def test_it_says_nothing_about_the_machine_that_ran_it(path, committed):
+    assert not FOLDERS.findall(path.read_text(encoding="utf-8"))
+    assert set(committed.metadata) <= {"kernelspec", "language_info"}
+    assert not any(set(cell.metadata) - {"tags"} for cell in committed.cells)
+
+
+def test_it_is_small_enough_for_a_web_page(path):
+    assert path.stat().st_size < MOST_BYTES
+
+
+def test_its_cells_are_short(committed):
+    for cell in code_cells(committed):
+        text = re.sub(r'r""".*?"""', "", cell.source, flags=re.DOTALL)
+        assert len(text.splitlines()) <= LONGEST_CELL
+
+
+def test_its_links_lead_to_files(path, committed):
+    texts = [cell.source for cell in committed.cells if cell.cell_type == "markdown"]
+    texts += markdown_outputs(committed)
+    links = [link for text in texts for link in re.findall(r"\]\(([^)#:]+)\)", text)]
+    assert links
+    for link in links:
+        assert (path.parent / link).exists(), link
+
+
+# ---- the functions that the notebooks call ------------------------------------------------------
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """What is displayed: Markdown texts, and PNG images as bytes."""
+    seen = []
+    monkeypatch.setattr(notebook, "display", lambda thing: seen.append(thing.data))
+    return seen
+
+
+def test_a_kernel_in_a_string_is_run_on_arrays():
+    source = ladders()["start.add"].rung(3).source
+    for kernel in (3, source):
+        result = notebook.run("start.add", kernel, {"N": 5}, a=range(5), b=10)
+        assert result["c"].tolist() == [10, 11, 12, 13, 14]
+
+
+def test_a_kernel_that_does_not_compile_gives_a_message_without_folders(capsys):
+    source = ladders()["start.add"].rung(3).source.replace("a[i]", "nonsense[i]")
+    notebook.check("start.add", source, device="emulated")
+    text = capsys.readouterr().out
+    assert text.startswith("✗ kernel.cu:")
+    assert "nonsense" in text
+    assert not FOLDERS.search(text)
+
+
+def test_a_rung_that_passes_is_said_to_pass(capsys):
+    notebook.check("start.add", 3)
+    assert capsys.readouterr().out.startswith("✓ start.add rung 3")
+
+
+def test_pictures_are_images(shown):
+    notebook.machine()
+    notebook.access("start.add", 1, "c[i]", N=4096)
+    notebook.steps("start.sum", (2, 3), "partial[t] +=", N=256)
+    assert [image[:4] for image in shown] == [b"\x89PNG"] * 3
+
+
+MEASUREMENT = {
+    "op": "start.add",
+    "dtype": "float32",
+    "shape": "N=2^26",
+    "dims": {"N": 1 << 26},
+    "bytes": 12 << 26,
+    "flops": 1 << 26,
+    "inputs": "random",
+    "in_cache": False,
+    "roof": {"copy_gbps": 4000.0, "matrix_tflops": None},
+    "date": "2026-01-01",
+    "commit": None,
+    "software": {},
+    "rows": [
+        {"rung": 1, "idea": "one block", "code": "", "median_us": 90000.0},
+        {"rung": 3, "idea": "one thread per element", "code": "", "median_us": 220.0},
+    ],
+}
+
+
+def test_measurements_are_drawn_where_there_are_any(shown, tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    monkeypatch.setattr(notebook, "default_device", lambda: "emulated")
+    notebook.bars_and_roofline("start.add")
+    assert "No measurement to show yet: start.add has not been measured" in shown.pop()
+    results.record({"gpu": "Fake 9000"}, MEASUREMENT)
+    notebook.bars_and_roofline("start.add")
+    assert [image[:4] for image in shown] == [b"\x89PNG"] * 2
+
+
+# ---- the exercises ------------------------------------------------------------------------------
+
+SOLUTIONS = {  # op: the comment that stands where code is missing, and code that follows the hints
+    "start.sum": (
+        "// Your loop",
+        """for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < N; i += gridDim.x * blockDim.x) {
+               sum += inp[i];
+           }
+           """,
+    ),
+    "layernorm.forward": (
+        "// Your code",
+        """#define EACH(DO) _Pragma("unroll") for (int j = 0; j < LANE_CHANNELS; j++) { \\
+               int i = j * WARP_SIZE + lane; if (i >= CHANNELS) break; DO }
+           float sum = 0.0f, squares = 0.0f;
+           EACH(xs[j] = to_float(x[i]); sum += xs[j];)
+           float m = warp_sum(sum) / CHANNELS;
+           EACH(squares += (xs[j] - m) * (xs[j] - m);)
+           float r = rsqrtf(warp_sum(squares) / CHANNELS + 1e-5f);
+           EACH(y[i] = to_real((xs[j] - m) * r * to_float(weight[i]) + to_float(bias[i]));)
+           if (lane == 0) { mean[row] = m; rstd[row] = r; }
+           """,
+    ),
+}
+
+
+@pytest.mark.parametrize("op", SOLUTIONS)
+def test_an_exercise_can_be_solved_as_its_hints_say(op, capsys):
+    sources = [c.source for p in NOTEBOOKS for c in code_cells(nbformat.read(p, as_version=4))]
+    (cell,) = (text for text in sources if text.startswith("MINE") and f'check("{op}"' in text)
+    given = re.search(r'r"""(.*?)"""', cell, flags=re.DOTALL).group(1)
+    gap, code = SOLUTIONS[op]
+    assert given.count(gap) == 1
+    notebook.check(op, given, device="emulated")
+    assert capsys.readouterr().out.startswith("✗")
+    notebook.check(op, given.replace(gap, code + gap), device="emulated")
+    assert capsys.readouterr().out.startswith("✓")
