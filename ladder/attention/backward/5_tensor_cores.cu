@@ -13,8 +13,7 @@
 // Launch: attention_backward_dq<<<(B * NH, ceil_div(T, TILE)), WARPS * warp>>>
 // Scratch: float32 delta[B, NH, T]
 // Rounds: probs and dscores, factors of the gradients
-// Left:   tensor cores wait while the next tiles are loaded; two of seven products are there only
-//         because dq is computed by another kernel.
+// Left:   tensor cores wait while the next tiles are loaded -> rung 6.
 
 #include "fast_math.cuh"
 #include "mma_real.cuh"
