@@ -106,8 +106,9 @@ class Worker {
     std::vector<uint64_t> gathered;  // by fiber: its value in the last warp operation
     std::vector<Deferred> deferred;
     NamedBarrier named_barriers[16];
-    unsigned barrier_epoch = 0;
-    int barrier_result = 0;
+    unsigned block_number = 0;   // blockIdx as one number, x fastest
+    unsigned barrier_epoch = 0;  // how often the block's barrier has opened
+    int barrier_result = 0;      // of those that came last: how many predicates held
 
   private:
     void prepare();

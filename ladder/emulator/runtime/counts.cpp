@@ -1,0 +1,98 @@
+// Counts: how well the accesses of a warp fit together.
+#include <algorithm>
+#include <cstring>
+
+#include "scheduler.h"
+
+static constexpr int SECTOR = 32;  // bytes of global memory that are fetched together
+static constexpr int BANKS = 32;   // of shared memory, each 4 bytes wide
+
+// The n-th access of each lane through one instruction, since the lanes last met, is taken to be
+// one request of the warp: the GPU executes lanes that are at the same instruction together.
+void MemoryModel::finish_warp(Worker &worker, int warp) {
+    int width = worker.block.warp_size, first = warp * width;
+    int end = std::min(first + width, (int)logs_.size());
+    std::vector<uint32_t> used;
+    for (int fiber = first; fiber < end; fiber++) {
+        std::fill(seen_.begin(), seen_.end(), 0);
+        for (const Entry &entry : logs_[fiber]) {
+            std::vector<Open> &requests = open_[entry.site];
+            uint32_t nth = seen_[entry.site]++;
+            if (nth == requests.size()) {
+                if (nth == 0) used.push_back(entry.site);
+                requests.emplace_back();
+            }
+            requests[nth].lanes |= 1ull << (fiber - first);
+            requests[nth].offsets[fiber - first] = entry.offset;
+        }
+        logs_[fiber].clear();
+    }
+    for (uint32_t index : used) {
+        SiteCount &site = sites[index];
+        for (const Open &open : open_[index]) {
+            if (site.requests < launch_.options->trace) {
+                Request request{};
+                request.site = (int)index;
+                request.warp = warp;
+                request.lanes = open.lanes;
+                const uint3 &block = worker.block.index;
+                request.block[0] = block.x, request.block[1] = block.y, request.block[2] = block.z;
+                std::memcpy(request.offsets, open.offsets, sizeof request.offsets);
+                requests.push_back(request);
+            }
+            count(site, open);
+        }
+        open_[index].clear();
+    }
+}
+
+void MemoryModel::finish_block(Worker &worker) {
+    int warps = ((int)logs_.size() + worker.block.warp_size - 1) / worker.block.warp_size;
+    for (int warp = 0; warp < warps; warp++) finish_warp(worker, warp);
+    std::fill(warp_epochs_.begin(), warp_epochs_.end(), 0);
+    std::fill(acquired_.begin(), acquired_.end(), 0);
+    for (auto &releases : releases_) releases.clear();
+}
+
+static size_t distinct(std::vector<int64_t> &values) {
+    std::sort(values.begin(), values.end());
+    return std::unique(values.begin(), values.end()) - values.begin();
+}
+
+void MemoryModel::count(SiteCount &site, const Open &request) const {
+    site.requests++;
+    site.lanes += __builtin_popcountll(request.lanes);
+    if (!site.shared_name) {
+        // Ideal: as many sectors as the different bytes would fill.
+        std::vector<int64_t> sectors, starts;
+        for (uint64_t rest = request.lanes; rest; rest &= rest - 1) {
+            int64_t offset = request.offsets[__builtin_ctzll(rest)];
+            starts.push_back(offset);
+            int64_t last = (offset + site.bytes - 1) / SECTOR;
+            for (int64_t sector = offset / SECTOR; sector <= last; sector++)
+                sectors.push_back(sector);
+        }
+        site.sectors += distinct(sectors);
+        site.ideal_sectors += (distinct(starts) * site.bytes + SECTOR - 1) / SECTOR;
+        return;
+    }
+    // A wavefront serves each bank one word (to any number of lanes). It carries 128 bytes, so
+    // lanes go in groups of 32, 16 or 8, depending on how much each one asks for.
+    int lanes_together = site.bytes <= 4 ? 32 : site.bytes == 8 ? 16 : 8;
+    for (int first = 0; first < 64; first += lanes_together) {
+        uint64_t group = request.lanes >> first;
+        if (lanes_together < 64) group &= (1ull << lanes_together) - 1;
+        if (!group) continue;
+        std::vector<int64_t> words;
+        for (; group; group &= group - 1) {
+            int64_t offset = request.offsets[first + __builtin_ctzll(group)];
+            int64_t last = (offset + site.bytes - 1) / 4;
+            for (int64_t word = offset / 4; word <= last; word++) words.push_back(word);
+        }
+        words.resize(distinct(words));
+        int in_bank[BANKS] = {}, most = 0;
+        for (int64_t word : words) most = std::max(most, ++in_bank[word % BANKS]);
+        site.wavefronts += most;
+        site.ideal_wavefronts++;
+    }
+}
