@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from IPython import get_ipython
 from IPython.display import Image, Markdown, display
 
 from ladder import bench, diagrams, listing, own, pages, plots, tables
@@ -78,17 +79,18 @@ def run(op: str, kernel: int | str, dims: Dims, **inputs: Any) -> dict[str, np.n
 def check(
     op: str, kernel: int | str, dtypes: Sequence[str] = ("float32",), device: str | None = None
 ) -> None:
-    """Print the checker's verdict on a rung, or on a kernel in a string.
+    """Print the checker's verdict on a rung, or on a kernel in a string, at the small shapes.
 
     A kernel in a string runs in a child process, where it cannot take the notebook down.
     """
-    device = device or default_device()
+    device, shapes = device or default_device(), find(op).op.shapes
     with own.as_file(str(kernel)) as path:
         try:
             if isinstance(kernel, int):
-                report = checker.check(find(op), _rung(op, kernel), open_device(device), dtypes)
+                rung, opened = _rung(op, kernel), open_device(device)
+                report = checker.check(find(op), rung, opened, dtypes, shapes)
             else:
-                report = own.check(op, path, device, dtypes)
+                report = own.check(op, path, device, dtypes, shapes)
             passed, text = report.passed, str(report)
         except LadderError as error:  # it does not compile, or its header does not fit
             passed, text = False, str(error)
@@ -192,6 +194,18 @@ def _measure(op: str, dtype: str) -> Any:
 
     (measurement,) = bench.bench(ladder, device, [dtype], {name: dims}, say=say)
     return device.description(), measurement
+
+
+# ---- what goes wrong -----------------------------------------------------------------------------
+
+
+def _say_plainly(shell: Any, kind: type, error: LadderError, trace: Any, tb_offset: Any = None):
+    """An error that names its remedy needs no traceback."""
+    print(f"ladder: {error}", file=sys.stderr)
+
+
+if (_shell := get_ipython()) is not None:
+    _shell.set_custom_exc((LadderError,), _say_plainly)
 
 
 # ---- keeping the notebooks up to date -----------------------------------------------------------

@@ -63,7 +63,7 @@ def roofline(title: str, rows: Rows, measurement: Measurement) -> Figure:
     copy = measurement["roof"]["copy_gbps"] * 1e9
     matrix = (measurement["roof"]["matrix_tflops"] or 0) * 1e12
     intensity = measurement["flops"] / measurement["bytes"]
-    span = [intensity / 8, intensity * 8]
+    span = [intensity / 2, intensity * 16]  # more on the right, where the labels are
     if matrix:
         span[1] = max(span[1], 4 * matrix / copy)
     ridge = matrix / copy if matrix else span[1]
@@ -108,7 +108,7 @@ def _figure(title: str, size: tuple[float, float]):
 
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.add_subplot()
-    axes.set_title(title, fontsize=10, color=INK)
+    figure.suptitle(title, fontsize=10, color=INK, x=0.01, horizontalalignment="left")
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_axisbelow(True)
     return figure, axes

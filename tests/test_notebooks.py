@@ -6,6 +6,7 @@ import sys
 
 import nbformat
 import pytest
+from nbclient.exceptions import CellExecutionError
 
 from ladder import notebook, pages, results
 from ladder.contract import ladders
@@ -81,6 +82,18 @@ def test_the_kernel_that_runs_it_is_this_python(tmp_path):
     one = tmp_path / "which.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=[cell]), one)
     assert notebook.execute(one).cells[0].outputs[0].text.strip() == sys.executable
+
+
+def test_an_error_with_a_remedy_comes_without_a_traceback(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(pages.ROOT))
+    lines = "from ladder import notebook as nb", 'nb.show("start.ad", 1)'
+    one = tmp_path / "error.ipynb"
+    cells = [nbformat.v4.new_code_cell(line) for line in lines]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), one)
+    with pytest.raises(CellExecutionError) as caught:
+        notebook.execute(one)
+    assert caught.value.evalue.startswith("no op is named 'start.ad'; did you mean start.add")
+    assert "Traceback" not in caught.value.traceback
 
 
 def test_it_is_committed_with_its_outputs(committed):
