@@ -1,36 +1,32 @@
-"""Train a GPT-2: `python -m trainer [flags]`; also `doctor`, `sample`, `bench`.
+"""Train a GPT-2: `python -m trainer [flags]`; also `doctor`, `sample`, `bench`, `profile`, `climb`.
 
 python -m trainer                      the quick start; --help lists the flags
 python -m trainer doctor               what this machine has, and what will run on it
 python -m trainer sample -e RUN        text from a trained model
 python -m trainer bench                the time of a training step
+python -m trainer profile              the same by op, against each one's floor, and the memory
+python -m trainer climb                what each ladder is worth to the training step
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 
 from ladder.errors import LadderError
 
+COMMANDS = ("doctor", "sample", "bench", "profile", "climb")
+
 
 def main(argv: Sequence[str]) -> int:
     command, *rest = argv or [""]
     # Each command imports what it needs only: doctor must work where training cannot.
-    if command == "doctor":
-        from trainer import doctor
-
-        return doctor.main(rest)
-    if command == "sample":
-        from trainer import sample
-
-        return sample.main(rest)
-    if command == "bench":
-        from trainer import bench
-
-        return bench.main(rest)
+    if command in COMMANDS:
+        return importlib.import_module(f"trainer.{command}").main(rest)
     if command and not command.startswith("-"):
-        raise LadderError(f"there is no command {command!r}; there are doctor, sample and bench")
+        known = ", ".join(COMMANDS)
+        raise LadderError(f"there is no command {command!r}; besides training there are {known}")
     from trainer.flags import parse
 
     config = parse(argv)  # a wrong flag is told before anything slow is imported

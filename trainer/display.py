@@ -57,12 +57,14 @@ class Display:
         for name, value in rows:
             self.say(f"{name:{width}}  {value}")
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], **options) -> None:
-        """A table under the facts; a column named with a trailing > is aligned to the right."""
-        table = Table(box=None, pad_edge=False, header_style="bold", **options)
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """A table after an empty line; a column whose name ends in > is aligned to the right. The
+        last column is folded where there is too little room."""
+        table = Table(box=None, pad_edge=False, header_style="bold")
         for column in columns:
             side = "right" if column.endswith(">") else "left"
-            table.add_column(column.rstrip(">"), justify=side, overflow="fold")
+            last = column is columns[-1]
+            table.add_column(column.rstrip(">"), justify=side, no_wrap=not last, overflow="fold")
         for row in rows:
             table.add_row(*(escape(cell) for cell in row))
         self.console.print()

@@ -61,7 +61,7 @@ def parse(argv: Sequence[str]) -> TrainConfig:
     parser = build_parser(
         "python -m trainer",
         "Train GPT-2 through the ladder. Without flags: llm.c's quick start.",
-        epilog="Other commands: doctor, sample, bench, each with its own --help.",
+        epilog="Other commands: doctor, sample, bench, profile, climb, each with its own --help.",
     )
     words = ["--help"] if list(argv) == ["-h"] else _without_refused(argv)
     return TrainConfig(**vars(parser.parse_args(words)))

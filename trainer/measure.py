@@ -217,7 +217,7 @@ def roof_of(device: Device, real: np.dtype) -> Roof:
 def machine_of(device: Device) -> dict[str, Any]:
     """What the numbers depend on besides the code."""
     common = {"device": device.kind, "python": platform.python_version(), "numpy": np.__version__}
-    if device.kind == "cuda":
+    if device.kind != "cpu":
         return {"name": device.name, **common, **device.description()}
     cores = len(os.sched_getaffinity(0))
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]

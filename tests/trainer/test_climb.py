@@ -1,0 +1,144 @@
+"""Climb and profile, on a device where time passes only as its rungs say."""
+
+import functools
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from ladder.errors import LadderError
+from ladder.roof import Roof
+from ladder.rungfile import Rung
+from reference.gpt2 import build
+from tests.ladder.fakes import FakeGpu
+from trainer import climb, measure, models, profile, rungs
+from trainer.config import TrainConfig
+from trainer.display import Display
+
+PNG = b"\x89PNG"
+SLOW = {"matmul.forward": 40e-6, "gelu.forward": 30e-6, "layernorm.forward": 20e-6}  # seconds
+
+
+class Gpu(FakeGpu):
+    """Its lowest rungs take 10 us a call, or as SLOW says, its best ones 1 us."""
+
+    def fetch(self, array):
+        return lambda: np.array(array)
+
+
+@functools.cache
+def rung_of(op, number):
+    seconds = SLOW.get(op, 10e-6) if number == 1 else 1e-6
+
+    def run(device, arrays, dims, scalars):
+        device.now += seconds
+
+    return Rung(number, "takes its time", run=run)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """`-e d2` on a Gpu; embedding.forward has one rung only."""
+
+    def choose(calls, config, device, real, before=None):
+        best = config.rungs in ("best", "library")
+        ops = sorted({call.op for call in calls})
+        numbers = {op: 3 if best and op != "embedding.forward" else 1 for op in ops}
+        return {op: rungs.Choice(rung_of(op, n), "so") for op, n in numbers.items()}
+
+    device = Gpu()
+    monkeypatch.setitem(models.DEPTHS, 2, (16, 2))
+    monkeypatch.setattr(measure, "open_for", lambda config: (device, config, []))
+    monkeypatch.setattr(measure.rungs, "choose", choose)
+    monkeypatch.setattr(measure, "resolve", lambda config, kind, context: config)
+    for module in (climb, profile):
+        monkeypatch.setattr(module, "roof_of", lambda device, real: Roof(1e12, 1e12))
+    return device
+
+
+def config(**changes):
+    return TrainConfig(
+        **{"model": "d2", "batch": 2, "sequence": 5, "steps": 3, "dtype": "fp32", **changes}
+    )
+
+
+def seconds_of(program, raised):
+    calls = (*program.forward, *program.backward, *program.update)
+    return sum(1e-6 if call.op in raised else SLOW.get(call.op, 10e-6) for call in calls)
+
+
+def test_ops_are_raised_one_by_one_the_slowest_first(gpu, tmp_path):
+    result = climb.measure(config(rungs="best"), Display(Console(quiet=True), 0))
+    shape = models.named_shape("d2", models.PRETRAINED_VOCAB)
+    program = build(shape, 2, 5)
+    raised = []
+    for stage in result["stages"]:
+        raised += [stage["op"]]
+        assert stage["ms"] == pytest.approx(1e3 * seconds_of(program, raised))
+        assert stage["tokens_per_second"] == pytest.approx(1e4 / stage["ms"])
+    assert raised[0] is None and raised[1] == "matmul.forward"
+    assert len(raised) == len(set(raised)) and "embedding.forward" not in raised
+    calls = (*program.forward, *program.backward, *program.update)
+    alone = {op: sum(SLOW.get(op, 10e-6) for call in calls if call.op == op) for op in raised[1:]}
+    assert [alone[op] for op in raised[1:]] == sorted(alone.values(), reverse=True)
+    assert [s["to"] for s in result["stages"][1:]] == [3] * (len(raised) - 1)
+
+
+def test_the_climb_is_written_as_numbers_table_and_picture(gpu, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(climb, "FOLDER", tmp_path)
+    monkeypatch.setattr(climb, "parser_of", parser_with_defaults)
+    assert climb.main(["-e", "d2", "-b", "2", "-t", "5", "-x", "3"]) == 0
+    written = json.loads((tmp_path / "fake-9000-climb.json").read_text())
+    assert written["job"]["goal"] == "best" and len(written["stages"]) > 10
+    assert (tmp_path / "fake-9000-climb.png").read_bytes().startswith(PNG)
+    screen = capsys.readouterr().out
+    gain = written["stages"][0]["ms"] / written["stages"][-1]["ms"]
+    assert f"together {gain:.1f} x" in screen
+    assert "matmul.forward" in screen and "1 -> 3" in screen
+
+
+def parser_with_defaults(*names):
+    parser = measure.parser_of(*names)
+    parser.set_defaults(dtype="fp32")  # resolve, which the fixture stands in for, would say so
+    return parser
+
+
+def test_climb_is_refused_where_there_is_nothing_to_climb():
+    screen = Display(Console(quiet=True), 0)
+    with pytest.raises(LadderError, match="climb needs a GPU"):
+        climb.measure(TrainConfig(model="d6", device="cpu", rungs="best"), screen)
+
+
+def test_climb_goes_to_the_best(gpu):
+    with pytest.raises(LadderError, match="--rungs naive: climb goes from naive to best"):
+        climb.measure(config(rungs="naive"), Display(Console(quiet=True), 0))
+
+
+def test_the_profile_adds_up_and_is_drawn(gpu, tmp_path):
+    result = profile.measure(config(rungs="naive"))
+    program = build(models.named_shape("d2", models.PRETRAINED_VOCAB), 2, 5)
+    calls = (*program.forward, *program.backward, *program.update)
+    assert result["step_ms"] == pytest.approx(1e3 * seconds_of(program, ()))
+    assert result["ops_ms"] == pytest.approx(result["step_ms"])
+    assert result["gaps_ms"] == pytest.approx(0, abs=1e-9)
+    assert result["launches"] == len(calls) == sum(row["calls"] for row in result["ops"][:-1])
+    rows = {row["op"]: row for row in result["ops"]}
+    assert rows["gelu.forward"]["ms"] == pytest.approx(1e3 * 2 * SLOW["gelu.forward"])
+    assert rows["zero gradients"]["bytes"] == sum(
+        4 * np.prod(shape) for shape in program.config.parameter_shapes().values()
+    )
+    assert result["memory"]["gradient"] >= rows["zero gradients"]["bytes"]
+    profile.draw(result, tmp_path / "profile.png")
+    assert (tmp_path / "profile.png").read_bytes().startswith(PNG)
+
+
+def test_the_profile_on_the_cpu_is_shown(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(models.DEPTHS, 2, (16, 2))
+    monkeypatch.setattr(profile, "FOLDER", tmp_path)
+    flags = ["-e", "d2", "-b", "1", "-t", "4", "-x", "3", "--device", "cpu", "-r", "1"]
+    assert profile.main(flags) == 0
+    screen = capsys.readouterr().out
+    for word in ("matmul.backward_weight", "zero gradients", "activation", "between them"):
+        assert word in screen
+    assert len(list(tmp_path.glob("*-profile-d2-fp32-b1.json"))) == 1

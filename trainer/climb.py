@@ -1,0 +1,142 @@
+"""`python -m trainer climb`: what each ladder is worth to the whole.
+
+The training step is measured with every op on its lowest rung. Then one op after the other, in the
+order of the time that they took, is raised to its best rung and stays there, and the step is
+measured again. What a climb buys depends on what was climbed before (Amdahl's law): an op is the
+more worth raising the less time is spent elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from ladder import results
+from ladder.errors import LadderError
+from ladder.rungfile import Rung
+from trainer.atomic import atomic_write
+from trainer.config import TrainConfig
+from trainer.display import Display
+from trainer.measure import (
+    FOLDER,
+    machine_of,
+    open_job,
+    parser_of,
+    roof_of,
+    time_ops,
+    time_steps,
+    write_json,
+)
+from trainer.plot import BLUE, GRID, INK, ORANGE
+
+SECONDS = 10.0  # most time for the steps of one stage, once three are timed
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Measure, print, and write doc/results/training/<device>-climb.json and .png."""
+    parser = parser_of("climb", "Raise one op after the other from its lowest rung to its best.")
+    parser.set_defaults(rungs="best")
+    options = vars(parser.parse_args(argv))
+    write = not options.pop("no_write")
+    screen = Display(Console(), 0)
+    climb = measure(TrainConfig(**options), screen)
+    show(climb, screen)
+    if write:
+        path = FOLDER / f"{results.slug(climb['machine']['name'])}-climb.json"
+        write_json(path, climb)
+        draw(climb, path.with_suffix(".png"))
+        screen.say(f"\nwritten to {path} and {path.with_suffix('.png').name}")
+    return 0
+
+
+def measure(config: TrainConfig, screen: Display) -> dict[str, Any]:
+    """What the result file holds: machine, job, and the stages of the climb."""
+    goal = config.rungs
+    job = open_job(config, "climb")
+    if job.device.kind == "cpu":
+        raise LadderError("climb needs a GPU: on the CPU every op is on the reference, rung 0")
+    if goal not in ("best", "library"):
+        raise LadderError(f"--rungs {goal}: climb goes from naive to best or library")
+    lowest = {op: choice.rung for op, choice in job.choose(rungs="naive", rung=()).items()}
+    best = {op: choice.rung for op, choice in job.choose().items()}
+    stages = []
+
+    def stage(rungs: Mapping[str, Rung], op: str | None) -> list[dict[str, Any]]:
+        """Measure the step; without an op, those of the step too."""
+        engine = job.engine(rungs)
+        ms = float(np.median(time_steps(engine, job.config.steps, seconds=SECONDS)))
+        speed = 1e3 * job.tokens / ms
+        from_, to = (lowest[op].number, best[op].number) if op else (None, None)
+        stages.append({"op": op, "from": from_, "to": to, "ms": ms, "tokens_per_second": speed})
+        screen.say(f"{op or 'every op on its lowest rung'}: {ms:,.2f} ms, {speed:,.0f} tokens/s")
+        return [] if op else time_ops(engine, job.calls, roof_of(job.device, job.real))
+
+    order = [row["op"] for row in stage(lowest, None)]
+    rungs = dict(lowest)
+    for op in order:
+        if best[op] != lowest[op]:
+            rungs[op] = best[op]
+            stage(rungs, op)
+    return {
+        "machine": machine_of(job.device),
+        "job": {**job.description(), "goal": goal},
+        "lowest": {op: rung.number for op, rung in lowest.items()},
+        "stages": stages,
+    }
+
+
+def show(climb: dict[str, Any], screen: Display) -> None:
+    """The climb as a table."""
+    rows, before = [], None
+    for stage in climb["stages"]:
+        rungs = f"{stage['from']} -> {stage['to']}" if stage["op"] else "lowest"
+        gain = f"{before['ms'] / stage['ms']:.2f} x" if before else ""
+        saved = f"{before['ms'] - stage['ms']:,.2f}" if before else ""
+        speed = f"{stage['tokens_per_second']:,.0f}"
+        name = stage["op"] or "every op"
+        rows.append((name, rungs, f"{stage['ms']:,.2f}", saved, speed, gain))
+        before = stage
+    screen.table(("raised", "rung", "ms/step>", "saved>", "tokens/s>", "gain>"), rows)
+    first, last = climb["stages"][0], climb["stages"][-1]
+    screen.say(f"\ntogether {first['ms'] / last['ms']:,.1f} x, {_title(climb)}")
+
+
+def draw(climb: dict[str, Any], path: Path) -> None:
+    """The climb as a waterfall: from one stage's tokens per second to the next one's."""
+    from matplotlib.figure import Figure
+
+    stages = climb["stages"]
+    speeds = [stage["tokens_per_second"] for stage in stages]
+    figure = Figure(figsize=(9, 4.8), dpi=140, layout="constrained")
+    axes = figure.subplots()
+    axes.set_yscale("log")  # equal factors are equally high
+    axes.bar(0, speeds[0], color=INK, width=0.7)
+    for place in range(1, len(stages)):
+        low, high = sorted(speeds[place - 1 : place + 1])
+        color = BLUE if speeds[place] >= speeds[place - 1] else ORANGE
+        axes.bar(place, high - low, bottom=low, color=color, width=0.7)
+        factor = f"{speeds[place] / speeds[place - 1]:.2f}×"
+        axes.text(place, high * 1.04, factor, ha="center", fontsize=8, color=INK)
+    axes.bar(len(stages), speeds[-1], color=INK, width=0.7)
+    for place, speed in ((0, speeds[0]), (len(stages), speeds[-1])):
+        axes.text(place, speed * 1.04, f"{speed:,.0f}", ha="center", fontsize=8, color=INK)
+    raised = [f"{s['op']}\nrung {s['from']} → {s['to']}" for s in stages[1:]]
+    names = ["every op on its\nlowest rung", *raised, f"all {climb['job']['goal']}"]
+    axes.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
+    axes.set_ylim(min(speeds) / 2, max(speeds) * 1.5)
+    axes.set_ylabel("tokens per second", color=INK)
+    axes.set_title(_title(climb), loc="left", color=INK, fontsize=11)
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    with atomic_write(path) as file:
+        figure.savefig(file, format="png")
+
+
+def _title(climb: Mapping[str, Any]) -> str:
+    job = climb["job"]
+    return f"{job['model']}, B={job['B']} T={job['T']}, {job['dtype']}, {climb['machine']['name']}"
