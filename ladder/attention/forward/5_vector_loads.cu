@@ -126,10 +126,11 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) attention_for
         }
         int query = first + y + r * THREADS;
         if (query >= T) continue;  // its shuffles are done; the lanes of a query leave together
+        float inverse = 1.0f / total[r];
         for (int j = 0; j < WIDTH / THREADS; j++) {
             int i = x + j * THREADS;
             if (i >= HS) break;
-            out[((size_t)b * T + query) * C + h * HS + i] = to_real(sums[r][j] / total[r]);
+            out[((size_t)b * T + query) * C + h * HS + i] = to_real(sums[r][j] * inverse);
         }
         if (x == 0) lse[(size_t)blockIdx.x * T + query] = largest[r] + logf(total[r]);
     }

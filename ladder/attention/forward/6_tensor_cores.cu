@@ -152,11 +152,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_forwar
         total[r] += shuffle_xor(total[r], 2);
         if (query + r * 8 >= T) continue;  // its shuffles are done; its four lanes leave together
         real* y = out + ((size_t)b * T + query + r * 8) * C + h * HS;  // (HS)
+        float inverse = 1.0f / total[r];
 #pragma unroll
         for (int i = 0; i < WIDTH / 8; i++) {
             if (i * 8 >= HS) break;
             *reinterpret_cast<unsigned*>(y + i * 8 + 2 * t) =
-                pack(sums[i][2 * r] / total[r], sums[i][2 * r + 1] / total[r]);
+                pack(sums[i][2 * r] * inverse, sums[i][2 * r + 1] * inverse);
         }
         if (t == 0) {
             lse[(size_t)blockIdx.x * T + query + r * 8] =

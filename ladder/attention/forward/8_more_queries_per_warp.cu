@@ -142,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_forwar
         add_transposed(scores, q, k + turn * TILE * STRIDE);
 #pragma unroll
         for (int m = 0; m < PARTS; m++) {
-            if (start + TILE > query + m * 16) {  // some keys are in the future
+            if (start + TILE > last - PARTS * 16 + m * 16) {  // some keys are in the future
 #pragma unroll
                 for (int n = 0; n < TILE / 8; n++) {
 #pragma unroll
@@ -192,11 +192,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_forwar
             int row = query + m * 16 + r * 8;
             if (row >= T) continue;  // its shuffles are done; its four lanes leave together
             real* y = out + ((size_t)b * T + row) * C + h * HS;  // (HS)
+            float inverse = 1.0f / total[m][r];
 #pragma unroll
             for (int i = 0; i < WIDTH / 8; i++) {
                 if (i * 8 >= HS) break;
                 *reinterpret_cast<unsigned*>(y + i * 8 + 2 * t) =
-                    pack(sums[m][i][2 * r] / total[m][r], sums[m][i][2 * r + 1] / total[m][r]);
+                    pack(sums[m][i][2 * r] * inverse, sums[m][i][2 * r + 1] * inverse);
             }
             if (t == 0) {
                 lse[(size_t)blockIdx.x * T + row] =
