@@ -48,6 +48,8 @@ def bind(
     constants = {s.name: np.dtype(s.dtype).type(scalars[s.name]) for s in op.scalars}
 
     if rung.run is not None:
+        if rung.prepare is not None:
+            rung.prepare(device, real, dims)
         return lambda: rung.run(device, arrays, dims, constants)
     if rung.path is None:
         return _bind_reference(op, device, real, ordered, dims, scalars)

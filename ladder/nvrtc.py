@@ -114,8 +114,10 @@ def _candidates() -> Iterator[tuple[Path, tuple[Path, ...]]]:
     """(library, include folders) that might exist, best first."""
     for wheels in wheel_folders():
         for root in sorted(wheels.glob("cu[0-9]*"), reverse=True):  # CUDA 13 on: one tree
+            # The wheels leave mma.h's other half, crt/mma.h, to one that may be missing.
+            toolkits = [folder / "include" for folder in toolkit_folders()]
             for library in _libraries(root / "lib"):
-                yield library, (root / "include",)
+                yield library, (root / "include", *toolkits)
         # CUDA 12: one folder per wheel.
         include = [wheels / f"cuda_{part}" / "include" for part in ("runtime", "nvcc", "cccl")]
         for library in _libraries(wheels / "cuda_nvrtc" / "lib"):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ladder.contract import Dims, Op
+from ladder.cublas import multiplier
 from ladder.device import Device
 from ladder.timing import ROTATED_BYTES, measure
 
@@ -26,10 +27,6 @@ COMPUTE_BOUND = 32  # FLOPs per byte from which the matrix rate is worth measuri
 # and kernels that read more than they write, since turning from reads to writes costs a memory
 # time and a copy does so most often.
 ALLOWANCE = 0.05
-
-# https://docs.nvidia.com/cuda/cublas/#cublas-datatypes-reference
-CUDA_DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}
-CUBLAS_OP_N, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT = 0, 68, -1
 
 
 @dataclass(frozen=True)
@@ -75,30 +72,9 @@ def matrix_rate(device: Device, real: np.dtype) -> float | None:
     """
     if device.kind != "cuda":
         return None
-    from cupy_backends.cuda.libs import cublas
-
-    n, dtype = MATRIX, CUDA_DATA_TYPES[np.dtype(real).name]
-    rng = np.random.default_rng(0)
+    n, rng = MATRIX, np.random.default_rng(0)
     a, b, c = (device.empty((n, n), real) for _ in range(3))
     for array in (a, b):
         device.upload(array, rng.standard_normal((n, n), np.float32).astype(real))
-    one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
-    matrices = [(array.data.ptr, dtype, n) for array in (a, b, c)]
-
-    def product() -> None:
-        with device.device, device.stream:
-            cublas.gemmEx(
-                device.cupy.cuda.device.get_cublas_handle(),
-                CUBLAS_OP_N,
-                CUBLAS_OP_N,
-                *(n, n, n),
-                one.ctypes.data,
-                *matrices[0],
-                *matrices[1],
-                zero.ctypes.data,
-                *matrices[2],
-                CUBLAS_COMPUTE_32F,
-                CUBLAS_GEMM_DEFAULT,
-            )
-
-    return 2 * n**3 / measure(device, [product]).median
+    multiply = multiplier(device)
+    return 2 * n**3 / measure(device, [lambda: multiply("NN", (n, n, n), a, b, c)]).median

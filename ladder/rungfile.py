@@ -69,6 +69,7 @@ class Rung:
 
     run      for library rungs and unfused sequences: a function
              `(device, {argument: array}, dims, scalars)` in place of a file
+    prepare  what `run` needs done once, before a graph may record it: `(device, real type, dims)`
     library  a vendor's library: the measuring stick beside the ladder, not a step of it
     """
 
@@ -78,6 +79,7 @@ class Rung:
     source: str = field(default="", repr=False)
     header: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
     run: Callable[..., None] | None = None
+    prepare: Callable[..., None] | None = None
     library: bool = False
 
     @property

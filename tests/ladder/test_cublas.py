@@ -43,43 +43,53 @@ def scalar(address):
     return ctypes.c_float.from_address(address).value
 
 
-class FakeCublas(types.ModuleType):
-    class CUBLASError(RuntimeError):
-        pass
+class FakeCublas:
+    """The functions of libcublas that are called through ctypes, all returning status 0."""
 
-    def setMathMode(self, handle, mode):
-        assert (handle, mode) == (7, 16)
+    def cublasCreate_v2(self, handle):
+        handle._obj.value = 7
+        return 0
 
-    def gemmEx(
+    def cublasSetStream_v2(self, handle, stream):
+        return int(stream.value != 3)
+
+    def cublasSetWorkspace_v2(self, handle, address, size):
+        return int(not address.value or size.value != 32 << 20)
+
+    def cublasSetMathMode(self, handle, mode):
+        return int((handle.value, mode) != (7, 16))
+
+    def cublasGemmEx(
         self, handle, transa, transb, m, n, k, alpha, a, ta, lda, b, tb, ldb, beta, c, tc, ldc,
         compute, algorithm,
     ):  # fmt: skip
-        assert (handle, compute, algorithm, ta) == (7, 68, -1, tb)
-        first = matrix(a, ta, lda, m if transa else k)
-        second = matrix(b, tb, ldb, k if transb else n)
+        assert (handle.value, compute, algorithm, ta) == (7, 68, -1, tb)
+        first = matrix(a.value, ta, lda, m if transa else k)
+        second = matrix(b.value, tb, ldb, k if transb else n)
         first = first.T if transa else first
         second = second.T if transb else second
-        result = matrix(c, tc, ldc, n)
+        result = matrix(c.value, tc, ldc, n)
         assert first.shape == (m, k)
         assert second.shape == (k, n)
         assert result.shape == (m, n)
-        product = scalar(alpha) * (first.astype(np.float64) @ second.astype(np.float64))
-        if scalar(beta):
-            product += scalar(beta) * result.astype(np.float64)
+        product = alpha._obj.value * (first.astype(np.float64) @ second.astype(np.float64))
+        if beta._obj.value:
+            product += beta._obj.value * result.astype(np.float64)
         result[...] = product.astype(result.dtype)
+        return 0
 
 
 class Gpu:
     """A CUDA device whose kernels run on the emulator and whose cuBLAS is the one above."""
 
     kind, name = "cuda", "a GPU of the tests"
-    device = stream = contextlib.nullcontext()
+    device, stream = contextlib.nullcontext(), types.SimpleNamespace(ptr=3)
 
     def __init__(self):
         self.emulated = open_device("emulated")
-        self.cupy = types.SimpleNamespace(
-            cuda=types.SimpleNamespace(device=types.SimpleNamespace(get_cublas_handle=lambda: 7))
-        )
+
+    def empty(self, shape, dtype):
+        return GpuArray(self.emulated.empty(shape, dtype))
 
     def target(self, real):
         target = self.emulated.target(real)
@@ -97,16 +107,7 @@ class Gpu:
 
 @pytest.fixture
 def gpu(monkeypatch):
-    fake = FakeCublas("cublas")
-    libs = types.ModuleType("libs")
-    libs.cublas = fake
-    for name, module in [
-        ("cupy_backends", types.ModuleType("cupy_backends")),
-        ("cupy_backends.cuda", types.ModuleType("cuda")),
-        ("cupy_backends.cuda.libs", libs),
-        ("cupy_backends.cuda.libs.cublas", fake),
-    ]:
-        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr("ladder.cublas.load", FakeCublas)
     return Gpu()
 
 
@@ -145,7 +146,13 @@ def test_the_library_is_refused_where_it_does_not_run():
 
 
 def test_missing_library_says_what_to_install(gpu, monkeypatch):
-    monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs.cublas", None)
-    monkeypatch.delattr(sys.modules["cupy_backends.cuda.libs"], "cublas")
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "cupy_backends", None)
     with pytest.raises(LadderError, match=r"cuBLAS does not load.*pip install -e '\.\[cuda13\]'"):
+        cublas.backward_input(gpu, {}, {"N": 1, "C": 1, "OC": 1}, {})
+
+
+def test_a_failing_call_names_the_device_and_the_status(gpu, monkeypatch):
+    monkeypatch.setattr(FakeCublas, "cublasSetMathMode", lambda self, handle, mode: 13)
+    with pytest.raises(LadderError, match="a GPU of the tests: cuBLAS fails with status 13"):
         cublas.backward_input(gpu, {}, {"N": 1, "C": 1, "OC": 1}, {})
