@@ -61,6 +61,7 @@ class Emulated:
     """
 
     kind = "emulated"
+    asynchronous = False
 
     def __init__(
         self,
@@ -106,6 +107,10 @@ class Emulated:
 
     def download(self, array: np.ndarray) -> np.ndarray:
         return array.copy()
+
+    def fetch(self, array: np.ndarray) -> Callable[[], np.ndarray]:
+        copy = array.copy()
+        return lambda: copy
 
     def compile(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> dict[str, Kernel]:
         """The kernels of a rung file by name.
