@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from tiny import SHAPE, parameters, run, save_model, settings
 
+from ladder.contract import find
 from ladder.doctor import cpp_compiler
 from ladder.errors import LadderError
 from reference.gpt2 import build
 from trainer import checkpoint, logs
+from trainer.engine import scratch_needed
 from trainer.steps import Stepper
 
 
@@ -218,6 +220,27 @@ def test_the_memory_that_is_foretold_is_what_the_engine_takes(tmp_path):
     engine = set_up(TrainConfig(**settings(tmp_path))).engine
     taken = sum(size for _, size in engine.memory_table())
     assert needed(engine.program, engine.real) == pytest.approx(taken, rel=0.1)
+
+
+def test_scratch_memory_of_rungs_counts_once_they_are_chosen(tmp_path, monkeypatch):
+    from ladder.emulator import Emulated
+    from trainer import memory
+
+    real, device = np.dtype(np.float32), Emulated()
+    program = build(SHAPE, 4, 16)
+    parts = (program.forward, program.evaluate, program.backward, program.update)
+    rungs = {call.op: find(call.op).rung(1) for part in parts for call in part}
+    scratch = sum(n * d.itemsize for d, n in scratch_needed(program, device, real, rungs).items())
+    assert scratch > 1000
+    free = memory.needed(program, real) + scratch // 2
+    monkeypatch.setattr(memory, "available_on_host", lambda: free)
+
+    def refuse(rungs=None):
+        memory.refuse_what_does_not_fit(program, device, real, lambda B: build(SHAPE, B, 16), rungs)
+
+    refuse()
+    with pytest.raises(LadderError, match="-b 3 is the largest that fits"):
+        refuse(rungs)
 
 
 def test_the_logs_are_llmcs_lines_and_json_ones(tmp_path):

@@ -1,0 +1,187 @@
+"""Training on a GPU: what it computes, that it can be resumed, that it is the same twice."""
+
+import numpy as np
+import pytest
+from tiny import parameters, run, save_model
+
+from ladder.contract import DTYPES as DTYPE_OF
+from ladder.contract import find
+from ladder.device import Cpu, open_device
+from ladder.errors import LadderError
+from reference import adamw
+from reference.gpt2 import PARAMETERS, GPT2Config, build, initial_parameters
+from tests.reference.models import distance, without_key_bias
+from trainer import checkpoint, logs, rungs
+from trainer.config import DTYPES, TrainConfig, resolve
+from trainer.engine import Engine
+from trainer.watch import find_not_finite
+
+# Large enough for tiles, vectors and several blocks; T and vocabulary are no round numbers.
+SHAPE = GPT2Config(
+    context=96, vocab=515, padded_vocab=640, layers=2, heads=2, channels=128, dropout=0.1
+)
+B, T, STEPS = 3, 80, 10
+HYPER = dict(lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, clip=1.0)
+
+
+@pytest.fixture(scope="module")
+def device():
+    try:
+        return open_device("cuda")
+    except LadderError as error:
+        pytest.skip(str(error))
+
+
+def train_steps(engine, steps=STEPS):
+    """Losses and gradient norms of `steps` steps on random tokens, and the last gradients."""
+    rng = np.random.default_rng(1)
+    losses, norms = [], []
+    engine.write("dloss", np.array([1 / (B * T)]))
+    for step in range(1, steps + 1):
+        for name in ("tokens", "targets"):
+            engine.write(name, rng.integers(0, SHAPE.vocab, (B, T)))
+        engine.write("rng", np.array([7, 0, step, 0], np.uint32))
+        engine.zero_gradients()
+        engine.forward()
+        engine.backward()
+        losses.append(float(engine.read("losses").mean(dtype=np.float64)))
+        norms.append(engine.gradient_norm())
+        engine.write("hyper", adamw.hyper(step=step, **HYPER))
+        engine.update()
+    return np.array(losses), np.array(norms), engine
+
+
+@pytest.fixture(scope="module")
+def exact():
+    """The same steps by the reference in float64."""
+    program = build(SHAPE, B, T)
+    chosen = {op: find(op).rung(0) for op in ops_of(program)}
+    return train_steps(filled(Engine(program, Cpu(), np.dtype(np.float64), chosen)))
+
+
+def filled(engine):
+    for name, tensor in initial_parameters(SHAPE, seed=3):
+        engine.write(name, tensor)
+    return engine
+
+
+def ops_of(program):
+    parts = (program.forward, program.evaluate, program.backward, program.update)
+    return {call.op for part in parts for call in part}
+
+
+def gpu_engine(device, dtype="fp32", watch=None, **settings):
+    config = resolve(TrainConfig(dtype=dtype, batch=B, sequence=T, **settings), "cuda", 96)
+    real = DTYPE_OF[DTYPES[dtype]]
+    program = build(SHAPE, B, T)
+    calls = (*program.forward, *program.evaluate, *program.backward, *program.update)
+    choices = rungs.choose(calls, config, device, real)
+    chosen = {op: choice.rung for op, choice in choices.items()}
+    return filled(Engine(program, device, real, chosen, watch=watch))
+
+
+MIXED = ("matmul.forward=2", "layernorm.backward=4", "attention.forward=2", "gelu.backward=1")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rungs": "naive"},
+        {"rungs": "best"},
+        {"rungs": "library"},
+        {"rungs": "naive", "rung": MIXED},
+        {"rungs": "best", "rung": MIXED},
+    ],
+    ids=["naive", "best", "library", "naive mixed", "best mixed"],
+)
+def test_ten_steps_in_float32_are_those_of_the_reference(device, exact, settings):
+    losses, norms, engine = train_steps(gpu_engine(device, **settings))
+    np.testing.assert_allclose(losses, exact[0], rtol=1e-5)
+    np.testing.assert_allclose(norms, exact[1], rtol=1e-3)
+    ours = without_key_bias({name: engine.read(name) for name in PARAMETERS})
+    theirs = without_key_bias({name: exact[2].read(name) for name in PARAMETERS})
+    far = {name: distance(ours[name], theirs[name]) for name in PARAMETERS}
+    assert max(far.values()) < 2e-3, far
+
+
+@pytest.mark.parametrize("rung_set", ["naive", "best", "library"])
+def test_gradients_of_one_step_in_float32_are_those_of_the_reference(device, rung_set):
+    program = build(SHAPE, B, T)
+    chosen = {op: find(op).rung(0) for op in ops_of(program)}
+    reference = Engine(program, Cpu(), np.dtype(np.float64), chosen)
+    engines = gpu_engine(device, rungs=rung_set), filled(reference)
+    for engine in engines:
+        train_steps(engine, steps=1)
+    ours, theirs = (
+        without_key_bias({name: engine.read("d" + name) for name in PARAMETERS})
+        for engine in engines
+    )
+    far = {name: distance(ours[name], theirs[name]) for name in PARAMETERS}
+    assert max(far.values()) < 1e-4, far
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("rung_set", ["naive", "best", "library"])
+def test_ten_steps_in_16_bits_are_near(device, exact, dtype, rung_set):
+    losses, _, _ = train_steps(gpu_engine(device, dtype, rungs=rung_set))
+    np.testing.assert_allclose(losses, exact[0], rtol=1e-2 if dtype == "bf16" else 2e-3)
+
+
+def losses_of(directory):
+    entries = logs.read(directory / "log.jsonl")
+    return [entry["train_loss"] for entry in entries if "train_loss" in entry]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+def test_a_resumed_run_continues_bit_for_bit(device, tmp_path, dtype):
+    """Validations in between make the steps wait for each other; they change nothing."""
+    model = save_model(tmp_path / "dropping", dropout=0.2)
+    common = {"model": model, "device": "cuda", "dtype": dtype, "rungs": "best"}
+    common |= {"deterministic": True, "total_tokens": 64, "checkpoint_every": 4, "warmup": 2}
+    straight, halves = tmp_path / "straight", tmp_path / "halves"
+    run(tmp_path, **common, steps=8, val_every=3, output=str(straight))
+    run(tmp_path, **common, steps=4, output=str(halves))
+    del common["rungs"]  # as the checkpoint says
+    _, screen = run(tmp_path, **common, steps=8, output=str(halves), resume=True)
+    assert "resumed at step 4" in screen
+    a, b = parameters(straight, 8), parameters(halves, 8)
+    assert all(a[name].tobytes() == b[name].tobytes() for name in a)
+    assert losses_of(straight)[4:] == losses_of(halves)[4:]
+    states = [checkpoint.load(directory, 8)[1] for directory in (straight, halves)]
+    assert states[0]["stepper"] == states[1]["stepper"]
+
+
+@pytest.mark.parametrize("rung_set", ["naive", "best", "library"])
+def test_two_deterministic_runs_are_the_same_to_the_bit(device, tmp_path, rung_set):
+    model = save_model(tmp_path / "dropping", dropout=0.2)
+    common = {"model": model, "device": "cuda", "rungs": rung_set, "deterministic": True}
+    runs = [tmp_path / name for name in ("first", "second")]
+    for directory in runs:
+        run(tmp_path, **common, steps=6, checkpoint_every=6, output=str(directory))
+    a, b = (parameters(directory, 6) for directory in runs)
+    assert all(a[name].tobytes() == b[name].tobytes() for name in a)
+    assert losses_of(runs[0]) == losses_of(runs[1])
+
+
+def test_what_the_flags_change_is_not_what_is_computed(device, tmp_path):
+    """Graphs or not, waiting or not, recomputing or not."""
+    common = {"device": "cuda", "rungs": "naive", "deterministic": True, "steps": 5}
+    changes = {
+        "plain": {},
+        "recompute": {"recompute": 2},
+        "debug-sync": {"debug_sync": True},
+        "debug-nan": {"debug_nan": True},
+        "waiting": {"nonfinite": "skip"},
+    }
+    for name, more in changes.items():
+        run(tmp_path, **common, **more, output=str(tmp_path / name))
+    courses = {name: losses_of(tmp_path / name) for name in changes}
+    assert all(course == courses["plain"] for course in courses.values()), courses
+
+
+def test_debug_nan_names_the_op_on_the_gpu(device):
+    engine = gpu_engine(device, rungs="naive", watch=find_not_finite)
+    engine.write("tokens", np.zeros((B, T)))
+    engine.write("ln2b", np.full((128,), np.inf), 1)
+    with pytest.raises(LadderError, match=r"--debug-nan: h1\.ln_2, layernorm\.forward rung 1"):
+        engine.predict()
