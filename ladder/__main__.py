@@ -143,7 +143,8 @@ def bench_ladders(options: argparse.Namespace) -> int:
 
     for ladder in chosen:
         dims = _shape_of(ladder, options)
-        shapes = {format_dims(dims): dims} if options.shape else None
+        known = (name for name, bench_dims in ladder.op.bench.items() if bench_dims == dims)
+        shapes = {next(known, format_dims(dims)): dims} if options.shape else None
         for measurement in bench.bench(
             ladder, device, options.dtype, shapes, rungs or None, roofs, say
         ):
