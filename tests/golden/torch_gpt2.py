@@ -1,7 +1,7 @@
 """GPT-2 written with PyTorch's own layers and gradients: what the NumPy reference is compared with.
 
-The weights stand in a dictionary under llm.c's names, those of the layers stacked, (L, ...), and
-wte without padded rows.
+The weights stand in a dictionary under llm.c's names, those of the layers stacked, (L, ...), or as
+lists of L, and wte without padded rows.
 """
 
 import math
@@ -21,7 +21,7 @@ def logits_of(w: dict[str, torch.Tensor], tokens: torch.Tensor, heads: int) -> t
         return F.layer_norm(x, (C,), weight, bias, eps=1e-5)
 
     x = w["wte"][tokens] + w["wpe"][:T]
-    for layer in range(w["qkvw"].shape[0]):
+    for layer in range(len(w["qkvw"])):
         h = norm(x, w["ln1w"][layer], w["ln1b"][layer])
         qkv = F.linear(h, w["qkvw"][layer], w["qkvb"][layer]).view(B, T, 3, heads, C // heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, heads, T, head size) each

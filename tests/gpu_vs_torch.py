@@ -1,0 +1,298 @@
+"""GPT-2 beside PyTorch on the same GPU: the same losses and gradients, and how long each takes.
+
+    python -m tests.gpu_vs_torch steps     # 10 AdamW steps from the same weights, on the same data
+    python -m tests.gpu_vs_torch times     # the time of a step at B=4 and B=64
+
+`steps` exits with status 1 where something is out of tolerance:
+
+    fp32   losses 1e-4, and the gradient of every tensor 1e-4 in relative distance
+    bf16   losses 1e-2, against PyTorch under autocast
+
+Distances grow from step to step: where a gradient is next to nothing, AdamW makes a step of full
+length of a rounding error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ladder import results
+from ladder.errors import LadderError
+from reference import adamw
+from reference.gpt2 import PARAMETERS, GPT2Config, initial_parameters
+from tests.golden import torch_gpt2
+from trainer.config import TrainConfig
+from trainer.engine import Engine
+from trainer.measure import FOLDER, Job, machine_of, open_job, time_steps, write_json
+
+TOLERANCE = {
+    "fp32": {"loss": 1e-4, "gradient": 1e-4},
+    "bf16": {"loss": 1e-2},
+}
+LR, BETAS, EPS, DECAY, CLIP = 1e-4, (0.9, 0.95), 1e-8, 0.1, 1.0
+
+Gradients = dict[str, torch.Tensor]
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu_vs_torch")
+    parser.add_argument("what", choices=("steps", "times"))
+    parser.add_argument("-e", "--model", default="gpt2", help="gpt2 or d6 ...")
+    parser.add_argument("-b", "--batch", type=int, nargs="+", help="steps: 4; times: 4 64")
+    parser.add_argument("-t", "--sequence", type=int, default=1024)
+    parser.add_argument("-x", "--steps", type=int, help="steps: 10; times: 20")
+    parser.add_argument("--dtypes", nargs="+", default=["fp32", "bf16"], choices=[*TOLERANCE])
+    parser.add_argument("--rungs", nargs="+", help="steps: naive best library; times: best library")
+    parser.add_argument("--device", default="cuda", help="cpu for steps of the reference")
+    options = parser.parse_args(argv)
+    torch.set_float32_matmul_precision("highest")  # no TF32, as in ours
+    return (compare_steps if options.what == "steps" else compare_times)(options)
+
+
+def job_of(options: argparse.Namespace, dtype: str, batch: int, rungs: str) -> Job:
+    config = TrainConfig(
+        model=options.model,
+        batch=batch,
+        sequence=options.sequence,
+        dtype=dtype,
+        rungs=rungs,
+        device=options.device,
+        steps=1,
+    )
+    return open_job(config, "gpu_vs_torch")
+
+
+# ---- steps --------------------------------------------------------------------------------------
+
+
+def compare_steps(options: argparse.Namespace) -> int:
+    """Print a table for each dtype and set of rungs; 1 if any is out of tolerance, else 0."""
+    (B,), T, steps = options.batch or [4], options.sequence, options.steps or 10
+    wrong = False
+    for dtype in options.dtypes:
+        shape = job_of(options, dtype, B, "naive").shape
+        rng = np.random.default_rng(1)
+        batches = [rng.integers(0, shape.vocab, (2, B, T)) for _ in range(steps)]
+        theirs = list(torch_steps(shape, batches, dtype, options.device))
+        for rungs in options.rungs or ("naive", "best", "library"):
+            job = job_of(options, dtype, B, rungs)
+            chosen = {op: choice.rung for op, choice in job.choose().items()}
+            numbers = ", ".join(f"{op} {rung.number}" for op, rung in chosen.items())
+            print(f"\n{options.model} B={B} T={T} {dtype}, --rungs {rungs}: {numbers}")
+            wrong |= report(our_steps(job.engine(chosen), batches), theirs, TOLERANCE[dtype])
+        del theirs
+    return int(wrong)
+
+
+def torch_steps(
+    shape: GPT2Config, batches: Sequence[np.ndarray], dtype: str, device: str
+) -> Iterator[tuple[float, Gradients]]:
+    """Loss and gradients of each step, by PyTorch without torch.compile."""
+    weights = {}
+    for name, array in initial_parameters(shape, seed=0):
+        array = array[: shape.vocab] if name == "wte" else array
+        weights[name] = torch.from_numpy(array).to(device).requires_grad_()
+    optimizer = torch_gpt2.optimizer_of(weights, lr=LR, betas=BETAS, eps=EPS, decay=DECAY)
+    for batch in batches:
+        tokens, targets = torch.from_numpy(batch).to(device)
+        exact = sdpa_kernel(SDPBackend.MATH) if dtype == "fp32" else contextlib.nullcontext()
+        with exact, torch.autocast(device, torch.bfloat16, enabled=dtype == "bf16"):
+            logits = torch_gpt2.logits_of(weights, tokens, shape.heads)
+        loss = torch_gpt2.loss_of(logits.float(), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        gradients = {name: w.grad.clone() for name, w in weights.items()}
+        torch.nn.utils.clip_grad_norm_(list(weights.values()), CLIP)
+        optimizer.step()
+        yield loss.item(), gradients
+
+
+def our_steps(engine: Engine, batches: Sequence[np.ndarray]) -> Iterator[tuple[float, Gradients]]:
+    """The same by the rungs. The gradients are views of the engine's own."""
+    shape = engine.program.config
+    engine.write("dloss", np.array([1 / batches[0][0].size]))
+    for step, (tokens, targets) in enumerate(batches, start=1):
+        engine.write("tokens", tokens)
+        engine.write("targets", targets)
+        engine.zero_gradients()
+        engine.forward()
+        engine.backward()
+        loss = float(engine.read("losses").mean(dtype=np.float64))
+        engine.device.synchronize()  # PyTorch works on another stream
+        gradients = {n: torch.from_dlpack(engine.arrays["d" + n]) for n in PARAMETERS}
+        yield loss, {**gradients, "wte": gradients["wte"][: shape.vocab]}
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        options = dict(lr=LR, beta1=BETAS[0], beta2=BETAS[1], eps=EPS, weight_decay=DECAY)
+        engine.write("hyper", adamw.hyper(step=step, **options, clip=CLIP))
+        engine.update()
+
+
+def report(
+    ours: Iterator[tuple[float, Gradients]],
+    theirs: Sequence[tuple[float, Gradients]],
+    tolerance: Mapping[str, float],
+) -> bool:
+    """Print the steps side by side; whether one is out of tolerance."""
+    print(f"{'step':>4} {'ours':>10} {'PyTorch':>10} {'loss off':>9}   farthest gradient")
+    wrong, worst = False, dict.fromkeys(PARAMETERS, 0.0)
+    for step, ((our_loss, mine), (loss, gradients)) in enumerate(zip(ours, theirs, strict=True), 1):
+        far = {}
+        for name, gradient in gradients.items():
+            a, b = (without_keys(name, g.double()) for g in (mine[name], gradient))
+            far[name] = float((a - b).norm() / b.norm())
+            worst[name] = max(worst[name], far[name])
+        farthest = max(far, key=far.__getitem__)
+        off = {"loss": abs(our_loss - loss), "gradient": far[farthest]}
+        bad = [what for what, limit in tolerance.items() if not off[what] <= limit]
+        wrong |= bool(bad)
+        print(
+            f"{step:4} {our_loss:10.6f} {loss:10.6f} {off['loss']:9.1e}   "
+            f"{off['gradient']:.1e} {farthest}"
+            + (f"   OUT OF TOLERANCE: {', '.join(bad)}" if bad else "")
+        )
+    print("gradients at worst: " + ", ".join(f"{name} {d:.1e}" for name, d in worst.items()))
+    return wrong
+
+
+def without_keys(name: str, gradient: torch.Tensor) -> torch.Tensor:
+    """The keys' bias adds the same to all scores of a query: its gradient is rounding error."""
+    if name != "qkvb":
+        return gradient
+    q, _, v = gradient.chunk(3, dim=1)
+    return torch.cat([q, v], dim=1)
+
+
+# ---- times --------------------------------------------------------------------------------------
+
+
+def compare_times(options: argparse.Namespace) -> int:
+    """Print a table of step times, and write doc/results/training/<device>-torch.json."""
+    steps, rows, machine = options.steps or 20, [], {}
+    print(f"{'B':>4} {'dtype':>6}  {'':24}{'ms/step':>10}{'tokens/s':>12}{'GiB':>8}")
+    for dtype in options.dtypes:
+        for B in options.batch or (4, 64):
+            for name, measure in contenders(options, dtype, B, steps):
+                try:
+                    ms, size = measure()
+                except (LadderError, RuntimeError) as error:  # PyTorch's own are RuntimeErrors
+                    print(f"{B:4} {dtype:>6}  {name:24}{str(error).splitlines()[0]}")
+                    continue
+                speed = 1e3 * B * options.sequence / ms
+                row = {"B": B, "T": options.sequence, "dtype": dtype, "what": name, "ms": ms}
+                rows.append({**row, "tokens_per_second": speed, "gib": size / 2**30})
+                print(f"{B:4} {dtype:>6}  {name:24}{ms:10.2f}{speed:12,.0f}{size / 2**30:8.1f}")
+            machine = machine or machine_of(job_of(options, dtype, B, "naive").device)
+    path = FOLDER / f"{results.slug(machine['name'])}-torch.json"
+    software = {"torch": torch.__version__, "cuda_of_torch": torch.version.cuda}
+    write_json(path, {"machine": {**machine, **software}, "model": options.model, "steps": rows})
+    print(f"written to {path}")
+    return 0
+
+
+def contenders(
+    options: argparse.Namespace, dtype: str, B: int, steps: int
+) -> Iterator[tuple[str, Callable[[], tuple[float, int]]]]:
+    """(name, function that measures milliseconds of a step and bytes of memory)."""
+    for rungs in options.rungs or ("best", "library"):
+        yield (
+            f"ours, --rungs {rungs}",
+            lambda rungs=rungs: time_ours(job_of(options, dtype, B, rungs), steps),
+        )
+    shape = job_of(options, dtype, B, "naive").shape
+    T = options.sequence
+    for graph in (False, True):
+        name = "PyTorch, CUDA graph" if graph else "PyTorch, compiled"
+        yield name, lambda graph=graph: time_torch(shape, B, T, dtype, steps, graph)
+
+
+def time_ours(job: Job, steps: int) -> tuple[float, int]:
+    chosen = {op: choice.rung for op, choice in job.choose().items()}
+    engine = job.engine(chosen)
+    ms = float(np.median(time_steps(engine, steps)))
+    size = sum(size for _, size in engine.memory_table())
+    del engine
+    job.device.cupy.get_default_memory_pool().free_all_blocks()
+    return ms, size
+
+
+def time_torch(
+    shape: GPT2Config, B: int, T: int, dtype: str, steps: int, graph: bool
+) -> tuple[float, int]:
+    """torch.compile, fused AdamW, clipping, the vocabulary padded as ours; with the whole step in
+    a CUDA graph or not."""
+    torch._dynamo.reset()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    weights: dict[str, Any] = {}
+    for name, array in initial_parameters(shape, seed=0):
+        tensor = torch.from_numpy(array).cuda()
+        stacked = name not in ("wte", "wpe", "lnfw", "lnfb")
+        weights[name] = (
+            [part.clone().requires_grad_() for part in tensor]
+            if stacked
+            else tensor.requires_grad_()
+        )
+    lists = {name: w if isinstance(w, list) else [w] for name, w in weights.items()}
+    parameters = [w for group in lists.values() for w in group]
+    groups = [
+        {"params": [w for n, g in lists.items() if (n in torch_gpt2.MATRICES) == matrix for w in g]}
+        | {"weight_decay": DECAY if matrix else 0.0}
+        for matrix in (True, False)
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS, fused=True, capturable=graph)
+    tokens, targets = torch.randint(0, shape.vocab, (2, B, T), device="cuda")
+
+    @torch.compile
+    def loss_of(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        logits = torch_gpt2.logits_of(weights, tokens, shape.heads)
+        return torch_gpt2.loss_of(logits, targets)
+
+    def step() -> None:
+        with torch.autocast(
+            "cuda", torch.bfloat16, enabled=dtype == "bf16", cache_enabled=not graph
+        ):
+            loss = loss_of(tokens, targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, CLIP)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=not graph)
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(5):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    run = step
+    if graph:
+        recorded = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(recorded):
+            step()
+        run = recorded.replay
+    times = []
+    for _ in range(max(3, steps // 4)):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(4):
+            run()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 4)
+    return float(np.median(times)), torch.cuda.max_memory_allocated()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except LadderError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
