@@ -10,7 +10,7 @@ driver, the shapes, the dtype, and the source of every rung and of the files tha
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from ladder.rungfile import Rung
 from ladder.timing import BufferSets, measure
 
 SECONDS = 0.15  # most time to spend on timing one rung at one shape
+HOPELESS = 4  # times as long as the fastest: not worth an exact measurement, which takes 15 calls
 CHECKED_SHAPES = 4  # of the op's own, beside the run's if they are small
 SMALL = 1 << 20  # elements
 
@@ -97,14 +98,25 @@ def _compete(
     seconds = dict.fromkeys((rung.number for rung in able), 0.0)
     for dims in shapes:
         buffers = BufferSets(ladder.op, device, DTYPES[dtype], dims)
-        for rung in able:
-            seconds[rung.number] += measure(device, buffers.bind(rung), SECONDS).median
+        calls = {rung.number: buffers.bind(rung) for rung in able}
+        rough = {number: _roughly(device, own[0]) for number, own in calls.items()}
+        for number, own in calls.items():
+            if rough[number] > HOPELESS * min(rough.values()):
+                seconds[number] += rough[number]
+            else:
+                seconds[number] += measure(device, own, SECONDS).median
     winner = min(seconds, key=seconds.__getitem__)
     for number, time in seconds.items():
         ratio = time / seconds[winner]
         slower = f"{time * 1e6:.1f} us, {ratio:.2f} x the time of rung {winner}"
         reasons[number] = f"the fastest: {time * 1e6:.1f} us" if number == winner else slower
     return winner, seconds[winner], dict(sorted(reasons.items()))
+
+
+def _roughly(device: Device, call: Callable[[], None]) -> float:
+    """Seconds of a single call, after one that loads what is still missing."""
+    call()
+    return device.time(call)
 
 
 def _ineligible(

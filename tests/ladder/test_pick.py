@@ -1,5 +1,7 @@
 """The picker takes the fastest rung that is right, says why no other, and remembers."""
 
+import sys
+
 import numpy as np
 import pytest
 from fakes import FakeGpu, ladder, timed_rung
@@ -36,6 +38,21 @@ def test_the_fastest_right_rung_wins_and_every_other_has_a_reason():
     assert choice.reasons[3].startswith("wrong: c[0] is")
     assert "refused at N=1000: it needs N % 64 == 0" in choice.reasons[4]
     assert choice.reasons[5] == "a library's, which was not asked for"
+
+
+def test_a_rung_that_is_far_slower_is_not_measured_at_length(monkeypatch):
+    measured = []
+
+    def measure(device, calls, seconds):
+        measured.append(calls)
+        return timing.measure(device, calls, seconds)
+
+    monkeypatch.setattr(sys.modules["ladder.pick"], "measure", measure)
+    rungs = (timed_rung(1, "hopeless", 1e6), timed_rung(2, "fast", 10), timed_rung(3, "near", 30))
+    choice = pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
+    assert choice.rung == 2
+    assert choice.reasons[1] == "1000000.0 us, 100000.00 x the time of rung 2"
+    assert len(measured) == 2
 
 
 def test_a_library_rung_is_chosen_only_when_asked_for():
