@@ -178,7 +178,10 @@ class TrainConfig:
         "cpu, emulated (kernels on the CPU), cuda or cuda:N; cuda where there is one",
     )
     dtype: str | None = setting(
-        None, "--dtype", "type of weights and activations", choices=tuple(DTYPES)
+        None,
+        "--dtype",
+        "type of weights and activations; fp16 on a GPU too old for bf16",
+        choices=tuple(DTYPES),
     )
     master_weights: bool = setting(
         True, "--master-weights -w", "keep float32 weights beside 16-bit ones"

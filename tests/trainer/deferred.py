@@ -27,7 +27,7 @@ class Deferred(Cpu):
     `graphs` how many were recorded, `launches` the calls submitted one by one.
     """
 
-    name = kind = "deferred"
+    name = "deferred"
     asynchronous = True
 
     def __init__(self) -> None:

@@ -5,11 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 from deferred import Deferred, deferred_rungs
-from tiny import SHAPE, settings
+from tiny import SHAPE, parameters, run, save_model, settings
 
 from ladder.contract import find
 from ladder.device import Cpu
 from reference.gpt2 import PARAMETERS, build, initial_parameters
+from trainer import checkpoint, logs, rungs, setup
 from trainer.config import TrainConfig, resolve
 from trainer.data import TokenLoader, prepare
 from trainer.engine import Engine
@@ -111,6 +112,33 @@ def test_validation_overlaps_too_and_is_the_same(tmp_path, loader):
     assert losses[0] == losses[1]
     assert later.engine.device.graphs == 1
     assert later.engine.device.waits == 5
+
+
+def test_a_whole_run_logs_the_same_lines_in_the_same_order(tmp_path, monkeypatch):
+    """Validations, samples and checkpoints see the weights of their step, and no step is lost."""
+    every = {"val_every": 2, "sample_every": 3, "checkpoint_every": 2, "sample_tokens": 4}
+    common = {"model": save_model(tmp_path / "dropping", dropout=0.2), "steps": 7, **every}
+    run(tmp_path, **common, output=str(tmp_path / "now"))
+    device, later = Deferred(), deferred_rungs()
+
+    def choose(calls, *others):
+        return {call.op: rungs.Choice(later[call.op], "later") for call in calls}
+
+    monkeypatch.setattr(setup, "open_for", lambda config: (device, config, []))
+    monkeypatch.setattr(setup.rungs, "choose", choose)
+    run(tmp_path, **common, output=str(tmp_path / "later"))
+
+    def untimed(name):
+        entries = logs.read(tmp_path / name / "log.jsonl")
+        changing = ("ms", "tokens_per_second", "mfu", "checkpoint")
+        return [{k: v for k, v in entry.items() if k not in changing} for entry in entries]
+
+    assert untimed("later") == untimed("now")
+    now, later = (parameters(tmp_path / name, 7) for name in ("now", "later"))
+    assert all(now[name].tobytes() == later[name].tobytes() for name in now)
+    states = [checkpoint.load(tmp_path / name, 4)[1] for name in ("now", "later")]
+    assert states[0]["stepper"] == states[1]["stepper"]
+    assert states[0]["train"] == states[1]["train"]
 
 
 # ---- float16 ----
