@@ -60,7 +60,7 @@ class Cuda:
         self.l2_bytes = properties["l2CacheSize"]
         self._driver_major = runtime.driverGetVersion() // 1000
         self._submitted: dict[str, None] = {}  # kernels since the last synchronize, in order
-        self._uploads: list[tuple[Any, Any]] = []  # (event, pinned memory) of copies under way
+        self._copies: list[tuple[Any, Any]] = []  # (event, pinned memory) of those under way
         self.device.use()
         self.stream = self.cupy.cuda.Stream(non_blocking=True)
         self.stream.use()  # for this thread, what arrays do themselves (array.fill) is in order too
@@ -97,13 +97,10 @@ class Cuda:
                 if not 0 < source.nbytes <= MOST_PINNED_BYTES:
                     array.set(source, self.stream)
                     return
-                # The memory must not be handed out again before the copy has read it.
-                self._uploads = [upload for upload in self._uploads if not upload[0].done]
-                pinned = self.cupy.cuda.alloc_pinned_memory(source.nbytes)
-                staged = np.frombuffer(pinned, source.dtype, source.size).reshape(source.shape)
+                staged, pinned = self._pinned(array)
                 staged[...] = source
                 array.set(staged, self.stream)
-                self._uploads.append((self.stream.record(), pinned))
+                self._copies.append((self.stream.record(), pinned))
         except self._cuda_errors as error:
             raise self._failure(error) from None
 
@@ -118,10 +115,10 @@ class Cuda:
     def fetch(self, array: Any) -> Callable[[], np.ndarray]:
         try:
             with self.device, self.stream:
-                pinned = self.cupy.cuda.alloc_pinned_memory(array.nbytes)
-                host = np.frombuffer(pinned, array.dtype, array.size).reshape(array.shape)
+                host, pinned = self._pinned(array)
                 array.get(stream=self.stream, out=host, blocking=False)
                 done = self.stream.record()
+                self._copies.append((done, pinned))
         except self._cuda_errors as error:
             raise self._failure(error) from None
 
@@ -133,6 +130,15 @@ class Cuda:
             return host
 
         return wait
+
+    def _pinned(self, like: Any) -> tuple[np.ndarray, Any]:
+        """A host array in pinned memory, and that memory.
+
+        It must not be handed out again while a copy is under way, so it is kept until then.
+        """
+        self._copies = [copy for copy in self._copies if not copy[0].done]
+        pinned = self.cupy.cuda.alloc_pinned_memory(like.nbytes)
+        return np.frombuffer(pinned, like.dtype, like.size).reshape(like.shape), pinned
 
     def compile(
         self, rung: Rung, defines: Mapping[str, int], real: np.dtype

@@ -44,6 +44,7 @@ FOLDER = results.FOLDER / "training"
 WARM_UP = 2  # steps: memory is touched for the first time, threads start, graphs are recorded
 CPU_COPY_BYTES = 1 << 26  # beyond its caches, and little beside the model
 STEPS_AT_A_TIME = 4  # on a GPU, so that the host is ahead of it as it is in training
+LONG = 0.05  # seconds of a step from which the host is ahead anyway
 OP_SECONDS = 5e-3  # an op's calls are repeated for so long, which is long beside a graph's launch
 OP_SAMPLES = 5
 MOST_ROUNDS = 100
@@ -153,10 +154,8 @@ def time_steps(
     between  is called after every measurement
     seconds  after which no further one is begun, once there are three
     """
-    for _ in range(WARM_UP):
-        one_step(engine)
-    engine.device.synchronize()
-    at_a_time = STEPS_AT_A_TIME if engine.device.asynchronous else 1
+    estimate = min(engine.device.time(lambda: one_step(engine)) for _ in range(WARM_UP))
+    at_a_time = STEPS_AT_A_TIME if engine.device.asynchronous and estimate < LONG else 1
 
     def steps() -> None:
         for _ in range(at_a_time):

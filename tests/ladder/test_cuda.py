@@ -222,6 +222,17 @@ def test_uploads_in_flight_keep_their_memory(device):
         assert (device.download(array).astype(np.float32) == value).all()
 
 
+def test_fetched_copies_are_of_the_moment_and_keep_their_memory(device):
+    array = device.empty((100_000,), np.float32)
+    copies = []
+    for value in range(50):
+        array.fill(value)
+        copies.append(device.fetch(array))
+        device.fetch(array)  # dropped while it is under way
+    for value, copy in enumerate(copies):
+        assert (copy() == value).all()
+
+
 def test_time_is_positive_and_below_the_hosts(device, kernels):
     x = device.empty((4,), np.float32)
     assert 0 <= device.time(lambda: x.fill(0)) < 1
