@@ -28,10 +28,7 @@ BROADCAST_BIAS = Path(__file__).with_name("broadcast_bias.cu")
 
 
 def forward(device: Device, arrays: Mapping[str, Any], dims: Mapping[str, int], scalars) -> None:
-    """out = inp @ weight.T + bias. The product is added to rows that already hold the bias.
-
-    A bias that came after the product would be added to sums already rounded to 16 bits.
-    """
+    """out = inp @ weight.T + bias. The product is added to rows that already hold the bias."""
     N, C, OC = dims["N"], dims["C"], dims["OC"]
     out, bias = arrays["out"], arrays["bias"]
     multiply = multiplier(device)
@@ -54,8 +51,10 @@ def backward_weight(device, arrays, dims, scalars) -> None:
 
 def library_rung(run: Callable[..., None]) -> Rung:
     """The rung of a function above. Needs an NVIDIA GPU: AMD's have no compute capability."""
-    needs = {"needs": ("sm >= 70",)}
-    return Rung(100, "cuBLAS", header=needs, run=run, prepare=_prepare, library=True)
+    header = {"needs": ("sm >= 70",)}
+    if run is forward:
+        header["rounds"] = ("the product to 16 bits before it adds it to what out held",)
+    return Rung(100, "cuBLAS", header=header, run=run, prepare=_prepare, library=True)
 
 
 def _prepare(device: Device, real: np.dtype, dims: Mapping[str, int]) -> None:
