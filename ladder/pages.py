@@ -13,13 +13,17 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
     rungs OP        the ladder: number, idea, what a rung needs
     header OP N     what the header of a rung says: before, change, expectation, what is left
     diff OP N M     the change from one rung to the next; context=2 lines around it
+    change OP N M   of that only what runs, without the words of the headers; context=1
     source OP N     the whole file
     table OP        what was measured
     roofline OP     a picture: every rung under the roof
     bars OP         a picture: bytes per second of every rung and peer
     overview        every op that was measured: its best rung beside the library and PyTorch
     counts OP N     memory accesses by source line, counted by the emulator; dtype=float32
-    access OP N     a picture: which lane touches which address; lines=30,43 chooses lines
+    access OP N     a picture: which lane touches which address
+
+`counts` and `access` take lines="x[i]|y[i]": only lines of the source that contain one of these.
+Where nothing has been measured yet, `table` says how to, and pictures are left out.
 
 A generated picture or count names what it was made from in a comment after it, so that looking for
 drift needs neither matplotlib's exact version nor a C++ compiler.
@@ -142,9 +146,17 @@ def header(place: Place, op: str, number: str) -> str:
 
 
 def diff(place: Place, op: str, before: str, after: str, context: str = "2") -> str:
+    """The whole difference between two rungs."""
     ladder = find(op)
     text = listing.diff(ladder, ladder.rung(int(before)), ladder.rung(int(after)), int(context))
     return f"```diff\n{text.rstrip()}\n```"
+
+
+def change(place: Place, op: str, before: str, after: str, context: str = "1") -> str:
+    """What changes in the code; the words of the headers are for `header` to show."""
+    ladder = find(op)
+    rungs = (ladder.rung(int(number)) for number in (before, after))
+    return f"```diff\n{listing.code_diff(ladder, *rungs, int(context)).rstrip()}\n```"
 
 
 def source(place: Place, op: str, number: str) -> str:
@@ -153,27 +165,32 @@ def source(place: Place, op: str, number: str) -> str:
     return f"```{'cpp' if language == 'cuda' else language}\n{text.rstrip()}\n```"
 
 
-def counts(place: Place, op: str, number: str, dtype: str = "float32", shape: str = "") -> str:
+def counts(
+    place: Place, op: str, number: str, dtype: str = "float32", shape: str = "", lines: str = ""
+) -> str:
     """What each line asks of memory per request of a warp, beside the least that it could."""
     rung, dims = find(op).rung(int(number)), _traced_shape(op, shape)
-    made = _made_from("counts", op, rung, dtype, dims)
+    wanted = _lines_with(rung, lines)
+    made = _made_from("counts", op, rung, dtype, dims, lines)
     if made in place.old:
         return place.old
     from ladder import trace  # needs a C++ compiler
 
     report = trace.trace(find(op), rung, dtype, dims)
-    lines = ["| line | source | access | requests | takes | ideal |", "|--:|---|---|--:|--:|--:|"]
+    rows = ["| line | source | access | requests | takes | ideal |", "|--:|---|---|--:|--:|--:|"]
     code = rung.source.splitlines()
     for count in trace.own_lines(report, rung):
+        if count.line not in wanted:
+            continue
         takes, ideal, unit = trace.per_request(count)
         takes = f"**{takes:.1f}**" if takes > 1.5 * ideal else f"{takes:.1f}"
         text = code[count.line - 1].strip().replace("|", r"\|")  # a bar would end the cell
-        lines.append(
+        rows.append(
             f"| {count.line} | `{text}` | {count.kind} `{count.buffer}` "
             f"| {count.requests:,} | {takes} {unit} | {ideal:.1f} |"
         )
     caption = f"{format_dims(dims)}, {dtype}; per request of a warp, counted by the emulator."
-    return "\n".join([*lines, "", caption, made])
+    return "\n".join([*rows, "", caption, made])
 
 
 def access(
@@ -183,6 +200,7 @@ def access(
     rung, dims = find(op).rung(int(number)), _traced_shape(op, shape)
     made = _made_from("access", op, rung, dtype, dims, lines)
     digest = made.split()[-2]
+    wanted = _lines_with(rung, lines)
     name = f"{op.replace('.', '-')}-{rung.number}-access" + (f"-{dtype}" * (dtype != "float32"))
     path = place.picture(name)
     title = f"{op}, rung {rung.number}: {rung.idea} ({format_dims(dims)}, {dtype})"
@@ -190,9 +208,20 @@ def access(
         from ladder import trace
 
         report = trace.trace(find(op), rung, dtype, dims)
-        wanted = [int(line) for line in lines.split(",")] if lines else None
         plots.save(trace.picture(report, rung, title, wanted), path, digest)
     return f"![Which lane touches which address: {title}]({place.link(path)})\n{made}"
+
+
+def _lines_with(rung: Rung, texts: str) -> list[int]:
+    """The numbers of the lines that contain one of the texts, which `|` separates."""
+    found = [
+        number
+        for number, line in enumerate(rung.source.splitlines(), 1)
+        if any(text in line for text in texts.split("|"))
+    ]
+    if not found:
+        raise LadderError(f"{rung.label} has no line with {texts}")
+    return found
 
 
 def _traced_shape(op: str, text: str) -> Dims:
@@ -212,7 +241,11 @@ def _made_from(kind: str, op: str, rung: Rung, dtype: str, dims: Dims, more: str
 
 
 def table(place: Place, op: str, **which: str) -> str:
-    return tables.table(op, lambda rung: link(place, rung), **which)
+    try:
+        return tables.table(op, lambda rung: link(place, rung), **which)
+    except tables.NotMeasured:
+        wanted = f" ({', '.join(which.values())})" if which else ""
+        return f"_Not measured yet{wanted}: `python -m ladder bench {op} --save`, on a GPU._"
 
 
 def overview(place: Place, **which: str) -> str:
@@ -228,7 +261,10 @@ def bars(place: Place, op: str, **which: str) -> str:
 
 
 def _plot(place: Place, kind: str, plot: Callable[..., Figure], op: str, **which: str) -> str:
-    device, measurement = tables.find_measurement(op, **which)
+    try:
+        device, measurement = tables.find_measurement(op, **which)
+    except tables.NotMeasured:
+        return ""  # the table says so
     rows = tables.measured_rows(measurement)
     name = "-".join([op.replace(".", "-"), kind, results.slug(device["gpu"])])
     if which.get("dtype") or which.get("shape"):
@@ -260,6 +296,6 @@ def _prose(text: str) -> str:
 BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__: block
     for block in (
-        rungs, header, diff, source, counts, access, table, overview, roofline, bars
+        rungs, header, diff, change, source, counts, access, table, overview, roofline, bars
     )
 }  # fmt: skip

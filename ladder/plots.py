@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib
 
-from ladder import cache
+from ladder import cache, tables
 from ladder.results import Measurement
 
 if TYPE_CHECKING:
@@ -42,7 +42,16 @@ def bars(title: str, rows: Rows, measurement: Measurement) -> Figure:
     for place, row in enumerate(rows):
         ours = row["number"] is not None and not row["library"]
         axes.barh(place, row["rate"], color=OURS if ours else PEER, height=0.7)
-        axes.text(row["rate"] + roof * 0.01, place, f"{row['rate']:,.0f}", va="center", fontsize=8)
+        near = row["rate"] > 0.85 * roof  # a number beside the bar would lie across the roof
+        axes.text(
+            row["rate"] + roof * (-0.01 if near else 0.01),
+            place,
+            tables.rate(row["rate"]),
+            ha="right" if near else "left",
+            va="center",
+            fontsize=8,
+            color="white" if near else INK,
+        )
     axes.axvline(roof, color=ROOF, linewidth=1.2)
     at_top = axes.get_xaxis_transform()
     axes.text(roof, 1.01, "roof", color=ROOF, ha="center", fontsize=8, transform=at_top)
@@ -64,8 +73,8 @@ def roofline(title: str, rows: Rows, measurement: Measurement) -> Figure:
     matrix = (measurement["roof"]["matrix_tflops"] or 0) * 1e12
     intensity = measurement["flops"] / measurement["bytes"]
     span = [intensity / 2, intensity * 16]  # more on the right, where the labels are
-    if matrix:
-        span[1] = max(span[1], 4 * matrix / copy)
+    if matrix:  # show both roofs, and where they meet
+        span = [min(span[0], matrix / copy / 4), max(span[1], 4 * matrix / copy)]
     ridge = matrix / copy if matrix else span[1]
     xs = [span[0], min(ridge, span[1]), span[1]]
     axes.plot(xs, [min(x * copy, matrix or x * copy) / 1e12 for x in xs], color=ROOF, linewidth=1.5)
@@ -79,13 +88,15 @@ def roofline(title: str, rows: Rows, measurement: Measurement) -> Figure:
         axes.plot(intensity, rate, "o", color=OURS if ours else PEER, markersize=5)
         level = min(rate, level / apart)
         axes.annotate(
-            f"{_label(row)}  {row['of_roof']:.0%}",
+            f"{_label(row)}, {tables.percent(row['of_roof'])}",
             (intensity, rate),
             (intensity * 1.25, level),
             va="center",
             fontsize=8,
-            arrowprops={"arrowstyle": "-", "color": GRID},
+            arrowprops={"arrowstyle": "-", "color": GRID, "relpos": (0, 0.5)},
         )
+    roof = f"roof: {copy / 1e9:,.0f} GB/s" + (f", {matrix / 1e12:,.0f} TFLOP/s" if matrix else "")
+    axes.text(1, 1.01, roof, color=ROOF, ha="right", fontsize=8, transform=axes.transAxes)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlim(*span)
@@ -99,7 +110,7 @@ def roofline(title: str, rows: Rows, measurement: Measurement) -> Figure:
 
 
 def _label(row: dict[str, Any]) -> str:
-    return row["name"] if row["number"] is None else f"{row['number']}  {row['name']}"
+    return row["name"] if row["number"] is None else f"{row['number']}: {row['name']}"
 
 
 def _figure(title: str, size: tuple[float, float]):

@@ -6,11 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ladder import results
-from ladder.contract import find, ladders
+from ladder.contract import find, format_dims, ladders
 from ladder.errors import LadderError
 from ladder.rungfile import Rung
 
 Link = Callable[[Rung], str]  # how a page refers to a rung's file
+
+
+class NotMeasured(LadderError):
+    """What is asked for exists, but nobody has measured it and kept the numbers."""
 
 
 def table(op: str, link: Link, **which: str) -> str:
@@ -35,11 +39,11 @@ def table(op: str, link: Link, **which: str) -> str:
             name,
             f"{row['us']:,.2f}" if row["us"] < 100 else f"{row['us']:,.1f}",
             f"{row['gain']:.2f}" if row["gain"] else "",
-            f"{row['rate']:,.0f}",
-            f"{row['of_roof']:.0%}",
+            rate(row["rate"]),
+            percent(row["of_roof"]),
         ]
         if reference:
-            cells.append(f"{reference['us'] / row['us']:.0%}")
+            cells.append(percent(reference["us"] / row["us"]))
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", _caption(device, measurement)])
 
@@ -55,18 +59,18 @@ def overview(link: Link, device: str = "", dtype: str = "") -> str:
         try:
             which = {"device": device, "dtype": dtype}
             found, measurement = find_measurement(op, **{k: v for k, v in which.items() if v})
-        except LadderError:
-            continue  # not measured yet
+        except NotMeasured:
+            continue
         ours = [row for row in measured_rows(measurement) if row["number"] and not row["library"]]
         if not ours:
             continue
         best = min(ours, key=lambda row: row["us"])
         peer = best_peer(measurement)
-        against = f"{peer['us'] / best['us']:.0%} of {peer['name']}" if peer else ""
+        against = f"{percent(peer['us'] / best['us'])} of {peer['name']}" if peer else ""
         rung = find(op).rung(best["number"])
         lines.append(
             f"| {op} | {measurement['shape']}, {measurement['dtype']} | {link(rung)} "
-            f"{rung.idea} | {best['us']:,.1f} | {best['of_roof']:.0%} | {against} |"
+            f"{rung.idea} | {best['us']:,.1f} | {percent(best['of_roof'])} | {against} |"
         )
         captions.add(_machine(found))
     if not captions:
@@ -123,8 +127,16 @@ def best_peer(measurement: results.Measurement) -> dict[str, Any] | None:
 def find_measurement(
     op: str, device: str = "", dtype: str = "", shape: str = ""
 ) -> tuple[Mapping[str, Any], results.Measurement]:
-    """The measurement that was asked for; by default the op's first shape, in bfloat16."""
-    wanted_shape = shape or next(iter(find(op).op.bench))
+    """The measurement that was asked for; by default the op's first shape, in bfloat16.
+
+    Raises NotMeasured where there is none, LadderError where there can be none.
+    """
+    shapes = find(op).op.bench
+    if shape and shape not in shapes:
+        raise LadderError(f"{op} is measured at {', '.join(shapes)}, not at {shape}")
+    if dtype and dtype not in find(op).op.reals:
+        raise LadderError(f"{op} is measured in {', '.join(find(op).op.reals)}, not in {dtype}")
+    wanted_shape = shape or next(iter(shapes))
     for slug, content in results.load_all().items():
         if device and slug != device:
             continue
@@ -137,14 +149,16 @@ def find_measurement(
             if name in found:
                 return content["device"], found[name]
     wanted = " ".join(filter(None, (wanted_shape, dtype, device)))
-    raise LadderError(f"{op} has not been measured at {wanted}: python -m ladder bench {op}")
+    raise NotMeasured(f"{op} has not been measured at {wanted}: python -m ladder bench {op}")
 
 
 def _caption(device: Mapping[str, Any], measurement: results.Measurement) -> str:
     roof = measurement["roof"]
     least = measurement["bytes"] / 1e6
+    shape, dims = measurement["shape"], format_dims(measurement["dims"])
+    name = shape if shape == dims else f"{shape} ({dims})"
     text = (
-        f"{measurement['shape']}, {measurement['dtype']}: at least {least:,.1f} MB; roof: "
+        f"{name}, {measurement['dtype']}: at least {least:,.1f} MB; roof: "
         f"{roof['copy_gbps']:,.0f} GB/s, a copy on the same card"
     )
     if roof["matrix_tflops"]:
@@ -156,6 +170,16 @@ def _caption(device: Mapping[str, Any], measurement: results.Measurement) -> str
 
 def _machine(device: Mapping[str, Any]) -> str:
     return f"{device['gpu']}, driver {device.get('driver', '?')}, NVRTC {device.get('nvrtc', '?')}"
+
+
+def percent(share: float) -> str:
+    """A whole number, but a share below one in a hundred is not called nothing."""
+    return f"{share:.0%}" if share >= 0.01 else f"{100 * share:.2g}%"
+
+
+def rate(value: float) -> str:
+    """GB/s or TFLOP/s, whole ones where there are ten or more."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def remarks(rung: Rung) -> str:

@@ -93,14 +93,24 @@ def test_numbers_run_from_0_without_gaps(ladder):
 
 @pytest.mark.parametrize("ladder", PAGES)
 def test_every_rung_has_its_section_in_the_page(ladder):
-    """A page that exists names the file of each rung."""
+    """A page that exists has a heading for each rung, and names its file."""
     page = pages.ROOT / "doc" / f"{ladder.op.layer}.md"
     if not page.exists():
         pytest.skip(f"{page.name} is not written yet")
     text = page.read_text(encoding="utf-8")
     for rung in ladder.rungs:
         if rung.path is not None:
+            assert f"\n### {ladder.op.name} rung {rung.number}: {rung.idea}\n" in text
             assert f"{rung.path.parent.name}/{rung.path.name}" in text, rung.path.name
+
+
+@pytest.mark.parametrize("ladder", PAGES)
+def test_every_page_shows_what_was_measured(ladder):
+    page = pages.ROOT / "doc" / f"{ladder.op.layer}.md"
+    if not page.exists():
+        pytest.skip(f"{page.name} is not written yet")
+    text = page.read_text(encoding="utf-8")
+    assert f"<!-- ladder:begin table {ladder.op.name} -->" in text
 
 
 def test_no_kernel_file_is_outside_a_ladder():

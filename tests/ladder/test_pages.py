@@ -3,7 +3,7 @@
 import pytest
 from fakes import FakeGpu
 
-from ladder import pages, plots, results
+from ladder import pages, plots, results, tables
 from ladder.contract import find
 from ladder.errors import LadderError
 
@@ -82,6 +82,24 @@ def test_a_header_a_diff_and_a_source_come_from_the_files(site):
     assert find("layernorm.forward").rung(1).source in text
 
 
+def test_a_change_leaves_out_the_words_of_the_header_and_what_is_only_indented(site):
+    text = write(site, "change layernorm.forward 8 9")
+    assert "+    for (; row < N; row += gridDim.x * ROWS) {" in text
+    assert "-// Define: ROWS = 2; CHANNELS = C;" in text
+    for key in ("Before", "Change", "Expect", "Pays", "Left"):
+        assert f"// {key}:" not in text
+    assert "rsqrtf" not in text  # inside the new loop, and otherwise as before
+
+
+def test_what_is_not_measured_yet_is_said_with_the_command_that_does(site):
+    requests = "table layernorm.backward", "bars layernorm.backward", "roofline layernorm.backward"
+    text = write(site, *requests, "table layernorm.forward dtype=float16")
+    line = "_Not measured yet{}: `python -m ladder bench layernorm.{} --save`, on a GPU._"
+    assert line.format("", "backward") in text
+    assert line.format(" (float16)", "forward") in text
+    assert ".svg" not in text  # the pictures wait
+
+
 def test_the_table_holds_times_gains_and_shares(site):
     text = write(site, "table layernorm.forward")
     assert "one thread per row | 800.0 |  | 250 | 6% | 12% |" in text
@@ -129,6 +147,28 @@ def test_new_numbers_are_seen_as_drift(site):
     ]
 
 
+def test_counts_and_access_can_be_of_some_lines_only(site):
+    some = 'layernorm.forward 1 shape="N=4 C=32" lines="mean[row] =|rstd[row] ="'
+    text = write(site, f"counts {some}", f"access {some}")
+    assert "write `mean`" in text
+    assert "write `rstd`" in text
+    assert "`inp`" not in text
+    picture = (site / "doc" / "img" / "layernorm-forward-1-access.svg").read_text()
+    assert "write mean" in picture
+    assert "read inp" not in picture
+    with pytest.raises(LadderError, match=r"rung 2 .* has no line with zzz"):
+        write(site, "counts start.add 2 lines=zzz")
+
+
+def test_a_small_share_is_not_nothing():
+    assert [tables.percent(share) for share in (1.0, 0.954, 0.01, 0.0038)] == [
+        "100%",
+        "95%",
+        "1%",
+        "0.38%",
+    ]
+
+
 def test_counts_and_access_pictures_are_made_once(site, monkeypatch):
     text = write(site, "counts start.add 2", "access start.add 2")
     assert "| read `a` |" in text
@@ -149,8 +189,8 @@ def test_counts_and_access_pictures_are_made_once(site, monkeypatch):
         ("table layernorm.sideways", "no op is named"),
         ("source layernorm.forward", "missing 1 required positional argument"),
         ("source layernorm.forward 99", "has no rung 99"),
-        ("table layernorm.backward", "has not been measured at .*: python -m ladder bench layer"),
-        ("table layernorm.forward dtype=float16", "has not been measured at .* float16"),
+        ("table layernorm.forward shape=N=7", "is measured at N=65536 C=768, .* not at N=7"),
+        ("bars layernorm.forward dtype=float8", "is measured in float32, .* not in float8"),
     ],
 )
 def test_a_request_that_is_not_understood_is_refused_with_its_place(site, request_, message):
