@@ -1,11 +1,12 @@
 """Your own kernel runs in a child process: whatever it does, a message comes back."""
 
+import re
 import time
 from pathlib import Path
 
 import pytest
 
-from ladder import own
+from ladder import own, pages
 from ladder.errors import LadderError
 
 SOURCE = (Path(__file__).parent / "planted" / "forward.cu").read_text()
@@ -99,3 +100,18 @@ def test_a_child_that_dies_without_an_answer_is_described(tmp_path, monkeypatch)
         own.ChildDied, match=r"mine\.cu crashed \(SIGSEGV\): it read or wrote memory"
     ):
         own.in_child("check", request, 20)
+
+
+def test_the_kernel_of_the_page_on_adding_a_rung_does_what_the_page_says():
+    page = (pages.ROOT / "doc" / "adding_a_rung.md").read_text(encoding="utf-8")
+    (kernel,) = re.findall(r"```cpp\n(.*?)```", page, flags=re.DOTALL)
+    report = own.check("layernorm.forward", kernel, "emulated")
+    assert report.passed, report
+    counted = "18 passed, 24 refused; largest error"
+    assert counted in str(report)
+    assert counted in page
+    start = kernel.index("float squares = 0.0f;")
+    wrong = kernel[:start] + kernel[start:].replace("i < C;", "i <= C;", 1)
+    report = own.check("layernorm.forward", wrong, "emulated", ["float32"], [{"N": 2, "C": 768}])
+    assert not report.passed
+    assert "FAILED at N=2 C=768, float32: out[0, 6] is 1.38" in str(report)
