@@ -104,7 +104,15 @@ class Cuda:
         except self._cuda_errors as error:
             raise self._failure(error) from None
 
-    def download(self, array: Any) -> np.ndarray:
+    def zero(self, array: Any) -> None:
+        # Not array.fill(0), which goes to whatever stream CuPy holds for the current one.
+        try:
+            with self.device:
+                array.data.memset_async(0, array.nbytes, self.stream)
+        except self._cuda_errors as error:
+            raise self._failure(error) from None
+
+    def download, array: Any) -> np.ndarray:
         self.synchronize()
         try:
             with self.device:

@@ -43,6 +43,9 @@ class Device(Protocol):
     def upload(self, array: Any, host: np.ndarray) -> None:
         """Copy `host` into `array` (same shape), converting the dtype; may be asynchronous."""
 
+    def zero(self, array: Any) -> None:
+        """Set every element to 0, in order with all other work."""
+
     def download(self, array: Any) -> np.ndarray:
         """A copy of `array` on the host, after all work submitted so far."""
 
@@ -87,6 +90,9 @@ class Cpu:
 
     def upload(self, array: np.ndarray, host: np.ndarray) -> None:
         np.copyto(array, host, casting="unsafe")
+
+    def zero(self, array: np.ndarray) -> None:
+        array.fill(0)
 
     def download(self, array: np.ndarray) -> np.ndarray:
         return array.copy()

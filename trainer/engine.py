@@ -61,7 +61,7 @@ class Engine:
             self.arrays |= {name: weights_of.arrays[name] for name in PARAMETERS}
         for name, buffer in buffers.items():
             if buffer.kind == "moment":
-                self.arrays[name].fill(0)
+                device.zero(self.arrays[name])
         self._scratch = _Scratch(device, scratch_needed(program, device, self.real, rungs))
         self.bound: dict[Call, Callable[[], None]] = {}
 
@@ -94,7 +94,7 @@ class Engine:
 
     def zero_gradients(self) -> None:
         """To be called before the first backward pass of a step: gradients accumulate."""
-        self.arrays["gradients"].fill(0)
+        self.device.zero(self.arrays["gradients"])
 
     def backward(self) -> None:
         """Add the gradients of the batch that `forward` saw last."""

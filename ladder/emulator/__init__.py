@@ -105,6 +105,9 @@ class Emulated:
     def upload(self, array: np.ndarray, host: np.ndarray) -> None:
         np.copyto(array, host, casting="unsafe")
 
+    def zero(self, array: np.ndarray) -> None:
+        array.fill(0)
+
     def download(self, array: np.ndarray) -> np.ndarray:
         return array.copy()
 

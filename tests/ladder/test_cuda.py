@@ -210,7 +210,7 @@ def test_failure_while_recording_leaves_the_stream_usable(device):
     with pytest.raises(KeyError):
         device.capture(lambda: {}["missing"])
     x = device.empty((4,), np.float32)
-    x.fill(0)
+    device.zero(x)
     np.testing.assert_array_equal(device.download(x), np.zeros(4))
 
 
@@ -226,16 +226,28 @@ def test_fetched_copies_are_of_the_moment_and_keep_their_memory(device):
     array = device.empty((100_000,), np.float32)
     copies = []
     for value in range(50):
-        array.fill(value)
+        device.upload(array, np.full(100_000, value))
         copies.append(device.fetch(array))
         device.fetch(array)  # dropped while it is under way
     for value, copy in enumerate(copies):
         assert (copy() == value).all()
 
 
+def test_zeroing_waits_for_the_work_before_it_and_the_work_after_waits_for_it(device, kernels):
+    large, out = (device.empty((1 << 26,), np.float32) for _ in range(2))
+    for value in range(1, 20):
+        device.upload(large, np.full(1 << 26, value, np.float32))
+        with device.stream:
+            out[...] = large  # takes far longer than the host to submit what follows
+        device.zero(large)
+        with device.stream:
+            total = out.sum() + large.sum()
+        assert float(device.download(total)) == value * float(1 << 26)
+
+
 def test_time_is_positive_and_below_the_hosts(device, kernels):
     x = device.empty((4,), np.float32)
-    assert 0 <= device.time(lambda: x.fill(0)) < 1
+    assert 0 <= device.time(lambda: device.zero(x)) < 1
 
 
 def test_out_of_memory_names_needed_and_free(device):

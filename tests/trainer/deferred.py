@@ -10,16 +10,6 @@ from ladder.device import Cpu
 from ladder.rungfile import Rung
 
 
-class Later(np.ndarray):
-    """An array whose `fill` joins the queue of its device, as CuPy's does."""
-
-    def __array_finalize__(self, source: Any) -> None:
-        self.device_ = getattr(source, "device_", None)
-
-    def fill(self, value: float) -> None:
-        self.device_.submit(lambda: np.ndarray.fill(self, value))
-
-
 class Deferred(Cpu):
     """Submitted work waits in a queue, and runs when the host waits for it, in order.
 
@@ -42,15 +32,13 @@ class Deferred(Cpu):
         self.launches += self.recording is None
         self.submit(work)
 
-    def empty(self, shape, dtype):
-        array = super().empty(shape, dtype).view(Later)
-        array.device_ = self
-        return array
-
     def upload(self, array, host):
         assert self.recording is None, "a copy from the host in a graph would be frozen"
         staged = np.array(host)  # pinned memory of its own
         self.submit(lambda: np.copyto(array, staged, casting="unsafe"))
+
+    def zero(self, array):
+        self.submit(lambda: array.fill(0))
 
     def fetch(self, array):
         assert self.recording is None
