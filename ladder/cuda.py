@@ -112,7 +112,7 @@ class Cuda:
         except self._cuda_errors as error:
             raise self._failure(error) from None
 
-    def download, array: Any) -> np.ndarray:
+    def download(self, array: Any) -> np.ndarray:
         self.synchronize()
         try:
             with self.device:

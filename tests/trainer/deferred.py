@@ -1,7 +1,6 @@
 """A device that does nothing until it is waited for, as a GPU that is infinitely slow would."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
