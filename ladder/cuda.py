@@ -63,7 +63,6 @@ class Cuda:
         self._copies: list[tuple[Any, Any]] = []  # (event, pinned memory) of those under way
         self.device.use()
         self.stream = self.cupy.cuda.Stream(non_blocking=True)
-        self.stream.use()  # for this thread, what arrays do themselves (array.fill) is in order too
 
     def target(self, real: np.dtype) -> Target:
         return Target(
@@ -105,7 +104,7 @@ class Cuda:
             raise self._failure(error) from None
 
     def zero(self, array: Any) -> None:
-        # Not array.fill(0), which goes to whatever stream CuPy holds for the current one.
+        # Not array.fill(0), which goes to CuPy's current stream, and that one is not ours.
         try:
             with self.device:
                 array.data.memset_async(0, array.nbytes, self.stream)

@@ -6,7 +6,6 @@ The model has random weights and sees random tokens; neither changes the time.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 import os
@@ -89,7 +88,7 @@ class Job:
 
         refuse_what_does_not_fit(self.program, self.device, self.real, rebuild, chosen)
         engine = Engine(self.program, self.device, self.real, chosen)
-        for name, tensor in _weights(self.shape):
+        for name, tensor in initial_parameters(self.shape, seed=0):
             engine.write(name, tensor)
         rng = np.random.default_rng(0)
         for name in ("tokens", "targets"):
@@ -105,11 +104,6 @@ class Job:
         c = self.config
         job = {"model": c.model, "B": c.batch, "T": c.sequence, "dtype": c.dtype}
         return {**job, "recompute": c.recompute, "commit": commit()}
-
-
-@functools.lru_cache(maxsize=1)
-def _weights(shape: GPT2Config) -> list[tuple[str, np.ndarray]]:
-    return list(initial_parameters(shape, seed=0))
 
 
 def parser_of(command: str, description: str) -> Parser:

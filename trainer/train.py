@@ -177,7 +177,9 @@ class Trainer:
         steps = f"{s.steps} of {c.total_tokens:,} tokens, B={c.batch} T={c.sequence}"
         if c.accumulation > 1:
             steps += f", accumulated over {c.accumulation} micro-batches"
-        rate = f"{c.lr:g}, {c.schedule} to {c.final_lr:g} of it, warm-up {c.warmup} steps"
+        flat = c.schedule == "constant" or (c.schedule == "cosine" and c.final_lr == 1)
+        rate = f"{c.lr:g}, " + ("constant" if flat else f"{c.schedule} to {c.final_lr:g} of it")
+        rate += f", warm-up {c.warmup} steps" if c.warmup else ""
         roof = f"{self.roof / 1e9:,.0f} GFLOP/s in matrix products, which MFU is a share of"
         self.display.facts(
             [

@@ -16,6 +16,7 @@
 // Launch: embedding_backward_positions<<<ceil_div(T * C, BLOCK * vector), BLOCK>>>
 // Scratch: int32 order[B * T]; int32 sorted[B * T]; int32 ends[V]; int32 unordered[B * T];
 //         float32 pieces[2 * WINDOWS, C]
+// Pays:   no, where no token repeats often, as the random ones of the bench; text does
 // Left:   dout is read twice, for tokens and for positions, and eight launches wait for each other.
 
 #include "portable.cuh"

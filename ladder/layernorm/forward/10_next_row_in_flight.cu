@@ -6,7 +6,7 @@
 // Define: ROWS = 8; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp);
 //         BLOCKS = max(1, min(4, 14 // ROW_VECTORS))
 // Launch: layernorm_forward<<<min(ceil_div(N, ROWS), BLOCKS * multiprocessors), ROWS * warp>>>
-// Pays:   no, the second set of registers halves the warps that a multiprocessor can hold
+// Pays:   no, rung 8's many small blocks overlap one row's loads with another's stores anyway
 // Left:   the row must leave, and come back for the next layer: fuse it with its neighbours.
 
 #include "portable.cuh"

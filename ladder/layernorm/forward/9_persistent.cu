@@ -8,7 +8,7 @@
 // Define: ROWS = 8; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp);
 //         BLOCKS = max(1, min(4, 14 // ROW_VECTORS))
 // Launch: layernorm_forward<<<min(ceil_div(N, ROWS), BLOCKS * multiprocessors), ROWS * warp>>>
-// Pays:   no, new blocks load while old ones compute; here all warps keep the same step
+// Pays:   no, where rows are many: new blocks load while old ones compute, here all keep step
 // Left:   a warp that reduces or stores has no load in flight -> rung 10.
 
 #include "portable.cuh"
