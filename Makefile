@@ -9,7 +9,7 @@ CUDA        := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-
 ACCELERATOR := $(if $(CUDA),$(if $(filter 12,$(CUDA)),cuda12,$(if $(filter 11 10 9,$(CUDA)),,cuda13)),$(if $(wildcard /opt/rocm/bin),rocm))
 EXTRAS      := $(if $(ACCELERATOR),[$(ACCELERATOR)])
 
-.PHONY: help setup train test lint notebooks bench climb doctor clean
+.PHONY: help setup train test lint notebooks bench profile climb doctor clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -31,6 +31,12 @@ notebooks: $(VENV)/.notebooks  ## open the notebooks in JupyterLab
 
 bench: $(VENV)/.core  ## time one training step on this machine and write doc/results
 	@$(RUN) -m trainer bench $(ARGS)
+
+profile: $(VENV)/.core  ## time and memory of one training step by op, into doc/results
+	@$(RUN) -m trainer profile $(ARGS)
+
+climb: $(VENV)/.core  ## what each ladder is worth to the training step, on a GPU, into doc/results
+	@$(RUN) -m trainer climb $(ARGS)
 
 doctor: $(VENV)/.core  ## say what this machine has, and what will run on it
 	@$(RUN) -m trainer doctor
