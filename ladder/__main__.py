@@ -10,12 +10,15 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
 
 from ladder import bench, check, listing, own, pages, pick, results
-from ladder.contract import DTYPES, Dims, Ladder, Target, find, format_dims, ladders
+from ladder.commandline import Parser
+from ladder.contract import DTYPES, Dims, Ladder, find, format_dims, ladders
 from ladder.device import default_device, open_device
 from ladder.errors import LadderError
 from ladder.rungfile import REALS
@@ -25,8 +28,8 @@ SHORT = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status: 0 well, 1 a check failed, 2 it cannot be done as asked."""
-    options = _parser().parse_args(arguments)
     try:
+        options = _parser().parse_args(arguments)
         return options.run(options) or 0
     except LadderError as error:
         print(f"ladder: {error}", file=sys.stderr)
@@ -47,11 +50,11 @@ def list_ladders(options: argparse.Namespace) -> int:
     chosen = _matching(options.op) if options.op else list(ladders().values())
     table = Table("op", "rung", "idea", "needs", box=None, pad_edge=False)
     for ladder in chosen:
-        table.add_row(f"[bold]{ladder.op.name}[/]", "", ladder.op.summary, "")
+        table.add_row(f"[bold]{ladder.op.name}[/]", "", escape(ladder.op.summary), "")
         for rung in ladder.rungs:
-            idea = rung.idea + ("" if rung.pays else " (does not pay)")
+            idea = escape(rung.idea) + ("" if rung.pays else " (does not pay)")
             number = f"{rung.number}" + (" library" if rung.library else "")
-            table.add_row("", number, idea, "; ".join(rung.conditions()))
+            table.add_row("", number, idea, escape("; ".join(rung.conditions())))
     _console().print(table)
     return 0
 
@@ -191,7 +194,11 @@ def trace_rung(options: argparse.Namespace) -> int:
     print(title)
     _console().print(trace.table(report, rung))
     if options.picture:
-        trace.picture(report, rung, title).savefig(options.picture)
+        try:
+            trace.picture(report, rung, title).savefig(options.picture)
+        except (OSError, ValueError) as error:  # ValueError: an ending that means no format
+            why = getattr(error, "strerror", None) or error
+            raise LadderError(f"cannot draw --picture {options.picture}: {why}") from None
         print(f"written to {options.picture}")
     return 0
 
@@ -205,11 +212,10 @@ def show_sass(options: argparse.Namespace) -> int:
         raise LadderError(f"{options.op} {rung.label} is no kernel: it has no machine code")
     dims = _shape_of(ladder, options)
     real = DTYPES[(options.dtype or ladder.op.reals)[0]]
-    # The launch geometry may ask for the number of multiprocessors; an H100's will do here.
-    target = Target(options.arch, compiler.WARP_SIZE, 132, 227 << 10, real)
+    target = compiler.typical_target(options.arch, real)
     if (why := rung.refusal(dims, target)) is not None:
         raise LadderError(f"{options.op} {rung.label} cannot run: {why}")
-    cubin = compiler.compile_cubin(rung, rung.defines(dims, target), real, options.arch)
+    cubin = compiler.compile_cubin(rung, rung.defines(dims, target), real, target.arch)
     console = _console()
     found = sass.instructions(cubin, rung.path)
     if not options.summary:
@@ -257,10 +263,16 @@ def _matching(name: str) -> list[Ladder]:
 def _shape_of(ladder: Ladder, options: argparse.Namespace) -> Dims:
     """The shape that --shape gives, or the first that the op is measured at."""
     dims, op = options.shape or next(iter(ladder.op.bench.values())), ladder.op
-    if set(dims) != set(op.dims) or min(dims.values()) < 1:
+    if set(dims) != set(op.dims) or min(dims.values()) < 1 or max(dims.values()) >= 1 << 31:
         example = ",".join(f"{name}={size}" for name, size in op.shapes[-1].items())
         raise LadderError(
             f"--shape {format_dims(dims)} is not one of {op.name}; write e.g. {example}"
+        )
+    need = op.least_bytes(dims, np.dtype(np.float32))
+    if need > (there := os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
+        raise LadderError(
+            f"--shape {format_dims(dims)} takes {need / 2**30:,.0f} GiB, and this machine has "
+            f"{there / 2**30:,.0f} GiB of memory; choose a smaller one"
         )
     return dims
 
@@ -290,12 +302,10 @@ def _console() -> Console:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m ladder", description="Kernels of GPT-2's layers, rung by rung."
-    )
+    parser = Parser(prog="python -m ladder", description="Kernels of GPT-2's layers, rung by rung.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def command(name: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+    def command(name: str, run: Callable[[argparse.Namespace], int]) -> Parser:
         text = run.__doc__.splitlines()[0]
         sub = commands.add_parser(name, help=text, description=text)
         sub.set_defaults(run=run)
@@ -358,12 +368,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _device_options(sub: argparse.ArgumentParser) -> None:
+def _device_options(sub: Parser) -> None:
     sub.add_argument("--device", default=default_device(), help="cpu, emulated, cuda or cuda:1")
     _call_options(sub)
 
 
-def _call_options(sub: argparse.ArgumentParser) -> None:
+def _call_options(sub: Parser) -> None:
     sub.add_argument("--dtype", type=_dtypes, metavar="fp32,fp16,bf16", help="the real types")
     sub.add_argument("--shape", type=_shape, metavar="N=4,C=768", help="default: the op's own")
 

@@ -71,7 +71,7 @@ def bind(
     plan = []
     for launch in rung.launches(dims, target):
         if launch.kernel not in kernels:
-            names = ", ".join(kernels)
+            names = ", ".join(kernels) or 'no extern "C" __global__ function'
             raise LadderError(f"{rung.path} launches {launch.kernel}, but defines {names}")
         if not 0 < np.prod(launch.block) <= MOST_BLOCK_THREADS or min(launch.grid) < 1:
             raise LadderError(

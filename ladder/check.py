@@ -79,7 +79,8 @@ class Report:
         head = f"{self.op} {self.rung} on {self.device}"
         if self.failures:
             first = self.failures[0]
-            return f"{head}: FAILED at {first.label}: {first.detail}"
+            where = f" at {first.label}" if first.dims else ""  # a child that died tells no shape
+            return f"{head}: FAILED{where}: {first.detail}"
         if not self.passed:
             why = f": {self.outcomes[0].detail}" if self.outcomes else ""
             return f"{head}: FAILED: it refuses every shape and dtype{why}"

@@ -271,5 +271,6 @@ def find(op: str) -> Ladder:
     known = ladders()
     if op in known:
         return known[op]
-    near = difflib.get_close_matches(op, known, n=3, cutoff=0.4) or sorted(known)
-    raise LadderError(f"no op is named {op!r}; did you mean {' or '.join(near)}?")
+    near = difflib.get_close_matches(op, known, n=3, cutoff=0.4)
+    remedy = f"did you mean {' or '.join(near)}?" if near else "'python -m ladder list' shows them"
+    raise LadderError(f"no op is named {op!r}; {remedy}")

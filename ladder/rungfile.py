@@ -205,8 +205,10 @@ def parse(path: Path, kernel: str) -> Rung:
     """
     try:
         source = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise LadderError(f"cannot read the kernel file {path}: {error}") from None
+    except OSError as error:
+        raise LadderError(f"cannot read the kernel file {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise LadderError(f"cannot read the kernel file {path}: no text, {error}") from None
     comment = re.match(r"(?://.*\n?)*", source)
     lines = [line.removeprefix("//").rstrip() for line in comment.group().splitlines()]
     title = re.fullmatch(r"\s*[\w +]+?(?:, rung (\d+))?\s*:\s*(.+)", lines[0] if lines else "")

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from ladder import results
 from ladder.errors import LadderError
 from ladder.rungfile import Rung
 from trainer.atomic import atomic_write
 from trainer.config import TrainConfig
-from trainer.display import Display
+from trainer.display import Display, open_console
 from trainer.measure import (
     FOLDER,
     machine_of,
@@ -42,7 +41,7 @@ def main(argv: Sequence[str] = ()) -> int:
     parser.set_defaults(rungs="best")
     options = vars(parser.parse_args(argv))
     write = not options.pop("no_write")
-    screen = Display(Console(), 0)
+    screen = Display(open_console(), 0)
     climb = measure(TrainConfig(**options), screen)
     show(climb, screen)
     if write:

@@ -276,6 +276,8 @@ def _check(value: Any, f: dataclasses.Field) -> None:
         return
     if isinstance(value, float) and not math.isfinite(value):
         raise LadderError(f"{flag} must be finite, not {value}")
+    if value == "" and f.default != "":
+        raise LadderError(f"{flag} must not be empty; give it a value or leave it out")
     if "choices" in checks and value not in checks["choices"]:
         raise LadderError(f"{flag} must be one of {', '.join(checks['choices'])}, not {value!r}")
     for word, fails in (

@@ -12,7 +12,6 @@ is made again.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ladder.commandline import Parser
 from ladder.errors import LadderError
 from trainer import download, tokenizers
 from trainer.atomic import atomic_write
@@ -262,9 +262,16 @@ def _prepared(
     else:
         place = download.writable_place(data_dir, relative)
         manifest = _manifest(place)
-        manifest.unlink(missing_ok=True)
-        for stale in place.parent.glob(f"{place.name}_*.bin"):
-            stale.unlink()  # a smaller set must not be read together with the rest of a larger one
+        try:
+            manifest.unlink(missing_ok=True)
+            # A smaller set must not be read together with the rest of a larger one.
+            for stale in place.parent.glob(f"{place.name}_*.bin"):
+                stale.unlink()
+        except OSError as error:
+            raise LadderError(
+                f"cannot write the token files in {place.parent} ({error.strerror}); "
+                "name a folder that can be written by --data-dir"
+            ) from None
         counts = write(place, tokenizer)
         with atomic_write(manifest) as file:
             file.write(json.dumps({"source": source, "tokens": counts}, indent=1).encode())
@@ -288,9 +295,7 @@ def _is_complete(place: Path, source: str) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m trainer.data", description="Prepare a data set as token files."
-    )
+    parser = Parser(prog="python -m trainer.data", description="Prepare a data set as token files.")
     parser.add_argument("name", choices=NAMES)
     parser.add_argument("--tokenizer", choices=tokenizers.NAMES, default="gpt2")
     parser.add_argument(
@@ -302,8 +307,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--shard-tokens", type=int, default=SHARD_TOKENS, help="tokens in a file (%(default)s)"
     )
-    chosen = parser.parse_args(arguments)
     try:
+        chosen = parser.parse_args(arguments)
         prepared = prepare(
             chosen.name,
             data_directory(chosen.data_dir),

@@ -11,6 +11,14 @@ from rich.table import Table
 
 from trainer.steps import Step
 
+WIDTH_OF_A_LOG = 120  # columns where the output is no terminal: 80 would fold the tables
+
+
+def open_console() -> Console:
+    """Standard output, as wide as the terminal or as a log is."""
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDTH_OF_A_LOG)
+
 
 class Display:
     """Use as a context: the bar lives inside it, and everything printed goes above the bar."""

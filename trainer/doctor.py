@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 import ladder.doctor
+from ladder.commandline import Parser
 from ladder.device import Cpu
 from ladder.doctor import Finding
 from trainer.data import data_directory
 from trainer.download import GPT2_MERGES, TINYSHAKESPEARE, places
-from trainer.flags import Parser
 from trainer.memory import GIB, available_on_host
 from trainer.mfu import measured_roof
 

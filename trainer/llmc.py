@@ -50,7 +50,10 @@ def load_model(path: str | Path) -> tuple[GPT2Config, Pieces]:
     except OSError as error:
         raise LadderError(f"cannot read {path}: {error.strerror or error}") from None
     if len(raw) < 4 * HEADER_INTS or np.frombuffer(raw, "<i4", 1)[0] != MODEL:
-        raise LadderError(f"{path} is no llm.c model file: it does not begin with {MODEL}")
+        raise LadderError(
+            f"{path} is no llm.c model file: it does not begin with {MODEL} and "
+            "a whole header; fetch it again"
+        )
     header = np.frombuffer(raw, "<i4")
     version = int(header[1])
     if version not in MODEL_DTYPES:
@@ -60,7 +63,7 @@ def load_model(path: str | Path) -> tuple[GPT2Config, Pieces]:
         )
     context, vocab, layers, heads, channels, padded_vocab = map(int, header[2:8])
     if min(context, vocab, layers, heads, channels) < 1 or padded_vocab < vocab:
-        raise LadderError(f"{path}: its header is damaged: {header[2:8].tolist()}")
+        raise LadderError(f"{path}: its header is damaged: {header[2:8].tolist()}; fetch it again")
     if channels % heads:
         raise LadderError(f"{path}: {channels} channels do not divide into {heads} heads")
     config = GPT2Config(

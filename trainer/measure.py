@@ -19,6 +19,7 @@ import numpy as np
 
 from ladder import results
 from ladder.bench import commit, refuse_emulated
+from ladder.commandline import Parser
 from ladder.contract import DTYPES as DTYPE_OF
 from ladder.contract import find
 from ladder.device import Device
@@ -34,7 +35,7 @@ from trainer.config import DTYPES, TrainConfig, resolve
 from trainer.device import open_for
 from trainer.doctor import processor_name
 from trainer.engine import Engine
-from trainer.flags import Parser, build_parser
+from trainer.flags import build_parser
 from trainer.memory import refuse_what_does_not_fit
 from trainer.mfu import flops_per_token, measured_roof
 from trainer.models import PRETRAINED_VOCAB, named_shape

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from ladder import results
 from ladder.bind import bind
@@ -28,7 +27,7 @@ from ladder.roof import COMPUTE_BOUND, Roof
 from reference.program import Call
 from trainer.atomic import atomic_write
 from trainer.config import TrainConfig
-from trainer.display import Display
+from trainer.display import Display, open_console
 from trainer.engine import Engine, scratch_needed
 from trainer.measure import (
     FOLDER,
@@ -51,7 +50,7 @@ def main(argv: Sequence[str] = ()) -> int:
     """Measure, print, and write doc/results/training/<device>-profile-<job>.json and .png."""
     options = vars(parser_of("profile", "Time and memory of a step by op.").parse_args(argv))
     write = not options.pop("no_write")
-    screen = Display(Console(), 0)
+    screen = Display(open_console(), 0)
     profile = measure(TrainConfig(**options))
     show(profile, screen)
     if write:

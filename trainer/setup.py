@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -174,8 +175,11 @@ def run_directory(config: TrainConfig) -> Path:
 
 def _resume_step(config: TrainConfig, directory: Path) -> int | None:
     """The step to go on from; None to start anew, as -y 1 does, too, where nothing is there yet."""
-    if directory.exists() and not directory.is_dir():
-        raise LadderError(f"-o {directory} is a file; name a folder")
+    existing = next(p for p in (directory, *directory.absolute().parents) if p.exists())
+    if not existing.is_dir():
+        raise LadderError(f"-o {directory}: {existing} is a file; name a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise LadderError(f"-o {directory}: {existing} cannot be written; name another folder")
     step = checkpoint.latest(directory)
     if step is not None and not config.resume:
         raise LadderError(

@@ -65,7 +65,7 @@ def open_tokens(path: str | Path) -> np.ndarray:
             f"make one by `{PREPARE}`"
         )
     if version != VERSION:
-        raise LadderError(f"{path} has version {version}, this program reads {VERSION}")
+        raise LadderError(f"{path} has version {version}, not {VERSION}; prepare it again")
     if size != HEADER_BYTES + 2 * count:
         what = "truncated" if size < HEADER_BYTES + 2 * count else "damaged"
         raise LadderError(

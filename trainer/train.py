@@ -16,7 +16,7 @@ from ladder.errors import DeviceFault, LadderError
 from reference.gpt2 import build
 from trainer import checkpoint
 from trainer.config import TrainConfig
-from trainer.display import Display
+from trainer.display import Display, open_console
 from trainer.interrupt import Interrupt
 from trainer.logs import RunLog
 from trainer.memory import needed
@@ -45,7 +45,7 @@ def train(config: TrainConfig, console: Console | None = None) -> Outcome:
     setup = set_up(config)
     # Overflows are looked for where it matters, in the loss and the gradient.
     with np.errstate(all="ignore"), Interrupt() as interrupt:
-        return Trainer(setup, console or Console(), interrupt).run()
+        return Trainer(setup, console or open_console(), interrupt).run()
 
 
 class Trainer:

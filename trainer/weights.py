@@ -132,7 +132,7 @@ def export_huggingface(
 def check_finite(array: np.ndarray, where: str) -> np.ndarray:
     """The array, if every element is a finite number; else LadderError."""
     if not np.isfinite(array).all():
-        raise LadderError(f"{where} holds NaN or infinity; these weights cannot be used")
+        raise LadderError(f"{where} holds NaN or infinity; fetch or export the weights again")
     return array
 
 
@@ -186,7 +186,8 @@ def _check_layout(file: TensorFile, names: dict[str, str], config: GPT2Config) -
             expected = expected[::-1]
         if shape != expected:
             raise LadderError(
-                f"{file.path}: {theirs} has the shape {shape}, the model's is {expected}"
+                f"{file.path}: {theirs} has the shape {shape}, the model's is {expected}; "
+                "fetch the weights again, with the config.json that belongs to them"
             )
         if dtype.name not in ("float16", "bfloat16", "float32"):
             raise LadderError(f"{file.path}: {theirs} is {dtype.name}, not a 16 or 32-bit float")
@@ -251,6 +252,8 @@ def _find(source: str, data_dir: Path) -> Path:
         if path.suffix == ".safetensors":
             return path
         if path.is_dir():
+            if not (path / WEIGHTS).exists():
+                raise LadderError(f"{path}: this folder holds no checkpoint and no {WEIGHTS}")
             return path / WEIGHTS
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
             raise LadderError(

@@ -46,7 +46,7 @@ def test_a_loop_without_end_is_stopped(device_name):
     start = time.monotonic()
     report = check(source, device_name, seconds=5)
     assert not report.passed
-    assert "was stopped after 5 s: a loop that does not end" in str(report)
+    assert "FAILED: kernel.cu was stopped after 5 s: a loop that does not end" in str(report)
     assert time.monotonic() - start < 30
 
 
@@ -87,6 +87,11 @@ def test_a_header_without_a_launch_is_refused_with_an_example(device_name):
 def test_what_is_no_rung_is_refused(which, message):
     with pytest.raises(LadderError, match=message):
         own.find_rung("layernorm.forward", which)
+
+
+def test_a_kernel_with_a_mangled_name_is_told_what_is_missing(device_name):
+    with pytest.raises(LadderError, match='extern "C"'):
+        check(replaced('extern "C" ', ""), device_name)
 
 
 def test_a_child_that_dies_without_an_answer_is_described(tmp_path, monkeypatch):

@@ -110,6 +110,8 @@ def test_every_setting_has_a_long_flag_that_sets_it():
         ("--rung gelu", "write OP=N or OP=FILE.cu"),
         ("--bacth 4", "did you mean --batch?"),
         ("--learning 4", "there is no flag --learning"),
+        ("--output=", "--output/-o must not be empty"),
+        ("--model=", "--model/-e must not be empty"),
     ],
 )
 def test_a_wrong_value_is_refused_by_flag_and_remedy(line, says):

@@ -161,6 +161,26 @@ def test_a_set_for_a_read_only_data_directory_is_made_in_the_cache(small, tmp_pa
     (small / "tinyshakespeare").chmod(0o755)
 
 
+def test_without_a_place_for_the_token_files_it_says_so(tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("KERNEL_LADDER_CACHE", str(file / "cache"))
+    (tmp_path / "data").mkdir(mode=0o555)
+    with pytest.raises(LadderError, match=r"cannot write .*; name a folder .* by --data-dir"):
+        prepare("play", tmp_path / "data", "bytes")
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["nonsense"], ["play", "--max-tokens", "x"], ["play", "--x"]]
+)
+def test_the_command_refuses_wrong_words_in_one_line(words, capsys):
+    assert data.main(words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.endswith("python -m trainer.data --help lists the flags\n")
+    assert error.count("\n") == 1
+
+
 # Without a network
 
 

@@ -1,5 +1,6 @@
 """The training loop, on a model of two small layers and the embedded play."""
 
+import contextlib
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from ladder.doctor import cpp_compiler
 from ladder.errors import LadderError
 from reference.gpt2 import build
 from trainer import checkpoint, logs
+from trainer.display import WIDTH_OF_A_LOG, open_console
 from trainer.engine import scratch_needed
 from trainer.steps import Stepper
 
@@ -358,6 +360,17 @@ def test_recomputing_is_the_same_run_in_less_memory(tmp_path):
     spared, screen = run(tmp_path, steps=2, recompute=2, output=str(tmp_path / "spared"))
     assert plain.val_losses == spared.val_losses
     assert "spared by -r 2" in screen and "spared" not in plain_screen
+
+
+def test_a_folder_below_a_file_is_refused_before_the_model_is_opened(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(LadderError, match="file is a file; name a folder"):
+        run(tmp_path, model="no such model", output=str(tmp_path / "file" / "run"))
+
+
+def test_a_log_has_room_for_its_tables():
+    with open(os.devnull, "w") as log, contextlib.redirect_stdout(log):
+        assert open_console().width == WIDTH_OF_A_LOG
 
 
 def test_the_folder_holds_what_was_run(tmp_path):

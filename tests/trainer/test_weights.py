@@ -251,9 +251,15 @@ def test_a_name_that_can_mean_nothing_lists_what_can(tmp_path):
         load("gtp2", data_dir=tmp_path)
 
 
-@pytest.mark.parametrize("source", ["missing.safetensors", "."])
-def test_a_path_without_weights_is_named(tmp_path, source):
-    with pytest.raises(LadderError, match=r"\.safetensors: no such file"):
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("missing.safetensors", r"missing\.safetensors: no such file"),
+        (".", "this folder holds no checkpoint and no model.safetensors"),
+    ],
+)
+def test_a_path_without_weights_is_named(tmp_path, source, says):
+    with pytest.raises(LadderError, match=says):
         load(str(tmp_path / source))
 
 

@@ -1,0 +1,31 @@
+"""The argument parser of all command lines here: what is wrong with the words is one line."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+from ladder.errors import LadderError
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are LadderErrors: one line, then exit status 2."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(allow_abbrev=False, **kwargs)
+
+    def error(self, message: str) -> typing.NoReturn:
+        raise LadderError(
+            f"{message.removeprefix('argument ')}; {self.prog} --help lists the flags"
+        )
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace=None) -> argparse.Namespace:
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            known = difflib.get_close_matches(unknown[0], self._option_string_actions, n=1)
+            hint = f" (did you mean {known[0]}?)" if known else ""
+            self.error(f"there is no flag {unknown[0]}{hint}")
+        return parsed
