@@ -94,6 +94,7 @@ def test_a_damaged_vocabulary_is_refused_by_name_or_is_a_vocabulary(tmp_path_fac
 
 
 def test_the_characters_are_those_of_tinyshakespeare_and_stored_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNEL_LADDER_CACHE", str(tmp_path / "cache"))  # the user's may hold one
     text = "To be, or not to be\n"
     monkeypatch.setattr(
         download,
