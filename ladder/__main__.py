@@ -93,7 +93,7 @@ def check_rungs(options: argparse.Namespace) -> int:
     failed = False
     for ladder in _matching(options.op):
         shapes = [_shape_of(ladder, options)] if options.shape else None
-        if options.rung is not None and not options.rung.isdigit():
+        if options.rung is not None and not options.rung.isdecimal():
             reports = [
                 own.check(
                     ladder.op.name, options.rung, options.device, dtypes, shapes, options.seconds
@@ -279,10 +279,13 @@ def _shape_of(ladder: Ladder, options: argparse.Namespace) -> Dims:
 
 def _shape(text: str) -> Dims:
     try:
-        pairs = (entry.split("=") for entry in text.replace(",", " ").split())
-        return {name.strip(): int(size) for name, size in pairs}
+        pairs = [entry.split("=") for entry in text.replace(",", " ").split()]
+        dims = {name: int(size) for name, size in pairs}
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a shape; write e.g. N=4,C=768") from None
+        dims = {}
+    if not dims or len(dims) < len(pairs):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shape; write e.g. N=4,C=768")
+    return dims
 
 
 def _dtypes(text: str) -> list[str]:

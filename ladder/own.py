@@ -40,11 +40,15 @@ def find_rung(op: str, which: str | int | Path) -> Rung:
     Raises LadderError where there is no such op, rung or file.
     """
     ladder, text = find(op), str(which)
-    if text.isdigit():
+    if text.isdecimal():
         return ladder.rung(int(text))
     if not text.endswith(".cu"):
         raise LadderError(f"{text!r} is neither the number of a rung of {op} nor a .cu file")
-    return rungfile.parse(Path(text), ladder.op.kernel)
+    path = Path(text)
+    rung = rungfile.parse(path, ladder.op.kernel)
+    if any(path.resolve() == known.path.resolve() for known in ladder.rungs if known.path):
+        return rung
+    return dataclasses.replace(rung, number=-1)  # a copy may have kept the name "3_idea.cu"
 
 
 def check(
@@ -118,7 +122,7 @@ def in_child(task: str, request: Mapping[str, Any], seconds: float) -> dict[str,
         except subprocess.TimeoutExpired:
             raise ChildDied(
                 f"{name} was stopped after {seconds:g} s: a loop that does not end, or threads "
-                "that wait for each other; --seconds gives it more time"
+                "that wait for each other; 'python -m ladder check' takes --seconds for more time"
             ) from None
         finally:
             if child.poll() is None:

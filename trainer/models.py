@@ -126,7 +126,7 @@ def named_shape(name: str, vocab: int) -> GPT2Config | None:
     if name == "char":
         return replace(CHAR, **sizes)
     layers = PRETRAINED.get(name)
-    if layers is None and name[:1] == "d" and name[1:].isdigit():
+    if layers is None and name[:1] == "d" and name[1:].isdecimal():
         layers = int(name[1:])
         if layers not in DEPTHS:
             known = " ".join(f"d{depth}" for depth in DEPTHS)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ladder import own, pages
+from ladder.contract import find
 from ladder.errors import LadderError
 
 SOURCE = (Path(__file__).parent / "planted" / "forward.cu").read_text()
@@ -87,6 +88,14 @@ def test_a_header_without_a_launch_is_refused_with_an_example(device_name):
 def test_what_is_no_rung_is_refused(which, message):
     with pytest.raises(LadderError, match=message):
         own.find_rung("layernorm.forward", which)
+
+
+def test_a_copy_of_a_rung_is_your_own_kernel_whatever_its_name(tmp_path):
+    original = find("layernorm.forward").rung(3)
+    copy = tmp_path / original.path.name
+    copy.write_text(original.source)
+    assert own.find_rung("layernorm.forward", original.path).number == 3
+    assert own.find_rung("layernorm.forward", copy).number == -1
 
 
 def test_a_kernel_with_a_mangled_name_is_told_what_is_missing(device_name):
