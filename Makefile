@@ -21,7 +21,7 @@ train: $(VENV)/.core  ## fine-tune GPT-2 124M on tinyshakespeare; flags: make tr
 	@$(RUN) -m trainer $(ARGS)
 
 test: $(VENV)/.test  ## run the tests; no GPU needed, the same ones use a GPU where there is one
-	@$(RUN) -m pytest $(ARGS)
+	@$(RUN) -m pytest --numprocesses 2 $(ARGS)
 
 lint: $(VENV)/.test  ## check format and style
 	@$(RUN) -m ruff format --check . && $(RUN) -m ruff check .
