@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 
@@ -132,7 +133,7 @@ def test_h_alone_asks_for_help(capsys):
         parse(["-h"])
     assert left.value.code == 0
     assert "--learning" not in (out := capsys.readouterr().out)
-    assert "--batch N, -b N" in out
+    assert re.search(r"--batch( N)?, -b N", out)  # Python 3.13 names the value once
 
 
 def test_the_device_fills_in_what_was_left_open():
