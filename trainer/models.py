@@ -24,7 +24,7 @@ DEPTHS = {
     72: (2880, 30),
     84: (3456, 36),
 }
-PRETRAINED = {"gpt2": 12, "gpt2-medium": 24, "gpt2-large": 36, "gpt2-xl": 48}  # name: layers
+PRETRAINED = dict(zip(weights.PRETRAINED, (12, 24, 36, 48), strict=True))  # name: layers
 PRETRAINED_VOCAB = 50257
 CHAR = GPT2Config(context=256, layers=6, heads=6, channels=384, dropout=0.2)  # nanoGPT's
 

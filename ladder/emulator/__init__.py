@@ -16,8 +16,7 @@ doc/emulator.md explains how it works, and what it cannot prove.
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -26,7 +25,7 @@ import numpy as np
 
 from ladder import rungfile
 from ladder.contract import Target
-from ladder.device import aligned_empty
+from ladder.device import Cpu
 from ladder.emulator import source, toolchain
 from ladder.emulator.kernel import Kernel, KernelError, Record, Settings, load
 from ladder.emulator.report import Access, LineCount, Problem, Report
@@ -46,7 +45,7 @@ TENSOR_MAP = np.dtype(  # emulator::Map in include/emulator/hopper.h, in 128 byt
 )
 
 
-class Emulated:
+class Emulated(Cpu):
     """A GPU of the imagination.
 
     warp        threads in a warp: 32, or 64 as on some AMD cards
@@ -57,11 +56,11 @@ class Emulated:
     time_limit  seconds that one launch may take
     trace       how many warp requests of each source line `report()` keeps in full
 
-    Launches are synchronous. One that does something wrong raises KernelError at its end.
+    Arrays are NumPy's, as on the device cpu. Launches are synchronous. One that does something
+    wrong raises KernelError at its end.
     """
 
     kind = "emulated"
-    asynchronous = False
 
     def __init__(
         self,
@@ -99,22 +98,6 @@ class Emulated:
             "emulated", self._settings.warp, MULTIPROCESSORS, SHARED_BYTES, np.dtype(real)
         )
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        return aligned_empty(shape, dtype)
-
-    def upload(self, array: np.ndarray, host: np.ndarray) -> None:
-        np.copyto(array, host, casting="unsafe")
-
-    def zero(self, array: np.ndarray) -> None:
-        array.fill(0)
-
-    def download(self, array: np.ndarray) -> np.ndarray:
-        return array.copy()
-
-    def fetch(self, array: np.ndarray) -> Callable[[], np.ndarray]:
-        copy = array.copy()
-        return lambda: copy
-
     def compile(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> dict[str, Kernel]:
         """The kernels of a rung file by name.
 
@@ -147,17 +130,6 @@ class Emulated:
         value["row_bytes"], value["element_bytes"] = array.strides[0], array.itemsize
         value["box_rows"], value["box_columns"] = box
         return value[()]
-
-    def synchronize(self) -> None:
-        pass
-
-    def time(self, work: Callable[[], None]) -> float:
-        start = time.perf_counter()
-        work()
-        return time.perf_counter() - start
-
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        return work
 
     def report(self) -> Report:
         """What was seen since the last reset: problems, and in counting mode all accesses."""
