@@ -1,0 +1,166 @@
+// matmul forward, rung 10: results leave in rows
+// Before: rung 9 stores its results as the lanes have them, 4 bytes to a lane, in 8 rows at once.
+//         The block is alone on its multiprocessor: while it stores, nothing is multiplied.
+// Change: a warp lays 16 rows of its results down in shared memory, and stores them as rows of 128
+//         bytes, 16 bytes to a lane. The sums begin with the bias, loaded while the first tiles
+//         are on their way.
+// Expect: an eighth of the requests to store, of whole sectors; the end of a block takes less time.
+// Needs:  real in (float16, bfloat16); sm >= 80; warp == 32; C % vector == 0; OC % vector == 0
+// Define: TILE_ROWS = 128; TILE_COLUMNS = 256; DEPTH = 32; WARPS = 8;
+//         STAGES = min(4, shared_bytes // 24576);
+//         SHARED = STAGES * (TILE_ROWS + TILE_COLUMNS) * DEPTH * sizeof_real
+// Launch: matmul_forward<<<(ceil_div(OC, TILE_COLUMNS), ceil_div(N, TILE_ROWS)), WARPS * warp,
+//         SHARED>>>
+// Left:   with many columns of tiles, as the lm head has, each block that runs at the same time
+//         has other rows of weight -> rung 11.
+
+#include "async.cuh"
+#include "mma_real.cuh"
+
+constexpr int ROWS = 64, COLUMNS = 64;  // outputs of a warp; the warps stand 2 x 4
+constexpr int PIECES = DEPTH / VECTOR;  // of 16 bytes, to a row of a tile
+constexpr int STEP = WARPS * WARP_SIZE / PIECES;  // rows that the block copies at once
+constexpr int STRIDE = COLUMNS + VECTOR;  // of 16 rows of results: 8 begin in different banks
+
+// Where piece p of a row lies in a tile. Piece p is in different banks in each of 8 rows.
+__device__ __forceinline__ int place(int row, int p) {
+    return row * DEPTH + (p ^ row / (8 / PIECES) % PIECES) * VECTOR;
+}
+
+// Where this thread's pieces of `matrix` (rows, C) come from, for a tile that begins at `row`. Past
+// the last row it is that row again: what is computed from it is not stored.
+template <int SHARE>
+__device__ __forceinline__ void find_share(const real* (&share)[SHARE], const real* matrix,
+                                           int row, int rows, int C) {
+#pragma unroll
+    for (int s = 0; s < SHARE; s++) {
+        int r = min(row + s * STEP + (int)threadIdx.x / PIECES, rows - 1);
+        share[s] = matrix + (size_t)r * C + threadIdx.x % PIECES * VECTOR;
+    }
+}
+
+// Starts to copy them, from channel `start` on; zeros past the last channel.
+template <int SHARE>
+__device__ __forceinline__ void copy_tile(real* tile, const real* const (&share)[SHARE],
+                                          int start, int C) {
+    real* to = tile + place(threadIdx.x / PIECES, threadIdx.x % PIECES);
+    bool inside = start + (int)threadIdx.x % PIECES * VECTOR < C;
+#pragma unroll
+    for (int s = 0; s < SHARE; s++) {
+        cp_async_16_or_zero(to + s * STEP * DEPTH, share[s] + (inside ? start : 0), inside);
+    }
+}
+
+// A warp's fragments of 16 channels.
+struct Fragments {
+    unsigned a[ROWS / 16][4];     // A matrices
+    unsigned b[COLUMNS / 16][4];  // B matrices, in pairs
+
+    // From a tile of inp and one of weight, whose rows `y` and `x` are the warp's first.
+    __device__ __forceinline__ void load(const real* tile_a, const real* tile_b, int y, int x,
+                                         int k) {
+        int lane = lane_id();
+#pragma unroll
+        for (int i = 0; i < ROWS / 16; i++) {
+            ldmatrix_x4(a[i], tile_a + place(y + i * 16 + lane % 16, k / 8 + lane / 16));
+        }
+#pragma unroll
+        for (int j = 0; j < COLUMNS / 16; j++) {
+            int r = x + j * 16 + lane / 16 * 8 + lane % 8;
+            ldmatrix_x4(b[j], tile_b + place(r, k / 8 + lane / 8 % 2));
+        }
+    }
+
+    __device__ __forceinline__ void multiply(float (&sums)[ROWS / 16][COLUMNS / 8][4]) const {
+#pragma unroll
+        for (int i = 0; i < ROWS / 16; i++) {
+#pragma unroll
+            for (int j = 0; j < COLUMNS / 8; j++) {
+                mma_m16n8k16(sums[i][j], a[i], {b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]});
+            }
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_forward(
+    real* __restrict__ out,           // (N, OC)
+    const real* __restrict__ inp,     // (N, C)
+    const real* __restrict__ weight,  // (OC, C)
+    const real* __restrict__ bias,    // (OC), or null
+    int N, int C, int OC) {
+    extern __shared__ Vec shared[];
+    real* a = shared->at;                      // (STAGES, TILE_ROWS, DEPTH)     of inp
+    real* b = a + STAGES * TILE_ROWS * DEPTH;  // (STAGES, TILE_COLUMNS, DEPTH)  of weight
+    int row = blockIdx.y * TILE_ROWS, column = blockIdx.x * TILE_COLUMNS;  // the block's first
+    int y = warp_id() / 4 * ROWS, x = warp_id() % 4 * COLUMNS;             // the warp's, in these
+    int lane = lane_id(), g = lane / 4, t = lane % 4;
+
+    const real *share_a[TILE_ROWS / STEP], *share_b[TILE_COLUMNS / STEP];
+    find_share(share_a, inp, row, N, C);
+    find_share(share_b, weight, column, OC, C);
+    auto copy = [&](int stage, int start) {  // in the end of zeros: cheaper than a branch
+        copy_tile(a + stage * TILE_ROWS * DEPTH, share_a, start, C);
+        copy_tile(b + stage * TILE_COLUMNS * DEPTH, share_b, start, C);
+        cp_async_commit();
+    };
+    for (int stage = 0; stage < STAGES; stage++) {
+        copy(stage, stage * DEPTH);
+    }
+    float sums[ROWS / 16][COLUMNS / 8][4] = {};  // D matrices
+#pragma unroll
+    for (int j = 0; j < COLUMNS / 8; j++) {
+        int c = column + x + j * 8 + 2 * t;
+        if (!bias || c >= OC) break;
+#pragma unroll
+        for (int i = 0; i < ROWS / 16; i++) {
+            sums[i][j][0] = sums[i][j][2] = to_float(bias[c]);
+            sums[i][j][1] = sums[i][j][3] = to_float(bias[c + 1]);
+        }
+    }
+    cp_async_wait<STAGES - 1>();
+    __syncthreads();  // the copies of all threads to stage 0 are there
+
+    Fragments now, next;
+    now.load(a, b, y, x, 0);
+    for (int start = 0, stage = 0; start < C; start += DEPTH) {
+#pragma unroll
+        for (int k = 0; k < DEPTH; k += 16) {
+            if (k + 16 < DEPTH) {
+                next.load(a + stage * TILE_ROWS * DEPTH, b + stage * TILE_COLUMNS * DEPTH, y, x,
+                          k + 16);
+            } else {
+                cp_async_wait<STAGES - 2>();
+                __syncthreads();  // the next stage is there, and all have read this one
+                copy(stage, start + STAGES * DEPTH);
+                stage = (stage + 1) % STAGES;
+                next.load(a + stage * TILE_ROWS * DEPTH, b + stage * TILE_COLUMNS * DEPTH, y, x, 0);
+            }
+            now.multiply(sums);
+            now = next;
+        }
+    }
+
+    cp_async_wait<0>();
+    __syncthreads();  // nobody reads or fills the tiles any more, where results go now
+    real* patch = shared->at + warp_id() * 16 * STRIDE;  // (16, STRIDE) of each warp
+    constexpr int LANES = COLUMNS / VECTOR;              // that store a row together
+    int c = column + x + lane % LANES * VECTOR;
+#pragma unroll
+    for (int i = 0; i < ROWS / 16; i++) {
+#pragma unroll
+        for (int j = 0; j < COLUMNS / 8; j++) {
+            unsigned* to = reinterpret_cast<unsigned*>(patch + g * STRIDE + j * 8 + 2 * t);
+            to[0] = pack(sums[i][j][0], sums[i][j][1]);
+            to[8 * STRIDE / 2] = pack(sums[i][j][2], sums[i][j][3]);
+        }
+        __syncwarp();  // the results are in shared memory before other lanes read them
+#pragma unroll
+        for (int r = lane / LANES; r < 16; r += WARP_SIZE / LANES) {
+            size_t n = row + y + i * 16 + r;
+            if (n < N && c < OC) {
+                store_vec(out + n * OC + c, load_vec(patch + r * STRIDE + lane % LANES * VECTOR));
+            }
+        }
+        __syncwarp();  // all lanes have read them before the next ones overwrite them
+    }
+}
