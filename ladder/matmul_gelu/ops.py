@@ -1,0 +1,55 @@
+"""Matmul and GELU in one op, so that a kernel may do the second while it stores the first."""
+
+import math
+
+import numpy as np
+
+from ladder.contract import Dims, Ladder, Op, read, write
+from reference import matmul_gelu
+
+SHAPES = tuple(
+    {"N": N, "C": C, "OC": OC}
+    for N, C, OC in [
+        (1, 1, 1),
+        (3, 31, 33),
+        (17, 64, 48),
+        (65, 129, 67),
+        (128, 96, 136),
+    ]
+)
+BENCH = {
+    "fc": {"N": 65536, "C": 768, "OC": 3072},
+    "fc N=4096": {"N": 4096, "C": 768, "OC": 3072},
+}
+
+
+def scaled(size: float):
+    """Inputs that make `pre` about as large as `size`: gelu bends between -3 and 3."""
+
+    def make(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        weight = rng.standard_normal((dims["OC"], dims["C"]))
+        return {"weight": size / math.sqrt(dims["C"]) * weight}
+
+    return make
+
+
+forward = Op(
+    name="matmul_gelu.forward",
+    summary="pre = inp @ weight.T + bias, out = gelu(pre), of pre as it is stored",
+    args=(
+        write("out", "N OC", terms="C"),
+        write("pre", "N OC", terms="C"),
+        read("inp", "N C"),
+        read("weight", "OC C"),
+        read("bias", "OC"),
+    ),
+    dims=("N", "C", "OC"),
+    reference=matmul_gelu.forward,
+    flops=lambda d: 2 * d["N"] * d["C"] * d["OC"] + 8 * d["N"] * d["OC"],
+    shapes=SHAPES,
+    bench=BENCH,
+    make_inputs=scaled(1),
+    hard_inputs={"large pre": scaled(100)},
+)
+
+LADDERS = (Ladder(forward),)

@@ -1,0 +1,19 @@
+"""Matmul and GELU in one: the first half of a transformer block's MLP, as one op.
+
+    pre = inp @ weight.T + bias
+    out = gelu(pre)                  of pre as it is stored
+
+Kept for backward: pre, for the gradient through the gelu (reference/gelu.py), and inp.
+"""
+
+import numpy as np
+
+from reference import gelu, matmul
+
+
+def forward(
+    out: np.ndarray, pre: np.ndarray, inp: np.ndarray, weight: np.ndarray, bias: np.ndarray
+) -> None:
+    """out (N, OC) and pre (N, OC) from inp (N, C), weight (OC, C) and bias (OC)."""
+    matmul.forward(pre, inp, weight, bias)
+    gelu.forward(out.reshape(-1), pre.reshape(-1))
