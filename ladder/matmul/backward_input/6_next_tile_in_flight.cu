@@ -8,8 +8,8 @@
 // Define: TILE = 128; DEPTH = 32; WARPS = 8; BLOCKS = max(1, min(2, shared_bytes // 40960))
 // Launch: matmul_backward_input<<<(ceil_div(C, TILE), ceil_div(N, TILE)), WARPS * warp>>>
 // Left:   tiles pass through registers on their way to shared memory. wmma reads each number there
-//         several times, in bfloat16 in pairs and not with ldmatrix, as the machine code shows:
-//         asynchronous copies, mma.sync with ldmatrix, larger tiles, Hopper's own instructions.
+//         several times, in bfloat16 in pairs and not with ldmatrix, as the machine code shows
+//         -> rung 7.
 
 #include <mma.h>
 

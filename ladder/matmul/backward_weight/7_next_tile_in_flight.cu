@@ -13,8 +13,8 @@
 // Launch: matmul_backward_weight_finish<<<ceil_div(OC * C, 4 * 256), 256>>>
 // Scratch: float32 partial[SPLITS, OC, C]
 // Left:   tiles pass through registers on their way to shared memory. wmma reads each number there
-//         several times, in bfloat16 in pairs and not with ldmatrix, as the machine code shows:
-//         asynchronous copies, mma.sync with ldmatrix, larger tiles, Hopper's own instructions.
+//         several times, in bfloat16 in pairs and not with ldmatrix, as the machine code shows
+//         -> rung 8.
 
 #include <mma.h>
 

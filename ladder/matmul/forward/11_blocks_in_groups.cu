@@ -21,32 +21,22 @@ constexpr int PIECES = DEPTH / VECTOR;  // of 16 bytes, to a row of a tile
 constexpr int STEP = WARPS * WARP_SIZE / PIECES;  // rows that the block copies at once
 constexpr int STRIDE = COLUMNS + VECTOR;  // of 16 rows of results: 8 begin in different banks
 
-// Where piece p of a row lies in a tile. Piece p is in different banks in each of 8 rows.
+// Where piece p of a row lies in a tile (rows, DEPTH). Two rows fill all banks once, and piece p is
+// in different banks in each of 8 rows.
 __device__ __forceinline__ int place(int row, int p) {
-    return row * DEPTH + (p ^ row / (8 / PIECES) % PIECES) * VECTOR;
+    return row * DEPTH + (p ^ row / 2 % PIECES) * VECTOR;
 }
 
-// Where this thread's pieces of `matrix` (rows, C) come from, for a tile that begins at `row`. Past
-// the last row it is that row again: what is computed from it is not stored.
-template <int SHARE>
-__device__ __forceinline__ void find_share(const real* (&share)[SHARE], const real* matrix,
-                                           int row, int rows, int C) {
+// Starts to copy `matrix` (rows, C) from `row` and channel `start` on; zeros where it ends.
+template <int HEIGHT>  // of the tile
+__device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int row, int start,
+                                          int rows, int C) {
+    int y = threadIdx.x / PIECES, p = threadIdx.x % PIECES, k = start + p * VECTOR;
+    const real* from = matrix + (size_t)(row + y) * C + k;
+    real* to = tile + place(y, p);
 #pragma unroll
-    for (int s = 0; s < SHARE; s++) {
-        int r = min(row + s * STEP + (int)threadIdx.x / PIECES, rows - 1);
-        share[s] = matrix + (size_t)r * C + threadIdx.x % PIECES * VECTOR;
-    }
-}
-
-// Starts to copy them, from channel `start` on; zeros past the last channel.
-template <int SHARE>
-__device__ __forceinline__ void copy_tile(real* tile, const real* const (&share)[SHARE],
-                                          int start, int C) {
-    real* to = tile + place(threadIdx.x / PIECES, threadIdx.x % PIECES);
-    bool inside = start + (int)threadIdx.x % PIECES * VECTOR < C;
-#pragma unroll
-    for (int s = 0; s < SHARE; s++) {
-        cp_async_16_or_zero(to + s * STEP * DEPTH, share[s] + (inside ? start : 0), inside);
+    for (int s = 0; s < HEIGHT; s += STEP) {  // STEP is a multiple of 8: they are permuted alike
+        cp_async_16_or_zero(to + s * DEPTH, from + (size_t)s * C, row + y + s < rows && k < C);
     }
 }
 
@@ -98,12 +88,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_forward(
     int y = warp_id() / 4 * ROWS, x = warp_id() % 4 * COLUMNS;  // the warp's, in these
     int lane = lane_id(), g = lane / 4, t = lane % 4;
 
-    const real *share_a[TILE_ROWS / STEP], *share_b[TILE_COLUMNS / STEP];
-    find_share(share_a, inp, row, N, C);
-    find_share(share_b, weight, column, OC, C);
     auto copy = [&](int stage, int start) {  // in the end of zeros: cheaper than a branch
-        copy_tile(a + stage * TILE_ROWS * DEPTH, share_a, start, C);
-        copy_tile(b + stage * TILE_COLUMNS * DEPTH, share_b, start, C);
+        copy_tile<TILE_ROWS>(a + stage * TILE_ROWS * DEPTH, inp, row, start, N, C);
+        copy_tile<TILE_COLUMNS>(b + stage * TILE_COLUMNS * DEPTH, weight, column, start, OC, C);
         cp_async_commit();
     };
     for (int stage = 0; stage < STAGES; stage++) {

@@ -15,33 +15,22 @@
 constexpr int ROWS = 64, COLUMNS = 32;  // outputs of a warp; the warps stand 2 x 4
 constexpr int PIECES = DEPTH / VECTOR;  // of 16 bytes, to a row of a tile
 constexpr int STEP = WARPS * WARP_SIZE / PIECES;  // rows that the block copies at once
-constexpr int SHARE = TILE / STEP;                // pieces of a tile per thread
 
-// Where piece p of a row lies in a tile (TILE, DEPTH). Two rows fill all banks once, and piece p is
+// Where piece p of a row lies in a tile (rows, DEPTH). Two rows fill all banks once, and piece p is
 // in different banks in each of 8 rows.
 __device__ __forceinline__ int place(int row, int p) {
     return row * DEPTH + (p ^ row / 2 % PIECES) * VECTOR;
 }
 
-// Where this thread's pieces of `matrix` (rows, C) come from, for a tile that begins at `row`. Past
-// the last row it is that row again: what is computed from it is not stored.
-__device__ __forceinline__ void find_share(const real* (&share)[SHARE], const real* matrix,
-                                           int row, int rows, int C) {
+// Starts to copy `matrix` (rows, C) from `row` and channel `start` on; zeros where it ends.
+__device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int row, int start,
+                                          int rows, int C) {
+    int y = threadIdx.x / PIECES, p = threadIdx.x % PIECES, k = start + p * VECTOR;
+    const real* from = matrix + (size_t)(row + y) * C + k;
+    real* to = tile + place(y, p);
 #pragma unroll
-    for (int s = 0; s < SHARE; s++) {
-        int r = min(row + s * STEP + (int)threadIdx.x / PIECES, rows - 1);
-        share[s] = matrix + (size_t)r * C + threadIdx.x % PIECES * VECTOR;
-    }
-}
-
-// Starts to copy them, from channel `start` on; zeros past the last channel.
-__device__ __forceinline__ void copy_tile(real* tile, const real* const (&share)[SHARE],
-                                          int start, int C) {
-    real* to = tile + place(threadIdx.x / PIECES, threadIdx.x % PIECES);
-    bool inside = start + (int)threadIdx.x % PIECES * VECTOR < C;
-#pragma unroll
-    for (int s = 0; s < SHARE; s++) {
-        cp_async_16_or_zero(to + s * STEP * DEPTH, share[s] + (inside ? start : 0), inside);
+    for (int s = 0; s < TILE; s += STEP) {  // STEP is a multiple of 8: they are permuted alike
+        cp_async_16_or_zero(to + s * DEPTH, from + (size_t)s * C, row + y + s < rows && k < C);
     }
 }
 
@@ -60,12 +49,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 2) matmul_forwar
     int lane = lane_id(), g = lane / 4, t = lane % 4;
 
     float sums[ROWS / 16][COLUMNS / 8][4] = {};  // D matrices
-    const real *share_a[SHARE], *share_b[SHARE];
-    find_share(share_a, inp, row, N, C);
-    find_share(share_b, weight, column, OC, C);
     for (int stage = 0; stage < STAGES - 1; stage++) {
-        copy_tile(a + stage * TILE * DEPTH, share_a, stage * DEPTH, C);
-        copy_tile(b + stage * TILE * DEPTH, share_b, stage * DEPTH, C);
+        copy_tile(a + stage * TILE * DEPTH, inp, row, stage * DEPTH, N, C);
+        copy_tile(b + stage * TILE * DEPTH, weight, column, stage * DEPTH, OC, C);
         cp_async_commit();
     }
     for (int start = 0, stage = 0; start < C; start += DEPTH, stage = (stage + 1) % STAGES) {
@@ -73,8 +59,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 2) matmul_forwar
         __syncthreads();  // all copies are there, and all have read the stage that is filled next
         int ahead = start + (STAGES - 1) * DEPTH, filled = (stage + STAGES - 1) % STAGES;
         if (ahead < C) {
-            copy_tile(a + filled * TILE * DEPTH, share_a, ahead, C);
-            copy_tile(b + filled * TILE * DEPTH, share_b, ahead, C);
+            copy_tile(a + filled * TILE * DEPTH, inp, row, ahead, N, C);
+            copy_tile(b + filled * TILE * DEPTH, weight, column, ahead, OC, C);
         }
         cp_async_commit();  // if only of nothing, so that the count of groups stays right
         const real *tile_a = a + stage * TILE * DEPTH, *tile_b = b + stage * TILE * DEPTH;
