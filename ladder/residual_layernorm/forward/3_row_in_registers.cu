@@ -1,0 +1,84 @@
+// residual_layernorm forward, rung 3: 16-byte loads, and the row stays in registers
+// Before: rung 2 moves 2 or 4 bytes per lane and instruction, and reads the row back twice.
+// Change: a lane owns VECTOR neighbouring channels, moves them with one 16-byte access, and keeps
+//         its ROW_VECTORS vectors of the sum in registers, as layernorm's rungs 5 and 6 do.
+// Expect: all loads of a row are in flight together; what is stored is never read back.
+// Needs:  C % vector == 0; ROW_VECTORS <= 16
+// Define: ROWS = 4; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp)
+// Launch: residual_layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
+// Left:   weight and bias are fetched anew for every row, after the statistics -> rung 4.
+
+#include "portable.cuh"
+
+constexpr float EPS = 1e-5f;  // keeps rstd finite where a row is constant
+
+extern "C" __global__ void residual_layernorm_forward(
+    real* __restrict__ residual,      // (N, C)
+    real* __restrict__ out,           // (N, C)
+    float* __restrict__ mean,         // (N)
+    float* __restrict__ rstd,         // (N)  1 / standard deviation
+    const real* __restrict__ inp1,    // (N, C)
+    const real* __restrict__ inp2,    // (N, C)
+    const real* __restrict__ weight,  // (C)
+    const real* __restrict__ bias,    // (C)
+    int N, int C) {
+    C = CHANNELS;  // compiled for this C: loops unroll, bounds that always hold vanish
+    int lane = lane_id();
+    int row = blockIdx.x * ROWS + warp_id();
+    if (row >= N) return;  // a whole warp leaves, so that no shuffle below misses a lane
+    const real* stream = inp1 + (size_t)row * C;  // (C)
+    const real* branch = inp2 + (size_t)row * C;  // (C)
+    real* x = residual + (size_t)row * C;         // (C)
+    real* y = out + (size_t)row * C;              // (C)
+
+    // Unrolled, as all that follow: an array indexed at run time cannot be in registers.
+    Vec xs[ROW_VECTORS], added[ROW_VECTORS];
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++) {
+        int i = (j * WARP_SIZE + lane) * VECTOR;
+        if (i >= C) break;  // past the row's end
+        xs[j] = load_vec(stream + i);
+        added[j] = load_vec(branch + i);
+    }
+
+    float sum = 0.0f;
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++) {
+        int i = (j * WARP_SIZE + lane) * VECTOR;
+        if (i >= C) break;
+        for (int k = 0; k < VECTOR; k++) {
+            xs[j][k] = to_real(to_float(xs[j][k]) + to_float(added[j][k]));
+            sum += to_float(xs[j][k]);  // as rounded: backward must find the mean of what is stored
+        }
+        store_vec(x + i, xs[j]);
+    }
+    float m = warp_sum(sum) * (1.0f / CHANNELS);
+
+    float squares = 0.0f;
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++) {
+        int i = (j * WARP_SIZE + lane) * VECTOR;
+        if (i >= C) break;
+        for (int k = 0; k < VECTOR; k++) {
+            float centred = to_float(xs[j][k]) - m;
+            squares += centred * centred;
+        }
+    }
+    float r = rsqrtf(warp_sum(squares) * (1.0f / CHANNELS) + EPS);
+
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++) {
+        int i = (j * WARP_SIZE + lane) * VECTOR;
+        if (i >= C) break;
+        Vec w = load_vec(weight + i), b = load_vec(bias + i), ys;
+        for (int k = 0; k < VECTOR; k++) {
+            float normalised = (to_float(xs[j][k]) - m) * r;
+            ys[k] = to_real(normalised * to_float(w[k]) + to_float(b[k]));
+        }
+        store_vec(y + i, ys);
+    }
+    if (lane == 0) {
+        mean[row] = m;
+        rstd[row] = r;
+    }
+}

@@ -1,0 +1,76 @@
+"""Residual and LayerNorm in one op: the sum is normalised while it is still in registers."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ladder.contract import Dims, Ladder, Op, read, update, write
+from ladder.layernorm.ops import BENCH, SHAPES, backward_inputs
+from reference import residual_layernorm
+
+
+def exact_sums(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Multiples of 1/32 whose sum every real type holds exactly, 8 bits being enough for it.
+
+    How the sum is rounded then makes no difference, and the check need leave no room for it.
+    """
+    shape = dims["N"], dims["C"]
+    return {name: rng.integers(-64, 65, shape) / 32 for name in ("inp1", "inp2")}
+
+
+def large_mean(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Rows around 1000: E[x^2] - E[x]^2 in float32 loses the variance in the rounding."""
+    shape = dims["N"], dims["C"]
+    return {"inp1": 1000 + rng.standard_normal(shape), "inp2": np.zeros(shape)}
+
+
+def backward_cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The norm's part of dinp is dnorm less its average: at C = 1 only rounding is left of it."""
+    return {"dinp": np.abs(arrays["dout"] * arrays["weight"]) * arrays["rstd"][:, None]}
+
+
+forward = Op(
+    name="residual_layernorm.forward",
+    summary="residual = inp1 + inp2, out = layernorm of residual as it is stored",
+    args=(
+        write("residual", "N C"),
+        write("out", "N C", terms="C"),
+        write("mean", "N", "float32", terms="C"),
+        write("rstd", "N", "float32", terms="C"),
+        read("inp1", "N C"),
+        read("inp2", "N C"),
+        read("weight", "C"),
+        read("bias", "C"),
+    ),
+    dims=("N", "C"),
+    reference=residual_layernorm.forward,
+    flops=lambda d: 9 * d["N"] * d["C"],
+    shapes=SHAPES,
+    bench=BENCH,
+    make_inputs=exact_sums,
+    hard_inputs={"large mean": large_mean},
+)
+
+backward = Op(
+    name="residual_layernorm.backward",
+    summary="dinp += layernorm's gradient of dout; dweight and dbias accumulate over the rows",
+    args=(
+        update("dinp", "N C", terms="C"),
+        update("dweight", "C", "float32", terms="N"),
+        update("dbias", "C", "float32", terms="N"),
+        read("dout", "N C"),
+        read("inp", "N C"),
+        read("weight", "C"),
+        read("mean", "N", "float32"),
+        read("rstd", "N", "float32"),
+    ),
+    dims=("N", "C"),
+    reference=residual_layernorm.backward,
+    flops=lambda d: 15 * d["N"] * d["C"],
+    shapes=SHAPES,
+    bench=BENCH,
+    make_inputs=backward_inputs,
+    cancels=backward_cancels,
+)
+
+LADDERS = (Ladder(forward), Ladder(backward))
