@@ -48,18 +48,18 @@ def multiplier(device: Device) -> Multiply:
     handle = ctypes.c_void_p()
     workspace = device.empty((WORKSPACE_BYTES,), np.dtype(np.uint8))
     with device.device:
-        _check(library.cublasCreate_v2(ctypes.byref(handle)), device)
+        check(library.cublasCreate_v2(ctypes.byref(handle)), device)
     stream = ctypes.c_void_p(device.stream.ptr)
-    _check(library.cublasSetStream_v2(handle, stream), device)
+    check(library.cublasSetStream_v2(handle, stream), device)
     address = ctypes.c_void_p(workspace.data.ptr)
     size = ctypes.c_size_t(WORKSPACE_BYTES)
-    _check(library.cublasSetWorkspace_v2(handle, address, size), device)
-    _check(library.cublasSetMathMode(handle, DISALLOW_REDUCED_PRECISION_REDUCTION), device)
+    check(library.cublasSetWorkspace_v2(handle, address, size), device)
+    check(library.cublasSetMathMode(handle, DISALLOW_REDUCED_PRECISION_REDUCTION), device)
 
     def multiply(
         operations: str, sizes: tuple[int, int, int], a: Any, b: Any, result: Any, add: bool = False
     ) -> None:
-        _check(
+        check(
             library.cublasGemmEx(
                 handle,
                 *(OPERATIONS[letter] for letter in operations),
@@ -80,13 +80,13 @@ def multiplier(device: Device) -> Multiply:
     return multiply
 
 
-def load() -> Any:
-    """The libcublas that CuPy works with."""
+def load(name: str = "libcublas") -> Any:
+    """The libcublas that CuPy works with, or the libcublasLt that comes with it."""
     try:
         importlib.import_module("cupy_backends.cuda.libs.cublas")  # loads it, wherever it lies
         from cupy.cuda import runtime
 
-        return ctypes.CDLL(f"libcublas.so.{runtime.runtimeGetVersion() // 1000}")
+        return ctypes.CDLL(f"{name}.so.{runtime.runtimeGetVersion() // 1000}")
     except (ImportError, OSError) as error:
         raise LadderError(
             f"cuBLAS does not load ({error}): pip install -e '.[cuda13]' brings it, or "
@@ -99,6 +99,9 @@ def _matrix(array: Any) -> tuple[ctypes.c_void_p, int, int]:
     return ctypes.c_void_p(array.data.ptr), DATA_TYPES[array.dtype.name], array.shape[1]
 
 
-def _check(status: int, device: Device, where: str = "at its start") -> None:
+def check(
+    status: int, device: Device, where: str = "at its start", library: str = "cuBLAS"
+) -> None:
+    """Raise LadderError where a call has failed."""
     if status:
-        raise LadderError(f"{device.name}: cuBLAS fails with status {status} {where}")
+        raise LadderError(f"{device.name}: {library} fails with status {status} {where}")

@@ -1,4 +1,4 @@
-"""cuBLAS: NVIDIA's own matrix products, the measuring stick beside the matmul ladders.
+"""cuBLAS and cuBLASLt: NVIDIA's own products, the measuring sticks beside the matmul ladders.
 
 cuBLAS stores matrices by columns: what we store as a matrix (rows, columns), it takes for the
 transpose (columns, rows). So each product is asked for transposed, with its factors in turn:
@@ -7,7 +7,8 @@ transpose (columns, rows). So each product is asked for transposed, with its fac
     dinp.T    (C, N)  = weight.T @ dout.T       it sees weight.T and dout.T: "N", as they are
     dweight.T (C, OC) = inp.T @ dout            it sees inp.T and dout.T: "T", transpose the second
 
-ladder/cublas.py makes the calls.
+ladder/cublas.py and ladder/cublaslt.py make the calls. cuBLAS cannot add a bias: a kernel of ours
+writes it into every row of out, and the product is added to that. cuBLASLt adds it to the sums.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 
 from ladder import rungfile
 from ladder.cublas import multiplier
+from ladder.cublaslt import linear
 from ladder.device import Device
 from ladder.rungfile import Rung
 
@@ -35,6 +37,11 @@ def forward(device: Device, arrays: Mapping[str, Any], dims: Mapping[str, int], 
     if bias is not None:
         _broadcast(device, out.dtype, N, OC)(out, bias)
     multiply("TN", (OC, N, C), arrays["weight"], arrays["inp"], out, add=bias is not None)
+
+
+def forward_one_kernel(device, arrays, dims, scalars) -> None:
+    """out = inp @ weight.T + bias"""
+    linear(device)(arrays["out"], arrays["inp"], arrays["weight"], arrays["bias"])
 
 
 def backward_input(device, arrays, dims, scalars) -> None:
@@ -55,6 +62,21 @@ def library_rung(run: Callable[..., None]) -> Rung:
     if run is forward:
         header["rounds"] = ("the product to 16 bits before it adds it to what out held",)
     return Rung(100, "cuBLAS", header=header, run=run, prepare=_prepare, library=True)
+
+
+def one_kernel_rung() -> Rung:
+    """The rung of `forward_one_kernel`. Rows must begin at multiples of 16 bytes."""
+    header = {"needs": ("sm >= 70; C % vector == 0; OC % vector == 0",)}
+    idea = "cuBLASLt, bias in the epilogue"
+    return Rung(
+        101, idea, header=header, run=forward_one_kernel, prepare=_prepare_one, library=True
+    )
+
+
+def _prepare_one(device: Device, real: np.dtype, dims: Mapping[str, int]) -> None:
+    """Let it choose its kernels now, and not while a graph records."""
+    for bias in (False, True):
+        linear(device).ask(real, **dims, bias=bias)
 
 
 def _prepare(device: Device, real: np.dtype, dims: Mapping[str, int]) -> None:

@@ -83,7 +83,7 @@ backward_bias = Op(
 )
 
 LADDERS = (
-    Ladder(forward, (cublas.library_rung(cublas.forward),)),
+    Ladder(forward, (cublas.library_rung(cublas.forward), cublas.one_kernel_rung())),
     Ladder(backward_input, (cublas.library_rung(cublas.backward_input),)),
     Ladder(backward_weight, (cublas.library_rung(cublas.backward_weight),)),
     Ladder(backward_bias),

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from ladder.contract import Dims, Ladder, Op, read, write
+from ladder.matmul_gelu import cublaslt
 from reference import matmul_gelu
 
 SHAPES = tuple(
@@ -52,4 +53,4 @@ forward = Op(
     hard_inputs={"large pre": scaled(100)},
 )
 
-LADDERS = (Ladder(forward),)
+LADDERS = (Ladder(forward, (cublaslt.library_rung(),)),)
