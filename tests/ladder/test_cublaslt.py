@@ -10,7 +10,7 @@ from test_cublas import TYPES, Gpu, GpuArray, matrix, scalar
 from ladder import cublaslt
 from ladder.bind import bind
 from ladder.contract import DTYPES, find
-from ladder.device import open_device
+from ladder.device import aligned_empty, open_device
 from ladder.errors import LadderError
 from ladder.expect import expect, make_inputs
 from reference import gelu
@@ -144,10 +144,8 @@ def run(name, number, real, dims, bias=True):
 
 
 def on_gpu(array):
-    """A copy that begins at a multiple of 16 bytes, as all memory of a GPU does."""
-    raw = np.zeros(array.nbytes + 16, np.uint8)
-    start = -raw.ctypes.data % 16
-    copy = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    """A copy that is aligned as memory of a GPU is."""
+    copy = aligned_empty(array.shape, array.dtype)
     copy[...] = array
     return GpuArray(copy)
 

@@ -17,6 +17,7 @@ from reference import (
     gelu,
     layernorm,
     matmul,
+    relu,
     residual,
     softmax,
 )
@@ -200,6 +201,7 @@ CASES = {
     "attention, three heads": attention_case(3),
     "residual": Case({"inp1": normal(7), "inp2": normal(7)}, residual_forward, residual_backward),
     "gelu": elementwise(gelu),
+    "relu": elementwise(relu),
     "dropout": elementwise(dropout, p=0.4, stream=5),
     "softmax": Case({"logits": normal(4, 5)}, softmax_forward, softmax_backward),
     "crossentropy": Case(

@@ -1,0 +1,47 @@
+"""ReLU: the simplest activation, and the simplest kernels of all. GPT-2 has gelu instead."""
+
+import numpy as np
+
+from ladder.contract import Dims, Ladder, Op, read, write
+from reference import relu
+
+SHAPES = tuple({"N": N} for N in (1, 31, 33, 1000, 4099, 65536))
+BENCH = {"N=65536*3072": {"N": 65536 * 3072}, "N=4096*3072": {"N": 4096 * 3072}}
+
+
+def some_zeros(name: str):
+    """Normal numbers, and here and there the 0 where the function has its corner."""
+
+    def make(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        values = rng.standard_normal(dims["N"])
+        values[::7] = 0
+        return {name: values}
+
+    return make
+
+
+forward = Op(
+    name="relu.forward",
+    summary="out = max(inp, 0)",
+    args=(write("out", "N"), read("inp", "N")),
+    dims=("N",),
+    reference=relu.forward,
+    flops=lambda d: d["N"],
+    shapes=SHAPES,
+    bench=BENCH,
+    make_inputs=some_zeros("inp"),
+)
+
+backward = Op(
+    name="relu.backward",
+    summary="dinp = dout where out > 0, else 0",
+    args=(write("dinp", "N"), read("dout", "N"), read("out", "N")),
+    dims=("N",),
+    reference=relu.backward,
+    flops=lambda d: d["N"],
+    shapes=SHAPES,
+    bench=BENCH,
+    make_inputs=some_zeros("out"),
+)
+
+LADDERS = (Ladder(forward), Ladder(backward))
