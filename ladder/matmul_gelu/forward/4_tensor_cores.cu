@@ -11,7 +11,7 @@
 // Launch: matmul_gelu_forward<<<(ceil_div(OC, TILE), ceil_div(N, TILE)), WARPS * warp>>>
 // Rounds: pre, of which it takes the gelu
 // Left:   tiles pass through registers on their way to shared memory, and wmma reads each number
-//         there several times: what matmul.forward mends from its rung 7 on.
+//         there several times; matmul.forward mends both from its rung 7 on -> rung 5.
 
 #include <mma.h>
 
