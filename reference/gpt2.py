@@ -10,7 +10,8 @@
 `build` writes this down as calls of ops on named buffers, forward, backward and update, and knows
 nothing of devices or kernels: the trainer binds each call to a rung. Buffers and tensors have the
 names that llm.c gives them. What the backward pass reads is kept per layer, (L, ...); gradients of
-activations live in a few buffers that all layers share.
+activations live in a few buffers that all layers share. What is written here is one simple op after
+the other; fusions put one op in the place of two when the list is complete (fusion.py).
 
 Dropout acts where GPT-2 has it, after the embedding and at the end of both branches, except inside
 the attention matrix, which is never stored.
@@ -19,11 +20,12 @@ the attention matrix, which is never stored.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from reference.fusion import FUSIONS, JOIN, fuse
 from reference.program import Buffer, Call, Part, Program
 
 PARAMETERS = (
@@ -90,12 +92,19 @@ def initial_parameters(config: GPT2Config, seed: int) -> Iterator[tuple[str, np.
 
 
 def build(
-    config: GPT2Config, B: int, T: int, *, training: bool = True, recompute: int = 0
+    config: GPT2Config,
+    B: int,
+    T: int,
+    *,
+    training: bool = True,
+    recompute: int = 0,
+    fusions: Collection[str] = (),
 ) -> Program:
     """The program for batches of B sequences of T tokens; not `training`: only its forward part.
 
-    recompute  what the backward pass computes again, bit for bit, instead of keeping it for every
-               layer, as llm.c's -r: 1 the output of gelu, 2 those of ln_1 and ln_2 as well
+    recompute  what the backward pass computes again instead of keeping it for every layer, as
+               llm.c's -r: 1 the output of gelu, 2 those of ln_1 and ln_2 as well
+    fusions    names of FUSIONS, to take several ops in one
 
     Raises ValueError where the shape is not possible.
     """
@@ -104,11 +113,17 @@ def build(
     if config.channels % config.heads:
         raise ValueError(f"{config.channels} channels do not divide into {config.heads} heads")
     buffers = _buffers(config, B, T, training, recompute)
+    fusions = tuple(name for name in FUSIONS if name in fusions)
+    rules = [rule for name in fusions for rule in FUSIONS[name]]
+    if recompute >= 2 and JOIN in rules:
+        # The backward pass computes ln_1 and ln_2 again, from the residual stream alone. By the
+        # same kernel as in the forward pass it gets the same bits; a fused one may round otherwise.
+        rules.remove(JOIN)
 
     def calls(write: Callable[..., None], *args: float) -> tuple[Call, ...]:
         part = Part(config, B, T, buffers)
         write(part, *args)
-        return tuple(part.calls)
+        return fuse(part.calls, rules)
 
     predict, loss = calls(_forward, 0.0), calls(_loss)
     evaluate = forward = predict + loss
@@ -116,7 +131,9 @@ def build(
         forward = calls(_forward, config.dropout) + loss
     backward = calls(_backward) if training else ()
     update = calls(_update) if training else ()
-    return Program(config, B, T, buffers, forward, evaluate, predict, backward, update)
+    if training and "residual_layernorm" in fusions:
+        del buffers["dbranch"]  # what a branch gives back to the stream is added, never stored
+    return Program(config, B, T, buffers, forward, evaluate, predict, backward, update, fusions)
 
 
 def _buffers(

@@ -50,6 +50,7 @@ class Program:
     predict   `evaluate` up to the logits
     backward  accumulates the gradients of all parameters; follows `forward`
     update    the global norm of the gradients, then AdamW, tensor by tensor
+    fusions   the names of those that its calls went through (fusion.py)
 
     Only the small buffers of kind "input" change between steps: tokens and targets (B, T), dloss
     (1: what a unit of each loss is worth), rng (4, see dropout), hyper (9, see adamw).
@@ -64,6 +65,7 @@ class Program:
     predict: tuple[Call, ...]
     backward: tuple[Call, ...]
     update: tuple[Call, ...]
+    fusions: tuple[str, ...] = ()
 
 
 class Part:

@@ -84,14 +84,16 @@ def _numpy_products(engine: Engine) -> Callable[[], None]:
     """A function that computes the products of all linear layers of a step, and nothing else."""
 
     def product(call: Call) -> Callable[[], None]:
-        out, a, b = engine.arguments(call)[:3]
-        if call.op == "matmul.forward":
+        after_gelu = 1 if call.op == "matmul_gelu.forward" else 0
+        out, a, b = engine.arguments(call)[after_gelu : after_gelu + 3]
+        if call.op in ("matmul.forward", "matmul_gelu.forward"):
             return lambda: np.matmul(a, b.T, out=out)
         if call.op == "matmul.backward_input":
             return lambda: np.matmul(a, b, out=out)
         return lambda: np.matmul(a.T, b, out=out)  # backward_weight, without adding up
 
     ops = ("matmul.forward", "matmul.backward_input", "matmul.backward_weight")
+    ops += ("matmul_gelu.forward",)
     calls = (*engine.program.forward, *engine.program.backward)
     products = [product(call) for call in calls if call.op in ops]
 

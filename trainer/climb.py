@@ -2,8 +2,9 @@
 
 The training step is measured with every op on its lowest rung. Then one op after the other, in the
 order of the time that they took, is raised to its best rung and stays there, and the step is
-measured again. What a climb buys depends on what was climbed before (Amdahl's law): an op is the
-more worth raising the less time is spent elsewhere.
+measured again. Last, the fusions that the run would use are added, one by one. What a climb buys
+depends on what was climbed before (Amdahl's law): an op is the more worth raising the less time is
+spent elsewhere.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ import numpy as np
 from ladder import results
 from ladder.errors import LadderError
 from ladder.rungfile import Rung
+from reference.fusion import FUSIONS, makes
 from trainer.atomic import atomic_write
 from trainer.config import TrainConfig
 from trainer.display import Display, open_console
+from trainer.engine import Engine
 from trainer.measure import (
     FOLDER,
+    Job,
     machine_of,
     open_job,
     parser_of,
@@ -55,34 +59,44 @@ def main(argv: Sequence[str] = ()) -> int:
 def measure(config: TrainConfig, screen: Display) -> dict[str, Any]:
     """What the result file holds: machine, job, and the stages of the climb."""
     goal = config.rungs
-    job = open_job(config, "climb")
+    whole = open_job(config, "climb")
+    job = whole.fused(())
     if job.device.kind == "cpu":
         raise LadderError("climb needs a GPU: on the CPU every op is on the reference, rung 0")
     if goal not in ("best", "library"):
         raise LadderError(f"--rungs {goal}: climb goes from naive to best or library")
     lowest = {op: choice.rung for op, choice in job.choose(rungs="naive", rung=()).items()}
-    best = {op: choice.rung for op, choice in job.choose().items()}
+    of_fused = {op for name in FUSIONS for op in makes(name)}
+    plain = tuple(entry for entry in job.config.rung if entry.partition("=")[0] not in of_fused)
+    best = {op: choice.rung for op, choice in job.choose(rung=plain).items()}
     stages = []
 
-    def stage(rungs: Mapping[str, Rung], op: str | None) -> list[dict[str, Any]]:
-        """Measure the step; without an op, those of the step too."""
+    def stage(job: Job, rungs: Mapping[str, Rung], name: str, what: dict[str, Any]) -> Engine:
+        """Measure the step; `what` says by what it differs from the one before."""
         engine = job.engine(rungs)
         ms = float(np.median(time_steps(engine, job.config.steps, seconds=SECONDS)))
         speed = 1e3 * job.tokens / ms
-        from_, to = (lowest[op].number, best[op].number) if op else (None, None)
-        stages.append({"op": op, "from": from_, "to": to, "ms": ms, "tokens_per_second": speed})
-        screen.say(f"{op or 'every op on its lowest rung'}: {ms:,.2f} ms, {speed:,.0f} tokens/s")
-        return [] if op else time_ops(engine, job.calls, roof_of(job.device, job.real))
+        stages.append({**what, "ms": ms, "tokens_per_second": speed})
+        screen.say(f"{name}: {ms:,.2f} ms, {speed:,.0f} tokens/s")
+        return engine
 
-    order = [row["op"] for row in stage(lowest, None)]
+    engine = stage(job, lowest, "every op on its lowest rung", {"op": None})
+    order = [row["op"] for row in time_ops(engine, job.calls, roof_of(job.device, job.real))]
+    del engine  # its memory is needed for the next one
     rungs = dict(lowest)
     for op in order:
         if best[op] != lowest[op]:
             rungs[op] = best[op]
-            stage(rungs, op)
+            what = {"op": op, "from": lowest[op].number, "to": best[op].number}
+            stage(job, rungs, op, what)
+    for number, name in enumerate(whole.program.fusions, 1):
+        fused = whole.fused(whole.program.fusions[:number])
+        rungs = {op: choice.rung for op, choice in fused.choose().items()}
+        made = {op: rungs[op].number for op in sorted(makes(name)) if op in rungs}
+        stage(fused, rungs, name, {"fusion": name, "to": made})
     return {
         "machine": machine_of(job.device),
-        "job": {**job.description(), "goal": goal},
+        "job": {**whole.description(), "goal": goal},
         "lowest": {op: rung.number for op, rung in lowest.items()},
         "stages": stages,
     }
@@ -92,12 +106,11 @@ def show(climb: dict[str, Any], screen: Display) -> None:
     """The climb as a table."""
     rows, before = [], None
     for stage in climb["stages"]:
-        rungs = f"{stage['from']} -> {stage['to']}" if stage["op"] else "lowest"
+        name, rungs = _change(stage)
         gain = f"{before['ms'] / stage['ms']:.2f} x" if before else ""
         saved = f"{before['ms'] - stage['ms']:,.2f}" if before else ""
         speed = f"{stage['tokens_per_second']:,.0f}"
-        name = stage["op"] or "every op"
-        rows.append((name, rungs, f"{stage['ms']:,.2f}", saved, speed, gain))
+        rows.append((name, rungs.replace("→", "->"), f"{stage['ms']:,.2f}", saved, speed, gain))
         before = stage
     screen.table(("raised", "rung", "ms/step>", "saved>", "tokens/s>", "gain>"), rows)
     first, last = climb["stages"][0], climb["stages"][-1]
@@ -123,7 +136,7 @@ def draw(climb: dict[str, Any], path: Path) -> None:
     axes.bar(len(stages), speeds[-1], color=INK, width=0.7)
     for place, speed in ((0, speeds[0]), (len(stages), speeds[-1])):
         axes.text(place, speed * 1.04, f"{speed:,.0f}", ha="center", fontsize=8, color=INK)
-    raised = [f"{s['op']}\nrung {s['from']} → {s['to']}" for s in stages[1:]]
+    raised = ["\nrung ".join(_change(stage)) for stage in stages[1:]]
     names = ["every op on its\nlowest rung", *raised, f"all {climb['job']['goal']}"]
     axes.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
     axes.set_ylim(min(speeds) / 2, max(speeds) * 1.5)
@@ -134,6 +147,15 @@ def draw(climb: dict[str, Any], path: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     with atomic_write(path) as file:
         figure.savefig(file, format="png")
+
+
+def _change(stage: Mapping[str, Any]) -> tuple[str, str]:
+    """What a stage raises or fuses, and the rungs that it leads to."""
+    if "fusion" in stage:
+        return stage["fusion"], ", ".join(str(number) for number in stage["to"].values())
+    if stage["op"] is None:
+        return "every op", "lowest"
+    return stage["op"], f"{stage['from']} → {stage['to']}"
 
 
 def _title(climb: Mapping[str, Any]) -> str:

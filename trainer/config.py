@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ladder.errors import LadderError
+from reference.fusion import FUSIONS
 from trainer.schedule import SCHEDULES
 
 # What a run does when nothing else is asked for.
@@ -192,6 +193,15 @@ class TrainConfig:
     rung: tuple[str, ...] = setting(
         (), "--rung", "OP=N or OP=FILE.cu, over --rungs; may be given several times"
     )
+    fuse: str = setting(
+        "auto",
+        "--fuse",
+        f"several ops in one: auto (on a GPU with the best rungs) | none | all | some of "
+        f"{', '.join(FUSIONS)}",
+    )
+    gelu_fusion: int | None = setting(
+        None, "--gelu-fusion -ge", "over --fuse: 0 without matmul_gelu, 1 with it", least=0
+    )
     recompute: int = setting(
         0,
         "--recompute -r",
@@ -224,6 +234,14 @@ class TrainConfig:
             raise LadderError(
                 "-u: the constant schedule has no warm-up, as in llm.c; "
                 "for one that stays level after it choose -k linear -q 1"
+            )
+        for name in self.fuse.split(","):
+            if name not in FUSIONS and self.fuse not in ("auto", "none", "all"):
+                known = ", ".join(("auto", "none", "all", *FUSIONS))
+                raise LadderError(f"--fuse knows {known}, not {name!r}")
+        if self.gelu_fusion not in (None, 0, 1):
+            raise LadderError(
+                f"-ge {self.gelu_fusion}: only the forward pass of gelu can be fused; choose -ge 1"
             )
         for entry in self.rung:
             op, _, choice = entry.partition("=")

@@ -22,7 +22,6 @@ _ONE_PROCESS = "this trainer runs one process on one device; leave it out"
 # one, and why the others are refused. Ignoring one would train something else than was asked for.
 REFUSED = {
     "-z": ("0", "there is one device, so no optimizer state to shard (ZeRO); leave it out"),
-    "-ge": ("0", "whether gelu is fused is a choice of rung here; see --rung"),
     "-f": ("0", "TF32 is a choice of rung here; see --rung"),
     "-h": ("0", "HellaSwag is not evaluated; leave it out (the list of flags is --help)"),
     "-pn": ("1", _ONE_PROCESS),

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from ladder.rungfile import Rung
 from reference import adamw
 from reference.gpt2 import GPT2Config, build, initial_parameters
 from reference.program import Call, Program
-from trainer import rungs
+from trainer import fusions, rungs
 from trainer.atomic import atomic_write
 from trainer.config import DTYPES, TrainConfig, resolve
 from trainer.device import open_for
@@ -85,7 +85,7 @@ class Job:
         c, B = self.config, self.program.B
 
         def rebuild(rows: int) -> Program:
-            return build(self.shape, rows, c.sequence, recompute=c.recompute)
+            return _build(self.shape, rows, c, self.program.fusions)
 
         refuse_what_does_not_fit(self.program, self.device, self.real, rebuild, chosen)
         engine = Engine(self.program, self.device, self.real, chosen)
@@ -104,13 +104,19 @@ class Job:
     def description(self) -> dict[str, Any]:
         c = self.config
         job = {"model": c.model, "B": c.batch, "T": c.sequence, "dtype": c.dtype}
-        return {**job, "recompute": c.recompute, "commit": commit()}
+        fused = {"fusions": self.program.fusions}
+        return {**job, "recompute": c.recompute, **fused, "commit": commit()}
+
+    def fused(self, names: Collection[str]) -> Job:
+        """The same step through these fusions, in place of those that the config chooses."""
+        program = _build(self.shape, self.program.B, self.config, names)
+        return dataclasses.replace(self, program=program)
 
 
 def parser_of(command: str, description: str) -> Parser:
     """The flags that a measurement takes, with the meaning that they have in training."""
     names = ("model", "batch", "sequence", "steps", "device", "dtype", "rungs", "rung")
-    names += ("recompute", "deterministic")
+    names += ("recompute", "deterministic", "fuse", "gelu_fusion")
     parser = build_parser(f"python -m trainer {command}", description, names)
     parser.set_defaults(steps=20)
     parser.add_argument("--no-write", action="store_true", help="leave doc/results as it is")
@@ -127,8 +133,12 @@ def open_job(config: TrainConfig, command: str) -> Job:
     config = resolve(config, device.kind, shape.context)
     if config.steps < 1:
         raise LadderError("-x must be 1 or more: the number of steps to time")
-    program = build(shape, config.batch, config.sequence, recompute=config.recompute)
+    program = _build(shape, config.batch, config, fusions.choose(config, device.kind))
     return Job(config, device, DTYPE_OF[DTYPES[config.dtype]], shape, program, notes)
+
+
+def _build(shape: GPT2Config, B: int, config: TrainConfig, fused: Collection[str]) -> Program:
+    return build(shape, B, config.sequence, recompute=config.recompute, fusions=fused)
 
 
 def one_step(engine: Engine) -> None:

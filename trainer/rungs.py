@@ -22,6 +22,7 @@ from ladder.errors import LadderError
 from ladder.pick import pick
 from ladder.results import code_digest
 from ladder.rungfile import Rung
+from reference.fusion import FUSIONS, makes, takes
 from reference.program import Call
 from trainer.config import RUNG_SETS, TrainConfig
 
@@ -58,7 +59,7 @@ def choose(
         named = before["rungs"]
         reasons = dict.fromkeys(named, "as before")
     else:
-        named = {} if config.rungs in RUNG_SETS else _read(Path(config.rungs))
+        named = {} if config.rungs in RUNG_SETS else read_file(config.rungs)
         reasons = dict.fromkeys(named, f"from {config.rungs}")
     swapped = {}
     for entry in config.rung:
@@ -66,7 +67,11 @@ def choose(
         find(op)  # an unknown name is refused with the nearest known ones
         if op not in shapes:
             used = ", ".join(sorted(shapes))
-            raise LadderError(f"--rung {entry}: this model does not use {op}; it uses {used}")
+            fused = [name for name in FUSIONS if op in takes(name) | makes(name)]
+            remedy = f", and --fuse decides about {fused[0]}" if fused else ""
+            raise LadderError(
+                f"--rung {entry}: this model does not use {op}; it uses {used}{remedy}"
+            )
         swapped[op], reasons[op] = which, "named by --rung"
     if before is not None:
         _refuse_edited({op: which for op, which in named.items() if op not in swapped}, before)
@@ -183,9 +188,10 @@ def _refuse(op: str, rung: Rung, device: Device, real: np.dtype, deterministic: 
         own.require(op, rung.path, device.kind)
 
 
-def _read(path: Path) -> dict[str, int | str]:
+def read_file(path: str) -> dict[str, int | str]:
+    """The rung of each op that a file for `--rungs` names. Raises LadderError."""
     try:
-        named = json.loads(path.read_text(encoding="utf-8"))
+        named = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         sets = ", ".join(RUNG_SETS)
         raise LadderError(f"--rungs {path}: neither one of {sets} nor a file") from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ladder.device import Device
 from ladder.errors import LadderError
 from ladder.rungfile import Rung
 from reference.gpt2 import GPT2Config, build
-from trainer import models, rungs
+from trainer import fusions, models, rungs
 from trainer.config import DTYPES, TrainConfig, resolve
 from trainer.data import data_directory
 from trainer.device import open_for
@@ -80,12 +80,16 @@ class Predictor:
         device: Device,
         real: np.dtype,
         rungs: Mapping[str, Rung],
+        *,
+        fusions: Collection[str] = (),
+        recompute: int = 0,
         weights_of: Engine | None = None,
     ) -> None:
-        """vocab: how many ids the tokenizer knows. weights_of: an engine that holds the weights;
-        without it they are to be written into `engine`."""
+        """vocab: how many ids the tokenizer knows. fusions, recompute: as of the program whose
+        rungs these are. weights_of: an engine that holds the weights; without it they are to be
+        written into `engine`."""
         self.T, self.vocab = T, vocab
-        program = build(shape, 1, T, training=False)
+        program = build(shape, 1, T, training=False, fusions=fusions, recompute=recompute)
         self.engine = Engine(program, device, real, rungs, weights_of)
 
     def __call__(self, ids: Sequence[int]) -> np.ndarray:
@@ -138,7 +142,7 @@ def main(argv: Sequence[str]) -> int:
 def parse(argv: Sequence[str]) -> TrainConfig:
     """The settings of a run that matter to a sample, from the same flags as in training."""
     names = ("model", "prompt", "sample_tokens", "temperature", "top_k", "seed", "tokenizer")
-    names += ("data_dir", "device", "dtype", "rungs", "rung")
+    names += ("data_dir", "device", "dtype", "rungs", "rung", "fuse", "gelu_fusion")
     parser = build_parser("python -m trainer sample", __doc__.partition("\n")[0], names)
     return TrainConfig(**vars(parser.parse_args(argv)))
 
@@ -166,9 +170,10 @@ def open_predictor(config: TrainConfig) -> tuple[Tokenizer, Predictor]:
     shape = dataclasses.replace(model.shape, dropout=0.0)
     real = DTYPE_OF[DTYPES[config.dtype]]
     T = min(length, shape.context)
-    calls = build(shape, 1, T, training=False).evaluate
+    fused = fusions.choose(config, device.kind)
+    calls = build(shape, 1, T, training=False, fusions=fused).evaluate
     chosen = {op: c.rung for op, c in rungs.choose(calls, config, device, real).items()}
-    predictor = Predictor(shape, T, tokenizer.vocab, device, real, chosen)
+    predictor = Predictor(shape, T, tokenizer.vocab, device, real, chosen, fusions=fused)
     for name, layer, array in model.pieces:
         predictor.engine.write(name, array, layer)
     return tokenizer, predictor

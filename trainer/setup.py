@@ -16,7 +16,7 @@ from ladder.device import Device
 from ladder.errors import LadderError
 from reference.gpt2 import PARAMETERS, GPT2Config, build
 from reference.program import Program
-from trainer import checkpoint, models, rungs
+from trainer import checkpoint, fusions, models, rungs
 from trainer.atomic import atomic_write
 from trainer.config import DTYPES, TrainConfig, resolve
 from trainer.data import TokenLoader, data_directory, prepare
@@ -116,8 +116,10 @@ def set_up(config: TrainConfig) -> Setup:
 
     real = DTYPE_OF[DTYPES[config.dtype]]
 
+    fused = fusions.choose(config, device.kind, before)
+
     def rebuild(B: int) -> Program:
-        return build(shape, B, config.sequence, recompute=config.recompute)
+        return build(shape, B, config.sequence, recompute=config.recompute, fusions=fused)
 
     program = rebuild(config.batch)
     refuse_what_does_not_fit(program, device, real, rebuild)
@@ -161,8 +163,17 @@ def _open_predictor(
         return None
     length = len(encode_prompt(tokenizer, config.prompt)) + config.sample_tokens
     shape = engine.program.config
-    size = (min(length, shape.context), tokenizer.vocab)
-    return Predictor(shape, *size, engine.device, engine.real, engine.rungs, weights_of=engine)
+    return Predictor(
+        shape,
+        min(length, shape.context),
+        tokenizer.vocab,
+        engine.device,
+        engine.real,
+        engine.rungs,
+        fusions=engine.program.fusions,
+        recompute=config.recompute,
+        weights_of=engine,
+    )
 
 
 def run_directory(config: TrainConfig) -> Path:
@@ -259,7 +270,7 @@ def save_checkpoint(setup: Setup, step: int, state: dict[str, Any]) -> Path:
         "config": asdict(setup.config),
         "tokenizer": setup.tokenizer.name if setup.tokenizer else None,
         "device": setup.device.kind,
-        "kernels": rungs.record(setup.choices),
+        "kernels": {**rungs.record(setup.choices), "fusions": setup.program.fusions},
         "train": setup.train.state(),
         **state,
     }

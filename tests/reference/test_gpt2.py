@@ -1,6 +1,7 @@
 """The program: what it declares, how it wires the ops, how weights start."""
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import ml_dtypes
@@ -8,15 +9,16 @@ import numpy as np
 import pytest
 
 from ladder.contract import find
+from reference.fusion import FUSIONS, makes
 from reference.gpt2 import MATRICES, PARAMETERS, GPT2Config, build, initial_parameters
 from tests.reference.models import cpu_engine, run_batch
 
 SMALL = GPT2Config(context=6, vocab=11, padded_vocab=16, layers=2, heads=2, channels=8, dropout=0.0)
 
 
-def random_engine(config, B=2, T=5):
+def random_engine(config, B=2, T=5, **options):
     """A float64 engine whose parameters are all random, and a batch for it."""
-    engine = cpu_engine(config, B, T, np.float64)
+    engine = cpu_engine(config, B, T, np.float64, **options)
     rng = np.random.default_rng(0)
     for name, shape in config.parameter_shapes().items():
         engine.write(name, rng.normal(1.0 if name in ("ln1w", "ln2w", "lnfw") else 0, 0.3, shape))
@@ -67,6 +69,58 @@ def test_recomputing_changes_no_bit_and_takes_less_memory(real):
     assert activations[1] - activations[2] == spared * 2 * B * T * C
 
 
+FUSED = (("residual_layernorm",), ("matmul_gelu",), ("residual_layernorm", "matmul_gelu"))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("recompute", [0, 1, 2])
+@pytest.mark.parametrize("fusions", FUSED, ids="+".join)
+def test_fusing_changes_neither_losses_nor_gradients(fusions, recompute, dropout):
+    """In float64, where what is rounded on the way does not show."""
+    config = replace(SMALL, dropout=dropout)
+    seen = []
+    for names in ((), fusions):
+        engine, *batch = random_engine(config, recompute=recompute, fusions=names)
+        run_batch(engine, *batch)
+        losses = engine.read("losses")
+        engine.evaluate()
+        seen.append({"losses": losses, "evaluated": engine.read("losses")})
+        seen[-1] |= {name: engine.read("d" + name) for name in PARAMETERS}
+    for name, plain in seen[0].items():
+        np.testing.assert_allclose(seen[1][name], plain, rtol=1e-12, atol=1e-14, err_msg=name)
+
+
+def counted(part):
+    return Counter(call.op for call in part)
+
+
+@pytest.mark.parametrize("recompute", [0, 1, 2])
+def test_a_fused_program_calls_the_fused_ops_wherever_they_apply(recompute):
+    L = SMALL.layers
+    both = ("residual_layernorm", "matmul_gelu")
+    program = build(SMALL, 2, 5, recompute=recompute, fusions=both)
+    forward, backward = counted(program.forward), counted(program.backward)
+    assert program.fusions == both
+    assert forward["matmul_gelu.forward"] == L and forward["gelu.forward"] == 0
+    assert forward["matmul.forward"] == 3 * L + 1
+    again = recompute == 2  # ln_1 and ln_2, by the kernel that the forward pass has used
+    joined = 0 if again else 2 * L
+    assert forward["residual_layernorm.forward"] == joined
+    assert forward["residual.forward"] == 2 * L - joined
+    assert forward["layernorm.forward"] == 2 * L + 1 - joined
+    assert backward["residual_layernorm.backward"] == 2 * L
+    assert backward["layernorm.backward"] == 1 and backward["residual.backward"] == 0
+    assert backward["layernorm.forward"] == 2 * L * again
+    assert backward["gelu.forward"] == L * (recompute >= 1)
+
+
+def test_a_fused_call_stands_where_the_norm_or_the_product_stood():
+    program = build(SMALL, 2, 5, fusions=tuple(FUSIONS))
+    made = {op for name in FUSIONS for op in makes(name)}
+    where = [call.where for call in program.forward if call.op in made]
+    assert where == ["h0.ln_2", "h0.fc", "h1.ln_1", "h1.ln_2", "h1.fc", "ln_f"]
+
+
 def test_dropout_acts_in_forward_and_not_in_evaluate():
     engine, tokens, targets = random_engine(replace(SMALL, dropout=0.5))
     plain, _, _ = random_engine(SMALL)
@@ -97,9 +151,12 @@ def test_each_dropout_of_a_step_has_its_own_stream_and_backward_repeats_them_all
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize(("training", "recompute"), [(False, 0), (True, 0), (True, 2)])
-def test_every_call_fits_its_contract_and_every_buffer_is_used(dropout, training, recompute):
+@pytest.mark.parametrize("fusions", [(), *FUSED], ids="+".join)
+def test_every_call_fits_its_contract_and_every_buffer_is_used(
+    dropout, training, recompute, fusions
+):
     config = replace(SMALL, dropout=dropout)
-    program = build(config, 2, 5, training=training, recompute=recompute)
+    program = build(config, 2, 5, training=training, recompute=recompute, fusions=fusions)
     used = set()
     parts = (program.forward, program.evaluate, program.predict, program.backward, program.update)
     for call in {call for part in parts for call in part}:
@@ -120,8 +177,9 @@ def test_every_call_fits_its_contract_and_every_buffer_is_used(dropout, training
     assert set(program.buffers) == used | hosts
 
 
-def test_no_call_writes_a_buffer_that_it_reads_under_another_name():
-    program = build(replace(SMALL, dropout=0.1), 2, 5)
+@pytest.mark.parametrize("fusions", [(), *FUSED], ids="+".join)
+def test_no_call_writes_a_buffer_that_it_reads_under_another_name(fusions):
+    program = build(replace(SMALL, dropout=0.1), 2, 5, fusions=fusions)
     for call in (*program.forward, *program.evaluate, *program.backward, *program.update):
         refs = [ref for ref in call.args if ref is not None]
         homes = []

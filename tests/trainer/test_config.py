@@ -69,6 +69,8 @@ def test_every_setting_has_a_long_flag_that_sets_it():
         "train_data": (["x.bin", "--val-data", "y.bin"], "x.bin"),
         "rung": (["gelu.forward=1"], ("gelu.forward=1",)),
         "steps": (["-1"], -1),
+        "fuse": (["residual_layernorm"], "residual_layernorm"),
+        "gelu_fusion": (["1"], 1),
     }
     for f in dataclasses.fields(TrainConfig):
         flag = f.metadata["flags"][0]
