@@ -10,8 +10,7 @@
 //         SHARED = STAGES * (TILE_ROWS + TILE_COLUMNS) * DEPTH * sizeof_real
 // Launch: matmul_backward_input<<<(ceil_div(C, TILE_COLUMNS), ceil_div(N, TILE_ROWS)),
 //         WARPS * warp, SHARED>>>
-// Left:   the tensor cores idle while a block fetches its first tiles, and while it stores; and on
-//         Hopper mma.sync cannot keep them as busy as its own instruction, wgmma.
+// Left:   mma.sync cannot keep Hopper's tensor cores as busy as its own instruction -> rung 11.
 
 #include "async.cuh"
 #include "mma_real.cuh"
