@@ -95,14 +95,18 @@ def _bind_reference(
     dims: Dims,
     scalars: Mapping[str, float],
 ) -> Callable[[], None]:
-    """Rung 0. Real types narrower than float32 are computed in float32 and rounded at the end."""
+    """Rung 0. Real types narrower than float32 are computed in float32 and rounded at the end,
+    but for outputs that the reference itself rounds."""
     if device.kind not in ("cpu", "emulated"):
         raise LadderError(f"{op.name} rung 0 is NumPy and runs on the CPU; choose a rung from 1 on")
     if real in (np.float32, np.float64):
         return lambda: op.compute(arrays, dims, scalars)
 
     def run() -> None:
-        wide = [_widen(array) for array in arrays]
+        wide = [
+            array if arg.rounded_by else _widen(array)
+            for arg, array in zip(op.args, arrays, strict=True)
+        ]
         op.compute(wide, dims, scalars)
         for arg, array, result in zip(op.args, arrays, wide, strict=True):
             if arg.role != "in" and array is not None and result is not array:

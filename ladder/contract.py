@@ -64,6 +64,8 @@ class Arg:
     read and updated, such as a weight gradient that accumulates (+=). An `optional` argument may
     be None, which a kernel sees as a null pointer. `terms` counts, as an expression, the products
     that are summed into one element of an output; the checker derives its tolerance from it.
+    `rounded_by` names an optional argument, a random state, with which an output of 16 bits is
+    rounded up or down at random; the reference rounds such an output itself.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Arg:
     dtype: str = REAL
     optional: bool = False
     terms: str = "1"
+    rounded_by: str | None = None
 
     def resolve_shape(self, dims: Dims) -> tuple[int, ...]:
         return tuple(evaluate(expression, dims) for expression in self.shape.split())
@@ -86,9 +89,15 @@ def write(name: str, shape: str, dtype: str = REAL, *, terms: str = "1") -> Arg:
 
 
 def update(
-    name: str, shape: str, dtype: str = REAL, *, terms: str = "1", optional: bool = False
+    name: str,
+    shape: str,
+    dtype: str = REAL,
+    *,
+    terms: str = "1",
+    optional: bool = False,
+    rounded_by: str | None = None,
 ) -> Arg:
-    return Arg(name, shape, "inout", dtype, optional, terms)
+    return Arg(name, shape, "inout", dtype, optional, terms, rounded_by)
 
 
 def evaluate(expression: str, dims: Dims) -> int:
@@ -133,6 +142,7 @@ class Op:
                  where the checker cannot see them by changing the inputs a little
     shapes       what the checker runs: small and awkward shapes, in order
     bench        named shapes for measurements, such as {"B*T=65536": {...}}; the first is shown
+    unmeasured   optional arguments that bench, picker and trace leave out, since most runs do
     """
 
     name: str
@@ -146,6 +156,7 @@ class Op:
     scalars: tuple[Scalar, ...] = ()
     scalar_values: Mapping[str, float] = field(default_factory=dict)  # used by check and bench
     reference_dims: tuple[str, ...] = ()
+    unmeasured: tuple[str, ...] = ()
     bytes: Callable[[Dims, np.dtype], int] | None = None
     make_inputs: Callable[[Dims, np.random.Generator], dict[str, np.ndarray]] | None = None
     cancels: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]] | None = None

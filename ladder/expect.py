@@ -15,6 +15,10 @@ An ill-conditioned result thus gets the room that every float32 kernel needs, an
 Where numbers cancel so exactly that changed inputs do not show it, the op gives their size c
 (`Op.cancels`), and u |y| becomes u (|y| + c).
 
+With given random words, stochastic rounding never puts the larger of two numbers below the smaller.
+So an output that is rounded at random (`Arg.rounded_by`) must lie between the roundings of y minus
+and y plus the second part, by the words that the contract prescribes: nearly always one number.
+
 A rung whose header has a line `Rounds: what` rounds a result on the way to `real`, as tensor cores
 that take it for a factor make it do. A factor that is wrong by u_real moves the output as inputs
 changed by ± u_real do; outputs that are stored as `real` may be wrong by 2 s u_real / u more.
@@ -22,6 +26,7 @@ changed by ± u_real do; outputs that are stored as `real` may be wrong by 2 s u
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -31,6 +36,8 @@ import numpy as np
 
 from ladder.contract import REAL, Arg, Dims, Op, evaluate, resolve_dtype
 from ladder.errors import LadderError
+from reference.philox import random_words
+from reference.rounding import round_at_random
 
 U32 = 2.0**-24  # unit roundoff of float32
 LAMBDA = 8
@@ -50,6 +57,7 @@ class Expected:
     tolerance: np.ndarray
     terms: int
     rounded: np.ndarray | float = 0.0  # how much further, for a rung that rounds on the way
+    at_random: bool = False  # rounded to `arg.dtype` at random
 
     def verify(self, got: np.ndarray, rounds: bool = False) -> tuple[str | None, float]:
         """What is wrong with a result, or None; and the largest error over the tolerance.
@@ -79,6 +87,12 @@ class Expected:
         count = f"{wrong} of {got.size} elements are wrong"
         if got.dtype.kind in "iu":
             return f"{self.arg.name}[{where}] is {value}, expected {self.value[index]}; {count}"
+        if self.at_random:
+            return (
+                f"{self.arg.name}[{where}] is {float(value):.7g}, expected {self.value[index]:.7g} "
+                f"± {tolerance[index]:.2g}, rounded at random by the word that "
+                f"{self.arg.rounded_by} gives this element; {count}"
+            )
         digits = round(-math.log2(unit_roundoff(got.dtype)))
         text = (
             f"{self.arg.name}[{where}] is {float(value):.7g}, expected {self.value[index]:.7g} "
@@ -121,13 +135,14 @@ def scalars(op: Op) -> dict[str, float]:
 def cases(
     op: Op, dims: Dims, real: np.dtype, inputs: str, seed: int
 ) -> Iterator[tuple[dict[str, np.ndarray], list[Expected]]]:
-    """Inputs with what to expect of them: all arguments given, then without the optional ones."""
+    """Inputs with what to expect of them: with all arguments, then without any of the optional
+    ones, in every combination."""
     values = make_inputs(op, dims, real, np.random.default_rng(seed), inputs)
-    yield values, expect(op, dims, real, values)
-    optional = {arg.name for arg in op.args if arg.optional}
-    if optional:
-        fewer = {name: value for name, value in values.items() if name not in optional}
-        yield fewer, expect(op, dims, real, fewer)
+    optional = [arg.name for arg in op.args if arg.optional]
+    for count in range(len(optional) + 1):
+        for left_out in itertools.combinations(optional, count):
+            given = {name: value for name, value in values.items() if name not in left_out}
+            yield given, expect(op, dims, real, given)
 
 
 def expect(op: Op, dims: Dims, real: np.dtype, values: Arrays) -> list[Expected]:
@@ -162,11 +177,29 @@ def expect(op: Op, dims: Dims, real: np.dtype, values: Arrays) -> list[Expected]
             * math.sqrt(terms)
             * (U32 * (np.abs(y) + cancelled.get(arg.name, 0.0)) + sensitivity[arg.name])
         )
+        if arg.rounded_by in values and stored.itemsize < 4:
+            words = random_words(values[arg.rounded_by], scalars(op)["stream"], slice(0, y.size))
+            expected.append(_rounded_at_random(arg, y, sums, words, stored, terms))
+            continue
         rounded = 0.0
         if arg.dtype == REAL:
             rounded = ROUNDED * unit_roundoff(real) / U32 * sensitivity[arg.name]
         expected.append(Expected(arg, y, rounding + sums, terms, rounded))
     return expected
+
+
+def _rounded_at_random(
+    arg: Arg, y: np.ndarray, sums: np.ndarray, words: np.ndarray, stored: np.dtype, terms: int
+) -> Expected:
+    """What is between the roundings of y - sums and of y + sums, by the same random words."""
+
+    def rounded(x: np.ndarray) -> np.ndarray:
+        x = x.astype(np.float32).ravel()
+        return round_at_random(x, words, stored).astype(np.float64).reshape(y.shape)
+
+    low, high = rounded(y - sums), rounded(y + sums)
+    tolerance = (high - low) / 2 + float(ml_dtypes.finfo(stored).smallest_subnormal) / 4
+    return Expected(arg, (low + high) / 2, tolerance, terms, at_random=True)
 
 
 def _widened(values: Arrays) -> Arrays:

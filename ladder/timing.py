@@ -103,10 +103,13 @@ class BufferSets:
         self.sets = []
         for index in range(count):
             inputs = make_inputs(op, dims, self.real, np.random.default_rng(seed + index))
+            inputs = {name: array for name, array in inputs.items() if name not in op.unmeasured}
             self.inputs = self.inputs or inputs
             self.sets.append({arg.name: self._array(arg, inputs) for arg in op.args})
 
     def _array(self, arg, inputs: Arrays) -> Any:
+        if arg.name in self.op.unmeasured:
+            return None
         dtype = resolve_dtype(arg.dtype, self.real)
         array = self.device.empty(arg.resolve_shape(self.dims), dtype)
         if arg.name in inputs:

@@ -51,6 +51,9 @@ def trace(
     inputs = make_inputs(op, dims, real, np.random.default_rng(0))
     arrays = {}
     for arg in op.args:
+        if arg.name in op.unmeasured:
+            arrays[arg.name] = None
+            continue
         array = device.empty(arg.resolve_shape(dims), resolve_dtype(arg.dtype, real))
         array[...] = inputs.get(arg.name, 0)
         arrays[arg.name] = array

@@ -6,11 +6,16 @@
     weight -= lr * (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay * weight)
 
 inv_scale undoes a loss scale (1 outside float16 runs); norm is that of the unscaled gradient.
+
+A weight of 16 bits is rounded from float32: to nearest, or at random (see rounding.py), with the
+random words that dropout would have for the same rng and stream (see philox.py).
 """
 
 import numpy as np
 
 from reference.blocks import on_all_cores
+from reference.philox import random_words
+from reference.rounding import round_at_random
 
 HYPER = ("lr", "beta1", "beta2", "eps", "weight_decay", "clip")
 HYPER += ("correction1", "correction2", "inv_scale")  # 1 - beta1^t and 1 - beta2^t
@@ -45,19 +50,21 @@ def update(
     grad: np.ndarray,
     norm: np.ndarray,
     hyper: np.ndarray,
+    rng: np.ndarray | None = None,
     *,
     decay: float,
+    stream: int = 0,
 ) -> None:
     """weight, m, v and master, all (N), move one step along grad (N), whose norm is norm (1).
 
     master, if not None, is the float32 copy that is updated in place of a 16-bit weight, and
-    rounded to it. decay: 1 where weight decay applies, 0 where it does not.
+    rounded to it: at random if there is an rng (4), whose `stream` tells tensors apart. decay: 1
+    where weight decay applies, 0 where it does not.
     """
     lr, beta1, beta2, eps, weight_decay, clip, correction1, correction2, inv_scale = hyper.tolist()
     scale = inv_scale
     if clip > 0:
         scale *= min(1.0, clip / (float(norm[0]) * inv_scale + 1e-6))
-    exact = weight if master is None else master
 
     def step(block: slice) -> None:
         m_, v_, g = m[block], v[block], grad[block] * scale
@@ -73,9 +80,15 @@ def update(
         t += eps
         np.divide(m_, t, out=t)
         t *= lr / correction1
-        exact[block] *= 1 - lr * weight_decay * decay
-        exact[block] -= t
-        if master is not None:
-            weight[block] = exact[block]
+        stored = weight[block]
+        exact = stored if master is None else master[block]
+        if exact.itemsize < 4:
+            exact = exact.astype(np.float32)
+        exact *= 1 - lr * weight_decay * decay
+        exact -= t
+        if rng is not None and weight.itemsize < 4:
+            exact = round_at_random(exact, random_words(rng, stream, block), weight.dtype)
+        if exact is not stored:
+            stored[...] = exact
 
     on_all_cores(step, weight.size)

@@ -14,18 +14,15 @@ is at least p * 2^32. Kept for backward: nothing, the mask is drawn again.
 import numpy as np
 
 from reference.blocks import blocks
-from reference.philox import philox4x32
+from reference.philox import random_words
 
 
 def forward(out: np.ndarray, inp: np.ndarray, rng: np.ndarray, *, p: float, stream: int) -> None:
     """out (N) from inp (N) and rng (4)."""
     p = float(np.float32(p))  # as a kernel sees it, so that masks agree to the last element
     threshold = int(p * 2**32)
-    *key, step, micro_step = (int(word) for word in rng)
     for block in blocks(inp.size):  # starts at a multiple of 4
-        counters = np.arange(block.start // 4, -(-block.stop // 4))
-        words = philox4x32((counters, int(stream), step, micro_step), key).ravel()
-        keep = words[: block.stop - block.start] >= threshold
+        keep = random_words(rng, stream, block) >= threshold
         out[block] = np.where(keep, inp[block] / (1 - p), 0)
 
 

@@ -69,6 +69,10 @@ class GPT2Config:
         }
 
 
+# Streams of random words: dropouts count from 0 (embedding, then attproj and fcproj of each layer),
+# the rounding of weights from here, in the order of PARAMETERS.
+ROUNDING_STREAMS = 1 << 31
+
 MATRICES = ("wte", "wpe", "qkvw", "attprojw", "fcw", "fcprojw")  # what weight decay applies to
 
 
@@ -99,12 +103,16 @@ def build(
     training: bool = True,
     recompute: int = 0,
     fusions: Collection[str] = (),
+    master_weights: bool = True,
+    stochastic_rounding: bool = False,
 ) -> Program:
     """The program for batches of B sequences of T tokens; not `training`: only its forward part.
 
     recompute  what the backward pass computes again instead of keeping it for every layer, as
                llm.c's -r: 1 the output of gelu, 2 those of ln_1 and ln_2 as well
     fusions    names of FUSIONS, to take several ops in one
+    master_weights       16-bit weights have float32 copies, which the update moves
+    stochastic_rounding  the update rounds 16-bit weights at random, not to nearest
 
     Raises ValueError where the shape is not possible.
     """
@@ -113,6 +121,10 @@ def build(
     if config.channels % config.heads:
         raise ValueError(f"{config.channels} channels do not divide into {config.heads} heads")
     buffers = _buffers(config, B, T, training, recompute)
+    if training:
+        _add_optimizer_buffers(buffers, config, master_weights)
+    if training and (config.dropout or stochastic_rounding):
+        buffers["rng"] = Buffer((4,), "uint32", "input")
     fusions = tuple(name for name in FUSIONS if name in fusions)
     rules = [rule for name in fusions for rule in FUSIONS[name]]
     if recompute >= 2 and JOIN in rules:
@@ -130,7 +142,7 @@ def build(
     if training and config.dropout:
         forward = calls(_forward, config.dropout) + loss
     backward = calls(_backward) if training else ()
-    update = calls(_update) if training else ()
+    update = calls(_update, master_weights, stochastic_rounding) if training else ()
     if training and "residual_layernorm" in fusions:
         del buffers["dbranch"]  # what a branch gives back to the stream is added, never stored
     return Program(config, B, T, buffers, forward, evaluate, predict, backward, update, fusions)
@@ -172,7 +184,6 @@ def _buffers(
     # the end of a branch, before it joins the residual stream
     add("scratch", "real", {"branch": (B, T, C)})
     if training and config.dropout:
-        add("input", "uint32", {"rng": (4,)})
         add("scratch", "real", {"dropped": (B, T, C)})
     if training:
         add("input", "float32", {"hyper": (9,)})
@@ -187,11 +198,12 @@ def _buffers(
             ("dln", (B, T, C), "dfch_gelu"),
         ]:
             buffers[name] = Buffer(shape, "real", "scratch", inside=(host, 0))
-        _add_optimizer_buffers(buffers, config)
     return buffers
 
 
-def _add_optimizer_buffers(buffers: dict[str, Buffer], config: GPT2Config) -> None:
+def _add_optimizer_buffers(
+    buffers: dict[str, Buffer], config: GPT2Config, master_weights: bool
+) -> None:
     """Gradients, as parts of one vector so that their norm is one call; moments; master copies."""
     start = 0
     for name, shape in config.parameter_shapes().items():
@@ -199,7 +211,8 @@ def _add_optimizer_buffers(buffers: dict[str, Buffer], config: GPT2Config) -> No
         buffers["d" + name] = Buffer(shape, "float32", "gradient", stacked, ("gradients", start))
         buffers[name + ".m"] = Buffer(shape, "float32", "moment")
         buffers[name + ".v"] = Buffer(shape, "float32", "moment")
-        buffers[name + ".master"] = Buffer(shape, "float32", "master")
+        if master_weights:
+            buffers[name + ".master"] = Buffer(shape, "float32", "master")
         start += math.prod(shape)
     buffers["gradients"] = Buffer((start,), "float32", "gradient")
 
@@ -315,12 +328,14 @@ def _linear_backward(
     part.call(name, "matmul.backward_input", dims, f"{dinp} {dout} {name}w")
 
 
-def _update(part: Part) -> None:
+def _update(part: Part, master_weights: bool, stochastic_rounding: bool) -> None:
     """One step of AdamW; weight decay on matrices only."""
     shapes = part.config.parameter_shapes()
     count = sum(math.prod(shape) for shape in shapes.values())
     part.call("clip", "global_norm.forward", {"N": count}, "norm gradients")
-    for name, shape in shapes.items():
-        args = f"{name} {name}.m {name}.v {name}.master d{name} norm hyper"
-        decay = float(name in MATRICES)
-        part.call(name, "adamw.update", {"N": math.prod(shape)}, args, decay=decay)
+    rng = "rng" if stochastic_rounding else "-"
+    for index, (name, shape) in enumerate(shapes.items()):
+        master = name + ".master" if master_weights else "-"
+        args = f"{name} {name}.m {name}.v {master} d{name} norm hyper {rng}"
+        scalars = {"decay": float(name in MATRICES), "stream": ROUNDING_STREAMS + index}
+        part.call(name, "adamw.update", {"N": math.prod(shape)}, args, **scalars)

@@ -29,3 +29,15 @@ def philox4x32(counter: tuple, key: tuple[int, int]) -> np.ndarray:
         k0, k1 = (k0 + WEYL[0]) & 0xFFFFFFFF, (k1 + WEYL[1]) & 0xFFFFFFFF
     words = np.broadcast_arrays(c0, c1, c2, c3)
     return np.stack(words, axis=1).astype(np.uint32)
+
+
+def random_words(rng: np.ndarray, stream: int, block: slice) -> np.ndarray:
+    """The words of elements block.start, a multiple of 4, to block.stop: one uint32 for each.
+
+    Element i has word i % 4 of the counter (i // 4, stream, step, micro-step) under the key (seed
+    low, seed high), where rng is (seed low, seed high, step, micro-step).
+    """
+    *key, step, micro_step = (int(word) for word in rng)
+    counters = np.arange(block.start // 4, -(-block.stop // 4))
+    words = philox4x32((counters, int(stream), step, micro_step), key).ravel()
+    return words[: block.stop - block.start]

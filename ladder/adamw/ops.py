@@ -2,6 +2,10 @@
 
 `hyper` holds what changes from step to step, in the order of `reference.adamw.HYPER`. `master` is
 the float32 copy of weights that are stored in 16 bits; without it `weight` itself is updated.
+
+Weights of 16 bits are rounded to nearest; with `rng`, at random, in proportion to the distance. It
+is the buffer that dropout reads, (seed low, seed high, step, micro-step), and `stream` tells the
+tensors, and the dropouts, of one step apart. With float32 weights there is nothing to round.
 """
 
 import numpy as np
@@ -21,24 +25,31 @@ def inputs(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
         "hyper": adamw.hyper(
             step=3, lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, clip=1.0
         ),
+        "rng": rng.integers(0, 2**32, 4, dtype=np.uint32),
     }
+
+
+def no_gradient_yet(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Weights that no token of the run has touched: 0 / 0 in a kernel that leaves out eps."""
+    return {**inputs(dims, rng), **dict.fromkeys(("m", "v", "grad"), np.zeros(dims["N"]))}
 
 
 step = Op(
     name="adamw.update",
     summary="m, v and the weight move by one step of AdamW",
     args=(
-        update("weight", "N"),
+        update("weight", "N", rounded_by="rng"),
         update("m", "N", "float32"),
         update("v", "N", "float32"),
         update("master", "N", "float32", optional=True),
         read("grad", "N", "float32"),
         read("norm", "1", "float32"),
         read("hyper", "9", "float32"),
+        read("rng", "4", "uint32", optional=True),
     ),
     dims=("N",),
-    scalars=(Scalar("decay", "float32"),),
-    scalar_values={"decay": 1.0},
+    scalars=(Scalar("decay", "float32"), Scalar("stream", "uint32")),
+    scalar_values={"decay": 1.0, "stream": 0x80000003},
     reference=adamw.update,
     flops=lambda d: 15 * d["N"],
     # The weight is written, and read only where there is no master copy.
@@ -46,6 +57,8 @@ step = Op(
     shapes=tuple({"N": N} for N in (1, 31, 33, 1000, 4099, 65536)),
     bench={"GPT-2 124M": {"N": 124_475_904}},
     make_inputs=inputs,
+    hard_inputs={"no gradient yet": no_gradient_yet},
+    unmeasured=("rng",),
 )
 
 LADDERS = (Ladder(step),)

@@ -10,6 +10,7 @@
 // Left:   loads are 2 or 4 bytes wide -> rung 2.
 
 #include "portable.cuh"
+#include "rounding.cuh"
 
 // What all elements of a step share.
 struct Step {
@@ -43,12 +44,13 @@ __device__ float move(float weight, float& m, float& v, float grad, const Step& 
     return weight * s.shrink - s.rate * m / (sqrtf(v / s.correction2) + s.eps);
 }
 
-// The exact weight, in float32, is in `master` where there is one.
+// Weight i. The exact one, in float32, is in `master` where there is one.
 __device__ void move_one(
-    real& weight, float& m, float& v, float* master, float grad, const Step& s) {
+    real& weight, float& m, float& v, float* master, float grad, const Step& s,
+    const unsigned* rng, unsigned stream, size_t i) {
     float exact = move(master != nullptr ? *master : to_float(weight), m, v, grad, s);
     if (master != nullptr) *master = exact;
-    weight = to_real(exact);
+    weight = rng == nullptr ? to_real(exact) : round_at_random(exact, random_word(rng, stream, i));
 }
 
 extern "C" __global__ void adamw_update(
@@ -59,10 +61,11 @@ extern "C" __global__ void adamw_update(
     const float* __restrict__ grad,   // (N)
     const float* __restrict__ norm,   // (1)
     const float* __restrict__ hyper,  // (9)
-    int N, float decay) {
+    const unsigned* __restrict__ rng, // (4)  or null: weights are rounded to nearest
+    int N, float decay, unsigned stream) {
     size_t i = (size_t)blockIdx.x * BLOCK + threadIdx.x;
     if (i >= N) return;  // the last block may have more threads than there are weights left
     Step s = read_step(hyper, norm, decay);
     float* exact = master != nullptr ? master + i : nullptr;
-    move_one(weight[i], m[i], v[i], exact, grad[i], s);
+    move_one(weight[i], m[i], v[i], exact, grad[i], s, rng, stream, i);
 }

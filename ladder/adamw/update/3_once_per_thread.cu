@@ -13,6 +13,7 @@
 //         whoever computes it last updates the weight on its way.
 
 #include "portable.cuh"
+#include "rounding.cuh"
 
 // What all elements of a step share.
 struct Step {
@@ -46,12 +47,13 @@ __device__ float move(float weight, float& m, float& v, float grad, const Step& 
     return weight * s.shrink - s.rate * m / (sqrtf(v) * s.root + s.eps);
 }
 
-// The exact weight, in float32, is in `master` where there is one.
+// Weight i. The exact one, in float32, is in `master` where there is one.
 __device__ void move_one(
-    real& weight, float& m, float& v, float* master, float grad, const Step& s) {
+    real& weight, float& m, float& v, float* master, float grad, const Step& s,
+    const unsigned* rng, unsigned stream, size_t i) {
     float exact = move(master != nullptr ? *master : to_float(weight), m, v, grad, s);
     if (master != nullptr) *master = exact;
-    weight = to_real(exact);
+    weight = rng == nullptr ? to_real(exact) : round_at_random(exact, random_word(rng, stream, i));
 }
 
 // Four neighbouring weights; a float4 holds as many of their float32 companions.
@@ -60,7 +62,8 @@ struct alignas(4 * sizeof(real)) Reals {
 };
 
 __device__ void move_four(
-    Reals& weight, float4& m, float4& v, float4* master, float4 g, const Step& s) {
+    Reals& weight, float4& m, float4& v, float4* master, float4 g, const Step& s,
+    const unsigned* rng, unsigned stream, size_t i) {
     float4 ms = m, vs = v, exact;
     if (master != nullptr) {
         exact = *master;
@@ -75,7 +78,13 @@ __device__ void move_four(
     m = ms;
     v = vs;
     if (master != nullptr) *master = exact;
-    weight = {to_real(exact.x), to_real(exact.y), to_real(exact.z), to_real(exact.w)};
+    if (rng == nullptr) {
+        weight = {to_real(exact.x), to_real(exact.y), to_real(exact.z), to_real(exact.w)};
+    } else {
+        uint4 words = random_words(rng, stream, (unsigned)(i / 4));
+        weight = {round_at_random(exact.x, words.x), round_at_random(exact.y, words.y),
+                  round_at_random(exact.z, words.z), round_at_random(exact.w, words.w)};
+    }
 }
 
 extern "C" __global__ void adamw_update(
@@ -86,7 +95,8 @@ extern "C" __global__ void adamw_update(
     const float* __restrict__ grad,   // (N)
     const float* __restrict__ norm,   // (1)
     const float* __restrict__ hyper,  // (9)
-    int N, float decay) {
+    const unsigned* __restrict__ rng, // (4)  or null: weights are rounded to nearest
+    int N, float decay, unsigned stream) {
     Step s = read_step(hyper, norm, decay);
     size_t stride = (size_t)gridDim.x * BLOCK * 4;
     for (size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * 4; i < N; i += stride) {
@@ -94,13 +104,13 @@ extern "C" __global__ void adamw_update(
             float* exact = master != nullptr ? master + i : nullptr;
             move_four(reinterpret_cast<Reals&>(weight[i]), reinterpret_cast<float4&>(m[i]),
                       reinterpret_cast<float4&>(v[i]), reinterpret_cast<float4*>(exact),
-                      reinterpret_cast<const float4&>(grad[i]), s);
+                      reinterpret_cast<const float4&>(grad[i]), s, rng, stream, i);
         } else {
             // The last few weights; and all of them where the gradient, a part of the vector of all
             // gradients, begins at an address that is not a multiple of 16 bytes.
             for (size_t j = i; j < i + 4 && j < N; j++) {
                 float* exact = master != nullptr ? master + j : nullptr;
-                move_one(weight[j], m[j], v[j], exact, grad[j], s);
+                move_one(weight[j], m[j], v[j], exact, grad[j], s, rng, stream, j);
             }
         }
     }
