@@ -1,8 +1,8 @@
 """cuBLASLt: product, bias and gelu in one of NVIDIA's kernels, the measuring stick of this ladder.
 
-It takes the gelu, in its tanh form, of a sum that is not rounded yet to what it stores as `pre`.
-For a type and a GPU for which it has no such kernel, it computes the product with the bias, and the
-last gelu kernel of our own ladder follows.
+Its gelu is the tanh form; whether of the sum as it is stored, or before, NVIDIA does not say. For a
+type and a GPU for which it has no such kernel, it computes the product with the bias, and the last
+gelu kernel of our own ladder follows.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 // Before: the NumPy reference.
 // Change: a kernel for each line of the equations: a thread for each output of the product, then a
 //         thread for each element of the gelu, which reads what the product has stored.
-// Expect: the product is far below the roof, as in matmul.forward rung 1. Whatever it were, the gelu
-//         would follow it with 2 * N * OC * sizeof(real) bytes, half of which were in registers
-//         a moment ago.
+// Expect: the product is far below the roof, as in matmul.forward rung 1. Were it any faster, the
+//         gelu would still follow it with 2 * N * OC * sizeof(real) bytes, half of which were in
+//         registers a moment ago.
 // Needs:  nothing
 // Define: BLOCK = 256
 // Launch: matmul_gelu_forward_product<<<ceil_div(N * OC, BLOCK), BLOCK>>>

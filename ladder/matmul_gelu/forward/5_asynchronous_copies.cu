@@ -1,6 +1,6 @@
 // matmul_gelu forward, rung 5: fragments in our own hands, asynchronous copies
-// Before: rung 4's tiles pass through registers, wmma reads each number of them several times, and a
-//         multiprocessor works on tiles of 128 x 128 outputs.
+// Before: rung 4's tiles pass through registers, wmma reads each number of them several times, and
+//         a block has 128 x 128 outputs.
 // Change: the product of matmul.forward rung 11: mma.sync and ldmatrix, copies that the memory
 //         makes by itself, tiles of 128 x 256, blocks in groups. The results pass through shared
 //         memory as `real` on their way to whole rows; the gelu is taken there, of what is stored.

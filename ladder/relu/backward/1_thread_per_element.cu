@@ -1,7 +1,7 @@
 // relu backward, rung 1: one thread per element
 // Before: the NumPy reference.
-// Change: a thread for each of the N elements: two loads, a comparison, a store. The gradient passes
-//         where the output is positive; it need not be computed with, and keeps its type.
+// Change: a thread for each of the N elements: two loads, a comparison, a store. The gradient
+//         passes where the output is positive; nothing is computed with it, so it keeps its type.
 // Expect: memory-bound: one comparison for 3 * sizeof(real) bytes. Neighbouring lanes touch
 //         neighbouring addresses, so no byte of a sector is wasted; but in 16 bits a warp asks for
 //         only 64 bytes at a time, and too little may be in flight.
