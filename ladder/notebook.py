@@ -6,7 +6,8 @@
     nb.access("layernorm.forward", 1)        a picture: which lane touches which address
     nb.check("layernorm.forward", MY_KERNEL) the verdict on a kernel, here in a string
 
-`python -m ladder.notebook` runs the notebooks from top to bottom and saves them with what came out.
+`python -m ladder.notebook` runs the notebooks from top to bottom and saves them with what came out;
+with names (`python -m ladder.notebook 00_start`), only those.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def run(op: str, kernel: int | str, dims: Dims, **inputs: Any) -> dict[str, np.n
         arrays[arg.name] = device.empty(shape, dtype)
         start = np.broadcast_to(np.asarray(inputs.get(arg.name, 0)), shape)
         device.upload(arrays[arg.name], start.astype(dtype))
-    bind(contract, _rung(op, kernel), device, real, dims, arrays, scalars(contract))()
+    bind(contract, rung_of(op, kernel), device, real, dims, arrays, scalars(contract))()
     device.synchronize()
     return {
         arg.name: device.download(arrays[arg.name]) for arg in contract.args if arg.role != "in"
@@ -87,7 +88,7 @@ def check(
     with own.as_file(str(kernel)) as path:
         try:
             if isinstance(kernel, int):
-                rung, opened = _rung(op, kernel), open_device(device)
+                rung, opened = rung_of(op, kernel), open_device(device)
                 report = checker.check(find(op), rung, opened, dtypes, shapes)
             else:
                 report = own.check(op, path, device, dtypes, shapes)
@@ -99,7 +100,8 @@ def check(
     print("✓" if passed else "✗", "\n".join(lines))
 
 
-def _rung(op: str, kernel: int | str) -> Rung:
+def rung_of(op: str, kernel: int | str) -> Rung:
+    """A rung by its number, or what a kernel in a string says."""
     with own.as_file(str(kernel)) as path:
         return own.find_rung(op, path)
 
@@ -109,7 +111,7 @@ def _rung(op: str, kernel: int | str) -> Rung:
 
 def machine() -> None:
     """What a GPU consists of."""
-    _draw(diagrams.machine(), "a launch: grid, blocks, warps, lanes; below it the levels of memory")
+    draw(diagrams.machine(), "a launch: grid, blocks, warps, lanes; below it the levels of memory")
 
 
 def access(op: str, number: int, text: str = "", dtype: str = "float32", **dims: int) -> None:
@@ -117,13 +119,13 @@ def access(op: str, number: int, text: str = "", dtype: str = "float32", **dims:
     rung, report, shape = _trace(op, number, dtype, **dims)
     lines = [i for i, line in enumerate(rung.source.splitlines(), 1) if text in line]
     title = f"{op}, {rung.label}, {format_dims(shape)}, {dtype}"
-    _draw(tracer.picture(report, rung, title, lines), f"which lane touches which address: {title}")
+    draw(tracer.picture(report, rung, title, lines), f"which lane touches which address: {title}")
 
 
 def steps(op: str, numbers: Sequence[int], text: str, **dims: int) -> None:
     """Who works in each step of a block's reduction, whose one line contains `text`."""
     chosen, reports, _ = zip(*(_trace(op, n, keep=1024, **dims) for n in numbers), strict=True)
-    _draw(diagrams.steps(reports, chosen, text), f"who works in each step: {op}, rungs {numbers}")
+    draw(diagrams.steps(reports, chosen, text), f"who works in each step: {op}, rungs {numbers}")
 
 
 def climb(op: str, kernels: Sequence[int | str] | None = None, dtype: str = "float32") -> None:
@@ -135,7 +137,7 @@ def climb(op: str, kernels: Sequence[int | str] | None = None, dtype: str = "flo
     chosen, reports, (dims, *_) = zip(*(_trace(op, k, dtype) for k in kernels), strict=True)
     title = f"{op}, {format_dims(dims)}, {dtype}: counted by the emulator"
     least = find(op).op.least_bytes(dims, DTYPES[dtype])
-    _draw(diagrams.climb(reports, chosen, least, title), title)
+    draw(diagrams.climb(reports, chosen, least, title), title)
 
 
 @functools.lru_cache(maxsize=64)
@@ -143,11 +145,12 @@ def _trace(
     op: str, kernel: int | str, dtype: str = "float32", keep: int = 8, **dims: int
 ) -> tuple[Rung, Report, Dims]:
     """A rung, its memory accesses, and the shape that it ran at."""
-    rung, shape = _rung(op, kernel), dims or listing.small_shape(find(op).op)
+    rung, shape = rung_of(op, kernel), dims or listing.small_shape(find(op).op)
     return rung, tracer.trace(find(op), rung, dtype, shape, keep=keep), shape
 
 
-def _draw(figure: Any, alt: str) -> None:
+def draw(figure: Any, alt: str) -> None:
+    """Show a picture; `alt` says in words what is in it."""
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=DOTS)
     display(Image(content.getvalue(), alt=alt))
@@ -178,7 +181,7 @@ def _plot(op: str, dtype: str, *pictures: Callable[..., Any]) -> None:
     title = f"{op}, {measurement['shape']}, {measurement['dtype']}, {device['gpu']}"
     title += ", measured just now" if here else ""
     for picture in pictures:
-        _draw(picture(title, tables.measured_rows(measurement), measurement), title)
+        draw(picture(title, tables.measured_rows(measurement), measurement), title)
 
 
 @functools.lru_cache(maxsize=16)
@@ -252,14 +255,19 @@ def tidy(notebook: Any) -> Any:
     return notebook
 
 
-def main() -> None:
-    """Run every notebook afresh and save it."""
+def main(names: Sequence[str] = ()) -> None:
+    """Run every notebook, or those named, afresh and save it."""
     import nbformat
 
-    for path in sorted(FOLDER.glob("[0-9]*.ipynb")):
+    every = sorted(FOLDER.glob("[0-9]*.ipynb"))
+    if unknown := set(names) - {path.stem for path in every}:
+        raise SystemExit(f"no notebook is named {', '.join(sorted(unknown))}")
+    for path in every:
+        if names and path.stem not in names:
+            continue
         nbformat.write(tidy(execute(path)), path)
         print(f"{path.relative_to(pages.ROOT)}: {path.stat().st_size >> 10} KB")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(sys.argv[1:])

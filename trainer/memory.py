@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -19,13 +20,19 @@ from trainer.engine import scratch_needed
 GIB = 1 << 30
 
 
+def by_kind(program: Program, real: np.dtype) -> Counter[str]:
+    """Bytes of a program's buffers by kind, as the engine allocates them."""
+    sizes: Counter[str] = Counter()
+    for buffer in program.buffers.values():
+        if buffer.inside is None and (buffer.kind != "master" or real.itemsize < 4):
+            size = math.prod(buffer.shape) * resolve_dtype(buffer.dtype, real).itemsize
+            sizes[buffer.kind] += size
+    return sizes
+
+
 def needed(program: Program, real: np.dtype) -> int:
-    """Bytes of a program's buffers, as the engine allocates them."""
-    return sum(
-        math.prod(buffer.shape) * resolve_dtype(buffer.dtype, real).itemsize
-        for buffer in program.buffers.values()
-        if buffer.inside is None and (buffer.kind != "master" or real.itemsize < 4)
-    )
+    """Bytes of all of a program's buffers."""
+    return sum(by_kind(program, real).values())
 
 
 def refuse_what_does_not_fit(
