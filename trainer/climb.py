@@ -61,6 +61,8 @@ def measure(config: TrainConfig, screen: Display) -> dict[str, Any]:
     goal = config.rungs
     whole = open_job(config, "climb")
     job = whole.fused(())
+    for note in whole.notes:
+        screen.say(f"note: {note}")
     if job.device.kind == "cpu":
         raise LadderError("climb needs a GPU: on the CPU every op is on the reference, rung 0")
     if goal not in ("best", "library"):

@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import numpy as np
+
 from ladder.contract import find
+from ladder.device import Device
+from ladder.pick import pick
 from reference.fusion import FUSIONS, makes, takes
+from reference.program import Program
 from trainer import rungs
 from trainer.config import RUNG_SETS, TrainConfig
 
 
 def choose(
-    config: TrainConfig, device_kind: str, before: Mapping[str, Any] | None = None
-) -> tuple[str, ...]:
-    """The fusions of a run whose settings are resolved, in the order of FUSIONS.
+    config: TrainConfig,
+    device: Device,
+    real: np.dtype,
+    build: Callable[[Collection[str]], Program],
+    before: Mapping[str, Any] | None = None,
+) -> tuple[tuple[str, ...], list[str]]:
+    """The fusions of a run in the order of FUSIONS, and notes: which one is left out as slower.
 
+    config  resolved
+    build   the run's program with some fusions
     before  the kernels that a checkpoint records, of a run that goes on with them
 
     Raises LadderError where `--rungs` names a file that cannot be read.
     """
-    return tuple(name for name in FUSIONS if _wanted(name, config, device_kind, before))
+    chosen, notes = [], []
+    for name in FUSIONS:
+        wanted = _asked_for(name, config, before)
+        if wanted is None and device.kind == "cuda" and config.rungs in ("best", "library"):
+            apart, together = _seconds(name, config, device, real, build)
+            wanted = together <= apart
+            if not wanted:
+                times = f"{1e3 * together:.3g} ms a step, and its parts {1e3 * apart:.3g} ms"
+                notes.append(f"{name} is not fused: it takes {times}")
+        if wanted:
+            chosen.append(name)
+    return tuple(chosen), notes
 
 
-def _wanted(
-    name: str, config: TrainConfig, device_kind: str, before: Mapping[str, Any] | None
-) -> bool:
+def _asked_for(name: str, config: TrainConfig, before: Mapping[str, Any] | None) -> bool | None:
+    """Whether the settings want a fusion; None where they leave it open."""
     if name == "matmul_gelu" and config.gelu_fusion is not None:
         return config.gelu_fusion == 1
     if config.fuse != "auto":
@@ -33,21 +55,36 @@ def _wanted(
     named = {entry.partition("=")[0] for entry in config.rung}
     if named & makes(name):
         return True
-    if named & takes(name):  # fused, it would hardly run, or not at all
+    if named & takes(name):  # fused, it would run in fewer places or none
         return False
     if before is not None:
         return name in before.get("fusions", ())
     if config.rungs not in RUNG_SETS:
         return bool(makes(name) & set(rungs.read_file(config.rungs)))
-    if device_kind != "cuda" or config.rungs not in ("best", "library"):
-        return False
-    return config.rungs == "best" or not _loses_a_library(name)
+    return None
 
 
-def _loses_a_library(name: str) -> bool:
-    """Whether a vendor's library computes an op that it takes in, but none that it makes."""
+def _seconds(
+    name: str,
+    config: TrainConfig,
+    device: Device,
+    real: np.dtype,
+    build: Callable[[Collection[str]], Program],
+) -> tuple[float, float]:
+    """What a fusion replaces takes in a step, and what comes in its place, on the best rungs."""
+    options = {"library": config.rungs == "library", "deterministic": config.deterministic}
 
-    def has_library(ops: set[str]) -> bool:
-        return any(rung.library for op in ops for rung in find(op).rungs)
+    def calls(program: Program) -> Counter[tuple]:
+        both = (*program.forward, *program.backward)
+        return Counter((call.op, tuple(call.dims.items())) for call in both)
 
-    return has_library(takes(name)) and not has_library(makes(name))
+    def seconds(counted: Counter[tuple]) -> float:
+        total = 0.0
+        for (op, dims), count in counted.items():
+            ladder = find(op)
+            dtype = ladder.op.real_in(real).name
+            total += count * pick(ladder, device, dtype, dict(dims), **options).seconds
+        return total
+
+    plain, fused = calls(build(())), calls(build((name,)))
+    return seconds(plain - fused), seconds(fused - plain)

@@ -6,6 +6,7 @@ The model has random weights and sees random tokens; neither changes the time.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -133,8 +134,10 @@ def open_job(config: TrainConfig, command: str) -> Job:
     config = resolve(config, device.kind, shape.context)
     if config.steps < 1:
         raise LadderError("-x must be 1 or more: the number of steps to time")
-    program = _build(shape, config.batch, config, fusions.choose(config, device.kind))
-    return Job(config, device, DTYPE_OF[DTYPES[config.dtype]], shape, program, notes)
+    real = DTYPE_OF[DTYPES[config.dtype]]
+    build_fused = functools.partial(_build, shape, config.batch, config)
+    fused, slower = fusions.choose(config, device, real, build_fused)
+    return Job(config, device, real, shape, build_fused(fused), [*notes, *slower])
 
 
 def _build(shape: GPT2Config, B: int, config: TrainConfig, fused: Collection[str]) -> Program:

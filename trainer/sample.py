@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
@@ -19,6 +20,7 @@ from ladder.device import Device
 from ladder.errors import LadderError
 from ladder.rungfile import Rung
 from reference.gpt2 import GPT2Config, build
+from reference.program import Program
 from trainer import fusions, models, rungs
 from trainer.config import DTYPES, TrainConfig, resolve
 from trainer.data import data_directory
@@ -80,16 +82,16 @@ class Predictor:
         device: Device,
         real: np.dtype,
         rungs: Mapping[str, Rung],
+        weights_of: Engine | None = None,
         *,
         fusions: Collection[str] = (),
         recompute: int = 0,
-        weights_of: Engine | None = None,
     ) -> None:
-        """vocab: how many ids the tokenizer knows. fusions, recompute: as of the program whose
-        rungs these are. weights_of: an engine that holds the weights; without it they are to be
-        written into `engine`."""
+        """vocab: how many ids the tokenizer knows. weights_of: an engine that holds the weights;
+        without it they are to be written into `engine`. fusions, recompute: as in the program that
+        the rungs were chosen for."""
         self.T, self.vocab = T, vocab
-        program = build(shape, 1, T, training=False, fusions=fusions, recompute=recompute)
+        program = _forward_only(shape, T, fusions, recompute)
         self.engine = Engine(program, device, real, rungs, weights_of)
 
     def __call__(self, ids: Sequence[int]) -> np.ndarray:
@@ -101,6 +103,12 @@ class Predictor:
         self.engine.predict()
         row = self.engine.arrays["logits"][0, len(window) - 1]
         return self.engine.device.download(row)[: self.vocab].astype(np.float32)
+
+
+def _forward_only(
+    shape: GPT2Config, T: int, fusions: Collection[str], recompute: int = 0
+) -> Program:
+    return build(shape, 1, T, training=False, fusions=fusions, recompute=recompute)
 
 
 def decode_stream(tokenizer: Tokenizer, ids: Iterator[int]) -> Iterator[str]:
@@ -170,8 +178,9 @@ def open_predictor(config: TrainConfig) -> tuple[Tokenizer, Predictor]:
     shape = dataclasses.replace(model.shape, dropout=0.0)
     real = DTYPE_OF[DTYPES[config.dtype]]
     T = min(length, shape.context)
-    fused = fusions.choose(config, device.kind)
-    calls = build(shape, 1, T, training=False, fusions=fused).evaluate
+    build_fused = functools.partial(_forward_only, shape, T)
+    fused, _ = fusions.choose(config, device, real, build_fused)
+    calls = build_fused(fused).evaluate
     chosen = {op: c.rung for op, c in rungs.choose(calls, config, device, real).items()}
     predictor = Predictor(shape, T, tokenizer.vocab, device, real, chosen, fusions=fused)
     for name, layer, array in model.pieces:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -116,17 +117,19 @@ def set_up(config: TrainConfig) -> Setup:
 
     real = DTYPE_OF[DTYPES[config.dtype]]
 
-    fused = fusions.choose(config, device.kind, before)
-
-    def rebuild(B: int) -> Program:
+    def rebuild(B: int, fused: Collection[str] = ()) -> Program:
         return build(shape, B, config.sequence, recompute=config.recompute, fusions=fused)
 
-    program = rebuild(config.batch)
-    refuse_what_does_not_fit(program, device, real, rebuild)
+    refuse_what_does_not_fit(rebuild(config.batch), device, real, rebuild)
+    build_fused = functools.partial(rebuild, config.batch)
+    fused, slower = fusions.choose(config, device, real, build_fused, before)
+    notes += slower
+    program = build_fused(fused)
     calls = (*program.forward, *program.evaluate, *program.backward, *program.update)
     choices = rungs.choose(calls, config, device, real, before)
     chosen = {op: choice.rung for op, choice in choices.items()}
-    refuse_what_does_not_fit(program, device, real, rebuild, chosen)
+    rebuild_fused = functools.partial(rebuild, fused=fused)
+    refuse_what_does_not_fit(program, device, real, rebuild_fused, chosen)
     engine = Engine(program, device, real, chosen, watch=watch_of(config))
     if tensors is None:
         load_parameters(engine, model.pieces)

@@ -10,6 +10,7 @@ from rich.console import Console
 from ladder.errors import LadderError
 from ladder.roof import Roof
 from ladder.rungfile import Rung
+from reference.fusion import FUSIONS
 from reference.gpt2 import build
 from tests.ladder.fakes import FakeGpu
 from trainer import climb, measure, models, profile, rungs
@@ -69,11 +70,14 @@ def seconds_of(program, raised):
 
 
 def test_ops_are_raised_one_by_one_the_slowest_first(gpu, tmp_path):
-    result = climb.measure(config(rungs="best"), Display(Console(quiet=True), 0))
+    result = climb.measure(config(rungs="best", fuse="all"), Display(Console(quiet=True), 0))
     shape = models.named_shape("d2", models.PRETRAINED_VOCAB)
     program = build(shape, 2, 5)
-    raised = []
+    raised, fused = [], []
     for stage in result["stages"]:
+        if "fusion" in stage:
+            fused.append(stage)
+            continue
         raised += [stage["op"]]
         assert stage["ms"] == pytest.approx(1e3 * seconds_of(program, raised))
         assert stage["tokens_per_second"] == pytest.approx(1e4 / stage["ms"])
@@ -82,13 +86,27 @@ def test_ops_are_raised_one_by_one_the_slowest_first(gpu, tmp_path):
     calls = (*program.forward, *program.backward, *program.update)
     alone = {op: sum(SLOW.get(op, 10e-6) for call in calls if call.op == op) for op in raised[1:]}
     assert [alone[op] for op in raised[1:]] == sorted(alone.values(), reverse=True)
-    assert [s["to"] for s in result["stages"][1:]] == [3] * (len(raised) - 1)
+    assert [s["to"] for s in result["stages"][1 : len(raised)]] == [3] * (len(raised) - 1)
+    assert result["stages"][-2:] == fused  # the fusions come last, each on top of the one before
+    for number, stage in enumerate(fused, 1):
+        program = build(shape, 2, 5, fusions=tuple(FUSIONS)[:number])
+        assert stage["fusion"] == tuple(FUSIONS)[number - 1]
+        every = {call.op for call in (*program.forward, *program.backward, *program.update)}
+        every.remove("embedding.forward")
+        assert stage["ms"] == pytest.approx(1e3 * seconds_of(program, every))
+    assert fused[0]["to"] == {f"residual_layernorm.{d}": 3 for d in ("forward", "backward")}
+    assert result["job"]["fusions"] == tuple(FUSIONS)
+
+
+def test_without_fusions_the_climb_ends_with_the_last_op(gpu):
+    result = climb.measure(config(rungs="best", fuse="none"), Display(Console(quiet=True), 0))
+    assert not any("fusion" in stage for stage in result["stages"])
 
 
 def test_the_climb_is_written_as_numbers_table_and_picture(gpu, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(climb, "FOLDER", tmp_path)
     monkeypatch.setattr(climb, "parser_of", parser_with_defaults)
-    assert climb.main(["-e", "d2", "-b", "2", "-t", "5", "-x", "3"]) == 0
+    assert climb.main(["-e", "d2", "-b", "2", "-t", "5", "-x", "3", "--fuse", "all"]) == 0
     written = json.loads((tmp_path / "fake-9000-climb.json").read_text())
     assert written["job"]["goal"] == "best" and len(written["stages"]) > 10
     assert (tmp_path / "fake-9000-climb.png").read_bytes().startswith(PNG)
@@ -96,6 +114,7 @@ def test_the_climb_is_written_as_numbers_table_and_picture(gpu, tmp_path, monkey
     gain = written["stages"][0]["ms"] / written["stages"][-1]["ms"]
     assert f"together {gain:.1f} x" in screen
     assert "matmul.forward" in screen and "1 -> 3" in screen
+    assert "residual_layernorm" in screen and "3, 3" in screen
 
 
 def parser_with_defaults(*names):

@@ -1,0 +1,182 @@
+"""Which fusions a run uses, by flags, rungs, device and measurement."""
+
+import json
+
+import numpy as np
+import pytest
+
+from ladder.errors import LadderError
+from ladder.pick import Choice as Picked
+from reference.fusion import FUSIONS
+from reference.gpt2 import GPT2Config, build
+from tests.trainer.tiny import run, settings
+from trainer import checkpoint, fusions
+from trainer.config import TrainConfig, resolve
+from trainer.flags import parse
+from trainer.setup import set_up
+
+SHAPE = GPT2Config(context=6, vocab=11, padded_vocab=16, layers=2, heads=2, channels=8)
+BOTH = ("residual_layernorm", "matmul_gelu")
+
+
+class Pretended:
+    """A device that says only of what kind it is."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+
+CPU, EMULATED, GPU = Pretended("cpu"), Pretended("emulated"), Pretended("cuda")
+
+
+@pytest.fixture(autouse=True)
+def picked(monkeypatch):
+    """Every call takes 1 us, those of the ops that are named in the result take what it says."""
+    microseconds = {}
+
+    def pick(ladder, device, dtype, *shapes, library, deterministic):
+        (dims,) = shapes
+        assert set(dims) == set(ladder.op.dims) and dtype == "float32"
+        op = ladder.op.name
+        return Picked(op, 1, 1e-6 * microseconds.get(op, 1.0), {})
+
+    monkeypatch.setattr(fusions, "pick", pick)
+    return microseconds
+
+
+def choose(device, before=None, **changes):
+    config = TrainConfig(model="d2", dtype="fp32", **changes)
+    config = resolve(config, device.kind, 1024)
+
+    def build_fused(names):
+        return build(SHAPE, 2, 5, recompute=config.recompute, fusions=names)
+
+    return fusions.choose(config, device, np.dtype(np.float32), build_fused, before)
+
+
+def chosen(*args, **changes):
+    return choose(*args, **changes)[0]
+
+
+@pytest.mark.parametrize("goal", ["best", "library"])
+def test_on_a_gpu_the_best_rungs_are_fused(goal):
+    assert choose(GPU, rungs=goal) == (BOTH, [])
+
+
+def test_a_fusion_that_is_slower_than_its_parts_is_left_out_and_a_note_says_so(picked):
+    picked["matmul_gelu.forward"] = 2.5  # and apart: 2 us, in each of 2 layers
+    names, notes = choose(GPU)
+    assert names == ("residual_layernorm",)
+    assert notes == ["matmul_gelu is not fused: it takes 0.005 ms a step, and its parts 0.004 ms"]
+    assert chosen(GPU, fuse="all") == BOTH  # who asks for it gets it
+
+
+def test_recomputing_counts_what_stays_unfused(picked):
+    """With -r 2 only the backward pass is fused: 4 calls of 2 us in place of 8 of 1 us."""
+    picked["residual_layernorm.forward"] = 1e6
+    picked["residual_layernorm.backward"] = 2.1
+    assert chosen(GPU, recompute=2) == ("matmul_gelu",)
+    picked["residual_layernorm.backward"] = 1.9
+    assert chosen(GPU, recompute=2) == BOTH
+
+
+@pytest.mark.parametrize(
+    ("device", "goal"), [(GPU, "naive"), (CPU, "reference"), (EMULATED, "naive")]
+)
+def test_elsewhere_nothing_is_fused_unless_asked_for(device, goal):
+    assert chosen(device, rungs=goal) == ()
+    assert chosen(device, rungs=goal, fuse="matmul_gelu") == ("matmul_gelu",)
+    assert chosen(device, rungs=goal, fuse="matmul_gelu,residual_layernorm") == BOTH
+    assert chosen(device, rungs=goal, fuse="all") == BOTH
+
+
+def test_none_is_none():
+    assert chosen(GPU, fuse="none") == ()
+
+
+@pytest.mark.parametrize("op", ["layernorm.forward", "layernorm.backward", "residual.forward"])
+def test_a_rung_of_an_op_that_would_be_taken_in_keeps_it_apart(op):
+    assert chosen(GPU, rung=(f"{op}=1",)) == ("matmul_gelu",)
+    assert chosen(GPU, rung=(f"{op}=1", "matmul.forward=2")) == ()
+    assert chosen(GPU, rung=(f"{op}=1",), fuse="all") == BOTH
+
+
+def test_a_rung_of_a_fused_op_turns_its_fusion_on():
+    swapped = "residual_layernorm.backward=2"
+    assert chosen(EMULATED, rungs="naive", rung=(swapped,)) == ("residual_layernorm",)
+    assert chosen(GPU, rung=(swapped, "layernorm.forward=3")) == BOTH
+
+
+def test_a_file_of_rungs_brings_its_fusions(tmp_path):
+    path = tmp_path / "rungs.json"
+    path.write_text(json.dumps({"matmul_gelu.forward": 1, "layernorm.forward": 2}))
+    assert chosen(GPU, rungs=str(path)) == ("matmul_gelu",)
+    path.write_text(json.dumps({"layernorm.forward": 2}))
+    assert chosen(GPU, rungs=str(path)) == ()
+
+
+@pytest.mark.parametrize(("value", "names"), [(0, BOTH[:1]), (1, BOTH)])
+def test_the_flag_of_llmc_decides_about_gelu_alone(value, names):
+    assert chosen(GPU, gelu_fusion=value) == names
+    assert chosen(CPU, rungs="reference", gelu_fusion=value) == BOTH[1:][:value]
+
+
+def test_the_flag_of_llmc_is_read_and_its_third_value_refused():
+    assert parse(["-ge", "1"]).gelu_fusion == 1
+    with pytest.raises(LadderError, match=r"-ge 2: only the forward pass .* choose -ge 1"):
+        parse(["-ge", "2"])
+
+
+def test_an_unknown_fusion_is_refused_with_the_known_ones():
+    for words in ("everything", "auto,matmul_gelu", ""):
+        with pytest.raises(LadderError, match="--fuse"):
+            parse(["--fuse", words])
+    with pytest.raises(LadderError, match=r"knows auto, none, all, residual_l.*, not 'gelu'"):
+        parse(["--fuse", "matmul_gelu,gelu"])
+
+
+def test_going_on_from_a_checkpoint_keeps_its_fusions_unless_told_otherwise():
+    before = {"fusions": ["matmul_gelu"]}
+    assert chosen(GPU, before) == ("matmul_gelu",)
+    assert chosen(GPU, before, fuse="none") == ()
+    assert chosen(GPU, before, rung=("gelu.forward=1",)) == ()
+    assert chosen(GPU, {}) == ()  # a checkpoint of a time before there were any
+
+
+# ---- whole runs ----
+
+
+def test_a_rung_of_an_op_that_is_fused_away_is_refused_with_the_flag(tmp_path):
+    flags = {"fuse": "all", "device": "emulated", "rungs": "naive"}
+    with pytest.raises(
+        LadderError, match=r"not use residual\.forward; .* --fuse decides about re"
+    ):
+        set_up(TrainConfig(**settings(tmp_path, rung=("residual.forward=1",), **flags)))
+
+
+@pytest.mark.parametrize("recompute", [0, 2])
+def test_a_fused_run_trains_and_samples_as_a_plain_one(tmp_path, recompute):
+    """The same kernels in another order of rounding: the losses agree, to float32."""
+    kernels = {"device": "emulated", "rungs": "naive", "recompute": recompute}
+    losses = {}
+    for fuse in ("none", "all"):
+        flags = {"fuse": fuse, "output": str(tmp_path / fuse), **kernels}
+        outcome, screen = run(tmp_path, steps=2, sample_every=2, sample_tokens=3, **flags)
+        losses[fuse] = [loss for _, loss in outcome.val_losses]
+        assert ("matmul_gelu.forward" in screen) == (fuse == "all")
+    np.testing.assert_allclose(losses["all"], losses["none"], rtol=1e-5)
+    named = json.loads((tmp_path / "all" / "rungs.json").read_text())
+    assert ("residual_layernorm.forward" in named) == (recompute < 2)
+    assert "residual_layernorm.backward" in named and "residual.backward" not in named
+
+
+def test_a_fused_run_resumes_fused_and_bit_for_bit(tmp_path):
+    common = {"checkpoint_every": 2, "sample_every": 0}
+    run(tmp_path, steps=4, fuse="all", output=str(tmp_path / "whole"), **common)
+    run(tmp_path, steps=2, fuse="all", **common)
+    run(tmp_path, steps=4, resume=True, **common)  # --fuse auto
+    whole, state = checkpoint.load(tmp_path / "whole", 4)
+    resumed, again = checkpoint.load(tmp_path / "run", 4)
+    assert state["kernels"]["fusions"] == again["kernels"]["fusions"] == list(FUSIONS)
+    for name in whole:
+        np.testing.assert_array_equal(whole[name], resumed[name], err_msg=name)
