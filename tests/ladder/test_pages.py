@@ -1,5 +1,7 @@
 """What stands between the markers of a page is made from kernels and results, and drift is seen."""
 
+import re
+
 import pytest
 from fakes import FakeGpu
 
@@ -106,6 +108,31 @@ def test_the_table_holds_times_gains_and_shares(site):
     assert "one block per row | 200.0 | 4.00 | 1,000 | 25% | 50% |" in text
     assert "| PyTorch eager | 100.0 |  | 2,000 | 50% | 100% |" in text
     assert f"{SHAPE}, bfloat16: at least 200.0 MB; roof: 4,000 GB/s" in text
+
+
+def test_of_two_libraries_the_faster_one_is_the_measure(site):
+    (content,) = results.load_all().values()
+    ladder = find("matmul.forward")
+    times = {1: 800.0, 100: 300.0, 101: 200.0}
+    rows = [
+        {
+            "rung": number,
+            "idea": ladder.rung(number).idea,
+            "library": ladder.rung(number).library,
+            "code": results.code_digest(ladder.rung(number)),
+            "median_us": microseconds,
+        }
+        for number, microseconds in times.items()
+    ]
+    shape, dims = next(iter(ladder.op.bench.items()))
+    measurement = {**content["measurements"][0], "op": "matmul.forward", "shape": shape}
+    results.record(content["device"], {**measurement, "dims": dict(dims), "rows": rows})
+    text = write(site, "table matmul.forward")
+    assert "| % of cuBLASLt, bias in the epilogue |" in text
+    assert re.search(r"one thread per output \| 800.0 \|.*\| 25% \|\n", text)
+    assert re.search(
+        r"\| 100 cuBLAS \| 300.0 \|.*\| 67% \|\n\| 101 .* \| 200.0 .*\| 100% \|\n", text
+    )
 
 
 def test_a_file_that_was_edited_after_the_measurement_is_marked(site, monkeypatch):

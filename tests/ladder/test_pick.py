@@ -61,6 +61,15 @@ def test_a_library_rung_is_chosen_only_when_asked_for():
     assert pick(ladder(*rungs), FakeGpu(), "float32", DIMS, library=True).rung == 9
 
 
+def test_libraries_compete_with_each_other():
+    vendors = (timed_rung(100, "one", 7, library=True), timed_rung(101, "two", 5, library=True))
+    choice = pick(
+        ladder(timed_rung(1, "ours", 10), *vendors), FakeGpu(), "float32", DIMS, library=True
+    )
+    assert choice.rung == 101
+    assert choice.reasons[100] == "7.0 us, 1.40 x the time of rung 101"
+
+
 def test_only_deterministic_rungs_when_asked_for():
     rungs = (timed_rung(1, "slow", 30), timed_rung(2, "fast", 10, deterministic="no, atomics"))
     choice = pick(ladder(*rungs), FakeGpu(), "float32", DIMS, deterministic=True)

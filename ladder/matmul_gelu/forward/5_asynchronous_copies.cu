@@ -13,7 +13,7 @@
 // Launch: matmul_gelu_forward<<<ceil_div(OC, TILE_COLUMNS) * ceil_div(N, TILE_ROWS), WARPS * warp,
 //         SHARED>>>
 // Rounds: pre, of which it takes the gelu
-// Left:   the next block's first tiles could be on their way while this one takes its gelus.
+// Left:   on Hopper mma.sync cannot keep the tensor cores busy -> rung 6.
 
 #include "async.cuh"
 #include "fast_math.cuh"
