@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
 import re
-import shutil
+import shlex
 import tempfile
 from dataclasses import dataclass
 
 from ladder import cache, cuda
+from ladder.emulator.toolchain import find_compiler
 from ladder.errors import LadderError
 from ladder.nvrtc import INSTALL, find_nvrtc
 from ladder.sass import find_nvdisasm
@@ -52,13 +52,13 @@ def cache_directory() -> Finding:
 
 def cpp_compiler() -> Finding:
     """What the emulator builds kernels with."""
-    for name in (os.environ.get("CXX"), "g++", "clang++"):
-        if name and (path := shutil.which(name)):
-            return Finding("C++ compiler", path)
-    if importlib.util.find_spec("ziglang"):
-        return Finding("C++ compiler", f"ziglang {importlib.metadata.version('ziglang')}")
-    remedy = "--device emulated needs one: install g++ or clang, or pip install -e '.[compiler]'"
-    return Finding("C++ compiler", "none", remedy)
+    try:
+        compiler = find_compiler()
+    except LadderError as error:
+        what, _, remedy = str(error).rpartition("; ")
+        return Finding("C++ compiler", what, f"--device emulated needs one: {remedy}")
+    command = "ziglang" if "ziglang" in compiler.command else shlex.join(compiler.command)
+    return Finding("C++ compiler", f"{command}: {compiler.version.splitlines()[0]}")
 
 
 def nvrtc() -> Finding:

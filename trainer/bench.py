@@ -147,11 +147,12 @@ def record(machine: dict[str, Any], measurement: dict[str, Any], folder: Path = 
     """Write the measurement to the machine's file, in the place of one of the same job."""
     path = folder / f"{results.slug(machine['name'])}.json"
     job = ("model", "B", "T", "dtype", "recompute", "rungs")
+    job += ("stochastic_rounding", "master_weights")
     kept = []
     if path.exists():
         try:
             old = json.loads(path.read_text(encoding="utf-8"))["steps"]
-            kept = [other for other in old if any(other.get(k) != measurement[k] for k in job)]
+            kept = [other for other in old if any(other.get(k) != measurement.get(k) for k in job)]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LadderError(f"{path} holds no results ({error!r}); move it away") from None
     write_json(path, {"machine": machine, "steps": [*kept, measurement]})

@@ -185,7 +185,12 @@ class TrainConfig:
         choices=tuple(DTYPES),
     )
     master_weights: bool = setting(
-        True, "--master-weights -w", "keep float32 weights beside 16-bit ones"
+        True, "--master-weights -w", "keep float32 weights beside 16-bit ones; 0 needs bf16"
+    )
+    stochastic_rounding: bool | None = setting(
+        None,
+        "--stochastic-rounding",
+        "round 16-bit weights up or down at random, right on average; default 0, with -w 0 1",
     )
     rungs: str | None = setting(
         None, "--rungs", f"{' | '.join(RUNG_SETS)}, or a rungs.json that a run has left"
@@ -251,6 +256,12 @@ class TrainConfig:
                 )
 
     @property
+    def program_options(self) -> dict[str, Any]:
+        """What of the settings `reference.gpt2.build` takes. After `resolve`."""
+        names = ("recompute", "master_weights", "stochastic_rounding")
+        return {name: getattr(self, name) for name in names}
+
+    @property
     def accumulation(self) -> int:
         """Micro-batches of an optimizer step. After `resolve`."""
         return self.total_tokens // (self.batch * self.sequence)
@@ -282,9 +293,30 @@ def resolve(config: TrainConfig, device_kind: str, context: int) -> TrainConfig:
         raise LadderError("-x 0 trains nothing; choose -x 1 or more, or -x -1 for one epoch")
     if config.val_batches == 0:
         raise LadderError("-m 0 leaves no validation; choose -m 1 or more, or -m -1 for all of it")
-    if config.dtype != "fp32" and not config.master_weights:
-        raise LadderError(f"-w 0: {config.dtype} runs keep float32 master weights; drop it")
-    return config
+    return _resolve_rounding(config)
+
+
+def _resolve_rounding(config: TrainConfig) -> TrainConfig:
+    """Whether 16-bit weights are rounded at random, and whether they may be all there is."""
+    if config.dtype == "fp32":
+        if config.stochastic_rounding:
+            raise LadderError(
+                "--stochastic-rounding: an fp32 run rounds no weights; drop it, or choose "
+                "--dtype bf16 or fp16"
+            )
+    elif not config.master_weights:
+        if config.dtype == "fp16":
+            raise LadderError(
+                "-w 0: a weight that overflows in fp16 is lost unless its float32 master is kept; "
+                "drop it, or choose --dtype bf16, whose range is float32's"
+            )
+        if config.stochastic_rounding is False:
+            raise LadderError(
+                "-w 0 --stochastic-rounding 0: rounded to nearest, bf16 weights that are their own "
+                "masters stay where they are at most updates; drop one of the two"
+            )
+        return dataclasses.replace(config, stochastic_rounding=True)
+    return dataclasses.replace(config, stochastic_rounding=bool(config.stochastic_rounding))
 
 
 def _check(value: Any, f: dataclasses.Field) -> None:

@@ -106,7 +106,9 @@ class Job:
         c = self.config
         job = {"model": c.model, "B": c.batch, "T": c.sequence, "dtype": c.dtype}
         fused = {"fusions": self.program.fusions}
-        return {**job, "recompute": c.recompute, **fused, "commit": commit()}
+        rounding = {"stochastic_rounding": True, "master_weights": c.master_weights}
+        job |= {"recompute": c.recompute, **(rounding if c.stochastic_rounding else {})}
+        return {**job, **fused, "commit": commit()}
 
     def fused(self, names: Collection[str]) -> Job:
         """The same step through these fusions, in place of those that the config chooses."""
@@ -118,6 +120,7 @@ def parser_of(command: str, description: str) -> Parser:
     """The flags that a measurement takes, with the meaning that they have in training."""
     names = ("model", "batch", "sequence", "steps", "device", "dtype", "rungs", "rung")
     names += ("recompute", "deterministic", "fuse", "gelu_fusion")
+    names += ("master_weights", "stochastic_rounding")
     parser = build_parser(f"python -m trainer {command}", description, names)
     parser.set_defaults(steps=20)
     parser.add_argument("--no-write", action="store_true", help="leave doc/results as it is")
@@ -141,7 +144,7 @@ def open_job(config: TrainConfig, command: str) -> Job:
 
 
 def _build(shape: GPT2Config, B: int, config: TrainConfig, fused: Collection[str]) -> Program:
-    return build(shape, B, config.sequence, recompute=config.recompute, fusions=fused)
+    return build(shape, B, config.sequence, fusions=fused, **config.program_options)
 
 
 def one_step(engine: Engine) -> None:

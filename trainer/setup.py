@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,7 @@ def set_up(config: TrainConfig) -> Setup:
     real = DTYPE_OF[DTYPES[config.dtype]]
 
     def rebuild(B: int, fused: Collection[str] = ()) -> Program:
-        return build(shape, B, config.sequence, recompute=config.recompute, fusions=fused)
+        return build(shape, B, config.sequence, fusions=fused, **config.program_options)
 
     refuse_what_does_not_fit(rebuild(config.batch), device, real, rebuild)
     build_fused = functools.partial(rebuild, config.batch)
@@ -255,6 +255,8 @@ def load_parameters(engine: Engine, pieces: models.Pieces) -> None:
 
 # What a checkpoint holds: a parameter as its float32 master copy, if it has one, and two moments.
 KEPT = tuple(name + suffix for name in PARAMETERS for suffix in ("", ".m", ".v"))
+# Beside a master copy, the 16-bit weight that was rounded from it at random.
+ROUNDED = ".rounded"
 
 
 def restore_tensors(engine: Engine, tensors: Mapping[str, np.ndarray]) -> None:
@@ -263,11 +265,24 @@ def restore_tensors(engine: Engine, tensors: Mapping[str, np.ndarray]) -> None:
         if name not in tensors:
             raise LadderError(f"the checkpoint has no {name}: it is not of a training run")
         engine.write(name, tensors[name])
+        if name + ROUNDED in tensors:
+            engine.device.upload(engine.arrays[name], tensors[name + ROUNDED])
+
+
+def _tensors(setup: Setup) -> dict[str, Callable[[], np.ndarray]]:
+    """What `restore_tensors` puts back; every weight is there in float32, whatever its type."""
+    engine, config = setup.engine, setup.config
+    wide = functools.partial(np.asarray, dtype=np.float32)
+    tensors = {name: (lambda name=name: wide(engine.read(name))) for name in KEPT}
+    if config.stochastic_rounding and config.master_weights:
+        for name in PARAMETERS:
+            weight = engine.arrays[name]
+            tensors[name + ROUNDED] = functools.partial(engine.device.download, weight)
+    return tensors
 
 
 def save_checkpoint(setup: Setup, step: int, state: dict[str, Any]) -> Path:
     """Write a checkpoint of the moment before step `step`; `state` is what the loop adds."""
-    tensors = {name: (lambda name=name: setup.engine.read(name)) for name in KEPT}
     state = {
         "shape": asdict(setup.shape),
         "config": asdict(setup.config),
@@ -279,7 +294,7 @@ def save_checkpoint(setup: Setup, step: int, state: dict[str, Any]) -> Path:
     }
     keep, major_every = setup.config.keep, setup.config.major_every
     return checkpoint.save(
-        setup.directory, step, tensors, state, keep=keep, major_every=major_every
+        setup.directory, step, _tensors(setup), state, keep=keep, major_every=major_every
     )
 
 

@@ -209,7 +209,8 @@ class Trainer:
         table = engine.memory_table()
         rows = [*table, ("together", sum(size for _, size in table))]
         if c.recompute:
-            kept = build(self.setup.shape, c.batch, c.sequence)
+            options = {**c.program_options, "recompute": 0}
+            kept = build(self.setup.shape, c.batch, c.sequence, **options)
             spared = needed(kept, self.setup.real) - needed(engine.program, self.setup.real)
             rows.append((f"spared by -r {c.recompute}", spared))
         return [(what, f"{size / 2**20:,.1f}") for what, size in rows]

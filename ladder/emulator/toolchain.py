@@ -74,7 +74,10 @@ def find_compiler() -> Compiler:
     """$CXX, else g++, else clang++, else the one that comes with the Python package ziglang."""
     chosen = os.environ.get("CXX")
     if chosen and not shutil.which(shlex.split(chosen)[0]):
-        raise LadderError(f"the C++ compiler {chosen!r}, from the variable CXX, is not installed")
+        raise LadderError(
+            f"the C++ compiler {chosen!r}, from the variable CXX, is not installed; unset CXX, or "
+            f"{REMEDY}"
+        )
     for name in (chosen, "g++", "clang++"):
         if name and shutil.which(shlex.split(name)[0]):
             return _describe(tuple(shlex.split(name)))
@@ -84,7 +87,7 @@ def find_compiler() -> Compiler:
         flags = ("-fno-sanitize=undefined", "-UNDEBUG", "-mcpu=baseline")
         return _describe((sys.executable, "-m", "ziglang", "c++", *flags))
     raise LadderError(
-        f"emulated kernels are compiled by a C++ compiler, and there is none: {REMEDY}"
+        f"emulated kernels are compiled by a C++ compiler, and there is none; {REMEDY}"
     )
 
 

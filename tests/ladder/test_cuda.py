@@ -72,15 +72,28 @@ def test_every_finding_that_is_missing_has_a_remedy(monkeypatch):
     def missing(*args):
         raise LadderError("nothing here: install it")
 
-    for name in ("find_nvrtc", "find_nvdisasm"):
+    for name in ("find_nvrtc", "find_nvdisasm", "find_compiler"):
         monkeypatch.setattr(doctor, name, missing)
     monkeypatch.setattr(doctor.cuda, "driver_version", lambda: None)
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(doctor.importlib.metadata, "distributions", lambda: [])
     found = {finding.what: finding for finding in doctor.findings()}
     for what in ("C++ compiler", "NVRTC", "disassembler", "NVIDIA driver", "CuPy", "GPU"):
         assert found[what].remedy, what
+
+
+@pytest.mark.parametrize(
+    ("cxx", "found"),
+    [("no-such-compiler", "'no-such-compiler', from"), ("false", "false does not")],
+)
+def test_doctor_sees_a_compiler_that_the_emulator_could_not_use(cxx, found, monkeypatch):
+    monkeypatch.setenv("CXX", cxx)
+    doctor.find_compiler.cache_clear()
+    try:
+        finding = doctor.cpp_compiler()
+    finally:
+        doctor.find_compiler.cache_clear()
+    assert found in finding.found
+    assert "install g++ or clang" in finding.remedy
 
 
 def test_doctor_sees_a_cache_that_cannot_be_written(tmp_path, monkeypatch):

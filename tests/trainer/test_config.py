@@ -65,6 +65,7 @@ def test_every_setting_has_a_long_flag_that_sets_it():
         "debug_sync": ([], True),
         "resume": ([], True),
         "master_weights": (["0"], False),
+        "stochastic_rounding": ([], True),
         "val_data": None,  # needs train_data beside it
         "train_data": (["x.bin", "--val-data", "y.bin"], "x.bin"),
         "rung": (["gelu.forward=1"], ("gelu.forward=1",)),
@@ -161,7 +162,7 @@ def test_accumulation_is_counted_and_must_come_out_even():
 
 @pytest.mark.parametrize(
     ("changes", "says"),
-    [({"steps": 0}, "-x 0"), ({"val_batches": 0}, "-m 0"), ({"dtype": "bf16"}, "-w 0")],
+    [({"steps": 0}, "-x 0"), ({"val_batches": 0}, "-m 0"), ({"dtype": "fp16"}, "-w 0")],
 )
 def test_settings_that_do_not_go_together_are_refused(changes, says):
     with pytest.raises(LadderError, match=says):
