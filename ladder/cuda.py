@@ -150,7 +150,7 @@ class Cuda:
     def compile(
         self, rung: Rung, defines: Mapping[str, int], real: np.dtype
     ) -> dict[str, CudaKernel]:
-        cubin = compiler.compile_cubin(rung, defines, real, self.arch, newest=self._driver_major)
+        cubin = self.compile_ahead(rung, defines, real)
         try:
             with self.device:
                 module = self.cupy.RawModule(path=str(cubin))
@@ -160,6 +160,10 @@ class Cuda:
                 }
         except self._cuda_errors as error:
             raise self._failure(error, f"loading {rung.path}") from None
+
+    def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> Path:
+        """Compile a rung file into the cache, and do not load it; several threads may do so."""
+        return compiler.compile_cubin(rung, defines, real, self.arch, newest=self._driver_major)
 
     def synchronize(self) -> None:
         try:

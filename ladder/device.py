@@ -56,6 +56,9 @@ class Device(Protocol):
     def compile(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> dict[str, Kernel]:
         """The kernels of a rung file by name; cached. A compile error names the file's line."""
 
+    def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> object:
+        """Compile into the cache what `compile` will load; several threads may do so at once."""
+
     def synchronize(self) -> None:
         """Wait for all submitted work; an error inside a kernel surfaces here."""
 
@@ -106,6 +109,9 @@ class Cpu:
             "device cpu runs the NumPy reference only (rung 0); "
             "--device emulated runs kernels on the CPU, --device cuda on a GPU"
         )
+
+    def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> None:
+        """Only what a GPU runs is compiled ahead."""
 
     def synchronize(self) -> None:
         pass

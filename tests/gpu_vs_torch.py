@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -175,27 +177,35 @@ def without_keys(name: str, gradient: torch.Tensor) -> torch.Tensor:
 
 
 def compare_times(options: argparse.Namespace) -> int:
-    """Print a table of step times, and write doc/results/training/<device>-torch.json."""
-    steps, rows, machine = options.steps or 20, [], {}
+    """Print a table of step times; keep each in doc/results/training/<device>-torch.json, in the
+    place of an older one of the same job."""
+    machine = machine_of(job_of(options, options.dtypes[0], 1, "naive").device)
+    path = FOLDER / f"{results.slug(machine['name'])}-torch.json"
+    machine |= {"torch": torch.__version__, "cuda_of_torch": torch.version.cuda}
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"steps": []}
+    rows = {job_key(row): row for row in before["steps"]}
     print(f"{'B':>4} {'dtype':>6}  {'':24}{'ms/step':>10}{'tokens/s':>12}{'GiB':>8}")
     for dtype in options.dtypes:
         for B in options.batch or (4, 64):
-            for name, measure in contenders(options, dtype, B, steps):
+            for name, measure in contenders(options, dtype, B, options.steps or 20):
                 try:
                     ms, size = measure()
                 except (LadderError, RuntimeError) as error:  # PyTorch's own are RuntimeErrors
                     print(f"{B:4} {dtype:>6}  {name:24}{str(error).splitlines()[0]}")
                     continue
-                speed = 1e3 * B * options.sequence / ms
                 row = {"B": B, "T": options.sequence, "dtype": dtype, "what": name, "ms": ms}
-                rows.append({**row, "tokens_per_second": speed, "gib": size / 2**30})
+                speed = 1e3 * B * options.sequence / ms
+                row |= {"tokens_per_second": speed, "gib": size / 2**30, "date": str(date.today())}
+                rows[job_key(row)] = row
                 print(f"{B:4} {dtype:>6}  {name:24}{ms:10.2f}{speed:12,.0f}{size / 2**30:8.1f}")
-            machine = machine or machine_of(job_of(options, dtype, B, "naive").device)
-    path = FOLDER / f"{results.slug(machine['name'])}-torch.json"
-    software = {"torch": torch.__version__, "cuda_of_torch": torch.version.cuda}
-    write_json(path, {"machine": {**machine, **software}, "model": options.model, "steps": rows})
+                steps = sorted(rows.values(), key=job_key)
+                write_json(path, {"machine": machine, "model": options.model, "steps": steps})
     print(f"written to {path}")
     return 0
+
+
+def job_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["dtype"], row["B"], row["T"], row["what"]
 
 
 def contenders(
