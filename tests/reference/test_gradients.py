@@ -19,6 +19,7 @@ from reference import (
     matmul,
     relu,
     residual,
+    residual_layernorm,
     softmax,
 )
 
@@ -128,6 +129,20 @@ def residual_backward(dout, inp1, inp2):
     return {"inp1": dinp, "inp2": dinp}
 
 
+def residual_layernorm_all(inp1, inp2, weight, bias):
+    """Both outputs, stacked: the sum, and what it is normalised to."""
+    out, mean, rstd = filled(2, *inp1.shape), filled(len(inp1)), filled(len(inp1))
+    residual_layernorm.forward(*out, mean, rstd, inp1, inp2, weight, bias)
+    return out, mean, rstd
+
+
+def residual_layernorm_backward(dout, inp1, inp2, weight, bias):
+    out, mean, rstd = residual_layernorm_all(inp1, inp2, weight, bias)
+    dinp, dweight, dbias = dout[0].copy(), np.zeros_like(weight), np.zeros_like(bias)
+    residual_layernorm.backward(dinp, dweight, dbias, dout[1], out[0], weight, mean, rstd)
+    return {"inp1": dinp, "inp2": dinp, "weight": dweight, "bias": dbias}
+
+
 def elementwise(layer, **scalars):
     """A case of a layer with one input and one output, (N)."""
     state = (STATE,) if scalars else ()
@@ -200,6 +215,11 @@ CASES = {
     "attention, one head": attention_case(1),
     "attention, three heads": attention_case(3),
     "residual": Case({"inp1": normal(7), "inp2": normal(7)}, residual_forward, residual_backward),
+    "residual and layernorm": Case(
+        {"inp1": normal(4, 7), "inp2": normal(4, 7), "weight": normal(7), "bias": normal(7)},
+        lambda **inputs: residual_layernorm_all(**inputs)[0],
+        residual_layernorm_backward,
+    ),
     "gelu": elementwise(gelu),
     "relu": elementwise(relu),
     "dropout": elementwise(dropout, p=0.4, stream=5),

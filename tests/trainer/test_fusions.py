@@ -148,9 +148,7 @@ def test_going_on_from_a_checkpoint_keeps_its_fusions_unless_told_otherwise():
 
 def test_a_rung_of_an_op_that_is_fused_away_is_refused_with_the_flag(tmp_path):
     flags = {"fuse": "all", "device": "emulated", "rungs": "naive"}
-    with pytest.raises(
-        LadderError, match=r"not use residual\.forward; .* --fuse decides about re"
-    ):
+    with pytest.raises(LadderError, match=r"not use residual\.forward; .* --fuse decides about re"):
         set_up(TrainConfig(**settings(tmp_path, rung=("residual.forward=1",), **flags)))
 
 

@@ -11,7 +11,7 @@ from ladder.errors import LadderError
 from reference import adamw
 from reference.gpt2 import PARAMETERS, GPT2Config, build, initial_parameters
 from tests.reference.models import distance, without_key_bias
-from trainer import checkpoint, logs, rungs
+from trainer import checkpoint, fusions, logs, rungs
 from trainer.config import DTYPES, TrainConfig, resolve
 from trainer.engine import Engine
 from trainer.watch import find_not_finite
@@ -73,7 +73,11 @@ def ops_of(program):
 def gpu_engine(device, dtype="fp32", watch=None, **settings):
     config = resolve(TrainConfig(dtype=dtype, batch=B, sequence=T, **settings), "cuda", 96)
     real = DTYPE_OF[DTYPES[dtype]]
-    program = build(SHAPE, B, T)
+
+    def build_fused(names):
+        return build(SHAPE, B, T, fusions=names)
+
+    program = build_fused(fusions.choose(config, device, real, build_fused)[0])
     calls = (*program.forward, *program.evaluate, *program.backward, *program.update)
     choices = rungs.choose(calls, config, device, real)
     chosen = {op: choice.rung for op, choice in choices.items()}
@@ -87,12 +91,18 @@ MIXED = ("matmul.forward=2", "layernorm.backward=4", "attention.forward=2", "gel
     "settings",
     [
         {"rungs": "naive"},
+        {"rungs": "naive", "fuse": "all"},
         {"rungs": "best"},
+        {"rungs": "best", "fuse": "none"},
+        {"rungs": "best", "fuse": "all"},
         {"rungs": "library"},
+        {"rungs": "library", "fuse": "all"},
         {"rungs": "naive", "rung": MIXED},
         {"rungs": "best", "rung": MIXED},
     ],
-    ids=["naive", "best", "library", "naive mixed", "best mixed"],
+    ids=lambda settings: " ".join(
+        "mixed" if v == MIXED else f"{k} {v}" for k, v in settings.items()
+    ),
 )
 def test_ten_steps_in_float32_are_those_of_the_reference(device, exact, settings):
     losses, norms, engine = train_steps(gpu_engine(device, **settings))
