@@ -7,6 +7,7 @@ like a rung: in a captured graph, on inputs and outputs that take turns.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -41,12 +42,36 @@ def _layernorm_backward_inputs(torch, dims, normal):
     return normal(dims["N"], dims["C"]), inp, mean, rstd, weight, bias
 
 
+def _residual_layernorm_forward(torch, inp1, inp2, weight, bias):
+    residual = inp1 + inp2
+    return residual, *_layernorm_forward(torch, residual, weight, bias)
+
+
+def _residual_layernorm_backward(torch, dinp, *others):
+    """The sum is written beside dinp, not in its place: as many bytes."""
+    through, dweight, dbias = _layernorm_backward(torch, *others)
+    return dinp + through, dweight, dbias
+
+
+def _rows_and_columns(torch, d, normal, rows):
+    """`rows` inputs (N, C), then two (C)."""
+    shapes = [(d["N"], d["C"])] * rows + [(d["C"],)] * 2
+    return tuple(normal(*shape) for shape in shapes)
+
+
 PEERS = {
-    "layernorm.forward": Peer(
-        _layernorm_forward,
-        lambda torch, d, normal: (normal(d["N"], d["C"]), normal(d["C"]), normal(d["C"])),
-    ),
+    "layernorm.forward": Peer(_layernorm_forward, functools.partial(_rows_and_columns, rows=1)),
     "layernorm.backward": Peer(_layernorm_backward, _layernorm_backward_inputs),
+    "residual_layernorm.forward": Peer(
+        _residual_layernorm_forward, functools.partial(_rows_and_columns, rows=2)
+    ),
+    "residual_layernorm.backward": Peer(
+        _residual_layernorm_backward,
+        lambda torch, d, normal: (
+            normal(d["N"], d["C"]),
+            *_layernorm_backward_inputs(torch, d, normal),
+        ),
+    ),
     "start.add": Peer(
         lambda torch, a, b: a + b, lambda torch, d, normal: (normal(d["N"]), normal(d["N"]))
     ),

@@ -10,6 +10,7 @@ import numpy as np
 
 from ladder.contract import find
 from ladder.device import Device
+from ladder.errors import LadderError
 from ladder.pick import pick
 from reference.fusion import FUSIONS, makes, takes
 from reference.program import Program
@@ -24,7 +25,7 @@ def choose(
     build: Callable[[Collection[str]], Program],
     before: Mapping[str, Any] | None = None,
 ) -> tuple[tuple[str, ...], list[str]]:
-    """The fusions of a run in the order of FUSIONS, and notes: which one is left out as slower.
+    """The fusions of a run in the order of FUSIONS, and notes: which one does not pay, and why.
 
     config  resolved
     build   the run's program with some fusions
@@ -36,11 +37,9 @@ def choose(
     for name in FUSIONS:
         wanted = _asked_for(name, config, before)
         if wanted is None and device.kind == "cuda" and config.rungs in ("best", "library"):
-            apart, together = _seconds(name, config, device, real, build)
-            wanted = together <= apart
-            if not wanted:
-                times = f"{1e3 * together:.3g} ms a step, and its parts {1e3 * apart:.3g} ms"
-                notes.append(f"{name} is not fused: it takes {times}")
+            why_not = _loses(name, config, device, real, build)
+            wanted = why_not is None
+            notes += [] if wanted else [f"{name} is not fused: {why_not}"]
         if wanted:
             chosen.append(name)
     return tuple(chosen), notes
@@ -64,14 +63,14 @@ def _asked_for(name: str, config: TrainConfig, before: Mapping[str, Any] | None)
     return None
 
 
-def _seconds(
+def _loses(
     name: str,
     config: TrainConfig,
     device: Device,
     real: np.dtype,
     build: Callable[[Collection[str]], Program],
-) -> tuple[float, float]:
-    """What a fusion replaces takes in a step, and what comes in its place, on the best rungs."""
+) -> str | None:
+    """Why a step is faster without a fusion, with every op on its best rung; None if it is not."""
     options = {"library": config.rungs == "library", "deterministic": config.deterministic}
 
     def calls(program: Program) -> Counter[tuple]:
@@ -87,4 +86,10 @@ def _seconds(
         return total
 
     plain, fused = calls(build(())), calls(build((name,)))
-    return seconds(plain - fused), seconds(fused - plain)
+    try:
+        together, apart = seconds(fused - plain), seconds(plain - fused)
+    except LadderError as error:  # no rung of an op can run here
+        return str(error)
+    if together <= apart:
+        return None
+    return f"it takes {1e3 * together:.3g} ms a step, and its parts {1e3 * apart:.3g} ms"

@@ -14,6 +14,7 @@ from trainer import checkpoint, fusions
 from trainer.config import TrainConfig, resolve
 from trainer.flags import parse
 from trainer.setup import set_up
+from trainer.steps import Stepper
 
 SHAPE = GPT2Config(context=6, vocab=11, padded_vocab=16, layers=2, heads=2, channels=8)
 BOTH = ("residual_layernorm", "matmul_gelu")
@@ -69,6 +70,18 @@ def test_a_fusion_that_is_slower_than_its_parts_is_left_out_and_a_note_says_so(p
     assert names == ("residual_layernorm",)
     assert notes == ["matmul_gelu is not fused: it takes 0.005 ms a step, and its parts 0.004 ms"]
     assert chosen(GPU, fuse="all") == BOTH  # who asks for it gets it
+
+
+def test_a_fused_op_that_cannot_run_is_left_out_with_the_reason(monkeypatch):
+    def pick(ladder, *shapes, **options):
+        if ladder.op.layer == "matmul_gelu":
+            raise LadderError("matmul_gelu.forward has no rung that can run here: rung 1: no")
+        return Picked(ladder.op.name, 1, 1e-6, {})
+
+    monkeypatch.setattr(fusions, "pick", pick)
+    names, notes = choose(GPU)
+    assert names == ("residual_layernorm",)
+    assert notes[0].startswith("matmul_gelu is not fused: matmul_gelu.forward has no rung that")
 
 
 def test_recomputing_counts_what_stays_unfused(picked):
@@ -150,6 +163,14 @@ def test_a_rung_of_an_op_that_is_fused_away_is_refused_with_the_flag(tmp_path):
     flags = {"fuse": "all", "device": "emulated", "rungs": "naive"}
     with pytest.raises(LadderError, match=r"not use residual\.forward; .* --fuse decides about re"):
         set_up(TrainConfig(**settings(tmp_path, rung=("residual.forward=1",), **flags)))
+
+
+def test_debug_nan_names_a_fused_op_as_any_other(tmp_path):
+    setup = set_up(TrainConfig(**settings(tmp_path, debug_nan=True, fuse="all")))
+    setup.engine.write("ln2b", np.full((16,), np.inf), 1)
+    says = r"h1\.ln_2, residual_layernorm\.forward rung 0 .* not finite: out in 512 of 512 places"
+    with pytest.raises(LadderError, match=says):
+        Stepper(setup.config, setup.engine, setup.train, 1).step(0)
 
 
 @pytest.mark.parametrize("recompute", [0, 2])
