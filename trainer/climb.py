@@ -18,7 +18,7 @@ import numpy as np
 from ladder import results
 from ladder.errors import LadderError
 from ladder.rungfile import Rung
-from reference.fusion import FUSIONS, makes
+from reference.fusion import makes
 from trainer.atomic import atomic_write
 from trainer.config import TrainConfig
 from trainer.display import Display, open_console
@@ -68,9 +68,8 @@ def measure(config: TrainConfig, screen: Display) -> dict[str, Any]:
     if goal not in ("best", "library"):
         raise LadderError(f"--rungs {goal}: climb goes from naive to best or library")
     lowest = {op: choice.rung for op, choice in job.choose(rungs="naive", rung=()).items()}
-    of_fused = {op for name in FUSIONS for op in makes(name)}
-    plain = tuple(entry for entry in job.config.rung if entry.partition("=")[0] not in of_fused)
-    best = {op: choice.rung for op, choice in job.choose(rung=plain).items()}
+    whole.choose()  # what cannot be chosen is refused before anything is measured
+    best = _best(job)
     stages = []
 
     def stage(job: Job, rungs: Mapping[str, Rung], name: str, what: dict[str, Any]) -> Engine:
@@ -93,7 +92,7 @@ def measure(config: TrainConfig, screen: Display) -> dict[str, Any]:
             stage(job, rungs, op, what)
     for number, name in enumerate(whole.program.fusions, 1):
         fused = whole.fused(whole.program.fusions[:number])
-        rungs = {op: choice.rung for op, choice in fused.choose().items()}
+        rungs = _best(fused)
         made = {op: rungs[op].number for op in sorted(makes(name)) if op in rungs}
         stage(fused, rungs, name, {"fusion": name, "to": made})
     return {
@@ -102,6 +101,13 @@ def measure(config: TrainConfig, screen: Display) -> dict[str, Any]:
         "lowest": {op: rung.number for op, rung in lowest.items()},
         "stages": stages,
     }
+
+
+def _best(job: Job) -> dict[str, Rung]:
+    """The rungs to climb to; a `--rung` counts where the step uses its op."""
+    ops = {call.op for call in job.calls}
+    named = tuple(entry for entry in job.config.rung if entry.partition("=")[0] in ops)
+    return {op: choice.rung for op, choice in job.choose(rung=named).items()}
 
 
 def show(climb: dict[str, Any], screen: Display) -> None:
