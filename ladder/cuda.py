@@ -28,6 +28,9 @@ MOST_PINNED_BYTES = 16 << 20
 # https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__TYPES.html
 _FATAL = {700, 702, 709, 710, 714, 715, 716, 717, 718, 719}
 
+# Compute capability times ten; the kernels are compiled for nothing older, and CUDA 13 cannot.
+_OLDEST = min(int(arch.removeprefix("sm_").rstrip("a")) for arch in compiler.TYPICAL)
+
 _NULL = np.uintp(0)
 
 
@@ -41,7 +44,7 @@ class Cuda:
     asynchronous = True
 
     def __init__(self, index: int = 0) -> None:
-        """Raises LadderError where there is no driver, CuPy or GPU of that index."""
+        """Raises LadderError where there is no driver, CuPy or GPU of that index, or an old one."""
         self.cupy = _import_cupy()
         runtime = self.cupy.cuda.runtime
         try:
@@ -51,10 +54,25 @@ class Cuda:
         if not 0 <= index < count:
             known = ", ".join(f"cuda:{i}" for i in range(count))
             raise LadderError(f"there is no GPU cuda:{index}; this machine has {known}")
+        try:
+            self._open(index)
+        except self._cuda_errors as error:
+            raise LadderError(
+                f"cuda:{index} cannot be used: {_what(error)}; nvidia-smi shows what else uses it"
+            ) from None
+
+    def _open(self, index: int) -> None:
+        runtime = self.cupy.cuda.runtime
         self.device = self.cupy.cuda.Device(index)
         properties = runtime.getDeviceProperties(index)
         self.name = properties["name"].decode()
-        self.arch = compiler.architecture(int(self.device.compute_capability))
+        capability = int(self.device.compute_capability)
+        if capability < _OLDEST:
+            raise LadderError(
+                f"{self.name} has compute capability {capability / 10}, and the kernels need "
+                f"{_OLDEST / 10} or more; --device emulated runs them on the CPU"
+            )
+        self.arch = compiler.architecture(capability)
         self.multiprocessors = properties["multiProcessorCount"]
         self.shared_bytes = properties["sharedMemPerBlockOptin"]
         self.l2_bytes = properties["l2CacheSize"]
@@ -241,7 +259,7 @@ class Cuda:
 
     def _failure(self, error: Exception, doing: str = "") -> LadderError:
         """What CUDA says, and which kernels may be at fault: an error surfaces after its launch."""
-        what = str(error).split(": ", 1)[-1]
+        what = _what(error)
         if error.status not in _FATAL:
             return LadderError(f"{self.name}: {what}" + (f", {doing}" if doing else ""))
         kernels = list(self._submitted) or ["an earlier kernel"]
@@ -324,21 +342,36 @@ def _import_cupy() -> Any:
         import cupy
     except ImportError as error:
         extra = "cuda13" if driver >= 13000 else "cuda12"
-        why = "is not installed" if error.name == "cupy" else f"does not import ({error})"
+        why = "is not installed"
+        if error.name != "cupy":
+            # CuPy wraps what is wrong, such as a library that is missing, in a page of advice.
+            first = str(error.__cause__ or error).strip().partition("\n")[0]
+            why = f"does not import ({first})"
         raise LadderError(f"CuPy {why}: pip install -e '.[{extra}]'") from None
     return cupy
 
 
 def _why_no_device(error: Exception, wheel: int) -> str:
-    """Why CUDA lists no device, as a remedy: the driver is too old, or there is no GPU."""
+    """Why CUDA lists no device, as a remedy: the driver is too old, or there is no GPU.
+
+    wheel  the CUDA version that CuPy is made for
+    """
     driver = driver_version() or 0
-    if driver // 1000 < wheel // 1000:
-        remedy = " or pip install -e '.[cuda12]'" if driver >= 12000 else ""
+    older = driver // 1000 < wheel // 1000
+    if older or "cudaErrorInsufficientDriver" in str(error):
+        remedy = ""
+        if older and driver >= 12000:
+            remedy = f" or pip uninstall cupy-cuda{wheel // 1000}x and pip install -e '.[cuda12]'"
         return (
             f"the NVIDIA driver supports CUDA {dotted(driver)}, but CuPy here is for CUDA "
             f"{dotted(wheel)}: update the driver{remedy}"
         )
-    return f"CUDA finds no GPU ({str(error).split(': ', 1)[-1]}); nvidia-smi should list one"
+    return f"CUDA finds no GPU ({_what(error)}); nvidia-smi should list one"
+
+
+def _what(error: Exception) -> str:
+    """What CUDA says of an error, without its symbolic name."""
+    return str(error).split(": ", 1)[-1]
 
 
 def dotted(version: int) -> str:

@@ -122,7 +122,7 @@ def gpus() -> list[Finding]:
     try:
         first = cuda.Cuda(0)
     except LadderError as error:
-        what, remedy = re.split("[;:] ", str(error), maxsplit=1)
+        what, remedy = re.fullmatch("(.*)[;:] (.*)", str(error)).groups()
         return [Finding("GPU", what, remedy)]
     found = []
     for index in range(first.cupy.cuda.runtime.getDeviceCount()):
