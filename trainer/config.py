@@ -201,8 +201,8 @@ class TrainConfig:
     fuse: str = setting(
         "auto",
         "--fuse",
-        f"several ops in one: auto (on a GPU with the best rungs) | none | all | some of "
-        f"{', '.join(FUSIONS)}",
+        "several ops in one: auto (on a GPU, where that is measured to be faster) | none | all | "
+        f"some of {', '.join(FUSIONS)}",
     )
     gelu_fusion: int | None = setting(
         None, "--gelu-fusion -ge", "over --fuse: 0 without matmul_gelu, 1 with it", least=0

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from ladder.contract import find
-from reference.fusion import FUSIONS, makes
+from reference.fusion import FUSIONS, fuse, makes
 from reference.gpt2 import MATRICES, PARAMETERS, GPT2Config, build, initial_parameters
+from reference.program import Call
 from tests.reference.models import cpu_engine, run_batch
 
 SMALL = GPT2Config(context=6, vocab=11, padded_vocab=16, layers=2, heads=2, channels=8, dropout=0.0)
@@ -112,6 +113,23 @@ def test_a_fused_program_calls_the_fused_ops_wherever_they_apply(recompute):
     assert backward["layernorm.backward"] == 1 and backward["residual.backward"] == 0
     assert backward["layernorm.forward"] == 2 * L * again
     assert backward["gelu.forward"] == L * (recompute >= 1)
+
+
+def test_only_calls_that_hand_a_buffer_on_are_fused():
+    def calls(read):
+        product = Call(
+            "matmul.forward", (("a", None), ("x", 1), ("w", 1), None), {"N": 2}, {}, "fc"
+        )
+        return product, Call("gelu.forward", (("b", 1), read), {"N": 6}, {}, "gelu")
+
+    rules = FUSIONS["matmul_gelu"]
+    (one,) = fuse(calls(("a", None)), rules)
+    assert one.op == "matmul_gelu.forward" and one.dims == {"N": 2} and one.where == "fc"
+    assert one.args == (("b", 1), ("a", None), ("x", 1), ("w", 1), None)
+    for other in (("a", 0), ("c", None)):
+        apart = calls(other)
+        assert fuse(apart, rules) == apart
+    assert fuse(calls(("a", None))[::-1], rules) != (one,)
 
 
 def test_a_fused_call_stands_where_the_norm_or_the_product_stood():
