@@ -18,6 +18,7 @@ import numpy as np
 from ladder.bind import bind
 from ladder.contract import find, resolve_dtype
 from ladder.device import ALIGNMENT, Device
+from ladder.errors import DeviceFault, LadderError
 from ladder.rungfile import Rung, ceil_div
 from reference.gpt2 import PARAMETERS
 from reference.program import Buffer, Call, Program, Ref
@@ -36,7 +37,8 @@ class Engine:
 
     What runs on the device is only submitted: `forward` and its like do not wait, `read` does.
 
-    Raises LadderError where a rung cannot run a call's shape, dtype or device.
+    Raises LadderError where a rung cannot run a call's shape, dtype or device; when it runs,
+    DeviceFault, which names the call where the device does not work beside the host.
     """
 
     def __init__(
@@ -149,6 +151,10 @@ class Engine:
             arrays.append(self._view(ref).reshape(shape) if present else None)
         return arrays
 
+    def describe(self, call: Call) -> str:
+        """What messages call it: "h3.ln_1, layernorm.forward rung 3 (one warp per row)"."""
+        return f"{call.where}, {call.op} {self.rungs[call.op].label}"
+
     def _bind(self, call: Call) -> Callable[[], None]:
         op = find(call.op).op
         names = (arg.name for arg in op.args)
@@ -156,7 +162,17 @@ class Engine:
         self._scratch.rewind()
         rung, scratch = self.rungs[call.op], self._scratch.take
         real = op.real_in(self.real)
-        return bind(op, rung, self.device, real, call.dims, arrays, call.scalars, scratch)
+        run = bind(op, rung, self.device, real, call.dims, arrays, call.scalars, scratch)
+        if self.device.asynchronous:  # a fault surfaces at some later call
+            return run
+
+        def run_or_name() -> None:
+            try:
+                run()
+            except LadderError as error:
+                raise DeviceFault(f"{self.describe(call)}: {error}") from None
+
+        return run_or_name
 
     def _run_watched(self, calls: Sequence[Call], watch: Callable[[Engine, Call], None]) -> None:
         for call in calls:

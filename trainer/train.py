@@ -96,7 +96,8 @@ class Trainer:
             kept = "there is no checkpoint, since they are off (-n)"
             if step is not None:
                 kept = f"the checkpoint of step {step} in {directory} is intact, go on with -y 1"
-            more = "" if self.config.debug_sync else "; --debug-sync names the op at fault"
+            named = self.config.debug_sync or not self.setup.device.asynchronous
+            more = "" if named else "; --debug-sync names the op at fault"
             raise DeviceFault(f"{error}; {kept}{more}") from None
 
     @staticmethod

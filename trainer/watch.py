@@ -27,7 +27,7 @@ def wait(engine: Engine, call: Call) -> None:
     try:
         engine.device.synchronize()
     except LadderError as error:
-        raise type(error)(f"{describe(engine, call)}: {error}") from None
+        raise type(error)(f"{engine.describe(call)}: {error}") from None
 
 
 def find_not_finite(engine: Engine, call: Call) -> None:
@@ -39,12 +39,12 @@ def find_not_finite(engine: Engine, call: Call) -> None:
         bad = ~np.isfinite(engine.device.download(array).astype(np.float32, copy=False))
         if bad.any():
             first = tuple(int(i) for i in np.argwhere(bad)[0])
+            # The search for a loss scale begins where gradients overflow, those of logits first.
+            gradient = call.where == "loss" or call in engine.program.backward
+            scaled = gradient and engine.real == np.float16
+            hint = "; with fp16 that may be a loss scale that is still too large" if scaled else ""
             raise LadderError(
-                f"--debug-nan: {describe(engine, call)} is the first whose output is not finite: "
+                f"--debug-nan: {engine.describe(call)} is the first whose output is not finite: "
                 f"{arg.name} in {np.count_nonzero(bad):,} of {bad.size:,} places, first at {first}"
+                f"{hint}"
             )
-
-
-def describe(engine: Engine, call: Call) -> str:
-    """ "h3.ln_1, layernorm.forward rung 3 (one warp per row)" """
-    return f"{call.where}, {call.op} {engine.rungs[call.op].label}"

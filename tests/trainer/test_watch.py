@@ -1,9 +1,14 @@
 """The debug flags: which call is named."""
 
+import re
+
 import numpy as np
 import pytest
 from tiny import run, save_model, settings
 
+from ladder.contract import find
+from ladder.device import Cpu
+from ladder.doctor import cpp_compiler
 from ladder.errors import DeviceFault, LadderError
 from trainer import checkpoint
 from trainer.config import TrainConfig
@@ -43,8 +48,6 @@ def test_debug_flags_do_not_change_what_is_computed(tmp_path):
 
 def faulty(patch, at):
     """Have the device fail as a GPU does, from the `at`-th synchronize on."""
-    from ladder.device import Cpu
-
     count = iter(range(10**9))
 
     def synchronize(self):
@@ -66,6 +69,7 @@ def test_debug_sync_names_the_op_that_a_fault_is_in(tmp_path, monkeypatch):
 
 
 def test_after_a_fault_the_last_checkpoint_is_named_and_intact(tmp_path, monkeypatch):
+    monkeypatch.setattr(Cpu, "asynchronous", True)
     original = Stepper.step
 
     def step(self, number):
@@ -90,3 +94,40 @@ def test_a_fault_without_checkpoints_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(Stepper, "step", step)
     with pytest.raises(DeviceFault, match="there is no checkpoint, since they are off"):
         run(tmp_path, model=save_model(tmp_path / "other"))
+
+
+FAULT = """\
+    // once the first steps have moved the weights
+    if (N == 2048 && i == 5 && to_float(inp[i]) > 0.5f) out[(size_t)1 << 40] = to_real(1.0f);
+    out[i] ="""
+
+
+@pytest.mark.skipif(cpp_compiler().remedy is not None, reason="no C++ compiler for the emulator")
+@pytest.mark.parametrize("debug_sync", [False, True])
+def test_a_kernel_that_faults_after_some_steps_is_named_with_the_checkpoint(tmp_path, debug_sync):
+    """It passes the check that comes first: the shape of the run is none of those."""
+    source = find("gelu.forward").rung(1).source
+    mine = tmp_path / "mine.cu"
+    mine.write_text(source.replace("    out[i] =", FAULT))
+    assert mine.read_text() != source
+    settings = {"device": "emulated", "rung": (f"gelu.forward={mine}",), "lr": 0.05, "keep": 1}
+    with pytest.raises(DeviceFault) as told:
+        run(tmp_path, steps=200, checkpoint_every=1, debug_sync=debug_sync, **settings)
+    directory = tmp_path / "run"
+    step = checkpoint.latest(directory)
+    assert 0 < step < 200
+    assert re.fullmatch(
+        rf"h\d\.gelu, gelu\.forward mine\.cu \(one thread per element\): {re.escape(str(mine))}:\d+"
+        r": block \(0, 0, 0\), thread \(5, 0, 0\): invalid access to address 0x\w+; the checkpoint "
+        rf"of step {step} in {re.escape(str(directory))} is intact, go on with -y 1",
+        str(told.value),
+    )
+    run(tmp_path, steps=step + 1, resume=True, device="emulated", rung=("gelu.forward=1",))
+
+
+def test_debug_nan_tells_an_overflow_of_fp16s_loss_scale(tmp_path):
+    setup = set_up(TrainConfig(**settings(tmp_path, debug_nan=True, dtype="fp16")))
+    stepper = Stepper(setup.config, setup.engine, setup.train, 1)
+    stepper.scale.value = 1e38
+    with pytest.raises(LadderError, match=r"not finite: .*; with fp16 that may be a"):
+        stepper.step(0)
