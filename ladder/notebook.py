@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -37,6 +38,7 @@ from ladder.rungfile import Rung
 
 FOLDER = pages.ROOT / "notebooks"
 PLACE = pages.Place(FOLDER / "notebook.ipynb", old="", draw=False)  # what links are relative to
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}  # NumPy's sums do not depend on the number of cores
 DOTS = 110  # per inch: 9.5 inches fill a page
 
 
@@ -240,7 +242,8 @@ def execute(path: Path, seconds: int = 300) -> Any:
         kernel_manager_class=ThisPython,
         resources={"metadata": {"path": str(path.parent)}},
         record_timing=False,
-    ).execute()
+        coalesce_streams=True,  # lines come in one piece or in several, as chance has it
+    ).execute(env={**os.environ, **ONE_THREAD})
     return notebook
 
 

@@ -11,6 +11,7 @@ from nbclient.exceptions import CellExecutionError
 from ladder import notebook, pages, results
 from ladder.contract import ladders
 from ladder.device import default_device
+from trainer.download import VARIABLE
 
 NOTEBOOKS = sorted(notebook.FOLDER.glob("[0-9]*.ipynb"))
 MOST_BYTES = 1_500_000  # a web page shows no larger ones
@@ -33,9 +34,13 @@ def committed(path):
 
 
 @pytest.fixture(scope="module")
-def executed(path):
-    """The notebook run afresh, in a new process that finds this repository's package."""
+def executed(path, tmp_path_factory):
+    """The notebook run afresh, in a new process that finds this repository's package, and what data
+    there is, but no network."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # where nobody answers
+        if VARIABLE not in os.environ:
+            patch.setenv(VARIABLE, str(tmp_path_factory.mktemp("data")))
         found = [str(pages.ROOT), os.environ.get("PYTHONPATH")]
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, found)))
         return notebook.execute(path)  # fails at the first cell that does

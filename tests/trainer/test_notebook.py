@@ -1,0 +1,233 @@
+"""What the notebook on GPT-2 calls: what it reads and computes is right, what it draws is drawn."""
+
+import itertools
+import math
+import re
+
+import nbformat
+import numpy as np
+import pytest
+
+from ladder.contract import DTYPES, find
+from ladder.device import Cpu
+from ladder.pages import ROOT
+from ladder.roof import Roof
+from reference.gpt2 import GPT2Config, build
+from tests.trainer.test_climb import gpu  # noqa: F401  a fixture
+from trainer import exercises, measure, memory, printed
+from trainer import notebook as gpt
+from trainer.download import VARIABLE
+from trainer.engine import Engine
+
+SHAPE = GPT2Config(context=8, layers=2, heads=2, channels=8)
+PROFILE = {"bandwidth_gbs": 2.0, "matrix_gflops": 3.0, "step_ms": 1e3}
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """What is displayed: Markdown texts, and PNG images as bytes."""
+    seen = []
+    for module in ("ladder.notebook", "trainer.notebook"):
+        monkeypatch.setattr(f"{module}.display", lambda thing: seen.append(thing.data))
+    return seen
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Starts small runs on the play."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+
+    def start_one(**settings):
+        return gpt.start(SHAPE, B=2, T=8, dataset="play", tokenizer="bytes", **settings)
+
+    return start_one
+
+
+# ---- what was printed ---------------------------------------------------------------------------
+
+LOG = """\
+val loss 11.059355 (step 0)
+step    1/74 | loss 11.037550 | norm 22.3726 | lr 1.00e-04 | 58.85 ms | 69599 tok/s | 7.5% MFU
+--- sample at step 1 ---
+step    9/74 | loss 1.0 | says the sample
+---
+step    2/74 | loss nan | norm 8.2658 | lr 1.00e-04 | 0.80 ms | 5088837 tok/s | 551.1% MFU
+val loss 7.5 (step 2)
+median step 1,026.7 ms, 153,451 tokens/s
+"""
+
+TIMES = """\
+# $ python -m tests.gpu_vs_torch times -b 4 64
+   B  dtype                             ms/step    tokens/s     GiB
+   4   bf16  ours, --rungs library         9.52     430,167     3.7
+  64   fp32  PyTorch, CUDA graph       1,129.05     507,826    27.4
+"""
+
+
+def test_a_log_is_read_again():
+    run = printed.read_run(LOG)
+    assert run.train[0] == (1, 11.03755) and len(run.train) == 2
+    assert math.isnan(run.train[1][1])
+    assert run.val == [(0, 11.059355), (2, 7.5)]
+    assert run.samples == {1: "step    9/74 | loss 1.0 | says the sample"}
+    assert run.median_ms == 1026.7
+
+
+def test_times_beside_others_are_read_again():
+    assert printed.read_times(TIMES) == [
+        printed.Timed(4, "bf16", "ours, --rungs library", 9.52),
+        printed.Timed(64, "fp32", "PyTorch, CUDA graph", 1129.05),
+    ]
+
+
+def test_the_committed_logs_hold_what_the_notebook_shows(shown):
+    log = gpt.finetune()
+    assert len(log.train) == 74 and {20, 74} <= set(log.samples)
+    gpt.char_run(nanoGPT=1.4697)
+    gpt.step_times()
+    gpt.profile(B=4)
+    assert [image[:4] for image in shown] == [b"\x89PNG"] * 4
+
+
+def test_without_a_climb_it_says_how_to_measure_one(shown, tmp_path, monkeypatch):
+    monkeypatch.setattr(measure, "FOLDER", tmp_path)
+    gpt.climb()
+    assert "No climb has been measured yet" in shown.pop()
+    (tmp_path / "a-climb.json").write_text("{}")
+    (tmp_path / "a-climb.png").write_bytes(b"\x89PNG, say")
+    gpt.climb()
+    assert shown == [b"\x89PNG, say"]
+
+
+# ---- the program, memory, number formats --------------------------------------------------------
+
+
+def test_memory_by_kind_is_what_an_engine_allocates():
+    config = GPT2Config(context=8, vocab=128, padded_vocab=128, layers=2, heads=2, channels=128)
+    for real, level in itertools.product(("float32", "bfloat16"), (0, 2)):
+        program = build(config, 2, 8, recompute=level)
+        calls = gpt.all_calls(program)
+        rungs = {call.op: find(call.op).rung(0) for call in calls}
+        allocated = dict(Engine(program, Cpu(), DTYPES[real], rungs).memory_table())
+        for kind, size in memory.by_kind(program, DTYPES[real]).items():
+            assert size <= allocated.pop(kind) < size + 4096, kind  # the engine aligns
+        assert not any(allocated.values())
+
+
+def test_a_table_has_a_line_for_each_call_of_a_layer(shown):
+    program = build(SHAPE, 2, 8)
+    gpt.calls(program, 1)
+    gpt.calls(program, 1, part="backward")
+    for table, part in zip(shown, (program.forward, program.backward), strict=True):
+        places = re.findall(r"^\| (h1\.\w+) \|", table, re.MULTILINE)
+        assert places == [call.where for call in part if call.where.startswith("h1.")]
+    assert "| h1.qkv | matmul.forward | N=16 C=8 OC=24 | qkv | ln1 qkvw qkvb |" in shown[0]
+
+
+def test_small_additions_are_lost_in_bfloat16_and_not_in_a_master_copy():
+    paths = gpt.add_up(start=1.0, step=1e-4, count=200)
+    exact, nearest, at_random, master = paths.values()
+    assert set(nearest) == {1.0}
+    assert abs(master[-1] - 1.02) < 1e-5 and exact[-1] == pytest.approx(1.02)
+    assert set(np.diff(at_random)) <= {0.0, 2**-7} and at_random[-1] > 1
+
+
+# ---- a small run --------------------------------------------------------------------------------
+
+
+def test_a_run_learns_and_writes_the_same_text_each_time(start, shown):
+    run = start(steps=20)
+    losses = run.train(20)
+    assert len(losses) == 20 and losses[-1] < losses[0]
+    assert losses[0] == pytest.approx(math.log(257), rel=0.02)
+    assert run.sample(12, prompt="A") == run.sample(12, prompt="A")
+    again = start(steps=20)
+    again.train(5)
+    assert again.losses == losses[:5]
+    gpt.losses("two runs", one=run, other=again)
+    gpt.same(run, again)
+    gpt.formats(run, 2**16, "a logit", 1e-9)
+    assert [image[:4] for image in shown] == [b"\x89PNG"] * 3
+
+
+def test_what_counting_models_would_have_as_loss(start):
+    run = start()
+    run.text = np.array([1, 2] * 50 + [1], np.uint16)
+    assert list(run.counted().values()) == pytest.approx([math.log(2), 0], abs=1e-3)
+
+
+def test_a_kernel_given_as_text_is_run_unchecked(start):
+    source = find("residual.backward").rung(1).source
+    wrong = source.replace("to_float(dinp[i]) + to_float(dout[i])", "0.0f")
+    options = {"device": "emulated", "rungs": "reference"}
+    right = start(**options)
+    broken = start(**options, kernels={"residual.backward": wrong})
+    assert right.train(1) == broken.train(1)
+    assert right.train(1) != broken.train(1)
+
+
+def test_swapped_rungs_are_timed_on_a_gpu(gpu, shown, monkeypatch):  # noqa: F811
+    gpt.swap("layernorm.forward", 1, 2)
+    assert "nothing to time" in shown.pop()
+    monkeypatch.setattr("trainer.notebook.default_device", lambda: "cuda")
+    monkeypatch.setattr(
+        "trainer.notebook.TrainConfig",
+        lambda **given: measure.TrainConfig(
+            model="d2", sequence=5, steps=3, dtype="fp32", rungs="best", **given
+        ),
+    )
+    gpt.swap("layernorm.forward", 1, 2, B=2)
+    assert shown.pop()[:4] == b"\x89PNG"
+
+
+# ---- the exercises ------------------------------------------------------------------------------
+
+
+def cell_of(exercise):
+    notebook = nbformat.read(ROOT / "notebooks/10_gpt2.ipynb", as_version=4)
+    (found,) = (cell.source for cell in notebook.cells if exercise in cell.source)
+    return found
+
+
+def test_the_order_of_the_model_is_right_and_so_is_another_one():
+    order = exercises.mlp_backward()
+    assert exercises.wrong_gradients(order) == {}
+    late = [*order[2:-1], *order[:2], order[-1]]  # biases and weights can wait
+    assert exercises.wrong_gradients(late) == {}
+
+
+def test_a_weight_gradient_after_the_stream_has_changed_is_wrong():
+    order = exercises.mlp_backward()
+    weight = order.index("fcproj matmul.backward_weight")
+    order.append(order.pop(weight))
+    assert set(exercises.wrong_gradients(order)) == {"fcprojw"}
+
+
+def test_a_missing_call_is_named(capsys):
+    exercises.check_order("\n".join(exercises.mlp_backward()[1:]))
+    assert "✗" in (said := capsys.readouterr().out) and "fcproj matmul.backward_bias" in said
+
+
+def test_the_order_in_the_notebook_is_a_wrong_one_of_the_right_calls(capsys):
+    given = re.search(r'r"""(.*?)"""', cell_of("check_order(MINE)"), re.DOTALL).group(1)
+    assert sorted(given.strip().splitlines()) == sorted(exercises.mlp_backward())
+    exercises.check_order(given)
+    assert capsys.readouterr().out.startswith("✗ ")
+    exercises.check_order("\n".join(exercises.mlp_backward()))
+    assert capsys.readouterr().out.startswith("✓")
+
+
+def test_the_floor_can_be_found_as_the_hints_say(capsys):
+    cell = cell_of("def floor_ms").rpartition("gpt.check_floor")[0]
+    gap = "# Your code: how long does this call take at least?"
+    assert cell.count(gap) == 1
+    calls = gpt.all_calls(build(SHAPE, 2, 8))
+    for line, mark in (("pass", "✗"), ("seconds += max(moved / bandwidth, flops / rate)", "✓")):
+        names = {"find": find, "gpt": gpt}
+        exec(cell.replace(gap, line), names)
+        exercises.check_floor(names["floor_ms"], calls, gpt.BF16, PROFILE)
+        assert capsys.readouterr().out.startswith(mark)
+    roof = Roof(2e9, 3e9)
+    floor = sum(roof.floor(find(call.op).op, call.dims, gpt.BF16) for call in calls)
+    exercises.check_floor(lambda *_: 1e3 * floor, calls, gpt.BF16, PROFILE)
+    assert f"✓ {1e3 * floor:.2f} ms" in capsys.readouterr().out
