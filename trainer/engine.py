@@ -62,7 +62,7 @@ class Engine:
         if weights_of is not None:
             self.arrays |= {name: weights_of.arrays[name] for name in PARAMETERS}
         for name, buffer in buffers.items():
-            if buffer.kind == "moment":
+            if buffer.kind in ("moment", "input"):  # a validation before step 1 reads dloss
                 device.zero(self.arrays[name])
         self._scratch = _Scratch(device, scratch_needed(program, device, self.real, rungs))
         self.bound: dict[Call, Callable[[], None]] = {}
