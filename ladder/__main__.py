@@ -19,9 +19,9 @@ from rich.table import Table
 from ladder import bench, check, listing, own, pages, pick, results
 from ladder.commandline import Parser
 from ladder.contract import DTYPES, Dims, Ladder, find, format_dims, ladders
-from ladder.device import default_device, open_device
+from ladder.device import Device, default_device, open_device
 from ladder.errors import LadderError
-from ladder.rungfile import REALS
+from ladder.rungfile import REALS, Rung
 
 SHORT = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
@@ -102,11 +102,23 @@ def check_rungs(options: argparse.Namespace) -> int:
         else:
             device = open_device(options.device)
             rungs = [ladder.rung(int(options.rung))] if options.rung else ladder.on(device.kind)
+            if not options.rung:
+                rungs = [rung for rung in rungs if _for_device(ladder, rung, device, dtypes)]
             reports = (check.check(ladder, rung, device, dtypes, shapes) for rung in rungs)
         for report in reports:
             failed |= not report.passed
             _print_report(report, options.verbose)
     return int(failed)
+
+
+def _for_device(ladder: Ladder, rung: Rung, device: Device, dtypes: Sequence[str] | None) -> bool:
+    """Whether a rung is for this device in any of the real types; says so if it is not."""
+    targets = [device.target(DTYPES[dtype]) for dtype in dtypes or ladder.op.reals]
+    if any(rung.claims(target) for target in targets):
+        return True
+    needs = "; ".join(rung.conditions())
+    print(f"{ladder.op.name} {rung.label} needs {needs}: not for {device.name}, left out")
+    return False
 
 
 def _print_report(report: check.Report, verbose: bool) -> None:

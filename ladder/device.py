@@ -70,10 +70,16 @@ class Device(Protocol):
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """np.empty whose data starts at a multiple of 256 bytes."""
+    """np.empty whose data starts at a multiple of 256 bytes; LadderError where memory is short."""
     dtype = np.dtype(dtype)
     size = int(np.prod(shape)) * dtype.itemsize
-    raw = np.empty(size + ALIGNMENT, np.uint8)
+    try:
+        raw = np.empty(size + ALIGNMENT, np.uint8)
+    except MemoryError:
+        raise LadderError(
+            f"this process is out of memory: {size / 2**20:,.0f} MiB more are needed; take a "
+            "smaller batch, or raise its limit (ulimit -v)"
+        ) from None
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + size].view(dtype).reshape(shape)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
+import resource
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -72,8 +73,13 @@ def available(device: Device) -> int | None:
 
 
 def available_on_host() -> int | None:
-    """Bytes that this process can still have; a container's limit counts. None if unknown."""
+    """Bytes that this process can still have; its own limit and a container's count. None if
+    unknown."""
     amounts = []
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)  # ulimit -v
+    if limit != resource.RLIM_INFINITY:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        amounts.append(max(0, limit - pages * resource.getpagesize()))
     info = Path("/proc/meminfo")
     if info.exists():
         lines = info.read_text().splitlines()

@@ -4,10 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from ladder import __main__ as commands
 from ladder.__main__ import main
-from ladder.contract import find, ladders
+from ladder.check import Outcome, Report
+from ladder.contract import Target, find, ladders
+from ladder.device import Cpu
 from ladder.pages import ROOT
 
 PLANTED = Path(__file__).parent / "planted" / "forward.cu"
@@ -66,6 +70,31 @@ def test_check_of_a_wrong_kernel_of_yours_exits_with_1(tmp_path, capsys, device_
     out = capsys.readouterr().out
     assert "layernorm.forward mine.cu" in out
     assert "FAILED at N=3 C=5, float32: out[0, 0] is" in out
+
+
+def test_check_of_a_ladder_leaves_out_the_rungs_that_the_gpu_is_too_old_for(monkeypatch, capsys):
+    class Turing(Cpu):
+        kind, name = "cuda", "Tesla T4"
+
+        def target(self, real):
+            return Target("sm_75", 32, 40, 64 << 10, np.dtype(real))
+
+    checked = []
+
+    def note(ladder, rung, *_):
+        checked.append(rung.number)
+        return Report(ladder.op.name, rung.label, "", (Outcome({}, "", "normal", "passed"),))
+
+    monkeypatch.setattr(commands, "open_device", lambda name: Turing())
+    monkeypatch.setattr(commands.check, "check", note)
+    assert main(["check", "matmul.forward", "--device", "cuda"]) == 0
+    said = capsys.readouterr().out
+    newer = [rung for rung in find("matmul.forward").rungs if "sm >= 80" in rung.conditions()]
+    assert newer and not {rung.number for rung in newer} & set(checked)
+    assert {1, 2} <= set(checked)
+    for rung in newer:
+        assert f"matmul.forward {rung.label} needs " in said
+    assert "not for Tesla T4, left out" in said
 
 
 def test_trace_prints_sectors_and_draws(tmp_path, capsys):

@@ -11,6 +11,7 @@ import pytest
 from tiny import SHAPE, parameters, run, save_model, settings
 
 from ladder.contract import find
+from ladder.device import Cpu
 from ladder.doctor import cpp_compiler
 from ladder.errors import LadderError
 from reference.gpt2 import build
@@ -212,6 +213,21 @@ def test_a_batch_beyond_the_memory_is_refused_with_the_largest_that_fits(tmp_pat
     shape, real = SHAPE, np.dtype(np.float32)
     fits, does_not = (memory.needed(build(shape, B, 16), real) for B in (largest, largest + 1))
     assert fits <= 4 << 20 < does_not
+
+
+def test_a_limit_of_the_process_counts_as_its_memory(monkeypatch):
+    from trainer import memory
+
+    limit = 64 << 40
+    monkeypatch.setattr(memory.resource, "getrlimit", lambda what: (limit, limit))
+    assert memory.available_on_host() < 64 << 40
+    limit = 1 << 20  # less than it has already
+    assert memory.available_on_host() == 0
+
+
+def test_memory_that_runs_out_all_the_same_is_one_line():
+    with pytest.raises(LadderError, match=r"^this process is out of memory: [\d,]+ MiB more are"):
+        Cpu().empty((1 << 55,), np.dtype(np.float32))
 
 
 def test_the_memory_that_is_foretold_is_what_the_engine_takes(tmp_path):
