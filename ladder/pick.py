@@ -31,6 +31,7 @@ from ladder.timing import BufferSets, measure
 
 SECONDS = 0.15  # most time to spend on timing one rung at one shape
 HOPELESS = 4  # times as long as the fastest: not worth an exact measurement, which takes 15 calls
+OUT = 20  # times as long as the fastest at a small shape: not worth a call at a larger one
 CHECKED_SHAPES = 2  # of the op's own, the largest, beside the run's if they are small
 SMALL = 1 << 20  # elements
 
@@ -102,12 +103,16 @@ def _compete(
         listed = "; ".join(f"rung {number}: {why}" for number, why in reasons.items())
         raise LadderError(f"{ladder.op.name} has no rung that can run here: {listed}")
     seconds = dict.fromkeys((rung.number for rung in able), 0.0)
-    for dims in shapes:
+    for dims in sorted(shapes, key=lambda dims: ladder.op.least_bytes(dims, DTYPES[dtype])):
         buffers = BufferSets(ladder.op, device, DTYPES[dtype], dims)
-        calls = {rung.number: buffers.bind(rung) for rung in able}
+        calls = {rung.number: buffers.bind(rung) for rung in able if rung.number in seconds}
         rough = {number: _roughly(device, own[0]) for number, own in calls.items()}
         for number, own in calls.items():
-            if rough[number] > HOPELESS * min(rough.values()):
+            ratio = rough[number] / min(rough.values())
+            if ratio > OUT and len(shapes) > 1:
+                del seconds[number]
+                reasons[number] = f"{ratio:.0f} x the time of the fastest at {format_dims(dims)}"
+            elif ratio > HOPELESS:
                 seconds[number] += rough[number]
             else:
                 seconds[number] += measure(device, own, SECONDS).median

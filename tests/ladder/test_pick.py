@@ -55,6 +55,15 @@ def test_a_rung_that_is_far_slower_is_not_measured_at_length(monkeypatch):
     assert len(measured) == 2
 
 
+def test_a_rung_that_is_out_at_a_small_shape_is_not_run_at_a_larger_one():
+    slow = timed_rung(1, "out", 1000)
+    device, larger = FakeGpu(), {"N": 4000}
+    choice = pick(ladder(slow, timed_rung(2, "fast", 10)), device, "float32", larger, DIMS)
+    assert choice.rung == 2
+    assert choice.reasons[1] == "100 x the time of the fastest at N=1000"
+    assert choice.seconds == pytest.approx(20e-6)
+
+
 def test_a_library_rung_is_chosen_only_when_asked_for():
     rungs = (timed_rung(1, "ours", 10), timed_rung(9, "vendor", 5, library=True))
     assert pick(ladder(*rungs), FakeGpu(), "float32", DIMS).rung == 1
