@@ -12,6 +12,7 @@ Nothing that it shows of measurements is typed: it is read from doc/results.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -169,25 +170,37 @@ def _read_log(name: str) -> str:
     return (LOGS / name).read_text(encoding="utf-8")
 
 
-def measured_profile(B: int = 4) -> dict[str, Any]:
-    """A profile of GPT-2 124M in bf16, from doc/results (trainer/profile.py says what is in it)."""
-    (path,) = sorted(measure.FOLDER.glob(f"*-profile-gpt2-bf16-b{B}.json"))[:1]
-    return json.loads(path.read_text(encoding="utf-8"))
+def measured_profiles() -> list[dict[str, Any]]:
+    """Profiles of GPT-2 124M from doc/results, the smallest B first; trainer/profile.py says what
+    is in them."""
+    paths = sorted(measure.FOLDER.glob("*-profile-gpt2-*.json"))
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    return sorted((p for p in found if p["machine"]["device"] == "cuda"), key=lambda p: p["B"])
 
 
-def profile(B: int = 4) -> None:
-    """Where the time of a measured step goes."""
-    p = measured_profile(B)
-    title = f"GPT-2 124M, B={B} T={p['T']}, {p['dtype']}, {p['machine']['name']}: "
-    title += f"{p['step_ms']:.2f} ms a step, {p['tokens_per_second']:,.0f} tokens/s"
-    draw(run_pictures.profile(p, title), title)
+def profile() -> dict[str, Any]:
+    """Where the time of a measured step goes, and where several were measured, of all of them side
+    by side. Returns the first."""
+    first, *others = measured_profiles()
+    title = f"GPT-2 124M, {_setting(first)}, {first['machine']['name']}: {first['step_ms']:.2f} ms"
+    draw(run_pictures.profile(first, title), title)
+    if others:
+        title = "Nanoseconds for each token of a step, GPT-2 124M"
+        named = {f"{_setting(p)}\n{p['machine']['name']}": p for p in (first, *others)}
+        draw(run_pictures.profiles(named, title), title)
+    return first
+
+
+def _setting(p: Mapping[str, Any]) -> str:
+    library = any(row["rung"] and row["rung"] >= 100 for row in p["ops"])
+    return f"B={p['B']} T={p['T']}, {p['dtype']}" + (", with cuBLAS" if library else "")
 
 
 def climb() -> None:
     """What each ladder was worth to the step, where that has been measured."""
-    found = sorted(measure.FOLDER.glob("*-climb*.json"))
+    found = sorted(measure.FOLDER.glob("*-climb*.png"))
     for path in found:
-        display(Image(path.with_suffix(".png").read_bytes(), width=950))
+        display(Image(path.read_bytes(), width=950))
     if not found:
         how = "`make climb`, on a machine with an NVIDIA GPU, measures and draws it"
         display(Markdown(f"*No climb has been measured yet: {how}.*"))
@@ -200,7 +213,7 @@ def swap(op: str, *numbers: int, B: int = 4) -> None:
         return
     rows = []
     for number in numbers:
-        job = measure.open_job(TrainConfig(batch=B, rung=(f"{op}={number}",)), "swap")
+        job = measure.open_job(TrainConfig(batch=B, steps=20, rung=(f"{op}={number}",)), "swap")
         engine = job.engine({name: choice.rung for name, choice in job.choose().items()})
         ms = float(np.median(measure.time_steps(engine, job.config.steps)))
         rows.append(printed.Timed(B, job.config.dtype, f"ours, {op} rung {number}", ms))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from trainer.pictures import GREY, figure_of
@@ -127,15 +128,39 @@ def profile(p: Mapping[str, Any], title: str) -> Figure:
     figure, (axes,) = figure_of(title, 1.0 + 0.29 * len(rows))
     names = [f"{row['op']}  {_rung(row['rung'])}".rstrip() for row in rows]
     axes.barh(names, [row["ms"] for row in rows], color="#b7cde3", height=0.72, label="measured")
-    floor = "floor: no kernel can be faster on this card"
+    floor = "floor, of memory or of arithmetic"
     axes.barh(names, [row["floor_ms"] for row in rows], color=BLUE, height=0.36, label=floor)
     for place, row in enumerate(rows):
-        share = f"  {row['ms']:.3g} ms, {100 * row['ms'] / p['step_ms']:.2g} % of the step"
+        share = f"  {row['ms']:.3f} ms, {100 * row['ms'] / p['step_ms']:.1f} % of the step"
         axes.text(max(row["ms"], row["floor_ms"]), place, share, va="center", fontsize=8)
     axes.set_xlim(0, 1.3 * max(row["ms"] for row in rows))
     axes.set_xlabel("ms", fontsize=9)
     axes.invert_yaxis()
     axes.legend(frameon=False, fontsize=9, loc="lower right")
+    return figure
+
+
+def profiles(named: Mapping[str, Mapping[str, Any]], title: str) -> Figure:
+    """Measured steps beside each other, a bar for each, by op: nanoseconds for each token."""
+    figure, (axes,) = figure_of(title, 1.6 + 0.5 * len(named))
+    ops = list(dict.fromkeys(row["op"] for p in named.values() for row in p["ops"]))
+    tokens = np.array([p["B"] * p["T"] for p in named.values()])
+    ends, colours = np.zeros(len(named)), colormaps["tab20"].colors
+    for i, op in enumerate((*ops, "between ops")):
+        gaps = {name: max(0.0, p["gaps_ms"]) for name, p in named.items()}
+        of_op = [
+            gaps[name] if i == len(ops) else sum(r["ms"] for r in p["ops"] if r["op"] == op)
+            for name, p in named.items()
+        ]
+        widths = 1e6 * np.array(of_op) / tokens
+        axes.barh(list(named), widths, left=ends, color=colours[i % 20], height=0.6, label=op)
+        ends += widths
+    for row, (end, p) in enumerate(zip(ends, named.values(), strict=True)):
+        axes.text(end, row, f"  {p['tokens_per_second']:,.0f} tokens/s", va="center", fontsize=8)
+    axes.set_xlim(0, 1.2 * ends.max())
+    axes.set_xlabel("ns for each token", fontsize=9)
+    axes.invert_yaxis()
+    axes.legend(frameon=False, fontsize=7, ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.3))
     return figure
 
 

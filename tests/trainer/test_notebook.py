@@ -85,15 +85,24 @@ def test_the_committed_logs_hold_what_the_notebook_shows(shown):
     assert len(log.train) == 74 and {20, 74} <= set(log.samples)
     gpt.char_run(nanoGPT=1.4697)
     gpt.step_times()
-    gpt.profile(B=4)
-    assert [image[:4] for image in shown] == [b"\x89PNG"] * 4
+    assert gpt.profile()["B"] == 4
+    assert {image[:4] for image in shown} == {b"\x89PNG"} and len(shown) >= 4
+
+
+def test_several_profiles_are_shown_side_by_side(shown, tmp_path, monkeypatch):
+    (first, *_) = gpt.measured_profiles()
+    other = {**first, "B": 64, "ops": [{**row, "rung": 1} for row in first["ops"]]}
+    monkeypatch.setattr(measure, "FOLDER", tmp_path)
+    for name, content in (("b64", other), ("b4", first)):
+        measure.write_json(tmp_path / f"fake-profile-gpt2-bf16-{name}.json", content)
+    assert gpt.profile()["B"] == 4
+    assert [image[:4] for image in shown] == [b"\x89PNG"] * 2
 
 
 def test_without_a_climb_it_says_how_to_measure_one(shown, tmp_path, monkeypatch):
     monkeypatch.setattr(measure, "FOLDER", tmp_path)
     gpt.climb()
     assert "No climb has been measured yet" in shown.pop()
-    (tmp_path / "a-climb.json").write_text("{}")
     (tmp_path / "a-climb.png").write_bytes(b"\x89PNG, say")
     gpt.climb()
     assert shown == [b"\x89PNG, say"]
@@ -173,7 +182,7 @@ def test_swapped_rungs_are_timed_on_a_gpu(gpu, shown, monkeypatch):  # noqa: F81
     monkeypatch.setattr(
         "trainer.notebook.TrainConfig",
         lambda **given: measure.TrainConfig(
-            model="d2", sequence=5, steps=3, dtype="fp32", rungs="best", **given
+            model="d2", sequence=5, dtype="fp32", rungs="best", **given
         ),
     )
     gpt.swap("layernorm.forward", 1, 2, B=2)
