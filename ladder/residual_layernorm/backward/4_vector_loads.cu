@@ -9,7 +9,7 @@
 // Needs:  C % vector == 0; ROW_VECTORS * vector <= 32
 // Define: ROWS = 4; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp);
 //         SLOTS = ROW_VECTORS * vector * warp;
-//         BLOCKS = max(2, min(4, 84 // (ROW_VECTORS * vector)));
+//         BLOCKS = max(2, min(4, 64 // (ROW_VECTORS * vector)));
 //         GRID = min(ceil_div(N, ROWS), BLOCKS * multiprocessors); GROUPS = 1024 // warp
 // Launch: residual_layernorm_backward<<<GRID, ROWS * warp>>>
 // Launch: residual_layernorm_backward_finish<<<2 * SLOTS // warp, GROUPS * warp>>>
