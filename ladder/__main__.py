@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 import numpy as np
 from rich.console import Console
@@ -89,26 +90,35 @@ def diff(options: argparse.Namespace) -> int:
 
 def check_rungs(options: argparse.Namespace) -> int:
     """Compare rungs with the float64 reference; without a rung, all of an op or layer."""
-    dtypes = options.dtype
     failed = False
-    for ladder in _matching(options.op):
-        shapes = [_shape_of(ladder, options)] if options.shape else None
-        if options.rung is not None and not options.rung.isdecimal():
-            reports = [
-                own.check(
-                    ladder.op.name, options.rung, options.device, dtypes, shapes, options.seconds
-                )
-            ]
-        else:
-            device = open_device(options.device)
-            rungs = [ladder.rung(int(options.rung))] if options.rung else ladder.on(device.kind)
-            if not options.rung:
-                rungs = [rung for rung in rungs if _for_device(ladder, rung, device, dtypes)]
-            reports = (check.check(ladder, rung, device, dtypes, shapes) for rung in rungs)
-        for report in reports:
-            failed |= not report.passed
-            _print_report(report, options.verbose)
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
+        for ladder in _matching(options.op):
+            for report in _check_ladder(ladder, options, pool):
+                failed |= not report.passed
+                _print_report(report, options.verbose)
+    finally:
+        pool.shutdown(cancel_futures=True)
     return int(failed)
+
+
+def _check_ladder(
+    ladder: Ladder, options: argparse.Namespace, pool: Executor
+) -> Iterable[check.Report]:
+    """The reports, one after the other; the pool compiles what comes next in the meantime."""
+    dtypes, name = options.dtype, ladder.op.name
+    shapes = [_shape_of(ladder, options)] if options.shape else None
+    if options.rung is not None and not options.rung.isdecimal():
+        return [own.check(name, options.rung, options.device, dtypes, shapes, options.seconds)]
+    device = open_device(options.device)
+    if options.rung:
+        rungs = [ladder.rung(int(options.rung))]
+    else:
+        rungs = [
+            rung for rung in ladder.on(device.kind) if _for_device(ladder, rung, device, dtypes)
+        ]
+    check.compile_ahead(pool, ladder, rungs, device, dtypes, shapes)
+    return (check.check(ladder, rung, device, dtypes, shapes) for rung in rungs)
 
 
 def _for_device(ladder: Ladder, rung: Rung, device: Device, dtypes: Sequence[str] | None) -> bool:

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,6 +120,31 @@ def check(
         if outcomes[-1].status == "fault":
             break  # after an illegal access, a GPU runs nothing more for this process
     return Report(op.name, rung.label, device.name, tuple(outcomes))
+
+
+def compile_ahead(
+    pool: Executor,
+    ladder: Ladder,
+    rungs: Iterable[Rung],
+    device: Device,
+    dtypes: Sequence[str] | None = None,
+    shapes: Sequence[Dims] | None = None,
+) -> None:
+    """Let a pool of threads compile what `check` will ask for, in the same order; a check waits
+    for the compiler longer than for the kernel. What does not compile says so when it is checked.
+    """
+    asked = set()
+    for rung, dtype in itertools.product(rungs, dtypes or ladder.op.reals):
+        if rung.path is None:
+            continue
+        for dims, group in itertools.product(shapes or ladder.op.shapes, variants(device, False)):
+            target = group[0].target(DTYPES[dtype])
+            if rung.refusal(dims, target) is None:
+                defines = rung.defines(dims, target)
+                job = (rung.number, dtype, target.warp, *defines.items())
+                if job not in asked:
+                    asked.add(job)
+                    pool.submit(group[0].compile_ahead, rung, defines, DTYPES[dtype])
 
 
 def check_case(

@@ -9,7 +9,6 @@ driver, the shapes, the dtype, and the source of every rung and of the files tha
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ladder import cache
 from ladder.bench import refuse_emulated
-from ladder.check import check
+from ladder.check import check, compile_ahead
 from ladder.contract import DTYPES, PACKAGE, Dims, Ladder, format_dims
 from ladder.device import Device
 from ladder.errors import LadderError
@@ -92,7 +89,9 @@ def _compete(
 ) -> tuple[int, float, dict[int, str]]:
     """The winner's number and seconds, and the reasons."""
     reasons, able = {}, []
-    _compile_ahead(ladder, device, DTYPES[dtype], shapes)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # the compiler takes a third of the time
+        checked = [*ladder.op.shapes[-CHECKED_SHAPES:], *shapes]
+        compile_ahead(pool, ladder, ladder.on(device.kind), device, [dtype], checked)
     for rung in ladder.rungs:
         why = _ineligible(ladder, rung, device, dtype, shapes, library, deterministic)
         if why is None:
@@ -122,24 +121,6 @@ def _compete(
         slower = f"{time * 1e6:.1f} us, {ratio:.2f} x the time of rung {winner}"
         reasons[number] = f"the fastest: {time * 1e6:.1f} us" if number == winner else slower
     return winner, seconds[winner], dict(sorted(reasons.items()))
-
-
-def _compile_ahead(ladder: Ladder, device: Device, real: np.dtype, shapes: Sequence[Dims]) -> None:
-    """Compile on all processors at once what will be checked and timed: a third of the time that
-    picking takes. What does not compile says so when its turn comes."""
-    target = device.target(real)
-
-    def compile_rung(rung: Rung, dims: Dims) -> None:
-        with contextlib.suppress(LadderError):
-            device.compile_ahead(rung, rung.defines(dims, target), real)
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for rung in ladder.on(device.kind):
-            if rung.path is not None:
-                able = [dims for dims in ladder.op.shapes if rung.refusal(dims, target) is None]
-                for dims in (*able[-CHECKED_SHAPES:], *shapes):
-                    if rung.refusal(dims, target) is None:
-                        pool.submit(compile_rung, rung, dims)
 
 
 def _roughly(device: Device, call: Callable[[], None]) -> float:

@@ -104,20 +104,28 @@ class Emulated(Cpu):
         Raises CompileError with the file's own lines, LadderError where there is no compiler.
         """
         real = np.dtype(real)
+        path = Path(os.path.abspath(rung.path))
+        key = (path, rung.source, real, tuple(defines.items()))
+        if key not in self._compiled:
+            library, declared = self.compile_ahead(rung, defines, real)
+            self._compiled[key] = load(library, path, declared, self._settings, self._record)
+        return self._compiled[key]
+
+    def compile_ahead(
+        self, rung: Rung, defines: Mapping[str, int], real: np.dtype
+    ) -> tuple[Path, tuple[source.Kernel, ...]]:
+        """The library of a rung file, from the cache or compiled now, and what it declares."""
+        real = np.dtype(real)
         if real.name not in rungfile.REALS:
             raise LadderError(f"kernels compute in {', '.join(rungfile.REALS)}, not in {real.name}")
         path = Path(os.path.abspath(rung.path))
         macros = [f"REAL_{real.name.upper()}=1", f"WARP_SIZE={self._settings.warp}"]
         macros += [f"{name}={value}" for name, value in defines.items()]
-        key = (path, rung.source, *macros)
-        if key not in self._compiled:
-            text, declared = source.prepare(path, rung.source, [INCLUDE])
-            try:
-                library = toolchain.build_kernel(text, macros, self._settings.counting)
-            except CompileError as error:
-                raise CompileError(_explain(str(error), path)) from None
-            self._compiled[key] = load(library, path, declared, self._settings, self._record)
-        return self._compiled[key]
+        text, declared = source.prepare(path, rung.source, [INCLUDE])
+        try:
+            return toolchain.build_kernel(text, macros, self._settings.counting), declared
+        except CompileError as error:
+            raise CompileError(_explain(str(error), path)) from None
 
     def tensor_map(self, array: np.ndarray, box: tuple[int, int]) -> np.void:
         """What a kernel takes as `TensorMap` (include/hopper.cuh) to copy boxes of a 2D array.
