@@ -109,10 +109,12 @@ __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// Where a matrix lies: address / 16, 1024 bytes from one group of 8 rows to the next, swizzle 128.
-__device__ __forceinline__ unsigned long long wgmma_descriptor(const void* tile) {
-    return (unsigned long long)((shared_address(tile) & 0x3ffff) >> 4) | 1ull << 16 |
-           (unsigned long long)(1024 >> 4) << 32 | 1ull << 62;
+// Where a matrix lies: address / 16, `block` bytes from 64 columns of a transposed one to the next 64
+// (otherwise ignored), 1024 bytes from one group of 8 rows to the next, swizzle 128.
+__device__ __forceinline__ unsigned long long wgmma_descriptor(const void* tile, int block) {
+    return (unsigned long long)((shared_address(tile) & 0x3ffff) >> 4) |
+           (unsigned long long)(block >> 4) << 16 | (unsigned long long)(1024 >> 4) << 32 |
+           1ull << 62;
 }
 
 // Lists of registers: %0 to %31, and so on.
@@ -129,28 +131,33 @@ __device__ __forceinline__ unsigned long long wgmma_descriptor(const void* tile)
 #define WGMMA_F32(i) WGMMA_F8(i), WGMMA_F8(i + 8), WGMMA_F8(i + 16), WGMMA_F8(i + 24)
 
 #define WGMMA(NAME, TYPE)                                                                       \
-    template <int N>                                                                            \
+    template <int N, bool A_ACROSS = false, int B_BLOCK = 0>                                    \
     __device__ __forceinline__ void NAME(float (&d)[N / 2], const void* a, const void* b) {     \
         static_assert(N == 64 || N == 128 || N == 256, "wgmma here is 64, 128 or 256 wide");    \
-        unsigned long long x = wgmma_descriptor(a), y = wgmma_descriptor(b);                    \
+        unsigned long long x = wgmma_descriptor(a, 0), y = wgmma_descriptor(b, B_BLOCK);        \
         if constexpr (N == 64) {                                                                \
             asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE            \
-                         " {" WGMMA_R32 "}, %32, %33, 1, 1, 1, 0, 0;"                           \
-                         : WGMMA_F32(0) : "l"(x), "l"(y));                                      \
+                         " {" WGMMA_R32 "}, %32, %33, 1, 1, 1, %34, %35;"                       \
+                         : WGMMA_F32(0)                                                         \
+                         : "l"(x), "l"(y), "n"(A_ACROSS), "n"(B_BLOCK > 0));                    \
         } else if constexpr (N == 128) {                                                        \
             asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE           \
-                         " {" WGMMA_R64 "}, %64, %65, 1, 1, 1, 0, 0;"                           \
-                         : WGMMA_F32(0), WGMMA_F32(32) : "l"(x), "l"(y));                       \
+                         " {" WGMMA_R64 "}, %64, %65, 1, 1, 1, %66, %67;"                       \
+                         : WGMMA_F32(0), WGMMA_F32(32)                                          \
+                         : "l"(x), "l"(y), "n"(A_ACROSS), "n"(B_BLOCK > 0));                    \
         } else {                                                                                \
             asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32." TYPE "." TYPE           \
-                         " {" WGMMA_R128 "}, %128, %129, 1, 1, 1, 0, 0;"                        \
+                         " {" WGMMA_R128 "}, %128, %129, 1, 1, 1, %130, %131;"                  \
                          : WGMMA_F32(0), WGMMA_F32(32), WGMMA_F32(64), WGMMA_F32(96)            \
-                         : "l"(x), "l"(y));                                                     \
+                         : "l"(x), "l"(y), "n"(A_ACROSS), "n"(B_BLOCK > 0));                    \
         }                                                                                       \
     }
 // d (64, N) += A (64, 16) * B (N, 16)^T, both from shared memory, 16 of the 64 columns of a tile:
 // the k-th step of 16 starts at 32 * k bytes. Thread t of the warpgroup holds in d[i] the element
 // of row t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8 and column i / 4 * 8 + t % 4 * 2 + i % 2.
+//
+// A (16, 64) or B (16, N) can also lie across, in tiles of 64 columns whose rows are summed over: then
+// the k-th step starts at 2048 * k bytes, and B's next 64 columns are B_BLOCK bytes further.
 WGMMA(wgmma_m64k16_bf16, "bf16")
 WGMMA(wgmma_m64k16_fp16, "f16")
 #undef WGMMA

@@ -183,9 +183,11 @@ extern "C" __global__ void __launch_bounds__(160) k(
 """
 
 
-def hopper(tmp_path, source, device, real=BFLOAT):
+def hopper(tmp_path, source, device, real=BFLOAT, across=False):
     M, N, K = 64, 72, 448  # B's last tile is mostly outside: zeros
     A, B, expected = operands(M, N, K, real)
+    if across:
+        A, B = (np.ascontiguousarray(x.T) for x in (A, B))
     C = zeros(M, N)
     maps = [device.tensor_map(x, (64, 64)) for x in (A, B)]
     arguments = (C, *maps, np.int32(N), np.int32(K))
@@ -200,6 +202,20 @@ def test_tma_and_wgmma(tmp_path, real, mode, seed):
     C, expected = hopper(tmp_path, WGMMA, device, real)
     assert np.allclose(C, expected, atol=1e-2)
     assert device.report().problems == []
+
+
+@REALS
+def test_wgmma_sums_over_the_rows_of_tiles_across(tmp_path, real):
+    source = (
+        WGMMA.replace("i * 64, blockIdx.y * 64);", "blockIdx.y * 64, i * 64);")
+        .replace("i * 64, blockIdx.x * 64);", "blockIdx.x * 64, i * 64);")
+        .replace(
+            "WGMMA<64>(d, a + 32 * k, b + 32 * k)",
+            "WGMMA<64, true, TILE>(d, a + 2048 * k, b + 2048 * k)",
+        )
+    )
+    C, expected = hopper(tmp_path, source, Emulated(), real, across=True)
+    assert np.allclose(C, expected, atol=1e-2)
 
 
 def test_missing_wait_for_a_tile(tmp_path):

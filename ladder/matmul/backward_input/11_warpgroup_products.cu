@@ -15,8 +15,7 @@
 // Launch: matmul_backward_input<<<(ceil_div(C, TILE_COLUMNS), ceil_div(N, TILE_ROWS)),
 //         WARPS * warp, SHARED>>>
 // Scratch: real transposed[C, OC]
-// Left:   the tensor cores idle while a block fetches its first tiles, and while it stores. wgmma
-//         can also take a transposed tile, in another layout.
+// Left:   a launch and a copy of weight, that another layout makes unnecessary -> rung 12.
 
 #include "async.cuh"
 #include "hopper.cuh"

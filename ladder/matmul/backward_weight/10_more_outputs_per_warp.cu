@@ -17,8 +17,7 @@
 //         WARPS * warp, SHARED>>>
 // Launch: matmul_backward_weight_finish<<<ceil_div(OC * C, 4 * 256), 256>>>
 // Scratch: float32 partial[SPLITS, OC, C]
-// Left:   the tensor cores idle while a block fetches its first tiles, and while it stores; and on
-//         Hopper mma.sync cannot keep them as busy as its own instruction, wgmma.
+// Left:   mma.sync cannot keep Hopper's tensor cores as busy as its own instruction -> rung 11.
 
 #include "async.cuh"
 #include "mma_real.cuh"

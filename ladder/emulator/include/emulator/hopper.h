@@ -77,17 +77,23 @@ EMULATOR_UNCOUNTED inline void copy_tile(void *payload) {
     complete(copy.barrier);
 }
 
-template <class Format, int N>
+template <class Format, int N, bool A_ACROSS, int B_BLOCK>
 __noinline__ EMULATOR_UNCOUNTED void wgmma(float (&d)[N / 2], const void *a, const void *b) {
     int thread = threadIdx.x % 128;
     auto element = [](const void *tile, int row, int k) {
         return Format::widen(*(const uint16_t *)swizzle((const char *)tile + row * 128 + k * 2));
     };
+    auto across = [&](const void *tile, int block, int row, int k) {
+        return element((const char *)tile + row / 64 * block, k, row % 64);
+    };
     for (int i = 0; i < N / 2; i++) {
         int row = thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8;
         int column = i / 4 * 8 + thread % 4 * 2 + i % 2;
         float sum = d[i];
-        for (int k = 0; k < 16; k++) sum += element(a, row, k) * element(b, column, k);
+        for (int k = 0; k < 16; k++) {
+            float x = A_ACROSS ? across(a, 0, row, k) : element(a, row, k);
+            sum += x * (B_BLOCK ? across(b, B_BLOCK, column, k) : element(b, column, k));
+        }
         d[i] = sum;
     }
 }
@@ -133,11 +139,11 @@ __forceinline__ void wgmma_fence() {}
 __forceinline__ void wgmma_commit() {}
 template <int PENDING>
 __forceinline__ void wgmma_wait() {}
-template <int N>
+template <int N, bool A_ACROSS = false, int B_BLOCK = 0>
 __forceinline__ void wgmma_m64k16_bf16(float (&d)[N / 2], const void *a, const void *b) {
-    emulator::wgmma<emulator::Bfloat16, N>(d, a, b);
+    emulator::wgmma<emulator::Bfloat16, N, A_ACROSS, B_BLOCK>(d, a, b);
 }
-template <int N>
+template <int N, bool A_ACROSS = false, int B_BLOCK = 0>
 __forceinline__ void wgmma_m64k16_fp16(float (&d)[N / 2], const void *a, const void *b) {
-    emulator::wgmma<emulator::Half, N>(d, a, b);
+    emulator::wgmma<emulator::Half, N, A_ACROSS, B_BLOCK>(d, a, b);
 }
