@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from ladder import results
 from ladder.errors import LadderError
 from ladder.rungfile import Rung
 from reference.fusion import makes
@@ -26,6 +25,7 @@ from trainer.engine import Engine
 from trainer.measure import (
     FOLDER,
     Job,
+    file_name,
     machine_of,
     open_job,
     parser_of,
@@ -40,7 +40,7 @@ SECONDS = 10.0  # most time for the steps of one stage, once three are timed
 
 
 def main(argv: Sequence[str] = ()) -> int:
-    """Measure, print, and write doc/results/training/<device>-climb.json and .png."""
+    """Measure, print, and write doc/results/training/<device>-climb-<job>.json and .png."""
     parser = parser_of("climb", "Raise one op after the other from its lowest rung to its best.")
     parser.set_defaults(rungs="best")
     options = vars(parser.parse_args(argv))
@@ -49,7 +49,8 @@ def main(argv: Sequence[str] = ()) -> int:
     climb = measure(TrainConfig(**options), screen)
     show(climb, screen)
     if write:
-        path = FOLDER / f"{results.slug(climb['machine']['name'])}-climb.json"
+        name = file_name("climb", climb["machine"], climb["job"], climb["job"]["goal"])
+        path = FOLDER / f"{name}.json"
         write_json(path, climb)
         draw(climb, path.with_suffix(".png"))
         screen.say(f"\nwritten to {path} and {path.with_suffix('.png').name}")

@@ -240,6 +240,13 @@ def machine_of(device: Device) -> dict[str, Any]:
     }
 
 
+def file_name(kind: str, machine: Mapping[str, Any], job: Mapping[str, Any], *more: str) -> str:
+    """What a measurement's files are called, without suffix: another for every other job."""
+    size = (f"b{job['B']}", f"t{job['T']}")
+    parts = (machine["name"], kind, Path(job["model"]).stem, job["dtype"], *size, *more)
+    return "-".join(map(results.slug, parts))
+
+
 def write_json(path: Path, content: Any) -> None:
     with atomic_write(path) as file:
         file.write((json.dumps(_rounded(content), indent=1) + "\n").encode())

@@ -42,16 +42,23 @@ def refuse_what_does_not_fit(
     real: np.dtype,
     rebuild: Callable[[int], Program],
     rungs: Mapping[str, Rung] | None = None,
+    beside: Program | None = None,
 ) -> None:
     """Raise LadderError, with the largest B that fits, where the device lacks the memory.
 
     rebuild  the same program at another B
     rungs    counts their scratch memory too, once they are chosen
+    beside   a program that needs memory at the same time, and has the same parameters
     """
 
-    def total(program: Program) -> int:
+    def with_scratch(program: Program) -> int:
         scratch = scratch_needed(program, device, real, rungs) if rungs else {}
         return needed(program, real) + sum(n * dtype.itemsize for dtype, n in scratch.items())
+
+    also = with_scratch(beside) - by_kind(beside, real)["parameter"] if beside else 0
+
+    def total(program: Program) -> int:
+        return with_scratch(program) + also
 
     free = available(device)
     if free is None or (need := total(program)) <= free:

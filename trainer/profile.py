@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from ladder import results
 from ladder.bind import bind
 from ladder.contract import find
 from ladder.device import Device
@@ -32,6 +31,7 @@ from trainer.engine import Engine, scratch_needed
 from trainer.measure import (
     FOLDER,
     Job,
+    file_name,
     machine_of,
     open_job,
     parser_of,
@@ -54,8 +54,7 @@ def main(argv: Sequence[str] = ()) -> int:
     profile = measure(TrainConfig(**options))
     show(profile, screen)
     if write:
-        job = "-".join(f"{profile[name]}" for name in ("model", "dtype"))
-        name = f"{results.slug(profile['machine']['name'])}-profile-{job}-b{profile['B']}"
+        name = file_name("profile", profile["machine"], profile, profile["rungs"])
         write_json(FOLDER / f"{name}.json", profile)
         draw(profile, FOLDER / f"{name}.png")
         screen.say(f"\nwritten to {FOLDER / name}.json and .png")
@@ -80,6 +79,7 @@ def measure(config: TrainConfig) -> dict[str, Any]:
     return {
         "machine": machine_of(job.device),
         **job.description(),
+        "rungs": Path(job.config.rungs).stem + ("-own" if job.config.rung else ""),
         "step_ms": step_ms,
         "tokens_per_second": 1e3 * job.tokens / step_ms,
         "ops_ms": ops_ms,

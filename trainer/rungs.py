@@ -6,9 +6,10 @@ rungs, or the same ones edited, do not give the same bits.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,8 +81,9 @@ def choose(
     for op in sorted(shapes):
         own_real = find(op).op.real_in(real)
         if op in named:
-            choices[op] = Choice(own.find_rung(op, named[op]), reasons[op])
-            _refuse(op, choices[op].rung, device, own_real, config.deterministic)
+            with _naming(config.rungs if reasons[op] == f"from {config.rungs}" else None):
+                choices[op] = Choice(own.find_rung(op, named[op]), reasons[op])
+                _refuse(op, choices[op].rung, device, own_real, config.deterministic)
         else:
             choices[op] = _from_set(op, config, device, own_real, shapes[op])
     return choices
@@ -199,6 +201,18 @@ def read_file(path: str) -> dict[str, int | str]:
         raise LadderError(f"--rungs {path}: cannot be read as JSON: {error}") from None
     if not isinstance(named, dict) or not all(isinstance(v, (int, str)) for v in named.values()):
         raise LadderError(f'--rungs {path}: it must be an object such as {{"gelu.forward": 1}}')
-    for op in named:
-        find(op)
+    with _naming(path):
+        for op in named:
+            find(op)
     return named
+
+
+@contextlib.contextmanager
+def _naming(file: str | None) -> Iterator[None]:
+    """An error inside of it also names the file of rungs, if the wrong entry stands in one."""
+    try:
+        yield
+    except LadderError as error:
+        if file is None:
+            raise
+        raise LadderError(f"--rungs {file}: {error}") from None

@@ -91,7 +91,7 @@ class Predictor:
         without it they are to be written into `engine`. fusions, recompute: as in the program that
         the rungs were chosen for."""
         self.T, self.vocab = T, vocab
-        program = _forward_only(shape, T, fusions, recompute)
+        program = forward_only(shape, T, fusions, recompute)
         self.engine = Engine(program, device, real, rungs, weights_of)
 
     def __call__(self, ids: Sequence[int]) -> np.ndarray:
@@ -105,9 +105,10 @@ class Predictor:
         return self.engine.device.download(row)[: self.vocab].astype(np.float32)
 
 
-def _forward_only(
+def forward_only(
     shape: GPT2Config, T: int, fusions: Collection[str], recompute: int = 0
 ) -> Program:
+    """What a Predictor runs."""
     return build(shape, 1, T, training=False, fusions=fusions, recompute=recompute)
 
 
@@ -178,7 +179,7 @@ def open_predictor(config: TrainConfig) -> tuple[Tokenizer, Predictor]:
     shape = dataclasses.replace(model.shape, dropout=0.0)
     real = DTYPE_OF[DTYPES[config.dtype]]
     T = min(length, shape.context)
-    build_fused = functools.partial(_forward_only, shape, T)
+    build_fused = functools.partial(forward_only, shape, T)
     fused, _ = fusions.choose(config, device, real, build_fused)
     calls = build_fused(fused).evaluate
     chosen = {op: c.rung for op, c in rungs.choose(calls, config, device, real).items()}

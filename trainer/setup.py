@@ -25,7 +25,7 @@ from trainer.device import open_for
 from trainer.download import DownloadError
 from trainer.engine import Engine
 from trainer.memory import refuse_what_does_not_fit
-from trainer.sample import Predictor, encode_prompt
+from trainer.sample import Predictor, encode_prompt, forward_only
 from trainer.tokenizers import Tokenizer, get_tokenizer
 from trainer.watch import watch_of
 
@@ -129,7 +129,9 @@ def set_up(config: TrainConfig) -> Setup:
     choices = rungs.choose(calls, config, device, real, before)
     chosen = {op: choice.rung for op, choice in choices.items()}
     rebuild_fused = functools.partial(rebuild, fused=fused)
-    refuse_what_does_not_fit(program, device, real, rebuild_fused, chosen)
+    window = _window(config, data.tokenizer, shape)
+    sampling = forward_only(shape, window, fused, config.recompute) if window else None
+    refuse_what_does_not_fit(program, device, real, rebuild_fused, chosen, beside=sampling)
     engine = Engine(program, device, real, chosen, watch=watch_of(config))
     if tensors is None:
         load_parameters(engine, model.pieces)
@@ -149,7 +151,7 @@ def set_up(config: TrainConfig) -> Setup:
         train=train,
         val=val,
         tokenizer=data.tokenizer,
-        predictor=_open_predictor(config, data.tokenizer, engine),
+        predictor=_open_predictor(config, data.tokenizer, window, engine) if window else None,
         source=source,
         notes=notes,
         steps=steps,
@@ -158,17 +160,21 @@ def set_up(config: TrainConfig) -> Setup:
     )
 
 
-def _open_predictor(
-    config: TrainConfig, tokenizer: Tokenizer | None, engine: Engine
-) -> Predictor | None:
-    """What samples are taken with: one row, as long as prompt and sample, and the same weights."""
+def _window(config: TrainConfig, tokenizer: Tokenizer | None, shape: GPT2Config) -> int | None:
+    """Tokens that a sample is taken from: prompt and sample. None where there are no samples."""
     if tokenizer is None or config.sample_every == 0:
         return None
-    length = len(encode_prompt(tokenizer, config.prompt)) + config.sample_tokens
-    shape = engine.program.config
+    prompt = encode_prompt(tokenizer, config.prompt)
+    return min(len(prompt) + config.sample_tokens, shape.context)
+
+
+def _open_predictor(
+    config: TrainConfig, tokenizer: Tokenizer, window: int, engine: Engine
+) -> Predictor:
+    """What samples are taken with: one row, and the weights that are trained."""
     return Predictor(
-        shape,
-        min(length, shape.context),
+        engine.program.config,
+        window,
         tokenizer.vocab,
         engine.device,
         engine.real,

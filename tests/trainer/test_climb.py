@@ -107,9 +107,10 @@ def test_the_climb_is_written_as_numbers_table_and_picture(gpu, tmp_path, monkey
     monkeypatch.setattr(climb, "FOLDER", tmp_path)
     monkeypatch.setattr(climb, "parser_of", parser_with_defaults)
     assert climb.main(["-e", "d2", "-b", "2", "-t", "5", "-x", "3", "--fuse", "all"]) == 0
-    written = json.loads((tmp_path / "fake-9000-climb.json").read_text())
+    name = "fake-9000-climb-d2-fp32-b2-t5-best"
+    written = json.loads((tmp_path / f"{name}.json").read_text())
     assert written["job"]["goal"] == "best" and len(written["stages"]) > 10
-    assert (tmp_path / "fake-9000-climb.png").read_bytes().startswith(PNG)
+    assert (tmp_path / f"{name}.png").read_bytes().startswith(PNG)
     screen = capsys.readouterr().out
     gain = written["stages"][0]["ms"] / written["stages"][-1]["ms"]
     assert f"together {gain:.1f} x" in screen
@@ -160,4 +161,4 @@ def test_the_profile_on_the_cpu_is_shown(tmp_path, monkeypatch, capsys):
     screen = capsys.readouterr().out
     for word in ("matmul.backward_weight", "zero gradients", "activation", "between them"):
         assert word in screen
-    assert len(list(tmp_path.glob("*-profile-d2-fp32-b1.json"))) == 1
+    assert len(list(tmp_path.glob("*-profile-d2-fp32-b1-t4-reference.json"))) == 1

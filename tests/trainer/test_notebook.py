@@ -94,7 +94,7 @@ def test_several_profiles_are_shown_side_by_side(shown, tmp_path, monkeypatch):
     other = {**first, "B": 64, "ops": [{**row, "rung": 1} for row in first["ops"]]}
     monkeypatch.setattr(measure, "FOLDER", tmp_path)
     for name, content in (("b64", other), ("b4", first)):
-        measure.write_json(tmp_path / f"fake-profile-gpt2-bf16-{name}.json", content)
+        measure.write_json(tmp_path / f"fake-profile-gpt2-bf16-{name}-t1024-best.json", content)
     assert gpt.profile()["B"] == 4
     assert [image[:4] for image in shown] == [b"\x89PNG"] * 2
 

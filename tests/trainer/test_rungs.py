@@ -125,13 +125,23 @@ def test_choices_that_cannot_run_are_refused(device, settings, says):
         choose(device, **settings)
 
 
-@pytest.mark.parametrize("text", ["[1]", '{"gelu.forward": [1]}', "{", '{"gelu.foward": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1]",
+        '{"gelu.forward": [1]}',
+        "{",
+        '{"gelu.foward": 1}',
+        '{"gelu.forward": 99}',
+        '{"gelu.forward": "no.cu"}',
+    ],
+)
 def test_a_file_of_rungs_must_make_sense(tmp_path, text):
     path = tmp_path / "rungs.json"
     path.write_text(text)
     with pytest.raises(LadderError) as refused:
         choose(Cpu(), rungs=str(path))
-    assert "\n" not in str(refused.value)
+    assert str(refused.value).startswith(f"--rungs {path}: ") and "\n" not in str(refused.value)
 
 
 def test_deterministic_takes_the_lowest_rung_that_is():

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -259,6 +260,21 @@ def test_scratch_memory_of_rungs_counts_once_they_are_chosen(tmp_path, monkeypat
     refuse()
     with pytest.raises(LadderError, match="-b 3 is the largest that fits"):
         refuse(rungs)
+
+
+def test_the_memory_for_text_samples_counts(tmp_path, monkeypatch):
+    from trainer import memory
+    from trainer.config import TrainConfig
+    from trainer.setup import set_up
+
+    without = TrainConfig(**settings(tmp_path))
+    sampling = replace(without, sample_every=1, sample_tokens=8)
+    setup = set_up(sampling)
+    free = memory.needed(setup.program, setup.real)
+    monkeypatch.setattr(memory, "available_on_host", lambda: free)
+    set_up(replace(without, sample_every=0))
+    with pytest.raises(LadderError, match=r"needs .* GiB of memory"):
+        set_up(sampling)
 
 
 def test_the_logs_are_llmcs_lines_and_json_ones(tmp_path):
