@@ -109,6 +109,19 @@ __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
+// Between products that are under way and other work on their registers, the compiler must be told
+// that these may not be used earlier (after wgmma_wait) or changed later (before wgmma_fence).
+template <int SIZE>
+__device__ __forceinline__ void wgmma_pin(float (&registers)[SIZE]) {
+#pragma unroll
+    for (int i = 0; i < SIZE; i++) asm volatile("" : "+f"(registers[i])::"memory");
+}
+template <int SIZE>
+__device__ __forceinline__ void wgmma_pin(unsigned (&registers)[SIZE][4]) {
+#pragma unroll
+    for (int i = 0; i < 4 * SIZE; i++) asm volatile("" : "+r"(registers[i / 4][i % 4])::"memory");
+}
+
 // Where a matrix lies: address / 16, `block` bytes from 64 columns of a transposed one to the next 64
 // (otherwise ignored), 1024 bytes from one group of 8 rows to the next, swizzle 128.
 __device__ __forceinline__ unsigned long long wgmma_descriptor(const void* tile, int block) {
@@ -125,17 +138,25 @@ __device__ __forceinline__ unsigned long long wgmma_descriptor(const void* tile,
 #define WGMMA_R128                                                                              \
     WGMMA_R64 ", %64, %65, %66, %67, %68, %69, " WGMMA_10("7") ", " WGMMA_10("8") ", "            \
     WGMMA_10("9") ", " WGMMA_10("10") ", " WGMMA_10("11") ", %120, %121, %122, %123, %124, %125, %126, %127"
-#define WGMMA_F8(i)                                                                             \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
-        "+f"(d[i + 6]), "+f"(d[i + 7])
-#define WGMMA_F32(i) WGMMA_F8(i), WGMMA_F8(i + 8), WGMMA_F8(i + 16), WGMMA_F8(i + 24)
+#define WGMMA_8(HOW, i)                                                                         \
+    HOW(d[i]), HOW(d[i + 1]), HOW(d[i + 2]), HOW(d[i + 3]), HOW(d[i + 4]), HOW(d[i + 5]),         \
+        HOW(d[i + 6]), HOW(d[i + 7])
+#define WGMMA_32(HOW, i)                                                                        \
+    WGMMA_8(HOW, i), WGMMA_8(HOW, i + 8), WGMMA_8(HOW, i + 16), WGMMA_8(HOW, i + 24)
+#define WGMMA_F32(i) WGMMA_32("+f", i)
 
 #define WGMMA(NAME, TYPE)                                                                       \
-    template <int N, bool A_ACROSS = false, int B_BLOCK = 0>                                    \
+    template <int N, bool A_ACROSS = false, int B_BLOCK = 0, bool ADD = true>                   \
     __device__ __forceinline__ void NAME(float (&d)[N / 2], const void* a, const void* b) {     \
         static_assert(N == 64 || N == 128 || N == 256, "wgmma here is 64, 128 or 256 wide");    \
+        static_assert(N == 64 || ADD, "wgmma that overwrites is 64 wide here");                 \
         unsigned long long x = wgmma_descriptor(a, 0), y = wgmma_descriptor(b, B_BLOCK);        \
-        if constexpr (N == 64) {                                                                \
+        if constexpr (!ADD) {                                                                   \
+            asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE            \
+                         " {" WGMMA_R32 "}, %32, %33, 0, 1, 1, %34, %35;"                       \
+                         : WGMMA_32("=f", 0)                                                    \
+                         : "l"(x), "l"(y), "n"(A_ACROSS), "n"(B_BLOCK > 0));                    \
+        } else if constexpr (N == 64) {                                                         \
             asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE            \
                          " {" WGMMA_R32 "}, %32, %33, 1, 1, 1, %34, %35;"                       \
                          : WGMMA_F32(0)                                                         \
@@ -151,13 +172,27 @@ __device__ __forceinline__ unsigned long long wgmma_descriptor(const void* tile,
                          : WGMMA_F32(0), WGMMA_F32(32), WGMMA_F32(64), WGMMA_F32(96)            \
                          : "l"(x), "l"(y), "n"(A_ACROSS), "n"(B_BLOCK > 0));                    \
         }                                                                                       \
+    }                                                                                           \
+    template <int N, int B_BLOCK = 0>                                                           \
+    __device__ __forceinline__ void NAME##_registers(float (&d)[N / 2],                         \
+                                                     const unsigned (&a)[4], const void* b) {   \
+        static_assert(N == 64, "wgmma with A in registers is 64 wide here");                    \
+        unsigned long long y = wgmma_descriptor(b, B_BLOCK);                                    \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE                \
+                     " {" WGMMA_R32 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, %37;"               \
+                     : WGMMA_F32(0)                                                             \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(y), "n"(B_BLOCK > 0));   \
     }
 // d (64, N) += A (64, 16) * B (N, 16)^T, both from shared memory, 16 of the 64 columns of a tile:
 // the k-th step of 16 starts at 32 * k bytes. Thread t of the warpgroup holds in d[i] the element
-// of row t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8 and column i / 4 * 8 + t % 4 * 2 + i % 2.
+// of row t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8 and column i / 4 * 8 + t % 4 * 2 + i % 2. Without
+// ADD, d is overwritten, whatever was in it.
 //
 // A (16, 64) or B (16, N) can also lie across, in tiles of 64 columns whose rows are summed over: then
 // the k-th step starts at 2048 * k bytes, and B's next 64 columns are B_BLOCK bytes further.
+//
+// _registers: each warp has its 16 rows of A (64, 16) in registers, as mma.cuh lays them out: columns
+// 16 * k to 16 * k + 15 of an earlier d are d[8 * k] to d[8 * k + 7], rounded and packed in pairs.
 WGMMA(wgmma_m64k16_bf16, "bf16")
 WGMMA(wgmma_m64k16_fp16, "f16")
 #undef WGMMA

@@ -20,12 +20,6 @@
 
 namespace emulator {
 
-// What every lane of the warp passes: an array by lane.
-template <class T>
-__forceinline__ T *const *show(T *mine) {
-    return (T *const *)emulator_warp(WARP_GATHER, ~0ull, (uint64_t)mine, 0);
-}
-
 template <class Format>
 __device__ __noinline__ EMULATOR_UNCOUNTED void mma(
     float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {

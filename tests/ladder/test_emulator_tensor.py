@@ -218,6 +218,43 @@ def test_wgmma_sums_over_the_rows_of_tiles_across(tmp_path, real):
     assert np.allclose(C, expected, atol=1e-2)
 
 
+@REALS
+def test_wgmma_with_the_results_of_another_as_its_factor(tmp_path, real):
+    source = """\
+#include "mma_real.cuh"
+#include "wgmma_real.cuh"
+extern "C" __global__ void k(float* D, const real* A, const real* B, const real* C) {
+    __shared__ alignas(1024) real a[64 * 64], b[64 * 64], c[64 * 64];
+    for (int i = threadIdx.x; i < 64 * 64; i += 128) {
+        int at = i / 64 * 64 + (i % 64 / 8 ^ i / 64 % 8) * 8 + i % 8;
+        a[at] = A[i], b[at] = B[i], c[at] = C[i];
+    }
+    __syncthreads();
+    float product[32], d[32] = {};
+    wgmma_fence();
+    wgmma_m64k16<64, false, 0, false>(product, a, b);  // overwrites what is not there yet
+    for (int k = 16; k < 64; k += 16) wgmma_m64k16<64>(product, a + k, b + k);
+    wgmma_commit(), wgmma_wait<0>(), wgmma_pin(product);
+    for (int k = 0; k < 4; k++) {
+        unsigned x[4];
+        for (int i = 0; i < 4; i++) x[i] = pack(product[8 * k + 2 * i], product[8 * k + 2 * i + 1]);
+        wgmma_m64k16<64, 8192>(d, x, c + k * 16 * 64);
+    }
+    for (int i = 0, t = threadIdx.x; i < 32; i++) {
+        int row = t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + t % 4 * 2 + i % 2;
+        D[row * 64 + column] = d[i];
+    }
+}
+"""
+    A, B, product = operands(64, 64, 64, real)
+    C = operands(64, 64, 64, real)[0]
+    D = zeros(64, 64)
+    run(Emulated(), tmp_path, source, 1, 128, D, A, B, C, real=real)
+    rounded = product.astype(real).astype(np.float64)
+    assert np.allclose(D, rounded @ C.astype(np.float64), atol=0.1)
+    assert not np.allclose(D, 0, atol=0.1)
+
+
 def test_missing_wait_for_a_tile(tmp_path):
     # The consumers run ahead, free every stage again and again, and the producer loses count.
     with pytest.raises(KernelError, match="deadlock"):

@@ -12,7 +12,7 @@
 // Scratch: float32 delta[B, NH, T]
 // Rounds: probs and dscores, factors of the gradients
 // Left:   two of seven products are there only because dq is computed by another kernel, and every
-//         warp reads all tiles from shared memory for its 16 rows.
+//         warp reads all tiles from shared memory for its 16 rows -> rung 7.
 
 #include "async.cuh"
 #include "fast_math.cuh"

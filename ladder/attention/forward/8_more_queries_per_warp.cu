@@ -9,7 +9,7 @@
 // Launch: attention_forward<<<(B * NH, ceil_div(T, QUERIES)), WARPS * warp, SHARED>>>
 // Rounds: exp(score - largest), the factor of v
 // Left:   tensor cores wait for the softmax; Hopper's own instruction for products, wgmma, reads
-//         its factors from shared memory by itself, and is faster than mma.sync.
+//         its factors from shared memory by itself, and is faster than mma.sync -> rung 9.
 
 #include "async.cuh"
 #include "fast_math.cuh"

@@ -18,8 +18,8 @@
 // Left:   a launch and a copy of weight, that another layout makes unnecessary -> rung 12.
 
 #include "async.cuh"
-#include "hopper.cuh"
 #include "mma_real.cuh"
+#include "wgmma_real.cuh"
 
 constexpr int PIECES = DEPTH / VECTOR;  // of 16 bytes, to a row of a tile
 constexpr int STEP = WARPS * WARP_SIZE / PIECES;  // rows that the block copies at once
@@ -42,16 +42,6 @@ __device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int ro
         cp_async_16_or_zero(to + s * DEPTH, from + (size_t)s * OC,
                             row + y + s < rows && k < OC);
     }
-}
-
-// sums (64, TILE_COLUMNS) += a (64, 16) @ b.T, with b (TILE_COLUMNS, 16).
-__device__ __forceinline__ void multiply(float (&sums)[TILE_COLUMNS / 2], const real* a,
-                                         const real* b) {
-#if defined(REAL_FLOAT16)
-    wgmma_m64k16_fp16<TILE_COLUMNS>(sums, a, b);
-#else
-    wgmma_m64k16_bf16<TILE_COLUMNS>(sums, a, b);
-#endif
 }
 
 extern "C" __global__ void __launch_bounds__(256) matmul_backward_input_transpose(
@@ -113,8 +103,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < DEPTH; k += 16) {
-            multiply(sums, a + (stage * TILE_ROWS + y) * DEPTH + k,
-                     b + stage * TILE_COLUMNS * DEPTH + k);
+            wgmma_m64k16<TILE_COLUMNS>(sums, a + (stage * TILE_ROWS + y) * DEPTH + k,
+                                       b + stage * TILE_COLUMNS * DEPTH + k);
         }
         wgmma_commit();
         copy((stage + STAGES - 2) % STAGES, start + (STAGES - 2) * DEPTH);

@@ -13,8 +13,8 @@
 // Left:   the tensor cores idle while a block fetches its first tiles, and while it stores.
 
 #include "async.cuh"
-#include "hopper.cuh"
 #include "mma_real.cuh"
+#include "wgmma_real.cuh"
 
 constexpr int BLOCK = DEPTH * 64;  // numbers in a tile of weight
 constexpr int STRIDE = TILE_COLUMNS + VECTOR;  // of 16 rows of results: 8 begin in different banks
@@ -39,16 +39,6 @@ __device__ __forceinline__ void copy_tiles(real* tiles, const real* matrix, int 
         cp_async_16_or_zero(to + s * 64, from + (size_t)s * columns,
                             row + y + s < rows && c < columns);
     }
-}
-
-// sums (64, TILE_COLUMNS) += a (64, 16) @ b (16, TILE_COLUMNS).
-__device__ __forceinline__ void multiply(float (&sums)[TILE_COLUMNS / 2], const real* a,
-                                         const real* b) {
-#if defined(REAL_FLOAT16)
-    wgmma_m64k16_fp16<TILE_COLUMNS, false, BLOCK * sizeof(real)>(sums, a, b);
-#else
-    wgmma_m64k16_bf16<TILE_COLUMNS, false, BLOCK * sizeof(real)>(sums, a, b);
-#endif
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_input(
@@ -80,8 +70,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < DEPTH; k += 16) {
-            multiply(sums, a + (stage * TILE_ROWS + y) * DEPTH + k,
-                     b + stage * TILE_COLUMNS * DEPTH + k * 64);
+            wgmma_m64k16<TILE_COLUMNS, false, BLOCK * sizeof(real)>(
+                sums, a + (stage * TILE_ROWS + y) * DEPTH + k,
+                b + stage * TILE_COLUMNS * DEPTH + k * 64);
         }
         wgmma_commit();
         copy((stage + STAGES - 2) % STAGES, start + (STAGES - 2) * DEPTH);

@@ -21,8 +21,7 @@
 //         by the tensor memory accelerator would need no instructions either.
 
 #include "async.cuh"
-#include "hopper.cuh"
-#include "mma_real.cuh"
+#include "wgmma_real.cuh"
 
 struct alignas(16) Floats { float at[4]; };  // one load or store
 struct alignas(8) Pair { float at[2]; };
@@ -48,16 +47,6 @@ __device__ __forceinline__ void copy_tiles(real* tiles, const real* matrix, int 
         cp_async_16_or_zero(to + s * 64, from + (size_t)s * columns,
                             row + y + s < rows && c < columns);
     }
-}
-
-// sums (64, TILE_COLUMNS) += a.T @ b, with a (16, 64) and b (16, TILE_COLUMNS).
-__device__ __forceinline__ void multiply(float (&sums)[TILE_COLUMNS / 2], const real* a,
-                                         const real* b) {
-#if defined(REAL_FLOAT16)
-    wgmma_m64k16_fp16<TILE_COLUMNS, true, BLOCK * sizeof(real)>(sums, a, b);
-#else
-    wgmma_m64k16_bf16<TILE_COLUMNS, true, BLOCK * sizeof(real)>(sums, a, b);
-#endif
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_weight(
@@ -90,8 +79,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < DEPTH; k += 16) {
-            multiply(sums, a + stage * TILE_ROWS * DEPTH + group * BLOCK + k * 64,
-                     b + stage * TILE_COLUMNS * DEPTH + k * 64);
+            wgmma_m64k16<TILE_COLUMNS, true, BLOCK * sizeof(real)>(
+                sums, a + stage * TILE_ROWS * DEPTH + group * BLOCK + k * 64,
+                b + stage * TILE_COLUMNS * DEPTH + k * 64);
         }
         wgmma_commit();
         copy((stage + STAGES - 2) % STAGES, start + (STAGES - 2) * DEPTH);

@@ -15,8 +15,8 @@
 //         by the tensor memory accelerator would need no instructions either.
 
 #include "async.cuh"
-#include "hopper.cuh"
 #include "mma_real.cuh"
+#include "wgmma_real.cuh"
 
 struct alignas(4) Pair { real low, high; };  // one load of bias
 
@@ -40,16 +40,6 @@ __device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int ro
     for (int s = 0; s < HEIGHT; s += STEP) {  // STEP is a multiple of 8: they are permuted alike
         cp_async_16_or_zero(to + s * DEPTH, from + (size_t)s * C, row + y + s < rows && k < C);
     }
-}
-
-// sums (64, TILE_COLUMNS) += a (64, 16) @ b.T, with b (TILE_COLUMNS, 16).
-__device__ __forceinline__ void multiply(float (&sums)[TILE_COLUMNS / 2], const real* a,
-                                         const real* b) {
-#if defined(REAL_FLOAT16)
-    wgmma_m64k16_fp16<TILE_COLUMNS>(sums, a, b);
-#else
-    wgmma_m64k16_bf16<TILE_COLUMNS>(sums, a, b);
-#endif
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_forward(
@@ -85,8 +75,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_forward(
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < DEPTH; k += 16) {
-            multiply(sums, a + (stage * TILE_ROWS + y) * DEPTH + k,
-                     b + stage * TILE_COLUMNS * DEPTH + k);
+            wgmma_m64k16<TILE_COLUMNS>(sums, a + (stage * TILE_ROWS + y) * DEPTH + k,
+                                       b + stage * TILE_COLUMNS * DEPTH + k);
         }
         wgmma_commit();
         copy((stage + STAGES - 2) % STAGES, start + (STAGES - 2) * DEPTH);

@@ -15,8 +15,8 @@
 
 #include "async.cuh"
 #include "fast_math.cuh"
-#include "hopper.cuh"
 #include "mma_real.cuh"
+#include "wgmma_real.cuh"
 
 struct alignas(4) Pair { real low, high; };  // one load of bias
 
@@ -53,16 +53,6 @@ __device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int ro
     }
 }
 
-// sums (64, TILE_COLUMNS) += a (64, 16) @ b.T, with b (TILE_COLUMNS, 16).
-__device__ __forceinline__ void multiply(float (&sums)[TILE_COLUMNS / 2], const real* a,
-                                         const real* b) {
-#if defined(REAL_FLOAT16)
-    wgmma_m64k16_fp16<TILE_COLUMNS>(sums, a, b);
-#else
-    wgmma_m64k16_bf16<TILE_COLUMNS>(sums, a, b);
-#endif
-}
-
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_gelu_forward(
     real* __restrict__ out,           // (N, OC)
     real* __restrict__ pre,           // (N, OC)
@@ -97,8 +87,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_gelu_forw
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < DEPTH; k += 16) {
-            multiply(sums, a + (stage * TILE_ROWS + y) * DEPTH + k,
-                     b + stage * TILE_COLUMNS * DEPTH + k);
+            wgmma_m64k16<TILE_COLUMNS>(sums, a + (stage * TILE_ROWS + y) * DEPTH + k,
+                                       b + stage * TILE_COLUMNS * DEPTH + k);
         }
         wgmma_commit();
         copy((stage + STAGES - 2) % STAGES, start + (STAGES - 2) * DEPTH);

@@ -47,6 +47,12 @@ __forceinline__ uint64_t existing_lanes() {
     return ~0ull >> (64 - (count < width ? count : width));
 }
 
+// What every lane of the warp passes: an array by lane.
+template <class T>
+__forceinline__ T *const *show(T *mine) {
+    return (T *const *)emulator_warp(WARP_GATHER, ~0ull, (uint64_t)mine, 0);
+}
+
 // Combines the values of all lanes in the mask, in the order of the lanes.
 template <class T, class Combine>
 __forceinline__ T reduce(uint64_t mask, T value, Combine combine) {

@@ -77,25 +77,48 @@ EMULATOR_UNCOUNTED inline void copy_tile(void *payload) {
     complete(copy.barrier);
 }
 
-template <class Format, int N, bool A_ACROSS, int B_BLOCK>
-__noinline__ EMULATOR_UNCOUNTED void wgmma(float (&d)[N / 2], const void *a, const void *b) {
+template <class Format>
+__forceinline__ float element(const void *tile, int row, int k) {
+    return Format::widen(*(const uint16_t *)swizzle((const char *)tile + row * 128 + k * 2));
+}
+
+// Of a matrix (rows, k), which lies across if there is a `block`.
+template <class Format>
+__forceinline__ float operand(const void *tile, int block, int row, int k) {
+    if (!block) return element<Format>(tile, row, k);
+    return element<Format>((const char *)tile + row / 64 * block, k, row % 64);
+}
+
+template <int N, class Left, class Right>
+EMULATOR_UNCOUNTED __forceinline__ void wgmma(float (&d)[N / 2], bool add, Left a, Right b) {
     int thread = threadIdx.x % 128;
-    auto element = [](const void *tile, int row, int k) {
-        return Format::widen(*(const uint16_t *)swizzle((const char *)tile + row * 128 + k * 2));
-    };
-    auto across = [&](const void *tile, int block, int row, int k) {
-        return element((const char *)tile + row / 64 * block, k, row % 64);
-    };
     for (int i = 0; i < N / 2; i++) {
         int row = thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8;
         int column = i / 4 * 8 + thread % 4 * 2 + i % 2;
-        float sum = d[i];
-        for (int k = 0; k < 16; k++) {
-            float x = A_ACROSS ? across(a, 0, row, k) : element(a, row, k);
-            sum += x * (B_BLOCK ? across(b, B_BLOCK, column, k) : element(b, column, k));
-        }
+        float sum = add ? d[i] : 0;
+        for (int k = 0; k < 16; k++) sum += a(row, k) * b(column, k);
         d[i] = sum;
     }
+}
+
+template <class Format, int N, bool A_ACROSS, int B_BLOCK, bool ADD>
+__noinline__ EMULATOR_UNCOUNTED void wgmma(float (&d)[N / 2], const void *a, const void *b) {
+    auto left = [&](int row, int k) { return operand<Format>(a, A_ACROSS, row, k); };
+    auto right = [&](int column, int k) { return operand<Format>(b, B_BLOCK, column, k); };
+    wgmma<N>(d, ADD, left, right);
+}
+
+template <class Format, int N, int B_BLOCK>
+__noinline__ EMULATOR_UNCOUNTED void wgmma(float (&d)[N / 2], const unsigned (&a)[4],
+                                           const void *b) {
+    const unsigned(*const *lanes)[4] = show(&a);
+    auto left = [&](int row, int k) {  // of this warp's 16
+        unsigned pair = (*lanes[row % 8 * 4 + k % 8 / 2])[row % 16 / 8 + k / 8 * 2];
+        return Format::widen((uint16_t)(k % 2 ? pair >> 16 : pair));
+    };
+    auto right = [&](int column, int k) { return operand<Format>(b, B_BLOCK, column, k); };
+    wgmma<N>(d, true, left, right);
+    emulator_warp(WARP_SYNC, ~0ull, 0, 0);  // all have read the registers of all
 }
 
 }  // namespace emulator
@@ -139,11 +162,18 @@ __forceinline__ void wgmma_fence() {}
 __forceinline__ void wgmma_commit() {}
 template <int PENDING>
 __forceinline__ void wgmma_wait() {}
-template <int N, bool A_ACROSS = false, int B_BLOCK = 0>
-__forceinline__ void wgmma_m64k16_bf16(float (&d)[N / 2], const void *a, const void *b) {
-    emulator::wgmma<emulator::Bfloat16, N, A_ACROSS, B_BLOCK>(d, a, b);
-}
-template <int N, bool A_ACROSS = false, int B_BLOCK = 0>
-__forceinline__ void wgmma_m64k16_fp16(float (&d)[N / 2], const void *a, const void *b) {
-    emulator::wgmma<emulator::Half, N, A_ACROSS, B_BLOCK>(d, a, b);
-}
+template <class Registers>
+__forceinline__ void wgmma_pin(Registers &) {}
+#define WGMMA(NAME, FORMAT)                                                                      \
+    template <int N, bool A_ACROSS = false, int B_BLOCK = 0, bool ADD = true>                    \
+    __forceinline__ void NAME(float (&d)[N / 2], const void *a, const void *b) {                 \
+        emulator::wgmma<FORMAT, N, A_ACROSS, B_BLOCK, ADD>(d, a, b);                             \
+    }                                                                                            \
+    template <int N, int B_BLOCK = 0>                                                            \
+    __forceinline__ void NAME##_registers(float (&d)[N / 2], const unsigned (&a)[4],             \
+                                          const void *b) {                                       \
+        emulator::wgmma<FORMAT, N, B_BLOCK>(d, a, b);                                            \
+    }
+WGMMA(wgmma_m64k16_bf16, emulator::Bfloat16)
+WGMMA(wgmma_m64k16_fp16, emulator::Half)
+#undef WGMMA
