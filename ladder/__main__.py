@@ -6,6 +6,7 @@ Wherever a command takes the number of a rung, it takes the path of your own `.c
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +20,7 @@ from rich.table import Table
 
 from ladder import bench, check, listing, own, pages, pick, results
 from ladder.commandline import Parser
-from ladder.contract import DTYPES, Dims, Ladder, find, format_dims, ladders
+from ladder.contract import DTYPES, Dims, Ladder, Target, find, format_dims, ladders
 from ladder.device import Device, default_device, open_device
 from ladder.errors import LadderError
 from ladder.rungfile import REALS, Rung
@@ -205,12 +206,13 @@ def pick_rung(options: argparse.Namespace) -> int:
 def trace_rung(options: argparse.Namespace) -> int:
     """Memory accesses, line by line, counted by the emulator."""
     from ladder import trace  # the emulator takes a moment to load
+    from ladder.emulator import Emulated
 
     ladder, rung = find(options.op), own.find_rung(options.op, options.rung)
     if rung.number < 0:
         own.require(options.op, rung.path, "emulated")
     dims = _shape_of(ladder, options) if options.shape else listing.small_shape(ladder.op)
-    dtype = (options.dtype or ladder.op.reals)[0]
+    dtype = _dtype_of(ladder, rung, options, Emulated(warp=options.warp).target)
     report = trace.trace(ladder, rung, dtype, dims, options.warp)
     title = f"{options.op} {rung.label}, {format_dims(dims)}, {dtype}"
     print(title)
@@ -233,8 +235,9 @@ def show_sass(options: argparse.Namespace) -> int:
     if rung.path is None:
         raise LadderError(f"{options.op} {rung.label} is no kernel: it has no machine code")
     dims = _shape_of(ladder, options)
-    real = DTYPES[(options.dtype or ladder.op.reals)[0]]
-    target = compiler.typical_target(options.arch, real)
+    target_of = functools.partial(compiler.typical_target, options.arch)
+    real = DTYPES[_dtype_of(ladder, rung, options, target_of)]
+    target = target_of(real)
     if (why := rung.refusal(dims, target)) is not None:
         raise LadderError(f"{options.op} {rung.label} cannot run: {why}")
     cubin = compiler.compile_cubin(rung, rung.defines(dims, target), real, target.arch)
@@ -297,6 +300,17 @@ def _shape_of(ladder: Ladder, options: argparse.Namespace) -> Dims:
             f"{there / 2**30:,.0f} GiB of memory; choose a smaller one"
         )
     return dims
+
+
+def _dtype_of(
+    ladder: Ladder,
+    rung: Rung,
+    options: argparse.Namespace,
+    target_of: Callable[[np.dtype], Target],
+) -> str:
+    """The type that --dtype gives, or the first of the op's that the rung is written for."""
+    reals = options.dtype or ladder.op.reals
+    return next((name for name in reals if rung.claims(target_of(DTYPES[name]))), reals[0])
 
 
 def _shape(text: str) -> Dims:

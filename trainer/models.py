@@ -26,6 +26,7 @@ DEPTHS = {
 }
 PRETRAINED = dict(zip(weights.PRETRAINED, (12, 24, 36, 48), strict=True))  # name: layers
 PRETRAINED_VOCAB = 50257
+INSTEAD = "using random initial weights instead of"
 CHAR = GPT2Config(context=256, layers=6, heads=6, channels=384, dropout=0.2)  # nanoGPT's
 
 Pieces = Iterable[tuple[str, int | None, np.ndarray]]  # (parameter, layer or None, float32 array)
@@ -58,12 +59,12 @@ def open_model(name: str, *, vocab: int, seed: int, data_dir: Path) -> Model:
     if name not in PRETRAINED:
         return random_model(shape, seed)
     if vocab != PRETRAINED_VOCAB:
-        note = f"using random initial weights instead of {name}'s, which belong to GPT-2's tokens"
+        note = f"{INSTEAD} {name}'s, which belong to GPT-2's tokens"
         return random_model(shape, seed, note)
     try:
         return Model(*weights.load_huggingface(name, data_dir), f"pretrained {name}")
     except weights.DownloadError as error:
-        return random_model(shape, seed, f"{error}: using random initial weights instead of {name}")
+        return random_model(shape, seed, f"{error}: {INSTEAD} {name}")
 
 
 def open_file(path: Path, data_dir: Path) -> Model:

@@ -165,8 +165,9 @@ def open_predictor(config: TrainConfig) -> tuple[Tokenizer, Predictor]:
         config.model, vocab=tokenizer.vocab, seed=config.seed, data_dir=data_dir
     )
     if not model.trained:
+        why, *_ = (model.note or "it has random weights").split(f": {models.INSTEAD}")
         raise LadderError(
-            f"-e {config.model}: {model.note or 'it has random weights'}; "
+            f"-e {config.model}: {why}; "
             "train first, then name the run's folder or a model file by -e"
         )
     if tokenizer.vocab > model.shape.vocab:

@@ -116,6 +116,14 @@ def test_sass_prints_instructions_and_registers(capsys):
     assert "registers" in out
 
 
+def test_sass_and_trace_take_the_type_that_the_rung_is_written_for(capsys):
+    pytest.importorskip("nvidia", reason="needs NVIDIA's compiler: pip install -e '.[compile]'")
+    assert main(["sass", "matmul.forward", "8", "--summary"]) == 0
+    assert " HMMA" in capsys.readouterr().out
+    assert main(["trace", "matmul.forward", "8", "--shape", "N=64,C=64,OC=64"]) == 0
+    assert "float16" in capsys.readouterr().out
+
+
 def test_doctor_finds_something(capsys):
     assert main(["doctor"]) == 0
     assert "C++ compiler" in capsys.readouterr().out

@@ -11,7 +11,7 @@ from tiny import SHAPE, run, save_model
 from ladder.device import Cpu
 from ladder.errors import LadderError
 from reference.gpt2 import build, initial_parameters
-from trainer import rungs, sample
+from trainer import models, rungs, sample, weights
 from trainer.config import TrainConfig, resolve
 from trainer.engine import Engine
 from trainer.sample import Predictor, choose_token, decode_stream, encode_prompt, generate
@@ -118,6 +118,17 @@ def test_the_prompt_may_be_longer_than_the_context(tmp_path):
     tokenizer, predict = sample.open_predictor(config)
     assert SHAPE.context == predict.T
     assert predict(encode_prompt(tokenizer, config.prompt)).shape == (257,)
+
+
+def test_weights_that_cannot_be_had_are_not_sampled_from(tmp_path, monkeypatch):
+    def offline(*_):
+        raise weights.DownloadError("cannot download it")
+
+    monkeypatch.setattr(weights, "load_huggingface", offline)
+    config = TrainConfig(model="gpt2", device="cpu", tokenizer="bytes", data_dir=str(tmp_path))
+    monkeypatch.setattr(models, "PRETRAINED_VOCAB", 257)
+    with pytest.raises(LadderError, match=r"^-e gpt2: cannot download it; train first, then"):
+        sample.open_predictor(config)
 
 
 @pytest.mark.parametrize(
