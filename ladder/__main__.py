@@ -19,7 +19,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 
 from ladder import bench, check, listing, own, pages, pick, results
-from ladder.commandline import Parser
+from ladder.commandline import Parser, explain
 from ladder.contract import DTYPES, Dims, Ladder, Target, find, format_dims, ladders
 from ladder.device import Device, default_device, open_device
 from ladder.errors import LadderError
@@ -42,6 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output, such as `head`, has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        print(f"ladder: {explain(error)}", file=sys.stderr)
+        return 2
 
 
 # ---- what there is ------------------------------------------------------------------------------

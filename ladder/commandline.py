@@ -1,4 +1,5 @@
-"""The argument parser of all command lines here: what is wrong with the words is one line."""
+"""What all command lines here share: what is wrong with the words, or with a file that they name,
+is one line."""
 
 from __future__ import annotations
 
@@ -29,3 +30,14 @@ class Parser(argparse.ArgumentParser):
             hint = f" (did you mean {known[0]}?)" if known else ""
             self.error(f"there is no flag {unknown[0]}{hint}")
         return parsed
+
+
+def explain(error: OSError) -> str:
+    """One line for a file that the system refuses; an error that is about no file is raised again.
+
+    For what nothing closer to the file has put into words: a folder that may not be looked into, a
+    name that is too long, a folder where a file belongs.
+    """
+    if error.filename is None:
+        raise error
+    return f"{error.filename}: {error.strerror}; correct the path, or who may use it"

@@ -66,17 +66,29 @@ def pick(
     refuse_emulated(device)
     key = _key(ladder, device, dtype, shapes, library, deterministic)
     known = cache.directory() / "picks" / key
-    if fresh:
-        known.unlink(missing_ok=True)
 
     def build(path: Path) -> None:
         rung, seconds, reasons = _compete(ladder, device, dtype, shapes, library, deterministic)
         text = json.dumps({"rung": rung, "seconds": seconds, "reasons": reasons}, indent=1)
         path.write_text(text, encoding="utf-8")
 
-    content = json.loads(cache.cached("picks", key, build).read_text(encoding="utf-8"))
-    reasons = {int(number): why for number, why in content["reasons"].items()}
-    return Choice(ladder.op.name, content["rung"], content["seconds"], reasons)
+    choice = None if fresh else _read(ladder, known)
+    if choice is None:
+        known.unlink(missing_ok=True)
+        choice = _read(ladder, cache.cached("picks", key, build))
+    return choice
+
+
+def _read(ladder: Ladder, path: Path) -> Choice | None:
+    """A choice from the cache; None where there is none, or where the file is damaged."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        reasons = {int(number): str(why) for number, why in content["reasons"].items()}
+        if content["rung"] not in reasons:
+            return None
+        return Choice(ladder.op.name, content["rung"], float(content["seconds"]), reasons)
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 def _compete(

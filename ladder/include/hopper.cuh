@@ -104,13 +104,7 @@ __device__ __forceinline__ void wgmma_fence() {
 __device__ __forceinline__ void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-template <int PENDING>
-__device__ __forceinline__ void wgmma_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-}
-
-// Between products that are under way and other work on their registers, the compiler must be told
-// that these may not be used earlier (after wgmma_wait) or changed later (before wgmma_fence).
+// The compiler may not use these registers earlier than here, nor change them later.
 template <int SIZE>
 __device__ __forceinline__ void wgmma_pin(float (&registers)[SIZE]) {
 #pragma unroll
@@ -120,6 +114,13 @@ template <int SIZE>
 __device__ __forceinline__ void wgmma_pin(unsigned (&registers)[SIZE][4]) {
 #pragma unroll
     for (int i = 0; i < 4 * SIZE; i++) asm volatile("" : "+r"(registers[i / 4][i % 4])::"memory");
+}
+// Waits until at most PENDING groups of products are under way; `results` are there then. What is
+// an operand of a product, and changed before it, is to be pinned before wgmma_fence.
+template <int PENDING, class... Registers>
+__device__ __forceinline__ void wgmma_wait(Registers&... results) {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+    (wgmma_pin(results), ...);
 }
 
 // Where a matrix lies: address / 16, `block` bytes from 64 columns of a transposed one to the next 64

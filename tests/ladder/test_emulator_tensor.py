@@ -191,7 +191,7 @@ def hopper(tmp_path, source, device, real=BFLOAT, across=False):
     C = zeros(M, N)
     maps = [device.tensor_map(x, (64, 64)) for x in (A, B)]
     arguments = (C, *maps, np.int32(N), np.int32(K))
-    run(device, tmp_path, source, (2, 1), 160, *arguments, shared=3 * 2 * 8192, real=real)
+    run(device, tmp_path, source, (2, 1), 160, *arguments, shared=7 * 2 * 8192, real=real)
     return C, expected
 
 
@@ -234,12 +234,13 @@ extern "C" __global__ void k(float* D, const real* A, const real* B, const real*
     wgmma_fence();
     wgmma_m64k16<64, false, 0, false>(product, a, b);  // overwrites what is not there yet
     for (int k = 16; k < 64; k += 16) wgmma_m64k16<64>(product, a + k, b + k);
-    wgmma_commit(), wgmma_wait<0>(), wgmma_pin(product);
+    wgmma_commit(), wgmma_wait<0>(product);
     for (int k = 0; k < 4; k++) {
         unsigned x[4];
         for (int i = 0; i < 4; i++) x[i] = pack(product[8 * k + 2 * i], product[8 * k + 2 * i + 1]);
         wgmma_m64k16<64, 8192>(d, x, c + k * 16 * 64);
     }
+    wgmma_commit(), wgmma_wait<0>(d);
     for (int i = 0, t = threadIdx.x; i < 32; i++) {
         int row = t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + t % 4 * 2 + i % 2;
         D[row * 64 + column] = d[i];
@@ -253,6 +254,24 @@ extern "C" __global__ void k(float* D, const real* A, const real* B, const real*
     rounded = product.astype(real).astype(np.float64)
     assert np.allclose(D, rounded @ C.astype(np.float64), atol=0.1)
     assert not np.allclose(D, 0, atol=0.1)
+
+
+@pytest.mark.parametrize("missing", ["wgmma_wait<0>();", "wgmma_commit();"])
+def test_products_that_nobody_waited_for_are_nan(tmp_path, missing):
+    C, _ = hopper(tmp_path, WGMMA.replace(missing, ""), Emulated())
+    assert np.isnan(C).all()
+
+
+def test_the_last_product_may_be_under_way_while_another_begins(tmp_path):
+    source = WGMMA.replace("wgmma_wait<0>();", "wgmma_wait<1>();")
+    C, _ = hopper(tmp_path, source, Emulated())
+    assert np.isnan(C).all()  # the last one was never waited for
+    last = "named_barrier(1, 128);"
+    source = source.replace(last, "wgmma_wait<0>();" + last).replace(
+        "#define STAGES 3", "#define STAGES 7"
+    )
+    C, expected = hopper(tmp_path, source, Emulated())
+    assert np.allclose(C, expected, atol=1e-2)
 
 
 def test_missing_wait_for_a_tile(tmp_path):

@@ -1,12 +1,11 @@
 // attention backward, rung 7: products of a warpgroup
-// Before: in rung 6 a warp has 16 rows, and for these alone it reads every tile from shared memory,
-//         into registers, by ldmatrix.
+// Before: in rung 6 a warp has 16 rows, and reads every tile from shared memory for these alone.
 // Change: wgmma. Four warps together have 64 rows, and the tensor cores read tiles from shared
 //         memory by themselves, along or across; probs and dscores go from one product to the next
-//         in registers as before. A block of the kernel for dq has two warpgroups, which share the
-//         tiles. It comes first, and finds delta on the way. A rewrite.
-// Expect: half of the bytes from shared memory or less, and no instructions to read them; out and
-//         dout are read once less.
+//         in registers as before. The kernel for dq comes first, and finds delta on the way; its
+//         blocks have two warpgroups, which share the tiles. A rewrite.
+// Expect: half of the bytes from shared memory, and no instructions to read them; out and dout are
+//         read once less.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; HS <= 64; HS % vector == 0
 // Define: HS = C // NH; KEYS = 64; QUERIES = 128;
 //         SHARED_K = (2 * KEYS + 4 * 64) * 64 * sizeof_real;
@@ -23,8 +22,7 @@
 #include "mma_real.cuh"
 #include "wgmma_real.cuh"
 
-constexpr int STEP = 64;         // rows of a tile, of which each has 64 channels
-constexpr int TILE = STEP * 64;  // numbers
+constexpr int STEP = 64, TILE = STEP * 64;  // rows of a tile; its numbers: each has 64 channels
 constexpr int ACROSS = TILE * sizeof(real);  // any number of bytes: no tile has a neighbour
 
 // Where piece p of a row lies in a tile: as wgmma expects it.
@@ -49,7 +47,7 @@ __device__ __forceinline__ void copy_tiles(real* tiles, const real* head /* (T, 
 // d (64, STEP) = a (64, 64) @ tile.T
 __device__ __forceinline__ void multiply_transposed(float (&d)[STEP / 2], const real* a,
                                                     const real* tile) {
-    wgmma_m64k16<STEP, false, 0, false>(d, a, tile);
+    wgmma_m64k16<STEP, false, 0, false>(d, a, tile);  // overwrites
 #pragma unroll
     for (int k = 16; k < 64; k += 16) {
         wgmma_m64k16<STEP>(d, a + k, tile + k);
@@ -58,35 +56,31 @@ __device__ __forceinline__ void multiply_transposed(float (&d)[STEP / 2], const 
 }
 
 // d (64, 64) += a (64, STEP), rounded, @ tile
-__device__ __forceinline__ void add(float (&d)[32], unsigned (&a)[STEP / 16][4], const real* tile) {
-    wgmma_pin(a);
+__device__ __forceinline__ void add(float (&d)[32], const float (&a)[STEP / 2], const real* tile) {
+    unsigned rounded[STEP / 16][4];  // what was D of a product is A of the next
+#pragma unroll
+    for (int i = 0; i < STEP / 4; i++) {
+        rounded[i / 4][i % 4] = pack(a[2 * i], a[2 * i + 1]);
+    }
+    wgmma_pin(d), wgmma_pin(rounded);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < STEP / 16; k++) {
-        wgmma_m64k16<64, ACROSS>(d, a[k], tile + k * 16 * 64);
+        wgmma_m64k16<64, ACROSS>(d, rounded[k], tile + k * 16 * 64);
     }
     wgmma_commit();
 }
 
-// The D matrices of a product as A matrices of the next.
-__device__ __forceinline__ void round_to(unsigned (&a)[STEP / 16][4], const float (&d)[STEP / 2]) {
-#pragma unroll
-    for (int i = 0; i < STEP / 4; i++) {
-        a[i / 4][i % 4] = pack(d[2 * i], d[2 * i + 1]);
-    }
-}
-
-// Stores d (64, 64) * factor as rows of one head, by way of a tile that nobody needs any more: 8
-// lanes store a row of 128 bytes. `row` is the warpgroup's first; the lane has two, with `factors`.
-__device__ __forceinline__ void store_rows(real* head, const float (&d)[32],
-                                           const float (&factors)[2], real* tile, int row, int T,
-                                           int step) {
+// Stores d (64, 64) * factor as rows of one head from `row` on, by way of a tile that nobody needs
+// any more: 8 lanes store a row of 128 bytes.
+__device__ __forceinline__ void store_rows(real* head, const float (&d)[32], float factor,
+                                           real* tile, int row, int T, int step) {
     int lane = lane_id(), y = warp_id() % 4 * 16;  // the warp's rows of the tile
 #pragma unroll
     for (int i = 0; i < 16; i++) {
         int r = i % 2, p = i / 2;
         unsigned* to = reinterpret_cast<unsigned*>(tile + place(y + lane / 4 + r * 8, p));
-        to[lane % 4] = pack(d[4 * p + 2 * r] * factors[r], d[4 * p + 2 * r + 1] * factors[r]);
+        to[lane % 4] = pack(d[4 * p + 2 * r] * factor, d[4 * p + 2 * r + 1] * factor);
     }
     __syncwarp();  // the rows are complete before other lanes read them
     for (int i = lane; i < 16 * 8; i += WARP_SIZE) {
@@ -107,10 +101,10 @@ extern "C" __global__ void __launch_bounds__(2 * QUERIES, 2) attention_backward_
     int B, int T, int C, int NH,
     float* __restrict__ delta) {    // (B, NH, T)
     extern __shared__ __align__(1024) Vec shared[];
-    real* q = shared->at;          // (QUERIES, 64)
-    real* dy = q + QUERIES * 64;   // (QUERIES, 64)  of dout
-    real* k = dy + QUERIES * 64;   // (2, STEP, 64)  of each pair, one is read
-    real* v = k + 2 * TILE;        // (2, STEP, 64)  while the other is filled
+    real* q = shared->at;         // (QUERIES, 64)
+    real* dy = q + QUERIES * 64;  // (QUERIES, 64)  of dout
+    real* k = dy + QUERIES * 64;  // (2, STEP, 64)  of each pair, one is read
+    real* v = k + 2 * TILE;       // (2, STEP, 64)  while the other is filled
     int lane = lane_id(), t = lane % 4;
     int b = blockIdx.x / NH, h = blockIdx.x % NH;
     int first = (gridDim.y - 1 - blockIdx.y) * QUERIES;  // those with most keys come first
@@ -127,21 +121,20 @@ extern "C" __global__ void __launch_bounds__(2 * QUERIES, 2) attention_backward_
     copy_tiles<QUERIES / 64, 2 * QUERIES>(dy, head_out, first, T, C);
     copy_keys(0, 0);
 
-    float log_sums[2] = {}, deltas[2] = {};
+    float log_sums[2], deltas[2] = {};
     for (int r = 0; r < 2; r++) {
-        if (query + r * 8 < T) {
-            size_t at = ((size_t)b * T + query + r * 8) * C + h * HS;
-            log_sums[r] = lse[(size_t)blockIdx.x * T + query + r * 8] * LOG2_E;
-            for (int i = t * VECTOR; i < HS; i += 4 * VECTOR) {
-                Vec x = load_vec(dout + at + i), y = load_vec(out + at + i);
-                for (int j = 0; j < VECTOR; j++) {
-                    deltas[r] += to_float(x[j]) * to_float(y[j]);
-                }
+        int row = min(query + r * 8, T - 1);
+        size_t at = ((size_t)b * T + row) * C + h * HS;
+        for (int i = t * VECTOR; i < HS; i += 4 * VECTOR) {
+            Vec x = load_vec(dout + at + i), y = load_vec(out + at + i);
+            for (int j = 0; j < VECTOR; j++) {
+                deltas[r] += to_float(x[j]) * to_float(y[j]);
             }
         }
         deltas[r] += shuffle_xor(deltas[r], 1);
         deltas[r] += shuffle_xor(deltas[r], 2);
-        if (t == 0 && query + r * 8 < T) delta[(size_t)blockIdx.x * T + query + r * 8] = deltas[r];
+        log_sums[r] = lse[(size_t)blockIdx.x * T + row] * LOG2_E;
+        if (t == 0 && query + r * 8 < T) delta[(size_t)blockIdx.x * T + row] = deltas[r];
     }
 
     float scale = rsqrtf(HS) * LOG2_E;  // exp(score / sqrt(HS)) is 2^(score * scale)
@@ -158,9 +151,7 @@ extern "C" __global__ void __launch_bounds__(2 * QUERIES, 2) attention_backward_
         wgmma_fence();
         multiply_transposed(scores, q + own * 64, k + turn * TILE);
         multiply_transposed(dscores, dy + own * 64, v + turn * TILE);
-        wgmma_wait<0>();
-        wgmma_pin(scores);
-        wgmma_pin(dscores);
+        wgmma_wait<0>(scores, dscores);
         if (start == first + own) {  // the one tile in which some keys are in the future
 #pragma unroll
             for (int i = 0; i < STEP / 2; i++) {
@@ -169,21 +160,15 @@ extern "C" __global__ void __launch_bounds__(2 * QUERIES, 2) attention_backward_
             }
         }
 #pragma unroll
-        for (int i = 0; i < STEP / 2; i++) {
-            int r = i / 2 % 2;
-            float prob = fast_exp2(scores[i] * scale - log_sums[r]);
-            dscores[i] = prob * (dscores[i] - deltas[r]);
+        for (int i = 0, r = 0; i < STEP / 2; i++, r = i / 2 % 2) {
+            dscores[i] = fast_exp2(scores[i] * scale - log_sums[r]) * (dscores[i] - deltas[r]);
         }
-        unsigned factor[STEP / 16][4];
-        round_to(factor, dscores);
-        add(dq, factor, k + turn * TILE);
-        wgmma_wait<0>();
+        add(dq, dscores, k + turn * TILE);
+        wgmma_wait<0>(dq);
     }
-    wgmma_pin(dq);
     __syncthreads();  // nobody reads q any more, where the results go now
-    float factors[2] = {rsqrtf(HS), rsqrtf(HS)};
     real* gradient = dqkv + (size_t)b * T * 3 * C + h * HS;  // of q of token 0
-    store_rows(gradient, dq, factors, q + own * 64, first + own, T, 3 * C);
+    store_rows(gradient, dq, rsqrtf(HS), q + own * 64, first + own, T, 3 * C);
 }
 
 // dk and dv of KEYS keys
@@ -192,10 +177,10 @@ extern "C" __global__ void __launch_bounds__(2 * KEYS, 3) attention_backward_dkd
     const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
     float* __restrict__ delta) {
     extern __shared__ __align__(1024) Vec shared[];
-    real* k = shared->at;      // (KEYS, 64)
-    real* v = k + KEYS * 64;   // (KEYS, 64)
-    real* q = v + KEYS * 64;   // (2, STEP, 64)  of each pair, one is read
-    real* dy = q + 2 * TILE;   // (2, STEP, 64)  while the other is filled; of dout
+    real* k = shared->at;     // (KEYS, 64)
+    real* v = k + KEYS * 64;  // (KEYS, 64)
+    real* q = v + KEYS * 64;  // (2, STEP, 64)  of each pair, one is read
+    real* dy = q + 2 * TILE;  // (2, STEP, 64)  while the other is filled; of dout
     __shared__ float log_sums[2][STEP], deltas[2][STEP];  // of the same queries; logs to base 2
     int lane = lane_id(), t = lane % 4;
     int b = blockIdx.x / NH, h = blockIdx.x % NH;
@@ -232,8 +217,7 @@ extern "C" __global__ void __launch_bounds__(2 * KEYS, 3) attention_backward_dkd
         wgmma_fence();
         multiply_transposed(probs, k + own * 64, q + turn * TILE);
         multiply_transposed(dscores, v + own * 64, dy + turn * TILE);
-        wgmma_wait<1>();
-        wgmma_pin(probs);
+        wgmma_wait<1>(probs);
         if (start == first + own) {  // the one tile in which some queries are too early
 #pragma unroll
             for (int i = 0; i < STEP / 2; i++) {
@@ -246,26 +230,18 @@ extern "C" __global__ void __launch_bounds__(2 * KEYS, 3) attention_backward_dkd
             int query = i / 4 * 8 + 2 * t + i % 2;  // within the tile
             probs[i] = fast_exp2(probs[i] * scale - log_sums[turn][query]);
         }
-        unsigned factor[STEP / 16][4];
-        round_to(factor, probs);
-        add(dv, factor, dy + turn * TILE);
-        wgmma_wait<1>();  // for dscores: dv is under way
-        wgmma_pin(dscores);
+        add(dv, probs, dy + turn * TILE);
+        wgmma_wait<1>(dscores);  // while dv is under way
 #pragma unroll
         for (int i = 0; i < STEP / 2; i++) {
             int query = i / 4 * 8 + 2 * t + i % 2;
             dscores[i] = probs[i] * (dscores[i] - deltas[turn][query]);
         }
-        unsigned factor_k[STEP / 16][4];
-        round_to(factor_k, dscores);
-        add(dk, factor_k, q + turn * TILE);
-        wgmma_wait<0>();
+        add(dk, dscores, q + turn * TILE);
+        wgmma_wait<0>(dk, dv);
     }
-    wgmma_pin(dk);
-    wgmma_pin(dv);
     __syncthreads();  // nobody reads k and v any more, where the results go now
-    float scales[2] = {rsqrtf(HS), rsqrtf(HS)}, ones[2] = {1.0f, 1.0f};
     real* gradient = dqkv + (size_t)b * T * 3 * C + h * HS;  // of q of token 0
-    store_rows(gradient + C, dk, scales, k + own * 64, first + own, T, 3 * C);
-    store_rows(gradient + 2 * C, dv, ones, v + own * 64, first + own, T, 3 * C);
+    store_rows(gradient + C, dk, rsqrtf(HS), k + own * 64, first + own, T, 3 * C);
+    store_rows(gradient + 2 * C, dv, 1.0f, v + own * 64, first + own, T, 3 * C);
 }

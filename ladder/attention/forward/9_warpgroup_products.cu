@@ -17,8 +17,7 @@
 #include "mma_real.cuh"
 #include "wgmma_real.cuh"
 
-constexpr int STEP = 64;         // rows of a tile, of which each has 64 channels
-constexpr int TILE = STEP * 64;  // numbers
+constexpr int STEP = 64, TILE = STEP * 64;  // rows of a tile; its numbers: each has 64 channels
 constexpr int ACROSS = TILE * sizeof(real);  // any number of bytes: no tile has a neighbour
 
 // Where piece p of a row lies in a tile: as wgmma expects it.
@@ -52,22 +51,19 @@ __device__ __forceinline__ void multiply_transposed(float (&d)[STEP / 2], const 
 }
 
 // d (64, 64) += a (64, STEP), rounded, @ tile
-__device__ __forceinline__ void add(float (&d)[32], unsigned (&a)[STEP / 16][4], const real* tile) {
-    wgmma_pin(a);
+__device__ __forceinline__ void add(float (&d)[32], const float (&a)[STEP / 2], const real* tile) {
+    unsigned rounded[STEP / 16][4];  // what was D of a product is A of the next
+#pragma unroll
+    for (int i = 0; i < STEP / 4; i++) {
+        rounded[i / 4][i % 4] = pack(a[2 * i], a[2 * i + 1]);
+    }
+    wgmma_pin(d), wgmma_pin(rounded);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < STEP / 16; k++) {
-        wgmma_m64k16<64, ACROSS>(d, a[k], tile + k * 16 * 64);
+        wgmma_m64k16<64, ACROSS>(d, rounded[k], tile + k * 16 * 64);
     }
     wgmma_commit();
-}
-
-// The D matrices of a product as A matrices of the next.
-__device__ __forceinline__ void round_to(unsigned (&a)[STEP / 16][4], const float (&d)[STEP / 2]) {
-#pragma unroll
-    for (int i = 0; i < STEP / 4; i++) {
-        a[i / 4][i % 4] = pack(d[2 * i], d[2 * i + 1]);
-    }
 }
 
 // Stores d (64, 64) * factor as rows of one head, by way of a tile that nobody needs any more: 8
@@ -129,8 +125,7 @@ extern "C" __global__ void __launch_bounds__(2 * QUERIES, 2) attention_forward(
         float scores[STEP / 2];  // (64 queries, STEP keys)
         wgmma_fence();
         multiply_transposed(scores, q + own * 64, k + turn * TILE);
-        wgmma_wait<0>();
-        wgmma_pin(scores);
+        wgmma_wait<0>(scores);
         if (start == first + own) {  // the one tile in which some keys are in the future
 #pragma unroll
             for (int i = 0; i < STEP / 2; i++) {
@@ -164,12 +159,8 @@ extern "C" __global__ void __launch_bounds__(2 * QUERIES, 2) attention_forward(
             }
         }
 
-        unsigned factor[STEP / 16][4];
-        round_to(factor, scores);
-        wgmma_pin(sums);
-        add(sums, factor, v + turn * TILE);
-        wgmma_wait<0>();
-        wgmma_pin(sums);
+        add(sums, scores, v + turn * TILE);
+        wgmma_wait<0>(sums);
     }
     float inverse[2];
 #pragma unroll

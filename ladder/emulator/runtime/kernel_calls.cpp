@@ -1,5 +1,7 @@
 // The functions of emulator/thread.h: what kernels call. They run on a fiber's stack.
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
@@ -16,6 +18,13 @@ static bool compare_exchange(void *address, void *old, const void *desired) {
     std::memcpy(&value, desired, sizeof value);
     return __atomic_compare_exchange_n((T *)address, (T *)old, value, false, __ATOMIC_SEQ_CST,
                                        __ATOMIC_SEQ_CST);
+}
+
+// The oldest that has not been waited for and adds to `d`, or nullptr.
+static Product *next_product(Pending<Product> &products, const float *d) {
+    for (Product &product : products.tasks)
+        if (product.d == d) return &product;
+    return nullptr;
 }
 
 extern "C" {
@@ -84,32 +93,44 @@ void emulator_assert_failed(const char *expression) {
 }
 
 void emulator_async_copy(void *to, const void *from, int bytes, int given) {
-    Fiber &fiber = this_worker->fiber();
-    fiber.copies.push_back({(char *)to, (const char *)from, bytes, given, CALLER});
-    fiber.ungrouped++;
+    this_worker->fiber().copies.start({(char *)to, (const char *)from, bytes, given, CALLER});
 }
 
-void emulator_async_commit() {
-    Fiber &fiber = this_worker->fiber();
-    fiber.groups.push_back(fiber.ungrouped);
-    fiber.ungrouped = 0;
-}
+void emulator_async_commit() { this_worker->fiber().copies.commit(); }
 
 void emulator_async_wait(int pending_groups) {
     Worker &worker = *this_worker;
-    Fiber &fiber = worker.fiber();
-    while ((int)fiber.groups.size() > pending_groups) {
-        size_t count = fiber.groups.front();
-        for (size_t i = 0; i < count; i++) {
-            const AsyncCopy copy = fiber.copies[i];
-            if (copy.given) worker.record(copy.from, copy.given, ACCESS_READ, copy.pc);
-            worker.record(copy.to, copy.bytes, ACCESS_WRITE, copy.pc);
-            std::memcpy(copy.to, copy.from, copy.given);
-            std::memset(copy.to + copy.given, 0, copy.bytes - copy.given);
-        }
-        fiber.copies.erase(fiber.copies.begin(), fiber.copies.begin() + count);
-        fiber.groups.erase(fiber.groups.begin());
+    worker.fiber().copies.wait(pending_groups, [&](const AsyncCopy &copy) {
+        if (copy.given) worker.record(copy.from, copy.given, ACCESS_READ, copy.pc);
+        worker.record(copy.to, copy.bytes, ACCESS_WRITE, copy.pc);
+        std::memcpy(copy.to, copy.from, copy.given);
+        std::memset(copy.to + copy.given, 0, copy.bytes - copy.given);
+    });
+}
+
+void emulator_product(float *d, int count, Multiply multiply, const void *payload, size_t bytes) {
+    Product product{d, multiply, {}, {}};
+    if (bytes > sizeof product.payload) __builtin_trap();
+    std::memcpy(product.payload, payload, bytes);
+    auto &products = this_worker->fiber().products;
+    if (!next_product(products, d)) {
+        product.value.assign(d, d + count);
+        std::fill_n(d, count, NAN);
     }
+    products.start(std::move(product));
+}
+
+void emulator_product_commit() { this_worker->fiber().products.commit(); }
+
+void emulator_product_wait(int pending_groups) {
+    auto &products = this_worker->fiber().products;
+    products.wait(pending_groups, [&](Product &product) {
+        product.multiply(product.value.data(), product.payload);
+        if (Product *next = next_product(products, product.d))
+            next->value = std::move(product.value);
+        else
+            std::copy(product.value.begin(), product.value.end(), product.d);
+    });
 }
 
 void emulator_release() {

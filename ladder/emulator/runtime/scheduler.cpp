@@ -127,8 +127,7 @@ void Worker::start_block(unsigned id) {
         fiber.warp = i / block.warp_size;
         fiber.state = State::fresh;
         fiber.copies.clear();
-        fiber.groups.clear();
-        fiber.ungrouped = 0;
+        fiber.products.clear();
     }
     shared.clear(launch->options->count);
     deferred.clear();

@@ -1,6 +1,7 @@
 // The inside of the runtime: launches, workers and fibers.
 #pragma once
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,11 +14,51 @@
 
 enum class State : uint8_t { fresh, ready, at_warp, at_barrier, polling, done };
 
+// Tasks that a thread has started and not yet waited for, in groups, the oldest first.
+template <class Task>
+struct Pending {
+    std::deque<Task> tasks;
+    std::deque<size_t> groups;  // how many tasks each has
+    size_t ungrouped = 0;       // how many no group has yet
+
+    void start(Task task) {
+        tasks.push_back(std::move(task));
+        ungrouped++;
+    }
+    void commit() {
+        groups.push_back(ungrouped);
+        ungrouped = 0;
+    }
+    // Does all tasks but those of the newest `pending` groups, each once it is out of `tasks`.
+    template <class Do>
+    void wait(int pending, Do carry_out) {
+        for (; (int)groups.size() > pending; groups.pop_front()) {
+            for (size_t i = 0; i < groups.front(); i++) {
+                Task task = std::move(tasks.front());
+                tasks.pop_front();
+                carry_out(task);
+            }
+        }
+    }
+    void clear() {
+        tasks.clear();
+        groups.clear();
+        ungrouped = 0;
+    }
+};
+
 struct AsyncCopy {
     char *to;
     const char *from;
     int bytes, given;
     const void *pc;
+};
+
+struct Product {
+    float *d;
+    emulator::Multiply multiply;
+    alignas(16) char payload[96];
+    std::vector<float> value;  // of d, if no older product with the same d has it
 };
 
 struct Fiber : emulator::Thread {
@@ -28,9 +69,8 @@ struct Fiber : emulator::Thread {
     emulator::WarpOperation operation;
     int source;
     uint64_t mask, value, result;
-    std::vector<AsyncCopy> copies;  // started, and not yet done
-    std::vector<size_t> groups;     // how many of them each group has, the oldest first
-    size_t ungrouped;               // how many no group has yet
+    Pending<AsyncCopy> copies;
+    Pending<Product> products;
 };
 
 struct NamedBarrier {

@@ -1,7 +1,7 @@
 // The CPU twins of ladder/include/hopper.cuh.
 //
-// TMA copies are made as late as possible: when every thread waits. A wgmma is done at once, though
-// on the GPU it runs until wgmma_wait: that a wait is missing does not show here.
+// TMA copies are made as late as possible: when every thread waits. So are products: when the thread
+// waits for them.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -89,36 +89,69 @@ __forceinline__ float operand(const void *tile, int block, int row, int k) {
     return element<Format>((const char *)tile + row / 64 * block, k, row % 64);
 }
 
-template <int N, class Left, class Right>
-EMULATOR_UNCOUNTED __forceinline__ void wgmma(float (&d)[N / 2], bool add, Left a, Right b) {
+// The row of the result that element i of a thread's part belongs to, and its column.
+__forceinline__ int row_of(int i) {
     int thread = threadIdx.x % 128;
-    for (int i = 0; i < N / 2; i++) {
-        int row = thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8;
-        int column = i / 4 * 8 + thread % 4 * 2 + i % 2;
-        float sum = add ? d[i] : 0;
-        for (int k = 0; k < 16; k++) sum += a(row, k) * b(column, k);
-        d[i] = sum;
-    }
+    return thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8;
 }
+__forceinline__ int column_of(int i) { return i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2; }
+
+// d += a @ b.T, or overwritten
+template <class Format, int N, bool A_ACROSS, int B_BLOCK, bool ADD>
+struct FromShared {
+    const void *a, *b;
+
+    static EMULATOR_UNCOUNTED void multiply(float *d, const void *payload) {
+        const FromShared &from = *(const FromShared *)payload;
+        for (int i = 0; i < N / 2; i++) {
+            int row = row_of(i), column = column_of(i);
+            float sum = ADD ? d[i] : 0;
+            for (int k = 0; k < 16; k++)
+                sum += operand<Format>(from.a, A_ACROSS, row, k) *
+                       operand<Format>(from.b, B_BLOCK, column, k);
+            d[i] = sum;
+        }
+    }
+};
+
+// The same with a in registers: this thread's two rows of it.
+template <class Format, int N, int B_BLOCK>
+struct FromRegisters {
+    uint16_t a[2][16];
+    const void *b;
+
+    static EMULATOR_UNCOUNTED void multiply(float *d, const void *payload) {
+        const FromRegisters &from = *(const FromRegisters *)payload;
+        for (int i = 0; i < N / 2; i++) {
+            float sum = d[i];
+            for (int k = 0; k < 16; k++)
+                sum += Format::widen(from.a[i / 2 % 2][k]) *
+                       operand<Format>(from.b, B_BLOCK, column_of(i), k);
+            d[i] = sum;
+        }
+    }
+};
 
 template <class Format, int N, bool A_ACROSS, int B_BLOCK, bool ADD>
-__noinline__ EMULATOR_UNCOUNTED void wgmma(float (&d)[N / 2], const void *a, const void *b) {
-    auto left = [&](int row, int k) { return operand<Format>(a, A_ACROSS, row, k); };
-    auto right = [&](int column, int k) { return operand<Format>(b, B_BLOCK, column, k); };
-    wgmma<N>(d, ADD, left, right);
+__forceinline__ void wgmma(float (&d)[N / 2], const void *a, const void *b) {
+    FromShared<Format, N, A_ACROSS, B_BLOCK, ADD> from{a, b};
+    emulator_product(d, N / 2, from.multiply, &from, sizeof from);
 }
 
 template <class Format, int N, int B_BLOCK>
-__noinline__ EMULATOR_UNCOUNTED void wgmma(float (&d)[N / 2], const unsigned (&a)[4],
+EMULATOR_UNCOUNTED __noinline__ void wgmma(float (&d)[N / 2], const unsigned (&a)[4],
                                            const void *b) {
+    FromRegisters<Format, N, B_BLOCK> from;
+    from.b = b;
     const unsigned(*const *lanes)[4] = show(&a);
-    auto left = [&](int row, int k) {  // of this warp's 16
-        unsigned pair = (*lanes[row % 8 * 4 + k % 8 / 2])[row % 16 / 8 + k / 8 * 2];
-        return Format::widen((uint16_t)(k % 2 ? pair >> 16 : pair));
-    };
-    auto right = [&](int column, int k) { return operand<Format>(b, B_BLOCK, column, k); };
-    wgmma<N>(d, true, left, right);
+    for (int r = 0; r < 2; r++) {
+        for (int k = 0; k < 16; k++) {
+            unsigned pair = (*lanes[threadIdx.x % 32 / 4 * 4 + k % 8 / 2])[r + k / 8 * 2];
+            from.a[r][k] = (uint16_t)(k % 2 ? pair >> 16 : pair);
+        }
+    }
     emulator_warp(WARP_SYNC, ~0ull, 0, 0);  // all have read the registers of all
+    emulator_product(d, N / 2, from.multiply, &from, sizeof from);
 }
 
 }  // namespace emulator
@@ -159,9 +192,11 @@ __forceinline__ void tma_store_commit() {}
 template <int PENDING>
 __forceinline__ void tma_store_wait() {}
 __forceinline__ void wgmma_fence() {}
-__forceinline__ void wgmma_commit() {}
-template <int PENDING>
-__forceinline__ void wgmma_wait() {}
+__forceinline__ void wgmma_commit() { emulator::emulator_product_commit(); }
+template <int PENDING, class... Registers>
+__forceinline__ void wgmma_wait(Registers &...) {
+    emulator::emulator_product_wait(PENDING);
+}
 template <class Registers>
 __forceinline__ void wgmma_pin(Registers &) {}
 #define WGMMA(NAME, FORMAT)                                                                      \

@@ -46,6 +46,7 @@ extern EMULATOR_EXPORT thread_local Current current __attribute__((tls_model("in
 
 enum WarpOperation { WARP_SYNC, WARP_SHUFFLE, WARP_BALLOT, WARP_GATHER };
 enum Access { ACCESS_READ, ACCESS_WRITE, ACCESS_ATOMIC };
+using Multiply = void (*)(float *d, const void *payload);
 
 extern "C" {
 // Waits for every thread of the block; returns how many of them passed a predicate other than 0.
@@ -73,6 +74,12 @@ EMULATOR_EXPORT void emulator_assert_failed(const char *expression);
 EMULATOR_EXPORT void emulator_async_copy(void *to, const void *from, int bytes, int given);
 EMULATOR_EXPORT void emulator_async_commit();
 EMULATOR_EXPORT void emulator_async_wait(int pending_groups);
+// Matrix products of a warpgroup, one thread's part: started, grouped and waited for. Until then d
+// is NaN, and `multiply(its value, payload)` comes as late as that.
+EMULATOR_EXPORT void emulator_product(
+    float *d, int count, Multiply multiply, const void *payload, size_t payload_bytes);
+EMULATOR_EXPORT void emulator_product_commit();
+EMULATOR_EXPORT void emulator_product_wait(int pending_groups);
 // What one thread did before a release is seen by those that acquire after it.
 EMULATOR_EXPORT void emulator_release();
 EMULATOR_EXPORT void emulator_acquire();
