@@ -14,6 +14,7 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 
+from ladder.commandline import explain
 from ladder.errors import LadderError
 
 COMMANDS = ("doctor", "sample", "bench", "profile", "climb")
@@ -48,6 +49,9 @@ def run(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of our output has gone, as in `... | head`
         sys.stderr.close()
         return 1
+    except OSError as error:
+        print(f"error: {explain(error)}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Writing files so that nothing half-written is ever seen."""
+"""Writing files so that nothing half-written is ever seen, and no two runs write the same ones."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -35,6 +36,33 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
     finally:
         with suppress(OSError):
             hidden.unlink()
+
+
+@contextmanager
+def alone_in(directory: Path) -> Iterator[None]:
+    """Make the folder if need be, and keep other processes out that ask for the same.
+
+    The lock is on the folder itself and ends with the process, however that ends: there is no file
+    that a kill could leave behind. Raises LadderError where another process is there.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(directory, os.O_RDONLY)
+    except OSError as error:
+        raise LadderError(f"cannot write {directory}: {error.strerror or error}") from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LadderError(
+                f"another run is writing to {directory}; wait for its end, or choose another "
+                "folder by -o"
+            ) from None
+        except OSError:
+            pass  # some network file systems know no locks
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def flush_directory(directory: Path) -> None:

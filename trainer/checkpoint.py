@@ -117,7 +117,11 @@ class CheckedTensors(Mapping[str, np.ndarray]):
     def __init__(self, path: Path, size: int, digests: Mapping[str, str]):
         self.path = path
         self.digests = digests
-        self.file = TensorFile(path)
+        try:
+            self.file = TensorFile(path)
+        except LadderError as error:
+            remedy = f"delete {path.parent} to use an earlier checkpoint"
+            raise LadderError(f"{error}; {remedy}") from None
         if path.stat().st_size != size:
             raise _damaged(path, f"it has {path.stat().st_size} bytes, was written with {size}")
         if self.file.keys() != digests.keys():
@@ -175,6 +179,8 @@ def _read_manifest(path: Path, step: int) -> dict:
     try:
         manifest = json.loads(path.read_bytes())
         json.dumps(manifest)  # nested too deep for _checksum?
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise _damaged(path, error.strerror) from None
     except OSError as error:
         raise LadderError(f"cannot read {path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:

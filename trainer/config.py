@@ -94,7 +94,11 @@ class TrainConfig:
         None, "--sequence -t", "tokens of a row, T", least=1, most=1 << 20
     )
     total_tokens: int | None = setting(
-        None, "--total-tokens -d", "tokens of an optimizer step; a multiple of B*T", least=1
+        None,
+        "--total-tokens -d",
+        "tokens of an optimizer step; a multiple of B*T",
+        least=1,
+        most=1 << 31,
     )
     steps: int | None = setting(
         None, "--steps -x", "optimizer steps to run; -1: one epoch", least=-1
@@ -242,18 +246,23 @@ class TrainConfig:
             )
         for name in self.fuse.split(","):
             if name not in FUSIONS and self.fuse not in ("auto", "none", "all"):
-                known = ", ".join(("auto", "none", "all", *FUSIONS))
-                raise LadderError(f"--fuse knows {known}, not {name!r}")
+                raise LadderError(
+                    f"--fuse {self.fuse}: choose auto, none or all, or fusions with commas between "
+                    f"them, of which there are {', '.join(FUSIONS)}"
+                )
         if self.gelu_fusion not in (None, 0, 1):
             raise LadderError(
                 f"-ge {self.gelu_fusion}: only the forward pass of gelu can be fused; choose -ge 1"
             )
+        named: dict[str, str] = {}
         for entry in self.rung:
             op, _, choice = entry.partition("=")
             if not op or not choice:
                 raise LadderError(
                     f"--rung {entry}: write OP=N or OP=FILE.cu, such as gelu.forward=1"
                 )
+            if named.setdefault(op, choice) != choice:
+                raise LadderError(f"--rung {op}={named[op]} and --rung {entry}: choose one of them")
 
     @property
     def program_options(self) -> dict[str, Any]:

@@ -327,4 +327,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from trainer.__main__ import run
+
+    sys.exit(run(main, sys.argv[1:]))

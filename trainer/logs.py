@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -68,26 +69,31 @@ def _lines_before(path: Path, step: int) -> list[str]:
         return []
     if path.suffix == ".jsonl":
         return [line for line, entry in _parse(path) if entry["step"] < step]
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [line for line in lines if line.endswith("\n") and _step_of(line) < step]
+    return [line for line in _lines(path) if line.endswith("\n") and _step_of(line) < step]
 
 
 def _parse(path: Path) -> list[tuple[str, dict[str, Any]]]:
     parsed = []
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+    for line in _lines(path):
         try:
             entry = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(entry, dict) and isinstance(entry.get("step"), int):
             parsed.append((line, entry))
     return parsed
 
 
+def _lines(path: Path) -> list[str]:
+    """The lines of a log that a crash may have damaged."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return text.splitlines(keepends=True)
+
+
 def _step_of(line: str) -> int:
     """The step of a line of main.log; a damaged line counts as one to drop."""
-    number = line.partition(" ")[0].removeprefix("s:")
-    return int(number) if number.isdigit() else 1 << 62
+    number = re.match(r"s:([0-9]{1,18}) ", line)
+    return int(number[1]) if number else 1 << 62
 
 
 def _replace(path: Path, content: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,7 @@ def open_model(name: str, *, vocab: int, seed: int, data_dir: Path) -> Model:
 
 def open_file(path: Path, data_dir: Path) -> Model:
     """A model from llm.c's `.bin`, Hugging Face safetensors, or the newest checkpoint of a run."""
-    if not path.exists():
-        names = ", ".join([*PRETRAINED, *(f"d{depth}" for depth in DEPTHS), "char"])
-        raise LadderError(f"-e {path}: no such file or folder, and no model's name ({names})")
+    _refuse_missing(path)
     if path.suffix == ".bin":
         return Model(*llmc.load_model(path), str(path))
     if path.is_dir() and (step := checkpoint.latest(path)) is not None:
@@ -90,12 +88,18 @@ def open_file(path: Path, data_dir: Path) -> Model:
     )
 
 
+def _refuse_missing(path: Path) -> None:
+    if not path.exists():
+        names = ", ".join([*PRETRAINED, *(f"d{depth}" for depth in DEPTHS), "char"])
+        raise LadderError(f"-e {path}: no such file or folder, and no model's name ({names})")
+
+
 def tokenizer_of(name: str) -> str:
     """The name of the tokenizer that belongs to a model: a run's checkpoint tells its own."""
     path = Path(name)
-    if named_shape(name, PRETRAINED_VOCAB) is None and path.is_dir():
-        step = checkpoint.latest(path)
-        if step is not None:
+    if named_shape(name, PRETRAINED_VOCAB) is None:
+        _refuse_missing(path)  # before a tokenizer's vocabulary is downloaded for it
+        if path.is_dir() and (step := checkpoint.latest(path)) is not None:
             return checkpoint.load(path, step)[1].get("tokenizer") or "gpt2"
     return "chars" if name == "char" else "gpt2"
 
@@ -107,6 +111,8 @@ def shape_of(tensors: checkpoint.CheckedTensors, state: Mapping[str, Any]) -> GP
         expected = shape.parameter_shapes()
         sound = shape.channels % shape.heads == 0 and 0 <= shape.dropout < 1
         sound &= 0 < shape.vocab <= shape.padded_vocab
+        sizes = replace(shape, dropout=0)
+        sound &= all(type(size) is int for size in asdict(sizes).values())
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
         raise LadderError(f"{tensors.path.parent} does not say what model it holds") from None
     for name, dimensions in expected.items():

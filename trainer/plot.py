@@ -6,10 +6,12 @@ python -m trainer.plot runs/gpt2-tinyshakespeare      # writes loss.png there
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from ladder.errors import LadderError
 from trainer import logs
+from trainer.atomic import atomic_write
 
 BLUE, ORANGE, INK, GRID = "#3b75af", "#d1603d", "#333333", "#e4e4e4"
 
@@ -56,16 +58,23 @@ def draw_losses(directory: Path) -> Path:
     axes.tick_params(colors=INK, labelsize=9)
     axes.legend(frameon=False)
     path = directory / "loss.png"
-    figure.savefig(path)
-    plt.close(figure)
+    try:
+        with atomic_write(path) as file:
+            figure.savefig(file, format="png")
+    finally:
+        plt.close(figure)
     return path
 
 
+def main(argv: Sequence[str]) -> int:
+    """The command line of `python -m trainer.plot`."""
+    if len(argv) != 1:
+        raise LadderError("name one folder: python -m trainer.plot RUN_FOLDER")
+    print(draw_losses(Path(argv[0])))
+    return 0
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m trainer.plot RUN_FOLDER")
-    try:
-        print(draw_losses(Path(sys.argv[1])))
-    except LadderError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    from trainer.__main__ import run
+
+    sys.exit(run(main, sys.argv[1:]))

@@ -121,7 +121,7 @@ def _refuse_edited(named: Mapping[str, int | str], before: Mapping[str, Any]) ->
             rung = own.find_rung(op, which)
         except LadderError as error:
             raise LadderError(f"the checkpoint's rung is gone: {error}; {anew}") from None
-        if digest(rung) != before["digests"][op]:
+        if digest(rung) != before["digests"].get(op):
             raise LadderError(
                 f"{op} {rung.label} was edited since the checkpoint, or a file that it includes, "
                 f"so the run would not go on bit for bit; restore {rung.path}, or {anew}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,19 +24,10 @@ from trainer.device import open_for
 from trainer.download import DownloadError
 from trainer.engine import Engine
 from trainer.memory import refuse_what_does_not_fit
+from trainer.resume import check_same, check_state, resume_step
 from trainer.sample import Predictor, encode_prompt, forward_only
 from trainer.tokenizers import Tokenizer, get_tokenizer
 from trainer.watch import watch_of
-
-# What must be the same for a resumed run to go on as if it had never stopped. Batch, data and
-# order are compared by the loader, which knows best what its position means.
-SAME_ON_RESUME = {
-    "model": "-e",
-    "total_tokens": "-d",
-    "seed": "--seed",
-    "dtype": "--dtype",
-    "overfit": "-a",
-}
 
 
 @dataclass
@@ -85,18 +75,20 @@ def set_up(config: TrainConfig) -> Setup:
     """Open device, data, model and weights. Raises LadderError before anything is written."""
     device, config, notes = open_for(config)
     directory = run_directory(config)
-    step = _resume_step(config, directory)
-    data = open_data(config)
+    step = resume_step(config, directory)
+    tensors, state = (None, None) if step is None else checkpoint.load(directory, step)
+    if state is not None:
+        check_state(state, directory)
+    data = open_data(config, state)
     notes += [data.note] if data.note else []
-    if step is None:
+    if state is None:
         data_dir = data_directory(config.data_dir)
         model = models.open_model(
             config.model, vocab=data.vocab, seed=config.seed, data_dir=data_dir
         )
         notes += [model.note] if model.note else []
-        shape, source, tensors, state = model.shape, model.source, None, None
+        shape, source = model.shape, model.source
     else:
-        tensors, state = checkpoint.load(directory, step)
         shape, source = models.shape_of(tensors, state), f"checkpoint of step {step}"
     if data.vocab > shape.vocab:
         raise LadderError(
@@ -107,7 +99,7 @@ def set_up(config: TrainConfig) -> Setup:
     config = resolve(config, device.kind, shape.context)
     before = None
     if state is not None:
-        _check_same(config, state)
+        check_same(config, state)
         if state["device"] == device.kind and not chosen_anew:
             before = state["kernels"]
     train, val = open_loaders(config, data, shape.vocab)
@@ -193,36 +185,12 @@ def run_directory(config: TrainConfig) -> Path:
     return Path("runs") / f"{Path(config.model).stem}-{data or 'data'}"
 
 
-def _resume_step(config: TrainConfig, directory: Path) -> int | None:
-    """The step to go on from; None to start anew, as -y 1 does, too, where nothing is there yet."""
-    existing = next(p for p in (directory, *directory.absolute().parents) if p.exists())
-    if not existing.is_dir():
-        raise LadderError(f"-o {directory}: {existing} is a file; name a folder")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise LadderError(f"-o {directory}: {existing} cannot be written; name another folder")
-    step = checkpoint.latest(directory)
-    if step is not None and not config.resume:
-        raise LadderError(
-            f"{directory} holds the checkpoints of an earlier run, the last of step {step}; "
-            "go on with it by -y 1, choose another folder by -o, or delete it"
-        )
-    return step
-
-
-def _check_same(config: TrainConfig, state: Mapping[str, Any]) -> None:
-    before = state.get("config", {})
-    for name, flag in SAME_ON_RESUME.items():
-        if before.get(name) != getattr(config, name):
-            raise LadderError(
-                f"{flag} was {before.get(name)} and is {getattr(config, name)} now; "
-                "resume with the same, or start a new run with another -o"
-            )
-
-
-def open_data(config: TrainConfig) -> Data:
-    """The token files named by -i and -j, or those prepared from --dataset."""
+def open_data(config: TrainConfig, state: Mapping[str, Any] | None = None) -> Data:
+    """The token files named by -i and -j, or those prepared from --dataset. `state` is that of the
+    checkpoint that a run goes on from, and with its tokenizer."""
     data_dir = data_directory(config.data_dir)
-    name = config.tokenizer or models.tokenizer_of(config.model)
+    before = state.get("tokenizer") if state else None
+    name = config.tokenizer or before or models.tokenizer_of(config.model)
     if config.train_data is None:
         found = prepare(config.dataset, data_dir, name)
         used = Path(

@@ -15,6 +15,7 @@ from rich.console import Console
 from ladder.errors import DeviceFault, LadderError
 from reference.gpt2 import build
 from trainer import checkpoint
+from trainer.atomic import alone_in
 from trainer.config import TrainConfig
 from trainer.display import Display, open_console
 from trainer.interrupt import Interrupt
@@ -66,6 +67,10 @@ class Trainer:
         """The loop. A step's validation, sample and checkpoint come before its training, so that
         the first and the last validation frame the run, and a checkpoint of step N holds what N
         steps have made."""
+        with alone_in(self.setup.directory):
+            return self._run()
+
+    def _run(self) -> Outcome:
         self._announce()
         write_record(self.setup)
         self.log = RunLog(self.setup.directory, self.setup.step if self.setup.state else None)

@@ -126,6 +126,22 @@ def test_a_choice_is_remembered_until_something_changes():
     assert changes(device=other)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\xff", b"[]", b"[" * 10**5, b'{"rung": 7, "seconds": 1, "reasons": {"1": "x"}}'],
+    ids=["empty", "cut off", "no text", "a list", "deep", "a rung that is not there"],
+)
+def test_a_choice_that_was_damaged_is_made_again(tmp_path, content):
+    device, rungs = FakeGpu(), (timed_rung(1, "slow", 30), timed_rung(2, "fast", 10))
+    first = pick(ladder(*rungs), device, "float32", DIMS)
+    (known,) = (tmp_path / "picks").iterdir()
+    known.write_bytes(content)
+    launches = device.launches
+    assert pick(ladder(*rungs), device, "float32", DIMS) == first
+    assert device.launches > launches
+    assert pick(ladder(*rungs), device, "float32", DIMS) == first, "and is remembered"
+
+
 def test_no_rung_at_all_is_an_error_with_every_reason():
     rungs = (timed_rung(1, "wrong", 1, wrong=True), timed_rung(2, "picky", 1, needs="N > 10**9"))
     with pytest.raises(

@@ -278,7 +278,10 @@ def test_damage_is_named(tmp_path):
         [found[name] for name in found]
 
     file.unlink()
-    with pytest.raises(LadderError, match="no such file"):
+    with pytest.raises(LadderError, match=r"no such file; delete .* to use an earlier checkpoint"):
+        load(tmp_path, 1)
+    (path / "checkpoint.json").unlink()
+    with pytest.raises(LadderError, match=r"damaged \(No such file .*delete its folder to use"):
         load(tmp_path, 1)
 
 

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from ladder.errors import LadderError
+from trainer.__main__ import run
 from trainer.config import TrainConfig, resolve
 from trainer.flags import REFUSED, parse
 
@@ -112,6 +113,10 @@ def test_every_setting_has_a_long_flag_that_sets_it():
         ("-i a.bin", "-j must name the matching ones"),
         ("-j a.bin", "-i must name the matching ones"),
         ("--rung gelu", "write OP=N or OP=FILE.cu"),
+        ("--rung gelu.forward=1 --rung gelu.forward=2", "choose one of them"),
+        ("--fuse nonsense", "--fuse nonsense: choose auto, none or all, or fusions"),
+        ("--fuse matmul_gelu,none", "--fuse matmul_gelu,none: choose auto, none or all"),
+        (f"-d {1 << 40}", "--total-tokens/-d must be at most"),
         ("--bacth 4", "did you mean --batch?"),
         ("--learning 4", "there is no flag --learning"),
         ("--output=", "--output/-o must not be empty"),
@@ -192,3 +197,16 @@ def test_the_command_prints_one_line_and_exits_with_2(words, says, tmp_path):
     assert done.returncode == 2
     assert done.stderr.startswith(says)
     assert done.stderr.count("\n") == 1
+
+
+def test_a_path_that_the_system_refuses_is_one_line_too(tmp_path, capsys):
+    def look(path):
+        return lambda argv: open(path)
+
+    assert run(look(tmp_path), []) == 2
+    says = f"error: {tmp_path}: Is a directory; correct the path, or who may use it\n"
+    assert capsys.readouterr().err == says
+    assert run(look("a" * 300), []) == 2
+    assert capsys.readouterr().err.startswith("error: aaa")
+    with pytest.raises(OSError, match="about no file"):  # not a user's to put right: a bug
+        run(lambda argv: (_ for _ in ()).throw(OSError("about no file")), [])

@@ -48,6 +48,16 @@ def test_a_folder_that_is_not_there_is_an_error_of_one_line(tmp_path):
         RunLog(tmp_path / "missing")
 
 
+def test_a_damaged_log_does_not_keep_a_run_from_going_on(tmp_path):
+    RunLog(tmp_path).validation(0, 4.5)
+    for name in ("main.log", "log.jsonl"):
+        with (tmp_path / name).open("ab") as file:
+            file.write(b"s:\xc2\xb2 tel:1\ns:\xff\n\xff\n{}\n" + b"[" * 10**5 + b"\n")
+    RunLog(tmp_path, resume_at=1).validation(1, 4.0)
+    assert (tmp_path / "main.log").read_text() == "s:0 tel:4.5000\ns:1 tel:4.0000\n"
+    assert [entry["step"] for entry in logs.read(tmp_path / "log.jsonl")] == [0, 1]
+
+
 def test_a_plot_needs_losses(tmp_path):
     with pytest.raises(LadderError, match="name the folder of a run"):
         draw_losses(tmp_path)

@@ -66,6 +66,8 @@ def test_a_checkpoint_is_a_model_and_knows_its_tokenizer(tmp_path):
         {"channels": "many"},
         {"dropout": 1.0},
         {"vocab": 10**9},
+        {"layers": 2.0},
+        {"heads": 2.0},
         {"x": 1},
     ],
 )

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 from dataclasses import replace
 
@@ -17,9 +18,12 @@ from ladder.doctor import cpp_compiler
 from ladder.errors import LadderError
 from reference.gpt2 import build
 from trainer import checkpoint, logs
+from trainer.atomic import alone_in
+from trainer.config import TrainConfig
 from trainer.display import WIDTH_OF_A_LOG, open_console
 from trainer.engine import scratch_needed
 from trainer.steps import Stepper
+from trainer.train import train
 
 
 def losses(directory):
@@ -102,6 +106,46 @@ def test_a_run_does_not_overwrite_the_checkpoints_of_another(tmp_path):
     with pytest.raises(LadderError, match="go on with it by -y 1, choose another folder by -o"):
         run(tmp_path, steps=2)
     assert checkpoint.latest(tmp_path / "run") == 2
+
+
+def test_a_run_does_not_write_where_another_one_does(tmp_path):
+    config = TrainConfig(**settings(tmp_path, checkpoint_every=1))
+    with alone_in(tmp_path / "run"):
+        with pytest.raises(
+            LadderError, match=r"another run is writing to .*; wait for its end, or"
+        ):
+            train(config)
+        assert list((tmp_path / "run").iterdir()) == []
+    assert train(config).status == 0
+
+
+def test_a_checkpoint_that_is_no_run_is_not_gone_on_with(tmp_path):
+    save_model(tmp_path / "run")  # whole, but a model only
+    with pytest.raises(LadderError, match="its state lacks config; train from its weights by -e"):
+        run(tmp_path, resume=True)
+    run(tmp_path, steps=1, output=str(tmp_path / "other"), checkpoint_every=1)
+    tensors, state = checkpoint.load(tmp_path / "other", 1)
+    for key in ("device", "kernels", "train", "stepper"):
+        folder = tmp_path / key
+        reads = {name: (lambda name=name: tensors[name]) for name in tensors}
+        checkpoint.save(folder, 1, reads, {**state, key: 5})
+        with pytest.raises(LadderError, match=f"{key}.* is not of a training run of this version"):
+            run(tmp_path, resume=True, output=str(folder))
+
+
+def test_a_resumed_run_needs_the_model_it_began_with_no_more(tmp_path):
+    """Nor its tokenizer's name, which only the model's folder told."""
+    run(tmp_path, steps=1, checkpoint_every=1)
+    shutil.rmtree(tmp_path / "model")
+    outcome, _ = run(tmp_path, model=str(tmp_path / "model"), steps=2, resume=True)
+    assert outcome.status == 0
+
+
+def test_a_plot_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "run" / "loss.png").mkdir(parents=True)
+    with pytest.raises(LadderError, match=r"cannot write .*loss\.png: Is a directory"):
+        run(tmp_path, steps=1, plot=True)
+    assert not list((tmp_path / "run").glob(".*")), "nothing is left of the attempt"
 
 
 @pytest.mark.parametrize(
