@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -327,6 +328,22 @@ def _shape(text: str) -> Dims:
     return dims
 
 
+def _lines(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of lines")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time to wait; write e.g. 60")
+    return seconds
+
+
 def _dtypes(text: str) -> list[str]:
     names = [SHORT.get(name, name) for name in text.split(",")]
     for name in names:
@@ -364,14 +381,14 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("op")
     sub.add_argument("rung")
     sub.add_argument("other")
-    sub.add_argument("--context", type=int, default=3, metavar="LINES")
+    sub.add_argument("--context", type=_lines, default=3, metavar="LINES")
 
     sub = command("check", check_rungs)
     sub.add_argument("op", help="an op, or a layer")
     sub.add_argument("rung", nargs="?", help="its number, or the path of a .cu file; default: all")
     _device_options(sub)
     sub.add_argument(
-        "--seconds", type=float, default=own.SECONDS, help="time limit for your own kernel"
+        "--seconds", type=_seconds, default=own.SECONDS, help="time limit for your own kernel"
     )
     sub.add_argument("-v", "--verbose", action="store_true", help="one line for each shape")
 

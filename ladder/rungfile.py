@@ -47,6 +47,12 @@ if TYPE_CHECKING:
 
 REALS = ("float32", "float16", "bfloat16")
 
+# What an entry of these lines looks like, and how to say so.
+_FORMS = {
+    "define": (r"[A-Za-z_]\w*\s*=[^=].*", "NAME = expression; NAME = expression"),
+    "scratch": (r"(?:real|u?int32|float32)\s+[A-Za-z_]\w*\s*\[.+\]", "float32 name[N, C]"),
+}
+
 
 def ceil_div(a: int, b: int) -> int:
     """Blocks of `b` that cover `a`."""
@@ -153,8 +159,11 @@ class Rung:
         for line in self.header["launch"]:
             kernel, geometry = re.fullmatch(r"(\w+)\s*<<<(.*)>>>", line).groups()
             parts = self._evaluate(f"({geometry},)", names)
-            grid, block = (_dim3(part) for part in parts[:2])
-            launches.append(Launch(kernel, grid, block, parts[2] if len(parts) > 2 else 0))
+            if len(parts) not in (2, 3):
+                raise LadderError(f"{self.path}: write grid, block and perhaps bytes: {line}")
+            grid, block = (self._dim3(part, line) for part in parts[:2])
+            (shared,) = self._whole(parts[2:] or (0,), line)
+            launches.append(Launch(kernel, grid, block, shared))
         return tuple(launches)
 
     def scratch(self, dims: Dims, target: Target) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -163,8 +172,21 @@ class Rung:
         buffers = {}
         for entry in _split(self.header.get("scratch", ())):
             dtype, name, shape = re.fullmatch(r"(\w+)\s+(\w+)\s*\[(.*)\]", entry).groups()
-            buffers[name] = (self._evaluate(f"({shape},)", names), dtype)
+            sizes = self._whole(self._evaluate(f"({shape},)", names), entry)
+            buffers[name] = (sizes, dtype)
         return buffers
+
+    def _dim3(self, value: object, line: str) -> tuple[int, int, int]:
+        sizes = self._whole(value if isinstance(value, tuple) else (value,), line)
+        if len(sizes) > 3:
+            raise LadderError(f"{self.path}: grid and block have three dimensions at most: {line}")
+        return (*sizes, 1, 1)[:3]
+
+    def _whole(self, values: tuple[object, ...], line: str) -> tuple[int, ...]:
+        for value in values:
+            if not isinstance(value, int) or value < 0:
+                raise LadderError(f"{self.path}: {value!r} is not a whole number from 0 on: {line}")
+        return values
 
     def _define_lines(self) -> list[tuple[str, str]]:
         lines = _split(self.header.get("define", ()))
@@ -231,6 +253,10 @@ def parse(path: Path, kernel: str) -> Rung:
     for line in header["launch"]:
         if not re.fullmatch(r"\w+\s*<<<.*>>>", line):
             raise LadderError(f"{path}: a Launch line must read 'kernel<<<grid, block>>>': {line}")
+    for key, (form, example) in _FORMS.items():
+        for entry in _split(tuple(header.get(key, ()))):
+            if not re.fullmatch(form, entry):
+                raise LadderError(f"{path}: {key.title()} must read '{example}': {entry}")
     if kernel not in source:
         raise LadderError(f"{path}: it defines no kernel named {kernel}")
     return Rung(
@@ -248,8 +274,3 @@ def _split(lines: tuple[str, ...]) -> list[str]:
 
 def _words(expression: str) -> set[str]:
     return set(re.findall(r"\b[A-Za-z_]\w*\b", expression))
-
-
-def _dim3(value: int | tuple[int, ...]) -> tuple[int, int, int]:
-    value = value if isinstance(value, tuple) else (value,)
-    return (*value, 1, 1)[:3]

@@ -77,6 +77,29 @@ def test_a_header_without_a_launch_is_refused_with_an_example(device_name):
         check(SOURCE.replace("// Launch:", "// Start:"), device_name)
 
 
+LAUNCH = "// Launch: layernorm_forward<<<"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (f"{LAUNCH}N>>>", "write grid, block and perhaps bytes"),
+        (f"{LAUNCH}N, 32, 0, 1>>>", "write grid, block and perhaps bytes"),
+        (f"{LAUNCH}N / 2, 32>>>", r"1\.0 is not a whole number from 0 on"),
+        (f"{LAUNCH}'N', 32>>>", "'N' is not a whole number"),
+        (f"{LAUNCH}N, 32, -4>>>", "-4 is not a whole number"),
+        (f"{LAUNCH}(N, 1, 1, 1), 32>>>", "three dimensions at most"),
+        (f"{LAUNCH}N, 32>>>\n// Define: ROWS", "Define must read 'NAME = expression; .*: ROWS$"),
+        (f"{LAUNCH}N, 32>>>\n// Scratch: sums[N]", r"Scratch must read 'float32 name.*: sums\[N"),
+        (f"{LAUNCH}N, 32>>>\n// Scratch: double sums[N]", "Scratch must read 'float32 name"),
+    ],
+)
+def test_a_header_that_cannot_be_meant_is_refused_by_its_line(line, message):
+    (launch,) = re.findall(r"^// Launch: .*$", SOURCE, re.MULTILINE)
+    with pytest.raises(LadderError, match=message):
+        check(replaced(launch, line), "emulated")
+
+
 @pytest.mark.parametrize(
     ("which", "message"),
     [
