@@ -39,20 +39,18 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def alone_in(directory: Path) -> Iterator[None]:
+def alone_in(directory: Path, wait: bool = False) -> Iterator[None]:
     """Make the folder if need be, and keep other processes out that ask for the same.
 
     The lock is on the folder itself and ends with the process, however that ends: there is no file
-    that a kill could leave behind. Raises LadderError where another process is there.
+    that a kill could leave behind. Raises LadderError where another process is there; with `wait`,
+    waits for it to leave. OSError where the folder cannot be made or opened.
     """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(directory, os.O_RDONLY)
-    except OSError as error:
-        raise LadderError(f"cannot write {directory}: {error.strerror or error}") from None
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(directory, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             raise LadderError(
                 f"another run is writing to {directory}; wait for its end, or choose another "

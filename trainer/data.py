@@ -12,6 +12,7 @@ is made again.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import sys
@@ -24,7 +25,7 @@ import numpy as np
 from ladder.commandline import Parser
 from ladder.errors import LadderError
 from trainer import download, tokenizers
-from trainer.atomic import atomic_write
+from trainer.atomic import alone_in, atomic_write
 from trainer.download import DownloadError, data_directory
 from trainer.tokenfile import TokenLoader, open_tokens, write_tokens
 from trainer.tokenizers import Tokenizer, get_tokenizer
@@ -261,21 +262,33 @@ def _prepared(
             break
     else:
         place = download.writable_place(data_dir, relative)
-        manifest = _manifest(place)
         try:
-            manifest.unlink(missing_ok=True)
-            # A smaller set must not be read together with the rest of a larger one.
-            for stale in place.parent.glob(f"{place.name}_*.bin"):
-                stale.unlink()
+            with alone_in(place.parent, wait=True):
+                if not _is_complete(place, source):  # another process may just have made it
+                    _make(place, tokenizer, source, write)
         except OSError as error:
             raise LadderError(
                 f"cannot write the token files in {place.parent} ({error.strerror}); "
                 "name a folder that can be written by --data-dir"
             ) from None
-        counts = write(place, tokenizer)
-        with atomic_write(manifest) as file:
-            file.write(json.dumps({"source": source, "tokens": counts}, indent=1).encode())
-    return Prepared(f"{place}_train*.bin", f"{place}_val*.bin", tokenizer, note)
+    files = glob.escape(str(place))  # a data directory may be called "data[1]"
+    return Prepared(f"{files}_train*.bin", f"{files}_val*.bin", tokenizer, note)
+
+
+def _make(
+    place: Path,
+    tokenizer: Tokenizer,
+    source: str,
+    write: Callable[[Path, Tokenizer], dict[str, int]],
+) -> None:
+    manifest = _manifest(place)
+    manifest.unlink(missing_ok=True)
+    # A smaller set must not be read together with the rest of a larger one.
+    for stale in place.parent.glob(f"{place.name}_*.bin"):
+        stale.unlink()
+    counts = write(place, tokenizer)
+    with atomic_write(manifest) as file:
+        file.write(json.dumps({"source": source, "tokens": counts}, indent=1).encode())
 
 
 def _manifest(place: Path) -> Path:

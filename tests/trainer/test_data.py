@@ -6,7 +6,9 @@ import re
 import sys
 import types
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from ladder.errors import LadderError
 from trainer import data, download
 from trainer.data import PLAY, encode_sections, prepare, write_shards
 from trainer.download import DownloadError
-from trainer.tokenfile import TokenLoader, find_shards, open_tokens
+from trainer.tokenfile import TokenLoader, find_shards, open_tokens, write_tokens
 from trainer.tokenizers import ByteTokenizer, CharTokenizer
 
 DATA = Path(os.environ.get("KERNEL_LADDER_DATA", "data"))
@@ -98,6 +100,38 @@ def test_tinyshakespeare_has_nanogpts_characters_exactly(real):
     assert prepared.tokenizer.vocab == 65
     text = (real / "tinyshakespeare" / "input.txt").read_text()
     assert prepared.tokenizer.decode(np.concatenate([train, val])) == text
+
+
+def test_a_data_directory_may_have_any_name(tmp_path):
+    prepared = prepare("play", tmp_path / "data [a-b]*", "bytes")
+    assert len(tokens_of(prepared.train)) > len(tokens_of(prepared.val)) > 0
+
+
+def test_two_runs_that_start_at_once_make_a_set_once(tmp_path, monkeypatch):
+    """And neither takes away what the other has just made."""
+    both_are_here, written, made = Barrier(2), [], []
+    complete = data._is_complete
+
+    def look(place, source):
+        found = complete(place, source)
+        if len(made) < 2:  # the first look of each, before any of them writes
+            made.append(found)
+            both_are_here.wait(10)
+        return found
+
+    def write(path, tokens):
+        written.append(path.name)
+        write_tokens(path, tokens)
+
+    monkeypatch.setattr(data, "_is_complete", look)
+    monkeypatch.setattr(data, "write_tokens", write)
+    monkeypatch.setattr(download, "places", lambda data_dir, path: (Path(data_dir) / path,))
+    monkeypatch.setattr(download, "writable_place", lambda data_dir, path: Path(data_dir) / path)
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(prepare, "play", tmp_path, "bytes") for _ in range(2)]
+        assert [len(tokens_of(run.result().train)) > 0 for run in runs] == [True, True]
+    assert made == [False, False]
+    assert written == ["bytes_train.bin", "bytes_val.bin"]
 
 
 @needs_data
