@@ -43,7 +43,7 @@ def bind(
     _check_arrays(op, real, dims, arrays)
     target = device.target(real)
     if (why := rung.refusal(dims, target)) is not None:
-        raise LadderError(f"{op.name} rung {rung.number} ({rung.idea}) cannot run: {why}")
+        raise LadderError(f"{op.name} {rung.label} cannot run: {why}; choose another rung")
     ordered = [arrays[arg.name] for arg in op.args]
     constants = {s.name: np.dtype(s.dtype).type(scalars[s.name]) for s in op.scalars}
 

@@ -4,10 +4,13 @@ import re
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ladder import own, pages
+from ladder.bind import bind
 from ladder.contract import find
+from ladder.device import Cpu
 from ladder.errors import LadderError
 
 SOURCE = (Path(__file__).parent / "planted" / "forward.cu").read_text()
@@ -111,6 +114,18 @@ def test_a_header_that_cannot_be_meant_is_refused_by_its_line(line, message):
 def test_what_is_no_rung_is_refused(which, message):
     with pytest.raises(LadderError, match=message):
         own.find_rung("layernorm.forward", which)
+
+
+def test_where_it_cannot_run_it_is_named_with_the_remedy(tmp_path):
+    path, op = tmp_path / "mine.cu", find("gelu.forward").op
+    path.write_text(find(op.name).rung(1).source.replace("// Needs:  nothing", "// Needs: N > 9"))
+    arrays = {name: np.zeros(8, np.float32) for name in ("out", "inp")}
+    with pytest.raises(LadderError) as refused:
+        bind(op, own.find_rung(op.name, path), Cpu(), np.float32, {"N": 8}, arrays)
+    assert str(refused.value) == (
+        "gelu.forward mine.cu (one thread per element) cannot run: it needs N > 9, and here N = 8; "
+        "choose another rung"
+    )
 
 
 def test_a_copy_of_a_rung_is_your_own_kernel_whatever_its_name(tmp_path):
