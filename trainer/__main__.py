@@ -52,6 +52,10 @@ def run(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     except OSError as error:
         print(f"error: {explain(error)}", file=sys.stderr)
         return 2
+    except MemoryError as error:  # beside what was foretold before the start
+        why = f" ({error})" if str(error) else ""
+        print(f"error: out of memory{why}; take a smaller -b, -t or -e", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

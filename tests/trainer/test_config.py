@@ -210,3 +210,12 @@ def test_a_path_that_the_system_refuses_is_one_line_too(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("error: aaa")
     with pytest.raises(OSError, match="about no file"):  # not a user's to put right: a bug
         run(lambda argv: (_ for _ in ()).throw(OSError("about no file")), [])
+
+
+def test_memory_that_runs_out_in_passing_is_one_line(capsys):
+    def main(argv):
+        raise MemoryError("Unable to allocate 10.1 MiB for an array")
+
+    assert run(main, []) == 2
+    says = "error: out of memory (Unable to allocate 10.1 MiB for an array); take a smaller -b"
+    assert capsys.readouterr().err.startswith(says)
