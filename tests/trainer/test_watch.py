@@ -97,8 +97,8 @@ def test_a_fault_without_checkpoints_says_so(tmp_path, monkeypatch):
 
 
 FAULT = """\
-    // once the first steps have moved the weights
-    if (N == 2048 && i == 5 && to_float(inp[i]) > 0.5f) out[(size_t)1 << 40] = to_real(1.0f);
+    // once the first steps have moved the weights; downwards, since above there may be no addresses
+    if (N == 2048 && i == 5 && to_float(inp[i]) > 0.5f) *(out - (1ll << 40)) = to_real(1.0f);
     out[i] ="""
 
 
