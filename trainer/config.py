@@ -68,7 +68,7 @@ class TrainConfig:
     model: str = setting(
         "gpt2",
         "--model -e",
-        "gpt2 | gpt2-medium | gpt2-large | gpt2-xl (pretrained), d6 ... d48 | char (random "
+        "gpt2 | gpt2-medium | gpt2-large | gpt2-xl (pretrained), d6 ... d84 | char (random "
         "weights), or a file or folder: .bin, .safetensors, a checkpoint",
     )
     dataset: str = setting(
@@ -96,7 +96,7 @@ class TrainConfig:
     total_tokens: int | None = setting(
         None,
         "--total-tokens -d",
-        "tokens of an optimizer step; a multiple of B*T",
+        "tokens of an optimizer step; a multiple of B*T, which is the default",
         least=1,
         most=1 << 31,
     )
@@ -160,7 +160,9 @@ class TrainConfig:
     top_k: int = setting(0, "--top-k", "sample among the k likeliest; 0: among all", least=0)
 
     # Output
-    output: str | None = setting(None, "--output -o", "folder of the run; runs/MODEL-DATASET")
+    output: str | None = setting(
+        None, "--output -o", "folder of the run; default runs/MODEL-DATASET"
+    )
     checkpoint_every: int = setting(
         0,
         "--checkpoint-every -n",
@@ -194,10 +196,13 @@ class TrainConfig:
     stochastic_rounding: bool | None = setting(
         None,
         "--stochastic-rounding",
-        "round 16-bit weights up or down at random, right on average; default 0, with -w 0 1",
+        "round 16-bit weights up or down at random, right on average; default 0, but 1 with -w 0",
     )
     rungs: str | None = setting(
-        None, "--rungs", f"{' | '.join(RUNG_SETS)}, or a rungs.json that a run has left"
+        None,
+        "--rungs",
+        "reference (NumPy) | naive (the lowest kernels) | best (the fastest, by measurement) | "
+        "library (the same, the vendor's among them), or a rungs.json that a run has left",
     )
     rung: tuple[str, ...] = setting(
         (), "--rung", "OP=N or OP=FILE.cu, over --rungs; may be given several times"

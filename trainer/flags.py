@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ladder.commandline import Parser
@@ -62,9 +62,16 @@ def _without_refused(argv: Sequence[str]) -> list[str]:
 
 
 def build_parser(
-    prog: str, description: str, names: Sequence[str] | None = None, epilog: str | None = None
+    prog: str,
+    description: str,
+    names: Sequence[str] | None = None,
+    epilog: str | None = None,
+    helps: Mapping[str, str] | None = None,
 ) -> Parser:
-    """A parser of the fields of TrainConfig, or of some of them."""
+    """A parser of the fields of TrainConfig, or of some of them.
+
+    helps: what --help says of a field, by name, where it is not what training says.
+    """
     # -h means something else in llm.c
     parser = Parser(prog=prog, description=description, epilog=epilog, add_help=False)
     parser.add_argument("--help", action="help", help="show this and exit")
@@ -75,7 +82,7 @@ def build_parser(
                 *f.metadata["flags"],
                 dest=f.name,
                 default=f.default,
-                help=_help(f),
+                help=(helps or {}).get(f.name) or _help(f),
                 **_kind(f, types[f.name]),
             )
     return parser
@@ -98,11 +105,19 @@ def _kind(f: dataclasses.Field, hint: Any) -> dict[str, Any]:
 
 def _help(f: dataclasses.Field) -> str:
     choices = " | ".join(f.metadata.get("choices", ()))
-    default = f"default {f.default}" if f.default not in (None, False, True, "", ()) else ""
+    default = "" if f.default in (None, "", ()) else f"default {_word(f.default)}"
+    if isinstance(f.default, bool) and f.metadata["flags"][0].startswith("--no-"):
+        default = ""
     if f.name in DEFAULTS["cpu"]:
-        default = f"default {DEFAULTS['cpu'][f.name]}, on a GPU {DEFAULTS['cuda'][f.name]}"
+        values = dict.fromkeys(_word(DEFAULTS[kind][f.name]) for kind in ("cpu", "cuda"))
+        default = "default " + ", on a GPU ".join(values)
     parts = [f.metadata["help"], choices, default]
     return "; ".join(part for part in parts if part).replace("%", "%%")
+
+
+def _word(value: Any) -> str:
+    """A default as one would type it."""
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 class _Collect(argparse.Action):

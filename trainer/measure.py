@@ -121,7 +121,12 @@ def parser_of(command: str, description: str) -> Parser:
     names = ("model", "batch", "sequence", "steps", "device", "dtype", "rungs", "rung")
     names += ("recompute", "deterministic", "fuse", "gelu_fusion")
     names += ("master_weights", "stochastic_rounding")
-    parser = build_parser(f"python -m trainer {command}", description, names)
+    helps = {
+        "model": "gpt2 | gpt2-medium | gpt2-large | gpt2-xl | d6 ... d84 | char; default gpt2",
+        "steps": "steps to time; default 20",
+        "device": "cpu, cuda or cuda:N; cuda where there is one",
+    }
+    parser = build_parser(f"python -m trainer {command}", description, names, helps=helps)
     parser.set_defaults(steps=20)
     parser.add_argument("--no-write", action="store_true", help="leave doc/results as it is")
     return parser

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ladder.commandline import Parser
 from ladder.errors import LadderError
 from trainer import logs
 from trainer.atomic import atomic_write
@@ -68,9 +69,9 @@ def draw_losses(directory: Path) -> Path:
 
 def main(argv: Sequence[str]) -> int:
     """The command line of `python -m trainer.plot`."""
-    if len(argv) != 1:
-        raise LadderError("name one folder: python -m trainer.plot RUN_FOLDER")
-    print(draw_losses(Path(argv[0])))
+    parser = Parser(prog="python -m trainer.plot", description="Draw loss.png from a run's log.")
+    parser.add_argument("run", type=Path, help="the folder of a run")
+    print(draw_losses(parser.parse_args(argv).run))
     return 0
 
 
