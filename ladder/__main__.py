@@ -374,21 +374,26 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("op", nargs="?", help="an op (layernorm.forward) or a layer (layernorm)")
 
     sub = command("show", show)
-    sub.add_argument("op")
+    sub.add_argument("op", help="such as layernorm.forward")
     sub.add_argument("rung", help="its number, or the path of a .cu file")
 
     sub = command("diff", diff)
-    sub.add_argument("op")
-    sub.add_argument("rung")
-    sub.add_argument("other")
-    sub.add_argument("--context", type=_lines, default=3, metavar="LINES")
+    sub.add_argument("op", help="such as layernorm.forward")
+    sub.add_argument("rung", help="its number, or the path of a .cu file")
+    sub.add_argument("other", help="the same, of the rung to compare it with")
+    sub.add_argument(
+        "--context", type=_lines, default=3, metavar="LINES", help="around a change; default 3"
+    )
 
     sub = command("check", check_rungs)
     sub.add_argument("op", help="an op, or a layer")
     sub.add_argument("rung", nargs="?", help="its number, or the path of a .cu file; default: all")
     _device_options(sub)
     sub.add_argument(
-        "--seconds", type=_seconds, default=own.SECONDS, help="time limit for your own kernel"
+        "--seconds",
+        type=_seconds,
+        default=own.SECONDS,
+        help="time limit for your own kernel; default %(default)g",
     )
     sub.add_argument("-v", "--verbose", action="store_true", help="one line for each shape")
 
@@ -400,24 +405,26 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--save", action="store_true", help="write to doc/results/<gpu>.json")
 
     sub = command("pick", pick_rung)
-    sub.add_argument("op")
+    sub.add_argument("op", help="such as layernorm.forward")
     _device_options(sub)
     sub.add_argument("--library", action="store_true", help="vendor libraries may be chosen")
     sub.add_argument("--deterministic", action="store_true", help="the same bits every time")
     sub.add_argument("--fresh", action="store_true", help="measure again")
 
     sub = command("trace", trace_rung)
-    sub.add_argument("op")
+    sub.add_argument("op", help="such as layernorm.forward")
     sub.add_argument("rung", help="its number, or the path of a .cu file")
     _call_options(sub)
-    sub.add_argument("--warp", type=int, default=32, choices=(32, 64), help="its width")
+    sub.add_argument(
+        "--warp", type=int, default=32, choices=(32, 64), help="lanes of a warp; default 32"
+    )
     sub.add_argument("--picture", metavar="FILE", help="also draw which lane touches what (.svg)")
 
     sub = command("sass", show_sass)
-    sub.add_argument("op")
+    sub.add_argument("op", help="such as layernorm.forward")
     sub.add_argument("rung", help="its number, or the path of a .cu file")
     _call_options(sub)
-    sub.add_argument("--arch", default="sm_90a", help="sm_75, sm_80, sm_90a, ...")
+    sub.add_argument("--arch", default="sm_90a", help="sm_75, sm_80, sm_90a, ...; default sm_90a")
     sub.add_argument("--summary", action="store_true", help="only counts and registers")
 
     sub = command("docs", write_docs)
@@ -428,12 +435,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _device_options(sub: Parser) -> None:
-    sub.add_argument("--device", default=default_device(), help="cpu, emulated, cuda or cuda:1")
-    _call_options(sub)
+    sub.add_argument(
+        "--device",
+        default=default_device(),
+        help="cpu, emulated, cuda or cuda:1; default cuda, or emulated without a GPU",
+    )
+    _call_options(sub, "types of `real`; default: all that the op has")
 
 
-def _call_options(sub: Parser) -> None:
-    sub.add_argument("--dtype", type=_dtypes, metavar="fp32,fp16,bf16", help="the real types")
+def _call_options(
+    sub: Parser, dtype: str = "type of `real`; default: the first that the rung takes"
+) -> None:
+    sub.add_argument("--dtype", type=_dtypes, metavar="fp32,fp16,bf16", help=dtype)
     sub.add_argument("--shape", type=_shape, metavar="N=4,C=768", help="default: the op's own")
 
 
