@@ -1,6 +1,6 @@
 // crossentropy fused, rung 1: one thread per row
 // Before: softmax forward, crossentropy forward and backward, softmax backward: the row is read or
-//         written nine times by four kernels, and the probabilities take as much memory again.
+//         written ten times by four kernels, and the probabilities take as much memory again.
 // Change: dlogits = dloss * (softmax(logits) - onehot(target)): a thread for each of the N rows
 //         walks over its logits three times and leaves their gradients in their place.
 // Expect: far below the roof. Neighbouring lanes read addresses Vp apart: a warp's load touches one
