@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ SMALL = 1 << 20  # elements
 
 @dataclass(frozen=True)
 class Choice:
-    """The fastest rung, the seconds that it takes for all shapes together, and why no other.
+    """The fastest rung, the seconds that it takes for all calls together, and why no other.
 
     reasons  for every rung of the ladder, by number: "the fastest: 52.9 us", "1.24 x the time", ...
     """
@@ -55,7 +56,7 @@ def pick(
     deterministic: bool = False,
     fresh: bool = False,
 ) -> Choice:
-    """The fastest rung of a ladder for calls of these shapes, one of each.
+    """The fastest rung of a ladder for a number of calls, each given by its shape.
 
     library        whether library rungs may be chosen
     deterministic  whether only rungs that give the same bits every time may
@@ -68,7 +69,8 @@ def pick(
     known = cache.directory() / "picks" / key
 
     def build(path: Path) -> None:
-        rung, seconds, reasons = _compete(ladder, device, dtype, shapes, library, deterministic)
+        calls = Counter(tuple(dims.items()) for dims in shapes)
+        rung, seconds, reasons = _compete(ladder, device, dtype, calls, library, deterministic)
         text = json.dumps({"rung": rung, "seconds": seconds, "reasons": reasons}, indent=1)
         path.write_text(text, encoding="utf-8")
 
@@ -95,12 +97,12 @@ def _compete(
     ladder: Ladder,
     device: Device,
     dtype: str,
-    shapes: Sequence[Dims],
+    counted: Counter[tuple[tuple[str, int], ...]],
     library: bool,
     deterministic: bool,
 ) -> tuple[int, float, dict[int, str]]:
-    """The winner's number and seconds, and the reasons."""
-    reasons, able = {}, []
+    """The winner's number and seconds, and the reasons. `counted`: how many calls of each shape."""
+    reasons, able, shapes = {}, [], [dict(dims) for dims in counted]
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # the compiler takes a third of the time
         checked = [*ladder.op.shapes[-CHECKED_SHAPES:], *shapes]
         compile_ahead(pool, ladder, ladder.on(device.kind), device, [dtype], checked)
@@ -118,20 +120,22 @@ def _compete(
         buffers = BufferSets(ladder.op, device, DTYPES[dtype], dims)
         calls = {rung.number: buffers.bind(rung) for rung in able if rung.number in seconds}
         rough = {number: _roughly(device, own[0]) for number, own in calls.items()}
+        count = counted[tuple(dims.items())]
         for number, own in calls.items():
             ratio = rough[number] / min(rough.values())
             if ratio > OUT and len(shapes) > 1:
                 del seconds[number]
                 reasons[number] = f"{ratio:.0f} x the time of the fastest at {format_dims(dims)}"
             elif ratio > HOPELESS:
-                seconds[number] += rough[number]
+                seconds[number] += count * rough[number]
             else:
-                seconds[number] += measure(device, own, SECONDS).median
+                seconds[number] += count * measure(device, own, SECONDS).median
     winner = min(seconds, key=seconds.__getitem__)
+    number_of_calls = f" for {counted.total()} calls" if counted.total() > 1 else ""
     for number, time in seconds.items():
-        ratio = time / seconds[winner]
-        slower = f"{time * 1e6:.1f} us, {ratio:.2f} x the time of rung {winner}"
-        reasons[number] = f"the fastest: {time * 1e6:.1f} us" if number == winner else slower
+        taken = f"{time * 1e6:.1f} us{number_of_calls}"
+        slower = f"{taken}, {time / seconds[winner]:.2f} x the time of rung {winner}"
+        reasons[number] = f"the fastest: {taken}" if number == winner else slower
     return winner, seconds[winner], dict(sorted(reasons.items()))
 
 

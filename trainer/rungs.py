@@ -51,11 +51,9 @@ def choose(
     op or rung that does not exist, that the model does not use, or that the device cannot run
     whatever the shape; what depends on the shape is refused when the engine binds the rung.
     """
-    shapes: dict[str, list[Dims]] = {}
+    shapes: dict[str, list[Dims]] = {}  # of every call: what runs often weighs as much
     for call in calls:
-        known = shapes.setdefault(call.op, [])
-        if call.dims not in known:
-            known.append(call.dims)
+        shapes.setdefault(call.op, []).append(call.dims)
     if before is not None:
         named = before["rungs"]
         reasons = dict.fromkeys(named, "as before")

@@ -96,6 +96,9 @@ def test_the_times_of_several_shapes_add_up():
     even = timed_rung(1, "the same for all", 20)
     assert pick(ladder(even, uneven), FakeGpu(), "float32", DIMS).rung == 2
     assert pick(ladder(even, uneven), FakeGpu(), "float32", DIMS, {"N": 10}).rung == 1
+    often = pick(ladder(even, uneven), FakeGpu(), "float32", DIMS, {"N": 10}, DIMS)
+    assert often.rung == 2, "a shape counts as often as it is called"
+    assert often.reasons[2] == "the fastest: 52.0 us for 3 calls"
 
 
 def test_a_choice_is_remembered_until_something_changes():
