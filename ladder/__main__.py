@@ -20,7 +20,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 
 from ladder import bench, check, listing, own, pages, pick, results
-from ladder.commandline import Parser, explain
+from ladder.commandline import Parser, explain, print_what_can_be
 from ladder.contract import DTYPES, Dims, Ladder, Target, find, format_dims, ladders
 from ladder.device import Device, default_device, open_device
 from ladder.errors import LadderError
@@ -31,6 +31,7 @@ SHORT = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status: 0 well, 1 a check failed, 2 it cannot be done as asked."""
+    print_what_can_be()
     try:
         options = _parser().parse_args(arguments)
         return options.run(options) or 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
+import sys
 import typing
 from collections.abc import Sequence
 from typing import Any
@@ -30,6 +32,13 @@ class Parser(argparse.ArgumentParser):
             hint = f" (did you mean {known[0]}?)" if known else ""
             self.error(f"there is no flag {unknown[0]}{hint}")
         return parsed
+
+
+def print_what_can_be() -> None:
+    """Let standard output put ? for a character that it lacks: in a locale without UTF-8 Python
+    would raise, and end a run for a curly quote in what the model says."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
 
 
 def explain(error: OSError) -> str:

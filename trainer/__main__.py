@@ -14,7 +14,7 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 
-from ladder.commandline import explain
+from ladder.commandline import explain, print_what_can_be
 from ladder.errors import LadderError
 
 COMMANDS = ("doctor", "sample", "bench", "profile", "climb")
@@ -38,6 +38,7 @@ def main(argv: Sequence[str]) -> int:
 
 def run(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     """`main`, with a user's error as one plain line and status 2, and Ctrl-C as status 130."""
+    print_what_can_be()
     try:
         return main(argv)
     except LadderError as error:

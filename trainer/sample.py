@@ -30,14 +30,24 @@ from trainer.flags import build_parser
 from trainer.tokenizers import Tokenizer, get_tokenizer
 
 
+class NoChoice(LadderError):
+    """There is no next token: the logits are not finite."""
+
+
 def choose_token(
     logits: np.ndarray, temperature: float, top_k: int, rng: np.random.Generator
 ) -> int:
     """Draw a token id from logits (V) at a temperature, among the `top_k` likeliest (0: all).
 
-    Temperature 0 takes the likeliest. One random number is drawn whatever the settings.
+    Temperature 0 takes the likeliest. One random number is drawn whatever the settings. Raises
+    NoChoice where a logit is NaN or infinite.
     """
     coin = rng.random()
+    if not np.isfinite(logits).all():
+        raise NoChoice(
+            "there is no next token, since the model's logits are not finite; where they are too "
+            "large for --dtype fp16, fp32 and bf16 may do"
+        )
     if temperature == 0:
         return int(np.argmax(logits))
     scores = logits.astype(np.float64)
@@ -125,6 +135,10 @@ def decode_stream(tokenizer: Tokenizer, ids: Iterator[int]) -> Iterator[str]:
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
     """The ids that a sample starts from: end-of-text where a document begins, then the prompt."""
     begin = [tokenizer.eot] if tokenizer.eot is not None else []
+    try:
+        prompt.encode("utf-8")
+    except UnicodeEncodeError:  # Python keeps what it cannot read of a command line as surrogates
+        raise LadderError(f"--prompt {prompt!r} is no text in UTF-8; write it as such") from None
     ids = begin + tokenizer.encode(prompt)
     return ids or tokenizer.encode("\n")  # characters only: a new line begins
 

@@ -23,7 +23,7 @@ from trainer.logs import RunLog
 from trainer.memory import needed
 from trainer.mfu import flops_per_token, measured_roof
 from trainer.plot import draw_losses
-from trainer.sample import decode_stream, encode_prompt, generate
+from trainer.sample import NoChoice, decode_stream, encode_prompt, generate
 from trainer.setup import Setup, save_checkpoint, set_up, write_record
 from trainer.steps import NOT_FINITE, Step, Stepper, validate
 
@@ -136,7 +136,11 @@ class Trainer:
             rng=np.random.default_rng(c.seed),  # the same coins each time, so that samples compare
             stop=lambda: bool(self.interrupt),
         )
-        text = c.prompt + "".join(decode_stream(setup.tokenizer, ids))
+        try:
+            text = c.prompt + "".join(decode_stream(setup.tokenizer, ids))
+        except NoChoice as error:  # the step that follows says what becomes of the run
+            self.display.say(f"no sample at step {step}: {error}")
+            return
         if not self.interrupt:
             self.log.event(step, sample=text)
             self.display.say(f"--- sample at step {step} ---\n{text}\n---")

@@ -14,7 +14,14 @@ from reference.gpt2 import build, initial_parameters
 from trainer import models, rungs, sample, weights
 from trainer.config import TrainConfig, resolve
 from trainer.engine import Engine
-from trainer.sample import Predictor, choose_token, decode_stream, encode_prompt, generate
+from trainer.sample import (
+    NoChoice,
+    Predictor,
+    choose_token,
+    decode_stream,
+    encode_prompt,
+    generate,
+)
 from trainer.tokenizers import ByteTokenizer, CharTokenizer
 
 
@@ -46,6 +53,22 @@ def test_very_large_logits_do_not_overflow():
     assert draw([1e4, 2e4, 2e4 - 1e3], 1e-3, 0, n=5)[1] == 1.0
 
 
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+@pytest.mark.parametrize("temperature", [0, 1.0])
+def test_logits_that_are_not_finite_choose_nothing(broken, temperature):
+    with pytest.raises(NoChoice, match="not finite"):
+        draw([0.0, broken, 1.0], temperature, 0, n=1)
+
+
+def test_a_model_that_overflows_gives_no_sample_and_the_run_decides_what_follows(tmp_path):
+    overflow = dict(dtype="fp16", lr=1e3, sample_every=1, steps=2)
+    outcome, screen = run(tmp_path, nonfinite="skip", **overflow)
+    assert outcome.status == 0
+    assert "no sample at step 2: there is no next token" in screen
+    with pytest.raises(LadderError, match=r"^step 2: loss nan"):
+        run(tmp_path, output=str(tmp_path / "other"), **overflow)
+
+
 def test_a_character_of_several_tokens_comes_whole():
     ids = ByteTokenizer().encode("aé€")
     assert list(decode_stream(ByteTokenizer(), iter(ids))) == ["a", "é", "€"]
@@ -57,6 +80,12 @@ def test_a_sample_begins_as_a_document_does():
     assert encode_prompt(ByteTokenizer(), "") == [256]
     assert encode_prompt(CharTokenizer(["\n", "a"]), "a") == [1]
     assert encode_prompt(CharTokenizer(["\n", "a"]), "") == [0]
+
+
+def test_a_prompt_that_is_no_text_is_refused():
+    for tokenizer in (ByteTokenizer(), CharTokenizer(["\n", "a"])):
+        with pytest.raises(LadderError, match=r"^--prompt '\\udcff' is no text in UTF-8"):
+            encode_prompt(tokenizer, "\udcff")
 
 
 def make_engine(T):
@@ -93,12 +122,12 @@ def test_only_ids_that_the_tokenizer_knows_are_drawn():
     assert max(ids) < 100
 
 
-def command(tmp_path, *words):
+def command(tmp_path, *words, **environment):
     return subprocess.run(
         [sys.executable, "-m", "trainer", "sample", "--device", "cpu", *words],
         capture_output=True,
         text=True,
-        env={**os.environ, "KERNEL_LADDER_DATA": str(tmp_path / "data")},
+        env={**os.environ, "KERNEL_LADDER_DATA": str(tmp_path / "data"), **environment},
     )
 
 
@@ -110,6 +139,13 @@ def test_the_command_continues_a_prompt_and_repeats_itself_by_seed(tmp_path):
     assert first.returncode == 0, first.stderr
     assert first.stdout.startswith("ROMEO")
     assert first.stdout == again.stdout != other.stdout
+
+
+def test_a_terminal_that_lacks_a_character_shows_a_question_mark(tmp_path):
+    words = ("-e", save_model(tmp_path / "model"), "--prompt", "a→é", "-g", "1")
+    done = command(tmp_path, *words, PYTHONIOENCODING="ascii", PYTHONUTF8="1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("a??")
 
 
 def test_the_prompt_may_be_longer_than_the_context(tmp_path):
