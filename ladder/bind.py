@@ -20,6 +20,7 @@ from ladder.errors import LadderError
 from ladder.rungfile import Rung
 
 MOST_BLOCK_THREADS = 1024
+MOST_ELEMENTS = 2**31 - 1  # of a dimension: kernels take them as int
 
 
 def bind(
@@ -54,6 +55,12 @@ def bind(
     if rung.path is None:
         return _bind_reference(op, device, real, ordered, dims, scalars)
 
+    for name, size in dims.items():
+        if size > MOST_ELEMENTS:
+            raise LadderError(
+                f"{op.name} {rung.label} cannot run: {name} = {size}, and a kernel counts to "
+                f"{MOST_ELEMENTS}; take a smaller batch or model"
+            )
     if (problem := signature.mismatch(op, rung)) is not None:
         raise LadderError(f"{rung.path}: {problem}")
     allocate = scratch or device.empty

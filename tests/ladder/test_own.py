@@ -128,6 +128,13 @@ def test_where_it_cannot_run_it_is_named_with_the_remedy(tmp_path):
     )
 
 
+def test_a_dimension_that_an_int_does_not_hold_is_refused():
+    op, N = find("gelu.forward").op, 2**31
+    huge = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (N,), (4,))  # is never touched
+    with pytest.raises(LadderError, match=r"N = 2147483648, .* take a smaller batch or model"):
+        bind(op, find(op.name).rung(1), Cpu(), np.float32, {"N": N}, {"out": huge, "inp": huge})
+
+
 def test_a_copy_of_a_rung_is_your_own_kernel_whatever_its_name(tmp_path):
     original = find("layernorm.forward").rung(3)
     copy = tmp_path / original.path.name
