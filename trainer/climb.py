@@ -49,7 +49,7 @@ def main(argv: Sequence[str] = ()) -> int:
     climb = measure(TrainConfig(**options), screen)
     show(climb, screen)
     if write:
-        name = file_name("climb", climb["machine"], climb["job"], climb["job"]["goal"])
+        name = file_name("climb", climb["machine"], climb["job"])
         path = FOLDER / f"{name}.json"
         write_json(path, climb)
         draw(climb, path.with_suffix(".png"))

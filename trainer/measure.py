@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ladder import results
+from ladder import cache, results
 from ladder.bench import commit, refuse_emulated
 from ladder.commandline import Parser
 from ladder.contract import DTYPES as DTYPE_OF
@@ -32,7 +32,7 @@ from reference.gpt2 import GPT2Config, build, initial_parameters
 from reference.program import Call, Program
 from trainer import fusions, rungs
 from trainer.atomic import atomic_write
-from trainer.config import DTYPES, TrainConfig, resolve
+from trainer.config import DTYPES, RUNG_SETS, TrainConfig, resolve
 from trainer.device import open_for
 from trainer.doctor import processor_name
 from trainer.engine import Engine
@@ -108,7 +108,23 @@ class Job:
         fused = {"fusions": self.program.fusions}
         rounding = {"stochastic_rounding": True, "master_weights": c.master_weights}
         job |= {"recompute": c.recompute, **(rounding if c.stochastic_rounding else {})}
-        return {**job, **fused, "commit": commit()}
+        return {**job, **fused, "kernels": self.kernels, "commit": commit()}
+
+    @property
+    def kernels(self) -> str:
+        """What runs in it, as far as flags say: a part of the name of its files."""
+        c = self.config
+        file = {} if c.rungs in RUNG_SETS else rungs.read_file(c.rungs)
+        parts = [Path(c.rungs).stem]
+        if file or c.rung:
+            parts.append(cache.digest(json.dumps([file, c.rung]))[:8])
+        if c.fuse != "auto" or c.gelu_fusion is not None:
+            parts += ["fused", *(self.program.fusions or ("none",))]
+        parts += [f"r{c.recompute}"] * bool(c.recompute)
+        parts += ["deterministic"] * c.deterministic
+        parts += ["w0"] * (not c.master_weights)
+        parts += ["stochastic"] * bool(c.stochastic_rounding and c.master_weights)
+        return "-".join(parts)
 
     def fused(self, names: Collection[str]) -> Job:
         """The same step through these fusions, in place of those that the config chooses."""
@@ -245,10 +261,11 @@ def machine_of(device: Device) -> dict[str, Any]:
     }
 
 
-def file_name(kind: str, machine: Mapping[str, Any], job: Mapping[str, Any], *more: str) -> str:
-    """What a measurement's files are called, without suffix: another for every other job."""
+def file_name(kind: str, machine: Mapping[str, Any], job: Mapping[str, Any]) -> str:
+    """What the files of a profile or climb are called, without suffix: another for every other
+    job. `job`: its `description`."""
     size = (f"b{job['B']}", f"t{job['T']}")
-    parts = (machine["name"], kind, Path(job["model"]).stem, job["dtype"], *size, *more)
+    parts = (machine["name"], kind, job["model"], job["dtype"], *size, job["kernels"])
     return "-".join(map(results.slug, parts))
 
 

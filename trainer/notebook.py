@@ -193,7 +193,9 @@ def profile() -> dict[str, Any]:
 
 def _setting(p: Mapping[str, Any]) -> str:
     library = any(row["rung"] and row["rung"] >= 100 for row in p["ops"])
-    return f"B={p['B']} T={p['T']}, {p['dtype']}" + (", with cuBLAS" if library else "")
+    flags = p.get("kernels", "").removeprefix("best").removeprefix("library").strip("-")
+    parts = [f"B={p['B']} T={p['T']}", p["dtype"], "with cuBLAS" if library else "", flags]
+    return ", ".join(part for part in parts if part)
 
 
 def climb() -> None:

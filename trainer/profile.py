@@ -54,7 +54,7 @@ def main(argv: Sequence[str] = ()) -> int:
     profile = measure(TrainConfig(**options))
     show(profile, screen)
     if write:
-        name = file_name("profile", profile["machine"], profile, profile["rungs"])
+        name = file_name("profile", profile["machine"], profile)
         write_json(FOLDER / f"{name}.json", profile)
         draw(profile, FOLDER / f"{name}.png")
         screen.say(f"\nwritten to {FOLDER / name}.json and .png")
@@ -79,7 +79,6 @@ def measure(config: TrainConfig) -> dict[str, Any]:
     return {
         "machine": machine_of(job.device),
         **job.description(),
-        "rungs": Path(job.config.rungs).stem + ("-own" if job.config.rung else ""),
         "step_ms": step_ms,
         "tokens_per_second": 1e3 * job.tokens / step_ms,
         "ops_ms": ops_ms,

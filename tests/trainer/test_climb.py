@@ -107,7 +107,7 @@ def test_the_climb_is_written_as_numbers_table_and_picture(gpu, tmp_path, monkey
     monkeypatch.setattr(climb, "FOLDER", tmp_path)
     monkeypatch.setattr(climb, "parser_of", parser_with_defaults)
     assert climb.main(["-e", "d2", "-b", "2", "-t", "5", "-x", "3", "--fuse", "all"]) == 0
-    name = "fake-9000-climb-d2-fp32-b2-t5-best"
+    name = "fake-9000-climb-d2-fp32-b2-t5-best-fused-residual-layernorm-matmul-gelu"
     written = json.loads((tmp_path / f"{name}.json").read_text())
     assert written["job"]["goal"] == "best" and len(written["stages"]) > 10
     assert (tmp_path / f"{name}.png").read_bytes().startswith(PNG)
@@ -161,4 +161,24 @@ def test_the_profile_on_the_cpu_is_shown(tmp_path, monkeypatch, capsys):
     screen = capsys.readouterr().out
     for word in ("matmul.backward_weight", "zero gradients", "activation", "between them"):
         assert word in screen
-    assert len(list(tmp_path.glob("*-profile-d2-fp32-b1-t4-reference.json"))) == 1
+    assert len(list(tmp_path.glob("*-profile-d2-fp32-b1-t4-reference-r1.json"))) == 1
+
+
+def test_every_measurement_has_a_file_of_its_own(gpu, tmp_path, monkeypatch):
+    files = [tmp_path / name / "rungs.json" for name in ("a", "b")]
+    for number, path in enumerate(files, 1):
+        path.parent.mkdir()
+        path.write_text(json.dumps({"gelu.forward": number}))
+    choices = [{"rungs": which} for which in ("naive", "best", "library", *map(str, files))]
+    choices += [{"rungs": "best", "rung": (f"gelu.forward={number}",)} for number in (1, 2)]
+    choices += [{"recompute": 1}, {"fuse": "none"}, {"fuse": "all"}, {"deterministic": True}]
+    choices += [{"dtype": "bf16", "master_weights": False, "stochastic_rounding": True}]
+    choices += [{"dtype": "bf16"}, {"dtype": "bf16", "stochastic_rounding": True}]
+    choices += [{"batch": 1}, {"sequence": 4}, {"model": "d3"}]
+    monkeypatch.setitem(models.DEPTHS, 3, (16, 2))
+    names = []
+    for changes in choices:
+        job = measure.open_job(config(**{"rungs": "naive", **changes}), "profile")
+        names.append(measure.file_name("profile", {"name": "Fake"}, job.description()))
+    assert len(set(names)) == len(choices)
+    assert names[1] == "fake-profile-d2-fp32-b2-t5-best"
