@@ -160,7 +160,8 @@ def _from_set(
     if device.kind == "cuda":
         what = "deterministic rung" if deterministic else "rung"
         raise LadderError(f"{op} has no {what} yet that runs in {real.name} on {device.name}")
-    return Choice(ladder.rung(0), "no kernel yet" if rungs == "naive" else "the default")
+    no_kernel = rungs == "naive" and device.kind != "cpu"
+    return Choice(ladder.rung(0), "no kernel yet" if no_kernel else "the default")
 
 
 def _refuse(op: str, rung: Rung, device: Device, real: np.dtype, deterministic: bool) -> None:
