@@ -44,6 +44,8 @@ def parameters(source: str, kernel: str) -> list[tuple[str, str, bool]] | None:
     for text in filter(None, (part.strip() for part in found.group(1).split(","))):
         words = re.findall(r"\w+", text)
         words = [word for word in words if word not in ("const", "__restrict__", "volatile")]
+        if not words:  # no parameter: the compiler says what it is
+            return None
         result.append((" ".join(words[:-1]), words[-1], "*" in text))
     return result
 

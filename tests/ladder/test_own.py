@@ -66,6 +66,11 @@ def test_a_kernel_that_does_not_compile_shows_its_line(device_name):
     line = SOURCE[: SOURCE.index("mean[row] = m;")].count("\n") + 1
     with pytest.raises(LadderError, match=rf"kernel\.cu:{line}"):
         check(replaced("mean[row] = m;", "mean[row] = undeclared;"), device_name)
+    line = SOURCE[: SOURCE.index("float* __restrict__ rstd")].count("\n") + 1
+    with pytest.raises(LadderError, match=rf"kernel\.cu:{line}"):  # an argument list that is none
+        check(
+            replaced("float* __restrict__ rstd,", "const, float* __restrict__ rstd,"), device_name
+        )
 
 
 def test_the_wrong_argument_list_is_refused_with_the_right_one(device_name):
