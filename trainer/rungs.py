@@ -81,7 +81,7 @@ def choose(
         if op in named:
             with _naming(config.rungs if reasons[op] == f"from {config.rungs}" else None):
                 choices[op] = Choice(own.find_rung(op, named[op]), reasons[op])
-                _refuse(op, choices[op].rung, device, own_real, config.deterministic)
+                _refuse(op, choices[op].rung, device, own_real, config)
         else:
             choices[op] = _from_set(op, config, device, own_real, shapes[op])
     return choices
@@ -164,7 +164,7 @@ def _from_set(
     return Choice(ladder.rung(0), "no kernel yet" if no_kernel else "the default")
 
 
-def _refuse(op: str, rung: Rung, device: Device, real: np.dtype, deterministic: bool) -> None:
+def _refuse(op: str, rung: Rung, device: Device, real: np.dtype, config: TrainConfig) -> None:
     """Raise LadderError where a named rung cannot run on the device, or is wrong."""
     reference = rung.path is None and rung.run is None
     if device.kind == "cpu" and not reference:
@@ -180,13 +180,13 @@ def _refuse(op: str, rung: Rung, device: Device, real: np.dtype, deterministic: 
             f"{op} {rung.label} needs {needs}, which {target.arch} in {real.name} does not meet; "
             "choose another rung"
         )
-    if deterministic and not rung.deterministic:
+    if config.deterministic and not rung.deterministic:
         raise LadderError(
             f"--deterministic: {op} {rung.label} is not ({rung.header['deterministic'][0]}); "
             "choose another rung"
         )
     if rung.number < 0:
-        own.require(op, rung.path, device.kind)
+        own.require(op, rung.path, config.device or device.kind)  # with its number: cuda:1
 
 
 def read_file(path: str) -> dict[str, int | str]:

@@ -30,7 +30,7 @@ class Pretended(Cpu):
 EMULATED, GPU = Pretended("emulated", "emulated"), Pretended("cuda", "sm_90a")
 
 
-def choose(device, **settings):
+def choose(device, /, **settings):
     config = resolve(TrainConfig(**{"rungs": "reference", **settings}), device.kind, 1024)
     calls = [Call(op, (), {"N": 4, "C": 8}, {}, "") for op in OPS]
     return rungs.choose(calls, config, device, FLOAT32)
@@ -74,6 +74,8 @@ def test_a_users_kernel_is_checked_first_and_refused_if_wrong(mine, monkeypatch)
     monkeypatch.setattr(rungs.own, "require", require)
     with pytest.raises(LadderError, match=r"layernorm\.forward: mine\.cu is wrong on emulated"):
         choose(EMULATED, rung=(f"layernorm.forward={mine}",))
+    with pytest.raises(LadderError, match=r"wrong on cuda:1$"):
+        choose(GPU, rung=(f"layernorm.forward={mine}",), device="cuda:1", rungs="naive")
     choose(EMULATED, rung=("layernorm.forward=1",))  # the repository's own are checked by the tests
 
 
