@@ -309,8 +309,10 @@ def _is_complete(place: Path, source: str) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m trainer.data", description="Prepare a data set as token files.")
-    parser.add_argument("name", choices=NAMES)
-    parser.add_argument("--tokenizer", choices=tokenizers.NAMES, default="gpt2")
+    parser.add_argument("name", choices=NAMES, help="the data set")
+    parser.add_argument(
+        "--tokenizer", choices=tokenizers.NAMES, default="gpt2", help="default %(default)s"
+    )
     parser.add_argument(
         "--data-dir", help=f"default: ${download.VARIABLE}, else ./data; the cache if read-only"
     )
@@ -318,7 +320,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--max-tokens", type=int, help="end the training set of tinystories and fineweb early"
     )
     parser.add_argument(
-        "--shard-tokens", type=int, default=SHARD_TOKENS, help="tokens in a file (%(default)s)"
+        "--shard-tokens",
+        type=int,
+        default=SHARD_TOKENS,
+        help="tokens in a file; default %(default)s",
     )
     try:
         chosen = parser.parse_args(arguments)
