@@ -29,7 +29,10 @@ CHECKPOINT_124M = 1.5e9  # bytes: weights and two moments in float32
 
 def main(argv: Sequence[str] = ()) -> int:
     """Print the report."""
-    Parser(prog="python -m trainer doctor", description=__doc__).parse_args(argv)
+    Parser(
+        prog="python -m trainer doctor",
+        description="What this machine has, what will run on it, and what to do about the rest.",
+    ).parse_args(argv)
     findings = examine()
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column()

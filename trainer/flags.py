@@ -39,8 +39,10 @@ def parse(argv: Sequence[str]) -> TrainConfig:
     """A TrainConfig from command-line words. Raises LadderError; `--help` prints and exits."""
     parser = build_parser(
         "python -m trainer",
-        "Train GPT-2 through the ladder. Without flags: llm.c's quick start.",
-        epilog="Other commands: doctor, sample, bench, profile, climb, each with its own --help.",
+        "Train GPT-2 through the ladder. Without flags: GPT-2 124M on tinyshakespeare, on the CPU "
+        "as llm.c's quick start, on a GPU as its fine-tuning run.",
+        epilog="Other commands: doctor, sample, bench, profile, climb, each with its own --help; "
+        "also python -m trainer.data and python -m trainer.plot.",
     )
     words = ["--help"] if list(argv) == ["-h"] else _without_refused(argv)
     return TrainConfig(**vars(parser.parse_args(words)))

@@ -253,7 +253,10 @@ def _find(source: str, data_dir: Path) -> Path:
             return path
         if path.is_dir():
             if not (path / WEIGHTS).exists():
-                raise LadderError(f"{path}: this folder holds no checkpoint and no {WEIGHTS}")
+                raise LadderError(
+                    f"{path}: this folder holds no checkpoint and no {WEIGHTS}; "
+                    "a run writes checkpoints if it is given -n"
+                )
             return path / WEIGHTS
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
             raise LadderError(
