@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
 
-from ladder import bench, check, listing, own, pages, pick, results
+from ladder import bench, check, listing, own, pages, pick, results, tables
 from ladder.commandline import Parser, explain, print_what_can_be
 from ladder.contract import DTYPES, Dims, Ladder, Target, find, format_dims, ladders
 from ladder.device import Device, default_device, open_device
@@ -59,7 +59,7 @@ def list_ladders(options: argparse.Namespace) -> int:
     for ladder in chosen:
         table.add_row(f"[bold]{ladder.op.name}[/]", "", escape(ladder.op.summary), "")
         for rung in ladder.rungs:
-            idea = escape(rung.idea) + ("" if rung.pays else " (does not pay)")
+            idea = escape(rung.idea + tables.remarks(rung).replace("_", ""))
             number = f"{rung.number}" + (" library" if rung.library else "")
             table.add_row("", number, idea, escape("; ".join(rung.conditions())))
     _console().print(table)
