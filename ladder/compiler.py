@@ -103,10 +103,8 @@ def compile_cubin(
         *(f"-D{name}={value}" for name, value in constants.items()),
         *(f"-I{folder}" for folder in include),
     ]
-    headers = [header for folder in (INCLUDE, path.parent) for header in _headers(folder)]
-    key = cache.digest(
-        rung.source, str(path), *options, str(nvrtc.version), *(h.read_bytes() for h in headers)
-    )
+    headers = included(rung.source, path.parent).values()
+    key = cache.digest(rung.source, str(path), *options, str(nvrtc.version), *headers)
 
     def build(folder: Path) -> None:
         cubin, log = nvrtc.compile(rung.source, str(path), options)
@@ -120,6 +118,22 @@ def compile_cubin(
     if mangled := [name for name in resources(cubin) if name.startswith("_Z")]:
         raise LadderError(f'{path}: declare the kernel as extern "C" __global__ ({mangled[0]})')
     return cubin
+
+
+def included(source: str, folder: Path) -> dict[Path, bytes]:
+    """What a kernel file in `folder` includes, directly or not, with its content: files that lie
+    beside the one that names them, or in ladder/include. The rest comes with the compiler."""
+    found: dict[Path, bytes] = {}
+
+    def follow(text: str, beside: Path) -> None:
+        for name in re.findall(r'^\s*#\s*include\s*["<]([^">]+)[">]', text, re.MULTILINE):
+            for path in (beside / name, folder / name, INCLUDE / name):
+                if path not in found and path.is_file():
+                    found[path] = path.read_bytes()
+                    follow(found[path].decode("latin-1"), path.parent)
+
+    follow(source, folder)
+    return found
 
 
 def compile_log(cubin: Path) -> str:
@@ -143,10 +157,6 @@ def resources(cubin: Path) -> dict[str, Resources]:
             spill=number(r"(\d+) bytes spill"),
         )
     return found
-
-
-def _headers(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("*") if path.suffix in (".cuh", ".h", ".hpp"))
 
 
 def _explain(log: str, path: Path, arch: str) -> str:

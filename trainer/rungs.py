@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from ladder import cache, own
-from ladder.contract import PACKAGE, Dims, find
+from ladder.compiler import included
+from ladder.contract import Dims, find
 from ladder.device import Device
 from ladder.errors import LadderError
 from ladder.pick import pick
@@ -97,18 +97,7 @@ def digest(rung: Rung) -> str | None:
     """Names what a kernel file computes, files that it includes counted in; None without a file."""
     if rung.path is None:
         return None
-    seen: dict[Path, str] = {}
-
-    def include(source: str, folder: Path) -> None:
-        for name in re.findall(r'^\s*#\s*include\s*"([^"]+)"', source, re.MULTILINE):
-            for path in (folder / name, PACKAGE / "include" / name):
-                if path.is_file() and path not in seen:
-                    seen[path] = path.read_text(encoding="utf-8")
-                    include(seen[path], path.parent)
-                    break
-
-    include(rung.source, rung.path.parent)
-    return cache.digest(code_digest(rung), *seen.values())
+    return cache.digest(code_digest(rung), *included(rung.source, rung.path.parent).values())
 
 
 def _refuse_edited(named: Mapping[str, int | str], before: Mapping[str, Any]) -> None:

@@ -124,15 +124,26 @@ def test_same_content_compiles_once_and_any_change_compiles_again(rung_of, monke
 
     monkeypatch.setattr(nvrtc.Nvrtc, "compile", count)
     rung = rung_of(KERNEL)
-    header = rung.path.with_name("mine.cuh")
     first = compile_square(rung)
     assert compile_square(rung) == first
     assert len(compiled) == 1
     others = {compile_square(rung, two=3), compile_square(rung, "float16")}
     others |= {compile_square(rung, arch="sm_90a"), compile_square(rung_of(KERNEL + "\n"))}
-    header.write_text("// a header beside the kernel")
-    others.add(compile_square(rung_of(KERNEL)))
-    assert len(others | {first}) == len(compiled) == 6
+    assert len(others | {first}) == len(compiled) == 5
+    assert compile_square(rung_of(KERNEL)) == first
+
+
+@needs_nvrtc
+def test_an_edit_of_an_included_file_compiles_again(rung_of):
+    rung = rung_of(KERNEL.replace("TWO)", "MINE)").replace("portable.cuh", "parts/mine.inc"))
+    folder = rung.path.with_name("parts")
+    folder.mkdir()
+    (folder / "mine.inc").write_text('#include <portable.cuh>\n#include "power.inc"\n')
+    cubins = []
+    for power in (2, 3, 2):
+        (folder / "power.inc").write_text(f"#define MINE {power}\n")
+        cubins.append(compile_square(rung).read_bytes())
+    assert cubins[0] == cubins[2] != cubins[1]
 
 
 @needs_nvrtc
