@@ -119,15 +119,19 @@ def cupy() -> Finding:
 
 def gpus() -> list[Finding]:
     """The GPUs that CUDA lets this process use."""
-    try:
-        first = cuda.Cuda(0)
-    except LadderError as error:
-        what, remedy = re.fullmatch("(.*)[;:] (.*)", str(error)).groups()
-        return [Finding("GPU", what, remedy)]
-    found = []
-    for index in range(first.cupy.cuda.runtime.getDeviceCount()):
-        device = cuda.Cuda(index)
-        free, total = device.memory()
-        text = f"{device.name}, {device.arch}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
-        found.append(Finding("GPU" if index == 0 else f"GPU cuda:{index}", text))
+    found: list[Finding] = []
+    count = 1  # as far as is known before the first one is opened
+    while len(found) < count:
+        index = len(found)
+        name = f"GPU cuda:{index}" if index else "GPU"
+        try:
+            device = cuda.Cuda(index)
+        except LadderError as error:
+            what, remedy = re.fullmatch("(.*)[;:] (.*)", str(error)).groups()
+            found.append(Finding(name, what, remedy))
+            continue
+        count = device.cupy.cuda.runtime.getDeviceCount()
+        free, total = (size / 2**30 for size in device.memory())
+        text = f"{device.name}, {device.arch}, {free:.1f} of {total:.1f} GiB free"
+        found.append(Finding(name, text))
     return found

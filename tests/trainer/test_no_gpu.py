@@ -1,6 +1,7 @@
 """A GPU that cannot be used ends every command in one line with the remedy, whatever is wrong."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 from tiny import settings
@@ -8,6 +9,7 @@ from tiny import settings
 import ladder.__main__
 import trainer.__main__
 from ladder import cuda, doctor
+from ladder.errors import LadderError
 
 # What CuPy does, as its users report it: `import cupy` raises a page of advice from the error of
 # the library that is missing; with a driver that is too old it imports, and the first call raises.
@@ -151,6 +153,29 @@ def test_training_on_what_there_is_goes_on_with_a_note(told, tmp_path, capsys):
 def test_the_ladder_on_the_gpu(told, words, capsys):
     status = ladder.__main__.main(words)
     assert (status, capsys.readouterr().err) == (2, f"ladder: {told}\n")
+
+
+def test_the_doctor_lists_a_second_gpu_that_cannot_be_used(monkeypatch):
+    class TwoGpus:
+        name, arch = "NVIDIA H200", "sm_90a"
+        cupy = SimpleNamespace(
+            cuda=SimpleNamespace(runtime=SimpleNamespace(getDeviceCount=lambda: 2))
+        )
+
+        def __init__(self, index):
+            if index:
+                raise LadderError("cuda:1 cannot be used: busy; nvidia-smi shows what uses it")
+
+        def memory(self):
+            return 1 << 30, 2 << 30
+
+    monkeypatch.setattr(cuda, "Cuda", TwoGpus)
+    assert doctor.gpus() == [
+        doctor.Finding("GPU", "NVIDIA H200, sm_90a, 1.0 of 2.0 GiB free"),
+        doctor.Finding(
+            "GPU cuda:1", "cuda:1 cannot be used: busy", "nvidia-smi shows what uses it"
+        ),
+    ]
 
 
 def test_the_doctor(told):
