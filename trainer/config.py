@@ -191,7 +191,7 @@ class TrainConfig:
         choices=tuple(DTYPES),
     )
     master_weights: bool = setting(
-        True, "--master-weights -w", "keep float32 weights beside 16-bit ones; 0 needs bf16"
+        True, "--master-weights -w", "keep float32 weights beside 16-bit ones; 0 is refused in fp16"
     )
     stochastic_rounding: bool | None = setting(
         None,

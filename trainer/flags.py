@@ -22,7 +22,7 @@ _ONE_PROCESS = "this trainer runs one process on one device; leave it out"
 # one, and why the others are refused. Ignoring one would train something else than was asked for.
 REFUSED = {
     "-z": ("0", "there is one device, so no optimizer state to shard (ZeRO); leave it out"),
-    "-f": ("0", "TF32 is a choice of rung here; see --rung"),
+    "-f": ("0", "no rung rounds to TF32 yet; leave it out"),
     "-h": ("0", "HellaSwag is not evaluated; leave it out (the list of flags is --help)"),
     "-pn": ("1", _ONE_PROCESS),
     "-pr": ("0", _ONE_PROCESS),
