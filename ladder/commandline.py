@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import io
 import sys
 import typing
@@ -45,8 +46,10 @@ def explain(error: OSError) -> str:
     """One line for a file that the system refuses; an error that is about no file is raised again.
 
     For what nothing closer to the file has put into words: a folder that may not be looked into, a
-    name that is too long, a folder where a file belongs.
+    name that is too long, a folder where a file belongs, a log on a full disk.
     """
     if error.filename is None:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return f"the output cannot be written: {error.strerror}; make room where it goes"
         raise error
     return f"{error.filename}: {error.strerror}; correct the path, or who may use it"

@@ -44,7 +44,7 @@ def find_rung(op: str, which: str | int | Path) -> Rung:
         return ladder.rung(int(text))
     if not text.endswith(".cu"):
         raise LadderError(f"{text!r} is neither the number of a rung of {op} nor a .cu file")
-    path = Path(text)
+    path = Path(os.path.expanduser(text))  # no shell does it behind the = of OP=~/mine.cu
     rung = rungfile.parse(path, ladder.op.kernel)
     if any(path.resolve() == known.path.resolve() for known in ladder.rungs if known.path):
         return rung

@@ -121,6 +121,12 @@ def test_what_is_no_rung_is_refused(which, message):
         own.find_rung("layernorm.forward", which)
 
 
+def test_a_kernel_may_lie_in_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine.cu").write_text(SOURCE)
+    assert own.find_rung("layernorm.forward", "~/mine.cu").path == tmp_path / "mine.cu"
+
+
 def test_where_it_cannot_run_it_is_named_with_the_remedy(tmp_path):
     path, op = tmp_path / "mine.cu", find("gelu.forward").op
     path.write_text(find(op.name).rung(1).source.replace("// Needs:  nothing", "// Needs: N > 9"))

@@ -212,6 +212,16 @@ def test_a_path_that_the_system_refuses_is_one_line_too(tmp_path, capsys):
         run(lambda argv: (_ for _ in ()).throw(OSError("about no file")), [])
 
 
+def test_output_to_a_full_disk_is_one_line(capsys):
+    def main(argv):
+        with open("/dev/full", "w") as file:
+            print("a step", file=file, flush=True)
+
+    assert run(main, []) == 2
+    says = "error: the output cannot be written: No space left on device; make room where it goes\n"
+    assert capsys.readouterr().err == says
+
+
 def test_memory_that_runs_out_in_passing_is_one_line(capsys):
     def main(argv):
         raise MemoryError("Unable to allocate 10.1 MiB for an array")
