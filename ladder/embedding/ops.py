@@ -26,16 +26,25 @@ def inputs(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {"tokens": rng.integers(0, dims["V"], (dims["B"], dims["T"]))}
 
 
+def rows_touched(dims: Dims) -> int:
+    """Rows of both tables that B*T random tokens look up, on average.
+
+    n draws out of V meet V * (1 - (1 - 1/V)^n) different ones.
+    """
+    V, tokens = dims["V"], dims["B"] * dims["T"]
+    return round(V * (1 - (1 - 1 / V) ** tokens)) + dims["T"]
+
+
 def backward_bytes(dims: Dims, real: np.dtype) -> int:
-    """dout and tokens once; a read and a write of every table row that can be touched."""
-    rows = min(dims["B"] * dims["T"], dims["V"]) + dims["T"]
+    """dout and tokens once; a read and a write of every table row that is looked up."""
+    rows = rows_touched(dims)
     tokens = dims["B"] * dims["T"]
     return tokens * (dims["C"] * real.itemsize + 4) + 2 * 4 * rows * dims["C"]
 
 
 def forward_bytes(dims: Dims, real: np.dtype) -> int:
-    """out and tokens once; every table row that can be touched once."""
-    rows = min(dims["B"] * dims["T"], dims["V"]) + dims["T"]
+    """out and tokens once; every table row that is looked up once."""
+    rows = rows_touched(dims)
     tokens = dims["B"] * dims["T"]
     return tokens * 4 + (tokens + rows) * dims["C"] * real.itemsize
 
