@@ -68,11 +68,15 @@ def bind(
         allocate(shape, resolve_dtype(dtype, real))
         for shape, dtype in rung.scratch(dims, target).values()
     ]
+    tiles = rung.tiles(dims, target)
+    if missing := [name for name in tiles if arrays.get(name) is None]:
+        raise LadderError(f"{rung.path}: Tiles names {missing[0]}, which this call does not have")
     args = (
         *ordered,
         *(np.int32(dims[name]) for name in op.dims),
         *constants.values(),
         *buffers,
+        *(device.tensor_map(arrays[name], box) for name, box in tiles.items()),
     )
     kernels = device.compile(rung, rung.defines(dims, target), real)
     plan = []

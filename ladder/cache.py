@@ -49,15 +49,22 @@ def cached(kind: str, key: str, build: Callable[[Path], None]) -> Path:
     passes through, and leaves nothing behind.
     """
     entry = directory() / kind / key
-    if entry.exists():
-        return entry
+    return entry if entry.exists() else _write(entry, build)
+
+
+def store(kind: str, key: str, text: str) -> Path:
+    """Write the file `kind`/`key` of the cache, in the place of an older one, in the same way."""
+    return _write(directory() / kind / key, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def _write(entry: Path, build: Callable[[Path], object]) -> Path:
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
         scratch = tempfile.TemporaryDirectory(dir=entry.parent, prefix=".building-")
     except OSError as error:
         raise _unwritable(error) from None
     with scratch:
-        finished = Path(scratch.name) / key
+        finished = Path(scratch.name) / entry.name
         try:
             build(finished)
         except OSError as error:

@@ -136,7 +136,8 @@ class Op:
     bytes        bytes that it must move at least (each input read once, each output written
                  once); None: derived from `args`
     make_inputs  (dims, random generator) -> {argument: array} where plain standard normals would
-                 be meaningless (token ids, rstd); arguments that it leaves out are normal
+                 be meaningless (token ids, rstd); arguments that it leaves out are normal. An
+                 array may have fewer rows than the argument: they are repeated
     hard_inputs  the same by name, for inputs that break careless arithmetic: "large mean"
     cancels      {argument: array} -> {output: size of the intermediate results that cancel in it},
                  where the checker cannot see them by changing the inputs a little

@@ -17,6 +17,7 @@ import numpy as np
 
 from ladder import compiler
 from ladder.contract import Target
+from ladder.device import aligned_empty
 from ladder.errors import DeviceFault, LadderError
 from ladder.rungfile import Launch, Rung
 
@@ -32,6 +33,9 @@ _FATAL = {700, 702, 709, 710, 714, 715, 716, 717, 718, 719}
 _OLDEST = min(int(arch.removeprefix("sm_").rstrip("a")) for arch in compiler.TYPICAL)
 
 _NULL = np.uintp(0)
+
+# CUtensorMapDataType of the driver's cuda.h
+_TENSOR_TYPES = {"float16": 6, "float32": 7, "bfloat16": 9}
 
 
 class Cuda:
@@ -164,6 +168,37 @@ class Cuda:
         self._copies = [copy for copy in self._copies if not copy[0].done]
         pinned = self.cupy.cuda.alloc_pinned_memory(like.nbytes)
         return np.frombuffer(pinned, like.dtype, like.size).reshape(like.shape), pinned
+
+    def tensor_map(self, array: Any, box: tuple[int, int]) -> np.void:
+        """What the driver makes of it is opaque: 128 bytes, which a kernel takes by value."""
+        code = _TENSOR_TYPES.get(array.dtype.name)
+        rows, columns = array.size // array.shape[-1], array.shape[-1]
+        size = array.dtype.itemsize
+        if code is None or box[1] * size != 128 or columns * size % 16 or not 0 < box[0] <= 256:
+            raise LadderError(
+                f"TMA cannot copy tiles of {box[0]} x {box[1]} from {array.dtype} {array.shape}: "
+                "rows of a tile have 128 bytes, at most 256 of them, and rows of the array a "
+                "multiple of 16"
+            )
+        made = aligned_empty((128,), np.dtype(np.uint8))
+        with self.device:
+            status = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled(
+                ctypes.c_void_p(made.ctypes.data),
+                ctypes.c_int(code),
+                ctypes.c_uint32(2),
+                ctypes.c_void_p(array.data.ptr),
+                (ctypes.c_uint64 * 2)(columns, rows),
+                (ctypes.c_uint64 * 1)(columns * size),  # from one row to the next
+                (ctypes.c_uint32 * 2)(box[1], box[0]),
+                (ctypes.c_uint32 * 2)(1, 1),  # every element of a box
+                ctypes.c_int(0),  # not interleaved
+                ctypes.c_int(3),  # CU_TENSOR_MAP_SWIZZLE_128B
+                ctypes.c_int(3),  # CU_TENSOR_MAP_L2_PROMOTION_L2_256B
+                ctypes.c_int(0),  # zeros past the end
+            )
+        if status:
+            raise LadderError(f"{self.name}: the driver makes no tensor map: CUDA error {status}")
+        return made.view("V128")[0]
 
     def compile(
         self, rung: Rung, defines: Mapping[str, int], real: np.dtype

@@ -53,6 +53,13 @@ class Device(Protocol):
         """Submit a copy to the host. The result waits for it, and returns `array` as it was when
         the work submitted before was done, whatever has been submitted since."""
 
+    def tensor_map(self, array: Any, box: tuple[int, int]) -> np.void:
+        """What a kernel takes as `TensorMap` (include/hopper.cuh), to copy tiles of an array.
+
+        The array counts as a matrix, all dimensions but the last together. `box`: rows and columns
+        of a tile; a row of it has 128 bytes. Raises LadderError where the device has no TMA.
+        """
+
     def compile(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> dict[str, Kernel]:
         """The kernels of a rung file by name; cached. A compile error names the file's line."""
 
@@ -109,6 +116,9 @@ class Cpu:
     def fetch(self, array: np.ndarray) -> Callable[[], np.ndarray]:
         copy = array.copy()
         return lambda: copy
+
+    def tensor_map(self, array: np.ndarray, box: tuple[int, int]) -> np.void:
+        raise LadderError("device cpu has no tiles to copy; it runs the NumPy reference only")
 
     def compile(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> dict[str, Kernel]:
         raise LadderError(

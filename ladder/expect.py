@@ -41,7 +41,7 @@ from reference.rounding import round_at_random
 
 U32 = 2.0**-24  # unit roundoff of float32
 LAMBDA = 8
-MOST_DISTINCT = (1 << 25) + 1  # numbers that are drawn; odd, so that rows do not repeat
+DISTINCT = 1 << 20  # about so many numbers are drawn for a large input
 CHANGES = 3  # runs of the reference on changed inputs
 ROUNDED = 2  # how many times what changed inputs do, roundings on the way may do
 
@@ -105,6 +105,15 @@ class Expected:
         return text
 
 
+def distinct(rows: int, size: int = 1) -> int:
+    """How many of so many rows of `size` numbers to draw; `make_inputs` repeats them to the end.
+
+    Drawing takes far longer than copying. Three rows at least, and an odd number of them, so that
+    no row is like its neighbour, or like one that is a power of two away.
+    """
+    return min(rows, max(3, DISTINCT // size | 1))
+
+
 def make_inputs(
     op: Op, dims: Dims, real: np.dtype, rng: np.random.Generator, inputs: str = "normal"
 ) -> dict[str, np.ndarray]:
@@ -120,10 +129,10 @@ def make_inputs(
         if arg.role != "out":
             shape, dtype = arg.resolve_shape(dims), resolve_dtype(arg.dtype, real)
             if arg.name in values:
-                arrays[arg.name] = np.asarray(values[arg.name]).reshape(shape).astype(dtype)
+                drawn = np.asarray(values[arg.name])
             else:
-                distinct = rng.standard_normal(min(math.prod(shape), MOST_DISTINCT))
-                arrays[arg.name] = np.resize(distinct.astype(dtype), shape)
+                drawn = rng.standard_normal(distinct(math.prod(shape)))
+            arrays[arg.name] = np.resize(drawn.astype(dtype), shape)
     return arrays
 
 

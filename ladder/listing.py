@@ -10,7 +10,7 @@ from ladder.contract import Ladder, Op
 from ladder.rungfile import Rung
 
 MOST_FLOPS = 2e6  # of a trace: about a second of emulation
-MACHINE_READ = re.compile(r"// (Needs|Define|Launch|Scratch):")
+MACHINE_READ = re.compile(r"// (Needs|Define|Launch|Scratch|Tiles):")
 
 
 def source(ladder: Ladder, rung: Rung) -> tuple[str, str]:

@@ -3,27 +3,27 @@
     choice = pick(find("layernorm.forward"), device, "bfloat16", {"N": 4096, "C": 768})
     choice.rung, choice.reasons
 
-A choice is kept in the cache directory, under a name made of all that it depends on: the GPU, its
-driver, the shapes, the dtype, and the source of every rung and of the files that they include.
+What was found out is remembered rung by rung and shape by shape (ladder/facts.py): another
+question about the same rungs and shapes, or an edited rung, costs only what is not known yet.
 """
 
 from __future__ import annotations
 
-import json
+import functools
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
 
-from ladder import cache
+import numpy as np
+
 from ladder.bench import refuse_emulated
 from ladder.check import check, compile_ahead
-from ladder.contract import DTYPES, PACKAGE, Dims, Ladder, format_dims
+from ladder.contract import DTYPES, Dims, Ladder, Op, format_dims
 from ladder.device import Device
 from ladder.errors import LadderError
+from ladder.facts import Known
 from ladder.rungfile import Rung
 from ladder.timing import BufferSets, measure
 
@@ -60,92 +60,54 @@ def pick(
 
     library        whether library rungs may be chosen
     deterministic  whether only rungs that give the same bits every time may
-    fresh          measure even if the choice is known
+    fresh          check and measure even what is known
 
     Raises LadderError where no rung can run, with the reason for each.
     """
     refuse_emulated(device)
-    key = _key(ladder, device, dtype, shapes, library, deterministic)
-    known = cache.directory() / "picks" / key
-
-    def build(path: Path) -> None:
-        calls = Counter(tuple(dims.items()) for dims in shapes)
-        rung, seconds, reasons = _compete(ladder, device, dtype, calls, library, deterministic)
-        text = json.dumps({"rung": rung, "seconds": seconds, "reasons": reasons}, indent=1)
-        path.write_text(text, encoding="utf-8")
-
-    choice = None if fresh else _read(ladder, known)
-    if choice is None:
-        known.unlink(missing_ok=True)
-        choice = _read(ladder, cache.cached("picks", key, build))
-    return choice
-
-
-def _read(ladder: Ladder, path: Path) -> Choice | None:
-    """A choice from the cache; None where there is none, or where the file is damaged."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        reasons = {int(number): str(why) for number, why in content["reasons"].items()}
-        if content["rung"] not in reasons:
-            return None
-        return Choice(ladder.op.name, content["rung"], float(content["seconds"]), reasons)
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None
-
-
-def _compete(
-    ladder: Ladder,
-    device: Device,
-    dtype: str,
-    counted: Counter[tuple[tuple[str, int], ...]],
-    library: bool,
-    deterministic: bool,
-) -> tuple[int, float, dict[int, str]]:
-    """The winner's number and seconds, and the reasons. `counted`: how many calls of each shape."""
-    reasons, able, shapes = {}, [], [dict(dims) for dims in counted]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # the compiler takes a third of the time
-        checked = [*ladder.op.shapes[-CHECKED_SHAPES:], *shapes]
-        compile_ahead(pool, ladder, ladder.on(device.kind), device, [dtype], checked)
-    for rung in ladder.rungs:
-        why = _ineligible(ladder, rung, device, dtype, shapes, library, deterministic)
-        if why is None:
-            able.append(rung)
-        else:
-            reasons[rung.number] = why
+    known = Known(device, ladder.op.name, dtype, fresh)
+    counted = Counter(tuple(dims.items()) for dims in shapes)
+    distinct = [dict(dims) for dims in counted]
+    able, reasons = _able(known, ladder, device, dtype, distinct, library, deterministic)
     if not able:
-        listed = "; ".join(f"rung {number}: {why}" for number, why in reasons.items())
+        listed = "; ".join(f"rung {number}: {why}" for number, why in sorted(reasons.items()))
         raise LadderError(f"{ladder.op.name} has no rung that can run here: {listed}")
-    seconds = dict.fromkeys((rung.number for rung in able), 0.0)
-    for dims in sorted(shapes, key=lambda dims: ladder.op.least_bytes(dims, DTYPES[dtype])):
-        buffers = BufferSets(ladder.op, device, DTYPES[dtype], dims)
-        calls = {rung.number: buffers.bind(rung) for rung in able if rung.number in seconds}
-        rough = {number: _roughly(device, own[0]) for number, own in calls.items()}
-        count = counted[tuple(dims.items())]
-        for number, own in calls.items():
-            ratio = rough[number] / min(rough.values())
-            if ratio > OUT and len(shapes) > 1:
-                del seconds[number]
-                reasons[number] = f"{ratio:.0f} x the time of the fastest at {format_dims(dims)}"
-            elif ratio > HOPELESS:
-                seconds[number] += count * rough[number]
-            else:
-                seconds[number] += count * measure(device, own, SECONDS).median
+    seconds, slow = _race(known, ladder.op, able, device, DTYPES[dtype], counted)
+    reasons |= slow
     winner = min(seconds, key=seconds.__getitem__)
     number_of_calls = f" for {counted.total()} calls" if counted.total() > 1 else ""
     for number, time in seconds.items():
         taken = f"{time * 1e6:.1f} us{number_of_calls}"
         slower = f"{taken}, {time / seconds[winner]:.2f} x the time of rung {winner}"
         reasons[number] = f"the fastest: {taken}" if number == winner else slower
-    return winner, seconds[winner], dict(sorted(reasons.items()))
+    return Choice(ladder.op.name, winner, seconds[winner], dict(sorted(reasons.items())))
 
 
-def _roughly(device: Device, call: Callable[[], None]) -> float:
-    """Seconds of a single call, after one that loads what is still missing."""
-    call()
-    return device.time(call)
+def _able(
+    known: Known,
+    ladder: Ladder,
+    device: Device,
+    dtype: str,
+    shapes: Sequence[Dims],
+    library: bool,
+    deterministic: bool,
+) -> tuple[list[Rung], dict[int, str]]:
+    """The rungs that take part, and by number why the others do not."""
+    reasons, fit = {}, []
+    for rung in ladder.rungs:
+        why = _unfit(ladder, rung, device, dtype, shapes, library, deterministic)
+        if why is None:
+            fit.append(rung)
+        else:
+            reasons[rung.number] = why
+    _compile_unknown(known, ladder, fit, device, dtype, shapes)
+    for rung in fit:
+        if why := _wrong(known, ladder, rung, device, dtype, shapes):
+            reasons[rung.number] = why
+    return [rung for rung in fit if rung.number not in reasons], reasons
 
 
-def _ineligible(
+def _unfit(
     ladder: Ladder,
     rung: Rung,
     device: Device,
@@ -154,7 +116,7 @@ def _ineligible(
     library: bool,
     deterministic: bool,
 ) -> str | None:
-    """Why a rung takes no part, or None."""
+    """Why a rung takes no part, whether it is right or not; None if it does."""
     if rung not in ladder.on(device.kind):
         return f"not for device {device.kind}"
     if rung.library and not library:
@@ -165,31 +127,129 @@ def _ineligible(
     for dims in shapes:
         if (why := rung.refusal(dims, target)) is not None:
             return f"refused at {format_dims(dims)}: {why}"
-    op = ladder.op
+    return None
+
+
+def _checked(
+    op: Op, rung: Rung, device: Device, dtype: str, shapes: Sequence[Dims]
+) -> Sequence[Dims]:
+    """Where a rung has to be right: at the run's shapes that are small, and at the op's own."""
+    target = device.target(DTYPES[dtype])
     small = [d for d in shapes if op.least_bytes(d, DTYPES["float32"]) < 4 * SMALL]
     able = [dims for dims in op.shapes if rung.refusal(dims, target) is None]
-    try:
-        report = check(ladder, rung, device, [dtype], [*small, *able[-CHECKED_SHAPES:]] or shapes)
-    except LadderError as error:
-        return str(error)
-    return None if report.passed else f"wrong: {report.failures[0].detail}"
+    return [*small, *able[-CHECKED_SHAPES:]] or shapes
 
 
-def _key(
+def _compile_unknown(
+    known: Known,
     ladder: Ladder,
+    rungs: Sequence[Rung],
     device: Device,
     dtype: str,
     shapes: Sequence[Dims],
-    library: bool,
-    deterministic: bool,
+) -> None:
+    """Compile on all processors what has to be checked or timed; it takes a third of the time."""
+
+    def unknown(rung: Rung) -> bool:
+        checked = _checked(ladder.op, rung, device, dtype, shapes)
+        return any(known.fact(rung, dims).wrong is None for dims in checked) or any(
+            known.fact(rung, dims).rough is None for dims in shapes
+        )
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        needed = [*ladder.op.shapes[-CHECKED_SHAPES:], *shapes]
+        compile_ahead(pool, ladder, filter(unknown, rungs), device, [dtype], needed)
+
+
+def _wrong(
+    known: Known, ladder: Ladder, rung: Rung, device: Device, dtype: str, shapes: Sequence[Dims]
 ) -> str:
-    sources = [rung.source for rung in ladder.rungs]
-    headers = [path.read_text(encoding="utf-8") for path in sorted(PACKAGE.glob("include/*.cuh"))]
-    question = [device.name, _driver(device), ladder.op.name, dtype, library, deterministic]
-    return cache.digest(json.dumps([*question, [dict(d) for d in shapes]]), *sources, *headers)
+    """How a rung is wrong; "" if it is right.
+
+    An error is not remembered: that there is no compiler or no memory may have changed next time,
+    and a GPU that met an illegal access fails whatever comes after.
+    """
+    for dims in _checked(ladder.op, rung, device, dtype, shapes):
+        wrong = known.fact(rung, dims).wrong
+        if wrong is None:
+            try:
+                report = check(ladder, rung, device, [dtype], [dims])
+            except LadderError as error:
+                return str(error)
+            wrong = "" if report.passed else f"wrong: {report.failures[0].detail}"
+            if report.outcomes[-1].status != "fault":
+                known.learn(rung, dims, wrong=wrong)
+        if wrong:
+            return wrong
+    return ""
 
 
-def _driver(device: Device) -> dict[str, Any]:
-    """The versions of what runs the kernels, as far as the device has any."""
-    describe = getattr(device, "description", None)
-    return describe() if describe else {}
+def _race(
+    known: Known,
+    op: Op,
+    rungs: Sequence[Rung],
+    device: Device,
+    real: np.dtype,
+    counted: Counter[tuple[tuple[str, int], ...]],
+) -> tuple[dict[int, float], dict[int, str]]:
+    """The seconds of all calls together, by the rung's number, and why some were left out.
+
+    counted  how many calls of each shape
+    """
+    seconds, slow = dict.fromkeys((rung.number for rung in rungs), 0.0), {}
+    for shape in sorted(counted, key=lambda shape: op.least_bytes(dict(shape), real)):
+        times = _Times(known, op, device, real, dict(shape))
+        left = [rung for rung in rungs if rung.number in seconds]
+        fastest = min([times.rough(rung) for rung in left])
+        for rung in left:
+            ratio = times.rough(rung) / fastest
+            if ratio > OUT and len(counted) > 1:
+                del seconds[rung.number]
+                where = format_dims(dict(shape))
+                slow[rung.number] = f"{ratio:.0f} x the time of the fastest at {where}"
+            else:
+                seconds[rung.number] += counted[shape] * times.best(rung, ratio <= HOPELESS)
+    return seconds, slow
+
+
+@dataclass
+class _Times:
+    """How long rungs take at one shape: as is known, or else measured.
+
+    The inputs, which take seconds to make, are made when there is something to measure.
+    """
+
+    known: Known
+    op: Op
+    device: Device
+    real: np.dtype
+    dims: Dims
+    calls: dict[int, list[Callable[[], None]]] = field(default_factory=dict)  # by rung
+
+    def rough(self, rung: Rung) -> float:
+        """Seconds of a single call, after one that loads what is still missing."""
+        seconds = self.known.fact(rung, self.dims).rough
+        if seconds is None:
+            call = self.bind(rung)[0]
+            call()
+            seconds = self.device.time(call)
+            self.known.learn(rung, self.dims, rough=seconds)
+        return seconds
+
+    def best(self, rung: Rung, exact: bool) -> float:
+        """The best that is known, once `rough` is; `exact`: measured if that is rough only."""
+        fact = self.known.fact(rung, self.dims)
+        if exact and fact.exact is None:
+            seconds = measure(self.device, self.bind(rung), SECONDS).median
+            self.known.learn(rung, self.dims, exact=seconds)
+            return seconds
+        return fact.rough if fact.exact is None else fact.exact
+
+    def bind(self, rung: Rung) -> list[Callable[[], None]]:
+        if rung.number not in self.calls:
+            self.calls[rung.number] = self.buffers.bind(rung)
+        return self.calls[rung.number]
+
+    @functools.cached_property
+    def buffers(self) -> BufferSets:
+        return BufferSets(self.op, self.device, self.real, self.dims)

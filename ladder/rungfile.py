@@ -7,6 +7,7 @@
     // Define: ROWS = 4
     // Launch: layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
     // Scratch: float32 partial[multiprocessors, C]
+    // Tiles:  inp[128, 64]
     // Deterministic: no, float atomics land in any order
     // Accurate: no, E[x^2] - E[x]^2 cancels where the mean is large
     // Rounds: probs to real, to be a factor of the second product
@@ -24,6 +25,8 @@ on the next one by indenting it. The lines that a machine reads:
              the same arguments
     Scratch  `dtype name[shape]`, separated by `;`: buffers passed after all other arguments,
              their content undefined at the start
+    Tiles    `argument[rows, columns]`, separated by `;`: passed last, as `TensorMap argument_tiles`
+             (include/hopper.cuh), for copies of such tiles of it by TMA; a row has 128 bytes
 
 Expressions are Python's over the call's dimensions (N, C, ...), the constants of Define, `warp`
 (its width), `multiprocessors`, `shared_bytes` (the most one block can have), `vector` (reals in 16
@@ -51,6 +54,7 @@ REALS = ("float32", "float16", "bfloat16")
 _FORMS = {
     "define": (r"[A-Za-z_]\w*\s*=[^=].*", "NAME = expression; NAME = expression"),
     "scratch": (r"(?:real|u?int32|float32)\s+[A-Za-z_]\w*\s*\[.+\]", "float32 name[N, C]"),
+    "tiles": (r"[A-Za-z_]\w*\s*\[.+\]", "argument[rows, columns]"),
 }
 
 
@@ -175,6 +179,18 @@ class Rung:
             sizes = self._whole(self._evaluate(f"({shape},)", names), entry)
             buffers[name] = (sizes, dtype)
         return buffers
+
+    def tiles(self, dims: Dims, target: Target) -> dict[str, tuple[int, int]]:
+        """Of which arguments the kernels copy tiles by TMA: name -> (rows, columns) of a tile."""
+        names = self._names(dims, target)
+        boxes = {}
+        for entry in _split(self.header.get("tiles", ())):
+            name, shape = re.fullmatch(r"(\w+)\s*\[(.*)\]", entry).groups()
+            box = self._whole(self._evaluate(f"({shape},)", names), entry)
+            if len(box) != 2:
+                raise LadderError(f"{self.path}: a tile has rows and columns: {entry}")
+            boxes[name] = box
+        return boxes
 
     def _dim3(self, value: object, line: str) -> tuple[int, int, int]:
         sizes = self._whole(value if isinstance(value, tuple) else (value,), line)

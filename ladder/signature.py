@@ -15,23 +15,31 @@ _VALUES = {
     "int32": {"int", "int32_t", "signed"},
     "uint32": {"unsigned", "unsigned int", "uint32_t", "uint"},
     "float32": {"float"},
+    "TensorMap": {"TensorMap"},
 }
+
+_QUALIFIERS = ("const", "volatile", "__restrict__", "__grid_constant__")
 
 
 def expected(op: Op, rung: Rung) -> list[tuple[str, str, bool]]:
     """(dtype, name, is a pointer) of each argument, in order."""
     scratch = [
         re.fullmatch(r"\s*(\w+)\s+(\w+)\s*\[.*\]\s*", entry).groups()
-        for line in rung.header.get("scratch", ())
-        for entry in line.split(";")
-        if entry.strip()
+        for entry in _entries(rung, "scratch")
     ]
+    tiled = [entry.split("[")[0].strip() for entry in _entries(rung, "tiles")]
     return [
         *((arg.dtype, arg.name, True) for arg in op.args),
         *(("int32", name, False) for name in op.dims),
         *((scalar.dtype, scalar.name, False) for scalar in op.scalars),
         *((dtype, name, True) for dtype, name in scratch),
+        *(("TensorMap", f"{name}_tiles", False) for name in tiled),
     ]
+
+
+def _entries(rung: Rung, key: str) -> list[str]:
+    lines = rung.header.get(key, ())
+    return [entry for line in lines for entry in line.split(";") if entry.strip()]
 
 
 def parameters(source: str, kernel: str) -> list[tuple[str, str, bool]] | None:
@@ -43,7 +51,7 @@ def parameters(source: str, kernel: str) -> list[tuple[str, str, bool]] | None:
     result = []
     for text in filter(None, (part.strip() for part in found.group(1).split(","))):
         words = re.findall(r"\w+", text)
-        words = [word for word in words if word not in ("const", "__restrict__", "volatile")]
+        words = [word for word in words if word not in _QUALIFIERS]
         if not words:  # no parameter: the compiler says what it is
             return None
         result.append((" ".join(words[:-1]), words[-1], "*" in text))
@@ -72,8 +80,10 @@ def format_expected(op: Op, rung: Rung) -> str:
     """The parameter list as it would stand in the file: "real* out, float* mean, int N"."""
     names = {"int32": "int", "uint32": "unsigned", "float32": "float"}
     read_only = {arg.name for arg in op.args if arg.role == "in"}
+    prefixes = {"TensorMap": "const __grid_constant__ "}
     return ", ".join(
-        ("const " if name in read_only else "") + _format(names.get(dtype, dtype), name, pointer)
+        ("const " if name in read_only else prefixes.get(dtype, ""))
+        + _format(names.get(dtype, dtype), name, pointer)
         for dtype, name, pointer in expected(op, rung)
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ladder import results
-from ladder.contract import find, format_dims, ladders
+from ladder.contract import DTYPES, Target, find, format_dims, ladders
 from ladder.errors import LadderError
 from ladder.rungfile import Rung
 
@@ -165,7 +165,36 @@ def _caption(device: Mapping[str, Any], measurement: results.Measurement) -> str
         text += f", and {roof['matrix_tflops']:,.0f} TFLOP/s, a 4096³ product"
     if measurement["in_cache"]:
         text += "; everything fits in the L2 cache"
-    return f"{text}. {_machine(device)}, {measurement['date']}."
+    text += f". {_machine(device)}, {measurement['date']}."
+    if missing := unmeasured(device, measurement):
+        text += f" Not measured: {_numbered(missing)}."
+    return text
+
+
+def unmeasured(device: Mapping[str, Any], measurement: results.Measurement) -> list[int]:
+    """The numbers of the rungs that could have a row and have none; libraries are no rungs here."""
+    measured = {row.get("rung") for row in measurement["rows"]}
+    target = Target(device.get("arch", ""), 32, 0, 0, DTYPES[measurement["dtype"]])
+    return [
+        rung.number
+        for rung in find(measurement["op"]).rungs
+        if rung.number and not rung.library and rung.number not in measured and rung.claims(target)
+    ]
+
+
+def _numbered(numbers: list[int]) -> str:
+    """In words: "rung 7", "rungs 1 to 3", "rungs 1, 4 and 6 to 8"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    parts = []
+    for run in runs:
+        parts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
+    text = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+    return f"rung{'s' * (len(numbers) > 1)} {text}"
 
 
 def _machine(device: Mapping[str, Any]) -> str:

@@ -11,16 +11,18 @@ tensors, and the dropouts, of one step apart. With float32 weights there is noth
 import numpy as np
 
 from ladder.contract import Dims, Ladder, Op, Scalar, read, update
+from ladder.expect import distinct
 from reference import adamw
 
 
 def inputs(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """A state as it is after some steps: v is an average of squares, hence not negative."""
-    weight = rng.standard_normal(dims["N"])
+    count = distinct(dims["N"])
+    weight = rng.standard_normal(count)
     return {
         "weight": weight,
         "master": weight,
-        "v": rng.standard_normal(dims["N"]) ** 2,
+        "v": rng.standard_normal(count) ** 2,
         "norm": np.array([2.5]),
         "hyper": adamw.hyper(
             step=3, lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, clip=1.0

@@ -4,11 +4,13 @@ The forward pass keeps one number per query for the backward pass, the logarithm
 sum (lse), from which any score can be recomputed: the (T, T) matrix itself need never be stored.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
 from ladder.contract import Dims, Ladder, Op, read, write
+from ladder.expect import distinct
 from reference import attention
 
 SHAPES = tuple(
@@ -43,8 +45,9 @@ def with_outputs(inputs: Callable[..., dict[str, np.ndarray]]):
     """The same inputs for the backward pass: out and lse that belong to qkv."""
 
     def make(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        B, T, C, NH = (dims[name] for name in ("B", "T", "C", "NH"))
+        T, C, NH = (dims[name] for name in ("T", "C", "NH"))
         qkv = inputs(dims, rng)["qkv"]
+        B = len(qkv)
         out, lse = np.empty((B, T, C)), np.empty((B, NH, T))
         attention.forward(out, lse, qkv)
         return {"qkv": qkv, "out": out, "lse": lse}
@@ -53,7 +56,8 @@ def with_outputs(inputs: Callable[..., dict[str, np.ndarray]]):
 
 
 def normal(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    return {"qkv": rng.standard_normal((dims["B"], dims["T"], 3 * dims["C"]))}
+    size = dims["T"], 3 * dims["C"]
+    return {"qkv": rng.standard_normal((distinct(dims["B"], math.prod(size)), *size))}
 
 
 forward = Op(

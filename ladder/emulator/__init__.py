@@ -128,14 +128,11 @@ class Emulated(Cpu):
             raise CompileError(_explain(str(error), path)) from None
 
     def tensor_map(self, array: np.ndarray, box: tuple[int, int]) -> np.void:
-        """What a kernel takes as `TensorMap` (include/hopper.cuh) to copy boxes of a 2D array.
-
-        box  (rows, columns) of a tile; a row of it has 128 bytes
-        """
         value = np.zeros((), TENSOR_MAP)
         value["begin"] = array.ctypes.data
-        value["rows"], value["columns"] = array.shape
-        value["row_bytes"], value["element_bytes"] = array.strides[0], array.itemsize
+        value["rows"], value["columns"] = array.size // array.shape[-1], array.shape[-1]
+        value["row_bytes"] = array.shape[-1] * array.itemsize
+        value["element_bytes"] = array.itemsize
         value["box_rows"], value["box_columns"] = box
         return value[()]
 

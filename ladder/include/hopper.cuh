@@ -136,9 +136,11 @@ __device__ __forceinline__ unsigned long long wgmma_descriptor(const void* tile,
 #define WGMMA_R32 WGMMA_10("") ", " WGMMA_10("1") ", " WGMMA_10("2") ", %30, %31"
 #define WGMMA_R64 \
     WGMMA_R32 ", %32, %33, %34, %35, %36, %37, %38, %39, " WGMMA_10("4") ", " WGMMA_10("5") ", %60, %61, %62, %63"
+#define WGMMA_R96 \
+    WGMMA_R64 ", %64, %65, %66, %67, %68, %69, " WGMMA_10("7") ", " WGMMA_10("8") ", %90, %91, %92, %93, %94, %95"
 #define WGMMA_R128                                                                              \
-    WGMMA_R64 ", %64, %65, %66, %67, %68, %69, " WGMMA_10("7") ", " WGMMA_10("8") ", "            \
-    WGMMA_10("9") ", " WGMMA_10("10") ", " WGMMA_10("11") ", %120, %121, %122, %123, %124, %125, %126, %127"
+    WGMMA_R96 ", %96, %97, %98, %99, " WGMMA_10("10") ", " WGMMA_10("11")                         \
+    ", %120, %121, %122, %123, %124, %125, %126, %127"
 #define WGMMA_8(HOW, i)                                                                         \
     HOW(d[i]), HOW(d[i + 1]), HOW(d[i + 2]), HOW(d[i + 3]), HOW(d[i + 4]), HOW(d[i + 5]),         \
         HOW(d[i + 6]), HOW(d[i + 7])
@@ -149,7 +151,7 @@ __device__ __forceinline__ unsigned long long wgmma_descriptor(const void* tile,
 #define WGMMA(NAME, TYPE)                                                                       \
     template <int N, bool A_ACROSS = false, int B_BLOCK = 0, bool ADD = true>                   \
     __device__ __forceinline__ void NAME(float (&d)[N / 2], const void* a, const void* b) {     \
-        static_assert(N == 64 || N == 128 || N == 256, "wgmma here is 64, 128 or 256 wide");    \
+        static_assert(N == 64 || N == 128 || N == 192 || N == 256, "wgmma: N is 64 to 256");    \
         static_assert(N == 64 || ADD, "wgmma that overwrites is 64 wide here");                 \
         unsigned long long x = wgmma_descriptor(a, 0), y = wgmma_descriptor(b, B_BLOCK);        \
         if constexpr (!ADD) {                                                                   \
@@ -166,6 +168,11 @@ __device__ __forceinline__ unsigned long long wgmma_descriptor(const void* tile,
             asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE           \
                          " {" WGMMA_R64 "}, %64, %65, 1, 1, 1, %66, %67;"                       \
                          : WGMMA_F32(0), WGMMA_F32(32)                                          \
+                         : "l"(x), "l"(y), "n"(A_ACROSS), "n"(B_BLOCK > 0));                    \
+        } else if constexpr (N == 192) {                                                        \
+            asm volatile("wgmma.mma_async.sync.aligned.m64n192k16.f32." TYPE "." TYPE           \
+                         " {" WGMMA_R96 "}, %96, %97, 1, 1, 1, %98, %99;"                       \
+                         : WGMMA_F32(0), WGMMA_F32(32), WGMMA_F32(64)                           \
                          : "l"(x), "l"(y), "n"(A_ACROSS), "n"(B_BLOCK > 0));                    \
         } else {                                                                                \
             asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32." TYPE "." TYPE           \

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ladder import expect as expectations
 from ladder import rungfile
 from ladder.check import MOST_BYTES, check, check_case, gpt2_shape
 from ladder.contract import DTYPES, Ladder, find, ladders
@@ -12,6 +13,7 @@ from ladder.device import Cpu
 from ladder.errors import LadderError
 from ladder.expect import expect, make_inputs
 from ladder.rungfile import Rung
+from reference import attention
 
 PLANTED = Path(__file__).parent / "planted"
 SHAPES = [{"N": 3, "C": 31}, {"N": 5, "C": 768}]
@@ -267,3 +269,28 @@ def test_roundings_on_the_way_are_allowed_only_to_a_rung_that_declares_them():
         assert (output.verify(wrong, rounds=True)[0] is None) == (name == "out")
     ruined = (expected["out"].value + 1.0).astype(real)
     assert expected["out"].verify(ruined, rounds=True)[0] is not None
+
+
+@pytest.mark.parametrize("name", ["layernorm.backward", "residual_layernorm.backward"])
+def test_large_inputs_repeat_whole_rows_with_what_belongs_to_them(monkeypatch, name):
+    monkeypatch.setattr(expectations, "DISTINCT", 1000)
+    op, real = find(name).op, np.dtype(np.float32)
+    values = make_inputs(op, {"N": 300, "C": 10}, real, np.random.default_rng(0))
+    rows = values["inp"]
+    assert np.array_equal(rows[101:], rows[:-101]), "an odd number of rows"
+    assert len(np.unique(rows, axis=0)) == 101
+    np.testing.assert_allclose(values["mean"], rows.mean(axis=1), rtol=1e-3, atol=1e-6)
+    assert len(np.unique(values["dout"])) == 1001, "what is left out is repeated number by number"
+
+
+def test_of_large_inputs_for_attention_three_sequences_are_drawn(monkeypatch):
+    monkeypatch.setattr(expectations, "DISTINCT", 1)
+    dims = {"B": 8, "T": 5, "C": 6, "NH": 2}
+    values = make_inputs(
+        find("attention.backward").op, dims, np.dtype(np.float64), np.random.default_rng(0)
+    )
+    out, lse = np.empty((8, 5, 6)), np.empty((8, 2, 5))
+    attention.forward(out, lse, values["qkv"])
+    np.testing.assert_allclose(values["out"], out)
+    np.testing.assert_allclose(values["lse"], lse)
+    assert len(np.unique(values["qkv"].reshape(8, -1), axis=0)) == 3

@@ -110,6 +110,31 @@ def test_the_table_holds_times_gains_and_shares(site):
     assert f"{SHAPE}, bfloat16: at least 200.0 MB; roof: 4,000 GB/s" in text
 
 
+def test_the_caption_names_the_rungs_that_were_not_measured(site):
+    def caption(op, dtype, arch, numbers):
+        ladder = find(op)
+        rows = [{"rung": n, "idea": ladder.rung(n).idea, "median_us": 1.0} for n in numbers]
+        shape, dims = next(iter(ladder.op.bench.items()))
+        (content,) = results.load_all().values()
+        measurement = {**content["measurements"][0], "op": op, "dtype": dtype, "shape": shape}
+        measurement |= {"dims": dict(dims), "rows": rows}
+        return tables._caption({**content["device"], "arch": arch}, measurement)
+
+    found = caption("layernorm.forward", "bfloat16", "sm_90a", range(3, 12))
+    assert found.endswith(", 2026-01-01. Not measured: rungs 1 and 2.")
+    found = caption("layernorm.forward", "bfloat16", "sm_90a", (2, 6, 9, 10, 11))
+    assert found.endswith(" Not measured: rungs 1, 3 to 5, 7 and 8.")
+    found = caption("layernorm.forward", "bfloat16", "sm_90a", range(2, 12))
+    assert found.endswith(" Not measured: rung 1.")
+    assert caption("layernorm.forward", "bfloat16", "sm_90a", range(12)).endswith("-01.")
+    # Libraries are no rungs of the ladder; and what cannot run there is not missing.
+    assert caption("attention.forward", "float32", "sm_90a", range(1, 6)).endswith("-01.")
+    found = caption("attention.forward", "bfloat16", "sm_80", range(1, 7))
+    assert found.endswith(" Not measured: rungs 7 and 8.")
+    assert caption("matmul.backward_bias", "float32", "sm_90a", range(1, 5)).endswith("-01.")
+    assert caption("matmul.forward", "float32", "sm_90a", range(1, 5)).endswith("-01.")
+
+
 def test_of_two_libraries_the_faster_one_is_the_measure(site):
     (content,) = results.load_all().values()
     ladder = find("matmul.forward")

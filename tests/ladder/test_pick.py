@@ -1,5 +1,6 @@
 """The picker takes the fastest rung that is right, says why no other, and remembers."""
 
+import dataclasses
 import sys
 
 import numpy as np
@@ -11,6 +12,7 @@ from ladder.contract import find
 from ladder.device import open_device
 from ladder.errors import LadderError
 from ladder.pick import pick
+from ladder.rungfile import Rung
 
 DIMS = {"N": 1000}
 
@@ -93,7 +95,7 @@ def test_the_times_of_several_shapes_add_up():
 
     uneven = timed_rung(2, "good at large ones", 0)
     uneven = type(uneven)(2, uneven.idea, run=run)
-    even = timed_rung(1, "the same for all", 20)
+    even = timed_rung(1, "the same for all", 19)
     assert pick(ladder(even, uneven), FakeGpu(), "float32", DIMS).rung == 2
     assert pick(ladder(even, uneven), FakeGpu(), "float32", DIMS, {"N": 10}).rung == 1
     often = pick(ladder(even, uneven), FakeGpu(), "float32", DIMS, {"N": 10}, DIMS)
@@ -101,48 +103,155 @@ def test_the_times_of_several_shapes_add_up():
     assert often.reasons[2] == "the fastest: 52.0 us for 3 calls"
 
 
-def test_a_choice_is_remembered_until_something_changes():
-    device, rungs = FakeGpu(), (timed_rung(1, "slow", 30), timed_rung(2, "fast", 10))
-    first = pick(ladder(*rungs), device, "float32", DIMS)
-    launches = device.launches
-    assert pick(ladder(*rungs), device, "float32", DIMS) == first
-    assert device.launches == launches, "the second time nothing is measured"
+class Count:
+    """Tells which rungs have run since it was last asked, and how often inputs were made."""
 
-    def changes(**more):
-        before = device.launches
-        options = {"device": device, "dims": DIMS, "rungs": rungs, "fresh": False, **more}
-        pick(
-            ladder(*options["rungs"]),
-            options["device"],
-            "float32",
-            options["dims"],
-            fresh=options["fresh"],
-        )
-        return options["device"].launches > (before if options["device"] is device else 0)
+    def __init__(self, monkeypatch):
+        self.ran, self.made = set(), 0
+        module = sys.modules["ladder.pick"]
 
+        def make(*args):
+            self.made += 1
+            return timing.BufferSets(*args)
+
+        monkeypatch.setattr(module, "BufferSets", make)
+
+    def rung(self, number, microseconds, **more):
+        """A rung that takes so long, and is counted."""
+        timed = timed_rung(number, f"idea {number}", microseconds, **more)
+
+        def run(device, arrays, dims, scalars):
+            self.ran.add((number, dims["N"]))
+            timed.run(device, arrays, dims, scalars)
+
+        return dataclasses.replace(timed, run=run)
+
+    def reset(self):
+        self.ran, self.made = set(), 0
+
+    def at(self, size):
+        """The rungs that ran at a size."""
+        return {number for number, dim in self.ran if dim == size}
+
+
+@pytest.fixture
+def count(monkeypatch):
+    return Count(monkeypatch)
+
+
+def test_what_is_known_is_not_measured_again(count):
+    rungs, gpu = (count.rung(1, 30), count.rung(2, 10)), FakeGpu()
+    first = pick(ladder(*rungs), gpu, "float32", DIMS)
+    assert count.at(1000) == {1, 2} and count.made == 1
+    count.reset()
+    assert pick(ladder(*rungs), gpu, "float32", DIMS) == first
+    assert not count.ran and not count.made
+    assert pick(ladder(*rungs), gpu, "float32", DIMS, DIMS).seconds == 2 * first.seconds
+    assert pick(ladder(*rungs), gpu, "float32", DIMS, deterministic=True) == first
+    assert not count.ran and not count.made, "nor for another question about the same"
+
+
+def test_fresh_checks_and_measures_anew_and_once(count):
+    rungs, gpu = (count.rung(1, 30), count.rung(2, 10)), FakeGpu()
+    pick(ladder(*rungs), gpu, "float32", DIMS)
+    count.reset()
+    faster = count.rung(1, 3)
+    assert pick(ladder(faster, rungs[1]), gpu, "float32", DIMS).rung == 2, "it says it is the same"
+    assert pick(ladder(faster, rungs[1]), gpu, "float32", DIMS, fresh=True).rung == 1
+    assert count.at(1000) == {1, 2} and count.at(65536) == {1, 2} and count.made == 1
+    count.reset()
+    assert pick(ladder(faster, rungs[1]), gpu, "float32", DIMS).rung == 1, "and is remembered"
+    assert not count.ran
+
+
+def test_a_library_beside_known_rungs_is_the_only_one_measured(count):
+    rungs = (count.rung(1, 10), count.rung(9, 5, library=True))
+    pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
+    assert {number for number, _ in count.ran} == {1}
+    count.reset()
+    assert pick(ladder(*rungs), FakeGpu(), "float32", DIMS, library=True).rung == 9
+    assert {number for number, _ in count.ran} == {9}
+
+
+def test_of_several_shapes_only_the_new_one_is_measured(count):
+    rungs = (count.rung(1, 30), count.rung(2, 10))
+    pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
+    count.reset()
+    assert pick(ladder(*rungs), FakeGpu(), "float32", DIMS, {"N": 7}).rung == 2
+    assert count.ran == {(1, 7), (2, 7)} and count.made == 1
+    count.reset()
+    pick(ladder(*rungs), FakeGpu(), "float32", {"N": 7})
+    assert not count.ran
+
+
+def test_an_edited_rung_is_checked_and_measured_anew_and_no_other(count):
+    rungs = (count.rung(1, 30), count.rung(2, 10))
+    pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
+    count.reset()
+    edited = dataclasses.replace(count.rung(2, 60), source="// new")
+    assert pick(ladder(rungs[0], edited), FakeGpu(), "float32", DIMS).rung == 1
+    assert {number for number, _ in count.ran} == {2} and count.at(1000) and count.at(65536)
+    count.reset()
+    assert pick(ladder(*rungs), FakeGpu(), "float32", DIMS).rung == 2, "the old one is not lost"
+    assert not count.ran
+
+
+def test_a_rung_that_is_no_longer_hopeless_is_measured_exactly(count):
+    slow, middle, fast = count.rung(1, 100), count.rung(2, 50), count.rung(3, 10)
+    gpu = FakeGpu()
+    pick(ladder(slow, middle, fast), gpu, "float32", DIMS)
+    launches = gpu.launches
+    count.reset()
+    assert pick(ladder(slow, middle), gpu, "float32", DIMS).rung == 2
+    assert count.ran == {(1, 1000), (2, 1000)} and gpu.launches - launches > 2 * timing.FEWEST
+
+
+def test_another_device_or_driver_knows_nothing(count, monkeypatch):
+    rungs = (count.rung(1, 30), count.rung(2, 10))
+    pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
+    count.reset()
     other = FakeGpu()
     other.name = "Fake 9001"
-    edited = (rungs[0], type(rungs[1])(2, "fast", source="// new", run=rungs[1].run))
-    assert changes(fresh=True)
-    assert changes(dims={"N": 1001})
-    assert changes(rungs=edited)
-    assert changes(device=other)
+    pick(ladder(*rungs), other, "float32", DIMS)
+    assert count.at(1000) == {1, 2}
+    count.reset()
+    monkeypatch.setattr(FakeGpu, "description", lambda self: {"driver": "1.1"})
+    pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
+    assert count.at(1000) == {1, 2}
+
+
+def test_that_a_rung_is_wrong_is_remembered_and_that_it_met_an_error_is_not(count):
+    def broken(device, arrays, dims, scalars):
+        raise LadderError("out of memory")
+
+    good, wrong = count.rung(1, 30), count.rung(2, 10, wrong=True)
+    unlucky = Rung(3, "unlucky", run=broken)
+    first = pick(ladder(good, wrong, unlucky), FakeGpu(), "float32", DIMS)
+    assert first.reasons[3] == "wrong: out of memory [Fake 9000]"
+    count.reset()
+    assert pick(ladder(good, wrong, unlucky), FakeGpu(), "float32", DIMS) == first
+    assert not count.ran
+    lucky = dataclasses.replace(unlucky, run=count.rung(3, 1).run)
+    assert pick(ladder(good, wrong, lucky), FakeGpu(), "float32", DIMS).rung == 3
 
 
 @pytest.mark.parametrize(
     "content",
     [b"", b"{", b"\xff", b"[]", b"[" * 10**5, b'{"rung": 7, "seconds": 1, "reasons": {"1": "x"}}'],
-    ids=["empty", "cut off", "no text", "a list", "deep", "a rung that is not there"],
+    ids=["empty", "cut off", "no text", "a list", "deep", "what older versions wrote"],
 )
-def test_a_choice_that_was_damaged_is_made_again(tmp_path, content):
+def test_what_was_damaged_is_found_out_again(tmp_path, content):
     device, rungs = FakeGpu(), (timed_rung(1, "slow", 30), timed_rung(2, "fast", 10))
     first = pick(ladder(*rungs), device, "float32", DIMS)
-    (known,) = (tmp_path / "picks").iterdir()
-    known.write_bytes(content)
+    for known in (tmp_path / "picks").iterdir():
+        known.write_bytes(content)
     launches = device.launches
-    assert pick(ladder(*rungs), device, "float32", DIMS) == first
+    again = pick(ladder(*rungs), device, "float32", DIMS)
+    assert (again.rung, again.seconds) == (2, pytest.approx(first.seconds))
     assert device.launches > launches
-    assert pick(ladder(*rungs), device, "float32", DIMS) == first, "and is remembered"
+    launches = device.launches
+    assert pick(ladder(*rungs), device, "float32", DIMS) == again
+    assert device.launches == launches, "and is remembered"
 
 
 def test_no_rung_at_all_is_an_error_with_every_reason():

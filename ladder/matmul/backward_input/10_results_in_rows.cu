@@ -3,7 +3,7 @@
 //         The block is alone on its multiprocessor: while it stores, nothing is multiplied.
 // Change: a warp lays 16 rows of its results down in shared memory, and stores them as rows of 128
 //         bytes, 16 bytes to a lane.
-// Expect: an eighth of the requests to store, of whole sectors; the end of a block takes less time.
+// Expect: a quarter of the requests to store, of whole sectors; the end of a block takes less time.
 // Needs:  real in (float16, bfloat16); sm >= 80; warp == 32; C % vector == 0; OC % vector == 0
 // Define: TILE_ROWS = 128; TILE_COLUMNS = 256; DEPTH = 32; WARPS = 8;
 //         STAGES = min(4, shared_bytes // 24576);
