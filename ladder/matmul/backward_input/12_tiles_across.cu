@@ -10,7 +10,8 @@
 //         SHARED = STAGES * (TILE_ROWS + TILE_COLUMNS) * DEPTH * sizeof_real
 // Launch: matmul_backward_input<<<(ceil_div(C, TILE_COLUMNS), ceil_div(N, TILE_ROWS)),
 //         WARPS * warp, SHARED>>>
-// Left:   the tensor cores idle while a block fetches its first tiles, and while it stores.
+// Left:   the tensor cores idle while a block fetches its first tiles, and while it stores ->
+//         rung 13.
 
 #include "async.cuh"
 #include "mma_real.cuh"

@@ -17,8 +17,8 @@
 //         WARPS * warp, SHARED>>>
 // Launch: matmul_backward_weight_finish<<<ceil_div(OC * C, 4 * 256), 256>>>
 // Scratch: float32 partial[SPLITS, OC, C]
-// Left:   the tensor cores idle while a block fetches its first tiles, and while it stores. Copies
-//         by the tensor memory accelerator would need no instructions either.
+// Left:   the last of its three waves of blocks is not full, and every block stores partial sums of
+//         a whole tile -> rung 12.
 
 #include "async.cuh"
 #include "wgmma_real.cuh"

@@ -1,11 +1,11 @@
 // matmul backward_weight, rung 12: an equal share for every multiprocessor
 // Before: rung 11 cuts the rows so that there are blocks for some three waves: the last wave is not
 //         full, and the more parts, the more partial sums there are to write, and to read again.
-// Change: one block on every multiprocessor. Each takes whole tiles, as long as there is one for all,
-//         and adds them to dweight at once. Of the tiles that remain, every block gets a share: an
-//         even part of one tile; or, where that leaves too many without work, an equal number of
-//         steps, even if some then come from several tiles, and partial sums must be stored more
-//         often. ("Stream-K": Osama et al., PPoPP 2023, arXiv:2301.03598.)
+// Change: one block on every multiprocessor. Each takes whole tiles, as long as there is one for
+//         all, and adds them to dweight at once. Of the tiles that remain, every block gets a
+//         share: an even part of one tile; or, where that leaves too many without work, an equal
+//         number of steps, even if some then come from several tiles, and partial sums must be
+//         stored more often. ("Stream-K": Osama et al., PPoPP 2023, arXiv:2301.03598.)
 // Expect: all multiprocessors finish together, whatever the shape. Most where tiles are few. Blocks
 //         with the same steps of different tiles read the same rows at the same time, from L2.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0
@@ -23,8 +23,9 @@
 // Launch: matmul_backward_weight<<<multiprocessors, THREADS, SHARED>>>
 // Launch: matmul_backward_weight_finish<<<(max(1, REST), SLICES), THREADS>>>
 // Scratch: float32 partial[max(1, REST), SLOTS, TILE_ROWS, TILE_COLUMNS]
-// Left:   the tensor cores idle while a block fetches its first tiles, and while it stores. Copies
-//         by the tensor memory accelerator would need no instructions either.
+// Left:   the tensor cores idle while a block fetches the first tiles of a part, and while it
+//         stores. Copies by the tensor memory accelerator would need no instructions either ->
+//         rung 13.
 
 #include "async.cuh"
 #include "wgmma_real.cuh"
@@ -121,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) matmul_backward_weight(
             copy(stage, part.first + stage);
         }
         float sums[TILE_COLUMNS / 2] = {};  // lane by lane like D matrices of mma.sync, 4 to each
-        for (int step = part.first, stage = 0; step < part.last; step++, stage = (stage + 1) % STAGES) {
+        for (int step = part.first, stage = 0; step < part.last; step++) {
             cp_async_wait<STAGES - 3>();
             tma_store_fence();  // tensor cores read past the threads' own view of shared memory
             __syncthreads();  // this stage is there, and the products of the last but one are done
@@ -134,6 +135,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) matmul_backward_weight(
             }
             wgmma_commit();
             copy((stage + STAGES - 2) % STAGES, step + STAGES - 2);
+            stage = (stage + 1) % STAGES;
             wgmma_wait<1>();
         }
         wgmma_wait<0>(sums);

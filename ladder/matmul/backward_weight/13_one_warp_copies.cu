@@ -1,9 +1,9 @@
 // matmul backward_weight, rung 13: one warp copies
-// Before: in rung 12 all warps spend instructions on copies, and meet at a barrier for each step. The
-//         tensor cores idle while a block fetches the first tiles of a part.
-// Change: as in matmul.forward rung 13: the tensor memory accelerator (TMA) copies, at the request of
-//         one thread of a ninth warp, as far ahead as there are empty stages, and across the end of
-//         a part. A rewrite of the loop.
+// Before: in rung 12 all warps spend instructions on copies, and meet at a barrier for each step.
+//         The tensor cores idle while a block fetches the first tiles of a part.
+// Change: as in matmul.forward rung 13: the tensor memory accelerator (TMA) copies, at the request
+//         of one thread of a ninth warp, as far ahead as there are empty stages, and across the end
+//         of a part. A rewrite of the loop.
 // Expect: no instructions for copies, no zeros to put past the end, no pause between two parts.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0
 // Define: TILE_ROWS = 128; TILE_COLUMNS = 256; DEPTH = 64; WARPS = 8; STAGES = 4;

@@ -12,7 +12,7 @@
 // Launch: matmul_forward<<<ceil_div(OC, TILE_COLUMNS) * ceil_div(N, TILE_ROWS), WARPS * warp,
 //         SHARED>>>
 // Left:   the tensor cores idle while a block fetches its first tiles, and while it stores. Copies
-//         by the tensor memory accelerator would need no instructions either.
+//         by the tensor memory accelerator would need no instructions either -> rung 13.
 
 #include "async.cuh"
 #include "mma_real.cuh"

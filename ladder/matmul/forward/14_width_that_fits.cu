@@ -1,7 +1,7 @@
 // matmul forward, rung 14: tiles of the width that fits
-// Before: in rung 13, results of N = 4096 by OC = 768 are 96 tiles of 128 x 256: of 132 multiprocessors
-//         36 have nothing to do. With OC = 2304 they are 288, which takes three rounds, and the third
-//         is nearly empty.
+// Before: in rung 13, results of 4096 x 768 are 96 tiles of 128 x 256: of 132 multiprocessors, 36
+//         have nothing to do. If they are 2304 wide, 288 tiles take three rounds, and the third is
+//         nearly empty.
 // Change: tiles are 192 wide where that takes less time: rounds, times width. A round is a tile on
 //         every multiprocessor.
 // Expect: three quarters of the time for these two shapes; where there are many rounds, no
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_
 
     int group = warp_id() / 4, y = group * 64;  // the warpgroup, and its first row of a tile
     bool leader = threadIdx.x % 128 == 0;       // of the warpgroup
-    int own = warp_id() % 4 * 16 + lane / 4, t = lane % 4;  // the lane's row of 64, and the one 8 on
+    int own = warp_id() % 4 * 16 + lane / 4, t = lane % 4;  // its row of 64, as the one 8 later
     for (int tile = blockIdx.x; tile < high * wide; tile += gridDim.x) {
         find_tile(tile, high, wide, row, column);
         float sums[TILE_COLUMNS / 2] = {};  // lane by lane like D matrices of mma.sync, 4 to each

@@ -11,7 +11,7 @@
 //         SHARED>>>
 // Rounds: pre, of which it takes the gelu
 // Left:   while a block takes its gelus, another one on the same multiprocessor could multiply, if
-//         there were room for two.
+//         there were room for two; and while it stores, the next tiles could arrive -> rung 7.
 
 #include "async.cuh"
 #include "fast_math.cuh"

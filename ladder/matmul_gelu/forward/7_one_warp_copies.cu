@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_
     __shared__ Mbarrier full[STAGES], empty[STAGES];
     real* a = shared->at;                            // (STAGES, TILE_ROWS, DEPTH)     of inp
     real* b = a + STAGES * TILE_ROWS * DEPTH;        // (STAGES, TILE_COLUMNS, DEPTH)  of weight
-    real* patches = b + STAGES * TILE_COLUMNS * DEPTH;  // (2 warpgroups, 2, 64, 64)      of pre, out
+    real* patches = b + STAGES * TILE_COLUMNS * DEPTH;  // (2 warpgroups, 2, 64, 64)  of pre, out
     int high = (N + TILE_ROWS - 1) / TILE_ROWS, wide = (OC + TILE_COLUMNS - 1) / TILE_COLUMNS;
     int lane = lane_id(), row, column;
     if (threadIdx.x == 0) {
@@ -93,7 +93,7 @@ extern "C" __global__ void __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_
 
     int group = warp_id() / 4, first = group * 64;  // the warpgroup, and its first row of a tile
     bool leader = threadIdx.x % 128 == 0;       // of the warpgroup
-    int own = warp_id() % 4 * 16 + lane / 4, t = lane % 4;  // the lane's row of 64, and the one 8 on
+    int own = warp_id() % 4 * 16 + lane / 4, t = lane % 4;  // its row of 64, as the one 8 later
     for (int tile = blockIdx.x; tile < high * wide; tile += gridDim.x) {
         find_tile(tile, high, wide, row, column);
         float sums[TILE_COLUMNS / 2] = {};  // lane by lane like D matrices of mma.sync, 4 to each
