@@ -17,7 +17,7 @@ import numpy as np
 
 from ladder import compiler
 from ladder.contract import Target
-from ladder.device import aligned_empty
+from ladder.device import aligned_empty, refuse_tile
 from ladder.errors import DeviceFault, LadderError
 from ladder.rungfile import Launch, Rung
 
@@ -35,7 +35,7 @@ _OLDEST = min(int(arch.removeprefix("sm_").rstrip("a")) for arch in compiler.TYP
 _NULL = np.uintp(0)
 
 # CUtensorMapDataType of the driver's cuda.h
-_TENSOR_TYPES = {"float16": 6, "float32": 7, "bfloat16": 9}
+_TENSOR_TYPES = {"uint32": 2, "int32": 3, "float16": 6, "float32": 7, "bfloat16": 9}
 
 
 class Cuda:
@@ -171,24 +171,17 @@ class Cuda:
 
     def tensor_map(self, array: Any, box: tuple[int, int]) -> np.void:
         """What the driver makes of it is opaque: 128 bytes, which a kernel takes by value."""
-        code = _TENSOR_TYPES.get(array.dtype.name)
+        refuse_tile(array, box)
         rows, columns = array.size // array.shape[-1], array.shape[-1]
-        size = array.dtype.itemsize
-        if code is None or box[1] * size != 128 or columns * size % 16 or not 0 < box[0] <= 256:
-            raise LadderError(
-                f"TMA cannot copy tiles of {box[0]} x {box[1]} from {array.dtype} {array.shape}: "
-                "rows of a tile have 128 bytes, at most 256 of them, and rows of the array a "
-                "multiple of 16"
-            )
         made = aligned_empty((128,), np.dtype(np.uint8))
         with self.device:
             status = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled(
                 ctypes.c_void_p(made.ctypes.data),
-                ctypes.c_int(code),
+                ctypes.c_int(_TENSOR_TYPES[array.dtype.name]),
                 ctypes.c_uint32(2),
                 ctypes.c_void_p(array.data.ptr),
                 (ctypes.c_uint64 * 2)(columns, rows),
-                (ctypes.c_uint64 * 1)(columns * size),  # from one row to the next
+                (ctypes.c_uint64 * 1)(columns * array.dtype.itemsize),  # from row to row
                 (ctypes.c_uint32 * 2)(box[1], box[0]),
                 (ctypes.c_uint32 * 2)(1, 1),  # every element of a box
                 ctypes.c_int(0),  # not interleaved

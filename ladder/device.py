@@ -91,6 +91,16 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
+def refuse_tile(array: Any, box: tuple[int, int]) -> None:
+    """Raise LadderError where TMA, with its swizzle of 128 bytes, cannot copy such tiles."""
+    size = array.dtype.itemsize
+    if box[1] * size != 128 or not 0 < box[0] <= 256 or array.shape[-1] * size % 16:
+        raise LadderError(
+            f"TMA cannot copy tiles of {box[0]} x {box[1]} from {array.dtype} {array.shape}: a "
+            "tile has 1 to 256 rows of 128 bytes, and a row of the array a multiple of 16 bytes"
+        )
+
+
 class Cpu:
     """The machine's processor with NumPy: it runs rung 0 of every ladder."""
 

@@ -36,7 +36,7 @@ from trainer.measure import (
 )
 from trainer.plot import BLUE, GRID, INK, ORANGE
 
-SECONDS = 10.0  # most time for the steps of one stage, once three are timed
+SECONDS = 2.0  # most time for the steps of one stage, once three are timed
 
 
 def main(argv: Sequence[str] = ()) -> int:

@@ -25,7 +25,7 @@ import numpy as np
 
 from ladder import rungfile
 from ladder.contract import Target
-from ladder.device import Cpu
+from ladder.device import Cpu, refuse_tile
 from ladder.emulator import source, toolchain
 from ladder.emulator.kernel import Kernel, KernelError, Record, Settings, load
 from ladder.emulator.report import Access, LineCount, Problem, Report
@@ -128,6 +128,7 @@ class Emulated(Cpu):
             raise CompileError(_explain(str(error), path)) from None
 
     def tensor_map(self, array: np.ndarray, box: tuple[int, int]) -> np.void:
+        refuse_tile(array, box)
         value = np.zeros((), TENSOR_MAP)
         value["begin"] = array.ctypes.data
         value["rows"], value["columns"] = array.size // array.shape[-1], array.shape[-1]

@@ -101,17 +101,24 @@ class Kernel:
         self._parameters = list(parameters[:count])
         names = declared.parameters if len(declared.parameters) == count else ("",) * count
         self._names = [name or f"argument {i + 1}" for i, name in enumerate(names)]
+        self._cluster = declared.cluster
         self._locator, self._settings, self._record = locator, settings, record
 
     def __call__(self, launch: Launch, args: tuple[Any, ...]) -> None:
         """Run it to the end. Raises LadderError for a wrong argument list, KernelError for what
         the kernel did wrong."""
+        if launch.grid[0] % self._cluster:
+            raise LadderError(
+                f"{self.name} is launched with {launch.grid[0]} blocks along x, which are no whole "
+                f"number of clusters of {self._cluster}"
+            )
         values, buffers = self._convert(args)
         pointers = (ctypes.c_void_p * len(args))(*(value.ctypes.data for value in values))
         settings = self._settings
         options = COptions(
             launch.grid,
             launch.block,
+            self._cluster,
             launch.shared,
             settings.warp,
             settings.workers,

@@ -37,7 +37,7 @@ TOKENS = re.compile(
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)".*$', re.MULTILINE)
 ALIGNMENT = re.compile(r"(?:alignas|__align__)\s*\([^()]*\)|__attribute__\s*\(\(.*?\)\)")
 KERNEL = re.compile(r'extern\s+"C"\s+__global__\b')
-LAUNCH_BOUNDS = re.compile(r"__launch_bounds__\s*\(")
+ATTRIBUTE = re.compile(r"\b(__launch_bounds__|__cluster_dims__)\s*$")
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Kernel:
 
     name: str
     parameters: tuple[str, ...]
+    cluster: int = 1  # blocks along x
 
 
 def prepare(path: Path, source: str, include: Sequence[Path]) -> tuple[str, tuple[Kernel, ...]]:
@@ -145,14 +146,17 @@ def _kernels(text: str) -> tuple[Kernel, ...]:
     found = []
     for match in KERNEL.finditer(text):
         head = match.end()
-        bounds = LAUNCH_BOUNDS.search(text, head)
-        opening = text.index("(", head)
-        if bounds and bounds.end() - 1 == opening:
-            opening = text.index("(", _closing(text, opening))
+        opening, cluster = text.index("(", head), 1
+        while attribute := ATTRIBUTE.search(text[head:opening]):
+            head = _closing(text, opening)
+            if attribute.group(1) == "__cluster_dims__":
+                cluster = int(_split(text[opening + 1 : head - 1])[0])
+            opening = text.index("(", head)
         name = re.search(r"(\w+)\s*$", text[head:opening])
         inside = text[opening + 1 : _closing(text, opening) - 1]
         parameters = [part for part in _split(inside) if part != "void"]
-        kernel = Kernel(name.group(1), tuple(_parameter_name(part) for part in parameters))
+        names = tuple(_parameter_name(part) for part in parameters)
+        kernel = Kernel(name.group(1), names, cluster)
         if text[_closing(text, opening) :].lstrip().startswith("{"):  # not a mere declaration
             found.append(kernel)
     return tuple(found)

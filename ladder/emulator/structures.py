@@ -96,6 +96,7 @@ class COptions(ctypes.Structure):
     _fields_ = (
         ("grid", Triple),
         ("block", Triple),
+        ("cluster", ctypes.c_uint32),
         ("shared_bytes", ctypes.c_uint64),
         ("warp_size", ctypes.c_int32),
         ("workers", ctypes.c_int32),

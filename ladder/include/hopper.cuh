@@ -12,6 +12,10 @@
 // which 8 form an atom of 1024 bytes; in row r of it, the 16-byte piece p lies at place p ^ r. A
 // tile starts at a multiple of 1024 bytes.
 //
+// Blocks of a kernel with the attribute __cluster_dims__(COUNT, 1, 1) run COUNT at a time on
+// multiprocessors near each other. They can copy to each other's shared memory and arrive at each
+// other's barriers; none may end while another still does so with its own.
+//
 // PTX ISA, "mbarrier", "cp.async.bulk.tensor", "wgmma": the layouts of descriptors are there too.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/
 #pragma once
@@ -51,6 +55,27 @@ __device__ __forceinline__ void mbarrier_expect(Mbarrier* barrier, int bytes) {
                  ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
 
+// The same at the barrier of the same name in another block of the cluster.
+__device__ __forceinline__ void mbarrier_arrive_at(Mbarrier* barrier, int rank) {
+    asm volatile(
+        "{\n"
+        ".reg .b32 there;\n"
+        "mapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+        "}" ::"r"(shared_address(barrier)), "r"(rank) : "memory");
+}
+
+// The block's place in its cluster.
+__device__ __forceinline__ int cluster_rank() {
+    unsigned rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return (int)rank;
+}
+// Waits for all threads of the cluster.
+__device__ __forceinline__ void cluster_barrier() {
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
 // Waits for the end of the phase with this parity: 0 for the first, 1 for the second, 0 again ...
 // A wait for parity 1 on a new barrier returns at once.
 __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, int parity) {
@@ -78,6 +103,18 @@ __device__ __forceinline__ void tma_load_2d(
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
         "[%0], [%1, {%3, %4}], [%2];"
         ::"r"(shared_address(tile)), "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y)
+        : "memory");
+}
+
+// The same to the same place in several blocks of the cluster, bit r of `blocks` for rank r; each
+// block's own barrier counts the bytes.
+__device__ __forceinline__ void tma_load_2d_multicast(
+    void* tile, const TensorMap* map, Mbarrier* barrier, int x, int y, int blocks) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;"
+        ::"r"(shared_address(tile)), "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y),
+          "h"((short)blocks)
         : "memory");
 }
 

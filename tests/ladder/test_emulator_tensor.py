@@ -7,6 +7,7 @@ from emulation import array, line, run, zeros
 
 from ladder.emulator import Emulated, KernelError
 from ladder.emulator.toolchain import find_compiler
+from ladder.errors import LadderError
 
 BFLOAT = np.dtype(ml_dtypes.bfloat16)
 REALS = pytest.mark.parametrize("real", (np.dtype(np.float16), BFLOAT), ids=str)
@@ -320,3 +321,69 @@ extern "C" __global__ void k(float* out, const float* inp) {
         run(Emulated(mode="count"), tmp_path, source, 1, 1, zeros(4), zeros(8))
     (problem,) = caught.value.problems
     assert (problem.kind, problem.line) == ("misaligned", line(source))
+
+
+# Two blocks of a cluster. Each fetches half of a tile for both, and tells the other when it has
+# read what was there.
+CLUSTER = """\
+#include "portable.cuh"
+#include "hopper.cuh"
+extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(64) k(
+    real* out, const __grid_constant__ TensorMap map, int rounds) {
+    __shared__ alignas(1024) real tile[64 * 64];
+    __shared__ Mbarrier full, empty;
+    int rank = cluster_rank();
+    if (threadIdx.x == 0) {
+        mbarrier_init(&full, 1);
+        mbarrier_init(&empty, 2);
+    }
+    cluster_barrier();
+    for (int i = 0; i < rounds; i++) {
+        if (threadIdx.x == 0) {
+            mbarrier_wait(&empty, i % 2 ^ 1);
+            mbarrier_expect(&full, sizeof tile);
+            tma_load_2d_multicast(tile + rank * 32 * 64, &map, &full, i * 64, rank * 32, 3);
+        }
+        mbarrier_wait(&full, i % 2);
+        for (int at = threadIdx.x; at < 64 * 64; at += 64) {
+            int from = at / 64 * 64 + (at % 64 / 8 ^ at / 64 % 8) * 8 + at % 8;
+            out[(blockIdx.x * rounds + i) * 64 * 64 + at] = tile[from];
+        }
+        __syncthreads();
+        if (threadIdx.x < 2) mbarrier_arrive_at(&empty, threadIdx.x);
+    }
+    cluster_barrier();
+}
+"""
+
+
+def cluster(tmp_path, source, device=None, blocks=4):
+    device = device or Emulated(time_limit=5)
+    rows = np.random.default_rng(0).standard_normal((64, 192)).astype(BFLOAT)
+    out = np.full((blocks, 3, 64, 64), np.nan, BFLOAT)
+    arguments = (out, device.tensor_map(rows, (32, 64)), np.int32(3))
+    run(device, tmp_path, source, blocks, 64, *arguments, real=BFLOAT)
+    return out, rows.reshape(64, 3, 64).swapaxes(0, 1)
+
+
+@pytest.mark.parametrize("mode, seed", (("fast", 0), ("fast", 3), ("count", 1)))
+def test_blocks_of_a_cluster_copy_to_each_other(tmp_path, mode, seed):
+    device = Emulated(mode=mode, seed=seed)
+    out, expected = cluster(tmp_path, CLUSTER, device)
+    assert all((block == expected).all() for block in out)
+    assert device.report().problems == []
+
+
+def test_a_copy_that_the_other_block_waits_for_is_missed(tmp_path):
+    with pytest.raises(KernelError, match="deadlock"):
+        cluster(tmp_path, CLUSTER.replace("rank * 32, 3)", "rank * 32, 1 << rank)"))
+
+
+def test_a_block_that_is_not_told_that_its_tile_was_read_waits_for_ever(tmp_path):
+    with pytest.raises(KernelError, match="deadlock"):
+        cluster(tmp_path, CLUSTER.replace("if (threadIdx.x < 2)", "if (threadIdx.x < 1)"))
+
+
+def test_half_a_cluster_cannot_be_launched(tmp_path):
+    with pytest.raises(LadderError, match=r"3 blocks along x.* clusters of 2"):
+        cluster(tmp_path, CLUSTER, blocks=3)

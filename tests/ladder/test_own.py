@@ -100,6 +100,8 @@ LAUNCH = "// Launch: layernorm_forward<<<"
         (f"{LAUNCH}N, 32>>>\n// Define: ROWS", "Define must read 'NAME = expression; .*: ROWS$"),
         (f"{LAUNCH}N, 32>>>\n// Scratch: sums[N]", r"Scratch must read 'float32 name.*: sums\[N"),
         (f"{LAUNCH}N, 32>>>\n// Scratch: double sums[N]", "Scratch must read 'float32 name"),
+        (f"{LAUNCH}N, 32>>>\n// Tiles: inp", r"Tiles must read 'argument\[rows, columns\]': inp"),
+        (f"{LAUNCH}N, 32>>>\n// Tiles: inp[4, 32]", r"TensorMap inp_tiles\)"),
     ],
 )
 def test_a_header_that_cannot_be_meant_is_refused_by_its_line(line, message):
@@ -185,3 +187,22 @@ def test_the_kernel_of_the_page_on_adding_a_rung_does_what_the_page_says():
     report = own.check("layernorm.forward", wrong, "emulated", ["float32"], [{"N": 2, "C": 768}])
     assert not report.passed
     assert "FAILED at N=2 C=768, float32: out[0, 6] is 1.38" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("tiles", "message"),
+    [
+        ("inp[32]", r"a tile has rows and columns: inp\[32\]"),
+        ("inp[4, 16]", r"TMA cannot copy tiles of 4 x 16 from float32 \(1, 1\): a tile has"),
+        ("input[4, 32]", "Tiles names input, which this call does not have"),
+    ],
+)
+def test_a_tile_that_cannot_be_copied_is_refused(tiles, message):
+    (launch,) = re.findall(r"^// Launch: .*$", SOURCE, re.MULTILINE)
+    name = tiles.partition("[")[0]
+    parameter = f"int N, int C, const __grid_constant__ TensorMap {name}_tiles)"
+    source = replaced("int N, int C)", parameter).replace(launch, f"{launch}\n// Tiles: {tiles}")
+    include = '#include "portable.cuh"'
+    assert include in source
+    with pytest.raises(LadderError, match=message):
+        check(source.replace(include, include + '\n#include "hopper.cuh"'), "emulated")

@@ -7,10 +7,9 @@
 using namespace emulator;
 
 bool Worker::complete_warp_operations(int warp) {
-    int first = warp * block.warp_size;
-    int end = std::min((int)fibers.size(), first + block.warp_size);
+    auto [first, count] = warps[warp];
     bool any = false;
-    for (int i = first; i < end; i++)
+    for (int i = first; i < first + count; i++)
         if (fibers[i].state == State::at_warp) any |= complete_warp_operation(warp, fibers[i]);
     return any;
 }
@@ -18,7 +17,7 @@ bool Worker::complete_warp_operations(int warp) {
 // Carries out the operation at which `first` waits, if every lane of its mask has come.
 bool Worker::complete_warp_operation(int warp, Fiber &first) {
     uint64_t existing = existing_lanes(warp), mask = first.mask & existing;
-    Fiber *lanes = &fibers[warp * block.warp_size];
+    Fiber *lanes = &fibers[warps[warp].first];
     if (!(mask >> first.lane & 1)) return false;
     uint64_t ballot = 0;
     Fiber *elsewhere = nullptr;
@@ -38,7 +37,7 @@ bool Worker::complete_warp_operation(int warp, Fiber &first) {
         std::strcpy(problem.text, "warp");
         launch->add(problem);
     }
-    uint64_t *values = &gathered[warp * block.warp_size];
+    uint64_t *values = &gathered[warps[warp].first];
     for (uint64_t rest = mask; rest; rest &= rest - 1) {
         int lane = __builtin_ctzll(rest);
         values[lane] = lanes[lane].value;
@@ -48,8 +47,7 @@ bool Worker::complete_warp_operation(int warp, Fiber &first) {
         lane.state = State::ready;
         switch (lane.operation) {
             case WARP_SYNC:
-                if (launch->memory)
-                    launch->memory->synchronise_lane((int)(&lane - fibers.data()));
+                if (launch->memory) launch->memory->synchronise_lane(number_of(lane));
                 break;
             case WARP_SHUFFLE:  // the value of a lane that takes no part is undefined
                 lane.result = lane.source < 64 && (mask >> lane.source & 1) ? values[lane.source]
@@ -67,11 +65,13 @@ bool Worker::complete_warp_operation(int warp, Fiber &first) {
     return true;
 }
 
-// Opens the barrier when all threads that still run are at it.
-bool Worker::complete_barrier() {
+// Opens a block's barrier when all of its threads that still run are at it.
+bool Worker::complete_barrier(int member) {
     Fiber *first = nullptr, *elsewhere = nullptr, *returned = nullptr;
-    int sum = 0;
-    for (Fiber &fiber : fibers) {
+    int sum = 0, threads = (int)(fibers.size() / members.size());
+    Fiber *begin = &fibers[member * threads], *end = begin + threads;
+    for (Fiber *at = begin; at < end; at++) {
+        Fiber &fiber = *at;
         if (fiber.state == State::done) {
             returned = &fiber;
         } else if (fiber.state != State::at_barrier) {
@@ -90,12 +90,12 @@ bool Worker::complete_barrier() {
         problem.other = elsewhere ? place(*elsewhere, elsewhere->pc) : place(*returned, nullptr);
         launch->add(problem);
     }
-    barrier_result = sum;
-    barrier_epoch++;
+    members[member]->barrier_result = sum;
+    members[member]->barrier_epoch++;
     if (launch->memory)
-        for (size_t warp = 0; warp < warp_order_.size(); warp++)
-            launch->memory->finish_warp(*this, (int)warp);
-    for (Fiber &fiber : fibers)
-        if (fiber.state == State::at_barrier) fiber.state = State::ready;
+        for (int warp = 0; warp < warps_of_block; warp++)
+            launch->memory->finish_warp(*this, member * warps_of_block + warp);
+    for (Fiber *fiber = begin; fiber < end; fiber++)
+        if (fiber->state == State::at_barrier) fiber->state = State::ready;
     return true;
 }

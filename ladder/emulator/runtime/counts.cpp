@@ -10,8 +10,9 @@ static constexpr int BANKS = 32;   // of shared memory, each 4 bytes wide
 // The n-th access of each lane through one instruction, since the lanes last met, is taken to be
 // one request of the warp: the GPU executes lanes that are at the same instruction together.
 void MemoryModel::finish_warp(Worker &worker, int warp) {
-    int width = worker.block.warp_size, first = warp * width;
-    int end = std::min(first + width, (int)logs_.size());
+    auto [first, count_of_lanes] = worker.warps[warp];
+    const Fiber &leader = worker.fibers[first];
+    int end = first + count_of_lanes;
     std::vector<uint32_t> used;
     for (int fiber = first; fiber < end; fiber++) {
         std::fill(seen_.begin(), seen_.end(), 0);
@@ -33,9 +34,9 @@ void MemoryModel::finish_warp(Worker &worker, int warp) {
             if (site.requests < launch_.options->trace) {
                 Request request{};
                 request.site = (int)index;
-                request.warp = warp;
+                request.warp = leader.warp;
                 request.lanes = open.lanes;
-                const uint3 &block = worker.block.index;
+                const uint3 &block = worker.members[leader.member]->block.index;
                 request.block[0] = block.x, request.block[1] = block.y, request.block[2] = block.z;
                 std::memcpy(request.offsets, open.offsets, sizeof request.offsets);
                 requests.push_back(request);
@@ -46,9 +47,8 @@ void MemoryModel::finish_warp(Worker &worker, int warp) {
     }
 }
 
-void MemoryModel::finish_block(Worker &worker) {
-    int warps = ((int)logs_.size() + worker.block.warp_size - 1) / worker.block.warp_size;
-    for (int warp = 0; warp < warps; warp++) finish_warp(worker, warp);
+void MemoryModel::finish_cluster(Worker &worker) {
+    for (size_t warp = 0; warp < worker.warps.size(); warp++) finish_warp(worker, (int)warp);
     std::fill(warp_epochs_.begin(), warp_epochs_.end(), 0);
     std::fill(acquired_.begin(), acquired_.end(), 0);
     for (auto &releases : releases_) releases.clear();

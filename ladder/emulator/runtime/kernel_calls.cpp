@@ -20,6 +20,13 @@ static bool compare_exchange(void *address, void *old, const void *desired) {
                                        __ATOMIC_SEQ_CST);
 }
 
+// Counts a thread at a barrier; returns how often it had opened before.
+static int arrive(NamedBarrier &barrier, int threads) {
+    int generation = barrier.generation;
+    if (++barrier.arrived == threads) barrier = {0, generation + 1};
+    return generation;
+}
+
 // The oldest that has not been waited for and adds to `d`, or nullptr.
 static Product *next_product(Pending<Product> &products, const float *d) {
     for (Product &product : products.tasks)
@@ -34,7 +41,7 @@ int emulator_barrier(int predicate) {
     Worker &worker = *this_worker;
     worker.fiber().predicate = predicate;
     worker.yield(State::at_barrier, CALLER);
-    return worker.barrier_result;
+    return worker.member().barrier_result;
 }
 
 uint64_t emulator_warp(WarpOperation operation, uint64_t mask, uint64_t value, int source) {
@@ -42,29 +49,32 @@ uint64_t emulator_warp(WarpOperation operation, uint64_t mask, uint64_t value, i
     fiber.operation = operation;
     fiber.mask = mask;
     fiber.value = value;
-    fiber.source = source % this_worker->block.warp_size;
+    fiber.source = source % this_worker->warp_size;
     this_worker->yield(State::at_warp, CALLER);
     return fiber.result;
 }
 
 uint64_t emulator_active_mask() {
     Worker &worker = *this_worker;
-    int warp = worker.fiber().warp;
+    int warp = worker.warp_of(worker.fiber());
     uint64_t mask = worker.existing_lanes(warp);
     for (const Fiber &fiber : worker.fibers)
-        if (fiber.warp == warp && fiber.state == State::done) mask &= ~(1ull << fiber.lane);
+        if (worker.warp_of(fiber) == warp && fiber.state == State::done)
+            mask &= ~(1ull << fiber.lane);
     return mask;
 }
 
 void emulator_poll() { this_worker->yield(State::polling, CALLER); }
 
 void *emulator_shared(const void *key, const char *name, size_t bytes) {
-    return this_worker->shared.array(key, name, bytes, this_worker->launch->options->count);
+    bool count = this_worker->launch->options->count;
+    return this_worker->member().shared.array(key, name, bytes, count);
 }
 
 void *emulator_dynamic_shared(const char *name) {
     const Options &options = *this_worker->launch->options;
-    return this_worker->shared.array(nullptr, name, options.shared_bytes, options.count);
+    SharedMemory &shared = this_worker->member().shared;
+    return shared.array(nullptr, name, options.shared_bytes, options.count);
 }
 
 void emulator_fence() {
@@ -146,14 +156,32 @@ void emulator_written(void *address, size_t bytes) {
 }
 
 int emulator_named_barrier(int id, int threads) {
-    NamedBarrier &barrier = this_worker->named_barriers[id & 15];
-    int generation = barrier.generation;
-    if (++barrier.arrived == threads) barrier = {0, generation + 1};
-    return generation;
+    return arrive(this_worker->member().named_barriers[id & 15], threads);
 }
 
 int emulator_named_barrier_generation(int id) {
-    return this_worker->named_barriers[id & 15].generation;
+    return this_worker->member().named_barriers[id & 15].generation;
+}
+
+int emulator_cluster_barrier() {
+    return arrive(this_worker->cluster_barrier, (int)this_worker->fibers.size());
+}
+
+int emulator_cluster_barrier_generation() { return this_worker->cluster_barrier.generation; }
+
+int emulator_cluster_rank() { return this_worker->fiber().member; }
+
+void *emulator_peer(const void *address, int rank) {
+    Worker &worker = *this_worker;
+    SharedArray *array = worker.find_shared(address);
+    if (!array || (size_t)rank >= worker.members.size()) {
+        worker.fail(CRASH, CALLER, "there is no such shared memory in another block of the cluster");
+        worker.abandon();
+    }
+    bool count = worker.launch->options->count;
+    size_t offset = (const char *)address - array->begin;
+    SharedMemory &shared = worker.members[rank]->shared;
+    return (char *)shared.array(array->key, array->name, array->bytes, count) + offset;
 }
 
 void emulator_defer(void (*action)(void *), const void *payload, size_t payload_bytes) {

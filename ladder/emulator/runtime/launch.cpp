@@ -40,16 +40,18 @@ extern "C" EMULATOR_EXPORT Launch *emulator_launch(void (*kernel)(void **), void
     find_code(*launch);
 
     unsigned blocks = options->grid[0] * options->grid[1] * options->grid[2];
-    launch->block_order.resize(blocks);
-    for (unsigned i = 0; i < blocks; i++) launch->block_order[i] = i;
+    unsigned clusters = blocks / options->cluster;
+    launch->cluster_order.resize(clusters);
+    for (unsigned i = 0; i < clusters; i++) launch->cluster_order[i] = i;
     if (options->seed) {
         Random random{0x9E3779B97F4A7C15ull * (uint64_t)options->seed + 1};
-        random.shuffle(launch->block_order);
+        random.shuffle(launch->cluster_order);
     }
     unsigned threads = options->block[0] * options->block[1] * options->block[2];
-    if (options->count) launch->memory = std::make_unique<MemoryModel>(*launch, threads);
+    if (options->count)
+        launch->memory = std::make_unique<MemoryModel>(*launch, blocks, threads * options->cluster);
 
-    unsigned workers = std::min<unsigned>(options->count ? 1 : options->workers, blocks);
+    unsigned workers = std::min<unsigned>(options->count ? 1 : options->workers, clusters);
     std::vector<std::thread> others;
     for (unsigned i = 1; i < workers; i++) others.emplace_back(work, launch.get());
     work(launch.get());

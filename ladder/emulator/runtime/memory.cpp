@@ -43,8 +43,8 @@ SharedArray *SharedMemory::find(const void *address) {
 
 // ---- accesses ----------------------------------------------------------------------------------
 
-MemoryModel::MemoryModel(Launch &launch, int threads)
-    : launch_(launch), clocks_(launch.block_order.size()), warp_epochs_(threads),
+MemoryModel::MemoryModel(Launch &launch, int blocks, int threads)
+    : launch_(launch), clocks_(blocks), warp_epochs_(threads),
       releases_(threads), acquired_(threads), logs_(threads) {}
 
 static bool within(const void *address, const void *begin, size_t bytes) {
@@ -58,7 +58,7 @@ void MemoryModel::access(Worker &worker, const void *address, int bytes, Access 
     if (worker.stacks.contains(at) ||
         within(at, worker.fibers.data(), worker.fibers.size() * sizeof(Fiber)) ||
         within(at, worker.gathered.data(), worker.gathered.size() * sizeof(uint64_t)) ||
-        within(at, &worker.block, sizeof worker.block) || within(at, &current, sizeof current) ||
+        within(at, current.block, sizeof *current.block) || within(at, &current, sizeof current) ||
         (at >= launch_.code_begin && at < launch_.code_end))
         return;
     Where where;
@@ -66,7 +66,7 @@ void MemoryModel::access(Worker &worker, const void *address, int bytes, Access 
     const char *begin = nullptr;
     int64_t size = 0;
     int granule = 2;
-    SharedArray *array = worker.shared.find(at);
+    SharedArray *array = worker.find_shared(at);
     if (array) {
         begin = array->begin, size = (int64_t)array->bytes;
         where.shared_name = array->name;
@@ -93,7 +93,7 @@ void MemoryModel::access(Worker &worker, const void *address, int bytes, Access 
     }
     time_++;
     uint32_t site = find_site(pc, where.shared_name, where.argument, access, bytes);
-    int fiber = (int)(&worker.fiber() - worker.fibers.data());
+    int fiber = worker.number_of(worker.fiber());
     if (array) {
         uint8_t *written = &array->written[where.offset];
         if (access == ACCESS_WRITE) {

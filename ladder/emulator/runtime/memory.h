@@ -27,7 +27,7 @@ struct SharedArray {
     std::vector<uint8_t> written;  // by byte; in counting mode
 };
 
-// The shared memory of one worker, used by one block after the other.
+// The shared memory of one of a worker's blocks, used by one after the other.
 class SharedMemory {
   public:
     ~SharedMemory();
@@ -40,10 +40,10 @@ class SharedMemory {
     std::vector<SharedArray> arrays_;
 };
 
-// Counts and checks the accesses of one launch. Blocks run one after the other.
+// Counts and checks the accesses of one launch. Clusters run one after the other.
 class MemoryModel {
   public:
-    MemoryModel(Launch &launch, int threads);
+    MemoryModel(Launch &launch, int blocks, int threads);  // threads: of a cluster
 
     void access(Worker &worker, const void *address, int bytes, emulator::Access access,
                 const void *pc);
@@ -53,7 +53,7 @@ class MemoryModel {
     void written(Worker &worker, void *address, size_t bytes);
     void synchronise_lane(int fiber) { warp_epochs_[fiber]++; }
     void finish_warp(Worker &worker, int warp);  // all lanes are at the same point: count
-    void finish_block(Worker &worker);
+    void finish_cluster(Worker &worker);
 
     std::vector<SiteCount> sites;
     std::vector<Request> requests;

@@ -21,30 +21,33 @@ MemoryModel::Cell &MemoryModel::Shadow::at(size_t index) {
 
 bool MemoryModel::ordered(const Stamp &before, const Worker &worker, int fiber,
                           bool shared) const {
-    uint32_t block = worker.block_number;
+    const Member &member = *worker.members[worker.fibers[fiber].member];
+    uint32_t block = member.number;
     if (before.time == 0) return true;
     if (before.block != block) {
         if (shared) return true;  // each block has shared memory of its own
         const Clock &theirs = clocks_[before.block], &ours = clocks_[block];
         return before.time <= theirs.released_fence && theirs.released <= ours.acquired;
     }
-    if (before.fiber == fiber || before.epoch != worker.barrier_epoch) return true;
+    if (before.fiber == fiber || before.epoch != member.barrier_epoch) return true;
     const std::vector<uint32_t> &releases = releases_[before.fiber];
     auto release = std::lower_bound(releases.begin(), releases.end(), before.time);
     if (release != releases.end() && *release <= acquired_[fiber]) return true;
-    return before.fiber / worker.block.warp_size == fiber / worker.block.warp_size &&
+    return worker.fibers[before.fiber].warp == worker.fibers[fiber].warp &&
            before.warp_epoch != warp_epochs_[fiber];
 }
 
 void MemoryModel::check_race(Worker &worker, Shadow &shadow, uint32_t site, const Where &where) {
-    int fiber = (int)(&worker.fiber() - worker.fibers.data()), width = worker.block.warp_size;
+    const Member &member = worker.member();
+    int fiber = worker.number_of(worker.fiber());
+    auto warp = [&](int fiber) { return worker.warp_of(worker.fibers[fiber]); };
     bool shared = where.shared_name, writes = sites[site].access != ACCESS_READ;
     bool atomic = sites[site].access == ACCESS_ATOMIC;
     Stamp now;
     now.site = site;
     now.time = time_;
-    now.block = worker.block_number;
-    now.epoch = worker.barrier_epoch;
+    now.block = member.number;
+    now.epoch = member.barrier_epoch;
     now.fiber = (uint16_t)fiber;
     now.warp_epoch = warp_epochs_[fiber];
     if (atomic && !shared) {
@@ -72,8 +75,8 @@ void MemoryModel::check_race(Worker &worker, Shadow &shadow, uint32_t site, cons
         bool same_time = read.block == now.block && read.epoch == now.epoch;
         bool kept = other.time && other.block == now.block && other.epoch == now.epoch;
         if (read.time && same_time && read.fiber != fiber) {
-            bool other_warp = read.fiber / width != fiber / width;
-            if (other_warp || !kept || other.fiber / width == fiber / width) other = read;
+            bool other_warp = warp(read.fiber) != warp(fiber);
+            if (other_warp || !kept || warp(other.fiber) == warp(fiber)) other = read;
         }
         read = now;
     }
@@ -89,7 +92,7 @@ void MemoryModel::report_race(Worker &worker, uint32_t site, const Stamp &before
     problem.place.access = mine.access;
     problem.other = worker.place(worker.fibers[before.fiber], theirs.pc);
     problem.other.access = theirs.access;
-    const dim3 &grid = worker.block.grid;
+    const dim3 &grid = worker.members[0]->block.grid;
     problem.other.block[0] = before.block % grid.x;
     problem.other.block[1] = before.block / grid.x % grid.y;
     problem.other.block[2] = before.block / grid.x / grid.y;
@@ -98,20 +101,20 @@ void MemoryModel::report_race(Worker &worker, uint32_t site, const Stamp &before
 }
 
 void MemoryModel::fence(Worker &worker) {
-    clocks_[worker.block_number].fence = time_;
+    clocks_[worker.member().number].fence = time_;
 }
 
 void MemoryModel::release(Worker &worker) {
-    releases_[&worker.fiber() - worker.fibers.data()].push_back(++time_);
+    releases_[worker.number_of(worker.fiber())].push_back(++time_);
 }
 
 void MemoryModel::acquire(Worker &worker) {
-    acquired_[&worker.fiber() - worker.fibers.data()] = ++time_;
+    acquired_[worker.number_of(worker.fiber())] = ++time_;
 }
 
 // The hardware has written shared memory: whoever waits for it in the right way may read it.
 void MemoryModel::written(Worker &worker, void *address, size_t bytes) {
-    SharedArray *array = worker.shared.find(address);
+    SharedArray *array = worker.find_shared(address);
     if (!array) return;
     size_t offset = (char *)address - array->begin;
     bytes = std::min(bytes, array->bytes - offset);

@@ -68,7 +68,7 @@ void Worker::misaligned(const void *address, Access access, const void *pc) {
 Place Worker::place(const Fiber &fiber, const void *pc) const {
     Place place;
     place.pc = pc;
-    const uint3 &b = block.index, &t = fiber.index;
+    const uint3 &b = members[fiber.member]->block.index, &t = fiber.index;
     uint32_t blocks[] = {b.x, b.y, b.z}, threads[] = {t.x, t.y, t.z};
     std::memcpy(place.block, blocks, sizeof blocks);
     std::memcpy(place.thread, threads, sizeof threads);
@@ -91,9 +91,10 @@ void Worker::run(Launch &of) {
     launch = &of;
     this_worker = this;
     prepare();
-    unsigned blocks = (unsigned)of.block_order.size();
-    for (unsigned i; (i = of.next_block++) < blocks && !of.stopped;) run_block(of.block_order[i]);
-    shared.release();
+    unsigned clusters = (unsigned)of.cluster_order.size();
+    for (unsigned i; (i = of.next_cluster++) < clusters && !of.stopped;)
+        run_cluster(of.cluster_order[i]);
+    for (auto &member : members) member->shared.release();
     deferred.clear();
     current = {};
     this_worker = nullptr;
@@ -101,45 +102,61 @@ void Worker::run(Launch &of) {
 
 void Worker::prepare() {
     const Options &o = *launch->options;
-    block.grid = dim3(o.grid[0], o.grid[1], o.grid[2]);
-    block.block = dim3(o.block[0], o.block[1], o.block[2]);
-    block.warp_size = o.warp_size;
+    while (members.size() > o.cluster) members.pop_back();
+    while (members.size() < o.cluster) members.push_back(std::make_unique<Member>());
+    for (auto &member : members) {
+        member->block.grid = dim3(o.grid[0], o.grid[1], o.grid[2]);
+        member->block.block = dim3(o.block[0], o.block[1], o.block[2]);
+        member->block.warp_size = o.warp_size;
+    }
     int threads = o.block[0] * o.block[1] * o.block[2];
-    int warps = (threads + o.warp_size - 1) / o.warp_size;
-    fibers.resize(threads);
-    stacks.resize(threads);
-    gathered.resize(threads);
-    warp_order_.resize(warps);
-    lane_order_.resize(o.warp_size);
-    for (int i = 0; i < warps; i++) warp_order_[i] = i;
-    for (int i = 0; i < o.warp_size; i++) lane_order_[i] = i;
-    current.block = &block;
+    warp_size = o.warp_size;
+    warps_of_block = (threads + warp_size - 1) / warp_size;
+    warps.clear();
+    for (int member = 0; member < (int)o.cluster; member++)
+        for (int first = 0; first < threads; first += warp_size)
+            warps.push_back({member * threads + first, std::min(warp_size, threads - first)});
+    fibers.resize(o.cluster * threads);
+    stacks.resize((int)fibers.size());
+    gathered.resize(fibers.size());
+    warp_order_.resize(warps.size());
+    lane_order_.resize(warp_size);
+    for (size_t i = 0; i < warps.size(); i++) warp_order_[i] = (int)i;
+    for (int i = 0; i < warp_size; i++) lane_order_[i] = i;
 }
 
-void Worker::start_block(unsigned id) {
-    const dim3 &grid = block.grid, &size = block.block;
-    block_number = id;
-    block.index = {id % grid.x, id / grid.x % grid.y, id / grid.x / grid.y};
-    for (unsigned i = 0; i < fibers.size(); i++) {
-        Fiber &fiber = fibers[i];
+void Worker::start_cluster(unsigned id) {
+    const dim3 grid = members[0]->block.grid, size = members[0]->block.block;
+    unsigned number = id * (unsigned)members.size();
+    for (auto &member : members) {
+        member->number = number;
+        member->block.index = {number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y};
+        member->shared.clear(launch->options->count);
+        std::memset(member->named_barriers, 0, sizeof member->named_barriers);
+        member->barrier_epoch = 0;
+        number++;
+    }
+    unsigned threads = size.x * size.y * size.z;
+    for (unsigned all = 0; all < fibers.size(); all++) {
+        Fiber &fiber = fibers[all];
+        unsigned i = all % threads;
+        fiber.member = (int)(all / threads);
         fiber.index = {i % size.x, i / size.x % size.y, i / size.x / size.y};
-        fiber.lane = i % block.warp_size;
-        fiber.warp = i / block.warp_size;
+        fiber.lane = i % warp_size;
+        fiber.warp = i / warp_size;
         fiber.state = State::fresh;
         fiber.copies.clear();
         fiber.products.clear();
     }
-    shared.clear(launch->options->count);
     deferred.clear();
-    std::memset(named_barriers, 0, sizeof named_barriers);
-    barrier_epoch = 0;
+    cluster_barrier = {};
     idle_rounds_ = 0;
-    // The order within a block follows from the seed and the block, whichever worker has it.
+    // The order within a cluster follows from the seed and its number, whichever worker has it.
     random_.state = 0x9E3779B97F4A7C15ull * (launch->options->seed + 1) + id * 0xBF58476D1CE4E5B9ull;
 }
 
-void Worker::run_block(unsigned id) {
-    start_block(id);
+void Worker::run_cluster(unsigned id) {
+    start_cluster(id);
     for (;;) {
         if (launch->options->seed) random_.shuffle(warp_order_);
         bool moved = false;
@@ -147,7 +164,10 @@ void Worker::run_block(unsigned id) {
             moved |= run_warp(warp);
             if (launch->stopped) return;
         }
-        if (complete_barrier()) continue;
+        bool opened = false;
+        for (size_t member = 0; member < members.size(); member++)
+            opened |= complete_barrier((int)member);
+        if (opened) continue;
         int polling = 0, waiting = 0;
         for (const Fiber &fiber : fibers) {
             polling += fiber.state == State::polling;
@@ -160,12 +180,12 @@ void Worker::run_block(unsigned id) {
     }
     while (complete_deferred()) {
     }
-    if (launch->memory) launch->memory->finish_block(*this);
+    if (launch->memory) launch->memory->finish_cluster(*this);
 }
 
 // Lets each lane of a warp run as far as it gets. Returns whether one did more than poll.
 bool Worker::run_warp(int warp) {
-    int first = warp * block.warp_size, count = (int)fibers.size() - first;
+    auto [first, count] = warps[warp];
     bool moved = false, may_poll = true;
     do {
         if (launch->options->seed) random_.shuffle(lane_order_);
@@ -187,14 +207,24 @@ void Worker::run_fiber(Fiber &fiber) {
     if (fiber.state == State::fresh)
         fiber.stack_pointer = fresh_fiber(stacks.top((int)(&fiber - fibers.data())), entry);
     fiber.state = State::ready;
-    current.thread = &fiber;
+    current = {&fiber, &members[fiber.member]->block};
     emulator_switch(&stack_pointer_, fiber.stack_pointer);
 }
 
 // The lanes that the block has in this warp; the last warp of a block may be a partial one.
 uint64_t Worker::existing_lanes(int warp) const {
-    int count = std::min((int)fibers.size() - warp * block.warp_size, block.warp_size);
+    int count = warps[warp].count;
     return count == 64 ? ~0ull : (1ull << count) - 1;
+}
+
+SharedArray *Worker::find_shared(const void *address, Member **owner) {
+    for (auto &member : members) {
+        if (SharedArray *array = member->shared.find(address)) {
+            if (owner) *owner = member.get();
+            return array;
+        }
+    }
+    return nullptr;
 }
 
 bool Worker::complete_deferred() {
@@ -202,7 +232,7 @@ bool Worker::complete_deferred() {
     size_t next = launch->options->seed ? random_.below((unsigned)deferred.size()) : 0;
     Deferred action = deferred[next];
     deferred.erase(deferred.begin() + next);
-    current.thread = &fibers[0];
+    current = {&fibers[0], &members[0]->block};
     action.action(action.payload);
     idle_rounds_ = 0;
     return true;

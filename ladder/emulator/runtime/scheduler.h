@@ -62,6 +62,7 @@ struct Product {
 };
 
 struct Fiber : emulator::Thread {
+    int member;  // its block's place in the cluster
     State state;
     void *stack_pointer;
     const void *pc;  // of the barrier or warp operation at which it waits
@@ -77,9 +78,23 @@ struct NamedBarrier {
     int arrived, generation;
 };
 
+// One block of a cluster. A kernel without __cluster_dims__ has clusters of one.
+struct Member {
+    emulator::Block block;
+    SharedMemory shared;
+    NamedBarrier named_barriers[16];
+    unsigned number = 0;         // blockIdx as one number, x fastest
+    unsigned barrier_epoch = 0;  // how often its barrier has opened
+    int barrier_result = 0;      // of those that came last: how many predicates held
+};
+
+struct Warp {
+    int first, count;  // its fibers
+};
+
 // What Python asks for; __init__.py declares the same structure.
 struct Options {
-    uint32_t grid[3], block[3];
+    uint32_t grid[3], block[3], cluster;  // cluster: blocks along x
     uint64_t shared_bytes;
     int32_t warp_size, workers, seed, count, trace, buffer_count;
     double time_limit;  // seconds
@@ -90,8 +105,8 @@ struct Launch {
     void **arguments;
     const Options *options;
     std::vector<Buffer> buffers;
-    std::vector<unsigned> block_order;
-    std::atomic<unsigned> next_block{0};
+    std::vector<unsigned> cluster_order;
+    std::atomic<unsigned> next_cluster{0};
     std::atomic<bool> stopped{false};
     std::atomic<bool> expired{false};
     const char *code_begin, *code_end;  // the kernel's shared library in memory
@@ -123,7 +138,7 @@ struct Random {
     }
 };
 
-// One OS thread's worth of machine: it runs one block at a time.
+// One OS thread's worth of machine: it runs one cluster at a time, all of its blocks together.
 class Worker {
   public:
     void run(Launch &launch);
@@ -136,29 +151,31 @@ class Worker {
     void misaligned(const void *address, emulator::Access access, const void *pc);
     Place place(const Fiber &fiber, const void *pc) const;
     Fiber &fiber() { return *static_cast<Fiber *>(emulator::current.thread); }
+    Member &member() { return *members[fiber().member]; }
+    int number_of(const Fiber &fiber) const { return (int)(&fiber - fibers.data()); }
+    int warp_of(const Fiber &fiber) const { return fiber.member * warps_of_block + fiber.warp; }
     uint64_t existing_lanes(int warp) const;
+    SharedArray *find_shared(const void *address, Member **owner = nullptr);
 
     Launch *launch = nullptr;
-    emulator::Block block;
-    SharedMemory shared;
-    std::vector<Fiber> fibers;
+    std::vector<std::unique_ptr<Member>> members;
+    int warp_size = 0, warps_of_block = 0;
+    std::vector<Warp> warps;    // of all members, one after the other
+    std::vector<Fiber> fibers;  // likewise
     Stacks stacks;
     std::vector<uint64_t> gathered;  // by fiber: its value in the last warp operation
     std::vector<Deferred> deferred;
-    NamedBarrier named_barriers[16];
-    unsigned block_number = 0;   // blockIdx as one number, x fastest
-    unsigned barrier_epoch = 0;  // how often the block's barrier has opened
-    int barrier_result = 0;      // of those that came last: how many predicates held
+    NamedBarrier cluster_barrier;
 
   private:
     void prepare();
-    void run_block(unsigned id);
-    void start_block(unsigned id);
+    void run_cluster(unsigned id);
+    void start_cluster(unsigned id);
     bool run_warp(int warp);
     void run_fiber(Fiber &fiber);
     bool complete_warp_operations(int warp);
     bool complete_warp_operation(int warp, Fiber &first);
-    bool complete_barrier();
+    bool complete_barrier(int member);
     bool complete_deferred();
     void report_deadlock();
     static void entry();

@@ -1,7 +1,6 @@
 // matmul backward_input, rung 14: tiles of the width that fits
 // Before: in rung 13, results of 4096 x 768 are 96 tiles of 128 x 256: of 132 multiprocessors, 36
-//         have nothing to do. If they are 2304 wide, 288 tiles take three rounds, and the third is
-//         nearly empty.
+//         have nothing to do.
 // Change: tiles are 192 wide where that takes less time: rounds, times width. A round is a tile on
 //         every multiprocessor.
 // Expect: three quarters of the time where dinp is 4096 x 768, as after all products but one; where

@@ -6,8 +6,9 @@
 //         share: an even part of one tile; or, where that leaves too many without work, an equal
 //         number of steps, even if some then come from several tiles, and partial sums must be
 //         stored more often. ("Stream-K": Osama et al., PPoPP 2023, arXiv:2301.03598.)
-// Expect: all multiprocessors finish together, whatever the shape. Most where tiles are few. Blocks
-//         with the same steps of different tiles read the same rows at the same time, from L2.
+// Expect: multiprocessors finish nearly together, whatever the shape; that gains most where tiles
+//         are few. Blocks with the same steps of different tiles read the same rows at the same
+//         time, from L2.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0
 // Define: TILE_ROWS = 128; TILE_COLUMNS = 256; DEPTH = 64; WARPS = 8; STAGES = 4;
 //         SHARED = STAGES * (TILE_ROWS + TILE_COLUMNS) * DEPTH * sizeof_real;

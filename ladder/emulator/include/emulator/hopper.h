@@ -77,6 +77,11 @@ EMULATOR_UNCOUNTED inline void copy_tile(void *payload) {
     complete(copy.barrier);
 }
 
+__forceinline__ void load(void *tile, const TensorMap *map, Mbarrier *barrier, int x, int y) {
+    TileCopy copy{(char *)tile, (const Map *)map, (Barrier *)barrier, x, y, false};
+    emulator_defer(copy_tile, &copy, sizeof copy);
+}
+
 template <class Format>
 __forceinline__ float element(const void *tile, int row, int k) {
     return Format::widen(*(const uint16_t *)swizzle((const char *)tile + row * 128 + k * 2));
@@ -161,6 +166,9 @@ EMULATOR_UNCOUNTED inline void mbarrier_init(Mbarrier *barrier, int count) {
     emulator::emulator_written(barrier, sizeof *barrier);
 }
 __forceinline__ void mbarrier_arrive(Mbarrier *barrier) { emulator::arrive(barrier, 0); }
+__forceinline__ void mbarrier_arrive_at(Mbarrier *barrier, int rank) {
+    emulator::arrive((Mbarrier *)emulator::emulator_peer(barrier, rank), 0);
+}
 __forceinline__ void mbarrier_expect(Mbarrier *barrier, int bytes) {
     emulator::arrive(barrier, bytes);
 }
@@ -171,6 +179,13 @@ __forceinline__ void mbarrier_wait(Mbarrier *barrier, int parity) {
     while (mbarrier_is_in(barrier, parity)) emulator::emulator_poll();
     emulator::emulator_acquire();
 }
+__forceinline__ int cluster_rank() { return emulator::emulator_cluster_rank(); }
+__forceinline__ void cluster_barrier() {
+    emulator::emulator_release();
+    int generation = emulator::emulator_cluster_barrier();
+    while (emulator::emulator_cluster_barrier_generation() == generation) emulator::emulator_poll();
+    emulator::emulator_acquire();
+}
 __forceinline__ void named_barrier(int id, int threads) {
     emulator::emulator_release();
     int generation = emulator::emulator_named_barrier(id, threads);
@@ -179,9 +194,14 @@ __forceinline__ void named_barrier(int id, int threads) {
 }
 __forceinline__ void tma_load_2d(
     void *tile, const TensorMap *map, Mbarrier *barrier, int x, int y) {
-    emulator::TileCopy copy{
-        (char *)tile, (const emulator::Map *)map, (emulator::Barrier *)barrier, x, y, false};
-    emulator::emulator_defer(emulator::copy_tile, &copy, sizeof copy);
+    emulator::load(tile, map, barrier, x, y);
+}
+EMULATOR_UNCOUNTED inline void tma_load_2d_multicast(
+    void *tile, const TensorMap *map, Mbarrier *barrier, int x, int y, int blocks) {
+    for (int rank = 0; blocks >> rank; rank++)
+        if (blocks >> rank & 1)
+            emulator::load(emulator::emulator_peer(tile, rank), map,
+                           (Mbarrier *)emulator::emulator_peer(barrier, rank), x, y);
 }
 __forceinline__ void tma_store_2d(const TensorMap *map, const void *tile, int x, int y) {
     emulator::TileCopy copy{(char *)tile, (const emulator::Map *)map, nullptr, x, y, true};

@@ -14,6 +14,7 @@
 #define __host__
 #define __constant__ static
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __grid_constant__
 #define __align__(bytes) alignas(bytes)
 #define __forceinline__ inline __attribute__((always_inline))

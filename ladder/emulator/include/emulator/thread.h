@@ -86,6 +86,12 @@ EMULATOR_EXPORT void emulator_acquire();
 // Counts a thread at one of the 16 named barriers; returns how often it had opened before.
 EMULATOR_EXPORT int emulator_named_barrier(int id, int threads);
 EMULATOR_EXPORT int emulator_named_barrier_generation(int id);
+// The same for all threads of the cluster; the block's place in it; where a variable in shared
+// memory lies in another of its blocks.
+EMULATOR_EXPORT int emulator_cluster_barrier();
+EMULATOR_EXPORT int emulator_cluster_barrier_generation();
+EMULATOR_EXPORT int emulator_cluster_rank();
+EMULATOR_EXPORT void *emulator_peer(const void *address, int rank);
 // Shared memory that was written by no thread but by the hardware.
 EMULATOR_EXPORT void emulator_written(void *address, size_t bytes);
 // Runs `action(payload)` later, when no thread of the block can go on without it: what the GPU
