@@ -193,7 +193,7 @@ def test_the_kernel_of_the_page_on_adding_a_rung_does_what_the_page_says():
     ("tiles", "message"),
     [
         ("inp[32]", r"a tile has rows and columns: inp\[32\]"),
-        ("inp[4, 16]", r"TMA cannot copy tiles of 4 x 16 from float32 \(1, 1\): a tile has"),
+        ("inp[4, 16]", r"TMA cannot copy tiles of 4 x 16 from float32 \(2, 33\): a tile has"),
         ("input[4, 32]", "Tiles names input, which this call does not have"),
     ],
 )
