@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output, such as `head`, has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         print(f"ladder: {explain(error)}", file=sys.stderr)
         return 2
 

@@ -107,7 +107,7 @@ def _bind_reference(
     scalars: Mapping[str, float],
 ) -> Callable[[], None]:
     """Rung 0. Real types narrower than float32 are computed in float32 and rounded at the end,
-    but for outputs that the reference itself rounds."""
+    but for what the reference itself rounds."""
     if device.kind not in ("cpu", "emulated"):
         raise LadderError(f"{op.name} rung 0 is NumPy and runs on the CPU; choose a rung from 1 on")
     if real in (np.float32, np.float64):
@@ -118,7 +118,7 @@ def _bind_reference(
             array if arg.rounded_by else _widen(array)
             for arg, array in zip(op.args, arrays, strict=True)
         ]
-        op.compute(wide, dims, scalars)
+        op.compute(wide, dims, scalars, real)
         for arg, array, result in zip(op.args, arrays, wide, strict=True):
             if arg.role != "in" and array is not None and result is not array:
                 array[...] = result.astype(array.dtype)

@@ -7,6 +7,7 @@ import argparse
 import difflib
 import errno
 import io
+import os
 import sys
 import typing
 from collections.abc import Sequence
@@ -42,12 +43,22 @@ def print_what_can_be() -> None:
         sys.stdout.reconfigure(errors="replace")
 
 
-def explain(error: OSError) -> str:
-    """One line for a file that the system refuses; an error that is about no file is raised again.
+def explain(error: OSError | RuntimeError) -> str:
+    """One line for what the system refuses: a file, a thread, a process; an error that is about
+    none of them is raised again.
 
     For what nothing closer to the file has put into words: a folder that may not be looked into, a
     name that is too long, a folder where a file belongs, a log on a full disk.
     """
+    # What Python says of a thread, and of a process; a pipe that is full has words of its own.
+    again = os.strerror(errno.EAGAIN)
+    if str(error) == "can't start new thread" or getattr(error, "strerror", None) == again:
+        return (
+            "the system starts no more threads or processes; raise the limit (ulimit -u, or that "
+            "of the container), or end others"
+        )
+    if not isinstance(error, OSError):
+        raise error
     if error.filename is None:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return f"the output cannot be written: {error.strerror}; make room where it goes"

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
@@ -131,7 +131,8 @@ class Op:
 
     reference    NumPy function of the same arrays in the same order, then scalars as keywords;
                  it writes its outputs in place. Dimensions it reads off the arrays' shapes, but
-                 for `reference_dims`, keywords too. Call it through `compute`.
+                 for `reference_dims`, keywords too. One that `rereads` an output takes the type
+                 that it is stored in as `real`, and rounds it first. Call it through `compute`.
     flops        floating-point operations that the computation needs
     bytes        bytes that it must move at least (each input read once, each output written
                  once); None: derived from `args`
@@ -157,6 +158,7 @@ class Op:
     scalars: tuple[Scalar, ...] = ()
     scalar_values: Mapping[str, float] = field(default_factory=dict)  # used by check and bench
     reference_dims: tuple[str, ...] = ()
+    rereads: bool = False
     unmeasured: tuple[str, ...] = ()
     bytes: Callable[[Dims, np.dtype], int] | None = None
     make_inputs: Callable[[Dims, np.random.Generator], dict[str, np.ndarray]] | None = None
@@ -191,9 +193,13 @@ class Op:
         arrays: Sequence[np.ndarray | None],
         dims: Dims,
         scalars: Mapping[str, float] | None = None,
+        real: np.dtype | None = None,
     ) -> None:
-        """Run the NumPy reference on float32 or float64 arrays in the order of `args`."""
-        keywords = {name: dims[name] for name in self.reference_dims}
+        """Run the NumPy reference on float32 or float64 arrays in the order of `args`; `real`: the
+        narrower type that they stand for."""
+        keywords: dict[str, Any] = {name: dims[name] for name in self.reference_dims}
+        if self.rereads:
+            keywords["real"] = real
         self.reference(*arrays, **keywords, **(scalars or {}))
 
     def least_bytes(self, dims: Dims, real: np.dtype) -> int:
@@ -244,9 +250,10 @@ class Ladder:
     def rungs(self) -> tuple[Rung, ...]:
         folder = PACKAGE / self.op.layer / self.op.name.split(".")[1]
         files = (rungfile.parse(path, self.op.kernel) for path in folder.glob("[0-9]*.cu"))
+        rounds = {"rounds": ("what it reads again",)} if self.op.rereads else {}
         return tuple(
             sorted(
-                [Rung(0, "the NumPy reference"), *files, *self.extra],
+                [Rung(0, "the NumPy reference", header=rounds), *files, *self.extra],
                 key=lambda rung: rung.number,
             )
         )

@@ -205,7 +205,8 @@ class Cuda:
                     for name in compiler.resources(cubin)
                 }
         except self._cuda_errors as error:
-            raise self._failure(error, f"loading {rung.path}") from None
+            doing = f"loading {rung.path}, compiled, from {cubin.parent}, which can be deleted"
+            raise self._failure(error, doing) from None
 
     def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> Path:
         """Compile a rung file into the cache, and do not load it; several threads may do so."""

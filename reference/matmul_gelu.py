@@ -12,8 +12,16 @@ from reference import gelu, matmul
 
 
 def forward(
-    out: np.ndarray, pre: np.ndarray, inp: np.ndarray, weight: np.ndarray, bias: np.ndarray
+    out: np.ndarray,
+    pre: np.ndarray,
+    inp: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    real: np.dtype | None = None,
 ) -> None:
-    """out (N, OC) and pre (N, OC) from inp (N, C), weight (OC, C) and bias (OC)."""
+    """out (N, OC) and pre (N, OC) from inp (N, C), weight (OC, C) and bias (OC); `real`: what pre
+    will be stored in, if that is narrower than the array."""
     matmul.forward(pre, inp, weight, bias)
+    if real is not None:
+        pre[...] = pre.astype(real)
     gelu.forward(out.reshape(-1), pre.reshape(-1))

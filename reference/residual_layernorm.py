@@ -6,7 +6,7 @@ Backward, the gradient that reaches the sum through the norm joins what the stre
 
     dinp += LayerNorm's gradient of dout
 
-Kernels normalise `residual` as it is stored, rounded, for that is what backward reads.
+What is normalised is `residual` as it is stored, rounded, for that is what backward reads.
 """
 
 import numpy as np
@@ -23,9 +23,13 @@ def forward(
     inp2: np.ndarray,
     weight: np.ndarray,
     bias: np.ndarray,
+    real: np.dtype | None = None,
 ) -> None:
-    """residual and out (N, C), mean and rstd (N) from inp1, inp2 (N, C), weight and bias (C)."""
+    """residual and out (N, C), mean and rstd (N) from inp1, inp2 (N, C), weight and bias (C);
+    `real`: what residual will be stored in, if that is narrower than the array."""
     np.add(inp1, inp2, out=residual)
+    if real is not None:
+        residual[...] = residual.astype(real)
     layernorm.forward(out, mean, rstd, residual, weight, bias)
 
 

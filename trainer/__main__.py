@@ -50,7 +50,7 @@ def run(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of our output has gone, as in `... | head`
         sys.stderr.close()
         return 1
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         print(f"error: {explain(error)}", file=sys.stderr)
         return 2
     except MemoryError as error:  # beside what was foretold before the start

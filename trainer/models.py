@@ -37,7 +37,7 @@ class Model:
     """A model's shape and its first weights, one piece at a time.
 
     `source` says where the weights come from; `note`, if something else than was asked for is
-    used, is one line that says what and why.
+    used, is one line that says what and why. `tokenizer` is the one that a run's checkpoint names.
     """
 
     shape: GPT2Config
@@ -45,6 +45,7 @@ class Model:
     source: str
     trained: bool = True
     note: str | None = None
+    tokenizer: str | None = None
 
 
 def open_model(name: str, *, vocab: int, seed: int, data_dir: Path) -> Model:
@@ -79,7 +80,8 @@ def open_file(path: Path, data_dir: Path) -> Model:
             (name, None, weights.check_finite(tensors[name], f"{path}: {name}"))
             for name in PARAMETERS
         )
-        return Model(shape, pieces, f"{path}, step {step}")
+        source = f"{path}, step {step}"
+        return Model(shape, pieces, source, tokenizer=state.get("tokenizer") or None)
     if path.suffix == ".safetensors" or path.is_dir():
         return Model(*weights.load_huggingface(path, data_dir), str(path))
     raise LadderError(

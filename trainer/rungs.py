@@ -23,7 +23,7 @@ from ladder.errors import LadderError
 from ladder.pick import pick
 from ladder.results import code_digest
 from ladder.rungfile import Rung
-from reference.fusion import FUSIONS, makes, takes
+from reference.fusion import FUSIONS, JOIN, JOIN_BACKWARD, makes, takes
 from reference.program import Call
 from trainer.config import RUNG_SETS, TrainConfig
 
@@ -65,6 +65,12 @@ def choose(
         op, _, which = entry.partition("=")
         find(op)  # an unknown name is refused with the nearest known ones
         if op not in shapes:
+            if op == JOIN.fused[0] and config.recompute >= 2 and JOIN_BACKWARD.fused[0] in shapes:
+                raise LadderError(
+                    f"--rung {entry}: -r {config.recompute} computes layernorms again, by "
+                    "layernorm.forward, so the forward pass does not fuse them; choose -r 0 or "
+                    "-r 1, or leave this --rung out"
+                )
             used = ", ".join(sorted(shapes))
             fused = [name for name in FUSIONS if op in takes(name) | makes(name)]
             remedy = f", and --fuse decides about {fused[0]}" if fused else ""

@@ -21,7 +21,7 @@ from ladder.errors import LadderError
 from ladder.rungfile import Rung
 from reference.gpt2 import GPT2Config, build
 from reference.program import Program
-from trainer import fusions, models, rungs
+from trainer import fusions, models, rungs, weights
 from trainer.config import DTYPES, TrainConfig, resolve
 from trainer.data import data_directory
 from trainer.device import open_for
@@ -184,7 +184,15 @@ def open_predictor(config: TrainConfig) -> tuple[Tokenizer, Predictor]:
             f"-e {config.model}: {why}; "
             "train first, then name the run's folder or a model file by -e"
         )
-    if tokenizer.vocab > model.shape.vocab:
+    if model.tokenizer not in (None, tokenizer.name):
+        raise LadderError(
+            f"--tokenizer {tokenizer.name}: {config.model} was trained on the tokens of "
+            f"{model.tokenizer}; leave --tokenizer out"
+        )
+    # Some models have a few ids more than tokens, to make the number of them a round one.
+    too_few = config.tokenizer is not None and model.tokenizer is None
+    too_few &= weights.padded(tokenizer.vocab) < model.shape.vocab
+    if tokenizer.vocab > model.shape.vocab or too_few:
         raise LadderError(
             f"the tokenizer {tokenizer.name} has {tokenizer.vocab} tokens, the model "
             f"{model.shape.vocab}; choose the one it was trained with by --tokenizer"

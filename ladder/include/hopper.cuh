@@ -118,7 +118,8 @@ __device__ __forceinline__ void tma_load_2d_multicast(
         : "memory");
 }
 
-// The way back. Before: tma_store_fence by every thread that wrote the tile, then a barrier.
+// The way back. Before: tma_store_fence by every thread that wrote the tile, then a barrier. After:
+// tma_store_commit, and tma_store_wait before the tile changes, or the block ends.
 __device__ __forceinline__ void tma_store_2d(const TensorMap* map, const void* tile, int x, int y) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];"
                  ::"l"(map), "r"(shared_address(tile)), "r"(x), "r"(y) : "memory");

@@ -46,6 +46,7 @@ forward = Op(
     ),
     dims=("N", "C", "OC"),
     reference=matmul_gelu.forward,
+    rereads=True,
     flops=lambda d: 2 * d["N"] * d["C"] * d["OC"] + 8 * d["N"] * d["OC"],
     shapes=SHAPES,
     bench=BENCH,

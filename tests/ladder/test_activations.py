@@ -5,6 +5,7 @@ import pytest
 
 from ladder.bind import bind
 from ladder.contract import DTYPES, find
+from ladder.device import Cpu
 from ladder.expect import make_inputs, unit_roundoff
 from reference import gelu
 
@@ -16,6 +17,10 @@ def kernels(name):
         for rung in ladder.rungs
         if rung.path is not None
     ]
+
+
+def reference(name):
+    return pytest.param(find(name), find(name).rung(0), id=f"{name}-0")
 
 
 def run(device, ladder, rung, dtype, dims, values):
@@ -32,8 +37,11 @@ def run(device, ladder, rung, dtype, dims, values):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize(("ladder", "rung"), kernels("matmul_gelu.forward"))
+@pytest.mark.parametrize(
+    ("ladder", "rung"), [*kernels("matmul_gelu.forward"), reference("matmul_gelu.forward")]
+)
 def test_the_gelu_is_that_of_pre_as_it_is_stored(ladder, rung, dtype, device):
+    device = device if rung.number else Cpu()
     dims = {"N": 40, "C": 64, "OC": 48}
     values = make_inputs(ladder.op, dims, DTYPES[dtype], np.random.default_rng(0))
     results = run(device, ladder, rung, dtype, dims, values)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -199,3 +200,12 @@ def test_a_reader_that_leaves_ends_it_quietly():
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("// layernorm forward, rung 3")
     assert done.stderr == ""
+
+
+def test_a_limit_on_threads_is_one_line(monkeypatch, capsys):
+    def start(*_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", start)
+    assert main(["check", "start.add", "1", "--device", "emulated"]) == 2
+    assert capsys.readouterr().err.startswith("ladder: the system starts no more threads")

@@ -146,6 +146,55 @@ def test_an_edit_of_an_included_file_compiles_again(rung_of):
     assert cubins[0] == cubins[2] != cubins[1]
 
 
+def damage(cubin, how):
+    """Leave an entry of the cache as a machine that crashes may."""
+    whole, log = cubin.read_bytes(), cubin.with_name("compile.log")
+    match how:
+        case "empty":
+            cubin.write_bytes(b"")
+        case "zeros":
+            cubin.write_bytes(bytes(len(whole)))
+        case "cut off":
+            cubin.write_bytes(whole[: len(whole) // 2])
+        case "its end missing":
+            cubin.write_bytes(whole[:-1])
+        case "missing":
+            cubin.unlink()
+        case "log missing":
+            log.unlink()
+        case "log empty":
+            log.write_bytes(b"")
+        case "log no text":
+            log.write_bytes(b"\xff")
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("empty", "zeros", "cut off", "its end missing", "missing"),
+        *("log missing", "log empty", "log no text"),
+    ],
+)
+def test_a_damaged_entry_of_the_cache_is_compiled_again(rung_of, how):
+    rung = rung_of(KERNEL)
+    cubin = compile_square(rung)
+    whole = cubin.read_bytes()
+    damage(cubin, how)
+    assert compile_square(rung).read_bytes() == whole
+    assert list(compiler.resources(cubin)) == ["square_forward"]
+
+
+@needs_nvrtc
+def test_a_damaged_entry_that_cannot_be_removed_is_named(rung_of, monkeypatch):
+    rung = rung_of(KERNEL)
+    cubin = compile_square(rung)
+    damage(cubin, "cut off")
+    monkeypatch.setattr(compiler.shutil, "rmtree", lambda *_, **__: None)
+    with pytest.raises(LadderError, match=f"{cubin.parent} is damaged; delete that folder"):
+        compile_square(rung)
+
+
 @needs_nvrtc
 def test_header_beside_the_kernel_is_found(rung_of):
     rung = rung_of(KERNEL.replace("TWO)", "MINE)").replace("portable.cuh", "mine.cuh"))

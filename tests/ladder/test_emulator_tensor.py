@@ -323,6 +323,49 @@ extern "C" __global__ void k(float* out, const float* inp) {
     assert (problem.kind, problem.line) == ("misaligned", line(source))
 
 
+# Fills a tile again and again, and has TMA store it.
+STORE = """\
+#include "portable.cuh"
+#include "hopper.cuh"
+extern "C" __global__ void k(const __grid_constant__ TensorMap map) {
+    __shared__ alignas(1024) real tile[2][16 * 64];
+    for (int i = 0; i < 4; i++) {
+        if (threadIdx.x == 0) tma_store_wait<1>();
+        __syncthreads();
+        for (int at = threadIdx.x; at < 16 * 64; at += 32) tile[i % 2][at] = to_real(i + 1.0f);
+        tma_store_fence();
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            tma_store_2d(&map, tile[i % 2], 0, i * 16);
+            tma_store_commit();
+        }
+    }
+    if (threadIdx.x == 0) tma_store_wait<0>();
+}
+"""
+
+
+def stored(tmp_path, source):
+    out = np.full((60, 64), np.nan, BFLOAT)  # the last tile goes past the end
+    device = Emulated()
+    run(device, tmp_path, source, 1, 32, device.tensor_map(out, (16, 64)), real=BFLOAT)
+    return out.astype(np.float32)
+
+
+def test_tiles_are_stored_by_tma(tmp_path):
+    assert (stored(tmp_path, STORE) == np.arange(1, 5).repeat(16)[:60, None]).all()
+
+
+def test_a_tile_that_changes_before_its_store_was_waited_for_is_stored_wrong(tmp_path):
+    out = stored(tmp_path, STORE.replace("tma_store_wait<1>", "tma_store_wait<2>"))
+    assert (out[:16] == 3).all()
+
+
+def test_stores_that_nobody_waited_for_are_not_made(tmp_path):
+    out = stored(tmp_path, STORE.replace("tma_store_wait<0>();", ";"))
+    assert np.isnan(out[32:]).all() and (out[:32] == [[1]] * 16 + [[2]] * 16).all()
+
+
 # Two blocks of a cluster. Each fetches half of a tile for both, and tells the other when it has
 # read what was there.
 CLUSTER = """\

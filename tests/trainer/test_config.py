@@ -1,6 +1,7 @@
 """Settings, their flags, and how a wrong one is refused."""
 
 import dataclasses
+import errno
 import os
 import re
 import subprocess
@@ -229,3 +230,35 @@ def test_memory_that_runs_out_in_passing_is_one_line(capsys):
     assert run(main, []) == 2
     says = "error: out of memory (Unable to allocate 10.1 MiB for an array); take a smaller -b"
     assert capsys.readouterr().err.startswith(says)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("can't start new thread"),  # Python's words
+        BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)),  # of fork
+    ],
+)
+def test_a_limit_on_threads_or_processes_is_one_line(capsys, error):
+    def main(argv):
+        raise error
+
+    says = "the system starts no more threads or processes; raise the limit (ulimit -u, or that "
+    assert run(main, []) == 2
+    assert capsys.readouterr().err == f"error: {says}of the container), or end others\n"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("a bug"),
+        BlockingIOError(errno.EAGAIN, "write could not complete without blocking", 0),
+    ],
+)
+def test_other_errors_of_these_types_are_raised_again(error):
+    def main(argv):
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        run(main, [])
+    assert raised.value is error

@@ -191,6 +191,15 @@ def test_a_fused_run_trains_and_samples_as_a_plain_one(tmp_path, recompute):
     assert "residual_layernorm.backward" in named and "residual.backward" not in named
 
 
+def test_a_rung_of_what_recomputing_leaves_unfused_is_refused_with_what_helps(tmp_path):
+    named = {"device": "emulated", "recompute": 2, "rung": ("residual_layernorm.forward=1",)}
+    says = r"^--rung residual_layernorm.forward=1: -r 2 .*; choose -r 0 or -r 1, or leave this"
+    with pytest.raises(LadderError, match=says):
+        set_up(TrainConfig(**settings(tmp_path, **named)))
+    with pytest.raises(LadderError, match="--fuse decides about residual_layernorm"):
+        set_up(TrainConfig(**settings(tmp_path, fuse="none", **named)))
+
+
 def test_a_fused_run_resumes_fused_and_bit_for_bit(tmp_path):
     common = {"checkpoint_every": 2, "sample_every": 0}
     run(tmp_path, steps=4, fuse="all", output=str(tmp_path / "whole"), **common)

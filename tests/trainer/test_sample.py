@@ -1,5 +1,6 @@
 """Choosing tokens, streaming text, and the sample command."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from tiny import SHAPE, run, save_model
 from ladder.device import Cpu
 from ladder.errors import LadderError
 from reference.gpt2 import build, initial_parameters
-from trainer import models, rungs, sample, weights
+from trainer import download, models, rungs, sample, weights
 from trainer.config import TrainConfig, resolve
 from trainer.engine import Engine
 from trainer.sample import (
@@ -22,7 +23,7 @@ from trainer.sample import (
     encode_prompt,
     generate,
 )
-from trainer.tokenizers import ByteTokenizer, CharTokenizer
+from trainer.tokenizers import CHARS_VOCABULARY, ByteTokenizer, CharTokenizer
 
 
 def draw(logits, temperature, top_k, n=4000):
@@ -172,7 +173,7 @@ def test_weights_that_cannot_be_had_are_not_sampled_from(tmp_path, monkeypatch):
     [
         ("d12", "bytes", "it has random weights; train first"),
         ("nothing", "bytes", "no such file or folder"),
-        ("model", "gpt2", "has 50257 tokens, the model 257"),
+        ("model", "gpt2", "--tokenizer gpt2: model was trained on the tokens of bytes; leave"),
     ],
 )
 def test_what_cannot_be_sampled_is_refused(tmp_path, monkeypatch, model, tokenizer, says):
@@ -185,3 +186,28 @@ def test_what_cannot_be_sampled_is_refused(tmp_path, monkeypatch, model, tokeniz
     config = TrainConfig(model=model, device="cpu", tokenizer=tokenizer, data_dir=str(tmp_path))
     with pytest.raises(LadderError, match=says):
         sample.open_predictor(config)
+
+
+def test_another_tokenizer_than_that_of_the_run_is_refused(tmp_path):
+    """One of fewer tokens, too: a forward pass takes its ids, but they mean other text."""
+    CharTokenizer(["\n", "a"]).save(download.writable_place(tmp_path, CHARS_VOCABULARY))
+    words = {"device": "cpu", "data_dir": str(tmp_path)}
+    run_of_bytes = TrainConfig(model=save_model(tmp_path / "run"), tokenizer="chars", **words)
+    with pytest.raises(LadderError, match=r"^--tokenizer chars: .*run was trained on .* bytes;"):
+        sample.open_predictor(run_of_bytes)
+
+
+@pytest.mark.parametrize(
+    ("vocab", "says"), [(257, None), (384, None), (385, "has 257 tokens, the model 385; choose")]
+)
+def test_a_file_may_round_its_vocabulary_up_and_no_more(tmp_path, monkeypatch, vocab, says):
+    """A file names no tokenizer, so only the number of its tokens can tell."""
+    shape = dataclasses.replace(SHAPE, vocab=vocab, padded_vocab=512)
+    found = dataclasses.replace(models.random_model(shape, seed=0), trained=True)
+    monkeypatch.setattr(models, "open_model", lambda *_, **__: found)
+    config = TrainConfig(model="model.bin", device="cpu", tokenizer="bytes", data_dir=str(tmp_path))
+    if says is None:
+        sample.open_predictor(config)
+    else:
+        with pytest.raises(LadderError, match=says):
+            sample.open_predictor(config)

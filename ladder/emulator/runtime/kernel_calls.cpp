@@ -20,6 +20,13 @@ static bool compare_exchange(void *address, void *old, const void *desired) {
                                        __ATOMIC_SEQ_CST);
 }
 
+static Deferred defer(void (*action)(void *), const void *payload, size_t payload_bytes) {
+    Deferred deferred{action, {}};
+    if (payload_bytes > sizeof deferred.payload) __builtin_trap();
+    std::memcpy(deferred.payload, payload, payload_bytes);
+    return deferred;
+}
+
 // Counts a thread at a barrier; returns how often it had opened before.
 static int arrive(NamedBarrier &barrier, int threads) {
     int generation = barrier.generation;
@@ -185,10 +192,18 @@ void *emulator_peer(const void *address, int rank) {
 }
 
 void emulator_defer(void (*action)(void *), const void *payload, size_t payload_bytes) {
-    Deferred deferred{action, {}};
-    if (payload_bytes > sizeof deferred.payload) __builtin_trap();
-    std::memcpy(deferred.payload, payload, payload_bytes);
-    this_worker->deferred.push_back(deferred);
+    this_worker->deferred.push_back(defer(action, payload, payload_bytes));
+}
+
+void emulator_store(void (*action)(void *), const void *payload, size_t payload_bytes) {
+    this_worker->fiber().stores.start(defer(action, payload, payload_bytes));
+}
+
+void emulator_store_commit() { this_worker->fiber().stores.commit(); }
+
+void emulator_store_wait(int pending_groups) {
+    auto carry_out = [](Deferred &store) { store.action(store.payload); };
+    this_worker->fiber().stores.wait(pending_groups, carry_out);
 }
 
 void emulator_atomic_load(const void *address, void *old, int bytes) {

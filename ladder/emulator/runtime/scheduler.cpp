@@ -147,6 +147,7 @@ void Worker::start_cluster(unsigned id) {
         fiber.state = State::fresh;
         fiber.copies.clear();
         fiber.products.clear();
+        fiber.stores.clear();
     }
     deferred.clear();
     cluster_barrier = {};

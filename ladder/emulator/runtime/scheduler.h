@@ -61,6 +61,11 @@ struct Product {
     std::vector<float> value;  // of d, if no older product with the same d has it
 };
 
+struct Deferred {
+    void (*action)(void *);
+    alignas(16) char payload[64];
+};
+
 struct Fiber : emulator::Thread {
     int member;  // its block's place in the cluster
     State state;
@@ -72,6 +77,7 @@ struct Fiber : emulator::Thread {
     uint64_t mask, value, result;
     Pending<AsyncCopy> copies;
     Pending<Product> products;
+    Pending<Deferred> stores;  // of tiles; what is not waited for is not done
 };
 
 struct NamedBarrier {
@@ -118,11 +124,6 @@ struct Launch {
     Result result;
 
     void add(const Problem &problem);
-};
-
-struct Deferred {
-    void (*action)(void *);
-    alignas(16) char payload[64];
 };
 
 // A small generator: orders need no quality, only speed and a seed.

@@ -1,7 +1,7 @@
 // The CPU twins of ladder/include/hopper.cuh.
 //
-// TMA copies are made as late as possible: when every thread waits. So are products: when the thread
-// waits for them.
+// TMA copies are made as late as possible: when every thread waits. So are products and TMA stores:
+// when the thread waits for them.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -205,12 +205,14 @@ EMULATOR_UNCOUNTED inline void tma_load_2d_multicast(
 }
 __forceinline__ void tma_store_2d(const TensorMap *map, const void *tile, int x, int y) {
     emulator::TileCopy copy{(char *)tile, (const emulator::Map *)map, nullptr, x, y, true};
-    emulator::copy_tile(&copy);
+    emulator::emulator_store(emulator::copy_tile, &copy, sizeof copy);
 }
 __forceinline__ void tma_store_fence() {}
-__forceinline__ void tma_store_commit() {}
+__forceinline__ void tma_store_commit() { emulator::emulator_store_commit(); }
 template <int PENDING>
-__forceinline__ void tma_store_wait() {}
+__forceinline__ void tma_store_wait() {
+    emulator::emulator_store_wait(PENDING);
+}
 __forceinline__ void wgmma_fence() {}
 __forceinline__ void wgmma_commit() { emulator::emulator_product_commit(); }
 template <int PENDING, class... Registers>

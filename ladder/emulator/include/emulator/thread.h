@@ -98,6 +98,11 @@ EMULATOR_EXPORT void emulator_written(void *address, size_t bytes);
 // does asynchronously is thus done as late as a program may have to wait for it.
 EMULATOR_EXPORT void emulator_defer(
     void (*action)(void *), const void *payload, size_t payload_bytes);
+// The same for copies out of shared memory, in groups: run when this thread waits for its group.
+EMULATOR_EXPORT void emulator_store(
+    void (*action)(void *), const void *payload, size_t payload_bytes);
+EMULATOR_EXPORT void emulator_store_commit();
+EMULATOR_EXPORT void emulator_store_wait(int pending_groups);
 }
 
 }  // namespace emulator
