@@ -160,8 +160,6 @@ def char_run(**peer: float) -> None:
 def step_times() -> None:
     """A training step of ours beside PyTorch's."""
     rows = printed.read_times(_read_log("nvidia-h200-torch-times.txt"))
-    alone = printed.read_run(_read_log("nvidia-h200-finetune.txt")).median_ms
-    rows.append(printed.Timed(4, "bf16", "ours, the ladder alone (the finetune)", alone))
     title = "A training step of GPT-2 124M, T=1024, NVIDIA H200: shorter is better"
     draw(run_pictures.times(rows, title), title)
 

@@ -3,7 +3,6 @@
     step   10/74 | loss 11.942462 | norm 80.6441 | ...      the loss that step 10 began with
     val loss 7.632870 (step 20)                             after 20 steps
     --- sample at step 20 ---                               its text, up to a line ---
-    median step 26.7 ms, 153,451 tokens/s
        4   bf16  PyTorch, compiled      13.65     300,090      3.5      from tests/gpu_vs_torch.py
 
 Other lines are passed over.
@@ -17,7 +16,6 @@ from dataclasses import dataclass, field
 _STEP = re.compile(r"step +(\d+)/\d+ \| loss (\S+) ")
 _VALIDATION = re.compile(r"val loss (\S+) \(step (\d+)\)")
 _SAMPLE = re.compile(r"^--- sample at step (\d+) ---\n(.*?)\n---$", re.DOTALL | re.MULTILINE)
-_MEDIAN = re.compile(r"^median step ([\d.,]+) ms", re.MULTILINE)
 _TIMES = re.compile(r"^ *(\d+) +(\w+) +(\S.*?) {2,}([\d.,]+) +([\d,]+) +[\d.]+$", re.MULTILINE)
 
 
@@ -28,7 +26,6 @@ class Printed:
     train: list[tuple[int, float]] = field(default_factory=list)
     val: list[tuple[int, float]] = field(default_factory=list)
     samples: dict[int, str] = field(default_factory=dict)
-    median_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -51,8 +48,6 @@ def read_run(text: str) -> Printed:
             run.train.append((int(step[1]), float(step[2])))
         elif validation := _VALIDATION.match(line):
             run.val.append((int(validation[2]), float(validation[1])))
-    if median := _MEDIAN.search(text):
-        run.median_ms = _number(median[1])
     return run
 
 

@@ -100,14 +100,14 @@ def validation(run: Printed, peer: tuple[str, float], title: str) -> Figure:
 
 
 def times(rows: Sequence[Timed], title: str) -> Figure:
-    """Milliseconds of a training step: ours beside others, a panel for each batch size."""
-    sizes = sorted({row.B for row in rows})
-    counts = [sum(row.B == B for row in rows) for B in sizes]
+    """Milliseconds of a training step: ours beside others, a panel for each type and batch size."""
+    jobs = sorted({(row.dtype, row.B) for row in rows})
+    parts = [[row for row in rows if (row.dtype, row.B) == job] for job in jobs]
+    counts = [len(part) for part in parts]
     figure, panels = figure_of(
-        title, 1.0 + 0.42 * sum(counts) + 0.35 * len(sizes), rows=len(sizes), height_ratios=counts
+        title, 1.0 + 0.42 * sum(counts) + 0.35 * len(jobs), rows=len(jobs), height_ratios=counts
     )
-    for axes, B in zip(panels, sizes, strict=True):
-        chosen = [row for row in rows if row.B == B]
+    for axes, (dtype, B), chosen in zip(panels, jobs, parts, strict=True):
         colours = [BLUE if row.what.startswith("ours") else GREY for row in chosen]
         axes.barh(
             [row.what for row in chosen], [row.ms for row in chosen], color=colours, height=0.65
@@ -115,7 +115,7 @@ def times(rows: Sequence[Timed], title: str) -> Figure:
         for place, row in enumerate(chosen):
             axes.text(row.ms, place, f"  {row.ms:.2f} ms", va="center", fontsize=8)
         axes.set_xlim(0, 1.2 * max(row.ms for row in chosen))
-        axes.set_title(f"B={B}, {chosen[0].dtype}", fontsize=9, loc="left")
+        axes.set_title(f"B={B}, {dtype}", fontsize=9, loc="left")
         axes.set_xticks([])
         axes.spines["bottom"].set_visible(False)
         axes.invert_yaxis()
@@ -142,7 +142,7 @@ def profile(p: Mapping[str, Any], title: str) -> Figure:
 
 def profiles(named: Mapping[str, Mapping[str, Any]], title: str) -> Figure:
     """Measured steps beside each other, a bar for each, by op: nanoseconds for each token."""
-    figure, (axes,) = figure_of(title, 1.6 + 0.5 * len(named))
+    figure, (axes,) = figure_of(title, 1.8 + 0.5 * len(named))
     ops = list(dict.fromkeys(row["op"] for p in named.values() for row in p["ops"]))
     tokens = np.array([p["B"] * p["T"] for p in named.values()])
     ends, colours = np.zeros(len(named)), colormaps["tab20"].colors
@@ -160,7 +160,7 @@ def profiles(named: Mapping[str, Mapping[str, Any]], title: str) -> Figure:
     axes.set_xlim(0, 1.2 * ends.max())
     axes.set_xlabel("ns for each token", fontsize=9)
     axes.invert_yaxis()
-    axes.legend(frameon=False, fontsize=7, ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.3))
+    figure.legend(frameon=False, fontsize=7, ncols=5, loc="outside lower center")
     return figure
 
 

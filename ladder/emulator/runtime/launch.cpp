@@ -1,6 +1,7 @@
 // The functions that Python calls.
 #include <algorithm>
 #include <memory>
+#include <system_error>
 #include <thread>
 
 #include "faults.h"
@@ -53,7 +54,13 @@ extern "C" EMULATOR_EXPORT Launch *emulator_launch(void (*kernel)(void **), void
 
     unsigned workers = std::min<unsigned>(options->count ? 1 : options->workers, clusters);
     std::vector<std::thread> others;
-    for (unsigned i = 1; i < workers; i++) others.emplace_back(work, launch.get());
+    for (unsigned i = 1; i < workers; i++) {
+        try {
+            others.emplace_back(work, launch.get());
+        } catch (const std::system_error &) {  // no more threads: those that there are do it all
+            break;
+        }
+    }
     work(launch.get());
     for (std::thread &other : others) other.join();
 
