@@ -75,6 +75,7 @@ extern "C" __global__ void __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_
 
     int group = warp_id() / 4, y = group * 64;  // the warpgroup, and its first row of a tile
     bool leader = threadIdx.x % 128 == 0;       // of the warpgroup
+    int turn = 0;  // which patch is next: a tile may have an odd number of slices
     int own = warp_id() % 4 * 16 + lane / 4, t = lane % 4;  // its row of 64, as the one 8 later
     for (int tile = blockIdx.x; tile < TILES; tile += gridDim.x) {
         int row = tile / wide * TILE_ROWS, column = tile % wide * TILE_COLUMNS;
@@ -102,7 +103,8 @@ extern "C" __global__ void __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_
 
 #pragma unroll
         for (int s = 0; s < TILE_COLUMNS / 64; s++) {  // 64 columns at a time
-            real* patch = patches + (group * 2 + s % 2) * PATCH;
+            real* patch = patches + (group * 2 + turn) * PATCH;
+            turn ^= 1;
             if (leader) tma_store_wait<1>();  // what was in this patch has left
             named_barrier(1 + group, 128);
 #pragma unroll
