@@ -28,6 +28,10 @@ BENCH = {
     "B=4 T=1024": {"B": 4, "T": 1024, "C": 768, "NH": 12},
 }
 
+# Scores are sums over the channels of a head, and what is made of them is summed over the keys. A
+# sum of n terms, then one of m: sqrt(n) + sqrt(m), which is sqrt(2 (n + m)) at most.
+TERMS = "2*(T + C//NH)"
+
 
 def flops(products: int):
     """`products` matrix products of (T, T, head size) per head, half of each under the mask."""
@@ -64,8 +68,8 @@ forward = Op(
     name="attention.forward",
     summary="out = softmax(q @ k.T / sqrt(head size), causal) @ v, for each head",
     args=(
-        write("out", "B T C", terms="T"),
-        write("lse", "B NH T", "float32", terms="T"),
+        write("out", "B T C", terms=TERMS),
+        write("lse", "B NH T", "float32", terms=TERMS),
         read("qkv", "B T 3*C"),
     ),
     dims=("B", "T", "C", "NH"),
@@ -80,7 +84,7 @@ backward = Op(
     name="attention.backward",
     summary="dqkv from dout, with the scores recomputed from qkv and lse",
     args=(
-        write("dqkv", "B T 3*C", terms="T"),
+        write("dqkv", "B T 3*C", terms=TERMS),
         read("dout", "B T C"),
         read("qkv", "B T 3*C"),
         read("out", "B T C"),
