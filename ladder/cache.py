@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
+import struct
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -39,17 +41,44 @@ def digest(*parts: str | bytes) -> str:
     return state.hexdigest()[:32]
 
 
-def cached(kind: str, key: str, build: Callable[[Path], None]) -> Path:
-    """The file or folder `kind`/`key` of the cache, made by `build(path)` where it is missing.
+def cached(
+    kind: str,
+    key: str,
+    build: Callable[[Path], None],
+    is_whole: Callable[[Path], bool] = lambda entry: True,
+) -> Path:
+    """The file or folder `kind`/`key` of the cache, made by `build(path)` where it is missing, and
+    made anew where it is not `is_whole(path)`.
 
     `build` writes to a temporary path beside it, which is renamed when complete: another process
-    never sees half of it, and where two processes build the same thing at once, both succeed.
+    never sees half of it, and where two processes build the same thing at once, both succeed. But
+    a machine that crashes, or a disk that fills up below the file system, may leave an entry that
+    is cut off.
 
-    Raises LadderError with the remedy where the directory cannot be written; what `build` raises
-    passes through, and leaves nothing behind.
+    Raises LadderError with the remedy where the directory cannot be written, or the entry remains
+    damaged; what `build` raises passes through, and leaves nothing behind.
     """
     entry = directory() / kind / key
-    return entry if entry.exists() else _write(entry, build)
+    if not entry.exists():
+        _write(entry, build)
+    if not is_whole(entry):
+        shutil.rmtree(entry, ignore_errors=True)
+        _write(entry, build)
+        if not is_whole(entry):
+            raise LadderError(f"the compiled kernel in {entry} is damaged; delete that folder")
+    return entry
+
+
+def is_whole_elf(path: Path) -> bool:
+    """Whether a file is an ELF file whose two tables do not lead past its end: behind the sections
+    they are what comes last in what compilers make. OSError where it cannot be read."""
+    with path.open("rb") as file:
+        head = file.read(64)
+    if len(head) < 64 or not head.startswith(b"\x7fELF"):
+        return False
+    segments, sections, *sizes = struct.unpack("<32xQQ6xHHHH2x", head)
+    end = max(segments + sizes[0] * sizes[1], sections + sizes[2] * sizes[3])
+    return end <= path.stat().st_size
 
 
 def store(kind: str, key: str, text: str) -> Path:

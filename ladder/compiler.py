@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,40 +114,19 @@ def compile_cubin(
         (folder / "kernel.cubin").write_bytes(cubin)
         (folder / "compile.log").write_text(log, encoding="utf-8")
 
-    cubin = _whole_entry(key, build) / "kernel.cubin"
+    cubin = cache.cached("cubin", key, build, _is_whole) / "kernel.cubin"
     if mangled := [name for name in resources(cubin) if name.startswith("_Z")]:
         raise LadderError(f'{path}: declare the kernel as extern "C" __global__ ({mangled[0]})')
     return cubin
 
 
-def _whole_entry(key: str, build: Callable[[Path], None]) -> Path:
-    """The cache's folder of a cubin, compiled anew where the one there is damaged.
-
-    Entries are complete when they get their name, but a machine that crashes, or a disk that fills
-    up below the file system, may leave one that is cut off.
-    """
-    entry = cache.cached("cubin", key, build)
-    if not _is_whole(entry):
-        shutil.rmtree(entry, ignore_errors=True)
-        entry = cache.cached("cubin", key, build)
-        if not _is_whole(entry):
-            raise LadderError(f"the compiled kernel in {entry} is damaged; delete that folder")
-    return entry
-
-
 def _is_whole(entry: Path) -> bool:
-    """Whether a folder holds a log, and an ELF file that its two tables do not lead past the end
-    of: behind the sections they are what comes last in a cubin."""
+    """Whether a folder holds a cubin that is not cut off, and the log of its making."""
     cubin = entry / "kernel.cubin"
     try:
-        with cubin.open("rb") as file:
-            head = file.read(64)
-        segments, sections, *sizes = struct.unpack("<32xQQ6xHHHH2x", head)
-        end = max(segments + sizes[0] * sizes[1], sections + sizes[2] * sizes[3])
-        log = compile_log(cubin)
-    except (OSError, ValueError, struct.error):
+        return cache.is_whole_elf(cubin) and compile_log(cubin) != ""
+    except (OSError, ValueError):
         return False
-    return head.startswith(b"\x7fELF") and end <= cubin.stat().st_size and log != ""
 
 
 def included(source: str, folder: Path) -> dict[Path, bytes]:

@@ -120,7 +120,7 @@ class Rung:
 
     def conditions(self) -> list[str]:
         """The machine-read conditions of the `Needs` line."""
-        conditions = _split(self.header.get("needs", ()))
+        conditions = entries(self.header.get("needs", ()))
         return [condition for condition in conditions if condition != "nothing"]
 
     def refusal(self, dims: Dims, target: Target) -> str | None:
@@ -174,7 +174,7 @@ class Rung:
         """Buffers beside the arguments: name -> (shape, dtype as declared)."""
         names = self._names(dims, target)
         buffers = {}
-        for entry in _split(self.header.get("scratch", ())):
+        for entry in entries(self.header.get("scratch", ())):
             dtype, name, shape = re.fullmatch(r"(\w+)\s+(\w+)\s*\[(.*)\]", entry).groups()
             sizes = self._whole(self._evaluate(f"({shape},)", names), entry)
             buffers[name] = (sizes, dtype)
@@ -184,7 +184,7 @@ class Rung:
         """Of which arguments the kernels copy tiles by TMA: name -> (rows, columns) of a tile."""
         names = self._names(dims, target)
         boxes = {}
-        for entry in _split(self.header.get("tiles", ())):
+        for entry in entries(self.header.get("tiles", ())):
             name, shape = re.fullmatch(r"(\w+)\s*\[(.*)\]", entry).groups()
             box = self._whole(self._evaluate(f"({shape},)", names), entry)
             if len(box) != 2:
@@ -205,7 +205,7 @@ class Rung:
         return values
 
     def _define_lines(self) -> list[tuple[str, str]]:
-        lines = _split(self.header.get("define", ()))
+        lines = entries(self.header.get("define", ()))
         return [(name.strip(), value.strip()) for name, value in (x.split("=", 1) for x in lines)]
 
     def _names(self, dims: Dims, target: Target) -> dict[str, object]:
@@ -270,7 +270,7 @@ def parse(path: Path, kernel: str) -> Rung:
         if not re.fullmatch(r"\w+\s*<<<.*>>>", line):
             raise LadderError(f"{path}: a Launch line must read 'kernel<<<grid, block>>>': {line}")
     for key, (form, example) in _FORMS.items():
-        for entry in _split(tuple(header.get(key, ()))):
+        for entry in entries(tuple(header.get(key, ()))):
             if not re.fullmatch(form, entry):
                 raise LadderError(f"{path}: {key.title()} must read '{example}': {entry}")
     if kernel not in source:
@@ -284,7 +284,8 @@ def parse(path: Path, kernel: str) -> Rung:
     )
 
 
-def _split(lines: tuple[str, ...]) -> list[str]:
+def entries(lines: tuple[str, ...]) -> list[str]:
+    """What stands between the `;` of a header's lines."""
     return [part.strip() for line in lines for part in line.split(";") if part.strip()]
 
 

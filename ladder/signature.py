@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from ladder.contract import Op
-from ladder.rungfile import Rung
+from ladder.rungfile import Rung, entries
 
 _VALUES = {
     "int32": {"int", "int32_t", "signed"},
@@ -24,10 +24,10 @@ _QUALIFIERS = ("const", "volatile", "__restrict__", "__grid_constant__")
 def expected(op: Op, rung: Rung) -> list[tuple[str, str, bool]]:
     """(dtype, name, is a pointer) of each argument, in order."""
     scratch = [
-        re.fullmatch(r"\s*(\w+)\s+(\w+)\s*\[.*\]\s*", entry).groups()
-        for entry in _entries(rung, "scratch")
+        re.fullmatch(r"(\w+)\s+(\w+)\s*\[.*\]", entry).groups()
+        for entry in entries(rung.header.get("scratch", ()))
     ]
-    tiled = [entry.split("[")[0].strip() for entry in _entries(rung, "tiles")]
+    tiled = [entry.split("[")[0].strip() for entry in entries(rung.header.get("tiles", ()))]
     return [
         *((arg.dtype, arg.name, True) for arg in op.args),
         *(("int32", name, False) for name in op.dims),
@@ -35,11 +35,6 @@ def expected(op: Op, rung: Rung) -> list[tuple[str, str, bool]]:
         *((dtype, name, True) for dtype, name in scratch),
         *(("TensorMap", f"{name}_tiles", False) for name in tiled),
     ]
-
-
-def _entries(rung: Rung, key: str) -> list[str]:
-    lines = rung.header.get(key, ())
-    return [entry for line in lines for entry in line.split(";") if entry.strip()]
 
 
 def parameters(source: str, kernel: str) -> list[tuple[str, str, bool]] | None:

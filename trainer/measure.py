@@ -11,7 +11,7 @@ import json
 import math
 import os
 import platform
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,10 @@ from ladder.contract import DTYPES as DTYPE_OF
 from ladder.contract import find
 from ladder.device import Device
 from ladder.errors import LadderError
-from ladder.expect import distinct
 from ladder.roof import Roof, copy_bandwidth
 from ladder.rungfile import Rung
 from reference import adamw
-from reference.gpt2 import MATRICES, GPT2Config, build
+from reference.gpt2 import GPT2Config, build, initial_parameters
 from reference.program import Call, Program
 from trainer import fusions, rungs
 from trainer.atomic import atomic_write
@@ -91,8 +90,10 @@ class Job:
 
         refuse_what_does_not_fit(self.program, self.device, self.real, rebuild, chosen)
         engine = Engine(self.program, self.device, self.real, chosen)
-        for name, tensor in _weights(self.shape):
-            engine.write(name, tensor)
+        sizes = self.shape.parameter_shapes()
+        one_layer = dataclasses.replace(self.shape, layers=1)
+        for name, tensor in initial_parameters(one_layer, seed=0):  # to draw all takes seconds
+            engine.write(name, np.resize(tensor, sizes[name]))
         rng = np.random.default_rng(0)
         for name in ("tokens", "targets"):
             engine.write(name, rng.integers(0, self.shape.vocab, (B, c.sequence)))
@@ -163,17 +164,6 @@ def open_job(config: TrainConfig, command: str) -> Job:
     build_fused = functools.partial(_build, shape, config.batch, config)
     fused, slower = fusions.choose(config, device, real, build_fused)
     return Job(config, device, real, shape, build_fused(fused), [*notes, *slower])
-
-
-def _weights(shape: GPT2Config) -> Iterator[tuple[str, np.ndarray]]:
-    """Like `initial_parameters`, of numbers that repeat: to draw all of them takes seconds."""
-    rng = np.random.default_rng(0)
-    for name, dims in shape.parameter_shapes().items():
-        if name in MATRICES:
-            drawn = 0.02 * rng.standard_normal(distinct(math.prod(dims)), np.float32)
-            yield name, np.resize(drawn, dims)
-        else:
-            yield name, np.full(dims, name in ("ln1w", "ln2w", "lnfw"), np.float32)
 
 
 def _build(shape: GPT2Config, B: int, config: TrainConfig, fused: Collection[str]) -> Program:

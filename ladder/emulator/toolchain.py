@@ -9,10 +9,8 @@ import os
 import platform
 import shlex
 import shutil
-import struct
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,7 +117,8 @@ def runtime() -> Path:
         folder.mkdir()
         compiler.build(arguments, folder / "runtime.so")
 
-    return _library("emulator", key, "runtime.so", build)
+    entry = cache.cached("emulator", key, build, lambda entry: _loads(entry / "runtime.so"))
+    return entry / "runtime.so"
 
 
 @functools.cache
@@ -151,32 +150,17 @@ def build_kernel(text: str, macros: list[str], counting: bool) -> Path:
         compiler.build(["-shared", str(unlinked), str(library)], path)
         unlinked.unlink()
 
-    return _library("emulated", key, "kernel.so", build)
-
-
-def _library(kind: str, key: str, name: str, build: Callable[[Path], None]) -> Path:
-    """The library `name` of the cache; built anew where the one there cannot be loaded.
-
-    Entries are complete when they get their name, but a machine that crashes, or a disk that fills
-    up below the file system, may leave one that is cut off.
-    """
-    path = cache.cached(kind, key, build) / name
-    if not _loads(path):
-        shutil.rmtree(path.parent, ignore_errors=True)
-        path = cache.cached(kind, key, build) / name
-    return path
+    entry = cache.cached("emulated", key, build, lambda entry: _loads(entry / "kernel.so"))
+    return entry / "kernel.so"
 
 
 def _loads(path: Path) -> bool:
     """Whether a library can be loaded. Looks at its length first: to load one that ends early may
     end the process, for the pages that are missing are noticed only when they are touched."""
     try:
-        with path.open("rb") as file:
-            head = file.read(64)
-        sections, size, count = struct.unpack("<40xQ10xHH2x", head)  # where their table is
-        if not head.startswith(b"\x7fELF") or sections + size * count > path.stat().st_size:
+        if not cache.is_whole_elf(path):
             return False
         ctypes.CDLL(str(path))
-    except (OSError, struct.error):
+    except OSError:
         return False
     return True

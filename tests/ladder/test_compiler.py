@@ -190,7 +190,7 @@ def test_a_damaged_entry_that_cannot_be_removed_is_named(rung_of, monkeypatch):
     rung = rung_of(KERNEL)
     cubin = compile_square(rung)
     damage(cubin, "cut off")
-    monkeypatch.setattr(compiler.shutil, "rmtree", lambda *_, **__: None)
+    monkeypatch.setattr(cache.shutil, "rmtree", lambda *_, **__: None)
     with pytest.raises(LadderError, match=f"{cubin.parent} is damaged; delete that folder"):
         compile_square(rung)
 

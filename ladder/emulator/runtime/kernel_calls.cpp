@@ -27,11 +27,9 @@ static Deferred defer(void (*action)(void *), const void *payload, size_t payloa
     return deferred;
 }
 
-// Counts a thread at a barrier; returns how often it had opened before.
-static int arrive(NamedBarrier &barrier, int threads) {
-    int generation = barrier.generation;
-    if (++barrier.arrived == threads) barrier = {0, generation + 1};
-    return generation;
+static NamedBarrier &find_barrier(int id) {
+    if (id == CLUSTER_BARRIER) return this_worker->cluster_barrier;
+    return this_worker->member().named_barriers[id & 15];
 }
 
 // The oldest that has not been waited for and adds to `d`, or nullptr.
@@ -163,18 +161,14 @@ void emulator_written(void *address, size_t bytes) {
 }
 
 int emulator_named_barrier(int id, int threads) {
-    return arrive(this_worker->member().named_barriers[id & 15], threads);
+    NamedBarrier &barrier = find_barrier(id);
+    int generation = barrier.generation;
+    if (id == CLUSTER_BARRIER) threads = (int)this_worker->fibers.size();
+    if (++barrier.arrived == threads) barrier = {0, generation + 1};
+    return generation;
 }
 
-int emulator_named_barrier_generation(int id) {
-    return this_worker->member().named_barriers[id & 15].generation;
-}
-
-int emulator_cluster_barrier() {
-    return arrive(this_worker->cluster_barrier, (int)this_worker->fibers.size());
-}
-
-int emulator_cluster_barrier_generation() { return this_worker->cluster_barrier.generation; }
+int emulator_named_barrier_generation(int id) { return find_barrier(id).generation; }
 
 int emulator_cluster_rank() { return this_worker->fiber().member; }
 

@@ -218,13 +218,9 @@ uint64_t Worker::existing_lanes(int warp) const {
     return count == 64 ? ~0ull : (1ull << count) - 1;
 }
 
-SharedArray *Worker::find_shared(const void *address, Member **owner) {
-    for (auto &member : members) {
-        if (SharedArray *array = member->shared.find(address)) {
-            if (owner) *owner = member.get();
-            return array;
-        }
-    }
+SharedArray *Worker::find_shared(const void *address) {
+    for (auto &member : members)
+        if (SharedArray *array = member->shared.find(address)) return array;
     return nullptr;
 }
 

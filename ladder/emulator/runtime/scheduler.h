@@ -156,7 +156,7 @@ class Worker {
     int number_of(const Fiber &fiber) const { return (int)(&fiber - fibers.data()); }
     int warp_of(const Fiber &fiber) const { return fiber.member * warps_of_block + fiber.warp; }
     uint64_t existing_lanes(int warp) const;
-    SharedArray *find_shared(const void *address, Member **owner = nullptr);
+    SharedArray *find_shared(const void *address);
 
     Launch *launch = nullptr;
     std::vector<std::unique_ptr<Member>> members;

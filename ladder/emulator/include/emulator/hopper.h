@@ -180,18 +180,13 @@ __forceinline__ void mbarrier_wait(Mbarrier *barrier, int parity) {
     emulator::emulator_acquire();
 }
 __forceinline__ int cluster_rank() { return emulator::emulator_cluster_rank(); }
-__forceinline__ void cluster_barrier() {
-    emulator::emulator_release();
-    int generation = emulator::emulator_cluster_barrier();
-    while (emulator::emulator_cluster_barrier_generation() == generation) emulator::emulator_poll();
-    emulator::emulator_acquire();
-}
 __forceinline__ void named_barrier(int id, int threads) {
     emulator::emulator_release();
     int generation = emulator::emulator_named_barrier(id, threads);
     while (emulator::emulator_named_barrier_generation(id) == generation) emulator::emulator_poll();
     emulator::emulator_acquire();
 }
+__forceinline__ void cluster_barrier() { named_barrier(emulator::CLUSTER_BARRIER, 0); }
 __forceinline__ void tma_load_2d(
     void *tile, const TensorMap *map, Mbarrier *barrier, int x, int y) {
     emulator::load(tile, map, barrier, x, y);

@@ -83,13 +83,12 @@ EMULATOR_EXPORT void emulator_product_wait(int pending_groups);
 // What one thread did before a release is seen by those that acquire after it.
 EMULATOR_EXPORT void emulator_release();
 EMULATOR_EXPORT void emulator_acquire();
-// Counts a thread at one of the 16 named barriers; returns how often it had opened before.
+// Counts a thread at one of the 16 named barriers, or at that of all threads of the cluster, whatever
+// `threads` is; returns how often it had opened before.
+constexpr int CLUSTER_BARRIER = 16;
 EMULATOR_EXPORT int emulator_named_barrier(int id, int threads);
 EMULATOR_EXPORT int emulator_named_barrier_generation(int id);
-// The same for all threads of the cluster; the block's place in it; where a variable in shared
-// memory lies in another of its blocks.
-EMULATOR_EXPORT int emulator_cluster_barrier();
-EMULATOR_EXPORT int emulator_cluster_barrier_generation();
+// The block's place in its cluster; where a variable in shared memory lies in another of its blocks.
 EMULATOR_EXPORT int emulator_cluster_rank();
 EMULATOR_EXPORT void *emulator_peer(const void *address, int rank);
 // Shared memory that was written by no thread but by the hardware.
