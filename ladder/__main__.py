@@ -255,6 +255,8 @@ def show_sass(options: argparse.Namespace) -> int:
             f"{name}: {takes.registers} registers, {takes.shared} bytes of shared memory, "
             f"{takes.stack} of stack, {takes.spill} spilled"
         )
+    for remark in compiler.remarks(cubin):
+        print(f"  the compiler: {remark}")
     for group, kinds in sass.summary(found).items():
         print(f"  {group}: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
     return 0

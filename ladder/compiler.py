@@ -168,6 +168,11 @@ def resources(cubin: Path) -> dict[str, Resources]:
     return found
 
 
+def remarks(cubin: Path) -> list[str]:
+    """What the assembler had to remark: products that it makes wait, where the program does not."""
+    return re.findall(r"^ptxas info\s*: \(C\d+\) (.*)", compile_log(cubin), re.MULTILINE)
+
+
 def _explain(log: str, path: Path, arch: str) -> str:
     """The errors of a log in the form `file:line: what`, each with its source line and a caret."""
     blocks = [block for block in re.split(r"\n\s*\n", log) if _ERROR.search(block)]

@@ -22,7 +22,7 @@ on the next one by indenting it. The lines that a machine reads:
     Define   preprocessor constants, `NAME = expression`, separated by `;`
     Launch   `kernel<<<grid, block>>>` or `kernel<<<grid, block, shared bytes>>>`; grid and block
              are an integer or a tuple; several Launch lines run one after the other, all with
-             the same arguments
+             the same arguments; one that ends in `if condition` only where that holds
     Scratch  `dtype name[shape]`, separated by `;`: buffers passed after all other arguments,
              their content undefined at the start
     Tiles    `argument[rows, columns]`, separated by `;`: passed last, as `TensorMap argument_tiles`
@@ -56,6 +56,7 @@ _FORMS = {
     "scratch": (r"(?:real|u?int32|float32)\s+[A-Za-z_]\w*\s*\[.+\]", "float32 name[N, C]"),
     "tiles": (r"[A-Za-z_]\w*\s*\[.+\]", "argument[rows, columns]"),
 }
+_LAUNCH = r"(\w+)\s*<<<(.*)>>>(?:\s*if\s+(.+))?"
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -161,7 +162,9 @@ class Rung:
         names = self._names(dims, target)
         launches = []
         for line in self.header["launch"]:
-            kernel, geometry = re.fullmatch(r"(\w+)\s*<<<(.*)>>>", line).groups()
+            kernel, geometry, condition = re.fullmatch(_LAUNCH, line).groups()
+            if condition and not self._evaluate(condition, names):
+                continue
             parts = self._evaluate(f"({geometry},)", names)
             if len(parts) not in (2, 3):
                 raise LadderError(f"{self.path}: write grid, block and perhaps bytes: {line}")
@@ -267,7 +270,7 @@ def parse(path: Path, kernel: str) -> Rung:
         example = f"// Launch: {kernel}<<<ceil_div(N, 4), 4 * warp>>>"
         raise LadderError(f"{path}: the header says nothing of the launch; write e.g. '{example}'")
     for line in header["launch"]:
-        if not re.fullmatch(r"\w+\s*<<<.*>>>", line):
+        if not re.fullmatch(_LAUNCH, line):
             raise LadderError(f"{path}: a Launch line must read 'kernel<<<grid, block>>>': {line}")
     for key, (form, example) in _FORMS.items():
         for entry in entries(tuple(header.get(key, ()))):

@@ -120,6 +120,8 @@ def torch_steps(
 def our_steps(engine: Engine, batches: Sequence[np.ndarray]) -> Iterator[tuple[float, Gradients]]:
     """The same by the rungs. The gradients are views of the engine's own."""
     shape = engine.program.config
+    for name, array in initial_parameters(shape, seed=0):  # it has others, quick to make
+        engine.write(name, array)
     engine.write("dloss", np.array([1 / batches[0][0].size]))
     for step, (tokens, targets) in enumerate(batches, start=1):
         engine.write("tokens", tokens)

@@ -101,7 +101,7 @@ class Kernel:
         self._parameters = list(parameters[:count])
         names = declared.parameters if len(declared.parameters) == count else ("",) * count
         self._names = [name or f"argument {i + 1}" for i, name in enumerate(names)]
-        self._cluster = declared.cluster
+        self._cluster = getattr(library, f"emulator_cluster_{declared.name}")()
         self._locator, self._settings, self._record = locator, settings, record
 
     def __call__(self, launch: Launch, args: tuple[Any, ...]) -> None:

@@ -46,7 +46,7 @@ class Kernel:
 
     name: str
     parameters: tuple[str, ...]
-    cluster: int = 1  # blocks along x
+    cluster: str = "1"  # blocks along x: an expression of C++
 
 
 def prepare(path: Path, source: str, include: Sequence[Path]) -> tuple[str, tuple[Kernel, ...]]:
@@ -61,7 +61,7 @@ def prepare(path: Path, source: str, include: Sequence[Path]) -> tuple[str, tupl
             "use the wrappers in ladder/include, which have a CPU twin"
         )
     found = _kernels(text)
-    launchers = "".join(f"EMULATOR_KERNEL({kernel.name})\n" for kernel in found)
+    launchers = "".join(f"EMULATOR_KERNEL({kernel.name}, {kernel.cluster})\n" for kernel in found)
     return f"{text}\n{launchers}", found
 
 
@@ -146,11 +146,11 @@ def _kernels(text: str) -> tuple[Kernel, ...]:
     found = []
     for match in KERNEL.finditer(text):
         head = match.end()
-        opening, cluster = text.index("(", head), 1
+        opening, cluster = text.index("(", head), "1"
         while attribute := ATTRIBUTE.search(text[head:opening]):
             head = _closing(text, opening)
             if attribute.group(1) == "__cluster_dims__":
-                cluster = int(_split(text[opening + 1 : head - 1])[0])
+                cluster = _split(text[opening + 1 : head - 1])[0]
             opening = text.index("(", head)
         name = re.search(r"(\w+)\s*$", text[head:opening])
         inside = text[opening + 1 : _closing(text, opening) - 1]

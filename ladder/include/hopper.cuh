@@ -71,6 +71,14 @@ __device__ __forceinline__ int cluster_rank() {
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return (int)rank;
 }
+// The same place in the shared memory of another block of the cluster, to be read from.
+template <class T>
+__device__ __forceinline__ const T* cluster_shared(const T* pointer, int rank) {
+    const T* there;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(pointer), "r"(rank));
+    return there;
+}
+
 // Waits for all threads of the cluster.
 __device__ __forceinline__ void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
@@ -123,6 +131,12 @@ __device__ __forceinline__ void tma_load_2d_multicast(
 __device__ __forceinline__ void tma_store_2d(const TensorMap* map, const void* tile, int x, int y) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];"
                  ::"l"(map), "r"(shared_address(tile)), "r"(x), "r"(y) : "memory");
+}
+// The same, but L2 adds the tile, of float32, to what is there.
+__device__ __forceinline__ void tma_add_2d(const TensorMap* map, const void* tile, int x, int y) {
+    asm volatile(
+        "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3}], [%1];"
+        ::"l"(map), "r"(shared_address(tile)), "r"(x), "r"(y) : "memory");
 }
 __device__ __forceinline__ void tma_store_fence() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -186,6 +200,13 @@ __device__ __forceinline__ unsigned long long wgmma_descriptor(const void* tile,
     WGMMA_8(HOW, i), WGMMA_8(HOW, i + 8), WGMMA_8(HOW, i + 16), WGMMA_8(HOW, i + 24)
 #define WGMMA_F32(i) WGMMA_32("+f", i)
 
+// The instruction for N columns, whose results are LIST. REST: the operands after them, by number.
+#define WGMMA_SHARED(N, TYPE, LIST, REST, ...)                                                  \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" N "k16.f32." TYPE "." TYPE                   \
+                 " {" LIST "}, " REST ";"                                                        \
+                 : __VA_ARGS__                                                                  \
+                 : "l"(x), "l"(y), "n"(A_ACROSS), "n"(B_BLOCK > 0))
+
 #define WGMMA(NAME, TYPE)                                                                       \
     template <int N, bool A_ACROSS = false, int B_BLOCK = 0, bool ADD = true>                   \
     __device__ __forceinline__ void NAME(float (&d)[N / 2], const void* a, const void* b) {     \
@@ -193,30 +214,19 @@ __device__ __forceinline__ unsigned long long wgmma_descriptor(const void* tile,
         static_assert(N == 64 || ADD, "wgmma that overwrites is 64 wide here");                 \
         unsigned long long x = wgmma_descriptor(a, 0), y = wgmma_descriptor(b, B_BLOCK);        \
         if constexpr (!ADD) {                                                                   \
-            asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE            \
-                         " {" WGMMA_R32 "}, %32, %33, 0, 1, 1, %34, %35;"                       \
-                         : WGMMA_32("=f", 0)                                                    \
-                         : "l"(x), "l"(y), "n"(A_ACROSS), "n"(B_BLOCK > 0));                    \
+            WGMMA_SHARED("64", TYPE, WGMMA_R32, "%32, %33, 0, 1, 1, %34, %35",                  \
+                         WGMMA_32("=f", 0));                                                    \
         } else if constexpr (N == 64) {                                                         \
-            asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE            \
-                         " {" WGMMA_R32 "}, %32, %33, 1, 1, 1, %34, %35;"                       \
-                         : WGMMA_F32(0)                                                         \
-                         : "l"(x), "l"(y), "n"(A_ACROSS), "n"(B_BLOCK > 0));                    \
+            WGMMA_SHARED("64", TYPE, WGMMA_R32, "%32, %33, 1, 1, 1, %34, %35", WGMMA_F32(0));   \
         } else if constexpr (N == 128) {                                                        \
-            asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE           \
-                         " {" WGMMA_R64 "}, %64, %65, 1, 1, 1, %66, %67;"                       \
-                         : WGMMA_F32(0), WGMMA_F32(32)                                          \
-                         : "l"(x), "l"(y), "n"(A_ACROSS), "n"(B_BLOCK > 0));                    \
+            WGMMA_SHARED("128", TYPE, WGMMA_R64, "%64, %65, 1, 1, 1, %66, %67",                 \
+                         WGMMA_F32(0), WGMMA_F32(32));                                          \
         } else if constexpr (N == 192) {                                                        \
-            asm volatile("wgmma.mma_async.sync.aligned.m64n192k16.f32." TYPE "." TYPE           \
-                         " {" WGMMA_R96 "}, %96, %97, 1, 1, 1, %98, %99;"                       \
-                         : WGMMA_F32(0), WGMMA_F32(32), WGMMA_F32(64)                           \
-                         : "l"(x), "l"(y), "n"(A_ACROSS), "n"(B_BLOCK > 0));                    \
+            WGMMA_SHARED("192", TYPE, WGMMA_R96, "%96, %97, 1, 1, 1, %98, %99",                 \
+                         WGMMA_F32(0), WGMMA_F32(32), WGMMA_F32(64));                           \
         } else {                                                                                \
-            asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32." TYPE "." TYPE           \
-                         " {" WGMMA_R128 "}, %128, %129, 1, 1, 1, %130, %131;"                  \
-                         : WGMMA_F32(0), WGMMA_F32(32), WGMMA_F32(64), WGMMA_F32(96)            \
-                         : "l"(x), "l"(y), "n"(A_ACROSS), "n"(B_BLOCK > 0));                    \
+            WGMMA_SHARED("256", TYPE, WGMMA_R128, "%128, %129, 1, 1, 1, %130, %131",            \
+                         WGMMA_F32(0), WGMMA_F32(32), WGMMA_F32(64), WGMMA_F32(96));            \
         }                                                                                       \
     }                                                                                           \
     template <int N, int B_BLOCK = 0>                                                           \

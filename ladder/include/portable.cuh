@@ -65,6 +65,17 @@ __device__ __forceinline__ float shuffle_xor(float value, int distance) {
 #endif
 }
 
+// The `value`, which all lanes of the warp have, in a way that the compiler knows: what follows
+// from it can then be computed once for the warp, and not in every lane. All lanes must call it
+// together.
+__device__ __forceinline__ int warp_uniform(int value) {
+#if defined(__HIP__)
+    return __builtin_amdgcn_readfirstlane(value);
+#else
+    return __shfl_sync(FULL_WARP, value, 0);
+#endif
+}
+
 // The sum over the warp's lanes, given to all of them: a butterfly of log2(WARP_SIZE) exchanges.
 // Its order is fixed, and every lane gets the same bits.
 __device__ __forceinline__ float warp_sum(float value) {

@@ -80,6 +80,7 @@ def test_rung_compiles_where_it_claims_to(op, rung):
         assert launched <= set(kernels), where
         assert not any(kernels[name].spill for name in launched), f"registers spill on {where}"
         assert "warning" not in compiler.compile_log(cubin), where
+        assert compiler.remarks(cubin) == [], where
 
 
 # ---- the compiler itself ----
@@ -111,6 +112,16 @@ def test_resources_show_shared_memory_stack_and_spills(rung_of):
     assert found.shared == 400
     assert found.stack >= 1200
     assert found.registers <= 32
+
+
+def test_remarks_are_the_lines_that_have_a_number(tmp_path):
+    (tmp_path / "compile.log").write_text(
+        "ptxas info    : (C7517) warpgroup.wait is injected in around line 1234 by compiler\n"
+        "ptxas info    : 36 bytes gmem\n"
+        "ptxas info    : Used 168 registers, used 16 barriers, 1024 bytes smem\n"
+    )
+    found = compiler.remarks(tmp_path / "kernel.cubin")
+    assert found == ["warpgroup.wait is injected in around line 1234 by compiler"]
 
 
 @needs_nvrtc

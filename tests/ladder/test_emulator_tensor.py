@@ -366,6 +366,55 @@ def test_stores_that_nobody_waited_for_are_not_made(tmp_path):
     assert np.isnan(out[32:]).all() and (out[:32] == [[1]] * 16 + [[2]] * 16).all()
 
 
+# Every block adds its tile to the same place.
+ADD = """\
+#include "portable.cuh"
+#include "hopper.cuh"
+extern "C" __global__ void k(const __grid_constant__ TensorMap map) {
+    __shared__ alignas(1024) float tile[16 * 32];
+    for (int at = threadIdx.x; at < 16 * 32; at += 32) tile[at] = blockIdx.x + 1.0f;
+    tma_store_fence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        tma_add_2d(&map, tile, 0, 0);
+        tma_store_commit();
+        tma_store_wait<0>();
+    }
+}
+"""
+
+
+def test_tiles_are_added_by_tma(tmp_path):
+    out = np.arange(12 * 32, dtype=np.float32).reshape(12, 32)  # the tile goes past the end
+    device = Emulated()
+    run(device, tmp_path, ADD, 3, 32, device.tensor_map(out, (16, 32)), real=BFLOAT)
+    assert (out == np.arange(12 * 32).reshape(12, 32) + 1 + 2 + 3).all()
+
+
+# Three blocks of a cluster, each of which adds up what the others have in shared memory.
+PEERS = """\
+#include "portable.cuh"
+#include "hopper.cuh"
+constexpr int SIZE = 3;
+extern "C" __global__ void __cluster_dims__(SIZE, 1, 1) k(float* out) {
+    __shared__ float own[32];
+    own[threadIdx.x] = blockIdx.x * 100.0f + threadIdx.x;
+    cluster_barrier();
+    float sum = 0;
+    for (int rank = 0; rank < SIZE; rank++) sum += *cluster_shared(&own[threadIdx.x], rank);
+    out[blockIdx.x * 32 + threadIdx.x] = sum;
+    cluster_barrier();
+}
+"""
+
+
+def test_blocks_of_a_cluster_read_each_others_shared_memory(tmp_path):
+    out = zeros(6, 32)
+    run(Emulated(), tmp_path, PEERS, 6, 32, out)
+    first, second = (3 * np.arange(32) + 100 * sum(blocks) for blocks in ((0, 1, 2), (3, 4, 5)))
+    assert (out[:3] == first).all() and (out[3:] == second).all()
+
+
 # Two blocks of a cluster. Each fetches half of a tile for both, and tells the other when it has
 # read what was there.
 CLUSTER = """\

@@ -110,6 +110,12 @@ def test_a_header_that_cannot_be_meant_is_refused_by_its_line(line, message):
         check(replaced(launch, line), "emulated")
 
 
+def test_a_launch_with_a_condition_runs_where_that_holds(device_name):
+    (launch,) = re.findall(r"^// Launch: .*$", SOURCE, re.MULTILINE)
+    assert check(replaced(launch, f"{launch} if C > 40\n{launch} if C <= 40"), device_name).passed
+    assert not check(replaced(launch, f"{launch} if C > 40"), device_name).passed
+
+
 @pytest.mark.parametrize(
     ("which", "message"),
     [

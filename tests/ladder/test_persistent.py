@@ -12,10 +12,10 @@ from ladder.contract import find
 from ladder.device import open_device
 
 CASES = [
-    ("matmul.forward", (13, 14)),
+    ("matmul.forward", (13, 14, 15, 16)),
     ("matmul.backward_input", (13, 14)),
-    ("matmul.backward_weight", (12, 13)),
-    ("matmul_gelu.forward", (7,)),
+    ("matmul.backward_weight", (12, 13, 14, 15)),
+    ("matmul_gelu.forward", (7, 8)),
 ]
 SHAPES = [  # multiprocessors, and N, C, OC
     (4, (520, 136, 136)),

@@ -76,7 +76,8 @@ extern "C" __global__ void __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_
     for (int tile = blockIdx.x; tile < TILES; tile += gridDim.x) {
         int row = tile / wide * TILE_ROWS, column = tile % wide * TILE_COLUMNS;
         float sums[TILE_COLUMNS / 2] = {};  // lane by lane like D matrices of mma.sync, 4 to each
-        for (int start = 0, last = 0; start < OC; start += DEPTH, now.next()) {
+        int last = 0;  // the stage before
+        for (int start = 0; start < OC; start += DEPTH, now.next()) {
             mbarrier_wait(&full[now.index], now.parity);
             wgmma_fence();
 #pragma unroll
@@ -90,12 +91,10 @@ extern "C" __global__ void __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_
             __syncwarp();     // in all lanes
             if (start > 0 && lane == 0) mbarrier_arrive(&empty[last]);
             last = now.index;
-            if (start + DEPTH >= OC) {
-                wgmma_wait<0>(sums);
-                __syncwarp();
-                if (lane == 0) mbarrier_arrive(&empty[last]);
-            }
         }
+        wgmma_wait<0>(sums);
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive(&empty[last]);
 
 #pragma unroll
         for (int s = 0; s < TILE_COLUMNS / 64; s++) {  // 64 columns at a time

@@ -21,7 +21,7 @@
 // Launch: matmul_backward_weight_finish<<<(max(1, REST), SLICES), THREADS>>>
 // Scratch: float32 partial[max(1, REST), SLOTS, TILE_ROWS, TILE_COLUMNS]
 // Tiles:  dout[DEPTH, 64]; inp[DEPTH, 64]
-// Left:   the tensor cores idle while a block stores, and dweight is added to by a second kernel.
+// Left:   the tensor cores idle while a block adds its sums to dweight, or stores them -> rung 14.
 
 #include "portable.cuh"
 #include "wgmma_real.cuh"
@@ -127,7 +127,8 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP_SIZE, 1) matmul_back
     for (int turn = 0; find_part(turn, part); turn++) {
         int row = part.tile / WIDE * TILE_ROWS, column = part.tile % WIDE * TILE_COLUMNS;
         float sums[TILE_COLUMNS / 2] = {};  // lane by lane like D matrices of mma.sync, 4 to each
-        for (int step = part.first, before = 0; step < part.last; step++, now.next()) {
+        int before = 0;  // the stage of the step before
+        for (int step = part.first; step < part.last; step++, now.next()) {
             mbarrier_wait(&full[now.index], now.parity);
             wgmma_fence();
 #pragma unroll
@@ -141,12 +142,10 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP_SIZE, 1) matmul_back
             __syncwarp();     // in all lanes
             if (step > part.first && lane == 0) mbarrier_arrive(&empty[before]);
             before = now.index;
-            if (step + 1 == part.last) {
-                wgmma_wait<0>(sums);
-                __syncwarp();
-                if (lane == 0) mbarrier_arrive(&empty[before]);
-            }
         }
+        wgmma_wait<0>(sums);
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive(&empty[before]);
 
         bool whole = part.last - part.first == STEPS;
         size_t place = ((part.tile - (TILES - REST)) * SLOTS + part.slot) * (TILE_COLUMNS / 8);

@@ -16,8 +16,8 @@
 //         TILES = ceil_div(OC, TILE_COLUMNS) * HIGH
 // Tiles:  out[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS, DEPTH]
 // Launch: matmul_forward<<<min(TILES, multiprocessors), (WARPS + 1) * warp, SHARED>>>
-// Left:   both warpgroups store at the same time; if one could multiply meanwhile, the tensor cores
-//         would never wait.
+// Left:   a multiprocessor fetches 48 KB from L2 for every step, though others need the same rows
+//         of weight at the same time -> rung 15.
 
 #include "mma_real.cuh"
 #include "wgmma_real.cuh"
@@ -89,7 +89,8 @@ extern "C" __global__ void __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_
     for (int tile = blockIdx.x; tile < high * wide; tile += gridDim.x) {
         find_tile(tile, high, wide, row, column);
         float sums[TILE_COLUMNS / 2] = {};  // lane by lane like D matrices of mma.sync, 4 to each
-        for (int start = 0, last = 0; start < C; start += DEPTH, now.next()) {
+        int last = 0;  // the stage before
+        for (int start = 0; start < C; start += DEPTH, now.next()) {
             mbarrier_wait(&full[now.index], now.parity);
             wgmma_fence();
 #pragma unroll
@@ -102,12 +103,10 @@ extern "C" __global__ void __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_
             __syncwarp();     // in all lanes
             if (start > 0 && lane == 0) mbarrier_arrive(&empty[last]);
             last = now.index;
-            if (start + DEPTH >= C) {
-                wgmma_wait<0>(sums);
-                __syncwarp();
-                if (lane == 0) mbarrier_arrive(&empty[last]);
-            }
         }
+        wgmma_wait<0>(sums);
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive(&empty[last]);
 
 #pragma unroll
         for (int s = 0; s < TILE_COLUMNS / 64; s++) {  // 64 columns at a time

@@ -13,7 +13,7 @@
 // Launch: matmul_gelu_forward<<<min(TILES, multiprocessors), (WARPS + 1) * warp, SHARED>>>
 // Rounds: pre, of which it takes the gelu
 // Left:   both warpgroups take gelus at the same time; if one could multiply meanwhile, the tensor
-//         cores would never wait.
+//         cores would never wait -> rung 8.
 
 #include "fast_math.cuh"
 #include "mma_real.cuh"
@@ -97,7 +97,8 @@ extern "C" __global__ void __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_
     for (int tile = blockIdx.x; tile < high * wide; tile += gridDim.x) {
         find_tile(tile, high, wide, row, column);
         float sums[TILE_COLUMNS / 2] = {};  // lane by lane like D matrices of mma.sync, 4 to each
-        for (int start = 0, last = 0; start < C; start += DEPTH, now.next()) {
+        int last = 0;  // the stage before
+        for (int start = 0; start < C; start += DEPTH, now.next()) {
             mbarrier_wait(&full[now.index], now.parity);
             wgmma_fence();
 #pragma unroll
@@ -110,12 +111,10 @@ extern "C" __global__ void __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_
             __syncwarp();     // in all lanes
             if (start > 0 && lane == 0) mbarrier_arrive(&empty[last]);
             last = now.index;
-            if (start + DEPTH >= C) {
-                wgmma_wait<0>(sums);
-                __syncwarp();
-                if (lane == 0) mbarrier_arrive(&empty[last]);
-            }
         }
+        wgmma_wait<0>(sums);
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive(&empty[last]);
 
 #pragma unroll
         for (int s = 0; s < TILE_COLUMNS / 64; s++) {  // 64 columns at a time

@@ -50,7 +50,7 @@ struct TileCopy {
     const Map *map;
     Barrier *barrier;
     int x, y;
-    bool store;
+    bool store, add;
 };
 
 EMULATOR_UNCOUNTED inline void copy_tile(void *payload) {
@@ -64,6 +64,10 @@ EMULATOR_UNCOUNTED inline void copy_tile(void *payload) {
                           column < (int64_t)map.columns;
             char *in_tile = swizzle(copy.tile + (r * map.box_columns + c) * bytes);
             char *in_array = map.begin + row * (int64_t)map.row_bytes + column * bytes;
+            if (copy.add) {
+                if (inside) *(float *)in_array += *(float *)in_tile;
+                continue;
+            }
             for (int byte = 0; byte < bytes; byte++) {  // memcpy would be counted, by clang
                 if (!copy.store) in_tile[byte] = inside ? in_array[byte] : 0;
                 else if (inside) in_array[byte] = in_tile[byte];
@@ -78,7 +82,7 @@ EMULATOR_UNCOUNTED inline void copy_tile(void *payload) {
 }
 
 __forceinline__ void load(void *tile, const TensorMap *map, Mbarrier *barrier, int x, int y) {
-    TileCopy copy{(char *)tile, (const Map *)map, (Barrier *)barrier, x, y, false};
+    TileCopy copy{(char *)tile, (const Map *)map, (Barrier *)barrier, x, y, false, false};
     emulator_defer(copy_tile, &copy, sizeof copy);
 }
 
@@ -179,6 +183,10 @@ __forceinline__ void mbarrier_wait(Mbarrier *barrier, int parity) {
     while (mbarrier_is_in(barrier, parity)) emulator::emulator_poll();
     emulator::emulator_acquire();
 }
+template <class T>
+__forceinline__ const T *cluster_shared(const T *pointer, int rank) {
+    return (const T *)emulator::emulator_peer(pointer, rank);
+}
 __forceinline__ int cluster_rank() { return emulator::emulator_cluster_rank(); }
 __forceinline__ void named_barrier(int id, int threads) {
     emulator::emulator_release();
@@ -199,7 +207,11 @@ EMULATOR_UNCOUNTED inline void tma_load_2d_multicast(
                            (Mbarrier *)emulator::emulator_peer(barrier, rank), x, y);
 }
 __forceinline__ void tma_store_2d(const TensorMap *map, const void *tile, int x, int y) {
-    emulator::TileCopy copy{(char *)tile, (const emulator::Map *)map, nullptr, x, y, true};
+    emulator::TileCopy copy{(char *)tile, (const emulator::Map *)map, nullptr, x, y, true, false};
+    emulator::emulator_store(emulator::copy_tile, &copy, sizeof copy);
+}
+__forceinline__ void tma_add_2d(const TensorMap *map, const void *tile, int x, int y) {
+    emulator::TileCopy copy{(char *)tile, (const emulator::Map *)map, nullptr, x, y, true, true};
     emulator::emulator_store(emulator::copy_tile, &copy, sizeof copy);
 }
 __forceinline__ void tma_store_fence() {}
