@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests import gpu_vs_torch  # noqa: E402
+from tests import gpu_vs_torch
 
 
 def test_both_start_from_the_same_weights_and_stay_together(capsys):
