@@ -139,16 +139,17 @@ def draw(climb: dict[str, Any], path: Path) -> None:
     for place in range(1, len(stages)):
         low, high = sorted(speeds[place - 1 : place + 1])
         color = BLUE if speeds[place] >= speeds[place - 1] else ORANGE
-        axes.bar(place, high - low, bottom=low, color=color, width=0.7)
+        axes.bar(place, high - low, bottom=low, color=color, width=0.7, edgecolor=color, lw=1)
         factor = f"{speeds[place] / speeds[place - 1]:.2f}×"
         axes.text(place, high * 1.04, factor, ha="center", fontsize=8, color=INK)
     axes.bar(len(stages), speeds[-1], color=INK, width=0.7)
     for place, speed in ((0, speeds[0]), (len(stages), speeds[-1])):
-        axes.text(place, speed * 1.04, f"{speed:,.0f}", ha="center", fontsize=8, color=INK)
+        height = speed * 1.35  # above the factor beside it
+        axes.text(place, height, f"{speed:,.0f}", ha="center", fontsize=8, color=INK)
     raised = ["\nrung ".join(_change(stage)) for stage in stages[1:]]
     names = ["every op on its\nlowest rung", *raised, f"all {climb['job']['goal']}"]
     axes.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
-    axes.set_ylim(min(speeds) / 2, max(speeds) * 1.5)
+    axes.set_ylim(min(speeds) / 2, max(speeds) * 2.2)
     axes.set_ylabel("tokens per second", color=INK)
     axes.set_title(_title(climb), loc="left", color=INK, fontsize=11)
     axes.grid(axis="y", color=GRID, linewidth=0.8)

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from tiny import SHAPE, parameters, run, save_model, settings
 
-from ladder.contract import find
-from ladder.device import Cpu
+from ladder.contract import DTYPES, find
+from ladder.device import Cpu, open_device
 from ladder.doctor import cpp_compiler
 from ladder.errors import LadderError
+from reference.fusion import FUSIONS
 from reference.gpt2 import build
 from trainer import checkpoint, logs
 from trainer.atomic import alone_in
@@ -405,6 +406,24 @@ def test_kernels_train_in_16_bits_too(tmp_path, dtype):
     run(tmp_path, steps=3, **kernels, output=str(tmp_path / "coarse"))
     exact, coarse = losses(tmp_path / "exact"), losses(tmp_path / "coarse")
     np.testing.assert_allclose(coarse, exact, rtol=5e-3)
+
+
+@needs_compiler
+def test_the_highest_rungs_train_in_16_bits_too(tmp_path):
+    """Those of a GPU that has wgmma, TMA and clusters, fused ops among them."""
+    target = open_device("emulated").target(DTYPES["bfloat16"])
+    calls = build(SHAPE, B=2, T=16, fusions=tuple(FUSIONS))
+    highest = {}
+    for call in (*calls.forward, *calls.backward, *calls.update):
+        for rung in find(call.op).rungs:
+            if rung.path and rung.refusal(call.dims, target) is None:
+                highest[call.op] = f"{call.op}={rung.number}"
+    kernels = {"device": "emulated", "dtype": "bf16", "fuse": "all"}
+    run(tmp_path, steps=3, output=str(tmp_path / "exact"))
+    run(tmp_path, steps=3, **kernels, rung=(*highest.values(),), output=str(tmp_path / "coarse"))
+    exact, coarse = losses(tmp_path / "exact"), losses(tmp_path / "coarse")
+    np.testing.assert_allclose(coarse, exact, rtol=5e-3)
+    assert {"matmul.forward=16", "matmul_gelu.forward=8"} <= {*highest.values()}
 
 
 @needs_compiler
