@@ -13,8 +13,8 @@
 // tile starts at a multiple of 1024 bytes.
 //
 // Blocks of a kernel with the attribute __cluster_dims__(COUNT, 1, 1) run COUNT at a time on
-// multiprocessors near each other. They can copy to each other's shared memory and arrive at each
-// other's barriers; none may end while another still does so with its own.
+// multiprocessors near each other. They can copy to each other's shared memory, read from it, and
+// arrive at each other's barriers; none may end while another still does so with its own.
 //
 // PTX ISA, "mbarrier", "cp.async.bulk.tensor", "wgmma": the layouts of descriptors are there too.
 // https://docs.nvidia.com/cuda/parallel-thread-execution/
@@ -55,7 +55,7 @@ __device__ __forceinline__ void mbarrier_expect(Mbarrier* barrier, int bytes) {
                  ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
 
-// The same at the barrier of the same name in another block of the cluster.
+// Arrives at the barrier of the same name in another block of the cluster.
 __device__ __forceinline__ void mbarrier_arrive_at(Mbarrier* barrier, int rank) {
     asm volatile(
         "{\n"
@@ -71,7 +71,8 @@ __device__ __forceinline__ int cluster_rank() {
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return (int)rank;
 }
-// The same place in the shared memory of another block of the cluster, to be read from.
+
+// Where the same variable lies in the shared memory of another block of the cluster: to be read.
 template <class T>
 __device__ __forceinline__ const T* cluster_shared(const T* pointer, int rank) {
     const T* there;
@@ -132,12 +133,14 @@ __device__ __forceinline__ void tma_store_2d(const TensorMap* map, const void* t
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];"
                  ::"l"(map), "r"(shared_address(tile)), "r"(x), "r"(y) : "memory");
 }
+
 // The same, but L2 adds the tile, of float32, to what is there.
 __device__ __forceinline__ void tma_add_2d(const TensorMap* map, const void* tile, int x, int y) {
     asm volatile(
         "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3}], [%1];"
         ::"l"(map), "r"(shared_address(tile)), "r"(x), "r"(y) : "memory");
 }
+
 __device__ __forceinline__ void tma_store_fence() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -202,8 +205,8 @@ __device__ __forceinline__ unsigned long long wgmma_descriptor(const void* tile,
 
 // The instruction for N columns, whose results are LIST. REST: the operands after them, by number.
 #define WGMMA_SHARED(N, TYPE, LIST, REST, ...)                                                  \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" N "k16.f32." TYPE "." TYPE                   \
-                 " {" LIST "}, " REST ";"                                                        \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" N "k16.f32." TYPE "." TYPE                 \
+                 " {" LIST "}, " REST ";"                                                       \
                  : __VA_ARGS__                                                                  \
                  : "l"(x), "l"(y), "n"(A_ACROSS), "n"(B_BLOCK > 0))
 

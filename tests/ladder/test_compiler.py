@@ -69,18 +69,19 @@ def test_rung_compiles_where_it_claims_to(op, rung):
     targets = list(combinations(rung))
     assert targets, "the rung claims no NVIDIA architecture at all"
     for target in targets:
-        shapes = (*op.bench.values(), *op.shapes)
-        dims = next((d for d in shapes if rung.refusal(d, target) is None), None)
-        if dims is None:  # it wants more shared memory than this architecture has
-            continue
-        cubin = compiler.compile_cubin(rung, rung.defines(dims, target), target.real, target.arch)
-        where = f"{target.arch} {target.real}"
-        kernels = compiler.resources(cubin)
-        launched = {launch.kernel for launch in rung.launches(dims, target)}
-        assert launched <= set(kernels), where
-        assert not any(kernels[name].spill for name in launched), f"registers spill on {where}"
-        assert "warning" not in compiler.compile_log(cubin), where
-        assert compiler.remarks(cubin) == [], where
+        shapes = [d for d in (*op.bench.values(), *op.shapes) if rung.refusal(d, target) is None]
+        if "sm == 90" not in rung.conditions():  # there the tiles' sizes depend on the shape
+            shapes = shapes[:1]
+        for dims in [d for d in shapes if d in op.bench.values()] or shapes[:1]:
+            defines = rung.defines(dims, target)
+            cubin = compiler.compile_cubin(rung, defines, target.real, target.arch)
+            where = f"{target.arch} {target.real} {dims}"
+            kernels = compiler.resources(cubin)
+            launched = {launch.kernel for launch in rung.launches(dims, target)}
+            assert launched <= set(kernels), where
+            assert not any(kernels[name].spill for name in launched), f"registers spill on {where}"
+            assert "warning" not in compiler.compile_log(cubin), where
+            assert compiler.remarks(cubin) == [], where
 
 
 # ---- the compiler itself ----

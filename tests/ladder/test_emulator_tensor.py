@@ -391,6 +391,13 @@ def test_tiles_are_added_by_tma(tmp_path):
     assert (out == np.arange(12 * 32).reshape(12, 32) + 1 + 2 + 3).all()
 
 
+def test_tiles_of_blocks_that_run_at_the_same_time_are_all_added(tmp_path):
+    out = zeros(12, 32)
+    device = Emulated(workers=4)
+    run(device, tmp_path, ADD, 4000, 32, device.tensor_map(out, (16, 32)), real=BFLOAT)
+    assert (out == 4000 * 4001 / 2).all()
+
+
 # Three blocks of a cluster, each of which adds up what the others have in shared memory.
 PEERS = """\
 #include "portable.cuh"

@@ -3,7 +3,8 @@
 //         adds, stores, and only then fetches the next two, since the compiler cannot know that
 //         they are others. 64 times in a row it waits for memory, and the tensor cores with it.
 // Change: the sums go to shared memory, in patches of 64 x 32, and TMA adds a patch to what is in
-//         dweight. L2 does the addition; nobody here waits for what was there.
+//         dweight. L2 does the addition; nobody here waits for what was there. And the warpgroup's
+//         number is known to be the same in all lanes of a warp, as in attention.forward rung 10.
 // Expect: where tiles are whole, an end of a tile takes as long as its bytes take to L2. Nothing
 //         where all tiles are cut: their parts go to `partial` as before.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0

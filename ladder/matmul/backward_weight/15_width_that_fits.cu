@@ -48,7 +48,8 @@ struct Stage {
     }
 };
 
-// What a block multiplies in one go: steps `first` to `last` of a tile.
+// What a block multiplies in one go: steps `first` to `last` of a tile. `number`: which of the
+// tile's parts it is; the last ones may be empty, and then their sums are zeros.
 struct Part { int tile, first, last, number; };
 
 // The block's parts, one after the other; false after the last. Blocks beside each other have the

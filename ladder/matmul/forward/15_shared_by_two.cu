@@ -6,8 +6,8 @@
 //         shared memory (multicast). A stage is empty when the warps of both have multiplied it.
 //         And the warpgroup's number is known to be the same in all lanes of a warp, as in
 //         attention.forward rung 10.
-// Expect: two thirds of the bytes from L2, whatever the shape. If L2 is what holds up rung 14, a
-//         step takes less time.
+// Expect: two thirds of the bytes from L2; seven tenths where tiles are 192 wide. If L2 is what
+//         holds up rung 14, a step takes less time.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0
 // Define: TILE_ROWS = 128; HIGH = ceil_div(N, TILE_ROWS);
 //         PAIRS = ceil_div(HIGH, 2); CLUSTERS = multiprocessors // 2;

@@ -12,10 +12,10 @@
 //         SHARED = (STAGES * (TILE_ROWS + TILE_COLUMNS) + 2 * 128) * DEPTH * sizeof_real;
 //         TILES = ceil_div(OC, TILE_COLUMNS) * PAIRS
 // Tiles:  out[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS // 2, DEPTH]
-// Launch: matmul_forward<<<2 * min(ceil_div(TILES, 2), CLUSTERS), (WARPS + 1) * warp, SHARED>>>
+// Launch: matmul_forward<<<2 * min(TILES, CLUSTERS), (WARPS + 1) * warp, SHARED>>>
 // Left:   where tiles are few, their width no longer fits: 4096 x 768 results are 192 tiles, two
-//         for some multiprocessors and one for the others. And a tile of 128 x 128 needs more from
-//         shared memory for a product than one of 128 x 256.
+//         for 60 multiprocessors and one for each of the others. And a tile of 128 x 128 needs
+//         more from shared memory for a product than one of 128 x 256.
 
 #include "mma_real.cuh"
 #include "wgmma_real.cuh"
@@ -53,7 +53,7 @@ __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_forward(
     const __grid_constant__ TensorMap out_tiles, const __grid_constant__ TensorMap inp_tiles,
     const __grid_constant__ TensorMap weight_tiles) {
     extern __shared__ __align__(1024) Vec shared[];
-    __shared__ Mbarrier full[STAGES], empty[STAGES], turns[2];  // turns: the warpgroups'
+    __shared__ Mbarrier full[STAGES], empty[STAGES], turns[2];  // turns: of the warpgroups
     real* a = shared->at;                            // (STAGES, TILE_ROWS, DEPTH)     of inp
     real* b = a + STAGES * TILE_ROWS * DEPTH;        // (STAGES, TILE_COLUMNS, DEPTH)  of weight
     real* patches = b + STAGES * TILE_COLUMNS * DEPTH;  // (2 warpgroups, 2, 64, 64)  of out
@@ -64,7 +64,7 @@ __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_forward(
             mbarrier_init(&full[stage], 1);
             mbarrier_init(&empty[stage], WARPS);  // of both blocks: one warpgroup of each
         }
-        for (int i = 0; i < 2; i++) mbarrier_init(&turns[i], 4);
+        for (int i = 0; i < 2; i++) mbarrier_init(&turns[i], 4);  // the other's warps
     }
     cluster_barrier();  // the barriers of both are there before anyone waits
 
@@ -119,7 +119,7 @@ __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_forward(
             if (step > 0 && lane < 2) mbarrier_arrive_at(&empty[last], lane);
             last = now.index;
         }
-        if (lane == 0) mbarrier_arrive(&turns[1 - group]);
+        if (lane == 0) mbarrier_arrive(&turns[1 - group]);  // all of this one's are under way
         wgmma_wait<0>(sums[0], sums[1]);
         __syncwarp();
         if (lane < 2) mbarrier_arrive_at(&empty[last], lane);

@@ -53,6 +53,14 @@ struct TileCopy {
     bool store, add;
 };
 
+// As one step: other blocks may add to the same place.
+EMULATOR_UNCOUNTED inline void add_to(float *sum, float value) {
+    float old = *sum, desired;
+    do {
+        desired = old + value;
+    } while (!emulator_compare_exchange(sum, &old, &desired, sizeof old));
+}
+
 EMULATOR_UNCOUNTED inline void copy_tile(void *payload) {
     const TileCopy &copy = *(const TileCopy *)payload;
     const Map &map = *copy.map;
@@ -65,7 +73,7 @@ EMULATOR_UNCOUNTED inline void copy_tile(void *payload) {
             char *in_tile = swizzle(copy.tile + (r * map.box_columns + c) * bytes);
             char *in_array = map.begin + row * (int64_t)map.row_bytes + column * bytes;
             if (copy.add) {
-                if (inside) *(float *)in_array += *(float *)in_tile;
+                if (inside) add_to((float *)in_array, *(float *)in_tile);
                 continue;
             }
             for (int byte = 0; byte < bytes; byte++) {  // memcpy would be counted, by clang
