@@ -82,7 +82,8 @@ class Job:
         return rungs.choose(self.calls, config, self.device, self.real)
 
     def engine(self, chosen: Mapping[str, Rung]) -> Engine:
-        """An engine with random weights and a random batch, ready for a step."""
+        """An engine with random weights, those of one layer in all, and a random batch, ready for a
+        step."""
         c, B = self.config, self.program.B
 
         def rebuild(rows: int) -> Program:

@@ -4,15 +4,23 @@
 
 namespace emulator {
 
-// old = *address; *address = change(old); as one step, for any type of 2, 4 or 8 bytes.
+// old = *address; *address = change(old); as one step, for any type of 2, 4 or 8 bytes. `old` is a
+// guess, which the exchange corrects.
 template <class T, class Change>
-__forceinline__ T atomic(T *address, Change change) {
-    T old, desired;
-    emulator_atomic_load(address, &old, sizeof(T));
+__forceinline__ T exchange(T *address, T old, Change change) {
+    T desired;
     do {
         desired = change(old);
     } while (!emulator_compare_exchange(address, &old, &desired, sizeof(T)));
     return old;
+}
+
+// The same by a thread: counted.
+template <class T, class Change>
+__forceinline__ T atomic(T *address, Change change) {
+    T old;
+    emulator_atomic_load(address, &old, sizeof(T));
+    return exchange(address, old, change);
 }
 
 template <class T>

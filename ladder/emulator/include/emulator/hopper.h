@@ -6,6 +6,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "emulator/atomics.h"
 #include "emulator/thread.h"
 
 namespace emulator {
@@ -45,21 +46,15 @@ EMULATOR_UNCOUNTED inline void arrive(Mbarrier *which, int bytes) {
     complete(barrier);
 }
 
+enum class Way { load, store, add };
+
 struct TileCopy {
     char *tile;
     const Map *map;
-    Barrier *barrier;
+    Barrier *barrier;  // of a load
     int x, y;
-    bool store, add;
+    Way way;
 };
-
-// As one step: other blocks may add to the same place.
-EMULATOR_UNCOUNTED inline void add_to(float *sum, float value) {
-    float old = *sum, desired;
-    do {
-        desired = old + value;
-    } while (!emulator_compare_exchange(sum, &old, &desired, sizeof old));
-}
 
 EMULATOR_UNCOUNTED inline void copy_tile(void *payload) {
     const TileCopy &copy = *(const TileCopy *)payload;
@@ -72,17 +67,18 @@ EMULATOR_UNCOUNTED inline void copy_tile(void *payload) {
                           column < (int64_t)map.columns;
             char *in_tile = swizzle(copy.tile + (r * map.box_columns + c) * bytes);
             char *in_array = map.begin + row * (int64_t)map.row_bytes + column * bytes;
-            if (copy.add) {
-                if (inside) add_to((float *)in_array, *(float *)in_tile);
+            if (copy.way == Way::add) {  // as one step: other blocks may add to the same place
+                float *sum = (float *)in_array, value = *(float *)in_tile;
+                if (inside) exchange(sum, *sum, [value](float old) { return old + value; });
                 continue;
             }
             for (int byte = 0; byte < bytes; byte++) {  // memcpy would be counted, by clang
-                if (!copy.store) in_tile[byte] = inside ? in_array[byte] : 0;
+                if (copy.way == Way::load) in_tile[byte] = inside ? in_array[byte] : 0;
                 else if (inside) in_array[byte] = in_tile[byte];
             }
         }
     }
-    if (copy.store) return;
+    if (copy.way != Way::load) return;
     int all = map.box_rows * map.box_columns * bytes;
     emulator_written(copy.tile, all);
     copy.barrier->missing_bytes -= all;
@@ -90,8 +86,13 @@ EMULATOR_UNCOUNTED inline void copy_tile(void *payload) {
 }
 
 __forceinline__ void load(void *tile, const TensorMap *map, Mbarrier *barrier, int x, int y) {
-    TileCopy copy{(char *)tile, (const Map *)map, (Barrier *)barrier, x, y, false, false};
+    TileCopy copy{(char *)tile, (const Map *)map, (Barrier *)barrier, x, y, Way::load};
     emulator_defer(copy_tile, &copy, sizeof copy);
+}
+
+__forceinline__ void store(const TensorMap *map, const void *tile, int x, int y, Way way) {
+    TileCopy copy{(char *)tile, (const Map *)map, nullptr, x, y, way};
+    emulator_store(copy_tile, &copy, sizeof copy);
 }
 
 template <class Format>
@@ -215,12 +216,10 @@ EMULATOR_UNCOUNTED inline void tma_load_2d_multicast(
                            (Mbarrier *)emulator::emulator_peer(barrier, rank), x, y);
 }
 __forceinline__ void tma_store_2d(const TensorMap *map, const void *tile, int x, int y) {
-    emulator::TileCopy copy{(char *)tile, (const emulator::Map *)map, nullptr, x, y, true, false};
-    emulator::emulator_store(emulator::copy_tile, &copy, sizeof copy);
+    emulator::store(map, tile, x, y, emulator::Way::store);
 }
 __forceinline__ void tma_add_2d(const TensorMap *map, const void *tile, int x, int y) {
-    emulator::TileCopy copy{(char *)tile, (const emulator::Map *)map, nullptr, x, y, true, true};
-    emulator::emulator_store(emulator::copy_tile, &copy, sizeof copy);
+    emulator::store(map, tile, x, y, emulator::Way::add);
 }
 __forceinline__ void tma_store_fence() {}
 __forceinline__ void tma_store_commit() { emulator::emulator_store_commit(); }
