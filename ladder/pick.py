@@ -25,7 +25,7 @@ from ladder.device import Device
 from ladder.errors import LadderError
 from ladder.facts import Known
 from ladder.rungfile import Rung
-from ladder.timing import BufferSets, measure
+from ladder.timing import BufferSets, compare
 
 SECONDS = 0.15  # most time to spend on timing one rung at one shape
 HOPELESS = 4  # times as long as the fastest: not worth an exact measurement, which takes 15 calls
@@ -201,6 +201,7 @@ def _race(
         times = _Times(known, op, device, real, dict(shape))
         left = [rung for rung in rungs if rung.number in seconds]
         fastest = min([times.rough(rung) for rung in left])
+        times.compare([rung for rung in left if times.rough(rung) <= HOPELESS * fastest])
         for rung in left:
             ratio = times.rough(rung) / fastest
             if ratio > OUT and len(counted) > 1:
@@ -208,7 +209,7 @@ def _race(
                 where = format_dims(dict(shape))
                 slow[rung.number] = f"{ratio:.0f} x the time of the fastest at {where}"
             else:
-                seconds[rung.number] += counted[shape] * times.best(rung, ratio <= HOPELESS)
+                seconds[rung.number] += counted[shape] * times.best(rung)
     return seconds, slow
 
 
@@ -236,13 +237,16 @@ class _Times:
             self.known.learn(rung, self.dims, rough=seconds)
         return seconds
 
-    def best(self, rung: Rung, exact: bool) -> float:
-        """The best that is known, once `rough` is; `exact`: measured if that is rough only."""
-        fact = self.known.fact(rung, self.dims)
-        if exact and fact.exact is None:
-            seconds = measure(self.device, self.bind(rung), SECONDS).median
+    def compare(self, rungs: Sequence[Rung]) -> None:
+        """Measure those that are known roughly only."""
+        rungs = [rung for rung in rungs if self.known.fact(rung, self.dims).exact is None]
+        calls = [self.bind(rung) for rung in rungs]
+        for rung, seconds in zip(rungs, compare(self.device, calls, SECONDS), strict=True):
             self.known.learn(rung, self.dims, exact=seconds)
-            return seconds
+
+    def best(self, rung: Rung) -> float:
+        """The best that is known, once `rough` is."""
+        fact = self.known.fact(rung, self.dims)
         return fact.rough if fact.exact is None else fact.exact
 
     def bind(self, rung: Rung) -> list[Callable[[], None]]:

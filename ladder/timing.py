@@ -54,6 +54,31 @@ def measure(clock: Clock, calls: Sequence[Callable[[], None]], seconds: float = 
 
     seconds  most time to spend on it, beside the warm-up; fewer if the spread is small
     """
+    samples = _sample(_prepare(clock, calls), FEWEST, seconds)
+    low, median, high = np.percentile(samples, (10, 50, 90))
+    return Timing(float(median), float(low), float(high), len(samples))
+
+
+def compare(
+    clock: Clock, contenders: Sequence[Sequence[Callable[[], None]]], seconds: float
+) -> list[float]:
+    """The median seconds of a call of each contender.
+
+    They are measured in turn and then in the other order, for half of `seconds` each. A card is
+    fastest when it has rested: whoever is first would win by a few percent, which here the second
+    half takes back.
+    """
+    replays = [_prepare(clock, calls) for calls in contenders]
+    medians: list[list[float]] = [[] for _ in contenders]
+    order = range(len(contenders))
+    for index in (*order, *reversed(order)):
+        samples = _sample(replays[index], FEWEST // 2, seconds / 2)
+        medians[index].append(float(np.median(samples)))
+    return [sum(both) / 2 for both in medians]
+
+
+def _prepare(clock: Clock, calls: Sequence[Callable[[], None]]) -> Callable[[], float]:
+    """A batch of calls as one graph; returns what replays it, and tells the seconds of a call."""
 
     def once() -> None:
         for call in calls:
@@ -68,17 +93,21 @@ def measure(clock: Clock, calls: Sequence[Callable[[], None]], seconds: float = 
             once()
 
     replay = clock.capture(batch)
-    _for_seconds(WARM_UP_SECONDS, lambda: clock.time(replay))
-    samples = []
+    return lambda: clock.time(replay) / (rounds * len(calls))
+
+
+def _sample(replay: Callable[[], float], fewest: int, seconds: float) -> list[float]:
+    """Seconds of a call, again and again, after a warm-up."""
+    _for_seconds(WARM_UP_SECONDS, replay)
+    samples: list[float] = []
     start = time.perf_counter()
-    while len(samples) < FEWEST or (
+    while len(samples) < fewest or (
         len(samples) < MOST
         and time.perf_counter() - start < seconds
         and np.std(samples) / math.sqrt(len(samples)) > PRECISION * np.mean(samples)
     ):
-        samples.append(clock.time(replay) / (rounds * len(calls)))
-    low, median, high = np.percentile(samples, (10, 50, 90))
-    return Timing(float(median), float(low), float(high), len(samples))
+        samples.append(replay())
+    return samples
 
 
 def _for_seconds(seconds: float, work: Callable[[], Any]) -> None:

@@ -45,11 +45,11 @@ def test_the_fastest_right_rung_wins_and_every_other_has_a_reason():
 def test_a_rung_that_is_far_slower_is_not_measured_at_length(monkeypatch):
     measured = []
 
-    def measure(device, calls, seconds):
-        measured.append(calls)
-        return timing.measure(device, calls, seconds)
+    def compare(device, contenders, seconds):
+        measured.extend(contenders)
+        return timing.compare(device, contenders, seconds)
 
-    monkeypatch.setattr(sys.modules["ladder.pick"], "measure", measure)
+    monkeypatch.setattr(sys.modules["ladder.pick"], "compare", compare)
     rungs = (timed_rung(1, "hopeless", 1e6), timed_rung(2, "fast", 10), timed_rung(3, "near", 30))
     choice = pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
     assert choice.rung == 2

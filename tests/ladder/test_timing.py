@@ -1,5 +1,6 @@
 """Bench on a device whose time is known: medians, roofs, what is refused, and what is written."""
 
+import itertools
 import json
 
 import numpy as np
@@ -13,7 +14,7 @@ from ladder.contract import find
 from ladder.device import open_device
 from ladder.errors import LadderError
 from ladder.roof import Roof, copy_bandwidth
-from ladder.timing import BufferSets, measure
+from ladder.timing import BufferSets, compare, measure
 
 DIMS = {"N": 30_000}  # 360 KB
 BYTES = 12 * DIMS["N"]
@@ -105,6 +106,16 @@ def test_buffers_take_turns_and_have_different_inputs():
     for call in calls:
         call()
     assert len(set(used)) == len(buffers.sets)
+
+
+def test_a_card_that_slows_down_is_as_slow_for_everyone():
+    device, replays = FakeGpu(), itertools.count()
+
+    def work():
+        device.now += 10e-6 * (1 + 1e-3 * next(replays))
+
+    first, second = compare(device, [[work], [work]], seconds=0.0)
+    assert first == pytest.approx(second, rel=0.05)
 
 
 # ---- measurements -------------------------------------------------------------------------------
