@@ -1,14 +1,17 @@
 """Training on a GPU: what it computes, that it can be resumed, that it is the same twice."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from tiny import parameters, run, save_model
+from tiny import calls_of, highest_rungs, parameters, run, save_model
 
 from ladder.contract import DTYPES as DTYPE_OF
 from ladder.contract import find
 from ladder.device import Cpu, open_device
 from ladder.errors import LadderError
 from reference import adamw
+from reference.fusion import FUSIONS
 from reference.gpt2 import PARAMETERS, GPT2Config, build, initial_parameters
 from tests.reference.models import distance, without_key_bias
 from trainer import checkpoint, fusions, logs, rungs
@@ -66,8 +69,7 @@ def filled(engine):
 
 
 def ops_of(program):
-    parts = (program.forward, program.evaluate, program.backward, program.update)
-    return {call.op for part in parts for call in part}
+    return {call.op for call in calls_of(program)}
 
 
 def gpu_engine(device, dtype="fp32", watch=None, **settings):
@@ -78,8 +80,7 @@ def gpu_engine(device, dtype="fp32", watch=None, **settings):
         return build(SHAPE, B, T, fusions=names)
 
     program = build_fused(fusions.choose(config, device, real, build_fused)[0])
-    calls = (*program.forward, *program.evaluate, *program.backward, *program.update)
-    choices = rungs.choose(calls, config, device, real)
+    choices = rungs.choose(calls_of(program), config, device, real)
     chosen = {op: choice.rung for op, choice in choices.items()}
     return filled(Engine(program, device, real, chosen, watch=watch))
 
@@ -135,6 +136,19 @@ def test_gradients_of_one_step_in_float32_are_those_of_the_reference(device, run
 def test_ten_steps_in_16_bits_are_near(device, exact, dtype, rung_set):
     losses, _, _ = train_steps(gpu_engine(device, dtype, rungs=rung_set))
     np.testing.assert_allclose(losses, exact[0], rtol=1e-2 if dtype == "bf16" else 2e-3)
+
+
+@pytest.mark.parametrize("arch", ["this GPU", "sm_80"])
+def test_three_steps_on_the_highest_rungs_are_near(device, exact, arch):
+    """Whether or not they are the fastest for so small a model; all fused ops among them."""
+    target = device.target(DTYPE_OF["bfloat16"])
+    if arch != "this GPU":
+        if target.sm < 80:
+            pytest.skip("older than sm_80")
+        target = replace(target, arch=arch)
+    highest = highest_rungs(calls_of(build(SHAPE, B, T, fusions=tuple(FUSIONS))), target)
+    losses, _, _ = train_steps(gpu_engine(device, "bf16", fuse="all", rung=highest), steps=3)
+    np.testing.assert_allclose(losses, exact[0][:3], rtol=1e-2)
 
 
 def losses_of(directory):

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tiny import SHAPE, parameters, run, save_model, settings
+from tiny import SHAPE, calls_of, highest_rungs, parameters, run, save_model, settings
 
 from ladder.contract import DTYPES, find
 from ladder.device import Cpu, open_device
@@ -292,8 +292,7 @@ def test_scratch_memory_of_rungs_counts_once_they_are_chosen(tmp_path, monkeypat
 
     real, device = np.dtype(np.float32), Emulated()
     program = build(SHAPE, 4, 16)
-    parts = (program.forward, program.evaluate, program.backward, program.update)
-    rungs = {call.op: find(call.op).rung(1) for part in parts for call in part}
+    rungs = {call.op: find(call.op).rung(1) for call in calls_of(program)}
     scratch = sum(n * d.itemsize for d, n in scratch_needed(program, device, real, rungs).items())
     assert scratch > 1000
     free = memory.needed(program, real) + scratch // 2
@@ -411,19 +410,15 @@ def test_kernels_train_in_16_bits_too(tmp_path, dtype):
 @needs_compiler
 def test_the_highest_rungs_train_in_16_bits_too(tmp_path):
     """Those of a GPU that has wgmma, TMA and clusters, fused ops among them."""
+    program = build(SHAPE, B=2, T=16, fusions=tuple(FUSIONS))
     target = open_device("emulated").target(DTYPES["bfloat16"])
-    calls = build(SHAPE, B=2, T=16, fusions=tuple(FUSIONS))
-    highest = {}
-    for call in (*calls.forward, *calls.backward, *calls.update):
-        for rung in find(call.op).rungs:
-            if rung.path and rung.refusal(call.dims, target) is None:
-                highest[call.op] = f"{call.op}={rung.number}"
-    kernels = {"device": "emulated", "dtype": "bf16", "fuse": "all"}
+    highest = highest_rungs(calls_of(program), target)
+    kernels = {"device": "emulated", "dtype": "bf16", "fuse": "all", "rung": highest}
     run(tmp_path, steps=3, output=str(tmp_path / "exact"))
-    run(tmp_path, steps=3, **kernels, rung=(*highest.values(),), output=str(tmp_path / "coarse"))
+    run(tmp_path, steps=3, **kernels, output=str(tmp_path / "coarse"))
     exact, coarse = losses(tmp_path / "exact"), losses(tmp_path / "coarse")
     np.testing.assert_allclose(coarse, exact, rtol=5e-3)
-    assert {"matmul.forward=16", "matmul_gelu.forward=8"} <= {*highest.values()}
+    assert {"matmul.forward=16", "matmul_gelu.forward=8"} <= {*highest}
 
 
 @needs_compiler

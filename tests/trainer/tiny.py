@@ -2,12 +2,15 @@
 
 import dataclasses
 import io
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
+from ladder.contract import Target, find
 from reference.gpt2 import GPT2Config, initial_parameters
+from reference.program import Call, Program
 from trainer import checkpoint
 from trainer.config import TrainConfig
 from trainer.train import Outcome, train
@@ -60,3 +63,17 @@ def run(tmp_path: Path, **changes: object) -> tuple[Outcome, str]:
 def parameters(directory: Path, step: int) -> dict[str, np.ndarray]:
     """All tensors of a checkpoint."""
     return dict(checkpoint.load(directory, step)[0])
+
+
+def calls_of(program: Program) -> tuple[Call, ...]:
+    return (*program.forward, *program.evaluate, *program.backward, *program.update)
+
+
+def highest_rungs(calls: Iterable[Call], target: Target) -> tuple[str, ...]:
+    """OP=N for the last kernel of each op's ladder that `target` can run: the most intricate."""
+    highest = {}
+    for call in calls:
+        for rung in find(call.op).rungs:
+            if rung.path and rung.refusal(call.dims, target) is None:
+                highest[call.op] = f"{call.op}={rung.number}"
+    return tuple(highest.values())
