@@ -138,17 +138,18 @@ def test_ten_steps_in_16_bits_are_near(device, exact, dtype, rung_set):
     np.testing.assert_allclose(losses, exact[0], rtol=1e-2 if dtype == "bf16" else 2e-3)
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("arch", ["this GPU", "sm_80"])
-def test_three_steps_on_the_highest_rungs_are_near(device, exact, arch):
+def test_three_steps_on_the_highest_rungs_are_near(device, exact, arch, dtype):
     """Whether or not they are the fastest for so small a model; all fused ops among them."""
-    target = device.target(DTYPE_OF["bfloat16"])
+    target = device.target(DTYPE_OF[DTYPES[dtype]])
     if arch != "this GPU":
         if target.sm < 80:
             pytest.skip("older than sm_80")
         target = replace(target, arch=arch)
     highest = highest_rungs(calls_of(build(SHAPE, B, T, fusions=tuple(FUSIONS))), target)
-    losses, _, _ = train_steps(gpu_engine(device, "bf16", fuse="all", rung=highest), steps=3)
-    np.testing.assert_allclose(losses, exact[0][:3], rtol=1e-2)
+    losses, _, _ = train_steps(gpu_engine(device, dtype, fuse="all", rung=highest), steps=3)
+    np.testing.assert_allclose(losses, exact[0][:3], rtol=1e-2 if dtype == "bf16" else 1e-5)
 
 
 def losses_of(directory):

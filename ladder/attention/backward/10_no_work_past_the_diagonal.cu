@@ -1,0 +1,303 @@
+// attention backward, rung 10: no work past the diagonal
+// Before: rung 9 computes tiles on the diagonal as any other, then masks what is in the future.
+// Change: as in attention.forward rung 12: a thread's queries and keys are 8 apart, and where the
+//         tile is on the diagonal, the compiler leaves out what no thread needs, of all products.
+// Expect: 5 in 100 multiply-adds fewer at T = 1024. All threads leave out the same, so that none
+//         waits.
+// Needs:  real == float32; sm >= 80; HS <= 64; HS % vector == 0; SHARED <= shared_bytes
+// Define: HS = C // NH; WIDTH = 64; TILE = 64; THREADS = 128; EACH = 8; ROWS = 4;
+//         SHARED = 16 * TILE * (WIDTH + 4) + 8 * TILE * (TILE + 16)
+// Launch: attention_backward_delta<<<(B * NH, ceil_div(T, ROWS)), ROWS * warp>>>
+// Launch: attention_backward<<<(B * NH, ceil_div(T, TILE)), THREADS, SHARED>>>
+// Scratch: float32 delta[B, NH, T]
+// Deterministic: no, the blocks of a head's keys add to dq in any order
+// Left:   a multiply-add for each product; the GPU has units for matrices, which round to 16 bits.
+
+#include "async.cuh"
+#include "fast_math.cuh"
+#include "portable.cuh"
+
+// More than needed, so that rows which are accessed together begin in different banks: eight
+// neighbours, 16 bytes of each, or two neighbours, 64 bytes of each.
+constexpr int STRIDE = WIDTH + 4;
+constexpr int P_STRIDE = TILE + 16;
+
+// delta (B, NH, T) = sum over the channels of dout * out; and dq = 0, to which all keys add
+extern "C" __global__ void attention_backward_delta(
+    real* __restrict__ dqkv,        // (B, T, 3, NH, HS)
+    const real* __restrict__ dout,  // (B, T, NH, HS)
+    const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
+    const real* __restrict__ out,   // (B, T, NH, HS)
+    const float* __restrict__ lse,  // (B, NH, T)  log of the sum of a query's exp(score)
+    int B, int T, int C, int NH,
+    float* __restrict__ delta) {    // (B, NH, T)
+    int query = blockIdx.y * ROWS + warp_id();
+    if (query >= T) return;  // a whole warp leaves, so that no shuffle below misses a lane
+    int b = blockIdx.x / NH, h = blockIdx.x % NH;
+    size_t row = (size_t)b * T + query, at = row * C + h * HS;
+    float sum = 0.0f;
+    for (int i = lane_id(); i < HS; i += WARP_SIZE) {
+        sum += dout[at + i] * out[at + i];
+        dqkv[row * 3 * C + h * HS + i] = 0.0f;
+    }
+    sum = warp_sum(sum);
+    if (lane_id() == 0) delta[(size_t)blockIdx.x * T + query] = sum;
+}
+
+// Starts to copy TILE rows of one head to shared memory, from `first` on; zeros past row T and
+// channel HS.
+__device__ __forceinline__ void copy_tile(real* tile /* (TILE, STRIDE) */,
+                                          const real* head /* (T, HS), rows `step` apart */,
+                                          int first, int T, int step) {
+    constexpr int PIECES = WIDTH / VECTOR;  // of a row
+    int y = threadIdx.x / PIECES, i = threadIdx.x % PIECES * VECTOR;
+    const real* from = head + (size_t)(first + y) * step + i;
+    real* to = tile + y * STRIDE + i;
+#pragma unroll
+    for (int s = 0; s < TILE; s += THREADS / PIECES) {
+        cp_async_16_or_zero(to + s * STRIDE, from + (size_t)s * step, first + y + s < T && i < HS);
+    }
+}
+
+// A thread's query r and key c are some of the eight from r * 8 and from c * 8 on. In the tile on
+// the DIAGONAL, no thread's query r sees any thread's key c if c > r: the compiler leaves that out,
+// and all threads have as much of the rest.
+
+// sums (query, key) += left @ right.T
+template <bool DIAGONAL>
+__device__ __forceinline__ void add_products(float (&sums)[EACH][EACH], const real* left,
+                                             const real* right) {
+#pragma unroll 2
+    for (int i = 0; i < WIDTH; i += 4) {
+        Vec as[EACH];
+#pragma unroll
+        for (int r = 0; r < EACH; r++) {
+            as[r] = load_vec(left + r * 8 * STRIDE + i);
+        }
+#pragma unroll
+        for (int c = 0; c < EACH; c++) {
+            Vec bs = load_vec(right + c * 8 * STRIDE + i);
+#pragma unroll
+            for (int u = 0; u < 4; u++) {
+#pragma unroll
+                for (int r = DIAGONAL ? c : 0; r < EACH; r++) {
+                    sums[r][c] += as[r][u] * bs[u];
+                }
+            }
+        }
+    }
+}
+
+// sums (key, channel) += weights.T @ values. A row of weights has four keys side by side that one
+// thread had: 8 apart.
+template <bool DIAGONAL>
+__device__ __forceinline__ void add_across(float (&sums)[EACH][EACH], const real* weights,
+                                           const real* values) {
+#pragma unroll(DIAGONAL ? 8 : 1)
+    for (int r = 0; r < EACH; r++) {
+#pragma unroll(DIAGONAL ? 1 : 4)
+        for (int query = r * 8; query < r * 8 + 8; query++) {
+            Vec as[2], bs[2];
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                if (DIAGONAL && j * 4 > r) break;
+                as[j] = load_vec(weights + query * P_STRIDE + j * 32);
+            }
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                bs[j] = load_vec(values + query * STRIDE + j * 32);
+            }
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+#pragma unroll
+                for (int c = 0; c < EACH; c++) {
+                    if (DIAGONAL && c > r) break;
+                    sums[c][i] += as[c / 4][c % 4] * bs[i / 4][i % 4];
+                }
+            }
+        }
+    }
+}
+
+// dq (query, channel) += ds @ k
+template <bool DIAGONAL>
+__device__ __forceinline__ void add_dq(float (&dq)[EACH][4], const real* ds, const real* k) {
+#pragma unroll(DIAGONAL ? 2 : 1)
+    for (int c = 0; c < EACH; c += 4) {
+#pragma unroll(DIAGONAL ? 1 : 2)
+        for (int i = 0; i < 8; i++) {
+            Vec as[EACH];
+#pragma unroll
+            for (int r = DIAGONAL ? c : 0; r < EACH; r++) {
+                as[r] = load_vec(ds + r * 8 * P_STRIDE + c * 8 + i * 4);
+            }
+#pragma unroll
+            for (int u = 0; u < 4; u++) {
+                Vec bs = load_vec(k + (c * 8 + i + u * 8) * STRIDE);
+#pragma unroll
+                for (int w = 0; w < 4; w++) {
+#pragma unroll
+                    for (int r = DIAGONAL ? c + u : 0; r < EACH; r++) {
+                        dq[r][w] += as[r][u] * bs[w];
+                    }
+                }
+            }
+        }
+    }
+}
+
+// dk and dv of TILE keys, and what they add to dq. The bounds allow a thread 255 registers: two
+// blocks fit on a multiprocessor.
+extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_backward(
+    real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
+    const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
+    float* __restrict__ delta) {
+    extern __shared__ Vec shared[];
+    real* q = shared->at;           // (TILE, STRIDE)
+    real* k = q + TILE * STRIDE;    // (TILE, STRIDE)
+    real* dy = k + TILE * STRIDE;   // (TILE, STRIDE)  of dout
+    real* v = dy + TILE * STRIDE;   // (TILE, STRIDE)
+    real* p = v + TILE * STRIDE;    // (TILE, P_STRIDE)  probs of a query and a key; keys permuted
+    real* ds = p + TILE * P_STRIDE; // (TILE, P_STRIDE)  dscores / sqrt(HS), likewise
+    __shared__ float rows[2][TILE]; // of the queries: lse, to base 2, and delta / sqrt(HS)
+    int t = threadIdx.x, lane = t % 32;
+    int half = t / TILE;  // 0: scores, probs, dv; 1: dprobs, dscores, dk
+    // A half's threads are 8 x 8. They have queries y + r * 8 and keys x + c * 8, then keys
+    // y + c * 8 and channels x * 4 to + 3 and x * 4 + 32 to + 3. Threads whose numbers differ by 1
+    // have the same x, by 2 the same y: what they load together, shared memory can serve together.
+    int x = t / 2 % 8, y = t % TILE / 32 * 4 + t / 16 % 2 * 2 + t % 2;
+    // For dq, all are 16 x 8, with queries group + r * 8 and channels piece * 4 to + 3.
+    int piece = t / 2 % 16, group = t / 32 * 2 + t % 2;
+    int b = blockIdx.x / NH, h = blockIdx.x % NH;
+    int first = blockIdx.y * TILE;  // key; the first ones, seen by most queries, come first
+    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;     // q of token 0
+    const real* head_out = dout + (size_t)b * T * C + h * HS;    // dout of token 0
+    real* gradient = dqkv + (size_t)b * T * 3 * C + h * HS;      // of q of token 0
+    const float* numbers = (half ? delta : lse) + (size_t)blockIdx.x * T;
+    float scale = rsqrtf(HS);
+    float factor = half ? scale : LOG2_E;  // exp(score * scale) is 2^(score * scale * LOG2_E)
+    auto number = [&](int start) {  // for `rows`; past row T such that probs are 0
+        int query = start + t % TILE;
+        return query < T ? numbers[query] : half ? 0.0f : INFINITY;
+    };
+
+    copy_tile(k, head + C, first, T, 3 * C);
+    copy_tile(v, head + 2 * C, first, T, 3 * C);
+    copy_tile(q, head, first, T, 3 * C);
+    copy_tile(dy, head_out, first, T, C);
+    cp_async_commit();
+    float next = number(first);
+
+    float sums[EACH][EACH] = {};  // dv or dk: of key y + c * 8, and eight channels
+    for (int start = first; start < T; start += TILE) {  // earlier queries do not see these keys
+        rows[half][t % TILE] = next * factor;
+        cp_async_wait<0>();
+        __syncthreads();  // the copies of all threads are there; all have read k, ds and p for dq
+
+        float products[EACH][EACH] = {};  // scores or dprobs: of query y + r * 8, key x + c * 8
+        const real* left = (half ? dy : q) + y * STRIDE;
+        const real* right = (half ? v : k) + x * STRIDE;
+        if (start == first) {
+            add_products<true>(products, left, right);
+        } else {
+            add_products<false>(products, left, right);
+        }
+        if (half == 0) {
+#pragma unroll
+            for (int r = 0; r < EACH; r++) {
+                float log_sum = rows[0][y + r * 8];
+#pragma unroll
+                for (int c = 0; c < EACH; c += 4) {
+                    Vec probs;
+#pragma unroll
+                    for (int u = 0; u < 4; u++) {
+                        float score = products[r][c + u] * (scale * LOG2_E);
+                        bool sees = start > first || x + (c + u) * 8 <= y + r * 8;
+                        probs[u] = sees ? fast_exp2(score - log_sum) : 0.0f;
+                    }
+                    store_vec(p + (y + r * 8) * P_STRIDE + c * 8 + x * 4, probs);
+                }
+            }
+        }
+        __syncthreads();  // p is complete before the other half reads it
+        if (half == 1) {
+#pragma unroll
+            for (int r = 0; r < EACH; r++) {
+                float row_delta = rows[1][y + r * 8];
+#pragma unroll
+                for (int c = 0; c < EACH; c += 4) {
+                    int at = (y + r * 8) * P_STRIDE + c * 8 + x * 4;
+                    Vec probs = load_vec(p + at), dscores;
+#pragma unroll
+                    for (int u = 0; u < 4; u++) {
+                        dscores[u] = probs[u] * (products[r][c + u] * scale - row_delta);
+                    }
+                    store_vec(ds + at, dscores);
+                }
+            }
+        }
+        __syncthreads();  // ds is complete before any thread reads it
+
+        const real* weights = (half ? ds : p) + y * 4;
+        const real* values = (half ? q : dy) + x * 4;
+        if (start == first) {
+            add_across<true>(sums, weights, values);
+        } else {
+            add_across<false>(sums, weights, values);
+        }
+        __syncthreads();  // all have read q, dout and p before they are overwritten
+        if (start + TILE < T) {
+            copy_tile(q, head, start + TILE, T, 3 * C);
+            copy_tile(dy, head_out, start + TILE, T, C);
+            next = number(start + TILE);
+        }
+        cp_async_commit();
+
+        float dq[EACH][4] = {};  // of query group + r * 8 and four channels
+        const real* own = ds + group * P_STRIDE;
+        if (start == first) {
+            add_dq<true>(dq, own, k + piece * 4);
+        } else {
+            add_dq<false>(dq, own, k + piece * 4);
+        }
+        // By way of p, which nobody needs any more, so that 32 threads add to 32 neighbours.
+#pragma unroll
+        for (int r = 0; r < EACH; r++) {
+            Vec channels;
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                channels[c] = dq[r][c];
+            }
+            store_vec(p + (group + r * 8) * P_STRIDE + piece * 4, channels);
+        }
+        __syncwarp();  // the warp's rows are complete before other lanes read them
+        real* to = gradient + (size_t)start * 3 * C + lane;
+        int last = T - 1 - start;  // later queries have dq = 0, which any row may be given
+#pragma unroll 4
+        for (int s = 0; s < 2 * EACH; s++) {
+            int row = t / 32 * 2 + s / 2 * 8 + s % 2;
+#pragma unroll
+            for (int i = 0; i < WIDTH; i += 32) {
+                if (i + lane >= HS) break;
+                atomicAdd(to + min(row, last) * (3 * C) + i, p[row * P_STRIDE + i + lane]);
+            }
+        }
+    }
+
+#pragma unroll
+    for (int c = 0; c < EACH; c++) {
+        int key = first + y + c * 8;
+        if (key >= T) break;
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            int i = x * 4 + j * 32;
+            if (i >= HS) break;
+            Vec result;
+#pragma unroll
+            for (int w = 0; w < 4; w++) {
+                result[w] = sums[c][j * 4 + w];
+            }
+            store_vec(gradient + (size_t)key * 3 * C + (half ? C : 2 * C) + i, result);
+        }
+    }
+}
