@@ -4,7 +4,8 @@
 //         tile is on the diagonal, the compiler leaves out what no thread needs, of all products.
 // Expect: 5 in 100 multiply-adds fewer at T = 1024. All threads leave out the same, so that none
 //         waits.
-// Needs:  real == float32; sm >= 80; HS <= 64; HS % vector == 0; SHARED <= shared_bytes
+// Needs:  real == float32; sm >= 80; warp == 32; HS <= 64; HS % vector == 0;
+//         SHARED <= shared_bytes
 // Define: HS = C // NH; WIDTH = 64; TILE = 64; THREADS = 128; EACH = 8; ROWS = 4;
 //         SHARED = 16 * TILE * (WIDTH + 4) + 8 * TILE * (TILE + 16)
 // Launch: attention_backward_delta<<<(B * NH, ceil_div(T, ROWS)), ROWS * warp>>>
@@ -53,7 +54,6 @@ __device__ __forceinline__ void copy_tile(real* tile /* (TILE, STRIDE) */,
     int y = threadIdx.x / PIECES, i = threadIdx.x % PIECES * VECTOR;
     const real* from = head + (size_t)(first + y) * step + i;
     real* to = tile + y * STRIDE + i;
-#pragma unroll
     for (int s = 0; s < TILE; s += THREADS / PIECES) {
         cp_async_16_or_zero(to + s * STRIDE, from + (size_t)s * step, first + y + s < T && i < HS);
     }
@@ -70,16 +70,12 @@ __device__ __forceinline__ void add_products(float (&sums)[EACH][EACH], const re
 #pragma unroll 2
     for (int i = 0; i < WIDTH; i += 4) {
         Vec as[EACH];
-#pragma unroll
         for (int r = 0; r < EACH; r++) {
             as[r] = load_vec(left + r * 8 * STRIDE + i);
         }
-#pragma unroll
         for (int c = 0; c < EACH; c++) {
             Vec bs = load_vec(right + c * 8 * STRIDE + i);
-#pragma unroll
             for (int u = 0; u < 4; u++) {
-#pragma unroll
                 for (int r = DIAGONAL ? c : 0; r < EACH; r++) {
                     sums[r][c] += as[r][u] * bs[u];
                 }
@@ -98,18 +94,14 @@ __device__ __forceinline__ void add_across(float (&sums)[EACH][EACH], const real
 #pragma unroll(DIAGONAL ? 1 : 4)
         for (int query = r * 8; query < r * 8 + 8; query++) {
             Vec as[2], bs[2];
-#pragma unroll
             for (int j = 0; j < 2; j++) {
                 if (DIAGONAL && j * 4 > r) break;
                 as[j] = load_vec(weights + query * P_STRIDE + j * 32);
             }
-#pragma unroll
             for (int j = 0; j < 2; j++) {
                 bs[j] = load_vec(values + query * STRIDE + j * 32);
             }
-#pragma unroll
             for (int i = 0; i < EACH; i++) {
-#pragma unroll
                 for (int c = 0; c < EACH; c++) {
                     if (DIAGONAL && c > r) break;
                     sums[c][i] += as[c / 4][c % 4] * bs[i / 4][i % 4];
@@ -127,16 +119,12 @@ __device__ __forceinline__ void add_dq(float (&dq)[EACH][4], const real* ds, con
 #pragma unroll(DIAGONAL ? 1 : 2)
         for (int i = 0; i < 8; i++) {
             Vec as[EACH];
-#pragma unroll
             for (int r = DIAGONAL ? c : 0; r < EACH; r++) {
                 as[r] = load_vec(ds + r * 8 * P_STRIDE + c * 8 + i * 4);
             }
-#pragma unroll
             for (int u = 0; u < 4; u++) {
                 Vec bs = load_vec(k + (c * 8 + i + u * 8) * STRIDE);
-#pragma unroll
                 for (int w = 0; w < 4; w++) {
-#pragma unroll
                     for (int r = DIAGONAL ? c + u : 0; r < EACH; r++) {
                         dq[r][w] += as[r][u] * bs[w];
                     }
@@ -197,19 +185,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_backward(
         float products[EACH][EACH] = {};  // scores or dprobs: of query y + r * 8, key x + c * 8
         const real* left = (half ? dy : q) + y * STRIDE;
         const real* right = (half ? v : k) + x * STRIDE;
-        if (start == first) {
-            add_products<true>(products, left, right);
-        } else {
-            add_products<false>(products, left, right);
-        }
+        start == first ? add_products<true>(products, left, right)
+                       : add_products<false>(products, left, right);
         if (half == 0) {
-#pragma unroll
             for (int r = 0; r < EACH; r++) {
                 float log_sum = rows[0][y + r * 8];
-#pragma unroll
                 for (int c = 0; c < EACH; c += 4) {
                     Vec probs;
-#pragma unroll
                     for (int u = 0; u < 4; u++) {
                         float score = products[r][c + u] * (scale * LOG2_E);
                         bool sees = start > first || x + (c + u) * 8 <= y + r * 8;
@@ -221,14 +203,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_backward(
         }
         __syncthreads();  // p is complete before the other half reads it
         if (half == 1) {
-#pragma unroll
             for (int r = 0; r < EACH; r++) {
                 float row_delta = rows[1][y + r * 8];
-#pragma unroll
                 for (int c = 0; c < EACH; c += 4) {
                     int at = (y + r * 8) * P_STRIDE + c * 8 + x * 4;
                     Vec probs = load_vec(p + at), dscores;
-#pragma unroll
                     for (int u = 0; u < 4; u++) {
                         dscores[u] = probs[u] * (products[r][c + u] * scale - row_delta);
                     }
@@ -240,11 +219,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_backward(
 
         const real* weights = (half ? ds : p) + y * 4;
         const real* values = (half ? q : dy) + x * 4;
-        if (start == first) {
-            add_across<true>(sums, weights, values);
-        } else {
-            add_across<false>(sums, weights, values);
-        }
+        start == first ? add_across<true>(sums, weights, values)
+                       : add_across<false>(sums, weights, values);
         __syncthreads();  // all have read q, dout and p before they are overwritten
         if (start + TILE < T) {
             copy_tile(q, head, start + TILE, T, 3 * C);
@@ -255,16 +231,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_backward(
 
         float dq[EACH][4] = {};  // of query group + r * 8 and four channels
         const real* own = ds + group * P_STRIDE;
-        if (start == first) {
-            add_dq<true>(dq, own, k + piece * 4);
-        } else {
-            add_dq<false>(dq, own, k + piece * 4);
-        }
+        start == first ? add_dq<true>(dq, own, k + piece * 4)
+                       : add_dq<false>(dq, own, k + piece * 4);
         // By way of p, which nobody needs any more, so that 32 threads add to 32 neighbours.
-#pragma unroll
         for (int r = 0; r < EACH; r++) {
             Vec channels;
-#pragma unroll
             for (int c = 0; c < 4; c++) {
                 channels[c] = dq[r][c];
             }
@@ -284,16 +255,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_backward(
         }
     }
 
-#pragma unroll
     for (int c = 0; c < EACH; c++) {
         int key = first + y + c * 8;
         if (key >= T) break;
-#pragma unroll
         for (int j = 0; j < 2; j++) {
             int i = x * 4 + j * 32;
             if (i >= HS) break;
             Vec result;
-#pragma unroll
             for (int w = 0; w < 4; w++) {
                 result[w] = sums[c][j * 4 + w];
             }

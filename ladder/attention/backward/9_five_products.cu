@@ -9,7 +9,8 @@
 // Expect: 5/7 of the multiply-adds, and in four of five products 16 of them for every load, which
 //         keeps shared memory busy for no more than the four cycles that they take: bound by
 //         float32 arithmetic. An atomic for 320 multiply-adds, a warp's 32 to neighbours.
-// Needs:  real == float32; sm >= 80; HS <= 64; HS % vector == 0; SHARED <= shared_bytes
+// Needs:  real == float32; sm >= 80; warp == 32; HS <= 64; HS % vector == 0;
+//         SHARED <= shared_bytes
 // Define: HS = C // NH; WIDTH = 64; TILE = 64; THREADS = 128; EACH = 8; ROWS = 4;
 //         SHARED = 16 * TILE * (WIDTH + 4) + 8 * TILE * (TILE + 16)
 // Launch: attention_backward_delta<<<(B * NH, ceil_div(T, ROWS)), ROWS * warp>>>
@@ -58,7 +59,6 @@ __device__ __forceinline__ void copy_tile(real* tile /* (TILE, STRIDE) */,
     int y = threadIdx.x / PIECES, i = threadIdx.x % PIECES * VECTOR;
     const real* from = head + (size_t)(first + y) * step + i;
     real* to = tile + y * STRIDE + i;
-#pragma unroll
     for (int s = 0; s < TILE; s += THREADS / PIECES) {
         cp_async_16_or_zero(to + s * STRIDE, from + (size_t)s * step, first + y + s < T && i < HS);
     }
@@ -70,16 +70,12 @@ __device__ __forceinline__ void add_products(float (&sums)[EACH][EACH], const re
 #pragma unroll 2
     for (int i = 0; i < WIDTH; i += 4) {
         Vec as[EACH];
-#pragma unroll
         for (int r = 0; r < EACH; r++) {
             as[r] = load_vec(left + r * 8 * STRIDE + i);
         }
-#pragma unroll
         for (int c = 0; c < EACH; c++) {
             Vec bs = load_vec(right + c * 8 * STRIDE + i);
-#pragma unroll
             for (int u = 0; u < 4; u++) {
-#pragma unroll
                 for (int r = 0; r < EACH; r++) {
                     sums[r][c] += as[r][u] * bs[u];
                 }
@@ -95,14 +91,11 @@ __device__ __forceinline__ void add_across(float (&sums)[EACH][EACH], const real
 #pragma unroll 4
     for (int query = 0; query < TILE; query++) {
         Vec as[2], bs[2];
-#pragma unroll
         for (int j = 0; j < 2; j++) {
             as[j] = load_vec(weights + query * P_STRIDE + j * 32);
             bs[j] = load_vec(values + query * STRIDE + j * 32);
         }
-#pragma unroll
         for (int c = 0; c < EACH; c++) {
-#pragma unroll
             for (int i = 0; i < EACH; i++) {
                 sums[c][i] += as[c / 4][c % 4] * bs[i / 4][i % 4];
             }
@@ -116,16 +109,12 @@ __device__ __forceinline__ void add_dq(float (&dq)[EACH][4], const real* ds, con
 #pragma unroll 2
         for (int i = 0; i < 8; i++) {
             Vec as[EACH];
-#pragma unroll
             for (int r = 0; r < EACH; r++) {
                 as[r] = load_vec(ds + r * 8 * P_STRIDE + c * 8 + i * 4);
             }
-#pragma unroll
             for (int u = 0; u < 4; u++) {
                 Vec bs = load_vec(k + (c * 8 + i + u * 8) * STRIDE);
-#pragma unroll
                 for (int w = 0; w < 4; w++) {
-#pragma unroll
                     for (int r = 0; r < EACH; r++) {
                         dq[r][w] += as[r][u] * bs[w];
                     }
@@ -188,13 +177,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_backward(
         const real* right = (half ? v : k) + x * STRIDE;
         add_products(products, left, right);
         if (half == 0) {
-#pragma unroll
             for (int r = 0; r < EACH; r++) {
                 float log_sum = rows[0][y + r * 8];
-#pragma unroll
                 for (int c = 0; c < EACH; c += 4) {
                     Vec probs;
-#pragma unroll
                     for (int u = 0; u < 4; u++) {
                         float score = products[r][c + u] * (scale * LOG2_E);
                         bool sees = start > first || x + (c + u) * 8 <= y + r * 8;
@@ -206,14 +192,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_backward(
         }
         __syncthreads();  // p is complete before the other half reads it
         if (half == 1) {
-#pragma unroll
             for (int r = 0; r < EACH; r++) {
                 float row_delta = rows[1][y + r * 8];
-#pragma unroll
                 for (int c = 0; c < EACH; c += 4) {
                     int at = (y + r * 8) * P_STRIDE + c * 8 + x * 4;
                     Vec probs = load_vec(p + at), dscores;
-#pragma unroll
                     for (int u = 0; u < 4; u++) {
                         dscores[u] = probs[u] * (products[r][c + u] * scale - row_delta);
                     }
@@ -238,10 +221,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_backward(
         const real* own = ds + group * P_STRIDE;
         add_dq(dq, own, k + piece * 4);
         // By way of p, which nobody needs any more, so that 32 threads add to 32 neighbours.
-#pragma unroll
         for (int r = 0; r < EACH; r++) {
             Vec channels;
-#pragma unroll
             for (int c = 0; c < 4; c++) {
                 channels[c] = dq[r][c];
             }
@@ -261,16 +242,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_backward(
         }
     }
 
-#pragma unroll
     for (int c = 0; c < EACH; c++) {
         int key = first + y + c * 8;
         if (key >= T) break;
-#pragma unroll
         for (int j = 0; j < 2; j++) {
             int i = x * 4 + j * 32;
             if (i >= HS) break;
             Vec result;
-#pragma unroll
             for (int w = 0; w < 4; w++) {
                 result[w] = sums[c][j * 4 + w];
             }

@@ -8,7 +8,8 @@
 // Expect: 16 multiply-adds for every load. A load keeps shared memory busy for four cycles at most,
 //         in which a multiprocessor does 16: bound by float32 arithmetic. Two barriers to a tile in
 //         place of three. Few warps fit, but a thread's 64 sums do not wait for each other.
-// Needs:  real == float32; sm >= 80; HS <= 64; HS % vector == 0; SHARED <= shared_bytes
+// Needs:  real == float32; sm >= 80; warp == 32; HS <= 64; HS % vector == 0;
+//         SHARED <= shared_bytes
 // Define: HS = C // NH; WIDTH = ceil_div(HS, 32) * 32; QUERIES = 128; KEYS = 64; EACH = 8;
 //         SHARED = 4 * (QUERIES + 2 * KEYS) * (WIDTH + 4) + 4 * QUERIES * (KEYS + 16)
 // Launch: attention_forward<<<(B * NH, ceil_div(T, QUERIES)), QUERIES, SHARED>>>

@@ -5,7 +5,8 @@
 //         compiler which of the 8 x 8 no thread needs: they are left out, of both products.
 // Expect: a tenth fewer multiply-adds at T = 1024. All threads leave out the same, so that none
 //         waits. Three times the code.
-// Needs:  real == float32; sm >= 80; HS <= 64; HS % vector == 0; SHARED <= shared_bytes
+// Needs:  real == float32; sm >= 80; warp == 32; HS <= 64; HS % vector == 0;
+//         SHARED <= shared_bytes
 // Define: HS = C // NH; WIDTH = ceil_div(HS, 32) * 32; QUERIES = 128; KEYS = 64; EACH = 8;
 //         SHARED = 4 * (QUERIES + 2 * KEYS) * (WIDTH + 4) + 4 * QUERIES * (KEYS + 16)
 // Launch: attention_forward<<<(B * NH, ceil_div(T, QUERIES)), QUERIES, SHARED>>>
