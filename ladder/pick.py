@@ -28,7 +28,7 @@ from ladder.rungfile import Rung
 from ladder.timing import BufferSets, compare
 
 SECONDS = 0.15  # most time to spend on timing one rung at one shape
-HOPELESS = 4  # times as long as the fastest: not worth an exact measurement, which takes 15 calls
+HOPELESS = 4  # times as long as the fastest: not worth an exact measurement, which takes 20 calls
 OUT = 20  # times as long as the fastest at a small shape: not worth a call at a larger one
 CHECKED_SHAPES = 2  # of the op's own, the largest, beside the run's if they are small
 SMALL = 1 << 20  # elements

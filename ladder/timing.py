@@ -64,9 +64,10 @@ def compare(
 ) -> list[float]:
     """The median seconds of a call of each contender.
 
-    They are measured in turn and then in the other order, for half of `seconds` each. A card is
-    fastest when it has rested: whoever is first would win by a few percent, which here the second
-    half takes back.
+    They are measured in turn and then in the other order, for half of `seconds` each time. A card
+    is fastest when it has rested: whoever is first would win by a few percent. In the second half
+    the first is last, which takes that back where the card slows down evenly, and half of it where
+    it does so at once.
     """
     replays = [_prepare(clock, calls) for calls in contenders]
     medians: list[list[float]] = [[] for _ in contenders]

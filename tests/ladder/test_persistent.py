@@ -8,7 +8,7 @@ import pytest
 
 import ladder.emulator
 from ladder.check import check
-from ladder.contract import find
+from ladder.contract import DTYPES, find
 from ladder.device import open_device
 
 CASES = [
@@ -33,4 +33,19 @@ def test_many_tiles_to_a_block(monkeypatch, op, number, multiprocessors, sizes):
     device = open_device("emulated")
     dims = dict(zip(("N", "C", "OC"), sizes, strict=True))
     report = check(find(op), find(op).rung(number), device, ["bfloat16"], [dims], brief=True)
+    assert report.passed, report
+
+
+FLOAT32 = [("matmul.forward", (18, 19)), ("matmul.backward_input", (16, 17))]
+
+
+@pytest.mark.parametrize(("multiprocessors", "columns"), [(1, 8), (4, 6)])
+@pytest.mark.parametrize(("op", "number"), [(op, n) for op, numbers in FLOAT32 for n in numbers])
+def test_tiles_of_either_width(monkeypatch, op, number, multiprocessors, columns):
+    """The width depends on the number of multiprocessors, and the ops' own shapes choose one."""
+    monkeypatch.setattr(ladder.emulator, "MULTIPROCESSORS", multiprocessors)
+    device, dims = open_device("emulated"), {"N": 130, "C": 100, "OC": 100}
+    rung = find(op).rung(number)
+    assert rung.defines(dims, device.target(DTYPES["float32"]))["COLUMNS"] == columns
+    report = check(find(op), rung, device, ["float32"], [dims])
     assert report.passed, report

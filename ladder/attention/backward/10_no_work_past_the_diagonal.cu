@@ -180,7 +180,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_backward(
     for (int start = first; start < T; start += TILE) {  // earlier queries do not see these keys
         rows[half][t % TILE] = next * factor;
         cp_async_wait<0>();
-        __syncthreads();  // the copies of all threads are there; all have read k, ds and p for dq
+        __syncthreads();  // the copies of all threads are there; all have read ds and p for dq
 
         float products[EACH][EACH] = {};  // scores or dprobs: of query y + r * 8, key x + c * 8
         const real* left = (half ? dy : q) + y * STRIDE;

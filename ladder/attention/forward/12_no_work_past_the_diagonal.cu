@@ -4,7 +4,7 @@
 //         the tile as those of all others. Where the tile is on the diagonal, it is known to the
 //         compiler which of the 8 x 8 no thread needs: they are left out, of both products.
 // Expect: a tenth fewer multiply-adds at T = 1024. All threads leave out the same, so that none
-//         waits. Three times the code.
+//         waits. The code of both products is there three times.
 // Needs:  real == float32; sm >= 80; warp == 32; HS <= 64; HS % vector == 0;
 //         SHARED <= shared_bytes
 // Define: HS = C // NH; WIDTH = ceil_div(HS, 32) * 32; QUERIES = 128; KEYS = 64; EACH = 8;

@@ -4,7 +4,8 @@
 //         the places stays empty.
 // Change: tiles are 96 wide where that takes less time: rounds, times width. A round is a tile in
 //         every place. A thread then owns 8 x 6 outputs: of a row, four neighbours and two more. It
-//         loads as many factors of its rows, so a narrow tile counts as 100 wide.
+//         loads as many factors of its rows, so a narrow tile counts as 100 wide. The next tiles
+//         pass through registers one after the other, for want of these.
 // Expect: three quarters of the time for results 768 wide, and somewhat more; where there are many
 //         rounds, no difference.
 // Needs:  real == float32; C % vector == 0; OC % vector == 0

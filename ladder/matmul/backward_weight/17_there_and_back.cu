@@ -1,9 +1,10 @@
 // matmul backward_weight, rung 17: there and back
 // Before: registers lie in two banks, the even and the odd ones, and each gives a warp one of them
 //         in a clock. A multiply-add takes three numbers; what the one before it took as well is
-//         still at hand. In rung 16 that is the factor of the row, but at the end of a row both
+//         still at hand. In rung 16 that is the factor of a row of sums, but at its end both
 //         factors change. Where too many numbers come from one bank, the multiply-add waits.
-// Change: every other row is gone through backwards: at its end, the factor of the column stays.
+// Change: every other row of sums is gone through backwards: at its end, the factor of the column
+//         stays.
 // Expect: fewer numbers to fetch, and fewer waits. Which registers it takes is up to the compiler,
 //         and in the end so is the order: the machine code tells.
 // Needs:  real == float32; C % vector == 0; OC % vector == 0
