@@ -278,7 +278,6 @@ def test_memory_that_runs_out_all_the_same_is_one_line():
 
 
 def test_the_memory_that_is_foretold_is_what_the_engine_takes(tmp_path):
-    from trainer.config import TrainConfig
     from trainer.memory import needed
     from trainer.setup import set_up
 
@@ -309,7 +308,6 @@ def test_scratch_memory_of_rungs_counts_once_they_are_chosen(tmp_path, monkeypat
 
 def test_the_memory_for_text_samples_counts(tmp_path, monkeypatch):
     from trainer import memory
-    from trainer.config import TrainConfig
     from trainer.setup import set_up
 
     without = TrainConfig(**settings(tmp_path))
