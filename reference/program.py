@@ -67,6 +67,16 @@ class Program:
     update: tuple[Call, ...]
     fusions: tuple[str, ...] = ()
 
+    @property
+    def training_step(self) -> tuple[Call, ...]:
+        """The calls of a training step, in order."""
+        return (*self.forward, *self.backward, *self.update)
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The calls of every part; those of `predict` are among those of `evaluate`."""
+        return (*self.forward, *self.evaluate, *self.backward, *self.update)
+
 
 class Part:
     """Collects the calls of one part of the program."""

@@ -162,7 +162,7 @@ def test_nothing_is_allocated_on_the_device_after_the_start():
 
     device = Counting()
     program = build(CONFIG, 3, 7)
-    ops = {call.op for part in (program.forward, program.backward, program.update) for call in part}
+    ops = {call.op for call in program.training_step}
     engine = Engine(program, device, np.float32, {op: find(op).rung(0) for op in ops})
     write_weights(engine, initial_parameters(CONFIG, seed=0))
     before = device.allocations
@@ -204,7 +204,7 @@ def test_scratch_of_rungs_is_shared_by_all_calls_and_large_enough_for_each(tmp_p
         "scratch": ("float32 partial[N + 1]; real other[3]",),
     }
     program = build(CONFIG, 3, 7)
-    ops = {call.op for part in (program.forward, program.backward, program.update) for call in part}
+    ops = {call.op for call in program.training_step}
     rungs = {op: find(op).rung(0) for op in ops}
     rungs["gelu.forward"] = Rung(1, "records", source, "", header)
     engine = Engine(program, Recording(), np.float32, rungs)
@@ -219,7 +219,7 @@ def test_scratch_of_rungs_is_shared_by_all_calls_and_large_enough_for_each(tmp_p
 def test_rungs_of_kernels_are_refused_on_the_cpu(tmp_path):
     header = {"launch": ("gelu_forward<<<1, 1>>>",)}
     program = build(CONFIG, 3, 7)
-    ops = {call.op for part in (program.forward, program.backward, program.update) for call in part}
+    ops = {call.op for call in program.training_step}
     rungs = {op: find(op).rung(0) for op in ops}
     rungs["gelu.forward"] = Rung(1, "a kernel", tmp_path / "1_a.cu", "", header)
     with pytest.raises(LadderError, match="rung 0"):

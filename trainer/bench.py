@@ -58,7 +58,7 @@ def measure(config: TrainConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     )
     peak_memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # Linux: in KiB
     roof = roof_of(device, job.real)
-    table = time_ops(engine, job.calls, roof)
+    table = time_ops(engine, job.program.training_step, roof)
     low, median, high = np.percentile(steps, (10, 50, 90))
     measurement = {
         **job.description(),

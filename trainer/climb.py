@@ -83,7 +83,8 @@ def measure(config: TrainConfig, screen: Display) -> dict[str, Any]:
         return engine
 
     engine = stage(job, lowest, "every op on its lowest rung", {"op": None})
-    order = [row["op"] for row in time_ops(engine, job.calls, roof_of(job.device, job.real))]
+    table = time_ops(engine, job.program.training_step, roof_of(job.device, job.real))
+    order = [row["op"] for row in table]
     del engine  # its memory is needed for the next one
     rungs = dict(lowest)
     for op in order:
@@ -106,7 +107,7 @@ def measure(config: TrainConfig, screen: Display) -> dict[str, Any]:
 
 def _best(job: Job) -> dict[str, Rung]:
     """The rungs to climb to; a `--rung` counts where the step uses its op."""
-    ops = {call.op for call in job.calls}
+    ops = {call.op for call in job.program.training_step}
     named = tuple(entry for entry in job.config.rung if entry.partition("=")[0] in ops)
     return {op: choice.rung for op, choice in job.choose(rung=named).items()}
 

@@ -53,7 +53,7 @@ def _with_dtype(device: Device, config: TrainConfig) -> tuple[Device, TrainConfi
 def _ops_without_kernel(device: Device, real: np.dtype) -> list[str]:
     """The ops that a model may need, but no kernel of the repository does on the device."""
     program = build(GPT2Config(1, 1, 1, layers=1, heads=1, channels=1, dropout=0.5), 1, 1)
-    ops = {call.op for part in (program.forward, program.backward, program.update) for call in part}
+    ops = {call.op for call in program.training_step}
 
     def has_kernel(op: str) -> bool:
         ladder = find(op)

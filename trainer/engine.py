@@ -239,8 +239,7 @@ def scratch_needed(
 ) -> Counter[np.dtype]:
     """Elements of scratch memory by dtype. Calls run one after the other, so all share the same."""
     most: Counter[np.dtype] = Counter()
-    parts = (program.forward, program.evaluate, program.backward, program.update)
-    for call in {call for part in parts for call in part}:
+    for call in set(program.calls):
         rung, needed = rungs[call.op], Counter()
         if rung.path is not None:
             own_real = find(call.op).op.real_in(real)

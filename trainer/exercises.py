@@ -43,8 +43,7 @@ def wrong_gradients(order: Sequence[str]) -> dict[str, float]:
         amiss = [line for line in (*order, *known) if order.count(line) != known.count(line)]
         raise ValueError(f"each call is to be there once; look at {sorted(set(amiss))[0]!r}")
     program = build(SMALL, BATCH, SMALL.context)
-    calls = (*program.forward, *program.backward, *program.update)
-    rungs = {call.op: find(call.op).rung(0) for call in calls}
+    rungs = {call.op: find(call.op).rung(0) for call in program.training_step}
     engine = Engine(program, Cpu(), np.dtype(np.float64), rungs)
     rng = np.random.default_rng(0)
     for name, shape in SMALL.parameter_shapes().items():

@@ -63,11 +63,6 @@ class Job:
     notes: list[str]
 
     @property
-    def calls(self) -> tuple[Call, ...]:
-        """The calls of a step."""
-        return (*self.program.forward, *self.program.backward, *self.program.update)
-
-    @property
     def tokens(self) -> int:
         return self.program.B * self.program.T
 
@@ -79,7 +74,7 @@ class Job:
     def choose(self, **changes: Any) -> dict[str, rungs.Choice]:
         """The rungs that the config names, or that it would name with `changes`."""
         config = dataclasses.replace(self.config, **changes)
-        return rungs.choose(self.calls, config, self.device, self.real)
+        return rungs.choose(self.program.training_step, config, self.device, self.real)
 
     def engine(self, chosen: Mapping[str, Rung]) -> Engine:
         """An engine with random weights, those of one layer in all, and a random batch, ready for a

@@ -23,7 +23,7 @@ from ladder.contract import DTYPES, find
 from ladder.device import default_device
 from ladder.notebook import draw
 from reference.gpt2 import GPT2Config, build
-from reference.program import Call, Program
+from reference.program import Program
 from reference.rounding import round_at_random
 from trainer import measure, memory, models, pictures, printed, run_pictures
 from trainer.config import TrainConfig
@@ -38,11 +38,6 @@ BF16 = DTYPES["bfloat16"]
 
 
 # ---- the program --------------------------------------------------------------------------------
-
-
-def all_calls(program: Program) -> tuple[Call, ...]:
-    """The calls of a training step, in order."""
-    return (*program.forward, *program.backward, *program.update)
 
 
 def calls(program: Program, layer: int, part: str = "forward", real: np.dtype = BF16) -> None:
@@ -72,7 +67,7 @@ def calls(program: Program, layer: int, part: str = "forward", real: np.dtype = 
 def work(program: Program, real: np.dtype = BF16) -> None:
     """FLOPs and least bytes of a training step, by op."""
     title = f"A training step of GPT-2, B={program.B} T={program.T}, {real.name}, by op"
-    draw(pictures.work(all_calls(program), real, title), title)
+    draw(pictures.work(program.training_step, real, title), title)
 
 
 def memory_by_kind(shape: GPT2Config, B: int, T: int) -> None:

@@ -68,12 +68,12 @@ def measure(config: TrainConfig) -> dict[str, Any]:
     engine = job.engine({op: choice.rung for op, choice in choices.items()})
     step_ms = float(np.median(time_steps(engine, job.config.steps)))
     roof = roof_of(job.device, job.real)
-    ops = time_ops(engine, job.calls, roof)
+    ops = time_ops(engine, job.program.training_step, roof)
     for row in ops:
         row["rung"] = choices[row["op"]].rung.number
         row["scratch_bytes"] = _scratch_bytes(job, engine, row["op"])
     ops.append(_zeroing(engine, roof))
-    launches = sum(_launches(engine, call) for call in job.calls)
+    launches = sum(_launches(engine, call) for call in job.program.training_step)
     run_with_ranges(engine)
     ops_ms = sum(row["ms"] for row in ops)
     return {

@@ -117,8 +117,7 @@ def set_up(config: TrainConfig) -> Setup:
     fused, slower = fusions.choose(config, device, real, build_fused, before)
     notes += slower
     program = build_fused(fused)
-    calls = (*program.forward, *program.evaluate, *program.backward, *program.update)
-    choices = rungs.choose(calls, config, device, real, before)
+    choices = rungs.choose(program.calls, config, device, real, before)
     chosen = {op: choice.rung for op, choice in choices.items()}
     rebuild_fused = functools.partial(rebuild, fused=fused)
     window = _window(config, data.tokenizer, shape)

@@ -198,7 +198,7 @@ def test_every_call_fits_its_contract_and_every_buffer_is_used(
 @pytest.mark.parametrize("fusions", [(), *FUSED], ids="+".join)
 def test_no_call_writes_a_buffer_that_it_reads_under_another_name(fusions):
     program = build(replace(SMALL, dropout=0.1), 2, 5, fusions=fusions)
-    for call in (*program.forward, *program.evaluate, *program.backward, *program.update):
+    for call in program.calls:
         refs = [ref for ref in call.args if ref is not None]
         homes = []
         for name, layer in refs:

@@ -65,7 +65,7 @@ def config(**changes):
 
 
 def seconds_of(program, raised):
-    calls = (*program.forward, *program.backward, *program.update)
+    calls = program.training_step
     return sum(1e-6 if call.op in raised else SLOW.get(call.op, 10e-6) for call in calls)
 
 
@@ -83,7 +83,7 @@ def test_ops_are_raised_one_by_one_the_slowest_first(gpu, tmp_path):
         assert stage["tokens_per_second"] == pytest.approx(1e4 / stage["ms"])
     assert raised[0] is None and raised[1] == "matmul.forward"
     assert len(raised) == len(set(raised)) and "embedding.forward" not in raised
-    calls = (*program.forward, *program.backward, *program.update)
+    calls = program.training_step
     alone = {op: sum(SLOW.get(op, 10e-6) for call in calls if call.op == op) for op in raised[1:]}
     assert [alone[op] for op in raised[1:]] == sorted(alone.values(), reverse=True)
     assert [s["to"] for s in result["stages"][1 : len(raised)]] == [3] * (len(raised) - 1)
@@ -91,7 +91,7 @@ def test_ops_are_raised_one_by_one_the_slowest_first(gpu, tmp_path):
     for number, stage in enumerate(fused, 1):
         program = build(shape, 2, 5, fusions=tuple(FUSIONS)[:number])
         assert stage["fusion"] == tuple(FUSIONS)[number - 1]
-        every = {call.op for call in (*program.forward, *program.backward, *program.update)}
+        every = {call.op for call in program.training_step}
         every.remove("embedding.forward")
         assert stage["ms"] == pytest.approx(1e3 * seconds_of(program, every))
     assert fused[0]["to"] == {f"residual_layernorm.{d}": 3 for d in ("forward", "backward")}
@@ -138,7 +138,7 @@ def test_climb_goes_to_the_best(gpu):
 def test_the_profile_adds_up_and_is_drawn(gpu, tmp_path):
     result = profile.measure(config(rungs="naive"))
     program = build(models.named_shape("d2", models.PRETRAINED_VOCAB), 2, 5)
-    calls = (*program.forward, *program.backward, *program.update)
+    calls = program.training_step
     assert result["step_ms"] == pytest.approx(1e3 * seconds_of(program, ()))
     assert result["ops_ms"] == pytest.approx(result["step_ms"])
     assert result["gaps_ms"] == pytest.approx(0, abs=1e-9)

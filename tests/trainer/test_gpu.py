@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tiny import calls_of, highest_rungs, parameters, run, save_model
+from tiny import highest_rungs, parameters, run, save_model
 
 from ladder.contract import DTYPES as DTYPE_OF
 from ladder.contract import find
@@ -69,7 +69,7 @@ def filled(engine):
 
 
 def ops_of(program):
-    return {call.op for call in calls_of(program)}
+    return {call.op for call in program.calls}
 
 
 def gpu_engine(device, dtype="fp32", watch=None, **settings):
@@ -80,7 +80,7 @@ def gpu_engine(device, dtype="fp32", watch=None, **settings):
         return build(SHAPE, B, T, fusions=names)
 
     program = build_fused(fusions.choose(config, device, real, build_fused)[0])
-    choices = rungs.choose(calls_of(program), config, device, real)
+    choices = rungs.choose(program.calls, config, device, real)
     chosen = {op: choice.rung for op, choice in choices.items()}
     return filled(Engine(program, device, real, chosen, watch=watch))
 
@@ -147,7 +147,7 @@ def test_three_steps_on_the_highest_rungs_are_near(device, exact, arch, dtype):
         if target.sm < 80:
             pytest.skip("older than sm_80")
         target = replace(target, arch=arch)
-    highest = highest_rungs(calls_of(build(SHAPE, B, T, fusions=tuple(FUSIONS))), target)
+    highest = highest_rungs(build(SHAPE, B, T, fusions=tuple(FUSIONS)).calls, target)
     losses, _, _ = train_steps(gpu_engine(device, dtype, fuse="all", rung=highest), steps=3)
     np.testing.assert_allclose(losses, exact[0][:3], rtol=1e-2 if dtype == "bf16" else 1e-5)
 

@@ -114,7 +114,7 @@ def test_memory_by_kind_is_what_an_engine_allocates():
     config = GPT2Config(context=8, vocab=128, padded_vocab=128, layers=2, heads=2, channels=128)
     for real, level in itertools.product(("float32", "bfloat16"), (0, 2)):
         program = build(config, 2, 8, recompute=level)
-        calls = gpt.all_calls(program)
+        calls = program.training_step
         rungs = {call.op: find(call.op).rung(0) for call in calls}
         allocated = dict(Engine(program, Cpu(), DTYPES[real], rungs).memory_table())
         for kind, size in memory.by_kind(program, DTYPES[real]).items():
@@ -229,7 +229,7 @@ def test_the_floor_can_be_found_as_the_hints_say(capsys):
     cell = cell_of("def floor_ms").rpartition("gpt.check_floor")[0]
     gap = "# Your code: how long does this call take at least?"
     assert cell.count(gap) == 1
-    calls = gpt.all_calls(build(SHAPE, 2, 8))
+    calls = build(SHAPE, 2, 8).training_step
     for line, mark in (("pass", "✗"), ("seconds += max(moved / bandwidth, flops / rate)", "✓")):
         names = {"find": find, "gpt": gpt}
         exec(cell.replace(gap, line), names)

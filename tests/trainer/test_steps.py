@@ -30,8 +30,7 @@ def stepper_on(device, train, tmp_path, real=np.float32, **changes):
     config = resolve(TrainConfig(**settings(tmp_path, model="d6", **changes)), "cpu", 32)
     deferred = isinstance(device, Deferred)
     program = build(SHAPE, 2, 16)
-    parts = (program.forward, program.evaluate, program.backward, program.update)
-    ops = {call.op for part in parts for call in part}
+    ops = {call.op for call in program.calls}
     later = deferred_rungs()
     rungs = {op: later[op] if deferred else find(op).rung(0) for op in ops}
     engine = Engine(program, device, np.dtype(real), rungs)

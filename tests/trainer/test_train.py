@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tiny import SHAPE, calls_of, highest_rungs, parameters, run, save_model, settings
+from tiny import SHAPE, highest_rungs, parameters, run, save_model, settings
 
 from ladder.contract import DTYPES, find
 from ladder.device import Cpu, open_device
@@ -292,7 +292,7 @@ def test_scratch_memory_of_rungs_counts_once_they_are_chosen(tmp_path, monkeypat
 
     real, device = np.dtype(np.float32), Emulated()
     program = build(SHAPE, 4, 16)
-    rungs = {call.op: find(call.op).rung(1) for call in calls_of(program)}
+    rungs = {call.op: find(call.op).rung(1) for call in program.calls}
     scratch = sum(n * d.itemsize for d, n in scratch_needed(program, device, real, rungs).items())
     assert scratch > 1000
     free = memory.needed(program, real) + scratch // 2
@@ -412,7 +412,7 @@ def test_the_highest_rungs_train_too(tmp_path, dtype):
     """Those of a GPU that has wgmma, TMA and clusters, fused ops among them."""
     program = build(SHAPE, B=2, T=16, fusions=tuple(FUSIONS))
     target = open_device("emulated").target(DTYPES[DTYPE_NAMES[dtype]])
-    highest = highest_rungs(calls_of(program), target)
+    highest = highest_rungs(program.calls, target)
     kernels = {"device": "emulated", "dtype": dtype, "fuse": "all", "rung": highest}
     run(tmp_path, steps=3, output=str(tmp_path / "exact"))
     run(tmp_path, steps=3, **kernels, output=str(tmp_path / "coarse"))

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ladder.contract import Target, find
 from reference.gpt2 import GPT2Config, initial_parameters
-from reference.program import Call, Program
+from reference.program import Call
 from trainer import checkpoint
 from trainer.config import TrainConfig
 from trainer.train import Outcome, train
@@ -63,10 +63,6 @@ def run(tmp_path: Path, **changes: object) -> tuple[Outcome, str]:
 def parameters(directory: Path, step: int) -> dict[str, np.ndarray]:
     """All tensors of a checkpoint."""
     return dict(checkpoint.load(directory, step)[0])
-
-
-def calls_of(program: Program) -> tuple[Call, ...]:
-    return (*program.forward, *program.evaluate, *program.backward, *program.update)
 
 
 def highest_rungs(calls: Iterable[Call], target: Target) -> tuple[str, ...]:
