@@ -27,6 +27,7 @@ ROTATED_BYTES = 256 << 20  # twice the largest L2 cache of 2025 (126 MB, B200)
 MOST_SETS = 64  # for tiny shapes: below, launches take longer than memory anyway
 BATCH_SECONDS = 400e-6  # long beside the resolution of events, 0.5 µs
 WARM_UP_SECONDS = 0.05  # a GPU raises its clocks when there is work
+SETTLE_SECONDS = 1.0  # and lowers them again, within a second, under products without a pause
 FEWEST, MOST = 15, 400  # repetitions
 PRECISION = 0.003  # enough when the standard error of the mean is below this part of it
 
@@ -50,11 +51,15 @@ class Timing:
 
 
 def measure(clock: Clock, calls: Sequence[Callable[[], None]], seconds: float = 0.5) -> Timing:
-    """Time one of `calls`, which do the same work on different buffers.
+    """Time one of `calls`, which do the same work on different buffers, as if they went on forever.
 
-    seconds  most time to spend on it, beside the warm-up; fewer if the spread is small
+    A card that has rested multiplies faster than it can for long.
+
+    seconds  most time to spend on it, beside the second before; fewer if the spread is small
     """
-    samples = _sample(_prepare(clock, calls), FEWEST, seconds)
+    replay = _prepare(clock, calls)
+    _for_seconds(SETTLE_SECONDS, replay)
+    samples = _sample(replay, FEWEST, seconds)
     low, median, high = np.percentile(samples, (10, 50, 90))
     return Timing(float(median), float(low), float(high), len(samples))
 

@@ -181,9 +181,10 @@ __device__ __forceinline__ void wgmma_wait(Registers&... results) {
 // Where a matrix lies: address / 16, `block` bytes from 64 columns of a transposed one to the next 64
 // (otherwise ignored), 1024 bytes from one group of 8 rows to the next, swizzle 128.
 __device__ __forceinline__ unsigned long long wgmma_descriptor(const void* tile, int block) {
-    return (unsigned long long)((shared_address(tile) & 0x3ffff) >> 4) |
-           (unsigned long long)(block >> 4) << 16 | (unsigned long long)(1024 >> 4) << 32 |
-           1ull << 62;
+    unsigned low = shared_address(tile) / 16 + (block / 16 << 16), high = 1024 / 16 | 1 << 30;
+    unsigned long long both;  // in halves: by shifts the compiler computes with all 64 bits
+    asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(low), "r"(high));
+    return both;
 }
 
 // Lists of registers: %0 to %31, and so on.

@@ -1,7 +1,7 @@
 """Blocks that go from tile to tile: what one tile leaves behind must not get into the next.
 
 The ops' own shapes have too few tiles for that. These have more than there are blocks, tiles that
-stick out, widths of 192 and 256, and shares that end within a tile.
+stick out, widths of 192 and 256, shares that end within a tile, and more heads than go at a time.
 """
 
 import pytest
@@ -48,4 +48,16 @@ def test_tiles_of_either_width(monkeypatch, op, number, multiprocessors, columns
     rung = find(op).rung(number)
     assert rung.defines(dims, device.target(DTYPES["float32"]))["COLUMNS"] == columns
     report = check(find(op), rung, device, ["float32"], [dims])
+    assert report.passed, report
+
+
+HEADS = [("attention.forward", (13, 14)), ("attention.backward", (11, 12))]
+
+
+@pytest.mark.parametrize(("op", "number"), [(op, n) for op, numbers in HEADS for n in numbers])
+def test_more_heads_than_go_at_a_time(op, number):
+    device, dims = open_device("emulated"), {"B": 8, "T": 3, "C": 72, "NH": 9}
+    rung = find(op).rung(number)
+    assert rung.defines(dims, device.target(DTYPES["bfloat16"]))["GROUPS"] == 2
+    report = check(find(op), rung, device, ["bfloat16"], [dims], brief=True)
     assert report.passed, report

@@ -24,6 +24,7 @@ BYTES = 12 * DIMS["N"]
 def small(monkeypatch):
     monkeypatch.setattr(timing, "ROTATED_BYTES", 1 << 20)
     monkeypatch.setattr(timing, "WARM_UP_SECONDS", 0)
+    monkeypatch.setattr(timing, "SETTLE_SECONDS", 0)
 
 
 class FixedRoofs(Roofs):

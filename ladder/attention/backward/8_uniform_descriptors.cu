@@ -14,8 +14,9 @@
 // Launch: attention_backward_dkdv<<<(B * NH, ceil_div(T, KEYS)), 2 * KEYS, SHARED_K>>>
 // Scratch: float32 delta[B, NH, T]
 // Rounds: probs and dscores, factors of the gradients
-// Left:   two of seven products are there only because dq is computed by another kernel; within a
-//         warpgroup, tensor cores wait for the exponentials.
+// Left:   L2 forgets a head before its turn comes again -> rung 11. And two of seven products are
+//         there only because dq is computed by another kernel; within a warpgroup, tensor cores
+//         wait for the exponentials.
 
 #include "async.cuh"
 #include "fast_math.cuh"

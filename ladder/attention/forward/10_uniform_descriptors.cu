@@ -11,7 +11,8 @@
 // Define: HS = C // NH; QUERIES = 128; SHARED = (QUERIES + 4 * 64) * 64 * sizeof_real
 // Launch: attention_forward<<<(B * NH, ceil_div(T, QUERIES)), 2 * QUERIES, SHARED>>>
 // Rounds: exp(score - largest), the factor of v
-// Left:   within a warpgroup, tensor cores wait for the exponentials.
+// Left:   L2 forgets a head's keys before its next queries come -> rung 13. And within a warpgroup,
+//         tensor cores wait for the exponentials.
 
 #include "async.cuh"
 #include "fast_math.cuh"

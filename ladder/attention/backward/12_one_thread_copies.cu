@@ -1,0 +1,273 @@
+// attention backward, rung 12: one thread copies
+// Before: in rung 11 all threads copy, 16 bytes at a time, with the addresses that this takes, and
+//         in every step of the kernel for dk and dv, some of them wait for lse and delta. The two
+//         warpgroups of a block for dq meet in every step, and one has nothing to do in its last.
+// Change: TMA copies the tiles; one thread asks for them, as soon as all have finished with those
+//         that were there before. The first kernel stores delta and lse side by side, for copies
+//         that nobody waits for either. Blocks have one warpgroup each, three to a multiprocessor;
+//         dq has registers enough now to add a step's product while the next scores are computed.
+// Expect: fewer instructions and fewer waits. For dq, k and v are copied twice as often, out of L2.
+// Needs:  real in (float16, bfloat16); sm == 90; warp == 32; HS <= 64; HS % vector == 0
+// Define: HS = C // NH; STEP = 64; STEPS = ceil_div(T, STEP);
+//         HEADS = B * NH; GROUP = min(HEADS, 64); GROUPS = ceil_div(HEADS, GROUP);
+//         SHARED = 6 * STEP * 64 * sizeof_real
+// Launch: attention_backward_dq<<<(GROUP, STEPS, GROUPS), 128, SHARED>>>
+// Launch: attention_backward_dkdv<<<(GROUP, STEPS, GROUPS), 128, SHARED>>>
+// Scratch: float32 numbers[HEADS, STEPS, 2, STEP]
+// Tiles:  dout[STEP, 64]; qkv[STEP, 64]
+// Rounds: probs and dscores, factors of the gradients
+// Left:   two of seven products are there only because dq is computed by another kernel.
+
+#include "async.cuh"
+#include "fast_math.cuh"
+#include "mma_real.cuh"
+#include "wgmma_real.cuh"
+
+constexpr int TILE = STEP * 64;  // numbers of a tile: each row has 64 channels
+constexpr int ACROSS = TILE * sizeof(real);  // any number of bytes: no tile has a neighbour
+
+// Where piece p of a row lies in a tile: as wgmma expects it.
+__device__ __forceinline__ int place(int row, int p) {
+    return row * 64 + (p ^ row % 8) * VECTOR;
+}
+
+// Has TMA copy rows of two matrices, from `row` on, to a tile each. One thread.
+__device__ __forceinline__ void copy_tiles(Mbarrier* full, real* a, const TensorMap* from_a,
+                                           int column_a, real* b, const TensorMap* from_b,
+                                           int column_b, int row) {
+    mbarrier_expect(full, 2 * TILE * sizeof(real));
+    tma_load_2d(a, from_a, full, column_a, row);
+    tma_load_2d(b, from_b, full, column_b, row);
+}
+
+// Zeros past channel HS of the block's own two tiles, where TMA copied those of another head: what
+// they are multiplied by need not be 0 then.
+__device__ __forceinline__ void clear_channels(real* tiles) {
+    if (HS == 64) return;
+    for (int i = threadIdx.x; i < 2 * STEP * 8; i += 128) {
+        if (i % 8 * VECTOR >= HS) store_vec(tiles + place(i / 8, i % 8), {});
+    }
+    tma_store_fence();  // tensor cores read past the threads' own view of shared memory
+    __syncthreads();  // the zeros of all threads are there
+}
+
+// d (64, STEP) = a (64, 64) @ tile.T
+__device__ __forceinline__ void multiply_transposed(float (&d)[STEP / 2], const real* a,
+                                                    const real* tile) {
+    wgmma_m64k16<STEP, false, 0, false>(d, a, tile);  // overwrites
+#pragma unroll
+    for (int k = 16; k < 64; k += 16) {
+        wgmma_m64k16<STEP>(d, a + k, tile + k);
+    }
+    wgmma_commit();
+}
+
+// d (64, 64) += a (64, STEP), rounded, @ tile
+__device__ __forceinline__ void add(float (&d)[32], const float (&a)[STEP / 2], const real* tile) {
+    unsigned rounded[STEP / 16][4];  // what was D of a product is A of the next
+#pragma unroll
+    for (int i = 0; i < STEP / 4; i++) {
+        rounded[i / 4][i % 4] = pack(a[2 * i], a[2 * i + 1]);
+    }
+    wgmma_pin(d), wgmma_pin(rounded);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < STEP / 16; k++) {
+        wgmma_m64k16<64, ACROSS>(d, rounded[k], tile + k * 16 * 64);
+    }
+    wgmma_commit();
+}
+
+// Stores d (64, 64) * factor as rows of one head from `row` on, by way of a tile that nobody needs
+// any more: 8 lanes store a row of 128 bytes.
+__device__ __forceinline__ void store_rows(real* head, const float (&d)[32], float factor,
+                                           real* tile, int row, int T, int step) {
+    int lane = lane_id(), y = warp_id() % 4 * 16;  // the warp's rows of the tile
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        int r = i % 2, p = i / 2;
+        unsigned* to = reinterpret_cast<unsigned*>(tile + place(y + lane / 4 + r * 8, p));
+        to[lane % 4] = pack(d[4 * p + 2 * r] * factor, d[4 * p + 2 * r + 1] * factor);
+    }
+    __syncwarp();  // the rows are complete before other lanes read them
+    for (int i = lane; i < 16 * 8; i += WARP_SIZE) {
+        int r = y + i / 8, p = i % 8;
+        if (row + r < T && p * VECTOR < HS) {
+            store_vec(head + (size_t)(row + r) * step + p * VECTOR, load_vec(tile + place(r, p)));
+        }
+    }
+}
+
+// dq of STEP queries; lse and delta (= sum over the channels of dout * out) of each
+extern "C" __global__ void __launch_bounds__(128, 3) attention_backward_dq(
+    real* __restrict__ dqkv,        // (B, T, 3, NH, HS)
+    const real* __restrict__ dout,  // (B, T, NH, HS)
+    const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
+    const real* __restrict__ out,   // (B, T, NH, HS)
+    const float* __restrict__ lse,  // (B, NH, T)  log of the sum of a query's exp(score)
+    int B, int T, int C, int NH,
+    float* __restrict__ numbers,    // (HEADS, STEPS, 2, STEP)  lse to base 2, and delta
+    const __grid_constant__ TensorMap dout_tiles, const __grid_constant__ TensorMap qkv_tiles) {
+    extern __shared__ __align__(1024) Vec shared[];
+    __shared__ Mbarrier own_full, full[2];
+    real* q = shared->at;    // (STEP, 64)
+    real* dy = q + TILE;     // (STEP, 64)  of dout
+    real* k = dy + TILE;     // (2, STEP, 64)  of each pair, one is read
+    real* v = k + 2 * TILE;  // (2, STEP, 64)  while the other is filled
+    int lane = lane_id(), t = lane % 4;
+    int n = blockIdx.z * GROUP + blockIdx.x, b = n / NH, column = n % NH * HS;
+    if (n >= HEADS) return;  // of the last group
+    int first = (STEPS - 1 - blockIdx.y) * STEP;    // those with most keys come first
+    int query = first + warp_id() * 16 + lane / 4;  // this lane's: it, and the one 8 later
+    auto copy_keys = [&](int start, int to) {
+        if (start > first || threadIdx.x > 0) return;  // in the future
+        copy_tiles(&full[to], k + to * TILE, &qkv_tiles, C + column, v + to * TILE, &qkv_tiles,
+                   2 * C + column, b * T + start);
+    };
+    if (threadIdx.x == 0) {
+        mbarrier_init(&own_full, 1), mbarrier_init(&full[0], 1), mbarrier_init(&full[1], 1);
+        copy_tiles(&own_full, q, &qkv_tiles, column, dy, &dout_tiles, column, b * T + first);
+    }
+    copy_keys(0, 0);
+    __syncthreads();  // the barriers are there before anyone waits
+
+    float log_sums[2], deltas[2] = {};
+    for (int r = 0; r < 2; r++) {
+        int row = min(query + r * 8, T - 1);
+        size_t at = ((size_t)b * T + row) * C + column;
+        for (int i = t * VECTOR; i < HS; i += 4 * VECTOR) {
+            Vec x = load_vec(dout + at + i), y = load_vec(out + at + i);
+            for (int j = 0; j < VECTOR; j++) {
+                deltas[r] += to_float(x[j]) * to_float(y[j]);
+            }
+        }
+        deltas[r] += shuffle_xor(deltas[r], 1);
+        deltas[r] += shuffle_xor(deltas[r], 2);
+        bool inside = query + r * 8 < T;  // past it, such that probs and dscores are 0
+        log_sums[r] = inside ? lse[(size_t)n * T + row] * LOG2_E : INFINITY;
+        if (t == 0) {
+            float* to = numbers + ((size_t)n * STEPS * STEP + first) * 2 + query % STEP + r * 8;
+            to[0] = log_sums[r];
+            to[STEP] = inside ? deltas[r] : 0.0f;
+        }
+    }
+
+    float scale = rsqrtf(HS) * LOG2_E;  // exp(score / sqrt(HS)) is 2^(score * scale)
+    float dq[32] = {};
+    mbarrier_wait(&own_full, 0);
+    clear_channels(q);
+    for (int start = 0, step = 0; start <= first; start += STEP, step++) {
+        int now = step % 2;
+        real *now_k = k + now * TILE, *now_v = v + now * TILE;
+        float scores[STEP / 2], dscores[STEP / 2];  // (64 queries, STEP keys)
+        mbarrier_wait(&full[now], step / 2 % 2);
+        wgmma_fence();
+        multiply_transposed(scores, q, now_k);
+        multiply_transposed(dscores, dy, now_v);
+        wgmma_wait<1>(scores);  // and so dq's product of the step before
+        __syncthreads();        // in all warps
+        copy_keys(start + STEP, 1 - now);
+        if (start == first) {  // the one tile in which some keys are in the future
+#pragma unroll
+            for (int i = 0; i < STEP / 2; i++) {
+                int key = start + i / 4 * 8 + 2 * t + i % 2;
+                if (key > query + i / 2 % 2 * 8) scores[i] = -INFINITY;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < STEP / 2; i++) {
+            scores[i] = fast_exp2(scores[i] * scale - log_sums[i / 2 % 2]);
+        }
+        wgmma_wait<0>(dscores);
+#pragma unroll
+        for (int i = 0; i < STEP / 2; i++) {
+            dscores[i] = scores[i] * (dscores[i] - deltas[i / 2 % 2]);
+        }
+        add(dq, dscores, now_k);
+    }
+    wgmma_wait<0>(dq);
+    __syncthreads();  // nobody reads q any more, where the results go now
+    real* gradient = dqkv + (size_t)b * T * 3 * C + column;  // of q of token 0
+    store_rows(gradient, dq, rsqrtf(HS), q, first, T, 3 * C);
+}
+
+// dk and dv of STEP keys
+extern "C" __global__ void __launch_bounds__(128, 3) attention_backward_dkdv(
+    real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
+    const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
+    const float* __restrict__ numbers, const __grid_constant__ TensorMap dout_tiles,
+    const __grid_constant__ TensorMap qkv_tiles) {
+    extern __shared__ __align__(1024) Vec shared[];
+    __shared__ Mbarrier own_full, full[2];
+    __shared__ __align__(16) float rows[2][2][STEP];  // lse to base 2, and delta
+    real* k = shared->at;     // (STEP, 64)
+    real* v = k + TILE;       // (STEP, 64)
+    real* q = v + TILE;       // (2, STEP, 64)  of each pair, one is read
+    real* dy = q + 2 * TILE;  // (2, STEP, 64)  while the other is filled; of dout
+    int lane = lane_id(), t = lane % 4;
+    int n = blockIdx.z * GROUP + blockIdx.x, b = n / NH, column = n % NH * HS;
+    if (n >= HEADS) return;
+    int first = blockIdx.y * STEP;  // the first keys, seen by most queries, come first
+    int key = first + warp_id() * 16 + lane / 4;  // this lane's: it, and the one 8 later
+    auto copy_queries = [&](int start, int to) {
+        if (start >= T) return;
+        if (threadIdx.x < 2 * STEP / 4) {  // 16 bytes each
+            const float* from = numbers + ((size_t)n * STEPS * STEP + start) * 2;
+            cp_async_16(rows[to][0] + threadIdx.x * 4, from + threadIdx.x * 4);
+            cp_async_commit();
+        }
+        if (threadIdx.x > 0) return;
+        copy_tiles(&full[to], q + to * TILE, &qkv_tiles, column, dy + to * TILE, &dout_tiles,
+                   column, b * T + start);
+    };
+    if (threadIdx.x == 0) {
+        mbarrier_init(&own_full, 1), mbarrier_init(&full[0], 1), mbarrier_init(&full[1], 1);
+        copy_tiles(&own_full, k, &qkv_tiles, C + column, v, &qkv_tiles, 2 * C + column,
+                   b * T + first);
+    }
+    copy_queries(first, 0);  // earlier ones do not see these keys
+    __syncthreads();  // the barriers are there before anyone waits
+
+    float scale = rsqrtf(HS) * LOG2_E;  // exp(score / sqrt(HS)) is 2^(score * scale)
+    float dk[32] = {}, dv[32] = {};
+    mbarrier_wait(&own_full, 0);
+    clear_channels(k);
+    for (int start = first, step = 0; start < T; start += STEP, step++) {
+        int now = step % 2;
+        real *now_q = q + now * TILE, *now_dy = dy + now * TILE;
+        float probs[STEP / 2], dscores[STEP / 2];  // transposed: (64 keys, STEP queries)
+        mbarrier_wait(&full[now], step / 2 % 2);
+        wgmma_fence();
+        multiply_transposed(probs, k, now_q);
+        multiply_transposed(dscores, v, now_dy);
+        cp_async_wait<0>();
+        __syncthreads();  // rows of all threads are there; all have finished the step before
+        copy_queries(start + STEP, 1 - now);
+        wgmma_wait<1>(probs);
+        if (start == first) {  // the one tile in which some queries are too early
+#pragma unroll
+            for (int i = 0; i < STEP / 2; i++) {
+                int query = start + i / 4 * 8 + 2 * t + i % 2;
+                if (query < key + i / 2 % 2 * 8) probs[i] = -INFINITY;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < STEP / 2; i++) {
+            int query = i / 4 * 8 + 2 * t + i % 2;  // within the tile
+            probs[i] = fast_exp2(probs[i] * scale - rows[now][0][query]);
+        }
+        add(dv, probs, now_dy);
+        wgmma_wait<1>(dscores);  // while dv is under way
+#pragma unroll
+        for (int i = 0; i < STEP / 2; i++) {
+            int query = i / 4 * 8 + 2 * t + i % 2;
+            dscores[i] = probs[i] * (dscores[i] - rows[now][1][query]);
+        }
+        add(dk, dscores, now_q);
+        wgmma_wait<0>(dk, dv);
+    }
+    __syncthreads();  // nobody reads k and v any more, where the results go now
+    real* gradient = dqkv + (size_t)b * T * 3 * C + column;  // of q of token 0
+    store_rows(gradient + C, dk, rsqrtf(HS), k, first, T, 3 * C);
+    store_rows(gradient + 2 * C, dv, 1.0f, v, first, T, 3 * C);
+}
