@@ -43,7 +43,6 @@ __device__ __forceinline__ void copy_tiles(Mbarrier* full, real* a, const Tensor
 // Zeros past channel HS of the block's own two tiles, where TMA copied those of another head: what
 // they are multiplied by need not be 0 then.
 __device__ __forceinline__ void clear_channels(real* tiles) {
-    if (HS == 64) return;
     for (int i = threadIdx.x; i < 2 * STEP * 8; i += 128) {
         if (i % 8 * VECTOR >= HS) store_vec(tiles + place(i / 8, i % 8), {});
     }
@@ -155,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_backward_dq(
     float scale = rsqrtf(HS) * LOG2_E;  // exp(score / sqrt(HS)) is 2^(score * scale)
     float dq[32] = {};
     mbarrier_wait(&own_full, 0);
-    clear_channels(q);
+    if (HS < 64) clear_channels(q);
     for (int start = 0, step = 0; start <= first; start += STEP, step++) {
         int now = step % 2;
         real *now_k = k + now * TILE, *now_v = v + now * TILE;
@@ -231,7 +230,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_backward_dkdv(
     float scale = rsqrtf(HS) * LOG2_E;  // exp(score / sqrt(HS)) is 2^(score * scale)
     float dk[32] = {}, dv[32] = {};
     mbarrier_wait(&own_full, 0);
-    clear_channels(k);
+    if (HS < 64) clear_channels(k);
     for (int start = first, step = 0; start < T; start += STEP, step++) {
         int now = step % 2;
         real *now_q = q + now * TILE, *now_dy = dy + now * TILE;
