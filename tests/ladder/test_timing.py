@@ -92,6 +92,18 @@ def test_short_calls_are_timed_in_batches():
     assert calls[0] > timing.FEWEST * timing.BATCH_SECONDS / 1e-6
 
 
+def test_a_card_is_measured_as_it_is_after_a_while_of_work(monkeypatch):
+    device = FakeGpu()
+
+    def work():
+        device.now += 10e-6 if device.now < 0.5 else 12e-6  # rested, it is faster
+
+    monkeypatch.setattr(timing, "SETTLE_SECONDS", 1.0)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: device.now)
+    timed = measure(device, [work])
+    assert timed.low == pytest.approx(12e-6)
+
+
 def test_buffers_take_turns_and_have_different_inputs():
     buffers = BufferSets(find("start.add").op, FakeGpu(), np.dtype(np.float32), DIMS)
     assert buffers.bytes >= timing.ROTATED_BYTES
