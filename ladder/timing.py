@@ -27,7 +27,7 @@ ROTATED_BYTES = 256 << 20  # twice the largest L2 cache of 2025 (126 MB, B200)
 MOST_SETS = 64  # for tiny shapes: below, launches take longer than memory anyway
 BATCH_SECONDS = 400e-6  # long beside the resolution of events, 0.5 µs
 WARM_UP_SECONDS = 0.05  # a GPU raises its clocks when there is work
-SETTLE_SECONDS = 1.0  # and lowers them again, within a second, under products without a pause
+SETTLE_SECONDS = 1.0  # and lowers them again where products draw too much power
 FEWEST, MOST = 15, 400  # repetitions
 PRECISION = 0.003  # enough when the standard error of the mean is below this part of it
 
@@ -51,11 +51,12 @@ class Timing:
 
 
 def measure(clock: Clock, calls: Sequence[Callable[[], None]], seconds: float = 0.5) -> Timing:
-    """Time one of `calls`, which do the same work on different buffers, as if they went on forever.
+    """Time one of `calls`, which do the same work on different buffers.
 
-    A card that has rested multiplies faster than it can for long.
+    They work for SETTLE_SECONDS first: a card that has rested multiplies faster than it can for
+    long.
 
-    seconds  most time to spend on it, beside the second before; fewer if the spread is small
+    seconds  most time to spend on measuring; less if the spread is small
     """
     replay = _prepare(clock, calls)
     _for_seconds(SETTLE_SECONDS, replay)

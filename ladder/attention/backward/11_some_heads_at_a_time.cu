@@ -1,8 +1,7 @@
 // attention backward, rung 11: some heads at a time
 // Before: rung 8's blocks start with the first keys of all heads, and go on with the next keys of
-//         all: 768 heads at B = 64, with 128 KB each of q, k, v and dout. When a head's turn comes
-//         again, L2 has nothing of it left. Memory works at two thirds of what it can, for tensor
-//         cores that work at less than half.
+//         all: 768 heads at B = 64, with 128 KB each of q, k, v and dout at T = 1024. When a head's
+//         turn comes again, L2 has nothing of it left, and tensor cores wait for memory.
 // Change: blocks go through all keys (or queries) of GROUP heads before they go on to other heads:
 //         the grid has a third dimension. Nothing else.
 // Expect: a head's tiles come from memory once. With 64 heads or fewer, nothing changes.

@@ -3,9 +3,10 @@
 //         in every step of the kernel for dk and dv, some of them wait for lse and delta. The two
 //         warpgroups of a block for dq meet in every step, and one has nothing to do in its last.
 // Change: TMA copies the tiles; one thread asks for them, as soon as all have finished with those
-//         that were there before. The first kernel stores delta and lse side by side, for copies
-//         that nobody waits for either. Blocks have one warpgroup each, three to a multiprocessor;
-//         dq has registers enough now to add a step's product while the next scores are computed.
+//         that were there before. The first kernel stores lse and delta side by side, so that they
+//         can be copied a step ahead as well. Blocks have one warpgroup each, three to a
+//         multiprocessor; dq has registers enough now to add a step's product while the next scores
+//         are computed.
 // Expect: fewer instructions and fewer waits. For dq, k and v are copied twice as often, out of L2.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; HS <= 64; HS % vector == 0
 // Define: HS = C // NH; STEP = 64; STEPS = ceil_div(T, STEP);
@@ -16,7 +17,8 @@
 // Scratch: float32 numbers[HEADS, STEPS, 2, STEP]
 // Tiles:  dout[STEP, 64]; qkv[STEP, 64]
 // Rounds: probs and dscores, factors of the gradients
-// Left:   two of seven products are there only because dq is computed by another kernel.
+// Left:   two of seven products are there only because dq is computed by another kernel; within a
+//         warpgroup, tensor cores wait for the exponentials.
 
 #include "async.cuh"
 #include "fast_math.cuh"
@@ -31,7 +33,8 @@ __device__ __forceinline__ int place(int row, int p) {
     return row * 64 + (p ^ row % 8) * VECTOR;
 }
 
-// Has TMA copy rows of two matrices, from `row` on, to a tile each. One thread.
+// Has TMA copy rows of two matrices, from `row` on, to a tile each. One thread. Rows past T are the
+// next sequence's: their probs and dscores are 0.
 __device__ __forceinline__ void copy_tiles(Mbarrier* full, real* a, const TensorMap* from_a,
                                            int column_a, real* b, const TensorMap* from_b,
                                            int column_b, int row) {
@@ -41,7 +44,7 @@ __device__ __forceinline__ void copy_tiles(Mbarrier* full, real* a, const Tensor
 }
 
 // Zeros past channel HS of the block's own two tiles, where TMA copied those of another head: what
-// they are multiplied by need not be 0 then.
+// they are multiplied by need not be 0 then, only finite.
 __device__ __forceinline__ void clear_channels(real* tiles) {
     for (int i = threadIdx.x; i < 2 * STEP * 8; i += 128) {
         if (i % 8 * VECTOR >= HS) store_vec(tiles + place(i / 8, i % 8), {});
@@ -142,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_backward_dq(
         }
         deltas[r] += shuffle_xor(deltas[r], 1);
         deltas[r] += shuffle_xor(deltas[r], 2);
-        bool inside = query + r * 8 < T;  // past it, such that probs and dscores are 0
+        bool inside = query + r * 8 < T;  // if not, numbers that make probs and dscores 0
         log_sums[r] = inside ? lse[(size_t)n * T + row] * LOG2_E : INFINITY;
         if (t == 0) {
             float* to = numbers + ((size_t)n * STEPS * STEP + first) * 2 + query % STEP + r * 8;
@@ -163,8 +166,8 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_backward_dq(
         wgmma_fence();
         multiply_transposed(scores, q, now_k);
         multiply_transposed(dscores, dy, now_v);
-        wgmma_wait<1>(scores);  // and so dq's product of the step before
-        __syncthreads();        // in all warps
+        wgmma_wait<1>(scores);  // and so for dq's product of the step before
+        __syncthreads();  // nobody reads the tiles of the step before, which are filled next
         copy_keys(start + STEP, 1 - now);
         if (start == first) {  // the one tile in which some keys are in the future
 #pragma unroll
@@ -182,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_backward_dq(
         for (int i = 0; i < STEP / 2; i++) {
             dscores[i] = scores[i] * (dscores[i] - deltas[i / 2 % 2]);
         }
-        add(dq, dscores, now_k);
+        add(dq, dscores, now_k);  // is waited for in the next step
     }
     wgmma_wait<0>(dq);
     __syncthreads();  // nobody reads q any more, where the results go now
@@ -205,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_backward_dkdv(
     real* dy = q + 2 * TILE;  // (2, STEP, 64)  while the other is filled; of dout
     int lane = lane_id(), t = lane % 4;
     int n = blockIdx.z * GROUP + blockIdx.x, b = n / NH, column = n % NH * HS;
-    if (n >= HEADS) return;
+    if (n >= HEADS) return;  // of the last group
     int first = blockIdx.y * STEP;  // the first keys, seen by most queries, come first
     int key = first + warp_id() * 16 + lane / 4;  // this lane's: it, and the one 8 later
     auto copy_queries = [&](int start, int to) {

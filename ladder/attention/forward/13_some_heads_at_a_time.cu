@@ -1,7 +1,7 @@
 // attention forward, rung 13: some heads at a time
-// Before: rung 10's blocks start with the last queries of all heads, which see most keys, and go on
-//         with the queries before of all: 768 heads at B = 64, 128 KB each of q, k and v. When a
-//         head's turn comes again, L2 has nothing of its keys left.
+// Before: rung 10's blocks start with the last queries of all heads, which see most keys; then come
+//         the queries before these, again of all heads: 768 at B = 64, with 128 KB each of k and v
+//         at T = 1024. When a head's turn comes again, L2 has nothing of them left.
 // Change: blocks go through all queries of GROUP heads before they go on to other heads: the grid
 //         has a third dimension. Nothing else.
 // Expect: keys come from memory once. With 64 heads or fewer, nothing changes.

@@ -1,9 +1,9 @@
 // attention forward, rung 14: one warp copies
-// Before: in rung 13 all threads copy, and at every step all meet at a barrier: the block's two
-//         warpgroups want the tensor cores at the same time, and then the exponentials.
-// Change: TMA copies, asked by one thread of a ninth warp, to a ring of stages, as in
-//         matmul.forward rung 13. A warpgroup waits for the stage that it needs, and says when it
-//         has read it; it may be some steps ahead of the other.
+// Before: in rung 13 all threads copy, and at every step all meet at a barrier, so that the block's
+//         two warpgroups want the tensor cores at the same time, and then the exponentials.
+// Change: TMA copies, asked by one thread of a ninth warp, beside the THREADS that compute, to a
+//         ring of stages, as in matmul.forward rung 13. A warpgroup waits for the stage that it
+//         needs, and says when it has read it; it may be ahead of the other by up to STAGES steps.
 // Expect: a tenth fewer instructions, and one warpgroup's exponentials beside the other's products.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; HS <= 64; HS % vector == 0
 // Define: HS = C // NH; QUERIES = 128; THREADS = 256; STEP = 64; STAGES = 3;
@@ -107,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP_SIZE, 2) attention_f
     Stage now;
     if (warp_id() == THREADS / WARP_SIZE) {  // a warp for one thread that copies
         if (lane_id() > 0) return;
-        int row = b * T;
+        int row = b * T;  // past row T: the next sequence's, masked as keys in the future are
         mbarrier_expect(&q_full, QUERIES * 64 * sizeof(real));
         for (int i = 0; i < QUERIES; i += STEP) {
             tma_load_2d(q + i * 64, &qkv_tiles, &q_full, column, row + first + i);
@@ -179,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP_SIZE, 2) attention_f
 
         add(sums, scores, v + now.index * TILE);
         wgmma_wait<0>(sums);
-        __syncwarp();  // for all lanes
+        __syncwarp();  // no lane's products read the stage any more
         if (lane == 0) mbarrier_arrive(&empty[now.index]);
     }
     float inverse[2];
