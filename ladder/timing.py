@@ -76,12 +76,13 @@ def compare(
     it does so at once.
     """
     replays = [_prepare(clock, calls) for calls in contenders]
-    medians: list[list[float]] = [[] for _ in contenders]
-    order = range(len(contenders))
+    means = [0.0] * len(replays)  # of the medians of both halves
+    order = range(len(replays))
     for index in (*order, *reversed(order)):
+        _for_seconds(WARM_UP_SECONDS, replays[index])
         samples = _sample(replays[index], FEWEST // 2, seconds / 2)
-        medians[index].append(float(np.median(samples)))
-    return [sum(both) / 2 for both in medians]
+        means[index] += float(np.median(samples)) / 2
+    return means
 
 
 def _prepare(clock: Clock, calls: Sequence[Callable[[], None]]) -> Callable[[], float]:
@@ -104,8 +105,7 @@ def _prepare(clock: Clock, calls: Sequence[Callable[[], None]]) -> Callable[[], 
 
 
 def _sample(replay: Callable[[], float], fewest: int, seconds: float) -> list[float]:
-    """Seconds of a call, again and again, after a warm-up."""
-    _for_seconds(WARM_UP_SECONDS, replay)
+    """Seconds of a call, again and again."""
     samples: list[float] = []
     start = time.perf_counter()
     while len(samples) < fewest or (

@@ -11,12 +11,13 @@ from ladder.check import check
 from ladder.contract import DTYPES, find
 from ladder.device import open_device
 
-CASES = [
-    ("matmul.forward", (13, 14, 15, 16)),
-    ("matmul.backward_input", (13, 14)),
-    ("matmul.backward_weight", (12, 13, 14, 15)),
-    ("matmul_gelu.forward", (7, 8)),
-]
+
+def each(*ladders):
+    """(op, number) of every rung of (op, numbers)."""
+    cases = [(op, number) for op, numbers in ladders for number in numbers]
+    return pytest.mark.parametrize(("op", "number"), cases)
+
+
 SHAPES = [  # multiprocessors, and N, C, OC
     (4, (520, 136, 136)),
     (4, (700, 264, 264)),
@@ -27,7 +28,12 @@ SHAPES = [  # multiprocessors, and N, C, OC
 
 
 @pytest.mark.parametrize(("multiprocessors", "sizes"), SHAPES)
-@pytest.mark.parametrize(("op", "number"), [(op, n) for op, numbers in CASES for n in numbers])
+@each(
+    ("matmul.forward", (13, 14, 15, 16)),
+    ("matmul.backward_input", (13, 14)),
+    ("matmul.backward_weight", (12, 13, 14, 15)),
+    ("matmul_gelu.forward", (7, 8)),
+)
 def test_many_tiles_to_a_block(monkeypatch, op, number, multiprocessors, sizes):
     monkeypatch.setattr(ladder.emulator, "MULTIPROCESSORS", multiprocessors)
     device = open_device("emulated")
@@ -36,11 +42,8 @@ def test_many_tiles_to_a_block(monkeypatch, op, number, multiprocessors, sizes):
     assert report.passed, report
 
 
-FLOAT32 = [("matmul.forward", (18, 19)), ("matmul.backward_input", (16, 17))]
-
-
 @pytest.mark.parametrize(("multiprocessors", "columns"), [(1, 8), (4, 6)])
-@pytest.mark.parametrize(("op", "number"), [(op, n) for op, numbers in FLOAT32 for n in numbers])
+@each(("matmul.forward", (18, 19)), ("matmul.backward_input", (16, 17)))
 def test_tiles_of_either_width(monkeypatch, op, number, multiprocessors, columns):
     """The width depends on the number of multiprocessors, and the ops' own shapes choose one."""
     monkeypatch.setattr(ladder.emulator, "MULTIPROCESSORS", multiprocessors)
@@ -51,10 +54,7 @@ def test_tiles_of_either_width(monkeypatch, op, number, multiprocessors, columns
     assert report.passed, report
 
 
-HEADS = [("attention.forward", (13, 14)), ("attention.backward", (11, 12))]
-
-
-@pytest.mark.parametrize(("op", "number"), [(op, n) for op, numbers in HEADS for n in numbers])
+@each(("attention.forward", (13, 14)), ("attention.backward", (11, 12)))
 def test_more_heads_than_go_at_a_time(op, number):
     device, dims = open_device("emulated"), {"B": 33, "T": 131, "C": 16, "NH": 2}
     rung = find(op).rung(number)
