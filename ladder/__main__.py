@@ -19,12 +19,18 @@ from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
 
-from ladder import bench, check, listing, own, pages, pick, results, tables
-from ladder.commandline import Parser, explain, print_what_can_be
-from ladder.contract import DTYPES, Dims, Ladder, Target, find, format_dims, ladders
-from ladder.device import Device, default_device, open_device
-from ladder.errors import LadderError
-from ladder.rungfile import REALS, Rung
+from ladder.common.command_line import Parser, explain, print_what_can_be
+from ladder.common.errors import LadderError
+from ladder.contract.device import Device
+from ladder.contract.dims import Dims, format_dims
+from ladder.contract.dtypes import DTYPES, REALS
+from ladder.contract.ladder import Ladder, find, ladders
+from ladder.contract.rung_file import Rung
+from ladder.contract.target import Target
+from ladder.device.open import default_device, open_device
+from ladder.measure import bench, pick, results
+from ladder.show import pages, source_code, tables
+from ladder.verify import check, sandbox
 
 SHORT = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
@@ -68,8 +74,8 @@ def list_ladders(options: argparse.Namespace) -> int:
 
 def show(options: argparse.Namespace) -> int:
     """The source of a rung."""
-    rung = own.find_rung(options.op, options.rung)
-    text, language = listing.source(find(options.op), rung)
+    rung = sandbox.find_rung(options.op, options.rung)
+    text, language = source_code.source(find(options.op), rung)
     console = _console()
     if console.is_terminal:
         console.print(Syntax(text, language, line_numbers=True, background_color="default"))
@@ -81,8 +87,8 @@ def show(options: argparse.Namespace) -> int:
 def diff(options: argparse.Namespace) -> int:
     """What changes from one rung to another."""
     ladder = find(options.op)
-    rungs = [own.find_rung(options.op, which) for which in (options.rung, options.other)]
-    text = listing.diff(ladder, *rungs, context=options.context)
+    rungs = [sandbox.find_rung(options.op, which) for which in (options.rung, options.other)]
+    text = source_code.diff(ladder, *rungs, context=options.context)
     console = _console()
     if console.is_terminal:
         console.print(Syntax(text, "diff", background_color="default"))
@@ -115,7 +121,7 @@ def _check_ladder(
     dtypes, name = options.dtype, ladder.op.name
     shapes = [_shape_of(ladder, options)] if options.shape else None
     if options.rung is not None and not options.rung.isdecimal():
-        return [own.check(name, options.rung, options.device, dtypes, shapes, options.seconds)]
+        return [sandbox.check(name, options.rung, options.device, dtypes, shapes, options.seconds)]
     device = open_device(options.device)
     if options.rung:
         rungs = [ladder.rung(int(options.rung))]
@@ -158,14 +164,14 @@ def bench_ladders(options: argparse.Namespace) -> int:
     chosen = chosen or (list(ladders().values()) if options.all else [])
     if not chosen:
         raise LadderError("name an op or a layer to measure, or give --all")
-    rungs = [own.find_rung(chosen[0].op.name, which) for which in options.rung]
+    rungs = [sandbox.find_rung(chosen[0].op.name, which) for which in options.rung]
     if rungs and len(chosen) > 1:
         raise LadderError(f"--rung needs one op, and {' '.join(options.op)} are several")
     for rung in rungs:
         if rung.number < 0:
             if options.save:
                 raise LadderError(f"--save keeps the repository's own rungs, not {rung.path}")
-            own.require(chosen[0].op.name, rung.path, options.device)
+            sandbox.require(chosen[0].op.name, rung.path, options.device)
     roofs, problems = bench.Roofs(device), []
 
     def say(line: str, wrong: bool) -> None:
@@ -210,13 +216,13 @@ def pick_rung(options: argparse.Namespace) -> int:
 
 def trace_rung(options: argparse.Namespace) -> int:
     """Memory accesses, line by line, counted by the emulator."""
-    from ladder import trace  # the emulator takes a moment to load
-    from ladder.emulator import Emulated
+    from ladder.emulator.emulated import Emulated
+    from ladder.show import trace  # the emulator takes a moment to load
 
-    ladder, rung = find(options.op), own.find_rung(options.op, options.rung)
+    ladder, rung = find(options.op), sandbox.find_rung(options.op, options.rung)
     if rung.number < 0:
-        own.require(options.op, rung.path, "emulated")
-    dims = _shape_of(ladder, options) if options.shape else listing.small_shape(ladder.op)
+        sandbox.require(options.op, rung.path, "emulated")
+    dims = _shape_of(ladder, options) if options.shape else source_code.small_shape(ladder.op)
     dtype = _dtype_of(ladder, rung, options, Emulated(warp=options.warp).target)
     report = trace.trace(ladder, rung, dtype, dims, options.warp)
     title = f"{options.op} {rung.label}, {format_dims(dims)}, {dtype}"
@@ -234,9 +240,9 @@ def trace_rung(options: argparse.Namespace) -> int:
 
 def show_sass(options: argparse.Namespace) -> int:
     """The machine code of a rung, below the lines that it comes from; needs no GPU."""
-    from ladder import compiler, sass
+    from ladder.device.cuda import compiler, sass
 
-    ladder, rung = find(options.op), own.find_rung(options.op, options.rung)
+    ladder, rung = find(options.op), sandbox.find_rung(options.op, options.rung)
     if rung.path is None:
         raise LadderError(f"{options.op} {rung.label} is no kernel: it has no machine code")
     dims = _shape_of(ladder, options)
@@ -272,9 +278,9 @@ def write_docs(options: argparse.Namespace) -> int:
 
 def look_around(options: argparse.Namespace) -> int:
     """What this machine has for compiling and running kernels."""
-    from ladder import doctor
+    from ladder.device import inventory
 
-    found = doctor.findings()
+    found = inventory.findings()
     width = max(len(finding.what) for finding in found)
     for finding in found:
         print(f"{finding.what:{width}}  {finding.found}")
@@ -395,7 +401,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--seconds",
         type=_seconds,
-        default=own.SECONDS,
+        default=sandbox.SECONDS,
         help="time limit for your own kernel; default %(default)g",
     )
     sub.add_argument("-v", "--verbose", action="store_true", help="one line for each shape")

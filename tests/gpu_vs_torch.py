@@ -26,14 +26,14 @@ import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ladder import results
-from ladder.errors import LadderError
+from ladder.common.errors import LadderError
+from ladder.measure import results
 from reference import adamw
-from reference.gpt2 import PARAMETERS, GPT2Config, initial_parameters
 from tests.golden import torch_gpt2
-from trainer.config import TrainConfig
-from trainer.engine import Engine
-from trainer.measure import FOLDER, Job, machine_of, open_job, time_steps, write_json
+from trainer.engine.engine import Engine
+from trainer.measure.step_timing import FOLDER, Job, machine_of, open_job, time_steps, write_json
+from trainer.model.gpt2 import PARAMETERS, GPT2Config, initial_parameters
+from trainer.settings.config import TrainConfig
 
 TOLERANCE = {
     "fp32": {"loss": 1e-4, "gradient": 1e-4},

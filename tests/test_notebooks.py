@@ -8,10 +8,11 @@ import nbformat
 import pytest
 from nbclient.exceptions import CellExecutionError
 
-from ladder import notebook, pages, results
-from ladder.contract import ladders
-from ladder.device import default_device
-from trainer.download import VARIABLE
+from ladder.contract.ladder import ladders
+from ladder.device.open import default_device
+from ladder.measure import results
+from ladder.show import notebook, pages
+from trainer.data.download import VARIABLE
 
 NOTEBOOKS = sorted(notebook.FOLDER.glob("[0-9]*.ipynb"))
 MOST_BYTES = 1_500_000  # a web page shows no larger ones
@@ -103,7 +104,9 @@ def test_an_error_with_a_remedy_comes_without_a_traceback(tmp_path, monkeypatch)
 
 def test_it_is_committed_with_its_outputs(committed):
     counts = [cell.execution_count for cell in code_cells(committed)]
-    assert counts == list(range(1, len(counts) + 1)), "python -m ladder.notebook runs it in order"
+    assert counts == list(range(1, len(counts) + 1)), (
+        "python -m ladder.show.notebook runs it in order"
+    )
     kinds = {
         kind for cell in code_cells(committed) for o in cell.outputs for kind in o.get("data", ())
     }
@@ -119,7 +122,7 @@ def test_what_it_shows_of_kernels_is_up_to_date(committed, executed):
     if default_device() == "cuda":
         pytest.skip("with a GPU, pictures of measurements stand where text stands without one")
     assert markdown_outputs(committed) == markdown_outputs(executed), (
-        "the kernels or results have changed: python -m ladder.notebook"
+        "the kernels or results have changed: python -m ladder.show.notebook"
     )
 
 

@@ -12,51 +12,36 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from ladder.commandline import explain, print_what_can_be
-from ladder.errors import LadderError
+from ladder.common.errors import LadderError
+from trainer.settings.command import run
 
-COMMANDS = ("doctor", "sample", "bench", "profile", "climb")
+COMMANDS = {  # the module of each
+    "doctor": "trainer.measure.doctor",
+    "sample": "trainer.run.sample",
+    "bench": "trainer.measure.throughput",
+    "profile": "trainer.measure.profile",
+    "climb": "trainer.measure.climb",
+    "prepare": "trainer.data.datasets",
+    "plot": "trainer.plots.losses",
+}
 
 
 def main(argv: Sequence[str]) -> int:
     command, *rest = argv or [""]
     # Each command imports what it needs only: doctor must work where training cannot.
     if command in COMMANDS:
-        return importlib.import_module(f"trainer.{command}").main(rest)
+        return importlib.import_module(COMMANDS[command]).main(rest)
     if command and not command.startswith("-"):
         known = ", ".join(COMMANDS)
         raise LadderError(f"there is no command {command!r}; besides training there are {known}")
-    from trainer.flags import parse
+    from trainer.settings.flags import parse
 
     config = parse(argv)  # a wrong flag is told before anything slow is imported
-    from trainer.train import train
+    from trainer.run.training import train
 
     return train(config).status
-
-
-def run(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
-    """`main`, with a user's error as one plain line and status 2, and Ctrl-C as status 130."""
-    print_what_can_be()
-    try:
-        return main(argv)
-    except LadderError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader of our output has gone, as in `... | head`
-        sys.stderr.close()
-        return 1
-    except (OSError, RuntimeError) as error:
-        print(f"error: {explain(error)}", file=sys.stderr)
-        return 2
-    except MemoryError as error:  # beside what was foretold before the start
-        why = f" ({error})" if str(error) else ""
-        print(f"error: out of memory{why}; take a smaller -b, -t or -e", file=sys.stderr)
-        return 2
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ tensors, and the dropouts, of one step apart. With float32 weights there is noth
 
 import numpy as np
 
-from ladder.contract import Dims, Ladder, Op, Scalar, read, update
-from ladder.expect import distinct
+from ladder.contract.dims import Dims
+from ladder.contract.ladder import Ladder
+from ladder.contract.op import Op, Scalar, distinct, read, update
 from reference import adamw
 
 

@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ladder.contract import Dims, Ladder, Op, read, write
-from ladder.expect import distinct
+from ladder.contract.dims import Dims
+from ladder.contract.ladder import Ladder
+from ladder.contract.op import Op, distinct, read, write
 from reference import attention
 
 SHAPES = tuple(

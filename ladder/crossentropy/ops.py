@@ -6,7 +6,9 @@ scale in float16 runs. A buffer, because the loss scale may change while a captu
 
 import numpy as np
 
-from ladder.contract import Dims, Ladder, Op, read, update, write
+from ladder.contract.dims import Dims
+from ladder.contract.ladder import Ladder
+from ladder.contract.op import Op, read, update, write
 from ladder.softmax import ops as softmax
 from reference import crossentropy
 

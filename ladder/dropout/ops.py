@@ -6,7 +6,9 @@ rng = (seed low, seed high, step, micro-step). `stream` tells the dropouts of on
 
 import numpy as np
 
-from ladder.contract import Dims, Ladder, Op, Scalar, read, write
+from ladder.contract.dims import Dims
+from ladder.contract.ladder import Ladder
+from ladder.contract.op import Op, Scalar, read, write
 from reference import dropout
 
 SHAPES = tuple({"N": N} for N in (1, 3, 4, 31, 33, 1000, 4099))

@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from ladder.contract import Dims, Ladder, Op, read, update, write
+from ladder.contract.dims import Dims
+from ladder.contract.ladder import Ladder
+from ladder.contract.op import Op, read, update, write
 from reference import embedding
 
 SHAPES = tuple(

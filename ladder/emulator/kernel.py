@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ladder.device import aligned_empty
-from ladder.emulator import source
+from ladder.common.errors import LadderError
+from ladder.contract.host_arrays import aligned_empty
+from ladder.contract.rung_file import Launch
+from ladder.emulator.emulated import source
 from ladder.emulator.locate import MISSING, Locator, tool
 from ladder.emulator.report import Access, LineCount, Problem, Report
 from ladder.emulator.structures import (
@@ -28,8 +30,6 @@ from ladder.emulator.structures import (
     CSite,
 )
 from ladder.emulator.toolchain import runtime
-from ladder.errors import LadderError
-from ladder.rungfile import Launch
 
 MOST_PARAMETERS = 128
 PARAMETER_KINDS = {b"p": "a pointer", b"f": "floating point", b"i": "an integer", b"s": "a struct"}

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ladder.errors import LadderError
+from ladder.common.errors import LadderError
 
 # What must not be taken for code, or is looked for in it.
 TOKENS = re.compile(

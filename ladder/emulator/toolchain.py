@@ -14,8 +14,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ladder import cache
-from ladder.errors import CompileError, LadderError
+from ladder.common import cache
+from ladder.common.errors import CompileError, LadderError
 
 HERE = Path(__file__).parent
 INCLUDE = HERE / "include"

@@ -1,6 +1,7 @@
 """GELU in its tanh form, as GPT-2 was trained with."""
 
-from ladder.contract import Ladder, Op, read, write
+from ladder.contract.ladder import Ladder
+from ladder.contract.op import Op, read, write
 from reference import gelu
 
 SHAPES = tuple({"N": N} for N in (1, 31, 33, 1000, 4099, 65536))

@@ -1,6 +1,7 @@
 """Global norm: the length of all gradients as one vector, which clipping compares."""
 
-from ladder.contract import Ladder, Op, read, write
+from ladder.contract.ladder import Ladder
+from ladder.contract.op import Op, read, write
 from reference import global_norm
 
 forward = Op(

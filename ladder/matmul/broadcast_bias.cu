@@ -1,6 +1,6 @@
 // broadcast bias: every row of out becomes the bias
 //
-// The step before a cuBLAS product that is added to out (ladder/matmul/cublas.py), not a rung.
+// The step before a cuBLAS product that is added to out (ladder/matmul/library_rungs.py), not a rung.
 // Define: WIDTH = vector if OC % vector == 0 else 1
 // Launch: broadcast_bias<<<(ceil_div(OC, WIDTH * 128), min(N, 8 * multiprocessors)), 128>>>
 

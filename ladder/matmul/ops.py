@@ -1,7 +1,8 @@
 """Matmul: the linear layer, out = inp @ weight.T + bias, and its three gradients."""
 
-from ladder.contract import Ladder, Op, read, update, write
-from ladder.matmul import cublas
+from ladder.contract.ladder import Ladder
+from ladder.contract.op import Op, read, update, write
+from ladder.matmul import library_rungs
 from reference import matmul
 
 SHAPES = tuple(
@@ -84,8 +85,11 @@ backward_bias = Op(
 )
 
 LADDERS = (
-    Ladder(forward, (cublas.library_rung(cublas.forward), cublas.one_kernel_rung())),
-    Ladder(backward_input, (cublas.library_rung(cublas.backward_input),)),
-    Ladder(backward_weight, (cublas.library_rung(cublas.backward_weight),)),
+    Ladder(
+        forward,
+        (library_rungs.library_rung(library_rungs.forward), library_rungs.one_kernel_rung()),
+    ),
+    Ladder(backward_input, (library_rungs.library_rung(library_rungs.backward_input),)),
+    Ladder(backward_weight, (library_rungs.library_rung(library_rungs.backward_weight),)),
     Ladder(backward_bias),
 )

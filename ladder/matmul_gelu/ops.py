@@ -4,8 +4,10 @@ import math
 
 import numpy as np
 
-from ladder.contract import Dims, Ladder, Op, read, write
-from ladder.matmul_gelu import cublaslt
+from ladder.contract.dims import Dims
+from ladder.contract.ladder import Ladder
+from ladder.contract.op import Op, read, write
+from ladder.matmul_gelu import library_rungs
 from reference import matmul_gelu
 
 SHAPES = tuple(
@@ -54,4 +56,4 @@ forward = Op(
     hard_inputs={"large pre": scaled(100)},
 )
 
-LADDERS = (Ladder(forward, (cublaslt.library_rung(),)),)
+LADDERS = (Ladder(forward, (library_rungs.library_rung(),)),)

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from ladder.contract import Dims, Ladder, Op, read, write
-from ladder.expect import distinct
+from ladder.contract.dims import Dims
+from ladder.contract.ladder import Ladder
+from ladder.contract.op import Op, distinct, read, write
 from reference import relu
 
 SHAPES = tuple({"N": N} for N in (1, 31, 33, 1000, 4099, 65536))

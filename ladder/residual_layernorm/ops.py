@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ladder.contract import Dims, Ladder, Op, read, update, write
-from ladder.expect import distinct
+from ladder.contract.dims import Dims
+from ladder.contract.ladder import Ladder
+from ladder.contract.op import Op, distinct, read, update, write
 from ladder.layernorm.ops import BENCH, SHAPES, backward_inputs
 from reference import residual_layernorm
 

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from ladder.contract import Dims, Ladder, Op, read, write
-from ladder.expect import distinct
+from ladder.contract.dims import Dims
+from ladder.contract.ladder import Ladder
+from ladder.contract.op import Op, distinct, read, write
 from reference import softmax
 
 SHAPES = tuple(

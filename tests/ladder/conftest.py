@@ -2,7 +2,7 @@
 
 import pytest
 
-from ladder.device import default_device, open_device
+from ladder.device.open import default_device, open_device
 
 
 @pytest.fixture(scope="session")

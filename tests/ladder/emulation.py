@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ladder.device import aligned_empty
-from ladder.emulator import Emulated
-from ladder.rungfile import Launch, Rung
+from ladder.contract.host_arrays import aligned_empty
+from ladder.contract.rung_file import Launch, Rung
+from ladder.emulator.emulated import Emulated
 
 
 def rung(folder: Path, source: str) -> Rung:

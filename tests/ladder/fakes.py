@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 
-from ladder.contract import Ladder, Op, find
-from ladder.device import Cpu
-from ladder.rungfile import Rung
+from ladder.contract.ladder import Ladder, find
+from ladder.contract.op import Op
+from ladder.contract.rung_file import Rung
+from ladder.device.cpu import Cpu
 
 
 class FakeGpu(Cpu):

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
-from ladder.bind import bind
-from ladder.contract import DTYPES, find
-from ladder.device import Cpu
-from ladder.expect import make_inputs, unit_roundoff
+from ladder.contract.binding import bind
+from ladder.contract.dtypes import DTYPES
+from ladder.contract.ladder import find
+from ladder.device.cpu import Cpu
+from ladder.verify.inputs import make_inputs
+from ladder.verify.tolerance import unit_roundoff
 from reference import gelu
 
 

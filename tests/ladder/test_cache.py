@@ -5,8 +5,8 @@ import multiprocessing
 
 import pytest
 
-from ladder import cache
-from ladder.errors import LadderError
+from ladder.common import cache
+from ladder.common.errors import LadderError
 
 
 @pytest.fixture

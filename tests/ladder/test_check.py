@@ -5,14 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ladder import expect as expectations
-from ladder import rungfile
-from ladder.check import MOST_BYTES, check, check_case, gpt2_shape
-from ladder.contract import DTYPES, Ladder, find, ladders
-from ladder.device import Cpu
-from ladder.errors import LadderError
-from ladder.expect import expect, make_inputs
-from ladder.rungfile import Rung
+from ladder.common.errors import LadderError
+from ladder.contract import rung_file
+from ladder.contract.dtypes import DTYPES
+from ladder.contract.ladder import Ladder, find, ladders
+from ladder.contract.rung_file import Rung
+from ladder.device.cpu import Cpu
+from ladder.verify import tolerance as expectations
+from ladder.verify.check import MOST_BYTES, check, check_case, gpt2_shape
+from ladder.verify.inputs import make_inputs
+from ladder.verify.tolerance import expect
 from reference import attention
 
 PLANTED = Path(__file__).parent / "planted"
@@ -88,7 +90,7 @@ def planted(tmp_path, direction: str, old: str = "", new: str = "") -> tuple[Lad
     assert old in source
     path = tmp_path / "kernel.cu"
     path.write_text(source.replace(old, new, 1) if old else source)
-    return ladder, rungfile.parse(path, ladder.op.kernel)
+    return ladder, rung_file.parse(path, ladder.op.kernel)
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])

@@ -10,10 +10,11 @@ import pytest
 
 from ladder import __main__ as commands
 from ladder.__main__ import main
-from ladder.check import Outcome, Report
-from ladder.contract import Target, find, ladders
-from ladder.device import Cpu
-from ladder.pages import ROOT
+from ladder.contract.ladder import find, ladders
+from ladder.contract.target import Target
+from ladder.device.cpu import Cpu
+from ladder.show.pages import ROOT
+from ladder.verify.check import Outcome, Report
 
 PLANTED = Path(__file__).parent / "planted" / "forward.cu"
 

@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 
-from ladder import cache, compiler, nvrtc, rungfile
-from ladder.contract import DTYPES, ladders
-from ladder.errors import CompileError, LadderError
+from ladder.common import cache
+from ladder.common.errors import CompileError, LadderError
+from ladder.contract import rung_file
+from ladder.contract.dtypes import DTYPES
+from ladder.contract.ladder import ladders
+from ladder.device.cuda import compiler, nvrtc
 
 needs_nvrtc = pytest.mark.skipif(
     not nvrtc.installed(), reason="NVRTC is not installed: pip install -e '.[compile]'"
@@ -32,7 +35,7 @@ def rung_of(tmp_path, monkeypatch):
     def make(source):
         path = tmp_path / "1_square.cu"
         path.write_text(source)
-        return rungfile.parse(path, "square_forward")
+        return rung_file.parse(path, "square_forward")
 
     return make
 
@@ -48,8 +51,8 @@ def combinations(rung):
     """Every architecture, and every real type on an old one and a new one."""
     for index, arch in enumerate(compiler.TYPICAL):
         thorough = arch in ("sm_75", "sm_90a")
-        for offset in range(len(rungfile.REALS) if thorough else 1):
-            real = DTYPES[rungfile.REALS[(index + offset) % len(rungfile.REALS)]]
+        for offset in range(len(rung_file.REALS) if thorough else 1):
+            real = DTYPES[rung_file.REALS[(index + offset) % len(rung_file.REALS)]]
             target = compiler.typical_target(arch, real)
             if rung.claims(target):
                 yield target
@@ -92,7 +95,7 @@ def test_rung_compiles_where_it_claims_to(op, rung):
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("real", rungfile.REALS)
+@pytest.mark.parametrize("real", rung_file.REALS)
 def test_resources_of_a_compiled_kernel(rung_of, real):
     cubin = compile_square(rung_of(KERNEL), real)
     assert cubin.read_bytes()[:4] == b"\x7fELF"

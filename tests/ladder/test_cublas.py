@@ -8,12 +8,14 @@ import types
 import numpy as np
 import pytest
 
-from ladder.bind import bind
-from ladder.contract import DTYPES, find
-from ladder.device import open_device
-from ladder.errors import LadderError
-from ladder.expect import expect, make_inputs
-from ladder.matmul import cublas
+from ladder.common.errors import LadderError
+from ladder.contract.binding import bind
+from ladder.contract.dtypes import DTYPES
+from ladder.contract.ladder import find
+from ladder.device.open import open_device
+from ladder.matmul import library_rungs
+from ladder.verify.inputs import make_inputs
+from ladder.verify.tolerance import expect
 
 TYPES = {0: DTYPES["float32"], 2: DTYPES["float16"], 14: DTYPES["bfloat16"]}
 PRODUCTS = ["matmul.forward", "matmul.backward_input", "matmul.backward_weight"]
@@ -107,7 +109,7 @@ class Gpu:
 
 @pytest.fixture
 def gpu(monkeypatch):
-    monkeypatch.setattr("ladder.cublas.load", FakeCublas)
+    monkeypatch.setattr("ladder.device.cuda.cublas.load", FakeCublas)
     return Gpu()
 
 
@@ -137,7 +139,7 @@ def test_the_library_is_refused_where_it_does_not_run():
     amd = type(Gpu().target(np.dtype(np.float16)))("gfx942", 64, 304, 65536, np.dtype(np.float16))
     assert "sm >= 70" in ladder.rung(100).refusal({"N": 1, "C": 1, "OC": 1}, amd)
     with pytest.raises(LadderError, match="cuBLAS runs on NVIDIA GPUs, not on device emulated"):
-        cublas.backward_input(
+        library_rungs.backward_input(
             open_device("emulated"),
             dict.fromkeys(("dinp", "dout", "weight")),
             {"N": 1, "C": 1, "OC": 1},
@@ -149,10 +151,10 @@ def test_missing_library_says_what_to_install(gpu, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "cupy_backends", None)
     with pytest.raises(LadderError, match=r"cuBLAS does not load.*pip install -e '\.\[cuda13\]'"):
-        cublas.backward_input(gpu, {}, {"N": 1, "C": 1, "OC": 1}, {})
+        library_rungs.backward_input(gpu, {}, {"N": 1, "C": 1, "OC": 1}, {})
 
 
 def test_a_failing_call_names_the_device_and_the_status(gpu, monkeypatch):
     monkeypatch.setattr(FakeCublas, "cublasSetMathMode", lambda self, handle, mode: 13)
     with pytest.raises(LadderError, match="a GPU of the tests: cuBLAS fails with status 13"):
-        cublas.backward_input(gpu, {}, {"N": 1, "C": 1, "OC": 1}, {})
+        library_rungs.backward_input(gpu, {}, {"N": 1, "C": 1, "OC": 1}, {})

@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 from test_cublas import TYPES, Gpu, GpuArray, matrix, scalar
 
-from ladder import cublaslt
-from ladder.bind import bind
-from ladder.contract import DTYPES, find
-from ladder.device import aligned_empty, open_device
-from ladder.errors import LadderError
-from ladder.expect import expect, make_inputs
+from ladder.common.errors import LadderError
+from ladder.contract.binding import bind
+from ladder.contract.dtypes import DTYPES
+from ladder.contract.host_arrays import aligned_empty
+from ladder.contract.ladder import find
+from ladder.device.cuda import cublaslt
+from ladder.device.open import open_device
+from ladder.verify.inputs import make_inputs
+from ladder.verify.tolerance import expect
 from reference import gelu
 
 RUNGS = [("matmul.forward", 101), ("matmul_gelu.forward", 100)]

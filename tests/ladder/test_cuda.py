@@ -7,17 +7,19 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ladder import cuda, doctor, rungfile
-from ladder.contract import DTYPES
-from ladder.device import open_device
-from ladder.errors import LadderError
-from ladder.rungfile import Launch
+from ladder.common.errors import LadderError
+from ladder.contract import rung_file
+from ladder.contract.dtypes import DTYPES
+from ladder.contract.rung_file import Launch
+from ladder.device import inventory
+from ladder.device.cuda import gpu
+from ladder.device.open import open_device
 
 # ---- without a GPU ----
 
 
 def test_without_a_driver_the_emulated_device_is_named(monkeypatch):
-    monkeypatch.setattr(cuda, "driver_version", lambda: None)
+    monkeypatch.setattr(gpu, "driver_version", lambda: None)
     with pytest.raises(LadderError, match=r"no NVIDIA driver.*--device emulated"):
         open_device("cuda")
 
@@ -29,7 +31,7 @@ def test_index_that_is_no_number_is_an_unknown_device():
 
 @pytest.mark.parametrize(("driver", "extra"), [(12040, "cuda12"), (13010, "cuda13")])
 def test_without_cupy_the_extra_for_the_driver_is_named(driver, extra, monkeypatch):
-    monkeypatch.setattr(cuda, "driver_version", lambda: driver)
+    monkeypatch.setattr(gpu, "driver_version", lambda: driver)
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(LadderError, match=rf"CuPy .*pip install -e '\.\[{extra}\]'"):
         open_device("cuda")
@@ -62,8 +64,8 @@ def test_driver_too_old_for_the_wheel_is_told_from_no_gpu(driver, wheel, message
                 class CUDADriverError(RuntimeError):
                     pass
 
-    monkeypatch.setattr(cuda, "driver_version", lambda: driver)
-    monkeypatch.setattr(cuda, "_import_cupy", lambda: Cupy)
+    monkeypatch.setattr(gpu, "driver_version", lambda: driver)
+    monkeypatch.setattr(gpu, "_import_cupy", lambda: Cupy)
     with pytest.raises(LadderError, match=message):
         open_device("cuda")
 
@@ -73,10 +75,10 @@ def test_every_finding_that_is_missing_has_a_remedy(monkeypatch):
         raise LadderError("nothing here: install it")
 
     for name in ("find_nvrtc", "find_nvdisasm", "find_compiler"):
-        monkeypatch.setattr(doctor, name, missing)
-    monkeypatch.setattr(doctor.cuda, "driver_version", lambda: None)
-    monkeypatch.setattr(doctor.importlib.metadata, "distributions", lambda: [])
-    found = {finding.what: finding for finding in doctor.findings()}
+        monkeypatch.setattr(inventory, name, missing)
+    monkeypatch.setattr(inventory.cuda, "driver_version", lambda: None)
+    monkeypatch.setattr(inventory.importlib.metadata, "distributions", lambda: [])
+    found = {finding.what: finding for finding in inventory.findings()}
     for what in ("C++ compiler", "NVRTC", "disassembler", "NVIDIA driver", "CuPy", "GPU"):
         assert found[what].remedy, what
 
@@ -87,11 +89,11 @@ def test_every_finding_that_is_missing_has_a_remedy(monkeypatch):
 )
 def test_doctor_sees_a_compiler_that_the_emulator_could_not_use(cxx, found, monkeypatch):
     monkeypatch.setenv("CXX", cxx)
-    doctor.find_compiler.cache_clear()
+    inventory.find_compiler.cache_clear()
     try:
-        finding = doctor.cpp_compiler()
+        finding = inventory.cpp_compiler()
     finally:
-        doctor.find_compiler.cache_clear()
+        inventory.find_compiler.cache_clear()
     assert found in finding.found
     assert "install g++ or clang" in finding.remedy
 
@@ -99,7 +101,7 @@ def test_doctor_sees_a_compiler_that_the_emulator_could_not_use(cxx, found, monk
 def test_doctor_sees_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("KERNEL_LADDER_CACHE", str(tmp_path / "file" / "cache"))
-    finding = doctor.cache_directory()
+    finding = inventory.cache_directory()
     assert "KERNEL_LADDER_CACHE" in finding.remedy
 
 
@@ -107,9 +109,9 @@ def test_doctor_sees_a_wheel_that_the_driver_is_too_old_for(monkeypatch):
     class Distribution:
         name, version = "cupy-cuda13x", "14.2.0"
 
-    monkeypatch.setattr(doctor.cuda, "driver_version", lambda: 12040)
-    monkeypatch.setattr(doctor.importlib.metadata, "distributions", lambda: [Distribution])
-    finding = doctor.cupy()
+    monkeypatch.setattr(inventory.cuda, "driver_version", lambda: 12040)
+    monkeypatch.setattr(inventory.importlib.metadata, "distributions", lambda: [Distribution])
+    finding = inventory.cupy()
     assert "the driver supports CUDA 12.4" in finding.found
     assert "cuda12" in finding.remedy
 
@@ -151,11 +153,11 @@ def device():
 def kernels(device, tmp_path):
     path = tmp_path / "1_scale.cu"
     path.write_text(SOURCE)
-    rung = rungfile.parse(path, "scale_forward")
+    rung = rung_file.parse(path, "scale_forward")
     return lambda real: device.compile(rung, {"FACTOR": 3}, DTYPES[real])
 
 
-@pytest.mark.parametrize("real", rungfile.REALS)
+@pytest.mark.parametrize("real", rung_file.REALS)
 def test_kernel_runs_on_uploaded_arrays(device, kernels, real):
     host = np.arange(100, dtype=np.float32)
     inp, out = (device.empty((100,), DTYPES[real]) for _ in range(2))

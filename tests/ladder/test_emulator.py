@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from emulation import array, line, run, rung, zeros
 
-from ladder import cache
-from ladder.emulator import Emulated
+from ladder.common import cache
+from ladder.common.errors import LadderError
+from ladder.emulator.emulated import Emulated
 from ladder.emulator.toolchain import find_compiler, runtime
-from ladder.errors import LadderError
 
 WARPS = (32, 64)
 MODES = ("fast", "count")

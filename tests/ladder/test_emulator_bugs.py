@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from emulation import array, line, run, rung, zeros
 
-from ladder.emulator import Emulated, KernelError
-from ladder.errors import CompileError, LadderError
+from ladder.common.errors import CompileError, LadderError
+from ladder.emulator.emulated import Emulated, KernelError
 
 THREADS = 64
 

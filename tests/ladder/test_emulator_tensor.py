@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from emulation import array, line, run, zeros
 
-from ladder.emulator import Emulated, KernelError
+from ladder.common.errors import LadderError
+from ladder.emulator.emulated import Emulated, KernelError
 from ladder.emulator.toolchain import find_compiler
-from ladder.errors import LadderError
 
 BFLOAT = np.dtype(ml_dtypes.bfloat16)
 REALS = pytest.mark.parametrize("real", (np.dtype(np.float16), BFLOAT), ids=str)

@@ -5,9 +5,10 @@
 
 import pytest
 
-from ladder.check import check
-from ladder.contract import DTYPES, ladders
-from ladder.device import open_device
+from ladder.contract.dtypes import DTYPES
+from ladder.contract.ladder import ladders
+from ladder.device.open import open_device
+from ladder.verify.check import check
 
 CASES = [
     pytest.param(ladder, rung, dtype, id=f"{ladder.op.name}-{rung.number}-{dtype}")

@@ -5,9 +5,9 @@ import json
 import pytest
 from fakes import FakeGpu, timed_rung
 
-from ladder.errors import LadderError
-from ladder.facts import Fact, Known
-from ladder.rungfile import Rung
+from ladder.common.errors import LadderError
+from ladder.contract.rung_file import Rung
+from ladder.measure.remembered import Fact, Known
 
 DIMS = {"N": 4, "C": 8}
 RUNG, OTHER = timed_rung(1, "one", 1), timed_rung(2, "two", 1)

@@ -5,9 +5,11 @@ from itertools import pairwise
 
 import pytest
 
-from ladder import pages
-from ladder.contract import DTYPES, PACKAGE, Target, ladders
-from ladder.signature import mismatch
+from ladder.contract.dtypes import DTYPES
+from ladder.contract.ladder import PACKAGE, ladders
+from ladder.contract.signature import mismatch
+from ladder.contract.target import Target
+from ladder.show import pages
 
 FILES = [
     pytest.param(ladder, rung, id=f"{ladder.op.name}-{rung.number}")

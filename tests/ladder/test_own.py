@@ -7,18 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ladder import own, pages
-from ladder.bind import bind
-from ladder.contract import find
-from ladder.device import Cpu
-from ladder.errors import LadderError
+from ladder.common.errors import LadderError
+from ladder.contract.binding import bind
+from ladder.contract.ladder import find
+from ladder.device.cpu import Cpu
+from ladder.show import pages
+from ladder.verify import sandbox
 
 SOURCE = (Path(__file__).parent / "planted" / "forward.cu").read_text()
 SHAPES = [{"N": 2, "C": 33}]
 
 
 def check(source, device_name, **options):
-    return own.check("layernorm.forward", source, device_name, ["float32"], SHAPES, **options)
+    return sandbox.check("layernorm.forward", source, device_name, ["float32"], SHAPES, **options)
 
 
 def replaced(old: str, new: str) -> str:
@@ -126,13 +127,13 @@ def test_a_launch_with_a_condition_runs_where_that_holds(device_name):
 )
 def test_what_is_no_rung_is_refused(which, message):
     with pytest.raises(LadderError, match=message):
-        own.find_rung("layernorm.forward", which)
+        sandbox.find_rung("layernorm.forward", which)
 
 
 def test_a_kernel_may_lie_in_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "mine.cu").write_text(SOURCE)
-    assert own.find_rung("layernorm.forward", "~/mine.cu").path == tmp_path / "mine.cu"
+    assert sandbox.find_rung("layernorm.forward", "~/mine.cu").path == tmp_path / "mine.cu"
 
 
 def test_where_it_cannot_run_it_is_named_with_the_remedy(tmp_path):
@@ -140,7 +141,7 @@ def test_where_it_cannot_run_it_is_named_with_the_remedy(tmp_path):
     path.write_text(find(op.name).rung(1).source.replace("// Needs:  nothing", "// Needs: N > 9"))
     arrays = {name: np.zeros(8, np.float32) for name in ("out", "inp")}
     with pytest.raises(LadderError) as refused:
-        bind(op, own.find_rung(op.name, path), Cpu(), np.float32, {"N": 8}, arrays)
+        bind(op, sandbox.find_rung(op.name, path), Cpu(), np.float32, {"N": 8}, arrays)
     assert str(refused.value) == (
         "gelu.forward mine.cu (one thread per element) cannot run: it needs N > 9, and here N = 8; "
         "choose another rung"
@@ -158,8 +159,8 @@ def test_a_copy_of_a_rung_is_your_own_kernel_whatever_its_name(tmp_path):
     original = find("layernorm.forward").rung(3)
     copy = tmp_path / original.path.name
     copy.write_text(original.source)
-    assert own.find_rung("layernorm.forward", original.path).number == 3
-    assert own.find_rung("layernorm.forward", copy).number == -1
+    assert sandbox.find_rung("layernorm.forward", original.path).number == 3
+    assert sandbox.find_rung("layernorm.forward", copy).number == -1
 
 
 def test_a_kernel_with_a_mangled_name_is_told_what_is_missing(device_name):
@@ -172,25 +173,27 @@ def test_a_child_that_dies_without_an_answer_is_described(tmp_path, monkeypatch)
     killer = tmp_path / "sitecustomize.py"
     killer.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(own, "_python_path", lambda: str(tmp_path))
+    monkeypatch.setattr(sandbox, "_python_path", lambda: str(tmp_path))
     request = {"op": "layernorm.forward", "path": "mine.cu", "device": "cpu"}
     with pytest.raises(
-        own.ChildDied, match=r"mine\.cu crashed \(SIGSEGV\): it read or wrote memory"
+        sandbox.ChildDied, match=r"mine\.cu crashed \(SIGSEGV\): it read or wrote memory"
     ):
-        own.in_child("check", request, 20)
+        sandbox.in_child("check", request, 20)
 
 
 def test_the_kernel_of_the_page_on_adding_a_rung_does_what_the_page_says():
     page = (pages.ROOT / "doc" / "adding_a_rung.md").read_text(encoding="utf-8")
     (kernel,) = re.findall(r"```cpp\n(.*?)```", page, flags=re.DOTALL)
-    report = own.check("layernorm.forward", kernel, "emulated")
+    report = sandbox.check("layernorm.forward", kernel, "emulated")
     assert report.passed, report
     counted = "18 passed, 24 refused; largest error"
     assert counted in str(report)
     assert counted in page
     start = kernel.index("float squares = 0.0f;")
     wrong = kernel[:start] + kernel[start:].replace("i < C;", "i <= C;", 1)
-    report = own.check("layernorm.forward", wrong, "emulated", ["float32"], [{"N": 2, "C": 768}])
+    report = sandbox.check(
+        "layernorm.forward", wrong, "emulated", ["float32"], [{"N": 2, "C": 768}]
+    )
     assert not report.passed
     assert "FAILED at N=2 C=768, float32: out[0, 6] is 1.38" in str(report)
 

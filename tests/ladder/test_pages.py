@@ -5,9 +5,10 @@ import re
 import pytest
 from fakes import FakeGpu
 
-from ladder import pages, plots, results, tables
-from ladder.contract import find
-from ladder.errors import LadderError
+from ladder.common.errors import LadderError
+from ladder.contract.ladder import find
+from ladder.measure import results
+from ladder.show import charts, pages, tables
 
 OP = find("layernorm.forward").op
 SHAPE = "N=65536 C=768"
@@ -178,7 +179,7 @@ def test_the_overview_has_the_best_rung_of_what_was_measured(site):
 def test_a_picture_is_drawn_and_names_its_numbers(site, kind):
     text = write(site, f"{kind} layernorm.forward")
     picture = site / "doc" / "img" / f"layernorm-forward-{kind}-fake-9000.svg"
-    assert f"](img/{picture.name})\n<!-- made from {plots.drawn_from(picture)} -->" in text
+    assert f"](img/{picture.name})\n<!-- made from {charts.drawn_from(picture)} -->" in text
     assert "one block per row" in picture.read_text()
     first = picture.read_bytes()
     picture.unlink()
@@ -232,7 +233,7 @@ def test_counts_and_access_pictures_are_made_once(site, monkeypatch):
     def fail(*arguments):
         raise AssertionError("nothing has changed: the emulator is not needed")
 
-    monkeypatch.setattr("ladder.trace.trace", fail)
+    monkeypatch.setattr("ladder.show.trace.trace", fail)
     assert pages.update(write=True, root=site) == []
 
 

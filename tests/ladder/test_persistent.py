@@ -6,10 +6,11 @@ stick out, widths of 192 and 256, shares that end within a tile, and more heads 
 
 import pytest
 
-import ladder.emulator
-from ladder.check import check
-from ladder.contract import DTYPES, find
-from ladder.device import open_device
+import ladder.emulator.emulated
+from ladder.contract.dtypes import DTYPES
+from ladder.contract.ladder import find
+from ladder.device.open import open_device
+from ladder.verify.check import check
 
 
 def each(*ladders):

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from fakes import FakeGpu, ladder, timed_rung
 
-from ladder import timing
-from ladder.contract import find
-from ladder.device import open_device
-from ladder.errors import LadderError
-from ladder.pick import pick
-from ladder.rungfile import Rung
+from ladder.common.errors import LadderError
+from ladder.contract.ladder import find
+from ladder.contract.rung_file import Rung
+from ladder.device.open import open_device
+from ladder.measure import timing
+from ladder.measure.pick import pick
 
 DIMS = {"N": 1000}
 
@@ -49,7 +49,7 @@ def test_a_rung_that_is_far_slower_is_not_measured_at_length(monkeypatch):
         measured.extend(contenders)
         return timing.compare(device, contenders, seconds)
 
-    monkeypatch.setattr(sys.modules["ladder.pick"], "compare", compare)
+    monkeypatch.setattr(sys.modules["ladder.measure.pick"], "compare", compare)
     rungs = (timed_rung(1, "hopeless", 1e6), timed_rung(2, "fast", 10), timed_rung(3, "near", 30))
     choice = pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
     assert choice.rung == 2
@@ -108,7 +108,7 @@ class Count:
 
     def __init__(self, monkeypatch):
         self.ran, self.made = set(), 0
-        module = sys.modules["ladder.pick"]
+        module = sys.modules["ladder.measure.pick"]
 
         def make(*args):
             self.made += 1

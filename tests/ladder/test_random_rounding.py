@@ -4,13 +4,14 @@ that a rung uses it rightly."""
 import numpy as np
 import pytest
 
-from ladder import rungfile
-from ladder.check import check
-from ladder.contract import DTYPES, find
-from ladder.device import open_device
-from ladder.errors import LadderError
-from ladder.rungfile import Launch
-from ladder.timing import BufferSets
+from ladder.common.errors import LadderError
+from ladder.contract import rung_file
+from ladder.contract.dtypes import DTYPES
+from ladder.contract.ladder import find
+from ladder.contract.rung_file import Launch
+from ladder.device.open import open_device
+from ladder.measure.timing import BufferSets
+from ladder.verify.check import check
 from reference.philox import random_words
 from reference.rounding import round_at_random
 
@@ -38,7 +39,7 @@ def device(request):
 @pytest.mark.parametrize("real", ["float16", "bfloat16"])
 def test_the_kernel_rounds_to_the_bits_of_the_reference(device, real, tmp_path):
     (tmp_path / "1_rounding.cu").write_text(SOURCE)
-    rung = rungfile.parse(tmp_path / "1_rounding.cu", "rounding_forward")
+    rung = rung_file.parse(tmp_path / "1_rounding.cu", "rounding_forward")
     draw = np.random.default_rng(0)
     anything = draw.integers(0, 2**32, 6001, dtype=np.uint32).view(np.float32)
     weights = draw.standard_normal(6000).astype(np.float32)
@@ -76,7 +77,7 @@ def test_a_rung_that_rounds_by_other_words_is_caught(sound, planted, tmp_path):
     source = ladder.rung(2).source
     assert sound in source
     (tmp_path / "mine.cu").write_text(source.replace(sound, planted))
-    rung = rungfile.parse(tmp_path / "mine.cu", ladder.op.kernel)
+    rung = rung_file.parse(tmp_path / "mine.cu", ladder.op.kernel)
     shapes = [{"N": 1002}]
     report = check(
         ladder, rung, open_device("emulated"), dtypes=["bfloat16"], shapes=shapes, brief=True

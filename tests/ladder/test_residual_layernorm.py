@@ -6,9 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from ladder.bind import bind
-from ladder.contract import DTYPES, find, resolve_dtype
-from ladder.device import Cpu
+from ladder.contract.binding import bind
+from ladder.contract.dtypes import DTYPES, resolve_dtype
+from ladder.contract.ladder import find
+from ladder.device.cpu import Cpu
 
 DIMS = {"N": 7, "C": 200}
 REAL = DTYPES["bfloat16"]

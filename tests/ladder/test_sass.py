@@ -2,10 +2,12 @@
 
 import pytest
 
-from ladder import cache, compiler, nvrtc, rungfile, sass
-from ladder.contract import DTYPES
-from ladder.errors import LadderError
-from ladder.sass import Instruction
+from ladder.common import cache
+from ladder.common.errors import LadderError
+from ladder.contract import rung_file
+from ladder.contract.dtypes import DTYPES
+from ladder.device.cuda import compiler, nvrtc, sass
+from ladder.device.cuda.sass import Instruction
 
 SOURCE = """\
 // copy forward, rung 1: sixteen bytes per thread, and their root
@@ -33,7 +35,7 @@ def compiled(tmp_path, monkeypatch):
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
     path = tmp_path / "1_copy.cu"
     path.write_text(SOURCE)
-    rung = rungfile.parse(path, "copy_forward")
+    rung = rung_file.parse(path, "copy_forward")
     return rung, compiler.compile_cubin(rung, {}, DTYPES["float32"], "sm_90a")
 
 

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 from fakes import FakeGpu, ladder, timed_rung
 
-from ladder import bench as benches
-from ladder import results, tables, timing
-from ladder.bench import Roofs, bench
-from ladder.contract import find
-from ladder.device import open_device
-from ladder.errors import LadderError
-from ladder.roof import Roof, copy_bandwidth
-from ladder.timing import BufferSets, compare, measure
+from ladder.common.errors import LadderError
+from ladder.contract.ladder import find
+from ladder.device.open import open_device
+from ladder.measure import bench as benches
+from ladder.measure import results, timing
+from ladder.measure.bench import Roofs, bench
+from ladder.measure.roofline import Roof, copy_bandwidth
+from ladder.measure.timing import BufferSets, compare, measure
+from ladder.show import tables
 
 DIMS = {"N": 30_000}  # 360 KB
 BYTES = 12 * DIMS["N"]

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from ladder import listing
-from ladder.contract import find, ladders
-from ladder.errors import LadderError
-from ladder.trace import own_lines, per_request, picture, table, touched_sectors, trace
+from ladder.common.errors import LadderError
+from ladder.contract.ladder import find, ladders
+from ladder.show import source_code
+from ladder.show.trace import own_lines, per_request, picture, table, touched_sectors, trace
 
 FORWARD = find("layernorm.forward")
 DIMS = {"N": 64, "C": 64}
@@ -78,8 +78,8 @@ def test_what_is_no_kernel_cannot_be_traced():
 @pytest.mark.parametrize("name", sorted(ladders()))
 def test_the_shape_to_trace_is_small_and_the_contract_accepts_it(name):
     op = find(name).op
-    dims = listing.small_shape(op)
+    dims = source_code.small_shape(op)
     assert set(dims) == set(op.dims)
     assert all(size >= 1 for size in dims.values())
-    assert op.flops(dims) <= listing.MOST_FLOPS
+    assert op.flops(dims) <= source_code.MOST_FLOPS
     assert all(np.prod(arg.resolve_shape(dims)) >= 1 for arg in op.args)

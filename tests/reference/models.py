@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from ladder.contract import ladders
-from ladder.device import Cpu
-from reference.gpt2 import GPT2Config, build
-from trainer.engine import Engine
+from ladder.contract.ladder import ladders
+from ladder.device.cpu import Cpu
+from trainer.engine.engine import Engine
+from trainer.model.gpt2 import GPT2Config, build
 
 
 def cpu_engine(config: GPT2Config, B: int, T: int, real: type, **options: object) -> Engine:

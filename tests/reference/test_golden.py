@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from reference import adamw
-from reference.gpt2 import PARAMETERS, GPT2Config
 from tests.reference.models import (
     assert_close,
     cpu_engine,
@@ -15,6 +14,7 @@ from tests.reference.models import (
     without_key_bias,
     write_weights,
 )
+from trainer.model.gpt2 import PARAMETERS, GPT2Config
 
 FILES = sorted((Path(__file__).parents[1] / "golden").glob("*.npz"))
 TOLERANCES = {np.float64: 1e-10, np.float32: 1e-5}

@@ -8,11 +8,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ladder.contract import find
-from reference.fusion import FUSIONS, fuse, makes
-from reference.gpt2 import MATRICES, PARAMETERS, GPT2Config, build, initial_parameters
-from reference.program import Call
+from ladder.contract.ladder import find
 from tests.reference.models import cpu_engine, run_batch
+from trainer.model.fusion import FUSIONS, fuse, makes
+from trainer.model.gpt2 import MATRICES, PARAMETERS, GPT2Config, build, initial_parameters
+from trainer.model.program import Call
 
 SMALL = GPT2Config(context=6, vocab=11, padded_vocab=16, layers=2, heads=2, channels=8, dropout=0.0)
 

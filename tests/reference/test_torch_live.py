@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from reference import adamw
-from reference.gpt2 import PARAMETERS, GPT2Config
 from tests.reference.models import (
     assert_close,
     cpu_engine,
@@ -13,6 +12,7 @@ from tests.reference.models import (
     without_key_bias,
     write_weights,
 )
+from trainer.model.gpt2 import PARAMETERS, GPT2Config
 
 torch = pytest.importorskip("torch")
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ladder.contract import ladders
-from ladder.device import Cpu
-from ladder.rungfile import Rung
+from ladder.contract.ladder import ladders
+from ladder.contract.rung_file import Rung
+from ladder.device.cpu import Cpu
 
 
 class Deferred(Cpu):

@@ -4,16 +4,19 @@ import json
 
 import pytest
 
-from ladder.errors import LadderError
-from trainer import bench, models
-from trainer.config import TrainConfig
+from ladder.common.errors import LadderError
+from trainer.measure import throughput
+from trainer.run import initial_model
+from trainer.settings.config import TrainConfig
 
 
 @pytest.fixture(scope="module")
 def measured():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(models.DEPTHS, 2, (16, 2))  # small enough for a test: -e d2
-        return bench.measure(TrainConfig(model="d2", batch=2, sequence=5, steps=3, device="cpu"))
+        patch.setitem(initial_model.DEPTHS, 2, (16, 2))  # small enough for a test: -e d2
+        return throughput.measure(
+            TrainConfig(model="d2", batch=2, sequence=5, steps=3, device="cpu")
+        )
 
 
 def test_step_products_and_ops_are_consistent(measured):
@@ -31,26 +34,26 @@ def test_step_products_and_ops_are_consistent(measured):
 
 
 def test_report_shows_every_op_and_the_ratio(measured):
-    text = bench.report(*measured)
+    text = throughput.report(*measured)
     assert f"{measured[1]['ratio']:.2f} x" in text
     assert all(row["op"] in text for row in measured[1]["ops"])
 
 
 def test_measuring_again_replaces_the_same_job_and_keeps_the_others(measured, tmp_path):
     machine, m = measured
-    path = bench.record(machine, m, tmp_path)
-    bench.record(machine, {**m, "B": 8}, tmp_path)
-    bench.record(machine, {**m, "step_ms": 1.0}, tmp_path)
+    path = throughput.record(machine, m, tmp_path)
+    throughput.record(machine, {**m, "B": 8}, tmp_path)
+    throughput.record(machine, {**m, "step_ms": 1.0}, tmp_path)
     steps = json.loads(path.read_text())["steps"]
     assert [(step["B"], step["step_ms"] == 1.0) for step in steps] == [(8, False), (2, True)]
 
 
 def test_a_file_that_holds_something_else_is_left_alone(measured, tmp_path):
     machine, m = measured
-    path = bench.record(machine, m, tmp_path)
+    path = throughput.record(machine, m, tmp_path)
     path.write_text("{}")
     with pytest.raises(LadderError, match="move it away"):
-        bench.record(machine, m, tmp_path)
+        throughput.record(machine, m, tmp_path)
     assert path.read_text() == "{}"
 
 
@@ -65,4 +68,4 @@ def test_a_file_that_holds_something_else_is_left_alone(measured, tmp_path):
 )
 def test_what_cannot_be_measured_is_refused(flags, message):
     with pytest.raises(LadderError, match=message):
-        bench.main(["--device", "cpu", *flags])
+        throughput.main(["--device", "cpu", *flags])

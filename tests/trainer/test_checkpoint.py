@@ -20,9 +20,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from ladder.errors import LadderError
-from trainer import checkpoint, tensorfile
-from trainer.checkpoint import latest, load, save
+from ladder.common.errors import LadderError
+from trainer.model import checkpoint, tensor_file
+from trainer.model.checkpoint import latest, load, save
 
 ROOT = Path(__file__).parents[2]
 
@@ -78,7 +78,7 @@ def test_the_tensor_file_is_plain_safetensors(tmp_path):
 def test_to_ask_whether_a_tensor_is_there_reads_nothing(tmp_path, monkeypatch):
     save(tmp_path, 1, readers(tensors(1)), {})
     found, _ = load(tmp_path, 1)
-    monkeypatch.setattr(tensorfile.TensorFile, "__getitem__", None)
+    monkeypatch.setattr(tensor_file.TensorFile, "__getitem__", None)
     assert "float32" in found
     assert "wte" not in found
 
@@ -317,14 +317,14 @@ def test_an_unchecked_header_length_allocates_nothing(tmp_path, length):
     path.write_bytes(length.to_bytes(8, "little") + b"{}" + bytes(100))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(LadderError, match="truncated or no safetensors file"):
-        tensorfile.TensorFile(path)
+        tensor_file.TensorFile(path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
 
 
 def test_a_pipe_in_place_of_a_file_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "a.safetensors")
     with pytest.raises(LadderError, match="no such file"):
-        tensorfile.TensorFile(tmp_path / "a.safetensors")
+        tensor_file.TensorFile(tmp_path / "a.safetensors")
 
 
 @settings(

@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ladder.errors import LadderError
-from ladder.roof import Roof
-from ladder.rungfile import Rung
-from reference.fusion import FUSIONS
-from reference.gpt2 import build
+from ladder.common.errors import LadderError
+from ladder.contract.rung_file import Rung
+from ladder.measure.roofline import Roof
 from tests.ladder.fakes import FakeGpu
-from trainer import climb, measure, models, profile, rungs
-from trainer.config import TrainConfig
-from trainer.display import Display
+from trainer.engine import rung_choice
+from trainer.measure import climb, profile, step_timing
+from trainer.model.fusion import FUSIONS
+from trainer.model.gpt2 import build
+from trainer.run import initial_model
+from trainer.run.display import Display
+from trainer.settings.config import TrainConfig
 
 PNG = b"\x89PNG"
 SLOW = {"matmul.forward": 40e-6, "gelu.forward": 30e-6, "layernorm.forward": 20e-6}  # seconds
@@ -46,13 +48,13 @@ def gpu(monkeypatch):
         best = config.rungs in ("best", "library")
         ops = sorted({call.op for call in calls})
         numbers = {op: 3 if best and op != "embedding.forward" else 1 for op in ops}
-        return {op: rungs.Choice(rung_of(op, n), "so") for op, n in numbers.items()}
+        return {op: rung_choice.Choice(rung_of(op, n), "so") for op, n in numbers.items()}
 
     device = Gpu()
-    monkeypatch.setitem(models.DEPTHS, 2, (16, 2))
-    monkeypatch.setattr(measure, "open_for", lambda config: (device, config, []))
-    monkeypatch.setattr(measure.rungs, "choose", choose)
-    monkeypatch.setattr(measure, "resolve", lambda config, kind, context: config)
+    monkeypatch.setitem(initial_model.DEPTHS, 2, (16, 2))
+    monkeypatch.setattr(step_timing, "open_for", lambda config: (device, config, []))
+    monkeypatch.setattr(step_timing.rungs, "choose", choose)
+    monkeypatch.setattr(step_timing, "resolve", lambda config, kind, context: config)
     for module in (climb, profile):
         monkeypatch.setattr(module, "roof_of", lambda device, real: Roof(1e12, 1e12))
     return device
@@ -71,7 +73,7 @@ def seconds_of(program, raised):
 
 def test_ops_are_raised_one_by_one_the_slowest_first(gpu, tmp_path):
     result = climb.measure(config(rungs="best", fuse="all"), Display(Console(quiet=True), 0))
-    shape = models.named_shape("d2", models.PRETRAINED_VOCAB)
+    shape = initial_model.named_shape("d2", initial_model.PRETRAINED_VOCAB)
     program = build(shape, 2, 5)
     raised, fused = [], []
     for stage in result["stages"]:
@@ -119,7 +121,7 @@ def test_the_climb_is_written_as_numbers_table_and_picture(gpu, tmp_path, monkey
 
 
 def parser_with_defaults(*names):
-    parser = measure.parser_of(*names)
+    parser = step_timing.parser_of(*names)
     parser.set_defaults(dtype="fp32")  # resolve, which the fixture stands in for, would say so
     return parser
 
@@ -137,7 +139,7 @@ def test_climb_goes_to_the_best(gpu):
 
 def test_the_profile_adds_up_and_is_drawn(gpu, tmp_path):
     result = profile.measure(config(rungs="naive"))
-    program = build(models.named_shape("d2", models.PRETRAINED_VOCAB), 2, 5)
+    program = build(initial_model.named_shape("d2", initial_model.PRETRAINED_VOCAB), 2, 5)
     calls = program.training_step
     assert result["step_ms"] == pytest.approx(1e3 * seconds_of(program, ()))
     assert result["ops_ms"] == pytest.approx(result["step_ms"])
@@ -154,7 +156,7 @@ def test_the_profile_adds_up_and_is_drawn(gpu, tmp_path):
 
 
 def test_the_profile_on_the_cpu_is_shown(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(models.DEPTHS, 2, (16, 2))
+    monkeypatch.setitem(initial_model.DEPTHS, 2, (16, 2))
     monkeypatch.setattr(profile, "FOLDER", tmp_path)
     flags = ["-e", "d2", "-b", "1", "-t", "4", "-x", "3", "--device", "cpu", "-r", "1"]
     assert profile.main(flags) == 0
@@ -175,10 +177,10 @@ def test_every_measurement_has_a_file_of_its_own(gpu, tmp_path, monkeypatch):
     choices += [{"dtype": "bf16", "master_weights": False, "stochastic_rounding": True}]
     choices += [{"dtype": "bf16"}, {"dtype": "bf16", "stochastic_rounding": True}]
     choices += [{"batch": 1}, {"sequence": 4}, {"model": "d3"}]
-    monkeypatch.setitem(models.DEPTHS, 3, (16, 2))
+    monkeypatch.setitem(initial_model.DEPTHS, 3, (16, 2))
     names = []
     for changes in choices:
-        job = measure.open_job(config(**{"rungs": "naive", **changes}), "profile")
-        names.append(measure.file_name("profile", {"name": "Fake"}, job.description()))
+        job = step_timing.open_job(config(**{"rungs": "naive", **changes}), "profile")
+        names.append(step_timing.file_name("profile", {"name": "Fake"}, job.description()))
     assert len(set(names)) == len(choices)
     assert names[1] == "fake-profile-d2-fp32-b2-t5-best"

@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from ladder.errors import LadderError
-from trainer.__main__ import run
-from trainer.config import TrainConfig, resolve
-from trainer.flags import REFUSED, parse
+from ladder.common.errors import LadderError
+from trainer.settings.command import run
+from trainer.settings.config import TrainConfig, resolve
+from trainer.settings.flags import REFUSED, parse
 
 
 def test_no_flags_give_the_defaults():

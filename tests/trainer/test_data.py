@@ -13,12 +13,12 @@ from threading import Barrier
 import numpy as np
 import pytest
 
-from ladder.errors import LadderError
-from trainer import data, download
-from trainer.data import PLAY, encode_sections, prepare, write_shards
-from trainer.download import DownloadError
-from trainer.tokenfile import TokenLoader, find_shards, open_tokens, write_tokens
-from trainer.tokenizers import ByteTokenizer, CharTokenizer
+from ladder.common.errors import LadderError
+from trainer.data import datasets, download
+from trainer.data.datasets import PLAY, encode_sections, prepare, write_shards
+from trainer.data.download import DownloadError
+from trainer.data.token_files import TokenLoader, find_shards, open_tokens, write_tokens
+from trainer.data.tokenizers import ByteTokenizer, CharTokenizer
 
 DATA = Path(os.environ.get("KERNEL_LADDER_DATA", "data"))
 needs_data = pytest.mark.skipif(
@@ -110,7 +110,7 @@ def test_a_data_directory_may_have_any_name(tmp_path):
 def test_two_runs_that_start_at_once_make_a_set_once(tmp_path, monkeypatch):
     """And neither takes away what the other has just made."""
     both_are_here, written, made = Barrier(2), [], []
-    complete = data._is_complete
+    complete = datasets._is_complete
 
     def look(place, source):
         found = complete(place, source)
@@ -123,8 +123,8 @@ def test_two_runs_that_start_at_once_make_a_set_once(tmp_path, monkeypatch):
         written.append(path.name)
         write_tokens(path, tokens)
 
-    monkeypatch.setattr(data, "_is_complete", look)
-    monkeypatch.setattr(data, "write_tokens", write)
+    monkeypatch.setattr(datasets, "_is_complete", look)
+    monkeypatch.setattr(datasets, "write_tokens", write)
     monkeypatch.setattr(download, "places", lambda data_dir, path: (Path(data_dir) / path,))
     monkeypatch.setattr(download, "writable_place", lambda data_dir, path: Path(data_dir) / path)
     with ThreadPoolExecutor(2) as pool:
@@ -136,7 +136,7 @@ def test_two_runs_that_start_at_once_make_a_set_once(tmp_path, monkeypatch):
 
 @needs_data
 def test_the_command_prints_what_it_made(real, capsys):
-    assert data.main(["tinyshakespeare", "--data-dir", str(real)]) == 0
+    assert datasets.main(["tinyshakespeare", "--data-dir", str(real)]) == 0
     told = capsys.readouterr().out
     assert re.search(r"train +305,260 tokens .*gpt2_train", told)
     assert re.search(r"val +32,768 tokens .*gpt2_val", told)
@@ -208,10 +208,10 @@ def test_without_a_place_for_the_token_files_it_says_so(tmp_path, monkeypatch):
     "words", [[], ["nonsense"], ["play", "--max-tokens", "x"], ["play", "--x"]]
 )
 def test_the_command_refuses_wrong_words_in_one_line(words, capsys):
-    assert data.main(words) == 2
+    assert datasets.main(words) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
-    assert error.endswith("python -m trainer.data --help lists the flags\n")
+    assert error.endswith("python -m trainer prepare --help lists the flags\n")
     assert error.count("\n") == 1
 
 
@@ -238,7 +238,7 @@ def test_offline_bytes_take_the_place_of_the_gpt2_vocabulary(small):
 def test_without_fallback_a_failed_download_is_an_error(tmp_path, offline, capsys):
     with pytest.raises(DownloadError, match=r"input\.txt"):
         prepare("tinyshakespeare", tmp_path / "data", fallback=False)
-    assert data.main(["tinyshakespeare", "--data-dir", str(tmp_path / "data")]) == 2
+    assert datasets.main(["tinyshakespeare", "--data-dir", str(tmp_path / "data")]) == 2
     told = capsys.readouterr().err
     assert told.startswith("error: cannot download tinyshakespeare/input.txt")
     assert told.count("\n") == 1
@@ -349,14 +349,14 @@ def test_an_interrupted_stream_leaves_no_set_that_looks_complete(tmp_path):
 @pytest.mark.parametrize("flag", ["--max-tokens", "--shard-tokens"])
 def test_sizes_below_one_are_refused(tmp_path, flag, capsys):
     arguments = ["fineweb", "--tokenizer", "bytes", "--data-dir", str(tmp_path), flag, "0"]
-    assert data.main(arguments) == 2
+    assert datasets.main(arguments) == 2
     assert "at least 1" in capsys.readouterr().err
 
 
 def test_without_the_datasets_library_the_remedy_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "datasets", None)
     arguments = ["tinystories", "--tokenizer", "bytes", "--data-dir", str(tmp_path)]
-    assert data.main(arguments) == 2
+    assert datasets.main(arguments) == 2
     told = capsys.readouterr().err
     assert "pip install 'datasets>=3'" in told and told.count("\n") == 1
 
@@ -370,7 +370,7 @@ def test_the_datasets_library_is_asked_to_stream(monkeypatch):
         raise ConnectionError("gone")
 
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
-    stream = data.stream_documents("fineweb", "train")
+    stream = datasets.stream_documents("fineweb", "train")
     assert next(stream) == "Once upon a time"
     assert asked == [("HuggingFaceFW/fineweb", "sample-10BT", "train", True)]
     with pytest.raises(DownloadError, match=r"cannot download fineweb \(ConnectionError\)"):

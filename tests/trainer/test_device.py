@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from ladder.contract import Target, ladders
-from ladder.device import Cpu
-from ladder.errors import LadderError
-from trainer import device as choice
-from trainer.config import TrainConfig
+from ladder.common.errors import LadderError
+from ladder.contract.ladder import ladders
+from ladder.contract.target import Target
+from ladder.device.cpu import Cpu
+from trainer.engine import device_choice as choice
+from trainer.settings.config import TrainConfig
 
 
 class Gpu(Cpu):

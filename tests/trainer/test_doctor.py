@@ -2,8 +2,8 @@
 
 import os
 
-from ladder.doctor import Finding
-from trainer import doctor
+from ladder.device.inventory import Finding
+from trainer.measure import doctor
 
 
 def test_the_report_runs_here_and_names_what_runs(capsys):

@@ -8,9 +8,16 @@ import time
 
 import pytest
 
-from ladder.errors import LadderError
-from trainer import download
-from trainer.download import DownloadError, Source, data_directory, fetch, places, writable_place
+from ladder.common.errors import LadderError
+from trainer.data import download
+from trainer.data.download import (
+    DownloadError,
+    Source,
+    data_directory,
+    fetch,
+    places,
+    writable_place,
+)
 
 GOOD = b"First Citizen:\nBefore we proceed any further, hear me speak.\n" * 50
 SHA256 = hashlib.sha256(GOOD).hexdigest()

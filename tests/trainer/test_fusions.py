@@ -5,16 +5,17 @@ import json
 import numpy as np
 import pytest
 
-from ladder.errors import LadderError
-from ladder.pick import Choice as Picked
-from reference.fusion import FUSIONS
-from reference.gpt2 import GPT2Config, build
+from ladder.common.errors import LadderError
+from ladder.measure.pick import Choice as Picked
 from tests.trainer.tiny import run, settings
-from trainer import checkpoint, fusions
-from trainer.config import TrainConfig, resolve
-from trainer.flags import parse
-from trainer.setup import set_up
-from trainer.steps import Stepper
+from trainer.engine import fusion_choice
+from trainer.model import checkpoint
+from trainer.model.fusion import FUSIONS
+from trainer.model.gpt2 import GPT2Config, build
+from trainer.run.setup import set_up
+from trainer.run.steps import Stepper
+from trainer.settings.config import TrainConfig, resolve
+from trainer.settings.flags import parse
 
 SHAPE = GPT2Config(context=6, vocab=11, padded_vocab=16, layers=2, heads=2, channels=8)
 BOTH = ("residual_layernorm", "matmul_gelu")
@@ -41,7 +42,7 @@ def picked(monkeypatch):
         op = ladder.op.name
         return Picked(op, 1, 1e-6 * microseconds.get(op, 1.0), {})
 
-    monkeypatch.setattr(fusions, "pick", pick)
+    monkeypatch.setattr(fusion_choice, "pick", pick)
     return microseconds
 
 
@@ -52,7 +53,7 @@ def choose(device, before=None, **changes):
     def build_fused(names):
         return build(SHAPE, 2, 5, recompute=config.recompute, fusions=names)
 
-    return fusions.choose(config, device, np.dtype(np.float32), build_fused, before)
+    return fusion_choice.choose(config, device, np.dtype(np.float32), build_fused, before)
 
 
 def chosen(*args, **changes):
@@ -78,7 +79,7 @@ def test_a_fused_op_that_cannot_run_is_left_out_with_the_reason(monkeypatch):
             raise LadderError("matmul_gelu.forward has no rung that can run here: rung 1: no")
         return Picked(ladder.op.name, 1, 1e-6, {})
 
-    monkeypatch.setattr(fusions, "pick", pick)
+    monkeypatch.setattr(fusion_choice, "pick", pick)
     names, notes = choose(GPU)
     assert names == ("residual_layernorm",)
     assert notes[0].startswith("matmul_gelu is not fused: matmul_gelu.forward has no rung that")

@@ -6,18 +6,21 @@ import numpy as np
 import pytest
 from tiny import highest_rungs, parameters, run, save_model
 
-from ladder.contract import DTYPES as DTYPE_OF
-from ladder.contract import find
-from ladder.device import Cpu, open_device
-from ladder.errors import LadderError
+from ladder.common.errors import LadderError
+from ladder.contract.dtypes import DTYPES as DTYPE_OF
+from ladder.contract.ladder import find
+from ladder.device.cpu import Cpu
+from ladder.device.open import open_device
 from reference import adamw
-from reference.fusion import FUSIONS
-from reference.gpt2 import PARAMETERS, GPT2Config, build, initial_parameters
 from tests.reference.models import distance, without_key_bias
-from trainer import checkpoint, fusions, logs, rungs
-from trainer.config import DTYPES, TrainConfig, resolve
-from trainer.engine import Engine
-from trainer.watch import find_not_finite
+from trainer.engine import fusion_choice, rung_choice
+from trainer.engine.debug import find_not_finite
+from trainer.engine.engine import Engine
+from trainer.model import checkpoint
+from trainer.model.fusion import FUSIONS
+from trainer.model.gpt2 import PARAMETERS, GPT2Config, build, initial_parameters
+from trainer.run import logs
+from trainer.settings.config import DTYPES, TrainConfig, resolve
 
 # Large enough for tiles, vectors and several blocks; T and vocabulary are no round numbers.
 SHAPE = GPT2Config(
@@ -79,8 +82,8 @@ def gpu_engine(device, dtype="fp32", watch=None, **settings):
     def build_fused(names):
         return build(SHAPE, B, T, fusions=names)
 
-    program = build_fused(fusions.choose(config, device, real, build_fused)[0])
-    choices = rungs.choose(program.calls, config, device, real)
+    program = build_fused(fusion_choice.choose(config, device, real, build_fused)[0])
+    choices = rung_choice.choose(program.calls, config, device, real)
     chosen = {op: choice.rung for op, choice in choices.items()}
     return filled(Engine(program, device, real, chosen, watch=watch))
 

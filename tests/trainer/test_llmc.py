@@ -9,10 +9,10 @@ from damage import damaged
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ladder.errors import LadderError
-from reference.gpt2 import GPT2Config
-from trainer.llmc import load_model, save_model, save_state, save_tokenizer
-from trainer.tokenizers import ByteTokenizer, CharTokenizer
+from ladder.common.errors import LadderError
+from trainer.data.tokenizers import ByteTokenizer, CharTokenizer
+from trainer.model.gpt2 import GPT2Config
+from trainer.model.llmc_files import load_model, save_model, save_state, save_tokenizer
 
 TINY = GPT2Config(context=3, vocab=5, padded_vocab=8, layers=2, heads=2, channels=4)
 # llm.c's ParameterTensors (train_gpt2.c), as (name, numbers) for the sizes above.

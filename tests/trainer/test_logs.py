@@ -2,10 +2,10 @@
 
 import pytest
 
-from ladder.errors import LadderError
-from trainer import logs
-from trainer.logs import RunLog
-from trainer.plot import draw_losses
+from ladder.common.errors import LadderError
+from trainer.plots.losses import draw_losses
+from trainer.run import logs
+from trainer.run.logs import RunLog
 
 
 def write(log, steps):

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from tiny import SHAPE, save_model
 
-from ladder.errors import LadderError
-from reference.gpt2 import PARAMETERS
-from trainer import checkpoint, llmc, models
+from ladder.common.errors import LadderError
+from trainer.model import checkpoint, llmc_files
+from trainer.model.gpt2 import PARAMETERS
+from trainer.run import initial_model
 
 
 @pytest.mark.parametrize(
@@ -24,26 +25,26 @@ from trainer import checkpoint, llmc, models
     ],
 )
 def test_sizes_are_gpt2s_and_llmcs(name, size):
-    shape = models.named_shape(name, 50257)
+    shape = initial_model.named_shape(name, 50257)
     assert (shape.layers, shape.heads, shape.channels) == size
     assert (shape.context, shape.vocab, shape.padded_vocab) == (1024, 50257, 50304)
     assert shape.dropout == 0
 
 
 def test_char_is_nanogpts_character_model():
-    shape = models.named_shape("char", 65)
+    shape = initial_model.named_shape("char", 65)
     assert (shape.layers, shape.heads, shape.channels, shape.context) == (6, 6, 384, 256)
     assert (shape.dropout, shape.vocab, shape.padded_vocab) == (0.2, 65, 128)
-    assert models.tokenizer_of("char") == "chars"
+    assert initial_model.tokenizer_of("char") == "chars"
 
 
 def test_other_depths_are_refused_by_those_there_are():
     with pytest.raises(LadderError, match="choose one of d6 d12 d24 d36 d48 d60 d72 d84"):
-        models.named_shape("d7", 50257)
+        initial_model.named_shape("d7", 50257)
 
 
 def test_pretrained_weights_need_gpt2s_tokens(tmp_path):
-    model = models.open_model("gpt2", vocab=257, seed=1, data_dir=tmp_path)
+    model = initial_model.open_model("gpt2", vocab=257, seed=1, data_dir=tmp_path)
     assert not model.trained
     assert "random initial weights" in model.note
     assert model.shape.vocab == 257
@@ -51,11 +52,11 @@ def test_pretrained_weights_need_gpt2s_tokens(tmp_path):
 
 def test_a_checkpoint_is_a_model_and_knows_its_tokenizer(tmp_path):
     name = save_model(tmp_path / "run", dropout=0.1)
-    model = models.open_model(name, vocab=5, seed=1, data_dir=tmp_path)
+    model = initial_model.open_model(name, vocab=5, seed=1, data_dir=tmp_path)
     assert model.trained
     assert model.shape.dropout == 0.1
     assert [piece[0] for piece in model.pieces] == list(PARAMETERS)
-    assert models.tokenizer_of(name) == "bytes"
+    assert initial_model.tokenizer_of(name) == "bytes"
 
 
 @pytest.mark.parametrize(
@@ -77,12 +78,12 @@ def test_a_checkpoint_whose_state_does_not_fit_its_tensors_is_refused(tmp_path, 
     again = {name: (lambda name=name: tensors[name]) for name in tensors}
     checkpoint.save(tmp_path / "bad", 0, again, state)
     with pytest.raises(LadderError, match=r"does not (hold|say)"):
-        models.open_model(str(tmp_path / "bad"), vocab=257, seed=1, data_dir=tmp_path)
+        initial_model.open_model(str(tmp_path / "bad"), vocab=257, seed=1, data_dir=tmp_path)
 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path):
     name = save_model(tmp_path / "bad", factor=np.nan)
-    model = models.open_model(name, vocab=257, seed=1, data_dir=tmp_path)
+    model = initial_model.open_model(name, vocab=257, seed=1, data_dir=tmp_path)
     with pytest.raises(LadderError, match="wte holds NaN or infinity"):
         list(model.pieces)
 
@@ -90,8 +91,8 @@ def test_weights_that_are_not_finite_are_refused(tmp_path):
 def test_a_file_of_llmc_is_a_model(tmp_path):
     path = tmp_path / "model.bin"
     shapes = SHAPE.parameter_shapes()
-    llmc.save_model(path, SHAPE, lambda name: np.full(shapes[name], 0.5, np.float32))
-    model = models.open_model(str(path), vocab=257, seed=1, data_dir=tmp_path)
+    llmc_files.save_model(path, SHAPE, lambda name: np.full(shapes[name], 0.5, np.float32))
+    model = initial_model.open_model(str(path), vocab=257, seed=1, data_dir=tmp_path)
     assert model.shape == SHAPE
     assert all((array[:1] == 0.5).all() for _, _, array in model.pieces)
 
@@ -101,4 +102,4 @@ def test_what_is_no_model_is_refused(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     Path("notes.txt").write_text("no model")
     with pytest.raises(LadderError, match=f"-e {name}: no"):
-        models.open_model(name, vocab=257, seed=1, data_dir=tmp_path)
+        initial_model.open_model(name, vocab=257, seed=1, data_dir=tmp_path)

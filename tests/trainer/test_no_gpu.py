@@ -8,8 +8,9 @@ from tiny import settings
 
 import ladder.__main__
 import trainer.__main__
-from ladder import cuda, doctor
-from ladder.errors import LadderError
+from ladder.common.errors import LadderError
+from ladder.device import inventory
+from ladder.device.cuda import gpu
 
 # What CuPy does, as its users report it: `import cupy` raises a page of advice from the error of
 # the library that is missing; with a driver that is too old it imports, and the first call raises.
@@ -115,8 +116,8 @@ def told(request, tmp_path, monkeypatch):
     (tmp_path / "packages" / "cupy" / "__init__.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path / "packages")
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
-    monkeypatch.setattr(cuda, "driver_version", lambda: driver)
-    monkeypatch.setattr("trainer.device.driver_version", lambda: driver)
+    monkeypatch.setattr(gpu, "driver_version", lambda: driver)
+    monkeypatch.setattr("trainer.engine.device_choice.driver_version", lambda: driver)
     yield message
     sys.modules.pop("cupy", None)
 
@@ -169,17 +170,17 @@ def test_the_doctor_lists_a_second_gpu_that_cannot_be_used(monkeypatch):
         def memory(self):
             return 1 << 30, 2 << 30
 
-    monkeypatch.setattr(cuda, "Cuda", TwoGpus)
-    assert doctor.gpus() == [
-        doctor.Finding("GPU", "NVIDIA H200, sm_90a, 1.0 of 2.0 GiB free"),
-        doctor.Finding(
+    monkeypatch.setattr(gpu, "Cuda", TwoGpus)
+    assert inventory.gpus() == [
+        inventory.Finding("GPU", "NVIDIA H200, sm_90a, 1.0 of 2.0 GiB free"),
+        inventory.Finding(
             "GPU cuda:1", "cuda:1 cannot be used: busy", "nvidia-smi shows what uses it"
         ),
     ]
 
 
 def test_the_doctor(told):
-    found = {finding.what: finding for finding in doctor.findings()}
+    found = {finding.what: finding for finding in inventory.findings()}
     finding = found["GPU"]
     assert told in (f"{finding.found}; {finding.remedy}", f"{finding.found}: {finding.remedy}")
     assert "\n" not in told

@@ -8,16 +8,20 @@ import nbformat
 import numpy as np
 import pytest
 
-from ladder.contract import DTYPES, find
-from ladder.device import Cpu
-from ladder.pages import ROOT
-from ladder.roof import Roof
-from reference.gpt2 import GPT2Config, build
+from ladder.contract.dtypes import DTYPES
+from ladder.contract.ladder import find
+from ladder.device.cpu import Cpu
+from ladder.measure.roofline import Roof
+from ladder.show.pages import ROOT
 from tests.trainer.test_climb import gpu  # noqa: F401  a fixture
-from trainer import exercises, measure, memory, printed
-from trainer import notebook as gpt
-from trainer.download import VARIABLE
-from trainer.engine import Engine
+from trainer.data.download import VARIABLE
+from trainer.engine import memory
+from trainer.engine.engine import Engine
+from trainer.measure import step_timing
+from trainer.model.gpt2 import GPT2Config, build
+from trainer.notebook import exercises
+from trainer.notebook import helpers as gpt
+from trainer.plots import console_logs
 
 SHAPE = GPT2Config(context=8, layers=2, heads=2, channels=8)
 PROFILE = {"bandwidth_gbs": 2.0, "matrix_gflops": 3.0, "step_ms": 1e3}
@@ -27,7 +31,7 @@ PROFILE = {"bandwidth_gbs": 2.0, "matrix_gflops": 3.0, "step_ms": 1e3}
 def shown(monkeypatch):
     """What is displayed: Markdown texts, and PNG images as bytes."""
     seen = []
-    for module in ("ladder.notebook", "trainer.notebook"):
+    for module in ("ladder.show.notebook", "trainer.notebook.helpers"):
         monkeypatch.setattr(f"{module}.display", lambda thing: seen.append(thing.data))
     return seen
 
@@ -65,7 +69,7 @@ TIMES = """\
 
 
 def test_a_log_is_read_again():
-    run = printed.read_run(LOG)
+    run = console_logs.read_run(LOG)
     assert run.train[0] == (1, 11.03755) and len(run.train) == 2
     assert math.isnan(run.train[1][1])
     assert run.val == [(0, 11.059355), (2, 7.5)]
@@ -73,9 +77,9 @@ def test_a_log_is_read_again():
 
 
 def test_times_beside_others_are_read_again():
-    assert printed.read_times(TIMES) == [
-        printed.Timed(4, "bf16", "ours, --rungs library", 9.52),
-        printed.Timed(64, "fp32", "PyTorch, CUDA graph", 1129.05),
+    assert console_logs.read_times(TIMES) == [
+        console_logs.Timed(4, "bf16", "ours, --rungs library", 9.52),
+        console_logs.Timed(64, "fp32", "PyTorch, CUDA graph", 1129.05),
     ]
 
 
@@ -91,15 +95,15 @@ def test_the_committed_logs_hold_what_the_notebook_shows(shown):
 def test_several_profiles_are_shown_side_by_side(shown, tmp_path, monkeypatch):
     (first, *_) = gpt.measured_profiles()
     other = {**first, "B": 64, "ops": [{**row, "rung": 1} for row in first["ops"]]}
-    monkeypatch.setattr(measure, "FOLDER", tmp_path)
+    monkeypatch.setattr(step_timing, "FOLDER", tmp_path)
     for name, content in (("b64", other), ("b4", first)):
-        measure.write_json(tmp_path / f"fake-profile-gpt2-bf16-{name}-t1024-best.json", content)
+        step_timing.write_json(tmp_path / f"fake-profile-gpt2-bf16-{name}-t1024-best.json", content)
     assert gpt.profile()["B"] == 4
     assert [image[:4] for image in shown] == [b"\x89PNG"] * 2
 
 
 def test_without_a_climb_it_says_how_to_measure_one(shown, tmp_path, monkeypatch):
-    monkeypatch.setattr(measure, "FOLDER", tmp_path)
+    monkeypatch.setattr(step_timing, "FOLDER", tmp_path)
     gpt.climb()
     assert "No climb has been measured yet" in shown.pop()
     (tmp_path / "a-climb.png").write_bytes(b"\x89PNG, say")
@@ -177,10 +181,10 @@ def test_a_kernel_given_as_text_is_run_unchecked(start):
 def test_swapped_rungs_are_timed_on_a_gpu(gpu, shown, monkeypatch):  # noqa: F811
     gpt.swap("layernorm.forward", 1, 2)
     assert "nothing to time" in shown.pop()
-    monkeypatch.setattr("trainer.notebook.default_device", lambda: "cuda")
+    monkeypatch.setattr("trainer.notebook.helpers.default_device", lambda: "cuda")
     monkeypatch.setattr(
-        "trainer.notebook.TrainConfig",
-        lambda **given: measure.TrainConfig(
+        "trainer.notebook.helpers.TrainConfig",
+        lambda **given: step_timing.TrainConfig(
             model="d2", sequence=5, dtype="fp32", rungs="best", **given
         ),
     )

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from tiny import SHAPE, parameters, run, save_model, settings
 
-from ladder.contract import find
-from ladder.doctor import cpp_compiler
-from ladder.errors import LadderError
-from reference.gpt2 import PARAMETERS, build
-from trainer import checkpoint, logs
-from trainer.config import TrainConfig, resolve
-from trainer.models import open_model
-from trainer.setup import set_up
+from ladder.common.errors import LadderError
+from ladder.contract.ladder import find
+from ladder.device.inventory import cpp_compiler
+from trainer.model import checkpoint
+from trainer.model.gpt2 import PARAMETERS, build
+from trainer.run import logs
+from trainer.run.initial_model import open_model
+from trainer.run.setup import set_up
+from trainer.settings.config import TrainConfig, resolve
 
 OWN_MASTERS = {"dtype": "bf16", "master_weights": False}
 DROPPING = dataclasses.replace(SHAPE, dropout=0.1)

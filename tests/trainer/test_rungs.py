@@ -5,13 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from ladder.contract import Target, find
-from ladder.device import Cpu
-from ladder.errors import LadderError
-from ladder.pick import Choice as Picked
-from reference.program import Call
-from trainer import rungs
-from trainer.config import TrainConfig, resolve
+from ladder.common.errors import LadderError
+from ladder.contract.ladder import find
+from ladder.contract.target import Target
+from ladder.device.cpu import Cpu
+from ladder.measure.pick import Choice as Picked
+from trainer.engine import rung_choice
+from trainer.model.program import Call
+from trainer.settings.config import TrainConfig, resolve
 
 OPS = ("layernorm.forward", "layernorm.backward", "gelu.forward")
 FLOAT32 = np.dtype(np.float32)
@@ -33,7 +34,7 @@ EMULATED, GPU = Pretended("emulated", "emulated"), Pretended("cuda", "sm_90a")
 def choose(device, /, **settings):
     config = resolve(TrainConfig(**{"rungs": "reference", **settings}), device.kind, 1024)
     calls = [Call(op, (), {"N": 4, "C": 8}, {}, "") for op in OPS]
-    return rungs.choose(calls, config, device, FLOAT32)
+    return rung_choice.choose(calls, config, device, FLOAT32)
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def mine(tmp_path, monkeypatch):
     """A kernel of the user's that is right; the check itself is tested with the ladder."""
     path = tmp_path / "mine.cu"
     path.write_text(find("layernorm.forward").rung(1).path.read_text())
-    monkeypatch.setattr(rungs.own, "require", lambda op, path, device: None)
+    monkeypatch.setattr(rung_choice.own, "require", lambda op, path, device: None)
     return path
 
 
@@ -71,7 +72,7 @@ def test_a_users_kernel_is_checked_first_and_refused_if_wrong(mine, monkeypatch)
     def require(op, path, device):
         raise LadderError(f"{op}: {path.name} is wrong on {device}")
 
-    monkeypatch.setattr(rungs.own, "require", require)
+    monkeypatch.setattr(rung_choice.own, "require", require)
     with pytest.raises(LadderError, match=r"layernorm\.forward: mine\.cu is wrong on emulated"):
         choose(EMULATED, rung=(f"layernorm.forward={mine}",))
     with pytest.raises(LadderError, match=r"wrong on cuda:1$"):
@@ -86,7 +87,7 @@ def test_best_asks_the_picker_for_the_shapes_of_the_run(monkeypatch):
         asked.append((ladder.op.name, dtype, shapes, library))
         return Picked(ladder.op.name, 1, 1e-6, {1: "the fastest: 1.0 us"})
 
-    monkeypatch.setattr(rungs, "pick", pick)
+    monkeypatch.setattr(rung_choice, "pick", pick)
     choices = choose(GPU, rungs="best")
     assert {op: (c.rung.number, c.reason) for op, c in choices.items()} == dict.fromkeys(
         OPS, (1, "the fastest: 1.0 us")
@@ -97,9 +98,9 @@ def test_best_asks_the_picker_for_the_shapes_of_the_run(monkeypatch):
 def test_what_a_run_has_chosen_can_be_chosen_again(tmp_path, mine):
     chosen = choose(EMULATED, rung=(f"layernorm.forward={mine}",))
     saved = tmp_path / "rungs.json"
-    saved.write_text(json.dumps(rungs.as_json(chosen)))
+    saved.write_text(json.dumps(rung_choice.as_json(chosen)))
     again = choose(EMULATED, rungs=str(saved))
-    assert rungs.as_json(again) == rungs.as_json(chosen)
+    assert rung_choice.as_json(again) == rung_choice.as_json(chosen)
     assert again["layernorm.forward"].rung.path == mine
 
 
@@ -168,7 +169,7 @@ def test_deterministic_asks_the_picker_for_such_rungs_only(monkeypatch):
         asked.append(deterministic)
         return Picked(ladder.op.name, 1, 1e-6, {1: "the fastest: 1.0 us"})
 
-    monkeypatch.setattr(rungs, "pick", pick)
+    monkeypatch.setattr(rung_choice, "pick", pick)
     choose(GPU, rungs="best", deterministic=True)
     assert asked and all(asked)
 
@@ -179,19 +180,19 @@ def test_deterministic_asks_the_picker_for_such_rungs_only(monkeypatch):
 def go_on(device, before, **settings):
     config = resolve(TrainConfig(**{"rungs": "reference", **settings}), device.kind, 1024)
     calls = [Call(op, (), {"N": 4, "C": 8}, {}, "") for op in OPS]
-    return rungs.choose(calls, config, device, FLOAT32, before)
+    return rung_choice.choose(calls, config, device, FLOAT32, before)
 
 
 def as_saved(choices):
-    return json.loads(json.dumps(rungs.record(choices)))
+    return json.loads(json.dumps(rung_choice.record(choices)))
 
 
 def test_a_resumed_run_has_the_rungs_that_it_had(mine):
     chosen = choose(EMULATED, rungs="naive", rung=(f"layernorm.forward={mine}",))
     again = go_on(EMULATED, as_saved(chosen))
-    assert rungs.as_json(again) == rungs.as_json(chosen)
+    assert rung_choice.as_json(again) == rung_choice.as_json(chosen)
     assert {choice.reason for choice in again.values()} == {"as before"}
-    assert rungs.as_json(go_on(Cpu(), as_saved(choose(Cpu())))) == dict.fromkeys(OPS, 0)
+    assert rung_choice.as_json(go_on(Cpu(), as_saved(choose(Cpu())))) == dict.fromkeys(OPS, 0)
 
 
 def test_a_rung_edited_since_the_checkpoint_is_refused_unless_chosen_anew(mine):

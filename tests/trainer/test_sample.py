@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 from tiny import SHAPE, run, save_model
 
-from ladder.device import Cpu
-from ladder.errors import LadderError
-from reference.gpt2 import build, initial_parameters
-from trainer import download, models, rungs, sample, weights
-from trainer.config import TrainConfig, resolve
-from trainer.engine import Engine
-from trainer.sample import (
+from ladder.common.errors import LadderError
+from ladder.device.cpu import Cpu
+from trainer.data import download
+from trainer.data.tokenizers import CHARS_VOCABULARY, ByteTokenizer, CharTokenizer
+from trainer.engine import rung_choice
+from trainer.engine.engine import Engine
+from trainer.model import huggingface
+from trainer.model.gpt2 import build, initial_parameters
+from trainer.run import initial_model, sample
+from trainer.run.sample import (
     NoChoice,
     Predictor,
     choose_token,
@@ -23,7 +26,7 @@ from trainer.sample import (
     encode_prompt,
     generate,
 )
-from trainer.tokenizers import CHARS_VOCABULARY, ByteTokenizer, CharTokenizer
+from trainer.settings.config import TrainConfig, resolve
 
 
 def draw(logits, temperature, top_k, n=4000):
@@ -93,7 +96,7 @@ def make_engine(T):
     program = build(SHAPE, 1, T, training=False)
     config = resolve(TrainConfig(), "cpu", SHAPE.context)
     real = np.dtype(np.float32)
-    choices = rungs.choose(program.evaluate, config, Cpu(), real)
+    choices = rung_choice.choose(program.evaluate, config, Cpu(), real)
     chosen = {op: choice.rung for op, choice in choices.items()}
     return Engine(program, Cpu(), real, chosen)
 
@@ -159,11 +162,11 @@ def test_the_prompt_may_be_longer_than_the_context(tmp_path):
 
 def test_weights_that_cannot_be_had_are_not_sampled_from(tmp_path, monkeypatch):
     def offline(*_):
-        raise weights.DownloadError("cannot download it")
+        raise huggingface.DownloadError("cannot download it")
 
-    monkeypatch.setattr(weights, "load_huggingface", offline)
+    monkeypatch.setattr(huggingface, "load_huggingface", offline)
     config = TrainConfig(model="gpt2", device="cpu", tokenizer="bytes", data_dir=str(tmp_path))
-    monkeypatch.setattr(models, "PRETRAINED_VOCAB", 257)
+    monkeypatch.setattr(initial_model, "PRETRAINED_VOCAB", 257)
     with pytest.raises(LadderError, match=r"^-e gpt2: cannot download it; train first, then"):
         sample.open_predictor(config)
 
@@ -180,7 +183,7 @@ def test_what_cannot_be_sampled_is_refused(tmp_path, monkeypatch, model, tokeniz
     save_model(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     if tokenizer == "gpt2":
-        from trainer.tokenizers import GPT2Tokenizer
+        from trainer.data.tokenizers import GPT2Tokenizer
 
         monkeypatch.setattr(sample, "get_tokenizer", lambda *_: GPT2Tokenizer("unread"))
     config = TrainConfig(model=model, device="cpu", tokenizer=tokenizer, data_dir=str(tmp_path))
@@ -203,8 +206,8 @@ def test_another_tokenizer_than_that_of_the_run_is_refused(tmp_path):
 def test_a_file_may_round_its_vocabulary_up_and_no_more(tmp_path, monkeypatch, vocab, says):
     """A file names no tokenizer, so only the number of its tokens can tell."""
     shape = dataclasses.replace(SHAPE, vocab=vocab, padded_vocab=512)
-    found = dataclasses.replace(models.random_model(shape, seed=0), trained=True)
-    monkeypatch.setattr(models, "open_model", lambda *_, **__: found)
+    found = dataclasses.replace(initial_model.random_model(shape, seed=0), trained=True)
+    monkeypatch.setattr(initial_model, "open_model", lambda *_, **__: found)
     config = TrainConfig(model="model.bin", device="cpu", tokenizer="bytes", data_dir=str(tmp_path))
     if says is None:
         sample.open_predictor(config)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from trainer.schedule import SCHEDULES, WINDOW, OutlierDetector, learning_rate
+from trainer.run.schedule import SCHEDULES, WINDOW, OutlierDetector, learning_rate
 
 RUN = {"lr": 2.0, "warmup": 10, "steps": 110, "final": 0.1}
 

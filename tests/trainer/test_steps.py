@@ -7,15 +7,17 @@ import pytest
 from deferred import Deferred, deferred_rungs
 from tiny import SHAPE, parameters, run, save_model, settings
 
-from ladder.contract import find
-from ladder.device import Cpu
-from reference.gpt2 import PARAMETERS, build, initial_parameters
-from trainer import checkpoint, logs, rungs, setup
-from trainer.config import TrainConfig, resolve
-from trainer.data import TokenLoader, prepare
-from trainer.engine import Engine
-from trainer.scaling import GROWTH_INTERVAL, LossScale
-from trainer.steps import NOT_FINITE, Stepper, validate
+from ladder.contract.ladder import find
+from ladder.device.cpu import Cpu
+from trainer.data.datasets import TokenLoader, prepare
+from trainer.engine import rung_choice
+from trainer.engine.engine import Engine
+from trainer.model import checkpoint
+from trainer.model.gpt2 import PARAMETERS, build, initial_parameters
+from trainer.run import logs, setup
+from trainer.run.loss_scale import GROWTH_INTERVAL, LossScale
+from trainer.run.steps import NOT_FINITE, Stepper, validate
+from trainer.settings.config import TrainConfig, resolve
 
 SHAPE = dataclasses.replace(SHAPE, dropout=0.1)
 
@@ -32,8 +34,8 @@ def stepper_on(device, train, tmp_path, real=np.float32, **changes):
     program = build(SHAPE, 2, 16)
     ops = {call.op for call in program.calls}
     later = deferred_rungs()
-    rungs = {op: later[op] if deferred else find(op).rung(0) for op in ops}
-    engine = Engine(program, device, np.dtype(real), rungs)
+    rung_choice = {op: later[op] if deferred else find(op).rung(0) for op in ops}
+    engine = Engine(program, device, np.dtype(real), rung_choice)
     for name, tensor in initial_parameters(SHAPE, 1):
         engine.write(name, tensor)
     return Stepper(config, engine, train, 8)
@@ -121,7 +123,7 @@ def test_a_whole_run_logs_the_same_lines_in_the_same_order(tmp_path, monkeypatch
     device, later = Deferred(), deferred_rungs()
 
     def choose(calls, *others):
-        return {call.op: rungs.Choice(later[call.op], "later") for call in calls}
+        return {call.op: rung_choice.Choice(later[call.op], "later") for call in calls}
 
     monkeypatch.setattr(setup, "open_for", lambda config: (device, config, []))
     monkeypatch.setattr(setup.rungs, "choose", choose)

@@ -16,8 +16,8 @@ from damage import damaged
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ladder.errors import LadderError
-from trainer.tokenfile import TokenLoader, open_tokens, write_tokens
+from ladder.common.errors import LadderError
+from trainer.data.token_files import TokenLoader, open_tokens, write_tokens
 
 
 def token_file(path, count=100, *, first=0):
@@ -76,7 +76,7 @@ def test_damage_is_named_with_the_file_in_one_line(tmp_path, content, words):
 
 
 def test_a_missing_file_names_the_remedy(tmp_path):
-    with pytest.raises(LadderError, match=r"python -m trainer.data tinyshakespeare"):
+    with pytest.raises(LadderError, match=r"python -m trainer prepare tinyshakespeare"):
         open_tokens(tmp_path / "x.bin")
     with pytest.raises(LadderError, match=r"no token file matches .*\*\.bin"):
         loader(tmp_path / "*.bin")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ladder.errors import LadderError
-from trainer import download
-from trainer.tokenizers import ByteTokenizer, CharTokenizer, get_tokenizer
+from ladder.common.errors import LadderError
+from trainer.data import download
+from trainer.data.tokenizers import ByteTokenizer, CharTokenizer, get_tokenizer
 
 DATA = Path(os.environ.get("KERNEL_LADDER_DATA", "data"))
 needs_gpt2 = pytest.mark.skipif(

@@ -12,20 +12,23 @@ import numpy as np
 import pytest
 from tiny import SHAPE, highest_rungs, parameters, run, save_model, settings
 
-from ladder.contract import DTYPES, find
-from ladder.device import Cpu, open_device
-from ladder.doctor import cpp_compiler
-from ladder.errors import LadderError
-from reference.fusion import FUSIONS
-from reference.gpt2 import build
-from trainer import checkpoint, logs
-from trainer.atomic import alone_in
-from trainer.config import DTYPES as DTYPE_NAMES
-from trainer.config import TrainConfig
-from trainer.display import WIDTH_OF_A_LOG, open_console
-from trainer.engine import scratch_needed
-from trainer.steps import Stepper
-from trainer.train import train
+from ladder.common.errors import LadderError
+from ladder.common.files import alone_in
+from ladder.contract.dtypes import DTYPES
+from ladder.contract.ladder import find
+from ladder.device.cpu import Cpu
+from ladder.device.inventory import cpp_compiler
+from ladder.device.open import open_device
+from trainer.engine.engine import scratch_needed
+from trainer.model import checkpoint
+from trainer.model.fusion import FUSIONS
+from trainer.model.gpt2 import build
+from trainer.run import logs
+from trainer.run.display import WIDTH_OF_A_LOG, open_console
+from trainer.run.steps import Stepper
+from trainer.run.training import train
+from trainer.settings.config import DTYPES as DTYPE_NAMES
+from trainer.settings.config import TrainConfig
 
 
 def losses(directory):
@@ -251,7 +254,7 @@ def test_an_outlying_loss_is_not_learnt_from(tmp_path, monkeypatch):
 
 
 def test_a_batch_beyond_the_memory_is_refused_with_the_largest_that_fits(tmp_path, monkeypatch):
-    from trainer import memory
+    from trainer.engine import memory
 
     monkeypatch.setattr(memory, "available_on_host", lambda: 4 << 20)
     with pytest.raises(LadderError, match=r"-b 200 -t 16 needs .* GiB available; -b") as refused:
@@ -263,7 +266,7 @@ def test_a_batch_beyond_the_memory_is_refused_with_the_largest_that_fits(tmp_pat
 
 
 def test_a_limit_of_the_process_counts_as_its_memory(monkeypatch):
-    from trainer import memory
+    from trainer.engine import memory
 
     limit = 64 << 40
     monkeypatch.setattr(memory.resource, "getrlimit", lambda what: (limit, limit))
@@ -278,8 +281,8 @@ def test_memory_that_runs_out_all_the_same_is_one_line():
 
 
 def test_the_memory_that_is_foretold_is_what_the_engine_takes(tmp_path):
-    from trainer.memory import needed
-    from trainer.setup import set_up
+    from trainer.engine.memory import needed
+    from trainer.run.setup import set_up
 
     engine = set_up(TrainConfig(**settings(tmp_path))).engine
     taken = sum(size for _, size in engine.memory_table())
@@ -287,8 +290,8 @@ def test_the_memory_that_is_foretold_is_what_the_engine_takes(tmp_path):
 
 
 def test_scratch_memory_of_rungs_counts_once_they_are_chosen(tmp_path, monkeypatch):
-    from ladder.emulator import Emulated
-    from trainer import memory
+    from ladder.emulator.emulated import Emulated
+    from trainer.engine import memory
 
     real, device = np.dtype(np.float32), Emulated()
     program = build(SHAPE, 4, 16)
@@ -307,8 +310,8 @@ def test_scratch_memory_of_rungs_counts_once_they_are_chosen(tmp_path, monkeypat
 
 
 def test_the_memory_for_text_samples_counts(tmp_path, monkeypatch):
-    from trainer import memory
-    from trainer.setup import set_up
+    from trainer.engine import memory
+    from trainer.run.setup import set_up
 
     without = TrainConfig(**settings(tmp_path))
     sampling = replace(without, sample_every=1, sample_tokens=8)
@@ -350,18 +353,20 @@ def test_sampling_does_not_change_the_training(tmp_path):
 
 def test_without_a_network_the_run_says_what_it_uses_instead(tmp_path, monkeypatch):
     """All of it: no text, no vocabulary, no weights."""
-    from trainer import download, models, weights
+    from trainer.data import download
+    from trainer.model import huggingface
+    from trainer.run import initial_model
 
     def no_file(source, data_dir):
         raise download.DownloadError("cannot download input.txt (no connection)")
 
     def no_weights(source, data_dir):
-        raise weights.DownloadError("cannot reach the Hub")
+        raise huggingface.DownloadError("cannot reach the Hub")
 
     monkeypatch.setattr(download, "fetch", no_file)
-    monkeypatch.setattr(weights, "load_huggingface", no_weights)
+    monkeypatch.setattr(huggingface, "load_huggingface", no_weights)
     # GPT-2 is too large for a test: a small stand-in takes its name.
-    monkeypatch.setitem(models.DEPTHS, 12, (16, 2))
+    monkeypatch.setitem(initial_model.DEPTHS, 12, (16, 2))
     outcome, screen = run(tmp_path, model="gpt2", dataset="tinyshakespeare", steps=1)
     notes = [line for line in screen.splitlines() if line.startswith("note: ")]
     assert len(notes) == 2

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from tiny import run, save_model, settings
 
-from ladder.contract import find
-from ladder.device import Cpu
-from ladder.doctor import cpp_compiler
-from ladder.errors import DeviceFault, LadderError
-from trainer import checkpoint
-from trainer.config import TrainConfig
-from trainer.setup import set_up
-from trainer.steps import Stepper
-from trainer.watch import wait
+from ladder.common.errors import DeviceFault, LadderError
+from ladder.contract.ladder import find
+from ladder.device.cpu import Cpu
+from ladder.device.inventory import cpp_compiler
+from trainer.engine.debug import wait
+from trainer.model import checkpoint
+from trainer.run.setup import set_up
+from trainer.run.steps import Stepper
+from trainer.settings.config import TrainConfig
 
 
 def test_debug_nan_names_the_first_op_whose_output_is_not_finite(tmp_path):

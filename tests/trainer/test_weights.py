@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from ladder.contract import find
-from ladder.device import open_device
-from ladder.errors import LadderError
-from reference.gpt2 import PARAMETERS, GPT2Config, build, initial_parameters
-from trainer import weights
-from trainer.download import DownloadError
-from trainer.engine import Engine
-from trainer.weights import export_huggingface, load_huggingface
+from ladder.common.errors import LadderError
+from ladder.contract.ladder import find
+from ladder.device.open import open_device
+from trainer.data.download import DownloadError
+from trainer.engine.engine import Engine
+from trainer.model import huggingface
+from trainer.model.gpt2 import PARAMETERS, GPT2Config, build, initial_parameters
+from trainer.model.huggingface import export_huggingface, load_huggingface
 
 TINY = GPT2Config(context=6, vocab=11, padded_vocab=128, layers=3, heads=2, channels=4)
 # As transformers' GPT2LMHeadModel has them: the shapes of one layer, by name.
@@ -272,7 +272,7 @@ class Hub:
         self.cached, self.online, self.asked = cached, online, []
         monkeypatch.setattr(huggingface_hub, "hf_hub_download", self.download)
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(weights, "probe", self.probe)
+        monkeypatch.setattr(huggingface, "probe", self.probe)
 
     def probe(self, url):
         if self.online is None:
@@ -309,7 +309,7 @@ def test_a_failing_hub_is_one_line(tmp_path, monkeypatch):
     hub = Hub(monkeypatch, online=tmp_path)
     monkeypatch.setattr(hub, "probe", lambda url: None)
     hub.online = None
-    monkeypatch.setattr(weights, "probe", lambda url: None)
+    monkeypatch.setattr(huggingface, "probe", lambda url: None)
     with pytest.raises(DownloadError, match=r"cannot download a/b \(503\); put"):
         load("a/b")
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from ladder.contract import Target, find
-from reference.gpt2 import GPT2Config, initial_parameters
-from reference.program import Call
-from trainer import checkpoint
-from trainer.config import TrainConfig
-from trainer.train import Outcome, train
+from ladder.contract.ladder import find
+from ladder.contract.target import Target
+from trainer.model import checkpoint
+from trainer.model.gpt2 import GPT2Config, initial_parameters
+from trainer.model.program import Call
+from trainer.run.training import Outcome, train
+from trainer.settings.config import TrainConfig
 
 SHAPE = GPT2Config(
     context=32, vocab=257, padded_vocab=384, layers=2, heads=2, channels=16, dropout=0.0

@@ -1,0 +1,153 @@
+"""Bind a rung to its arguments once; run it many times.
+
+    run = bind(find("layernorm.forward").op, rung, device, np.float32, {"N": 256, "C": 768}, arrays)
+    run()
+
+Everything that can be refused is refused here, before the first launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ladder.common.errors import LadderError
+from ladder.contract import signature
+from ladder.contract.device import Device
+from ladder.contract.dims import Dims
+from ladder.contract.dtypes import resolve_dtype
+from ladder.contract.op import Op
+from ladder.contract.rung_file import Rung
+
+MOST_BLOCK_THREADS = 1024
+MOST_ELEMENTS = 2**31 - 1  # of a dimension: kernels take them as int
+
+
+def bind(
+    op: Op,
+    rung: Rung,
+    device: Device,
+    real: np.dtype,
+    dims: Dims,
+    arrays: Mapping[str, Any],
+    scalars: Mapping[str, float] | None = None,
+    scratch: Callable[[tuple[int, ...], np.dtype], Any] | None = None,
+) -> Callable[[], None]:
+    """A function without arguments that runs `rung` of `op` on `arrays`.
+
+    arrays   one device array for each of `op.args` (None for an optional one)
+    scratch  allocates the rung's scratch buffers; by default they belong to the binding
+
+    Raises LadderError where the rung cannot run this shape, dtype or device.
+    """
+    real, scalars = np.dtype(real), scalars or {}
+    _check_arrays(op, real, dims, arrays)
+    target = device.target(real)
+    if (why := rung.refusal(dims, target)) is not None:
+        raise LadderError(f"{op.name} {rung.label} cannot run: {why}; choose another rung")
+    ordered = [arrays[arg.name] for arg in op.args]
+    constants = {s.name: np.dtype(s.dtype).type(scalars[s.name]) for s in op.scalars}
+
+    if rung.run is not None:
+        if rung.prepare is not None:
+            rung.prepare(device, real, dims)
+        return lambda: rung.run(device, arrays, dims, constants)
+    if rung.path is None:
+        return _bind_reference(op, device, real, ordered, dims, scalars)
+
+    for name, size in dims.items():
+        if size > MOST_ELEMENTS:
+            raise LadderError(
+                f"{op.name} {rung.label} cannot run: {name} = {size}, and a kernel counts to "
+                f"{MOST_ELEMENTS}; take a smaller batch or model"
+            )
+    if (problem := signature.mismatch(op, rung)) is not None:
+        raise LadderError(f"{rung.path}: {problem}")
+    allocate = scratch or device.empty
+    buffers = [
+        allocate(shape, resolve_dtype(dtype, real))
+        for shape, dtype in rung.scratch(dims, target).values()
+    ]
+    tiles = rung.tiles(dims, target)
+    if missing := [name for name in tiles if arrays.get(name) is None]:
+        raise LadderError(f"{rung.path}: Tiles names {missing[0]}, which this call does not have")
+    args = (
+        *ordered,
+        *(np.int32(dims[name]) for name in op.dims),
+        *constants.values(),
+        *buffers,
+        *(device.tensor_map(arrays[name], box) for name, box in tiles.items()),
+    )
+    kernels = device.compile(rung, rung.defines(dims, target), real)
+    plan = []
+    for launch in rung.launches(dims, target):
+        if launch.kernel not in kernels:
+            names = ", ".join(kernels) or 'no extern "C" __global__ function'
+            raise LadderError(f"{rung.path} launches {launch.kernel}, but defines {names}")
+        if not 0 < np.prod(launch.block) <= MOST_BLOCK_THREADS or min(launch.grid) < 1:
+            raise LadderError(
+                f"{rung.path}: a launch of grid {launch.grid} and block {launch.block} is not "
+                f"possible; a block has 1 to {MOST_BLOCK_THREADS} threads"
+            )
+        plan.append((kernels[launch.kernel], launch))
+
+    def run() -> None:
+        for kernel, launch in plan:
+            kernel(launch, args)
+
+    return run
+
+
+def _bind_reference(
+    op: Op,
+    device: Device,
+    real: np.dtype,
+    arrays: list[Any],
+    dims: Dims,
+    scalars: Mapping[str, float],
+) -> Callable[[], None]:
+    """Rung 0. Real types narrower than float32 are computed in float32 and rounded at the end,
+    but for what the reference itself rounds."""
+    if device.kind not in ("cpu", "emulated"):
+        raise LadderError(f"{op.name} rung 0 is NumPy and runs on the CPU; choose a rung from 1 on")
+    if real in (np.float32, np.float64):
+        return lambda: op.compute(arrays, dims, scalars)
+
+    def run() -> None:
+        wide = [
+            array if arg.rounded_by else _widen(array)
+            for arg, array in zip(op.args, arrays, strict=True)
+        ]
+        op.compute(wide, dims, scalars, real)
+        for arg, array, result in zip(op.args, arrays, wide, strict=True):
+            if arg.role != "in" and array is not None and result is not array:
+                array[...] = result.astype(array.dtype)
+
+    return run
+
+
+def _widen(array: np.ndarray | None) -> np.ndarray | None:
+    if array is None or array.dtype.kind in "iu" or array.dtype.itemsize >= 4:
+        return array
+    return array.astype(np.float32)
+
+
+def _check_arrays(op: Op, real: np.dtype, dims: Dims, arrays: Mapping[str, Any]) -> None:
+    """Refuse arrays that a kernel would read or write past the end of, or misread."""
+    if set(dims) != set(op.dims):
+        raise LadderError(f"{op.name} takes the dimensions {', '.join(op.dims)}, not {dict(dims)}")
+    for arg in op.args:
+        array = arrays.get(arg.name)
+        if array is None:
+            if not arg.optional:
+                raise LadderError(f"{op.name} needs the argument {arg.name}")
+            continue
+        shape, dtype = arg.resolve_shape(dims), resolve_dtype(arg.dtype, real)
+        if tuple(array.shape) != shape or array.dtype != dtype:
+            raise LadderError(
+                f"{op.name}: {arg.name} must be {dtype} {shape}, not {array.dtype} {array.shape}"
+            )
+        if not array.flags.c_contiguous:
+            raise LadderError(f"{op.name}: {arg.name} must be contiguous")

@@ -1,0 +1,84 @@
+"""Where kernels run: one small interface, whatever the machine.
+
+cpu        NumPy arrays and the reference only: rung 0 of every ladder
+emulated   NumPy arrays, and the real `.cu` files compiled for the CPU (ladder/emulator)
+cuda       an NVIDIA GPU through CuPy
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from ladder.common.errors import LadderError
+from ladder.contract.rung_file import Launch, Rung
+from ladder.contract.target import Target
+
+ALIGNMENT = 256  # bytes, as cudaMalloc aligns: a kernel may use 16-byte loads on any buffer
+
+
+class Kernel(Protocol):
+    """A compiled kernel. `args`: arrays, None (a null pointer) and NumPy scalars, in order."""
+
+    def __call__(self, launch: Launch, args: tuple[Any, ...]) -> None: ...
+
+
+class Device(Protocol):
+    """What check, bench, picker and trainer know of a machine."""
+
+    name: str  # "cpu", "emulated", "NVIDIA H200"
+    kind: str  # "cpu", "emulated", "cuda"
+    asynchronous: bool  # does submitted work go on beside the host?
+
+    def target(self, real: np.dtype) -> Target:
+        """What rungs may ask about this device in a run of that real type."""
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """An uninitialised array, aligned to 256 bytes."""
+
+    def upload(self, array: Any, host: np.ndarray) -> None:
+        """Copy `host` into `array` (same shape), converting the dtype; may be asynchronous."""
+
+    def zero(self, array: Any) -> None:
+        """Set every element to 0, in order with all other work."""
+
+    def download(self, array: Any) -> np.ndarray:
+        """A copy of `array` on the host, after all work submitted so far."""
+
+    def fetch(self, array: Any) -> Callable[[], np.ndarray]:
+        """Submit a copy to the host. The result waits for it, and returns `array` as it was when
+        the work submitted before was done, whatever has been submitted since."""
+
+    def tensor_map(self, array: Any, box: tuple[int, int]) -> np.void:
+        """What a kernel takes as `TensorMap` (include/hopper.cuh), to copy tiles of an array.
+
+        The array counts as a matrix, all dimensions but the last together. `box`: rows and columns
+        of a tile; a row of it has 128 bytes. Raises LadderError where the device has no TMA.
+        """
+
+    def compile(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> dict[str, Kernel]:
+        """The kernels of a rung file by name; cached. A compile error names the file's line."""
+
+    def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> object:
+        """Compile into the cache what `compile` will load; several threads may do so at once."""
+
+    def synchronize(self) -> None:
+        """Wait for all submitted work; an error inside a kernel surfaces here."""
+
+    def time(self, work: Callable[[], None]) -> float:
+        """Seconds that `work` takes on the device."""
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Record the launches of `work` once; the result replays them with one call."""
+
+
+def refuse_tile(array: Any, box: tuple[int, int]) -> None:
+    """Raise LadderError where TMA, with its swizzle of 128 bytes, cannot copy such tiles."""
+    size = array.dtype.itemsize
+    if box[1] * size != 128 or not 0 < box[0] <= 256 or array.shape[-1] * size % 16:
+        raise LadderError(
+            f"TMA cannot copy tiles of {box[0]} x {box[1]} from {array.dtype} {array.shape}: a "
+            "tile has 1 to 256 rows of 128 bytes, and a row of the array a multiple of 16 bytes"
+        )

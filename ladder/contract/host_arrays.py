@@ -1,0 +1,59 @@
+"""Arrays in the memory of the host: what the devices without a GPU share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from ladder.common.errors import LadderError
+from ladder.contract.device import ALIGNMENT
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """np.empty whose data starts at a multiple of 256 bytes; LadderError where memory is short."""
+    dtype = np.dtype(dtype)
+    size = int(np.prod(shape)) * dtype.itemsize
+    try:
+        raw = np.empty(size + ALIGNMENT, np.uint8)
+    except MemoryError:
+        raise LadderError(
+            f"this process is out of memory: {size / 2**20:,.0f} MiB more are needed; take a "
+            "smaller batch, or raise its limit (ulimit -v)"
+        ) from None
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+class HostArrays:
+    """The half of a Device that NumPy arrays decide: memory, copies, and work done at once."""
+
+    asynchronous = False
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        return aligned_empty(shape, dtype)
+
+    def upload(self, array: np.ndarray, host: np.ndarray) -> None:
+        np.copyto(array, host, casting="unsafe")
+
+    def zero(self, array: np.ndarray) -> None:
+        array.fill(0)
+
+    def download(self, array: np.ndarray) -> np.ndarray:
+        return array.copy()
+
+    def fetch(self, array: np.ndarray) -> Callable[[], np.ndarray]:
+        copy = array.copy()
+        return lambda: copy
+
+    def synchronize(self) -> None:
+        pass
+
+    def time(self, work: Callable[[], None]) -> float:
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        return work

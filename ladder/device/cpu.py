@@ -1,0 +1,35 @@
+"""The CPU device: NumPy arrays, and rung 0 of every ladder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ladder.common.errors import LadderError
+from ladder.contract.device import Kernel
+from ladder.contract.host_arrays import HostArrays
+from ladder.contract.rung_file import Rung
+from ladder.contract.target import Target
+
+
+class Cpu(HostArrays):
+    """The machine's processor with NumPy: it runs rung 0 of every ladder."""
+
+    name = "cpu"
+    kind = "cpu"
+
+    def target(self, real: np.dtype) -> Target:
+        return Target("cpu", 32, 1, 0, np.dtype(real))
+
+    def tensor_map(self, array: np.ndarray, box: tuple[int, int]) -> np.void:
+        raise LadderError("device cpu has no tiles to copy; it runs the NumPy reference only")
+
+    def compile(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> dict[str, Kernel]:
+        raise LadderError(
+            "device cpu runs the NumPy reference only (rung 0); "
+            "--device emulated runs kernels on the CPU, --device cuda on a GPU"
+        )
+
+    def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> None:
+        """Only what a GPU runs is compiled ahead."""

@@ -1,0 +1,107 @@
+"""cuBLAS through ctypes: one matrix product, on a device's stream, that a CUDA graph can record.
+
+CuPy's own binding refuses every call during a capture, and leaves the workspace to cuBLAS, which
+may then allocate inside a graph. Here both are settled once, when the handle is made.
+https://docs.nvidia.com/cuda/cublas/#cublasgemmex
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ladder.common.errors import LadderError
+from ladder.contract.device import Device
+
+DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}
+OPERATIONS = {"N": 0, "T": 1}  # a factor as it is, transposed
+COMPUTE_32F = 68  # sums in float32; float32 factors are not rounded to TF32
+DEFAULT_ALGORITHM = -1
+DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # parts of a long sum are added in float32, too
+WORKSPACE_BYTES = 32 << 20  # what NVIDIA recommends for Hopper
+
+# Read when a call is made, not when the GPU gets to it.
+_ZERO, _ONE = ctypes.c_float(0), ctypes.c_float(1)
+
+Multiply = Callable[..., None]
+
+
+@functools.cache
+def multiplier(device: Device) -> Multiply:
+    """The product of a device: `multiply(operations, (m, n, k), a, b, result, add=False)`.
+
+    operations  two letters: what is done to a and b, as cuBLAS sees them
+    m, n, k     rows, columns and terms of the product, as cuBLAS sees it: it stores matrices by
+                columns, so that our (rows, columns) is its (columns, rows)
+    add         to the result's old content
+
+    Raises LadderError where there is no cuBLAS.
+    """
+    if device.kind != "cuda":
+        raise LadderError(f"cuBLAS runs on NVIDIA GPUs, not on device {device.name}")
+    library = load()
+    handle = ctypes.c_void_p()
+    workspace = device.empty((WORKSPACE_BYTES,), np.dtype(np.uint8))
+    with device.device:
+        check(library.cublasCreate_v2(ctypes.byref(handle)), device)
+    stream = ctypes.c_void_p(device.stream.ptr)
+    check(library.cublasSetStream_v2(handle, stream), device)
+    address = ctypes.c_void_p(workspace.data.ptr)
+    size = ctypes.c_size_t(WORKSPACE_BYTES)
+    check(library.cublasSetWorkspace_v2(handle, address, size), device)
+    check(library.cublasSetMathMode(handle, DISALLOW_REDUCED_PRECISION_REDUCTION), device)
+
+    def multiply(
+        operations: str, sizes: tuple[int, int, int], a: Any, b: Any, result: Any, add: bool = False
+    ) -> None:
+        check(
+            library.cublasGemmEx(
+                handle,
+                *(OPERATIONS[letter] for letter in operations),
+                *sizes,
+                ctypes.byref(_ONE),
+                *_matrix(a),
+                *_matrix(b),
+                ctypes.byref(_ONE if add else _ZERO),
+                *_matrix(result),
+                COMPUTE_32F,
+                DEFAULT_ALGORITHM,
+            ),
+            device,
+            f"in a product of sizes {sizes}",
+        )
+
+    multiply.workspace = workspace  # lives as long as the handle that uses it
+    return multiply
+
+
+def load(name: str = "libcublas") -> Any:
+    """The libcublas that CuPy works with, or the libcublasLt that comes with it."""
+    try:
+        importlib.import_module("cupy_backends.cuda.libs.cublas")  # loads it, wherever it lies
+        from cupy.cuda import runtime
+
+        return ctypes.CDLL(f"{name}.so.{runtime.runtimeGetVersion() // 1000}")
+    except (ImportError, OSError) as error:
+        raise LadderError(
+            f"cuBLAS does not load ({error}): pip install -e '.[cuda13]' brings it, or "
+            "'.[cuda12]' for an older driver"
+        ) from None
+
+
+def _matrix(array: Any) -> tuple[ctypes.c_void_p, int, int]:
+    """Address, type, and the distance of its columns: our rows, as long as the array is wide."""
+    return ctypes.c_void_p(array.data.ptr), DATA_TYPES[array.dtype.name], array.shape[1]
+
+
+def check(
+    status: int, device: Device, where: str = "at its start", library: str = "cuBLAS"
+) -> None:
+    """Raise LadderError where a call has failed."""
+    if status:
+        raise LadderError(f"{device.name}: {library} fails with status {status} {where}")

@@ -1,0 +1,141 @@
+"""SASS, the instructions that a GPU really executes, read out of a cubin without a GPU.
+
+Needs NVIDIA's `nvdisasm`, which comes as a wheel. An instruction knows the source line that it
+was compiled from; one from a header counts as of the line of the rung that it was inlined at.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.text import Text
+
+from ladder.common.errors import LadderError
+from ladder.device.cuda.nvrtc import toolkit_folders, wheel_folders
+
+# What to look for in a kernel: (what it is, the mnemonics, the style they are shown in).
+# https://docs.nvidia.com/cuda/cuda-binary-utilities/#instruction-set-reference
+GROUPS = (
+    ("local memory (spills, arrays indexed at run time)", "LDL STL", "bold red"),
+    ("loads from global memory", "LDG LDGSTS LD UBLKCP UTMALDG", "cyan"),
+    ("stores and atomics to global memory", "STG ST RED REDG ATOM ATOMG UTMASTG UTMAREDG", "green"),
+    ("shared memory", "LDS LDSM STS STSM ATOMS", "yellow"),
+    ("exchange within the warp", "SHFL VOTE VOTEU REDUX CREDUX MATCH", "magenta"),
+    ("waiting", "BAR WARPSYNC DEPBAR MEMBAR SYNCS WARPGROUP ACQBULK", "red"),
+    ("tensor cores", "HMMA IMMA DMMA QMMA OMMA HGMMA IGMMA QGMMA UTCHMMA UTCQMMA", "bold"),
+    ("special functions", "MUFU", "blue"),
+)
+_GROUP = {name: (what, style) for what, names, style in GROUPS for name in names.split()}
+_MEMORY = re.compile(r"(LD|ST)[GLS]?(STS)?$")
+_BITS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}
+
+
+@dataclass(frozen=True)
+class Instruction:
+    kernel: str
+    text: str  # "@P0 LDG.E.128 R4, desc[UR4][R2.64]"
+    line: int | None  # of the rung's file; None for what belongs to none
+
+    @property
+    def opcode(self) -> str:
+        """LDG.E.128 of "@P0 LDG.E.128 R4, ..."."""
+        return re.sub(r"^@\S+\s+", "", self.text).split()[0]
+
+    @property
+    def group(self) -> str:
+        """One of GROUPS by its description, or "arithmetic and control"."""
+        return _GROUP.get(self.opcode.split(".")[0], ("arithmetic and control", ""))[0]
+
+    @property
+    def kind(self) -> str:
+        """The opcode without what says little: LDG.128 (bits per lane), SHFL.BFLY, HMMA, FFMA."""
+        name, *modifiers = self.opcode.split(".")
+        if _MEMORY.match(name):
+            bits = [_BITS[modifier] for modifier in modifiers if modifier in _BITS]
+            return f"{name}.{bits[-1] if bits else 32}"
+        if name in ("MUFU", "SHFL", "BAR", "VOTE") and modifiers:
+            return f"{name}.{modifiers[0]}"
+        return name
+
+
+def disassemble(cubin: Path) -> str:
+    """What nvdisasm prints of the code in `cubin`, with source lines."""
+    command = [str(find_nvdisasm()), "-c", "-gi", str(cubin)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise LadderError(f"nvdisasm cannot read {cubin}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def instructions(cubin: Path, source: Path) -> list[Instruction]:
+    """The instructions of every kernel of `cubin`, in order, with their lines in `source`.
+
+    The padding after a kernel's end is left out.
+    """
+    name, line, found = "", None, []
+    marker = f'"{os.path.abspath(source)}", line '
+    lines: list[int] = []  # of the `//##` remarks before one instruction, innermost first
+    for text in disassemble(cubin).splitlines():
+        if match := re.match(r"\.text\.(\S+):", text):
+            name, line = match.group(1), None
+        elif "//##" in text:
+            lines += [int(text.split(marker)[1].split()[0])] if marker in text else []
+        elif match := re.match(r"\s*/\*[0-9a-f]+\*/\s+(.*?)\s*;", text):
+            line = lines[-1] if lines else line
+            lines = []
+            found.append(Instruction(name, " ".join(match.group(1).split()), line))
+    return [i for i in found if i.opcode != "NOP"]
+
+
+def summary(instructions: Iterable[Instruction]) -> dict[str, dict[str, int]]:
+    """How many of each kind the code holds, group by group: {"special functions": {"MUFU.RSQ": 1}}.
+
+    Instructions in the text, not executions: a loop's body counts once, an unrolled one often.
+    """
+    counts = Counter((i.group, i.kind) for i in instructions)
+    groups: dict[str, dict[str, int]] = {}
+    for what, *_ in (*GROUPS, ("arithmetic and control",)):
+        kinds = {kind: n for (group, kind), n in counts.most_common() if group == what}
+        if kinds:
+            groups[what] = kinds
+    return groups
+
+
+def listing(instructions: Iterable[Instruction], source: str) -> Text:
+    """The instructions below the source lines that they come from, coloured by group."""
+    code = source.splitlines()
+    text = Text()
+    kernel = None
+    for (name, line), same in itertools.groupby(instructions, lambda i: (i.kernel, i.line)):
+        if name != kernel:
+            text.append(f"{name}\n", "bold underline")
+            kernel = name
+        if line is not None and line <= len(code):
+            text.append(f"{line:4}  {code[line - 1].strip()}\n", "dim")
+        for instruction in same:
+            style = _GROUP.get(instruction.opcode.split(".")[0], ("", ""))[1]
+            text.append(f"          {instruction.text}\n", style)
+    return text
+
+
+def find_nvdisasm() -> Path:
+    """NVIDIA's disassembler: from its wheel, else a CUDA toolkit, else the PATH."""
+    for wheels in wheel_folders():
+        folders = (*sorted(wheels.glob("cu[0-9]*"), reverse=True), wheels / "cuda_nvdisasm")
+        for folder in folders:
+            if (folder / "bin/nvdisasm").is_file():
+                return folder / "bin/nvdisasm"
+    for folder in toolkit_folders():
+        if (folder / "bin/nvdisasm").is_file():
+            return folder / "bin/nvdisasm"
+    if on_path := shutil.which("nvdisasm"):
+        return Path(on_path)
+    raise LadderError("NVIDIA's disassembler was not found: pip install -e '.[compile]'")

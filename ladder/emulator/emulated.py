@@ -1,0 +1,166 @@
+"""The emulated device: the `.cu` files of the ladders, unmodified, on a CPU.
+
+    device = Emulated()                    # runs kernels, as fast as it can
+    device = Emulated(mode="count")        # watches every memory access
+    device.report().lines                  # sectors and bank conflicts, by source line
+
+doc/emulator.md explains how it works, and what it cannot prove.
+
+    source.py       rewrites the little of CUDA C++ that C++ has no word for
+    toolchain.py    compiles
+    kernel.py       launches, and puts into words what went wrong
+    include/        CUDA's keywords, types and functions for a C++ compiler
+    runtime/        threads as fibers, warps, barriers, the model of memory
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from ladder.common.errors import CompileError, LadderError
+from ladder.contract import rung_file
+from ladder.contract.device import refuse_tile
+from ladder.contract.host_arrays import HostArrays
+from ladder.contract.rung_file import Rung
+from ladder.contract.target import Target
+from ladder.emulator import source, toolchain
+from ladder.emulator.kernel import Kernel, KernelError, Record, Settings, load
+from ladder.emulator.report import Access, LineCount, Problem, Report
+
+__all__ = ["Access", "Emulated", "KernelError", "LineCount", "Problem", "Report"]
+
+INCLUDE = Path(__file__).parent.parent / "include"
+MULTIPROCESSORS = 4  # small, so that a persistent kernel has work left for a second round
+SHARED_BYTES = 227 << 10  # as on Hopper
+ERRORS_SHOWN = 3
+
+_WORDS = ("begin", "columns", "rows", "row_bytes", "box_columns", "box_rows", "element_bytes")
+TENSOR_MAP = np.dtype(  # emulator::Map in include/emulator/hopper.h, in 128 bytes
+    {"names": _WORDS, "formats": ["u8"] * 4 + ["i4"] * 3, "itemsize": 128}
+)
+
+
+class Emulated(HostArrays):
+    """A GPU of the imagination.
+
+    warp        threads in a warp: 32, or 64 as on some AMD cards
+    seed        0: threads and blocks run in order; else in an order that follows from the seed
+    mode        "fast"; or "count", which watches every memory access, counts, and finds races and
+                accesses out of bounds; some 20 times slower, on one processor
+    workers     how many blocks run at a time (default: one for each processor)
+    time_limit  seconds that one launch may take
+    trace       how many warp requests of each source line `report()` keeps in full
+
+    Arrays are NumPy's, as on the device cpu. Launches are synchronous. One that does something
+    wrong raises KernelError at its end.
+    """
+
+    kind = "emulated"
+
+    def __init__(
+        self,
+        warp: Literal[32, 64] = 32,
+        seed: int = 0,
+        mode: Literal["fast", "count"] = "fast",
+        workers: int | None = None,
+        time_limit: float = 60.0,
+        trace: int = 8,
+    ):
+        if warp not in (32, 64):
+            raise LadderError(f"a warp has 32 or 64 threads, not {warp}")
+        if mode not in ("fast", "count"):
+            raise LadderError(f"the emulator has the modes fast and count, not {mode!r}")
+        workers = workers or len(os.sched_getaffinity(0))
+        self._settings = Settings(warp, seed, mode == "count", workers, time_limit, trace)
+        self._record = Record()
+        self._compiled: dict[tuple, dict[str, Kernel]] = {}
+
+    @property
+    def name(self) -> str:
+        settings = self._settings
+        order = f", order {settings.seed}" if settings.seed else ""
+        warp = f", warps of {settings.warp}" if settings.warp != 32 else ""
+        return f"emulated{warp}{order}"
+
+    def variant(self, **changes: int) -> Emulated:
+        """The same device with another `warp`, `seed`, `workers`, `time_limit` or `trace`."""
+        device = Emulated()
+        device._settings = replace(self._settings, **changes)
+        return device
+
+    def target(self, real: np.dtype) -> Target:
+        return Target(
+            "emulated", self._settings.warp, MULTIPROCESSORS, SHARED_BYTES, np.dtype(real)
+        )
+
+    def compile(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> dict[str, Kernel]:
+        """The kernels of a rung file by name.
+
+        Raises CompileError with the file's own lines, LadderError where there is no compiler.
+        """
+        real = np.dtype(real)
+        path = Path(os.path.abspath(rung.path))
+        key = (path, rung.source, real, tuple(defines.items()))
+        if key not in self._compiled:
+            library, declared = self.compile_ahead(rung, defines, real)
+            self._compiled[key] = load(library, path, declared, self._settings, self._record)
+        return self._compiled[key]
+
+    def compile_ahead(
+        self, rung: Rung, defines: Mapping[str, int], real: np.dtype
+    ) -> tuple[Path, tuple[source.Kernel, ...]]:
+        """The library of a rung file, from the cache or compiled now, and what it declares."""
+        real = np.dtype(real)
+        if real.name not in rung_file.REALS:
+            raise LadderError(
+                f"kernels compute in {', '.join(rung_file.REALS)}, not in {real.name}"
+            )
+        path = Path(os.path.abspath(rung.path))
+        macros = [f"REAL_{real.name.upper()}=1", f"WARP_SIZE={self._settings.warp}"]
+        macros += [f"{name}={value}" for name, value in defines.items()]
+        text, declared = source.prepare(path, rung.source, [INCLUDE])
+        try:
+            return toolchain.build_kernel(text, macros, self._settings.counting), declared
+        except CompileError as error:
+            raise CompileError(_explain(str(error), path)) from None
+
+    def tensor_map(self, array: np.ndarray, box: tuple[int, int]) -> np.void:
+        refuse_tile(array, box)
+        value = np.zeros((), TENSOR_MAP)
+        value["begin"] = array.ctypes.data
+        value["rows"], value["columns"] = array.size // array.shape[-1], array.shape[-1]
+        value["row_bytes"] = array.shape[-1] * array.itemsize
+        value["element_bytes"] = array.itemsize
+        value["box_rows"], value["box_columns"] = box
+        return value[()]
+
+    def report(self) -> Report:
+        """What was seen since the last reset: problems, and in counting mode all accesses."""
+        return self._record.report()
+
+    def reset_report(self) -> None:
+        self._record.__init__()
+
+
+def _explain(log: str, path: Path) -> str:
+    """The first errors of a compiler's log, each with its source line and a caret."""
+    lines = log.splitlines()
+    starts = [i for i, line in enumerate(lines) if ": error:" in line or ": fatal error:" in line]
+    if not starts:
+        return f"{path} does not compile for the CPU:\n{log.strip()}"
+    shown = []
+    for start in starts[:ERRORS_SHOWN]:
+        end = start + 1
+        while end < len(lines) and lines[end].startswith(" ") and end < start + 3:
+            end += 1
+        first = lines[start].replace(" fatal error:", "").replace(" error:", "")
+        shown += [first, *lines[start + 1 : end]]
+    if len(starts) > ERRORS_SHOWN:
+        shown.append(f"({len(starts) - ERRORS_SHOWN} more errors)")
+    return "\n".join(shown)

@@ -1,0 +1,95 @@
+"""cuBLAS and cuBLASLt: NVIDIA's own products, the measuring sticks beside the matmul ladders.
+
+cuBLAS stores matrices by columns: what we store as a matrix (rows, columns), it takes for the
+transpose (columns, rows). So each product is asked for transposed, with its factors in turn:
+
+    out.T     (OC, N) = weight @ inp.T          it sees weight.T and inp.T: "T", transpose the first
+    dinp.T    (C, N)  = weight.T @ dout.T       it sees weight.T and dout.T: "N", as they are
+    dweight.T (C, OC) = inp.T @ dout            it sees inp.T and dout.T: "T", transpose the second
+
+ladder/device/cuda makes the calls. cuBLAS cannot add a bias: a kernel of ours
+writes it into every row of out, and the product is added to that. cuBLASLt adds it to the sums.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ladder.contract import rung_file
+from ladder.contract.device import Device
+from ladder.contract.rung_file import Rung
+from ladder.device.cuda.cublas import multiplier
+from ladder.device.cuda.cublaslt import linear
+
+BROADCAST_BIAS = Path(__file__).with_name("broadcast_bias.cu")
+
+
+def forward(device: Device, arrays: Mapping[str, Any], dims: Mapping[str, int], scalars) -> None:
+    """out = inp @ weight.T + bias. The product is added to rows that already hold the bias."""
+    N, C, OC = dims["N"], dims["C"], dims["OC"]
+    out, bias = arrays["out"], arrays["bias"]
+    multiply = multiplier(device)
+    if bias is not None:
+        _broadcast(device, out.dtype, N, OC)(out, bias)
+    multiply("TN", (OC, N, C), arrays["weight"], arrays["inp"], out, add=bias is not None)
+
+
+def forward_one_kernel(device, arrays, dims, scalars) -> None:
+    """out = inp @ weight.T + bias"""
+    linear(device)(arrays["out"], arrays["inp"], arrays["weight"], arrays["bias"])
+
+
+def backward_input(device, arrays, dims, scalars) -> None:
+    """dinp = dout @ weight"""
+    N, C, OC = dims["N"], dims["C"], dims["OC"]
+    multiplier(device)("NN", (C, N, OC), arrays["weight"], arrays["dout"], arrays["dinp"])
+
+
+def backward_weight(device, arrays, dims, scalars) -> None:
+    """dweight += dout.T @ inp, in float32 whatever the type of dout and inp."""
+    N, C, OC = dims["N"], dims["C"], dims["OC"]
+    multiplier(device)("NT", (C, OC, N), arrays["inp"], arrays["dout"], arrays["dweight"], add=True)
+
+
+def library_rung(run: Callable[..., None]) -> Rung:
+    """The rung of a function above. Needs an NVIDIA GPU: AMD's have no compute capability."""
+    header = {"needs": ("sm >= 70",)}
+    if run is forward:
+        header["rounds"] = ("the product to 16 bits before it adds it to what out held",)
+    return Rung(100, "cuBLAS", header=header, run=run, prepare=_prepare, library=True)
+
+
+def one_kernel_rung() -> Rung:
+    """The rung of `forward_one_kernel`. Rows must begin at multiples of 16 bytes."""
+    header = {"needs": ("sm >= 70; C % vector == 0; OC % vector == 0",)}
+    idea = "cuBLASLt, bias in the epilogue"
+    return Rung(
+        101, idea, header=header, run=forward_one_kernel, prepare=_prepare_one, library=True
+    )
+
+
+def _prepare_one(device: Device, real: np.dtype, dims: Mapping[str, int]) -> None:
+    """Let it choose its kernels now, and not while a graph records."""
+    for bias in (False, True):
+        linear(device).ask(real, **dims, bias=bias)
+
+
+def _prepare(device: Device, real: np.dtype, dims: Mapping[str, int]) -> None:
+    """Make the handle and compile the kernel now: neither is possible while a graph records."""
+    multiplier(device)
+    _broadcast(device, real, dims["N"], dims["OC"])
+
+
+@functools.cache
+def _broadcast(device: Device, real: np.dtype, N: int, OC: int) -> Callable[[Any, Any], None]:
+    """A function (out, bias) that writes the bias (OC) into each of the N rows of out."""
+    rung = rung_file.parse(BROADCAST_BIAS, "broadcast_bias")
+    dims, target = {"N": N, "OC": OC}, device.target(real)
+    (launch,) = rung.launches(dims, target)
+    kernel = device.compile(rung, rung.defines(dims, target), real)[launch.kernel]
+    return lambda out, bias: kernel(launch, (out, bias, np.int32(N), np.int32(OC)))

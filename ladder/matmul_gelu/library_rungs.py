@@ -1,0 +1,59 @@
+"""cuBLASLt: product, bias and gelu in one of NVIDIA's kernels, the measuring stick of this ladder.
+
+Its gelu is the tanh form; whether of the sum as it is stored, or before, NVIDIA does not say. For a
+type and a GPU for which it has no such kernel, it computes the product with the bias, and the last
+gelu kernel of our own ladder follows.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ladder.contract.device import Device
+from ladder.contract.ladder import find
+from ladder.contract.rung_file import Rung
+from ladder.device.cuda.cublaslt import AUX_MULTIPLE, linear
+
+
+def forward(device: Device, arrays: Mapping[str, Any], dims: Mapping[str, int], scalars) -> None:
+    """pre = inp @ weight.T + bias, out = gelu(pre)"""
+    out, pre = arrays["out"], arrays["pre"]
+    factors = arrays["inp"], arrays["weight"], arrays["bias"]
+    product = linear(device)
+    if product.ask(out.dtype, **dims, bias=True, gelu=True):
+        product(out, *factors, pre)
+    else:
+        product(pre, *factors)
+        _gelu(device, out.dtype, dims["N"] * dims["OC"])(out, pre)
+
+
+def library_rung() -> Rung:
+    """The rung of the function above. Rows must begin at multiples of 16 bytes."""
+    header = {
+        "needs": (f"sm >= 70; C % vector == 0; OC % {AUX_MULTIPLE} == 0",),
+        "rounds": ("pre, where the gelu is a kernel of its own",),
+    }
+    idea = "cuBLASLt, bias and gelu in the epilogue"
+    return Rung(100, idea, header=header, run=forward, prepare=_prepare, library=True)
+
+
+def _prepare(device: Device, real: np.dtype, dims: Mapping[str, int]) -> None:
+    """Let it choose its kernel, or compile ours: neither is possible while a graph records."""
+    if not linear(device).ask(real, **dims, bias=True, gelu=True):
+        linear(device).ask(real, **dims, bias=True)
+        _gelu(device, real, dims["N"] * dims["OC"])
+
+
+@functools.cache
+def _gelu(device: Device, real: np.dtype, N: int) -> Callable[[Any, Any], None]:
+    """A function (out, inp) that takes the gelu of N elements."""
+    target, dims = device.target(real), {"N": N}
+    able = (rung for rung in find("gelu.forward").on(device.kind) if rung.pays)
+    *_, rung = (rung for rung in able if rung.refusal(dims, target) is None)
+    (launch,) = rung.launches(dims, target)
+    kernel = device.compile(rung, rung.defines(dims, target), real)[launch.kernel]
+    return lambda out, inp: kernel(launch, (out, inp, np.int32(N)))

@@ -1,0 +1,233 @@
+"""How fast is each rung, beside the roof, the rung before it, the library and PyTorch?
+
+    for measurement in bench(find("layernorm.forward"), open_device("cuda")):
+        results.record(device.description(), measurement)
+
+What a rung computed is checked after it was timed, on the buffers it was timed on; a time below
+the floor (ladder/measure/roofline.py) is an error: something was not computed, or not measured.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import math
+import platform
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ladder.common.errors import LadderError
+from ladder.contract.device import Device
+from ladder.contract.dims import Dims
+from ladder.contract.dtypes import DTYPES
+from ladder.contract.ladder import PACKAGE, Ladder
+from ladder.contract.op import Op
+from ladder.contract.rung_file import Rung
+from ladder.measure import peers, results
+from ladder.measure.roofline import ALLOWANCE, Roof, compute_bound, copy_bandwidth, matrix_rate
+from ladder.measure.timing import BufferSets, Timing, measure
+from ladder.verify.check import check_case, gpt2_shape
+from ladder.verify.tolerance import expect
+
+VERIFIED_ELEMENTS = 1 << 28  # beyond this, the float64 reference takes more memory than most have
+
+Say = Callable[[str, bool], None]
+
+
+def tell(line: str, wrong: bool = False) -> None:
+    """Print one line about a rung; `wrong` marks what must not be."""
+    print(line, flush=True)
+
+
+class Roofs:
+    """The roofs of a device, each measured when it is first asked for."""
+
+    def __init__(self, device: Device):
+        self.device = device
+        self._bandwidth: float | None = None
+        self._rates: dict[str, float | None] = {}
+
+    def of(self, op: Op, dims: Dims, dtype: str) -> Roof:
+        if self._bandwidth is None:
+            self._bandwidth = copy_bandwidth(self.device)
+        if not compute_bound(op, dims, DTYPES[dtype]):
+            return Roof(self._bandwidth)
+        if dtype not in self._rates:
+            self._rates[dtype] = matrix_rate(self.device, DTYPES[dtype])
+        return Roof(self._bandwidth, self._rates[dtype])
+
+
+def bench(
+    ladder: Ladder,
+    device: Device,
+    dtypes: Sequence[str] | None = None,
+    shapes: dict[str, Dims] | None = None,
+    rungs: Sequence[Rung] | None = None,
+    roofs: Roofs | None = None,
+    say: Say = tell,
+) -> Iterator[dict[str, Any]]:
+    """Measure a ladder; one measurement for each dtype and shape.
+
+    dtypes, shapes, rungs  by default all of the op
+    roofs                  measured before, to be used again
+    say                    told line by line what was measured, refused, left out, or wrong
+    """
+    refuse_emulated(device)
+    op = ladder.op
+    roofs = roofs or Roofs(device)
+    for dtype in dtypes or op.reals:
+        for name, dims in (shapes or op.bench).items():
+            yield _measurement(ladder, device, dtype, name, dims, rungs, roofs, say)
+
+
+def refuse_emulated(device: Device) -> None:
+    if device.kind == "emulated":
+        raise LadderError(
+            "the time that the emulated device takes says nothing about a GPU; "
+            "'python -m ladder trace OP N' counts the memory accesses instead"
+        )
+
+
+def _measurement(
+    ladder: Ladder,
+    device: Device,
+    dtype: str,
+    shape: str,
+    dims: Dims,
+    rungs: Sequence[Rung] | None,
+    roofs: Roofs,
+    say: Say,
+) -> dict[str, Any]:
+    op, real = ladder.op, DTYPES[dtype]
+    roof = roofs.of(op, dims, dtype)
+    buffers = BufferSets(op, device, real, dims)
+    in_cache = buffers.bytes < 2 * getattr(device, "l2_bytes", 0)
+    verify = _verifier(buffers)
+    rows = []
+    for rung in rungs if rungs is not None else ladder.on(device.kind):
+        label = f"{op.name} {rung.label}, {shape}, {dtype}"
+        if (why := rung.refusal(dims, device.target(real))) is not None:
+            say(f"{label}: refused: {why}", False)
+            continue
+        try:
+            row = _row(rung, buffers, roof, in_cache, verify)
+        except LadderError as error:
+            say(f"{label}: {error}", True)
+            continue
+        rows.append(row)
+        rate = op.least_bytes(dims, real) / row["median_us"] / 1e3
+        say(f"{label}: {row['median_us']:.2f} us, {rate:,.0f} GB/s", False)
+    rows += _peer_rows(op.name, dims, dtype, device, say)
+    return {
+        "op": op.name,
+        "dtype": dtype,
+        "shape": shape,
+        "dims": dict(dims),
+        "bytes": op.least_bytes(dims, real),
+        "flops": op.flops(dims),
+        "inputs": f"random, new ones in each of {len(buffers.sets)} sets of buffers in turn",
+        "in_cache": in_cache,
+        "roof": {
+            "copy_gbps": round(roof.bandwidth / 1e9, 1),
+            "matrix_tflops": roof.matrix_rate and round(roof.matrix_rate / 1e12, 1),
+        },
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "software": software(),
+        "rows": rows,
+    }
+
+
+def _row(
+    rung: Rung,
+    buffers: BufferSets,
+    roof: Roof,
+    in_cache: bool,
+    verify: Callable[[Rung, Callable[[], None]], None],
+) -> dict[str, Any]:
+    calls = buffers.bind(rung)
+    timing = measure(buffers.device, calls)
+    verify(rung, calls[0])
+    floor = roof.floor(buffers.op, buffers.dims, buffers.real)
+    if timing.median < floor * (1 - ALLOWANCE) and not in_cache:
+        raise LadderError(
+            f"its {timing.median * 1e6:.2f} us are below the floor of {floor * 1e6:.2f} us: "
+            "something is not computed, or not measured"
+        )
+    entry = {"rung": rung.number, "idea": rung.idea, "library": rung.library}
+    return {**entry, "code": results.code_digest(rung), **as_microseconds(timing)}
+
+
+def _peer_rows(op: str, dims: Dims, dtype: str, device: Device, say: Say) -> list[dict[str, Any]]:
+    if op not in peers.PEERS or device.kind != "cuda":
+        return []
+    if (why := peers.available()) is not None:
+        say(f"{op}: no comparison: {why}", False)
+        return []
+    rows = []
+    for name, timing in peers.measure_peers(op, dims, dtype):
+        if isinstance(timing, Timing):
+            rows.append({"peer": name, **as_microseconds(timing)})
+            say(f"{op} {name}, {dtype}: {timing.median * 1e6:.2f} us", False)
+        else:
+            say(f"{op} {name}, {dtype}: {timing}", False)
+    return rows
+
+
+def _verifier(buffers: BufferSets) -> Callable[[Rung, Callable[[], None]], None]:
+    """A function that raises LadderError where a rung computes the first set wrongly.
+
+    What to expect is computed once for all rungs. Shapes too large for the reference are checked
+    at the op's smallest measured shape instead.
+    """
+    op, dims, real = buffers.op, buffers.dims, buffers.real
+    elements = sum(math.prod(arg.resolve_shape(dims)) for arg in op.args)
+    expected: list[Any] = []
+
+    def verify(rung: Rung, call: Callable[[], None]) -> None:
+        if elements > VERIFIED_ELEMENTS:
+            outcome = check_case(op, rung, buffers.device, real.name, gpt2_shape(op))
+            if outcome.status in ("failed", "fault"):
+                raise LadderError(f"its result is wrong: {outcome.detail}")
+            return
+        if not expected:
+            expected.extend(expect(op, dims, real, buffers.inputs))
+        contents = buffers.run_once(call)
+        for output in expected:
+            problem, _ = output.verify(contents[output.arg.name], rung.rounds)
+            if problem is not None:
+                raise LadderError(f"its result is wrong: {problem}")
+
+    return verify
+
+
+def as_microseconds(timing: Timing) -> dict[str, float | int]:
+    return {
+        "median_us": round(timing.median * 1e6, 3),
+        "low_us": round(timing.low * 1e6, 3),
+        "high_us": round(timing.high * 1e6, 3),
+        "repetitions": timing.repetitions,
+    }
+
+
+def software() -> dict[str, str]:
+    """Versions of what a measurement depends on, as far as it is installed."""
+    installed = {d.name: d.version for d in importlib.metadata.distributions()}
+    names = ("numpy", "torch", "triton")
+    packages = {name: installed[name] for name in names if name in installed}
+    return {"python": platform.python_version(), **packages}
+
+
+def commit() -> str | None:
+    """The commit of the repository, with a + where the kernels differ from it; None outside git."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(PACKAGE), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--", ".")
+        return git("rev-parse", "--short=10", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None

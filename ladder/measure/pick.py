@@ -1,0 +1,262 @@
+"""Which rung is the fastest for the shapes of a run? Checked, timed, and remembered.
+
+    choice = pick(find("layernorm.forward"), device, "bfloat16", {"N": 4096, "C": 768})
+    choice.rung, choice.reasons
+
+What was found out is remembered rung by rung and shape by shape (remembered.py): another
+question about the same rungs and shapes, or an edited rung, costs only what is not known yet.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ladder.common.errors import LadderError
+from ladder.contract.device import Device
+from ladder.contract.dims import Dims, format_dims
+from ladder.contract.dtypes import DTYPES
+from ladder.contract.ladder import Ladder
+from ladder.contract.op import Op
+from ladder.contract.rung_file import Rung
+from ladder.measure.bench import refuse_emulated
+from ladder.measure.remembered import Known
+from ladder.measure.timing import BufferSets, compare
+from ladder.verify.check import check, compile_ahead
+
+SECONDS = 0.15  # most time to spend on timing one rung at one shape
+HOPELESS = 4  # times as long as the fastest: not worth an exact measurement, which takes 20 calls
+OUT = 20  # times as long as the fastest at a small shape: not worth a call at a larger one
+CHECKED_SHAPES = 2  # of the op's own, the largest, beside the run's if they are small
+SMALL = 1 << 20  # elements
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The fastest rung, the seconds that it takes for all calls together, and why no other.
+
+    reasons  for every rung of the ladder, by number: "the fastest: 52.9 us", "1.24 x the time", ...
+    """
+
+    op: str
+    rung: int
+    seconds: float
+    reasons: Mapping[int, str]
+
+
+def pick(
+    ladder: Ladder,
+    device: Device,
+    dtype: str,
+    *shapes: Dims,
+    library: bool = False,
+    deterministic: bool = False,
+    fresh: bool = False,
+) -> Choice:
+    """The fastest rung of a ladder for a number of calls, each given by its shape.
+
+    library        whether library rungs may be chosen
+    deterministic  whether only rungs that give the same bits every time may
+    fresh          check and measure even what is known
+
+    Raises LadderError where no rung can run, with the reason for each.
+    """
+    refuse_emulated(device)
+    known = Known(device, ladder.op.name, dtype, fresh)
+    counted = Counter(tuple(dims.items()) for dims in shapes)
+    distinct = [dict(dims) for dims in counted]
+    able, reasons = _able(known, ladder, device, dtype, distinct, library, deterministic)
+    if not able:
+        listed = "; ".join(f"rung {number}: {why}" for number, why in sorted(reasons.items()))
+        raise LadderError(f"{ladder.op.name} has no rung that can run here: {listed}")
+    seconds, slow = _race(known, ladder.op, able, device, DTYPES[dtype], counted)
+    reasons |= slow
+    winner = min(seconds, key=seconds.__getitem__)
+    number_of_calls = f" for {counted.total()} calls" if counted.total() > 1 else ""
+    for number, time in seconds.items():
+        taken = f"{time * 1e6:.1f} us{number_of_calls}"
+        slower = f"{taken}, {time / seconds[winner]:.2f} x the time of rung {winner}"
+        reasons[number] = f"the fastest: {taken}" if number == winner else slower
+    return Choice(ladder.op.name, winner, seconds[winner], dict(sorted(reasons.items())))
+
+
+def _able(
+    known: Known,
+    ladder: Ladder,
+    device: Device,
+    dtype: str,
+    shapes: Sequence[Dims],
+    library: bool,
+    deterministic: bool,
+) -> tuple[list[Rung], dict[int, str]]:
+    """The rungs that take part, and by number why the others do not."""
+    reasons, fit = {}, []
+    for rung in ladder.rungs:
+        why = _unfit(ladder, rung, device, dtype, shapes, library, deterministic)
+        if why is None:
+            fit.append(rung)
+        else:
+            reasons[rung.number] = why
+    _compile_unknown(known, ladder, fit, device, dtype, shapes)
+    for rung in fit:
+        if why := _wrong(known, ladder, rung, device, dtype, shapes):
+            reasons[rung.number] = why
+    return [rung for rung in fit if rung.number not in reasons], reasons
+
+
+def _unfit(
+    ladder: Ladder,
+    rung: Rung,
+    device: Device,
+    dtype: str,
+    shapes: Sequence[Dims],
+    library: bool,
+    deterministic: bool,
+) -> str | None:
+    """Why a rung takes no part, whether it is right or not; None if it does."""
+    if rung not in ladder.on(device.kind):
+        return f"not for device {device.kind}"
+    if rung.library and not library:
+        return "a library's, which was not asked for"
+    if deterministic and not rung.deterministic:
+        return f"not deterministic: {rung.header['deterministic'][0]}"
+    target = device.target(DTYPES[dtype])
+    for dims in shapes:
+        if (why := rung.refusal(dims, target)) is not None:
+            return f"refused at {format_dims(dims)}: {why}"
+    return None
+
+
+def _checked(
+    op: Op, rung: Rung, device: Device, dtype: str, shapes: Sequence[Dims]
+) -> Sequence[Dims]:
+    """Where a rung has to be right: at the run's shapes that are small, and at the op's own."""
+    target = device.target(DTYPES[dtype])
+    small = [d for d in shapes if op.least_bytes(d, DTYPES["float32"]) < 4 * SMALL]
+    able = [dims for dims in op.shapes if rung.refusal(dims, target) is None]
+    return [*small, *able[-CHECKED_SHAPES:]] or shapes
+
+
+def _compile_unknown(
+    known: Known,
+    ladder: Ladder,
+    rungs: Sequence[Rung],
+    device: Device,
+    dtype: str,
+    shapes: Sequence[Dims],
+) -> None:
+    """Compile on all processors what has to be checked or timed; it takes a third of the time."""
+
+    def unknown(rung: Rung) -> bool:
+        checked = _checked(ladder.op, rung, device, dtype, shapes)
+        return any(known.fact(rung, dims).wrong is None for dims in checked) or any(
+            known.fact(rung, dims).rough is None for dims in shapes
+        )
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        needed = [*ladder.op.shapes[-CHECKED_SHAPES:], *shapes]
+        compile_ahead(pool, ladder, filter(unknown, rungs), device, [dtype], needed)
+
+
+def _wrong(
+    known: Known, ladder: Ladder, rung: Rung, device: Device, dtype: str, shapes: Sequence[Dims]
+) -> str:
+    """How a rung is wrong; "" if it is right.
+
+    An error is not remembered: that there is no compiler or no memory may have changed next time,
+    and a GPU that met an illegal access fails whatever comes after.
+    """
+    for dims in _checked(ladder.op, rung, device, dtype, shapes):
+        wrong = known.fact(rung, dims).wrong
+        if wrong is None:
+            try:
+                report = check(ladder, rung, device, [dtype], [dims])
+            except LadderError as error:
+                return str(error)
+            wrong = "" if report.passed else f"wrong: {report.failures[0].detail}"
+            if report.outcomes[-1].status != "fault":
+                known.learn(rung, dims, wrong=wrong)
+        if wrong:
+            return wrong
+    return ""
+
+
+def _race(
+    known: Known,
+    op: Op,
+    rungs: Sequence[Rung],
+    device: Device,
+    real: np.dtype,
+    counted: Counter[tuple[tuple[str, int], ...]],
+) -> tuple[dict[int, float], dict[int, str]]:
+    """The seconds of all calls together, by the rung's number, and why some were left out.
+
+    counted  how many calls of each shape
+    """
+    seconds, slow = dict.fromkeys((rung.number for rung in rungs), 0.0), {}
+    for shape in sorted(counted, key=lambda shape: op.least_bytes(dict(shape), real)):
+        times = _Times(known, op, device, real, dict(shape))
+        left = [rung for rung in rungs if rung.number in seconds]
+        fastest = min([times.rough(rung) for rung in left])
+        times.compare([rung for rung in left if times.rough(rung) <= HOPELESS * fastest])
+        for rung in left:
+            ratio = times.rough(rung) / fastest
+            if ratio > OUT and len(counted) > 1:
+                del seconds[rung.number]
+                where = format_dims(dict(shape))
+                slow[rung.number] = f"{ratio:.0f} x the time of the fastest at {where}"
+            else:
+                seconds[rung.number] += counted[shape] * times.best(rung)
+    return seconds, slow
+
+
+@dataclass
+class _Times:
+    """How long rungs take at one shape: as is known, or else measured.
+
+    The inputs, which take seconds to make, are made when there is something to measure.
+    """
+
+    known: Known
+    op: Op
+    device: Device
+    real: np.dtype
+    dims: Dims
+    calls: dict[int, list[Callable[[], None]]] = field(default_factory=dict)  # by rung
+
+    def rough(self, rung: Rung) -> float:
+        """Seconds of a single call, after one that loads what is still missing."""
+        seconds = self.known.fact(rung, self.dims).rough
+        if seconds is None:
+            call = self.bind(rung)[0]
+            call()
+            seconds = self.device.time(call)
+            self.known.learn(rung, self.dims, rough=seconds)
+        return seconds
+
+    def compare(self, rungs: Sequence[Rung]) -> None:
+        """Measure those that are known roughly only."""
+        rungs = [rung for rung in rungs if self.known.fact(rung, self.dims).exact is None]
+        calls = [self.bind(rung) for rung in rungs]
+        for rung, seconds in zip(rungs, compare(self.device, calls, SECONDS), strict=True):
+            self.known.learn(rung, self.dims, exact=seconds)
+
+    def best(self, rung: Rung) -> float:
+        """The best that is known, once `rough` is."""
+        fact = self.known.fact(rung, self.dims)
+        return fact.rough if fact.exact is None else fact.exact
+
+    def bind(self, rung: Rung) -> list[Callable[[], None]]:
+        if rung.number not in self.calls:
+            self.calls[rung.number] = self.buffers.bind(rung)
+        return self.calls[rung.number]
+
+    @functools.cached_property
+    def buffers(self) -> BufferSets:
+        return BufferSets(self.op, self.device, self.real, self.dims)

@@ -1,0 +1,72 @@
+"""What was measured, kept in doc/results/<device>.json; tables and plots are made from it.
+
+    {"device": {...}, "measurements": [{"op", "dtype", "shape", "dims", "bytes", "flops", "inputs",
+      "in_cache", "roof", "date", "commit", "software", "rows": [{"rung" or "peer", "idea", "code",
+      "median_us", "low_us", "high_us", "repetitions"}, ...]}, ...]}
+
+One measurement for each op, dtype and shape: measuring again replaces it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ladder.common import cache
+from ladder.common.errors import LadderError
+from ladder.contract.ladder import PACKAGE
+from ladder.contract.rung_file import Rung
+
+FOLDER = PACKAGE.parent / "doc" / "results"
+
+Measurement = Mapping[str, Any]
+
+
+def slug(device: str) -> str:
+    """The name of a device's file: nvidia-h200 for NVIDIA H200."""
+    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+
+
+def code_digest(rung: Rung) -> str:
+    """Names what a rung computes: its source without comments and blanks at line ends."""
+    code = re.sub(r"//[^\n]*", "", rung.source)
+    lines = (line.rstrip() for line in code.splitlines())
+    launch = rung.header.get("launch", ()) + rung.header.get("define", ())
+    return cache.digest("\n".join(line for line in lines if line), *launch)[:12]
+
+
+def load_all(folder: Path | None = None) -> dict[str, dict[str, Any]]:
+    """Every device's results by slug."""
+    return {path.stem: load(path) for path in sorted((folder or FOLDER).glob("*.json"))}
+
+
+def load(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        for measurement in content["measurements"]:
+            _key(measurement)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LadderError(f"{path} does not hold measurements: {error!r}; measure again") from None
+    return content
+
+
+def record(device: Mapping[str, Any], measurement: Measurement, folder: Path | None = None) -> Path:
+    """Add a measurement to its device's file, in the place of an older one; the file's path."""
+    folder = folder or FOLDER
+    path = folder / f"{slug(device['gpu'])}.json"
+    old = load(path)["measurements"] if path.exists() else []
+    kept = [other for other in old if _key(other) != _key(measurement)]
+    content = {"device": dict(device), "measurements": sorted([*kept, measurement], key=_key)}
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    os.replace(partial, path)
+    return path
+
+
+def _key(measurement: Measurement) -> tuple[str, str, str]:
+    return measurement["op"], measurement["dtype"], measurement["shape"]

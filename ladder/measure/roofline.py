@@ -1,0 +1,81 @@
+"""What a device can do at most, measured on the spot: bytes copied and products per second.
+
+No op can be faster than its floor, max(bytes / bandwidth, flops / matrix rate) (Williams, Waterman
+and Patterson, Roofline, CACM 52(4), 2009). Data sheets promise more than any program gets, so the
+roof here is what a plain copy and a plain cuBLAS product reach on the same card on the same day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ladder.contract.device import Device
+from ladder.contract.dims import Dims
+from ladder.contract.op import Op
+from ladder.device.cuda.cublas import multiplier
+from ladder.measure.timing import ROTATED_BYTES, measure
+
+COPY_BYTES = 4 * ROTATED_BYTES
+COPIES = 10  # of each turn; the median leaves the first ones, before the clocks are up, out
+MATRIX = 4096  # rows and columns; larger products make a card lower its clocks
+COMPUTE_BOUND = 32  # FLOPs per byte from which the matrix rate is worth measuring
+
+# A kernel may beat the roof by this part of it before it counts as a mistake in measuring: noise,
+# and kernels that read more than they write, since turning from reads to writes costs a memory
+# time and a copy does so most often.
+ALLOWANCE = 0.05
+
+
+@dataclass(frozen=True)
+class Roof:
+    """Bytes per second of a copy, read and written; FLOPs per second, or None if not measured."""
+
+    bandwidth: float
+    matrix_rate: float | None = None
+
+    def floor(self, op: Op, dims: Dims, real: np.dtype) -> float:
+        """Seconds that the op takes at least."""
+        least = op.least_bytes(dims, real) / self.bandwidth
+        return max(least, op.flops(dims) / self.matrix_rate) if self.matrix_rate else least
+
+
+def compute_bound(op: Op, dims: Dims, real: np.dtype) -> bool:
+    return op.flops(dims) > COMPUTE_BOUND * op.least_bytes(dims, real)
+
+
+def copy_bandwidth(device: Device, size: int = COPY_BYTES) -> float:
+    """Bytes read and written per second by copies between arrays of `size` bytes."""
+    arrays = [device.empty((size,), np.dtype(np.uint8)) for _ in range(3)]
+    for array in arrays:
+        device.upload(array, np.ones(size, np.uint8))
+
+    def copy(target: Any, source: Any) -> Callable[[], None]:
+        if device.kind == "cuda":
+            return lambda: target.data.copy_from_device_async(source.data, size, device.stream)
+        return lambda: np.copyto(target, source)
+
+    first, second, third = arrays
+    turns = [copy(first, second), copy(second, third), copy(third, first)]
+    # Not captured into a graph as kernels are: there the driver may leave a copy to an engine of
+    # its own, which is slower than the multiprocessors.
+    seconds = [device.time(turn) for _ in range(COPIES) for turn in turns]
+    return 2 * size / float(np.median(seconds))
+
+
+def matrix_rate(device: Device, real: np.dtype) -> float | None:
+    """FLOPs per second of a square cuBLAS product that accumulates in float32, without TF32.
+
+    None on a device without cuBLAS.
+    """
+    if device.kind != "cuda":
+        return None
+    n, rng = MATRIX, np.random.default_rng(0)
+    a, b, c = (device.empty((n, n), real) for _ in range(3))
+    for array in (a, b):
+        device.upload(array, rng.standard_normal((n, n), np.float32).astype(real))
+    multiply = multiplier(device)
+    return 2 * n**3 / measure(device, [lambda: multiply("NN", (n, n, n), a, b, c)]).median

@@ -1,0 +1,280 @@
+"""What the notebooks call: each function shows one thing, made by the rest of the package.
+
+    from ladder import notebook as nb
+
+    nb.show("layernorm.forward", 1)          the source of a rung
+    nb.access("layernorm.forward", 1)        a picture: which lane touches which address
+    nb.check("layernorm.forward", MY_KERNEL) the verdict on a kernel, here in a string
+
+`python -m ladder.show.notebook` runs the notebooks from top to bottom and saves them with what came
+out; with names (`python -m ladder.show.notebook 00_start`), only those.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from IPython import get_ipython
+from IPython.display import Image, Markdown, display
+
+from ladder.common.errors import LadderError
+from ladder.contract.binding import bind
+from ladder.contract.dims import Dims, format_dims
+from ladder.contract.dtypes import DTYPES, resolve_dtype
+from ladder.contract.ladder import find
+from ladder.contract.rung_file import Rung
+from ladder.device.open import default_device, open_device
+from ladder.emulator.report import Report
+from ladder.measure import bench
+from ladder.show import charts, diagrams, pages, source_code, tables
+from ladder.show import trace as tracer
+from ladder.verify import check as checker
+from ladder.verify import sandbox
+from ladder.verify.inputs import scalars
+
+FOLDER = pages.ROOT / "notebooks"
+PLACE = pages.Place(FOLDER / "notebook.ipynb", old="", draw=False)  # what links are relative to
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}  # NumPy's sums do not depend on the number of cores
+DOTS = 110  # per inch: 9.5 inches fill a page
+
+
+# ---- kernels ------------------------------------------------------------------------------------
+
+
+def rungs(op: str) -> None:
+    """The ladder of an op: its rungs, with links to their files."""
+    display(Markdown(pages.rungs(PLACE, op)))
+
+
+def show(op: str, number: int) -> None:
+    """The whole file of a rung."""
+    display(Markdown(pages.source(PLACE, op, str(number))))
+
+
+def diff(op: str, before: int, after: int) -> None:
+    """What changes from one rung to another."""
+    display(Markdown(pages.diff(PLACE, op, str(before), str(after))))
+
+
+def run(op: str, kernel: int | str, dims: Dims, **inputs: Any) -> dict[str, np.ndarray]:
+    """Run a rung, or a kernel in a string, on float32 arrays; what it wrote, by argument.
+
+    It runs in this process: a kernel that may crash should go through `check` first.
+    """
+    device, contract, real = open_device(default_device()), find(op).op, DTYPES["float32"]
+    arrays = {}
+    for arg in contract.args:
+        shape, dtype = arg.resolve_shape(dims), resolve_dtype(arg.dtype, real)
+        arrays[arg.name] = device.empty(shape, dtype)
+        start = np.broadcast_to(np.asarray(inputs.get(arg.name, 0)), shape)
+        device.upload(arrays[arg.name], start.astype(dtype))
+    bind(contract, rung_of(op, kernel), device, real, dims, arrays, scalars(contract))()
+    device.synchronize()
+    return {
+        arg.name: device.download(arrays[arg.name]) for arg in contract.args if arg.role != "in"
+    }
+
+
+def check(
+    op: str, kernel: int | str, dtypes: Sequence[str] = ("float32",), device: str | None = None
+) -> None:
+    """Print the checker's verdict on a rung, or on a kernel in a string, at the small shapes.
+
+    A kernel in a string runs in a child process, where it cannot take the notebook down.
+    """
+    device, shapes = device or default_device(), find(op).op.shapes
+    with sandbox.as_file(str(kernel)) as path:
+        try:
+            if isinstance(kernel, int):
+                rung, opened = rung_of(op, kernel), open_device(device)
+                report = checker.check(find(op), rung, opened, dtypes, shapes)
+            else:
+                report = sandbox.check(op, path, device, dtypes, shapes)
+            passed, text = report.passed, str(report)
+        except LadderError as error:  # it does not compile, or its header does not fit
+            passed, text = False, str(error)
+        text = text.replace(f"{path.parent}/", "")
+    lines = [textwrap.fill(line, 100, subsequent_indent="  ") for line in text.splitlines()]
+    print("✓" if passed else "✗", "\n".join(lines))
+
+
+def rung_of(op: str, kernel: int | str) -> Rung:
+    """A rung by its number, or what a kernel in a string says."""
+    with sandbox.as_file(str(kernel)) as path:
+        return sandbox.find_rung(op, path)
+
+
+# ---- pictures -----------------------------------------------------------------------------------
+
+
+def machine() -> None:
+    """What a GPU consists of."""
+    draw(diagrams.machine(), "a launch: grid, blocks, warps, lanes; below it the levels of memory")
+
+
+def access(op: str, number: int, text: str = "", dtype: str = "float32", **dims: int) -> None:
+    """Which lane touches which address, in the lines of a rung that contain `text`."""
+    rung, report, shape = _trace(op, number, dtype, **dims)
+    lines = [i for i, line in enumerate(rung.source.splitlines(), 1) if text in line]
+    title = f"{op}, {rung.label}, {format_dims(shape)}, {dtype}"
+    draw(tracer.picture(report, rung, title, lines), f"which lane touches which address: {title}")
+
+
+def steps(op: str, numbers: Sequence[int], text: str, **dims: int) -> None:
+    """Who works in each step of a block's reduction, whose one line contains `text`."""
+    chosen, reports, _ = zip(*(_trace(op, n, keep=1024, **dims) for n in numbers), strict=True)
+    draw(diagrams.steps(reports, chosen, text), f"who works in each step: {op}, rungs {numbers}")
+
+
+def climb(op: str, kernels: Sequence[int | str] | None = None, dtype: str = "float32") -> None:
+    """What each rung, or kernel in a string, asks of memory; by default the whole ladder.
+
+    It runs in this process, in the emulator: a kernel that may crash should pass `check` first.
+    """
+    kernels = kernels or [rung.number for rung in find(op).rungs if rung.path]
+    chosen, reports, (dims, *_) = zip(*(_trace(op, k, dtype) for k in kernels), strict=True)
+    title = f"{op}, {format_dims(dims)}, {dtype}: counted by the emulator"
+    least = find(op).op.least_bytes(dims, DTYPES[dtype])
+    draw(diagrams.climb(reports, chosen, least, title), title)
+
+
+@functools.lru_cache(maxsize=64)
+def _trace(
+    op: str, kernel: int | str, dtype: str = "float32", keep: int = 8, **dims: int
+) -> tuple[Rung, Report, Dims]:
+    """A rung, its memory accesses, and the shape that it ran at."""
+    rung, shape = rung_of(op, kernel), dims or source_code.small_shape(find(op).op)
+    return rung, tracer.trace(find(op), rung, dtype, shape, keep=keep), shape
+
+
+def draw(figure: Any, alt: str) -> None:
+    """Show a picture; `alt` says in words what is in it."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=DOTS)
+    display(Image(content.getvalue(), alt=alt))
+
+
+# ---- measurements -------------------------------------------------------------------------------
+
+
+def bars(op: str, dtype: str = "") -> None:
+    """Bytes or FLOPs per second of every rung: measured now if there is a GPU, or on another."""
+    _plot(op, dtype, charts.bars)
+
+
+def bars_and_roofline(op: str, dtype: str = "") -> None:
+    """The same, and every rung under what memory and arithmetic allow."""
+    _plot(op, dtype, charts.bars, charts.roofline)
+
+
+def _plot(op: str, dtype: str, *pictures: Callable[..., Any]) -> None:
+    here = default_device() == "cuda"
+    try:
+        find_it = _measure if here else tables.find_measurement
+        device, measurement = find_it(op, dtype=dtype)
+    except LadderError as error:
+        where = "" if here else " --save, on a machine with an NVIDIA GPU"
+        display(Markdown(f"*No measurement to show yet: {error}{where}.*"))
+        return
+    title = f"{op}, {measurement['shape']}, {measurement['dtype']}, {device['gpu']}"
+    title += ", measured just now" if here else ""
+    for picture in pictures:
+        draw(picture(title, tables.measured_rows(measurement), measurement), title)
+
+
+@functools.lru_cache(maxsize=16)
+def _measure(op: str, dtype: str) -> Any:
+    """Measure an op on this machine's GPU, at the first of its shapes."""
+    ladder, device = find(op), open_device("cuda")
+    name, dims = next(iter(ladder.op.bench.items()))
+    dtype = dtype or ("bfloat16" if "bfloat16" in ladder.op.reals else ladder.op.reals[0])
+
+    def say(line: str, wrong: bool) -> None:
+        if wrong:
+            print(line)
+
+    (measurement,) = bench.bench(ladder, device, [dtype], {name: dims}, say=say)
+    return device.description(), measurement
+
+
+# ---- what goes wrong -----------------------------------------------------------------------------
+
+
+def _say_plainly(shell: Any, kind: type, error: LadderError, trace: Any, tb_offset: Any = None):
+    """An error that names its remedy needs no traceback."""
+    print(f"ladder: {error}", file=sys.stderr)
+
+
+if (_shell := get_ipython()) is not None:
+    _shell.set_custom_exc((LadderError,), _say_plainly)
+
+
+# ---- keeping the notebooks up to date -----------------------------------------------------------
+
+
+def execute(path: Path, seconds: int = 300) -> Any:
+    """The notebook with the outputs of a run from top to bottom in a new Python process.
+
+    Raises nbclient's CellExecutionError where a cell fails. Nothing is written.
+    """
+    import nbformat
+    from jupyter_client.kernelspec import KernelSpecManager
+    from jupyter_client.manager import AsyncKernelManager
+    from nbclient import NotebookClient
+    from traitlets import default
+
+    class ThisPython(AsyncKernelManager):
+        """Starts this very Python, whatever kernel the user has installed as "python3"."""
+
+        @default("kernel_spec_manager")
+        def _no_installed_kernels(self) -> KernelSpecManager:
+            return KernelSpecManager(kernel_dirs=[])
+
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(
+        notebook,
+        timeout=seconds,
+        kernel_name="python3",
+        kernel_manager_class=ThisPython,
+        resources={"metadata": {"path": str(path.parent)}},
+        record_timing=False,
+        coalesce_streams=True,  # lines come in one piece or in several, as chance has it
+    ).execute(env={**os.environ, **ONE_THREAD})
+    return notebook
+
+
+def tidy(notebook: Any) -> Any:
+    """The same without what differs from machine to machine, or from run to run."""
+    notebook.metadata = {
+        "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
+        "language_info": {"name": "python"},
+    }
+    for cell in notebook.cells:
+        cell.metadata = {key: cell.metadata[key] for key in ("tags",) if key in cell.metadata}
+    return notebook
+
+
+def main(names: Sequence[str] = ()) -> None:
+    """Run every notebook, or those named, afresh and save it."""
+    import nbformat
+
+    every = sorted(FOLDER.glob("[0-9]*.ipynb"))
+    if unknown := set(names) - {path.stem for path in every}:
+        raise SystemExit(f"no notebook is named {', '.join(sorted(unknown))}")
+    for path in every:
+        if names and path.stem not in names:
+            continue
+        nbformat.write(tidy(execute(path)), path)
+        print(f"{path.relative_to(pages.ROOT)}: {path.stat().st_size >> 10} KB")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

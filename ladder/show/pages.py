@@ -1,0 +1,304 @@
+"""What pages show of the ladder is written into them from the files, never typed.
+
+Between two comments of a Markdown file stands what the first one asks for:
+
+    <!-- ladder:begin table layernorm.forward -->
+    ...
+    <!-- ladder:end -->
+
+`python -m ladder docs` writes it anew, and `docs --check` says where a page has drifted from the
+kernels and the results. What can be asked for, with `key=value` options where the default will not
+do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
+
+    rungs OP        the ladder: number, idea, what a rung needs
+    header OP N     what the header of a rung says: before, change, expectation, what is left
+    diff OP N M     the change from one rung to the next; context=2 lines around it
+    change OP N M   of that only what runs, without the words of the headers; context=1
+    source OP N     the whole file
+    table OP        what was measured
+    roofline OP     a picture: every rung under the roof
+    bars OP         a picture: bytes per second of every rung and peer
+    overview        every op that was measured: its best rung beside the library and PyTorch
+    counts OP N     memory accesses by source line, counted by the emulator; dtype=float32
+    access OP N     a picture: which lane touches which address
+
+`counts` and `access` take lines="x[i]|y[i]": only lines of the source that contain one of these.
+Where nothing has been measured yet, `table` says how to, and pictures are left out.
+
+A generated picture or count names what it was made from in a comment after it, so that looking for
+drift needs neither matplotlib's exact version nor a C++ compiler.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ladder.common import cache
+from ladder.common.errors import LadderError
+from ladder.contract.dims import Dims, format_dims
+from ladder.contract.ladder import PACKAGE, find
+from ladder.contract.rung_file import Rung
+from ladder.measure import results
+from ladder.show import charts, source_code, tables
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ROOT = PACKAGE.parent
+_BLOCK = re.compile(
+    r"(?P<begin><!-- ladder:begin (?P<request>[^>]*?) -->\n)(?P<body>.*?)"
+    r"(?P<end><!-- ladder:end -->)",
+    re.DOTALL,
+)
+_SOURCE = re.compile(r"\(([^)\s]+\.svg)\)\n<!-- made from (\w+) -->")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a block stands. `old`: its text so far; `draw`: whether pictures may be written."""
+
+    page: Path
+    old: str
+    draw: bool
+
+    def link(self, path: Path) -> str:
+        return Path(os.path.relpath(path, self.page.parent)).as_posix()
+
+    def picture(self, name: str) -> Path:
+        doc = self.page.parent if self.page.parent.name == "doc" else self.page.parent / "doc"
+        return doc / "img" / f"{name}.svg"
+
+
+def update(write: bool, root: Path = ROOT) -> list[str]:
+    """Bring README.md and doc/*.md up to date, or only look; what differs, one line each.
+
+    Raises LadderError, with file and line, for a request that is not understood.
+    """
+    drifted = []
+    for page in (root / "README.md", *sorted((root / "doc").rglob("*.md"))):
+        if not page.exists():
+            continue
+        old = page.read_text(encoding="utf-8")
+        new = render(old, page, write)
+        if new != old:
+            drifted.append(f"{page.relative_to(root)}: the generated parts have changed")
+            if write:
+                page.write_text(new, encoding="utf-8")
+        drifted += [
+            f"{page.relative_to(root)}: {picture} is missing or out of date"
+            for picture in _stale_pictures(new, page)
+        ]
+    return drifted
+
+
+def render(text: str, page: Path, draw: bool) -> str:
+    """The page with every block renewed; `draw`: the pictures too."""
+
+    def renew(block: re.Match) -> str:
+        words = shlex.split(block["request"])
+        options = dict(word.split("=", 1) for word in words if "=" in word)
+        words = [word for word in words if "=" not in word]
+        line = text.count("\n", 0, block.start()) + 1
+        where = f"{page}:{line}: ladder:begin {block['request']}"
+        if not words or words[0] not in BLOCKS:
+            raise LadderError(f"{where}: there are {', '.join(BLOCKS)}")
+        try:
+            body = BLOCKS[words[0]](Place(page, block["body"], draw), *words[1:], **options)
+        except (TypeError, ValueError) as error:  # words that the block does not take
+            raise LadderError(f"{where}: {error}") from None
+        except LadderError as error:
+            raise LadderError(f"{where}: {error}") from None
+        return f"{block['begin']}{body.strip()}\n{block['end']}"
+
+    return _BLOCK.sub(renew, text)
+
+
+def _stale_pictures(text: str, page: Path) -> Iterator[str]:
+    for picture, digest in _SOURCE.findall(text):
+        if charts.drawn_from(page.parent / picture) != digest:
+            yield picture
+
+
+# ---- from the kernels ---------------------------------------------------------------------------
+
+
+def rungs(place: Place, op: str) -> str:
+    """The rungs of a ladder, each with a link to its file."""
+    lines = ["| rung | idea | needs |", "|---|---|---|"]
+    for rung in find(op).rungs:
+        number = link(place, rung)
+        needs = "; ".join(f"`{condition}`" for condition in rung.conditions())
+        lines.append(f"| {number} | {rung.idea}{tables.remarks(rung)} | {needs} |")
+    return "\n".join(lines)
+
+
+def header(place: Place, op: str, number: str) -> str:
+    """What a rung's header says to a reader."""
+    rung = find(op).rung(int(number))
+    lines = []
+    keys = ("before", "change", "expect", "deterministic", "accurate", "rounds", "pays", "left")
+    for key in keys:
+        lines += [f"- **{key.capitalize()}:** {_prose(text)}" for text in rung.header.get(key, ())]
+    return "\n".join(lines)
+
+
+def diff(place: Place, op: str, before: str, after: str, context: str = "2") -> str:
+    """The whole difference between two rungs."""
+    ladder = find(op)
+    text = source_code.diff(ladder, ladder.rung(int(before)), ladder.rung(int(after)), int(context))
+    return f"```diff\n{text.rstrip()}\n```"
+
+
+def change(place: Place, op: str, before: str, after: str, context: str = "1") -> str:
+    """What changes in the code; the words of the headers are for `header` to show."""
+    ladder = find(op)
+    rungs = (ladder.rung(int(number)) for number in (before, after))
+    return f"```diff\n{source_code.code_diff(ladder, *rungs, int(context)).rstrip()}\n```"
+
+
+def source(place: Place, op: str, number: str) -> str:
+    ladder = find(op)
+    text, language = source_code.source(ladder, ladder.rung(int(number)))
+    return f"```{'cpp' if language == 'cuda' else language}\n{text.rstrip()}\n```"
+
+
+def counts(
+    place: Place, op: str, number: str, dtype: str = "float32", shape: str = "", lines: str = ""
+) -> str:
+    """What each line asks of memory per request of a warp, beside the least that it could."""
+    rung, dims = find(op).rung(int(number)), _traced_shape(op, shape)
+    wanted = _lines_with(rung, lines)
+    made = _made_from("counts", op, rung, dtype, dims, lines)
+    if made in place.old:
+        return place.old
+    from ladder.show import trace  # needs a C++ compiler
+
+    report = trace.trace(find(op), rung, dtype, dims)
+    rows = ["| line | source | access | requests | takes | ideal |", "|--:|---|---|--:|--:|--:|"]
+    code = rung.source.splitlines()
+    for count in trace.own_lines(report, rung):
+        if count.line not in wanted:
+            continue
+        takes, ideal, unit = trace.per_request(count)
+        takes = f"**{takes:.1f}**" if takes > 1.5 * ideal else f"{takes:.1f}"
+        text = code[count.line - 1].strip().replace("|", r"\|")  # a bar would end the cell
+        rows.append(
+            f"| {count.line} | `{text}` | {count.kind} `{count.buffer}` "
+            f"| {count.requests:,} | {takes} {unit} | {ideal:.1f} |"
+        )
+    caption = f"{format_dims(dims)}, {dtype}; per request of a warp, counted by the emulator."
+    return "\n".join([*rows, "", caption, made])
+
+
+def access(
+    place: Place, op: str, number: str, dtype: str = "float32", shape: str = "", lines: str = ""
+) -> str:
+    """The first request of each line, sector by sector."""
+    rung, dims = find(op).rung(int(number)), _traced_shape(op, shape)
+    made = _made_from("access", op, rung, dtype, dims, lines)
+    digest = made.split()[-2]
+    wanted = _lines_with(rung, lines)
+    name = f"{op.replace('.', '-')}-{rung.number}-access" + (f"-{dtype}" * (dtype != "float32"))
+    path = place.picture(name)
+    title = f"{op}, rung {rung.number}: {rung.idea} ({format_dims(dims)}, {dtype})"
+    if place.draw and charts.drawn_from(path) != digest:
+        from ladder.show import trace
+
+        report = trace.trace(find(op), rung, dtype, dims)
+        charts.save(trace.picture(report, rung, title, wanted), path, digest)
+    return f"![Which lane touches which address: {title}]({place.link(path)})\n{made}"
+
+
+def _lines_with(rung: Rung, texts: str) -> list[int]:
+    """The numbers of the lines that contain one of the texts, which `|` separates."""
+    found = [
+        number
+        for number, line in enumerate(rung.source.splitlines(), 1)
+        if any(text in line for text in texts.split("|"))
+    ]
+    if not found:
+        raise LadderError(f"{rung.label} has no line with {texts}")
+    return found
+
+
+def _traced_shape(op: str, text: str) -> Dims:
+    if not text:
+        return source_code.small_shape(find(op).op)
+    return {name: int(size) for name, size in (entry.split("=") for entry in text.split())}
+
+
+def _made_from(kind: str, op: str, rung: Rung, dtype: str, dims: Dims, more: str = "") -> str:
+    """A comment that changes with the file's lines, what it includes, and how it was run."""
+    headers = [path.read_text(encoding="utf-8") for path in sorted(PACKAGE.glob("include/*.cuh"))]
+    digest = cache.digest(kind, op, rung.source, dtype, format_dims(dims), more, *headers)[:12]
+    return f"<!-- made from {digest} -->"
+
+
+# ---- from the results ---------------------------------------------------------------------------
+
+
+def table(place: Place, op: str, **which: str) -> str:
+    try:
+        return tables.table(op, lambda rung: link(place, rung), **which)
+    except tables.NotMeasured:
+        wanted = f" ({', '.join(which.values())})" if which else ""
+        return f"_Not measured yet{wanted}: `python -m ladder bench {op} --save`, on a GPU._"
+
+
+def overview(place: Place, **which: str) -> str:
+    return tables.overview(lambda rung: link(place, rung), **which)
+
+
+def roofline(place: Place, op: str, **which: str) -> str:
+    return _plot(place, "roofline", charts.roofline, op, **which)
+
+
+def bars(place: Place, op: str, **which: str) -> str:
+    return _plot(place, "bars", charts.bars, op, **which)
+
+
+def _plot(place: Place, kind: str, plot: Callable[..., Figure], op: str, **which: str) -> str:
+    try:
+        device, measurement = tables.find_measurement(op, **which)
+    except tables.NotMeasured:
+        return ""  # the table says so
+    rows = tables.measured_rows(measurement)
+    name = "-".join([op.replace(".", "-"), kind, results.slug(device["gpu"])])
+    if which.get("dtype") or which.get("shape"):
+        name += f"-{measurement['dtype']}-{results.slug(measurement['shape'])}"
+    path = place.picture(name)
+    title = f"{op}, {measurement['shape']}, {measurement['dtype']}, {device['gpu']}"
+    digest = charts.digest(kind, title, rows, measurement)
+    if place.draw and charts.drawn_from(path) != digest:
+        charts.save(plot(title, rows, measurement), path, digest)
+    best = min(
+        (row for row in rows if row["number"] and not row["library"]),
+        key=lambda row: row["us"],
+        default=rows[0],
+    )
+    text = f"{title}: {best['name']} reaches {best['of_roof']:.0%} of the measured roof"
+    return f"![{text}]({place.link(path)})\n<!-- made from {digest} -->"
+
+
+def link(place: Place, rung: Rung) -> str:
+    """The rung's number as a link to its file; a number alone where there is no file."""
+    return f"[{rung.number}]({place.link(rung.path)})" if rung.path else str(rung.number)
+
+
+def _prose(text: str) -> str:
+    """Header text as Markdown: stars and angle brackets are not meant as markup."""
+    return re.sub(r"([*<>_|])", r"\\\1", text)
+
+
+BLOCKS: dict[str, Callable[..., str]] = {
+    block.__name__: block
+    for block in (
+        rungs, header, diff, change, source, counts, access, table, overview, roofline, bars
+    )
+}  # fmt: skip

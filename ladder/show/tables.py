@@ -1,0 +1,221 @@
+"""Measurements as Markdown tables, and what follows from a measured time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ladder.common.errors import LadderError
+from ladder.contract.dims import format_dims
+from ladder.contract.dtypes import DTYPES
+from ladder.contract.ladder import find, ladders
+from ladder.contract.rung_file import Rung
+from ladder.contract.target import Target
+from ladder.measure import results
+
+Link = Callable[[Rung], str]  # how a page refers to a rung's file
+
+
+class NotMeasured(LadderError):
+    """What is asked for exists, but nobody has measured it and kept the numbers."""
+
+
+def table(op: str, link: Link, **which: str) -> str:
+    """One measurement: time, gain, bytes or FLOPs per second, beside the roof and the library."""
+    device, measurement = find_measurement(op, **which)
+    ladder = find(op)
+    rows = measured_rows(measurement)
+    reference = best_peer(measurement)
+    unit = "TFLOP/s" if measurement["roof"]["matrix_tflops"] else "GB/s"
+    against = f" | % of {reference['name']}" if reference else ""
+    lines = [
+        f"| rung | µs | × previous | {unit} | % of roof{against} |",
+        "|---|--:|--:|--:|--:|" + ("--:|" if reference else ""),
+    ]
+    for row in rows:
+        name = row["name"]
+        if row["number"] is not None:
+            rung = ladder.rung(row["number"])
+            changed = "" if results.code_digest(rung) == row["code"] else " (file changed since)"
+            name = f"{link(rung)} {rung.idea}{remarks(rung)}{changed}"
+        cells = [
+            name,
+            f"{row['us']:,.2f}" if row["us"] < 100 else f"{row['us']:,.1f}",
+            f"{row['gain']:.2f}" if row["gain"] else "",
+            rate(row["rate"]),
+            percent(row["of_roof"]),
+        ]
+        if reference:
+            cells.append(percent(reference["us"] / row["us"]))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", _caption(device, measurement)])
+
+
+def overview(link: Link, device: str = "", dtype: str = "") -> str:
+    """The best rung of every op that was measured, one line each, at the op's first shape."""
+    lines = [
+        "| op | shape | best rung | µs | % of roof | % of PyTorch or library |",
+        "|---|---|---|--:|--:|--:|",
+    ]
+    captions = set()
+    for op in ladders():
+        try:
+            which = {"device": device, "dtype": dtype}
+            found, measurement = find_measurement(op, **{k: v for k, v in which.items() if v})
+        except NotMeasured:
+            continue
+        ours = [row for row in measured_rows(measurement) if row["number"] and not row["library"]]
+        if not ours:
+            continue
+        best = min(ours, key=lambda row: row["us"])
+        peer = best_peer(measurement)
+        against = f"{percent(peer['us'] / best['us'])} of {peer['name']}" if peer else ""
+        rung = find(op).rung(best["number"])
+        lines.append(
+            f"| {op} | {measurement['shape']}, {measurement['dtype']} | {link(rung)} "
+            f"{rung.idea} | {best['us']:,.1f} | {percent(best['of_roof'])} | {against} |"
+        )
+        captions.add(_machine(found))
+    if not captions:
+        return "_Nothing has been measured yet: `python -m ladder bench --all` on a GPU does._"
+    return "\n".join([*lines, "", f"Measured on {', '.join(sorted(captions))}."])
+
+
+def measured_rows(measurement: results.Measurement) -> list[dict[str, Any]]:
+    """The rows with what follows from their times: rungs in order, then library and peers.
+
+    Each has name, number (None for a peer), library, code, us, gain (over the rung before), rate
+    (GB/s, or TFLOP/s where the matrix rate is the roof), of_roof.
+    """
+    matrix = measurement["roof"]["matrix_tflops"]
+    work = measurement["flops"] / 1e6 if matrix else measurement["bytes"] / 1e3
+    roof = matrix or measurement["roof"]["copy_gbps"]
+    known = {rung.number for rung in find(measurement["op"]).rungs}
+    rows, before = [], None
+    for row in measurement["rows"]:
+        number, us = row.get("rung"), row["median_us"]
+        if number is not None and number not in known:
+            continue  # a rung that is there no more
+        library = row.get("library", False)
+        gain = before / us if before and number is not None and not library else None
+        if number and not library:
+            before = us
+        rate = work / us
+        rows.append(
+            {
+                "name": row.get("peer") or row["idea"],
+                "number": number,
+                "library": library,
+                "code": row.get("code"),
+                "us": us,
+                "gain": gain,
+                "rate": rate,
+                "of_roof": rate / roof,
+            }
+        )
+    return sorted(rows, key=lambda row: (row["number"] is None, row["library"]))
+
+
+def best_peer(measurement: results.Measurement) -> dict[str, Any] | None:
+    """The library rung if there is one, else the fastest peer."""
+    rows = measured_rows(measurement)
+    library = [row for row in rows if row["library"]]
+    return min(
+        library or [row for row in rows if row["number"] is None],
+        key=lambda row: row["us"],
+        default=None,
+    )
+
+
+def find_measurement(
+    op: str, device: str = "", dtype: str = "", shape: str = ""
+) -> tuple[Mapping[str, Any], results.Measurement]:
+    """The measurement that was asked for; by default the op's first shape, in bfloat16.
+
+    Raises NotMeasured where there is none, LadderError where there can be none.
+    """
+    shapes = find(op).op.bench
+    if shape and shape not in shapes:
+        raise LadderError(f"{op} is measured at {', '.join(shapes)}, not at {shape}")
+    if dtype and dtype not in find(op).op.reals:
+        raise LadderError(f"{op} is measured in {', '.join(find(op).op.reals)}, not in {dtype}")
+    wanted_shape = shape or next(iter(shapes))
+    for slug, content in results.load_all().items():
+        if device and slug != device:
+            continue
+        found = {
+            m["dtype"]: m
+            for m in content["measurements"]
+            if m["op"] == op and m["shape"] == wanted_shape and m["rows"]
+        }
+        for name in (dtype,) if dtype else ("bfloat16", "float16", "float32"):
+            if name in found:
+                return content["device"], found[name]
+    wanted = " ".join(filter(None, (wanted_shape, dtype, device)))
+    raise NotMeasured(f"{op} has not been measured at {wanted}: python -m ladder bench {op}")
+
+
+def _caption(device: Mapping[str, Any], measurement: results.Measurement) -> str:
+    roof = measurement["roof"]
+    least = measurement["bytes"] / 1e6
+    shape, dims = measurement["shape"], format_dims(measurement["dims"])
+    name = shape if shape == dims else f"{shape} ({dims})"
+    text = (
+        f"{name}, {measurement['dtype']}: at least {least:,.1f} MB; roof: "
+        f"{roof['copy_gbps']:,.0f} GB/s, a copy on the same card"
+    )
+    if roof["matrix_tflops"]:
+        text += f", and {roof['matrix_tflops']:,.0f} TFLOP/s, a 4096³ product"
+    if measurement["in_cache"]:
+        text += "; everything fits in the L2 cache"
+    text += f". {_machine(device)}, {measurement['date']}."
+    if missing := unmeasured(device, measurement):
+        text += f" Not measured: {_numbered(missing)}."
+    return text
+
+
+def unmeasured(device: Mapping[str, Any], measurement: results.Measurement) -> list[int]:
+    """The numbers of the rungs that could have a row and have none; libraries are no rungs here."""
+    measured = {row.get("rung") for row in measurement["rows"]}
+    target = Target(device.get("arch", ""), 32, 0, 0, DTYPES[measurement["dtype"]])
+    return [
+        rung.number
+        for rung in find(measurement["op"]).rungs
+        if rung.number and not rung.library and rung.number not in measured and rung.claims(target)
+    ]
+
+
+def _numbered(numbers: list[int]) -> str:
+    """In words: "rung 7", "rungs 1 to 3", "rungs 1, 4 and 6 to 8"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    parts = []
+    for run in runs:
+        parts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
+    text = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+    return f"rung{'s' * (len(numbers) > 1)} {text}"
+
+
+def _machine(device: Mapping[str, Any]) -> str:
+    return f"{device['gpu']}, driver {device.get('driver', '?')}, NVRTC {device.get('nvrtc', '?')}"
+
+
+def percent(share: float) -> str:
+    """A whole number, but a share below one in a hundred is not called nothing."""
+    return f"{share:.0%}" if share >= 0.01 else f"{100 * share:.2g}%"
+
+
+def rate(value: float) -> str:
+    """GB/s or TFLOP/s, whole ones where there are ten or more."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def remarks(rung: Rung) -> str:
+    """What a reader must know beside the idea, in brackets and italics; "" if there is nothing."""
+    found = [] if rung.pays else ["does not pay"]
+    found += [] if rung.deterministic else ["not deterministic"]
+    return f" _({', '.join(found)})_" if found else ""

@@ -1,0 +1,290 @@
+"""Is a rung right? Run it on awkward shapes and compare with the float64 reference.
+
+    report = check(find("layernorm.forward"), rung, device)
+    assert report.passed, report
+
+What a rung must survive, for each dtype and shape:
+
+    inputs      random, rounded to the run's dtype; the reference computes from the rounded values
+    outputs     start as NaN where they are to be overwritten, as random numbers where they
+                accumulate; a NaN left in the result never passes
+    scratch     starts as NaN
+    guards      16 KiB of NaN before and after every buffer: still there afterwards, and whatever
+                was computed from them is NaN
+    inputs      unchanged afterwards
+    twice       the second run gives the same bits, unless the header says `Deterministic: no`; on
+                the emulator under another order of threads and blocks, and again with warps of 64
+    hard        the op's extreme inputs, unless the header says `Accurate: no`
+
+How far a result may be from the reference, and why, stands in ladder/verify/tolerance.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ladder.common.errors import LadderError
+from ladder.contract.binding import bind
+from ladder.contract.device import Device
+from ladder.contract.dims import Dims, format_dims
+from ladder.contract.dtypes import DTYPES, resolve_dtype
+from ladder.contract.ladder import Ladder
+from ladder.contract.op import Op
+from ladder.contract.rung_file import Rung
+from ladder.verify.guards import Guarded
+from ladder.verify.inputs import Arrays, scalars
+from ladder.verify.tolerance import Expected, cases
+
+MOST_BYTES = 64 << 20  # of a shape on the GPU: the float64 reference takes a second or two
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one shape and dtype. `error`: the largest one, as a fraction of the tolerance"""
+
+    dims: dict[str, int]
+    dtype: str
+    inputs: str  # "normal", or the name of the op's hard inputs
+    status: str  # "passed", "refused", "failed", or "fault": it ended in an error
+    detail: str = ""
+    error: float = 0.0
+
+    @property
+    def label(self) -> str:
+        hard = "" if self.inputs == "normal" else f", {self.inputs}"
+        return f"{format_dims(self.dims)}, {self.dtype}{hard}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """All outcomes of one rung on one device."""
+
+    op: str
+    rung: str
+    device: str
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Something ran, and nothing failed: a rung that refuses everything has shown nothing."""
+        return not self.failures and any(outcome.status == "passed" for outcome in self.outcomes)
+
+    @property
+    def failures(self) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes if outcome.status in ("failed", "fault")]
+
+    def __str__(self) -> str:
+        head = f"{self.op} {self.rung} on {self.device}"
+        if self.failures:
+            first = self.failures[0]
+            where = f" at {first.label}" if first.dims else ""  # a child that died tells no shape
+            return f"{head}: FAILED{where}: {first.detail}"
+        if not self.passed:
+            why = f": {self.outcomes[0].detail}" if self.outcomes else ""
+            return f"{head}: FAILED: it refuses every shape and dtype{why}"
+        counts = [
+            sum(o.status == status for o in self.outcomes) for status in ("passed", "refused")
+        ]
+        worst = max(outcome.error for outcome in self.outcomes)
+        refused = f", {counts[1]} refused" if counts[1] else ""
+        return f"{head}: {counts[0]} passed{refused}; largest error {worst:.0%} of the tolerance"
+
+
+def check(
+    ladder: Ladder,
+    rung: Rung,
+    device: Device,
+    dtypes: Sequence[str] | None = None,
+    shapes: Sequence[Dims] | None = None,
+    seed: int = 0,
+    brief: bool = False,
+) -> Report:
+    """Check a rung.
+
+    dtypes  by default all three real types, or float32 for an op without real arguments
+    shapes  by default the op's own, and on a GPU GPT-2's as well
+    brief   on the emulator, only one width of the warp and one order of threads
+
+    Raises LadderError where the rung does not compile or does not fit its contract.
+    """
+    op = ladder.op
+    if shapes is None:
+        shapes = [*op.shapes, *([gpt2_shape(op)] if device.kind == "cuda" else [])]
+    kinds = ("normal", *(op.hard_inputs if rung.accurate else ()))
+    outcomes = []
+    for dtype, dims, inputs in itertools.product(dtypes or op.reals, shapes, kinds):
+        outcomes.append(check_case(op, rung, device, dtype, dims, inputs, seed, brief))
+        if outcomes[-1].status == "fault":
+            break  # after an illegal access, a GPU runs nothing more for this process
+    return Report(op.name, rung.label, device.name, tuple(outcomes))
+
+
+def compile_ahead(
+    pool: Executor,
+    ladder: Ladder,
+    rungs: Iterable[Rung],
+    device: Device,
+    dtypes: Sequence[str] | None = None,
+    shapes: Sequence[Dims] | None = None,
+) -> None:
+    """Let a pool of threads compile what `check` will ask for, in the same order; a check waits
+    for the compiler longer than for the kernel. What does not compile says so when it is checked.
+    """
+    asked = set()
+    for rung, dtype in itertools.product(rungs, dtypes or ladder.op.reals):
+        if rung.path is None:
+            continue
+        for dims, group in itertools.product(shapes or ladder.op.shapes, variants(device, False)):
+            target = group[0].target(DTYPES[dtype])
+            if rung.refusal(dims, target) is None:
+                defines = rung.defines(dims, target)
+                job = (rung.number, dtype, target.warp, *defines.items())
+                if job not in asked:
+                    asked.add(job)
+                    pool.submit(group[0].compile_ahead, rung, defines, DTYPES[dtype])
+
+
+def check_case(
+    op: Op,
+    rung: Rung,
+    device: Device,
+    dtype: str,
+    dims: Dims,
+    inputs: str = "normal",
+    seed: int = 0,
+    brief: bool = False,
+) -> Outcome:
+    """Check one shape and dtype with one kind of inputs, under every variant of the device."""
+    real = DTYPES[dtype]
+    outcome = functools.partial(Outcome, dict(dims), dtype, inputs)
+    groups = variants(device, brief)
+    able = [group for group in groups if rung.refusal(dims, group[0].target(real)) is None]
+    if not able:
+        return outcome("refused", rung.refusal(dims, device.target(real)))
+    worst = 0.0
+    for values, expected in cases(op, dims, real, inputs, seed):
+        for group in able:
+            results = []
+            for variant in group:
+                try:
+                    result, error = _run(op, rung, variant, real, dims, values, expected)
+                    results.append(result)
+                    if rung.deterministic:
+                        _compare_bits(results)
+                except Wrong as wrong:
+                    return outcome(wrong.status, f"{wrong} [{variant.name}]")
+                worst = max(worst, error)
+    return outcome("passed", error=worst)
+
+
+@functools.lru_cache(maxsize=4)
+def variants(device: Device, brief: bool) -> list[tuple[Device, ...]]:
+    """The devices to run on, in groups that must give the same bits.
+
+    The emulator runs with both widths of a warp, threads and blocks in several orders, and once
+    more watching every access: it then finds races that did no harm, and reads out of bounds.
+    """
+    if device.kind != "emulated":
+        return [(device, device)]
+    first = device.variant(warp=32, seed=1)
+    if brief:
+        return [(first,)]
+    return [
+        (first, device.variant(warp=32, seed=2)),
+        (device.variant(warp=64, seed=3),),
+        (device.variant(warp=32, seed=4, counting=True),),
+    ]
+
+
+def gpt2_shape(op: Op) -> Dims:
+    """The smallest shape that the op is measured at, with fewer rows if the reference needs it."""
+    real = np.dtype(np.float32)
+    dims = dict(min(op.bench.values(), key=lambda dims: op.least_bytes(dims, real)))
+    while op.least_bytes(dims, real) > MOST_BYTES and dims[op.dims[0]] > 1:
+        dims[op.dims[0]] //= 2
+    return dims
+
+
+class Wrong(Exception):
+    """What is wrong with a rung, in words."""
+
+    status = "failed"
+
+
+class Fault(Wrong):
+    """The run ended in an error, with no result to look at."""
+
+    status = "fault"
+
+
+def _run(
+    op: Op,
+    rung: Rung,
+    device: Device,
+    real: np.dtype,
+    dims: Dims,
+    values: Arrays,
+    expected: Sequence[Expected],
+) -> tuple[dict[str, np.ndarray], float]:
+    """Run once on new buffers; the outputs, and the largest error as a fraction of the tolerance.
+
+    Raises Wrong where anything is.
+    """
+    buffers = {
+        arg.name: Guarded(device, arg.name, arg.resolve_shape(dims), resolve_dtype(arg.dtype, real))
+        for arg in op.args
+        if arg.role == "out" or arg.name in values
+    }
+    scratch = []
+
+    def allocate(shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        scratch.append(Guarded(device, f"scratch buffer {len(scratch) + 1}", shape, dtype))
+        return scratch[-1].array
+
+    arrays = {arg.name: buffers[arg.name].array if arg.name in buffers else None for arg in op.args}
+    run = bind(op, rung, device, real, dims, arrays, scalars(op), scratch=allocate)
+    for buffer in (*buffers.values(), *scratch):
+        buffer.fill(values.get(buffer.name))
+    try:
+        run()
+        device.synchronize()
+    except LadderError as error:
+        raise Fault(str(error)) from None
+
+    contents, outside = {}, []
+    for buffer in (*buffers.values(), *scratch):
+        contents[buffer.name], problem = buffer.read()
+        outside += [problem] if problem else []
+    for arg in op.args:
+        if arg.role == "in" and arg.name in values:
+            same = values[arg.name].tobytes() == contents[arg.name].tobytes()
+            outside += [] if same else [f"it changes its input {arg.name}"]
+    errors = []
+    for output in expected:
+        problem, error = output.verify(contents[output.arg.name], rung.rounds)
+        if problem is not None:
+            raise Wrong("; ".join([*outside, problem]))
+        errors.append(error)
+    if outside:
+        raise Wrong("; ".join(outside))
+    return {output.arg.name: contents[output.arg.name] for output in expected}, max(errors)
+
+
+def _compare_bits(results: Sequence[dict[str, np.ndarray]]) -> None:
+    """Raise Wrong where the last of several runs on the same input differs from the first."""
+    for name, first in results[0].items():
+        last = results[-1][name]
+        if (differ := first != last).any():
+            index = np.unravel_index(np.argmax(differ), differ.shape)
+            raise Wrong(
+                f"two runs on the same input differ: {name}[{', '.join(map(str, index))}] is "
+                f"{first[index]}, then {last[index]}; a rung that may do so says "
+                "'Deterministic: no' in its header"
+            )

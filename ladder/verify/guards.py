@@ -1,0 +1,48 @@
+"""Buffers whose surroundings are watched: who writes or reads past an end is found out."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ladder.contract.device import ALIGNMENT, Device
+
+GUARD = 64 * ALIGNMENT  # bytes before and after each buffer; a multiple, so that it stays aligned
+POISON = 0xFF  # as a byte; in a row it is NaN in float32, float16 and bfloat16, and -1 in int32
+
+
+class Guarded:
+    """A device array between two zones of NaN.
+
+    What a kernel writes there is seen afterwards; what it reads there makes its results NaN.
+    """
+
+    def __init__(self, device: Device, name: str, shape: tuple[int, ...], dtype: np.dtype):
+        self.name = name
+        self._device = device
+        self._shape, self._dtype = shape, np.dtype(dtype)
+        size = math.prod(shape) * self._dtype.itemsize
+        self._inside = slice(GUARD, GUARD + size)
+        self._raw = device.empty((size + 2 * GUARD,), np.dtype(np.uint8))
+        self.array = self._raw[self._inside].view(self._dtype).reshape(shape)
+
+    def fill(self, content: np.ndarray | None) -> None:
+        """Write the content, or NaN if there is none, and renew the guards."""
+        host = np.full(self._raw.shape, POISON, np.uint8)
+        if content is not None:
+            host[self._inside] = np.ascontiguousarray(content).reshape(-1).view(np.uint8)
+        self._device.upload(self._raw, host)
+
+    def read(self) -> tuple[np.ndarray, str | None]:
+        """The content, and what was written around it, if anything."""
+        host = self._device.download(self._raw)
+        content = host[self._inside].view(self._dtype).reshape(self._shape)
+        after = np.flatnonzero(host[self._inside.stop :] != POISON)
+        before = np.flatnonzero(host[:GUARD] != POISON)
+        if after.size:
+            return content, f"it writes past the end of {self.name}, {after[0]} bytes behind it"
+        if before.size:
+            ahead = GUARD - before[-1]
+            return content, f"it writes before the start of {self.name}, {ahead} bytes ahead of it"
+        return content, None

@@ -1,0 +1,191 @@
+"""Your own kernel: a `.cu` file from anywhere, in the place of a rung.
+
+    report = own.check("layernorm.forward", "mine.cu")
+    report = own.check("layernorm.forward", source_text, device="cuda", seconds=20)
+
+A kernel that is still being written may loop for ever, or read an illegal address, after which a
+GPU serves its process no more. So it runs in a child process with a time limit, and whatever
+becomes of the child ends in a message here. The child is `python -m ladder.verify.sandbox`: it
+reads one JSON request from its standard input, and writes one JSON answer to a file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ladder.common.errors import LadderError
+from ladder.contract import rung_file
+from ladder.contract.dims import Dims
+from ladder.contract.ladder import PACKAGE, find
+from ladder.contract.rung_file import Rung
+from ladder.device.open import open_device
+from ladder.verify.check import Outcome, Report
+from ladder.verify.check import check as check_here
+
+SECONDS = 120.0  # time limit of a check
+
+
+def find_rung(op: str, which: str | int | Path) -> Rung:
+    """The rung of an op by its number, or the one in a `.cu` file.
+
+    Raises LadderError where there is no such op, rung or file.
+    """
+    ladder, text = find(op), str(which)
+    if text.isdecimal():
+        return ladder.rung(int(text))
+    if not text.endswith(".cu"):
+        raise LadderError(f"{text!r} is neither the number of a rung of {op} nor a .cu file")
+    path = Path(os.path.expanduser(text))  # no shell does it behind the = of OP=~/mine.cu
+    rung = rung_file.parse(path, ladder.op.kernel)
+    if any(path.resolve() == known.path.resolve() for known in ladder.rungs if known.path):
+        return rung
+    return dataclasses.replace(rung, number=-1)  # a copy may have kept the name "3_idea.cu"
+
+
+def check(
+    op: str,
+    kernel: str | Path,
+    device: str = "emulated",
+    dtypes: Sequence[str] | None = None,
+    shapes: Sequence[Dims] | None = None,
+    seconds: float = SECONDS,
+) -> Report:
+    """Check a kernel, given by its path or its source text, in a child process.
+
+    Never raises for what the kernel does: a crash or an endless loop is a report that failed.
+    Raises LadderError where it does not compile, or its header or arguments do not fit.
+    """
+    with as_file(kernel) as path:
+        rung = find_rung(op, path)
+        request = {"op": op, "path": str(path), "device": device}
+        request |= {"dtypes": dtypes, "shapes": shapes and [dict(dims) for dims in shapes]}
+        try:
+            answer = in_child("check", request, seconds)
+        except ChildDied as death:
+            outcome = Outcome({}, "", "normal", "fault", str(death))
+            return Report(op, rung.label, device, (outcome,))
+    outcomes = tuple(Outcome(**outcome) for outcome in answer.pop("outcomes"))
+    return Report(**answer, outcomes=outcomes)
+
+
+def require(op: str, path: Path, device: str, seconds: float = SECONDS) -> None:
+    """Raise LadderError unless a kernel passes `check`: what runs it in this process asks first."""
+    report = check(op, path, device, seconds=seconds)
+    if not report.passed:
+        raise LadderError(str(report))
+
+
+@contextmanager
+def as_file(kernel: str | Path) -> Iterator[Path]:
+    """The path of a kernel; source text, known by its line breaks, is written to `kernel.cu`."""
+    if isinstance(kernel, str) and "\n" in kernel:
+        with tempfile.TemporaryDirectory(prefix="kernel-ladder-") as folder:
+            path = Path(folder) / "kernel.cu"
+            path.write_text(kernel, encoding="utf-8")
+            yield path
+    else:
+        yield Path(kernel)
+
+
+class ChildDied(Exception):
+    """The child process ended without an answer; the message says how and what that means."""
+
+
+def in_child(task: str, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """Run a task of `TASKS` in a child process and return its answer.
+
+    Raises LadderError for one that the task raised, ChildDied where no answer came.
+    """
+    name = Path(request["path"]).name
+    with tempfile.TemporaryDirectory(prefix="kernel-ladder-") as folder:
+        answer = Path(folder) / "answer.json"
+        environment = {**os.environ, "PYTHONPATH": _python_path()}
+        child = subprocess.Popen(
+            [sys.executable, "-m", "ladder.verify.sandbox", task, str(answer), str(seconds)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # so that what it started (a compiler) ends with it
+        )
+        try:
+            stdout, stderr = child.communicate(json.dumps(request).encode(), seconds)
+        except subprocess.TimeoutExpired:
+            raise ChildDied(
+                f"{name} was stopped after {seconds:g} s: a loop that does not end, or threads "
+                "that wait for each other; 'python -m ladder check' takes --seconds for more time"
+            ) from None
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.communicate()
+        print(stdout.decode(errors="replace"), end="")  # what the kernel printed
+        if not answer.exists():
+            raise ChildDied(_obituary(name, child.returncode, stderr.decode(errors="replace")))
+        result = json.loads(answer.read_text(encoding="utf-8"))
+    if "error" in result:
+        raise LadderError(result["error"])
+    return result
+
+
+def _obituary(name: str, status: int, stderr: str) -> str:
+    last = (stderr.strip().splitlines() or ["it said nothing"])[-1]
+    if status >= 0:
+        return f"{name} ended the process with status {status}: {last}"
+    meaning = {
+        signal.SIGSEGV: "it read or wrote memory that is not its own",
+        signal.SIGBUS: "it read or wrote memory that is not its own",
+        signal.SIGFPE: "an integer was divided by zero",
+        signal.SIGABRT: last,
+        signal.SIGILL: "it ran into code that is not meant to be reached",
+        signal.SIGKILL: "it was killed, perhaps for want of memory",
+    }
+    what = signal.Signals(-status)
+    return f"{name} crashed ({what.name}): {meaning.get(what, last)}"
+
+
+def _python_path() -> str:
+    """The child finds this same package, wherever it was started from."""
+    return os.pathsep.join(filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH"))))
+
+
+# ---- in the child -------------------------------------------------------------------------------
+
+
+def _check(request: Mapping[str, Any]) -> dict[str, Any]:
+    report = check_here(
+        find(request["op"]),
+        find_rung(request["op"], request["path"]),
+        open_device(request["device"]),
+        request["dtypes"],
+        request["shapes"],
+    )
+    return dataclasses.asdict(report)
+
+
+TASKS = {"check": _check}
+
+
+def _main(task: str, answer: str, seconds: str) -> None:
+    signal.setitimer(signal.ITIMER_REAL, float(seconds) + 5)  # in case the parent is gone by then
+    try:
+        result = TASKS[task](json.load(sys.stdin))
+    except LadderError as error:
+        result = {"error": str(error)}
+    finished = Path(answer).with_suffix(".partial")
+    finished.write_text(json.dumps(result), encoding="utf-8")
+    finished.replace(answer)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

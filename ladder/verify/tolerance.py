@@ -1,0 +1,205 @@
+"""Inputs for a check, what the reference makes of them, and how far from it a result may be.
+
+The tolerance is not a constant. An output element y, computed from inputs x, may be wrong by
+
+    u_store |y|  +  8 sqrt(terms) (u |y| + s),        u = 2^-24, s = |y(x (1 ± u)) - y(x)|
+
+The first part rounds y to the type it is stored in. The second is float32 arithmetic: a sum of n
+terms, added in any order, is the exact sum of terms that are changed by a relative error of at most
+n u (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2). Rounding errors
+differ in sign and grow like sqrt(n) only: within lambda sqrt(n) u with a probability of
+1 - 2 exp(-lambda^2 / 2) (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019, theorem 2.4), and
+lambda = 8 leaves one chance in 10^13. What changed inputs do to the output, s, is measured: the
+reference runs again on inputs changed at random by ± u; the largest change in the same row counts.
+An ill-conditioned result thus gets the room that every float32 kernel needs, and no other does.
+Where numbers cancel so exactly that changed inputs do not show it, the op gives their size c
+(`Op.cancels`), and u |y| becomes u (|y| + c).
+
+With given random words, stochastic rounding never puts the larger of two numbers below the smaller.
+So an output that is rounded at random (`Arg.rounded_by`) must lie between the roundings of y minus
+and y plus the second part, by the words that the contract prescribes: nearly always one number.
+
+A rung whose header has a line `Rounds: what` rounds a result on the way to `real`, as tensor cores
+that take it for a factor make it do. A factor that is wrong by u_real moves the output as inputs
+changed by ± u_real do; outputs that are stored as `real` may be wrong by 2 s u_real / u more.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from ladder.common.errors import LadderError
+from ladder.contract.dims import Dims
+from ladder.contract.dtypes import REAL, resolve_dtype
+from ladder.contract.op import Arg, Op, evaluate
+from ladder.verify.inputs import Arrays, make_inputs, scalars
+from reference.philox import random_words
+from reference.rounding import round_at_random
+
+U32 = 2.0**-24  # unit roundoff of float32
+LAMBDA = 8
+CHANGES = 3  # runs of the reference on changed inputs
+ROUNDED = 2  # how many times what changed inputs do, roundings on the way may do
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The right content of one output, and how far from it a result may be, element by element."""
+
+    arg: Arg
+    value: np.ndarray  # float64, or the argument's own dtype if that is an integer
+    tolerance: np.ndarray
+    terms: int
+    rounded: np.ndarray | float = 0.0  # how much further, for a rung that rounds on the way
+    at_random: bool = False  # rounded to `arg.dtype` at random
+
+    def verify(self, got: np.ndarray, rounds: bool = False) -> tuple[str | None, float]:
+        """What is wrong with a result, or None; and the largest error over the tolerance.
+
+        rounds  whether the rung rounds to `real` on the way to its outputs
+        """
+        tolerance = self.tolerance + (self.rounded if rounds else 0.0)
+        if got.dtype.kind in "iu":
+            wrong = got != self.value
+            worst = 0.0
+        else:
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                rounded = self.value.astype(got.dtype)  # infinite where it overflows
+                error = np.abs(got.astype(np.float64) - self.value)
+                error[got == rounded] = 0
+                wrong = ~(error <= tolerance)  # written so that NaN is wrong
+                worst = float(np.max(error / tolerance, initial=0.0))
+        if not wrong.any():
+            return None, worst
+        index = np.unravel_index(np.argmax(wrong), wrong.shape)
+        return self._describe(got, index, int(wrong.sum()), tolerance), math.inf
+
+    def _describe(
+        self, got: np.ndarray, index: tuple[int, ...], wrong: int, tolerance: np.ndarray
+    ) -> str:
+        value, where = got[index], ", ".join(map(str, index))
+        count = f"{wrong} of {got.size} elements are wrong"
+        if got.dtype.kind in "iu":
+            return f"{self.arg.name}[{where}] is {value}, expected {self.value[index]}; {count}"
+        if self.at_random:
+            return (
+                f"{self.arg.name}[{where}] is {float(value):.7g}, expected {self.value[index]:.7g} "
+                f"± {tolerance[index]:.2g}, rounded at random by the word that "
+                f"{self.arg.rounded_by} gives this element; {count}"
+            )
+        digits = round(-math.log2(unit_roundoff(got.dtype)))
+        text = (
+            f"{self.arg.name}[{where}] is {float(value):.7g}, expected {self.value[index]:.7g} "
+            f"± {tolerance[index]:.2g} (2^-{digits} |y| to store it in {got.dtype.name}, and "
+            f"{LAMBDA} sqrt({self.terms}) 2^-24 (|y| + condition) for float32 sums of {self.terms} "
+            f"terms); {count}"
+        )
+        if np.isnan(value.astype(np.float64)):
+            text += "; nan: never written, or computed from memory that was never written"
+        return text
+
+
+def cases(
+    op: Op, dims: Dims, real: np.dtype, inputs: str, seed: int
+) -> Iterator[tuple[dict[str, np.ndarray], list[Expected]]]:
+    """Inputs with what to expect of them: with all arguments, then without any of the optional
+    ones, in every combination."""
+    values = make_inputs(op, dims, real, np.random.default_rng(seed), inputs)
+    optional = [arg.name for arg in op.args if arg.optional]
+    for count in range(len(optional) + 1):
+        for left_out in itertools.combinations(optional, count):
+            given = {name: value for name, value in values.items() if name not in left_out}
+            yield given, expect(op, dims, real, given)
+
+
+def expect(op: Op, dims: Dims, real: np.dtype, values: Arrays) -> list[Expected]:
+    """Run the reference in float64 on inputs as they are, and changed, for the tolerance."""
+    outputs = _run_reference(op, dims, values, None)
+    rng = np.random.default_rng(1)
+    sensitivity = {arg.name: 0.0 for arg in op.args}
+    for _ in range(CHANGES):
+        changed = _run_reference(op, dims, values, rng)
+        for name, array in outputs.items():
+            if array is not None and array.dtype.kind == "f":
+                change = np.abs(changed[name] - array)
+                change = change.max(axis=-1, keepdims=True) if change.ndim > 1 else change.max()
+                sensitivity[name] = np.maximum(sensitivity[name], change)
+    cancelled = op.cancels(_widened(values)) if op.cancels else {}
+    expected = []
+    for arg in op.args:
+        y = outputs[arg.name]
+        if arg.role == "in" or y is None:
+            continue
+        terms = max(1, evaluate(arg.terms, dims))
+        if y.dtype.kind in "iu":
+            expected.append(Expected(arg, y, np.zeros(y.shape), terms))
+            continue
+        if not np.isfinite(y).all():
+            raise LadderError(f"{op.name}: the reference's own {arg.name} is not finite")
+        stored = resolve_dtype(arg.dtype, real)
+        rounding = unit_roundoff(stored) * np.abs(y)
+        rounding += float(ml_dtypes.finfo(stored).smallest_subnormal)
+        sums = (
+            LAMBDA
+            * math.sqrt(terms)
+            * (U32 * (np.abs(y) + cancelled.get(arg.name, 0.0)) + sensitivity[arg.name])
+        )
+        if arg.rounded_by in values and stored.itemsize < 4:
+            words = random_words(values[arg.rounded_by], scalars(op)["stream"], slice(0, y.size))
+            expected.append(_rounded_at_random(arg, y, sums, words, stored, terms))
+            continue
+        rounded = 0.0
+        if arg.dtype == REAL:
+            rounded = ROUNDED * unit_roundoff(real) / U32 * sensitivity[arg.name]
+        expected.append(Expected(arg, y, rounding + sums, terms, rounded))
+    return expected
+
+
+def _rounded_at_random(
+    arg: Arg, y: np.ndarray, sums: np.ndarray, words: np.ndarray, stored: np.dtype, terms: int
+) -> Expected:
+    """What is between the roundings of y - sums and of y + sums, by the same random words."""
+
+    def rounded(x: np.ndarray) -> np.ndarray:
+        x = x.astype(np.float32).ravel()
+        return round_at_random(x, words, stored).astype(np.float64).reshape(y.shape)
+
+    low, high = rounded(y - sums), rounded(y + sums)
+    tolerance = (high - low) / 2 + float(ml_dtypes.finfo(stored).smallest_subnormal) / 4
+    return Expected(arg, (low + high) / 2, tolerance, terms, at_random=True)
+
+
+def _widened(values: Arrays) -> Arrays:
+    return {name: array.astype(np.float64) for name, array in values.items()}
+
+
+def unit_roundoff(dtype: np.dtype) -> float:
+    """Half the distance from 1 to the next number of the type."""
+    return float(ml_dtypes.finfo(dtype).eps) / 2
+
+
+def _run_reference(
+    op: Op, dims: Dims, values: Arrays, rng: np.random.Generator | None
+) -> dict[str, np.ndarray | None]:
+    """The reference's arrays after a run in float64; with `rng`, on inputs changed by ± U32."""
+    arrays = {}
+    for arg in op.args:
+        dtype = resolve_dtype(arg.dtype, np.dtype(np.float64))
+        if arg.role == "out":
+            unwritten = np.nan if dtype.kind == "f" else 0
+            arrays[arg.name] = np.full(arg.resolve_shape(dims), unwritten, dtype)
+        elif arg.name not in values:
+            arrays[arg.name] = None
+        else:
+            array = values[arg.name].astype(dtype)  # a copy
+            if rng is not None and dtype.kind == "f":
+                array *= 1 + U32 * rng.choice((-1.0, 1.0), array.shape)
+            arrays[arg.name] = array
+    op.compute(list(arrays.values()), dims, scalars(op))
+    return arrays

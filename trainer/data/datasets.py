@@ -1,0 +1,352 @@
+"""Prepare a data set as token files: `python -m trainer prepare tinyshakespeare`.
+
+    tinyshakespeare   1.1 MB of plays, as in char-rnn, nanoGPT and llm.c
+    tinystories       2.1 million short stories for children (Eldan and Li 2023), 0.5 G tokens
+    fineweb           web pages (Penedo et al. 2024), the 10 G token sample
+    play              the text in trainer/data/play.txt, for a machine without a network
+
+What comes out lies in DATA/NAME/: TOKENIZER_train*.bin and TOKENIZER_val*.bin, and, written last,
+TOKENIZER_prepared.json, which says what belongs to the set: without it the set is not complete and
+is made again.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ladder.common.command_line import Parser
+from ladder.common.errors import LadderError
+from ladder.common.files import alone_in, atomic_write
+from trainer.data import download, tokenizers
+from trainer.data.download import DownloadError, data_directory
+from trainer.data.token_files import TokenLoader, open_tokens, write_tokens
+from trainer.data.tokenizers import Tokenizer, get_tokenizer
+
+__all__ = ["Prepared", "TokenLoader", "data_directory", "prepare"]
+
+PLAY = Path(__file__).with_name("play.txt")
+LLMC_VALIDATION = 32768  # tokens, at the start of tinyshakespeare
+SHARD_TOKENS = 10**8  # 200 MB a file
+
+STREAMED = {
+    "tinystories": {"path": "roneneldan/TinyStories"},
+    "fineweb": {"path": "HuggingFaceFW/fineweb", "name": "sample-10BT"},
+}
+NAMES = ("tinyshakespeare", *STREAMED, "play")
+
+Stream = Callable[[str, str], Iterable[str]]  # data set, split -> documents
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Glob patterns of the token files, the tokenizer that made them, and, if something else than
+    was asked for is used, one line that says what and why."""
+
+    train: str
+    val: str
+    tokenizer: Tokenizer
+    note: str | None = None
+
+
+def prepare(
+    name: str,
+    data_dir: str | Path,
+    tokenizer: str = "gpt2",
+    *,
+    fallback: bool = True,
+    max_tokens: int | None = None,
+    shard_tokens: int = SHARD_TOKENS,
+    stream: Stream | None = None,
+) -> Prepared:
+    """The token files of data set `name`, made if they are not there yet.
+
+    With `fallback`, where tinyshakespeare cannot be downloaded the embedded play takes its place,
+    and where GPT-2's vocabulary cannot, the byte tokenizer; otherwise that raises DownloadError.
+    `max_tokens` ends the training set of tinystories and fineweb early; `stream` replaces the
+    function that reads their documents.
+    """
+    if name not in NAMES:
+        raise LadderError(f"there is no data set {name!r}; choose one of {', '.join(NAMES)}")
+    if name in STREAMED:
+        if shard_tokens < 1 or (max_tokens is not None and max_tokens < 1):
+            raise LadderError("the tokens of a shard, and of the set, must be at least 1")
+        source = f"{STREAMED[name]}, at most {max_tokens} tokens, {shard_tokens} in a file"
+        return _prepared(
+            name,
+            data_dir,
+            get_tokenizer(tokenizer, data_dir),
+            source,
+            lambda place, chosen: _stream_into(
+                place, chosen, name, stream or stream_documents, max_tokens, shard_tokens
+            ),
+        )
+    try:
+        text = read_text(name, data_dir)
+    except DownloadError as error:
+        if not fallback:
+            raise
+        prepared = prepare("play", data_dir, "bytes")
+        return Prepared(
+            prepared.train,
+            prepared.val,
+            prepared.tokenizer,
+            f"using the embedded play and the byte tokenizer instead of {name}: {error}",
+        )
+    note = None
+    try:
+        chosen = get_tokenizer(tokenizer, data_dir)
+    except DownloadError as error:
+        if not fallback:
+            raise
+        chosen = tokenizers.ByteTokenizer()
+        note = f"using the byte tokenizer instead of {tokenizer}: {error}"
+    source = hashlib.sha256(text.encode()).hexdigest()
+
+    def write(place: Path, chosen: Tokenizer) -> dict[str, int]:
+        splits = zip(("train", "val"), split(encode_sections(text, chosen), chosen), strict=True)
+        counts = {}
+        for which, tokens in splits:
+            path = place.with_name(f"{place.name}_{which}.bin")
+            write_tokens(path, tokens)
+            counts[path.name] = len(tokens)
+        return counts
+
+    return _prepared(name, data_dir, chosen, source, write, note)
+
+
+def read_text(name: str, data_dir: str | Path) -> str:
+    """The text of tinyshakespeare or of the play."""
+    path = PLAY if name == "play" else download.fetch(download.TINYSHAKESPEARE, data_dir)
+    return path.read_text(encoding="utf-8")
+
+
+def encode_sections(text: str, tokenizer: Tokenizer) -> np.ndarray:
+    """The tokens of a text of sections with blank lines between them, (n,) uint16.
+
+    An end-of-text token stands before each section, if the tokenizer has one; the blank line stays
+    with the section before it (karpathy/llm.c, dev/data/tinyshakespeare.py).
+    """
+    if tokenizer.eot is None:
+        return np.array(tokenizer.encode(text), dtype=np.uint16)
+    sections = text.split("\n\n")
+    tokens: list[int] = []
+    for i, section in enumerate(sections):
+        last = i + 1 == len(sections)
+        tokens += [tokenizer.eot, *tokenizer.encode(section if last else section + "\n\n")]
+    return np.array(tokens, dtype=np.uint16)
+
+
+def split(tokens: np.ndarray, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+    """(training, validation): with GPT-2's tokens as llm.c, the first 32768 for validation, so that
+    losses can be compared; with others as nanoGPT, the last tenth."""
+    if tokenizer.name == "gpt2" and len(tokens) > 2 * LLMC_VALIDATION:
+        return tokens[LLMC_VALIDATION:], tokens[:LLMC_VALIDATION]
+    cut = int(0.9 * len(tokens))
+    return tokens[:cut], tokens[cut:]
+
+
+def stream_documents(name: str, split: str) -> Iterator[str]:
+    """The documents of a data set on the Hugging Face hub, as they arrive; nothing is kept."""
+    try:
+        from datasets import load_dataset
+    except ImportError:
+        raise LadderError(
+            f"{name} is read with the library `datasets`, which is not installed; "
+            "run: .venv/bin/python -m pip install 'datasets>=3'"
+        ) from None
+    try:
+        for row in load_dataset(**STREAMED[name], split=split, streaming=True):
+            yield row["text"]
+    except OSError as error:  # those of the hub's library derive from it
+        raise DownloadError(f"cannot download {name} ({type(error).__name__})") from None
+
+
+def write_shards(
+    documents: Iterable[str],
+    tokenizer: Tokenizer,
+    path_of: Callable[[int], Path],
+    *,
+    shard_tokens: int = SHARD_TOKENS,
+    max_tokens: int | None = None,
+) -> dict[str, int]:
+    """Write documents to files of `shard_tokens` tokens, the last one perhaps shorter; shard i to
+    path_of(i). Returns {file name: tokens}.
+
+    An end-of-text token stands before each document, if the tokenizer has one. A document may go on
+    in the next file. Never more than one shard is held in memory.
+    """
+    begin = [] if tokenizer.eot is None else [tokenizer.eot]
+    shard = np.empty(shard_tokens, dtype=np.uint16)
+    used, total, counts = 0, 0, {}
+
+    def flush() -> None:
+        path = path_of(len(counts))
+        write_tokens(path, shard[:used])
+        counts[path.name] = used
+        print(f"{path}: {used:,} tokens", file=sys.stderr)
+
+    for document in documents:
+        tokens = np.array(begin + tokenizer.encode(document.strip()), dtype=np.uint16)
+        if max_tokens is not None:
+            tokens = tokens[: max_tokens - total]
+        total += len(tokens)
+        while len(tokens):
+            fits = tokens[: shard_tokens - used]
+            shard[used : used + len(fits)] = fits
+            used, tokens = used + len(fits), tokens[len(fits) :]
+            if used == shard_tokens:
+                flush()
+                used = 0
+        if total == max_tokens:
+            break
+    if used:
+        flush()
+    return counts
+
+
+def _stream_into(
+    place: Path,
+    tokenizer: Tokenizer,
+    name: str,
+    stream: Stream,
+    max_tokens: int | None,
+    shard_tokens: int,
+) -> dict[str, int]:
+    """Shards beside `place`. fineweb has no validation split: its first shard is taken, as llm.c
+    does, and `max_tokens` counts the others."""
+
+    def path_of(which: str, i: int) -> Path:
+        return place.with_name(f"{place.name}_{which}_{i:06d}.bin")
+
+    def write(split: str, limit: int | None, path_of_shard: Callable[[int], Path]):
+        documents = stream(name, split)
+        return write_shards(
+            documents, tokenizer, path_of_shard, shard_tokens=shard_tokens, max_tokens=limit
+        )
+
+    if name == "fineweb":
+        limit = None if max_tokens is None else max_tokens + shard_tokens
+        counts = write("train", limit, lambda i: path_of("train" if i else "val", i))
+    else:
+        counts = write("train", max_tokens, lambda i: path_of("train", i))
+        counts |= write("validation", None, lambda i: path_of("val", i))
+    for which in ("train", "val"):
+        if not any(f"_{which}_" in file for file in counts):
+            raise LadderError(
+                f"{name} gave only {sum(counts.values())} tokens, none for {which}; "
+                "choose smaller shards by --shard-tokens"
+            )
+    return counts
+
+
+def _prepared(
+    name: str,
+    data_dir: str | Path,
+    tokenizer: Tokenizer,
+    source: str,
+    write: Callable[[Path, Tokenizer], dict[str, int]],
+    note: str | None = None,
+) -> Prepared:
+    """Use a complete set made from the same `source`, in either place; else let `write` make it."""
+    relative = f"{name}/{tokenizer.name}"
+    for place in download.places(data_dir, relative):
+        if _is_complete(place, source):
+            break
+    else:
+        place = download.writable_place(data_dir, relative)
+        try:
+            with alone_in(place.parent, wait=True):
+                if not _is_complete(place, source):  # another process may just have made it
+                    _make(place, tokenizer, source, write)
+        except OSError as error:
+            raise LadderError(
+                f"cannot write the token files in {place.parent} ({error.strerror}); "
+                "name a folder that can be written by --data-dir"
+            ) from None
+    files = glob.escape(str(place))  # a data directory may be called "data[1]"
+    return Prepared(f"{files}_train*.bin", f"{files}_val*.bin", tokenizer, note)
+
+
+def _make(
+    place: Path,
+    tokenizer: Tokenizer,
+    source: str,
+    write: Callable[[Path, Tokenizer], dict[str, int]],
+) -> None:
+    manifest = _manifest(place)
+    manifest.unlink(missing_ok=True)
+    # A smaller set must not be read together with the rest of a larger one.
+    for stale in place.parent.glob(f"{place.name}_*.bin"):
+        stale.unlink()
+    counts = write(place, tokenizer)
+    with atomic_write(manifest) as file:
+        file.write(json.dumps({"source": source, "tokens": counts}, indent=1).encode())
+
+
+def _manifest(place: Path) -> Path:
+    return place.with_name(f"{place.name}_prepared.json")
+
+
+def _is_complete(place: Path, source: str) -> bool:
+    """Whether the manifest is there, is about `source`, and every file in it is whole."""
+    try:
+        manifest = json.loads(_manifest(place).read_text())
+        return manifest["source"] == source and all(
+            len(open_tokens(place.with_name(file))) == count
+            for file, count in manifest["tokens"].items()
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, LadderError):
+        return False
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = Parser(
+        prog="python -m trainer prepare", description="Prepare a data set as token files."
+    )
+    parser.add_argument("name", choices=NAMES, help="the data set")
+    parser.add_argument(
+        "--tokenizer", choices=tokenizers.NAMES, default="gpt2", help="default %(default)s"
+    )
+    parser.add_argument(
+        "--data-dir", help=f"default: ${download.VARIABLE}, else ./data; the cache if read-only"
+    )
+    parser.add_argument(
+        "--max-tokens", type=int, help="end the training set of tinystories and fineweb early"
+    )
+    parser.add_argument(
+        "--shard-tokens",
+        type=int,
+        default=SHARD_TOKENS,
+        help="tokens in a file; default %(default)s",
+    )
+    try:
+        chosen = parser.parse_args(arguments)
+        prepared = prepare(
+            chosen.name,
+            data_directory(chosen.data_dir),
+            chosen.tokenizer,
+            fallback=False,
+            max_tokens=chosen.max_tokens,
+            shard_tokens=chosen.shard_tokens,
+        )
+        for which, pattern in (("train", prepared.train), ("val", prepared.val)):
+            loader = TokenLoader(pattern, 1, 1, vocab=prepared.tokenizer.vocab, shuffle=False)
+            print(f"{which:5}  {loader.tokens:>13,} tokens  {pattern}")
+    except LadderError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    from trainer.settings.command import run
+
+    sys.exit(run(main, sys.argv[1:]))

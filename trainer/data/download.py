@@ -1,0 +1,174 @@
+"""Where data lies, and how the files that are not in the repository get there.
+
+The data directory is the one given by flag, else $KERNEL_LADDER_DATA, else ./data. It may be
+read-only, on a shared disk for instance: files that lie there are used, and new ones are then made
+in the user's cache directory (ladder/common/cache.py). A file is used only if its SHA-256 is right.
+
+Downloads go through pooch. It writes to a temporary file and renames it after checking the hash,
+so that an interrupted download leaves nothing; it cannot resume one, which for the files here (1.1
+MB at most) costs a second.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from ladder.common import cache
+from ladder.common.errors import LadderError
+
+VARIABLE = "KERNEL_LADDER_DATA"
+CONNECT_SECONDS = 3.0  # for the connection to be made
+READ_SECONDS = 10.0  # for the next bytes to come, once connected
+PROBE_SECONDS = 4.0  # for any answer at all, looking up the host's name included
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file on the web: its path below the data directory, its address, its SHA-256."""
+
+    path: str
+    url: str
+    sha256: str
+
+
+TINYSHAKESPEARE = Source(
+    "tinyshakespeare/input.txt",
+    "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
+    "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+)
+# The address and the hash that tiktoken itself uses.
+GPT2_MERGES = Source(
+    "gpt2/vocab.bpe",
+    "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe",
+    "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+)
+
+
+class DownloadError(LadderError):
+    """A file is not here and cannot be had from the web: a caller may go on with something else."""
+
+
+def data_directory(flag: str | Path | None = None) -> Path:
+    """The data directory; it need not exist yet."""
+    directory = Path(flag or os.environ.get(VARIABLE) or "data").expanduser()
+    try:
+        usable = directory.is_dir() or not directory.exists()
+    except OSError:  # a folder above it that this user may not look into
+        usable = False
+    if not usable:
+        raise LadderError(
+            f"the data directory {directory} is not a folder that can be read; "
+            f"give one by --data-dir or {VARIABLE}"
+        )
+    return directory
+
+
+def places(data_dir: str | Path, path: str) -> tuple[Path, Path]:
+    """The two places where a file of the data directory may lie: there, and in the user's cache."""
+    return Path(data_dir) / path, cache.directory() / "data" / path
+
+
+def writable_place(data_dir: str | Path, path: str) -> Path:
+    """Where to make a new file: in the data directory if that can be written, else in the cache."""
+    wished, instead = places(data_dir, path)
+    existing = next(parent for parent in wished.absolute().parents if parent.exists())
+    # The superuser may write anywhere, but a folder that is marked read-only is meant to stay so.
+    marked_read_only = not existing.stat().st_mode & 0o222
+    writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+    return wished if writable and not marked_read_only else instead
+
+
+def fetch(source: Source, data_dir: str | Path) -> Path:
+    """The path of a file with the right content, downloaded if it is in neither place.
+
+    A file with wrong content is reported on stderr, by name and hash, and replaced once the right
+    one has come. Raises DownloadError where the file is not here and cannot be downloaded, and
+    LadderError where it is here, is damaged, and cannot be replaced.
+    """
+    import pooch
+
+    damaged = None
+    for path in places(data_dir, source.path):
+        if path.is_file():
+            try:
+                found = pooch.file_hash(str(path))
+            except OSError as error:
+                raise LadderError(f"cannot read {path}: {error.strerror}") from None
+            if found == source.sha256:
+                return path
+            damaged = f"{path} is damaged: its sha256 is {found}, and should be {source.sha256}"
+    if damaged:
+        print(f"{damaged}; downloading it again", file=sys.stderr)
+    target = writable_place(data_dir, source.path)
+    try:
+        _download(source, target)
+    except DownloadError as error:
+        if damaged:
+            raise LadderError(f"{damaged}; {error}; remove or replace it") from None
+        remedy = f"get it elsewhere and put it at {places(data_dir, source.path)[0]}"
+        raise DownloadError(f"{error}; {remedy}") from None
+    return target
+
+
+def _download(source: Source, target: Path) -> None:
+    import pooch
+    import requests
+
+    host = urlsplit(source.url).hostname
+    downloader = pooch.HTTPDownloader(
+        progressbar=sys.stderr.isatty(), timeout=(CONNECT_SECONDS, READ_SECONDS), chunk_size=1 << 14
+    )
+    try:
+        probe(source.url)
+        pooch.retrieve(
+            source.url,
+            known_hash=f"sha256:{source.sha256}",
+            fname=target.name,
+            path=target.parent,
+            downloader=downloader,
+        )
+    except requests.HTTPError as error:
+        reason = f"{source.url} answers with status {error.response.status_code}"
+    except (requests.ConnectionError, requests.Timeout):
+        reason = f"no connection to {host}"
+    except requests.RequestException as error:
+        reason = f"{source.url}: {type(error).__name__}"
+    except ValueError:  # pooch's word for another hash
+        reason = f"what {source.url} sends has not the sha256 {source.sha256}"
+    except OSError as error:
+        raise LadderError(f"cannot write {target}: {error.strerror or error}") from None
+    else:
+        return
+    raise DownloadError(f"cannot download {source.path} ({reason})")
+
+
+def probe(url: str) -> None:
+    """Raise requests.ConnectionError within PROBE_SECONDS where no answer comes.
+
+    On a machine without a network, looking up a host's name can alone take half a minute, which no
+    timeout of a request counts; hence a thread that is simply left behind.
+    """
+    import pooch
+    import requests
+
+    failures: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            # Any answer will do: the download itself reports what is wrong with it.
+            pooch.HTTPDownloader(timeout=CONNECT_SECONDS)(url, None, None, check_only=True)
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(PROBE_SECONDS)
+    if failures:
+        raise failures[0]
+    if thread.is_alive():
+        raise requests.ConnectionError(f"no answer within {PROBE_SECONDS:g} s")

@@ -1,0 +1,206 @@
+"""llm.c's `.bin` token files, and the loader that cuts batches from them.
+
+    offset 0     256 int32: magic 20240520, version 1, number of tokens, then zeros
+    offset 1024  the tokens, uint16
+
+all little-endian (karpathy/llm.c, dev/data/data_common.py). A large data set is several such files,
+its shards. They are memory-mapped: a training set larger than memory costs no memory.
+"""
+
+from __future__ import annotations
+
+import glob
+from pathlib import Path
+
+import numpy as np
+
+from ladder.common.errors import LadderError
+from ladder.common.files import atomic_write
+
+MAGIC, VERSION = 20240520, 1
+HEADER_BYTES = 256 * 4
+LARGEST = 2**31 - 1  # tokens in one file: the header's count is an int32
+
+PREPARE = "python -m trainer prepare tinyshakespeare"
+
+
+def write_tokens(path: str | Path, tokens: np.ndarray) -> None:
+    """Write one file, atomically. tokens: (n,) integers from 0 to 65535."""
+    tokens = np.asarray(tokens)
+    if len(tokens) > LARGEST:
+        raise LadderError(f"{path}: {len(tokens)} tokens do not fit in one file; use shards")
+    if len(tokens) and not 0 <= tokens.min() <= tokens.max() <= 65535:
+        raise LadderError(f"{path}: token ids must be from 0 to 65535, to fit in 16 bits")
+    header = np.zeros(HEADER_BYTES // 4, dtype="<i4")
+    header[:3] = MAGIC, VERSION, len(tokens)
+    with atomic_write(path) as file:
+        file.write(header.tobytes())
+        file.write(np.ascontiguousarray(tokens, dtype="<u2").data)
+
+
+def open_tokens(path: str | Path) -> np.ndarray:
+    """The tokens of one file, (n,) uint16, memory-mapped and read-only.
+
+    Nothing is allocated or mapped before the header has been found to agree with the file's size.
+    Raises LadderError where the file is missing, truncated or something else.
+    """
+    path = Path(path)
+    if not path.is_file():  # a pipe would let the open below wait for ever
+        raise LadderError(f"{path}: no such file; make it by `{PREPARE}`, or correct the path")
+    try:
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            raw = file.read(HEADER_BYTES)
+    except OSError as error:
+        raise LadderError(f"cannot read {path}: {error.strerror}") from None
+    if len(raw) < HEADER_BYTES:
+        raise LadderError(
+            f"{path} is truncated: {size} bytes, and the header alone has {HEADER_BYTES}; "
+            "prepare it again"
+        )
+    magic, version, count = (int(x) for x in np.frombuffer(raw, dtype="<i4", count=3))
+    if magic != MAGIC:
+        raise LadderError(
+            f"{path} is not a token file: it starts with {magic} instead of {MAGIC}; "
+            f"make one by `{PREPARE}`"
+        )
+    if version != VERSION:
+        raise LadderError(f"{path} has version {version}, not {VERSION}; prepare it again")
+    if size != HEADER_BYTES + 2 * count:
+        what = "truncated" if size < HEADER_BYTES + 2 * count else "damaged"
+        raise LadderError(
+            f"{path} is {what}: its header says {count} tokens, its size {size} bytes means "
+            f"{(size - HEADER_BYTES) / 2:g}; prepare it again"
+        )
+    if count == 0:  # an empty file cannot be mapped
+        return np.empty(0, dtype="<u2")
+    return np.memmap(path, dtype="<u2", mode="r", offset=HEADER_BYTES, shape=(count,))
+
+
+def find_shards(pattern: str | Path) -> list[Path]:
+    """The files that a glob pattern means, by name; a plain path may hold any character."""
+    if Path(pattern).is_file():
+        return [Path(pattern)]
+    paths = sorted(path for path in map(Path, glob.glob(str(pattern))) if path.is_file())
+    if not paths:
+        raise LadderError(
+            f"no token file matches {pattern}; make one by `{PREPARE}`, or correct the path"
+        )
+    return paths
+
+
+class TokenLoader:
+    """Batches of B sequences of T tokens, over all shards, again and again.
+
+    As in llm.c (llmc/dataloader.h): a batch is a window of B*T + 1 tokens, whose first B*T are the
+    inputs and whose last B*T the targets; windows advance by B*T, so the last token of one is the
+    first of the next; what is left at the end of a shard, less than a window, is not used. With
+    `shuffle`, each epoch takes the shards in a new order, and the windows of each shard in a new
+    order. The order depends on the seed and the epoch only, so that a position is three numbers.
+    """
+
+    def __init__(
+        self, pattern: str | Path, B: int, T: int, *, vocab: int, shuffle: bool, seed: int = 0
+    ):
+        if B < 1 or T < 1:
+            raise LadderError(f"B={B} sequences of T={T} tokens: both must be at least 1")
+        self.B, self.T, self.vocab, self.shuffle = B, T, vocab, shuffle
+        self.seed = seed % 2**64
+        self._paths = find_shards(pattern)
+        self._counts = [len(open_tokens(path)) for path in self._paths]
+        for path, count in zip(self._paths, self._counts, strict=True):
+            if count < B * T + 1:
+                raise LadderError(
+                    f"{path} has {count} tokens, fewer than the B*T+1 = {B * T + 1} of one batch; "
+                    "choose a smaller B or T, or remove that file"
+                )
+        self.tokens = sum(self._counts)
+        self.batches = sum(map(self._windows, self._counts))  # in an epoch
+        self.reset()
+
+    def reset(self) -> None:
+        """Back to the first batch of the first epoch."""
+        self._go_to(epoch=0, shard=0, batch=0)
+
+    def next_batch(self) -> tuple[np.ndarray, np.ndarray]:
+        """inputs (B, T) and targets (B, T), int32; targets[b, t] comes after inputs[b, t].
+
+        Raises LadderError where a token is beyond the vocabulary. That is looked for here, in what
+        is read anyway, since looking through a large set at the start would take minutes.
+        """
+        if self._batch == len(self._window_order):
+            last = self._shard + 1 == len(self._paths)
+            self._go_to(self._epoch + last, 0 if last else self._shard + 1, 0)
+        start = int(self._window_order[self._batch]) * self.B * self.T
+        window = self._tokens[start : start + self.B * self.T + 1].astype(np.int32)
+        if (largest := int(window.max())) >= self.vocab:
+            place = start + int(window.argmax())
+            raise LadderError(
+                f"{self._path}: token {place} is {largest}, beyond the vocabulary of {self.vocab}; "
+                "prepare the file with the model's tokenizer"
+            )
+        self._batch += 1
+        return window[:-1].reshape(self.B, self.T), window[1:].reshape(self.B, self.T)
+
+    def state(self) -> dict:
+        """The position, for restore(): numbers and lists only, for a JSON file."""
+        position = {"epoch": self._epoch, "shard": self._shard, "batch": self._batch}
+        return self._identity() | position
+
+    def restore(self, state: dict) -> None:
+        """Go on exactly where another loader's state() was taken.
+
+        Raises LadderError where that one read other files or in another order.
+        """
+        for key, value in self._identity().items():
+            if state.get(key) != value:
+                raise LadderError(
+                    f"the checkpoint's data position does not fit: {key} was {state.get(key)} and "
+                    f"is {value} now; resume with the same data and flags"
+                )
+        epoch, shard, batch = (state.get(key) for key in ("epoch", "shard", "batch"))
+        if not all(type(x) is int and x >= 0 for x in (epoch, shard, batch)) or not (
+            shard < len(self._paths)
+        ):
+            raise LadderError(f"the checkpoint's data position is damaged: {epoch, shard, batch}")
+        self._go_to(epoch, shard, batch)
+
+    def _identity(self) -> dict:
+        """What must be the same for a position to mean the same."""
+        return {
+            "B": self.B,
+            "T": self.T,
+            "shuffle": self.shuffle,
+            "seed": self.seed,
+            "tokens": self._counts,
+        }
+
+    def _windows(self, count: int) -> int:
+        return (count - 1) // (self.B * self.T)
+
+    def _go_to(self, epoch: int, shard: int, batch: int) -> None:
+        """Open the epoch's shard number `shard`, to take its window number `batch` next."""
+        which = int(self._order(len(self._paths), epoch)[shard])
+        path, count = self._paths[which], self._counts[which]
+        tokens = open_tokens(path)
+        if len(tokens) != count:
+            raise LadderError(f"{path} changed during the run: {count} tokens, now {len(tokens)}")
+        if batch > self._windows(count):
+            raise LadderError(
+                f"the checkpoint's data position is damaged: batch {batch} of "
+                f"{self._windows(count)} in {path}"
+            )
+        self._path, self._tokens = path, tokens
+        self._window_order = self._order(self._windows(count), epoch, 1 + which)
+        self._epoch, self._shard, self._batch = epoch, shard, batch
+
+    def _order(self, n: int, *key: int) -> np.ndarray:
+        """0 .. n-1, shuffled by the seed and `key` if at all.
+
+        Sorted by raw random numbers, whose stream NumPy keeps the same for ever; that of
+        Generator.permutation may change between versions, and a resumed run with it.
+        """
+        if not self.shuffle:
+            return np.arange(n)
+        random = np.random.PCG64(np.random.SeedSequence([self.seed, *key]))
+        return np.argsort(random.random_raw(n), kind="stable")

@@ -1,0 +1,178 @@
+"""Text to token ids and back: GPT-2's byte-pair encoding, plain bytes, or plain characters.
+
+The first is tiktoken's work, with the merge list read from the data directory. The other two are
+what one would write first, and are all that a small model on a small text needs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from ladder.common.errors import LadderError
+from ladder.common.files import atomic_write
+from trainer.data import download
+
+NAMES = ("gpt2", "bytes", "chars")
+CHARS_VOCABULARY = "tinyshakespeare/chars_vocabulary.json"
+END_OF_TEXT = "<|endoftext|>"
+
+# How GPT-2 cuts text into words before merging (openai/gpt-2, src/encoder.py).
+GPT2_WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+
+class Tokenizer(Protocol):
+    """`vocab` ids from 0; `eot` is the id that stands before each document, if there is one."""
+
+    name: str
+    vocab: int
+    eot: int | None
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode(self, ids: Iterable[int]) -> str: ...
+
+    def token_bytes(self, i: int) -> bytes: ...
+
+
+class GPT2Tokenizer:
+    """GPT-2's 50257 tokens: 256 bytes, 50000 merges, and the end of text."""
+
+    name, vocab, eot = "gpt2", 50257, 50256
+
+    def __init__(self, merges: str | Path):
+        """`merges`: OpenAI's vocab.bpe, a title line and then one merge a line, first come first.
+
+        A token's id is its place: the bytes first, then what each merge makes. The list is thus
+        the whole vocabulary, and the 1 MB encoder.json beside it says nothing new.
+        """
+        self._merges = Path(merges)
+
+    @cached_property
+    def _encoding(self):
+        import tiktoken
+
+        byte_of = _bytes_of_printable_characters()
+        ranks = {bytes([byte]): i for i, byte in enumerate(byte_of.values())}
+        for line in self._merges.read_text(encoding="utf-8").split("\n")[1:-1]:
+            token = bytes(byte_of[character] for character in line if character != " ")
+            ranks[token] = len(ranks)
+        return tiktoken.Encoding(
+            "gpt2",
+            pat_str=GPT2_WORDS,
+            mergeable_ranks=ranks,
+            special_tokens={END_OF_TEXT: self.eot},
+            explicit_n_vocab=self.vocab,
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """The words "<|endoftext|>" in a text are text like any other."""
+        return self._encoding.encode_ordinary(text)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return _decode(self, ids)
+
+    def token_bytes(self, i: int) -> bytes:
+        return self._encoding.decode_single_token_bytes(int(i))
+
+
+def _bytes_of_printable_characters() -> dict[str, int]:
+    """GPT-2's files write each byte as one visible character: itself, or one from 256 on.
+
+    The order is the order of the byte tokens: the visible ones first, then the others.
+    """
+    visible = {chr(byte): byte for byte in range(256) if chr(byte).isprintable() and byte != 32}
+    others = [byte for byte in range(256) if chr(byte) not in visible]
+    return visible | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+class ByteTokenizer:
+    """The bytes of UTF-8, and the end of text: any text, no vocabulary file, 257 tokens."""
+
+    name, vocab, eot = "bytes", 257, 256
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode("utf-8"))
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return _decode(self, ids)
+
+    def token_bytes(self, i: int) -> bytes:
+        return END_OF_TEXT.encode() if i == self.eot else bytes([i])
+
+
+class CharTokenizer:
+    """One token for each character of one text, in sorted order, as nanoGPT's shakespeare_char."""
+
+    name, eot = "chars", None
+
+    def __init__(self, symbols: Sequence[str]):
+        self.symbols = list(symbols)
+        self.vocab = len(self.symbols)
+        self._ids = {symbol: i for i, symbol in enumerate(self.symbols)}
+
+    @classmethod
+    def of_text(cls, text: str) -> CharTokenizer:
+        return cls(sorted(set(text)))
+
+    @classmethod
+    def load(cls, path: str | Path) -> CharTokenizer:
+        try:
+            symbols = json.loads(Path(path).read_text(encoding="utf-8"))
+            json.dumps(symbols, ensure_ascii=False).encode()  # no half of a surrogate pair
+        except (OSError, ValueError, RecursionError) as error:
+            raise LadderError(f"cannot read the characters in {path}: {error}") from None
+        if (
+            not isinstance(symbols, list)
+            or not all(isinstance(symbol, str) and len(symbol) == 1 for symbol in symbols)
+            or not 0 < len(set(symbols)) == len(symbols) <= 65536
+        ):
+            raise LadderError(f"{path} is not a list of distinct characters; remove it")
+        return cls(symbols)
+
+    def save(self, path: str | Path) -> None:
+        with atomic_write(path) as file:
+            file.write(json.dumps(self.symbols).encode())
+
+    def encode(self, text: str) -> list[int]:
+        try:
+            return [self._ids[symbol] for symbol in text]
+        except KeyError as error:
+            raise LadderError(
+                f"the character {error.args[0]!r} is not among the {self.vocab} of the training "
+                "text; leave it out, or use the gpt2 or bytes tokenizer"
+            ) from None
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return _decode(self, ids)
+
+    def token_bytes(self, i: int) -> bytes:
+        return self.symbols[i].encode("utf-8")
+
+
+def _decode(tokenizer: Tokenizer, ids: Iterable[int]) -> str:
+    """A sequence cut within a character shows a replacement character there."""
+    return b"".join(tokenizer.token_bytes(i) for i in ids).decode("utf-8", errors="replace")
+
+
+def get_tokenizer(name: str, data_dir: str | Path) -> Tokenizer:
+    """The tokenizer `name`, its vocabulary from the data directory, or downloaded.
+
+    Raises DownloadError where the vocabulary is not there and cannot be downloaded.
+    """
+    if name == "gpt2":
+        return GPT2Tokenizer(download.fetch(download.GPT2_MERGES, data_dir))
+    if name == "bytes":
+        return ByteTokenizer()
+    if name == "chars":
+        for path in download.places(data_dir, CHARS_VOCABULARY):
+            if path.is_file():
+                return CharTokenizer.load(path)
+        text = download.fetch(download.TINYSHAKESPEARE, data_dir).read_text(encoding="utf-8")
+        tokenizer = CharTokenizer.of_text(text)
+        tokenizer.save(download.writable_place(data_dir, CHARS_VOCABULARY))
+        return tokenizer
+    raise LadderError(f"there is no tokenizer {name!r}; choose one of {', '.join(NAMES)}")

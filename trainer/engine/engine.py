@@ -1,0 +1,269 @@
+"""The engine: a program's buffers on a device, and its calls bound to the chosen rungs.
+
+All memory is allocated when the engine is made, one array per kind of buffer and dtype; buffers are
+views into it. Every call is bound once, so that a step only walks through lists of functions; from
+the second time on, each list is one graph that the device replays.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ladder.common.errors import DeviceFault, LadderError
+from ladder.contract.binding import bind
+from ladder.contract.device import ALIGNMENT, Device
+from ladder.contract.dtypes import resolve_dtype
+from ladder.contract.ladder import find
+from ladder.contract.rung_file import Rung, ceil_div
+from trainer.model.gpt2 import PARAMETERS
+from trainer.model.program import Buffer, Call, Program, Ref
+
+
+class Engine:
+    """Runs a program.
+
+    rungs       the rung of every op that the program calls, by the op's name
+    weights_of  an engine of the same model whose parameters this one uses, in place of its own:
+                to sample, say, at another batch size from the weights that are being trained
+    arrays      the device array of every buffer by name, for whoever wants a part of one:
+                `device.download(engine.arrays["logits"][0, 5])`
+    bound       the function of every call, for whoever times them one by one
+    watch       is called after every call, with the engine and the call; there are no graphs then
+
+    What runs on the device is only submitted: `forward` and its like do not wait, `read` does.
+
+    Raises LadderError where a rung cannot run a call's shape, dtype or device; when it runs,
+    DeviceFault, which names the call where the device does not work beside the host.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        device: Device,
+        real: np.dtype,
+        rungs: Mapping[str, Rung],
+        weights_of: Engine | None = None,
+        watch: Callable[[Engine, Call], None] | None = None,
+    ) -> None:
+        self.program, self.device, self.real = program, device, np.dtype(real)
+        self.rungs = dict(rungs)
+        buffers = dict(program.buffers)
+        if self.real.itemsize >= 4:  # exact enough to be its own master copy
+            buffers = {name: buffer for name, buffer in buffers.items() if buffer.kind != "master"}
+        if weights_of is not None:
+            theirs = ("parameter", "master")
+            buffers = {name: b for name, b in buffers.items() if b.kind not in theirs}
+        self.arrays, self._memory = _allocate(buffers, device, self.real)
+        if weights_of is not None:
+            self.arrays |= {name: weights_of.arrays[name] for name in PARAMETERS}
+        for name, buffer in buffers.items():
+            if buffer.kind in ("moment", "input"):  # a validation before step 1 reads dloss
+                device.zero(self.arrays[name])
+        self._scratch = _Scratch(device, scratch_needed(program, device, self.real, rungs))
+        self.bound: dict[Call, Callable[[], None]] = {}
+
+        def bind_all(calls: Sequence[Call]) -> Callable[[], None]:
+            for call in calls:
+                if call not in self.bound:  # parts share calls
+                    self.bound[call] = self._bind(call)
+            if watch is not None:
+                return functools.partial(self._run_watched, calls, watch)
+            return _Replayed(device, [self.bound[call] for call in calls])
+
+        self._forward = bind_all(program.forward)
+        self._evaluate = bind_all(program.evaluate)
+        self._predict = bind_all(program.predict)
+        self._backward = bind_all(program.backward)
+        self._norm, self._update = bind_all(program.update[:1]), bind_all(program.update[1:])
+        self._norm_is_known = False  # is the buffer "norm" that of the gradients?
+
+    def forward(self) -> None:
+        """Tokens to losses, with dropout if the model has any."""
+        self._forward()
+
+    def evaluate(self) -> None:
+        """Tokens to losses without dropout."""
+        self._evaluate()
+
+    def predict(self) -> None:
+        """Tokens to logits without dropout."""
+        self._predict()
+
+    def zero_gradients(self) -> None:
+        """To be called before the first backward pass of a step: gradients accumulate."""
+        self.device.zero(self.arrays["gradients"])
+
+    def backward(self) -> None:
+        """Add the gradients of the batch that `forward` saw last."""
+        self._backward()
+        self._norm_is_known = False
+
+    def compute_norm(self) -> None:
+        """Into "norm", for whoever wants to see the gradients' global norm before `update`."""
+        self._norm()
+        self._norm_is_known = True
+
+    def gradient_norm(self) -> float:
+        """The global norm of the gradients, waited for."""
+        self.compute_norm()
+        return float(self.read("norm")[0])
+
+    def update(self) -> None:
+        """One step of AdamW with the gradients and `hyper`."""
+        if not self._norm_is_known:
+            self._norm()
+        self._update()
+
+    def write(self, name: str, array: np.ndarray, layer: int | None = None) -> None:
+        """Copy an array into a buffer or one layer of it; a parameter also into its master copy."""
+        self.device.upload(self._view((name, layer)), array)
+        if name + ".master" in self.arrays:
+            self.device.upload(self._view((name + ".master", layer)), array)
+
+    def read(self, name: str, layer: int | None = None) -> np.ndarray:
+        """A copy of a buffer or a layer of it; of a parameter, its master copy if there is one."""
+        exact = name + ".master" if name + ".master" in self.arrays else name
+        return self.device.download(self._view((exact, layer)))
+
+    def fetch(self, name: str) -> Callable[[], np.ndarray]:
+        """What a buffer holds once the work submitted so far is done; the result waits for it."""
+        return self.device.fetch(self.arrays[name])
+
+    def memory_table(self) -> list[tuple[str, int]]:
+        """(kind, bytes) of all that was allocated, for printing."""
+        return [*self._memory.items(), ("rungs' scratch", self._scratch.bytes)]
+
+    def _view(self, ref: Ref) -> Any:
+        name, layer = ref
+        return self.arrays[name] if layer is None else self.arrays[name][layer]
+
+    def arguments(self, call: Call) -> list[Any]:
+        """The arrays that a call works on, in the shapes of the op's contract."""
+        arrays = []
+        for arg, ref in zip(find(call.op).op.args, call.args, strict=True):
+            present = ref is not None and ref[0] in self.arrays  # there may be no master copy
+            shape = arg.resolve_shape(call.dims)
+            arrays.append(self._view(ref).reshape(shape) if present else None)
+        return arrays
+
+    def describe(self, call: Call) -> str:
+        """What messages call it: "h3.ln_1, layernorm.forward rung 3 (one warp per row)"."""
+        return f"{call.where}, {call.op} {self.rungs[call.op].label}"
+
+    def _bind(self, call: Call) -> Callable[[], None]:
+        op = find(call.op).op
+        names = (arg.name for arg in op.args)
+        arrays = dict(zip(names, self.arguments(call), strict=True))
+        self._scratch.rewind()
+        rung, scratch = self.rungs[call.op], self._scratch.take
+        real = op.real_in(self.real)
+        run = bind(op, rung, self.device, real, call.dims, arrays, call.scalars, scratch)
+        if self.device.asynchronous:  # a fault surfaces at some later call
+            return run
+
+        def run_or_name() -> None:
+            try:
+                run()
+            except LadderError as error:
+                raise DeviceFault(f"{self.describe(call)}: {error}") from None
+
+        return run_or_name
+
+    def _run_watched(self, calls: Sequence[Call], watch: Callable[[Engine, Call], None]) -> None:
+        for call in calls:
+            self.bound[call]()
+            watch(self, call)
+
+
+class _Replayed:
+    """Runs calls one by one the first time, when libraries set themselves up; then as a graph."""
+
+    def __init__(self, device: Device, calls: Sequence[Callable[[], None]]) -> None:
+        self._device, self._calls = device, calls
+        self._ran = False
+        self._replay: Callable[[], None] | None = None
+
+    def __call__(self) -> None:
+        if self._ran and self._replay is None:
+            self._replay = self._device.capture(self._run)
+        (self._replay or self._run)()
+
+    def _run(self) -> None:
+        self._ran = True
+        for call in self._calls:
+            call()
+
+
+def _allocate(
+    buffers: Mapping[str, Buffer], device: Device, real: np.dtype
+) -> tuple[dict[str, Any], Counter[str]]:
+    """The array of every buffer, and how many bytes each kind takes."""
+    sizes: Counter[tuple[str, np.dtype]] = Counter()  # elements of each arena
+    places = {}
+    for name, buffer in buffers.items():
+        if buffer.inside is None:
+            dtype = resolve_dtype(buffer.dtype, real)
+            places[name] = (buffer.kind, dtype), sizes[buffer.kind, dtype]
+            sizes[buffer.kind, dtype] += _padded(math.prod(buffer.shape), dtype)
+    arenas = {(kind, dtype): device.empty((n,), dtype) for (kind, dtype), n in sizes.items()}
+
+    def view(flat: Any, start: int, shape: tuple[int, ...]) -> Any:
+        return flat[start : start + math.prod(shape)].reshape(shape)
+
+    arrays = {}
+    for name, (arena, start) in places.items():
+        arrays[name] = view(arenas[arena], start, buffers[name].shape)
+    for name, buffer in buffers.items():
+        if buffer.inside is not None:
+            host, start = buffer.inside
+            arrays[name] = view(arrays[host].reshape(-1), start, buffer.shape)
+    memory = Counter()
+    for (kind, dtype), n in sizes.items():
+        memory[kind] += n * dtype.itemsize
+    return arrays, memory
+
+
+def _padded(n: int, dtype: np.dtype) -> int:
+    """Elements that n of them take up where each array starts at a multiple of ALIGNMENT bytes."""
+    step = ALIGNMENT // dtype.itemsize
+    return ceil_div(n, step) * step
+
+
+def scratch_needed(
+    program: Program, device: Device, real: np.dtype, rungs: Mapping[str, Rung]
+) -> Counter[np.dtype]:
+    """Elements of scratch memory by dtype. Calls run one after the other, so all share the same."""
+    most: Counter[np.dtype] = Counter()
+    for call in set(program.calls):
+        rung, needed = rungs[call.op], Counter()
+        if rung.path is not None:
+            own_real = find(call.op).op.real_in(real)
+            for shape, declared in rung.scratch(call.dims, device.target(own_real)).values():
+                dtype = resolve_dtype(declared, own_real)
+                needed[dtype] += _padded(math.prod(shape), dtype)
+        most |= needed  # the larger of both, dtype by dtype
+    return most
+
+
+class _Scratch:
+    """Scratch memory of the rungs."""
+
+    def __init__(self, device: Device, needed: Mapping[np.dtype, int]) -> None:
+        self._arenas = {dtype: device.empty((n,), dtype) for dtype, n in needed.items()}
+        self._used: Counter[np.dtype] = Counter()
+        self.bytes = sum(n * dtype.itemsize for dtype, n in needed.items())
+
+    def rewind(self) -> None:
+        """Before binding a call: all of the memory is its own."""
+        self._used.clear()
+
+    def take(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        start, n = self._used[dtype], math.prod(shape)
+        self._used[dtype] += _padded(n, dtype)
+        return self._arenas[dtype][start : start + n].reshape(shape)

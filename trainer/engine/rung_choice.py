@@ -1,0 +1,214 @@
+"""Which rung of each ladder a run uses: `--rungs` sets all of them, `--rung` one at a time.
+
+A run that goes on from a checkpoint keeps the rungs that it had, unless it is given new ones: other
+rungs, or the same ones edited, do not give the same bits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ladder.common import cache
+from ladder.common.errors import LadderError
+from ladder.contract.device import Device
+from ladder.contract.dims import Dims
+from ladder.contract.ladder import find
+from ladder.contract.rung_file import Rung
+from ladder.device.cuda.compiler import included
+from ladder.measure.pick import pick
+from ladder.measure.results import code_digest
+from ladder.verify import sandbox
+from trainer.model.fusion import FUSIONS, JOIN, JOIN_BACKWARD, makes, takes
+from trainer.model.program import Call
+from trainer.settings.config import RUNG_SETS, TrainConfig
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The rung that an op runs, and why that one."""
+
+    rung: Rung
+    reason: str
+
+
+def choose(
+    calls: Iterable[Call],
+    config: TrainConfig,
+    device: Device,
+    real: np.dtype,
+    before: Mapping[str, Any] | None = None,
+) -> dict[str, Choice]:
+    """A choice for each op that is called, by the op's name.
+
+    before  the `record` of the run that this one goes on from, to choose the same again
+
+    A `.cu` file of the user's is checked first, in a process of its own. Raises LadderError for an
+    op or rung that does not exist, that the model does not use, or that the device cannot run
+    whatever the shape; what depends on the shape is refused when the engine binds the rung.
+    """
+    shapes: dict[str, list[Dims]] = {}  # of every call: what runs often weighs as much
+    for call in calls:
+        shapes.setdefault(call.op, []).append(call.dims)
+    if before is not None:
+        named = before["rungs"]
+        reasons = dict.fromkeys(named, "as before")
+    else:
+        named = {} if config.rungs in RUNG_SETS else read_file(config.rungs)
+        reasons = dict.fromkeys(named, f"from {config.rungs}")
+    swapped = {}
+    for entry in config.rung:
+        op, _, which = entry.partition("=")
+        find(op)  # an unknown name is refused with the nearest known ones
+        if op not in shapes:
+            if op == JOIN.fused[0] and config.recompute >= 2 and JOIN_BACKWARD.fused[0] in shapes:
+                raise LadderError(
+                    f"--rung {entry}: -r {config.recompute} computes layernorms again, by "
+                    "layernorm.forward, so the forward pass does not fuse them; choose -r 0 or "
+                    "-r 1, or leave this --rung out"
+                )
+            used = ", ".join(sorted(shapes))
+            fused = [name for name in FUSIONS if op in takes(name) | makes(name)]
+            remedy = f", and --fuse decides about {fused[0]}" if fused else ""
+            raise LadderError(
+                f"--rung {entry}: this model does not use {op}; it uses {used}{remedy}"
+            )
+        swapped[op], reasons[op] = which, "named by --rung"
+    if before is not None:
+        _refuse_edited({op: which for op, which in named.items() if op not in swapped}, before)
+    named = {**named, **swapped}
+    choices = {}
+    for op in sorted(shapes):
+        own_real = find(op).op.real_in(real)
+        if op in named:
+            with _naming(config.rungs if reasons[op] == f"from {config.rungs}" else None):
+                choices[op] = Choice(sandbox.find_rung(op, named[op]), reasons[op])
+                _refuse(op, choices[op].rung, device, own_real, config)
+        else:
+            choices[op] = _from_set(op, config, device, own_real, shapes[op])
+    return choices
+
+
+def record(choices: Mapping[str, Choice]) -> dict[str, dict[str, Any]]:
+    """What a checkpoint keeps, so that the same rungs can be told from edited ones."""
+    digests = {op: digest(choice.rung) for op, choice in choices.items()}
+    return {"rungs": as_json(choices), "digests": digests}
+
+
+def digest(rung: Rung) -> str | None:
+    """Names what a kernel file computes, files that it includes counted in; None without a file."""
+    if rung.path is None:
+        return None
+    return cache.digest(code_digest(rung), *included(rung.source, rung.path.parent).values())
+
+
+def _refuse_edited(named: Mapping[str, int | str], before: Mapping[str, Any]) -> None:
+    """Raise LadderError where a rung is gone, or is not what it was at the checkpoint."""
+    for op, which in named.items():
+        anew = f"choose anew by --rung {op}=N, or all by --rungs"
+        try:
+            rung = sandbox.find_rung(op, which)
+        except LadderError as error:
+            raise LadderError(f"the checkpoint's rung is gone: {error}; {anew}") from None
+        if digest(rung) != before["digests"].get(op):
+            raise LadderError(
+                f"{op} {rung.label} was edited since the checkpoint, or a file that it includes, "
+                f"so the run would not go on bit for bit; restore {rung.path}, or {anew}"
+            )
+
+
+def as_json(choices: Mapping[str, Choice]) -> dict[str, int | str]:
+    """What `--rungs FILE` reads back: the number of each op's rung, or a user's file."""
+    return {
+        op: str(choice.rung.path.resolve()) if choice.rung.number < 0 else choice.rung.number
+        for op, choice in choices.items()
+    }
+
+
+def _from_set(
+    op: str, config: TrainConfig, device: Device, real: np.dtype, shapes: list[Dims]
+) -> Choice:
+    """The rung that `--rungs` means for an op. A file of rungs leaves the others to the default."""
+    ladder, rungs, deterministic = find(op), config.rungs, config.deterministic
+    if device.kind == "cuda":
+        if rungs == "reference":
+            raise LadderError("--rungs reference is NumPy, which --device cuda does not run")
+        if rungs != "naive":
+            options = {"library": rungs == "library", "deterministic": deterministic}
+            choice = pick(ladder, device, real.name, *shapes, **options)
+            return Choice(ladder.rung(choice.rung), choice.reasons[choice.rung])
+    elif rungs in ("best", "library"):
+        raise LadderError(
+            f"--rungs {rungs} measures on a GPU, and the device is {device.kind}; "
+            "choose --rungs reference or naive, or name rungs by --rung"
+        )
+    if rungs == "naive" and device.kind != "cpu":
+        target = device.target(real)
+        for rung in ladder.on(device.kind):
+            kernel = rung.number > 0 and not rung.library and rung.claims(target)
+            if kernel and (rung.deterministic or not deterministic):
+                return Choice(rung, "the lowest" + (" deterministic one" if deterministic else ""))
+    if device.kind == "cuda":
+        what = "deterministic rung" if deterministic else "rung"
+        raise LadderError(f"{op} has no {what} yet that runs in {real.name} on {device.name}")
+    no_kernel = rungs == "naive" and device.kind != "cpu"
+    return Choice(ladder.rung(0), "no kernel yet" if no_kernel else "the default")
+
+
+def _refuse(op: str, rung: Rung, device: Device, real: np.dtype, config: TrainConfig) -> None:
+    """Raise LadderError where a named rung cannot run on the device, or is wrong."""
+    reference = rung.path is None and rung.run is None
+    if device.kind == "cpu" and not reference:
+        raise LadderError(
+            f"{op} {rung.label} is a kernel, and --device cpu runs the NumPy reference only; "
+            "add --device emulated, or use a GPU"
+        )
+    if device.kind == "cuda" and reference:
+        raise LadderError(f"{op} rung 0 is NumPy; on --device cuda choose a rung from 1 on")
+    if rung.path is not None and not rung.claims(target := device.target(real)):
+        needs = "; ".join(rung.conditions())
+        raise LadderError(
+            f"{op} {rung.label} needs {needs}, which {target.arch} in {real.name} does not meet; "
+            "choose another rung"
+        )
+    if config.deterministic and not rung.deterministic:
+        raise LadderError(
+            f"--deterministic: {op} {rung.label} is not ({rung.header['deterministic'][0]}); "
+            "choose another rung"
+        )
+    if rung.number < 0:
+        sandbox.require(op, rung.path, config.device or device.kind)  # with its number: cuda:1
+
+
+def read_file(path: str) -> dict[str, int | str]:
+    """The rung of each op that a file for `--rungs` names. Raises LadderError."""
+    try:
+        named = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        sets = ", ".join(RUNG_SETS)
+        raise LadderError(f"--rungs {path}: neither one of {sets} nor a file") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise LadderError(f"--rungs {path}: cannot be read as JSON: {error}") from None
+    if not isinstance(named, dict) or not all(isinstance(v, (int, str)) for v in named.values()):
+        raise LadderError(f'--rungs {path}: it must be an object such as {{"gelu.forward": 1}}')
+    with _naming(path):
+        for op in named:
+            find(op)
+    return named
+
+
+@contextlib.contextmanager
+def _naming(file: str | None) -> Iterator[None]:
+    """An error inside of it also names the file of rungs, if the wrong entry stands in one."""
+    try:
+        yield
+    except LadderError as error:
+        if file is None:
+            raise
+        raise LadderError(f"--rungs {file}: {error}") from None

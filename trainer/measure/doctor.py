@@ -1,0 +1,153 @@
+"""`python -m trainer doctor`: what this machine has, what will run on it, and what to do about the
+rest. What concerns compiling and running kernels is found by ladder/device/inventory.py."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import ladder.device.inventory
+from ladder.common.command_line import Parser
+from ladder.device.cpu import Cpu
+from ladder.device.inventory import Finding
+from trainer.data.datasets import data_directory
+from trainer.data.download import GPT2_MERGES, TINYSHAKESPEARE, places
+from trainer.engine.memory import GIB, available_on_host
+from trainer.engine.mfu import measured_roof
+
+MEMORY_124M = 3 * GIB  # the quick start's peak is a little below
+CHECKPOINT_124M = 1.5e9  # bytes: weights and two moments in float32
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Print the report."""
+    Parser(
+        prog="python -m trainer doctor",
+        description="What this machine has, what will run on it, and what to do about the rest.",
+    ).parse_args(argv)
+    findings = examine()
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column()
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings:
+        table.add_row("--" if finding.remedy else "ok", finding.what, finding.found)
+        if finding.remedy:
+            table.add_row("", "", f"-> {finding.remedy}")
+    console = Console(highlight=False, markup=False)
+    console.print(table)
+    console.print()
+    for line in verdict(findings):
+        console.print(line)
+    return 0
+
+
+def examine() -> list[Finding]:
+    """Everything that is looked at, in the order of the report."""
+    return [
+        python(),
+        numpy(),
+        processor(),
+        memory(available_on_host()),
+        disk(Path.cwd()),
+        *data(data_directory()),
+        *ladder.doctor.findings(),
+    ]
+
+
+def verdict(findings: Sequence[Finding]) -> list[str]:
+    """What runs here, a line for each device."""
+    missing = {finding.what for finding in findings if finding.remedy}
+    lines = ["--device cpu       runs: the NumPy reference, rung 0 of every ladder"]
+    for device, needs, what in (
+        ("emulated", {"C++ compiler", "kernel cache"}, "the kernels, on the CPU, small models"),
+        ("cuda", {"GPU", "CuPy", "NVRTC", "NVIDIA driver", "kernel cache"}, "the kernels"),
+    ):
+        lacks = sorted(needs & missing)
+        state = f"does not run: see {', '.join(lacks)}" if lacks else f"runs: {what}"
+        lines.append(f"--device {device:9} {state}")
+    return lines
+
+
+def python() -> Finding:
+    version, system = platform.python_version(), f"{platform.system()} {platform.machine()}"
+    return Finding("Python", f"{version}, {system} ({sys.executable})")
+
+
+def numpy() -> Finding:
+    """NumPy, the library behind its matrix products, and how fast these are."""
+    try:
+        blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+        library = f"{blas['name']} {blas.get('version', '')}".strip()
+    except (KeyError, TypeError):
+        library = "an unknown BLAS"
+    rate = measured_roof(Cpu(), np.dtype(np.float32)) / 1e9
+    found = f"{np.__version__} with {library}, float32 products at {rate:.0f} GFLOP/s"
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        if name in os.environ:
+            found += f", {name}={os.environ[name]}"
+    if rate < 10:
+        remedy = "that is slow: is it NumPy's own wheel? pip install --force-reinstall numpy"
+        return Finding("NumPy", found, remedy)
+    return Finding("NumPy", found)
+
+
+def processor_name() -> str:
+    name = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = info.read_text(errors="replace").splitlines()
+        names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        name = next(names, name)
+    return name
+
+
+def processor() -> Finding:
+    return Finding("CPU", f"{len(os.sched_getaffinity(0))} cores to use, {processor_name()}")
+
+
+def memory(available: int | None) -> Finding:
+    if available is None:
+        return Finding("memory", "unknown")
+    found = f"{available / GIB:.1f} GiB available"
+    if available < MEMORY_124M:
+        remedy = "GPT-2 124M wants 3 GiB: make room, or train -e d6 or -e char"
+        return Finding("memory", found, remedy)
+    return Finding("memory", found)
+
+
+def disk(directory: Path) -> Finding:
+    free = shutil.disk_usage(directory).free
+    found = f"{free / GIB:.1f} GiB free in {directory}"
+    if not os.access(directory, os.W_OK):
+        return Finding("disk", f"{directory} is not writable", "name another folder by -o")
+    if free < 2 * CHECKPOINT_124M:
+        remedy = "two checkpoints of GPT-2 124M take 3 GB: make room, or leave out -n"
+        return Finding("disk", found, remedy)
+    return Finding("disk", found)
+
+
+def data(directory: Path) -> list[Finding]:
+    """The files that a run would otherwise download."""
+    findings = []
+    for what, source, instead in (
+        ("tinyshakespeare", TINYSHAKESPEARE, "the embedded play"),
+        ("GPT-2 tokens", GPT2_MERGES, "the byte tokenizer"),
+        ("GPT-2 weights", None, "random weights"),
+    ):
+        path = "gpt2/model.safetensors" if source is None else source.path
+        found = [place for place in places(directory, path) if place.is_file()]
+        if found:
+            findings.append(Finding(what, str(found[0])))
+        else:
+            remedy = f"a run downloads it; without a network it uses {instead}"
+            findings.append(Finding(what, f"not in {directory}", remedy))
+    return findings

@@ -1,0 +1,234 @@
+"""`python -m trainer profile`: where the time and the memory of a training step go, op by op.
+
+Each op's calls are timed back to back, in a graph of their own; the step is timed as one sequence
+of graphs. What the step takes beyond the sum of its ops is spent between them: in launch gaps, and
+where an op does not find in the cache what it found there when it ran alone.
+
+One more step runs call by call with NVTX ranges, h3.ln_1 and the like, for Nsight Systems:
+
+    nsys profile --trace=cuda,nvtx python -m trainer profile --no-write
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ladder.common.files import atomic_write
+from ladder.contract.binding import bind
+from ladder.contract.device import Device
+from ladder.contract.ladder import find
+from ladder.measure.roofline import COMPUTE_BOUND, Roof
+from trainer.engine.engine import Engine, scratch_needed
+from trainer.measure.step_timing import (
+    FOLDER,
+    Job,
+    file_name,
+    machine_of,
+    open_job,
+    parser_of,
+    roof_of,
+    time_calls,
+    time_ops,
+    time_steps,
+    write_json,
+)
+from trainer.model.program import Call
+from trainer.plots.losses import GRID, INK
+from trainer.run.display import Display, open_console
+from trainer.settings.config import TrainConfig
+
+LAUNCHES = 1000  # of a kernel with nothing to do, to see what a launch in a graph costs
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Measure, print, and write doc/results/training/<device>-profile-<job>.json and .png."""
+    options = vars(parser_of("profile", "Time and memory of a step by op.").parse_args(argv))
+    write = not options.pop("no_write")
+    screen = Display(open_console(), 0)
+    profile = measure(TrainConfig(**options))
+    show(profile, screen)
+    if write:
+        name = file_name("profile", profile["machine"], profile)
+        write_json(FOLDER / f"{name}.json", profile)
+        draw(profile, FOLDER / f"{name}.png")
+        screen.say(f"\nwritten to {FOLDER / name}.json and .png")
+    return 0
+
+
+def measure(config: TrainConfig) -> dict[str, Any]:
+    """What the result file holds."""
+    job = open_job(config, "profile")
+    choices = job.choose()
+    engine = job.engine({op: choice.rung for op, choice in choices.items()})
+    step_ms = float(np.median(time_steps(engine, job.config.steps)))
+    roof = roof_of(job.device, job.real)
+    ops = time_ops(engine, job.program.training_step, roof)
+    for row in ops:
+        row["rung"] = choices[row["op"]].rung.number
+        row["scratch_bytes"] = _scratch_bytes(job, engine, row["op"])
+    ops.append(_zeroing(engine, roof))
+    launches = sum(_launches(engine, call) for call in job.program.training_step)
+    run_with_ranges(engine)
+    ops_ms = sum(row["ms"] for row in ops)
+    return {
+        "machine": machine_of(job.device),
+        **job.description(),
+        "step_ms": step_ms,
+        "tokens_per_second": 1e3 * job.tokens / step_ms,
+        "ops_ms": ops_ms,
+        "gaps_ms": step_ms - ops_ms,
+        "launches": launches,
+        "empty_launch_us": _empty_launch_us(job.device),
+        "floor_ms": sum(row["floor_ms"] for row in ops),
+        "bandwidth_gbs": roof.bandwidth / 1e9,
+        "matrix_gflops": roof.matrix_rate / 1e9,
+        "memory": dict(engine.memory_table()),
+        "ops": ops,
+    }
+
+
+def _zeroing(engine: Engine, roof: Roof) -> dict[str, Any]:
+    """Setting the gradients to 0 is no op, and takes time like one."""
+    size = engine.arrays["gradients"].nbytes
+    ms = 1e3 * time_calls(engine.device, [engine.zero_gradients])
+    row = {"op": "zero gradients", "calls": 1, "ms": ms, "floor_ms": 1e3 * size / roof.bandwidth}
+    return {**row, "bytes": size, "flops": 0, "rung": "", "scratch_bytes": 0}
+
+
+def _scratch_bytes(job: Job, engine: Engine, op: str) -> int:
+    """Scratch memory that the op's rung wants for its largest call."""
+    nothing = find(op).rung(0)
+    rungs = {name: rung if name == op else nothing for name, rung in engine.rungs.items()}
+    needed = scratch_needed(engine.program, job.device, job.real, rungs)
+    return sum(n * dtype.itemsize for dtype, n in needed.items())
+
+
+def _launches(engine: Engine, call: Call) -> int:
+    """Kernels that a call launches; a library's count as one."""
+    rung, real = engine.rungs[call.op], find(call.op).op.real_in(engine.real)
+    if rung.path is None:
+        return 1
+    return len(rung.launches(call.dims, engine.device.target(real)))
+
+
+def _empty_launch_us(device: Device) -> float | None:
+    """Microseconds of a kernel with next to nothing to do in a graph: start.add of one element."""
+    if device.kind != "cuda":
+        return None
+    ladder, real, dims = find("start.add"), np.dtype(np.float32), {"N": 1}
+    arrays = {arg.name: device.empty((1,), real) for arg in ladder.op.args}
+    call = bind(ladder.op, ladder.rung(1), device, real, dims, arrays)
+    return 1e6 * time_calls(device, [call] * LAUNCHES) / LAUNCHES
+
+
+def run_with_ranges(engine: Engine) -> None:
+    """A step, call by call, each in a range that Nsight shows under its name."""
+    ranges = _ranges(engine.device)
+    program = engine.program
+    with ranges("step"):
+        engine.zero_gradients()
+        for part in ("forward", "backward", "update"):
+            with ranges(part):
+                for call in getattr(program, part):
+                    with ranges(f"{call.where} {call.op}"):
+                        engine.bound[call]()
+    engine.device.synchronize()
+
+
+def _ranges(device: Device) -> Callable[[str], AbstractContextManager]:
+    if device.kind != "cuda":
+        return lambda name: contextlib.nullcontext()
+    from cupy.cuda import nvtx
+
+    @contextlib.contextmanager
+    def nvtx_range(name: str):
+        nvtx.RangePush(name)
+        try:
+            yield
+        finally:
+            nvtx.RangePop()
+
+    return nvtx_range
+
+
+def show(p: dict[str, Any], screen: Display) -> None:
+    """The profile as tables."""
+    screen.say(f"{_title(p)}: {p['step_ms']:,.2f} ms, {p['tokens_per_second']:,.0f} tokens/s")
+    rows = [
+        (
+            row["op"],
+            str(row["rung"]),
+            f"{row['ms']:,.2f}",
+            f"{100 * row['ms'] / p['step_ms']:.1f}",
+            f"{row['floor_ms']:,.2f}",
+            f"{100 * row['floor_ms'] / row['ms']:.0f}",
+            _rate(row),
+            f"{row['scratch_bytes'] / 2**20:,.1f}",
+        )
+        for row in p["ops"]
+    ]
+    columns = ("op", "rung>", "ms>", "% step>", "floor>", "% floor>", "rate>", "scratch MiB>")
+    screen.table(columns, rows)
+    share = 100 * p["gaps_ms"] / p["step_ms"]
+    screen.say(f"\nops {p['ops_ms']:,.2f} ms, between them {p['gaps_ms']:,.2f} ms ({share:.1f} %)")
+    if p["empty_launch_us"] is not None:
+        empty = p["launches"] * p["empty_launch_us"] / 1e3
+        screen.say(
+            f"{p['launches']} launches; as many empty ones in a graph take {empty:.2f} ms, "
+            f"{p['empty_launch_us']:.2f} us each"
+        )
+    total = sum(p["memory"].values())
+    memory = [(kind, f"{size / 2**20:,.1f}") for kind, size in p["memory"].items()]
+    screen.table(("memory", "MiB>"), [*memory, ("together", f"{total / 2**20:,.1f}")])
+
+
+def _rate(row: dict[str, Any]) -> str:
+    """FLOPs or bytes per second, whichever bounds the op."""
+    if row["flops"] > COMPUTE_BOUND * row["bytes"]:
+        return f"{row['flops'] / row['ms'] / 1e9:,.1f} TFLOP/s"
+    return f"{row['bytes'] / row['ms'] / 1e6:,.0f} GB/s"
+
+
+def draw(p: dict[str, Any], path: Path) -> None:
+    """Time of the step and its floor, by op; memory, by kind: stacked bars."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.6), dpi=140, layout="constrained")
+    time_axes, memory_axes = figure.subplots(2, 1, height_ratios=(2, 1))
+    colors = colormaps["tab20"].colors
+    left = {"step": 0.0, "floor": 0.0}
+    for color, row in zip(colors, p["ops"], strict=False):
+        widths = {"step": row["ms"], "floor": row["floor_ms"]}
+        label = f"{row['op']} {row['ms']:.2f}"
+        for name, width in widths.items():
+            named = {"label": label} if name == "step" else {}
+            time_axes.barh(name, width, left=left[name], color=color, **named)
+            left[name] += width
+    gaps = max(0.0, p["gaps_ms"])
+    between = f"between ops {p['gaps_ms']:.2f}"
+    time_axes.barh("step", gaps, left=left["step"], color=GRID, label=between)
+    time_axes.set_xlabel("ms", color=INK)
+    time_axes.set_title(f"{_title(p)}: {p['step_ms']:.2f} ms", loc="left", color=INK, fontsize=11)
+    start = 0.0
+    for color, (kind, size) in zip(colors, p["memory"].items(), strict=False):
+        width = size / 2**30
+        memory_axes.barh("memory", width, left=start, color=color, label=f"{kind} {width:.2f}")
+        start += width
+    memory_axes.set_xlabel("GiB", color=INK)
+    for axes in (time_axes, memory_axes):
+        axes.invert_yaxis()
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=7, frameon=False)
+    with atomic_write(path) as file:
+        figure.savefig(file, format="png")
+
+
+def _title(p: dict[str, Any]) -> str:
+    return f"{p['model']}, B={p['B']} T={p['T']}, {p['dtype']}, {p['machine']['name']}"

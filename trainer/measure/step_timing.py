@@ -1,0 +1,282 @@
+"""What bench, climb and profile share: a training step to measure, its time, and that of its ops.
+
+The model has random weights and sees random tokens; neither changes the time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import os
+import platform
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ladder.common import cache
+from ladder.common.command_line import Parser
+from ladder.common.errors import LadderError
+from ladder.common.files import atomic_write
+from ladder.contract.device import Device
+from ladder.contract.dtypes import DTYPES as DTYPE_OF
+from ladder.contract.ladder import find
+from ladder.contract.rung_file import Rung
+from ladder.measure import results
+from ladder.measure.bench import commit, refuse_emulated
+from ladder.measure.roofline import Roof, copy_bandwidth
+from reference import adamw
+from trainer.engine import fusion_choice, rung_choice
+from trainer.engine.device_choice import open_for
+from trainer.engine.engine import Engine
+from trainer.engine.memory import refuse_what_does_not_fit
+from trainer.engine.mfu import flops_per_token, measured_roof
+from trainer.measure.doctor import processor_name
+from trainer.model.gpt2 import GPT2Config, build, initial_parameters
+from trainer.model.program import Call, Program
+from trainer.run.initial_model import PRETRAINED_VOCAB, named_shape
+from trainer.settings.config import DTYPES, RUNG_SETS, TrainConfig, resolve
+from trainer.settings.flags import build_parser
+
+FOLDER = results.FOLDER / "training"
+WARM_UP = 2  # steps: memory is touched for the first time, threads start, graphs are recorded
+CPU_COPY_BYTES = 1 << 26  # beyond its caches, and little beside the model
+STEPS_AT_A_TIME = 4  # on a GPU, so that the host is ahead of it as it is in training
+LONG = 0.05  # seconds of a step from which the host is ahead anyway
+OP_SECONDS = 5e-3  # an op's calls are repeated for so long, which is long beside a graph's launch
+OP_SAMPLES = 5
+MOST_ROUNDS = 100
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training step to be measured. `steps`: how many times."""
+
+    config: TrainConfig
+    device: Device
+    real: np.dtype
+    shape: GPT2Config
+    program: Program
+    notes: list[str]
+
+    @property
+    def tokens(self) -> int:
+        return self.program.B * self.program.T
+
+    @property
+    def flops(self) -> int:
+        """Of a step, as MFU counts them."""
+        return self.tokens * flops_per_token(self.shape, self.program.T)
+
+    def choose(self, **changes: Any) -> dict[str, rung_choice.Choice]:
+        """The rungs that the config names, or that it would name with `changes`."""
+        config = dataclasses.replace(self.config, **changes)
+        return rung_choice.choose(self.program.training_step, config, self.device, self.real)
+
+    def engine(self, chosen: Mapping[str, Rung]) -> Engine:
+        """An engine with random weights, those of one layer in all, and a random batch, ready for a
+        step."""
+        c, B = self.config, self.program.B
+
+        def rebuild(rows: int) -> Program:
+            return _build(self.shape, rows, c, self.program.fusions)
+
+        refuse_what_does_not_fit(self.program, self.device, self.real, rebuild, chosen)
+        engine = Engine(self.program, self.device, self.real, chosen)
+        sizes = self.shape.parameter_shapes()
+        one_layer = dataclasses.replace(self.shape, layers=1)
+        for name, tensor in initial_parameters(one_layer, seed=0):  # to draw all takes seconds
+            engine.write(name, np.resize(tensor, sizes[name]))
+        rng = np.random.default_rng(0)
+        for name in ("tokens", "targets"):
+            engine.write(name, rng.integers(0, self.shape.vocab, (B, c.sequence)))
+        engine.write("dloss", np.array([1 / self.tokens]))
+        if "rng" in engine.arrays:
+            engine.write("rng", np.zeros(4, np.uint32))
+        hyper = dict(lr=1e-4, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, clip=1.0)
+        engine.write("hyper", adamw.hyper(step=10, **hyper))
+        return engine
+
+    def description(self) -> dict[str, Any]:
+        c = self.config
+        job = {"model": c.model, "B": c.batch, "T": c.sequence, "dtype": c.dtype}
+        fused = {"fusions": self.program.fusions}
+        rounding = {"stochastic_rounding": True, "master_weights": c.master_weights}
+        job |= {"recompute": c.recompute, **(rounding if c.stochastic_rounding else {})}
+        return {**job, **fused, "kernels": self.kernels, "commit": commit()}
+
+    @property
+    def kernels(self) -> str:
+        """What runs in it, as far as flags say: a part of the name of its files."""
+        c = self.config
+        file = {} if c.rungs in RUNG_SETS else rung_choice.read_file(c.rungs)
+        parts = [Path(c.rungs).stem]
+        if file or c.rung:
+            parts.append(cache.digest(json.dumps([file, c.rung]))[:8])
+        if c.fuse != "auto" or c.gelu_fusion is not None:
+            parts += ["fused", *(self.program.fusions or ("none",))]
+        parts += [f"r{c.recompute}"] * bool(c.recompute)
+        parts += ["deterministic"] * c.deterministic
+        parts += ["w0"] * (not c.master_weights)
+        parts += ["stochastic"] * bool(c.stochastic_rounding and c.master_weights)
+        return "-".join(parts)
+
+    def fused(self, names: Collection[str]) -> Job:
+        """The same step through these fusions, in place of those that the config chooses."""
+        program = _build(self.shape, self.program.B, self.config, names)
+        return dataclasses.replace(self, program=program)
+
+
+def parser_of(command: str, description: str) -> Parser:
+    """The flags that a measurement takes, with the meaning that they have in training."""
+    names = ("model", "batch", "sequence", "steps", "device", "dtype", "rungs", "rung")
+    names += ("recompute", "deterministic", "fuse", "gelu_fusion")
+    names += ("master_weights", "stochastic_rounding")
+    helps = {
+        "model": "gpt2 | gpt2-medium | gpt2-large | gpt2-xl | d6 ... d84 | char; default gpt2",
+        "steps": "steps to time; default 20",
+        "device": "cpu, cuda or cuda:N; cuda where there is one",
+    }
+    parser = build_parser(f"python -m trainer {command}", description, names, helps=helps)
+    parser.set_defaults(steps=20)
+    parser.add_argument("--no-write", action="store_true", help="leave doc/results as it is")
+    return parser
+
+
+def open_job(config: TrainConfig, command: str) -> Job:
+    """Raises LadderError where nothing can be measured."""
+    device, config, notes = open_for(config)
+    refuse_emulated(device)
+    shape = named_shape(config.model, PRETRAINED_VOCAB)
+    if shape is None:
+        raise LadderError(f"-e {config.model}: {command} takes a model's name, such as gpt2 or d6")
+    config = resolve(config, device.kind, shape.context)
+    if config.steps < 1:
+        raise LadderError("-x must be 1 or more: the number of steps to time")
+    real = DTYPE_OF[DTYPES[config.dtype]]
+    build_fused = functools.partial(_build, shape, config.batch, config)
+    fused, slower = fusion_choice.choose(config, device, real, build_fused)
+    return Job(config, device, real, shape, build_fused(fused), [*notes, *slower])
+
+
+def _build(shape: GPT2Config, B: int, config: TrainConfig, fused: Collection[str]) -> Program:
+    return build(shape, B, config.sequence, fusions=fused, **config.program_options)
+
+
+def one_step(engine: Engine) -> None:
+    engine.zero_gradients()
+    engine.forward()
+    engine.backward()
+    engine.update()
+
+
+def time_steps(
+    engine: Engine,
+    count: int,
+    between: Callable[[], None] = lambda: None,
+    seconds: float = math.inf,
+) -> list[float]:
+    """Milliseconds of each of `count` steps after a warm-up, or of several at a time on a GPU.
+
+    between  is called after every measurement
+    seconds  after which no further one is begun, once there are three
+    """
+    estimate = min(engine.device.time(lambda: one_step(engine)) for _ in range(WARM_UP))
+    at_a_time = STEPS_AT_A_TIME if engine.device.asynchronous and estimate < LONG else 1
+
+    def steps() -> None:
+        for _ in range(at_a_time):
+            one_step(engine)
+
+    times = []
+    while len(times) * at_a_time < count:
+        times.append(1e3 * engine.device.time(steps) / at_a_time)
+        between()
+        if len(times) >= 3 and sum(times) * at_a_time > 1e3 * seconds:
+            break
+    return times
+
+
+def time_ops(engine: Engine, calls: Sequence[Call], roof: Roof) -> list[dict[str, Any]]:
+    """For each op its number of calls, and of all together: time, floor, bytes, FLOPs; the longest
+    first. Each op's calls are timed back to back, apart from those of other ops."""
+    of_op: dict[str, list[Call]] = {}
+    for call in calls:
+        of_op.setdefault(call.op, []).append(call)
+    rows = []
+    for name, its_calls in of_op.items():
+        op = find(name).op
+        engine.zero_gradients()
+        rows.append(
+            {
+                "op": name,
+                "calls": len(its_calls),
+                "ms": 1e3 * time_calls(engine.device, [engine.bound[c] for c in its_calls]),
+                "floor_ms": 1e3 * sum(roof.floor(op, c.dims, engine.real) for c in its_calls),
+                "bytes": sum(op.least_bytes(c.dims, engine.real) for c in its_calls),
+                "flops": sum(op.flops(c.dims) for c in its_calls),
+            }
+        )
+    return sorted(rows, key=lambda row: -row["ms"])
+
+
+def time_calls(device: Device, calls: Sequence[Callable[[], None]]) -> float:
+    """Seconds of all calls together, recorded as one graph."""
+
+    def once() -> None:
+        for call in calls:
+            call()
+
+    once()
+    estimate = device.time(once)
+    rounds = min(MOST_ROUNDS, math.ceil(OP_SECONDS / max(estimate, 1e-9)))
+    replay = device.capture(lambda: [once() for _ in range(rounds)])
+    return float(np.median([device.time(replay) for _ in range(OP_SAMPLES)])) / rounds
+
+
+def roof_of(device: Device, real: np.dtype) -> Roof:
+    """What the device can do at most, measured."""
+    sizes = (CPU_COPY_BYTES,) if device.kind == "cpu" else ()
+    return Roof(copy_bandwidth(device, *sizes), measured_roof(device, real))
+
+
+def machine_of(device: Device) -> dict[str, Any]:
+    """What the numbers depend on besides the code."""
+    common = {"device": device.kind, "python": platform.python_version(), "numpy": np.__version__}
+    if device.kind != "cpu":
+        return {"name": device.name, **common, **device.description()}
+    cores = len(os.sched_getaffinity(0))
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    return {
+        "name": f"{processor_name()}, {cores} cores",
+        **common,
+        "cores": cores,
+        "threads": os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS"),
+        "blas": f"{blas['name']} {blas['version']}",
+    }
+
+
+def file_name(kind: str, machine: Mapping[str, Any], job: Mapping[str, Any]) -> str:
+    """What the files of a profile or climb are called, without suffix: another for every other
+    job. `job`: its `description`."""
+    size = (f"b{job['B']}", f"t{job['T']}")
+    parts = (machine["name"], kind, job["model"], job["dtype"], *size, job["kernels"])
+    return "-".join(map(results.slug, parts))
+
+
+def write_json(path: Path, content: Any) -> None:
+    with atomic_write(path) as file:
+        file.write((json.dumps(_rounded(content), indent=1) + "\n").encode())
+
+
+def _rounded(value: Any) -> Any:
+    """Floats with six significant digits: more are noise."""
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -1,0 +1,159 @@
+"""`python -m trainer bench`: how long a training step takes, where the time goes, and how that
+compares with what the step costs at least.
+
+On the CPU the step's matrix products are timed too, on their own, in turn with the steps: NumPy
+hands them to its BLAS library, so all that the step takes beyond them is what the reference adds.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ladder.common.errors import LadderError
+from ladder.measure import results
+from trainer.engine.engine import Engine
+from trainer.measure.step_timing import (
+    FOLDER,
+    machine_of,
+    open_job,
+    parser_of,
+    roof_of,
+    time_ops,
+    time_steps,
+    write_json,
+)
+from trainer.model.program import Call
+from trainer.settings.config import TrainConfig
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Measure, print, and write doc/results/training/<machine>.json."""
+    options = vars(parser_of("bench", "Time a training step.").parse_args(argv))
+    write = not options.pop("no_write")
+    machine, measurement = measure(TrainConfig(**options))
+    print(report(machine, measurement))
+    if write:
+        print(f"\nwritten to {record(machine, measurement)}")
+    return 0
+
+
+def measure(config: TrainConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(machine, measurement), as the result file holds them; times in milliseconds."""
+    job = open_job(config, "bench")
+    device = job.device
+    choices = job.choose()
+    engine = job.engine({op: choice.rung for op, choice in choices.items()})
+    products = _numpy_products(engine) if device.kind == "cpu" else None
+    alone: list[float] = []
+    steps = time_steps(
+        engine,
+        job.config.steps,
+        lambda: alone.append(1e3 * device.time(products)) if products else None,
+    )
+    peak_memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # Linux: in KiB
+    roof = roof_of(device, job.real)
+    table = time_ops(engine, job.program.training_step, roof)
+    low, median, high = np.percentile(steps, (10, 50, 90))
+    measurement = {
+        **job.description(),
+        "rungs": {op: choice.rung.number for op, choice in choices.items()},
+        "steps": len(steps),
+        **{"step_ms": median, "low_ms": low, "high_ms": high},
+        "tokens_per_second": 1e3 * job.tokens / median,
+        "gflops": job.flops / median / 1e6,
+        "floor_ms": sum(row["floor_ms"] for row in table),
+        "bandwidth_gbs": roof.bandwidth / 1e9,
+        "matrix_gflops": roof.matrix_rate / 1e9,
+        "device_bytes": sum(size for _, size in engine.memory_table()),
+        "peak_memory_bytes": peak_memory,
+        "ops": table,
+    }
+    if alone:
+        measurement["products_ms"] = float(np.median(alone))
+        measurement["ratio"] = median / measurement["products_ms"]
+    return machine_of(device), measurement
+
+
+def _numpy_products(engine: Engine) -> Callable[[], None]:
+    """A function that computes the products of all linear layers of a step, and nothing else."""
+
+    def product(call: Call) -> Callable[[], None]:
+        after_gelu = 1 if call.op == "matmul_gelu.forward" else 0
+        out, a, b = engine.arguments(call)[after_gelu : after_gelu + 3]
+        if call.op in ("matmul.forward", "matmul_gelu.forward"):
+            return lambda: np.matmul(a, b.T, out=out)
+        if call.op == "matmul.backward_input":
+            return lambda: np.matmul(a, b, out=out)
+        return lambda: np.matmul(a.T, b, out=out)  # backward_weight, without adding up
+
+    ops = ("matmul.forward", "matmul.backward_input", "matmul.backward_weight")
+    ops += ("matmul_gelu.forward",)
+    calls = (*engine.program.forward, *engine.program.backward)
+    products = [product(call) for call in calls if call.op in ops]
+
+    def run() -> None:
+        for each in products:
+            each()
+
+    return run
+
+
+def report(machine: dict[str, Any], m: dict[str, Any]) -> str:
+    """The measurement as text."""
+    on_gpu = machine["device"] == "cuda"
+    software = (
+        f"driver {machine['driver']}, CuPy {machine['cupy']}, NVRTC {machine['nvrtc']}"
+        if on_gpu
+        else f"NumPy {machine['numpy']}, {machine['blas']}"
+    )
+    lines = [
+        f"{m['model']} B={m['B']} T={m['T']} {m['dtype']} on {machine['name']}",
+        f"{software}, Python {machine['python']}",
+        "",
+        f"expected  {m['floor_ms']:10,.2f} ms   the floor of its ops: products at "
+        f"{m['matrix_gflops']:,.0f} GFLOP/s, bytes at {m['bandwidth_gbs']:,.0f} GB/s",
+        f"step      {m['step_ms']:10,.2f} ms   median of {m['steps']}, "
+        f"80 % between {m['low_ms']:,.2f} and {m['high_ms']:,.2f}",
+    ]
+    if "ratio" in m:
+        lines.append(
+            f"products  {m['products_ms']:10,.2f} ms   its matrix products alone; "
+            f"the step is {m['ratio']:.2f} x that"
+        )
+    lines += [
+        f"speed     {m['tokens_per_second']:10,.0f} tokens/s, {m['gflops']:,.0f} GFLOP/s",
+        f"memory    {m['device_bytes'] / 1e9:10.2f} GB of buffers"
+        + (" on the device" if on_gpu else f", {m['peak_memory_bytes'] / 1e9:.2f} GB in all"),
+        "",
+        f"{'op':<24}{'rung':>5}{'calls':>6}{'ms':>10}{'share':>8}{'floor ms':>10}",
+    ]
+    total = sum(row["ms"] for row in m["ops"])
+    for row in m["ops"]:
+        share = f"{100 * row['ms'] / total:.1f} %"
+        lines.append(
+            f"{row['op']:<24}{m['rungs'][row['op']]:>5}{row['calls']:>6}{row['ms']:>10,.2f}"
+            f"{share:>8}{row['floor_ms']:>10,.2f}"
+        )
+    return "\n".join(lines)
+
+
+def record(machine: dict[str, Any], measurement: dict[str, Any], folder: Path = FOLDER) -> Path:
+    """Write the measurement to the machine's file, in the place of one of the same job."""
+    path = folder / f"{results.slug(machine['name'])}.json"
+    job = ("model", "B", "T", "dtype", "recompute", "rungs")
+    job += ("stochastic_rounding", "master_weights")
+    kept = []
+    if path.exists():
+        try:
+            old = json.loads(path.read_text(encoding="utf-8"))["steps"]
+            kept = [other for other in old if any(other.get(k) != measurement.get(k) for k in job)]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise LadderError(f"{path} holds no results ({error!r}); move it away") from None
+    write_json(path, {"machine": machine, "steps": [*kept, measurement]})
+    return path

@@ -1,0 +1,140 @@
+"""Safetensors files, written and read one tensor at a time.
+
+The format (https://huggingface.co/docs/safetensors): 8 bytes, the little-endian length of the
+header; the header, JSON `{name: {"dtype", "shape", "data_offsets"}}` that may end in spaces; then
+the tensors' bytes, without gaps.
+
+Reading is the `safetensors` library's. Its writer, though, wants every tensor in memory at once:
+for GPT-2 124M and its AdamW moments 1.5 GB of copies, beside the 2 GB that training holds anyway.
+`write_tensors` holds one, and so has to write the header last, into space that it kept free.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import ml_dtypes
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from ladder.common.errors import LadderError
+
+CODES = {
+    np.dtype(np.float64): "F64",
+    np.dtype(np.float32): "F32",
+    np.dtype(np.float16): "F16",
+    np.dtype(ml_dtypes.bfloat16): "BF16",
+    np.dtype(np.int64): "I64",
+    np.dtype(np.int32): "I32",
+    np.dtype(np.int16): "I16",
+    np.dtype(np.int8): "I8",
+    np.dtype(np.uint64): "U64",
+    np.dtype(np.uint32): "U32",
+    np.dtype(np.uint16): "U16",
+    np.dtype(np.uint8): "U8",
+    np.dtype(np.bool_): "BOOL",
+}
+ENTRY_BYTES = 256  # of a tensor's header entry, its name apart; enough for eight dimensions
+
+
+def write_tensors(
+    file: BinaryIO,
+    tensors: Mapping[str, Callable[[], np.ndarray]],
+    metadata: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Write tensors to an empty file, calling each function once and holding one array at a time.
+
+    Other readers than this module may want an array to start at a multiple of its item size:
+    give 2-byte tensors of an odd number of elements, if any, after the wider ones.
+    Returns the `digest` of every tensor.
+    """
+    header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+    space = len(json.dumps(header)) + sum(len(json.dumps(name)) + ENTRY_BYTES for name in tensors)
+    space += -space % 8
+    file.seek(8 + space)
+    digests = {}
+    offset = 0
+    for name, read in tensors.items():
+        array = np.asarray(read(), order="C")
+        digests[name] = digest(name, array)
+        file.write(_raw(array))
+        end = offset + array.nbytes
+        shape = list(array.shape)
+        header[name] = {"dtype": CODES[array.dtype], "shape": shape, "data_offsets": [offset, end]}
+        offset = end
+        del array  # before the next one is made
+    text = json.dumps(header).encode()
+    if len(text) > space:
+        raise ValueError(f"the header needs {len(text)} bytes and has {space}")
+    file.seek(0)
+    file.write(struct.pack("<Q", space) + text.ljust(space))
+    return digests
+
+
+def digest(name: str, array: np.ndarray) -> str:
+    """SHA-256 over a tensor's name, dtype, shape and bytes."""
+    if array.dtype not in CODES:
+        raise ValueError(f"{name}: a tensor file cannot hold {array.dtype}")
+    seen = hashlib.sha256(json.dumps([name, CODES[array.dtype], list(array.shape)]).encode())
+    seen.update(_raw(array))
+    return seen.hexdigest()
+
+
+def _raw(array: np.ndarray) -> memoryview:
+    """The bytes of a contiguous array, not copied."""
+    return memoryview(array.reshape(-1).view(np.uint8))
+
+
+class TensorFile(Mapping[str, np.ndarray]):
+    """A safetensors file as a mapping from name to array; an array is read when it is asked for.
+
+    `layout` maps every name to (dtype, shape) without reading. The file is opened anew for each
+    tensor, because the pages of a mapping that stays open count as this process's memory.
+    Raises LadderError if the file is not there, not safetensors, or of an unknown dtype.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        dtypes = {code: dtype for dtype, code in CODES.items()}
+        self.layout: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
+        with self._open() as file:
+            for name in file.keys():  # noqa: SIM118  (the library's handle is not a mapping)
+                piece = file.get_slice(name)
+                if piece.get_dtype() not in dtypes:
+                    raise LadderError(
+                        f"{self.path}: {name} is of type {piece.get_dtype()}, "
+                        f"which is not one of {', '.join(dtypes)}"
+                    )
+                self.layout[name] = (dtypes[piece.get_dtype()], tuple(piece.get_shape()))
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self.layout:
+            raise KeyError(name)
+        with self._open() as file:
+            return file.get_tensor(name)
+
+    def __contains__(self, name: object) -> bool:  # Mapping's would read the tensor to find out
+        return name in self.layout
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.layout)
+
+    def __len__(self) -> int:
+        return len(self.layout)
+
+    def _open(self):
+        if not self.path.is_file():  # a pipe would let the open below wait for ever
+            raise LadderError(f"{self.path}: no such file")
+        try:
+            return safe_open(self.path, framework="numpy")
+        except SafetensorError as error:
+            raise LadderError(
+                f"{self.path} is truncated or no safetensors file ({error}); fetch or save it again"
+            ) from None
+        except OSError as error:
+            raise LadderError(f"cannot read {self.path}: {error.strerror or error}") from None

@@ -1,0 +1,123 @@
+"""The checkers of the exercises on the whole model: the order of a backward pass, and the floor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ladder.contract.ladder import find
+from ladder.device.cpu import Cpu
+from ladder.measure.roofline import Roof
+from trainer.engine.engine import Engine
+from trainer.model.gpt2 import PARAMETERS, GPT2Config, build
+from trainer.model.program import Call
+
+SMALL = GPT2Config(context=5, vocab=7, padded_vocab=7, layers=1, heads=2, channels=4)
+BATCH = 2
+CHANGE = 1e-5  # of a weight, up and down, to see what the loss does
+APART = 1e-5  # most that a gradient may differ from the slope of the loss, relative to its tensor
+MLP = ("fcproj", "gelu", "fc", "ln_2")
+
+
+def label(call: Call) -> str:
+    """ "fc matmul.backward_input": a call by its place in its layer, and its op."""
+    return f"{call.where.partition('.')[2]} {call.op}"
+
+
+def mlp_backward() -> list[str]:
+    """The backward calls of a layer's MLP branch, in the order in which the model makes them."""
+    calls = (call for call in build(SMALL, BATCH, SMALL.context).backward)
+    return [label(call) for call in calls if label(call).split()[0] in MLP]
+
+
+def wrong_gradients(order: Sequence[str]) -> dict[str, float]:
+    """The parameters whose gradients are wrong if the MLP branch goes backward in this order, and
+    by how much: the largest difference from the loss's slope (central finite differences, in
+    float64), relative to the largest slope in the tensor.
+
+    Raises ValueError where the order is none: a line that is unknown, missing, or there twice.
+    """
+    if sorted(order) != sorted(known := mlp_backward()):
+        amiss = [line for line in (*order, *known) if order.count(line) != known.count(line)]
+        raise ValueError(f"each call is to be there once; look at {sorted(set(amiss))[0]!r}")
+    program = build(SMALL, BATCH, SMALL.context)
+    rungs = {call.op: find(call.op).rung(0) for call in program.training_step}
+    engine = Engine(program, Cpu(), np.dtype(np.float64), rungs)
+    rng = np.random.default_rng(0)
+    for name, shape in SMALL.parameter_shapes().items():
+        engine.write(name, rng.standard_normal(shape) / 2)
+    for name in ("tokens", "targets"):
+        engine.write(name, rng.integers(0, SMALL.vocab, (BATCH, SMALL.context)))
+    engine.write("dloss", np.array([1 / (BATCH * SMALL.context)]))
+    engine.zero_gradients()
+    engine.forward()
+    for name, buffer in program.buffers.items():
+        if buffer.kind == "scratch":
+            engine.arrays[name].fill(np.nan)  # nothing may be read before it is written
+    at = {label(call): i for i, call in enumerate(program.backward)}
+    places = sorted(at[line] for line in order)
+    backward = list(program.backward)
+    for place, line in zip(places, order, strict=True):
+        backward[place] = program.backward[at[line]]
+    for call in backward:
+        engine.bound[call]()
+    wrong = {}
+    for name in SMALL.parameter_shapes():
+        got, slopes = engine.read("d" + name).reshape(-1), _slopes(engine, name)
+        worst = np.abs(got - slopes).max() / np.abs(slopes).max()
+        if not worst < APART:  # NaN is wrong too
+            wrong[name] = float(worst)
+    return wrong
+
+
+def _slopes(engine: Engine, name: str) -> np.ndarray:
+    """What the loss does when each element of a parameter changes."""
+    weights = engine.arrays[name].reshape(-1)  # a view, in NumPy
+    slopes = np.empty_like(weights)
+
+    def loss() -> float:
+        engine.evaluate()
+        return float(engine.read("losses").mean())
+
+    for i, weight in enumerate(weights.tolist()):
+        weights[i] = weight + CHANGE
+        above = loss()
+        weights[i] = weight - CHANGE
+        slopes[i] = (above - loss()) / (2 * CHANGE)
+        weights[i] = weight
+    return slopes
+
+
+def check_order(text: str) -> None:
+    """Print the verdict on an order of the MLP branch's backward calls, one in a line."""
+    order = [line.strip() for line in text.strip().splitlines()]
+    try:
+        wrong = wrong_gradients(order)
+    except ValueError as error:
+        print(f"✗ {error}")
+        return
+    if not wrong:
+        print("✓ every gradient is the slope of the loss")
+        return
+    print(f"✗ {len(wrong)} of {len(PARAMETERS)} gradients are not the slope of the loss:")
+    print("  wrong:", " ".join(f"d{name}" for name in wrong if np.isfinite(wrong[name])) or "none")
+    print("  nan:  ", " ".join(f"d{name}" for name in wrong if np.isnan(wrong[name])) or "none")
+
+
+FloorOf = Callable[[Sequence[Call], float, float], float]
+
+
+def check_floor(
+    floor_ms: FloorOf, calls: Sequence[Call], real: np.dtype, profile: Mapping[str, Any]
+) -> None:
+    """Print the verdict on a function of calls, bytes/s and FLOP/s: the least ms of a step."""
+    roof = Roof(1e9 * profile["bandwidth_gbs"], 1e9 * profile["matrix_gflops"])
+    right = 1e3 * sum(roof.floor(find(call.op).op, call.dims, real) for call in calls)
+    mine = floor_ms(calls, roof.bandwidth, roof.matrix_rate)
+    if mine is not None and abs(mine - right) < 1e-3 * right:
+        step_ms = profile["step_ms"]
+        print(f"✓ {right:.2f} ms, {100 * right / step_ms:.0f} % of the {step_ms:.2f} ms measured")
+    else:
+        print(f"✗ {mine if mine is None else f'{mine:.2f} ms'} is not the floor of this step")

@@ -1,0 +1,220 @@
+"""What the notebook on GPT-2 calls, beside ladder/show/notebook.py: each function shows one thing.
+
+    from trainer import notebook as gpt
+
+    gpt.calls(program, layer=3)        a table: what one layer does, and what that takes
+    run = gpt.start(shape, B=8, T=64)  a run of the trainer, to be taken step by step
+    gpt.finetune()                     a picture of a run whose log is in doc/results
+
+Nothing that it shows of measurements is typed: it is read from doc/results.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from IPython.display import Image, Markdown, display
+
+from ladder.contract.dtypes import DTYPES
+from ladder.contract.ladder import find
+from ladder.device.open import default_device
+from ladder.measure import results
+from ladder.show.notebook import draw
+from reference.rounding import round_at_random
+from trainer.engine import memory
+from trainer.measure import step_timing
+from trainer.model.gpt2 import GPT2Config, build
+from trainer.model.program import Program
+from trainer.notebook.exercises import check_floor, check_order, mlp_backward
+from trainer.notebook.small_run import Run, start
+from trainer.plots import console_logs, pictures, run_pictures
+from trainer.run import initial_model
+from trainer.settings.config import TrainConfig
+
+# what the notebook calls from here although it stands elsewhere
+__all__ = ["check_floor", "check_order", "mlp_backward", "start"]
+
+LOGS = results.FOLDER / "logs"
+BF16 = DTYPES["bfloat16"]
+
+
+# ---- the program --------------------------------------------------------------------------------
+
+
+def calls(program: Program, layer: int, part: str = "forward", real: np.dtype = BF16) -> None:
+    """What one layer does in the "forward" or "backward" part: a table of its op calls."""
+    lines = [
+        "| place | op | dimensions | writes | reads | MB | MFLOP |",
+        "|" + "---|" * 5 + "--:|--:|",
+    ]
+    for call in getattr(program, part):
+        if not call.where.startswith(f"h{layer}."):
+            continue
+        op = find(call.op).op
+        args = [(arg, ref[0]) for arg, ref in zip(op.args, call.args, strict=True) if ref]
+        cells = [
+            call.where,
+            call.op,
+            " ".join(f"{name}={size}" for name, size in call.dims.items()),
+            " ".join(name for arg, name in args if arg.role != "in"),
+            " ".join(name for arg, name in args if arg.role == "in"),
+            f"{op.least_bytes(call.dims, real) / 1e6:,.1f}",
+            f"{op.flops(call.dims) / 1e6:,.0f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    display(Markdown("\n".join(lines)))
+
+
+def work(program: Program, real: np.dtype = BF16) -> None:
+    """FLOPs and least bytes of a training step, by op."""
+    title = f"A training step of GPT-2, B={program.B} T={program.T}, {real.name}, by op"
+    draw(pictures.work(program.training_step, real, title), title)
+
+
+def memory_by_kind(shape: GPT2Config, B: int, T: int) -> None:
+    """The memory of a training run, by kind; nothing is allocated."""
+    rows = {"fp32": memory.by_kind(build(shape, B, T), DTYPES["float32"])}
+    for level in range(3):
+        sizes = memory.by_kind(build(shape, B, T, recompute=level), BF16)
+        rows["bf16" + (f", -r {level}" if level else "")] = sizes
+    title = f"What is allocated to train, B={B} T={T}"
+    draw(pictures.memory(rows, title), title)
+
+
+# ---- losses -------------------------------------------------------------------------------------
+
+
+def losses(title: str, **curves: Run) -> None:
+    """Training losses of runs, by name; underscores stand for spaces."""
+    runs = {name.replace("_", " "): run for name, run in curves.items()}
+    first = next(iter(runs.values()))
+    levels = {f"ln {first.shape.vocab}": float(np.log(first.shape.vocab)), **first.counted()}
+    lists = {name: run.losses for name, run in runs.items()}
+    draw(run_pictures.losses(lists, levels, title), title)
+
+
+def same(one: Run, other: Run) -> None:
+    """Two runs over the steps that both have taken: their losses, and how far apart these are."""
+    steps = min(len(one.losses), len(other.losses))
+    names = one.name, other.name
+    figure = run_pictures.same(one.losses[:steps], other.losses[:steps], names)
+    draw(figure, f"losses of {names[0]} and {names[1]}")
+
+
+# ---- number formats -----------------------------------------------------------------------------
+
+
+def formats(run: Run, scale: float, mark: str, size: float) -> None:
+    """What number formats can hold, above the gradients of a run, plain and times a loss scale;
+    `mark` names another gradient, of a given size."""
+    title = "What three number formats can hold, and the sizes of gradients"
+    draw(pictures.formats(run.activation_gradients(), scale, (mark, size), title), title)
+
+
+def add_up(start: float, step: float, count: int) -> dict[str, np.ndarray]:
+    """A weight after each of `count` small additions, by how it is kept between them."""
+    nearest, at_random, master = BF16.type(start), BF16.type(start), np.float32(start)
+    words = np.random.default_rng(0).integers(0, 2**32, (count, 1), dtype=np.uint32)
+    paths: dict[str, Any] = {"exact": start + step * np.arange(1, count + 1)}
+    paths |= {"bfloat16": [], "bfloat16, rounded at random": [], "float32, a master copy": []}
+    for word in words:
+        nearest = BF16.type(np.float32(nearest) + np.float32(step))
+        moved = np.float32(at_random) + np.float32(step)
+        at_random = round_at_random(np.array([moved]), word, BF16)[0]
+        master += np.float32(step)
+        for path, value in zip(list(paths.values())[1:], (nearest, at_random, master), strict=True):
+            path.append(float(value))
+    return {name: np.asarray(path) for name, path in paths.items()}
+
+
+def drift(start: float, step: float, count: int) -> None:
+    """The same as a picture."""
+    title = f"{count} updates of {step:g} to a weight of {start:g}"
+    draw(pictures.drift(add_up(start, step, count), title), title)
+
+
+# ---- what was measured --------------------------------------------------------------------------
+
+
+def finetune() -> console_logs.Printed:
+    """The finetune on a GPU, and its first steps on a CPU; the log, for its samples."""
+    run = console_logs.read_run(_read_log("nvidia-h200-finetune.txt"))
+    other = console_logs.read_run(_read_log("cpu-finetune-10-steps.txt"))
+    title = "GPT-2 124M on tinyshakespeare, from random weights, bf16, B=4 T=1024, NVIDIA H200"
+    draw(run_pictures.finetune(run, other, initial_model.PRETRAINED_VOCAB, title), title)
+    return run
+
+
+def char_run(**peer: float) -> None:
+    """The validation loss of the character model, beside what another project states."""
+    ((name, value),) = peer.items()
+    title = "The character model on tinyshakespeare, NVIDIA H200"
+    run = console_logs.read_run(_read_log("nvidia-h200-char.txt"))
+    draw(run_pictures.validation(run, (name, value), title), title)
+
+
+def step_times() -> None:
+    """A training step of ours beside PyTorch's."""
+    rows = console_logs.read_times(_read_log("nvidia-h200-torch-times.txt"))
+    title = "A training step of GPT-2 124M, T=1024, NVIDIA H200: shorter is better"
+    draw(run_pictures.times(rows, title), title)
+
+
+def _read_log(name: str) -> str:
+    return (LOGS / name).read_text(encoding="utf-8")
+
+
+def measured_profiles() -> list[dict[str, Any]]:
+    """Profiles of GPT-2 124M from doc/results, the smallest B first; measure/profile.py says
+    what is in them."""
+    paths = sorted(step_timing.FOLDER.glob("*-profile-gpt2-*.json"))
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    return sorted((p for p in found if p["machine"]["device"] == "cuda"), key=lambda p: p["B"])
+
+
+def profile() -> dict[str, Any]:
+    """Where the time of a measured step goes, and where several were measured, of all of them side
+    by side. Returns the first."""
+    first, *others = measured_profiles()
+    title = f"GPT-2 124M, {_setting(first)}, {first['machine']['name']}: {first['step_ms']:.2f} ms"
+    draw(run_pictures.profile(first, title), title)
+    if others:
+        title = "Nanoseconds for each token of a step, GPT-2 124M"
+        named = {f"{_setting(p)}\n{p['machine']['name']}": p for p in (first, *others)}
+        draw(run_pictures.profiles(named, title), title)
+    return first
+
+
+def _setting(p: Mapping[str, Any]) -> str:
+    library = any(row["rung"] and row["rung"] >= 100 for row in p["ops"])
+    flags = p.get("kernels", "").removeprefix("best").removeprefix("library").strip("-")
+    parts = [f"B={p['B']} T={p['T']}", p["dtype"], "with cuBLAS" if library else "", flags]
+    return ", ".join(part for part in parts if part)
+
+
+def climb() -> None:
+    """What each ladder was worth to the step, where that has been measured."""
+    found = sorted(step_timing.FOLDER.glob("*-climb*.png"))
+    for path in found:
+        display(Image(path.read_bytes(), width=950))
+    if not found:
+        how = "`make climb`, on a machine with an NVIDIA GPU, measures and draws it"
+        display(Markdown(f"*No climb has been measured yet: {how}.*"))
+
+
+def swap(op: str, *numbers: int, B: int = 4) -> None:
+    """The step time of GPT-2 124M with different rungs of one op: measured, if there is a GPU."""
+    if default_device() != "cuda":
+        display(Markdown("*Without a GPU there is nothing to time: the emulator has no clock.*"))
+        return
+    rows = []
+    for number in numbers:
+        job = step_timing.open_job(TrainConfig(batch=B, steps=20, rung=(f"{op}={number}",)), "swap")
+        engine = job.engine({name: choice.rung for name, choice in job.choose().items()})
+        ms = float(np.median(step_timing.time_steps(engine, job.config.steps)))
+        rows.append(console_logs.Timed(B, job.config.dtype, f"ours, {op} rung {number}", ms))
+        del engine  # its memory is wanted for the next
+    draw(run_pictures.times(rows, f"{job.device.name}, measured just now"), f"step times: {op}")

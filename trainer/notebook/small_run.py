@@ -1,0 +1,136 @@
+"""A run of the trainer to play with: a small GPT-2 on letters, taken step by step in a notebook."""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import os
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ladder.contract.dtypes import REAL
+from ladder.contract.ladder import find
+from ladder.show.notebook import rung_of
+from ladder.show.pages import ROOT
+from trainer.data import download
+from trainer.data.token_files import open_tokens
+from trainer.engine import rung_choice
+from trainer.engine.debug import watch_of
+from trainer.engine.device_choice import open_for
+from trainer.engine.engine import Engine
+from trainer.model import huggingface
+from trainer.model.gpt2 import GPT2Config, build
+from trainer.run import initial_model
+from trainer.run.sample import Predictor, decode_stream, encode_prompt, generate
+from trainer.run.setup import load_parameters, open_data, open_loaders
+from trainer.run.steps import Stepper
+from trainer.settings.config import TrainConfig, resolve
+
+STEPS = 300  # at which the learning rate has come down to 0
+
+# pooch has tqdm, which misses ipywidgets in a notebook, for a progress bar that nobody asks for.
+warnings.filterwarnings("ignore", "IProgress not found")
+
+
+class Run:
+    """A training run: `engine`, `stepper` and `loader` are the trainer's own.
+
+    source  the name of the text, or what is used instead of it, and why
+    text    all of its tokens
+    """
+
+    def __init__(self, config: TrainConfig, shape: GPT2Config, kernels: Mapping[str, int | str]):
+        device, config, _ = open_for(config)
+        data = open_data(config)
+        self.source = data.note or data.name
+        config = resolve(config, device.kind, shape.context)
+        sizes = {"vocab": data.vocab, "padded_vocab": huggingface.padded(data.vocab)}
+        self.shape, self.tokenizer = dataclasses.replace(shape, **sizes), data.tokenizer
+        self.program = build(self.shape, config.batch, config.sequence)
+        p, real = self.program, np.dtype(np.float32)
+        calls = (*p.forward, *p.evaluate, *p.backward, *p.update)
+        chosen = {op: c.rung for op, c in rung_choice.choose(calls, config, device, real).items()}
+        chosen |= {op: rung_of(op, kernel) for op, kernel in kernels.items()}
+        self.engine = Engine(self.program, device, real, chosen, watch=watch_of(config))
+        load_parameters(self.engine, initial_model.random_model(self.shape, config.seed).pieces)
+        self.loader, _ = open_loaders(config, data, self.shape.vocab)
+        self.text = np.concatenate([open_tokens(path) for path in sorted(glob.glob(data.train))])
+        self.stepper = Stepper(config, self.engine, self.loader, config.steps)
+        self.losses: list[float] = []
+
+    @property
+    def name(self) -> str:
+        """Who runs it."""
+        known = {"cpu": "NumPy", "emulated": "the kernels, emulated"}
+        return known.get(self.engine.device.name, self.engine.device.name)
+
+    def train(self, steps: int) -> list[float]:
+        """Take some steps; the losses of all steps so far."""
+        outcomes = [self.stepper.step(len(self.losses) + i) for i in range(steps)]
+        known = [step for step in (*outcomes, self.stepper.finish()) if step]
+        self.losses += [step.loss for step in known]
+        if self.engine.device.kind == "cuda":
+            print(f"{np.median([step.ms for step in known]):.2f} ms a step")
+        return self.losses
+
+    def sample(self, tokens: int = 200, prompt: str = "", temperature: float = 0.8) -> str:
+        """Text that the model makes up; the same coins are thrown each time."""
+        size = (min(tokens + len(prompt) + 1, self.shape.context), self.tokenizer.vocab)
+        engine = self.engine
+        predictor = Predictor(self.shape, *size, engine.device, engine.real, engine.rungs, engine)
+        options = {"temperature": temperature, "top_k": 0, "rng": np.random.default_rng(1)}
+        ids = generate(predictor, encode_prompt(self.tokenizer, prompt), tokens, **options)
+        return prompt + "".join(decode_stream(self.tokenizer, ids))
+
+    def counted(self) -> dict[str, float]:
+        """The losses of two models that only count: how often a token comes, and how often after
+        the one before it. Counted in the text itself, so that no such model does better."""
+        V = self.shape.vocab
+        pairs = np.bincount(self.text[:-1].astype(int) * V + self.text[1:], minlength=V * V)
+        pairs = pairs.reshape(V, V) / pairs.sum()
+        after, single = pairs / pairs.sum(axis=1, keepdims=True).clip(1e-30), pairs.sum(axis=0)
+        return {
+            "how often each letter comes": -float(np.sum(single * _log(single))),
+            "how often after which other": -float(np.sum(pairs * _log(after))),
+        }
+
+    def activation_gradients(self) -> np.ndarray:
+        """The magnitudes of all gradients of activations that a backward pass computes."""
+        self.engine.forward()
+        seen = []
+        for call in self.program.backward:
+            self.engine.bound[call]()
+            for arg, array in zip(find(call.op).op.args, self.engine.arguments(call), strict=True):
+                if arg.role != "in" and arg.dtype == REAL:
+                    seen.append(np.abs(self.engine.device.download(array)).reshape(-1))
+        return np.concatenate(seen)
+
+
+def _log(p: np.ndarray) -> np.ndarray:
+    """log p, and 0 where p is: what never happens adds nothing to a mean."""
+    return np.log(p, out=np.zeros_like(p), where=p > 0)
+
+
+def start(
+    shape: GPT2Config,
+    B: int,
+    T: int,
+    kernels: Mapping[str, int | str] | None = None,
+    device: str = "cpu",
+    **settings: Any,
+) -> Run:
+    """A run on tinyshakespeare, letter by letter, or on the play where that cannot be had.
+
+    shape     without its vocabulary, which is the text's
+    kernels   rungs, or sources of kernels, that run unchecked; the trainer would check them
+    settings  of trainer.config.TrainConfig
+    """
+    defaults = {"tokenizer": "chars", "dtype": "fp32", "beta2": 0.99, "grad_clip": 1.0}
+    defaults |= {"steps": STEPS, "schedule": "linear", "lr": 6e-3, "warmup": 20, "final_lr": 0.0}
+    defaults |= {"rungs": "reference" if device == "cpu" else "naive"}
+    data = os.environ.get(download.VARIABLE) or str(ROOT / "data")
+    where = {"device": device, "data_dir": data, "batch": B, "sequence": T}
+    return Run(TrainConfig(**{**defaults, **where, **settings}), shape, kernels or {})

@@ -1,0 +1,79 @@
+"""What a run shows: a progress bar on a terminal, a plain line per step elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from trainer.run.steps import Step
+
+WIDTH_OF_A_LOG = 120  # columns where the output is no terminal: 80 would fold the tables
+
+
+def open_console() -> Console:
+    """Standard output, as wide as the terminal or as a log is."""
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDTH_OF_A_LOG)
+
+
+class Display:
+    """Use as a context: the bar lives inside it, and everything printed goes above the bar."""
+
+    def __init__(self, console: Console, steps: int, done: int = 0) -> None:
+        self.console = console
+        self.steps = steps
+        self.bar = Progress(
+            TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[numbers]}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self.task = self.bar.add_task("train", total=steps, completed=done, numbers="")
+
+    def __enter__(self) -> Display:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.bar.stop()
+
+    def step(self, step: Step, tokens: int, mfu: float) -> None:
+        """Show a step of training over `tokens` tokens; `mfu`: its utilisation, 0 to 1."""
+        speed = 1e3 * tokens / step.ms
+        numbers = f"loss {step.loss:.4f}  {step.ms:,.0f} ms/step  {speed:,.0f} tok/s"
+        self.bar.update(self.task, completed=step.number + 1, numbers=numbers)
+        if not self.console.is_terminal:
+            self.say(
+                f"step {step.number + 1:4d}/{self.steps} | loss {step.loss:.6f} | "
+                f"norm {step.norm:.4f} | lr {step.lr:.2e} | {step.ms:.2f} ms | "
+                f"{speed:.0f} tok/s | {100 * mfu:.1f}% MFU"
+            )
+
+    def say(self, text: str) -> None:
+        """A line of plain text; nothing in it is taken for markup or folded."""
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def facts(self, rows: list[tuple[str, str]]) -> None:
+        """What a run begins with, a line each."""
+        width = max(len(name) for name, _ in rows)
+        for name, value in rows:
+            self.say(f"{name:{width}}  {value}")
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """A table after an empty line; a column whose name ends in > is aligned to the right. The
+        last column is folded where there is too little room."""
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in columns:
+            side = "right" if column.endswith(">") else "left"
+            last = column is columns[-1]
+            table.add_column(column.rstrip(">"), justify=side, no_wrap=not last, overflow="fold")
+        for row in rows:
+            table.add_row(*(escape(cell) for cell in row))
+        self.console.print()
+        self.console.print(table, highlight=False)

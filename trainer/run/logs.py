@@ -1,0 +1,107 @@
+"""The two logs of a run: llm.c's `main.log`, and `log.jsonl` for programs.
+
+    s:0 tel:4.5123                                   validation loss
+    s:0 trl:4.3677 lr:0.000100 norm:6.21             a step of training
+
+`log.jsonl` holds the same and more, one JSON object a line, at full precision.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from ladder.common.errors import LadderError
+
+
+class RunLog:
+    """Appends to both logs in `directory`; a line is on disk as soon as it is written."""
+
+    def __init__(self, directory: Path, resume_at: int | None = None) -> None:
+        """Start both logs afresh, or go on at step `resume_at`: what an interrupted run has logged
+        from there on is dropped, since these steps run again."""
+        self.text = directory / "main.log"
+        self.json = directory / "log.jsonl"
+        for path in (self.text, self.json):
+            lines = [] if resume_at is None else _lines_before(path, resume_at)
+            _replace(path, "".join(lines))
+
+    def validation(self, step: int, loss: float) -> None:
+        self._write(f"s:{step} tel:{loss:.4f}", {"step": step, "val_loss": loss})
+
+    def train(self, step: int, loss: float, lr: float, norm: float, **more: Any) -> None:
+        """`more`: whatever else is known of the step, such as ms and tokens_per_second."""
+        self._write(
+            f"s:{step} trl:{loss:.4f} lr:{lr:.6f} norm:{norm:.2f}",
+            {"step": step, "train_loss": loss, "lr": lr, "norm": norm, **more},
+        )
+
+    def event(self, step: int, **facts: Any) -> None:
+        """Something that llm.c's log has no line for: a sample, a checkpoint, a skipped update."""
+        self._write(None, {"step": step, **facts})
+
+    def _write(self, line: str | None, entry: dict[str, Any]) -> None:
+        for name, value in entry.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                entry[name] = None  # JSON knows neither NaN nor infinity
+        try:
+            if line is not None:
+                with self.text.open("a", encoding="utf-8") as file:
+                    file.write(line + "\n")
+            with self.json.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+        except OSError as error:
+            raise LadderError(f"cannot write the log {self.json}: {error.strerror}") from None
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The entries of a `log.jsonl`; a line that a crash has cut short is left out."""
+    return [entry for _, entry in _parse(path)]
+
+
+def _lines_before(path: Path, step: int) -> list[str]:
+    """The lines of steps before `step`. The trained step of `step - 1` is the last one kept."""
+    if not path.exists():
+        return []
+    if path.suffix == ".jsonl":
+        return [line for line, entry in _parse(path) if entry["step"] < step]
+    return [line for line in _lines(path) if line.endswith("\n") and _step_of(line) < step]
+
+
+def _parse(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    parsed = []
+    for line in _lines(path):
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(entry, dict) and isinstance(entry.get("step"), int):
+            parsed.append((line, entry))
+    return parsed
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a log that a crash may have damaged."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return text.splitlines(keepends=True)
+
+
+def _step_of(line: str) -> int:
+    """The step of a line of main.log; a damaged line counts as one to drop."""
+    number = re.match(r"s:([0-9]{1,18}) ", line)
+    return int(number[1]) if number else 1 << 62
+
+
+def _replace(path: Path, content: str) -> None:
+    try:
+        beside = path.with_name(path.name + ".new")
+        beside.write_text(content, encoding="utf-8")
+        os.replace(beside, path)
+    except OSError as error:
+        raise LadderError(
+            f"cannot write the log {path}: {error.strerror}; choose another -o"
+        ) from None

@@ -1,0 +1,79 @@
+"""What a run goes on from: the newest checkpoint in its folder, if it is one of the same run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ladder.common.errors import LadderError
+from trainer.model import checkpoint
+from trainer.settings.config import TrainConfig
+
+# What must be the same for a resumed run to go on as if it had never stopped. Batch, data and
+# order are compared by the loader, which knows best what its position means.
+SAME_ON_RESUME = {
+    "model": "-e",
+    "total_tokens": "-d",
+    "seed": "--seed",
+    "dtype": "--dtype",
+    "overfit": "-a",
+}
+
+# Where in its state a run finds what it goes on with, and of which type that is. `shape` is looked
+# at where the model is opened, and the loader's position where it is restored.
+STATE: dict[tuple[str, ...], type] = {
+    ("config",): dict,
+    ("device",): str,
+    ("kernels", "rungs"): dict,
+    ("kernels", "digests"): dict,
+    ("kernels", "fusions"): list,
+    ("train",): dict,
+    ("stepper", "updates"): int,
+    ("stepper", "losses"): list,
+    ("stepper", "norms"): list,
+}
+
+
+def resume_step(config: TrainConfig, directory: Path) -> int | None:
+    """The step to go on from; None to start anew, as -y 1 does, too, where nothing is there yet."""
+    existing = next(p for p in (directory, *directory.absolute().parents) if p.exists())
+    if not existing.is_dir():
+        raise LadderError(f"-o {directory}: {existing} is a file; name a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise LadderError(f"-o {directory}: {existing} cannot be written; name another folder")
+    step = checkpoint.latest(directory)
+    if step is not None and not config.resume:
+        raise LadderError(
+            f"{directory} holds the checkpoints of an earlier run, the last of step {step}; "
+            "go on with it by -y 1, choose another folder by -o, or delete it"
+        )
+    return step
+
+
+def check_state(state: Mapping[str, Any], where: Path) -> None:
+    """Raise LadderError where a checkpoint is not one that a training run goes on from.
+
+    It may be whole and still be none: a model that was only stored, or one of another version.
+    """
+    for path, kind in STATE.items():
+        value: Any = state
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        if not isinstance(value, kind):
+            raise LadderError(
+                f"{where} is not of a training run of this version: its state lacks "
+                f"{'.'.join(path)}; train from its weights by -e {where} and another -o"
+            )
+
+
+def check_same(config: TrainConfig, state: Mapping[str, Any]) -> None:
+    """Raise LadderError where a setting differs that must not."""
+    before = state["config"]
+    for name, flag in SAME_ON_RESUME.items():
+        if before.get(name) != getattr(config, name):
+            raise LadderError(
+                f"{flag} was {before.get(name)} and is {getattr(config, name)} now; "
+                "resume with the same, or start a new run with another -o"
+            )

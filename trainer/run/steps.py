@@ -1,0 +1,218 @@
+"""One optimizer step, and one validation: what the loop in train.py repeats.
+
+A GPU works beside the host. Nothing here waits for it inside a step: batches are copied while it
+computes, and the loss of a step is read when the next one has been submitted. So it never stands
+still between steps; what is known of a step is known one step late.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from reference import adamw
+from trainer.data.datasets import TokenLoader
+from trainer.engine.engine import Engine
+from trainer.run.loss_scale import LossScale
+from trainer.run.schedule import OutlierDetector, learning_rate
+from trainer.settings.config import TrainConfig
+
+NOT_FINITE = "loss or gradient is not finite"
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is known of one optimizer step.
+
+    loss     mean over the step's tokens before the update, in nats per token
+    norm     length of the gradient before clipping
+    ms       wall-clock time, data included
+    skipped  why the update was left out; None if it was made
+    """
+
+    number: int
+    loss: float
+    norm: float
+    lr: float
+    ms: float
+    skipped: str | None = None
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A step that the device is working on. `loss` and `norm` wait for it."""
+
+    number: int
+    lr: float
+    start: float
+    loss: Callable[[], float]
+    norm: Callable[[], float]
+
+
+class Stepper:
+    """Takes optimizer steps: accumulates gradients, watches for outliers, clips, updates."""
+
+    def __init__(self, config: TrainConfig, engine: Engine, train: TokenLoader, steps: int) -> None:
+        """`steps`: of the whole run, for the schedule."""
+        self.config, self.engine, self.train, self.steps = config, engine, train, steps
+        self.losses, self.norms = OutlierDetector(), OutlierDetector()
+        self.scale = LossScale() if config.dtype == "fp16" else None
+        self.updates = 0  # made so far: AdamW's bias correction counts these, not the skipped ones
+        # Where the host decides whether the update is made, it must first see loss and norm. With
+        # --nonfinite stop it need not: what such an update spoils is never used again.
+        skips = config.nonfinite == "skip" or config.loss_outlier > 0 or config.grad_outlier > 0
+        decides = skips or self.scale is not None
+        self.overlaps = engine.device.asynchronous and not decides
+        self._under_way: Submitted | None = None
+        self._last_end = -math.inf
+
+    def step(self, number: int) -> Step | None:
+        """Take step `number`, counted from 0.
+
+        Returns the last step whose outcome is known: this one or, where steps overlap, the one
+        before, which is None after the first.
+        """
+        start, c = time.perf_counter(), self.config
+        lr = learning_rate(
+            c.schedule, number, lr=c.lr, warmup=c.warmup, steps=self.steps, final=c.final_lr
+        )
+        inv_scale = 1.0 if self.scale is None else 1 / self.scale.value
+        loss = self._accumulate(number)
+        self.engine.compute_norm()
+        read_norm = self.engine.fetch("norm")
+        step = Submitted(number, lr, start, loss, lambda: float(read_norm()[0]) * inv_scale)
+        if self.overlaps:
+            self._update(lr)
+            before, self._under_way = self._under_way, step
+            return None if before is None else self._end(before, None)
+        skipped = self._objection(step.loss(), step.norm())
+        if skipped is None:
+            self._update(lr, inv_scale)
+        return self._end(step, skipped)
+
+    def finish(self) -> Step | None:
+        """Wait for the step that is under way, if one is, and return its outcome."""
+        step, self._under_way = self._under_way, None
+        return None if step is None else self._end(step, None)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it, as JSON; no step may be under way."""
+        assert self._under_way is None
+        windows = {"losses": self.losses.state(), "norms": self.norms.state()}
+        scale = {} if self.scale is None else {"scale": self.scale.state()}
+        return {"updates": self.updates, **windows, **scale}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.updates = state["updates"]
+        self.losses.restore(state["losses"])
+        self.norms.restore(state["norms"])
+        if self.scale is not None:
+            self.scale.restore(state["scale"])
+
+    def _accumulate(self, number: int) -> Callable[[], float]:
+        """Forward and backward over all micro-batches; the result waits for their mean loss."""
+        engine, micro_steps = self.engine, self.config.accumulation
+        rows = self.config.batch * self.config.sequence
+        scale = 1.0 if self.scale is None else self.scale.value
+        engine.write("dloss", np.array([scale / (rows * micro_steps)], np.float32))
+        engine.zero_gradients()
+        losses = []
+        for micro_step in range(micro_steps):
+            write_batch(engine, self.train, again=self.config.overfit)
+            if "rng" in engine.arrays:
+                seed = self.config.seed
+                words = [seed & 0xFFFFFFFF, seed >> 32, number, micro_step]
+                engine.write("rng", np.array(words, np.uint32))
+            engine.forward()
+            engine.backward()
+            losses.append(fetch_loss(engine))
+        return lambda: sum(loss() for loss in losses) / micro_steps
+
+    def _end(self, step: Submitted, skipped: str | None) -> Step:
+        """The outcome of a step, once the device is done with it."""
+        loss, norm = step.loss(), step.norm()
+        if self.overlaps:
+            skipped = self._objection(loss, norm)
+        end = time.perf_counter()
+        # A step that was submitted while the one before was under way began at that one's end.
+        ms = 1e3 * (end - max(step.start, self._last_end))
+        self._last_end = end
+        return Step(step.number, loss, norm, step.lr, ms, skipped)
+
+    def _objection(self, loss: float, norm: float) -> str | None:
+        """Why this update had better not be made; None if nothing is wrong with it."""
+        if self.scale is not None and math.isfinite(loss):
+            overflow = not math.isfinite(norm)
+            self.scale.update(overflow)
+            if overflow and self.scale.value >= 1:
+                return f"the gradient overflowed, the loss scale is now {self.scale.value:g}"
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            return NOT_FINITE
+        loss_z, norm_z = self.losses.update(loss), self.norms.update(norm)
+        if 0 < self.config.loss_outlier < loss_z:
+            return f"the loss is {loss_z:.2f} sigmas up"
+        if 0 < self.config.grad_outlier < norm_z:
+            return f"the gradient norm is {norm_z:.2f} sigmas up"
+        return None
+
+    def _update(self, lr: float, inv_scale: float = 1.0) -> None:
+        c = self.config
+        self.updates += 1
+        self.engine.write(
+            "hyper",
+            adamw.hyper(
+                step=self.updates,
+                lr=lr,
+                beta1=c.beta1,
+                beta2=c.beta2,
+                eps=c.eps,
+                weight_decay=c.weight_decay,
+                clip=c.grad_clip,
+                inv_scale=inv_scale,
+            ),
+        )
+        self.engine.update()
+
+
+def write_batch(engine: Engine, loader: TokenLoader, *, again: bool = False) -> None:
+    """Hand the engine the next batch; with `again` always the first one."""
+    if again:
+        loader.reset()
+    tokens, targets = loader.next_batch()
+    engine.write("tokens", tokens)
+    engine.write("targets", targets)
+
+
+def fetch_loss(engine: Engine) -> Callable[[], float]:
+    """The mean of the losses of the last pass, summed in float64; the result waits for it."""
+    losses = engine.fetch("losses")
+    return lambda: float(losses().mean(dtype=np.float64))
+
+
+def validate(
+    engine: Engine, loader: TokenLoader, batches: int, stop: Callable[[], bool]
+) -> float | None:
+    """The mean loss over the first `batches` batches, or over all if there are fewer or it is -1.
+
+    None if `stop` says so between two batches.
+
+    llm.c goes round and counts batches twice where there are fewer; here each counts once.
+    """
+    loader.reset()
+    count = loader.batches if batches < 0 else min(batches, loader.batches)
+    total, before = 0.0, None
+    for _ in range(count):
+        if stop():
+            return None
+        write_batch(engine, loader)
+        engine.evaluate()
+        loss = fetch_loss(engine)
+        if before is not None:
+            total += before()  # while the device works on the next batch
+        before = loss
+    return (total + before()) / count

@@ -1,0 +1,257 @@
+"""The training loop: validate, sample, checkpoint, step; again and again, as in llm.c."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from ladder.common.errors import DeviceFault, LadderError
+from ladder.common.files import alone_in
+from trainer.engine.memory import needed
+from trainer.engine.mfu import flops_per_token, measured_roof
+from trainer.model import checkpoint
+from trainer.model.gpt2 import build
+from trainer.plots.losses import draw_losses
+from trainer.run.display import Display, open_console
+from trainer.run.interrupt import Interrupt
+from trainer.run.logs import RunLog
+from trainer.run.sample import NoChoice, decode_stream, encode_prompt, generate
+from trainer.run.setup import Setup, save_checkpoint, set_up, write_record
+from trainer.run.steps import NOT_FINITE, Step, Stepper, validate
+from trainer.settings.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run went. `val_losses`: (step, loss) of each validation; `status`: for the shell."""
+
+    directory: Path
+    val_losses: list[tuple[int, float]]
+    status: int
+
+
+def train(config: TrainConfig, console: Console | None = None) -> Outcome:
+    """Run it all. Raises LadderError for whatever a user can put right.
+
+    The first Ctrl-C (or SIGTERM) lets the step under way finish, writes a checkpoint if checkpoints
+    are on, and ends with status 130 (143); a second one ends at once.
+    """
+    setup = set_up(config)
+    # Overflows are looked for where it matters, in the loss and the gradient.
+    with np.errstate(all="ignore"), Interrupt() as interrupt:
+        return Trainer(setup, console or open_console(), interrupt).run()
+
+
+class Trainer:
+    """One run, from its first step to its last or to an interruption."""
+
+    def __init__(self, setup: Setup, console: Console, interrupt: Interrupt) -> None:
+        self.setup, self.config, self.interrupt = setup, setup.config, interrupt
+        self.display = Display(console, setup.steps, setup.step)
+        self.stepper = Stepper(setup.config, setup.engine, setup.train, setup.steps)
+        if setup.state is not None:
+            self.stepper.restore(setup.state["stepper"])
+        self.flops = flops_per_token(setup.shape, self.config.sequence) * self.config.total_tokens
+        self.roof = measured_roof(setup.device, setup.real)
+        self.times: list[float] = []  # ms of each step
+        self.val_losses: list[tuple[int, float]] = []
+
+    def run(self) -> Outcome:
+        """The loop. A step's validation, sample and checkpoint come before its training, so that
+        the first and the last validation frame the run, and a checkpoint of step N holds what N
+        steps have made."""
+        with alone_in(self.setup.directory):
+            return self._run()
+
+    def _run(self) -> Outcome:
+        self._announce()
+        write_record(self.setup)
+        self.log = RunLog(self.setup.directory, self.setup.step if self.setup.state else None)
+        saved = self.setup.step if self.setup.state else None
+        with self.display, self._fault_explained():
+            for step in range(self.setup.step, self.setup.steps + 1):
+                last = step == self.setup.steps
+                self._validate(step, last)
+                self._sample(step, last)
+                last = last or bool(self.interrupt)
+                if self._due(step, self.config.checkpoint_every, last) and step != saved:
+                    self._save(step)
+                    saved = step
+                if last:
+                    self._report(self.stepper.finish())
+                    break
+                self._report(self.stepper.step(step))
+        return self._finish(step, saved)
+
+    @contextlib.contextmanager
+    def _fault_explained(self) -> Iterator[None]:
+        """What is left of a run whose GPU has given up, and how to learn more."""
+        try:
+            yield
+        except DeviceFault as error:
+            directory = self.setup.directory
+            step = checkpoint.latest(directory)
+            kept = "there is no checkpoint, since they are off (-n)"
+            if step is not None:
+                kept = f"the checkpoint of step {step} in {directory} is intact, go on with -y 1"
+            named = self.config.debug_sync or not self.setup.device.asynchronous
+            more = "" if named else "; --debug-sync names the op at fault"
+            raise DeviceFault(f"{error}; {kept}{more}") from None
+
+    @staticmethod
+    def _due(step: int, every: int, last: bool) -> bool:
+        """Whether something happens at `step` that happens every so many steps, and at the end."""
+        return every > 0 and ((step > 0 and step % every == 0) or last)
+
+    def _validate(self, step: int, last: bool) -> None:
+        if step > 0 and not last and not self._due(step, self.config.val_every, last):
+            return
+        self._report(self.stepper.finish())
+        loss = validate(
+            self.setup.engine, self.setup.val, self.config.val_batches, lambda: bool(self.interrupt)
+        )
+        if loss is not None:
+            self.log.validation(step, loss)
+            self.val_losses.append((step, loss))
+            self.display.say(f"val loss {loss:.6f} (step {step})")
+
+    def _sample(self, step: int, last: bool) -> None:
+        setup, c = self.setup, self.config
+        if setup.predictor is None or not self._due(step, c.sample_every, last):
+            return
+        self._report(self.stepper.finish())
+        ids = generate(
+            setup.predictor,
+            encode_prompt(setup.tokenizer, c.prompt),
+            c.sample_tokens,
+            temperature=c.temperature,
+            top_k=c.top_k,
+            rng=np.random.default_rng(c.seed),  # the same coins each time, so that samples compare
+            stop=lambda: bool(self.interrupt),
+        )
+        try:
+            text = c.prompt + "".join(decode_stream(setup.tokenizer, ids))
+        except NoChoice as error:  # the step that follows says what becomes of the run
+            self.display.say(f"no sample at step {step}: {error}")
+            return
+        if not self.interrupt:
+            self.log.event(step, sample=text)
+            self.display.say(f"--- sample at step {step} ---\n{text}\n---")
+
+    def _save(self, step: int) -> None:
+        self._report(self.stepper.finish())
+        path = save_checkpoint(self.setup, step, {"stepper": self.stepper.state()})
+        self.log.event(step, checkpoint=str(path))
+        self.display.say(f"checkpoint {path}")
+
+    def _report(self, step: Step | None) -> None:
+        """Log and show a step that is done."""
+        if step is None:
+            return
+        mfu = self.flops / (step.ms / 1e3) / self.roof
+        tokens_per_second = 1e3 * self.config.total_tokens / step.ms
+        more = {"ms": step.ms, "tokens_per_second": tokens_per_second, "mfu": mfu}
+        if step.skipped is not None:
+            more["skipped"] = step.skipped
+        self.log.train(step.number, step.loss, step.lr, step.norm, **more)
+        if step.skipped == NOT_FINITE and self.config.nonfinite == "stop":
+            self._stop_not_finite(step)
+        self.times.append(step.ms)
+        self.display.step(step, self.config.total_tokens, mfu)
+        if step.skipped is not None:
+            self.display.say(f"step {step.number + 1}: update skipped, {step.skipped}")
+
+    def _stop_not_finite(self, step: Step) -> None:
+        raise LadderError(
+            f"step {step.number + 1}: loss {step.loss:g}, gradient norm {step.norm:g}, learning "
+            f"rate {step.lr:g}: the run stops, and nothing of this step is kept. Lower -l, warm up "
+            "with -u, clip with --grad-clip 1, or pass over such steps with --nonfinite skip; "
+            "--debug-nan names the op where it began"
+        )
+
+    def _announce(self) -> None:
+        """What runs, on what, and what is used instead of what was asked for."""
+        s, c = self.setup, self.config
+        parameters = sum(math.prod(shape) for shape in s.shape.parameter_shapes().values())
+        memory = sum(size for _, size in s.engine.memory_table())
+        model = f"{c.model}: {s.shape.layers} layers, {s.shape.heads} heads, {s.shape.channels} "
+        model += f"channels, {s.shape.vocab} tokens, {parameters / 1e6:.1f}M parameters"
+        data = f"{s.data}: {s.train.tokens:,} tokens to train on, {s.val.tokens:,} to validate"
+        steps = f"{s.steps} of {c.total_tokens:,} tokens, B={c.batch} T={c.sequence}"
+        if c.accumulation > 1:
+            steps += f", accumulated over {c.accumulation} micro-batches"
+        flat = c.schedule == "constant" or (c.schedule == "cosine" and c.final_lr == 1)
+        rate = f"{c.lr:g}, " + ("constant" if flat else f"{c.schedule} to {c.final_lr:g} of it")
+        rate += f", warm-up {c.warmup} steps" if c.warmup else ""
+        roof = f"{self.roof / 1e9:,.0f} GFLOP/s in matrix products, which MFU is a share of"
+        self.display.facts(
+            [
+                ("model", model),
+                ("weights", s.source),
+                ("data", data),
+                ("steps", steps),
+                ("rate", rate),
+                ("device", f"{s.device.name}, {c.dtype}, {memory / 2**30:.2f} GiB of buffers"),
+                ("roof", roof),
+                ("output", str(s.directory)),
+            ]
+        )
+        self.display.table(("memory", "MiB>"), self._memory_rows())
+        self.display.table(("op", "rung>", "idea", "why"), self._rung_rows())
+        self.display.say("")
+        if s.state is not None:
+            self.display.say(f"resumed at step {s.step}")
+        elif c.resume:
+            self.display.say(f"{s.directory} holds no checkpoint yet: starting from step 0")
+        for note in s.notes:
+            self.display.say(f"note: {note}")
+
+    def _memory_rows(self) -> list[tuple[str, str]]:
+        """What was allocated, by kind, and what --recompute spares."""
+        engine, c = self.setup.engine, self.config
+        table = engine.memory_table()
+        rows = [*table, ("together", sum(size for _, size in table))]
+        if c.recompute:
+            options = {**c.program_options, "recompute": 0}
+            kept = build(self.setup.shape, c.batch, c.sequence, **options)
+            spared = needed(kept, self.setup.real) - needed(engine.program, self.setup.real)
+            rows.append((f"spared by -r {c.recompute}", spared))
+        return [(what, f"{size / 2**20:,.1f}") for what, size in rows]
+
+    def _rung_rows(self) -> list[tuple[str, str, str, str]]:
+        """Every op with its rung and the reason; one row if all are on the reference."""
+        choices = self.setup.choices
+        if all(choice.rung.number == 0 for choice in choices.values()):
+            return [(f"all {len(choices)}", "0", "the NumPy reference", "")]
+        return [
+            (op, str(c.rung.number) if c.rung.number >= 0 else "own", c.rung.idea, c.reason)
+            for op, c in choices.items()
+        ]
+
+    def _finish(self, step: int, saved: int | None) -> Outcome:
+        if self.config.plot and (self.times or self.val_losses):
+            self.display.say(f"plot {draw_losses(self.setup.directory)}")
+        if self.times:
+            # The first step is slower: caches are cold, and threads start.
+            median = statistics.median(self.times[1:] or self.times)
+            speed = 1e3 * self.config.total_tokens / median
+            self.display.say(f"median step {median:.1f} ms, {speed:,.0f} tokens/s")
+        if self.interrupt:
+            kept = "no checkpoint was written, since they are off (-n)"
+            if saved is not None:
+                kept = (
+                    f"checkpoint of step {saved} written; go on with -y 1 -o {self.setup.directory}"
+                )
+            self.display.say(f"interrupted after {step} steps; {kept}")
+        elif len(self.val_losses) > 1:
+            (_, before), (_, after) = self.val_losses[0], self.val_losses[-1]
+            self.display.say(f"validation loss {before:.4f} -> {after:.4f}")
+        status = self.interrupt.status if self.interrupt else 0
+        return Outcome(self.setup.directory, self.val_losses, status)

@@ -1,0 +1,32 @@
+"""What every command line of the trainer does with an error: one plain line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from ladder.common.command_line import explain, print_what_can_be
+from ladder.common.errors import LadderError
+
+
+def run(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
+    """`main`, with a user's error as one plain line and status 2, and Ctrl-C as status 130."""
+    print_what_can_be()
+    try:
+        return main(argv)
+    except LadderError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone, as in `... | head`
+        sys.stderr.close()
+        return 1
+    except (OSError, RuntimeError) as error:
+        print(f"error: {explain(error)}", file=sys.stderr)
+        return 2
+    except MemoryError as error:  # beside what was foretold before the start
+        why = f" ({error})" if str(error) else ""
+        print(f"error: out of memory{why}; take a smaller -b, -t or -e", file=sys.stderr)
+        return 2
