@@ -1,6 +1,7 @@
 """Choosing tokens, streaming text, and the sample command."""
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from trainer.engine import rung_choice
 from trainer.engine.engine import Engine
 from trainer.model import huggingface
 from trainer.model.gpt2 import build, initial_parameters
-from trainer.run import initial_model, sample
+from trainer.run import initial_model, sample, training
+from trainer.run.display import printable
 from trainer.run.sample import (
     NoChoice,
     Predictor,
@@ -150,6 +152,30 @@ def test_a_terminal_that_lacks_a_character_shows_a_question_mark(tmp_path):
     done = command(tmp_path, *words, PYTHONIOENCODING="ascii", PYTHONUTF8="1")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("a??")
+
+
+def test_control_characters_of_a_sample_do_not_reach_the_terminal():
+    assert printable("a\tb\nc é→\u00a0") == "a\tb\nc é→\u00a0"
+    for code in (*range(32), *range(127, 160)):
+        shown = printable(f"<{chr(code)}>")
+        assert shown == (f"<{chr(code)}>" if chr(code) in "\t\n" else "<\ufffd>"), code
+
+
+def test_the_sample_command_prints_no_control_characters(tmp_path, monkeypatch, capsys):
+    word = "a\x1b]0;title\x07\x9b2J\rz"
+    monkeypatch.setattr(sample, "generate", lambda *_, **__: iter(word.encode()))
+    words = ["-e", save_model(tmp_path / "model"), "--device", "cpu", "--prompt", "\x1b[2J"]
+    assert sample.main([*words, "--data-dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "\ufffd[2J" + "a\ufffd]0;title\ufffd\ufffd2J\ufffdz\n"
+
+
+def test_a_run_prints_no_control_characters_and_its_log_keeps_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "generate", lambda *_, **__: iter(b"a\x1b[2Jz"))
+    outcome, screen = run(tmp_path, steps=1, sample_every=1)
+    assert "a\ufffd[2Jz" in screen and "\x1b" not in screen
+    lines = (outcome.directory / "log.jsonl").read_text().splitlines()
+    samples = [json.loads(line)["sample"] for line in lines if "sample" in line]
+    assert samples and all(text.endswith("a\x1b[2Jz") for text in samples)
 
 
 def test_the_prompt_may_be_longer_than_the_context(tmp_path):

@@ -20,6 +20,21 @@ def open_console() -> Console:
     return console if console.is_terminal else Console(width=WIDTH_OF_A_LOG)
 
 
+# C0 and C1 control characters and DEL, among them ESC, which begins a terminal's commands.
+_CONTROL = {
+    code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
+}
+
+
+def printable(text: str) -> str:
+    """`text` with \ufffd for every control character except newline and tab.
+
+    A model may sample any bytes, and those that a terminal takes for commands would move its
+    cursor, set its title or colours, or send it input. Files keep the text as it was sampled.
+    """
+    return text.translate(_CONTROL)
+
+
 class Display:
     """Use as a context: the bar lives inside it, and everything printed goes above the bar."""
 

@@ -28,6 +28,7 @@ from trainer.model import huggingface
 from trainer.model.gpt2 import GPT2Config, build
 from trainer.model.program import Program
 from trainer.run import initial_model
+from trainer.run.display import printable
 from trainer.settings.config import DTYPES, TrainConfig, resolve
 from trainer.settings.flags import build_parser
 
@@ -103,8 +104,8 @@ class Predictor:
         without it they are to be written into `engine`. fusions, recompute: as in the program that
         the rungs were chosen for."""
         self.T, self.vocab = T, vocab
-        program = forward_only(shape, T, fusion_choice, recompute)
-        self.engine = Engine(program, device, real, rung_choice, weights_of)
+        program = forward_only(shape, T, fusions, recompute)
+        self.engine = Engine(program, device, real, rungs, weights_of)
 
     def __call__(self, ids: Sequence[int]) -> np.ndarray:
         """Logits (vocab) of what follows `ids`, in float32."""
@@ -121,7 +122,7 @@ def forward_only(
     shape: GPT2Config, T: int, fusions: Collection[str], recompute: int = 0
 ) -> Program:
     """What a Predictor runs."""
-    return build(shape, 1, T, training=False, fusions=fusion_choice, recompute=recompute)
+    return build(shape, 1, T, training=False, fusions=fusions, recompute=recompute)
 
 
 def decode_stream(tokenizer: Tokenizer, ids: Iterator[int]) -> Iterator[str]:
@@ -157,9 +158,9 @@ def main(argv: Sequence[str]) -> int:
         top_k=config.top_k,
         rng=np.random.default_rng(config.seed),
     )
-    print(config.prompt, end="", flush=True)
+    print(printable(config.prompt), end="", flush=True)
     for text in decode_stream(tokenizer, ids):
-        print(text, end="", flush=True)
+        print(printable(text), end="", flush=True)
     print()
     return 0
 

@@ -19,7 +19,7 @@ from trainer.engine.mfu import flops_per_token, measured_roof
 from trainer.model import checkpoint
 from trainer.model.gpt2 import build
 from trainer.plots.losses import draw_losses
-from trainer.run.display import Display, open_console
+from trainer.run.display import Display, open_console, printable
 from trainer.run.interrupt import Interrupt
 from trainer.run.logs import RunLog
 from trainer.run.sample import NoChoice, decode_stream, encode_prompt, generate
@@ -143,7 +143,7 @@ class Trainer:
             return
         if not self.interrupt:
             self.log.event(step, sample=text)
-            self.display.say(f"--- sample at step {step} ---\n{text}\n---")
+            self.display.say(f"--- sample at step {step} ---\n{printable(text)}\n---")
 
     def _save(self, step: int) -> None:
         self._report(self.stepper.finish())
