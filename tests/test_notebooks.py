@@ -92,7 +92,7 @@ def test_the_kernel_that_runs_it_is_this_python(tmp_path):
 
 def test_an_error_with_a_remedy_comes_without_a_traceback(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(pages.ROOT))
-    lines = "from ladder import notebook as nb", 'nb.show("start.ad", 1)'
+    lines = "from ladder.show import notebook as nb", 'nb.show("start.ad", 1)'
     one = tmp_path / "error.ipynb"
     cells = [nbformat.v4.new_code_cell(line) for line in lines]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), one)

@@ -38,9 +38,10 @@ from ladder.contract.dtypes import DTYPES, resolve_dtype
 from ladder.contract.ladder import Ladder
 from ladder.contract.op import Op
 from ladder.contract.rung_file import Rung
+from ladder.verify.cases import cases
 from ladder.verify.guards import Guarded
 from ladder.verify.inputs import Arrays, scalars
-from ladder.verify.tolerance import Expected, cases
+from ladder.verify.tolerance import Expected
 
 MOST_BYTES = 64 << 20  # of a shape on the GPU: the float64 reference takes a second or two
 

@@ -26,9 +26,7 @@ changed by ± u_real do; outputs that are stored as `real` may be wrong by 2 s u
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -38,7 +36,7 @@ from ladder.common.errors import LadderError
 from ladder.contract.dims import Dims
 from ladder.contract.dtypes import REAL, resolve_dtype
 from ladder.contract.op import Arg, Op, evaluate
-from ladder.verify.inputs import Arrays, make_inputs, scalars
+from ladder.verify.inputs import Arrays, scalars
 from reference.philox import random_words
 from reference.rounding import round_at_random
 
@@ -103,19 +101,6 @@ class Expected:
         if np.isnan(value.astype(np.float64)):
             text += "; nan: never written, or computed from memory that was never written"
         return text
-
-
-def cases(
-    op: Op, dims: Dims, real: np.dtype, inputs: str, seed: int
-) -> Iterator[tuple[dict[str, np.ndarray], list[Expected]]]:
-    """Inputs with what to expect of them: with all arguments, then without any of the optional
-    ones, in every combination."""
-    values = make_inputs(op, dims, real, np.random.default_rng(seed), inputs)
-    optional = [arg.name for arg in op.args if arg.optional]
-    for count in range(len(optional) + 1):
-        for left_out in itertools.combinations(optional, count):
-            given = {name: value for name, value in values.items() if name not in left_out}
-            yield given, expect(op, dims, real, given)
 
 
 def expect(op: Op, dims: Dims, real: np.dtype, values: Arrays) -> list[Expected]:

@@ -1,17 +1,20 @@
 """The checker is checked: a sound kernel passes, and each bug planted into it is caught."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ladder.common.errors import LadderError
+from ladder.contract import op as contract
 from ladder.contract import rung_file
 from ladder.contract.dtypes import DTYPES
 from ladder.contract.ladder import Ladder, find, ladders
 from ladder.contract.rung_file import Rung
 from ladder.device.cpu import Cpu
-from ladder.verify import tolerance as expectations
+from ladder.verify import cases as case_store
+from ladder.verify.cases import cases
 from ladder.verify.check import MOST_BYTES, check, check_case, gpt2_shape
 from ladder.verify.inputs import make_inputs
 from ladder.verify.tolerance import expect
@@ -275,7 +278,7 @@ def test_roundings_on_the_way_are_allowed_only_to_a_rung_that_declares_them():
 
 @pytest.mark.parametrize("name", ["layernorm.backward", "residual_layernorm.backward"])
 def test_large_inputs_repeat_whole_rows_with_what_belongs_to_them(monkeypatch, name):
-    monkeypatch.setattr(expectations, "DISTINCT", 1000)
+    monkeypatch.setattr(contract, "DISTINCT", 1000)
     op, real = find(name).op, np.dtype(np.float32)
     values = make_inputs(op, {"N": 300, "C": 10}, real, np.random.default_rng(0))
     rows = values["inp"]
@@ -286,7 +289,7 @@ def test_large_inputs_repeat_whole_rows_with_what_belongs_to_them(monkeypatch, n
 
 
 def test_of_large_inputs_for_attention_three_sequences_are_drawn(monkeypatch):
-    monkeypatch.setattr(expectations, "DISTINCT", 1)
+    monkeypatch.setattr(contract, "DISTINCT", 1)
     dims = {"B": 8, "T": 5, "C": 6, "NH": 2}
     values = make_inputs(
         find("attention.backward").op, dims, np.dtype(np.float64), np.random.default_rng(0)
@@ -296,3 +299,32 @@ def test_of_large_inputs_for_attention_three_sequences_are_drawn(monkeypatch):
     np.testing.assert_allclose(values["out"], out)
     np.testing.assert_allclose(values["lse"], lse)
     assert len(np.unique(values["qkv"].reshape(8, -1), axis=0)) == 3
+
+
+def test_the_reference_runs_once_for_all_rungs_of_a_ladder(monkeypatch):
+    ladder, runs = find("gelu.forward"), []
+    reference = ladder.op.reference
+
+    def count(*arrays, **keywords):
+        runs.append(1)
+        reference(*arrays, **keywords)
+
+    op = dataclasses.replace(ladder.op, reference=count)
+    shape, real = {"N": 5}, np.dtype(np.float32)
+    first, again = (list(cases(op, shape, real, "normal", 0)) for _ in range(2))
+    once = len(runs)
+    other = list(cases(op, shape, real, "normal", 1))
+    assert len(runs) == 2 * once > 0
+    assert first[0][1][0].value is again[0][1][0].value
+    assert not np.array_equal(first[0][0]["inp"], other[0][0]["inp"])
+    with pytest.raises(ValueError, match="read-only"):
+        first[0][0]["inp"][0] = 0
+
+
+def test_cases_that_are_too_large_are_not_kept(monkeypatch):
+    monkeypatch.setattr(case_store, "MOST_KEPT", 350)
+    monkeypatch.setattr(case_store, "_kept", {})
+    op, real = find("gelu.forward").op, np.dtype(np.float32)
+    for elements in (5, 6, 7, 1000):
+        list(cases(op, {"N": elements}, real, "normal", 0))
+    assert [dict(key[1])["N"] for key in case_store._kept] == [7]

@@ -76,7 +76,7 @@ def test_every_finding_that_is_missing_has_a_remedy(monkeypatch):
 
     for name in ("find_nvrtc", "find_nvdisasm", "find_compiler"):
         monkeypatch.setattr(inventory, name, missing)
-    monkeypatch.setattr(inventory.cuda, "driver_version", lambda: None)
+    monkeypatch.setattr(inventory.gpu, "driver_version", lambda: None)
     monkeypatch.setattr(inventory.importlib.metadata, "distributions", lambda: [])
     found = {finding.what: finding for finding in inventory.findings()}
     for what in ("C++ compiler", "NVRTC", "disassembler", "NVIDIA driver", "CuPy", "GPU"):
@@ -109,7 +109,7 @@ def test_doctor_sees_a_wheel_that_the_driver_is_too_old_for(monkeypatch):
     class Distribution:
         name, version = "cupy-cuda13x", "14.2.0"
 
-    monkeypatch.setattr(inventory.cuda, "driver_version", lambda: 12040)
+    monkeypatch.setattr(inventory.gpu, "driver_version", lambda: 12040)
     monkeypatch.setattr(inventory.importlib.metadata, "distributions", lambda: [Distribution])
     finding = inventory.cupy()
     assert "the driver supports CUDA 12.4" in finding.found
@@ -287,9 +287,10 @@ def test_fault_names_the_kernel_in_a_process_of_its_own(device, tmp_path):
     (tmp_path / "1_scale.cu").write_text(SOURCE)
     script = (
         "import sys, numpy as np; from pathlib import Path\n"
-        "from ladder import rungfile; from ladder.device import open_device\n"
-        "from ladder.errors import LadderError; from ladder.rungfile import Launch\n"
-        f"rung = rungfile.parse(Path({str(tmp_path / '1_scale.cu')!r}), 'scale_forward')\n"
+        "from ladder.contract import rung_file; from ladder.device.open import open_device\n"
+        "from ladder.common.errors import LadderError\n"
+        "from ladder.contract.rung_file import Launch\n"
+        f"rung = rung_file.parse(Path({str(tmp_path / '1_scale.cu')!r}), 'scale_forward')\n"
         "device = open_device('cuda')\n"
         "kernels = device.compile(rung, {'FACTOR': 1}, np.dtype('float32'))\n"
         "kernels['fault'](Launch('', (1, 1, 1), (1, 1, 1)), (device.empty((4,), np.float32),))\n"

@@ -6,10 +6,10 @@ stick out, widths of 192 and 256, shares that end within a tile, and more heads 
 
 import pytest
 
-import ladder.emulator.emulated
 from ladder.contract.dtypes import DTYPES
 from ladder.contract.ladder import find
 from ladder.device.open import open_device
+from ladder.emulator import emulated
 from ladder.verify.check import check
 
 
@@ -36,7 +36,7 @@ SHAPES = [  # multiprocessors, and N, C, OC
     ("matmul_gelu.forward", (7, 8)),
 )
 def test_many_tiles_to_a_block(monkeypatch, op, number, multiprocessors, sizes):
-    monkeypatch.setattr(ladder.emulator, "MULTIPROCESSORS", multiprocessors)
+    monkeypatch.setattr(emulated, "MULTIPROCESSORS", multiprocessors)
     device = open_device("emulated")
     dims = dict(zip(("N", "C", "OC"), sizes, strict=True))
     report = check(find(op), find(op).rung(number), device, ["bfloat16"], [dims], brief=True)
@@ -47,7 +47,7 @@ def test_many_tiles_to_a_block(monkeypatch, op, number, multiprocessors, sizes):
 @each(("matmul.forward", (18, 19)), ("matmul.backward_input", (16, 17)))
 def test_tiles_of_either_width(monkeypatch, op, number, multiprocessors, columns):
     """The width depends on the number of multiprocessors, and the ops' own shapes choose one."""
-    monkeypatch.setattr(ladder.emulator, "MULTIPROCESSORS", multiprocessors)
+    monkeypatch.setattr(emulated, "MULTIPROCESSORS", multiprocessors)
     device, dims = open_device("emulated"), {"N": 130, "C": 100, "OC": 100}
     rung = find(op).rung(number)
     assert rung.defines(dims, device.target(DTYPES["float32"]))["COLUMNS"] == columns
