@@ -126,9 +126,7 @@ def _check_ladder(
     if options.rung:
         rungs = [ladder.rung(int(options.rung))]
     else:
-        rungs = [
-            rung for rung in ladder.on(device.kind) if _for_device(ladder, rung, device, dtypes)
-        ]
+        rungs = [rung for rung in ladder.on(device) if _for_device(ladder, rung, device, dtypes)]
     check.compile_ahead(pool, ladder, rungs, device, dtypes, shapes)
     return (check.check(ladder, rung, device, dtypes, shapes) for rung in rungs)
 
@@ -160,6 +158,8 @@ def _print_report(report: check.Report, verbose: bool) -> None:
 def bench_ladders(options: argparse.Namespace) -> int:
     """Time rungs beside the roof and PyTorch; --save keeps the numbers in doc/results."""
     device = open_device(options.device)
+    if options.save and not device.is_gpu:
+        raise LadderError(f"--save keeps times of a GPU only; device {device.name} is not one")
     chosen = [ladder for name in options.op for ladder in _matching(name)]
     chosen = chosen or (list(ladders().values()) if options.all else [])
     if not chosen:

@@ -110,7 +110,7 @@ def _bind_reference(
 ) -> Callable[[], None]:
     """Rung 0. Real types narrower than float32 are computed in float32 and rounded at the end,
     but for what the reference itself rounds."""
-    if device.kind not in ("cpu", "emulated"):
+    if not device.runs_reference:
         raise LadderError(f"{op.name} rung 0 is NumPy and runs on the CPU; choose a rung from 1 on")
     if real in (np.float32, np.float64):
         return lambda: op.compute(arrays, dims, scalars)

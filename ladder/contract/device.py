@@ -1,13 +1,18 @@
-"""Where kernels run: one small interface, whatever the machine.
+"""Where kernels run: one interface for every kind of device.
 
 cpu        NumPy arrays and the reference only: rung 0 of every ladder
 emulated   NumPy arrays, and the real `.cu` files compiled for the CPU (ladder/emulator)
 cuda       an NVIDIA GPU through CuPy
+
+What depends on the kind of device asks the device for one of its capabilities (`is_gpu`,
+`runs_kernels`, `libraries`, ...), so that another kind is one folder in ladder/device and one line
+in ladder/device/open.py. `kind` only labels records: nothing is decided by it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,9 +33,65 @@ class Kernel(Protocol):
 class Device(Protocol):
     """What check, bench, picker and trainer know of a machine."""
 
-    name: str  # "cpu", "emulated", "NVIDIA H200"
-    kind: str  # "cpu", "emulated", "cuda"
-    asynchronous: bool  # does submitted work go on beside the host?
+    # ---- what it is, and what it can do ----
+
+    @property
+    def name(self) -> str:
+        """For messages: "cpu", "emulated", "NVIDIA H200"."""
+
+    @property
+    def kind(self) -> str:
+        """What `--device` calls it, without a number: "cpu", "emulated", "cuda"."""
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it runs kernels at the speed of a GPU: large shapes and exact timings are worth
+        their while, and PyTorch can be measured beside it."""
+
+    @property
+    def runs_reference(self) -> bool:
+        """Whether its arrays are NumPy's, so that it runs rung 0 of every ladder."""
+
+    @property
+    def runs_kernels(self) -> bool:
+        """Whether it compiles and launches `.cu` files."""
+
+    @property
+    def measurable(self) -> bool:
+        """Whether the time that work takes on it says how fast that work is; the emulator's does
+        not."""
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether submitted work goes on beside the host."""
+
+    @property
+    def bfloat16(self) -> bool:
+        """Whether it multiplies matrices of bfloat16 in hardware."""
+
+    @property
+    def libraries(self) -> Set[str]:
+        """The vendor's libraries that rungs can call on it: {"cublas", "cublaslt"}."""
+
+    @property
+    def l2_bytes(self) -> int:
+        """The size of the cache that all its processors share; 0 where it plays no part."""
+
+    def memory(self) -> tuple[int, int] | None:
+        """Bytes that can still be allocated, and bytes in all; None where it is the host's."""
+
+    def description(self) -> Mapping[str, str | int]:
+        """What belongs to a measurement: the GPU, and the versions of what drives it. Empty where
+        there is nothing to tell but the host."""
+
+    def variants(self, brief: bool = False) -> Sequence[tuple[Device, ...]]:
+        """The devices to check a rung on, in groups that must give the same bits.
+
+        A GPU runs everything twice. The emulator also changes the order of threads and the width
+        of a warp, and watches every memory access; `brief`: one run only.
+        """
+
+    # ---- arrays, kernels and time ----
 
     def target(self, real: np.dtype) -> Target:
         """What rungs may ask about this device in a run of that real type."""
@@ -50,6 +111,10 @@ class Device(Protocol):
     def fetch(self, array: Any) -> Callable[[], np.ndarray]:
         """Submit a copy to the host. The result waits for it, and returns `array` as it was when
         the work submitted before was done, whatever has been submitted since."""
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Copy one array of the device into another of the same shape and dtype, in order with
+        all other work."""
 
     def tensor_map(self, array: Any, box: tuple[int, int]) -> np.void:
         """What a kernel takes as `TensorMap` (include/hopper.cuh), to copy tiles of an array.
@@ -72,6 +137,9 @@ class Device(Protocol):
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """Record the launches of `work` once; the result replays them with one call."""
+
+    def annotate(self, name: str) -> AbstractContextManager[Any]:
+        """A range in which a profiler shows the work that is submitted, under that name."""
 
 
 def refuse_tile(array: Any, box: tuple[int, int]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -29,7 +30,18 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 class HostArrays:
     """The half of a Device that NumPy arrays decide: memory, copies, and work done at once."""
 
+    is_gpu = False
+    runs_reference = True
     asynchronous = False
+    bfloat16 = False
+    libraries: frozenset[str] = frozenset()
+    l2_bytes = 0
+
+    def memory(self) -> None:
+        return None
+
+    def description(self) -> Mapping[str, str | int]:
+        return {}
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         return aligned_empty(shape, dtype)
@@ -39,6 +51,9 @@ class HostArrays:
 
     def zero(self, array: np.ndarray) -> None:
         array.fill(0)
+
+    def copy(self, target: np.ndarray, source: np.ndarray) -> None:
+        np.copyto(target, source)
 
     def download(self, array: np.ndarray) -> np.ndarray:
         return array.copy()
@@ -57,3 +72,6 @@ class HostArrays:
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         return work
+
+    def annotate(self, name: str) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ladder.common.errors import LadderError
 from ladder.contract import rung_file
+from ladder.contract.device import Device
 from ladder.contract.op import Op
 from ladder.contract.rung_file import Rung
 
@@ -39,14 +40,15 @@ class Ladder:
             )
         )
 
-    def on(self, kind: str) -> tuple[Rung, ...]:
-        """The rungs that make sense on a device of that kind ("cpu", "emulated", "cuda")."""
-        on_cpu = kind in ("cpu", "emulated")
-        return tuple(
-            rung
-            for rung in self.rungs
-            if (on_cpu if rung.number == 0 else not on_cpu if rung.library else kind != "cpu")
-        )
+    def on(self, device: Device) -> tuple[Rung, ...]:
+        """The rungs that make sense on a device: the reference, kernels, or a library's."""
+
+        def fits(rung: Rung) -> bool:
+            if rung.number == 0:
+                return device.runs_reference
+            return bool(device.libraries) if rung.library else device.runs_kernels
+
+        return tuple(rung for rung in self.rungs if fits(rung))
 
     def rung(self, number: int) -> Rung:
         for rung in self.rungs:

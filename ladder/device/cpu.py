@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ladder.common.errors import LadderError
-from ladder.contract.device import Kernel
+from ladder.contract.device import Device, Kernel
 from ladder.contract.host_arrays import HostArrays
 from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
@@ -18,9 +18,14 @@ class Cpu(HostArrays):
 
     name = "cpu"
     kind = "cpu"
+    runs_kernels = False
+    measurable = True
 
     def target(self, real: np.dtype) -> Target:
         return Target("cpu", 32, 1, 0, np.dtype(real))
+
+    def variants(self, brief: bool = False) -> Sequence[tuple[Device, ...]]:
+        return [(self, self)]
 
     def tensor_map(self, array: np.ndarray, box: tuple[int, int]) -> np.void:
         raise LadderError("device cpu has no tiles to copy; it runs the NumPy reference only")

@@ -1,19 +1,40 @@
-"""From the name of a device to the device."""
+"""From the name of a device to the device.
+
+Another kind of GPU is a folder beside ladder/device/cuda, and one line in `GPUS`.
+"""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
+from typing import NamedTuple
 
 from ladder.common.errors import LadderError
 from ladder.contract.device import Device
 from ladder.device.cpu import Cpu
+from ladder.device.cuda import gpu as cuda
+from ladder.emulator.emulated import Emulated
+
+
+class GpuKind(NamedTuple):
+    """How to open one of several GPUs by its index, and whether this machine may have any."""
+
+    open: Callable[[int], Device]
+    has_driver: Callable[[], bool]
+
+
+GPUS = {
+    "cuda": GpuKind(cuda.Cuda, cuda.has_driver),
+}
+
+
+def default_gpu() -> str | None:
+    """The name of the first kind of GPU that this machine has a driver for: "cuda", or None."""
+    return next((name for name, kind in GPUS.items() if kind.has_driver()), None)
 
 
 def default_device() -> str:
-    """The name of the best device that this machine has: "cuda", or else "emulated"."""
-    from ladder.device.cuda.gpu import driver_version
-
-    return "cuda" if driver_version() else "emulated"
+    """The name of the best device to run kernels on: a GPU's, or else "emulated"."""
+    return default_gpu() or "emulated"
 
 
 def open_device(name: str) -> Device:
@@ -24,11 +45,8 @@ def open_device(name: str) -> Device:
     if name == "cpu":
         return Cpu()
     if name == "emulated":
-        from ladder.emulator.emulated import Emulated
-
         return Emulated()
-    if match := re.fullmatch(r"cuda(?::(\d+))?", name):
-        from ladder.device.cuda.gpu import Cuda
-
-        return Cuda(int(match.group(1) or 0))
-    raise LadderError(f"no device is named {name!r}; there are cpu, emulated and cuda")
+    kind, colon, index = name.partition(":")
+    if kind in GPUS and (index.isdecimal() or not colon):
+        return GPUS[kind].open(int(index or 0))
+    raise LadderError(f"no device is named {name!r}; there are cpu, emulated and {', '.join(GPUS)}")

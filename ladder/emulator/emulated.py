@@ -16,7 +16,7 @@ doc/emulator.md explains how it works, and what it cannot prove.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -47,7 +47,7 @@ TENSOR_MAP = np.dtype(  # emulator::Map in include/emulator/hopper.h, in 128 byt
 
 
 class Emulated(HostArrays):
-    """A GPU of the imagination.
+    """An emulated GPU.
 
     warp        threads in a warp: 32, or 64 as on some AMD cards
     seed        0: threads and blocks run in order; else in an order that follows from the seed
@@ -62,6 +62,8 @@ class Emulated(HostArrays):
     """
 
     kind = "emulated"
+    runs_kernels = True
+    measurable = False
 
     def __init__(
         self,
@@ -80,6 +82,7 @@ class Emulated(HostArrays):
         self._settings = Settings(warp, seed, mode == "count", workers, time_limit, trace)
         self._record = Record()
         self._compiled: dict[tuple, dict[str, Kernel]] = {}
+        self._variants: list[tuple[Emulated, ...]] = []
 
     @property
     def name(self) -> str:
@@ -89,10 +92,25 @@ class Emulated(HostArrays):
         return f"emulated{warp}{order}"
 
     def variant(self, **changes: int) -> Emulated:
-        """The same device with another `warp`, `seed`, `workers`, `time_limit` or `trace`."""
+        """The same device with another `warp`, `seed`, `counting`, `workers`, `time_limit` or
+        `trace`."""
         device = Emulated()
         device._settings = replace(self._settings, **changes)
         return device
+
+    def variants(self, brief: bool = False) -> Sequence[tuple[Emulated, ...]]:
+        """Both widths of a warp, threads and blocks in several orders, and one run more that
+        watches every access: it finds races that did no harm, and reads out of bounds.
+
+        The same objects every time: they keep what they have compiled.
+        """
+        if not self._variants:
+            self._variants = [
+                (self.variant(warp=32, seed=1), self.variant(warp=32, seed=2)),
+                (self.variant(warp=64, seed=3),),
+                (self.variant(warp=32, seed=4, counting=True),),
+            ]
+        return [self._variants[0][:1]] if brief else self._variants
 
     def target(self, real: np.dtype) -> Target:
         return Target(

@@ -52,7 +52,7 @@ def _prepare(device: Device, real: np.dtype, dims: Mapping[str, int]) -> None:
 def _gelu(device: Device, real: np.dtype, N: int) -> Callable[[Any, Any], None]:
     """A function (out, inp) that takes the gelu of N elements."""
     target, dims = device.target(real), {"N": N}
-    able = (rung for rung in find("gelu.forward").on(device.kind) if rung.pays)
+    able = (rung for rung in find("gelu.forward").on(device) if rung.pays)
     *_, rung = (rung for rung in able if rung.refusal(dims, target) is None)
     (launch,) = rung.launches(dims, target)
     kernel = device.compile(rung, rung.defines(dims, target), real)[launch.kernel]

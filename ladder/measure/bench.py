@@ -82,7 +82,7 @@ def bench(
 
 
 def refuse_emulated(device: Device) -> None:
-    if device.kind == "emulated":
+    if not device.measurable:
         raise LadderError(
             "the time that the emulated device takes says nothing about a GPU; "
             "'python -m ladder trace OP N' counts the memory accesses instead"
@@ -102,10 +102,10 @@ def _measurement(
     op, real = ladder.op, DTYPES[dtype]
     roof = roofs.of(op, dims, dtype)
     buffers = BufferSets(op, device, real, dims)
-    in_cache = buffers.bytes < 2 * getattr(device, "l2_bytes", 0)
+    in_cache = buffers.bytes < 2 * device.l2_bytes
     verify = _verifier(buffers)
     rows = []
-    for rung in rungs if rungs is not None else ladder.on(device.kind):
+    for rung in rungs if rungs is not None else ladder.on(device):
         label = f"{op.name} {rung.label}, {shape}, {dtype}"
         if (why := rung.refusal(dims, device.target(real))) is not None:
             say(f"{label}: refused: {why}", False)
@@ -160,7 +160,7 @@ def _row(
 
 
 def _peer_rows(op: str, dims: Dims, dtype: str, device: Device, say: Say) -> list[dict[str, Any]]:
-    if op not in peers.PEERS or device.kind != "cuda":
+    if op not in peers.PEERS or not device.is_gpu:
         return []
     if (why := peers.available()) is not None:
         say(f"{op}: no comparison: {why}", False)

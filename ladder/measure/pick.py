@@ -120,8 +120,8 @@ def _unfit(
     deterministic: bool,
 ) -> str | None:
     """Why a rung takes no part, whether it is right or not; None if it does."""
-    if rung not in ladder.on(device.kind):
-        return f"not for device {device.kind}"
+    if rung not in ladder.on(device):
+        return f"not for {device.name}"
     if rung.library and not library:
         return "a library's, which was not asked for"
     if deterministic and not rung.deterministic:

@@ -48,7 +48,7 @@ class Known:
     """
 
     def __init__(self, device: Device, op: str, dtype: str, fresh: bool = False):
-        self._question = [device.name, _driver(device), op, dtype]
+        self._question = [device.name, device.description(), op, dtype]
         self._fresh = fresh
         self._facts: dict[str, dict[str, Fact]] = {}  # by the names of file and rung
         self._digests: dict[int, str] = {}  # by the rung's number
@@ -89,12 +89,6 @@ def _digest(rung: Rung) -> str:
     library it is, the driver's description tells as far as it can."""
     headers = included(rung.source, rung.path.parent).values() if rung.path else ()
     return cache.digest(str(rung.number), rung.idea, rung.source, *headers)
-
-
-def _driver(device: Device) -> dict[str, Any]:
-    """The versions of what runs the kernels, as far as the device has any."""
-    describe = getattr(device, "description", None)
-    return describe() if describe else {}
 
 
 def _read(path: Path) -> dict[str, Fact]:

@@ -117,7 +117,7 @@ def check(
     """
     op = ladder.op
     if shapes is None:
-        shapes = [*op.shapes, *([gpt2_shape(op)] if device.kind == "cuda" else [])]
+        shapes = [*op.shapes, *([gpt2_shape(op)] if device.is_gpu else [])]
     kinds = ("normal", *(op.hard_inputs if rung.accurate else ()))
     outcomes = []
     for dtype, dims, inputs in itertools.product(dtypes or op.reals, shapes, kinds):
@@ -142,7 +142,7 @@ def compile_ahead(
     for rung, dtype in itertools.product(rungs, dtypes or ladder.op.reals):
         if rung.path is None:
             continue
-        for dims, group in itertools.product(shapes or ladder.op.shapes, variants(device, False)):
+        for dims, group in itertools.product(shapes or ladder.op.shapes, device.variants()):
             target = group[0].target(DTYPES[dtype])
             if rung.refusal(dims, target) is None:
                 defines = rung.defines(dims, target)
@@ -165,7 +165,7 @@ def check_case(
     """Check one shape and dtype with one kind of inputs, under every variant of the device."""
     real = DTYPES[dtype]
     outcome = functools.partial(Outcome, dict(dims), dtype, inputs)
-    groups = variants(device, brief)
+    groups = device.variants(brief)
     able = [group for group in groups if rung.refusal(dims, group[0].target(real)) is None]
     if not able:
         return outcome("refused", rung.refusal(dims, device.target(real)))
@@ -183,25 +183,6 @@ def check_case(
                     return outcome(wrong.status, f"{wrong} [{variant.name}]")
                 worst = max(worst, error)
     return outcome("passed", error=worst)
-
-
-@functools.lru_cache(maxsize=4)
-def variants(device: Device, brief: bool) -> list[tuple[Device, ...]]:
-    """The devices to run on, in groups that must give the same bits.
-
-    The emulator runs with both widths of a warp, threads and blocks in several orders, and once
-    more watching every access: it then finds races that did no harm, and reads out of bounds.
-    """
-    if device.kind != "emulated":
-        return [(device, device)]
-    first = device.variant(warp=32, seed=1)
-    if brief:
-        return [(first,)]
-    return [
-        (first, device.variant(warp=32, seed=2)),
-        (device.variant(warp=64, seed=3),),
-        (device.variant(warp=32, seed=4, counting=True),),
-    ]
 
 
 def gpt2_shape(op: Op) -> Dims:

@@ -13,6 +13,10 @@ class FakeGpu(Cpu):
 
     name = "Fake 9000"
     kind = "fake"
+    is_gpu = True
+    runs_reference = False
+    runs_kernels = True
+    libraries = frozenset({"fakeblas"})
 
     def __init__(self):
         self.now = 0.0

@@ -77,6 +77,8 @@ def test_check_of_a_wrong_kernel_of_yours_exits_with_1(tmp_path, capsys, device_
 def test_check_of_a_ladder_leaves_out_the_rungs_that_the_gpu_is_too_old_for(monkeypatch, capsys):
     class Turing(Cpu):
         kind, name = "cuda", "Tesla T4"
+        is_gpu, runs_reference, runs_kernels = True, False, True
+        libraries = frozenset({"cublas", "cublaslt"})
 
         def target(self, real):
             return Target("sm_75", 32, 40, 64 << 10, np.dtype(real))
@@ -97,6 +99,14 @@ def test_check_of_a_ladder_leaves_out_the_rungs_that_the_gpu_is_too_old_for(monk
     for rung in newer:
         assert f"matmul.forward {rung.label} needs " in said
     assert "not for Tesla T4, left out" in said
+
+
+def test_bench_saves_times_of_a_gpu_only(capsys):
+    arguments = ["bench", "residual.forward", "--device", "cpu", "--shape", "N=64", "--save"]
+    assert main(arguments) == 2
+    assert capsys.readouterr().err == (
+        "ladder: --save keeps times of a GPU only; device cpu is not one\n"
+    )
 
 
 def test_trace_prints_sectors_and_draws(tmp_path, capsys):

@@ -271,5 +271,5 @@ def test_the_reference_takes_no_part_beside_kernels():
     rungs = (find("start.add").rung(0), timed_rung(1, "slow", 30))
     choice = pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
     assert choice.rung == 1
-    assert choice.reasons[0] == "not for device fake"
+    assert choice.reasons[0] == "not for Fake 9000"
     assert np.isfinite(choice.seconds)

@@ -15,6 +15,8 @@ class Gpu(Cpu):
     """A GPU of a given architecture, as far as choosing goes."""
 
     kind = "cuda"
+    is_gpu = runs_kernels = True
+    runs_reference = False
 
     def __init__(self, arch):
         self.arch = arch

@@ -23,6 +23,8 @@ class Pretended(Cpu):
 
     def __init__(self, kind, arch):
         self.kind, self.arch = kind, arch
+        self.is_gpu, self.runs_reference, self.runs_kernels = kind == "cuda", kind != "cuda", True
+        self.libraries = frozenset({"cublas", "cublaslt"} if self.is_gpu else ())
 
     def target(self, real):
         return Target(self.arch, 32, 132, 232448, real)

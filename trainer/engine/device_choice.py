@@ -60,6 +60,6 @@ def _ops_without_kernel(device: Device, real: np.dtype) -> list[str]:
     def has_kernel(op: str) -> bool:
         ladder = find(op)
         target = device.target(ladder.op.real_in(real))
-        return any(not r.library and r.claims(target) for r in ladder.on(device.kind))
+        return any(not r.library and r.claims(target) for r in ladder.on(device))
 
     return sorted(op for op in ops if not has_kernel(op))

@@ -150,7 +150,7 @@ def _from_set(
         )
     if rungs == "naive" and device.kind != "cpu":
         target = device.target(real)
-        for rung in ladder.on(device.kind):
+        for rung in ladder.on(device):
             kernel = rung.number > 0 and not rung.library and rung.claims(target)
             if kernel and (rung.deterministic or not deterministic):
                 return Choice(rung, "the lowest" + (" deterministic one" if deterministic else ""))

@@ -42,7 +42,7 @@ def multiplier(device: Device) -> Multiply:
 
     Raises LadderError where there is no cuBLAS.
     """
-    if device.kind != "cuda":
+    if "cublas" not in device.libraries:
         raise LadderError(f"cuBLAS runs on NVIDIA GPUs, not on device {device.name}")
     library = load()
     handle = ctypes.c_void_p()

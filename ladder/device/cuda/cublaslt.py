@@ -76,7 +76,7 @@ class Linear:
 
     def __init__(self, device: Device) -> None:
         """Raises LadderError where there is no cuBLASLt."""
-        if device.kind != "cuda":
+        if "cublaslt" not in device.libraries:
             raise LadderError(f"cuBLASLt runs on NVIDIA GPUs, not on device {device.name}")
         self._device, self._library = device, load("libcublasLt")
         self._plans: dict[tuple[str, int, int, int, int], _Plan | None] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ _FATAL = {700, 702, 709, 710, 714, 715, 716, 717, 718, 719}
 # Compute capability times ten; the kernels are compiled for nothing older, and CUDA 13 cannot.
 _OLDEST = min(int(arch.removeprefix("sm_").rstrip("a")) for arch in compiler.TYPICAL)
 
+_BFLOAT16 = 80  # Ampere: the first tensor cores that multiply bfloat16
+
 _NULL = np.uintp(0)
 
 # CUtensorMapDataType of the driver's cuda.h
@@ -46,7 +48,12 @@ class Cuda:
     """
 
     kind = "cuda"
+    is_gpu = True
+    runs_reference = False
+    runs_kernels = True
+    measurable = True
     asynchronous = True
+    libraries = frozenset({"cublas", "cublaslt"})
 
     def __init__(self, index: int = 0) -> None:
         """Raises LadderError where there is no driver, CuPy or GPU of that index, or an old one."""
@@ -78,6 +85,7 @@ class Cuda:
                 f"{_OLDEST / 10} or more; --device emulated runs them on the CPU"
             )
         self.arch = compiler.architecture(capability)
+        self.bfloat16 = capability >= _BFLOAT16
         self.multiprocessors = properties["multiProcessorCount"]
         self.shared_bytes = properties["sharedMemPerBlockOptin"]
         self.l2_bytes = properties["l2CacheSize"]
@@ -86,6 +94,9 @@ class Cuda:
         self._copies: list[tuple[Any, Any]] = []  # (event, pinned memory) of those under way
         self.device.use()
         self.stream = self.cupy.cuda.Stream(non_blocking=True)
+
+    def variants(self, brief: bool = False) -> Sequence[tuple[Cuda, ...]]:
+        return [(self, self)]
 
     def target(self, real: np.dtype) -> Target:
         return Target(
@@ -131,6 +142,13 @@ class Cuda:
         try:
             with self.device:
                 array.data.memset_async(0, array.nbytes, self.stream)
+        except self._cuda_errors as error:
+            raise self._failure(error) from None
+
+    def copy(self, target: Any, source: Any) -> None:
+        try:
+            with self.device:
+                target.data.copy_from_device_async(source.data, source.nbytes, self.stream)
         except self._cuda_errors as error:
             raise self._failure(error) from None
 
@@ -259,6 +277,17 @@ class Cuda:
 
         return replay
 
+    @contextlib.contextmanager
+    def annotate(self, name: str) -> Iterator[None]:
+        """An NVTX range, which Nsight shows."""
+        from cupy.cuda import nvtx
+
+        nvtx.RangePush(name)
+        try:
+            yield
+        finally:
+            nvtx.RangePop()
+
     def memory(self) -> tuple[int, int]:
         """Bytes that can still be allocated, and bytes that the GPU has."""
         with self.device:
@@ -349,6 +378,11 @@ def driver_version() -> int | None:
         return None
     version = ctypes.c_int()
     return None if library.cuDriverGetVersion(ctypes.byref(version)) else version.value
+
+
+def has_driver() -> bool:
+    """Whether this machine has an NVIDIA driver, and so most likely a GPU."""
+    return bool(driver_version())
 
 
 def driver_release() -> str | None:
