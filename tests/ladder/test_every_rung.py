@@ -11,7 +11,14 @@ from ladder.device.open import open_device
 from ladder.verify.check import check
 
 CASES = [
-    pytest.param(ladder, rung, dtype, id=f"{ladder.op.name}-{rung.number}-{dtype}")
+    pytest.param(
+        ladder,
+        rung,
+        dtype,
+        id=f"{ladder.op.name}-{rung.number}-{dtype}",
+        # One process for all rungs of a ladder: the reference runs once for all of them.
+        marks=pytest.mark.xdist_group(f"{ladder.op.name}-{dtype}"),
+    )
     for ladder in ladders().values()
     for rung in ladder.rungs
     for dtype in ladder.op.reals
