@@ -1,14 +1,16 @@
-// Copies from global to shared memory that go on while the thread computes (sm_80 and later).
+// `cp.async`: asynchronous copies from global to shared memory (sm_80 and later). The thread starts
+// a copy, goes on, and waits for it later. With the copies of several stages (buffers) in flight
+// this makes a multistage software pipeline.
 //
-//     cp_async_16(&tile[0][i], from + i);   // starts: 16 bytes, both addresses multiples of 16
-//     cp_async_commit();                    // what was started since the last commit is a group
-//     cp_async_wait<1>();                   // waits until at most 1 group is still under way
-//     __syncthreads();                      // each thread waited for its own copies only
+//     cp_async_16(&tile[0][i], from + i);   // starts a copy of 16 bytes
+//     cp_async_commit();                    // closes a group: all copies since the last commit
+//     cp_async_wait<1>();                   // waits until at most 1 group is still in flight
+//     __syncthreads();                      // a thread waits only for its own copies
 //
 // PTX ISA, "cp.async": https://docs.nvidia.com/cuda/parallel-thread-execution/
 #pragma once
 
-#ifdef KERNEL_LADDER_EMULATOR  // a copy is made as late as allowed: without a wait, there is NaN
+#ifdef KERNEL_LADDER_EMULATOR  // copies as late as allowed: without the wait, a read finds NaN
 
 __device__ __forceinline__ void cp_async_16(void* shared, const void* global) {
     emulator::emulator_async_copy(shared, global, 16, 16);
@@ -24,13 +26,16 @@ __device__ __forceinline__ void cp_async_wait() {
 
 #else
 
-// .cg: past the L1 cache, in which a tile that goes to shared memory would only take up room.
+// `cp.async.cg`: starts a copy of 16 bytes; both addresses must be multiples of 16. `.cg` bypasses
+// the L1 cache, where a tile that goes to shared memory would only take up space. Until the wait
+// and the barrier, no thread may read or overwrite the destination.
 __device__ __forceinline__ void cp_async_16(void* shared, const void* global) {
     unsigned to = (unsigned)__cvta_generic_to_shared(shared);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
 }
 
-// Writes 16 zero bytes, and does not touch `global`, unless `copy`: for what is past an edge.
+// The same if `copy`; otherwise writes 16 zero bytes and does not read `global`. For the elements
+// of a tile that lie outside the matrix.
 __device__ __forceinline__ void cp_async_16_or_zero(void* shared, const void* global, bool copy) {
     unsigned to = (unsigned)__cvta_generic_to_shared(shared);
     int bytes = copy ? 16 : 0;
@@ -38,10 +43,14 @@ __device__ __forceinline__ void cp_async_16_or_zero(void* shared, const void* gl
                  : "memory");
 }
 
+// `cp.async.commit_group`: all copies that this thread has started since its last commit form a
+// group.
 __device__ __forceinline__ void cp_async_commit() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
+// `cp.async.wait_group`: waits until at most PENDING groups of this thread are still in flight. A
+// thread's wait covers only its own copies, so a block barrier must follow before others read them.
 template <int PENDING>
 __device__ __forceinline__ void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");

@@ -1,11 +1,12 @@
-// Arithmetic that trades the last bits, or the smallest numbers, for instructions.
+// Fast math: fewer instructions, for less accuracy in the last bits or no subnormal results.
 #pragma once
 
 constexpr float LOG2_E = 1.442695041f;  // exp(x) = 2^(x * LOG2_E)
 constexpr float LN_2 = 0.6931471806f;   // log(x) = log2(x) * LN_2
 
-// 2^x in one instruction of the special function unit, wrong by some units in the last place;
-// results below the normal floats are 0. exp2f and __expf spend three more on keeping those.
+// 2^x in one instruction (`ex2.approx.ftz`) of the special function unit (SFU), with an error of
+// some units in the last place (ulp). `.ftz` flushes subnormal results to 0; exp2f and __expf keep
+// them, which takes three more instructions.
 __device__ __forceinline__ float fast_exp2(float x) {
 #if defined(__CUDA_ARCH__)
     float y;

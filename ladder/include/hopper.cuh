@@ -1,26 +1,30 @@
-// What Hopper added (sm_90a): barriers in shared memory that count bytes, copies of whole tiles by
-// the tensor memory accelerator (TMA), and matrix products by a warpgroup of 128 threads (wgmma).
+// What Hopper added (sm_90a): `mbarrier`, a barrier in shared memory that counts threads and bytes;
+// the tensor memory accelerator (TMA), a unit that copies whole tiles; and `wgmma`, matrix products
+// of a warpgroup (4 warps, 128 threads) on tensor cores. Together they make warp specialization:
+// one thread, the producer, starts the copies; the warps of the consumer warpgroup multiply.
 //
-//     one thread                                  four warps
+//     producer: one thread                        consumer: four warps
 //     mbarrier_expect(&full, bytes);              mbarrier_wait(&full, phase);
 //     tma_load_2d(tile, &map, &full, x, y);       wgmma_fence();
 //                                                 wgmma_m64k16_bf16<128>(d, a, b);
 //                                                 wgmma_commit(); wgmma_wait<0>();
 //     mbarrier_wait(&empty, phase);               mbarrier_arrive(&empty);
 //
-// Tiles are as TMA's 128-byte swizzle lays them down: rows of 128 bytes (64 elements of 16 bits), of
-// which 8 form an atom of 1024 bytes; in row r of it, the 16-byte piece p lies at place p ^ r. A
-// tile starts at a multiple of 1024 bytes.
+// TMA writes tiles with the 128-byte swizzle, a permutation that avoids bank conflicts. A row has
+// 128 bytes (64 elements of 16 bits), 8 rows form an atom of 1024 bytes, and in row r of an atom
+// the 16-byte piece p lies at position p ^ r. A tile starts at a multiple of 1024 bytes.
 //
-// Blocks of a kernel with the attribute __cluster_dims__(COUNT, 1, 1) run COUNT at a time on
-// multiprocessors near each other. They can copy to each other's shared memory, read from it, and
-// arrive at each other's barriers; none may end while another still does so with its own.
+// The blocks of a kernel with the attribute __cluster_dims__(COUNT, 1, 1) run in clusters of COUNT,
+// on SMs (streaming multiprocessors) near each other. They can copy to each other's shared memory,
+// read from it, and arrive at each other's barriers. No block may end while another still accesses
+// its shared memory.
 //
-// PTX ISA, "mbarrier", "cp.async.bulk.tensor", "wgmma": the layouts of descriptors are there too.
+// PTX ISA, "mbarrier", "cp.async.bulk.tensor", "wgmma" (with the layouts of descriptors):
 // https://docs.nvidia.com/cuda/parallel-thread-execution/
 #pragma once
 
-// A tile map, passed to a kernel as `const __grid_constant__ TensorMap map`. Made on the host.
+// A tensor map: describes an array and the tile (box) that TMA copies of it. Made on the host, and
+// passed to a kernel as `const __grid_constant__ TensorMap map`.
 struct alignas(64) TensorMap {
     unsigned long long opaque[16];
 };
@@ -31,31 +35,37 @@ using Mbarrier = unsigned long long;  // in shared memory
 #include "emulator/hopper.h"
 #else
 
+// The 32-bit address of a variable in shared memory, as PTX instructions expect it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer) {
     return (unsigned)__cvta_generic_to_shared(pointer);
 }
 
-// A new barrier, whose phase 0 ends when `count` threads have arrived and all expected bytes are
-// there. One thread does it; __syncthreads before anyone else touches the barrier.
+// `mbarrier.init`: makes a barrier. A phase of it ends when `count` threads have arrived and all
+// expected bytes have been copied; then the next phase begins. One thread calls it. A __syncthreads
+// must follow before any other thread uses the barrier.
 __device__ __forceinline__ void mbarrier_init(Mbarrier* barrier, int count) {
     asm volatile(
         "mbarrier.init.shared::cta.b64 [%0], %1;\n"
-        "fence.mbarrier_init.release.cluster;"  // and TMA sees it too
+        "fence.mbarrier_init.release.cluster;"  // makes it visible to TMA and to the cluster
         ::"r"(shared_address(barrier)), "r"(count) : "memory");
 }
 
+// `mbarrier.arrive`: this thread arrives, and does not wait. Its earlier reads and
+// writes come before the end of the phase.
 __device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                  : "memory");
 }
 
-// Arrives, and lets the phase last until `bytes` more have been copied.
+// `mbarrier.arrive.expect_tx`: arrives, and the phase does not end before `bytes` more bytes have
+// been copied.
 __device__ __forceinline__ void mbarrier_expect(Mbarrier* barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                  ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
 
-// Arrives at the barrier of the same name in another block of the cluster.
+// `mapa`, `mbarrier.arrive.shared::cluster`: arrives at the same barrier in the shared memory of
+// block `rank` of the cluster.
 __device__ __forceinline__ void mbarrier_arrive_at(Mbarrier* barrier, int rank) {
     asm volatile(
         "{\n"
@@ -65,14 +75,15 @@ __device__ __forceinline__ void mbarrier_arrive_at(Mbarrier* barrier, int rank) 
         "}" ::"r"(shared_address(barrier)), "r"(rank) : "memory");
 }
 
-// The block's place in its cluster.
+// `%cluster_ctarank`: the index of this block in its cluster.
 __device__ __forceinline__ int cluster_rank() {
     unsigned rank;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return (int)rank;
 }
 
-// Where the same variable lies in the shared memory of another block of the cluster: to be read.
+// `mapa`: the address of the same variable in the shared memory of block `rank` of the cluster, for
+// reading (distributed shared memory).
 template <class T>
 __device__ __forceinline__ const T* cluster_shared(const T* pointer, int rank) {
     const T* there;
@@ -80,13 +91,15 @@ __device__ __forceinline__ const T* cluster_shared(const T* pointer, int rank) {
     return there;
 }
 
-// Waits for all threads of the cluster.
+// `barrier.cluster`: waits until all threads of the cluster have arrived. A kernel ends with it
+// where one block may still access the shared memory of another.
 __device__ __forceinline__ void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// Waits for the end of the phase with this parity: 0 for the first, 1 for the second, 0 again ...
-// A wait for parity 1 on a new barrier returns at once.
+// `mbarrier.try_wait.parity`: waits until the phase with this parity has ended: 0 for the first
+// phase, 1 for the second, 0 for the third ... On a new barrier, a wait for parity 1 returns at
+// once, so a producer finds all stages empty at the start.
 __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, int parity) {
     asm volatile(
         "{\n"
@@ -99,13 +112,16 @@ __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, int parity) {
         "}" ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }
 
-// Waits for `threads` threads of the block (whole warps) at the barrier `id`, 1 to 15.
+// `bar.sync`: waits until `threads` threads of the block (whole warps) have arrived at barrier
+// `id`, 1 to 15. Barrier 0 is the one of __syncthreads.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Copies the map's box, whose first element is (row y, column x), to `tile`. What is outside of the
-// array arrives as 0, and counts as bytes all the same.
+// `cp.async.bulk.tensor`: TMA copies a box of the array to `tile`; its first element is (row y,
+// column x). Elements outside the array arrive as 0, and their bytes are counted too. One thread
+// calls it. The tile may be read once the phase of `barrier` has ended, not before; and a copy may
+// overwrite a tile only after all threads that read it have arrived at a barrier.
 __device__ __forceinline__ void tma_load_2d(
     void* tile, const TensorMap* map, Mbarrier* barrier, int x, int y) {
     asm volatile(
@@ -115,8 +131,9 @@ __device__ __forceinline__ void tma_load_2d(
         : "memory");
 }
 
-// The same to the same place in several blocks of the cluster, bit r of `blocks` for rank r; each
-// block's own barrier counts the bytes.
+// The same with `.multicast::cluster`: one read of the array fills the tile at the same address in
+// several blocks of the cluster, those whose bit (1 << rank) is set in `blocks`. The barrier of
+// each of these blocks counts the bytes.
 __device__ __forceinline__ void tma_load_2d_multicast(
     void* tile, const TensorMap* map, Mbarrier* barrier, int x, int y, int blocks) {
     asm volatile(
@@ -127,39 +144,48 @@ __device__ __forceinline__ void tma_load_2d_multicast(
         : "memory");
 }
 
-// The way back. Before: tma_store_fence by every thread that wrote the tile, then a barrier. After:
-// tma_store_commit, and tma_store_wait before the tile changes, or the block ends.
+// `cp.async.bulk.tensor`, from shared to global memory; elements outside the array are not stored.
+// Before: every thread that wrote the tile calls tma_store_fence, then a barrier follows; otherwise
+// TMA may read old values. After: tma_store_commit; and tma_store_wait before the tile changes or
+// the block ends.
 __device__ __forceinline__ void tma_store_2d(const TensorMap* map, const void* tile, int x, int y) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];"
                  ::"l"(map), "r"(shared_address(tile)), "r"(x), "r"(y) : "memory");
 }
 
-// The same, but L2 adds the tile, of float32, to what is there.
+// TMA reduce-add (`cp.reduce.async.bulk.tensor`): the L2 cache adds the tile, of float32, to the
+// array.
 __device__ __forceinline__ void tma_add_2d(const TensorMap* map, const void* tile, int x, int y) {
     asm volatile(
         "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3}], [%1];"
         ::"l"(map), "r"(shared_address(tile)), "r"(x), "r"(y) : "memory");
 }
 
+// `fence.proxy.async`: what this thread has written to shared memory becomes visible to TMA.
 __device__ __forceinline__ void tma_store_fence() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+// `cp.async.bulk.commit_group`: the stores since the last commit form a group.
 __device__ __forceinline__ void tma_store_commit() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Waits until at most PENDING groups still read their tiles.
+// `cp.async.bulk.wait_group.read`: waits until at most PENDING groups still read their tiles.
 template <int PENDING>
 __device__ __forceinline__ void tma_store_wait() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
 
+// `wgmma.fence`: orders accesses to registers before the `wgmma` instructions that follow. Needed
+// before the first one, and whenever other instructions have changed its registers.
 __device__ __forceinline__ void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
+// `wgmma.commit_group`: the `wgmma` instructions since the last commit form a group.
 __device__ __forceinline__ void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// The compiler may not use these registers earlier than here, nor change them later.
+// Emits no instruction. The compiler must have the final values in these registers here, and may
+// not read or change them across this point.
 template <int SIZE>
 __device__ __forceinline__ void wgmma_pin(float (&registers)[SIZE]) {
 #pragma unroll
@@ -170,24 +196,27 @@ __device__ __forceinline__ void wgmma_pin(unsigned (&registers)[SIZE][4]) {
 #pragma unroll
     for (int i = 0; i < 4 * SIZE; i++) asm volatile("" : "+r"(registers[i / 4][i % 4])::"memory");
 }
-// Waits until at most PENDING groups of products are under way; `results` are there then. What is
-// an operand of a product, and changed before it, is to be pinned before wgmma_fence.
+// `wgmma.wait_group`: waits until at most PENDING groups are in flight. After that the accumulators
+// `results` may be read. Without the wait they hold unfinished sums. Registers that are operands of
+// a `wgmma` and were changed before it must be pinned before wgmma_fence.
 template <int PENDING, class... Registers>
 __device__ __forceinline__ void wgmma_wait(Registers&... results) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
     (wgmma_pin(results), ...);
 }
 
-// Where a matrix lies: address / 16, `block` bytes from 64 columns of a transposed one to the next 64
-// (otherwise ignored), 1024 bytes from one group of 8 rows to the next, swizzle 128.
+// The descriptor of a matrix in shared memory, as `wgmma` reads it: address / 16; the leading
+// dimension byte offset, `block` bytes from 64 columns of a transposed matrix to the next 64
+// (otherwise ignored); the stride byte offset, 1024 bytes from one group of 8 rows to the next;
+// 128-byte swizzle.
 __device__ __forceinline__ unsigned long long wgmma_descriptor(const void* tile, int block) {
     unsigned low = shared_address(tile) / 16 + (block / 16 << 16), high = 1024 / 16 | 1 << 30;
-    unsigned long long both;  // in halves: by shifts the compiler computes with all 64 bits
+    unsigned long long both;  // made of halves: shifts would compute with all 64 bits
     asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(low), "r"(high));
     return both;
 }
 
-// Lists of registers: %0 to %31, and so on.
+// Lists of operands in the text of an instruction: %0 to %31, and so on.
 #define WGMMA_10(T) "%" T "0, %" T "1, %" T "2, %" T "3, %" T "4, %" T "5, %" T "6, %" T "7, %" T "8, %" T "9"
 #define WGMMA_R32 WGMMA_10("") ", " WGMMA_10("1") ", " WGMMA_10("2") ", %30, %31"
 #define WGMMA_R64 \
@@ -204,15 +233,15 @@ __device__ __forceinline__ unsigned long long wgmma_descriptor(const void* tile,
     WGMMA_8(HOW, i), WGMMA_8(HOW, i + 8), WGMMA_8(HOW, i + 16), WGMMA_8(HOW, i + 24)
 #define WGMMA_F32(i) WGMMA_32("+f", i)
 
-// The instruction for N columns, whose results are LIST. REST: the operands after them, by number.
+// The `wgmma` instruction for N columns. LIST: the accumulators; REST: the operands after them.
 #define WGMMA_SHARED(N, TYPE, LIST, REST, ...)                                                  \
     asm volatile("wgmma.mma_async.sync.aligned.m64n" N "k16.f32." TYPE "." TYPE                 \
                  " {" LIST "}, " REST ";"                                                       \
                  : __VA_ARGS__                                                                  \
-                 : "l"(x), "l"(y), "n"(A_ACROSS), "n"(B_BLOCK > 0))
+                 : "l"(x), "l"(y), "n"(A_MN_MAJOR), "n"(B_BLOCK > 0))
 
 #define WGMMA(NAME, TYPE)                                                                       \
-    template <int N, bool A_ACROSS = false, int B_BLOCK = 0, bool ADD = true>                   \
+    template <int N, bool A_MN_MAJOR = false, int B_BLOCK = 0, bool ADD = true>                 \
     __device__ __forceinline__ void NAME(float (&d)[N / 2], const void* a, const void* b) {     \
         static_assert(N == 64 || N == 128 || N == 192 || N == 256, "wgmma: N is 64 to 256");    \
         static_assert(N == 64 || ADD, "wgmma that overwrites is 64 wide here");                 \
@@ -243,16 +272,20 @@ __device__ __forceinline__ unsigned long long wgmma_descriptor(const void* tile,
                      : WGMMA_F32(0)                                                             \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(y), "n"(B_BLOCK > 0));   \
     }
-// d (64, N) += A (64, 16) * B (N, 16)^T, both from shared memory, 16 of the 64 columns of a tile:
-// the k-th step of 16 starts at 32 * k bytes. Thread t of the warpgroup holds in d[i] the element
-// of row t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8 and column i / 4 * 8 + t % 4 * 2 + i % 2. Without
-// ADD, d is overwritten, whatever was in it.
+// `wgmma.mma_async`: d (64, N) += A (64, 16) * B (N, 16)^T, asynchronously. All 128 threads of the
+// warpgroup call it together. Both operands come from shared memory. They are K-major: a row of a
+// tile holds 64 of the columns that are summed over, and the k-th step of 16 starts at 32 * k
+// bytes. Thread t of the warpgroup holds in d[i] the element of row t / 32 * 16 + t % 32 / 4 + i /
+// 2 % 2 * 8 and column i / 4 * 8 + t % 4 * 2 + i % 2. Without ADD, d is overwritten, and its old
+// value ignored. Neither the tiles nor d may change before wgmma_wait.
 //
-// A (16, 64) or B (16, N) can also lie across, in tiles of 64 columns whose rows are summed over: then
-// the k-th step starts at 2048 * k bytes, and B's next 64 columns are B_BLOCK bytes further.
+// A (16, 64) or B (16, N) can also be transposed (MN-major): a tile then has 64 columns, and its
+// rows are summed over. The k-th step starts at 2048 * k bytes, and the next 64 columns of B are
+// B_BLOCK bytes further. A_MN_MAJOR and B_BLOCK > 0 select this.
 //
-// _registers: each warp has its 16 rows of A (64, 16) in registers, as mma.cuh lays them out: columns
-// 16 * k to 16 * k + 15 of an earlier d are d[8 * k] to d[8 * k + 7], rounded and packed in pairs.
+// _registers: each warp has its 16 rows of A (64, 16) in registers, in the layout of A in mma.cuh.
+// Columns 16 * k to 16 * k + 15 of an earlier d are d[8 * k] to d[8 * k + 7], rounded and packed in
+// pairs.
 WGMMA(wgmma_m64k16_bf16, "bf16")
 WGMMA(wgmma_m64k16_fp16, "f16")
 #undef WGMMA

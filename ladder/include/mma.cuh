@@ -1,15 +1,21 @@
-// Matrix products by a warp on tensor cores, with the registers in our own hands (sm_80 and later).
+// `mma.sync` and `ldmatrix`: matrix products of a warp on tensor cores, the units that multiply
+// small matrices, with a register layout that the kernel controls (sm_80 and later).
 //
-// mma_m16n8k16 adds A (16, 16) * B (16, 8) to D (16, 8). Lane l holds, with g = l / 4, t = l % 4 and
-// two neighbouring 16-bit elements to a register, the one with the smaller index in the low half:
+// mma_m16n8k16 computes D (16, 8) += A (16, 16) * B (16, 8). Each lane holds a part of each matrix
+// in registers, a fragment. Two neighbouring 16-bit elements share a register, the one with the
+// smaller index in its low half. Lane l holds, with g = l / 4 and t = l % 4:
 //     a[0] = A[g][2t..]      a[1] = A[g + 8][2t..]      a[2] = A[g][2t + 8..]  a[3] = A[g + 8][2t + 8..]
 //     b[0] = B[2t..][g]      b[1] = B[2t + 8..][g]
 //     d[0], d[1] = D[g][2t], D[g][2t + 1]               d[2], d[3] = D[g + 8][2t], D[g + 8][2t + 1]
 //
-// ldmatrix_x4 loads four 8 x 8 matrices of 16-bit elements from shared memory in just this shape:
-// lane l gives the address of row l % 8 of matrix l / 8 (16 bytes, 16-byte aligned), and gets in
-// r[i] the elements [g][2t], [g][2t + 1] of matrix i. _trans: of its transpose. _x2 loads two, with
-// the addresses of lanes 0 to 15.
+// ldmatrix_x4 loads four 8 x 8 matrices of 16-bit elements from shared memory into such fragments.
+// Lane l passes the address of row l % 8 of matrix l / 8 (16 bytes, 16-byte aligned), and receives
+// in r[i] the elements [g][2t] and [g][2t + 1] of matrix i. _trans: of its transpose. _x2 loads two
+// matrices, with the addresses of lanes 0 to 15. Eight rows whose addresses are a multiple of 128
+// bytes apart lie in the same banks (a bank conflict), so tiles are padded or swizzled.
+//
+// All lanes of the warp must call these functions together. The tile must be complete in shared
+// memory: a barrier lies between the threads that write it and ldmatrix.
 //
 // PTX ISA, "mma.sync" and "ldmatrix": https://docs.nvidia.com/cuda/parallel-thread-execution/
 #pragma once
@@ -42,7 +48,7 @@ __device__ __noinline__ EMULATOR_UNCOUNTED void mma(
         }
         d[i] = sum;
     }
-    emulator_warp(WARP_SYNC, ~0ull, 0, 0);  // all have read the registers of all
+    emulator_warp(WARP_SYNC, ~0ull, 0, 0);  // all lanes have read the others' registers
 }
 
 template <int COUNT>
@@ -88,6 +94,7 @@ __device__ __forceinline__ void ldmatrix_x2_trans(unsigned (&r)[2], const void* 
 
 #else
 
+// `mma.sync.aligned.m16n8k16.row.col`: d += a @ b, accumulated in float32.
 #define MMA_M16N8K16(NAME, TYPE)                                                                  \
     __device__ __forceinline__ void NAME(                                                         \
         float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {                          \
@@ -100,6 +107,7 @@ MMA_M16N8K16(mma_m16n8k16_bf16, "bf16")
 MMA_M16N8K16(mma_m16n8k16_fp16, "f16")
 #undef MMA_M16N8K16
 
+// `ldmatrix.sync.aligned.m8n8`
 #define LDMATRIX_X4(NAME, KIND)                                                                   \
     __device__ __forceinline__ void NAME(unsigned (&r)[4], const void* row) {                     \
         asm volatile("ldmatrix.sync.aligned.m8n8.x4" KIND ".shared.b16 {%0, %1, %2, %3}, [%4];"   \

@@ -1,10 +1,10 @@
-// mma.cuh for whichever of the two 16-bit types `real` is.
+// mma.cuh for the 16-bit type that `real` is: bfloat16 or float16.
 #pragma once
 
 #include "mma.cuh"
 #include "portable.cuh"
 
-// d += a @ b; which lane holds what, mma.cuh says.
+// `mma.sync`: d += a @ b. mma.cuh says which elements each lane holds.
 __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4],
                                              const unsigned (&b)[2]) {
 #if defined(REAL_FLOAT16)
@@ -14,7 +14,7 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[
 #endif
 }
 
-// Two floats, rounded to reals, in one register: `low` in its lower half.
+// Rounds two floats to real and packs them into one register, `low` in its lower half.
 __device__ __forceinline__ unsigned pack(float low, float high) {
 #if defined(REAL_FLOAT16)
     __half2 pair = __floats2half2_rn(low, high);

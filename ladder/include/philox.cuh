@@ -1,8 +1,9 @@
-// Philox4x32-10: random numbers that are a function of a counter (Salmon, Moraes, Dror and Shaw,
-// "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011). The same bits as reference/philox.py.
+// Philox4x32-10, a counter-based random number generator (RNG): the random numbers are a function
+// of a counter and a key, and no state is stored (Salmon, Moraes, Dror and Shaw, "Parallel Random
+// Numbers: As Easy as 1, 2, 3", SC 2011). Gives the same bits as reference/philox.py.
 #pragma once
 
-// Turns `words`, a counter, into four random words, under a key of two.
+// Replaces the counter in `words` by four random 32-bit words. The key is two words.
 __device__ __forceinline__ void philox4x32(unsigned (&words)[4], unsigned key0, unsigned key1) {
     constexpr unsigned MULTIPLIER0 = 0xD2511F53, MULTIPLIER1 = 0xCD9E8D57;
     constexpr unsigned WEYL0 = 0x9E3779B9, WEYL1 = 0xBB67AE85;  // golden ratio, sqrt(3) - 1

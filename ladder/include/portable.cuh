@@ -1,20 +1,24 @@
-// What every rung includes: the real type, warps, and 16-byte vectors.
+// Included by every rung: the storage type `real`, warp operations, vectorized (128-bit) accesses.
 //
 // One source for three compilers: CUDA, HIP, and a C++ compiler with the emulator's headers.
-// The build says what it compiles for:
+// The build defines what it compiles for:
 //     -DREAL_FLOAT32 | -DREAL_FLOAT16 | -DREAL_BFLOAT16    the type of activations and weights
-//     -DWARP_SIZE=32 | 64                                  lanes that run in step
-// Blocks are one-dimensional and a multiple of WARP_SIZE threads long.
+//     -DWARP_SIZE=32 | 64                                  threads of a warp: its lanes
+// Blocks are one-dimensional, and their size is a multiple of WARP_SIZE.
 #pragma once
 
-// ---- real: what is stored. Arithmetic is done in float, and rounded when it is stored. ----
+// ---- real: the type in which activations and weights are stored ----
+//
+// Kernels compute in float32. to_float converts what was loaded; it is exact. to_real converts what
+// is to be stored; it rounds to the nearest value, and to the even one of two that are equally
+// near.
 
 #if defined(REAL_FLOAT32)
 using real = float;
 __device__ __forceinline__ float to_float(real x) { return x; }
 __device__ __forceinline__ real to_real(float x) { return x; }
 
-#elif defined(REAL_FLOAT16)  // 10 bits of fraction, largest value 65504: overflows to infinity
+#elif defined(REAL_FLOAT16)  // 10 fraction bits; above 65504 it overflows to infinity
 #if defined(__HIP__)
 #include <hip/hip_fp16.h>
 #else
@@ -24,7 +28,7 @@ using real = __half;
 __device__ __forceinline__ float to_float(real x) { return __half2float(x); }
 __device__ __forceinline__ real to_real(float x) { return __float2half(x); }
 
-#elif defined(REAL_BFLOAT16)  // 7 bits of fraction, float32's range
+#elif defined(REAL_BFLOAT16)  // 7 fraction bits; the range of float32
 #if defined(__HIP__)
 #include <hip/hip_bf16.h>
 using real = __hip_bfloat16;
@@ -32,8 +36,8 @@ using real = __hip_bfloat16;
 #include <cuda_bf16.h>
 using real = __nv_bfloat16;
 #endif
-// A bfloat16 is the upper half of a float32. Said with shifts rather than __bfloat162float, the
-// compiler converts either half of a register in one instruction, not two.
+// A bfloat16 is the upper half of a float32. With a shift instead of __bfloat162float, the compiler
+// converts either half of a register in one instruction instead of two.
 __device__ __forceinline__ float to_float(real x) {
     return __int_as_float(*reinterpret_cast<const unsigned short*>(&x) << 16);
 }
@@ -47,16 +51,18 @@ __device__ __forceinline__ real to_real(float x) { return __float2bfloat16(x); }
 #define INFINITY __int_as_float(0x7f800000)
 #endif
 
-// ---- warps ----
+// ---- warps: groups of WARP_SIZE threads (lanes) that execute the same instruction together ----
 
+// The index of this thread in its warp, and of its warp in the block.
 __device__ __forceinline__ int lane_id() { return threadIdx.x % WARP_SIZE; }
-__device__ __forceinline__ int warp_id() { return threadIdx.x / WARP_SIZE; }  // within the block
+__device__ __forceinline__ int warp_id() { return threadIdx.x / WARP_SIZE; }
 
-// Names the lanes that take part in a shuffle: all of them.
+// The mask of the lanes that take part in a shuffle: one bit for each, all of them set.
 constexpr unsigned long long FULL_WARP = ~0ull >> (64 - WARP_SIZE);
 
-// The `value` of the lane whose number differs from this one's in the bits of `distance`.
-// All lanes of the warp must call it together.
+// Butterfly shuffle (`shfl.sync.bfly`): returns the `value` of lane `lane_id() ^ distance`. A
+// shuffle reads another lane's register, without shared memory and without a barrier. All lanes of
+// the warp must call it together: what a missing lane would hand over is undefined.
 __device__ __forceinline__ float shuffle_xor(float value, int distance) {
 #if defined(__HIP__)
     return __shfl_xor(value, distance);
@@ -65,9 +71,10 @@ __device__ __forceinline__ float shuffle_xor(float value, int distance) {
 #endif
 }
 
-// The `value`, which all lanes of the warp have, in a way that the compiler knows: what follows
-// from it can then be computed once for the warp, and not in every lane. All lanes must call it
-// together.
+// Broadcast from lane 0 (`shfl.sync.idx`). All lanes already hold the same `value`, but the
+// compiler cannot prove it. After the broadcast it can: it may keep the value in a uniform
+// register, one for the whole warp, and compute what depends on it once per warp instead of once
+// per lane. All lanes of the warp must call it together.
 __device__ __forceinline__ int warp_uniform(int value) {
 #if defined(__HIP__)
     return __builtin_amdgcn_readfirstlane(value);
@@ -76,8 +83,9 @@ __device__ __forceinline__ int warp_uniform(int value) {
 #endif
 }
 
-// The sum over the warp's lanes, given to all of them: a butterfly of log2(WARP_SIZE) exchanges.
-// Its order is fixed, and every lane gets the same bits.
+// Warp shuffle reduction: the sum over the lanes of the warp, returned to each of them, in
+// log2(WARP_SIZE) butterfly shuffles. The order of the additions is fixed, and every lane gets the
+// same bits. All lanes must call it together.
 __device__ __forceinline__ float warp_sum(float value) {
 #pragma unroll
     for (int distance = WARP_SIZE / 2; distance > 0; distance /= 2) {
@@ -86,7 +94,7 @@ __device__ __forceinline__ float warp_sum(float value) {
     return value;
 }
 
-// The maximum over the warp's lanes, given to all of them.
+// The maximum over the lanes of the warp, by the same butterfly. All lanes must call it together.
 __device__ __forceinline__ float warp_max(float value) {
 #pragma unroll
     for (int distance = WARP_SIZE / 2; distance > 0; distance /= 2) {
@@ -95,29 +103,33 @@ __device__ __forceinline__ float warp_max(float value) {
     return value;
 }
 
-// ---- 16-byte vectors: the widest access that one lane can make with one instruction ----
+// ---- vectorized (128-bit) accesses: 16 bytes, the most that a lane moves per instruction ----
 
-constexpr int VECTOR = 16 / sizeof(real);  // reals in a Vec: 4 or 8
+constexpr int VECTOR = 16 / sizeof(real);  // elements in a Vec: 4 in float32, 8 in 16 bits
 
+// VECTOR neighbouring elements.
 struct alignas(16) Vec {
     real at[VECTOR];
     __device__ __forceinline__ real& operator[](int k) { return at[k]; }
     __device__ __forceinline__ const real& operator[](int k) const { return at[k]; }
 };
 
-// `address` must be a multiple of 16 bytes. The detour through uint4 makes the compiler emit one
-// 16-byte access; a copy of the struct may become VECTOR small ones.
+// One 128-bit load (`ld.global.v4`). `address` must be a multiple of 16 bytes; otherwise the
+// access faults. Read as uint4, it becomes one instruction; a copy of the struct may become VECTOR
+// small ones.
 __device__ __forceinline__ Vec load_vec(const real* address) {
     Vec v;
     *reinterpret_cast<uint4*>(&v) = *reinterpret_cast<const uint4*>(address);
     return v;
 }
 
+// One 128-bit store (`st.global.v4`); `address` must be a multiple of 16 bytes here, too.
 __device__ __forceinline__ void store_vec(real* address, const Vec& v) {
     *reinterpret_cast<uint4*>(address) = *reinterpret_cast<const uint4*>(&v);
 }
 
-// The same for data that is touched once: marked to leave the caches first ("streaming").
+// The same with the streaming cache hint (`ld.global.cs`): the caches evict these lines first. For
+// data that no kernel reads again soon.
 __device__ __forceinline__ Vec load_vec_streaming(const real* address) {
 #if defined(__HIP__)
     return load_vec(address);
@@ -128,6 +140,7 @@ __device__ __forceinline__ Vec load_vec_streaming(const real* address) {
 #endif
 }
 
+// The same with the streaming cache hint (`st.global.cs`).
 __device__ __forceinline__ void store_vec_streaming(real* address, const Vec& v) {
 #if defined(__HIP__)
     store_vec(address, v);

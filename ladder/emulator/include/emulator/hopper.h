@@ -100,7 +100,7 @@ __forceinline__ float element(const void *tile, int row, int k) {
     return Format::widen(*(const uint16_t *)swizzle((const char *)tile + row * 128 + k * 2));
 }
 
-// Of a matrix (rows, k), which lies across if there is a `block`.
+// An element of a matrix (rows, k); with a `block` it is transposed (MN-major).
 template <class Format>
 __forceinline__ float operand(const void *tile, int block, int row, int k) {
     if (!block) return element<Format>(tile, row, k);
@@ -115,7 +115,7 @@ __forceinline__ int row_of(int i) {
 __forceinline__ int column_of(int i) { return i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2; }
 
 // d += a @ b.T, or overwritten
-template <class Format, int N, bool A_ACROSS, int B_BLOCK, bool ADD>
+template <class Format, int N, bool A_MN_MAJOR, int B_BLOCK, bool ADD>
 struct FromShared {
     const void *a, *b;
 
@@ -125,7 +125,7 @@ struct FromShared {
             int row = row_of(i), column = column_of(i);
             float sum = ADD ? d[i] : 0;
             for (int k = 0; k < 16; k++)
-                sum += operand<Format>(from.a, A_ACROSS, row, k) *
+                sum += operand<Format>(from.a, A_MN_MAJOR, row, k) *
                        operand<Format>(from.b, B_BLOCK, column, k);
             d[i] = sum;
         }
@@ -150,9 +150,9 @@ struct FromRegisters {
     }
 };
 
-template <class Format, int N, bool A_ACROSS, int B_BLOCK, bool ADD>
+template <class Format, int N, bool A_MN_MAJOR, int B_BLOCK, bool ADD>
 __forceinline__ void wgmma(float (&d)[N / 2], const void *a, const void *b) {
-    FromShared<Format, N, A_ACROSS, B_BLOCK, ADD> from{a, b};
+    FromShared<Format, N, A_MN_MAJOR, B_BLOCK, ADD> from{a, b};
     emulator_product(d, N / 2, from.multiply, &from, sizeof from);
 }
 
@@ -236,9 +236,9 @@ __forceinline__ void wgmma_wait(Registers &...) {
 template <class Registers>
 __forceinline__ void wgmma_pin(Registers &) {}
 #define WGMMA(NAME, FORMAT)                                                                      \
-    template <int N, bool A_ACROSS = false, int B_BLOCK = 0, bool ADD = true>                    \
+    template <int N, bool A_MN_MAJOR = false, int B_BLOCK = 0, bool ADD = true>                  \
     __forceinline__ void NAME(float (&d)[N / 2], const void *a, const void *b) {                 \
-        emulator::wgmma<FORMAT, N, A_ACROSS, B_BLOCK, ADD>(d, a, b);                             \
+        emulator::wgmma<FORMAT, N, A_MN_MAJOR, B_BLOCK, ADD>(d, a, b);                           \
     }                                                                                            \
     template <int N, int B_BLOCK = 0>                                                            \
     __forceinline__ void NAME##_registers(float (&d)[N / 2], const unsigned (&a)[4],             \
