@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ladder.common.errors import LadderError
+from ladder.common.files import replacing
 
 VARIABLE = "KERNEL_LADDER_CACHE"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -50,7 +51,7 @@ def cached(
     """The file or folder `kind`/`key` of the cache, made by `build(path)` where it is missing, and
     made anew where it is not `is_whole(path)`.
 
-    `build` writes to a temporary path beside it, which is renamed when complete: another process
+    `build` writes to a temporary path, which is renamed when complete (files.py): another process
     never sees half of it, and where two processes build the same thing at once, both succeed. But
     a machine that crashes, or a disk that fills up below the file system, may leave an entry that
     is cut off.
@@ -87,23 +88,18 @@ def store(kind: str, key: str, text: str) -> Path:
 
 
 def _write(entry: Path, build: Callable[[Path], object]) -> Path:
+    building = False
     try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        scratch = tempfile.TemporaryDirectory(dir=entry.parent, prefix=".building-")
+        with replacing(entry) as unfinished:
+            building = True
+            build(unfinished)
+            building = False
     except OSError as error:
-        raise _unwritable(error) from None
-    with scratch:
-        finished = Path(scratch.name) / entry.name
-        try:
-            build(finished)
-        except OSError as error:
-            raise (_unwritable(error) if error.errno in _NO_SPACE else error) from None
-        try:
-            os.rename(finished, entry)
-        except OSError as error:
-            # A folder cannot replace a folder: another process was faster, with the same content.
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise _unwritable(error) from None
+        if building and error.errno not in _NO_SPACE:
+            raise  # the compiler's own error
+        # A folder cannot replace a folder: another process was faster, with the same content.
+        if building or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise _unwritable(error) from None
     return entry
 
 

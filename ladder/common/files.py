@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,29 +14,39 @@ from ladder.common.errors import LadderError
 
 
 @contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path at which to make a file or a folder, which is renamed to `path` when the block ends
+    without an error. A rename is atomic: other processes see either the old content or the new.
+
+    It is in a hidden folder of its own beside `path`, so that several threads and processes may
+    write the same file at once. A file replaces an older one; a folder replaces only an empty one,
+    and otherwise this raises OSError (ENOTEMPTY or EEXIST).
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as hidden:
+        unfinished = Path(hidden) / path.name
+        yield unfinished
+        os.replace(unfinished, path)
+
+
+@contextmanager
 def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
     """Open `path` for writing; it appears, complete, only when the block ends without an error.
 
-    The bytes go to a hidden file beside it, which is flushed to the disk and then renamed: a
-    kill -9 or a power cut at any moment leaves either the old file or the new one.
+    The bytes are flushed to the disk before the rename: a kill -9 or a power cut at any moment
+    leaves either the old file or the new one.
 
     Raises LadderError where the folder cannot be written or the disk is full; the old file stays.
     """
     path = Path(path)
-    hidden = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(hidden, "wb") as file:
+        with replacing(path) as unfinished, open(unfinished, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(hidden, path)
         flush_directory(path.parent)
     except OSError as error:
         raise LadderError(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        with suppress(OSError):
-            hidden.unlink()
 
 
 @contextmanager

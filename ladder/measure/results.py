@@ -10,7 +10,6 @@ One measurement for each op, dtype and shape: measuring again replaces it.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 from ladder.common import cache
 from ladder.common.errors import LadderError
+from ladder.common.files import atomic_write
 from ladder.contract.ladder import PACKAGE
 from ladder.contract.rung_file import Rung
 
@@ -61,10 +61,8 @@ def record(device: Mapping[str, Any], measurement: Measurement, folder: Path | N
     old = load(path)["measurements"] if path.exists() else []
     kept = [other for other in old if _key(other) != _key(measurement)]
     content = {"device": dict(device), "measurements": sorted([*kept, measurement], key=_key)}
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    os.replace(partial, path)
+    with atomic_write(path) as file:
+        file.write((json.dumps(content, indent=1) + "\n").encode())
     return path
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ladder.common.errors import LadderError
+from ladder.common.files import atomic_write
 from ladder.contract import rung_file
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import PACKAGE, find
@@ -182,9 +183,8 @@ def _main(task: str, answer: str, seconds: str) -> None:
         result = TASKS[task](json.load(sys.stdin))
     except LadderError as error:
         result = {"error": str(error)}
-    finished = Path(answer).with_suffix(".partial")
-    finished.write_text(json.dumps(result), encoding="utf-8")
-    finished.replace(answer)
+    with atomic_write(answer) as file:
+        file.write(json.dumps(result).encode())
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import errno
 import multiprocessing
+import tempfile
 
 import pytest
 
@@ -89,7 +90,7 @@ def test_read_only_directory_names_the_remedy(folder, monkeypatch):
     def refuse(*args, **kwargs):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(cache.tempfile, "TemporaryDirectory", refuse)
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", refuse)
     with pytest.raises(LadderError, match=r"Read-only file system.*KERNEL_LADDER_CACHE"):
         cache.cached("text", "key", lambda path: path.write_text(""))
 

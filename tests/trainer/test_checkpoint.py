@@ -228,7 +228,7 @@ def test_a_state_that_is_not_json_is_refused_before_anything_is_written(tmp_path
 SAVE_FOR_EVER = """
 import sys
 import numpy as np
-from trainer.checkpoint import save
+from trainer.model.checkpoint import save
 step = int(sys.argv[2])
 while True:
     step += 1

@@ -53,7 +53,7 @@ def gpu(monkeypatch):
     device = Gpu()
     monkeypatch.setitem(initial_model.DEPTHS, 2, (16, 2))
     monkeypatch.setattr(step_timing, "open_for", lambda config: (device, config, []))
-    monkeypatch.setattr(step_timing.rungs, "choose", choose)
+    monkeypatch.setattr(step_timing.rung_choice, "choose", choose)
     monkeypatch.setattr(step_timing, "resolve", lambda config, kind, context: config)
     for module in (climb, profile):
         monkeypatch.setattr(module, "roof_of", lambda device, real: Roof(1e12, 1e12))

@@ -43,9 +43,10 @@ def test_numbers_that_json_does_not_know_become_null(tmp_path):
     ]
 
 
-def test_a_folder_that_is_not_there_is_an_error_of_one_line(tmp_path):
-    with pytest.raises(LadderError, match=r"cannot write the log .* choose another -o"):
-        RunLog(tmp_path / "missing")
+def test_a_log_that_cannot_be_written_is_an_error_of_one_line(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(LadderError, match=r"^cannot write .*file/main\.log: Not a directory$"):
+        RunLog(tmp_path / "file")
 
 
 def test_a_damaged_log_does_not_keep_a_run_from_going_on(tmp_path):

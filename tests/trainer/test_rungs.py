@@ -44,7 +44,7 @@ def mine(tmp_path, monkeypatch):
     """A kernel of the user's that is right; the check itself is tested with the ladder."""
     path = tmp_path / "mine.cu"
     path.write_text(find("layernorm.forward").rung(1).path.read_text())
-    monkeypatch.setattr(rung_choice.own, "require", lambda op, path, device: None)
+    monkeypatch.setattr(rung_choice.sandbox, "require", lambda op, path, device: None)
     return path
 
 
@@ -74,7 +74,7 @@ def test_a_users_kernel_is_checked_first_and_refused_if_wrong(mine, monkeypatch)
     def require(op, path, device):
         raise LadderError(f"{op}: {path.name} is wrong on {device}")
 
-    monkeypatch.setattr(rung_choice.own, "require", require)
+    monkeypatch.setattr(rung_choice.sandbox, "require", require)
     with pytest.raises(LadderError, match=r"layernorm\.forward: mine\.cu is wrong on emulated"):
         choose(EMULATED, rung=(f"layernorm.forward={mine}",))
     with pytest.raises(LadderError, match=r"wrong on cuda:1$"):

@@ -126,7 +126,7 @@ def test_a_whole_run_logs_the_same_lines_in_the_same_order(tmp_path, monkeypatch
         return {call.op: rung_choice.Choice(later[call.op], "later") for call in calls}
 
     monkeypatch.setattr(setup, "open_for", lambda config: (device, config, []))
-    monkeypatch.setattr(setup.rungs, "choose", choose)
+    monkeypatch.setattr(setup.rung_choice, "choose", choose)
     run(tmp_path, **common, output=str(tmp_path / "later"))
 
     def untimed(name):

@@ -137,7 +137,7 @@ def test_a_kill_while_writing_leaves_the_old_file(tmp_path):
     before = path.read_bytes()
     program = (
         "import sys, time\n"
-        "from trainer.atomic import atomic_write\n"
+        "from ladder.common.files import atomic_write\n"
         "with atomic_write(sys.argv[1]) as file:\n"
         "    file.write(b'half'); file.flush(); print('now', flush=True); time.sleep(60)\n"
     )

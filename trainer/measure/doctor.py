@@ -14,8 +14,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-import ladder.device.inventory
 from ladder.common.command_line import Parser
+from ladder.device import inventory
 from ladder.device.cpu import Cpu
 from ladder.device.inventory import Finding
 from trainer.data.datasets import data_directory
@@ -59,7 +59,7 @@ def examine() -> list[Finding]:
         memory(available_on_host()),
         disk(Path.cwd()),
         *data(data_directory()),
-        *ladder.doctor.findings(),
+        *inventory.findings(),
     ]
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from pathlib import Path
 from typing import Any
 
 from ladder.common.errors import LadderError
+from ladder.common.files import atomic_write
 
 
 class RunLog:
@@ -28,7 +28,8 @@ class RunLog:
         self.json = directory / "log.jsonl"
         for path in (self.text, self.json):
             lines = [] if resume_at is None else _lines_before(path, resume_at)
-            _replace(path, "".join(lines))
+            with atomic_write(path) as file:
+                file.write("".join(lines).encode())
 
     def validation(self, step: int, loss: float) -> None:
         self._write(f"s:{step} tel:{loss:.4f}", {"step": step, "val_loss": loss})
@@ -94,14 +95,3 @@ def _step_of(line: str) -> int:
     """The step of a line of main.log; a damaged line counts as one to drop."""
     number = re.match(r"s:([0-9]{1,18}) ", line)
     return int(number[1]) if number else 1 << 62
-
-
-def _replace(path: Path, content: str) -> None:
-    try:
-        beside = path.with_name(path.name + ".new")
-        beside.write_text(content, encoding="utf-8")
-        os.replace(beside, path)
-    except OSError as error:
-        raise LadderError(
-            f"cannot write the log {path}: {error.strerror}; choose another -o"
-        ) from None
