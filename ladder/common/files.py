@@ -22,7 +22,8 @@ def replacing(path: Path) -> Iterator[Path]:
     write the same file at once. A file replaces an older one; a folder replaces only an empty one,
     and otherwise this raises OSError (ENOTEMPTY or EEXIST).
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.parent.exists():  # where it is a file, mkdir would say "File exists"
+        path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as hidden:
         unfinished = Path(hidden) / path.name
         yield unfinished
