@@ -21,15 +21,16 @@
 #include "mma_real.cuh"
 #include "wgmma_real.cuh"
 
-constexpr int STEP = 64, TILE = STEP * 64;  // rows of a tile; its numbers: each has 64 channels
-constexpr int ACROSS = TILE * sizeof(real);  // any number of bytes: no tile has a neighbour
+constexpr int STEP = 64, TILE = STEP * 64;  // rows of a tile; its elements (64 channels)
+constexpr int ACROSS = TILE * sizeof(real);  // selects MN-major; any stride will do for a lone tile
 
-// Where piece p of a row lies in a tile: as wgmma expects it.
+// Swizzle: returns the position of 16-byte piece p of a row in a tile, as wgmma expects it.
 __device__ __forceinline__ int place(int row, int p) {
     return row * 64 + (p ^ row % 8) * VECTOR;
 }
 
-// Starts to copy rows of one head to COUNT tiles, from `first` on; zeros past row T and channel HS.
+// Starts to copy rows of one head, from row `first` on, to COUNT tiles. Rows past T and channels
+// past HS become zeros.
 template <int COUNT, int THREADS>
 __device__ __forceinline__ void copy_tiles(real* tiles, const real* head /* (T, HS) */, int first,
                                            int T, int step /* from row to row */) {
@@ -37,7 +38,7 @@ __device__ __forceinline__ void copy_tiles(real* tiles, const real* head /* (T, 
     const real* from = head + (size_t)(first + y) * step + p * VECTOR;
     real* to = tiles + place(y, p);
 #pragma unroll
-    for (int s = 0; s < COUNT * STEP; s += THREADS / 8) {  // multiples of 8: permuted alike
+    for (int s = 0; s < COUNT * STEP; s += THREADS / 8) {  // multiples of 8: the swizzle repeats
         cp_async_16_or_zero(to + s * 64, from + (size_t)s * step,
                             first + y + s < T && p * VECTOR < HS);
     }
@@ -46,7 +47,7 @@ __device__ __forceinline__ void copy_tiles(real* tiles, const real* head /* (T, 
 // d (64, STEP) = a (64, 64) @ tile.T
 __device__ __forceinline__ void multiply_transposed(float (&d)[STEP / 2], const real* a,
                                                     const real* tile) {
-    wgmma_m64k16<STEP, false, 0, false>(d, a, tile);  // overwrites
+    wgmma_m64k16<STEP, false, 0, false>(d, a, tile);  // overwrites d
 #pragma unroll
     for (int k = 16; k < 64; k += 16) {
         wgmma_m64k16<STEP>(d, a + k, tile + k);
@@ -54,9 +55,9 @@ __device__ __forceinline__ void multiply_transposed(float (&d)[STEP / 2], const 
     wgmma_commit();
 }
 
-// d (64, 64) += a (64, STEP), rounded, @ tile
+// d (64, 64) += a (64, STEP) @ tile, with a rounded to 16 bits
 __device__ __forceinline__ void add(float (&d)[32], const float (&a)[STEP / 2], const real* tile) {
-    unsigned rounded[STEP / 16][4];  // what was D of a product is A of the next
+    unsigned rounded[STEP / 16][4];  // one product's D layout is the next one's A layout
 #pragma unroll
     for (int i = 0; i < STEP / 4; i++) {
         rounded[i / 4][i % 4] = pack(a[2 * i], a[2 * i + 1]);
@@ -70,11 +71,11 @@ __device__ __forceinline__ void add(float (&d)[32], const float (&a)[STEP / 2], 
     wgmma_commit();
 }
 
-// Stores d (64, 64) * factor as rows of one head from `row` on, by way of a tile that nobody needs
-// any more: 8 lanes store a row of 128 bytes.
+// Stores d (64, 64) * factor as rows of one head, from `row` on. The results pass through `tile`,
+// which is free now, so that 8 lanes store the 128 bytes of a row (coalesced).
 __device__ __forceinline__ void store_rows(real* head, const float (&d)[32], float factor,
                                            real* tile, int row, int T, int step) {
-    int lane = lane_id(), y = warp_id() % 4 * 16;  // the warp's rows of the tile
+    int lane = lane_id(), y = warp_id() % 4 * 16;  // y: the warp's first row of the tile
 #pragma unroll
     for (int i = 0; i < 16; i++) {
         int r = i % 2, p = i / 2;
@@ -90,28 +91,28 @@ __device__ __forceinline__ void store_rows(real* head, const float (&d)[32], flo
     }
 }
 
-// dq of QUERIES queries, and delta (B, NH, T) = sum over the channels of dout * out
+// Computes dq of QUERIES queries, and delta (B, NH, T) = sum of dout * out over the channels.
 extern "C" __global__ void __launch_bounds__(2 * QUERIES, 2) attention_backward_dq(
     real* __restrict__ dqkv,        // (B, T, 3, NH, HS)
     const real* __restrict__ dout,  // (B, T, NH, HS)
     const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
     const real* __restrict__ out,   // (B, T, NH, HS)
-    const float* __restrict__ lse,  // (B, NH, T)  log of the sum of a query's exp(score)
+    const float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
     int B, int T, int C, int NH,
     float* __restrict__ delta) {    // (B, NH, T)
     extern __shared__ __align__(1024) Vec shared[];
     real* q = shared->at;         // (QUERIES, 64)
     real* dy = q + QUERIES * 64;  // (QUERIES, 64)  of dout
-    real* k = dy + QUERIES * 64;  // (2, STEP, 64)  of each pair, one is read
-    real* v = k + 2 * TILE;       // (2, STEP, 64)  while the other is filled
+    real* k = dy + QUERIES * 64;  // (2, STEP, 64)  double buffer
+    real* v = k + 2 * TILE;       // (2, STEP, 64)  double buffer
     int lane = lane_id(), t = lane % 4;
     int n = blockIdx.z * GROUP + blockIdx.x, b = n / NH, h = n % NH;
-    if (n >= HEADS) return;  // of the last group
-    int first = (gridDim.y - 1 - blockIdx.y) * QUERIES;  // those with most keys come first
-    int own = warp_uniform(warp_id() / 4) * 64;  // the warpgroup's first query, in these
-    int query = first + warp_id() * 16 + lane / 4;  // this lane's: it, and the one 8 later
-    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;   // q of token 0
-    const real* head_out = dout + (size_t)b * T * C + h * HS;  // dout of token 0
+    if (n >= HEADS) return;  // the last group may have fewer heads
+    int first = (gridDim.y - 1 - blockIdx.y) * QUERIES;  // blocks with most keys start first
+    int own = warp_uniform(warp_id() / 4) * 64;  // the warpgroup's first query in the block
+    int query = first + warp_id() * 16 + lane / 4;  // this lane has it, and the one 8 later
+    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;   // (T, HS)  q; rows 3 * C apart
+    const real* head_out = dout + (size_t)b * T * C + h * HS;  // (T, HS)  dout; rows C apart
     auto copy_keys = [&](int start, int to) {
         copy_tiles<1, 2 * QUERIES>(k + to * TILE, head + C, start, T, 3 * C);
         copy_tiles<1, 2 * QUERIES>(v + to * TILE, head + 2 * C, start, T, 3 * C);
@@ -142,17 +143,17 @@ extern "C" __global__ void __launch_bounds__(2 * QUERIES, 2) attention_backward_
     int end = min(first + QUERIES, T);
     for (int start = 0, turn = 0; start < end; start += STEP, turn ^= 1) {
         cp_async_wait<0>();
-        tma_store_fence();  // tensor cores read past the threads' own view of shared memory
-        __syncthreads();  // the copies of all threads are there; all have read the pair filled next
-        if (start + STEP < end) copy_keys(start + STEP, turn ^ 1);  // until those in the future
-        if (start > first + own) continue;  // in the future of this warpgroup
+        tma_store_fence();  // makes the writes visible to wgmma (async proxy)
+        __syncthreads();  // copies arrive before they are read; the pair filled next has been read
+        if (start + STEP < end) copy_keys(start + STEP, turn ^ 1);  // later keys are in the future
+        if (start > first + own) continue;  // all keys are in this warpgroup's future
 
         float scores[STEP / 2], dscores[STEP / 2];  // (64 queries, STEP keys)
         wgmma_fence();
         multiply_transposed(scores, q + own * 64, k + turn * TILE);
         multiply_transposed(dscores, dy + own * 64, v + turn * TILE);
         wgmma_wait<0>(scores, dscores);
-        if (start == first + own) {  // the one tile in which some keys are in the future
+        if (start == first + own) {  // the tile on the diagonal: some keys are in the future
 #pragma unroll
             for (int i = 0; i < STEP / 2; i++) {
                 int key = start + i / 4 * 8 + 2 * t + i % 2;
@@ -166,12 +167,12 @@ extern "C" __global__ void __launch_bounds__(2 * QUERIES, 2) attention_backward_
         add(dq, dscores, k + turn * TILE);
         wgmma_wait<0>(dq);
     }
-    __syncthreads();  // nobody reads q any more, where the results go now
-    real* gradient = dqkv + (size_t)b * T * 3 * C + h * HS;  // of q of token 0
+    __syncthreads();  // all warps have read q before results overwrite it
+    real* gradient = dqkv + (size_t)b * T * 3 * C + h * HS;  // (T, HS)  dq; rows 3 * C apart
     store_rows(gradient, dq, rsqrtf(HS), q + own * 64, first + own, T, 3 * C);
 }
 
-// dk and dv of KEYS keys
+// Computes dk and dv of KEYS keys.
 extern "C" __global__ void __launch_bounds__(2 * KEYS, 3) attention_backward_dkdv(
     real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
     const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
@@ -179,17 +180,17 @@ extern "C" __global__ void __launch_bounds__(2 * KEYS, 3) attention_backward_dkd
     extern __shared__ __align__(1024) Vec shared[];
     real* k = shared->at;     // (KEYS, 64)
     real* v = k + KEYS * 64;  // (KEYS, 64)
-    real* q = v + KEYS * 64;  // (2, STEP, 64)  of each pair, one is read
-    real* dy = q + 2 * TILE;  // (2, STEP, 64)  while the other is filled; of dout
-    __shared__ float log_sums[2][STEP], deltas[2][STEP];  // of the same queries; logs to base 2
+    real* q = v + KEYS * 64;  // (2, STEP, 64)  double buffer
+    real* dy = q + 2 * TILE;  // (2, STEP, 64)  double buffer; of dout
+    __shared__ float log_sums[2][STEP], deltas[2][STEP];  // lse to base 2, and delta
     int lane = lane_id(), t = lane % 4;
     int n = blockIdx.z * GROUP + blockIdx.x, b = n / NH, h = n % NH;
-    if (n >= HEADS) return;  // of the last group
-    int first = blockIdx.y * KEYS;  // the first keys, seen by most queries, come first
-    int own = warp_uniform(warp_id() / 4) * 64;   // the warpgroup's first key, in these
-    int key = first + warp_id() * 16 + lane / 4;  // this lane's: it, and the one 8 later
-    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;   // q of token 0
-    const real* head_out = dout + (size_t)b * T * C + h * HS;  // dout of token 0
+    if (n >= HEADS) return;  // the last group may have fewer heads
+    int first = blockIdx.y * KEYS;  // blocks with most queries start first
+    int own = warp_uniform(warp_id() / 4) * 64;   // the warpgroup's first key in the block
+    int key = first + warp_id() * 16 + lane / 4;  // this lane has it, and the one 8 later
+    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;   // (T, HS)  q; rows 3 * C apart
+    const real* head_out = dout + (size_t)b * T * C + h * HS;  // (T, HS)  dout; rows C apart
     auto copy_queries = [&](int start, int to) {
         copy_tiles<1, 2 * KEYS>(q + to * TILE, head, start, T, 3 * C);
         copy_tiles<1, 2 * KEYS>(dy + to * TILE, head_out, start, T, C);
@@ -197,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(2 * KEYS, 3) attention_backward_dkd
         if (threadIdx.x < STEP) {
             int query = start + threadIdx.x;
             size_t row = (size_t)n * T + query;
-            log_sums[to][threadIdx.x] = query < T ? lse[row] * LOG2_E : INFINITY;  // probs 0
+            log_sums[to][threadIdx.x] = query < T ? lse[row] * LOG2_E : INFINITY;  // probs = 0
             deltas[to][threadIdx.x] = query < T ? delta[row] : 0.0f;
         }
     };
@@ -209,8 +210,8 @@ extern "C" __global__ void __launch_bounds__(2 * KEYS, 3) attention_backward_dkd
     float dk[32] = {}, dv[32] = {};
     for (int start = first, turn = 0; start < T; start += STEP, turn ^= 1) {
         cp_async_wait<0>();
-        tma_store_fence();  // tensor cores read past the threads' own view of shared memory
-        __syncthreads();  // the copies of all threads are there; all have read the pair filled next
+        tma_store_fence();  // makes the writes visible to wgmma (async proxy)
+        __syncthreads();  // copies arrive before they are read; the pair filled next has been read
         if (start + STEP < T) copy_queries(start + STEP, turn ^ 1);
         if (start < first + own) continue;  // these queries see no key of this warpgroup
 
@@ -219,7 +220,7 @@ extern "C" __global__ void __launch_bounds__(2 * KEYS, 3) attention_backward_dkd
         multiply_transposed(probs, k + own * 64, q + turn * TILE);
         multiply_transposed(dscores, v + own * 64, dy + turn * TILE);
         wgmma_wait<1>(probs);
-        if (start == first + own) {  // the one tile in which some queries are too early
+        if (start == first + own) {  // the tile on the diagonal: some queries precede some keys
 #pragma unroll
             for (int i = 0; i < STEP / 2; i++) {
                 int query = start + i / 4 * 8 + 2 * t + i % 2;
@@ -232,7 +233,7 @@ extern "C" __global__ void __launch_bounds__(2 * KEYS, 3) attention_backward_dkd
             probs[i] = fast_exp2(probs[i] * scale - log_sums[turn][query]);
         }
         add(dv, probs, dy + turn * TILE);
-        wgmma_wait<1>(dscores);  // while dv is under way
+        wgmma_wait<1>(dscores);  // dv's product may still run
 #pragma unroll
         for (int i = 0; i < STEP / 2; i++) {
             int query = i / 4 * 8 + 2 * t + i % 2;
@@ -241,8 +242,8 @@ extern "C" __global__ void __launch_bounds__(2 * KEYS, 3) attention_backward_dkd
         add(dk, dscores, q + turn * TILE);
         wgmma_wait<0>(dk, dv);
     }
-    __syncthreads();  // nobody reads k and v any more, where the results go now
-    real* gradient = dqkv + (size_t)b * T * 3 * C + h * HS;  // of q of token 0
+    __syncthreads();  // all warps have read k and v before results overwrite them
+    real* gradient = dqkv + (size_t)b * T * 3 * C + h * HS;  // (T, HS)  dq; rows 3 * C apart
     store_rows(gradient + C, dk, rsqrtf(HS), k + own * 64, first + own, T, 3 * C);
     store_rows(gradient + 2 * C, dv, 1.0f, v + own * 64, first + own, T, 3 * C);
 }

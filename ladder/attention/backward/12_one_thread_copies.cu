@@ -25,16 +25,16 @@
 #include "mma_real.cuh"
 #include "wgmma_real.cuh"
 
-constexpr int TILE = STEP * 64;  // numbers of a tile: each row has 64 channels
-constexpr int ACROSS = TILE * sizeof(real);  // any number of bytes: no tile has a neighbour
+constexpr int TILE = STEP * 64;  // elements of a tile; each row has 64 channels
+constexpr int ACROSS = TILE * sizeof(real);  // selects MN-major; any stride will do for a lone tile
 
-// Where piece p of a row lies in a tile: as wgmma expects it.
+// Swizzle: returns the position of 16-byte piece p of a row in a tile, as wgmma expects it.
 __device__ __forceinline__ int place(int row, int p) {
     return row * 64 + (p ^ row % 8) * VECTOR;
 }
 
-// Has TMA copy rows of two matrices, from `row` on, to a tile each. One thread. Rows past T are the
-// next sequence's: their probs and dscores are 0.
+// One thread calls this. TMA copies rows of two matrices, from `row` on, to one tile each. Rows
+// past T belong to the next sequence: their probs and dscores are 0.
 __device__ __forceinline__ void copy_tiles(Mbarrier* full, real* a, const TensorMap* from_a,
                                            int column_a, real* b, const TensorMap* from_b,
                                            int column_b, int row) {
@@ -43,20 +43,20 @@ __device__ __forceinline__ void copy_tiles(Mbarrier* full, real* a, const Tensor
     tma_load_2d(b, from_b, full, column_b, row);
 }
 
-// Zeros past channel HS of the block's own two tiles, where TMA copied those of another head: what
-// they are multiplied by need not be 0 then, only finite.
+// Clears the channels past HS of the block's own two tiles, into which TMA copied channels of
+// another head. The tiles that these are multiplied with then need not be 0 there, only finite.
 __device__ __forceinline__ void clear_channels(real* tiles) {
     for (int i = threadIdx.x; i < 2 * STEP * 8; i += 128) {
         if (i % 8 * VECTOR >= HS) store_vec(tiles + place(i / 8, i % 8), {});
     }
-    tma_store_fence();  // tensor cores read past the threads' own view of shared memory
-    __syncthreads();  // the zeros of all threads are there
+    tma_store_fence();  // makes the writes visible to wgmma (async proxy)
+    __syncthreads();  // all zeros are written before any warp multiplies them
 }
 
 // d (64, STEP) = a (64, 64) @ tile.T
 __device__ __forceinline__ void multiply_transposed(float (&d)[STEP / 2], const real* a,
                                                     const real* tile) {
-    wgmma_m64k16<STEP, false, 0, false>(d, a, tile);  // overwrites
+    wgmma_m64k16<STEP, false, 0, false>(d, a, tile);  // overwrites d
 #pragma unroll
     for (int k = 16; k < 64; k += 16) {
         wgmma_m64k16<STEP>(d, a + k, tile + k);
@@ -64,9 +64,9 @@ __device__ __forceinline__ void multiply_transposed(float (&d)[STEP / 2], const 
     wgmma_commit();
 }
 
-// d (64, 64) += a (64, STEP), rounded, @ tile
+// d (64, 64) += a (64, STEP) @ tile, with a rounded to 16 bits
 __device__ __forceinline__ void add(float (&d)[32], const float (&a)[STEP / 2], const real* tile) {
-    unsigned rounded[STEP / 16][4];  // what was D of a product is A of the next
+    unsigned rounded[STEP / 16][4];  // one product's D layout is the next one's A layout
 #pragma unroll
     for (int i = 0; i < STEP / 4; i++) {
         rounded[i / 4][i % 4] = pack(a[2 * i], a[2 * i + 1]);
@@ -80,11 +80,11 @@ __device__ __forceinline__ void add(float (&d)[32], const float (&a)[STEP / 2], 
     wgmma_commit();
 }
 
-// Stores d (64, 64) * factor as rows of one head from `row` on, by way of a tile that nobody needs
-// any more: 8 lanes store a row of 128 bytes.
+// Stores d (64, 64) * factor as rows of one head, from `row` on. The results pass through `tile`,
+// which is free now, so that 8 lanes store the 128 bytes of a row (coalesced).
 __device__ __forceinline__ void store_rows(real* head, const float (&d)[32], float factor,
                                            real* tile, int row, int T, int step) {
-    int lane = lane_id(), y = warp_id() % 4 * 16;  // the warp's rows of the tile
+    int lane = lane_id(), y = warp_id() % 4 * 16;  // y: the warp's first row of the tile
 #pragma unroll
     for (int i = 0; i < 16; i++) {
         int r = i % 2, p = i / 2;
@@ -100,13 +100,14 @@ __device__ __forceinline__ void store_rows(real* head, const float (&d)[32], flo
     }
 }
 
-// dq of STEP queries; lse and delta (= sum over the channels of dout * out) of each
+// Computes dq of STEP queries. Stores lse and delta (= sum of dout * out over the channels) of each
+// for the second kernel.
 extern "C" __global__ void __launch_bounds__(128, 3) attention_backward_dq(
     real* __restrict__ dqkv,        // (B, T, 3, NH, HS)
     const real* __restrict__ dout,  // (B, T, NH, HS)
     const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
     const real* __restrict__ out,   // (B, T, NH, HS)
-    const float* __restrict__ lse,  // (B, NH, T)  log of the sum of a query's exp(score)
+    const float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
     int B, int T, int C, int NH,
     float* __restrict__ numbers,    // (HEADS, STEPS, 2, STEP)  lse to base 2, and delta
     const __grid_constant__ TensorMap dout_tiles, const __grid_constant__ TensorMap qkv_tiles) {
@@ -114,15 +115,15 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_backward_dq(
     __shared__ Mbarrier own_full, full[2];
     real* q = shared->at;    // (STEP, 64)
     real* dy = q + TILE;     // (STEP, 64)  of dout
-    real* k = dy + TILE;     // (2, STEP, 64)  of each pair, one is read
-    real* v = k + 2 * TILE;  // (2, STEP, 64)  while the other is filled
+    real* k = dy + TILE;     // (2, STEP, 64)  double buffer
+    real* v = k + 2 * TILE;  // (2, STEP, 64)  double buffer
     int lane = lane_id(), t = lane % 4;
     int n = blockIdx.z * GROUP + blockIdx.x, b = n / NH, column = n % NH * HS;
-    if (n >= HEADS) return;  // of the last group
-    int first = (STEPS - 1 - blockIdx.y) * STEP;    // those with most keys come first
-    int query = first + warp_id() * 16 + lane / 4;  // this lane's: it, and the one 8 later
+    if (n >= HEADS) return;  // the last group may have fewer heads
+    int first = (STEPS - 1 - blockIdx.y) * STEP;    // blocks with most keys start first
+    int query = first + warp_id() * 16 + lane / 4;  // this lane has it, and the one 8 later
     auto copy_keys = [&](int start, int to) {
-        if (start > first || threadIdx.x > 0) return;  // in the future
+        if (start > first || threadIdx.x > 0) return;  // only past keys; one thread asks TMA
         copy_tiles(&full[to], k + to * TILE, &qkv_tiles, C + column, v + to * TILE, &qkv_tiles,
                    2 * C + column, b * T + start);
     };
@@ -131,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_backward_dq(
         copy_tiles(&own_full, q, &qkv_tiles, column, dy, &dout_tiles, column, b * T + first);
     }
     copy_keys(0, 0);
-    __syncthreads();  // the barriers are there before anyone waits
+    __syncthreads();  // the barriers are initialized before any thread waits on them
 
     float log_sums[2], deltas[2] = {};
     for (int r = 0; r < 2; r++) {
@@ -145,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_backward_dq(
         }
         deltas[r] += shuffle_xor(deltas[r], 1);
         deltas[r] += shuffle_xor(deltas[r], 2);
-        bool inside = query + r * 8 < T;  // if not, numbers that make probs and dscores 0
+        bool inside = query + r * 8 < T;  // if not, lse and delta make probs and dscores 0
         log_sums[r] = inside ? lse[(size_t)n * T + row] * LOG2_E : INFINITY;
         if (t == 0) {
             float* to = numbers + ((size_t)n * STEPS * STEP + first) * 2 + query % STEP + r * 8;
@@ -156,20 +157,20 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_backward_dq(
 
     float scale = rsqrtf(HS) * LOG2_E;  // exp(score / sqrt(HS)) is 2^(score * scale)
     float dq[32] = {};
-    mbarrier_wait(&own_full, 0);
+    mbarrier_wait(&own_full, 0);  // the block's own tiles have arrived
     if (HS < 64) clear_channels(q);
     for (int start = 0, step = 0; start <= first; start += STEP, step++) {
         int now = step % 2;
         real *now_k = k + now * TILE, *now_v = v + now * TILE;
         float scores[STEP / 2], dscores[STEP / 2];  // (64 queries, STEP keys)
-        mbarrier_wait(&full[now], step / 2 % 2);
+        mbarrier_wait(&full[now], step / 2 % 2);  // this step's copies have arrived
         wgmma_fence();
         multiply_transposed(scores, q, now_k);
         multiply_transposed(dscores, dy, now_v);
-        wgmma_wait<1>(scores);  // and so for dq's product of the step before
-        __syncthreads();  // nobody reads the tiles of the step before, which are filled next
+        wgmma_wait<1>(scores);  // also waits for the previous step's product for dq
+        __syncthreads();  // all warps have read the previous step's tiles before their refill
         copy_keys(start + STEP, 1 - now);
-        if (start == first) {  // the one tile in which some keys are in the future
+        if (start == first) {  // the tile on the diagonal: some keys are in the future
 #pragma unroll
             for (int i = 0; i < STEP / 2; i++) {
                 int key = start + i / 4 * 8 + 2 * t + i % 2;
@@ -185,15 +186,15 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_backward_dq(
         for (int i = 0; i < STEP / 2; i++) {
             dscores[i] = scores[i] * (dscores[i] - deltas[i / 2 % 2]);
         }
-        add(dq, dscores, now_k);  // is waited for in the next step
+        add(dq, dscores, now_k);  // the next step waits for it
     }
     wgmma_wait<0>(dq);
-    __syncthreads();  // nobody reads q any more, where the results go now
-    real* gradient = dqkv + (size_t)b * T * 3 * C + column;  // of q of token 0
+    __syncthreads();  // all warps have read q before results overwrite it
+    real* gradient = dqkv + (size_t)b * T * 3 * C + column;  // (T, HS)  dq; rows 3 * C apart
     store_rows(gradient, dq, rsqrtf(HS), q, first, T, 3 * C);
 }
 
-// dk and dv of STEP keys
+// Computes dk and dv of STEP keys.
 extern "C" __global__ void __launch_bounds__(128, 3) attention_backward_dkdv(
     real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
     const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
@@ -201,19 +202,19 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_backward_dkdv(
     const __grid_constant__ TensorMap qkv_tiles) {
     extern __shared__ __align__(1024) Vec shared[];
     __shared__ Mbarrier own_full, full[2];
-    __shared__ __align__(16) float rows[2][2][STEP];  // lse to base 2, and delta
+    __shared__ __align__(16) float rows[2][2][STEP];  // double buffer of lse to base 2, and delta
     real* k = shared->at;     // (STEP, 64)
     real* v = k + TILE;       // (STEP, 64)
-    real* q = v + TILE;       // (2, STEP, 64)  of each pair, one is read
-    real* dy = q + 2 * TILE;  // (2, STEP, 64)  while the other is filled; of dout
+    real* q = v + TILE;       // (2, STEP, 64)  double buffer
+    real* dy = q + 2 * TILE;  // (2, STEP, 64)  double buffer; of dout
     int lane = lane_id(), t = lane % 4;
     int n = blockIdx.z * GROUP + blockIdx.x, b = n / NH, column = n % NH * HS;
-    if (n >= HEADS) return;  // of the last group
-    int first = blockIdx.y * STEP;  // the first keys, seen by most queries, come first
-    int key = first + warp_id() * 16 + lane / 4;  // this lane's: it, and the one 8 later
+    if (n >= HEADS) return;  // the last group may have fewer heads
+    int first = blockIdx.y * STEP;  // blocks with most queries start first
+    int key = first + warp_id() * 16 + lane / 4;  // this lane has it, and the one 8 later
     auto copy_queries = [&](int start, int to) {
         if (start >= T) return;
-        if (threadIdx.x < 2 * STEP / 4) {  // 16 bytes each
+        if (threadIdx.x < 2 * STEP / 4) {  // 16 bytes per thread
             const float* from = numbers + ((size_t)n * STEPS * STEP + start) * 2;
             cp_async_16(rows[to][0] + threadIdx.x * 4, from + threadIdx.x * 4);
             cp_async_commit();
@@ -227,26 +228,26 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_backward_dkdv(
         copy_tiles(&own_full, k, &qkv_tiles, C + column, v, &qkv_tiles, 2 * C + column,
                    b * T + first);
     }
-    copy_queries(first, 0);  // earlier ones do not see these keys
-    __syncthreads();  // the barriers are there before anyone waits
+    copy_queries(first, 0);  // earlier queries do not see these keys
+    __syncthreads();  // the barriers are initialized before any thread waits on them
 
     float scale = rsqrtf(HS) * LOG2_E;  // exp(score / sqrt(HS)) is 2^(score * scale)
     float dk[32] = {}, dv[32] = {};
-    mbarrier_wait(&own_full, 0);
+    mbarrier_wait(&own_full, 0);  // the block's own tiles have arrived
     if (HS < 64) clear_channels(k);
     for (int start = first, step = 0; start < T; start += STEP, step++) {
         int now = step % 2;
         real *now_q = q + now * TILE, *now_dy = dy + now * TILE;
         float probs[STEP / 2], dscores[STEP / 2];  // transposed: (64 keys, STEP queries)
-        mbarrier_wait(&full[now], step / 2 % 2);
+        mbarrier_wait(&full[now], step / 2 % 2);  // this step's copies have arrived
         wgmma_fence();
         multiply_transposed(probs, k, now_q);
         multiply_transposed(dscores, v, now_dy);
         cp_async_wait<0>();
-        __syncthreads();  // rows of all threads are there; all have finished the step before
+        __syncthreads();  // `rows` arrive before any read; the previous step's tiles have been read
         copy_queries(start + STEP, 1 - now);
         wgmma_wait<1>(probs);
-        if (start == first) {  // the one tile in which some queries are too early
+        if (start == first) {  // the tile on the diagonal: some queries precede some keys
 #pragma unroll
             for (int i = 0; i < STEP / 2; i++) {
                 int query = start + i / 4 * 8 + 2 * t + i % 2;
@@ -259,7 +260,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_backward_dkdv(
             probs[i] = fast_exp2(probs[i] * scale - rows[now][0][query]);
         }
         add(dv, probs, now_dy);
-        wgmma_wait<1>(dscores);  // while dv is under way
+        wgmma_wait<1>(dscores);  // dv's product may still run
 #pragma unroll
         for (int i = 0; i < STEP / 2; i++) {
             int query = i / 4 * 8 + 2 * t + i % 2;
@@ -268,8 +269,8 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_backward_dkdv(
         add(dk, dscores, now_q);
         wgmma_wait<0>(dk, dv);
     }
-    __syncthreads();  // nobody reads k and v any more, where the results go now
-    real* gradient = dqkv + (size_t)b * T * 3 * C + column;  // of q of token 0
+    __syncthreads();  // all warps have read k and v before results overwrite them
+    real* gradient = dqkv + (size_t)b * T * 3 * C + column;  // (T, HS)  dq; rows 3 * C apart
     store_rows(gradient + C, dk, rsqrtf(HS), k, first, T, 3 * C);
     store_rows(gradient + 2 * C, dv, 1.0f, v, first, T, 3 * C);
 }

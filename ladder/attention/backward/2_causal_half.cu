@@ -14,16 +14,16 @@
 
 #include "portable.cuh"
 
-// delta (B, NH, T) = sum over the channels of dout * out
+// Computes delta (B, NH, T) = sum of dout * out over the channels.
 extern "C" __global__ void attention_backward_delta(
     real* __restrict__ dqkv,        // (B, T, 3, NH, HS)
     const real* __restrict__ dout,  // (B, T, NH, HS)
     const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
     const real* __restrict__ out,   // (B, T, NH, HS)
-    const float* __restrict__ lse,  // (B, NH, T)  log of the sum of a query's exp(score)
+    const float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
     int B, int T, int C, int NH,
     float* __restrict__ delta,      // (B, NH, T)
-    float* __restrict__ probs,      // (B, NH, T, T)  of a query and a key
+    float* __restrict__ probs,      // (B, NH, T, T)  (query, key)
     float* __restrict__ dscores) {  // (B, NH, T, T)
     int query = blockIdx.x * BLOCK + threadIdx.x;
     if (query >= T) return;  // the last block may have more threads than there are queries left
@@ -37,7 +37,7 @@ extern "C" __global__ void attention_backward_delta(
     delta[(size_t)blockIdx.y * T + query] = sum;
 }
 
-// probs and dscores, a thread for each query and key
+// Computes probs and dscores, with one thread for each query and key.
 extern "C" __global__ void attention_backward_scores(
     real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
     const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
@@ -88,16 +88,16 @@ extern "C" __global__ void attention_backward_dkdv(
     int HS = C / NH, b = blockIdx.z / NH, h = blockIdx.z % NH;
     if (i >= HS) return;
     const real* q = qkv + (size_t)b * T * 3 * C + h * HS + i;        // channel i of query 0
-    const real* dy = dout + (size_t)b * T * C + h * HS + i;          // likewise
+    const real* dy = dout + (size_t)b * T * C + h * HS + i;          // channel i of query 0
     const float* p = probs + (size_t)blockIdx.z * T * T + key;       // of query 0
-    const float* ds = dscores + (size_t)blockIdx.z * T * T + key;    // likewise
+    const float* ds = dscores + (size_t)blockIdx.z * T * T + key;    // of query 0
 
     float dk = 0.0f, dv = 0.0f;
     for (int query = key; query < T; query++) {
         dk += ds[(size_t)query * T] * to_float(q[(size_t)query * 3 * C]);
         dv += p[(size_t)query * T] * to_float(dy[(size_t)query * C]);
     }
-    real* gradient = dqkv + ((size_t)b * T + key) * 3 * C + h * HS + i;  // of q; k and v follow
+    real* gradient = dqkv + ((size_t)b * T + key) * 3 * C + h * HS + i;  // dq; dk and dv follow
     gradient[C] = to_real(dk * rsqrtf(HS));
     gradient[2 * C] = to_real(dv);
 }

@@ -18,27 +18,27 @@
 
 #include "portable.cuh"
 
-// Four more than needed: rows begin in different banks, and at multiples of 16 bytes.
+// Four padding columns: rows begin in different banks, and at multiples of 16 bytes.
 constexpr int STRIDE = WIDTH + 4;
 constexpr int P_STRIDE = TILE + 4;
 
-struct alignas(16) Floats { float at[4]; };  // one load from shared memory
+struct alignas(16) Floats { float at[4]; };  // one 16-byte load from shared memory
 
 __device__ __forceinline__ Floats load_floats(const float* address) {
     return *reinterpret_cast<const Floats*>(address);
 }
 
-// delta (B, NH, T) = sum over the channels of dout * out
+// Computes delta (B, NH, T) = sum of dout * out over the channels.
 extern "C" __global__ void attention_backward_delta(
     real* __restrict__ dqkv,        // (B, T, 3, NH, HS)
     const real* __restrict__ dout,  // (B, T, NH, HS)
     const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
     const real* __restrict__ out,   // (B, T, NH, HS)
-    const float* __restrict__ lse,  // (B, NH, T)  log of the sum of a query's exp(score)
+    const float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
     int B, int T, int C, int NH,
     float* __restrict__ delta) {    // (B, NH, T)
     int query = blockIdx.y * ROWS + warp_id();
-    if (query >= T) return;  // a whole warp leaves, so that no shuffle below misses a lane
+    if (query >= T) return;  // whole warps return, so no shuffle below misses a lane
     int b = blockIdx.x / NH, h = blockIdx.x % NH;
     size_t at = ((size_t)b * T + query) * C + h * HS;
     float sum = 0.0f;
@@ -49,7 +49,8 @@ extern "C" __global__ void attention_backward_delta(
     if (lane_id() == 0) delta[(size_t)blockIdx.x * T + query] = sum;
 }
 
-// Copies TILE rows of one head to shared memory, from `first` on; zeros past row T and channel HS.
+// Copies TILE rows of one head, from row `first` on, to shared memory. Rows past T and channels
+// past HS become zeros.
 __device__ __forceinline__ void load_tile(float* tile /* (TILE, STRIDE) */,
                                           const real* head /* (T, HS), rows `step` apart */,
                                           int first, int T, int step) {
@@ -60,10 +61,10 @@ __device__ __forceinline__ void load_tile(float* tile /* (TILE, STRIDE) */,
     }
 }
 
-// sums += a @ b.T, of the rows y + r * THREADS of a and x + c * THREADS of b
+// sums += a @ b.T, for the rows y + r * THREADS of a and x + c * THREADS of b.
 __device__ __forceinline__ void add_products(float (&sums)[EACH][EACH], const float* a,
                                              const float* b, int x, int y) {
-#pragma unroll 1  // loads of several steps at once would need too many registers
+#pragma unroll 1  // unrolled, the loads of several steps would need too many registers
     for (int i = 0; i < HS; i += 4) {  // channels from HS on are zero
         Floats as[EACH], bs[EACH];
         for (int r = 0; r < EACH; r++) {
@@ -80,8 +81,8 @@ __device__ __forceinline__ void add_products(float (&sums)[EACH][EACH], const fl
     }
 }
 
-// probs and dscores of this thread's queries y + r * THREADS and keys x + c * THREADS. The tiles
-// start at tokens `query` and `key`.
+// Computes probs and dscores of this thread's queries y + r * THREADS and keys x + c * THREADS. The
+// tiles start at tokens `query` and `key`.
 __device__ __forceinline__ void recompute(
     float (&probs)[EACH][EACH], float (&dscores)[EACH][EACH],  // (query, key)
     const float* q, const float* k, const float* v, const float* dy,  // (TILE, STRIDE)
@@ -103,7 +104,7 @@ __device__ __forceinline__ void recompute(
     }
 }
 
-// dk and dv of TILE keys
+// Computes dk and dv of TILE keys.
 extern "C" __global__ void __launch_bounds__(THREADS * THREADS, BLOCKS) attention_backward_dkdv(
     real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
     const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
@@ -117,13 +118,13 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, BLOCKS) attentio
     float* ds = p + TILE * P_STRIDE;   // (TILE, P_STRIDE)  dscores
     int x = threadIdx.x % THREADS, y = threadIdx.x / THREADS;
     int b = blockIdx.x / NH, h = blockIdx.x % NH;
-    int first = blockIdx.y * TILE;  // key; the first ones, seen by most queries, come first
-    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;       // q of token 0
-    const real* head_out = dout + (size_t)b * T * C + h * HS;      // dout of token 0
+    int first = blockIdx.y * TILE;  // blocks with most queries start first
+    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;       // (T, HS)  q; rows 3 * C apart
+    const real* head_out = dout + (size_t)b * T * C + h * HS;      // (T, HS)  dout; rows C apart
     load_tile(k, head + C, first, T, 3 * C);
     load_tile(v, head + 2 * C, first, T, 3 * C);
 
-    // Of key y * EACH + r and channel x + j * THREADS.
+    // Of keys y * EACH + r and channels x + j * THREADS.
     float dk[EACH][WIDTH / THREADS] = {}, dv[EACH][WIDTH / THREADS] = {};
     for (int start = first; start < T; start += TILE) {  // earlier queries do not see these keys
         load_tile(q, head, start, T, 3 * C);
@@ -159,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, BLOCKS) attentio
     for (int r = 0; r < EACH; r++) {
         int key = first + y * EACH + r;
         if (key >= T) break;
-        real* gradient = dqkv + ((size_t)b * T + key) * 3 * C + h * HS;  // of q; k and v follow
+        real* gradient = dqkv + ((size_t)b * T + key) * 3 * C + h * HS;  // dq; dk and dv follow
         for (int j = 0; j < WIDTH / THREADS; j++) {
             int i = x + j * THREADS;
             if (i >= HS) break;
@@ -169,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, BLOCKS) attentio
     }
 }
 
-// dq of TILE queries
+// Computes dq of TILE queries.
 extern "C" __global__ void __launch_bounds__(THREADS * THREADS, BLOCKS) attention_backward_dq(
     real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
     const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
@@ -182,8 +183,8 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, BLOCKS) attentio
     float* ds = dy + TILE * STRIDE;  // (TILE, P_STRIDE)  dscores of a query and a key
     int x = threadIdx.x % THREADS, y = threadIdx.x / THREADS;
     int b = blockIdx.x / NH, h = blockIdx.x % NH;
-    int first = (gridDim.y - 1 - blockIdx.y) * TILE;  // query; those with most keys come first
-    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;  // q of token 0
+    int first = (gridDim.y - 1 - blockIdx.y) * TILE;  // blocks with most keys start first
+    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;  // (T, HS)  q; rows 3 * C apart
     load_tile(q, head, first, T, 3 * C);
     load_tile(dy, dout + (size_t)b * T * C + h * HS, first, T, C);
 

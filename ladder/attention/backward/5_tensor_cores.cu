@@ -18,19 +18,19 @@
 #include "fast_math.cuh"
 #include "mma_real.cuh"
 
-constexpr int STRIDE = WIDTH + 8;  // of a tile's rows: 8 of them begin in different banks
+constexpr int STRIDE = WIDTH + 8;  // padded: 8 rows of a tile begin in different banks
 
-// delta (B, NH, T) = sum over the channels of dout * out
+// Computes delta (B, NH, T) = sum of dout * out over the channels.
 extern "C" __global__ void attention_backward_delta(
     real* __restrict__ dqkv,        // (B, T, 3, NH, HS)
     const real* __restrict__ dout,  // (B, T, NH, HS)
     const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
     const real* __restrict__ out,   // (B, T, NH, HS)
-    const float* __restrict__ lse,  // (B, NH, T)  log of the sum of a query's exp(score)
+    const float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
     int B, int T, int C, int NH,
     float* __restrict__ delta) {    // (B, NH, T)
     int query = blockIdx.y * ROWS + warp_id();
-    if (query >= T) return;  // a whole warp leaves, so that no shuffle below misses a lane
+    if (query >= T) return;  // whole warps return, so no shuffle below misses a lane
     int b = blockIdx.x / NH, h = blockIdx.x % NH;
     size_t at = ((size_t)b * T + query) * C + h * HS;
     float sum = 0.0f;
@@ -41,7 +41,8 @@ extern "C" __global__ void attention_backward_delta(
     if (lane_id() == 0) delta[(size_t)blockIdx.x * T + query] = sum;
 }
 
-// Copies STEP rows of one head to shared memory, from `first` on; zeros past row T and channel HS.
+// Copies STEP rows of one head, from row `first` on, to shared memory. Rows past T and channels
+// past HS become zeros.
 __device__ __forceinline__ void load_tile(real* tile /* (STEP, STRIDE) */,
                                           const real* head /* (T, HS), rows `step` apart */,
                                           int first, int T, int step) {
@@ -54,7 +55,7 @@ __device__ __forceinline__ void load_tile(real* tile /* (STEP, STRIDE) */,
     }
 }
 
-// d (16, STEP) += a (16, WIDTH) @ tile.T; the D matrices of 8 rows of the tile each.
+// d (16, STEP) += a (16, WIDTH) @ tile.T. Each D matrix (16 x 8) covers 8 rows of the tile.
 __device__ __forceinline__ void add_transposed(float (&d)[STEP / 8][4],
                                                const unsigned (&a)[WIDTH / 16][4],
                                                const real* tile /* (STEP, STRIDE) */) {
@@ -63,7 +64,7 @@ __device__ __forceinline__ void add_transposed(float (&d)[STEP / 8][4],
 #pragma unroll
     for (int i = 0; i < WIDTH / 16; i++) {
 #pragma unroll
-        for (int n = 0; n < STEP / 16; n++) {  // 16 rows: two B matrices at once
+        for (int n = 0; n < STEP / 16; n++) {  // 16 rows: two B matrices per ldmatrix
             unsigned b[4];
             ldmatrix_x4(b, corner + n * 16 * STRIDE + i * 16);
             mma_m16n8k16(d[2 * n], a[i], {b[0], b[1]});
@@ -72,13 +73,14 @@ __device__ __forceinline__ void add_transposed(float (&d)[STEP / 8][4],
     }
 }
 
-// d (16, WIDTH) += a (16, STEP), rounded to real, @ tile; the D matrices of 8 channels each.
+// d (16, WIDTH) += a (16, STEP) @ tile, with a rounded to real. Each D matrix (16 x 8) covers 8
+// channels.
 __device__ __forceinline__ void add(float (&d)[WIDTH / 8][4], const float (&a)[STEP / 8][4],
                                     const real* tile /* (STEP, STRIDE) */) {
     int lane = lane_id();
     const real* corner = tile + lane % 16 * STRIDE + lane / 16 * 8;
 #pragma unroll
-    for (int n = 0; n < STEP / 16; n++) {  // two D matrices, side by side, are one A matrix
+    for (int n = 0; n < STEP / 16; n++) {  // two neighbouring D matrices form one A matrix
         unsigned rounded[4] = {
             pack(a[2 * n][0], a[2 * n][1]),
             pack(a[2 * n][2], a[2 * n][3]),
@@ -86,7 +88,7 @@ __device__ __forceinline__ void add(float (&d)[WIDTH / 8][4], const float (&a)[S
             pack(a[2 * n + 1][2], a[2 * n + 1][3]),
         };
 #pragma unroll
-        for (int i = 0; i < WIDTH / 16; i++) {  // 16 channels: two B matrices at once
+        for (int i = 0; i < WIDTH / 16; i++) {  // 16 channels: two B matrices per ldmatrix
             unsigned b[4];
             ldmatrix_x4_trans(b, corner + n * 16 * STRIDE + i * 16);
             mma_m16n8k16(d[2 * i], rounded, {b[0], b[1]});
@@ -95,8 +97,8 @@ __device__ __forceinline__ void add(float (&d)[WIDTH / 8][4], const float (&a)[S
     }
 }
 
-// The A matrices, 16 channels each, of 16 rows of one head; zeros past row T and channel HS. This
-// lane has `row` and `row` + 8.
+// Loads 16 rows of one head as A matrices of 16 channels each. Rows past T and channels past HS
+// become zeros. This lane holds rows `row` and `row` + 8.
 __device__ __forceinline__ void load_rows(unsigned (&a)[WIDTH / 16][4],
                                           const real* head /* (T, HS), rows `step` apart */,
                                           int row, int T, int step) {
@@ -129,20 +131,20 @@ __device__ __forceinline__ void store_rows(real* head, const float (&d)[WIDTH / 
     }
 }
 
-// dk and dv of TILE keys
+// Computes dk and dv of TILE keys.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_backward_dkdv(
     real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
     const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
     float* __restrict__ delta) {
     __shared__ alignas(16) real q[STEP * STRIDE];   // (STEP, STRIDE)
     __shared__ alignas(16) real dy[STEP * STRIDE];  // (STEP, STRIDE)  of dout
-    __shared__ float log_sums[STEP], deltas[STEP];  // of the same queries; log_sums to base 2
+    __shared__ float log_sums[STEP], deltas[STEP];  // lse to base 2, and delta
     int t = lane_id() % 4;
     int b = blockIdx.x / NH, h = blockIdx.x % NH;
-    int first = blockIdx.y * TILE;  // key; the first ones, seen by most queries, come first
-    int key = first + warp_id() * 16 + lane_id() / 4;  // this lane's: it, and the one 8 later
-    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;   // q of token 0
-    const real* head_out = dout + (size_t)b * T * C + h * HS;  // dout of token 0
+    int first = blockIdx.y * TILE;  // blocks with most queries start first
+    int key = first + warp_id() * 16 + lane_id() / 4;  // this lane has it, and the one 8 later
+    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;   // (T, HS)  q; rows 3 * C apart
+    const real* head_out = dout + (size_t)b * T * C + h * HS;  // (T, HS)  dout; rows C apart
     unsigned k[WIDTH / 16][4], v[WIDTH / 16][4];
     load_rows(k, head + C, key, T, 3 * C);
     load_rows(v, head + 2 * C, key, T, 3 * C);
@@ -155,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_backwa
         if (threadIdx.x < STEP) {
             int query = start + threadIdx.x;
             size_t row = (size_t)blockIdx.x * T + query;
-            log_sums[threadIdx.x] = query < T ? lse[row] * LOG2_E : INFINITY;  // probs 0
+            log_sums[threadIdx.x] = query < T ? lse[row] * LOG2_E : INFINITY;  // probs = 0
             deltas[threadIdx.x] = query < T ? delta[row] : 0.0f;
         }
         __syncthreads();  // the tiles are complete before any warp reads them
@@ -178,12 +180,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_backwa
         add(dk, dscores, q);
         __syncthreads();  // all have read the tiles before the next ones overwrite them
     }
-    real* gradient = dqkv + (size_t)b * T * 3 * C + h * HS;  // of q of token 0
+    real* gradient = dqkv + (size_t)b * T * 3 * C + h * HS;  // (T, HS)  dq; rows 3 * C apart
     store_rows(gradient + C, dk, rsqrtf(HS), key, T, 3 * C);
     store_rows(gradient + 2 * C, dv, 1.0f, key, T, 3 * C);
 }
 
-// dq of TILE queries. The bounds allow a thread 168 registers: three blocks to a multiprocessor.
+// Computes dq of TILE queries. The launch bounds allow 168 registers per thread, so that three
+// blocks fit on an SM.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 3) attention_backward_dq(
     real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
     const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
@@ -192,9 +195,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 3) attention_bac
     __shared__ alignas(16) real v[STEP * STRIDE];  // (STEP, STRIDE)
     int t = lane_id() % 4;
     int b = blockIdx.x / NH, h = blockIdx.x % NH;
-    int first = (gridDim.y - 1 - blockIdx.y) * TILE;  // query; those with most keys come first
-    int query = first + warp_id() * 16 + lane_id() / 4;  // this lane's: it, and the one 8 later
-    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;  // q of token 0
+    int first = (gridDim.y - 1 - blockIdx.y) * TILE;  // blocks with most keys start first
+    int query = first + warp_id() * 16 + lane_id() / 4;  // this lane has it, and the one 8 later
+    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;  // (T, HS)  q; rows 3 * C apart
     unsigned q[WIDTH / 16][4], dy[WIDTH / 16][4];
     load_rows(q, head, query, T, 3 * C);
     load_rows(dy, dout + (size_t)b * T * C + h * HS, query, T, C);

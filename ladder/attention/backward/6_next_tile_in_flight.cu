@@ -18,19 +18,19 @@
 #include "fast_math.cuh"
 #include "mma_real.cuh"
 
-constexpr int STRIDE = WIDTH + 8;  // of a tile's rows: 8 of them begin in different banks
+constexpr int STRIDE = WIDTH + 8;  // padded: 8 rows of a tile begin in different banks
 
-// delta (B, NH, T) = sum over the channels of dout * out
+// Computes delta (B, NH, T) = sum of dout * out over the channels.
 extern "C" __global__ void attention_backward_delta(
     real* __restrict__ dqkv,        // (B, T, 3, NH, HS)
     const real* __restrict__ dout,  // (B, T, NH, HS)
     const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
     const real* __restrict__ out,   // (B, T, NH, HS)
-    const float* __restrict__ lse,  // (B, NH, T)  log of the sum of a query's exp(score)
+    const float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
     int B, int T, int C, int NH,
     float* __restrict__ delta) {    // (B, NH, T)
     int query = blockIdx.y * ROWS + warp_id();
-    if (query >= T) return;  // a whole warp leaves, so that no shuffle below misses a lane
+    if (query >= T) return;  // whole warps return, so no shuffle below misses a lane
     int b = blockIdx.x / NH, h = blockIdx.x % NH;
     size_t at = ((size_t)b * T + query) * C + h * HS;
     float sum = 0.0f;
@@ -41,8 +41,8 @@ extern "C" __global__ void attention_backward_delta(
     if (lane_id() == 0) delta[(size_t)blockIdx.x * T + query] = sum;
 }
 
-// Starts to copy STEP rows of one head to shared memory, from `first` on; zeros past row T and
-// channel HS.
+// Starts to copy STEP rows of one head, from row `first` on, to shared memory. Rows past T and
+// channels past HS become zeros.
 __device__ __forceinline__ void copy_tile(real* tile /* (STEP, STRIDE) */,
                                           const real* head /* (T, HS), rows `step` apart */,
                                           int first, int T, int step) {
@@ -55,7 +55,7 @@ __device__ __forceinline__ void copy_tile(real* tile /* (STEP, STRIDE) */,
     }
 }
 
-// d (16, STEP) += a (16, WIDTH) @ tile.T; the D matrices of 8 rows of the tile each.
+// d (16, STEP) += a (16, WIDTH) @ tile.T. Each D matrix (16 x 8) covers 8 rows of the tile.
 __device__ __forceinline__ void add_transposed(float (&d)[STEP / 8][4],
                                                const unsigned (&a)[WIDTH / 16][4],
                                                const real* tile /* (STEP, STRIDE) */) {
@@ -64,7 +64,7 @@ __device__ __forceinline__ void add_transposed(float (&d)[STEP / 8][4],
 #pragma unroll
     for (int i = 0; i < WIDTH / 16; i++) {
 #pragma unroll
-        for (int n = 0; n < STEP / 16; n++) {  // 16 rows: two B matrices at once
+        for (int n = 0; n < STEP / 16; n++) {  // 16 rows: two B matrices per ldmatrix
             unsigned b[4];
             ldmatrix_x4(b, corner + n * 16 * STRIDE + i * 16);
             mma_m16n8k16(d[2 * n], a[i], {b[0], b[1]});
@@ -73,13 +73,14 @@ __device__ __forceinline__ void add_transposed(float (&d)[STEP / 8][4],
     }
 }
 
-// d (16, WIDTH) += a (16, STEP), rounded to real, @ tile; the D matrices of 8 channels each.
+// d (16, WIDTH) += a (16, STEP) @ tile, with a rounded to real. Each D matrix (16 x 8) covers 8
+// channels.
 __device__ __forceinline__ void add(float (&d)[WIDTH / 8][4], const float (&a)[STEP / 8][4],
                                     const real* tile /* (STEP, STRIDE) */) {
     int lane = lane_id();
     const real* corner = tile + lane % 16 * STRIDE + lane / 16 * 8;
 #pragma unroll
-    for (int n = 0; n < STEP / 16; n++) {  // two D matrices, side by side, are one A matrix
+    for (int n = 0; n < STEP / 16; n++) {  // two neighbouring D matrices form one A matrix
         unsigned rounded[4] = {
             pack(a[2 * n][0], a[2 * n][1]),
             pack(a[2 * n][2], a[2 * n][3]),
@@ -87,7 +88,7 @@ __device__ __forceinline__ void add(float (&d)[WIDTH / 8][4], const float (&a)[S
             pack(a[2 * n + 1][2], a[2 * n + 1][3]),
         };
 #pragma unroll
-        for (int i = 0; i < WIDTH / 16; i++) {  // 16 channels: two B matrices at once
+        for (int i = 0; i < WIDTH / 16; i++) {  // 16 channels: two B matrices per ldmatrix
             unsigned b[4];
             ldmatrix_x4_trans(b, corner + n * 16 * STRIDE + i * 16);
             mma_m16n8k16(d[2 * i], rounded, {b[0], b[1]});
@@ -96,8 +97,8 @@ __device__ __forceinline__ void add(float (&d)[WIDTH / 8][4], const float (&a)[S
     }
 }
 
-// The A matrices, 16 channels each, of 16 rows of one head; zeros past row T and channel HS. This
-// lane has `row` and `row` + 8.
+// Loads 16 rows of one head as A matrices of 16 channels each. Rows past T and channels past HS
+// become zeros. This lane holds rows `row` and `row` + 8.
 __device__ __forceinline__ void load_rows(unsigned (&a)[WIDTH / 16][4],
                                           const real* head /* (T, HS), rows `step` apart */,
                                           int row, int T, int step) {
@@ -130,21 +131,21 @@ __device__ __forceinline__ void store_rows(real* head, const float (&d)[WIDTH / 
     }
 }
 
-// dk and dv of TILE keys
+// Computes dk and dv of TILE keys.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_backward_dkdv(
     real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
     const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
     float* __restrict__ delta) {
-    // Of each pair, one is read while the other is filled.
+    // Double buffers: one tile is read while the other is filled.
     __shared__ alignas(16) real q[2][STEP * STRIDE];      // (STEP, STRIDE)
     __shared__ alignas(16) real dy[2][STEP * STRIDE];     // (STEP, STRIDE)  of dout
-    __shared__ float log_sums[2][STEP], deltas[2][STEP];  // of the same queries; logs to base 2
+    __shared__ float log_sums[2][STEP], deltas[2][STEP];  // lse to base 2, and delta
     int t = lane_id() % 4;
     int b = blockIdx.x / NH, h = blockIdx.x % NH;
-    int first = blockIdx.y * TILE;  // key; the first ones, seen by most queries, come first
-    int key = first + warp_id() * 16 + lane_id() / 4;  // this lane's: it, and the one 8 later
-    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;   // q of token 0
-    const real* head_out = dout + (size_t)b * T * C + h * HS;  // dout of token 0
+    int first = blockIdx.y * TILE;  // blocks with most queries start first
+    int key = first + warp_id() * 16 + lane_id() / 4;  // this lane has it, and the one 8 later
+    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;   // (T, HS)  q; rows 3 * C apart
+    const real* head_out = dout + (size_t)b * T * C + h * HS;  // (T, HS)  dout; rows C apart
     unsigned k[WIDTH / 16][4], v[WIDTH / 16][4];
     load_rows(k, head + C, key, T, 3 * C);
     load_rows(v, head + 2 * C, key, T, 3 * C);
@@ -158,14 +159,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_backwa
         if (threadIdx.x < STEP) {
             int query = start + threadIdx.x;
             size_t row = (size_t)blockIdx.x * T + query;
-            log_sums[to][threadIdx.x] = query < T ? lse[row] * LOG2_E : INFINITY;  // probs 0
+            log_sums[to][threadIdx.x] = query < T ? lse[row] * LOG2_E : INFINITY;  // probs = 0
             deltas[to][threadIdx.x] = query < T ? delta[row] : 0.0f;
         }
     };
     copy_queries(first, 0);  // earlier queries do not see these keys
     for (int start = first, turn = 0; start < T; start += STEP, turn ^= 1) {
         cp_async_wait<0>();
-        __syncthreads();  // the copies of all threads are there; all have read the pair filled next
+        __syncthreads();  // copies arrive before they are read; the pair filled next has been read
         if (start + STEP < T) copy_queries(start + STEP, turn ^ 1);
 
         float probs[STEP / 8][4] = {}, dscores[STEP / 8][4] = {};  // transposed: 16 keys, 8 queries
@@ -185,12 +186,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_backwa
         add(dv, probs, dy[turn]);
         add(dk, dscores, q[turn]);
     }
-    real* gradient = dqkv + (size_t)b * T * 3 * C + h * HS;  // of q of token 0
+    real* gradient = dqkv + (size_t)b * T * 3 * C + h * HS;  // (T, HS)  dq; rows 3 * C apart
     store_rows(gradient + C, dk, rsqrtf(HS), key, T, 3 * C);
     store_rows(gradient + 2 * C, dv, 1.0f, key, T, 3 * C);
 }
 
-// dq of TILE queries. The bounds allow a thread 168 registers: three blocks to a multiprocessor.
+// Computes dq of TILE queries. The launch bounds allow 168 registers per thread, so that three
+// blocks fit on an SM.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 3) attention_backward_dq(
     real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
     const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
@@ -199,9 +201,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 3) attention_bac
     __shared__ alignas(16) real v[2][STEP * STRIDE];  // (STEP, STRIDE)
     int t = lane_id() % 4;
     int b = blockIdx.x / NH, h = blockIdx.x % NH;
-    int first = (gridDim.y - 1 - blockIdx.y) * TILE;  // query; those with most keys come first
-    int query = first + warp_id() * 16 + lane_id() / 4;  // this lane's: it, and the one 8 later
-    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;  // q of token 0
+    int first = (gridDim.y - 1 - blockIdx.y) * TILE;  // blocks with most keys start first
+    int query = first + warp_id() * 16 + lane_id() / 4;  // this lane has it, and the one 8 later
+    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;  // (T, HS)  q; rows 3 * C apart
     unsigned q[WIDTH / 16][4], dy[WIDTH / 16][4];
     load_rows(q, head, query, T, 3 * C);
     load_rows(dy, dout + (size_t)b * T * C + h * HS, query, T, C);
@@ -223,8 +225,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 3) attention_bac
     copy_keys(0, 0);
     for (int start = 0, turn = 0; start < end; start += STEP, turn ^= 1) {
         cp_async_wait<0>();
-        __syncthreads();  // the copies of all threads are there; all have read the pair filled next
-        if (start + STEP < end) copy_keys(start + STEP, turn ^ 1);  // until those in the future
+        __syncthreads();  // copies arrive before they are read; the pair filled next has been read
+        if (start + STEP < end) copy_keys(start + STEP, turn ^ 1);  // later keys are in the future
 
         float scores[STEP / 8][4] = {}, dscores[STEP / 8][4] = {};  // 16 queries, 8 keys
         add_transposed(scores, q, k[turn]);

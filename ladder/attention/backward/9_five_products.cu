@@ -23,22 +23,23 @@
 #include "fast_math.cuh"
 #include "portable.cuh"
 
-// More than needed, so that rows which are accessed together begin in different banks: eight
-// neighbours, 16 bytes of each, or two neighbours, 64 bytes of each.
+// Padding: rows that are accessed together start in different banks, be it 16 bytes of each of
+// eight neighbouring rows, or 64 bytes of each of two.
 constexpr int STRIDE = WIDTH + 4;
 constexpr int P_STRIDE = TILE + 16;
 
-// delta (B, NH, T) = sum over the channels of dout * out; and dq = 0, to which all keys add
+// Computes delta (B, NH, T) = sum of dout * out over the channels, and clears dq, to which the
+// blocks of all keys add.
 extern "C" __global__ void attention_backward_delta(
     real* __restrict__ dqkv,        // (B, T, 3, NH, HS)
     const real* __restrict__ dout,  // (B, T, NH, HS)
     const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
     const real* __restrict__ out,   // (B, T, NH, HS)
-    const float* __restrict__ lse,  // (B, NH, T)  log of the sum of a query's exp(score)
+    const float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
     int B, int T, int C, int NH,
     float* __restrict__ delta) {    // (B, NH, T)
     int query = blockIdx.y * ROWS + warp_id();
-    if (query >= T) return;  // a whole warp leaves, so that no shuffle below misses a lane
+    if (query >= T) return;  // whole warps return, so no shuffle below misses a lane
     int b = blockIdx.x / NH, h = blockIdx.x % NH;
     size_t row = (size_t)b * T + query, at = row * C + h * HS;
     float sum = 0.0f;
@@ -50,12 +51,12 @@ extern "C" __global__ void attention_backward_delta(
     if (lane_id() == 0) delta[(size_t)blockIdx.x * T + query] = sum;
 }
 
-// Starts to copy TILE rows of one head to shared memory, from `first` on; zeros past row T and
-// channel HS.
+// Starts to copy TILE rows of one head, from row `first` on, to shared memory. Rows past T and
+// channels past HS become zeros.
 __device__ __forceinline__ void copy_tile(real* tile /* (TILE, STRIDE) */,
                                           const real* head /* (T, HS), rows `step` apart */,
                                           int first, int T, int step) {
-    constexpr int PIECES = WIDTH / VECTOR;  // of a row
+    constexpr int PIECES = WIDTH / VECTOR;  // 16-byte pieces per row
     int y = threadIdx.x / PIECES, i = threadIdx.x % PIECES * VECTOR;
     const real* from = head + (size_t)(first + y) * step + i;
     real* to = tile + y * STRIDE + i;
@@ -84,8 +85,8 @@ __device__ __forceinline__ void add_products(float (&sums)[EACH][EACH], const re
     }
 }
 
-// sums (key, channel) += weights.T @ values. A row of weights has four keys side by side that one
-// thread had: 8 apart.
+// sums (key, channel) += weights.T @ values. A row of weights is permuted: four neighbouring
+// columns are the four keys, 8 apart, that one thread computed.
 __device__ __forceinline__ void add_across(float (&sums)[EACH][EACH], const real* weights,
                                            const real* values) {
 #pragma unroll 4
@@ -124,8 +125,8 @@ __device__ __forceinline__ void add_dq(float (&dq)[EACH][4], const real* ds, con
     }
 }
 
-// dk and dv of TILE keys, and what they add to dq. The bounds allow a thread 255 registers: two
-// blocks fit on a multiprocessor.
+// Computes dk and dv of TILE keys, and adds their contribution to dq. The launch bounds allow 255
+// registers per thread, so that two blocks fit on an SM.
 extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_backward(
     real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
     const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
@@ -135,26 +136,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_backward(
     real* k = q + TILE * STRIDE;    // (TILE, STRIDE)
     real* dy = k + TILE * STRIDE;   // (TILE, STRIDE)  of dout
     real* v = dy + TILE * STRIDE;   // (TILE, STRIDE)
-    real* p = v + TILE * STRIDE;    // (TILE, P_STRIDE)  probs of a query and a key; keys permuted
-    real* ds = p + TILE * P_STRIDE; // (TILE, P_STRIDE)  dscores / sqrt(HS), likewise
-    __shared__ float rows[2][TILE]; // of the queries: lse, to base 2, and delta / sqrt(HS)
+    real* p = v + TILE * STRIDE;    // (TILE, P_STRIDE)  probs (query, key); keys permuted
+    real* ds = p + TILE * P_STRIDE; // (TILE, P_STRIDE)  dscores / sqrt(HS); keys permuted
+    __shared__ float rows[2][TILE]; // per query: lse to base 2; delta / sqrt(HS)
     int t = threadIdx.x, lane = t % 32;
-    int half = t / TILE;  // 0: scores, probs, dv; 1: dprobs, dscores, dk
-    // A half's threads are 8 x 8. They have queries y + r * 8 and keys x + c * 8, then keys
-    // y + c * 8 and channels x * 4 to + 3 and x * 4 + 32 to + 3. Threads whose numbers differ by 1
-    // have the same x, by 2 the same y: what they load together, shared memory can serve together.
+    int half = t / TILE;  // half 0: scores, probs, dv; half 1: dprobs, dscores, dk
+    // The 64 threads of a half are 8 x 8 pairs of x and y. For scores and dprobs, a thread has
+    // queries y + r * 8 and keys x + c * 8. For dv and dk, it has keys y + c * 8, channels x * 4 to
+    // x * 4 + 3, and the four channels 32 later. Threads t and t ^ 1 have the same x, threads t and
+    // t ^ 2 the same y, so that shared memory can serve their loads at the same time.
     int x = t / 2 % 8, y = t % TILE / 32 * 4 + t / 16 % 2 * 2 + t % 2;
-    // For dq, all are 16 x 8, with queries group + r * 8 and channels piece * 4 to + 3.
+    // For dq, all 128 threads are 16 x 8: queries group + r * 8, channels piece * 4 to piece * 4 +
+    // 3.
     int piece = t / 2 % 16, group = t / 32 * 2 + t % 2;
     int b = blockIdx.x / NH, h = blockIdx.x % NH;
-    int first = blockIdx.y * TILE;  // key; the first ones, seen by most queries, come first
-    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;     // q of token 0
-    const real* head_out = dout + (size_t)b * T * C + h * HS;    // dout of token 0
-    real* gradient = dqkv + (size_t)b * T * 3 * C + h * HS;      // of q of token 0
+    int first = blockIdx.y * TILE;  // blocks with most queries start first
+    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;     // (T, HS)  q; rows 3 * C apart
+    const real* head_out = dout + (size_t)b * T * C + h * HS;    // (T, HS)  dout; rows C apart
+    real* gradient = dqkv + (size_t)b * T * 3 * C + h * HS;      // (T, HS)  dq; rows 3 * C apart
     const float* numbers = (half ? delta : lse) + (size_t)blockIdx.x * T;
     float scale = rsqrtf(HS);
     float factor = half ? scale : LOG2_E;  // exp(score * scale) is 2^(score * scale * LOG2_E)
-    auto number = [&](int start) {  // for `rows`; past row T such that probs are 0
+    auto number = [&](int start) {  // this thread's entry of `rows`; past row T, it makes probs 0
         int query = start + t % TILE;
         return query < T ? numbers[query] : half ? 0.0f : INFINITY;
     };
@@ -166,13 +169,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_backward(
     cp_async_commit();
     float next = number(first);
 
-    float sums[EACH][EACH] = {};  // dv or dk: of key y + c * 8, and eight channels
+    float sums[EACH][EACH] = {};  // dv or dk of keys y + c * 8, eight channels each
     for (int start = first; start < T; start += TILE) {  // earlier queries do not see these keys
         rows[half][t % TILE] = next * factor;
         cp_async_wait<0>();
-        __syncthreads();  // the copies of all threads are there; all have read ds and p for dq
+        __syncthreads();  // copies arrive before they are read; ds and p are read before rewriting
 
-        float products[EACH][EACH] = {};  // scores or dprobs: of query y + r * 8, key x + c * 8
+        float products[EACH][EACH] = {};  // scores or dprobs of queries y + r * 8, keys x + c * 8
         const real* left = (half ? dy : q) + y * STRIDE;
         const real* right = (half ? v : k) + x * STRIDE;
         add_products(products, left, right);
@@ -209,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_backward(
         const real* weights = (half ? ds : p) + y * 4;
         const real* values = (half ? q : dy) + x * 4;
         add_across(sums, weights, values);
-        __syncthreads();  // all have read q, dout and p before they are overwritten
+        __syncthreads();  // all threads have read q, dout and p before they are overwritten
         if (start + TILE < T) {
             copy_tile(q, head, start + TILE, T, 3 * C);
             copy_tile(dy, head_out, start + TILE, T, C);
@@ -217,10 +220,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_backward(
         }
         cp_async_commit();
 
-        float dq[EACH][4] = {};  // of query group + r * 8 and four channels
+        float dq[EACH][4] = {};  // of queries group + r * 8, four channels each
         const real* own = ds + group * P_STRIDE;
         add_dq(dq, own, k + piece * 4);
-        // By way of p, which nobody needs any more, so that 32 threads add to 32 neighbours.
+        // dq passes through p, which is free now, so that a warp's 32 atomics go to 32 neighbouring
+        // elements (coalesced).
         for (int r = 0; r < EACH; r++) {
             Vec channels;
             for (int c = 0; c < 4; c++) {
@@ -230,7 +234,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_backward(
         }
         __syncwarp();  // the warp's rows are complete before other lanes read them
         real* to = gradient + (size_t)start * 3 * C + lane;
-        int last = T - 1 - start;  // later queries have dq = 0, which any row may be given
+        int last = T - 1 - start;  // rows past T have dq = 0, which any row can be given
 #pragma unroll 4
         for (int s = 0; s < 2 * EACH; s++) {
             int row = t / 32 * 2 + s / 2 * 8 + s % 2;

@@ -19,15 +19,16 @@
 #include "mma_real.cuh"
 #include "wgmma_real.cuh"
 
-constexpr int STEP = 64, TILE = STEP * 64;  // rows of a tile; its numbers: each has 64 channels
-constexpr int ACROSS = TILE * sizeof(real);  // any number of bytes: no tile has a neighbour
+constexpr int STEP = 64, TILE = STEP * 64;  // rows of a tile; its elements (64 channels)
+constexpr int ACROSS = TILE * sizeof(real);  // selects MN-major; any stride will do for a lone tile
 
-// Where piece p of a row lies in a tile: as wgmma expects it.
+// Swizzle: returns the position of 16-byte piece p of a row in a tile, as wgmma expects it.
 __device__ __forceinline__ int place(int row, int p) {
     return row * 64 + (p ^ row % 8) * VECTOR;
 }
 
-// Starts to copy rows of one head to COUNT tiles, from `first` on; zeros past row T and channel HS.
+// Starts to copy rows of one head, from row `first` on, to COUNT tiles. Rows past T and channels
+// past HS become zeros.
 template <int COUNT, int THREADS>
 __device__ __forceinline__ void copy_tiles(real* tiles, const real* head /* (T, HS) */, int first,
                                            int T, int step /* from row to row */) {
@@ -35,7 +36,7 @@ __device__ __forceinline__ void copy_tiles(real* tiles, const real* head /* (T, 
     const real* from = head + (size_t)(first + y) * step + p * VECTOR;
     real* to = tiles + place(y, p);
 #pragma unroll
-    for (int s = 0; s < COUNT * STEP; s += THREADS / 8) {  // multiples of 8: permuted alike
+    for (int s = 0; s < COUNT * STEP; s += THREADS / 8) {  // multiples of 8: the swizzle repeats
         cp_async_16_or_zero(to + s * 64, from + (size_t)s * step,
                             first + y + s < T && p * VECTOR < HS);
     }
@@ -52,9 +53,9 @@ __device__ __forceinline__ void multiply_transposed(float (&d)[STEP / 2], const 
     wgmma_commit();
 }
 
-// d (64, 64) += a (64, STEP), rounded, @ tile
+// d (64, 64) += a (64, STEP) @ tile, with a rounded to 16 bits
 __device__ __forceinline__ void add(float (&d)[32], const float (&a)[STEP / 2], const real* tile) {
-    unsigned rounded[STEP / 16][4];  // what was D of a product is A of the next
+    unsigned rounded[STEP / 16][4];  // one product's D layout is the next one's A layout
 #pragma unroll
     for (int i = 0; i < STEP / 4; i++) {
         rounded[i / 4][i % 4] = pack(a[2 * i], a[2 * i + 1]);
@@ -68,12 +69,13 @@ __device__ __forceinline__ void add(float (&d)[32], const float (&a)[STEP / 2], 
     wgmma_commit();
 }
 
-// Stores d (64, 64) * factor as rows of one head, by way of a tile that nobody needs any more: 8
-// lanes store a row of 128 bytes. `row` is the warpgroup's first; the lane has two, with `factors`.
+// Stores d (64, 64) * factor as rows of one head. The results pass through `tile`, which is free
+// now, so that 8 lanes store the 128 bytes of a row (coalesced). `row` is the warpgroup's first
+// row; a lane has two rows, each with its factor in `factors`.
 __device__ __forceinline__ void store_rows(real* head, const float (&d)[32],
                                            const float (&factors)[2], real* tile, int row, int T,
                                            int step) {
-    int lane = lane_id(), y = warp_id() % 4 * 16;  // the warp's rows of the tile
+    int lane = lane_id(), y = warp_id() % 4 * 16;  // y: the warp's first row of the tile
 #pragma unroll
     for (int i = 0; i < 16; i++) {
         int r = i % 2, p = i / 2;
@@ -91,18 +93,18 @@ __device__ __forceinline__ void store_rows(real* head, const float (&d)[32],
 
 extern "C" __global__ void __launch_bounds__(2 * QUERIES, 2) attention_forward(
     real* __restrict__ out,        // (B, T, C)
-    float* __restrict__ lse,       // (B, NH, T)  log of the sum of a query's exp(score)
+    float* __restrict__ lse,       // (B, NH, T)  log-sum-exp of each query's scores
     const real* __restrict__ qkv,  // (B, T, 3, NH, HS)
     int B, int T, int C, int NH) {
     extern __shared__ __align__(1024) Vec shared[];
     real* q = shared->at;         // (QUERIES, 64)
-    real* k = q + QUERIES * 64;   // (2, STEP, 64)  of each pair, one tile is multiplied
-    real* v = k + 2 * TILE;       // (2, STEP, 64)  while the other is filled
+    real* k = q + QUERIES * 64;   // (2, STEP, 64)  double buffer
+    real* v = k + 2 * TILE;       // (2, STEP, 64)  double buffer
     int lane = lane_id(), t = lane % 4;
     int b = blockIdx.x / NH, h = blockIdx.x % NH;
-    int first = (gridDim.y - 1 - blockIdx.y) * QUERIES;  // those with most keys come first
-    int own = warp_uniform(warp_id() / 4) * 64;  // the warpgroup's first query, in these
-    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;  // q of token 0
+    int first = (gridDim.y - 1 - blockIdx.y) * QUERIES;  // blocks with most keys start first
+    int own = warp_uniform(warp_id() / 4) * 64;  // the warpgroup's first query in the block
+    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;  // (T, HS)  q; rows 3 * C apart
     auto copy_keys = [&](int start, int to) {
         copy_tiles<1, 2 * QUERIES>(k + to * TILE, head + C, start, T, 3 * C);
         copy_tiles<1, 2 * QUERIES>(v + to * TILE, head + 2 * C, start, T, 3 * C);
@@ -111,24 +113,24 @@ extern "C" __global__ void __launch_bounds__(2 * QUERIES, 2) attention_forward(
     copy_tiles<QUERIES / 64, 2 * QUERIES>(q, head, first, T, 3 * C);
     copy_keys(0, 0);
 
-    // This lane's queries are `query` and `query` + 8: [0] and [1] of what follows.
+    // This lane has queries `query` and `query` + 8, at [0] and [1] of the arrays below.
     int query = first + warp_id() * 16 + lane / 4;
     float sums[32] = {};  // (64 queries, 64 channels)
-    float largest[2] = {-INFINITY, -INFINITY}, total[2] = {};  // total only of this lane's keys
+    float largest[2] = {-INFINITY, -INFINITY}, total[2] = {};  // total: of this lane's keys only
     float scale = rsqrtf(HS) * LOG2_E;  // exp(score / sqrt(HS)) is 2^(score * scale)
     int end = min(first + QUERIES, T);
     for (int start = 0, turn = 0; start < end; start += STEP, turn ^= 1) {
         cp_async_wait<0>();
-        tma_store_fence();  // tensor cores read past the threads' own view of shared memory
-        __syncthreads();  // the copies of all threads are there; all have read the pair filled next
-        if (start + STEP < end) copy_keys(start + STEP, turn ^ 1);  // until those in the future
-        if (start > first + own) continue;  // in the future of this warpgroup
+        tma_store_fence();  // makes the writes visible to wgmma (async proxy)
+        __syncthreads();  // copies arrive before they are read; the pair filled next has been read
+        if (start + STEP < end) copy_keys(start + STEP, turn ^ 1);  // later keys are in the future
+        if (start > first + own) continue;  // all keys are in this warpgroup's future
 
         float scores[STEP / 2];  // (64 queries, STEP keys)
         wgmma_fence();
         multiply_transposed(scores, q + own * 64, k + turn * TILE);
         wgmma_wait<0>(scores);
-        if (start == first + own) {  // the one tile in which some keys are in the future
+        if (start == first + own) {  // the tile on the diagonal: some keys are in the future
 #pragma unroll
             for (int i = 0; i < STEP / 2; i++) {
                 int key = start + i / 4 * 8 + 2 * t + i % 2;
@@ -175,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(2 * QUERIES, 2) attention_forward(
                 largest[r] * rsqrtf(HS) + logf(total[r]);
         }
     }
-    __syncthreads();  // nobody reads q any more, where the results go now
+    __syncthreads();  // all warps have read q before results overwrite it
     real* head_out = out + (size_t)b * T * C + h * HS;
     store_rows(head_out, sums, inverse, q + own * 64, first + own, T, C);
 }

@@ -20,18 +20,18 @@
 #include "fast_math.cuh"
 #include "portable.cuh"
 
-// More than needed, so that rows which are accessed together begin in different banks: eight
-// neighbours, 16 bytes of each, or two neighbours, 64 bytes of each.
+// Padding: rows that are accessed together start in different banks, be it 16 bytes of each of
+// eight neighbouring rows, or 64 bytes of each of two.
 constexpr int STRIDE = WIDTH + 4;
 constexpr int P_STRIDE = KEYS + 16;
 
-// Starts to copy ROWS rows of one head to shared memory, from `first` on; zeros past row T and
-// channel HS.
+// Starts to copy ROWS rows of one head, from row `first` on, to shared memory. Rows past T and
+// channels past HS become zeros.
 template <int ROWS>
 __device__ __forceinline__ void copy_tile(real* tile /* (ROWS, STRIDE) */,
                                           const real* head /* (T, HS), rows `step` apart */,
                                           int first, int T, int step) {
-    constexpr int PIECES = WIDTH / VECTOR;  // of a row
+    constexpr int PIECES = WIDTH / VECTOR;  // 16-byte pieces per row
     int y = threadIdx.x / PIECES, i = threadIdx.x % PIECES * VECTOR;
     const real* from = head + (size_t)(first + y) * step + i;
     real* to = tile + y * STRIDE + i;
@@ -65,8 +65,8 @@ __device__ __forceinline__ void add_scores(float (&scores)[EACH][EACH], const re
     }
 }
 
-// sums (query, channel) += p @ v. A row of p has four keys side by side that one thread had, 8
-// apart.
+// sums (query, channel) += p @ v. A row of p is permuted: four neighbouring columns are the four
+// keys, 8 apart, that one thread computed.
 __device__ __forceinline__ void add_values(float (&sums)[EACH][WIDTH / 8], const real* p_row,
                                            const real* v_piece) {
     for (int k = 0; k < EACH; k += 4) {
@@ -95,10 +95,10 @@ __device__ __forceinline__ void add_values(float (&sums)[EACH][WIDTH / 8], const
     }
 }
 
-// The bounds allow a thread 255 registers: two blocks fit on a multiprocessor.
+// The launch bounds allow 255 registers per thread, so that two blocks fit on an SM.
 extern "C" __global__ void __launch_bounds__(QUERIES, 2) attention_forward(
     real* __restrict__ out,        // (B, T, C)
-    float* __restrict__ lse,       // (B, NH, T)  log of the sum of a query's exp(score)
+    float* __restrict__ lse,       // (B, NH, T)  log-sum-exp of each query's scores
     const real* __restrict__ qkv,  // (B, T, 3, NH, HS)
     int B, int T, int C, int NH) {
     extern __shared__ Vec shared[];
@@ -106,20 +106,20 @@ extern "C" __global__ void __launch_bounds__(QUERIES, 2) attention_forward(
     real* k = q + QUERIES * STRIDE; // (KEYS, STRIDE)
     real* v = k + KEYS * STRIDE;    // (KEYS, STRIDE)
     real* p = v + KEYS * STRIDE;    // (QUERIES, P_STRIDE)  exp(score - largest); keys permuted
-    // A thread has queries y + r * 16 and keys x + c * 8, for r and c below 8; a warp has all keys
-    // of its 32 queries. Threads whose numbers differ by 1 have the same x, by 2 the same y: what
-    // they load together, shared memory can serve together.
+    // A thread has queries y + r * 16 and keys x + c * 8, for r and c below 8. A warp has all keys
+    // of its 32 queries. Threads t and t ^ 1 have the same x, threads t and t ^ 2 the same y, so
+    // that shared memory can serve their loads at the same time.
     int t = threadIdx.x;
     int x = t / 2 % 8, y = t / 32 * 4 + t / 16 % 2 * 2 + t % 2;
     const real *q_row = q + y * STRIDE, *k_row = k + x * STRIDE, *v_piece = v + x * 4;
     real* p_row = p + y * P_STRIDE;
     int b = blockIdx.x / NH, h = blockIdx.x % NH;
-    int first = (gridDim.y - 1 - blockIdx.y) * QUERIES;  // those with most keys come first
+    int first = (gridDim.y - 1 - blockIdx.y) * QUERIES;  // blocks with most keys start first
     int end = min(first + QUERIES, T);
-    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;  // q of token 0
+    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;  // (T, HS)  q; rows 3 * C apart
 
-    float sums[EACH][WIDTH / 8] = {};  // of p * v: query y + r * 16, channels x * 4 + c * 8 to + 3
-    float largest[EACH], total[EACH];  // of that query; total only of this thread's keys
+    float sums[EACH][WIDTH / 8] = {};  // p @ v of query y + r * 16, channels x * 4 + c * 8 to + 3
+    float largest[EACH], total[EACH];  // of that query; total: of this thread's keys only
 #pragma unroll
     for (int r = 0; r < EACH; r++) {
         largest[r] = -INFINITY;
@@ -131,7 +131,7 @@ extern "C" __global__ void __launch_bounds__(QUERIES, 2) attention_forward(
     cp_async_commit();
     for (int start = 0; start < end; start += KEYS) {  // later keys are in the future
         cp_async_wait<0>();
-        __syncthreads();  // the copies of all threads to k are there; all have read v
+        __syncthreads();  // k has arrived before it is read; v has been read before its refill
         copy_tile<KEYS>(v, head + 2 * C, start, T, 3 * C);
         cp_async_commit();
 
@@ -155,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(QUERIES, 2) attention_forward(
                 largest[r] = fmaxf(largest[r], scores[r][c]);
             }
 #pragma unroll
-            for (int distance = 2; distance <= 8; distance *= 2) {  // over the threads of one y
+            for (int distance = 2; distance <= 8; distance *= 2) {  // over the 8 threads of one y
                 largest[r] = fmaxf(largest[r], shuffle_xor(largest[r], distance));
             }
             float rescale = fast_exp2((before - largest[r]) * scale);  // 0 at the first tile
@@ -176,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(QUERIES, 2) attention_forward(
             }
         }
         cp_async_wait<0>();
-        __syncthreads();  // the copies of all threads to v are there, and p is; all have read k
+        __syncthreads();  // v and p are complete before they are read; k is read before its refill
         if (start + KEYS < end) copy_tile<KEYS>(k, head + C, start + KEYS, T, 3 * C);
         cp_async_commit();
 

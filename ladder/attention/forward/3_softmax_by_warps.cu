@@ -15,13 +15,14 @@
 
 #include "portable.cuh"
 
-// probs (B, NH, T, T) = q @ k.T / sqrt(HS), still scores; not written for keys in the future
+// probs (B, NH, T, T) = q @ k.T / sqrt(HS): the scores, before the softmax. They are not written
+// where the key is in the future.
 extern "C" __global__ void attention_forward_scores(
     real* __restrict__ out,         // (B, T, C)
-    float* __restrict__ lse,        // (B, NH, T)  log of the sum of a query's exp(score)
+    float* __restrict__ lse,        // (B, NH, T)  log-sum-exp of each query's scores
     const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
     int B, int T, int C, int NH,
-    float* __restrict__ probs) {    // (B, NH, T, T)  of a query and a key
+    float* __restrict__ probs) {    // (B, NH, T, T)  (query, key)
     int key = blockIdx.x * BLOCK + threadIdx.x, query = blockIdx.y;
     if (key > query) return;
     int HS = C / NH, b = blockIdx.z / NH, h = blockIdx.z % NH;
@@ -36,13 +37,13 @@ extern "C" __global__ void attention_forward_scores(
     probs[row * T + key] = score * rsqrtf(HS);
 }
 
-// probs = softmax(scores) row by row, and lse
+// Computes probs = softmax(scores) of each row, and lse.
 extern "C" __global__ void attention_forward_softmax(
     real* __restrict__ out, float* __restrict__ lse, const real* __restrict__ qkv,
     int B, int T, int C, int NH, float* __restrict__ probs) {
     int lane = lane_id();
     int query = blockIdx.x * ROWS + warp_id();
-    if (query >= T) return;  // a whole warp leaves, so that no shuffle below misses a lane
+    if (query >= T) return;  // whole warps return, so no shuffle below misses a lane
     size_t row = (size_t)blockIdx.y * T + query;
     float* p = probs + row * T;  // (T)
 

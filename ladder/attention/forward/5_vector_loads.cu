@@ -14,17 +14,18 @@
 
 #include "portable.cuh"
 
-// Four more than needed: rows begin in different banks, and at multiples of 16 bytes.
+// Four padding columns: rows begin in different banks, and at multiples of 16 bytes.
 constexpr int STRIDE = WIDTH + 4;
 constexpr int P_STRIDE = TILE + 4;
 
-struct alignas(16) Floats { float at[4]; };  // one load from shared memory
+struct alignas(16) Floats { float at[4]; };  // one 16-byte load from shared memory
 
 __device__ __forceinline__ Floats load_floats(const float* address) {
     return *reinterpret_cast<const Floats*>(address);
 }
 
-// Copies TILE rows of one head to shared memory, from `first` on; zeros past row T and channel HS.
+// Copies TILE rows of one head, from row `first` on, to shared memory. Rows past T and channels
+// past HS become zeros.
 __device__ __forceinline__ void load_tile(float* tile /* (TILE, STRIDE) */,
                                           const real* head /* (T, HS), rows `step` apart */,
                                           int first, int T, int step) {
@@ -35,26 +36,26 @@ __device__ __forceinline__ void load_tile(float* tile /* (TILE, STRIDE) */,
     }
 }
 
-// The bounds allow a thread 128 registers: two blocks of 256 fit on a multiprocessor.
+// The launch bounds allow 128 registers per thread, so that two blocks of 256 threads fit on an SM.
 extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) attention_forward(
     real* __restrict__ out,        // (B, T, C)
-    float* __restrict__ lse,       // (B, NH, T)  log of the sum of a query's exp(score)
+    float* __restrict__ lse,       // (B, NH, T)  log-sum-exp of each query's scores
     const real* __restrict__ qkv,  // (B, T, 3, NH, HS)
     int B, int T, int C, int NH) {
     extern __shared__ Floats shared[];
     float* q = shared->at;         // (TILE, STRIDE)
     float* k = q + TILE * STRIDE;  // (TILE, STRIDE)
     float* v = k + TILE * STRIDE;  // (TILE, STRIDE)
-    float* p = v + TILE * STRIDE;  // (TILE, P_STRIDE)  exp(score - largest) of a query and a key
-    // The THREADS lanes of one y share queries y, y + THREADS, ...; each has its own keys.
+    float* p = v + TILE * STRIDE;  // (TILE, P_STRIDE)  exp(score - largest) (query, key)
+    // The THREADS lanes of one y share queries y, y + THREADS, ...; each lane has its own keys.
     int x = threadIdx.x % THREADS, y = threadIdx.x / THREADS;
     int b = blockIdx.x / NH, h = blockIdx.x % NH;
-    int first = (gridDim.y - 1 - blockIdx.y) * TILE;    // query
-    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;  // q of token 0
+    int first = (gridDim.y - 1 - blockIdx.y) * TILE;    // blocks with most keys start first
+    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;  // (T, HS)  q; rows 3 * C apart
     load_tile(q, head, first, T, 3 * C);
 
-    float sums[EACH][WIDTH / THREADS] = {};  // of p * v: query y + r * THREADS, channel x + ...
-    float largest[EACH], total[EACH];        // of that query; total only of this thread's keys
+    float sums[EACH][WIDTH / THREADS] = {};  // p @ v of query y + r * THREADS, channel x + ...
+    float largest[EACH], total[EACH];        // of that query; total: of this thread's keys only
     for (int r = 0; r < EACH; r++) {
         largest[r] = -INFINITY;
         total[r] = 0.0f;
@@ -126,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) attention_for
             total[r] += shuffle_xor(total[r], distance);
         }
         int query = first + y + r * THREADS;
-        if (query >= T) continue;  // its shuffles are done; the lanes of a query leave together
+        if (query >= T) continue;  // its shuffles are done; all lanes of a query skip together
         float inverse = 1.0f / total[r];
         for (int j = 0; j < WIDTH / THREADS; j++) {
             int i = x + j * THREADS;

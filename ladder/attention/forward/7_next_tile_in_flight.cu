@@ -15,10 +15,10 @@
 #include "fast_math.cuh"
 #include "mma_real.cuh"
 
-constexpr int STRIDE = WIDTH + 8;  // of a tile's rows: 8 of them begin in different banks
+constexpr int STRIDE = WIDTH + 8;  // padded: 8 rows of a tile begin in different banks
 
-// Starts to copy TILE rows of one head to shared memory, from `first` on; zeros past row T and
-// channel HS.
+// Starts to copy TILE rows of one head, from row `first` on, to shared memory. Rows past T and
+// channels past HS become zeros.
 __device__ __forceinline__ void copy_tile(real* tile /* (TILE, STRIDE) */,
                                           const real* head /* (T, HS), rows `step` apart */,
                                           int first, int T, int step) {
@@ -31,7 +31,7 @@ __device__ __forceinline__ void copy_tile(real* tile /* (TILE, STRIDE) */,
     }
 }
 
-// d (16, TILE) += a (16, WIDTH) @ tile.T; the D matrices of 8 rows of the tile each.
+// d (16, TILE) += a (16, WIDTH) @ tile.T. Each D matrix (16 x 8) covers 8 rows of the tile.
 __device__ __forceinline__ void add_transposed(float (&d)[TILE / 8][4],
                                                const unsigned (&a)[WIDTH / 16][4],
                                                const real* tile /* (TILE, STRIDE) */) {
@@ -40,7 +40,7 @@ __device__ __forceinline__ void add_transposed(float (&d)[TILE / 8][4],
 #pragma unroll
     for (int i = 0; i < WIDTH / 16; i++) {
 #pragma unroll
-        for (int n = 0; n < TILE / 16; n++) {  // 16 rows: two B matrices at once
+        for (int n = 0; n < TILE / 16; n++) {  // 16 rows: two B matrices per ldmatrix
             unsigned b[4];
             ldmatrix_x4(b, corner + n * 16 * STRIDE + i * 16);
             mma_m16n8k16(d[2 * n], a[i], {b[0], b[1]});
@@ -49,13 +49,14 @@ __device__ __forceinline__ void add_transposed(float (&d)[TILE / 8][4],
     }
 }
 
-// d (16, WIDTH) += a (16, TILE), rounded to real, @ tile; the D matrices of 8 channels each.
+// d (16, WIDTH) += a (16, TILE) @ tile, with a rounded to real. Each D matrix (16 x 8) covers 8
+// channels.
 __device__ __forceinline__ void add(float (&d)[WIDTH / 8][4], const float (&a)[TILE / 8][4],
                                     const real* tile /* (TILE, STRIDE) */) {
     int lane = lane_id();
     const real* corner = tile + lane % 16 * STRIDE + lane / 16 * 8;
 #pragma unroll
-    for (int n = 0; n < TILE / 16; n++) {  // two D matrices, side by side, are one A matrix
+    for (int n = 0; n < TILE / 16; n++) {  // two neighbouring D matrices form one A matrix
         unsigned rounded[4] = {
             pack(a[2 * n][0], a[2 * n][1]),
             pack(a[2 * n][2], a[2 * n][3]),
@@ -63,7 +64,7 @@ __device__ __forceinline__ void add(float (&d)[WIDTH / 8][4], const float (&a)[T
             pack(a[2 * n + 1][2], a[2 * n + 1][3]),
         };
 #pragma unroll
-        for (int i = 0; i < WIDTH / 16; i++) {  // 16 channels: two B matrices at once
+        for (int i = 0; i < WIDTH / 16; i++) {  // 16 channels: two B matrices per ldmatrix
             unsigned b[4];
             ldmatrix_x4_trans(b, corner + n * 16 * STRIDE + i * 16);
             mma_m16n8k16(d[2 * i], rounded, {b[0], b[1]});
@@ -74,16 +75,16 @@ __device__ __forceinline__ void add(float (&d)[WIDTH / 8][4], const float (&a)[T
 
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_forward(
     real* __restrict__ out,        // (B, T, C)
-    float* __restrict__ lse,       // (B, NH, T)  log of the sum of a query's exp(score)
+    float* __restrict__ lse,       // (B, NH, T)  log-sum-exp of each query's scores
     const real* __restrict__ qkv,  // (B, T, 3, NH, HS)
     int B, int T, int C, int NH) {
     extern __shared__ Vec shared[];
-    real* k = shared->at;              // (2, TILE, STRIDE)  of each pair, one tile is multiplied
-    real* v = k + 2 * TILE * STRIDE;   // (2, TILE, STRIDE)  while the other is filled
+    real* k = shared->at;              // (2, TILE, STRIDE)  double buffer
+    real* v = k + 2 * TILE * STRIDE;   // (2, TILE, STRIDE)  double buffer
     int lane = lane_id(), g = lane / 4, t = lane % 4;
     int b = blockIdx.x / NH, h = blockIdx.x % NH;
-    int first = (gridDim.y - 1 - blockIdx.y) * TILE;  // query; those with most keys come first
-    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;  // q of token 0
+    int first = (gridDim.y - 1 - blockIdx.y) * TILE;  // blocks with most keys start first
+    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;  // (T, HS)  q; rows 3 * C apart
 
     // This warp's 16 queries, as A matrices of 16 channels each. They pass through a tile of k.
     unsigned q[WIDTH / 16][4];
@@ -99,14 +100,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_forwar
         ldmatrix_x4(q[i], k + row * STRIDE + i * 16 + lane / 16 * 8);
     }
 
-    // This lane's queries are `query` and `query` + 8: [0] and [1] of what follows.
+    // This lane has queries `query` and `query` + 8, at [0] and [1] of the arrays below.
     int query = first + warp_id() * 16 + g;
     float sums[WIDTH / 8][4] = {};  // D matrices of p @ v, 8 channels each
-    float largest[2] = {-INFINITY, -INFINITY}, total[2] = {};  // total only of this lane's keys
+    float largest[2] = {-INFINITY, -INFINITY}, total[2] = {};  // total: of this lane's keys only
     float scale = rsqrtf(HS) * LOG2_E;  // exp(score / sqrt(HS)) is 2^(score * scale)
     for (int start = 0, turn = 0; start <= first; start += TILE, turn ^= 1) {
         cp_async_wait<0>();
-        __syncthreads();  // the copies of all threads are there; all have read the pair filled next
+        __syncthreads();  // copies arrive before they are read; the pair filled next has been read
         if (start < first) {  // later keys are in the future
             int next = (turn ^ 1) * TILE * STRIDE;
             copy_tile(k + next, head + C, start + TILE, T, 3 * C);
@@ -115,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_forwar
         }
         float scores[TILE / 8][4] = {};  // D matrices of q @ k.T, 8 keys each
         add_transposed(scores, q, k + turn * TILE * STRIDE);
-        if (start == first) {  // the one tile in which some keys are in the future
+        if (start == first) {  // the tile on the diagonal: some keys are in the future
 #pragma unroll
             for (int n = 0; n < TILE / 8; n++) {
 #pragma unroll
@@ -159,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_forwar
     for (int r = 0; r < 2; r++) {
         total[r] += shuffle_xor(total[r], 1);
         total[r] += shuffle_xor(total[r], 2);
-        if (query + r * 8 >= T) continue;  // its shuffles are done; its four lanes leave together
+        if (query + r * 8 >= T) continue;  // its shuffles are done; its four lanes skip together
         real* y = out + ((size_t)b * T + query + r * 8) * C + h * HS;  // (HS)
         float inverse = 1.0f / total[r];
 #pragma unroll

@@ -15,10 +15,10 @@
 #include "fast_math.cuh"
 #include "mma_real.cuh"
 
-constexpr int STRIDE = WIDTH + 8;  // of a tile's rows: 8 of them begin in different banks
+constexpr int STRIDE = WIDTH + 8;  // padded: 8 rows of a tile begin in different banks
 
-// Starts to copy TILE rows of one head to shared memory, from `first` on; zeros past row T and
-// channel HS.
+// Starts to copy TILE rows of one head, from row `first` on, to shared memory. Rows past T and
+// channels past HS become zeros.
 __device__ __forceinline__ void copy_tile(real* tile /* (TILE, STRIDE) */,
                                           const real* head /* (T, HS), rows `step` apart */,
                                           int first, int T, int step) {
@@ -31,8 +31,8 @@ __device__ __forceinline__ void copy_tile(real* tile /* (TILE, STRIDE) */,
     }
 }
 
-// d (16 * PARTS, TILE) += a (16 * PARTS, WIDTH) @ tile.T; the D matrices of 8 rows of the tile
-// each.
+// d (16 * PARTS, TILE) += a (16 * PARTS, WIDTH) @ tile.T. Each D matrix (16 x 8) covers 8 rows of
+// the tile.
 __device__ __forceinline__ void add_transposed(float (&d)[PARTS][TILE / 8][4],
                                                const unsigned (&a)[PARTS][WIDTH / 16][4],
                                                const real* tile /* (TILE, STRIDE) */) {
@@ -41,7 +41,7 @@ __device__ __forceinline__ void add_transposed(float (&d)[PARTS][TILE / 8][4],
 #pragma unroll
     for (int i = 0; i < WIDTH / 16; i++) {
 #pragma unroll
-        for (int n = 0; n < TILE / 16; n++) {  // 16 rows: two B matrices at once
+        for (int n = 0; n < TILE / 16; n++) {  // 16 rows: two B matrices per ldmatrix
             unsigned b[4];
             ldmatrix_x4(b, corner + n * 16 * STRIDE + i * 16);
 #pragma unroll
@@ -53,15 +53,15 @@ __device__ __forceinline__ void add_transposed(float (&d)[PARTS][TILE / 8][4],
     }
 }
 
-// d (16 * PARTS, WIDTH) += a (16 * PARTS, TILE), rounded to real, @ tile; the D matrices of 8
-// channels each.
+// d (16 * PARTS, WIDTH) += a (16 * PARTS, TILE) @ tile, with a rounded to real. Each D matrix (16 x
+// 8) covers 8 channels.
 __device__ __forceinline__ void add(float (&d)[PARTS][WIDTH / 8][4],
                                     const float (&a)[PARTS][TILE / 8][4],
                                     const real* tile /* (TILE, STRIDE) */) {
     int lane = lane_id();
     const real* corner = tile + lane % 16 * STRIDE + lane / 16 * 8;
 #pragma unroll
-    for (int n = 0; n < TILE / 16; n++) {  // two D matrices, side by side, are one A matrix
+    for (int n = 0; n < TILE / 16; n++) {  // two neighbouring D matrices form one A matrix
         unsigned rounded[PARTS][4];
 #pragma unroll
         for (int m = 0; m < PARTS; m++) {
@@ -72,7 +72,7 @@ __device__ __forceinline__ void add(float (&d)[PARTS][WIDTH / 8][4],
             }
         }
 #pragma unroll
-        for (int i = 0; i < WIDTH / 16; i++) {  // 16 channels: two B matrices at once
+        for (int i = 0; i < WIDTH / 16; i++) {  // 16 channels: two B matrices per ldmatrix
             unsigned b[4];
             ldmatrix_x4_trans(b, corner + n * 16 * STRIDE + i * 16);
 #pragma unroll
@@ -86,18 +86,18 @@ __device__ __forceinline__ void add(float (&d)[PARTS][WIDTH / 8][4],
 
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_forward(
     real* __restrict__ out,        // (B, T, C)
-    float* __restrict__ lse,       // (B, NH, T)  log of the sum of a query's exp(score)
+    float* __restrict__ lse,       // (B, NH, T)  log-sum-exp of each query's scores
     const real* __restrict__ qkv,  // (B, T, 3, NH, HS)
     int B, int T, int C, int NH) {
     extern __shared__ Vec shared[];
-    real* k = shared->at;              // (2, TILE, STRIDE)  of each pair, one tile is multiplied
-    real* v = k + 2 * TILE * STRIDE;   // (2, TILE, STRIDE)  while the other is filled
+    real* k = shared->at;              // (2, TILE, STRIDE)  double buffer
+    real* v = k + 2 * TILE * STRIDE;   // (2, TILE, STRIDE)  double buffer
     int lane = lane_id(), g = lane / 4, t = lane % 4;
     int b = blockIdx.x / NH, h = blockIdx.x % NH;
-    int first = (gridDim.y - 1 - blockIdx.y) * QUERIES;  // those with most keys come first
-    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;  // q of token 0
+    int first = (gridDim.y - 1 - blockIdx.y) * QUERIES;  // blocks with most keys start first
+    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;  // (T, HS)  q; rows 3 * C apart
 
-    // This warp's queries, as A matrices of 16 channels each. They pass through k, as two tiles.
+    // This warp's queries, as A matrices of 16 channels each. They pass through both tiles of k.
     unsigned q[PARTS][WIDTH / 16][4];
     copy_tile(k, head, first, T, 3 * C);
     copy_tile(k + TILE * STRIDE, head, first + TILE, T, 3 * C);
@@ -117,11 +117,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_forwar
     copy_tile(v, head + 2 * C, 0, T, 3 * C);
     cp_async_commit();
 
-    // This lane's queries of part m are `query` + 16 * m and 8 later: [m][0] and [m][1] below.
+    // In part m, this lane has queries `query` + 16 * m and `query` + 16 * m + 8, at [m][0] and
+    // [m][1] of the arrays below.
     int query = first + warp_id() * PARTS * 16 + g;
-    int last = first + (warp_id() + 1) * PARTS * 16 - 1;  // of the warp
+    int last = first + (warp_id() + 1) * PARTS * 16 - 1;  // the warp's last query
     float sums[PARTS][WIDTH / 8][4] = {};  // D matrices of p @ v, 8 channels each
-    float largest[PARTS][2], total[PARTS][2] = {};  // total only of this lane's keys
+    float largest[PARTS][2], total[PARTS][2] = {};  // total: of this lane's keys only
     for (int m = 0; m < PARTS; m++) {
         largest[m][0] = largest[m][1] = -INFINITY;
     }
@@ -129,14 +130,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_forwar
     int end = min(first + QUERIES, T);
     for (int start = 0, turn = 0; start < end; start += TILE, turn ^= 1) {
         cp_async_wait<0>();
-        __syncthreads();  // the copies of all threads are there; all have read the pair filled next
+        __syncthreads();  // copies arrive before they are read; the pair filled next has been read
         if (start + TILE < end) {  // later keys are in the future
             int next = (turn ^ 1) * TILE * STRIDE;
             copy_tile(k + next, head + C, start + TILE, T, 3 * C);
             copy_tile(v + next, head + 2 * C, start + TILE, T, 3 * C);
             cp_async_commit();
         }
-        if (start > last) continue;  // all of this tile is in the future of all of this warp
+        if (start > last) continue;  // all keys of the tile are in the warp's future
 
         float scores[PARTS][TILE / 8][4] = {};  // D matrices of q @ k.T, 8 keys each
         add_transposed(scores, q, k + turn * TILE * STRIDE);
@@ -190,7 +191,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_forwar
             total[m][r] += shuffle_xor(total[m][r], 1);
             total[m][r] += shuffle_xor(total[m][r], 2);
             int row = query + m * 16 + r * 8;
-            if (row >= T) continue;  // its shuffles are done; its four lanes leave together
+            if (row >= T) continue;  // its shuffles are done; its four lanes skip together
             real* y = out + ((size_t)b * T + row) * C + h * HS;  // (HS)
             float inverse = 1.0f / total[m][r];
 #pragma unroll

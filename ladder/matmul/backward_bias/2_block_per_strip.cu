@@ -23,7 +23,7 @@ extern "C" __global__ void matmul_backward_bias(
         sum += to_float(dout[(size_t)row * OC + column]);
     }
     sums[warp][lane] = sum;
-    __syncthreads();  // all warps have written before the first one adds them up
+    __syncthreads();  // all warps have written before the first warp adds their sums
 
     if (warp > 0 || column >= OC) return;
     sum = 0.0f;

@@ -13,11 +13,11 @@
 
 #include "portable.cuh"
 
-// Adds up this lane's column of the warps' sums; the result is the first warp's.
+// Adds up this lane's column of all warps' sums. Only the first warp gets the total.
 __device__ __forceinline__ float add_warps(float sum, float (&sums)[WARPS][WARP_SIZE]) {
     int lane = lane_id(), warp = warp_id();
     sums[warp][lane] = sum;
-    __syncthreads();  // all warps have written before the first one adds them up
+    __syncthreads();  // all warps have written before the first warp adds their sums
     sum = 0.0f;
     for (int other = 0; other < WARPS && warp == 0; other++) {
         sum += sums[other][lane];
@@ -35,7 +35,7 @@ extern "C" __global__ void matmul_backward_bias(
     int column = (blockIdx.x * WARP_SIZE + lane) * VECTOR;
 
     float sum[VECTOR] = {};
-#pragma unroll 4  // four loads are on their way before the first is added
+#pragma unroll 4  // four loads are in flight before the first value is added
     for (int row = blockIdx.y * WARPS + warp; row < N && column < OC; row += SPLITS * WARPS) {
         Vec v = load_vec(dout + (size_t)row * OC + column);
         for (int k = 0; k < VECTOR; k++) {

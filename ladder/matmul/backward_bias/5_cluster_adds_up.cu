@@ -25,7 +25,7 @@ matmul_backward_bias(
     int column = first + threadIdx.x % LANES * VECTOR;
 
     float sum[VECTOR] = {};
-#pragma unroll 8  // eight loads are on their way before the first is added
+#pragma unroll 8  // eight loads are in flight before the first value is added
     for (int row = rank * ROWS + threadIdx.x / LANES; row < N && column < OC;
          row += BLOCKS * ROWS) {
         Vec v = load_vec(dout + (size_t)row * OC + column);
@@ -34,12 +34,12 @@ matmul_backward_bias(
         }
     }
     for (int k = 0; k < VECTOR; k++) {
-        for (int distance = LANES; distance < WARP_SIZE; distance *= 2) {  // rows of one warp
+        for (int distance = LANES; distance < WARP_SIZE; distance *= 2) {  // over a warp's rows
             sum[k] += shuffle_xor(sum[k], distance);
         }
         if (lane_id() < LANES) sums[warp_id()][lane_id() * VECTOR + k] = sum[k];
     }
-    __syncthreads();  // all warps have their sums
+    __syncthreads();  // all warps have written their sums before they are read
     if (threadIdx.x < COLUMNS) {
         float all = 0.0f;
         for (int warp = 0; warp < WARPS; warp++) {
@@ -47,10 +47,10 @@ matmul_backward_bias(
         }
         total[threadIdx.x] = all;
     }
-    __syncwarp();
-    cluster_barrier();  // all blocks have their totals
+    __syncwarp();  // all lanes must reach cluster_barrier together
+    cluster_barrier();  // all blocks have written their totals before others read them
 
-    constexpr int SHARE = COLUMNS / BLOCKS;  // of the columns, for each block
+    constexpr int SHARE = COLUMNS / BLOCKS;  // columns that each block adds up
     int own = rank * SHARE + threadIdx.x;
     if (threadIdx.x < SHARE && first + own < OC) {
         float all = 0.0f;
@@ -59,6 +59,6 @@ matmul_backward_bias(
         }
         dbias[first + own] += all;
     }
-    __syncwarp();
-    cluster_barrier();  // shared memory is there until the others have read it
+    __syncwarp();  // all lanes must reach cluster_barrier together
+    cluster_barrier();  // no block ends while others still read its shared memory
 }

@@ -23,14 +23,16 @@
 
 constexpr int PIECES = DEPTH / VECTOR;  // of 16 bytes, to a row of a tile
 constexpr int STEP = WARPS * WARP_SIZE / PIECES;  // rows that the block copies at once
-constexpr int STRIDE = TILE_COLUMNS + VECTOR;  // of 16 rows of results: 8 begin in different banks
+constexpr int STRIDE = TILE_COLUMNS + VECTOR;  // padded: 8 rows of results begin in different banks
 
-// Where piece p of a row lies in a tile (rows, DEPTH): as wgmma expects it.
+// Swizzle: returns the position of 16-byte piece p of a row in a tile (rows, DEPTH), as wgmma
+// expects it.
 __device__ __forceinline__ int place(int row, int p) {
     return row * DEPTH + (p ^ row % 8) * VECTOR;
 }
 
-// Starts to copy `matrix` (rows, OC) from `row` and feature `start` on; zeros where it ends.
+// Starts to copy a tile of `matrix` (rows, OC), from `row` and feature `start` on. Elements outside
+// the matrix become zeros.
 template <int HEIGHT>  // of the tile
 __device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int row, int start,
                                           int rows, int OC) {
@@ -38,7 +40,7 @@ __device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int ro
     const real* from = matrix + (size_t)(row + y) * OC + k;
     real* to = tile + place(y, p);
 #pragma unroll
-    for (int s = 0; s < HEIGHT; s += STEP) {  // STEP is a multiple of 8: they are permuted alike
+    for (int s = 0; s < HEIGHT; s += STEP) {  // STEP is a multiple of 8: the swizzle repeats
         cp_async_16_or_zero(to + s * DEPTH, from + (size_t)s * OC,
                             row + y + s < rows && k < OC);
     }
@@ -60,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(256) matmul_backward_input_transpos
             tile[r][c + k] = v[k];
         }
     }
-    __syncthreads();  // the tile is complete
+    __syncthreads();  // the tile is complete before any thread reads it
 #pragma unroll
     for (int t = threadIdx.x; t < 64 * 8; t += 256) {  // 4 lanes write 64 bytes of a row
         int c = t / 4 % 64, r = (t % 4 + t / 256 * 4) * VECTOR;
@@ -82,11 +84,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_
     extern __shared__ __align__(1024) Vec shared[];
     real* a = shared->at;                      // (STAGES, TILE_ROWS, DEPTH)     of dout
     real* b = a + STAGES * TILE_ROWS * DEPTH;  // (STAGES, TILE_COLUMNS, DEPTH)  of weight.T
-    int row = blockIdx.y * TILE_ROWS, column = blockIdx.x * TILE_COLUMNS;  // the block's first
-    int y = warp_id() / 4 * 64;  // the warpgroup's first, in these
+    int row = blockIdx.y * TILE_ROWS, column = blockIdx.x * TILE_COLUMNS;  // where its tile begins
+    int y = warp_id() / 4 * 64;  // the warpgroup's first row of the tile
     int lane = lane_id(), g = lane / 4, t = lane % 4;
 
-    auto copy = [&](int stage, int start) {  // in the end of zeros: cheaper than a branch
+    auto copy = [&](int stage, int start) {  // copies zeros past the end: cheaper than a branch
         copy_tile<TILE_ROWS>(a + stage * TILE_ROWS * DEPTH, dout, row, start, N, OC);
         copy_tile<TILE_COLUMNS>(b + stage * TILE_COLUMNS * DEPTH, transposed, column, start, C,
                                 OC);
@@ -95,11 +97,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_
     for (int stage = 0; stage < STAGES - 2; stage++) {
         copy(stage, stage * DEPTH);
     }
-    float sums[TILE_COLUMNS / 2] = {};  // lane by lane like D matrices of mma.sync, 4 to each
+    float sums[TILE_COLUMNS / 2] = {};  // accumulators, laid out as mma.sync's D, 4 per matrix
     for (int start = 0, stage = 0; start < OC; start += DEPTH, stage = (stage + 1) % STAGES) {
         cp_async_wait<STAGES - 3>();
-        tma_store_fence();  // tensor cores read past the threads' own view of shared memory
-        __syncthreads();  // this stage is there, and the products of the last but one are done
+        tma_store_fence();  // makes the writes visible to wgmma (async proxy)
+        __syncthreads();  // this stage has arrived; the stage filled next is free again
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < DEPTH; k += 16) {
@@ -113,8 +115,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_
     wgmma_wait<0>();
 
     cp_async_wait<0>();
-    __syncthreads();  // nobody reads or fills the tiles any more, where results go now
-    real* patch = shared->at + warp_id() * 16 * STRIDE;  // (16, STRIDE) of each warp
+    __syncthreads();  // copies and reads have ended before results overwrite the tiles
+    real* patch = shared->at + warp_id() * 16 * STRIDE;  // (16, STRIDE)  for each warp
 #pragma unroll
     for (int j = 0; j < TILE_COLUMNS / 8; j++) {
         unsigned* to = reinterpret_cast<unsigned*>(patch + g * STRIDE + j * 8 + 2 * t);

@@ -17,26 +17,28 @@
 #include "mma_real.cuh"
 #include "wgmma_real.cuh"
 
-constexpr int BLOCK = DEPTH * 64;  // numbers in a tile of weight
-constexpr int STRIDE = TILE_COLUMNS + VECTOR;  // of 16 rows of results: 8 begin in different banks
+constexpr int BLOCK = DEPTH * 64;  // elements of a tile of weight
+constexpr int STRIDE = TILE_COLUMNS + VECTOR;  // padded: 8 rows of results begin in different banks
 
-// Where piece p of a row lies in tiles of HEIGHT rows and 64 columns: as wgmma expects it.
+// Swizzle: returns the position of 16-byte piece p of a row in tiles of HEIGHT rows and 64 columns,
+// as wgmma expects it.
 template <int HEIGHT>
 __device__ __forceinline__ int place(int row, int p) {
     return p / 8 * HEIGHT * 64 + row * 64 + (p % 8 ^ row % 8) * VECTOR;
 }
 
-// Starts to copy `matrix` (rows, columns) from (row, column) on; zeros where it ends.
+// Starts to copy a tile of `matrix` (rows, columns), from (row, column) on. Elements outside the
+// matrix become zeros.
 template <int HEIGHT, int WIDTH>  // of the tiles, side by side
 __device__ __forceinline__ void copy_tiles(real* tiles, const real* matrix, int row, int column,
                                            int rows, int columns) {
-    constexpr int PIECES = WIDTH / VECTOR;            // of 16 bytes, to a row
+    constexpr int PIECES = WIDTH / VECTOR;            // 16-byte pieces per row
     constexpr int STEP = WARPS * WARP_SIZE / PIECES;  // rows that the block copies at once
     int y = threadIdx.x / PIECES, p = threadIdx.x % PIECES, c = column + p * VECTOR;
     const real* from = matrix + (size_t)(row + y) * columns + c;
     real* to = tiles + place<HEIGHT>(y, p);
 #pragma unroll
-    for (int s = 0; s < HEIGHT; s += STEP) {  // STEP is a multiple of 8: they are permuted alike
+    for (int s = 0; s < HEIGHT; s += STEP) {  // STEP is a multiple of 8: the swizzle repeats
         cp_async_16_or_zero(to + s * 64, from + (size_t)s * columns,
                             row + y + s < rows && c < columns);
     }
@@ -50,11 +52,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_
     extern __shared__ __align__(1024) Vec shared[];
     real* a = shared->at;                      // (STAGES, TILE_ROWS, DEPTH)              of dout
     real* b = a + STAGES * TILE_ROWS * DEPTH;  // (STAGES, TILE_COLUMNS / 64, DEPTH, 64)  of weight
-    int row = blockIdx.y * TILE_ROWS, column = blockIdx.x * TILE_COLUMNS;  // the block's first
-    int y = warp_id() / 4 * 64;  // the warpgroup's first, in these
+    int row = blockIdx.y * TILE_ROWS, column = blockIdx.x * TILE_COLUMNS;  // where its tile begins
+    int y = warp_id() / 4 * 64;  // the warpgroup's first row of the tile
     int lane = lane_id(), g = lane / 4, t = lane % 4;
 
-    auto copy = [&](int stage, int start) {  // in the end of zeros: cheaper than a branch
+    auto copy = [&](int stage, int start) {  // copies zeros past the end: cheaper than a branch
         copy_tiles<TILE_ROWS, DEPTH>(a + stage * TILE_ROWS * DEPTH, dout, row, start, N, OC);
         copy_tiles<DEPTH, TILE_COLUMNS>(b + stage * TILE_COLUMNS * DEPTH, weight, start, column,
                                         OC, C);
@@ -63,11 +65,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_
     for (int stage = 0; stage < STAGES - 2; stage++) {
         copy(stage, stage * DEPTH);
     }
-    float sums[TILE_COLUMNS / 2] = {};  // lane by lane like D matrices of mma.sync, 4 to each
+    float sums[TILE_COLUMNS / 2] = {};  // accumulators, laid out as mma.sync's D, 4 per matrix
     for (int start = 0, stage = 0; start < OC; start += DEPTH, stage = (stage + 1) % STAGES) {
         cp_async_wait<STAGES - 3>();
-        tma_store_fence();  // tensor cores read past the threads' own view of shared memory
-        __syncthreads();  // this stage is there, and the products of the last but one are done
+        tma_store_fence();  // makes the writes visible to wgmma (async proxy)
+        __syncthreads();  // this stage has arrived; the stage filled next is free again
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < DEPTH; k += 16) {
@@ -82,8 +84,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_
     wgmma_wait<0>();
 
     cp_async_wait<0>();
-    __syncthreads();  // nobody reads or fills the tiles any more, where results go now
-    real* patch = shared->at + warp_id() * 16 * STRIDE;  // (16, STRIDE) of each warp
+    __syncthreads();  // copies and reads have ended before results overwrite the tiles
+    real* patch = shared->at + warp_id() * 16 * STRIDE;  // (16, STRIDE)  for each warp
 #pragma unroll
     for (int j = 0; j < TILE_COLUMNS / 8; j++) {
         unsigned* to = reinterpret_cast<unsigned*>(patch + g * STRIDE + j * 8 + 2 * t);

@@ -13,24 +13,25 @@
 
 #include "portable.cuh"
 
-struct alignas(16) Floats { float at[4]; };              // one load from shared memory
-struct alignas(4 * sizeof(real)) Reals { real at[4]; };  // one store
+struct alignas(16) Floats { float at[4]; };              // one 16-byte load from shared memory
+struct alignas(4 * sizeof(real)) Reals { real at[4]; };  // one vector store
 
 constexpr int SHARE = TILE * DEPTH / (THREADS * THREADS * VECTOR);  // vectors of a tile per thread
 
-// Asks for this thread's share of a tile of `dout` (N, OC) from `row` and feature `start` on.
+// Loads this thread's share of a tile of `dout` (N, OC), from `row` and feature `start` on, into
+// registers.
 __device__ __forceinline__ void load_dout(Vec (&share)[SHARE], const real* dout, int row, int start,
                                           int N, int OC) {
 #pragma unroll
     for (int s = 0; s < SHARE; s++) {
         int r = row + s * (TILE / SHARE) + threadIdx.x * VECTOR / DEPTH;
         int k = start + threadIdx.x * VECTOR % DEPTH;
-        share[s] = {};  // zeros where the matrix ends
+        share[s] = {};  // zeros outside the matrix
         if (r < N && k < OC) share[s] = load_vec(dout + (size_t)r * OC + k);
     }
 }
 
-// Writes it to shared memory, transposed.
+// Writes the share to shared memory, transposed.
 __device__ __forceinline__ void store_dout(float (&tile)[DEPTH][TILE + 4],
                                            const Vec (&share)[SHARE]) {
 #pragma unroll
@@ -43,19 +44,20 @@ __device__ __forceinline__ void store_dout(float (&tile)[DEPTH][TILE + 4],
     }
 }
 
-// Asks for this thread's share of a tile of `weight` (OC, C) from feature `start` and `column` on.
+// Loads this thread's share of a tile of `weight` (OC, C), from feature `start` and `column` on,
+// into registers.
 __device__ __forceinline__ void load_weight(Vec (&share)[SHARE], const real* weight, int start,
                                             int column, int OC, int C) {
 #pragma unroll
     for (int s = 0; s < SHARE; s++) {
         int k = start + threadIdx.x / THREADS;
         int c = column + (s * THREADS + threadIdx.x % THREADS) * VECTOR;
-        share[s] = {};  // zeros where the matrix ends
+        share[s] = {};  // zeros outside the matrix
         if (k < OC && c < C) share[s] = load_vec(weight + (size_t)k * C + c);
     }
 }
 
-// Writes it as it is.
+// Writes the share to shared memory as it is.
 __device__ __forceinline__ void store_weight(float (&tile)[DEPTH][TILE + 4],
                                              const Vec (&share)[SHARE]) {
 #pragma unroll
@@ -69,7 +71,7 @@ __device__ __forceinline__ void store_weight(float (&tile)[DEPTH][TILE + 4],
     }
 }
 
-// This thread's EACH numbers of one feature: four neighbours, and four more half a tile further.
+// Loads this thread's EACH factors of one feature: four neighbours, and four half a tile later.
 __device__ __forceinline__ void load_factors(float (&to)[EACH], const float* from, int thread) {
     for (int half = 0; half < 2; half++) {
         Floats four = *reinterpret_cast<const Floats*>(from + half * TILE / 2 + thread * 4);
@@ -79,14 +81,14 @@ __device__ __forceinline__ void load_factors(float (&to)[EACH], const float* fro
     }
 }
 
-// The bounds keep registers so few that two blocks fit on a multiprocessor.
+// The launch bounds limit registers so that two blocks fit on an SM.
 extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) matmul_backward_input(
     real* __restrict__ dinp,          // (N, C)
     const real* __restrict__ dout,    // (N, OC)
     const real* __restrict__ weight,  // (OC, C)
     int N, int C, int OC) {
-    // Of each pair, one is multiplied while the other is filled. Four columns more than needed:
-    // rows begin in different banks, and at multiples of 16 bytes.
+    // Double buffers: one tile is multiplied while the other is filled. Four padding columns: rows
+    // begin in different banks, and at multiples of 16 bytes.
     __shared__ alignas(16) float a[2][DEPTH][TILE + 4];  // (feature, row of the tile)     of dout
     __shared__ alignas(16) float b[2][DEPTH][TILE + 4];  // (feature, column of the tile)  of weight
     int x = threadIdx.x % THREADS, y = threadIdx.x / THREADS;
@@ -103,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) matmul_backwa
     load_factors(as[0], a[0][0], y);
     load_factors(bs[0], b[0][0], x);
     for (int next = DEPTH, turn = 0; next < OC + DEPTH; next += DEPTH) {
-        // After the last feature these are zeros, which nobody multiplies.
+        // Past the last feature these are zeros, which are never multiplied.
         load_dout(next_a, dout, row, next, N, OC);
         load_weight(next_b, weight, next, column, OC, C);
 #pragma unroll
@@ -112,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) matmul_backwa
                 turn ^= 1;
                 store_dout(a[turn], next_a);
                 store_weight(b[turn], next_b);
-                __syncthreads();  // the next tiles are complete, and all have read the present ones
+                __syncthreads();  // all threads wrote the next tiles and read the present ones
             }
             load_factors(as[(k + 1) % 2], a[turn][(k + 1) % DEPTH], y);
             load_factors(bs[(k + 1) % 2], b[turn][(k + 1) % DEPTH], x);

@@ -21,22 +21,23 @@
 
 #include "portable.cuh"
 
-// Neighbours that are loaded or stored together.
+// COUNT neighbours that one instruction loads or stores.
 template <typename Number, int COUNT>
 struct alignas(COUNT * sizeof(Number)) Group { Number at[COUNT]; };
 
-// A thread has COUNT rows or columns of a tile, 8 or 6: a group of four and one of REST.
+// A thread has COUNT (8 or 6) rows or columns of a tile: a group of four, and a group of REST.
 template <int COUNT>
 constexpr int REST = COUNT - 4;
 
-// Just as many numbers of each tile pass through it, since DEPTH is THREADS.
+// A thread also copies COUNT elements of each tile, since DEPTH equals THREADS.
 template <int COUNT>
 struct Share {
     Group<real, 4> first;
     Group<real, REST<COUNT>> second;
 };
 
-// Neighbours of `matrix` (rows, columns) at (row, column); zeros where it ends.
+// Loads COUNT neighbours of `matrix` (rows, columns) at (row, column). Elements outside the matrix
+// become zeros.
 template <int COUNT>
 __device__ __forceinline__ Group<real, COUNT> load_group(const real* matrix, int row, int column,
                                                          int rows, int columns) {
@@ -48,7 +49,8 @@ __device__ __forceinline__ Group<real, COUNT> load_group(const real* matrix, int
     return group;
 }
 
-// Asks for this thread's share of a tile of `dout` (N, OC) from `row` and feature `start` on.
+// Loads this thread's share of a tile of `dout` (N, OC), from `row` and feature `start` on, into
+// registers.
 __device__ __forceinline__ void load_dout(Share<ROWS>& share, const real* dout, int row, int start,
                                           int N, int OC) {
     int y = row + threadIdx.x * 4 / DEPTH, k = start + threadIdx.x * 4 % DEPTH;
@@ -56,7 +58,7 @@ __device__ __forceinline__ void load_dout(Share<ROWS>& share, const real* dout, 
     share.second = load_group<4>(dout, y + TILE_ROWS / 2, k, N, OC);
 }
 
-// Writes it to shared memory, transposed.
+// Writes the share to shared memory, transposed.
 __device__ __forceinline__ void store_dout(float (&tile)[DEPTH][TILE_ROWS + 4],
                                            const Share<ROWS>& share) {
     int y = threadIdx.x * 4 / DEPTH, k = threadIdx.x * 4 % DEPTH;
@@ -66,7 +68,8 @@ __device__ __forceinline__ void store_dout(float (&tile)[DEPTH][TILE_ROWS + 4],
     }
 }
 
-// Asks for this thread's share of a tile of `weight` (OC, C) from feature `start` and `column` on.
+// Loads this thread's share of a tile of `weight` (OC, C), from feature `start` and `column` on,
+// into registers.
 __device__ __forceinline__ void load_weight(Share<COLUMNS>& share, const real* weight, int start,
                                             int column, int OC, int C) {
     int k = start + threadIdx.x / THREADS, x = threadIdx.x % THREADS;
@@ -84,7 +87,7 @@ __device__ __forceinline__ void store_group(float* to, const Group<real, COUNT>&
     *reinterpret_cast<Group<float, COUNT>*>(to) = group;
 }
 
-// Writes it as it is.
+// Writes the share to shared memory as it is.
 __device__ __forceinline__ void store_weight(float (&tile)[DEPTH][TILE_COLUMNS + 4],
                                              const Share<COLUMNS>& share) {
     float* row = tile[threadIdx.x / THREADS];
@@ -93,7 +96,7 @@ __device__ __forceinline__ void store_weight(float (&tile)[DEPTH][TILE_COLUMNS +
     store_group(row + THREADS * 4 + x * REST<COLUMNS>, share.second);
 }
 
-// This thread's numbers of one feature.
+// Loads this thread's COUNT factors of one feature.
 template <int COUNT>
 __device__ __forceinline__ void load_factors(float (&to)[COUNT], const float* from, int thread) {
     using First = Group<float, 4>;
@@ -116,18 +119,18 @@ __device__ __forceinline__ void store_results(real* to, const float* sums) {
     *reinterpret_cast<Group<real, COUNT>*>(to) = group;
 }
 
-// The bounds keep registers so few that two blocks fit on a multiprocessor.
+// The launch bounds limit registers so that two blocks fit on an SM.
 extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) matmul_backward_input(
     real* __restrict__ dinp,          // (N, C)
     const real* __restrict__ dout,    // (N, OC)
     const real* __restrict__ weight,  // (OC, C)
     int N, int C, int OC) {
-    // Of each pair, one is multiplied while the other is filled. Four columns more than needed:
-    // rows begin in different banks, and at multiples of 16 bytes.
+    // Double buffers: one tile is multiplied while the other is filled. Four padding columns: rows
+    // begin in different banks, and at multiples of 16 bytes.
     __shared__ alignas(16) float a[2][DEPTH][TILE_ROWS + 4];     // (feature, row)     of dout
     __shared__ alignas(16) float b[2][DEPTH][TILE_COLUMNS + 4];  // (feature, column)  of weight
     int x = threadIdx.x % THREADS, y = threadIdx.x / THREADS;
-    int row = blockIdx.y * TILE_ROWS, column = blockIdx.x * TILE_COLUMNS;  // of the block's tile
+    int row = blockIdx.y * TILE_ROWS, column = blockIdx.x * TILE_COLUMNS;  // where its tile begins
 
     float sums[ROWS][COLUMNS] = {};
     Share<ROWS> next_a;
@@ -143,8 +146,8 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) matmul_backwa
     for (int next = DEPTH, turn = 0; next < OC + DEPTH; next += DEPTH) {
 #pragma unroll
         for (int k = 0; k < DEPTH; k++) {
-            // One tile after the other, so that only one is in registers at a time. After the last
-            // feature these are zeros, which nobody multiplies.
+            // One tile after the other, so that only one is in registers at a time. Past the last
+            // feature these are zeros, which are never multiplied.
             if (k == 0) load_dout(next_a, dout, row, next, N, OC);
             if (k == DEPTH / 2) {
                 store_dout(a[turn ^ 1], next_a);
@@ -153,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) matmul_backwa
             if (k == DEPTH - 1) {
                 turn ^= 1;
                 store_weight(b[turn], next_b);
-                __syncthreads();  // the next tiles are complete, and all have read the present ones
+                __syncthreads();  // all threads wrote the next tiles and read the present ones
             }
             load_factors(as[(k + 1) % 2], a[turn][(k + 1) % DEPTH], y);
             load_factors(bs[(k + 1) % 2], b[turn][(k + 1) % DEPTH], x);

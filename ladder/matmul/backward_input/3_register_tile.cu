@@ -12,7 +12,8 @@
 
 #include "portable.cuh"
 
-// Copies `matrix` (rows, columns) from (row, column) on, transposed; zeros where it ends.
+// Copies a tile of `matrix` (rows, columns), from (row, column) on, transposed. Elements outside
+// the matrix become zeros.
 __device__ __forceinline__ void load_transposed(float (&tile)[DEPTH][TILE + 2], const real* matrix,
                                                 int row, int column, int rows, int columns) {
 #pragma unroll
@@ -23,7 +24,7 @@ __device__ __forceinline__ void load_transposed(float (&tile)[DEPTH][TILE + 2], 
     }
 }
 
-// The same as it is.
+// The same, not transposed.
 __device__ __forceinline__ void load_tile(float (&tile)[DEPTH][TILE + 2], const real* matrix,
                                           int row, int column, int rows, int columns) {
 #pragma unroll
@@ -39,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS) matmul_backward_
     const real* __restrict__ dout,    // (N, OC)
     const real* __restrict__ weight,  // (OC, C)
     int N, int C, int OC) {
-    // Two columns more than needed: lanes that copy 16 features of 2 rows meet 32 different banks.
+    // Two padding columns: lanes that copy 16 features of 2 rows access 32 different banks.
     __shared__ float a[DEPTH][TILE + 2];  // (feature, row of the tile)     of dout
     __shared__ float b[DEPTH][TILE + 2];  // (feature, column of the tile)  of weight
     int x = threadIdx.x % THREADS, y = threadIdx.x / THREADS;

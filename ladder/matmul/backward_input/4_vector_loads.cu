@@ -12,10 +12,11 @@
 
 #include "portable.cuh"
 
-struct alignas(16) Floats { float at[4]; };              // one load from shared memory
-struct alignas(4 * sizeof(real)) Reals { real at[4]; };  // one store
+struct alignas(16) Floats { float at[4]; };              // one 16-byte load from shared memory
+struct alignas(4 * sizeof(real)) Reals { real at[4]; };  // one vector store
 
-// Copies `matrix` (rows, columns) from (row, column) on, transposed; zeros where it ends.
+// Copies a tile of `matrix` (rows, columns), from (row, column) on, transposed. Elements outside
+// the matrix become zeros.
 __device__ __forceinline__ void load_transposed(float (&tile)[DEPTH][TILE + 4], const real* matrix,
                                                 int row, int column, int rows, int columns) {
 #pragma unroll
@@ -29,7 +30,7 @@ __device__ __forceinline__ void load_transposed(float (&tile)[DEPTH][TILE + 4], 
     }
 }
 
-// The same as it is.
+// The same, not transposed.
 __device__ __forceinline__ void load_tile(float (&tile)[DEPTH][TILE + 4], const real* matrix,
                                           int row, int column, int rows, int columns) {
 #pragma unroll
@@ -45,7 +46,7 @@ __device__ __forceinline__ void load_tile(float (&tile)[DEPTH][TILE + 4], const 
     }
 }
 
-// This thread's EACH numbers of one feature: four neighbours, and four more half a tile further.
+// Loads this thread's EACH factors of one feature: four neighbours, and four half a tile later.
 __device__ __forceinline__ void load_factors(float (&to)[EACH], const float* from, int thread) {
     for (int half = 0; half < 2; half++) {
         Floats four = *reinterpret_cast<const Floats*>(from + half * TILE / 2 + thread * 4);
@@ -60,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS) matmul_backward_
     const real* __restrict__ dout,    // (N, OC)
     const real* __restrict__ weight,  // (OC, C)
     int N, int C, int OC) {
-    // Four columns more than needed: rows begin in different banks, and at multiples of 16 bytes.
+    // Four padding columns: rows begin in different banks, and at multiples of 16 bytes.
     __shared__ alignas(16) float a[DEPTH][TILE + 4];  // (feature, row of the tile)     of dout
     __shared__ alignas(16) float b[DEPTH][TILE + 4];  // (feature, column of the tile)  of weight
     int x = threadIdx.x % THREADS, y = threadIdx.x / THREADS;

@@ -17,12 +17,13 @@
 
 using namespace nvcuda;
 
-constexpr int ROWS = 4, COLUMNS = 2;  // 16 x 16 matrices of a warp; the warps stand 2 x 4
-constexpr int STRIDE_A = DEPTH + 8;   // of a tile's rows: 8 of them begin in different banks
+constexpr int ROWS = 4, COLUMNS = 2;  // 16 x 16 matrices of a warp; the warps form a 2 x 4 grid
+constexpr int STRIDE_A = DEPTH + 8;   // padded: 8 rows of a tile begin in different banks
 constexpr int STRIDE_B = TILE + 8;
-constexpr int PATCH = 16 + 4;         // of a row of 16 results, for the same reason
+constexpr int PATCH = 16 + 4;         // padded row of 16 results, for the same reason
 
-// Copies `matrix` (rows, columns) from (row, column) on; zeros where it ends. WIDTH: of the tile.
+// Copies a tile of `matrix` (rows, columns), from (row, column) on. Elements outside the matrix
+// become zeros. WIDTH: columns of the tile.
 template <int WIDTH>
 __device__ __forceinline__ void load_tile(real* tile, const real* matrix, int row, int column,
                                           int rows, int columns) {

@@ -17,14 +17,14 @@
 
 using namespace nvcuda;
 
-constexpr int ROWS = 4, COLUMNS = 2;  // 16 x 16 matrices of a warp; the warps stand 2 x 4
-constexpr int STRIDE_A = DEPTH + 8;   // of a tile's rows: 8 of them begin in different banks
+constexpr int ROWS = 4, COLUMNS = 2;  // 16 x 16 matrices of a warp; the warps form a 2 x 4 grid
+constexpr int STRIDE_A = DEPTH + 8;   // padded: 8 rows of a tile begin in different banks
 constexpr int STRIDE_B = TILE + 8;
-constexpr int PATCH = 16 + 4;         // of a row of 16 results, for the same reason
+constexpr int PATCH = 16 + 4;         // padded row of 16 results, for the same reason
 constexpr int SHARE = TILE * DEPTH / (WARPS * WARP_SIZE * VECTOR);  // vectors of a tile per thread
 
-// Asks for this thread's share of `matrix` (rows, columns) from (row, column) on.
-// WIDTH: of the tile.
+// Loads this thread's share of a tile of `matrix` (rows, columns), from (row, column) on, into
+// registers. WIDTH: columns of the tile.
 template <int WIDTH>
 __device__ __forceinline__ void load_tile(Vec (&share)[SHARE], const real* matrix, int row,
                                           int column, int rows, int columns) {
@@ -32,7 +32,7 @@ __device__ __forceinline__ void load_tile(Vec (&share)[SHARE], const real* matri
     for (int s = 0; s < SHARE; s++) {
         int t = (s * WARPS * WARP_SIZE + threadIdx.x) * VECTOR;
         int r = row + t / WIDTH, c = column + t % WIDTH;
-        share[s] = {};  // zeros where the matrix ends
+        share[s] = {};  // zeros outside the matrix
         if (r < rows && c < columns) share[s] = load_vec(matrix + (size_t)r * columns + c);
     }
 }
@@ -46,13 +46,13 @@ __device__ __forceinline__ void store_tile(real* tile, const Vec (&share)[SHARE]
     }
 }
 
-// The bounds keep registers so few that BLOCKS blocks fit on a multiprocessor.
+// The launch bounds limit registers so that BLOCKS blocks fit on an SM.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, BLOCKS) matmul_backward_input(
     real* __restrict__ dinp,          // (N, C)
     const real* __restrict__ dout,    // (N, OC)
     const real* __restrict__ weight,  // (OC, C)
     int N, int C, int OC) {
-    // Of each pair, one is multiplied while the other is filled.
+    // Double buffers: one tile is multiplied while the other is filled.
     __shared__ alignas(32) real a[2][TILE * STRIDE_A];        // (row of the tile, feature) of dout
     __shared__ alignas(32) real b[2][DEPTH * STRIDE_B];       // (feature, column) of weight
     int row = blockIdx.y * TILE, column = blockIdx.x * TILE;  // where the block's tile begins
@@ -70,12 +70,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, BLOCKS) matmul_b
     for (int start = 0, turn = 0; start < OC; start += DEPTH, turn ^= 1) {
         store_tile<DEPTH>(a[turn], next_a);
         store_tile<TILE>(b[turn], next_b);
-        __syncthreads();  // the tiles are complete, and all have read the pair filled next
+        __syncthreads();  // all threads wrote these tiles and read the pair filled next
         if (start + DEPTH < OC) {
             load_tile<DEPTH>(next_a, dout, row, start + DEPTH, N, OC);
             load_tile<TILE>(next_b, weight, start + DEPTH, column, OC, C);
         }
-#pragma unroll 1  // unrolled, it would take more registers than BLOCKS blocks have
+#pragma unroll 1  // unrolling would take more registers than BLOCKS blocks have
         for (int k = 0; k < DEPTH; k += 16) {
             wmma::fragment<wmma::matrix_b, 16, 16, 16, real, wmma::row_major> bs[COLUMNS];
             for (int j = 0; j < COLUMNS; j++) {
@@ -93,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, BLOCKS) matmul_b
 
     __syncthreads();  // all have read the last tiles before results overwrite them
     float* patch = reinterpret_cast<float*>(a[0]) + warp_id() * 16 * PATCH;  // a warp's results
-    int lane_row = lane_id() / 2, lane_column = lane_id() % 2 * VECTOR;      // of 16 x 16 of them
+    int lane_row = lane_id() / 2, lane_column = lane_id() % 2 * VECTOR;      // of 16 x 16 results
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
 #pragma unroll

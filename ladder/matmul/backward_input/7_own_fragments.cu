@@ -14,13 +14,13 @@
 
 #include "mma_real.cuh"
 
-constexpr int ROWS = 64, COLUMNS = 32;  // outputs of a warp; the warps stand 2 x 4
-constexpr int STRIDE_A = DEPTH + 8;     // of a tile's rows: 8 of them begin in different banks
+constexpr int ROWS = 64, COLUMNS = 32;  // outputs of a warp; the warps form a 2 x 4 grid
+constexpr int STRIDE_A = DEPTH + 8;     // padded: 8 rows of a tile begin in different banks
 constexpr int STRIDE_B = TILE + 8;
 constexpr int SHARE = TILE * DEPTH / (WARPS * WARP_SIZE * VECTOR);  // vectors of a tile per thread
 
-// Asks for this thread's share of `matrix` (rows, columns) from (row, column) on.
-// WIDTH: of the tile.
+// Loads this thread's share of a tile of `matrix` (rows, columns), from (row, column) on, into
+// registers. WIDTH: columns of the tile.
 template <int WIDTH>
 __device__ __forceinline__ void load_tile(Vec (&share)[SHARE], const real* matrix, int row,
                                           int column, int rows, int columns) {
@@ -28,7 +28,7 @@ __device__ __forceinline__ void load_tile(Vec (&share)[SHARE], const real* matri
     for (int s = 0; s < SHARE; s++) {
         int t = (s * WARPS * WARP_SIZE + threadIdx.x) * VECTOR;
         int r = row + t / WIDTH, c = column + t % WIDTH;
-        share[s] = {};  // zeros where the matrix ends
+        share[s] = {};  // zeros outside the matrix
         if (r < rows && c < columns) share[s] = load_vec(matrix + (size_t)r * columns + c);
     }
 }
@@ -42,27 +42,27 @@ __device__ __forceinline__ void store_tile(real* tile, const Vec (&share)[SHARE]
     }
 }
 
-// The bounds keep registers so few that two blocks fit on a multiprocessor.
+// The launch bounds limit registers so that two blocks fit on an SM.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 2) matmul_backward_input(
     real* __restrict__ dinp,          // (N, C)
     const real* __restrict__ dout,    // (N, OC)
     const real* __restrict__ weight,  // (OC, C)
     int N, int C, int OC) {
-    // Of each pair, one is multiplied while the other is filled.
+    // Double buffers: one tile is multiplied while the other is filled.
     __shared__ alignas(16) real a[2][TILE * STRIDE_A];        // (row of the tile, feature) of dout
     __shared__ alignas(16) real b[2][DEPTH * STRIDE_B];       // (feature, column) of weight
     int row = blockIdx.y * TILE, column = blockIdx.x * TILE;  // where the block's tile begins
     int y = warp_id() / 4 * ROWS, x = warp_id() % 4 * COLUMNS;  // the warp's, within it
     int lane = lane_id(), g = lane / 4, t = lane % 4;
 
-    float sums[ROWS / 16][COLUMNS / 8][4] = {};  // D matrices
+    float sums[ROWS / 16][COLUMNS / 8][4] = {};  // accumulators: D matrices of 16 x 8
     Vec next_a[SHARE], next_b[SHARE];
     load_tile<DEPTH>(next_a, dout, row, 0, N, OC);
     load_tile<TILE>(next_b, weight, 0, column, OC, C);
     for (int start = 0, turn = 0; start < OC; start += DEPTH, turn ^= 1) {
         store_tile<DEPTH>(a[turn], next_a);
         store_tile<TILE>(b[turn], next_b);
-        __syncthreads();  // the tiles are complete, and all have read the pair filled next
+        __syncthreads();  // all threads wrote these tiles and read the pair filled next
         if (start + DEPTH < OC) {
             load_tile<DEPTH>(next_a, dout, row, start + DEPTH, N, OC);
             load_tile<TILE>(next_b, weight, start + DEPTH, column, OC, C);

@@ -12,33 +12,34 @@
 #include "async.cuh"
 #include "mma_real.cuh"
 
-constexpr int ROWS = 64, COLUMNS = 32;  // outputs of a warp; the warps stand 2 x 4
+constexpr int ROWS = 64, COLUMNS = 32;  // outputs of a warp; the warps form a 2 x 4 grid
 
-// Where piece p of a row lies in a tile with rows of WIDTH numbers: in different banks in each of 8
-// rows, because ldmatrix reads it from 8 at once.
+// Swizzle: returns the position of 16-byte piece p of a row in a tile of WIDTH columns. The piece
+// is in different banks in each of 8 rows, because ldmatrix reads it from 8 rows at once.
 template <int WIDTH>
 __device__ __forceinline__ int place(int row, int p) {
-    constexpr int TURN = WIDTH < 64 ? WIDTH / VECTOR : 8;  // pieces; 8 fill all banks once
+    constexpr int TURN = WIDTH < 64 ? WIDTH / VECTOR : 8;  // in pieces: 8 pieces fill the 32 banks
     return row * WIDTH + (p ^ row / (8 / TURN) % TURN) * VECTOR;
 }
 
-// Starts to copy `matrix` (rows, columns) from (row, column) on; zeros where it ends.
+// Starts to copy a tile of `matrix` (rows, columns), from (row, column) on. Elements outside the
+// matrix become zeros.
 template <int HEIGHT, int WIDTH>  // of the tile
 __device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int row, int column,
                                           int rows, int columns) {
-    constexpr int PIECES = WIDTH / VECTOR;            // of 16 bytes, to a row
+    constexpr int PIECES = WIDTH / VECTOR;            // 16-byte pieces per row
     constexpr int STEP = WARPS * WARP_SIZE / PIECES;  // rows that the block copies at once
     int y = threadIdx.x / PIECES, p = threadIdx.x % PIECES, c = column + p * VECTOR;
     const real* from = matrix + (size_t)(row + y) * columns + c;
     real* to = tile + place<WIDTH>(y, p);
 #pragma unroll
-    for (int s = 0; s < HEIGHT; s += STEP) {  // STEP is a multiple of 8: they are permuted alike
+    for (int s = 0; s < HEIGHT; s += STEP) {  // STEP is a multiple of 8: the swizzle repeats
         cp_async_16_or_zero(to + s * WIDTH, from + (size_t)s * columns,
                             row + y + s < rows && c < columns);
     }
 }
 
-// The bounds keep registers so few that two blocks fit on a multiprocessor.
+// The launch bounds limit registers so that two blocks fit on an SM.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 2) matmul_backward_input(
     real* __restrict__ dinp,          // (N, C)
     const real* __restrict__ dout,    // (N, OC)
@@ -51,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 2) matmul_backwa
     int y = warp_id() / 4 * ROWS, x = warp_id() % 4 * COLUMNS;  // the warp's, within it
     int lane = lane_id(), g = lane / 4, t = lane % 4;
 
-    float sums[ROWS / 16][COLUMNS / 8][4] = {};  // D matrices
+    float sums[ROWS / 16][COLUMNS / 8][4] = {};  // accumulators: D matrices of 16 x 8
     for (int stage = 0; stage < STAGES - 1; stage++) {
         copy_tile<TILE, DEPTH>(a + stage * TILE * DEPTH, dout, row, stage * DEPTH, N, OC);
         copy_tile<DEPTH, TILE>(b + stage * TILE * DEPTH, weight, stage * DEPTH, column, OC, C);
@@ -59,13 +60,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 2) matmul_backwa
     }
     for (int start = 0, stage = 0; start < OC; start += DEPTH, stage = (stage + 1) % STAGES) {
         cp_async_wait<STAGES - 2>();
-        __syncthreads();  // all copies are there, and all have read the stage that is filled next
+        __syncthreads();  // all copies have arrived; all threads have read the stage filled next
         int ahead = start + (STAGES - 1) * DEPTH, filled = (stage + STAGES - 1) % STAGES;
         if (ahead < OC) {
             copy_tile<TILE, DEPTH>(a + filled * TILE * DEPTH, dout, row, ahead, N, OC);
             copy_tile<DEPTH, TILE>(b + filled * TILE * DEPTH, weight, ahead, column, OC, C);
         }
-        cp_async_commit();  // if only of nothing, so that the count of groups stays right
+        cp_async_commit();  // may be empty: cp_async_wait counts groups
         const real *tile_a = a + stage * TILE * DEPTH, *tile_b = b + stage * TILE * DEPTH;
 #pragma unroll
         for (int k = 0; k < DEPTH; k += 16) {

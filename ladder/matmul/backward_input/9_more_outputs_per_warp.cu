@@ -16,38 +16,40 @@
 #include "async.cuh"
 #include "mma_real.cuh"
 
-constexpr int ROWS = 64, COLUMNS = 64;  // outputs of a warp; the warps stand 2 x 4
+constexpr int ROWS = 64, COLUMNS = 64;  // outputs of a warp; the warps form a 2 x 4 grid
 
-// Where piece p of a row lies in a tile with rows of WIDTH numbers: in different banks in each of 8
-// rows, because ldmatrix reads it from 8 at once.
+// Swizzle: returns the position of 16-byte piece p of a row in a tile of WIDTH columns. The piece
+// is in different banks in each of 8 rows, because ldmatrix reads it from 8 rows at once.
 template <int WIDTH>
 __device__ __forceinline__ int place(int row, int p) {
-    constexpr int TURN = WIDTH < 64 ? WIDTH / VECTOR : 8;  // pieces; 8 fill all banks once
+    constexpr int TURN = WIDTH < 64 ? WIDTH / VECTOR : 8;  // in pieces: 8 pieces fill the 32 banks
     return row * WIDTH + (p ^ row / (8 / TURN) % TURN) * VECTOR;
 }
 
-// Starts to copy `matrix` (rows, columns) from (row, column) on; zeros where it ends.
+// Starts to copy a tile of `matrix` (rows, columns), from (row, column) on. Elements outside the
+// matrix become zeros.
 template <int HEIGHT, int WIDTH>  // of the tile
 __device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int row, int column,
                                           int rows, int columns) {
-    constexpr int PIECES = WIDTH / VECTOR;            // of 16 bytes, to a row
+    constexpr int PIECES = WIDTH / VECTOR;            // 16-byte pieces per row
     constexpr int STEP = WARPS * WARP_SIZE / PIECES;  // rows that the block copies at once
     int y = threadIdx.x / PIECES, p = threadIdx.x % PIECES, c = column + p * VECTOR;
     const real* from = matrix + (size_t)(row + y) * columns + c;
     real* to = tile + place<WIDTH>(y, p);
 #pragma unroll
-    for (int s = 0; s < HEIGHT; s += STEP) {  // STEP is a multiple of 8: they are permuted alike
+    for (int s = 0; s < HEIGHT; s += STEP) {  // STEP is a multiple of 8: the swizzle repeats
         cp_async_16_or_zero(to + s * WIDTH, from + (size_t)s * columns,
                             row + y + s < rows && c < columns);
     }
 }
 
-// A warp's fragments of 16 features.
+// A warp's fragments (the parts of A and B matrices that its lanes hold) of 16 features.
 struct Fragments {
     unsigned a[ROWS / 16][4];     // A matrices
     unsigned b[COLUMNS / 16][4];  // B matrices, in pairs
 
-    // From a tile of dout and one of weight. The warp's are rows from `y` and columns from `x` on.
+    // Loads them from a tile of dout and a tile of weight. The warp's rows begin at `y`, its
+    // columns at `x`.
     __device__ __forceinline__ void load(const real* tile_a, const real* tile_b, int y, int x,
                                          int k) {
         int lane = lane_id();
@@ -82,11 +84,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_
     extern __shared__ Vec shared[];
     real* a = shared->at;                      // (STAGES, TILE_ROWS, DEPTH)     of dout
     real* b = a + STAGES * TILE_ROWS * DEPTH;  // (STAGES, DEPTH, TILE_COLUMNS)  of weight
-    int row = blockIdx.y * TILE_ROWS, column = blockIdx.x * TILE_COLUMNS;  // the block's first
-    int y = warp_id() / 4 * ROWS, x = warp_id() % 4 * COLUMNS;             // the warp's, in these
+    int row = blockIdx.y * TILE_ROWS, column = blockIdx.x * TILE_COLUMNS;  // where its tile begins
+    int y = warp_id() / 4 * ROWS, x = warp_id() % 4 * COLUMNS;             // the warp's, within it
     int lane = lane_id(), g = lane / 4, t = lane % 4;
 
-    auto copy = [&](int stage, int start) {  // in the end of zeros: cheaper than a branch
+    auto copy = [&](int stage, int start) {  // copies zeros past the end: cheaper than a branch
         copy_tile<TILE_ROWS, DEPTH>(a + stage * TILE_ROWS * DEPTH, dout, row, start, N, OC);
         copy_tile<DEPTH, TILE_COLUMNS>(b + stage * DEPTH * TILE_COLUMNS, weight, start, column, OC,
                                        C);
@@ -96,9 +98,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_
         copy(stage, stage * DEPTH);
     }
     cp_async_wait<STAGES - 1>();
-    __syncthreads();  // the copies of all threads to stage 0 are there
+    __syncthreads();  // all copies to stage 0 have arrived before any warp reads it
 
-    float sums[ROWS / 16][COLUMNS / 8][4] = {};  // D matrices
+    float sums[ROWS / 16][COLUMNS / 8][4] = {};  // accumulators: D matrices of 16 x 8
     Fragments now, next;
     now.load(a, b, y, x, 0);
     for (int start = 0, stage = 0; start < OC; start += DEPTH) {
@@ -109,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_
                           k + 16);
             } else {
                 cp_async_wait<STAGES - 2>();
-                __syncthreads();  // the next stage is there, and all have read this one
+                __syncthreads();  // the next stage has arrived; all warps have read this one
                 copy(stage, start + STAGES * DEPTH);
                 stage = (stage + 1) % STAGES;
                 next.load(a + stage * TILE_ROWS * DEPTH, b + stage * DEPTH * TILE_COLUMNS, y, x, 0);

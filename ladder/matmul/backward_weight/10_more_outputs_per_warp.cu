@@ -22,40 +22,42 @@
 #include "async.cuh"
 #include "mma_real.cuh"
 
-struct alignas(16) Floats { float at[4]; };  // one load or store
+struct alignas(16) Floats { float at[4]; };  // one 16-byte load or store
 struct alignas(8) Pair { float at[2]; };
 
-constexpr int ROWS = 64, COLUMNS = 64;  // outputs of a warp; the warps stand 2 x 4
+constexpr int ROWS = 64, COLUMNS = 64;  // outputs of a warp; the warps form a 2 x 4 grid
 
-// Where piece p of a row lies in a tile with rows of WIDTH numbers: in different banks in each of 8
-// rows, because ldmatrix reads it from 8 at once.
+// Swizzle: returns the position of 16-byte piece p of a row in a tile of WIDTH columns. The piece
+// is in different banks in each of 8 rows, because ldmatrix reads it from 8 rows at once.
 template <int WIDTH>
 __device__ __forceinline__ int place(int row, int p) {
     return row * WIDTH + (p ^ row % 8) * VECTOR;
 }
 
-// Starts to copy `matrix` (rows, columns) from (row, column) on; zeros where it ends.
+// Starts to copy a tile of `matrix` (rows, columns), from (row, column) on. Elements outside the
+// matrix become zeros.
 template <int WIDTH>  // of the tile
 __device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int row, int column,
                                           int rows, int columns) {
-    constexpr int PIECES = WIDTH / VECTOR;            // of 16 bytes, to a row
+    constexpr int PIECES = WIDTH / VECTOR;            // 16-byte pieces per row
     constexpr int STEP = WARPS * WARP_SIZE / PIECES;  // rows that the block copies at once
     int y = threadIdx.x / PIECES, p = threadIdx.x % PIECES, c = column + p * VECTOR;
     const real* from = matrix + (size_t)(row + y) * columns + c;
     real* to = tile + place<WIDTH>(y, p);
 #pragma unroll
-    for (int s = 0; s < DEPTH; s += STEP) {  // STEP is a multiple of 8: they are permuted alike
+    for (int s = 0; s < DEPTH; s += STEP) {  // STEP is a multiple of 8: the swizzle repeats
         cp_async_16_or_zero(to + s * WIDTH, from + (size_t)s * columns,
                             row + y + s < rows && c < columns);
     }
 }
 
-// A warp's fragments of 16 rows of dout and inp.
+// A warp's fragments (the parts of A and B matrices that its lanes hold) of 16 rows of dout and
+// inp.
 struct Fragments {
     unsigned a[ROWS / 16][4];     // A matrices
     unsigned b[COLUMNS / 16][4];  // B matrices, in pairs
 
-    // From a tile of dout and one of inp. The warp's are columns from `y` and from `x` on.
+    // Loads them from a tile of dout and a tile of inp. The warp's columns begin at `y` and at `x`.
     __device__ __forceinline__ void load(const real* tile_a, const real* tile_b, int y, int x,
                                          int k) {
         int lane = lane_id();
@@ -91,12 +93,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_
     extern __shared__ Vec shared[];
     real* a = shared->at;                      // (STAGES, DEPTH, TILE_ROWS)     of dout
     real* b = a + STAGES * DEPTH * TILE_ROWS;  // (STAGES, DEPTH, TILE_COLUMNS)  of inp
-    int row = blockIdx.y * TILE_ROWS, column = blockIdx.x * TILE_COLUMNS;  // the block's first
-    int first = blockIdx.z * LENGTH, end = min(first + LENGTH, N);         // of dout and inp
+    int row = blockIdx.y * TILE_ROWS, column = blockIdx.x * TILE_COLUMNS;  // where its tile begins
+    int first = blockIdx.z * LENGTH, end = min(first + LENGTH, N);         // rows of dout and inp
     int y = warp_id() / 4 * ROWS, x = warp_id() % 4 * COLUMNS;             // the warp's outputs
     int lane = lane_id(), g = lane / 4, t = lane % 4;
 
-    auto copy = [&](int stage, int start) {  // in the end of zeros: cheaper than a branch
+    auto copy = [&](int stage, int start) {  // copies zeros past the end: cheaper than a branch
         copy_tile<TILE_ROWS>(a + stage * DEPTH * TILE_ROWS, dout, start, row, end, OC);
         copy_tile<TILE_COLUMNS>(b + stage * DEPTH * TILE_COLUMNS, inp, start, column, end, C);
         cp_async_commit();
@@ -105,9 +107,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_
         copy(stage, first + stage * DEPTH);
     }
     cp_async_wait<STAGES - 1>();
-    __syncthreads();  // the copies of all threads to stage 0 are there
+    __syncthreads();  // all copies to stage 0 have arrived before any warp reads it
 
-    float sums[ROWS / 16][COLUMNS / 8][4] = {};  // D matrices
+    float sums[ROWS / 16][COLUMNS / 8][4] = {};  // accumulators: D matrices of 16 x 8
     Fragments now, next;
     now.load(a, b, y, x, 0);
     for (int start = first, stage = 0; start < end; start += DEPTH) {
@@ -118,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_
                           k + 16);
             } else {
                 cp_async_wait<STAGES - 2>();
-                __syncthreads();  // the next stage is there, and all have read this one
+                __syncthreads();  // the next stage has arrived; all warps have read this one
                 copy(stage, start + STAGES * DEPTH);
                 stage = (stage + 1) % STAGES;
                 next.load(a + stage * DEPTH * TILE_ROWS, b + stage * DEPTH * TILE_COLUMNS, y, x, 0);
@@ -143,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_
     }
 }
 
-// Adds the SPLITS partial sums to dweight, four neighbours a thread.
+// Adds the SPLITS partial sums to dweight; a thread adds four neighbours.
 extern "C" __global__ void matmul_backward_weight_finish(
     float* __restrict__ dweight, const real*, const real*, int N, int C, int OC,
     const float* __restrict__ partial) {

@@ -23,27 +23,29 @@
 #include "async.cuh"
 #include "wgmma_real.cuh"
 
-struct alignas(16) Floats { float at[4]; };  // one load or store
+struct alignas(16) Floats { float at[4]; };  // one 16-byte load or store
 struct alignas(8) Pair { float at[2]; };
 
-constexpr int BLOCK = DEPTH * 64;  // numbers in a tile of 64 columns
+constexpr int BLOCK = DEPTH * 64;  // elements of a tile of 64 columns
 
-// Where piece p of a row lies in the tiles that hold DEPTH rows: as wgmma expects it.
+// Swizzle: returns the position of 16-byte piece p of a row in the tiles of DEPTH rows, as wgmma
+// expects it.
 __device__ __forceinline__ int place(int row, int p) {
     return p / 8 * BLOCK + row * 64 + (p % 8 ^ row % 8) * VECTOR;
 }
 
-// Starts to copy `matrix` (rows, columns) from (row, column) on; zeros where it ends.
+// Starts to copy a tile of `matrix` (rows, columns), from (row, column) on. Elements outside the
+// matrix become zeros.
 template <int WIDTH>  // of the tiles, side by side
 __device__ __forceinline__ void copy_tiles(real* tiles, const real* matrix, int row, int column,
                                            int rows, int columns) {
-    constexpr int PIECES = WIDTH / VECTOR;            // of 16 bytes, to a row
+    constexpr int PIECES = WIDTH / VECTOR;            // 16-byte pieces per row
     constexpr int STEP = WARPS * WARP_SIZE / PIECES;  // rows that the block copies at once
     int y = threadIdx.x / PIECES, p = threadIdx.x % PIECES, c = column + p * VECTOR;
     const real* from = matrix + (size_t)(row + y) * columns + c;
     real* to = tiles + place(y, p);
 #pragma unroll
-    for (int s = 0; s < DEPTH; s += STEP) {  // STEP is a multiple of 8: they are permuted alike
+    for (int s = 0; s < DEPTH; s += STEP) {  // STEP is a multiple of 8: the swizzle repeats
         cp_async_16_or_zero(to + s * 64, from + (size_t)s * columns,
                             row + y + s < rows && c < columns);
     }
@@ -58,12 +60,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_
     extern __shared__ __align__(1024) Vec shared[];
     real* a = shared->at;                      // (STAGES, TILE_ROWS / 64, DEPTH, 64)     of dout
     real* b = a + STAGES * TILE_ROWS * DEPTH;  // (STAGES, TILE_COLUMNS / 64, DEPTH, 64)  of inp
-    int row = blockIdx.y * TILE_ROWS, column = blockIdx.x * TILE_COLUMNS;  // the block's first
-    int first = blockIdx.z * LENGTH, end = min(first + LENGTH, N);         // of dout and inp
-    int group = warp_id() / 4;  // the warpgroup: each multiplies a tile of dout
+    int row = blockIdx.y * TILE_ROWS, column = blockIdx.x * TILE_COLUMNS;  // where its tile begins
+    int first = blockIdx.z * LENGTH, end = min(first + LENGTH, N);         // rows of dout and inp
+    int group = warp_id() / 4;  // the warpgroup; each multiplies its own tile of dout
     int lane = lane_id(), g = lane / 4, t = lane % 4;
 
-    auto copy = [&](int stage, int start) {  // in the end of zeros: cheaper than a branch
+    auto copy = [&](int stage, int start) {  // copies zeros past the end: cheaper than a branch
         copy_tiles<TILE_ROWS>(a + stage * TILE_ROWS * DEPTH, dout, start, row, end, OC);
         copy_tiles<TILE_COLUMNS>(b + stage * TILE_COLUMNS * DEPTH, inp, start, column, end, C);
         cp_async_commit();
@@ -71,11 +73,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_
     for (int stage = 0; stage < STAGES - 2; stage++) {
         copy(stage, first + stage * DEPTH);
     }
-    float sums[TILE_COLUMNS / 2] = {};  // lane by lane like D matrices of mma.sync, 4 to each
+    float sums[TILE_COLUMNS / 2] = {};  // accumulators, laid out as mma.sync's D, 4 per matrix
     for (int start = first, stage = 0; start < end; start += DEPTH, stage = (stage + 1) % STAGES) {
         cp_async_wait<STAGES - 3>();
-        tma_store_fence();  // tensor cores read past the threads' own view of shared memory
-        __syncthreads();  // this stage is there, and the products of the last but one are done
+        tma_store_fence();  // makes the writes visible to wgmma (async proxy)
+        __syncthreads();  // this stage has arrived; the stage filled next is free again
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < DEPTH; k += 16) {
@@ -101,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_
     }
 }
 
-// Adds the SPLITS partial sums to dweight, four neighbours a thread.
+// Adds the SPLITS partial sums to dweight; a thread adds four neighbours.
 extern "C" __global__ void matmul_backward_weight_finish(
     float* __restrict__ dweight, const real*, const real*, int N, int C, int OC,
     const float* __restrict__ partial) {

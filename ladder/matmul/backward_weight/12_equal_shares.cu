@@ -31,50 +31,52 @@
 #include "async.cuh"
 #include "wgmma_real.cuh"
 
-struct alignas(16) Floats { float at[4]; };  // one load or store
+struct alignas(16) Floats { float at[4]; };  // one 16-byte load or store
 struct alignas(8) Pair { float at[2]; };
 
-constexpr int BLOCK = DEPTH * 64;  // numbers in a tile of 64 columns
+constexpr int BLOCK = DEPTH * 64;  // elements of a tile of 64 columns
 
-// Where piece p of a row lies in the tiles that hold DEPTH rows: as wgmma expects it.
+// Swizzle: returns the position of 16-byte piece p of a row in the tiles of DEPTH rows, as wgmma
+// expects it.
 __device__ __forceinline__ int place(int row, int p) {
     return p / 8 * BLOCK + row * 64 + (p % 8 ^ row % 8) * VECTOR;
 }
 
-// Starts to copy `matrix` (rows, columns) from (row, column) on; zeros where it ends.
+// Starts to copy a tile of `matrix` (rows, columns), from (row, column) on. Elements outside the
+// matrix become zeros.
 template <int WIDTH>  // of the tiles, side by side
 __device__ __forceinline__ void copy_tiles(real* tiles, const real* matrix, int row, int column,
                                            int rows, int columns) {
-    constexpr int PIECES = WIDTH / VECTOR;            // of 16 bytes, to a row
+    constexpr int PIECES = WIDTH / VECTOR;            // 16-byte pieces per row
     constexpr int STEP = WARPS * WARP_SIZE / PIECES;  // rows that the block copies at once
     int y = threadIdx.x / PIECES, p = threadIdx.x % PIECES, c = column + p * VECTOR;
     const real* from = matrix + (size_t)(row + y) * columns + c;
     real* to = tiles + place(y, p);
 #pragma unroll
-    for (int s = 0; s < DEPTH; s += STEP) {  // STEP is a multiple of 8: they are permuted alike
+    for (int s = 0; s < DEPTH; s += STEP) {  // STEP is a multiple of 8: the swizzle repeats
         cp_async_16_or_zero(to + s * 64, from + (size_t)s * columns,
                             row + y + s < rows && c < columns);
     }
 }
 
-// What a block multiplies in one go: steps `first` to `last` of a tile. `slot`: where its partial
-// sums go, among those of that tile.
+// A work unit of a block: steps [first, last) of a tile. `slot` is where its partial sums go, among
+// those of the tile.
 struct Part { int tile, first, last, slot; };
 
-// The block's parts, one after the other; false after the last.
+// Finds the block's part number `turn`. Returns false after the last.
 __device__ __forceinline__ bool find_part(int turn, Part& part) {
     int block = blockIdx.x;
-    if (turn < WAVES) {  // whole tiles, as long as there is one for every block
+    if (turn < WAVES) {  // whole tiles, while there is one for every block
         part = {turn * (int)gridDim.x + block, 0, STEPS, 0};
         return true;
     }
     turn -= WAVES;
-    if (block < FULL * REST) {  // SHARE steps of a tile; blocks beside it read the same rows
+    if (block < FULL * REST) {  // SHARE steps of a tile; neighbouring blocks read the same rows
         int share = block / max(REST, 1), tile = TILES - REST + block % max(REST, 1);
         part = {tile, share * SHARE, (share + 1) * SHARE, share};
         return turn == 0;
     }
-    // The last LEFT steps of these tiles, in a line, of which a block takes LINE.
+    // The last LEFT steps of all these tiles form one line. A block takes LINE steps of it.
     if (LEFT == 0) return false;
     int begin = (block - FULL * REST) * LINE, end = min(begin + LINE, REST * LEFT);
     int tile = begin / max(LEFT, 1) + turn, line = tile * LEFT;
@@ -83,7 +85,7 @@ __device__ __forceinline__ bool find_part(int turn, Part& part) {
     return first < last;
 }
 
-// Adds two rows of sums, which lie in four registers lane by lane, to dweight (OC, C).
+// Adds a lane's four accumulators, two in each of two rows, to dweight (OC, C).
 __device__ __forceinline__ void add(float* dweight, const float (&sums)[4], int row, int column,
                                     int C, int OC) {
     if (column >= C) return;
@@ -107,26 +109,26 @@ extern "C" __global__ void __launch_bounds__(THREADS) matmul_backward_weight(
     extern __shared__ __align__(1024) Vec shared[];
     real* a = shared->at;                      // (STAGES, TILE_ROWS / 64, DEPTH, 64)     of dout
     real* b = a + STAGES * TILE_ROWS * DEPTH;  // (STAGES, TILE_COLUMNS / 64, DEPTH, 64)  of inp
-    int group = warp_id() / 4;  // the warpgroup: each multiplies a tile of dout
+    int group = warp_id() / 4;  // the warpgroup; each multiplies its own tile of dout
     int lane = lane_id(), g = lane / 4, t = lane % 4;
     Part part;
     for (int turn = 0; find_part(turn, part); turn++) {
         int row = part.tile / WIDE * TILE_ROWS, column = part.tile % WIDE * TILE_COLUMNS;
-        auto copy = [&](int stage, int step) {  // in the end of zeros: cheaper than a branch
+        auto copy = [&](int stage, int step) {  // copies zeros past the end: cheaper than a branch
             int n = step * DEPTH;
             copy_tiles<TILE_ROWS>(a + stage * TILE_ROWS * DEPTH, dout, n, row, N, OC);
             copy_tiles<TILE_COLUMNS>(b + stage * TILE_COLUMNS * DEPTH, inp, n, column, N, C);
             cp_async_commit();
         };
-        __syncthreads();  // the products of the part before are done
+        __syncthreads();  // the previous part's products are done before its tiles are refilled
         for (int stage = 0; stage < STAGES - 2; stage++) {
             copy(stage, part.first + stage);
         }
-        float sums[TILE_COLUMNS / 2] = {};  // lane by lane like D matrices of mma.sync, 4 to each
+        float sums[TILE_COLUMNS / 2] = {};  // accumulators, laid out as mma.sync's D, 4 per matrix
         for (int step = part.first, stage = 0; step < part.last; step++) {
             cp_async_wait<STAGES - 3>();
-            tma_store_fence();  // tensor cores read past the threads' own view of shared memory
-            __syncthreads();  // this stage is there, and the products of the last but one are done
+            tma_store_fence();  // makes the writes visible to wgmma (async proxy)
+            __syncthreads();  // this stage has arrived; the stage filled next is free again
             wgmma_fence();
 #pragma unroll
             for (int k = 0; k < DEPTH; k += 16) {
@@ -157,13 +159,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) matmul_backward_weight(
     }
 }
 
-// Adds the partial sums of a tile that was cut to dweight, always in the same order.
+// Adds the partial sums of a split tile to dweight, always in the same order.
 extern "C" __global__ void matmul_backward_weight_finish(
     float* __restrict__ dweight, const real*, const real*, int N, int C, int OC,
     const float* __restrict__ partial) {
-    if (REST == 0 || SHARE == STEPS) return;  // no tile was cut
+    if (REST == 0 || SHARE == STEPS) return;  // no tile was split
     int tile = TILES - REST + blockIdx.x, line = blockIdx.x * LEFT;
-    bool cut = LEFT > 1 && line / LINE < (line + LEFT - 1) / LINE;  // and the end of it again
+    bool cut = LEFT > 1 && line / LINE < (line + LEFT - 1) / LINE;  // its last steps are split too
     int slots = FULL + (LEFT > 0) + cut;
     int row = tile / WIDE * TILE_ROWS + warp_id() * 16 + lane_id() / 4;
     int column = tile % WIDE * TILE_COLUMNS + lane_id() % 4 * 2;

@@ -35,12 +35,12 @@
 #include "portable.cuh"
 #include "wgmma_real.cuh"
 
-struct alignas(16) Floats { float at[4]; };  // one load or store
+struct alignas(16) Floats { float at[4]; };  // one 16-byte load or store
 struct alignas(8) Pair { float at[2]; };
 
-constexpr int BLOCK = DEPTH * 64;  // numbers in a tile of 64 columns
+constexpr int BLOCK = DEPTH * 64;  // elements of a tile of 64 columns
 
-// A place in the ring of stages; the parity of its barriers changes with every round.
+// A position in the ring of stages. The parity that its barriers wait for flips with every round.
 struct Stage {
     int index = 0, parity = 0;
     __device__ __forceinline__ void next() {
@@ -48,19 +48,19 @@ struct Stage {
     }
 };
 
-// What a block multiplies in one go: steps `first` to `last` of a tile. `number`: which of the
-// tile's parts it is; the last ones may be empty, and then their sums are zeros.
+// A work unit of a block: steps [first, last) of a tile. `number` is the part's number in the tile.
+// The last parts of a tile may be empty; their sums are then zeros.
 struct Part { int tile, first, last, number; };
 
-// The block's parts, one after the other; false after the last. Blocks beside each other have the
-// same part of tiles beside each other: they read the same rows.
+// Finds the block's part number `turn`. Returns false after the last. Neighbouring blocks have the
+// same part of neighbouring tiles, so they read the same rows.
 __device__ __forceinline__ bool find_part(int turn, Part& part) {
     int i = turn * gridDim.x + blockIdx.x, number = i / TILES;
     part = {i % TILES, number * SHARE, min((number + 1) * SHARE, STEPS), number};
     return i < TILES * PARTS;
 }
 
-// Adds two rows of sums, which lie in four registers lane by lane, to dweight (OC, C).
+// Adds a lane's four accumulators, two in each of two rows, to dweight (OC, C).
 __device__ __forceinline__ void add(float* dweight, const float (&sums)[4], int row, int column,
                                     int C, int OC) {
     if (column >= C) return;
@@ -91,21 +91,21 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP_SIZE, 1) matmul_back
     int lane = lane_id(), g = lane / 4, t = lane % 4;
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; stage++) {
-            mbarrier_init(&full[stage], 1);
-            mbarrier_init(&empty[stage], WARPS);
+            mbarrier_init(&full[stage], 1);  // arrivals: the producer thread
+            mbarrier_init(&empty[stage], WARPS);  // arrivals: the consumer warps
         }
     }
-    __syncthreads();  // the barriers are there before anyone waits
+    __syncthreads();  // the barriers are initialized before any thread waits on them
 
     Stage now;
     Part part;
-    if (warp_id() == WARPS) {  // the warp that copies
+    if (warp_id() == WARPS) {  // the producer warp
         if (lane > 0) return;
         for (int turn = 0; find_part(turn, part); turn++) {
             int row = part.tile / WIDE * TILE_ROWS, column = part.tile % WIDE * TILE_COLUMNS;
             for (int n = part.first * DEPTH; n < part.last * DEPTH; n += DEPTH, now.next()) {
                 Mbarrier* done = &full[now.index];
-                mbarrier_wait(&empty[now.index], now.parity ^ 1);
+                mbarrier_wait(&empty[now.index], now.parity ^ 1);  // the consumers have read it
                 mbarrier_expect(done, (TILE_ROWS + TILE_COLUMNS) * DEPTH * sizeof(real));
                 real* to_a = a + now.index * TILE_ROWS * DEPTH;
                 real* to_b = b + now.index * TILE_COLUMNS * DEPTH;
@@ -120,15 +120,15 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP_SIZE, 1) matmul_back
         return;
     }
 
-    int group = warp_uniform(warp_id() / 4);  // the warpgroup: each multiplies a tile of dout
-    bool leader = threadIdx.x % 128 == 0;     // of it
-    float* patch = patches + 2 * group * PATCH;  // the one of its two that is filled next
+    int group = warp_uniform(warp_id() / 4);  // the warpgroup; each multiplies its own tile of dout
+    bool leader = threadIdx.x % 128 == 0;     // of the warpgroup
+    float* patch = patches + 2 * group * PATCH;  // of the warpgroup's two, the one filled next
     for (int turn = 0; find_part(turn, part); turn++) {
         int row = part.tile / WIDE * TILE_ROWS, column = part.tile % WIDE * TILE_COLUMNS;
-        float sums[TILE_COLUMNS / 2] = {};  // lane by lane like D matrices of mma.sync, 4 to each
-        int before = 0;  // the stage of the step before
+        float sums[TILE_COLUMNS / 2] = {};  // accumulators, laid out as mma.sync's D, 4 per matrix
+        int before = 0;  // the previous step's stage
         for (int step = part.first; step < part.last; step++, now.next()) {
-            mbarrier_wait(&full[now.index], now.parity);
+            mbarrier_wait(&full[now.index], now.parity);  // the stage's copies have arrived
             wgmma_fence();
 #pragma unroll
             for (int k = 0; k < DEPTH; k += 16) {
@@ -137,13 +137,13 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP_SIZE, 1) matmul_back
                     b + now.index * TILE_COLUMNS * DEPTH + k * 64);
             }
             wgmma_commit();
-            wgmma_wait<1>();  // the products of the stage before are done
-            __syncwarp();     // in all lanes
+            wgmma_wait<1>();  // the products of the previous stage are done
+            __syncwarp();     // in all lanes, before the stage is released
             if (step > part.first && lane == 0) mbarrier_arrive(&empty[before]);
             before = now.index;
         }
         wgmma_wait<0>(sums);
-        __syncwarp();
+        __syncwarp();  // all lanes' products are done before the stage is released
         if (lane == 0 && part.first < part.last) mbarrier_arrive(&empty[before]);
 
         if (part.last - part.first < STEPS) {
@@ -158,26 +158,26 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP_SIZE, 1) matmul_back
         }
 #pragma unroll
         for (int x = 0; x < TILE_COLUMNS; x += 32) {
-            if (leader) tma_store_wait<1>();  // what was in this patch has left
-            named_barrier(1 + group, 128);
+            if (leader) tma_store_wait<1>();  // the previous store from this patch has read it
+            named_barrier(1 + group, 128);  // ... before the warpgroup overwrites it
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 const float* four = sums + x / 2 + 4 * j;
-                float* to = patch + (warp_id() % 4 * 16 + g) * 32;  // and the row 8 later
-                int piece = (2 * j + t / 2 ^ g) * 4 + t % 2 * 2;      // for TMA
+                float* to = patch + (warp_id() % 4 * 16 + g) * 32;  // the other row is 8 later
+                int piece = (2 * j + t / 2 ^ g) * 4 + t % 2 * 2;      // TMA's swizzle
                 *reinterpret_cast<Pair*>(to + piece) = {four[0], four[1]};
                 *reinterpret_cast<Pair*>(to + 8 * 32 + piece) = {four[2], four[3]};
             }
-            tma_store_fence();
-            named_barrier(1 + group, 128);
+            tma_store_fence();  // makes the patch visible to TMA (async proxy)
+            named_barrier(1 + group, 128);  // all of it is written before TMA reads it
             if (leader) {
                 tma_add_2d(&dweight_tiles, patch, column + x, row + group * 64);
                 tma_store_commit();
             }
-            patch = patches + (patch - patches ^ PATCH);  // the other one
+            patch = patches + (patch - patches ^ PATCH);  // the other patch
         }
     }
-    if (leader) tma_store_wait<0>();  // shared memory is there until it has been read
+    if (leader) tma_store_wait<0>();  // the block stays until TMA has read its shared memory
 }
 
 // Adds the partial sums of a tile to dweight, always in the same order.

@@ -28,23 +28,24 @@
 
 #include "portable.cuh"
 
-struct alignas(16) Floats { float at[4]; };  // one load or store
+struct alignas(16) Floats { float at[4]; };  // one 16-byte load or store
 
 constexpr int SHARE = TILE * DEPTH / (THREADS * THREADS * VECTOR);  // vectors of a tile per thread
 
-// Asks for this thread's share of `matrix` (rows, columns) from (row, column) on.
+// Loads this thread's share of a tile of `matrix` (rows, columns), from (row, column) on, into
+// registers.
 __device__ __forceinline__ void load_tile(Vec (&share)[SHARE], const real* matrix, int row,
                                           int column, int rows, int columns) {
 #pragma unroll
     for (int s = 0; s < SHARE; s++) {
         int r = row + threadIdx.x / THREADS;
         int c = column + (s * THREADS + threadIdx.x % THREADS) * VECTOR;
-        share[s] = {};  // zeros where the matrix ends
+        share[s] = {};  // zeros outside the matrix
         if (r < rows && c < columns) share[s] = load_vec(matrix + (size_t)r * columns + c);
     }
 }
 
-// Writes it to shared memory as it is.
+// Writes the share to shared memory as it is.
 __device__ __forceinline__ void store_tile(float (&tile)[DEPTH][TILE], const Vec (&share)[SHARE]) {
 #pragma unroll
     for (int s = 0; s < SHARE; s++) {
@@ -57,7 +58,7 @@ __device__ __forceinline__ void store_tile(float (&tile)[DEPTH][TILE], const Vec
     }
 }
 
-// This thread's EACH numbers of one row: four neighbours, and four more half a tile further.
+// Loads this thread's EACH factors of one row: four neighbours, and four half a tile later.
 __device__ __forceinline__ void load_factors(float (&to)[EACH], const float* from, int thread) {
     for (int half = 0; half < 2; half++) {
         Floats four = *reinterpret_cast<const Floats*>(from + half * TILE / 2 + thread * 4);
@@ -67,14 +68,14 @@ __device__ __forceinline__ void load_factors(float (&to)[EACH], const float* fro
     }
 }
 
-// The bounds keep registers so few that two blocks fit on a multiprocessor.
+// The launch bounds limit registers so that two blocks fit on an SM.
 extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) matmul_backward_weight(
     float* __restrict__ dweight,    // (OC, C)  accumulates
     const real* __restrict__ dout,  // (N, OC)
     const real* __restrict__ inp,   // (N, C)
     int N, int C, int OC,
     float* __restrict__ partial) {  // (SPLITS, OC, C)  sums over the rows of each split
-    // Of each pair, one is multiplied while the other is filled.
+    // Double buffers: one tile is multiplied while the other is filled.
     __shared__ alignas(16) float a[2][DEPTH][TILE];  // (row of dout, row of the tile)
     __shared__ alignas(16) float b[2][DEPTH][TILE];  // (row of inp, column of the tile)
     int x = threadIdx.x % THREADS, y = threadIdx.x / THREADS;
@@ -94,8 +95,8 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) matmul_backwa
     for (int next = first + DEPTH, turn = 0; next < end + DEPTH; next += DEPTH) {
 #pragma unroll
         for (int k = 0; k < DEPTH; k++) {
-            // One tile after the other, so that only one is in registers at a time. After the last
-            // row these are zeros, which nobody multiplies.
+            // One tile after the other, so that only one is in registers at a time. Past the last
+            // row these are zeros, which are never multiplied.
             if (k == 0) load_tile(share, dout, next, row, end, OC);
             if (k == DEPTH / 2) {
                 store_tile(a[turn ^ 1], share);
@@ -104,13 +105,13 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) matmul_backwa
             if (k == DEPTH - 1) {
                 turn ^= 1;
                 store_tile(b[turn], share);
-                __syncthreads();  // the next tiles are complete, and all have read the present ones
+                __syncthreads();  // all threads wrote the next tiles and read the present ones
             }
             load_factors(as[(k + 1) % 2], a[turn][(k + 1) % DEPTH], y);
             load_factors(bs[(k + 1) % 2], b[turn][(k + 1) % DEPTH], x);
             for (int i = 0; i < EACH; i++) {
                 for (int n = 0; n < EACH; n++) {
-                    int j = i % 2 ? EACH - 1 - n : n;  // there and back
+                    int j = i % 2 ? EACH - 1 - n : n;  // serpentine order
                     sums[i][j] += as[k % 2][i] * bs[k % 2][j];
                 }
             }
@@ -130,7 +131,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) matmul_backwa
     }
 }
 
-// Adds the SPLITS partial sums to dweight, four neighbours a thread.
+// Adds the SPLITS partial sums to dweight; a thread adds four neighbours.
 extern "C" __global__ void matmul_backward_weight_finish(
     float* __restrict__ dweight, const real*, const real*, int N, int C, int OC,
     const float* __restrict__ partial) {

@@ -12,7 +12,8 @@
 
 #include "portable.cuh"
 
-// Copies `matrix` (rows, columns) from (row, column) on; zeros where it ends.
+// Copies a tile of `matrix` (rows, columns), from (row, column) on. Elements outside the matrix
+// become zeros.
 __device__ __forceinline__ void load_tile(float (&tile)[DEPTH][TILE], const real* matrix, int row,
                                           int column, int rows, int columns) {
 #pragma unroll

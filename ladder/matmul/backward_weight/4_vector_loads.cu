@@ -11,9 +11,10 @@
 
 #include "portable.cuh"
 
-struct alignas(16) Floats { float at[4]; };  // one load or store
+struct alignas(16) Floats { float at[4]; };  // one 16-byte load or store
 
-// Copies `matrix` (rows, columns) from (row, column) on; zeros where it ends.
+// Copies a tile of `matrix` (rows, columns), from (row, column) on. Elements outside the matrix
+// become zeros.
 __device__ __forceinline__ void load_tile(float (&tile)[DEPTH][TILE], const real* matrix, int row,
                                           int column, int rows, int columns) {
 #pragma unroll
@@ -29,7 +30,7 @@ __device__ __forceinline__ void load_tile(float (&tile)[DEPTH][TILE], const real
     }
 }
 
-// This thread's EACH numbers of one row: four neighbours, and four more half a tile further.
+// Loads this thread's EACH factors of one row: four neighbours, and four half a tile later.
 __device__ __forceinline__ void load_factors(float (&to)[EACH], const float* from, int thread) {
     for (int half = 0; half < 2; half++) {
         Floats four = *reinterpret_cast<const Floats*>(from + half * TILE / 2 + thread * 4);

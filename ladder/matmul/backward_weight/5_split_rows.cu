@@ -19,9 +19,10 @@
 
 #include "portable.cuh"
 
-struct alignas(16) Floats { float at[4]; };  // one load or store
+struct alignas(16) Floats { float at[4]; };  // one 16-byte load or store
 
-// Copies `matrix` (rows, columns) from (row, column) on; zeros where it ends.
+// Copies a tile of `matrix` (rows, columns), from (row, column) on. Elements outside the matrix
+// become zeros.
 __device__ __forceinline__ void load_tile(float (&tile)[DEPTH][TILE], const real* matrix, int row,
                                           int column, int rows, int columns) {
 #pragma unroll
@@ -37,7 +38,7 @@ __device__ __forceinline__ void load_tile(float (&tile)[DEPTH][TILE], const real
     }
 }
 
-// This thread's EACH numbers of one row: four neighbours, and four more half a tile further.
+// Loads this thread's EACH factors of one row: four neighbours, and four half a tile later.
 __device__ __forceinline__ void load_factors(float (&to)[EACH], const float* from, int thread) {
     for (int half = 0; half < 2; half++) {
         Floats four = *reinterpret_cast<const Floats*>(from + half * TILE / 2 + thread * 4);
@@ -91,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS) matmul_backward_
     }
 }
 
-// Adds the SPLITS partial sums to dweight, four neighbours a thread.
+// Adds the SPLITS partial sums to dweight; a thread adds four neighbours.
 extern "C" __global__ void matmul_backward_weight_finish(
     float* __restrict__ dweight, const real*, const real*, int N, int C, int OC,
     const float* __restrict__ partial) {

@@ -22,13 +22,14 @@
 
 using namespace nvcuda;
 
-struct alignas(16) Floats { float at[4]; };  // one load or store
+struct alignas(16) Floats { float at[4]; };  // one 16-byte load or store
 
-constexpr int ROWS = 4, COLUMNS = 2;  // 16 x 16 matrices of a warp; the warps stand 2 x 4
-constexpr int STRIDE = TILE + 8;      // of a tile's rows: 8 of them begin in different banks
-constexpr int PATCH = 16 + 4;         // of a row of 16 results, for the same reason
+constexpr int ROWS = 4, COLUMNS = 2;  // 16 x 16 matrices of a warp; the warps form a 2 x 4 grid
+constexpr int STRIDE = TILE + 8;      // padded: 8 rows of a tile begin in different banks
+constexpr int PATCH = 16 + 4;         // padded row of 16 results, for the same reason
 
-// Copies `matrix` (rows, columns) from (row, column) on; zeros where it ends.
+// Copies a tile of `matrix` (rows, columns), from (row, column) on. Elements outside the matrix
+// become zeros.
 __device__ __forceinline__ void load_tile(real* tile, const real* matrix, int row, int column,
                                           int rows, int columns) {
 #pragma unroll
@@ -102,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_
     }
 }
 
-// Adds the SPLITS partial sums to dweight, four neighbours a thread.
+// Adds the SPLITS partial sums to dweight; a thread adds four neighbours.
 extern "C" __global__ void matmul_backward_weight_finish(
     float* __restrict__ dweight, const real*, const real*, int N, int C, int OC,
     const float* __restrict__ partial) {

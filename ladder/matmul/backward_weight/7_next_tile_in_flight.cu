@@ -22,21 +22,22 @@
 
 using namespace nvcuda;
 
-struct alignas(16) Floats { float at[4]; };  // one load or store
+struct alignas(16) Floats { float at[4]; };  // one 16-byte load or store
 
-constexpr int ROWS = 4, COLUMNS = 2;  // 16 x 16 matrices of a warp; the warps stand 2 x 4
-constexpr int STRIDE = TILE + 8;      // of a tile's rows: 8 of them begin in different banks
-constexpr int PATCH = 16 + 4;         // of a row of 16 results, for the same reason
+constexpr int ROWS = 4, COLUMNS = 2;  // 16 x 16 matrices of a warp; the warps form a 2 x 4 grid
+constexpr int STRIDE = TILE + 8;      // padded: 8 rows of a tile begin in different banks
+constexpr int PATCH = 16 + 4;         // padded row of 16 results, for the same reason
 constexpr int SHARE = TILE * DEPTH / (WARPS * WARP_SIZE * VECTOR);  // vectors of a tile per thread
 
-// Asks for this thread's share of `matrix` (rows, columns) from (row, column) on.
+// Loads this thread's share of a tile of `matrix` (rows, columns), from (row, column) on, into
+// registers.
 __device__ __forceinline__ void load_tile(Vec (&share)[SHARE], const real* matrix, int row,
                                           int column, int rows, int columns) {
 #pragma unroll
     for (int s = 0; s < SHARE; s++) {
         int t = (s * WARPS * WARP_SIZE + threadIdx.x) * VECTOR;
         int r = row + t / TILE, c = column + t % TILE;
-        share[s] = {};  // zeros where the matrix ends
+        share[s] = {};  // zeros outside the matrix
         if (r < rows && c < columns) share[s] = load_vec(matrix + (size_t)r * columns + c);
     }
 }
@@ -49,14 +50,14 @@ __device__ __forceinline__ void store_tile(real* tile, const Vec (&share)[SHARE]
     }
 }
 
-// The bounds keep registers so few that BLOCKS blocks fit on a multiprocessor.
+// The launch bounds limit registers so that BLOCKS blocks fit on an SM.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, BLOCKS) matmul_backward_weight(
     float* __restrict__ dweight,    // (OC, C)  accumulates
     const real* __restrict__ dout,  // (N, OC)
     const real* __restrict__ inp,   // (N, C)
     int N, int C, int OC,
     float* __restrict__ partial) {  // (SPLITS, OC, C)  sums over the rows of each split
-    // Of each pair, one is multiplied while the other is filled.
+    // Double buffers: one tile is multiplied while the other is filled.
     __shared__ alignas(32) real a[2][DEPTH * STRIDE];         // (row of dout, row of the tile)
     __shared__ alignas(32) real b[2][DEPTH * STRIDE];         // (row of inp, column of the tile)
     int row = blockIdx.y * TILE, column = blockIdx.x * TILE;  // where the block's tile begins
@@ -75,12 +76,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, BLOCKS) matmul_b
     for (int start = first, turn = 0; start < end; start += DEPTH, turn ^= 1) {
         store_tile(a[turn], next_a);
         store_tile(b[turn], next_b);
-        __syncthreads();  // the tiles are complete, and all have read the pair filled next
+        __syncthreads();  // all threads wrote these tiles and read the pair filled next
         if (start + DEPTH < end) {
             load_tile(next_a, dout, start + DEPTH, row, end, OC);
             load_tile(next_b, inp, start + DEPTH, column, end, C);
         }
-#pragma unroll 1  // unrolled, it would take more registers than BLOCKS blocks have
+#pragma unroll 1  // unrolling would take more registers than BLOCKS blocks have
         for (int k = 0; k < DEPTH; k += 16) {
             wmma::fragment<wmma::matrix_b, 16, 16, 16, real, wmma::row_major> bs[COLUMNS];
             for (int j = 0; j < COLUMNS; j++) {
@@ -98,7 +99,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, BLOCKS) matmul_b
 
     __syncthreads();  // all have read the last tiles before results overwrite them
     float* patch = reinterpret_cast<float*>(a) + warp_id() * 16 * PATCH;  // a warp's results
-    int lane_row = lane_id() / 2, lane_column = lane_id() % 2 * 8;          // of 16 x 16 of them
+    int lane_row = lane_id() / 2, lane_column = lane_id() % 2 * 8;          // of 16 x 16 results
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
 #pragma unroll
@@ -119,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, BLOCKS) matmul_b
     }
 }
 
-// Adds the SPLITS partial sums to dweight, four neighbours a thread.
+// Adds the SPLITS partial sums to dweight; a thread adds four neighbours.
 extern "C" __global__ void matmul_backward_weight_finish(
     float* __restrict__ dweight, const real*, const real*, int N, int C, int OC,
     const float* __restrict__ partial) {

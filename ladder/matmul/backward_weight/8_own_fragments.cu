@@ -20,21 +20,22 @@
 
 #include "mma_real.cuh"
 
-struct alignas(16) Floats { float at[4]; };  // one load or store
+struct alignas(16) Floats { float at[4]; };  // one 16-byte load or store
 struct alignas(8) Pair { float at[2]; };
 
-constexpr int ROWS = 64, COLUMNS = 32;  // outputs of a warp; the warps stand 2 x 4
-constexpr int STRIDE = TILE + 8;        // of a tile's rows: 8 of them begin in different banks
+constexpr int ROWS = 64, COLUMNS = 32;  // outputs of a warp; the warps form a 2 x 4 grid
+constexpr int STRIDE = TILE + 8;        // padded: 8 rows of a tile begin in different banks
 constexpr int SHARE = TILE * DEPTH / (WARPS * WARP_SIZE * VECTOR);  // vectors of a tile per thread
 
-// Asks for this thread's share of `matrix` (rows, columns) from (row, column) on.
+// Loads this thread's share of a tile of `matrix` (rows, columns), from (row, column) on, into
+// registers.
 __device__ __forceinline__ void load_tile(Vec (&share)[SHARE], const real* matrix, int row,
                                           int column, int rows, int columns) {
 #pragma unroll
     for (int s = 0; s < SHARE; s++) {
         int t = (s * WARPS * WARP_SIZE + threadIdx.x) * VECTOR;
         int r = row + t / TILE, c = column + t % TILE;
-        share[s] = {};  // zeros where the matrix ends
+        share[s] = {};  // zeros outside the matrix
         if (r < rows && c < columns) share[s] = load_vec(matrix + (size_t)r * columns + c);
     }
 }
@@ -47,14 +48,14 @@ __device__ __forceinline__ void store_tile(real* tile, const Vec (&share)[SHARE]
     }
 }
 
-// The bounds keep registers so few that two blocks fit on a multiprocessor.
+// The launch bounds limit registers so that two blocks fit on an SM.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 2) matmul_backward_weight(
     float* __restrict__ dweight,    // (OC, C)  accumulates
     const real* __restrict__ dout,  // (N, OC)
     const real* __restrict__ inp,   // (N, C)
     int N, int C, int OC,
     float* __restrict__ partial) {  // (SPLITS, OC, C)  sums over the rows of each split
-    // Of each pair, one is multiplied while the other is filled.
+    // Double buffers: one tile is multiplied while the other is filled.
     __shared__ alignas(16) real a[2][DEPTH * STRIDE];         // (row of dout, row of the tile)
     __shared__ alignas(16) real b[2][DEPTH * STRIDE];         // (row of inp, column of the tile)
     int row = blockIdx.y * TILE, column = blockIdx.x * TILE;  // where the block's tile begins
@@ -62,14 +63,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 2) matmul_backwa
     int y = warp_id() / 4 * ROWS, x = warp_id() % 4 * COLUMNS;      // the warp's, within the tile
     int lane = lane_id(), g = lane / 4, t = lane % 4;
 
-    float sums[ROWS / 16][COLUMNS / 8][4] = {};  // D matrices
+    float sums[ROWS / 16][COLUMNS / 8][4] = {};  // accumulators: D matrices of 16 x 8
     Vec next_a[SHARE], next_b[SHARE];
     load_tile(next_a, dout, first, row, end, OC);
     load_tile(next_b, inp, first, column, end, C);
     for (int start = first, turn = 0; start < end; start += DEPTH, turn ^= 1) {
         store_tile(a[turn], next_a);
         store_tile(b[turn], next_b);
-        __syncthreads();  // the tiles are complete, and all have read the pair filled next
+        __syncthreads();  // all threads wrote these tiles and read the pair filled next
         if (start + DEPTH < end) {
             load_tile(next_a, dout, start + DEPTH, row, end, OC);
             load_tile(next_b, inp, start + DEPTH, column, end, C);
@@ -111,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 2) matmul_backwa
     }
 }
 
-// Adds the SPLITS partial sums to dweight, four neighbours a thread.
+// Adds the SPLITS partial sums to dweight; a thread adds four neighbours.
 extern "C" __global__ void matmul_backward_weight_finish(
     float* __restrict__ dweight, const real*, const real*, int N, int C, int OC,
     const float* __restrict__ partial) {

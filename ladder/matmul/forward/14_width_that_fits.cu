@@ -24,9 +24,9 @@
 
 struct alignas(4) Pair { real low, high; };  // one load of bias
 
-constexpr int PATCH = 64 * 64;  // numbers of results that leave together
+constexpr int PATCH = 64 * 64;  // elements of results that one TMA store writes
 
-// A place in the ring of stages; the parity of its barriers changes with every round.
+// A position in the ring of stages. The parity that its barriers wait for flips with every round.
 struct Stage {
     int index = 0, parity = 0;
     __device__ __forceinline__ void next() {
@@ -34,10 +34,11 @@ struct Stage {
     }
 };
 
-// The first row and column of a tile: GROUP tiles on top of each other, then those beside them.
+// Finds the first row and column of a tile, in grouped order: down GROUP rows of tiles, then one
+// column on.
 __device__ __forceinline__ void find_tile(int tile, int high, int wide, int& row, int& column) {
     int top = tile / (GROUP * wide) * GROUP, of_group = tile % (GROUP * wide);
-    int rows = min(GROUP, high - top);  // of tiles, in this group
+    int rows = min(GROUP, high - top);  // rows of tiles in this group
     row = (top + of_group % rows) * TILE_ROWS;
     column = of_group / rows * TILE_COLUMNS;
 }
@@ -59,20 +60,20 @@ extern "C" __global__ void __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_
     int lane = lane_id(), row, column;
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; stage++) {
-            mbarrier_init(&full[stage], 1);
-            mbarrier_init(&empty[stage], WARPS);
+            mbarrier_init(&full[stage], 1);  // arrivals: the producer thread
+            mbarrier_init(&empty[stage], WARPS);  // arrivals: the consumer warps
         }
     }
-    __syncthreads();  // the barriers are there before anyone waits
+    __syncthreads();  // the barriers are initialized before any thread waits on them
 
     Stage now;
-    if (warp_id() == WARPS) {  // the warp that copies
+    if (warp_id() == WARPS) {  // the producer warp
         if (lane > 0) return;
         for (int tile = blockIdx.x; tile < high * wide; tile += gridDim.x) {
             find_tile(tile, high, wide, row, column);
             for (int start = 0; start < C; start += DEPTH, now.next()) {
                 Mbarrier* done = &full[now.index];
-                mbarrier_wait(&empty[now.index], now.parity ^ 1);
+                mbarrier_wait(&empty[now.index], now.parity ^ 1);  // the consumers have read it
                 mbarrier_expect(done, (TILE_ROWS + TILE_COLUMNS) * DEPTH * sizeof(real));
                 tma_load_2d(a + now.index * TILE_ROWS * DEPTH, &inp_tiles, done, start, row);
                 tma_load_2d(b + now.index * TILE_COLUMNS * DEPTH, &weight_tiles, done, start,
@@ -82,16 +83,16 @@ extern "C" __global__ void __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_
         return;
     }
 
-    int group = warp_id() / 4, y = group * 64;  // the warpgroup, and its first row of a tile
+    int group = warp_id() / 4, y = group * 64;  // the consumer warpgroup; its first row
     bool leader = threadIdx.x % 128 == 0;       // of the warpgroup
-    int turn = 0;  // which patch is next: a tile may have an odd number of slices
-    int own = warp_id() % 4 * 16 + lane / 4, t = lane % 4;  // its row of 64, as the one 8 later
+    int turn = 0;  // the next patch; a tile may have an odd number of slices
+    int own = warp_id() % 4 * 16 + lane / 4, t = lane % 4;  // the lane's row, and another 8 later
     for (int tile = blockIdx.x; tile < high * wide; tile += gridDim.x) {
         find_tile(tile, high, wide, row, column);
-        float sums[TILE_COLUMNS / 2] = {};  // lane by lane like D matrices of mma.sync, 4 to each
-        int last = 0;  // the stage before
+        float sums[TILE_COLUMNS / 2] = {};  // accumulators, laid out as mma.sync's D, 4 per matrix
+        int last = 0;  // the previous stage
         for (int start = 0; start < C; start += DEPTH, now.next()) {
-            mbarrier_wait(&full[now.index], now.parity);
+            mbarrier_wait(&full[now.index], now.parity);  // the stage's copies have arrived
             wgmma_fence();
 #pragma unroll
             for (int k = 0; k < DEPTH; k += 16) {
@@ -99,21 +100,21 @@ extern "C" __global__ void __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_
                                            b + now.index * TILE_COLUMNS * DEPTH + k);
             }
             wgmma_commit();
-            wgmma_wait<1>();  // the products of the stage before are done
-            __syncwarp();     // in all lanes
+            wgmma_wait<1>();  // the products of the previous stage are done
+            __syncwarp();     // in all lanes, before the stage is released
             if (start > 0 && lane == 0) mbarrier_arrive(&empty[last]);
             last = now.index;
         }
         wgmma_wait<0>(sums);
-        __syncwarp();
+        __syncwarp();  // all lanes' products are done before the stage is released
         if (lane == 0) mbarrier_arrive(&empty[last]);
 
 #pragma unroll
         for (int s = 0; s < TILE_COLUMNS / 64; s++) {  // 64 columns at a time
             real* patch = patches + (group * 2 + turn) * PATCH;
             turn ^= 1;
-            if (leader) tma_store_wait<1>();  // what was in this patch has left
-            named_barrier(1 + group, 128);
+            if (leader) tma_store_wait<1>();  // the previous store from this patch has read it
+            named_barrier(1 + group, 128);  // ... before the warpgroup overwrites it
 #pragma unroll
             for (int p = 0; p < 8; p++) {
                 int j = s * 8 + p, c = column + j * 8 + 2 * t;
@@ -121,17 +122,17 @@ extern "C" __global__ void __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_
                 if (bias && c < OC) pair = *reinterpret_cast<const Pair*>(bias + c);
                 float low = to_float(pair.low), high = to_float(pair.high);
                 unsigned* to = reinterpret_cast<unsigned*>(
-                    patch + own * 64 + (p ^ own % 8) * VECTOR);  // as TMA expects it
+                    patch + own * 64 + (p ^ own % 8) * VECTOR);  // TMA's swizzle
                 to[t] = pack(sums[4 * j] + low, sums[4 * j + 1] + high);
                 to[8 * 32 + t] = pack(sums[4 * j + 2] + low, sums[4 * j + 3] + high);
             }
-            tma_store_fence();
-            named_barrier(1 + group, 128);
+            tma_store_fence();  // makes the patch visible to TMA (async proxy)
+            named_barrier(1 + group, 128);  // all of it is written before TMA reads it
             if (leader) {
                 tma_store_2d(&out_tiles, patch, column + s * 64, row + y);
                 tma_store_commit();
             }
         }
     }
-    if (leader) tma_store_wait<0>();  // shared memory is there until it has been read
+    if (leader) tma_store_wait<0>();  // the block stays until TMA has read its shared memory
 }

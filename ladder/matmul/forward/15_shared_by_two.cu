@@ -27,9 +27,9 @@
 
 struct alignas(4) Pair { real low, high; };  // one load of bias
 
-constexpr int PATCH = 64 * 64;  // numbers of results that leave together
+constexpr int PATCH = 64 * 64;  // elements of results that one TMA store writes
 
-// A place in the ring of stages; the parity of its barriers changes with every round.
+// A position in the ring of stages. The parity that its barriers wait for flips with every round.
 struct Stage {
     int index = 0, parity = 0;
     __device__ __forceinline__ void next() {
@@ -37,11 +37,11 @@ struct Stage {
     }
 };
 
-// The first row and column of a pair of tiles: GROUP pairs on top of each other, then those beside
-// them.
+// Finds the first row and column of a pair of tiles, in grouped order: down GROUP rows of pairs,
+// then one column on.
 __device__ __forceinline__ void find_pair(int pair, int high, int wide, int& row, int& column) {
     int top = pair / (GROUP * wide) * GROUP, of_group = pair % (GROUP * wide);
-    int rows = min(GROUP, high - top);  // of pairs, in this group
+    int rows = min(GROUP, high - top);  // rows of pairs in this group
     row = (top + of_group % rows) * 2 * TILE_ROWS;
     column = of_group / rows * TILE_COLUMNS;
 }
@@ -64,20 +64,20 @@ __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_forward(
     int lane = lane_id(), row, column;
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; stage++) {
-            mbarrier_init(&full[stage], 1);
-            mbarrier_init(&empty[stage], 2 * WARPS);  // of both blocks
+            mbarrier_init(&full[stage], 1);  // arrivals: the producer thread
+            mbarrier_init(&empty[stage], 2 * WARPS);  // arrivals: the consumer warps of both blocks
         }
     }
-    cluster_barrier();  // the barriers of both are there before anyone waits
+    cluster_barrier();  // both blocks' barriers are initialized before any thread uses them
 
     Stage now;
-    if (warp_id() == WARPS) {  // the warp that copies
+    if (warp_id() == WARPS) {  // the producer warp
         int half = rank * TILE_COLUMNS / 2;
         for (int pair = blockIdx.x / 2; lane == 0 && pair < TILES; pair += gridDim.x / 2) {
             find_pair(pair, PAIRS, wide, row, column);
             for (int start = 0; start < C; start += DEPTH, now.next()) {
                 Mbarrier* done = &full[now.index];
-                mbarrier_wait(&empty[now.index], now.parity ^ 1);
+                mbarrier_wait(&empty[now.index], now.parity ^ 1);  // the consumers have read it
                 mbarrier_expect(done, (TILE_ROWS + TILE_COLUMNS) * DEPTH * sizeof(real));
                 tma_load_2d(a + now.index * TILE_ROWS * DEPTH, &inp_tiles, done, start,
                             row + rank * TILE_ROWS);
@@ -85,22 +85,22 @@ __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_forward(
                                       done, start, column + half, 3);
             }
         }
-        __syncwarp();
-        cluster_barrier();  // nobody copies to the other's memory any more
+        __syncwarp();  // all lanes must reach cluster_barrier together
+        cluster_barrier();  // neither block ends while the other still copies to its memory
         return;
     }
 
-    int group = warp_uniform(warp_id() / 4), y = group * 64;  // its first row of a tile
+    int group = warp_uniform(warp_id() / 4), y = group * 64;  // the warpgroup's first row
     bool leader = threadIdx.x % 128 == 0;       // of the warpgroup
-    int turn = 0;  // which patch is next: a tile may have an odd number of slices
-    int own = warp_id() % 4 * 16 + lane / 4, t = lane % 4;  // its row of 64, as the one 8 later
+    int turn = 0;  // the next patch; a tile may have an odd number of slices
+    int own = warp_id() % 4 * 16 + lane / 4, t = lane % 4;  // the lane's row, and another 8 later
     for (int pair = blockIdx.x / 2; pair < TILES; pair += gridDim.x / 2) {
         find_pair(pair, PAIRS, wide, row, column);
         row += rank * TILE_ROWS;
-        float sums[TILE_COLUMNS / 2] = {};  // lane by lane like D matrices of mma.sync, 4 to each
-        int last = 0;  // the stage before
+        float sums[TILE_COLUMNS / 2] = {};  // accumulators, laid out as mma.sync's D, 4 per matrix
+        int last = 0;  // the previous stage
         for (int start = 0; start < C; start += DEPTH, now.next()) {
-            mbarrier_wait(&full[now.index], now.parity);
+            mbarrier_wait(&full[now.index], now.parity);  // the stage's copies have arrived
             wgmma_fence();
 #pragma unroll
             for (int k = 0; k < DEPTH; k += 16) {
@@ -108,21 +108,21 @@ __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_forward(
                                            b + now.index * TILE_COLUMNS * DEPTH + k);
             }
             wgmma_commit();
-            wgmma_wait<1>();  // the products of the stage before are done
-            __syncwarp();     // in all lanes
+            wgmma_wait<1>();  // the products of the previous stage are done
+            __syncwarp();     // in all lanes, before the stage is released
             if (start > 0 && lane < 2) mbarrier_arrive_at(&empty[last], lane);
             last = now.index;
         }
         wgmma_wait<0>(sums);
-        __syncwarp();
+        __syncwarp();  // all lanes' products are done before the stage is released
         if (lane < 2) mbarrier_arrive_at(&empty[last], lane);
 
 #pragma unroll
         for (int s = 0; s < TILE_COLUMNS / 64; s++) {  // 64 columns at a time
             real* patch = patches + (group * 2 + turn) * PATCH;
             turn ^= 1;
-            if (leader) tma_store_wait<1>();  // what was in this patch has left
-            named_barrier(1 + group, 128);
+            if (leader) tma_store_wait<1>();  // the previous store from this patch has read it
+            named_barrier(1 + group, 128);  // ... before the warpgroup overwrites it
 #pragma unroll
             for (int p = 0; p < 8; p++) {
                 int j = s * 8 + p, c = column + j * 8 + 2 * t;
@@ -130,19 +130,19 @@ __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_forward(
                 if (bias && c < OC) pair = *reinterpret_cast<const Pair*>(bias + c);
                 float low = to_float(pair.low), high = to_float(pair.high);
                 unsigned* to = reinterpret_cast<unsigned*>(
-                    patch + own * 64 + (p ^ own % 8) * VECTOR);  // as TMA expects it
+                    patch + own * 64 + (p ^ own % 8) * VECTOR);  // TMA's swizzle
                 to[t] = pack(sums[4 * j] + low, sums[4 * j + 1] + high);
                 to[8 * 32 + t] = pack(sums[4 * j + 2] + low, sums[4 * j + 3] + high);
             }
-            tma_store_fence();
-            named_barrier(1 + group, 128);
+            tma_store_fence();  // makes the patch visible to TMA (async proxy)
+            named_barrier(1 + group, 128);  // all of it is written before TMA reads it
             if (leader) {
                 tma_store_2d(&out_tiles, patch, column + s * 64, row + y);
                 tma_store_commit();
             }
         }
     }
-    if (leader) tma_store_wait<0>();  // shared memory is there until it has been read
-    __syncwarp();
-    cluster_barrier();  // nobody arrives at the other's barriers any more
+    if (leader) tma_store_wait<0>();  // the block stays until TMA has read its shared memory
+    __syncwarp();  // all lanes must reach cluster_barrier together
+    cluster_barrier();  // neither block ends while the other still arrives at its barriers
 }

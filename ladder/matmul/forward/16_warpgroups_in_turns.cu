@@ -22,9 +22,9 @@
 
 struct alignas(4) Pair { real low, high; };  // one load of bias
 
-constexpr int PATCH = 64 * 64;  // numbers of results that leave together
+constexpr int PATCH = 64 * 64;  // elements of results that one TMA store writes
 
-// A place in the ring of stages; the parity of its barriers changes with every round.
+// A position in the ring of stages. The parity that its barriers wait for flips with every round.
 struct Stage {
     int index = 0, parity = 0;
     __device__ __forceinline__ void advance(int steps) {
@@ -34,11 +34,11 @@ struct Stage {
     }
 };
 
-// The first row and column of a pair of tiles: GROUP pairs on top of each other, then those beside
-// them.
+// Finds the first row and column of a pair of tiles, in grouped order: down GROUP rows of pairs,
+// then one column on.
 __device__ __forceinline__ void find_pair(int pair, int high, int wide, int& row, int& column) {
     int top = pair / (GROUP * wide) * GROUP, of_group = pair % (GROUP * wide);
-    int rows = min(GROUP, high - top);  // of pairs, in this group
+    int rows = min(GROUP, high - top);  // rows of pairs in this group
     row = (top + of_group % rows) * 2 * TILE_ROWS;
     column = of_group / rows * TILE_COLUMNS;
 }
@@ -53,7 +53,7 @@ __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_forward(
     const __grid_constant__ TensorMap out_tiles, const __grid_constant__ TensorMap inp_tiles,
     const __grid_constant__ TensorMap weight_tiles) {
     extern __shared__ __align__(1024) Vec shared[];
-    __shared__ Mbarrier full[STAGES], empty[STAGES], turns[2];  // turns: of the warpgroups
+    __shared__ Mbarrier full[STAGES], empty[STAGES], turns[2];  // turns: one per warpgroup
     real* a = shared->at;                            // (STAGES, TILE_ROWS, DEPTH)     of inp
     real* b = a + STAGES * TILE_ROWS * DEPTH;        // (STAGES, TILE_COLUMNS, DEPTH)  of weight
     real* patches = b + STAGES * TILE_COLUMNS * DEPTH;  // (2 warpgroups, 2, 64, 64)  of out
@@ -61,21 +61,21 @@ __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_forward(
     int lane = lane_id(), steps = (C + DEPTH - 1) / DEPTH, row, column;
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; stage++) {
-            mbarrier_init(&full[stage], 1);
-            mbarrier_init(&empty[stage], WARPS);  // of both blocks: one warpgroup of each
+            mbarrier_init(&full[stage], 1);  // arrivals: the producer thread
+            mbarrier_init(&empty[stage], WARPS);  // arrivals: one warpgroup in each block
         }
-        for (int i = 0; i < 2; i++) mbarrier_init(&turns[i], 4);  // the other's warps
+        for (int i = 0; i < 2; i++) mbarrier_init(&turns[i], 4);  // arrivals: the other's warps
     }
-    cluster_barrier();  // the barriers of both are there before anyone waits
+    cluster_barrier();  // both blocks' barriers are initialized before any thread uses them
 
     Stage now;
-    if (warp_id() == WARPS) {  // the warp that copies
+    if (warp_id() == WARPS) {  // the producer warp
         int half = rank * TILE_COLUMNS / 2;
         for (int pair = blockIdx.x / 2; lane == 0 && pair < TILES; pair += gridDim.x / 2) {
             find_pair(pair, PAIRS, wide, row, column);
             for (int start = 0; start < C; start += DEPTH, now.advance(1)) {
                 Mbarrier* done = &full[now.index];
-                mbarrier_wait(&empty[now.index], now.parity ^ 1);
+                mbarrier_wait(&empty[now.index], now.parity ^ 1);  // the consumers have read it
                 mbarrier_expect(done, (TILE_ROWS + TILE_COLUMNS) * DEPTH * sizeof(real));
                 tma_load_2d(a + now.index * TILE_ROWS * DEPTH, &inp_tiles, done, start,
                             row + rank * TILE_ROWS);
@@ -83,26 +83,26 @@ __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_forward(
                                       done, start, column + half, 3);
             }
         }
-        __syncwarp();
-        cluster_barrier();  // nobody copies to the other's memory any more
+        __syncwarp();  // all lanes must reach cluster_barrier together
+        cluster_barrier();  // neither block ends while the other still copies to its memory
         return;
     }
 
-    int group = warp_uniform(warp_id() / 4);  // the warpgroup
-    bool leader = threadIdx.x % 128 == 0;     // of it
-    int own = warp_id() % 4 * 16 + lane / 4, t = lane % 4;  // its row of 64, as the one 8 later
+    int group = warp_uniform(warp_id() / 4);  // the consumer warpgroup
+    bool leader = threadIdx.x % 128 == 0;     // of the warpgroup
+    int own = warp_id() % 4 * 16 + lane / 4, t = lane % 4;  // the lane's row, and another 8 later
     int stride = gridDim.x / 2;
     now.advance(group * steps);
-    int before = 1 - group;  // parity of the turn of the other one that comes before this one's
+    int before = 1 - group;  // parity of the other warpgroup's turn that precedes this one's
     for (int pair = blockIdx.x / 2 + group * stride; pair < TILES; pair += 2 * stride) {
         find_pair(pair, PAIRS, wide, row, column);
         row += rank * TILE_ROWS;
         float sums[2][TILE_COLUMNS / 2] = {};  // of rows 0 to 63 and 64 to 127
-        mbarrier_wait(&turns[group], before);  // or `full` may be a round behind
+        mbarrier_wait(&turns[group], before);  // without it, `full` may be a round behind
         before ^= 1;
-        int last = 0;  // the stage before
+        int last = 0;  // the previous stage
         for (int step = 0; step < steps; step++, now.advance(1)) {
-            mbarrier_wait(&full[now.index], now.parity);
+            mbarrier_wait(&full[now.index], now.parity);  // the stage's copies have arrived
             wgmma_fence();
 #pragma unroll
             for (int k = 0; k < DEPTH; k += 16) {
@@ -114,23 +114,23 @@ __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_forward(
                 }
             }
             wgmma_commit();
-            wgmma_wait<1>();  // the products of the stage before are done
-            __syncwarp();     // in all lanes
+            wgmma_wait<1>();  // the products of the previous stage are done
+            __syncwarp();     // in all lanes, before the stage is released
             if (step > 0 && lane < 2) mbarrier_arrive_at(&empty[last], lane);
             last = now.index;
         }
-        if (lane == 0) mbarrier_arrive(&turns[1 - group]);  // all of this one's are under way
+        if (lane == 0) mbarrier_arrive(&turns[1 - group]);  // its products are all issued
         wgmma_wait<0>(sums[0], sums[1]);
-        __syncwarp();
+        __syncwarp();  // all lanes' products are done before the stage is released
         if (lane < 2) mbarrier_arrive_at(&empty[last], lane);
-        now.advance(steps);  // of the other warpgroup
+        now.advance(steps);  // skips the other warpgroup's stages
 
 #pragma unroll
         for (int s = 0; s < 4; s++) {  // 64 rows and columns at a time
             int half = s / 2, x = s % 2 * 64;
             real* patch = patches + (group * 2 + s % 2) * PATCH;
-            if (leader) tma_store_wait<1>();  // what was in this patch has left
-            named_barrier(1 + group, 128);
+            if (leader) tma_store_wait<1>();  // the previous store from this patch has read it
+            named_barrier(1 + group, 128);  // ... before the warpgroup overwrites it
 #pragma unroll
             for (int p = 0; p < 8; p++) {
                 int j = x / 8 + p, c = column + j * 8 + 2 * t;
@@ -138,19 +138,19 @@ __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_forward(
                 if (bias && c < OC) pair = *reinterpret_cast<const Pair*>(bias + c);
                 float low = to_float(pair.low), high = to_float(pair.high);
                 unsigned* to = reinterpret_cast<unsigned*>(
-                    patch + own * 64 + (p ^ own % 8) * VECTOR);  // as TMA expects it
+                    patch + own * 64 + (p ^ own % 8) * VECTOR);  // TMA's swizzle
                 to[t] = pack(sums[half][4 * j] + low, sums[half][4 * j + 1] + high);
                 to[8 * 32 + t] = pack(sums[half][4 * j + 2] + low, sums[half][4 * j + 3] + high);
             }
-            tma_store_fence();
-            named_barrier(1 + group, 128);
+            tma_store_fence();  // makes the patch visible to TMA (async proxy)
+            named_barrier(1 + group, 128);  // all of it is written before TMA reads it
             if (leader) {
                 tma_store_2d(&out_tiles, patch, column + x, row + half * 64);
                 tma_store_commit();
             }
         }
     }
-    if (leader) tma_store_wait<0>();  // shared memory is there until it has been read
-    __syncwarp();
-    cluster_barrier();  // nobody arrives at the other's barriers any more
+    if (leader) tma_store_wait<0>();  // the block stays until TMA has read its shared memory
+    __syncwarp();  // all lanes must reach cluster_barrier together
+    cluster_barrier();  // neither block ends while the other still arrives at its barriers
 }

@@ -21,22 +21,23 @@
 
 #include "portable.cuh"
 
-// Neighbours that are loaded or stored together.
+// COUNT neighbours that one instruction loads or stores.
 template <typename Number, int COUNT>
 struct alignas(COUNT * sizeof(Number)) Group { Number at[COUNT]; };
 
-// A thread has COUNT rows or columns of a tile, 8 or 6: a group of four and one of REST.
+// A thread has COUNT (8 or 6) rows or columns of a tile: a group of four, and a group of REST.
 template <int COUNT>
 constexpr int REST = COUNT - 4;
 
-// Just as many numbers of each tile pass through it, since DEPTH is THREADS.
+// A thread also copies COUNT elements of each tile, since DEPTH equals THREADS.
 template <int COUNT>
 struct Share {
     Group<real, 4> first;
     Group<real, REST<COUNT>> second;
 };
 
-// Neighbours of `matrix` (rows, columns) at (row, column); zeros where it ends.
+// Loads COUNT neighbours of `matrix` (rows, columns) at (row, column). Elements outside the matrix
+// become zeros.
 template <int COUNT>
 __device__ __forceinline__ Group<real, COUNT> load_group(const real* matrix, int row, int column,
                                                          int rows, int columns) {
@@ -48,7 +49,8 @@ __device__ __forceinline__ Group<real, COUNT> load_group(const real* matrix, int
     return group;
 }
 
-// Asks for this thread's share of `matrix` (rows, C) from `row` and channel `start` on.
+// Loads this thread's share of a tile of `matrix` (rows, C), from `row` and channel `start` on,
+// into registers.
 template <int COUNT>
 __device__ __forceinline__ void load_tile(Share<COUNT>& share, const real* matrix, int row,
                                           int start, int rows, int C) {
@@ -58,7 +60,7 @@ __device__ __forceinline__ void load_tile(Share<COUNT>& share, const real* matri
     share.second = load_group<REST<COUNT>>(matrix, second, start + u % DEPTH, rows, C);
 }
 
-// Writes it to shared memory, transposed.
+// Writes the share to shared memory, transposed.
 template <int COUNT>
 __device__ __forceinline__ void store_tile(float (&tile)[DEPTH][COUNT * THREADS + 4],
                                            const Share<COUNT>& share) {
@@ -71,7 +73,7 @@ __device__ __forceinline__ void store_tile(float (&tile)[DEPTH][COUNT * THREADS 
     }
 }
 
-// This thread's numbers of one channel.
+// Loads this thread's COUNT factors of one channel.
 template <int COUNT>
 __device__ __forceinline__ void load_factors(float (&to)[COUNT], const float* from, int thread) {
     using First = Group<float, 4>;
@@ -95,19 +97,19 @@ __device__ __forceinline__ void store_results(real* out, const real* bias, const
     *reinterpret_cast<Group<real, COUNT>*>(out) = group;
 }
 
-// The bounds keep registers so few that two blocks fit on a multiprocessor.
+// The launch bounds limit registers so that two blocks fit on an SM.
 extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) matmul_forward(
     real* __restrict__ out,           // (N, OC)
     const real* __restrict__ inp,     // (N, C)
     const real* __restrict__ weight,  // (OC, C)
     const real* __restrict__ bias,    // (OC), or null
     int N, int C, int OC) {
-    // Of each pair, one is multiplied while the other is filled. Four columns more than needed:
-    // rows begin in different banks, and at multiples of 16 bytes.
+    // Double buffers: one tile is multiplied while the other is filled. Four padding columns: rows
+    // begin in different banks, and at multiples of 16 bytes.
     __shared__ alignas(16) float a[2][DEPTH][TILE_ROWS + 4];     // (channel, row)     of inp
     __shared__ alignas(16) float b[2][DEPTH][TILE_COLUMNS + 4];  // (channel, column)  of weight
     int x = threadIdx.x % THREADS, y = threadIdx.x / THREADS;
-    int row = blockIdx.y * TILE_ROWS, column = blockIdx.x * TILE_COLUMNS;  // of the block's tile
+    int row = blockIdx.y * TILE_ROWS, column = blockIdx.x * TILE_COLUMNS;  // where its tile begins
 
     float sums[ROWS][COLUMNS] = {};
     Share<ROWS> next_a;
@@ -121,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) matmul_forwar
     load_factors(as[0], a[0][0], y);
     load_factors(bs[0], b[0][0], x);
     for (int next = DEPTH, turn = 0; next < C + DEPTH; next += DEPTH) {
-        // After the last channel these are zeros, which nobody multiplies.
+        // Past the last channel these are zeros, which are never multiplied.
         load_tile(next_a, inp, row, next, N, C);
         load_tile(next_b, weight, column, next, OC, C);
 #pragma unroll
@@ -130,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) matmul_forwar
                 turn ^= 1;
                 store_tile<ROWS>(a[turn], next_a);
                 store_tile<COLUMNS>(b[turn], next_b);
-                __syncthreads();  // the next tiles are complete, and all have read the present ones
+                __syncthreads();  // all threads wrote the next tiles and read the present ones
             }
             load_factors(as[(k + 1) % 2], a[turn][(k + 1) % DEPTH], y);
             load_factors(bs[(k + 1) % 2], b[turn][(k + 1) % DEPTH], x);

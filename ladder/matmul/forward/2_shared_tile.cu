@@ -18,7 +18,7 @@ extern "C" __global__ void matmul_forward(
     const real* __restrict__ weight,  // (OC, C)
     const real* __restrict__ bias,    // (OC), or null
     int N, int C, int OC) {
-    // One column more than needed: lanes that read down a column meet TILE different banks.
+    // One padding column: lanes that read down a column access TILE different banks.
     __shared__ float a[TILE][TILE + 1];  // (row of the tile, channel)     of inp
     __shared__ float b[TILE][TILE + 1];  // (column of the tile, channel)  of weight
     int x = threadIdx.x % TILE, y = threadIdx.x / TILE;

@@ -12,7 +12,8 @@
 
 #include "portable.cuh"
 
-// Copies `matrix` (rows, C) from `row` and channel `start` on, transposed; zeros where it ends.
+// Copies a tile of `matrix` (rows, C), from `row` and channel `start` on, transposed. Elements
+// outside the matrix become zeros.
 __device__ __forceinline__ void load_tile(float (&tile)[DEPTH][TILE + 2], const real* matrix,
                                           int row, int start, int rows, int C) {
 #pragma unroll
@@ -29,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS) matmul_forward(
     const real* __restrict__ weight,  // (OC, C)
     const real* __restrict__ bias,    // (OC), or null
     int N, int C, int OC) {
-    // Two columns more than needed: lanes that copy 16 channels of 2 rows meet 32 different banks.
+    // Two padding columns: lanes that copy 16 channels of 2 rows access 32 different banks.
     __shared__ float a[DEPTH][TILE + 2];  // (channel, row of the tile)     of inp
     __shared__ float b[DEPTH][TILE + 2];  // (channel, column of the tile)  of weight
     int x = threadIdx.x % THREADS, y = threadIdx.x / THREADS;

@@ -12,10 +12,11 @@
 
 #include "portable.cuh"
 
-struct alignas(16) Floats { float at[4]; };              // one load from shared memory
+struct alignas(16) Floats { float at[4]; };              // one 16-byte load from shared memory
 struct alignas(4 * sizeof(real)) Reals { real at[4]; };  // one load of bias, or one store
 
-// Copies `matrix` (rows, C) from `row` and channel `start` on, transposed; zeros where it ends.
+// Copies a tile of `matrix` (rows, C), from `row` and channel `start` on, transposed. Elements
+// outside the matrix become zeros.
 __device__ __forceinline__ void load_tile(float (&tile)[DEPTH][TILE + 4], const real* matrix,
                                           int row, int start, int rows, int C) {
 #pragma unroll
@@ -30,7 +31,7 @@ __device__ __forceinline__ void load_tile(float (&tile)[DEPTH][TILE + 4], const 
     }
 }
 
-// This thread's EACH numbers of one channel: four neighbours, and four more half a tile further.
+// Loads this thread's EACH factors of one channel: four neighbours, and four half a tile later.
 __device__ __forceinline__ void load_factors(float (&to)[EACH], const float* from, int thread) {
     for (int half = 0; half < 2; half++) {
         Floats four = *reinterpret_cast<const Floats*>(from + half * TILE / 2 + thread * 4);
@@ -46,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS) matmul_forward(
     const real* __restrict__ weight,  // (OC, C)
     const real* __restrict__ bias,    // (OC), or null
     int N, int C, int OC) {
-    // Four columns more than needed: rows begin in different banks, and at multiples of 16 bytes.
+    // Four padding columns: rows begin in different banks, and at multiples of 16 bytes.
     __shared__ alignas(16) float a[DEPTH][TILE + 4];  // (channel, row of the tile)     of inp
     __shared__ alignas(16) float b[DEPTH][TILE + 4];  // (channel, column of the tile)  of weight
     int x = threadIdx.x % THREADS, y = threadIdx.x / THREADS;

@@ -17,11 +17,12 @@
 
 using namespace nvcuda;
 
-constexpr int ROWS = 4, COLUMNS = 2;  // 16 x 16 matrices of a warp; the warps stand 2 x 4
-constexpr int STRIDE = DEPTH + 8;     // of a tile's rows: 8 of them begin in different banks
-constexpr int PATCH = 16 + 4;         // of a row of 16 results, for the same reason
+constexpr int ROWS = 4, COLUMNS = 2;  // 16 x 16 matrices of a warp; the warps form a 2 x 4 grid
+constexpr int STRIDE = DEPTH + 8;     // padded: 8 rows of a tile begin in different banks
+constexpr int PATCH = 16 + 4;         // padded row of 16 results, for the same reason
 
-// Copies `matrix` (rows, C) from `row` and channel `start` on; zeros where it ends.
+// Copies a tile of `matrix` (rows, C), from `row` and channel `start` on. Elements outside the
+// matrix become zeros.
 __device__ __forceinline__ void load_tile(real* tile, const real* matrix, int row, int start,
                                           int rows, int C) {
 #pragma unroll

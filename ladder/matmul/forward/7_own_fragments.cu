@@ -13,18 +13,19 @@
 
 #include "mma_real.cuh"
 
-constexpr int ROWS = 64, COLUMNS = 32;  // outputs of a warp; the warps stand 2 x 4
-constexpr int STRIDE = DEPTH + 8;       // of a tile's rows: 8 of them begin in different banks
+constexpr int ROWS = 64, COLUMNS = 32;  // outputs of a warp; the warps form a 2 x 4 grid
+constexpr int STRIDE = DEPTH + 8;       // padded: 8 rows of a tile begin in different banks
 constexpr int SHARE = TILE * DEPTH / (WARPS * WARP_SIZE * VECTOR);  // vectors of a tile per thread
 
-// Asks for this thread's share of `matrix` (rows, C) from `row` and channel `start` on.
+// Loads this thread's share of a tile of `matrix` (rows, C), from `row` and channel `start` on,
+// into registers.
 __device__ __forceinline__ void load_tile(Vec (&share)[SHARE], const real* matrix, int row,
                                           int start, int rows, int C) {
 #pragma unroll
     for (int s = 0; s < SHARE; s++) {
         int t = (s * WARPS * WARP_SIZE + threadIdx.x) * VECTOR;
         int y = t / DEPTH, k = t % DEPTH;
-        share[s] = {};  // zeros where the matrix ends
+        share[s] = {};  // zeros outside the matrix
         if (row + y < rows && start + k < C) {
             share[s] = load_vec(matrix + (size_t)(row + y) * C + start + k);
         }
@@ -39,28 +40,28 @@ __device__ __forceinline__ void store_tile(real* tile, const Vec (&share)[SHARE]
     }
 }
 
-// The bounds keep registers so few that two blocks fit on a multiprocessor.
+// The launch bounds limit registers so that two blocks fit on an SM.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 2) matmul_forward(
     real* __restrict__ out,           // (N, OC)
     const real* __restrict__ inp,     // (N, C)
     const real* __restrict__ weight,  // (OC, C)
     const real* __restrict__ bias,    // (OC), or null
     int N, int C, int OC) {
-    // Of each pair, one is multiplied while the other is filled.
+    // Double buffers: one tile is multiplied while the other is filled.
     __shared__ alignas(16) real a[2][TILE * STRIDE];          // (row of the tile, channel) of inp
     __shared__ alignas(16) real b[2][TILE * STRIDE];          // (column, channel) of weight
     int row = blockIdx.y * TILE, column = blockIdx.x * TILE;  // where the block's tile begins
     int y = warp_id() / 4 * ROWS, x = warp_id() % 4 * COLUMNS;  // the warp's, within it
     int lane = lane_id(), g = lane / 4, t = lane % 4;
 
-    float sums[ROWS / 16][COLUMNS / 8][4] = {};  // D matrices
+    float sums[ROWS / 16][COLUMNS / 8][4] = {};  // accumulators: D matrices of 16 x 8
     Vec next_a[SHARE], next_b[SHARE];
     load_tile(next_a, inp, row, 0, N, C);
     load_tile(next_b, weight, column, 0, OC, C);
     for (int start = 0, turn = 0; start < C; start += DEPTH, turn ^= 1) {
         store_tile(a[turn], next_a);
         store_tile(b[turn], next_b);
-        __syncthreads();  // the tiles are complete, and all have read the pair filled next
+        __syncthreads();  // all threads wrote these tiles and read the pair filled next
         if (start + DEPTH < C) {
             load_tile(next_a, inp, row, start + DEPTH, N, C);
             load_tile(next_b, weight, column, start + DEPTH, OC, C);

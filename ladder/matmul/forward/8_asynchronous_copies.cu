@@ -12,29 +12,30 @@
 #include "async.cuh"
 #include "mma_real.cuh"
 
-constexpr int ROWS = 64, COLUMNS = 32;  // outputs of a warp; the warps stand 2 x 4
+constexpr int ROWS = 64, COLUMNS = 32;  // outputs of a warp; the warps form a 2 x 4 grid
 constexpr int PIECES = DEPTH / VECTOR;  // of 16 bytes, to a row of a tile
 constexpr int STEP = WARPS * WARP_SIZE / PIECES;  // rows that the block copies at once
 
-// Where piece p of a row lies in a tile (rows, DEPTH). Two rows fill all banks once, and piece p is
-// in different banks in each of 8 rows.
+// Swizzle: returns the position of 16-byte piece p of a row in a tile (rows, DEPTH). Two rows cover
+// all banks once, and piece p is in different banks in each of 8 rows.
 __device__ __forceinline__ int place(int row, int p) {
     return row * DEPTH + (p ^ row / 2 % PIECES) * VECTOR;
 }
 
-// Starts to copy `matrix` (rows, C) from `row` and channel `start` on; zeros where it ends.
+// Starts to copy a tile of `matrix` (rows, C), from `row` and channel `start` on. Elements outside
+// the matrix become zeros.
 __device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int row, int start,
                                           int rows, int C) {
     int y = threadIdx.x / PIECES, p = threadIdx.x % PIECES, k = start + p * VECTOR;
     const real* from = matrix + (size_t)(row + y) * C + k;
     real* to = tile + place(y, p);
 #pragma unroll
-    for (int s = 0; s < TILE; s += STEP) {  // STEP is a multiple of 8: they are permuted alike
+    for (int s = 0; s < TILE; s += STEP) {  // STEP is a multiple of 8: the swizzle repeats
         cp_async_16_or_zero(to + s * DEPTH, from + (size_t)s * C, row + y + s < rows && k < C);
     }
 }
 
-// The bounds keep registers so few that two blocks fit on a multiprocessor.
+// The launch bounds limit registers so that two blocks fit on an SM.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 2) matmul_forward(
     real* __restrict__ out,           // (N, OC)
     const real* __restrict__ inp,     // (N, C)
@@ -48,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 2) matmul_forwar
     int y = warp_id() / 4 * ROWS, x = warp_id() % 4 * COLUMNS;  // the warp's, within it
     int lane = lane_id(), g = lane / 4, t = lane % 4;
 
-    float sums[ROWS / 16][COLUMNS / 8][4] = {};  // D matrices
+    float sums[ROWS / 16][COLUMNS / 8][4] = {};  // accumulators: D matrices of 16 x 8
     for (int stage = 0; stage < STAGES - 1; stage++) {
         copy_tile(a + stage * TILE * DEPTH, inp, row, stage * DEPTH, N, C);
         copy_tile(b + stage * TILE * DEPTH, weight, column, stage * DEPTH, OC, C);
@@ -56,13 +57,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 2) matmul_forwar
     }
     for (int start = 0, stage = 0; start < C; start += DEPTH, stage = (stage + 1) % STAGES) {
         cp_async_wait<STAGES - 2>();
-        __syncthreads();  // all copies are there, and all have read the stage that is filled next
+        __syncthreads();  // all copies have arrived; all threads have read the stage filled next
         int ahead = start + (STAGES - 1) * DEPTH, filled = (stage + STAGES - 1) % STAGES;
         if (ahead < C) {
             copy_tile(a + filled * TILE * DEPTH, inp, row, ahead, N, C);
             copy_tile(b + filled * TILE * DEPTH, weight, column, ahead, OC, C);
         }
-        cp_async_commit();  // if only of nothing, so that the count of groups stays right
+        cp_async_commit();  // may be empty: cp_async_wait counts groups
         const real *tile_a = a + stage * TILE * DEPTH, *tile_b = b + stage * TILE * DEPTH;
 #pragma unroll
         for (int k = 0; k < DEPTH; k += 16) {

@@ -22,7 +22,7 @@ __device__ float gelu(float x) {
     return 0.5f * x * (1.0f + tanhf(u));
 }
 
-// pre = inp @ weight.T + bias
+// Computes pre = inp @ weight.T + bias.
 extern "C" __global__ void matmul_gelu_forward_product(
     real* __restrict__ out,           // (N, OC)
     real* __restrict__ pre,           // (N, OC)
@@ -43,7 +43,7 @@ extern "C" __global__ void matmul_gelu_forward_product(
     pre[index] = to_real(sum);
 }
 
-// out = gelu(pre)
+// Computes out = gelu(pre).
 extern "C" __global__ void matmul_gelu_forward(
     real* __restrict__ out, real* __restrict__ pre, const real* __restrict__ inp,
     const real* __restrict__ weight, const real* __restrict__ bias, int N, int C, int OC) {

@@ -28,7 +28,7 @@ extern "C" __global__ void matmul_gelu_forward(
     const real* __restrict__ weight,  // (OC, C)
     const real* __restrict__ bias,    // (OC)
     int N, int C, int OC) {
-    // One column more than needed: lanes that read down a column meet TILE different banks.
+    // One padding column: lanes that read down a column access TILE different banks.
     __shared__ float a[TILE][TILE + 1];  // (row of the tile, channel)     of inp
     __shared__ float b[TILE][TILE + 1];  // (column of the tile, channel)  of weight
     int x = threadIdx.x % TILE, y = threadIdx.x / TILE;
@@ -50,6 +50,6 @@ extern "C" __global__ void matmul_gelu_forward(
         size_t index = (size_t)row * OC + column;
         real p = to_real(sum + to_float(bias[column]));
         pre[index] = p;
-        out[index] = to_real(gelu(to_float(p)));  // of what the backward pass will read
+        out[index] = to_real(gelu(to_float(p)));  // of the rounded value that backward reads
     }
 }

@@ -18,17 +18,18 @@ constexpr float SCALE = 0.7978845608f;  // sqrt(2 / pi)
 constexpr float CUBIC = 0.044715f;
 constexpr float LINEAR = -2.0f * LOG2_E * SCALE;  // exp(-2u) = 2^(LINEAR * (x + CUBIC * x^3))
 
-// (1 + tanh(u)) / 2 is the logistic function of 2u. Where the power overflows to infinity, the
-// quotient is 0, as it should be.
+// (1 + tanh(u)) / 2 is the logistic function of 2u. If the power overflows to infinity, the
+// quotient is 0, which is the right limit.
 __device__ __forceinline__ float gelu(float x) {
     float power = fast_exp2(x * (LINEAR + LINEAR * CUBIC * x * x));  // exp(-2u)
     return __fdividef(x, 1.0f + power);
 }
 
-struct alignas(16) Floats { float at[4]; };              // one load from shared memory
+struct alignas(16) Floats { float at[4]; };              // one 16-byte load from shared memory
 struct alignas(4 * sizeof(real)) Reals { real at[4]; };  // one load of bias, or one store
 
-// Copies `matrix` (rows, C) from `row` and channel `start` on, transposed; zeros where it ends.
+// Copies a tile of `matrix` (rows, C), from `row` and channel `start` on, transposed. Elements
+// outside the matrix become zeros.
 __device__ __forceinline__ void load_tile(float (&tile)[DEPTH][TILE + 4], const real* matrix,
                                           int row, int start, int rows, int C) {
 #pragma unroll
@@ -43,7 +44,7 @@ __device__ __forceinline__ void load_tile(float (&tile)[DEPTH][TILE + 4], const 
     }
 }
 
-// This thread's EACH numbers of one channel: four neighbours, and four more half a tile further.
+// Loads this thread's EACH factors of one channel: four neighbours, and four half a tile later.
 __device__ __forceinline__ void load_factors(float (&to)[EACH], const float* from, int thread) {
     for (int half = 0; half < 2; half++) {
         Floats four = *reinterpret_cast<const Floats*>(from + half * TILE / 2 + thread * 4);
@@ -60,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS) matmul_gelu_forw
     const real* __restrict__ weight,  // (OC, C)
     const real* __restrict__ bias,    // (OC)
     int N, int C, int OC) {
-    // Four columns more than needed: rows begin in different banks, and at multiples of 16 bytes.
+    // Four padding columns: rows begin in different banks, and at multiples of 16 bytes.
     __shared__ alignas(16) float a[DEPTH][TILE + 4];  // (channel, row of the tile)     of inp
     __shared__ alignas(16) float b[DEPTH][TILE + 4];  // (channel, column of the tile)  of weight
     int x = threadIdx.x % THREADS, y = threadIdx.x / THREADS;

@@ -20,30 +20,31 @@
 
 using namespace nvcuda;
 
-constexpr int ROWS = 4, COLUMNS = 2;  // 16 x 16 matrices of a warp; the warps stand 2 x 4
-constexpr int STRIDE = DEPTH + 8;     // of a tile's rows: 8 of them begin in different banks
-constexpr int PATCH = 16 + 4;         // of a row of 16 results, for the same reason
+constexpr int ROWS = 4, COLUMNS = 2;  // 16 x 16 matrices of a warp; the warps form a 2 x 4 grid
+constexpr int STRIDE = DEPTH + 8;     // padded: 8 rows of a tile begin in different banks
+constexpr int PATCH = 16 + 4;         // padded row of 16 results, for the same reason
 constexpr int SHARE = TILE * DEPTH / (WARPS * WARP_SIZE * VECTOR);  // vectors of a tile per thread
 
 constexpr float SCALE = 0.7978845608f;  // sqrt(2 / pi)
 constexpr float CUBIC = 0.044715f;
 constexpr float LINEAR = -2.0f * LOG2_E * SCALE;  // exp(-2u) = 2^(LINEAR * (x + CUBIC * x^3))
 
-// (1 + tanh(u)) / 2 is the logistic function of 2u. Where the power overflows to infinity, the
-// quotient is 0, as it should be.
+// (1 + tanh(u)) / 2 is the logistic function of 2u. If the power overflows to infinity, the
+// quotient is 0, which is the right limit.
 __device__ __forceinline__ float gelu(float x) {
     float power = fast_exp2(x * (LINEAR + LINEAR * CUBIC * x * x));  // exp(-2u)
     return __fdividef(x, 1.0f + power);
 }
 
-// Asks for this thread's share of `matrix` (rows, C) from `row` and channel `start` on.
+// Loads this thread's share of a tile of `matrix` (rows, C), from `row` and channel `start` on,
+// into registers.
 __device__ __forceinline__ void load_tile(Vec (&share)[SHARE], const real* matrix, int row,
                                           int start, int rows, int C) {
 #pragma unroll
     for (int s = 0; s < SHARE; s++) {
         int t = (s * WARPS * WARP_SIZE + threadIdx.x) * VECTOR;
         int y = t / DEPTH, k = t % DEPTH;
-        share[s] = {};  // zeros where the matrix ends
+        share[s] = {};  // zeros outside the matrix
         if (row + y < rows && start + k < C) {
             share[s] = load_vec(matrix + (size_t)(row + y) * C + start + k);
         }
@@ -58,7 +59,7 @@ __device__ __forceinline__ void store_tile(real* tile, const Vec (&share)[SHARE]
     }
 }
 
-// The bounds keep registers so few that BLOCKS blocks fit on a multiprocessor.
+// The launch bounds limit registers so that BLOCKS blocks fit on an SM.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, BLOCKS) matmul_gelu_forward(
     real* __restrict__ out,           // (N, OC)
     real* __restrict__ pre,           // (N, OC)
@@ -66,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, BLOCKS) matmul_g
     const real* __restrict__ weight,  // (OC, C)
     const real* __restrict__ bias,    // (OC)
     int N, int C, int OC) {
-    // Of each pair, one is multiplied while the other is filled.
+    // Double buffers: one tile is multiplied while the other is filled.
     __shared__ alignas(32) real a[2][TILE * STRIDE];          // (row of the tile, channel) of inp
     __shared__ alignas(32) real b[2][TILE * STRIDE];          // (column, channel) of weight
     int row = blockIdx.y * TILE, column = blockIdx.x * TILE;  // where the block's tile begins
@@ -84,12 +85,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, BLOCKS) matmul_g
     for (int start = 0, turn = 0; start < C; start += DEPTH, turn ^= 1) {
         store_tile(a[turn], next_a);
         store_tile(b[turn], next_b);
-        __syncthreads();  // the tiles are complete, and all have read the pair filled next
+        __syncthreads();  // all threads wrote these tiles and read the pair filled next
         if (start + DEPTH < C) {
             load_tile(next_a, inp, row, start + DEPTH, N, C);
             load_tile(next_b, weight, column, start + DEPTH, OC, C);
         }
-#pragma unroll 1  // unrolled, it would take more registers than BLOCKS blocks have
+#pragma unroll 1  // unrolling would take more registers than BLOCKS blocks have
         for (int k = 0; k < DEPTH; k += 16) {
             wmma::fragment<wmma::matrix_b, 16, 16, 16, real, wmma::col_major> bs[COLUMNS];
             for (int j = 0; j < COLUMNS; j++) {
@@ -107,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, BLOCKS) matmul_g
 
     __syncthreads();  // all have read the last tiles before results overwrite them
     float* patch = reinterpret_cast<float*>(a[0]) + warp_id() * 16 * PATCH;  // a warp's results
-    int lane_row = lane_id() / 2, lane_column = lane_id() % 2 * VECTOR;      // of 16 x 16 of them
+    int lane_row = lane_id() / 2, lane_column = lane_id() % 2 * VECTOR;      // of 16 x 16 results
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
 #pragma unroll

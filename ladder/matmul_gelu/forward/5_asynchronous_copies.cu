@@ -19,29 +19,30 @@
 #include "fast_math.cuh"
 #include "mma_real.cuh"
 
-constexpr int ROWS = 64, COLUMNS = 64;  // outputs of a warp; the warps stand 2 x 4
+constexpr int ROWS = 64, COLUMNS = 64;  // outputs of a warp; the warps form a 2 x 4 grid
 constexpr int PIECES = DEPTH / VECTOR;  // of 16 bytes, to a row of a tile
 constexpr int STEP = WARPS * WARP_SIZE / PIECES;  // rows that the block copies at once
-constexpr int STRIDE = COLUMNS + VECTOR;  // of 16 rows of results: 8 begin in different banks
+constexpr int STRIDE = COLUMNS + VECTOR;  // padded: 8 rows of results begin in different banks
 
 constexpr float SCALE = 0.7978845608f;  // sqrt(2 / pi)
 constexpr float CUBIC = 0.044715f;
 constexpr float LINEAR = -2.0f * LOG2_E * SCALE;  // exp(-2u) = 2^(LINEAR * (x + CUBIC * x^3))
 
-// (1 + tanh(u)) / 2 is the logistic function of 2u. Where the power overflows to infinity, the
-// quotient is 0, as it should be.
+// (1 + tanh(u)) / 2 is the logistic function of 2u. If the power overflows to infinity, the
+// quotient is 0, which is the right limit.
 __device__ __forceinline__ float gelu(float x) {
     float power = fast_exp2(x * (LINEAR + LINEAR * CUBIC * x * x));  // exp(-2u)
     return __fdividef(x, 1.0f + power);
 }
 
-// Where piece p of a row lies in a tile (rows, DEPTH). Two rows fill all banks once, and piece p is
-// in different banks in each of 8 rows.
+// Swizzle: returns the position of 16-byte piece p of a row in a tile (rows, DEPTH). Two rows cover
+// all banks once, and piece p is in different banks in each of 8 rows.
 __device__ __forceinline__ int place(int row, int p) {
     return row * DEPTH + (p ^ row / 2 % PIECES) * VECTOR;
 }
 
-// Starts to copy `matrix` (rows, C) from `row` and channel `start` on; zeros where it ends.
+// Starts to copy a tile of `matrix` (rows, C), from `row` and channel `start` on. Elements outside
+// the matrix become zeros.
 template <int HEIGHT>  // of the tile
 __device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int row, int start,
                                           int rows, int C) {
@@ -49,17 +50,17 @@ __device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int ro
     const real* from = matrix + (size_t)(row + y) * C + k;
     real* to = tile + place(y, p);
 #pragma unroll
-    for (int s = 0; s < HEIGHT; s += STEP) {  // STEP is a multiple of 8: they are permuted alike
+    for (int s = 0; s < HEIGHT; s += STEP) {  // STEP is a multiple of 8: the swizzle repeats
         cp_async_16_or_zero(to + s * DEPTH, from + (size_t)s * C, row + y + s < rows && k < C);
     }
 }
 
-// A warp's fragments of 16 channels.
+// A warp's fragments (the parts of A and B matrices that its lanes hold) of 16 channels.
 struct Fragments {
     unsigned a[ROWS / 16][4];     // A matrices
     unsigned b[COLUMNS / 16][4];  // B matrices, in pairs
 
-    // From a tile of inp and one of weight, whose rows `y` and `x` are the warp's first.
+    // Loads them from a tile of inp and a tile of weight. The warp's rows begin at `y` and at `x`.
     __device__ __forceinline__ void load(const real* tile_a, const real* tile_b, int y, int x,
                                          int k) {
         int lane = lane_id();
@@ -97,13 +98,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_gelu_forw
     real* b = a + STAGES * TILE_ROWS * DEPTH;  // (STAGES, TILE_COLUMNS, DEPTH)  of weight
     int high = (N + TILE_ROWS - 1) / TILE_ROWS, wide = (OC + TILE_COLUMNS - 1) / TILE_COLUMNS;
     int top = blockIdx.x / (GROUP * wide) * GROUP, of_group = blockIdx.x % (GROUP * wide);
-    int rows = min(GROUP, high - top);  // of tiles, in this group
-    int row = (top + of_group % rows) * TILE_ROWS;  // the block's first, and its first column
+    int rows = min(GROUP, high - top);  // rows of tiles in this group
+    int row = (top + of_group % rows) * TILE_ROWS;  // where the block's tile begins
     int column = of_group / rows * TILE_COLUMNS;
-    int y = warp_id() / 4 * ROWS, x = warp_id() % 4 * COLUMNS;  // the warp's, in these
+    int y = warp_id() / 4 * ROWS, x = warp_id() % 4 * COLUMNS;  // the warp's, within it
     int lane = lane_id(), g = lane / 4, t = lane % 4;
 
-    auto copy = [&](int stage, int start) {  // in the end of zeros: cheaper than a branch
+    auto copy = [&](int stage, int start) {  // copies zeros past the end: cheaper than a branch
         copy_tile<TILE_ROWS>(a + stage * TILE_ROWS * DEPTH, inp, row, start, N, C);
         copy_tile<TILE_COLUMNS>(b + stage * TILE_COLUMNS * DEPTH, weight, column, start, OC, C);
         cp_async_commit();
@@ -111,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_gelu_forw
     for (int stage = 0; stage < STAGES; stage++) {
         copy(stage, stage * DEPTH);
     }
-    float sums[ROWS / 16][COLUMNS / 8][4] = {};  // D matrices
+    float sums[ROWS / 16][COLUMNS / 8][4] = {};  // accumulators: D matrices of 16 x 8
 #pragma unroll
     for (int j = 0; j < COLUMNS / 8; j++) {
         int c = column + x + j * 8 + 2 * t;
@@ -123,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_gelu_forw
         }
     }
     cp_async_wait<STAGES - 1>();
-    __syncthreads();  // the copies of all threads to stage 0 are there
+    __syncthreads();  // all copies to stage 0 have arrived before any warp reads it
 
     Fragments now, next;
     now.load(a, b, y, x, 0);
@@ -135,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_gelu_forw
                           k + 16);
             } else {
                 cp_async_wait<STAGES - 2>();
-                __syncthreads();  // the next stage is there, and all have read this one
+                __syncthreads();  // the next stage has arrived; all warps have read this one
                 copy(stage, start + STAGES * DEPTH);
                 stage = (stage + 1) % STAGES;
                 next.load(a + stage * TILE_ROWS * DEPTH, b + stage * TILE_COLUMNS * DEPTH, y, x, 0);
@@ -146,8 +147,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_gelu_forw
     }
 
     cp_async_wait<0>();
-    __syncthreads();  // nobody reads or fills the tiles any more, where results go now
-    real* patch = shared->at + warp_id() * 16 * STRIDE;  // (16, STRIDE) of each warp
+    __syncthreads();  // copies and reads have ended before results overwrite the tiles
+    real* patch = shared->at + warp_id() * 16 * STRIDE;  // (16, STRIDE)  for each warp
     constexpr int LANES = COLUMNS / VECTOR;              // that store a row together
     int c = column + x + lane % LANES * VECTOR;
 #pragma unroll

@@ -22,25 +22,27 @@ struct alignas(4) Pair { real low, high; };  // one load of bias
 
 constexpr int PIECES = DEPTH / VECTOR;  // of 16 bytes, to a row of a tile
 constexpr int STEP = WARPS * WARP_SIZE / PIECES;  // rows that the block copies at once
-constexpr int STRIDE = TILE_COLUMNS + VECTOR;  // of 16 rows of results: 8 begin in different banks
+constexpr int STRIDE = TILE_COLUMNS + VECTOR;  // padded: 8 rows of results begin in different banks
 
 constexpr float SCALE = 0.7978845608f;  // sqrt(2 / pi)
 constexpr float CUBIC = 0.044715f;
 constexpr float LINEAR = -2.0f * LOG2_E * SCALE;  // exp(-2u) = 2^(LINEAR * (x + CUBIC * x^3))
 
-// (1 + tanh(u)) / 2 is the logistic function of 2u. Where the power overflows to infinity, the
-// quotient is 0, as it should be.
+// (1 + tanh(u)) / 2 is the logistic function of 2u. If the power overflows to infinity, the
+// quotient is 0, which is the right limit.
 __device__ __forceinline__ float gelu(float x) {
     float power = fast_exp2(x * (LINEAR + LINEAR * CUBIC * x * x));  // exp(-2u)
     return __fdividef(x, 1.0f + power);
 }
 
-// Where piece p of a row lies in a tile (rows, DEPTH): as wgmma expects it.
+// Swizzle: returns the position of 16-byte piece p of a row in a tile (rows, DEPTH), as wgmma
+// expects it.
 __device__ __forceinline__ int place(int row, int p) {
     return row * DEPTH + (p ^ row % 8) * VECTOR;
 }
 
-// Starts to copy `matrix` (rows, C) from `row` and channel `start` on; zeros where it ends.
+// Starts to copy a tile of `matrix` (rows, C), from `row` and channel `start` on. Elements outside
+// the matrix become zeros.
 template <int HEIGHT>  // of the tile
 __device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int row, int start,
                                           int rows, int C) {
@@ -48,7 +50,7 @@ __device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int ro
     const real* from = matrix + (size_t)(row + y) * C + k;
     real* to = tile + place(y, p);
 #pragma unroll
-    for (int s = 0; s < HEIGHT; s += STEP) {  // STEP is a multiple of 8: they are permuted alike
+    for (int s = 0; s < HEIGHT; s += STEP) {  // STEP is a multiple of 8: the swizzle repeats
         cp_async_16_or_zero(to + s * DEPTH, from + (size_t)s * C, row + y + s < rows && k < C);
     }
 }
@@ -65,13 +67,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_gelu_forw
     real* b = a + STAGES * TILE_ROWS * DEPTH;  // (STAGES, TILE_COLUMNS, DEPTH)  of weight
     int high = (N + TILE_ROWS - 1) / TILE_ROWS, wide = (OC + TILE_COLUMNS - 1) / TILE_COLUMNS;
     int top = blockIdx.x / (GROUP * wide) * GROUP, of_group = blockIdx.x % (GROUP * wide);
-    int rows = min(GROUP, high - top);  // of tiles, in this group
-    int row = (top + of_group % rows) * TILE_ROWS;  // the block's first, and its first column
+    int rows = min(GROUP, high - top);  // rows of tiles in this group
+    int row = (top + of_group % rows) * TILE_ROWS;  // where the block's tile begins
     int column = of_group / rows * TILE_COLUMNS;
-    int y = warp_id() / 4 * 64;  // the warpgroup's first, in these
+    int y = warp_id() / 4 * 64;  // the warpgroup's first row of the tile
     int lane = lane_id(), g = lane / 4, t = lane % 4;
 
-    auto copy = [&](int stage, int start) {  // in the end of zeros: cheaper than a branch
+    auto copy = [&](int stage, int start) {  // copies zeros past the end: cheaper than a branch
         copy_tile<TILE_ROWS>(a + stage * TILE_ROWS * DEPTH, inp, row, start, N, C);
         copy_tile<TILE_COLUMNS>(b + stage * TILE_COLUMNS * DEPTH, weight, column, start, OC, C);
         cp_async_commit();
@@ -79,11 +81,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_gelu_forw
     for (int stage = 0; stage < STAGES - 2; stage++) {
         copy(stage, stage * DEPTH);
     }
-    float sums[TILE_COLUMNS / 2] = {};  // lane by lane like D matrices of mma.sync, 4 to each
+    float sums[TILE_COLUMNS / 2] = {};  // accumulators, laid out as mma.sync's D, 4 per matrix
     for (int start = 0, stage = 0; start < C; start += DEPTH, stage = (stage + 1) % STAGES) {
         cp_async_wait<STAGES - 3>();
-        tma_store_fence();  // tensor cores read past the threads' own view of shared memory
-        __syncthreads();  // this stage is there, and the products of the last but one are done
+        tma_store_fence();  // makes the writes visible to wgmma (async proxy)
+        __syncthreads();  // this stage has arrived; the stage filled next is free again
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < DEPTH; k += 16) {
@@ -97,8 +99,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_gelu_forw
     wgmma_wait<0>();
 
     cp_async_wait<0>();
-    __syncthreads();  // nobody reads or fills the tiles any more, where results go now
-    real* patch = shared->at + warp_id() * 16 * STRIDE;  // (16, STRIDE) of each warp
+    __syncthreads();  // copies and reads have ended before results overwrite the tiles
+    real* patch = shared->at + warp_id() * 16 * STRIDE;  // (16, STRIDE)  for each warp
 #pragma unroll
     for (int j = 0; j < TILE_COLUMNS / 8; j++) {
         int c = column + j * 8 + 2 * t;

@@ -20,31 +20,32 @@ constexpr float SCALE = 0.7978845608f;  // sqrt(2 / pi)
 constexpr float CUBIC = 0.044715f;
 constexpr float LINEAR = -2.0f * LOG2_E * SCALE;  // exp(-2u) = 2^(LINEAR * (x + CUBIC * x^3))
 
-// (1 + tanh(u)) / 2 is the logistic function of 2u. Where the power overflows to infinity, the
-// quotient is 0, as it should be.
+// (1 + tanh(u)) / 2 is the logistic function of 2u. If the power overflows to infinity, the
+// quotient is 0, which is the right limit.
 __device__ __forceinline__ float gelu(float x) {
     float power = fast_exp2(x * (LINEAR + LINEAR * CUBIC * x * x));  // exp(-2u)
     return __fdividef(x, 1.0f + power);
 }
 
-struct alignas(16) Floats { float at[4]; };              // one load from shared memory
+struct alignas(16) Floats { float at[4]; };              // one 16-byte load from shared memory
 struct alignas(4 * sizeof(real)) Reals { real at[4]; };  // one load of bias, or one store
 
 constexpr int SHARE = TILE * DEPTH / (THREADS * THREADS * VECTOR);  // vectors of a tile per thread
 
-// Asks for this thread's share of `matrix` (rows, C) from `row` and channel `start` on.
+// Loads this thread's share of a tile of `matrix` (rows, C), from `row` and channel `start` on,
+// into registers.
 __device__ __forceinline__ void load_tile(Vec (&share)[SHARE], const real* matrix, int row,
                                           int rows, int start, int C) {
 #pragma unroll
     for (int s = 0; s < SHARE; s++) {
         int y = row + s * (TILE / SHARE) + threadIdx.x * VECTOR / DEPTH;
         int k = start + threadIdx.x * VECTOR % DEPTH;
-        share[s] = {};  // zeros where the matrix ends
+        share[s] = {};  // zeros outside the matrix
         if (y < rows && k < C) share[s] = load_vec(matrix + (size_t)y * C + k);
     }
 }
 
-// Writes it to shared memory, transposed.
+// Writes the share to shared memory, transposed.
 __device__ __forceinline__ void store_tile(float (&tile)[DEPTH][TILE + 4],
                                            const Vec (&share)[SHARE]) {
 #pragma unroll
@@ -57,7 +58,7 @@ __device__ __forceinline__ void store_tile(float (&tile)[DEPTH][TILE + 4],
     }
 }
 
-// This thread's EACH numbers of one channel: four neighbours, and four more half a tile further.
+// Loads this thread's EACH factors of one channel: four neighbours, and four half a tile later.
 __device__ __forceinline__ void load_factors(float (&to)[EACH], const float* from, int thread) {
     for (int half = 0; half < 2; half++) {
         Floats four = *reinterpret_cast<const Floats*>(from + half * TILE / 2 + thread * 4);
@@ -67,7 +68,7 @@ __device__ __forceinline__ void load_factors(float (&to)[EACH], const float* fro
     }
 }
 
-// The bounds keep registers so few that two blocks fit on a multiprocessor.
+// The launch bounds limit registers so that two blocks fit on an SM.
 extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) matmul_gelu_forward(
     real* __restrict__ out,           // (N, OC)
     real* __restrict__ pre,           // (N, OC)
@@ -75,8 +76,8 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) matmul_gelu_f
     const real* __restrict__ weight,  // (OC, C)
     const real* __restrict__ bias,    // (OC)
     int N, int C, int OC) {
-    // Of each pair, one is multiplied while the other is filled. Four columns more than needed:
-    // rows begin in different banks, and at multiples of 16 bytes.
+    // Double buffers: one tile is multiplied while the other is filled. Four padding columns: rows
+    // begin in different banks, and at multiples of 16 bytes.
     __shared__ alignas(16) float a[2][DEPTH][TILE + 4];  // (channel, row of the tile)     of inp
     __shared__ alignas(16) float b[2][DEPTH][TILE + 4];  // (channel, column of the tile)  of weight
     int x = threadIdx.x % THREADS, y = threadIdx.x / THREADS;
@@ -93,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) matmul_gelu_f
     load_factors(as[0], a[0][0], y);
     load_factors(bs[0], b[0][0], x);
     for (int next = DEPTH, turn = 0; next < C + DEPTH; next += DEPTH) {
-        // After the last channel these are zeros, which nobody multiplies.
+        // Past the last channel these are zeros, which are never multiplied.
         load_tile(next_a, inp, row, N, next, C);
         load_tile(next_b, weight, column, OC, next, C);
 #pragma unroll
@@ -102,13 +103,13 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) matmul_gelu_f
                 turn ^= 1;
                 store_tile(a[turn], next_a);
                 store_tile(b[turn], next_b);
-                __syncthreads();  // the next tiles are complete, and all have read the present ones
+                __syncthreads();  // all threads wrote the next tiles and read the present ones
             }
             load_factors(as[(k + 1) % 2], a[turn][(k + 1) % DEPTH], y);
             load_factors(bs[(k + 1) % 2], b[turn][(k + 1) % DEPTH], x);
             for (int i = 0; i < EACH; i++) {
                 for (int n = 0; n < EACH; n++) {
-                    int j = i % 2 ? EACH - 1 - n : n;  // there and back
+                    int j = i % 2 ? EACH - 1 - n : n;  // serpentine order
                     sums[i][j] += as[k % 2][i] * bs[k % 2][j];
                 }
             }
