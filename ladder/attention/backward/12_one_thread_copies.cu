@@ -100,7 +100,7 @@ __device__ __forceinline__ void store_rows(real* head, const float (&d)[32], flo
     }
 }
 
-// Computes dq of STEP queries, and stores their lse and delta = sum of dout * out over the channels.
+// Computes dq of STEP queries, and stores their lse and delta (sum of dout * out over channels).
 extern "C" __global__ void __launch_bounds__(128, 3) attention_backward_dq(
     real* __restrict__ dqkv,        // (B, T, 3, NH, HS)
     const real* __restrict__ dout,  // (B, T, NH, HS)
