@@ -27,6 +27,11 @@ SHAPE = GPT2Config(
     context=96, vocab=515, padded_vocab=640, layers=2, heads=2, channels=128, dropout=0.1
 )
 B, T, STEPS = 3, 80, 10
+# Tests of one dtype run in one process: it compiles and measures each rung once for all of them.
+FP32, BF16, FP16 = (pytest.mark.xdist_group(f"training in {d}") for d in ("fp32", "bf16", "fp16"))
+IN_FP32, IN_BF16, IN_FP16 = (
+    pytest.param(d, marks=m) for d, m in (("fp32", FP32), ("bf16", BF16), ("fp16", FP16))
+)
 HYPER = dict(lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, clip=1.0)
 
 
@@ -91,6 +96,7 @@ def gpu_engine(device, dtype="fp32", watch=None, **settings):
 MIXED = ("matmul.forward=2", "layernorm.backward=4", "attention.forward=2", "gelu.backward=1")
 
 
+@FP32
 @pytest.mark.parametrize(
     "settings",
     [
@@ -118,6 +124,7 @@ def test_ten_steps_in_float32_are_those_of_the_reference(device, exact, settings
     assert max(far.values()) < 2e-3, far
 
 
+@FP32
 @pytest.mark.parametrize("rung_set", ["naive", "best", "library"])
 def test_gradients_of_one_step_in_float32_are_those_of_the_reference(device, rung_set):
     program = build(SHAPE, B, T)
@@ -134,14 +141,14 @@ def test_gradients_of_one_step_in_float32_are_those_of_the_reference(device, run
     assert max(far.values()) < 1e-4, far
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("dtype", [IN_BF16, IN_FP16])
 @pytest.mark.parametrize("rung_set", ["naive", "best", "library"])
 def test_ten_steps_in_16_bits_are_near(device, exact, dtype, rung_set):
     losses, _, _ = train_steps(gpu_engine(device, dtype, rungs=rung_set))
     np.testing.assert_allclose(losses, exact[0], rtol=1e-2 if dtype == "bf16" else 2e-3)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("dtype", [IN_FP32, IN_BF16])
 @pytest.mark.parametrize("arch", ["this GPU", "sm_80"])
 def test_three_steps_on_the_highest_rungs_are_near(device, exact, arch, dtype):
     """Whether or not they are the fastest for so small a model; all fused ops among them."""
@@ -160,7 +167,7 @@ def losses_of(directory):
     return [entry["train_loss"] for entry in entries if "train_loss" in entry]
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("dtype", [IN_FP32, IN_BF16, IN_FP16])
 def test_a_resumed_run_continues_bit_for_bit(device, tmp_path, dtype):
     """Validations in between make the steps wait for each other; they change nothing."""
     model = save_model(tmp_path / "dropping", dropout=0.2)
@@ -179,6 +186,7 @@ def test_a_resumed_run_continues_bit_for_bit(device, tmp_path, dtype):
     assert states[0]["stepper"] == states[1]["stepper"]
 
 
+@BF16
 @pytest.mark.parametrize("rung_set", ["naive", "best", "library"])
 def test_two_deterministic_runs_are_the_same_to_the_bit(device, tmp_path, rung_set):
     model = save_model(tmp_path / "dropping", dropout=0.2)
@@ -191,6 +199,7 @@ def test_two_deterministic_runs_are_the_same_to_the_bit(device, tmp_path, rung_s
     assert losses_of(runs[0]) == losses_of(runs[1])
 
 
+@BF16
 def test_what_the_flags_change_is_not_what_is_computed(device, tmp_path):
     """Graphs or not, waiting or not, recomputing or not."""
     common = {"device": "cuda", "rungs": "naive", "deterministic": True, "steps": 5}
@@ -207,6 +216,7 @@ def test_what_the_flags_change_is_not_what_is_computed(device, tmp_path):
     assert all(course == courses["plain"] for course in courses.values()), courses
 
 
+@FP32
 def test_debug_nan_names_the_op_on_the_gpu(device):
     engine = gpu_engine(device, rungs="naive", watch=find_not_finite)
     engine.write("tokens", np.zeros((B, T)))
