@@ -1,8 +1,10 @@
-"""Train a GPT-2: `python -m trainer [flags]`; also `doctor`, `sample`, `bench`, `profile`, `climb`.
+"""Train a GPT-2: `python -m trainer [flags]`, or run another command, `python -m trainer COMMAND`.
 
 python -m trainer                      the quick start; --help lists the flags
+python -m trainer prepare NAME         token files of a data set
 python -m trainer doctor               what this machine has, and what will run on it
 python -m trainer sample -e RUN        text from a trained model
+python -m trainer plot RUN             the losses of a run, drawn again
 python -m trainer bench                the time of a training step
 python -m trainer profile              the same by op, against each one's floor, and the memory
 python -m trainer climb                what each ladder is worth to the training step
@@ -18,13 +20,13 @@ from ladder.common.errors import LadderError
 from trainer.settings.command import run
 
 COMMANDS = {  # the module of each
+    "prepare": "trainer.data.datasets",
     "doctor": "trainer.measure.doctor",
     "sample": "trainer.run.sample",
+    "plot": "trainer.run.plot",
     "bench": "trainer.measure.throughput",
     "profile": "trainer.measure.profile",
     "climb": "trainer.measure.climb",
-    "prepare": "trainer.data.datasets",
-    "plot": "trainer.plots.losses",
 }
 
 

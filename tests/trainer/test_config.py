@@ -10,6 +10,9 @@ import sys
 import pytest
 
 from ladder.common.errors import LadderError
+from trainer.model import fusion
+from trainer.run import schedule
+from trainer.settings import config
 from trainer.settings.command import run
 from trainer.settings.config import TrainConfig, resolve
 from trainer.settings.flags import REFUSED, parse
@@ -137,6 +140,11 @@ def test_flags_of_llmc_that_cannot_be_honoured_are_refused_with_the_reason(flag)
         parse([flag, "2"])
 
 
+def test_the_names_that_flags_know_are_those_of_what_there_is():
+    assert set(config.SCHEDULES) == set(schedule.SCHEDULES)
+    assert tuple(fusion.FUSIONS) == config.FUSIONS  # in this order
+
+
 def test_h_alone_asks_for_help(capsys):
     with pytest.raises(SystemExit) as left:
         parse(["-h"])
@@ -181,7 +189,7 @@ def test_settings_that_do_not_go_together_are_refused(changes, says):
         (["-b", "0"], "error: --batch/-b must be at least 1, not 0\n"),
         (
             ["trian"],
-            "error: there is no command 'trian'; besides training there are doctor, ",
+            "error: there is no command 'trian'; besides training there are prepare, doctor, ",
         ),
         (["-e", "no/such.bin", "--device", "cpu"], "error: -e no/such.bin: no such file or folder"),
     ],

@@ -3,9 +3,9 @@
 import pytest
 
 from ladder.common.errors import LadderError
-from trainer.plots.losses import draw_losses
 from trainer.run import logs
 from trainer.run.logs import RunLog
+from trainer.run.plot import plot
 
 
 def write(log, steps):
@@ -61,9 +61,9 @@ def test_a_damaged_log_does_not_keep_a_run_from_going_on(tmp_path):
 
 def test_a_plot_needs_losses(tmp_path):
     with pytest.raises(LadderError, match="name the folder of a run"):
-        draw_losses(tmp_path)
+        plot(tmp_path)
     log = RunLog(tmp_path)
     with pytest.raises(LadderError, match="holds no losses yet"):
-        draw_losses(tmp_path)
+        plot(tmp_path)
     log.validation(0, 5.0)
-    assert draw_losses(tmp_path).stat().st_size > 5000
+    assert plot(tmp_path).stat().st_size > 5000

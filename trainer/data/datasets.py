@@ -307,7 +307,8 @@ def _is_complete(place: Path, source: str) -> bool:
         return False
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
+    """The command line of `python -m trainer prepare`."""
     parser = Parser(
         prog="python -m trainer prepare", description="Prepare a data set as token files."
     )
@@ -327,26 +328,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=SHARD_TOKENS,
         help="tokens in a file; default %(default)s",
     )
-    try:
-        chosen = parser.parse_args(arguments)
-        prepared = prepare(
-            chosen.name,
-            data_directory(chosen.data_dir),
-            chosen.tokenizer,
-            fallback=False,
-            max_tokens=chosen.max_tokens,
-            shard_tokens=chosen.shard_tokens,
-        )
-        for which, pattern in (("train", prepared.train), ("val", prepared.val)):
-            loader = TokenLoader(pattern, 1, 1, vocab=prepared.tokenizer.vocab, shuffle=False)
-            print(f"{which:5}  {loader.tokens:>13,} tokens  {pattern}")
-    except LadderError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    chosen = parser.parse_args(argv)
+    prepared = prepare(
+        chosen.name,
+        data_directory(chosen.data_dir),
+        chosen.tokenizer,
+        fallback=False,
+        max_tokens=chosen.max_tokens,
+        shard_tokens=chosen.shard_tokens,
+    )
+    for which, pattern in (("train", prepared.train), ("val", prepared.val)):
+        loader = TokenLoader(pattern, 1, 1, vocab=prepared.tokenizer.vocab, shuffle=False)
+        print(f"{which:5}  {loader.tokens:>13,} tokens  {pattern}")
     return 0
-
-
-if __name__ == "__main__":
-    from trainer.settings.command import run
-
-    sys.exit(run(main, sys.argv[1:]))

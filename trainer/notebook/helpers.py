@@ -71,7 +71,8 @@ def calls(program: Program, layer: int, part: str = "forward", real: np.dtype = 
 def work(program: Program, real: np.dtype = BF16) -> None:
     """FLOPs and least bytes of a training step, by op."""
     title = f"A training step of GPT-2, B={program.B} T={program.T}, {real.name}, by op"
-    draw(pictures.work(program.training_step, real, title), title)
+    calls = ((call.op, call.dims) for call in program.training_step)
+    draw(pictures.work(calls, real, title), title)
 
 
 def memory_by_kind(shape: GPT2Config, B: int, T: int) -> None:

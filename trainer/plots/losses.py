@@ -1,39 +1,24 @@
-"""Draws the course of the loss from the log of a run.
-
-python -m trainer plot runs/gpt2-tinyshakespeare      # writes loss.png there
-"""
+"""The picture of a run's losses, and the colours that all pictures here share."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ladder.common.command_line import Parser
-from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write
-from trainer.run import logs
 
 BLUE, ORANGE, INK, GRID = "#3b75af", "#d1603d", "#333333", "#e4e4e4"
 
+Losses = Sequence[tuple[int, float]]  # (step, loss in nats per token)
 
-def draw_losses(directory: Path) -> Path:
-    """Write `loss.png` from `log.jsonl` in `directory`; return its path."""
+
+def draw_losses(train: Losses, val: Losses, title: str, path: Path) -> None:
+    """Write a picture of training and validation losses, of which there is at least one."""
     import matplotlib
 
     matplotlib.use("Agg")  # no screen needed
     import matplotlib.pyplot as plt
     from matplotlib.patheffects import withStroke
-
-    log = directory / "log.jsonl"
-    if not log.exists():
-        raise LadderError(f"{log} does not exist; name the folder of a run")
-    entries = logs.read(log)
-    # A step's training loss is measured before its update, as is a validation at that step.
-    train = [(e["step"], e["train_loss"]) for e in entries if e.get("train_loss") is not None]
-    val = [(e["step"], e["val_loss"]) for e in entries if e.get("val_loss") is not None]
-    if not train and not val:
-        raise LadderError(f"{log} holds no losses yet; train a step first")
 
     figure, axes = plt.subplots(figsize=(7.2, 4.2), dpi=140, layout="constrained")
     if train:
@@ -49,7 +34,7 @@ def draw_losses(directory: Path) -> Path:
                 f"{loss:.3f}", (step, loss), (0, 8), textcoords="offset points", ha=side,
                 color=ORANGE, fontsize=9, path_effects=halo,
             )  # fmt: skip
-    axes.set_title(directory.name, loc="left", color=INK, fontsize=11)
+    axes.set_title(title, loc="left", color=INK, fontsize=11)
     axes.set_xlabel("step", color=INK)
     axes.set_ylabel("loss (nats per token)", color=INK)
     axes.xaxis.get_major_locator().set_params(integer=True)
@@ -58,24 +43,8 @@ def draw_losses(directory: Path) -> Path:
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(colors=INK, labelsize=9)
     axes.legend(frameon=False)
-    path = directory / "loss.png"
     try:
         with atomic_write(path) as file:
             figure.savefig(file, format="png")
     finally:
         plt.close(figure)
-    return path
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command line of `python -m trainer plot`."""
-    parser = Parser(prog="python -m trainer plot", description="Draw loss.png from a run's log.")
-    parser.add_argument("run", type=Path, help="the folder of a run")
-    print(draw_losses(parser.parse_args(argv).run))
-    return 0
-
-
-if __name__ == "__main__":
-    from trainer.settings.command import run
-
-    sys.exit(run(main, sys.argv[1:]))

@@ -6,16 +6,16 @@ Numbers come in, a figure goes out; what is measured is read in trainer/notebook
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from matplotlib.figure import Figure
 
+from ladder.contract.dims import Dims
 from ladder.contract.ladder import find
 from ladder.measure.roofline import COMPUTE_BOUND
-from trainer.model.program import Call
 from trainer.plots.losses import BLUE, GRID, INK, ORANGE
 
 GREY, GREEN = "#9a9a9a", "#6a9a58"
@@ -35,14 +35,17 @@ FORMATS = {
 }
 
 
-def work(calls: Sequence[Call], real: np.dtype, title: str) -> Figure:
-    """FLOPs, and bytes at least, of every op of a step: products and attention beside the rest."""
+def work(calls: Iterable[tuple[str, Dims]], real: np.dtype, title: str) -> Figure:
+    """FLOPs, and bytes at least, of every op of a step: products and attention beside the rest.
+
+    calls  the op and the dimensions of every call
+    """
     flops: dict[str, int] = {}
     moved: dict[str, int] = {}
-    for call in calls:
-        op = find(call.op).op
-        flops[call.op] = flops.get(call.op, 0) + op.flops(call.dims)
-        moved[call.op] = moved.get(call.op, 0) + op.least_bytes(call.dims, real)
+    for name, dims in calls:
+        op = find(name).op
+        flops[name] = flops.get(name, 0) + op.flops(dims)
+        moved[name] = moved.get(name, 0) + op.least_bytes(dims, real)
     order = sorted(flops, key=lambda op: -flops[op])
     products = [op for op in order if flops[op] > COMPUTE_BOUND * moved[op]]
     figure, panels = figure_of(title, 1.1 + 0.27 * len(order), columns=2, sharey=True)

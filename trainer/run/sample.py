@@ -10,7 +10,6 @@ from __future__ import annotations
 import codecs
 import dataclasses
 import functools
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -215,9 +214,3 @@ def open_predictor(config: TrainConfig) -> tuple[Tokenizer, Predictor]:
     for name, layer, array in model.pieces:
         predictor.engine.write(name, array, layer)
     return tokenizer, predictor
-
-
-if __name__ == "__main__":
-    from trainer.settings.command import run
-
-    sys.exit(run(main, sys.argv[1:]))

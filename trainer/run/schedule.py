@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable, Mapping
+
+from trainer.settings.config import Schedule
 
 WINDOW = 128  # measurements that a z-score is taken over, as in llm.c
 
 
 def learning_rate(
-    name: str, step: int, *, lr: float, warmup: int, steps: int, final: float
+    name: Schedule, step: int, *, lr: float, warmup: int, steps: int, final: float
 ) -> float:
     """The learning rate of `step`, counted from 0 of `steps`.
 
@@ -49,7 +52,12 @@ def _progress(step: int, start: int, end: int) -> float:
     return min(1.0, (step - start) / max(1, end - start))
 
 
-SCHEDULES = {"cosine": _cosine, "linear": _linear, "constant": _constant, "wsd": _wsd}
+SCHEDULES: Mapping[Schedule, Callable[[int, int, int], float]] = {
+    "cosine": _cosine,
+    "linear": _linear,
+    "constant": _constant,
+    "wsd": _wsd,
+}
 
 
 class OutlierDetector:

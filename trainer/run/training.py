@@ -18,10 +18,10 @@ from trainer.engine.memory import needed
 from trainer.engine.mfu import flops_per_token, measured_roof
 from trainer.model import checkpoint
 from trainer.model.gpt2 import build
-from trainer.plots.losses import draw_losses
 from trainer.run.display import Display, open_console, printable
 from trainer.run.interrupt import Interrupt
 from trainer.run.logs import RunLog
+from trainer.run.plot import plot
 from trainer.run.sample import NoChoice, decode_stream, encode_prompt, generate
 from trainer.run.setup import Setup, save_checkpoint, set_up, write_record
 from trainer.run.steps import NOT_FINITE, Step, Stepper, validate
@@ -237,7 +237,7 @@ class Trainer:
 
     def _finish(self, step: int, saved: int | None) -> Outcome:
         if self.config.plot and (self.times or self.val_losses):
-            self.display.say(f"plot {draw_losses(self.setup.directory)}")
+            self.display.say(f"plot {plot(self.setup.directory)}")
         if self.times:
             # The first step is slower: caches are cold, and threads start.
             median = statistics.median(self.times[1:] or self.times)

@@ -9,11 +9,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from ladder.common.errors import LadderError
-from trainer.model.fusion import FUSIONS
-from trainer.run.schedule import SCHEDULES
 
 # What a run does when nothing else is asked for.
 # Without a GPU it is the CPU quick start of llm.c (train_gpt2.c): 40 short steps, some minutes.
@@ -51,6 +49,10 @@ DEFAULTS["emulated"] = DEFAULTS["cpu"]  # name the kernels by --rung, or all by 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 DATASETS = ("tinyshakespeare", "tinystories", "fineweb", "play")
 TOKENIZERS = ("gpt2", "bytes", "chars")
+Schedule = Literal["cosine", "linear", "constant", "wsd"]
+Fusion = Literal["residual_layernorm", "matmul_gelu"]
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)  # how each runs: trainer/run/schedule.py
+FUSIONS: tuple[Fusion, ...] = get_args(Fusion)  # what each fuses: trainer/model/fusion.py
 RUNG_SETS = ("reference", "naive", "best", "library")
 
 
@@ -114,7 +116,7 @@ class TrainConfig:
         1.0, "--final-lr -q", "the rate at the end, as a fraction of --lr", least=0.0, most=1.0
     )
     schedule: str = setting(
-        "cosine", "--schedule -k", "course of the learning rate", choices=tuple(SCHEDULES)
+        "cosine", "--schedule -k", "course of the learning rate", choices=SCHEDULES
     )
     weight_decay: float = setting(
         0.0, "--weight-decay -c", "AdamW's decay, of matrices only", least=0.0, most=100.0

@@ -1,0 +1,140 @@
+"""Imports run one way: by the table in CONTRIBUTING.md, and without circles between files."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TOPS = ("ladder", "reference", "trainer")
+LAYER = "ladder/<layer>"  # the row for each folder that holds an ops.py
+
+Graph = dict[str, set[str]]  # file -> files that it imports, all relative to the root
+
+
+def rows(text: str) -> dict[str, set[str]]:
+    """folder -> folders that it may import, from the table whose columns have these names."""
+    lines = iter(text.splitlines())
+    header = next(line for line in lines if line.startswith("| folder |"))
+    column = [cell.strip() for cell in header.strip("|").split("|")].index("may import")
+    next(lines)  # |---|
+    table = {}
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        cells = line.strip("|").split("|")
+        (folder,) = re.findall(r"`([^`]+)`", cells[0])
+        table[folder] = set(re.findall(r"`([^`]+)`", cells[column]))
+    return table
+
+
+def imported(source: str) -> Iterator[tuple[str, ...]]:
+    """For each import statement, wherever it stands, the modules that it may mean: a.b or a."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name,) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports here are absolute"
+            module = node.module or ""
+            yield from ((f"{module}.{alias.name}", module) for alias in node.names)
+
+
+def graph_of(sources: dict[str, str]) -> Graph:
+    """Which files import which, of {file: source}. An import that means none of them is left out:
+    another package's."""
+    graph: Graph = {}
+    for file, source in sources.items():
+        graph[file] = set()
+        for names in imported(source):
+            paths = [name.replace(".", "/") for name in names]
+            found = [path for name in paths for path in (f"{name}.py", f"{name}/__init__.py")]
+            graph[file].update([path for path in found if path in sources][:1])
+        graph[file].discard(file)
+    return graph
+
+
+def circle(graph: Graph) -> list[str]:
+    """A circle of imports, [a, b, a]; empty if there is none."""
+    done: set[str] = set()
+
+    def search(file: str, above: list[str]) -> list[str]:
+        if file in above:
+            return [*above[above.index(file) :], file]
+        if file not in done:
+            for other in sorted(graph[file]):
+                if found := search(other, [*above, file]):
+                    return found
+            done.add(file)
+        return []
+
+    return next((found for file in sorted(graph) if (found := search(file, []))), [])
+
+
+def against(table: dict[str, set[str]], graph: Graph, layers: set[str]) -> list[str]:
+    """Imports that the table does not allow, as "a.py imports b.py"."""
+
+    def row(file: str) -> str:
+        folder = str(Path(file).parent)
+        return LAYER if folder in layers else folder
+
+    return [
+        f"{file} imports {other}"
+        for file, others in graph.items()
+        for other in sorted(others)
+        if row(other) != row(file) and row(other) not in table[row(file)]
+    ]
+
+
+def read_repository() -> dict[str, str]:
+    return {
+        str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+        for top in TOPS
+        for path in sorted((ROOT / top).rglob("*.py"))
+    }
+
+
+SOURCES = read_repository()
+GRAPH = graph_of(SOURCES)
+LAYERS = {str(Path(file).parent) for file in SOURCES if file.endswith("/ops.py")}
+TABLE = rows((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+
+
+@pytest.mark.xfail(reason="trainer/model: the program and GPT-2's config import each other")
+def test_no_file_imports_itself_through_others():
+    assert " -> ".join(circle(GRAPH)) == ""
+
+
+def test_every_import_is_in_the_table():
+    assert against(TABLE, GRAPH, LAYERS) == []
+
+
+def test_the_table_names_the_folders_that_there_are():
+    folders = {str(Path(file).parent) for file in SOURCES} - LAYERS
+    assert set(TABLE) == folders | {LAYER}
+    assert set().union(*TABLE.values()) <= set(TABLE)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import trainer.b",
+        "from trainer import b",
+        "from trainer.b import f",
+        "def g():\n    from trainer.b import f",
+        "if TYPE_CHECKING:\n    from trainer.b import T",
+    ],
+)
+def test_a_circle_is_found_wherever_the_import_stands(statement):
+    graph = graph_of({"trainer/a.py": statement, "trainer/b.py": "import trainer.a"})
+    assert circle(graph) == ["trainer/a.py", "trainer/b.py", "trainer/a.py"]
+    assert circle(graph_of({"trainer/a.py": statement, "trainer/b.py": "import numpy"})) == []
+
+
+def test_an_import_against_the_table_is_found():
+    table = rows(
+        "| folder | is | may import |\n|---|---|---|\n| `t/a` | | |\n| `t/b` | | `t/a` |\n"
+    )
+    graph = graph_of({"t/a/x.py": "import t.b.y", "t/b/y.py": "", "t/b/z.py": "from t.a import x"})
+    assert against(table, graph, set()) == ["t/a/x.py imports t/b/y.py"]
