@@ -12,9 +12,10 @@ from ladder.contract.ladder import ladders
 from ladder.device.open import default_device
 from ladder.measure import results
 from ladder.show import notebook, pages
+from ladder.show.execute import FOLDER, execute
 from trainer.data.download import VARIABLE
 
-NOTEBOOKS = sorted(notebook.FOLDER.glob("[0-9]*.ipynb"))
+NOTEBOOKS = sorted(FOLDER.glob("[0-9]*.ipynb"))
 MOST_BYTES = 1_500_000  # a web page shows no larger ones
 LONGEST_CELL = 12  # lines, beside the text of a kernel
 FOLDERS = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users|mnt|var|opt|workspace)/[\w./-]+")
@@ -44,7 +45,7 @@ def executed(path, tmp_path_factory):
             patch.setenv(VARIABLE, str(tmp_path_factory.mktemp("data")))
         found = [str(pages.ROOT), os.environ.get("PYTHONPATH")]
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, found)))
-        return notebook.execute(path)  # fails at the first cell that does
+        return execute(path)  # fails at the first cell that does
 
 
 def code_cells(content):
@@ -87,7 +88,7 @@ def test_the_kernel_that_runs_it_is_this_python(tmp_path):
     cell = nbformat.v4.new_code_cell("import sys; print(sys.executable)")
     one = tmp_path / "which.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=[cell]), one)
-    assert notebook.execute(one).cells[0].outputs[0].text.strip() == sys.executable
+    assert execute(one).cells[0].outputs[0].text.strip() == sys.executable
 
 
 def test_an_error_with_a_remedy_comes_without_a_traceback(tmp_path, monkeypatch):
@@ -97,16 +98,14 @@ def test_an_error_with_a_remedy_comes_without_a_traceback(tmp_path, monkeypatch)
     cells = [nbformat.v4.new_code_cell(line) for line in lines]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), one)
     with pytest.raises(CellExecutionError) as caught:
-        notebook.execute(one)
+        execute(one)
     assert caught.value.evalue.startswith("no op is named 'start.ad'; did you mean start.add")
     assert "Traceback" not in caught.value.traceback
 
 
 def test_it_is_committed_with_its_outputs(committed):
     counts = [cell.execution_count for cell in code_cells(committed)]
-    assert counts == list(range(1, len(counts) + 1)), (
-        "python -m ladder.show.notebook runs it in order"
-    )
+    assert counts == list(range(1, len(counts) + 1)), "python -m ladder notebooks runs it in order"
     kinds = {
         kind for cell in code_cells(committed) for o in cell.outputs for kind in o.get("data", ())
     }
@@ -122,7 +121,7 @@ def test_what_it_shows_of_kernels_is_up_to_date(committed, executed):
     if default_device() == "cuda":
         pytest.skip("with a GPU, pictures of measurements stand where text stands without one")
     assert markdown_outputs(committed) == markdown_outputs(executed), (
-        "the kernels or results have changed: python -m ladder.show.notebook"
+        "the kernels or results have changed: python -m ladder notebooks"
     )
 
 

@@ -1,5 +1,4 @@
-"""What all command lines here share: what is wrong with the words, or with a file that they name,
-is one line."""
+"""What all command lines share: a wrong flag, or a file that cannot be used, is one line."""
 
 from __future__ import annotations
 
@@ -36,26 +35,25 @@ class Parser(argparse.ArgumentParser):
         return parsed
 
 
-def print_what_can_be() -> None:
-    """Let standard output put ? for a character that it lacks: in a locale without UTF-8 Python
-    would raise, and end a run for a curly quote in what the model says."""
+def replace_unprintable() -> None:
+    """Print ? for characters that the terminal cannot encode. Without this, a curly quote in what
+    a model says would end the run in a locale without UTF-8."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")
 
 
-def explain(error: OSError | RuntimeError) -> str:
-    """One line for what the system refuses: a file, a thread, a process; an error that is about
-    none of them is raised again.
+def describe_system_error(error: OSError | RuntimeError) -> str:
+    """One line for what the system refuses: a file, a thread or a process. Raises any other error.
 
-    For what nothing closer to the file has put into words: a folder that may not be looked into, a
-    name that is too long, a folder where a file belongs, a log on a full disk.
+    It covers what no code closer to the file has described: a folder without read permission, a
+    name that is too long, a folder where a file is expected, a log on a full disk.
     """
-    # What Python says of a thread, and of a process; a pipe that is full has words of its own.
+    # What Python says when a thread cannot start, and a process. (A full pipe reads differently.)
     again = os.strerror(errno.EAGAIN)
     if str(error) == "can't start new thread" or getattr(error, "strerror", None) == again:
         return (
-            "the system starts no more threads or processes; raise the limit (ulimit -u, or that "
-            "of the container), or end others"
+            "the system starts no more threads or processes; raise the limit (ulimit -u, or the "
+            "container's), or end others"
         )
     if not isinstance(error, OSError):
         raise error
@@ -63,4 +61,4 @@ def explain(error: OSError | RuntimeError) -> str:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return f"the output cannot be written: {error.strerror}; make room where it goes"
         raise error
-    return f"{error.filename}: {error.strerror}; correct the path, or who may use it"
+    return f"{error.filename}: {error.strerror}; fix the path or its permissions"

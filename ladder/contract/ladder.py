@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import importlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,3 +78,20 @@ def find(op: str) -> Ladder:
     near = difflib.get_close_matches(op, known, n=3, cutoff=0.4)
     remedy = f"did you mean {' or '.join(near)}?" if near else "'python -m ladder list' shows them"
     raise LadderError(f"no op is named {op!r}; {remedy}")
+
+
+def find_rung(op: str, which: str | int | Path) -> Rung:
+    """The rung of an op by its number, or the one in a `.cu` file.
+
+    Raises LadderError where there is no such op, rung or file.
+    """
+    ladder, text = find(op), str(which)
+    if text.isdecimal():
+        return ladder.rung(int(text))
+    if not text.endswith(".cu"):
+        raise LadderError(f"{text!r} is neither the number of a rung of {op} nor a .cu file")
+    path = Path(os.path.expanduser(text))  # no shell does it behind the = of OP=~/mine.cu
+    rung = rung_file.parse(path, ladder.op.kernel)
+    if any(path.resolve() == known.path.resolve() for known in ladder.rungs if known.path):
+        return rung
+    return dataclasses.replace(rung, number=-1)  # a copy may have kept the name "3_idea.cu"

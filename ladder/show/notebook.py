@@ -1,24 +1,21 @@
 """What the notebooks call: each function shows one thing, made by the rest of the package.
 
-    from ladder import notebook as nb
+    from ladder.show import notebook as nb
 
     nb.show("layernorm.forward", 1)          the source of a rung
     nb.access("layernorm.forward", 1)        a picture: which lane touches which address
     nb.check("layernorm.forward", MY_KERNEL) the verdict on a kernel, here in a string
 
-`python -m ladder.show.notebook` runs the notebooks from top to bottom and saves them with what came
-out; with names (`python -m ladder.show.notebook 00_start`), only those.
+`python -m ladder notebooks` runs the notebooks and saves them with what comes out.
 """
 
 from __future__ import annotations
 
 import functools
 import io
-import os
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +26,7 @@ from ladder.common.errors import LadderError
 from ladder.contract.binding import bind
 from ladder.contract.dims import Dims, format_dims
 from ladder.contract.dtypes import DTYPES, resolve_dtype
-from ladder.contract.ladder import find
+from ladder.contract.ladder import find, find_rung
 from ladder.contract.rung_file import Rung
 from ladder.device.open import default_device, open_device
 from ladder.emulator.report import Report
@@ -42,7 +39,6 @@ from ladder.verify.inputs import scalars
 
 FOLDER = pages.ROOT / "notebooks"
 PLACE = pages.Place(FOLDER / "notebook.ipynb", old="", draw=False)  # what links are relative to
-ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}  # NumPy's sums do not depend on the number of cores
 DOTS = 110  # per inch: 9.5 inches fill a page
 
 
@@ -109,7 +105,7 @@ def check(
 def rung_of(op: str, kernel: int | str) -> Rung:
     """A rung by its number, or what a kernel in a string says."""
     with sandbox.as_file(str(kernel)) as path:
-        return sandbox.find_rung(op, path)
+        return find_rung(op, path)
 
 
 # ---- pictures -----------------------------------------------------------------------------------
@@ -215,66 +211,3 @@ def _say_plainly(shell: Any, kind: type, error: LadderError, trace: Any, tb_offs
 
 if (_shell := get_ipython()) is not None:
     _shell.set_custom_exc((LadderError,), _say_plainly)
-
-
-# ---- keeping the notebooks up to date -----------------------------------------------------------
-
-
-def execute(path: Path, seconds: int = 300) -> Any:
-    """The notebook with the outputs of a run from top to bottom in a new Python process.
-
-    Raises nbclient's CellExecutionError where a cell fails. Nothing is written.
-    """
-    import nbformat
-    from jupyter_client.kernelspec import KernelSpecManager
-    from jupyter_client.manager import AsyncKernelManager
-    from nbclient import NotebookClient
-    from traitlets import default
-
-    class ThisPython(AsyncKernelManager):
-        """Starts this very Python, whatever kernel the user has installed as "python3"."""
-
-        @default("kernel_spec_manager")
-        def _no_installed_kernels(self) -> KernelSpecManager:
-            return KernelSpecManager(kernel_dirs=[])
-
-    notebook = nbformat.read(path, as_version=4)
-    NotebookClient(
-        notebook,
-        timeout=seconds,
-        kernel_name="python3",
-        kernel_manager_class=ThisPython,
-        resources={"metadata": {"path": str(path.parent)}},
-        record_timing=False,
-        coalesce_streams=True,  # lines come in one piece or in several, as chance has it
-    ).execute(env={**os.environ, **ONE_THREAD})
-    return notebook
-
-
-def tidy(notebook: Any) -> Any:
-    """The same without what differs from machine to machine, or from run to run."""
-    notebook.metadata = {
-        "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
-        "language_info": {"name": "python"},
-    }
-    for cell in notebook.cells:
-        cell.metadata = {key: cell.metadata[key] for key in ("tags",) if key in cell.metadata}
-    return notebook
-
-
-def main(names: Sequence[str] = ()) -> None:
-    """Run every notebook, or those named, afresh and save it."""
-    import nbformat
-
-    every = sorted(FOLDER.glob("[0-9]*.ipynb"))
-    if unknown := set(names) - {path.stem for path in every}:
-        raise SystemExit(f"no notebook is named {', '.join(sorted(unknown))}")
-    for path in every:
-        if names and path.stem not in names:
-            continue
-        nbformat.write(tidy(execute(path)), path)
-        print(f"{path.relative_to(pages.ROOT)}: {path.stat().st_size >> 10} KB")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -25,32 +25,13 @@ from typing import Any
 
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write
-from ladder.contract import rung_file
 from ladder.contract.dims import Dims
-from ladder.contract.ladder import PACKAGE, find
-from ladder.contract.rung_file import Rung
+from ladder.contract.ladder import PACKAGE, find, find_rung
 from ladder.device.open import open_device
 from ladder.verify.check import Outcome, Report
 from ladder.verify.check import check as check_here
 
 SECONDS = 120.0  # time limit of a check
-
-
-def find_rung(op: str, which: str | int | Path) -> Rung:
-    """The rung of an op by its number, or the one in a `.cu` file.
-
-    Raises LadderError where there is no such op, rung or file.
-    """
-    ladder, text = find(op), str(which)
-    if text.isdecimal():
-        return ladder.rung(int(text))
-    if not text.endswith(".cu"):
-        raise LadderError(f"{text!r} is neither the number of a rung of {op} nor a .cu file")
-    path = Path(os.path.expanduser(text))  # no shell does it behind the = of OP=~/mine.cu
-    rung = rung_file.parse(path, ladder.op.kernel)
-    if any(path.resolve() == known.path.resolve() for known in ladder.rungs if known.path):
-        return rung
-    return dataclasses.replace(rung, number=-1)  # a copy may have kept the name "3_idea.cu"
 
 
 def check(

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ladder import __main__ as commands
 from ladder.__main__ import main
+from ladder.commands import checks
 from ladder.contract.ladder import find, ladders
 from ladder.contract.target import Target
 from ladder.device.cpu import Cpu
@@ -89,8 +89,8 @@ def test_check_of_a_ladder_leaves_out_the_rungs_that_the_gpu_is_too_old_for(monk
         checked.append(rung.number)
         return Report(ladder.op.name, rung.label, "", (Outcome({}, "", "normal", "passed"),))
 
-    monkeypatch.setattr(commands, "open_device", lambda name: Turing())
-    monkeypatch.setattr(commands.check, "check", note)
+    monkeypatch.setattr(checks, "open_device", lambda name: Turing())
+    monkeypatch.setattr(checks.check, "check", note)
     assert main(["check", "matmul.forward", "--device", "cuda"]) == 0
     said = capsys.readouterr().out
     newer = [rung for rung in find("matmul.forward").rungs if "sm >= 80" in rung.conditions()]

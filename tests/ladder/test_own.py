@@ -9,7 +9,7 @@ import pytest
 
 from ladder.common.errors import LadderError
 from ladder.contract.binding import bind
-from ladder.contract.ladder import find
+from ladder.contract.ladder import find, find_rung
 from ladder.device.cpu import Cpu
 from ladder.show import pages
 from ladder.verify import sandbox
@@ -127,13 +127,13 @@ def test_a_launch_with_a_condition_runs_where_that_holds(device_name):
 )
 def test_what_is_no_rung_is_refused(which, message):
     with pytest.raises(LadderError, match=message):
-        sandbox.find_rung("layernorm.forward", which)
+        find_rung("layernorm.forward", which)
 
 
 def test_a_kernel_may_lie_in_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "mine.cu").write_text(SOURCE)
-    assert sandbox.find_rung("layernorm.forward", "~/mine.cu").path == tmp_path / "mine.cu"
+    assert find_rung("layernorm.forward", "~/mine.cu").path == tmp_path / "mine.cu"
 
 
 def test_where_it_cannot_run_it_is_named_with_the_remedy(tmp_path):
@@ -141,7 +141,7 @@ def test_where_it_cannot_run_it_is_named_with_the_remedy(tmp_path):
     path.write_text(find(op.name).rung(1).source.replace("// Needs:  nothing", "// Needs: N > 9"))
     arrays = {name: np.zeros(8, np.float32) for name in ("out", "inp")}
     with pytest.raises(LadderError) as refused:
-        bind(op, sandbox.find_rung(op.name, path), Cpu(), np.float32, {"N": 8}, arrays)
+        bind(op, find_rung(op.name, path), Cpu(), np.float32, {"N": 8}, arrays)
     assert str(refused.value) == (
         "gelu.forward mine.cu (one thread per element) cannot run: it needs N > 9, and here N = 8; "
         "choose another rung"
@@ -159,8 +159,8 @@ def test_a_copy_of_a_rung_is_your_own_kernel_whatever_its_name(tmp_path):
     original = find("layernorm.forward").rung(3)
     copy = tmp_path / original.path.name
     copy.write_text(original.source)
-    assert sandbox.find_rung("layernorm.forward", original.path).number == 3
-    assert sandbox.find_rung("layernorm.forward", copy).number == -1
+    assert find_rung("layernorm.forward", original.path).number == 3
+    assert find_rung("layernorm.forward", copy).number == -1
 
 
 def test_a_kernel_with_a_mangled_name_is_told_what_is_missing(device_name):

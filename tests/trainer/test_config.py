@@ -213,7 +213,7 @@ def test_a_path_that_the_system_refuses_is_one_line_too(tmp_path, capsys):
         return lambda argv: open(path)
 
     assert run(look(tmp_path), []) == 2
-    says = f"error: {tmp_path}: Is a directory; correct the path, or who may use it\n"
+    says = f"error: {tmp_path}: Is a directory; fix the path or its permissions\n"
     assert capsys.readouterr().err == says
     assert run(look("a" * 300), []) == 2
     assert capsys.readouterr().err.startswith("error: aaa")
@@ -251,9 +251,9 @@ def test_a_limit_on_threads_or_processes_is_one_line(capsys, error):
     def main(argv):
         raise error
 
-    says = "the system starts no more threads or processes; raise the limit (ulimit -u, or that "
+    says = "the system starts no more threads or processes; raise the limit (ulimit -u, or the "
     assert run(main, []) == 2
-    assert capsys.readouterr().err == f"error: {says}of the container), or end others\n"
+    assert capsys.readouterr().err == f"error: {says}container's), or end others\n"
 
 
 @pytest.mark.parametrize(

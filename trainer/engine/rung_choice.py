@@ -19,7 +19,7 @@ from ladder.common import cache
 from ladder.common.errors import LadderError
 from ladder.contract.device import Device
 from ladder.contract.dims import Dims
-from ladder.contract.ladder import find
+from ladder.contract.ladder import find, find_rung
 from ladder.contract.rung_file import Rung
 from ladder.device.cuda.compiler import included
 from ladder.measure.pick import pick
@@ -88,7 +88,7 @@ def choose(
         own_real = find(op).op.real_in(real)
         if op in named:
             with _naming(config.rungs if reasons[op] == f"from {config.rungs}" else None):
-                choices[op] = Choice(sandbox.find_rung(op, named[op]), reasons[op])
+                choices[op] = Choice(find_rung(op, named[op]), reasons[op])
                 _refuse(op, choices[op].rung, device, own_real, config)
         else:
             choices[op] = _from_set(op, config, device, own_real, shapes[op])
@@ -113,7 +113,7 @@ def _refuse_edited(named: Mapping[str, int | str], before: Mapping[str, Any]) ->
     for op, which in named.items():
         anew = f"choose anew by --rung {op}=N, or all by --rungs"
         try:
-            rung = sandbox.find_rung(op, which)
+            rung = find_rung(op, which)
         except LadderError as error:
             raise LadderError(f"the checkpoint's rung is gone: {error}; {anew}") from None
         if digest(rung) != before["digests"].get(op):

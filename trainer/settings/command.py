@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from ladder.common.command_line import explain, print_what_can_be
+from ladder.common.command_line import describe_system_error, replace_unprintable
 from ladder.common.errors import LadderError
 
 
 def run(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     """`main`, with a user's error as one plain line and status 2, and Ctrl-C as status 130."""
-    print_what_can_be()
+    replace_unprintable()
     try:
         return main(argv)
     except LadderError as error:
@@ -24,7 +24,7 @@ def run(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
         sys.stderr.close()
         return 1
     except (OSError, RuntimeError) as error:
-        print(f"error: {explain(error)}", file=sys.stderr)
+        print(f"error: {describe_system_error(error)}", file=sys.stderr)
         return 2
     except MemoryError as error:  # beside what was foretold before the start
         why = f" ({error})" if str(error) else ""

@@ -1,0 +1,114 @@
+"""What holds: `check` rungs against the reference; `doctor` looks at this machine."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+from ladder.commands.options import (
+    RUNG_HELP,
+    Commands,
+    add_device_options,
+    console,
+    matching,
+    shape_of,
+)
+from ladder.contract.device import Device
+from ladder.contract.dtypes import DTYPES
+from ladder.contract.ladder import Ladder
+from ladder.contract.rung_file import Rung
+from ladder.device import inventory
+from ladder.device.open import open_device
+from ladder.verify import check, sandbox
+
+
+def add_to(commands: Commands) -> None:
+    parser = commands.add("check", check_rungs)
+    parser.add_argument("op", help="an op, or a layer")
+    parser.add_argument("rung", nargs="?", help=f"{RUNG_HELP}; default: all")
+    add_device_options(parser)
+    parser.add_argument(
+        "--seconds",
+        type=_seconds,
+        default=sandbox.SECONDS,
+        help="time limit for your own kernel; default %(default)g",
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="one line for each shape")
+
+    commands.add("doctor", examine_machine)
+
+
+def check_rungs(options: argparse.Namespace) -> int:
+    """Compare rungs with the float64 reference; without a rung, all of an op or layer."""
+    failed = False
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
+        for ladder in matching(options.op):
+            for report in _check_ladder(ladder, options, pool):
+                failed |= not report.passed
+                _print_report(report, options.verbose)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return int(failed)
+
+
+def _check_ladder(
+    ladder: Ladder, options: argparse.Namespace, pool: Executor
+) -> Iterable[check.Report]:
+    """The reports, one after the other; the pool compiles what comes next in the meantime."""
+    dtypes, name = options.dtype, ladder.op.name
+    shapes = [shape_of(ladder, options)] if options.shape else None
+    if options.rung is not None and not options.rung.isdecimal():
+        return [sandbox.check(name, options.rung, options.device, dtypes, shapes, options.seconds)]
+    device = open_device(options.device)
+    if options.rung:
+        rungs = [ladder.rung(int(options.rung))]
+    else:
+        rungs = [rung for rung in ladder.on(device) if _for_device(ladder, rung, device, dtypes)]
+    check.compile_ahead(pool, ladder, rungs, device, dtypes, shapes)
+    return (check.check(ladder, rung, device, dtypes, shapes) for rung in rungs)
+
+
+def _for_device(ladder: Ladder, rung: Rung, device: Device, dtypes: Sequence[str] | None) -> bool:
+    """Whether a rung is for this device in any of the real types; says so if it is not."""
+    targets = [device.target(DTYPES[dtype]) for dtype in dtypes or ladder.op.reals]
+    if any(rung.claims(target) for target in targets):
+        return True
+    needs = "; ".join(rung.conditions())
+    print(f"{ladder.op.name} {rung.label} needs {needs}: not for {device.name}, left out")
+    return False
+
+
+def _print_report(report: check.Report, verbose: bool) -> None:
+    screen = console()
+    style = "green" if report.passed else "bold red"
+    screen.print(str(report), style=style, highlight=False, markup=False, soft_wrap=True)
+    for outcome in report.outcomes:
+        if verbose or (not report.passed and outcome in report.failures[1:]):
+            detail = f": {outcome.detail}" if outcome.detail else ""
+            text = f"    {outcome.label}: {outcome.status}{detail}"
+            screen.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def examine_machine(options: argparse.Namespace) -> int:
+    """What this machine has for compiling and running kernels."""
+    found = inventory.findings()
+    width = max(len(finding.what) for finding in found)
+    for finding in found:
+        print(f"{finding.what:{width}}  {finding.found}")
+        if finding.remedy:
+            print(f"{'':{width}}  -> {finding.remedy}")
+    return 0
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time to wait; write e.g. 60")
+    return seconds

@@ -1,0 +1,75 @@
+"""What there is to read: `list` the ladders, `show` a rung, `diff` two of them."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.markup import escape
+from rich.syntax import Syntax
+from rich.table import Table
+
+from ladder.commands.options import OP_HELP, RUNG_HELP, Commands, console, matching
+from ladder.contract.ladder import find, find_rung, ladders
+from ladder.show import source_code, tables
+
+
+def add_to(commands: Commands) -> None:
+    parser = commands.add("list", list_ladders)
+    parser.add_argument("op", nargs="?", help="an op (layernorm.forward) or a layer (layernorm)")
+
+    parser = commands.add("show", show)
+    parser.add_argument("op", help=OP_HELP)
+    parser.add_argument("rung", help=RUNG_HELP)
+
+    parser = commands.add("diff", diff)
+    parser.add_argument("op", help=OP_HELP)
+    parser.add_argument("rung", help=RUNG_HELP)
+    parser.add_argument("other", help="the same, of the rung to compare it with")
+    parser.add_argument(
+        "--context", type=_lines, default=3, metavar="LINES", help="around a change; default 3"
+    )
+
+
+def list_ladders(options: argparse.Namespace) -> int:
+    """Every op and its rungs, or those of one op or layer."""
+    chosen = matching(options.op) if options.op else list(ladders().values())
+    table = Table("op", "rung", "idea", "needs", box=None, pad_edge=False)
+    for ladder in chosen:
+        table.add_row(f"[bold]{ladder.op.name}[/]", "", escape(ladder.op.summary), "")
+        for rung in ladder.rungs:
+            idea = escape(rung.idea + tables.remarks(rung).replace("_", ""))
+            number = f"{rung.number}" + (" library" if rung.library else "")
+            table.add_row("", number, idea, escape("; ".join(rung.conditions())))
+    console().print(table)
+    return 0
+
+
+def show(options: argparse.Namespace) -> int:
+    """The source of a rung."""
+    rung = find_rung(options.op, options.rung)
+    text, language = source_code.source(find(options.op), rung)
+    _print_source(text, language, line_numbers=True)
+    return 0
+
+
+def diff(options: argparse.Namespace) -> int:
+    """What changes from one rung to another."""
+    before, after = (find_rung(options.op, which) for which in (options.rung, options.other))
+    text = source_code.diff(find(options.op), before, after, context=options.context)
+    _print_source(text, "diff", line_numbers=False)
+    return 0
+
+
+def _print_source(text: str, language: str, line_numbers: bool) -> None:
+    """Coloured on a terminal; elsewhere byte for byte, as `patch` and other programs want it."""
+    screen = console()
+    if screen.is_terminal:
+        screen.print(Syntax(text, language, line_numbers=line_numbers, background_color="default"))
+    else:
+        print(text, end="")
+
+
+def _lines(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of lines")
+    return int(text)

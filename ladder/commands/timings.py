@@ -1,0 +1,85 @@
+"""How fast: `bench` times rungs, `pick` finds the fastest one for a shape."""
+
+from __future__ import annotations
+
+import argparse
+
+from ladder.commands.options import OP_HELP, Commands, add_device_options, matching, shape_of
+from ladder.common.errors import LadderError
+from ladder.contract.dims import format_dims
+from ladder.contract.ladder import find, find_rung, ladders
+from ladder.device.open import open_device
+from ladder.measure import bench, pick, results
+from ladder.verify import sandbox
+
+
+def add_to(commands: Commands) -> None:
+    parser = commands.add("bench", bench_ladders)
+    parser.add_argument("op", nargs="*", help="ops or layers")
+    parser.add_argument("--all", action="store_true", help="every op")
+    parser.add_argument("--rung", nargs="+", default=[], help="only these; numbers or .cu files")
+    add_device_options(parser)
+    parser.add_argument("--save", action="store_true", help="write to doc/results/<gpu>.json")
+
+    parser = commands.add("pick", pick_rung)
+    parser.add_argument("op", help=OP_HELP)
+    add_device_options(parser)
+    parser.add_argument("--library", action="store_true", help="vendor libraries may be chosen")
+    parser.add_argument("--deterministic", action="store_true", help="the same bits every time")
+    parser.add_argument("--fresh", action="store_true", help="measure again")
+
+
+def bench_ladders(options: argparse.Namespace) -> int:
+    """Time rungs beside the roof and PyTorch; --save keeps the numbers in doc/results."""
+    device = open_device(options.device)
+    if options.save and not device.is_gpu:
+        raise LadderError(f"--save keeps times of a GPU only; device {device.name} is not one")
+    chosen = [ladder for name in options.op for ladder in matching(name)]
+    chosen = chosen or (list(ladders().values()) if options.all else [])
+    if not chosen:
+        raise LadderError("name an op or a layer to measure, or give --all")
+    rungs = [find_rung(chosen[0].op.name, which) for which in options.rung]
+    if rungs and len(chosen) > 1:
+        raise LadderError(f"--rung needs one op, and {' '.join(options.op)} are several")
+    for rung in rungs:
+        if rung.number < 0:
+            if options.save:
+                raise LadderError(f"--save keeps the repository's own rungs, not {rung.path}")
+            sandbox.require(chosen[0].op.name, rung.path, options.device)
+    roofs, problems = bench.Roofs(device), []
+
+    def say(line: str, wrong: bool) -> None:
+        bench.tell(line)
+        problems.extend([line] if wrong else [])
+
+    for ladder in chosen:
+        dims = shape_of(ladder, options)
+        known = (name for name, bench_dims in ladder.op.bench.items() if bench_dims == dims)
+        shapes = {next(known, format_dims(dims)): dims} if options.shape else None
+        for measurement in bench.bench(
+            ladder, device, options.dtype, shapes, rungs or None, roofs, say
+        ):
+            if options.save:
+                print(f"written to {results.record(device.description(), measurement)}")
+    return int(bool(problems))
+
+
+def pick_rung(options: argparse.Namespace) -> int:
+    """The fastest rung for a shape, and why no other."""
+    device, ladder = open_device(options.device), find(options.op)
+    shape = shape_of(ladder, options)
+    for dtype in options.dtype or ladder.op.reals:
+        choice = pick.pick(
+            ladder,
+            device,
+            dtype,
+            shape,
+            library=options.library,
+            deterministic=options.deterministic,
+            fresh=options.fresh,
+        )
+        print(f"{options.op} at {format_dims(shape)} in {dtype} on {device.name}:")
+        for number, why in choice.reasons.items():
+            mark = "->" if number == choice.rung else "  "
+            print(f"{mark} rung {number} ({ladder.rung(number).idea}): {why}")
+    return 0

@@ -1,0 +1,94 @@
+"""What a rung does: `trace` its memory accesses, `sass` shows its machine code."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+
+from ladder.commands.options import (
+    OP_HELP,
+    RUNG_HELP,
+    Commands,
+    add_call_options,
+    console,
+    dtype_of,
+    shape_of,
+)
+from ladder.common.errors import LadderError
+from ladder.contract.dims import format_dims
+from ladder.contract.dtypes import DTYPES
+from ladder.contract.ladder import find, find_rung
+from ladder.device.cuda import compiler, sass
+from ladder.emulator.emulated import Emulated
+from ladder.show import source_code, trace
+from ladder.verify import sandbox
+
+
+def add_to(commands: Commands) -> None:
+    parser = commands.add("trace", trace_rung)
+    parser.add_argument("op", help=OP_HELP)
+    parser.add_argument("rung", help=RUNG_HELP)
+    add_call_options(parser)
+    parser.add_argument(
+        "--warp", type=int, default=32, choices=(32, 64), help="lanes of a warp; default 32"
+    )
+    parser.add_argument(
+        "--picture", metavar="FILE", help="also draw which lane touches what (.svg)"
+    )
+
+    parser = commands.add("sass", show_sass)
+    parser.add_argument("op", help=OP_HELP)
+    parser.add_argument("rung", help=RUNG_HELP)
+    add_call_options(parser)
+    parser.add_argument(
+        "--arch", default="sm_90a", help="sm_75, sm_80, sm_90a, ...; default sm_90a"
+    )
+    parser.add_argument("--summary", action="store_true", help="only counts and registers")
+
+
+def trace_rung(options: argparse.Namespace) -> int:
+    """Memory accesses, line by line, counted by the emulator."""
+    ladder, rung = find(options.op), find_rung(options.op, options.rung)
+    if rung.number < 0:
+        sandbox.require(options.op, rung.path, "emulated")
+    dims = shape_of(ladder, options) if options.shape else source_code.small_shape(ladder.op)
+    dtype = dtype_of(ladder, rung, options, Emulated(warp=options.warp).target)
+    report = trace.trace(ladder, rung, dtype, dims, options.warp)
+    title = f"{options.op} {rung.label}, {format_dims(dims)}, {dtype}"
+    print(title)
+    console().print(trace.table(report, rung))
+    if options.picture:
+        try:
+            trace.picture(report, rung, title).savefig(options.picture)
+        except (OSError, ValueError) as error:  # ValueError: an ending that means no format
+            why = getattr(error, "strerror", None) or error
+            raise LadderError(f"cannot draw --picture {options.picture}: {why}") from None
+        print(f"written to {options.picture}")
+    return 0
+
+
+def show_sass(options: argparse.Namespace) -> int:
+    """The machine code of a rung, below the lines that it comes from; needs no GPU."""
+    ladder, rung = find(options.op), find_rung(options.op, options.rung)
+    if rung.path is None:
+        raise LadderError(f"{options.op} {rung.label} is no kernel: it has no machine code")
+    dims = shape_of(ladder, options)
+    target_of = functools.partial(compiler.typical_target, options.arch)
+    real = DTYPES[dtype_of(ladder, rung, options, target_of)]
+    target = target_of(real)
+    if (why := rung.refusal(dims, target)) is not None:
+        raise LadderError(f"{options.op} {rung.label} cannot run: {why}")
+    cubin = compiler.compile_cubin(rung, rung.defines(dims, target), real, target.arch)
+    found = sass.instructions(cubin, rung.path)
+    if not options.summary:
+        console().print(sass.listing(found, rung.source), soft_wrap=True)
+    for name, takes in compiler.resources(cubin).items():
+        print(
+            f"{name}: {takes.registers} registers, {takes.shared} bytes of shared memory, "
+            f"{takes.stack} of stack, {takes.spill} spilled"
+        )
+    for remark in compiler.remarks(cubin):
+        print(f"  the compiler: {remark}")
+    for group, kinds in sass.summary(found).items():
+        print(f"  {group}: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
+    return 0
