@@ -1,6 +1,7 @@
 """The command line: python -m ladder list | show | diff | check | bench | pick | trace | sass | ...
 
-Wherever a command takes the number of a rung, it takes the path of your own `.cu` file too.
+A rung is named by its id (3, 16bit-5, cublas), by its number where only one rung has it, or by the
+path of your own `.cu` file.
 """
 
 from __future__ import annotations

@@ -87,8 +87,8 @@ def compare_steps(options: argparse.Namespace) -> int:
         for rungs in options.rungs or ("naive", "best", "library"):
             job = job_of(options, dtype, B, rungs)
             chosen = {op: choice.rung for op, choice in job.choose().items()}
-            numbers = ", ".join(f"{op} {rung.number}" for op, rung in chosen.items())
-            print(f"\n{options.model} B={B} T={T} {dtype}, --rungs {rungs}: {numbers}")
+            ids = ", ".join(f"{op} {rung.id}" for op, rung in chosen.items())
+            print(f"\n{options.model} B={B} T={T} {dtype}, --rungs {rungs}: {ids}")
             wrong |= report(our_steps(job.engine(chosen), batches), theirs, TOLERANCE[dtype])
         del theirs
     return int(wrong)

@@ -207,7 +207,7 @@ def test_scratch_of_rungs_is_shared_by_all_calls_and_large_enough_for_each(tmp_p
     program = build(CONFIG, 3, 7)
     ops = {call.op for call in program.training_step}
     rungs = {op: find(op).rung(0) for op in ops}
-    rungs["gelu.forward"] = Rung(1, "records", source, "", header)
+    rungs["gelu.forward"] = Rung("1", "records", source, "", header)
     engine = Engine(program, Recording(), np.float32, rungs)
     engine.write("tokens", TOKENS)
     engine.predict()
@@ -222,6 +222,6 @@ def test_rungs_of_kernels_are_refused_on_the_cpu(tmp_path):
     program = build(CONFIG, 3, 7)
     ops = {call.op for call in program.training_step}
     rungs = {op: find(op).rung(0) for op in ops}
-    rungs["gelu.forward"] = Rung(1, "a kernel", tmp_path / "1_a.cu", "", header)
+    rungs["gelu.forward"] = Rung("1", "a kernel", tmp_path / "1_a.cu", "", header)
     with pytest.raises(LadderError, match="rung 0"):
         Engine(program, Cpu(), np.float32, rungs)

@@ -203,8 +203,8 @@ MEASUREMENT = {
     "commit": None,
     "software": {},
     "rows": [
-        {"rung": 1, "idea": "one block", "code": "", "median_us": 90000.0},
-        {"rung": 3, "idea": "one thread per element", "code": "", "median_us": 220.0},
+        {"rung": "1", "idea": "one block", "code": "", "median_us": 90000.0},
+        {"rung": "3", "idea": "one thread per element", "code": "", "median_us": 220.0},
     ],
 }
 

@@ -61,11 +61,11 @@ def _check_ladder(
     """The reports, one after the other; the pool compiles what comes next in the meantime."""
     dtypes, name = options.dtype, ladder.op.name
     shapes = [shape_of(ladder, options)] if options.shape else None
-    if options.rung is not None and not options.rung.isdecimal():
+    if options.rung is not None and options.rung.endswith(".cu"):
         return [sandbox.check(name, options.rung, options.device, dtypes, shapes, options.seconds)]
     device = open_device(options.device)
     if options.rung:
-        rungs = [ladder.rung(int(options.rung))]
+        rungs = [ladder.rung(options.rung)]
     else:
         rungs = [rung for rung in ladder.on(device) if _for_device(ladder, rung, device, dtypes)]
     check.compile_ahead(pool, ladder, rungs, device, dtypes, shapes)

@@ -20,7 +20,7 @@ from ladder.device.open import default_device
 
 SHORT = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 OP_HELP = "such as layernorm.forward"
-RUNG_HELP = "its number, or the path of a .cu file"
+RUNG_HELP = "its id as 'list' shows it, or the path of a .cu file"
 
 Run = Callable[[argparse.Namespace], int]  # a command: the parsed options -> the exit status
 

@@ -38,8 +38,7 @@ def list_ladders(options: argparse.Namespace) -> int:
         table.add_row(f"[bold]{ladder.op.name}[/]", "", escape(ladder.op.summary), "")
         for rung in ladder.rungs:
             idea = escape(rung.idea + tables.remarks(rung).replace("_", ""))
-            number = f"{rung.number}" + (" library" if rung.library else "")
-            table.add_row("", number, idea, escape("; ".join(rung.conditions())))
+            table.add_row("", rung.id, idea, escape("; ".join(rung.conditions())))
     console().print(table)
     return 0
 

@@ -17,7 +17,7 @@ def add_to(commands: Commands) -> None:
     parser = commands.add("bench", bench_ladders)
     parser.add_argument("op", nargs="*", help="ops or layers")
     parser.add_argument("--all", action="store_true", help="every op")
-    parser.add_argument("--rung", nargs="+", default=[], help="only these; numbers or .cu files")
+    parser.add_argument("--rung", nargs="+", default=[], help="only these; ids or .cu files")
     add_device_options(parser)
     parser.add_argument("--save", action="store_true", help="write to doc/results/<gpu>.json")
 
@@ -42,7 +42,7 @@ def bench_ladders(options: argparse.Namespace) -> int:
     if rungs and len(chosen) > 1:
         raise LadderError(f"--rung needs one op, and {' '.join(options.op)} are several")
     for rung in rungs:
-        if rung.number < 0:
+        if rung.is_own_file:
             if options.save:
                 raise LadderError(f"--save keeps the repository's own rungs, not {rung.path}")
             sandbox.require(chosen[0].op.name, rung.path, options.device)
@@ -79,7 +79,7 @@ def pick_rung(options: argparse.Namespace) -> int:
             fresh=options.fresh,
         )
         print(f"{options.op} at {format_dims(shape)} in {dtype} on {device.name}:")
-        for number, why in choice.reasons.items():
-            mark = "->" if number == choice.rung else "  "
-            print(f"{mark} rung {number} ({ladder.rung(number).idea}): {why}")
+        for id, why in choice.reasons.items():
+            mark = "->" if id == choice.rung else "  "
+            print(f"{mark} rung {id} ({ladder.rung(id).idea}): {why}")
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import functools
 import importlib
@@ -15,16 +14,18 @@ from ladder.common.errors import LadderError
 from ladder.contract import rung_file
 from ladder.contract.device import Device
 from ladder.contract.op import Op
-from ladder.contract.rung_file import Rung
+from ladder.contract.rung_file import TRACKS, Rung
 
 PACKAGE = Path(__file__).parents[1]  # the folder of the layers
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """An op and its rungs in climbing order. Rung 0, the op's NumPy reference, is added here.
+    """An op and its rungs in climbing order: the reference, the trunk, tracks, libraries.
 
-    `extra` holds the rungs that are Python functions: vendor libraries and unfused sequences.
+    Where float32 and 16 bits part ways, each has a track: a folder of that name whose rungs go on
+    with the numbers of the trunk. Rung 0, the op's NumPy reference, is added here. `extra` holds
+    the rungs that are Python functions: vendor libraries and unfused sequences.
     """
 
     op: Op
@@ -33,31 +34,63 @@ class Ladder:
     @functools.cached_property
     def rungs(self) -> tuple[Rung, ...]:
         folder = PACKAGE / self.op.layer / self.op.name.split(".")[1]
-        files = (rung_file.parse(path, self.op.kernel) for path in folder.glob("[0-9]*.cu"))
+        found = [*folder.glob("*.cu"), *(p for t in TRACKS for p in (folder / t).glob("*.cu"))]
+        files = (rung_file.parse(path, self.op.kernel, rung_file.id_of(path)) for path in found)
         rounds = {"rounds": ("what it reads again",)} if self.op.rereads else {}
-        return tuple(
-            sorted(
-                [Rung(0, "the NumPy reference", header=rounds), *files, *self.extra],
-                key=lambda rung: rung.number,
-            )
-        )
+        reference = Rung("0", "the NumPy reference", header=rounds)
+        return tuple(sorted([reference, *files, *self.extra], key=_climbing_order))
 
     def on(self, device: Device) -> tuple[Rung, ...]:
         """The rungs that make sense on a device: the reference, kernels, or a library's."""
 
         def fits(rung: Rung) -> bool:
-            if rung.number == 0:
+            if rung.is_reference:
                 return device.runs_reference
             return bool(device.libraries) if rung.library else device.runs_kernels
 
         return tuple(rung for rung in self.rungs if fits(rung))
 
-    def rung(self, number: int) -> Rung:
-        for rung in self.rungs:
-            if rung.number == number:
-                return rung
-        numbers = ", ".join(str(rung.number) for rung in self.rungs)
-        raise LadderError(f"{self.op.name} has no rung {number}; it has {numbers}")
+    def rung(self, which: str | int) -> Rung:
+        """The rung with an id, or with a bare number that only one rung has.
+
+        Raises LadderError, with the nearest ids, where there is none or more than one.
+        """
+        which = str(which)
+        by_id = {rung.id: rung for rung in self.rungs}
+        if which in by_id:
+            return by_id[which]
+        numbered = [rung.id for rung in self.rungs if str(rung.number) == which]
+        if len(numbered) == 1:
+            return by_id[numbered[0]]
+        if numbered:
+            choices = " and ".join(numbered)
+            raise LadderError(
+                f"{self.op.name} has two rungs {which}, {choices}: choose one of them"
+            )
+        near = " or ".join(self._near(which))
+        remedy = (
+            f"did you mean {near}?" if near else f"'python -m ladder list {self.op.name}' names all"
+        )
+        raise LadderError(f"{self.op.name} has no rung {which!r}; {remedy}")
+
+    def parent(self, rung: Rung) -> Rung | None:
+        """The rung that its header says it grew from; None for one that starts a ladder."""
+        named = rung.header.get("after")
+        return self.rung(named[0]) if named else None
+
+    def _near(self, which: str) -> list[str]:
+        """The ids that are most like `which`: nearest by number, or else by spelling."""
+        numbers = {rung.id: rung.number for rung in self.rungs if rung.number is not None}
+        if which.isdecimal() and len(which) < 10:
+            least = min(abs(number - int(which)) for number in numbers.values())
+            return [id for id, number in numbers.items() if abs(number - int(which)) == least]
+        ids = [rung.id for rung in self.rungs]
+        return difflib.get_close_matches(which, ids, n=2, cutoff=0.5)
+
+
+def _climbing_order(rung: Rung) -> tuple[bool, int, int, str]:
+    track = TRACKS.index(rung.track) + 1 if rung.track else 0
+    return rung.number is None, track, rung.number or 0, rung.id
 
 
 @functools.cache
@@ -81,17 +114,17 @@ def find(op: str) -> Ladder:
 
 
 def find_rung(op: str, which: str | int | Path) -> Rung:
-    """The rung of an op by its number, or the one in a `.cu` file.
+    """The rung of an op by its id, or the one in a `.cu` file.
 
     Raises LadderError where there is no such op, rung or file.
     """
     ladder, text = find(op), str(which)
-    if text.isdecimal():
-        return ladder.rung(int(text))
     if not text.endswith(".cu"):
-        raise LadderError(f"{text!r} is neither the number of a rung of {op} nor a .cu file")
+        if "." in text or os.sep in text:
+            raise LadderError(f"{text!r} is neither the id of a rung of {op} nor a .cu file")
+        return ladder.rung(text)
     path = Path(os.path.expanduser(text))  # no shell does it behind the = of OP=~/mine.cu
-    rung = rung_file.parse(path, ladder.op.kernel)
-    if any(path.resolve() == known.path.resolve() for known in ladder.rungs if known.path):
-        return rung
-    return dataclasses.replace(rung, number=-1)  # a copy may have kept the name "3_idea.cu"
+    for rung in ladder.rungs:
+        if rung.path is not None and path.resolve() == rung.path.resolve():
+            return rung
+    return rung_file.parse(path, ladder.op.kernel)

@@ -12,6 +12,7 @@
     // Accurate: no, E[x^2] - E[x]^2 cancels where the mean is large
     // Rounds: probs to real, to be a factor of the second product
     // Pays:   no, the barrier it saves was hidden behind the loads
+    // After:  2
     // Left:   loads are 2 or 4 bytes wide -> rung 4.
 
 Launch geometry thus stands beside the kernel that depends on it, and a file from outside the
@@ -27,6 +28,7 @@ on the next one by indenting it. The lines that a machine reads:
              their content undefined at the start
     Tiles    `argument[rows, columns]`, separated by `;`: passed last, as `TensorMap argument_tiles`
              (include/hopper.cuh), for copies of such tiles of it by TMA; a row has 128 bytes
+    After    the id of the rung that it grew from; the first of a ladder has none
 
 Expressions are Python's over the call's dimensions (N, C, ...), the constants of Define, `warp`
 (its width), `multiprocessors`, `shared_bytes` (the most one block can have), `vector` (reals in 16
@@ -52,6 +54,7 @@ _FORMS = {
     "scratch": (r"(?:real|u?int32|float32)\s+[A-Za-z_]\w*\s*\[.+\]", "float32 name[N, C]"),
     "tiles": (r"[A-Za-z_]\w*\s*\[.+\]", "argument[rows, columns]"),
 }
+TRACKS = ("16bit", "float32")  # where a ladder forks by real type; also the folders' names
 _LAUNCH = r"(\w+)\s*<<<(.*)>>>(?:\s*if\s+(.+))?"
 
 
@@ -72,15 +75,17 @@ class Launch:
 
 @dataclass(frozen=True)
 class Rung:
-    """One implementation of an op: a `.cu` file, the reference (number 0), or a Python function.
+    """One implementation of an op: a `.cu` file, the reference (id "0"), or a Python function.
 
+    id       what the rung is called everywhere: "3" on the trunk of its ladder, "float32-5" on a
+             track, "cublas" for a library's, the resolved path for a user's own file
     run      for library rungs and unfused sequences: a function
              `(device, {argument: array}, dims, scalars)` in place of a file
     prepare  what `run` needs done once, before a graph may record it: `(device, real type, dims)`
     library  a vendor's library: the measuring stick beside the ladder, not a step of it
     """
 
-    number: int
+    id: str
     idea: str
     path: Path | None = None
     source: str = field(default="", repr=False)
@@ -105,10 +110,38 @@ class Rung:
         return "rounds" in self.header
 
     @property
+    def number(self) -> int | None:
+        """Its place on the trunk or track; None for a library's and a user's own file."""
+        _, number = _split(self.id)
+        return number
+
+    @property
+    def track(self) -> str:
+        """The track that it is on, one of TRACKS; "" on the trunk."""
+        track, _ = _split(self.id)
+        return track
+
+    @property
+    def is_reference(self) -> bool:
+        """Rung 0, the op's NumPy reference."""
+        return self.path is None and self.run is None
+
+    @property
+    def is_own_file(self) -> bool:
+        """A user's own `.cu` file: no rung of the repository."""
+        return self.path is not None and self.number is None
+
+    @property
+    def name(self) -> str:
+        """As titles and headings have it: "rung 3", "float32 rung 5", "cublas", "mine.cu"."""
+        if self.number is None:
+            return self.path.name if self.path else self.id
+        return f"{self.track} rung {self.number}".lstrip()
+
+    @property
     def label(self) -> str:
         """What messages call it: "rung 3 (one warp per row)", "mine.cu (one warp per row)"."""
-        name = self.path.name if self.number < 0 else f"rung {self.number}"
-        return f"{name} ({self.idea})"
+        return f"{self.name} ({self.idea})"
 
     @property
     def pays(self) -> bool:
@@ -234,8 +267,30 @@ class Rung:
             raise LadderError(f"{self.path}: cannot evaluate {expression!r}: {error}") from None
 
 
-def parse(path: Path, kernel: str) -> Rung:
+def _split(id: str) -> tuple[str, int | None]:
+    """The track and the number in an id: ("float32", 5) for "float32-5", ("", 3) for "3"."""
+    track, _, number = id.rpartition("-")
+    if number.isdecimal() and track in ("", *TRACKS):
+        return track, int(number)
+    return "", None
+
+
+def id_of(path: Path) -> str:
+    """The id that a rung file has by its place in a ladder: forward/float32/5_idea.cu: float32-5.
+
+    Raises LadderError where the name does not begin with a number.
+    """
+    number, _, _ = path.name.partition("_")
+    if not number.isdecimal():
+        raise LadderError(f"{path}: a rung's file is named by number and idea: 3_warp_per_row.cu")
+    track = path.parent.name
+    return f"{track}-{number}" if track in TRACKS else number
+
+
+def parse(path: Path, kernel: str, id: str | None = None) -> Rung:
     """Read a rung file of the ladder whose kernel is called `kernel`.
+
+    id  in the ladder; without it, the file is a user's own and has its resolved path as its id
 
     Raises LadderError, naming the file and what to write, where the header is not as the module
     docstring says.
@@ -248,7 +303,7 @@ def parse(path: Path, kernel: str) -> Rung:
         raise LadderError(f"cannot read the kernel file {path}: no text, {error}") from None
     comment = re.match(r"(?://.*\n?)*", source)
     lines = [line.removeprefix("//").rstrip() for line in comment.group().splitlines()]
-    title = re.fullmatch(r"\s*[\w +]+?(?:, rung (\d+))?\s*:\s*(.+)", lines[0] if lines else "")
+    title = re.fullmatch(r"\s*[\w +]+?(?:, (?:\w+ )?rung \d+)?\s*:\s*(.+)", (lines or [""])[0])
     if title is None:
         raise LadderError(
             f"{path}: the first line must read '// layer direction, rung N: its idea'"
@@ -275,8 +330,8 @@ def parse(path: Path, kernel: str) -> Rung:
     if kernel not in source:
         raise LadderError(f"{path}: it defines no kernel named {kernel}")
     return Rung(
-        number=int(title.group(1) or 0) if path.name[0].isdigit() else -1,
-        idea=title.group(2),
+        id=id or str(path.resolve()),
+        idea=title.group(1),
         path=path,
         source=source,
         header={key: tuple(values) for key, values in header.items()},

@@ -61,7 +61,7 @@ def library_rung(run: Callable[..., None]) -> Rung:
     header = {"needs": ("sm >= 70",)}
     if run is forward:
         header["rounds"] = ("the product to 16 bits before it adds it to what out held",)
-    return Rung(100, "cuBLAS", header=header, run=run, prepare=_prepare, library=True)
+    return Rung("cublas", "cuBLAS", header=header, run=run, prepare=_prepare, library=True)
 
 
 def one_kernel_rung() -> Rung:
@@ -69,7 +69,12 @@ def one_kernel_rung() -> Rung:
     header = {"needs": ("sm >= 70; C % vector == 0; OC % vector == 0",)}
     idea = "cuBLASLt, bias in the epilogue"
     return Rung(
-        101, idea, header=header, run=forward_one_kernel, prepare=_prepare_one, library=True
+        "cublaslt",
+        idea,
+        header=header,
+        run=forward_one_kernel,
+        prepare=_prepare_one,
+        library=True,
     )
 
 

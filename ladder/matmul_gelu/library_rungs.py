@@ -38,7 +38,7 @@ def library_rung() -> Rung:
         "rounds": ("pre, where the gelu is a kernel of its own",),
     }
     idea = "cuBLASLt, bias and gelu in the epilogue"
-    return Rung(100, idea, header=header, run=forward, prepare=_prepare, library=True)
+    return Rung("cublaslt", idea, header=header, run=forward, prepare=_prepare, library=True)
 
 
 def _prepare(device: Device, real: np.dtype, dims: Mapping[str, int]) -> None:

@@ -155,7 +155,7 @@ def _row(
             f"its {timing.median * 1e6:.2f} us are below the floor of {floor * 1e6:.2f} us: "
             "something is not computed, or not measured"
         )
-    entry = {"rung": rung.number, "idea": rung.idea, "library": rung.library}
+    entry = {"rung": rung.id, "idea": rung.idea, "library": rung.library}
     return {**entry, "code": results.code_digest(rung), **as_microseconds(timing)}
 
 

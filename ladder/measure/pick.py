@@ -41,13 +41,13 @@ SMALL = 1 << 20  # elements
 class Choice:
     """The fastest rung, the seconds that it takes for all calls together, and why no other.
 
-    reasons  for every rung of the ladder, by number: "the fastest: 52.9 us", "1.24 x the time", ...
+    reasons  for every rung of the ladder, by id: "the fastest: 52.9 us", "1.24 x the time", ...
     """
 
     op: str
-    rung: int
+    rung: str
     seconds: float
-    reasons: Mapping[int, str]
+    reasons: Mapping[str, str]
 
 
 def pick(
@@ -73,17 +73,18 @@ def pick(
     distinct = [dict(dims) for dims in counted]
     able, reasons = _able(known, ladder, device, dtype, distinct, library, deterministic)
     if not able:
-        listed = "; ".join(f"rung {number}: {why}" for number, why in sorted(reasons.items()))
+        listed = "; ".join(f"rung {rung.id}: {reasons[rung.id]}" for rung in ladder.rungs)
         raise LadderError(f"{ladder.op.name} has no rung that can run here: {listed}")
     seconds, slow = _race(known, ladder.op, able, device, DTYPES[dtype], counted)
     reasons |= slow
     winner = min(seconds, key=seconds.__getitem__)
     number_of_calls = f" for {counted.total()} calls" if counted.total() > 1 else ""
-    for number, time in seconds.items():
+    for id, time in seconds.items():
         taken = f"{time * 1e6:.1f} us{number_of_calls}"
         slower = f"{taken}, {time / seconds[winner]:.2f} x the time of rung {winner}"
-        reasons[number] = f"the fastest: {taken}" if number == winner else slower
-    return Choice(ladder.op.name, winner, seconds[winner], dict(sorted(reasons.items())))
+        reasons[id] = f"the fastest: {taken}" if id == winner else slower
+    in_order = {rung.id: reasons[rung.id] for rung in ladder.rungs}
+    return Choice(ladder.op.name, winner, seconds[winner], in_order)
 
 
 def _able(
@@ -94,20 +95,20 @@ def _able(
     shapes: Sequence[Dims],
     library: bool,
     deterministic: bool,
-) -> tuple[list[Rung], dict[int, str]]:
-    """The rungs that take part, and by number why the others do not."""
+) -> tuple[list[Rung], dict[str, str]]:
+    """The rungs that take part, and by id why the others do not."""
     reasons, fit = {}, []
     for rung in ladder.rungs:
         why = _unfit(ladder, rung, device, dtype, shapes, library, deterministic)
         if why is None:
             fit.append(rung)
         else:
-            reasons[rung.number] = why
+            reasons[rung.id] = why
     _compile_unknown(known, ladder, fit, device, dtype, shapes)
     for rung in fit:
         if why := _wrong(known, ladder, rung, device, dtype, shapes):
-            reasons[rung.number] = why
-    return [rung for rung in fit if rung.number not in reasons], reasons
+            reasons[rung.id] = why
+    return [rung for rung in fit if rung.id not in reasons], reasons
 
 
 def _unfit(
@@ -194,25 +195,25 @@ def _race(
     device: Device,
     real: np.dtype,
     counted: Counter[tuple[tuple[str, int], ...]],
-) -> tuple[dict[int, float], dict[int, str]]:
-    """The seconds of all calls together, by the rung's number, and why some were left out.
+) -> tuple[dict[str, float], dict[str, str]]:
+    """The seconds of all calls together, by the rung's id, and why some were left out.
 
     counted  how many calls of each shape
     """
-    seconds, slow = dict.fromkeys((rung.number for rung in rungs), 0.0), {}
+    seconds, slow = dict.fromkeys((rung.id for rung in rungs), 0.0), {}
     for shape in sorted(counted, key=lambda shape: op.least_bytes(dict(shape), real)):
         times = _Times(known, op, device, real, dict(shape))
-        left = [rung for rung in rungs if rung.number in seconds]
+        left = [rung for rung in rungs if rung.id in seconds]
         fastest = min([times.rough(rung) for rung in left])
         times.compare([rung for rung in left if times.rough(rung) <= HOPELESS * fastest])
         for rung in left:
             ratio = times.rough(rung) / fastest
             if ratio > OUT and len(counted) > 1:
-                del seconds[rung.number]
+                del seconds[rung.id]
                 where = format_dims(dict(shape))
-                slow[rung.number] = f"{ratio:.0f} x the time of the fastest at {where}"
+                slow[rung.id] = f"{ratio:.0f} x the time of the fastest at {where}"
             else:
-                seconds[rung.number] += counted[shape] * times.best(rung)
+                seconds[rung.id] += counted[shape] * times.best(rung)
     return seconds, slow
 
 
@@ -228,7 +229,7 @@ class _Times:
     device: Device
     real: np.dtype
     dims: Dims
-    calls: dict[int, list[Callable[[], None]]] = field(default_factory=dict)  # by rung
+    calls: dict[str, list[Callable[[], None]]] = field(default_factory=dict)  # by rung
 
     def rough(self, rung: Rung) -> float:
         """Seconds of a single call, after one that loads what is still missing."""
@@ -253,9 +254,9 @@ class _Times:
         return fact.rough if fact.exact is None else fact.exact
 
     def bind(self, rung: Rung) -> list[Callable[[], None]]:
-        if rung.number not in self.calls:
-            self.calls[rung.number] = self.buffers.bind(rung)
-        return self.calls[rung.number]
+        if rung.id not in self.calls:
+            self.calls[rung.id] = self.buffers.bind(rung)
+        return self.calls[rung.id]
 
     @functools.cached_property
     def buffers(self) -> BufferSets:

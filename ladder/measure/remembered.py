@@ -51,7 +51,7 @@ class Known:
         self._question = [device.name, device.description(), op, dtype]
         self._fresh = fresh
         self._facts: dict[str, dict[str, Fact]] = {}  # by the names of file and rung
-        self._digests: dict[int, str] = {}  # by the rung's number
+        self._digests: dict[str, str] = {}  # by the rung's id
 
     def fact(self, rung: Rung, dims: Dims) -> Fact:
         return self._at(self._file(dims)).get(self._digest(rung), Fact())
@@ -79,16 +79,16 @@ class Known:
         return cache.digest(json.dumps([*self._question, sorted(dims.items())])) + ".json"
 
     def _digest(self, rung: Rung) -> str:
-        if rung.number not in self._digests:
-            self._digests[rung.number] = _digest(rung)
-        return self._digests[rung.number]
+        if rung.id not in self._digests:
+            self._digests[rung.id] = _digest(rung)
+        return self._digests[rung.id]
 
 
 def _digest(rung: Rung) -> str:
-    """Names what a rung computes; for one without a file, a library's, number and idea do. Which
+    """Names what a rung computes; for one without a file, a library's, id and idea do. Which
     library it is, the driver's description tells as far as it can."""
     headers = included(rung.source, rung.path.parent).values() if rung.path else ()
-    return cache.digest(str(rung.number), rung.idea, rung.source, *headers)
+    return cache.digest(rung.id, rung.idea, rung.source, *headers)
 
 
 def _read(path: Path) -> dict[str, Fact]:

@@ -41,7 +41,7 @@ def bars(title: str, rows: Rows, measurement: Measurement) -> Figure:
     matrix = measurement["roof"]["matrix_tflops"]
     roof = matrix or measurement["roof"]["copy_gbps"]
     for place, row in enumerate(rows):
-        ours = row["number"] is not None and not row["library"]
+        ours = row["kernel"]
         axes.barh(place, row["rate"], color=OURS if ours else PEER, height=0.7)
         near = row["rate"] > 0.85 * roof  # a number beside the bar would lie across the roof
         axes.text(
@@ -85,7 +85,7 @@ def roofline(title: str, rows: Rows, measurement: Measurement) -> Figure:
     apart = (highest / lowest) ** 0.05  # so that labels keep clear of each other
     level = math.inf
     for rate, row in sorted(zip(rates, rows, strict=True), key=lambda pair: -pair[0]):
-        ours = row["number"] is not None and not row["library"]
+        ours = row["kernel"]
         axes.plot(intensity, rate, "o", color=OURS if ours else PEER, markersize=5)
         level = min(rate, level / apart)
         axes.annotate(
@@ -111,7 +111,7 @@ def roofline(title: str, rows: Rows, measurement: Measurement) -> Figure:
 
 
 def _label(row: dict[str, Any]) -> str:
-    return row["name"] if row["number"] is None else f"{row['number']}: {row['name']}"
+    return row["name"] if row["rung"] is None else f"{row['rung']}: {row['name']}"
 
 
 def _figure(title: str, size: tuple[float, float]):

@@ -128,7 +128,7 @@ def steps(reports: Sequence[Report], rungs: Sequence[Rung], text: str) -> Figure
         axes.tick_params(labelsize=8, length=0)
         axes.set_xlabel("thread; white lines part the warps", fontsize=8)
         work = sum(map(len, requests.values()))
-        axes.set_title(f"rung {rung.number}: {work} additions by a warp", fontsize=9, loc="left")
+        axes.set_title(f"{rung.name}: {work} additions by a warp", fontsize=9, loc="left")
     panels[0].set_ylabel("step", fontsize=8)
     marks = [Rectangle((0, 0), 1, 1, fc=colour) for colour in (BUSY, WAITING, GONE)]
     names = ("adds", "idle, while its warp adds", "the whole warp has nothing to do")
@@ -153,7 +153,7 @@ def climb(reports: Sequence[Report], rungs: Sequence[Rung], least_bytes: int, ti
         panel.set_xticks([])
         panel.tick_params(length=0)
         panel.spines[["top", "right", "bottom"]].set_visible(False)
-    names = [rung.idea if rung.number < 0 else f"{rung.number}  {rung.idea}" for rung in rungs]
+    names = [rung.idea if rung.is_own_file else f"{rung.id}  {rung.idea}" for rung in rungs]
     axes[0].set_yticks(range(len(rungs)), names, fontsize=8)
     axes[0].invert_yaxis()
     figure.suptitle(title, fontsize=9.5, x=0.01, ha="left")

@@ -50,12 +50,12 @@ def rungs(op: str) -> None:
     display(Markdown(pages.rungs(PLACE, op)))
 
 
-def show(op: str, number: int) -> None:
+def show(op: str, rung: int | str) -> None:
     """The whole file of a rung."""
-    display(Markdown(pages.source(PLACE, op, str(number))))
+    display(Markdown(pages.source(PLACE, op, str(rung))))
 
 
-def diff(op: str, before: int, after: int) -> None:
+def diff(op: str, before: int | str, after: int | str) -> None:
     """What changes from one rung to another."""
     display(Markdown(pages.diff(PLACE, op, str(before), str(after))))
 
@@ -103,7 +103,7 @@ def check(
 
 
 def rung_of(op: str, kernel: int | str) -> Rung:
-    """A rung by its number, or what a kernel in a string says."""
+    """A rung by its id or unique number, or what a kernel in a string says."""
     with sandbox.as_file(str(kernel)) as path:
         return find_rung(op, path)
 
@@ -116,18 +116,18 @@ def machine() -> None:
     draw(diagrams.machine(), "a launch: grid, blocks, warps, lanes; below it the levels of memory")
 
 
-def access(op: str, number: int, text: str = "", dtype: str = "float32", **dims: int) -> None:
+def access(op: str, which: int | str, text: str = "", dtype: str = "float32", **dims: int) -> None:
     """Which lane touches which address, in the lines of a rung that contain `text`."""
-    rung, report, shape = _trace(op, number, dtype, **dims)
+    rung, report, shape = _trace(op, which, dtype, **dims)
     lines = [i for i, line in enumerate(rung.source.splitlines(), 1) if text in line]
     title = f"{op}, {rung.label}, {format_dims(shape)}, {dtype}"
     draw(tracer.picture(report, rung, title, lines), f"which lane touches which address: {title}")
 
 
-def steps(op: str, numbers: Sequence[int], text: str, **dims: int) -> None:
+def steps(op: str, which: Sequence[int | str], text: str, **dims: int) -> None:
     """Who works in each step of a block's reduction, whose one line contains `text`."""
-    chosen, reports, _ = zip(*(_trace(op, n, keep=1024, **dims) for n in numbers), strict=True)
-    draw(diagrams.steps(reports, chosen, text), f"who works in each step: {op}, rungs {numbers}")
+    chosen, reports, _ = zip(*(_trace(op, rung, keep=1024, **dims) for rung in which), strict=True)
+    draw(diagrams.steps(reports, chosen, text), f"who works in each step: {op}, rungs {which}")
 
 
 def climb(op: str, kernels: Sequence[int | str] | None = None, dtype: str = "float32") -> None:
@@ -135,7 +135,7 @@ def climb(op: str, kernels: Sequence[int | str] | None = None, dtype: str = "flo
 
     It runs in this process, in the emulator: a kernel that may crash should pass `check` first.
     """
-    kernels = kernels or [rung.number for rung in find(op).rungs if rung.path]
+    kernels = kernels or [rung.id for rung in find(op).rungs if rung.path]
     chosen, reports, (dims, *_) = zip(*(_trace(op, k, dtype) for k in kernels), strict=True)
     title = f"{op}, {format_dims(dims)}, {dtype}: counted by the emulator"
     least = find(op).op.least_bytes(dims, DTYPES[dtype])

@@ -140,7 +140,7 @@ def rungs(place: Place, op: str) -> str:
 
 def header(place: Place, op: str, number: str) -> str:
     """What a rung's header says to a reader."""
-    rung = find(op).rung(int(number))
+    rung = find(op).rung(number)
     lines = []
     keys = ("before", "change", "expect", "deterministic", "accurate", "rounds", "pays", "left")
     for key in keys:
@@ -151,20 +151,20 @@ def header(place: Place, op: str, number: str) -> str:
 def diff(place: Place, op: str, before: str, after: str, context: str = "2") -> str:
     """The whole difference between two rungs."""
     ladder = find(op)
-    text = source_code.diff(ladder, ladder.rung(int(before)), ladder.rung(int(after)), int(context))
+    text = source_code.diff(ladder, ladder.rung(before), ladder.rung(after), int(context))
     return f"```diff\n{text.rstrip()}\n```"
 
 
 def change(place: Place, op: str, before: str, after: str, context: str = "1") -> str:
     """What changes in the code; the words of the headers are for `header` to show."""
     ladder = find(op)
-    rungs = (ladder.rung(int(number)) for number in (before, after))
+    rungs = (ladder.rung(number) for number in (before, after))
     return f"```diff\n{source_code.code_diff(ladder, *rungs, int(context)).rstrip()}\n```"
 
 
 def source(place: Place, op: str, number: str) -> str:
     ladder = find(op)
-    text, language = source_code.source(ladder, ladder.rung(int(number)))
+    text, language = source_code.source(ladder, ladder.rung(number))
     return f"```{'cpp' if language == 'cuda' else language}\n{text.rstrip()}\n```"
 
 
@@ -172,7 +172,7 @@ def counts(
     place: Place, op: str, number: str, dtype: str = "float32", shape: str = "", lines: str = ""
 ) -> str:
     """What each line asks of memory per request of a warp, beside the least that it could."""
-    rung, dims = find(op).rung(int(number)), _traced_shape(op, shape)
+    rung, dims = find(op).rung(number), _traced_shape(op, shape)
     wanted = _lines_with(rung, lines)
     made = _made_from("counts", op, rung, dtype, dims, lines)
     if made in place.old:
@@ -200,13 +200,13 @@ def access(
     place: Place, op: str, number: str, dtype: str = "float32", shape: str = "", lines: str = ""
 ) -> str:
     """The first request of each line, sector by sector."""
-    rung, dims = find(op).rung(int(number)), _traced_shape(op, shape)
+    rung, dims = find(op).rung(number), _traced_shape(op, shape)
     made = _made_from("access", op, rung, dtype, dims, lines)
     digest = made.split()[-2]
     wanted = _lines_with(rung, lines)
-    name = f"{op.replace('.', '-')}-{rung.number}-access" + (f"-{dtype}" * (dtype != "float32"))
+    name = f"{op.replace('.', '-')}-{rung.id}-access" + (f"-{dtype}" * (dtype != "float32"))
     path = place.picture(name)
-    title = f"{op}, rung {rung.number}: {rung.idea} ({format_dims(dims)}, {dtype})"
+    title = f"{op}, {rung.name}: {rung.idea} ({format_dims(dims)}, {dtype})"
     if place.draw and charts.drawn_from(path) != digest:
         from ladder.show import trace
 
@@ -278,7 +278,7 @@ def _plot(place: Place, kind: str, plot: Callable[..., Figure], op: str, **which
     if place.draw and charts.drawn_from(path) != digest:
         charts.save(plot(title, rows, measurement), path, digest)
     best = min(
-        (row for row in rows if row["number"] and not row["library"]),
+        (row for row in rows if row["kernel"]),
         key=lambda row: row["us"],
         default=rows[0],
     )
@@ -287,8 +287,8 @@ def _plot(place: Place, kind: str, plot: Callable[..., Figure], op: str, **which
 
 
 def link(place: Place, rung: Rung) -> str:
-    """The rung's number as a link to its file; a number alone where there is no file."""
-    return f"[{rung.number}]({place.link(rung.path)})" if rung.path else str(rung.number)
+    """The rung's id as a link to its file; an id alone where there is no file."""
+    return f"[{rung.id}]({place.link(rung.path)})" if rung.path else rung.id
 
 
 def _prose(text: str) -> str:

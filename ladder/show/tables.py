@@ -34,8 +34,8 @@ def table(op: str, link: Link, **which: str) -> str:
     ]
     for row in rows:
         name = row["name"]
-        if row["number"] is not None:
-            rung = ladder.rung(row["number"])
+        if row["rung"] is not None:
+            rung = ladder.rung(row["rung"])
             changed = "" if results.code_digest(rung) == row["code"] else " (file changed since)"
             name = f"{link(rung)} {rung.idea}{remarks(rung)}{changed}"
         cells = [
@@ -64,13 +64,13 @@ def overview(link: Link, device: str = "", dtype: str = "") -> str:
             found, measurement = find_measurement(op, **{k: v for k, v in which.items() if v})
         except NotMeasured:
             continue
-        ours = [row for row in measured_rows(measurement) if row["number"] and not row["library"]]
+        ours = [row for row in measured_rows(measurement) if row["kernel"]]
         if not ours:
             continue
         best = min(ours, key=lambda row: row["us"])
         peer = best_peer(measurement)
         against = f"{percent(peer['us'] / best['us'])} of {peer['name']}" if peer else ""
-        rung = find(op).rung(best["number"])
+        rung = find(op).rung(best["rung"])
         lines.append(
             f"| {op} | {measurement['shape']}, {measurement['dtype']} | {link(rung)} "
             f"{rung.idea} | {best['us']:,.1f} | {percent(best['of_roof'])} | {against} |"
@@ -84,28 +84,30 @@ def overview(link: Link, device: str = "", dtype: str = "") -> str:
 def measured_rows(measurement: results.Measurement) -> list[dict[str, Any]]:
     """The rows with what follows from their times: rungs in order, then library and peers.
 
-    Each has name, number (None for a peer), library, code, us, gain (over the rung before), rate
-    (GB/s, or TFLOP/s where the matrix rate is the roof), of_roof.
+    Each has name, rung (its id; None for a peer), kernel (whether it is a rung of ours), library,
+    code, us, gain (over the rung before), rate (GB/s, or TFLOP/s where the matrix rate is the
+    roof), of_roof.
     """
     matrix = measurement["roof"]["matrix_tflops"]
     work = measurement["flops"] / 1e6 if matrix else measurement["bytes"] / 1e3
     roof = matrix or measurement["roof"]["copy_gbps"]
-    known = {rung.number for rung in find(measurement["op"]).rungs}
+    known = {rung.id: rung for rung in find(measurement["op"]).rungs}
     rows, before = [], None
     for row in measurement["rows"]:
-        number, us = row.get("rung"), row["median_us"]
-        if number is not None and number not in known:
+        id, us = row.get("rung"), row["median_us"]
+        if id is not None and id not in known:
             continue  # a rung that is there no more
-        library = row.get("library", False)
-        gain = before / us if before and number is not None and not library else None
-        if number and not library:
+        kernel = id is not None and known[id].path is not None
+        gain = before / us if before and kernel else None
+        if kernel:
             before = us
         rate = work / us
         rows.append(
             {
                 "name": row.get("peer") or row["idea"],
-                "number": number,
-                "library": library,
+                "rung": id,
+                "kernel": kernel,
+                "library": row.get("library", False),
                 "code": row.get("code"),
                 "us": us,
                 "gain": gain,
@@ -113,7 +115,7 @@ def measured_rows(measurement: results.Measurement) -> list[dict[str, Any]]:
                 "of_roof": rate / roof,
             }
         )
-    return sorted(rows, key=lambda row: (row["number"] is None, row["library"]))
+    return sorted(rows, key=lambda row: (row["rung"] is None, row["library"]))
 
 
 def best_peer(measurement: results.Measurement) -> dict[str, Any] | None:
@@ -121,7 +123,7 @@ def best_peer(measurement: results.Measurement) -> dict[str, Any] | None:
     rows = measured_rows(measurement)
     library = [row for row in rows if row["library"]]
     return min(
-        library or [row for row in rows if row["number"] is None],
+        library or [row for row in rows if row["rung"] is None],
         key=lambda row: row["us"],
         default=None,
     )
@@ -170,34 +172,36 @@ def _caption(device: Mapping[str, Any], measurement: results.Measurement) -> str
         text += "; everything fits in the L2 cache"
     text += f". {_machine(device)}, {measurement['date']}."
     if missing := unmeasured(device, measurement):
-        text += f" Not measured: {_numbered(missing)}."
+        text += f" Not measured: {_listed(missing)}."
     return text
 
 
-def unmeasured(device: Mapping[str, Any], measurement: results.Measurement) -> list[int]:
-    """The numbers of the rungs that could have a row and have none; libraries are no rungs here."""
+def unmeasured(device: Mapping[str, Any], measurement: results.Measurement) -> list[Rung]:
+    """The rungs that could have a row and have none; libraries are no rungs here."""
     measured = {row.get("rung") for row in measurement["rows"]}
     target = Target(device.get("arch", ""), 32, 0, 0, DTYPES[measurement["dtype"]])
     return [
-        rung.number
+        rung
         for rung in find(measurement["op"]).rungs
-        if rung.number and not rung.library and rung.number not in measured and rung.claims(target)
+        if rung.path is not None and rung.id not in measured and rung.claims(target)
     ]
 
 
-def _numbered(numbers: list[int]) -> str:
-    """In words: "rung 7", "rungs 1 to 3", "rungs 1, 4 and 6 to 8"."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
+def _listed(rungs: list[Rung]) -> str:
+    """In words: "rung 7", "rungs 1 to 3", "rungs 1, 4 and 16bit-6 to 16bit-8"."""
+    runs: list[list[Rung]] = []
+    for rung in rungs:
+        last = runs[-1][-1] if runs else None
+        if last and (last.track, (last.number or 0) + 1) == (rung.track, rung.number):
+            runs[-1].append(rung)
         else:
-            runs.append([number])
+            runs.append([rung])
     parts = []
     for run in runs:
-        parts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
+        ids = [rung.id for rung in run]
+        parts += [f"{ids[0]} to {ids[-1]}"] if len(ids) > 2 else ids
     text = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
-    return f"rung{'s' * (len(numbers) > 1)} {text}"
+    return f"rung{'s' * (len(rungs) > 1)} {text}"
 
 
 def _machine(device: Mapping[str, Any]) -> str:

@@ -146,7 +146,7 @@ def compile_ahead(
             target = group[0].target(DTYPES[dtype])
             if rung.refusal(dims, target) is None:
                 defines = rung.defines(dims, target)
-                job = (rung.number, dtype, target.warp, *defines.items())
+                job = (rung.id, dtype, target.warp, *defines.items())
                 if job not in asked:
                     asked.add(job)
                     pool.submit(group[0].compile_ahead, rung, defines, DTYPES[dtype])

@@ -15,7 +15,7 @@ def rung(folder: Path, source: str) -> Rung:
     """A kernel file with this text, which need not have a header."""
     path = folder / "kernel.cu"
     path.write_text(source)
-    return Rung(1, "a test", path, source)
+    return Rung("1", "a test", path, source)
 
 
 def run(device, folder, source, grid, block, *args, shared=0, real=np.float32, defines=None):

@@ -31,7 +31,7 @@ class FakeGpu(Cpu):
         return {"gpu": self.name, "driver": "1.0", "nvrtc": "13.0"}
 
 
-def timed_rung(number: int, idea: str, microseconds: float, wrong: bool = False, **more) -> Rung:
+def timed_rung(id: int | str, idea: str, microseconds: float, wrong: bool = False, **more) -> Rung:
     """A rung that adds two vectors in a given time; `more` are lines of its header."""
 
     def run(device, arrays, dims, scalars):
@@ -43,7 +43,7 @@ def timed_rung(number: int, idea: str, microseconds: float, wrong: bool = False,
 
     library = more.pop("library", False)
     header = {key: (value,) for key, value in more.items()}
-    return Rung(number, idea, run=run, library=library, header=header)
+    return Rung(str(id), idea, run=run, library=library, header=header)
 
 
 class FakeLadder(Ladder):

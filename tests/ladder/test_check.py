@@ -123,7 +123,7 @@ def test_a_rung_that_says_it_loses_digits_is_spared_the_hard_inputs(tmp_path, de
     outcome = check_case(ladder.op, rung, device, "float32", SHAPES[1], "large mean")
     assert outcome.status == "failed"
     header = {**rung.header, "accurate": ("no, E[x^2] - E[x]^2 cancels",)}
-    honest = Rung(rung.number, rung.idea, rung.path, rung.source, header)
+    honest = Rung(rung.id, rung.idea, rung.path, rung.source, header)
     report = check(ladder, honest, device, dtypes=["float32"], shapes=SHAPES[1:])
     assert report.passed, report
     assert {outcome.inputs for outcome in report.outcomes} == {"normal"}
@@ -139,7 +139,7 @@ def python_rung(change=lambda arrays: None, **header: str) -> Rung:
         find("layernorm.forward").op.compute(list(arrays.values()), dims)
         change(arrays)
 
-    return Rung(1, "test", run=run, header={key: (value,) for key, value in header.items()})
+    return Rung("1", "test", run=run, header={key: (value,) for key, value in header.items()})
 
 
 def check_python(change, dtypes=("float32",), shapes=SHAPES[:1], **header):

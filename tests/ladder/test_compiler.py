@@ -59,7 +59,7 @@ def combinations(rung):
 
 
 RUNG_FILES = [
-    pytest.param(ladder.op, rung, id=f"{name}-{rung.number}")
+    pytest.param(ladder.op, rung, id=f"{name}-{rung.id}")
     for name, ladder in ladders().items()
     for rung in ladder.rungs
     if rung.path is not None

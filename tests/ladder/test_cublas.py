@@ -128,7 +128,7 @@ def test_the_product_is_that_of_the_contract(gpu, name, dtype, bias):
                 arrays[arg.name] = GpuArray(values[arg.name].copy())
             elif arg.role == "out":
                 arrays[arg.name] = GpuArray(np.full(arg.resolve_shape(dims), np.nan, real))
-        bind(ladder.op, ladder.rung(100), gpu, real, dims, arrays)()
+        bind(ladder.op, ladder.rung("cublas"), gpu, real, dims, arrays)()
         for output in expect(ladder.op, dims, real, values):
             problem, _ = output.verify(arrays[output.arg.name].host)
             assert problem is None, dims
@@ -137,7 +137,7 @@ def test_the_product_is_that_of_the_contract(gpu, name, dtype, bias):
 def test_the_library_is_refused_where_it_does_not_run():
     ladder = find("matmul.forward")
     amd = type(Gpu().target(np.dtype(np.float16)))("gfx942", 64, 304, 65536, np.dtype(np.float16))
-    assert "sm >= 70" in ladder.rung(100).refusal({"N": 1, "C": 1, "OC": 1}, amd)
+    assert "sm >= 70" in ladder.rung("cublas").refusal({"N": 1, "C": 1, "OC": 1}, amd)
     with pytest.raises(LadderError, match="cuBLAS runs on NVIDIA GPUs, not on device emulated"):
         library_rungs.backward_input(
             open_device("emulated"),

@@ -18,7 +18,7 @@ from ladder.verify.inputs import make_inputs
 from ladder.verify.tolerance import expect
 from reference import gelu
 
-RUNGS = [("matmul.forward", 101), ("matmul_gelu.forward", 100)]
+RUNGS = [("matmul.forward", "cublaslt"), ("matmul_gelu.forward", "cublaslt")]
 SIZES = {3: 4, 4: 4, 7: 4, 8: 8, 11: 8, 12: 8}  # bytes of an operation's attributes
 DEFAULTS = {3: 0, 4: 0, 7: 1, 8: None, 11: None, 12: 0}
 
@@ -161,32 +161,35 @@ def test_the_result_is_that_of_the_contract(library, name, number, dtype):
 
 
 def test_a_product_without_a_bias_has_no_epilogue(library):
-    assert run("matmul.forward", 101, DTYPES["bfloat16"], {"N": 5, "C": 16, "OC": 24}, False) == []
+    assert (
+        run("matmul.forward", "cublaslt", DTYPES["bfloat16"], {"N": 5, "C": 16, "OC": 24}, False)
+        == []
+    )
 
 
 def test_an_algorithm_is_asked_for_once_and_before_the_first_call(library):
     dims = {"N": 5, "C": 16, "OC": 24}
-    assert run("matmul_gelu.forward", 100, DTYPES["bfloat16"], dims) == []
+    assert run("matmul_gelu.forward", "cublaslt", DTYPES["bfloat16"], dims) == []
     assert library.asked == [(164, (14, 16, 24, 16))]
 
 
 def test_where_there_is_no_gelu_our_own_kernel_follows(library):
     library.unsupported = {(164, 0)}
     dims = {"N": 5, "C": 16, "OC": 24}
-    assert run("matmul_gelu.forward", 100, DTYPES["float32"], dims) == []
+    assert run("matmul_gelu.forward", "cublaslt", DTYPES["float32"], dims) == []
     assert [epilogue for epilogue, _ in library.asked] == [164, 4]
 
 
 def test_where_there_is_no_kernel_at_all_the_shape_is_named(library):
     library.unsupported = {(4, 14)}
     with pytest.raises(LadderError, match="no kernel for this in bfloat16 at N=5 C=16 OC=24"):
-        run("matmul.forward", 101, DTYPES["bfloat16"], {"N": 5, "C": 16, "OC": 24})
+        run("matmul.forward", "cublaslt", DTYPES["bfloat16"], {"N": 5, "C": 16, "OC": 24})
 
 
 def test_a_failing_call_names_the_library_and_the_status(library, monkeypatch):
     monkeypatch.setattr(FakeCublasLt, "cublasLtMatmulPreferenceCreate", lambda *_: 3)
     with pytest.raises(LadderError, match="a GPU of the tests: cuBLASLt fails with status 3"):
-        run("matmul.forward", 101, DTYPES["bfloat16"], {"N": 5, "C": 16, "OC": 24})
+        run("matmul.forward", "cublaslt", DTYPES["bfloat16"], {"N": 5, "C": 16, "OC": 24})
     with pytest.raises(LadderError, match="cuBLASLt runs on NVIDIA GPUs, not on device emulated"):
         cublaslt.linear(open_device("emulated"))
 

@@ -54,7 +54,7 @@ def test_fresh_begins_with_nothing_and_replaces():
 def test_an_edited_file_that_a_rung_includes_makes_it_another(tmp_path):
     path, header = tmp_path / "1_one.cu", tmp_path / "sum.cuh"
     header.write_text("int sum;")
-    rung = Rung(1, "one", path, '#include "sum.cuh"\n')
+    rung = Rung("1", "one", path, '#include "sum.cuh"\n')
     known().learn(rung, DIMS, rough=1e-6)
     assert known().fact(rung, DIMS).rough == 1e-6
     header.write_text("float sum;")

@@ -7,12 +7,13 @@ import pytest
 
 from ladder.contract.dtypes import DTYPES
 from ladder.contract.ladder import PACKAGE, ladders
+from ladder.contract.rung_file import TRACKS
 from ladder.contract.signature import mismatch
 from ladder.contract.target import Target
 from ladder.show import pages
 
 FILES = [
-    pytest.param(ladder, rung, id=f"{ladder.op.name}-{rung.number}")
+    pytest.param(ladder, rung, id=f"{ladder.op.name}-{rung.id}")
     for ladder in ladders().values()
     for rung in ladder.rungs
     if rung.path is not None
@@ -35,8 +36,7 @@ def comments_of(rung) -> str:
 def test_the_header_is_complete(ladder, rung):
     direction = ladder.op.name.split(".")[1]
     title = rung.source.splitlines()[0]
-    assert title == f"// {ladder.op.layer} {direction}, rung {rung.number}: {rung.idea}"
-    assert rung.path.name.startswith(f"{rung.number}_")
+    assert title == f"// {ladder.op.layer} {direction}, {rung.name}: {rung.idea}"
     for key in ("before", "change", "expect", "needs", "launch", "left"):
         assert rung.header.get(key), f"{rung.path} lacks '// {key.capitalize()}:'"
 
@@ -88,9 +88,25 @@ def test_a_rung_can_be_launched_at_a_measured_shape(ladder, rung):
 
 
 @pytest.mark.parametrize("ladder", PAGES)
-def test_numbers_run_from_0_without_gaps(ladder):
-    steps = [rung.number for rung in ladder.rungs if not rung.library]
-    assert all(after == before + 1 for before, after in pairwise(steps)), steps
+def test_numbers_run_without_gaps_from_the_trunk_into_each_track(ladder):
+    on = {"": [], **{track: [] for track in TRACKS}}
+    for rung in ladder.rungs:
+        if rung.number is not None:
+            on[rung.track].append(rung.number)
+    trunk = on.pop("")
+    assert trunk == list(range(len(trunk)))
+    for numbers in on.values():
+        assert numbers == list(range(len(trunk), len(trunk) + len(numbers)))
+
+
+@pytest.mark.parametrize(("ladder", "rung"), FILES)
+def test_a_rung_names_the_one_that_it_grew_from(ladder, rung):
+    parent = ladder.parent(rung)
+    if rung.id == "1":
+        assert parent is None
+    else:
+        assert parent.path is not None and parent.number < rung.number
+        assert parent.track in ("", rung.track)
 
 
 @pytest.mark.parametrize("ladder", PAGES)
@@ -102,7 +118,7 @@ def test_every_rung_has_its_section_in_the_page(ladder):
     text = page.read_text(encoding="utf-8")
     for rung in ladder.rungs:
         if rung.path is not None:
-            assert f"\n### {ladder.op.name} rung {rung.number}: {rung.idea}\n" in text
+            assert f"\n### {ladder.op.name} {rung.name}: {rung.idea}\n" in text
             assert f"{rung.path.parent.name}/{rung.path.name}" in text, rung.path.name
 
 
@@ -117,7 +133,7 @@ def test_every_page_shows_what_was_measured(ladder):
 
 def test_no_kernel_file_is_outside_a_ladder():
     known = {rung.path for ladder in ladders().values() for rung in ladder.rungs}
-    for path in PACKAGE.glob("*/*/*.cu"):
+    for path in PACKAGE.glob("*/*/**/*.cu"):
         assert path in known or path.parent.parent.name == "emulator", path
 
 

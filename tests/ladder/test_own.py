@@ -120,9 +120,9 @@ def test_a_launch_with_a_condition_runs_where_that_holds(device_name):
 @pytest.mark.parametrize(
     ("which", "message"),
     [
-        ("3.5", "'3.5' is neither the number of a rung of layernorm.forward nor a .cu file"),
+        ("3.5", "'3.5' is neither the id of a rung of layernorm.forward nor a .cu file"),
         ("nowhere.cu", "cannot read the kernel file nowhere.cu"),
-        ("99", "layernorm.forward has no rung 99"),
+        ("99", "layernorm.forward has no rung '99'"),
     ],
 )
 def test_what_is_no_rung_is_refused(which, message):
@@ -159,8 +159,9 @@ def test_a_copy_of_a_rung_is_your_own_kernel_whatever_its_name(tmp_path):
     original = find("layernorm.forward").rung(3)
     copy = tmp_path / original.path.name
     copy.write_text(original.source)
-    assert find_rung("layernorm.forward", original.path).number == 3
-    assert find_rung("layernorm.forward", copy).number == -1
+    assert find_rung("layernorm.forward", original.path) is original
+    found = find_rung("layernorm.forward", copy)
+    assert found.is_own_file and found.id == str(copy.resolve())
 
 
 def test_a_kernel_with_a_mangled_name_is_told_what_is_missing(device_name):

@@ -231,9 +231,7 @@ def test_the_rows_say_what_follows_from_a_time():
 def test_the_digest_of_a_rung_ignores_comments():
     rung = find("start.add").rung(1)
     changed = type(rung)(
-        rung.number, rung.idea, rung.path, rung.source + "\n// more to say\n", rung.header
+        rung.id, rung.idea, rung.path, rung.source + "\n// more to say\n", rung.header
     )
-    other = type(rung)(
-        rung.number, rung.idea, rung.path, rung.source.replace("+", "-"), rung.header
-    )
+    other = type(rung)(rung.id, rung.idea, rung.path, rung.source.replace("+", "-"), rung.header)
     assert results.code_digest(changed) == results.code_digest(rung) != results.code_digest(other)

@@ -79,6 +79,6 @@ def deferred_rungs() -> dict[str, Rung]:
         def run(device, arrays, dims, scalars):
             device.launch(lambda: ladder.op.compute(list(arrays.values()), dims, scalars))
 
-        return Rung(1, "the reference, later", run=run)
+        return Rung("1", "the reference, later", run=run)
 
     return {name: rung(ladder) for name, ladder in ladders().items()}

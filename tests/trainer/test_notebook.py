@@ -94,7 +94,7 @@ def test_the_committed_logs_hold_what_the_notebook_shows(shown):
 
 def test_several_profiles_are_shown_side_by_side(shown, tmp_path, monkeypatch):
     (first, *_) = gpt.measured_profiles()
-    other = {**first, "B": 64, "ops": [{**row, "rung": 1} for row in first["ops"]]}
+    other = {**first, "B": 64, "ops": [{**row, "rung": "1"} for row in first["ops"]]}
     monkeypatch.setattr(step_timing, "FOLDER", tmp_path)
     for name, content in (("b64", other), ("b4", first)):
         step_timing.write_json(tmp_path / f"fake-profile-gpt2-bf16-{name}-t1024-best.json", content)

@@ -72,5 +72,5 @@ def highest_rungs(calls: Iterable[Call], target: Target) -> tuple[str, ...]:
     for call in calls:
         for rung in find(call.op).rungs:
             if rung.path and rung.refusal(call.dims, target) is None:
-                highest[call.op] = f"{call.op}={rung.number}"
+                highest[call.op] = f"{call.op}={rung.id}"
     return tuple(highest.values())

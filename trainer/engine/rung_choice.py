@@ -123,12 +123,9 @@ def _refuse_edited(named: Mapping[str, int | str], before: Mapping[str, Any]) ->
             )
 
 
-def as_json(choices: Mapping[str, Choice]) -> dict[str, int | str]:
-    """What `--rungs FILE` reads back: the number of each op's rung, or a user's file."""
-    return {
-        op: str(choice.rung.path.resolve()) if choice.rung.number < 0 else choice.rung.number
-        for op, choice in choices.items()
-    }
+def as_json(choices: Mapping[str, Choice]) -> dict[str, str]:
+    """What `--rungs FILE` reads back: the id of each op's rung, a user's file by its path."""
+    return {op: choice.rung.id for op, choice in choices.items()}
 
 
 def _from_set(
@@ -151,7 +148,7 @@ def _from_set(
     if rungs == "naive" and device.kind != "cpu":
         target = device.target(real)
         for rung in ladder.on(device):
-            kernel = rung.number > 0 and not rung.library and rung.claims(target)
+            kernel = rung.path is not None and rung.claims(target)
             if kernel and (rung.deterministic or not deterministic):
                 return Choice(rung, "the lowest" + (" deterministic one" if deterministic else ""))
     if device.kind == "cuda":
@@ -163,13 +160,12 @@ def _from_set(
 
 def _refuse(op: str, rung: Rung, device: Device, real: np.dtype, config: TrainConfig) -> None:
     """Raise LadderError where a named rung cannot run on the device, or is wrong."""
-    reference = rung.path is None and rung.run is None
-    if device.kind == "cpu" and not reference:
+    if device.kind == "cpu" and not rung.is_reference:
         raise LadderError(
             f"{op} {rung.label} is a kernel, and --device cpu runs the NumPy reference only; "
             "add --device emulated, or use a GPU"
         )
-    if device.kind == "cuda" and reference:
+    if device.kind == "cuda" and rung.is_reference:
         raise LadderError(f"{op} rung 0 is NumPy; on --device cuda choose a rung from 1 on")
     if rung.path is not None and not rung.claims(target := device.target(real)):
         needs = "; ".join(rung.conditions())
@@ -182,7 +178,7 @@ def _refuse(op: str, rung: Rung, device: Device, real: np.dtype, config: TrainCo
             f"--deterministic: {op} {rung.label} is not ({rung.header['deterministic'][0]}); "
             "choose another rung"
         )
-    if rung.number < 0:
+    if rung.is_own_file:
         sandbox.require(op, rung.path, config.device or device.kind)  # with its number: cuda:1
 
 
@@ -196,7 +192,7 @@ def read_file(path: str) -> dict[str, int | str]:
     except (OSError, ValueError, RecursionError) as error:
         raise LadderError(f"--rungs {path}: cannot be read as JSON: {error}") from None
     if not isinstance(named, dict) or not all(isinstance(v, (int, str)) for v in named.values()):
-        raise LadderError(f'--rungs {path}: it must be an object such as {{"gelu.forward": 1}}')
+        raise LadderError(f'--rungs {path}: it must be an object such as {{"gelu.forward": "1"}}')
     with _naming(path):
         for op in named:
             find(op)

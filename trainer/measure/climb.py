@@ -90,17 +90,17 @@ def measure(config: TrainConfig, screen: Display) -> dict[str, Any]:
     for op in order:
         if best[op] != lowest[op]:
             rungs[op] = best[op]
-            what = {"op": op, "from": lowest[op].number, "to": best[op].number}
+            what = {"op": op, "from": lowest[op].id, "to": best[op].id}
             stage(job, rungs, op, what)
     for number, name in enumerate(whole.program.fusions, 1):
         fused = whole.fused(whole.program.fusions[:number])
         rungs = _best(fused)
-        made = {op: rungs[op].number for op in sorted(makes(name)) if op in rungs}
+        made = {op: rungs[op].id for op in sorted(makes(name)) if op in rungs}
         stage(fused, rungs, name, {"fusion": name, "to": made})
     return {
         "machine": machine_of(job.device),
         "job": {**whole.description(), "goal": goal},
-        "lowest": {op: rung.number for op, rung in lowest.items()},
+        "lowest": {op: rung.id for op, rung in lowest.items()},
         "stages": stages,
     }
 
@@ -163,7 +163,7 @@ def draw(climb: dict[str, Any], path: Path) -> None:
 def _change(stage: Mapping[str, Any]) -> tuple[str, str]:
     """What a stage raises or fuses, and the rungs that it leads to."""
     if "fusion" in stage:
-        return stage["fusion"], ", ".join(str(number) for number in stage["to"].values())
+        return stage["fusion"], ", ".join(stage["to"].values())
     if stage["op"] is None:
         return "every op", "lowest"
     return stage["op"], f"{stage['from']} → {stage['to']}"

@@ -70,7 +70,7 @@ def measure(config: TrainConfig) -> dict[str, Any]:
     roof = roof_of(job.device, job.real)
     ops = time_ops(engine, job.program.training_step, roof)
     for row in ops:
-        row["rung"] = choices[row["op"]].rung.number
+        row["rung"] = choices[row["op"]].rung.id
         row["scratch_bytes"] = _scratch_bytes(job, engine, row["op"])
     ops.append(_zeroing(engine, roof))
     launches = sum(_launches(engine, call) for call in job.program.training_step)
@@ -163,7 +163,7 @@ def show(p: dict[str, Any], screen: Display) -> None:
     rows = [
         (
             row["op"],
-            str(row["rung"]),
+            row["rung"],
             f"{row['ms']:,.2f}",
             f"{100 * row['ms'] / p['step_ms']:.1f}",
             f"{row['floor_ms']:,.2f}",

@@ -62,7 +62,7 @@ def measure(config: TrainConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     low, median, high = np.percentile(steps, (10, 50, 90))
     measurement = {
         **job.description(),
-        "rungs": {op: choice.rung.number for op, choice in choices.items()},
+        "rungs": {op: choice.rung.id for op, choice in choices.items()},
         "steps": len(steps),
         **{"step_ms": median, "low_ms": low, "high_ms": high},
         "tokens_per_second": 1e3 * job.tokens / median,
@@ -131,13 +131,13 @@ def report(machine: dict[str, Any], m: dict[str, Any]) -> str:
         f"memory    {m['device_bytes'] / 1e9:10.2f} GB of buffers"
         + (" on the device" if on_gpu else f", {m['peak_memory_bytes'] / 1e9:.2f} GB in all"),
         "",
-        f"{'op':<24}{'rung':>5}{'calls':>6}{'ms':>10}{'share':>8}{'floor ms':>10}",
+        f"{'op':<24}{'rung':>11}{'calls':>6}{'ms':>10}{'share':>8}{'floor ms':>10}",
     ]
     total = sum(row["ms"] for row in m["ops"])
     for row in m["ops"]:
         share = f"{100 * row['ms'] / total:.1f} %"
         lines.append(
-            f"{row['op']:<24}{m['rungs'][row['op']]:>5}{row['calls']:>6}{row['ms']:>10,.2f}"
+            f"{row['op']:<24}{m['rungs'][row['op']]:>11}{row['calls']:>6}{row['ms']:>10,.2f}"
             f"{share:>8}{row['floor_ms']:>10,.2f}"
         )
     return "\n".join(lines)

@@ -190,7 +190,7 @@ def profile() -> dict[str, Any]:
 
 
 def _setting(p: Mapping[str, Any]) -> str:
-    library = any(row["rung"] and row["rung"] >= 100 for row in p["ops"])
+    library = any(row["rung"].startswith("cublas") for row in p["ops"])
     flags = p.get("kernels", "").removeprefix("best").removeprefix("library").strip("-")
     parts = [f"B={p['B']} T={p['T']}", p["dtype"], "with cuBLAS" if library else "", flags]
     return ", ".join(part for part in parts if part)
@@ -206,16 +206,16 @@ def climb() -> None:
         display(Markdown(f"*No climb has been measured yet: {how}.*"))
 
 
-def swap(op: str, *numbers: int, B: int = 4) -> None:
+def swap(op: str, *rungs: int | str, B: int = 4) -> None:
     """The step time of GPT-2 124M with different rungs of one op: measured, if there is a GPU."""
     if default_device() != "cuda":
         display(Markdown("*Without a GPU there is nothing to time: the emulator has no clock.*"))
         return
     rows = []
-    for number in numbers:
-        job = step_timing.open_job(TrainConfig(batch=B, steps=20, rung=(f"{op}={number}",)), "swap")
+    for rung in rungs:
+        job = step_timing.open_job(TrainConfig(batch=B, steps=20, rung=(f"{op}={rung}",)), "swap")
         engine = job.engine({name: choice.rung for name, choice in job.choose().items()})
         ms = float(np.median(step_timing.time_steps(engine, job.config.steps)))
-        rows.append(console_logs.Timed(B, job.config.dtype, f"ours, {op} rung {number}", ms))
+        rows.append(console_logs.Timed(B, job.config.dtype, f"ours, {op} rung {rung}", ms))
         del engine  # its memory is wanted for the next
     draw(run_pictures.times(rows, f"{job.device.name}, measured just now"), f"step times: {op}")

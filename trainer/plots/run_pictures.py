@@ -126,7 +126,7 @@ def profile(p: Mapping[str, Any], title: str) -> Figure:
     """Each op of a measured step: its time, and in front of it its floor."""
     rows = p["ops"]
     figure, (axes,) = figure_of(title, 1.0 + 0.29 * len(rows))
-    names = [f"{row['op']}  {_rung(row['rung'])}".rstrip() for row in rows]
+    names = [f"{row['op']}  {row['rung']}".rstrip() for row in rows]
     axes.barh(names, [row["ms"] for row in rows], color="#b7cde3", height=0.72, label="measured")
     floor = "floor, of memory or of arithmetic"
     axes.barh(names, [row["floor_ms"] for row in rows], color=BLUE, height=0.36, label=floor)
@@ -162,11 +162,6 @@ def profiles(named: Mapping[str, Mapping[str, Any]], title: str) -> Figure:
     axes.invert_yaxis()
     figure.legend(frameon=False, fontsize=7, ncols=5, loc="outside lower center")
     return figure
-
-
-def _rung(number: int | str) -> str:
-    """ "library" for what is no rung of ours, "" for what has none."""
-    return "" if number == "" else "(library)" if int(number) >= 100 else f"(rung {number})"
 
 
 def _chance(axes: Any, vocab: int) -> None:

@@ -228,10 +228,10 @@ class Trainer:
     def _rung_rows(self) -> list[tuple[str, str, str, str]]:
         """Every op with its rung and the reason; one row if all are on the reference."""
         choices = self.setup.choices
-        if all(choice.rung.number == 0 for choice in choices.values()):
+        if all(choice.rung.is_reference for choice in choices.values()):
             return [(f"all {len(choices)}", "0", "the NumPy reference", "")]
         return [
-            (op, str(c.rung.number) if c.rung.number >= 0 else "own", c.rung.idea, c.reason)
+            (op, "own" if c.rung.is_own_file else c.rung.id, c.rung.idea, c.reason)
             for op, c in choices.items()
         ]
 

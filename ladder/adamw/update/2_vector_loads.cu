@@ -7,6 +7,7 @@
 // Needs:  nothing
 // Define: BLOCK = 256
 // Launch: adamw_update<<<ceil_div(N, 4 * BLOCK), BLOCK>>>
+// After:  1
 // Left:   two divisions and a root per weight, and hyper anew in every thread -> rung 3.
 
 #include "portable.cuh"

@@ -9,6 +9,7 @@
 // Define: BLOCK = 256
 // Launch: adamw_update<<<min(ceil_div(N, 4 * BLOCK), 8 * multiprocessors), BLOCK>>>
 // Pays:   no, the step constants were cheap, and a fixed grid loses the overlap of blocks
+// After:  2
 // Left:   nothing but the bytes: fewer of them (moments in 16 bits), or none for the gradient, if
 //         whoever computes it last updates the weight on its way.
 

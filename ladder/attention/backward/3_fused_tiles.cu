@@ -16,6 +16,7 @@
 // Launch: attention_backward_dkdv<<<(B * NH, ceil_div(T, TILE)), THREADS * THREADS, SHARED>>>
 // Launch: attention_backward_dq<<<(B * NH, ceil_div(T, TILE)), THREADS * THREADS, SHARED>>>
 // Scratch: float32 delta[B, NH, T]
+// After:  2
 // Left:   one number per load from shared memory -> rung 4.
 
 #include "portable.cuh"

@@ -13,8 +13,9 @@
 // Launch: attention_backward_dkdv<<<(B * NH, ceil_div(T, TILE)), THREADS * THREADS, SHARED>>>
 // Launch: attention_backward_dq<<<(B * NH, ceil_div(T, TILE)), THREADS * THREADS, SHARED>>>
 // Scratch: float32 delta[B, NH, T]
-// Left:   float32 multiply-adds; the GPU has units for matrices of 16-bit numbers -> rung 5. In
-//         float32, shared memory sets the pace, not the multiply-adds -> rung 9.
+// After:  3
+// Left:   float32 multiply-adds; the GPU has units for matrices of 16-bit numbers -> 16bit rung 5.
+//         In float32, shared memory sets the pace, not the multiply-adds -> float32 rung 5.
 
 #include "portable.cuh"
 

@@ -8,6 +8,7 @@
 // Launch: attention_forward_softmax<<<(ceil_div(T, BLOCK), B * NH), BLOCK>>>
 // Launch: attention_forward<<<(ceil_div(C // NH, warp), T, B * NH), warp>>>
 // Scratch: float32 probs[B, NH, T, T]
+// After:  1
 // Left:   the lanes of a warp read rows of the softmax 4 * T bytes apart -> rung 3.
 
 #include "portable.cuh"

@@ -10,6 +10,7 @@
 // Launch: attention_forward_softmax<<<(ceil_div(T, ROWS), B * NH), ROWS * warp>>>
 // Launch: attention_forward<<<(ceil_div(C // NH, warp), T, B * NH), warp>>>
 // Scratch: float32 probs[B, NH, T, T]
+// After:  2
 // Left:   every score passes through memory seven times, and takes 4 * B * NH * T * T bytes of it
 //         -> rung 4.
 

@@ -12,6 +12,7 @@
 //         TILE = 64 if 12 * 64 * (WIDTH + 1) + 4 * 64 * 65 <= shared_bytes else 32;
 //         THREADS = TILE // EACH; SHARED = 12 * TILE * (WIDTH + 1) + 4 * TILE * (TILE + 1)
 // Launch: attention_forward<<<(B * NH, ceil_div(T, TILE)), THREADS * THREADS, SHARED>>>
+// After:  3
 // Left:   one number per load from shared memory -> rung 5.
 
 #include "portable.cuh"

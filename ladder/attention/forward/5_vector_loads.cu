@@ -9,8 +9,9 @@
 //         TILE = 64 if 12 * 64 * (WIDTH + 4) + 4 * 64 * 68 <= shared_bytes else 32;
 //         THREADS = TILE // EACH; SHARED = 12 * TILE * (WIDTH + 4) + 4 * TILE * (TILE + 4)
 // Launch: attention_forward<<<(B * NH, ceil_div(T, TILE)), THREADS * THREADS, SHARED>>>
-// Left:   float32 multiply-adds; the GPU has units for matrices of 16-bit numbers -> rung 6. In
-//         float32, shared memory sets the pace, not the multiply-adds -> rung 11.
+// After:  4
+// Left:   float32 multiply-adds; the GPU has units for matrices of 16-bit numbers -> 16bit rung 6.
+//         In float32, shared memory sets the pace, not the multiply-adds -> float32 rung 6.
 
 #include "portable.cuh"
 

@@ -5,6 +5,7 @@
 // Needs:  nothing
 // Define: BLOCK = 256
 // Launch: crossentropy_backward<<<N, BLOCK>>>
+// After:  1
 // Left:   stores are 2 or 4 bytes wide, and every one is compared with the target -> rung 3.
 
 #include "portable.cuh"

@@ -8,6 +8,7 @@
 // Define: BLOCK = 256
 // Launch: crossentropy_backward_fill<<<ceil_div(N * V, BLOCK * vector), BLOCK>>>
 // Launch: crossentropy_backward<<<ceil_div(N, BLOCK), BLOCK>>>
+// After:  2
 // Left:   nothing here: with the softmax behind it, dprobs need not exist (crossentropy.fused).
 
 #include "portable.cuh"

@@ -7,6 +7,7 @@
 // Needs:  nothing
 // Define: BLOCK = 1024; WARPS = BLOCK // warp
 // Launch: crossentropy_fused<<<N, BLOCK>>>
+// After:  1
 // Left:   two passes before the first output -> rung 3.
 
 #include "portable.cuh"

@@ -8,6 +8,7 @@
 // Needs:  nothing
 // Define: BLOCK = 1024; WARPS = BLOCK // warp
 // Launch: crossentropy_fused<<<N, BLOCK>>>
+// After:  2
 // Left:   loads are 2 or 4 bytes wide -> rung 4.
 
 #include "portable.cuh"

@@ -8,6 +8,7 @@
 // Needs:  Vp % vector == 0; Vp * sizeof_real + 1024 <= shared_bytes
 // Define: BLOCK = 1024; WARPS = BLOCK // warp
 // Launch: crossentropy_fused<<<N, BLOCK, Vp * sizeof_real>>>
+// After:  5
 // Left:   while a block exchanges its sums, nothing of its next row is under way.
 
 #include "fast_math.cuh"

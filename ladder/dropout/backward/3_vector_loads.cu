@@ -7,6 +7,7 @@
 // Needs:  N % vector == 0
 // Define: BLOCK = 256
 // Launch: dropout_backward<<<ceil_div(N, BLOCK * vector), BLOCK>>>
+// After:  2
 // Left:   nothing but the bytes: the kernel before or after could do this on its way (fusion).
 
 #include "philox.cuh"

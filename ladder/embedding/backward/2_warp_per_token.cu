@@ -7,6 +7,7 @@
 // Define: TOKENS = 4
 // Launch: embedding_backward<<<ceil_div(B * T, TOKENS), TOKENS * warp>>>
 // Deterministic: no, float atomics land in any order
+// After:  1
 // Left:   where a position's gradients lie is known; they need no atomics -> rung 3.
 
 #include "portable.cuh"

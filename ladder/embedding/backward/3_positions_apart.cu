@@ -8,6 +8,7 @@
 // Launch: embedding_backward<<<ceil_div(B * T, TOKENS), TOKENS * warp>>>
 // Launch: embedding_backward_positions<<<T, BLOCK>>>
 // Deterministic: no, float atomics land in any order
+// After:  2
 // Left:   frequent tokens still receive their gradients in any order -> rung 4.
 
 #include "portable.cuh"

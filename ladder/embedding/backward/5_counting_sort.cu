@@ -15,6 +15,7 @@
 // Launch: embedding_backward<<<(ceil_div(B * T, RUNS), ceil_div(C, warp)), RUNS * warp>>>
 // Launch: embedding_backward_positions<<<T, BLOCK>>>
 // Scratch: int32 order[B * T]; int32 sorted[B * T]; int32 ends[V]; int32 unordered[B * T]
+// After:  4
 // Left:   loads are 2 or 4 bytes wide -> rung 6.
 
 #include "portable.cuh"

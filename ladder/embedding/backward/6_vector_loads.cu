@@ -13,6 +13,7 @@
 // Launch: embedding_backward<<<(ceil_div(B * T, RUNS), ceil_div(C, warp * vector)), RUNS * warp>>>
 // Launch: embedding_backward_positions<<<ceil_div(T * C, BLOCK * vector), BLOCK>>>
 // Scratch: int32 order[B * T]; int32 sorted[B * T]; int32 ends[V]; int32 unordered[B * T]
+// After:  5
 // Left:   a frequent token is a long run, which one warp adds up from one end to the other
 //         -> rung 7.
 

@@ -6,6 +6,7 @@
 // Needs:  nothing
 // Define: TOKENS = 4
 // Launch: embedding_forward<<<ceil_div(B * T, TOKENS), TOKENS * warp>>>
+// After:  1
 // Left:   loads are 2 or 4 bytes wide -> rung 3.
 
 #include "portable.cuh"

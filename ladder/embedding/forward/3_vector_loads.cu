@@ -6,6 +6,7 @@
 // Needs:  C % vector == 0
 // Define: TOKENS = 4
 // Launch: embedding_forward<<<ceil_div(B * T, TOKENS), TOKENS * warp>>>
+// After:  2
 // Left:   wpe is fetched B times, although it should come from the L2 cache after the first.
 
 #include "portable.cuh"

@@ -8,6 +8,7 @@
 // Define: BLOCK = 256; IN_FLIGHT = 4
 // Launch: gelu_forward<<<ceil_div(N, BLOCK * IN_FLIGHT * vector), BLOCK>>>
 // Pays:   no, rung 3 has enough warps to hide the wait, and more of them
+// After:  3
 // Left:   nothing but the bytes: the matmul beside it could do this on its way (fusion).
 
 #include "fast_math.cuh"

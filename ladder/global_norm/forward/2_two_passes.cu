@@ -10,6 +10,7 @@
 // Launch: global_norm_forward<<<GRID, BLOCK>>>
 // Launch: global_norm_forward_finish<<<1, BLOCK>>>
 // Scratch: float32 partial[GRID]
+// After:  1
 // Left:   loads are 4 bytes wide -> rung 3.
 
 #include "portable.cuh"

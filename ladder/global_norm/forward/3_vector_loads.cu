@@ -9,6 +9,7 @@
 // Launch: global_norm_forward<<<GRID, BLOCK>>>
 // Launch: global_norm_forward_finish<<<1, BLOCK>>>
 // Scratch: float32 partial[GRID]
+// After:  2
 // Left:   nothing but the bytes: whoever writes a gradient last could square it on its way.
 
 #include "portable.cuh"

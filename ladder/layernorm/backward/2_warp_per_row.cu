@@ -8,6 +8,7 @@
 // Define: ROWS = 4
 // Launch: layernorm_backward<<<ceil_div(N, ROWS), ROWS * warp>>>
 // Deterministic: no, float atomics land in any order
+// After:  1
 // Left:   2*N*C atomics on 2*C addresses -> rung 3.
 
 #include "portable.cuh"

@@ -9,6 +9,7 @@
 // Launch: layernorm_backward<<<min(ceil_div(N, ROWS), BLOCKS * multiprocessors), ROWS * warp,
 //         8 * C>>>
 // Deterministic: no, float atomics land in any order
+// After:  2
 // Left:   the sum depends on the order in which warps and blocks arrive -> rung 4.
 
 #include "portable.cuh"

@@ -10,6 +10,7 @@
 // Launch: layernorm_backward_finish<<<ceil_div(2 * C, warp), GROUPS * warp>>>
 // Scratch: float32 partial[GRID, 2, C]
 // Pays:   no, with half of rung 3's warps on a multiprocessor; BLOCKS = 8 turns it round
+// After:  3
 // Left:   every row loads and stores 2*C sums in shared memory -> rung 5.
 
 #include "portable.cuh"

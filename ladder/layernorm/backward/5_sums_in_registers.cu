@@ -12,6 +12,7 @@
 // Launch: layernorm_backward<<<GRID, ROWS * warp>>>
 // Launch: layernorm_backward_finish<<<ceil_div(2 * C, warp), GROUPS * warp>>>
 // Scratch: float32 partial[GRID, 2, C]
+// After:  4
 // Left:   loads are 2 or 4 bytes wide -> rung 6.
 
 #include "portable.cuh"

@@ -12,6 +12,7 @@
 // Launch: layernorm_backward<<<GRID, ROWS * warp>>>
 // Launch: layernorm_backward_finish<<<2 * SLOTS // warp, GROUPS * warp>>>
 // Scratch: float32 partial[GRID, 2, SLOTS]
+// After:  5
 // Left:   a warp that reduces and stores has nothing in flight -> rung 7.
 
 #include "portable.cuh"

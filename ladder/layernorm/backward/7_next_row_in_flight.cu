@@ -12,6 +12,7 @@
 // Launch: layernorm_backward_finish<<<2 * SLOTS // warp, GROUPS * warp>>>
 // Scratch: float32 partial[GRID, 2, SLOTS]
 // Pays:   no, the second set of registers leaves room for fewer warps
+// After:  6
 // Left:   a lane holds the sums of C / WARP_SIZE channels: registers bound the warps -> rung 8.
 
 #include "portable.cuh"

@@ -12,6 +12,7 @@
 // Launch: layernorm_backward_finish<<<ceil_div(2 * C, warp), GROUPS * warp>>>
 // Scratch: float32 partial[GRID, 2, C]
 // Pays:   no, at C = 768, where rung 6 fits into registers; it is for rows too long for that
+// After:  7
 // Left:   dout and inp come from memory: fuse with the layers that write and read them.
 
 #include "portable.cuh"

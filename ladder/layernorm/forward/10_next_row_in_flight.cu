@@ -7,6 +7,7 @@
 //         BLOCKS = max(1, min(4, 14 // ROW_VECTORS))
 // Launch: layernorm_forward<<<min(ceil_div(N, ROWS), BLOCKS * multiprocessors), ROWS * warp>>>
 // Pays:   no, rung 8's many small blocks overlap one row's loads with another's stores anyway
+// After:  9
 // Left:   statistics leave one by one; back to rung 8's small blocks -> rung 11.
 
 #include "portable.cuh"

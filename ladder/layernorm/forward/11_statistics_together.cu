@@ -9,6 +9,7 @@
 // Needs:  C % vector == 0; ROW_VECTORS <= 16
 // Define: ROWS = 3; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp)
 // Launch: layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
+// After:  8
 // Left:   the row must leave, and come back for the next layer: fuse it with its neighbours.
 
 #include "portable.cuh"

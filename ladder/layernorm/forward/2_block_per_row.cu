@@ -7,6 +7,7 @@
 // Needs:  nothing
 // Define: BLOCK = 256
 // Launch: layernorm_forward<<<N, BLOCK>>>
+// After:  1
 // Left:   some twenty barriers a row -> rung 3.
 
 #include "portable.cuh"

@@ -6,6 +6,7 @@
 // Needs:  nothing
 // Define: ROWS = 4
 // Launch: layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
+// After:  2
 // Left:   the row is read three times -> rung 4.
 
 #include "portable.cuh"

@@ -6,6 +6,7 @@
 // Needs:  C % vector == 0
 // Define: ROWS = 4
 // Launch: layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
+// After:  4
 // Left:   the row is read again for the output, and Welford's chain of divisions -> rung 6.
 
 #include "portable.cuh"

@@ -6,6 +6,7 @@
 // Needs:  C % vector == 0; ROW_VECTORS <= 16
 // Define: ROWS = 4; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp)
 // Launch: layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
+// After:  5
 // Left:   weight and bias are fetched anew for every row, after the statistics -> rung 7.
 
 #include "portable.cuh"

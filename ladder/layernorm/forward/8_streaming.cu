@@ -8,6 +8,7 @@
 // Needs:  C % vector == 0; ROW_VECTORS <= 16
 // Define: ROWS = 2; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp)
 // Launch: layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
+// After:  7
 // Left:   a block serves ROWS rows and is gone, and the next one copies the same again -> rung 9.
 
 #include "portable.cuh"

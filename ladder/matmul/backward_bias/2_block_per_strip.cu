@@ -6,6 +6,7 @@
 // Needs:  nothing
 // Define: WARPS = 1024 // warp
 // Launch: matmul_backward_bias<<<ceil_div(OC, warp), WARPS * warp>>>
+// After:  1
 // Left:   most multiprocessors have no block -> rung 3.
 
 #include "portable.cuh"

@@ -9,6 +9,7 @@
 // Launch: matmul_backward_bias<<<(STRIPS, SPLITS), WARPS * warp>>>
 // Launch: matmul_backward_bias_finish<<<STRIPS, WARPS * warp>>>
 // Scratch: float32 partial[SPLITS, OC]
+// After:  2
 // Left:   loads are 2 or 4 bytes wide -> rung 4.
 
 #include "portable.cuh"

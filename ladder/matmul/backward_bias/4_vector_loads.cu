@@ -9,6 +9,7 @@
 // Launch: matmul_backward_bias<<<(STRIPS, SPLITS), WARPS * warp>>>
 // Launch: matmul_backward_bias_finish<<<ceil_div(OC, warp), WARPS * warp>>>
 // Scratch: float32 partial[SPLITS, OC]
+// After:  3
 // Left:   where rows are few, the second kernel takes as long as the first -> rung 5.
 
 #include "portable.cuh"

@@ -10,6 +10,7 @@
 // Define: BLOCKS = 8; COLUMNS = 64; STRIPS = ceil_div(OC, COLUMNS); LANES = COLUMNS // vector;
 //         WARPS = 32 if BLOCKS * STRIPS <= multiprocessors else 16; ROWS = WARPS * warp // LANES
 // Launch: matmul_backward_bias<<<BLOCKS * STRIPS, WARPS * warp>>>
+// After:  4
 // Left:   dout is read once more than needed: whoever wrote it could have added it up.
 
 #include "hopper.cuh"

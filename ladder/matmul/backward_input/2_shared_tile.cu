@@ -8,6 +8,7 @@
 // Needs:  nothing
 // Define: TILE = 32
 // Launch: matmul_backward_input<<<(ceil_div(C, TILE), ceil_div(N, TILE)), TILE * TILE>>>
+// After:  1
 // Left:   two loads from shared memory for one multiply-add -> rung 3.
 
 #include "portable.cuh"

@@ -7,6 +7,7 @@
 // Needs:  nothing
 // Define: TILE = 32
 // Launch: matmul_backward_weight<<<(ceil_div(C, TILE), ceil_div(OC, TILE)), TILE * TILE>>>
+// After:  1
 // Left:   two loads from shared memory for one multiply-add -> rung 3.
 
 #include "portable.cuh"

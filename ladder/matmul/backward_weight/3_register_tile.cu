@@ -8,6 +8,7 @@
 // Needs:  nothing
 // Define: EACH = 8; THREADS = 16; TILE = EACH * THREADS; DEPTH = 16
 // Launch: matmul_backward_weight<<<(ceil_div(C, TILE), ceil_div(OC, TILE)), THREADS * THREADS>>>
+// After:  2
 // Left:   all loads are of one number -> rung 4; few blocks -> rung 5.
 
 #include "portable.cuh"

@@ -14,8 +14,9 @@
 //         THREADS * THREADS>>>
 // Launch: matmul_backward_weight_finish<<<ceil_div(OC * C, 4 * 256), 256>>>
 // Scratch: float32 partial[SPLITS, OC, C]
-// Left:   float32 multiply-adds; the GPU has units for matrices of 16-bit numbers -> rung 6. In
-//         float32, loads and multiply-adds take turns -> rung 16.
+// After:  4
+// Left:   float32 multiply-adds; the GPU has units for matrices of 16-bit numbers -> 16bit rung 6.
+//         In float32, loads and multiply-adds take turns -> float32 rung 6.
 
 #include "portable.cuh"
 

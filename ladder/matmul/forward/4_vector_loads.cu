@@ -7,8 +7,9 @@
 // Needs:  C % vector == 0; OC % vector == 0
 // Define: EACH = 8; THREADS = 16; TILE = EACH * THREADS; DEPTH = 16
 // Launch: matmul_forward<<<(ceil_div(OC, TILE), ceil_div(N, TILE)), THREADS * THREADS>>>
-// Left:   float32 multiply-adds; the GPU has units for matrices of 16-bit numbers -> rung 5. In
-//         float32, loads and multiply-adds take turns -> rung 17.
+// After:  3
+// Left:   float32 multiply-adds; the GPU has units for matrices of 16-bit numbers -> 16bit rung 5.
+//         In float32, loads and multiply-adds take turns -> float32 rung 5.
 
 #include "portable.cuh"
 

@@ -9,6 +9,7 @@
 // Define: TILE = 32
 // Launch: matmul_gelu_forward<<<(ceil_div(OC, TILE), ceil_div(N, TILE)), TILE * TILE>>>
 // Rounds: pre, of which it takes the gelu
+// After:  1
 // Left:   the product: two loads from shared memory for one multiply-add -> rung 3.
 
 #include "portable.cuh"

@@ -8,8 +8,9 @@
 // Define: EACH = 8; THREADS = 16; TILE = EACH * THREADS; DEPTH = 16
 // Launch: matmul_gelu_forward<<<(ceil_div(OC, TILE), ceil_div(N, TILE)), THREADS * THREADS>>>
 // Rounds: pre, of which it takes the gelu
-// Left:   float32 multiply-adds; the GPU has units for matrices of 16-bit numbers -> rung 4. In
-//         float32, loads and multiply-adds take turns -> rung 9.
+// After:  2
+// Left:   float32 multiply-adds; the GPU has units for matrices of 16-bit numbers -> 16bit rung 4.
+//         In float32, loads and multiply-adds take turns -> float32 rung 4.
 
 #include "fast_math.cuh"
 #include "portable.cuh"

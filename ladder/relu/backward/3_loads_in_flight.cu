@@ -8,6 +8,7 @@
 // Define: BLOCK = 256; IN_FLIGHT = 4
 // Launch: relu_backward<<<ceil_div(N, BLOCK * IN_FLIGHT * vector), BLOCK>>>
 // Pays:   no, rung 2 is at the roof: enough warps wait at the same time already
+// After:  2
 // Left:   out is read for one bit of each number: the forward pass could leave these bits behind.
 
 #include "portable.cuh"

@@ -8,6 +8,7 @@
 // Define: BLOCK = 256; IN_FLIGHT = 4
 // Launch: relu_forward<<<ceil_div(N, BLOCK * IN_FLIGHT * vector), BLOCK>>>
 // Pays:   no, rung 2 is at the roof: enough warps wait at the same time already
+// After:  2
 // Left:   nothing but the bytes: the product before it could do this on its way (fusion).
 
 #include "portable.cuh"

@@ -8,6 +8,7 @@
 // Define: BLOCK = 256; IN_FLIGHT = 4
 // Launch: residual_backward<<<ceil_div(N, BLOCK * IN_FLIGHT * vector), BLOCK>>>
 // Pays:   no, rung 2 is at the roof: enough warps wait at the same time already
+// After:  2
 // Left:   nothing but the bytes: a neighbour in the program must do the sum on its way (fusion).
 
 #include "portable.cuh"

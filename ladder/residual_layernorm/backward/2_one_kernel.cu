@@ -10,6 +10,7 @@
 // Launch: residual_layernorm_backward<<<GRID, ROWS * warp, ROWS * 8 * C>>>
 // Launch: residual_layernorm_backward_finish<<<ceil_div(2 * C, warp), GROUPS * warp>>>
 // Scratch: float32 partial[GRID, 2, C]
+// After:  1
 // Left:   every row loads and stores 2*C sums in shared memory -> rung 3.
 
 #include "portable.cuh"

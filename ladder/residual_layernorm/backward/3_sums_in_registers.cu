@@ -12,6 +12,7 @@
 // Launch: residual_layernorm_backward<<<GRID, ROWS * warp>>>
 // Launch: residual_layernorm_backward_finish<<<ceil_div(2 * C, warp), GROUPS * warp>>>
 // Scratch: float32 partial[GRID, 2, C]
+// After:  2
 // Left:   loads are 2 or 4 bytes wide -> rung 4.
 
 #include "portable.cuh"

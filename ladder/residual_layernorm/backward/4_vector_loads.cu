@@ -14,6 +14,7 @@
 // Launch: residual_layernorm_backward<<<GRID, ROWS * warp>>>
 // Launch: residual_layernorm_backward_finish<<<2 * SLOTS // warp, GROUPS * warp>>>
 // Scratch: float32 partial[GRID, 2, SLOTS]
+// After:  3
 // Left:   nothing but the bytes: the product before it, which writes dout, must do the sums.
 
 #include "portable.cuh"

@@ -7,6 +7,7 @@
 // Needs:  nothing
 // Define: ROWS = 4
 // Launch: residual_layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
+// After:  1
 // Left:   loads are 2 or 4 bytes wide, and the row is read back twice -> rung 3.
 
 #include "portable.cuh"

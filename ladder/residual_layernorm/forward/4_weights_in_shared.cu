@@ -10,6 +10,7 @@
 // Needs:  C % vector == 0; ROW_VECTORS <= 16
 // Define: ROWS = 2; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp)
 // Launch: residual_layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
+// After:  3
 // Left:   nothing but the bytes: the product before it must add, the one behind it normalise.
 
 #include "portable.cuh"

@@ -6,6 +6,7 @@
 // Needs:  nothing
 // Define: BLOCK = 256; WARPS = BLOCK // warp
 // Launch: softmax_backward<<<N, BLOCK>>>
+// After:  1
 // Left:   loads are 2 or 4 bytes wide -> rung 3.
 
 #include "portable.cuh"

@@ -5,6 +5,7 @@
 // Needs:  V % vector == 0
 // Define: BLOCK = 256; WARPS = BLOCK // warp
 // Launch: softmax_backward<<<N, BLOCK>>>
+// After:  2
 // Left:   a short row leaves most of a block idle, and is read twice -> rung 4.
 
 #include "portable.cuh"

@@ -6,6 +6,7 @@
 // Needs:  V % vector == 0; ROW_VECTORS <= 8
 // Define: ROWS = 4; COLUMNS = V; ROW_VECTORS = ceil_div(V, vector * warp)
 // Launch: softmax_backward<<<ceil_div(N, ROWS), ROWS * warp>>>
+// After:  3
 // Left:   rows too long for the registers of a warp could stay in shared memory.
 
 #include "portable.cuh"

@@ -6,6 +6,7 @@
 // Needs:  V % vector == 0
 // Define: BLOCK = 256; WARPS = BLOCK // warp
 // Launch: softmax_forward<<<N, BLOCK>>>
+// After:  3
 // Left:   a short row leaves most of a block idle, and waits at four barriers -> rung 5. A long row
 //         is read twice, the second time perhaps from the L2 cache.
 

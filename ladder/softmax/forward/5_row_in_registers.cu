@@ -7,6 +7,7 @@
 // Needs:  V % vector == 0; ROW_VECTORS <= 16
 // Define: ROWS = 4; COLUMNS = V; ROW_VECTORS = ceil_div(V, vector * warp)
 // Launch: softmax_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
+// After:  4
 // Left:   rows too long for the registers of a warp could stay in shared memory.
 
 #include "portable.cuh"

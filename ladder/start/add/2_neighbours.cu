@@ -4,6 +4,7 @@
 // Expect: 4 sectors per request in place of 32, the same additions; still one block.
 // Needs:  real == float32
 // Launch: start_add<<<1, 256>>>
+// After:  1
 // Left:   one block keeps one multiprocessor busy, and the others idle -> rung 3.
 extern "C" __global__ void start_add(float* c,        // (N)
                                      const float* a,  // (N)

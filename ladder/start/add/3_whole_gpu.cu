@@ -4,6 +4,7 @@
 // Expect: the same requests, from every multiprocessor at once; bound by memory.
 // Needs:  real == float32
 // Launch: start_add<<<ceil_div(N, 256), 256>>>
+// After:  2
 // Left:   nothing but the bytes themselves: 12 for every addition.
 extern "C" __global__ void start_add(float* c,        // (N)
                                      const float* a,  // (N)

@@ -6,6 +6,7 @@
 // Needs:  real == float32
 // Launch: start_sum<<<ceil_div(N, 256), 256>>>
 // Deterministic: no, the blocks' atomics come in any order
+// After:  1
 // Left:   keep the working threads together in few warps -> rung 3.
 extern "C" __global__ void start_sum(float* total,      // (1), accumulated
                                      const float* inp,  // (N)

@@ -5,6 +5,7 @@
 // Needs:  real == float32
 // Launch: start_sum<<<ceil_div(N, 256), 256>>>
 // Deterministic: no, the blocks' atomics come in any order
+// After:  2
 // Left:   8 steps with a barrier each; the last 5 are within one warp -> rung 4.
 extern "C" __global__ void start_sum(float* total,      // (1), accumulated
                                      const float* inp,  // (N)

@@ -5,6 +5,7 @@
 // Needs:  real == float32
 // Launch: start_sum<<<min(ceil_div(N, 256), 8 * multiprocessors), 256>>>
 // Deterministic: no, the warps' atomics come in any order
+// After:  4
 // Left:   16-byte loads, and a deterministic second pass: both are in the layernorm ladder.
 #include "portable.cuh"
 
