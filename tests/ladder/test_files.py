@@ -59,7 +59,7 @@ def test_a_file_is_plain_and_portable(ladder, rung):
 
 @pytest.mark.parametrize(("ladder", "rung"), FILES)
 def test_a_file_is_short_enough_to_read(ladder, rung):
-    assert 15 <= len(rung.source.splitlines()) <= 275  # the backward pass of attention needs it
+    assert 15 <= len(rung.source.splitlines()) <= 280  # the backward pass of attention needs it
 
 
 @pytest.mark.parametrize(("ladder", "rung"), FILES)

@@ -5,7 +5,8 @@
 // Change: as in attention.forward rung 10: the warpgroup's number goes through a shuffle
 //         (warp_uniform), in both kernels.
 // Expect: the same products; no moves, and addresses computed once for the warp, beside the other
-//         instructions. There are three and four products to a step here, and two in the forward pass.
+//         instructions. There are three and four products to a step here, and two in the forward
+//         pass.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; HS <= 64; HS % vector == 0
 // Define: HS = C // NH; KEYS = 64; QUERIES = 128;
 //         SHARED_K = (2 * KEYS + 4 * 64) * 64 * sizeof_real;
