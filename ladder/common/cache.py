@@ -78,7 +78,7 @@ def is_whole_elf(path: Path) -> bool:
     if len(head) < 64 or not head.startswith(b"\x7fELF"):
         return False
     segments, sections, *sizes = struct.unpack("<32xQQ6xHHHH2x", head)
-    end = max(segments + sizes[0] * sizes[1], sections + sizes[2] * sizes[3])
+    end: int = max(segments + sizes[0] * sizes[1], sections + sizes[2] * sizes[3])
     return end <= path.stat().st_size
 
 

@@ -26,7 +26,10 @@ class Parser(argparse.ArgumentParser):
             f"{message.removeprefix('argument ')}; {self.prog} --help lists the flags"
         )
 
-    def parse_args(self, args: Sequence[str] | None = None, namespace=None) -> argparse.Namespace:
+    def parse_args(  # type: ignore[override]  # the overloads for other namespaces are not used
+        self, args: Sequence[str] | None = None, namespace: None = None
+    ) -> argparse.Namespace:
+        """Like argparse, but an unknown flag is refused with the nearest one."""
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
             known = difflib.get_close_matches(unknown[0], self._option_string_actions, n=1)

@@ -19,13 +19,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from ladder.common.errors import CompileError, LadderError
-from ladder.contract import rung_file
 from ladder.contract.device import refuse_tile
+from ladder.contract.dtypes import REALS
 from ladder.contract.host_arrays import HostArrays
 from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
@@ -81,7 +81,7 @@ class Emulated(HostArrays):
         workers = workers or len(os.sched_getaffinity(0))
         self._settings = Settings(warp, seed, mode == "count", workers, time_limit, trace)
         self._record = Record()
-        self._compiled: dict[tuple, dict[str, Kernel]] = {}
+        self._compiled: dict[tuple[Any, ...], dict[str, Kernel]] = {}
         self._variants: list[tuple[Emulated, ...]] = []
 
     @property
@@ -91,7 +91,7 @@ class Emulated(HostArrays):
         warp = f", warps of {settings.warp}" if settings.warp != 32 else ""
         return f"emulated{warp}{order}"
 
-    def variant(self, **changes: int) -> Emulated:
+    def variant(self, **changes: Any) -> Emulated:
         """The same device with another `warp`, `seed`, `counting`, `workers`, `time_limit` or
         `trace`."""
         device = Emulated()
@@ -135,10 +135,8 @@ class Emulated(HostArrays):
     ) -> tuple[Path, tuple[source.Kernel, ...]]:
         """The library of a rung file, from the cache or compiled now, and what it declares."""
         real = np.dtype(real)
-        if real.name not in rung_file.REALS:
-            raise LadderError(
-                f"kernels compute in {', '.join(rung_file.REALS)}, not in {real.name}"
-            )
+        if real.name not in REALS:
+            raise LadderError(f"kernels compute in {', '.join(REALS)}, not in {real.name}")
         path = Path(os.path.abspath(rung.path))
         macros = [f"REAL_{real.name.upper()}=1", f"WARP_SIZE={self._settings.warp}"]
         macros += [f"{name}={value}" for name, value in defines.items()]
@@ -150,20 +148,20 @@ class Emulated(HostArrays):
 
     def tensor_map(self, array: np.ndarray, box: tuple[int, int]) -> np.void:
         refuse_tile(array, box)
-        value = np.zeros((), TENSOR_MAP)
+        value: np.void = np.zeros(1, TENSOR_MAP)[0]
         value["begin"] = array.ctypes.data
         value["rows"], value["columns"] = array.size // array.shape[-1], array.shape[-1]
         value["row_bytes"] = array.shape[-1] * array.itemsize
         value["element_bytes"] = array.itemsize
         value["box_rows"], value["box_columns"] = box
-        return value[()]
+        return value
 
     def report(self) -> Report:
         """What was seen since the last reset: problems, and in counting mode all accesses."""
         return self._record.report()
 
     def reset_report(self) -> None:
-        self._record.__init__()
+        self._record.clear()
 
 
 def _explain(log: str, path: Path) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,12 +28,27 @@ from ladder.emulator.structures import (
     CProblem,
     CResult,
     CSite,
+    CWhere,
 )
 from ladder.emulator.toolchain import runtime
 
 MOST_PARAMETERS = 128
 PARAMETER_KINDS = {b"p": "a pointer", b"f": "floating point", b"i": "an integer", b"s": "a struct"}
 SHOWN = 3  # problems in an error's message
+
+Line = tuple[str, int]  # a file and the number of a line in it; 0 where it is not known
+
+
+class Site(NamedTuple):
+    """A place of the source that accesses a buffer: what counts are kept by."""
+
+    file: str
+    line: int
+    kernel: str
+    buffer: str
+    space: str
+    kind: str
+    bytes: int
 
 
 class KernelError(LadderError):
@@ -64,13 +79,17 @@ class Settings:
 class Record:
     """What was seen since the last reset; the device makes a Report of it."""
 
-    lines: dict[tuple, list[int]] = field(default_factory=dict)
+    lines: dict[Site, list[int]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     accesses: list[Access] = field(default_factory=list)
 
     def report(self) -> Report:
         lines = [LineCount(*key, *counts) for key, counts in self.lines.items()]
         return Report(lines, list(self.problems), list(self.accesses))
+
+    def clear(self) -> None:
+        for found in (self.lines, self.problems, self.accesses):
+            found.clear()
 
 
 @functools.cache
@@ -185,33 +204,35 @@ class Kernel:
         base = result.library_base
         found = self._locator.find(address - base for address in addresses)
 
-        def locate(pc: int | None) -> tuple[str, int]:
+        def locate(pc: int | None) -> Line:
             return found[pc - base] if pc else (self._locator.source, 0)
 
         problems = [p for problem in raw if (p := self._problem(problem, locate))]
         self._record.problems += problems
-        keys = [self._key(site, locate) for site in sites]
-        for key, site in zip(keys, sites, strict=True):
+        known = [self._site(site, locate) for site in sites]
+        for key, site in zip(known, sites, strict=True):
             counts = self._record.lines.setdefault(key, [0] * 6)
             for i, name in enumerate(LineCount.__match_args__[len(key) :]):
                 counts[i] += getattr(site, name)
         for request in result.requests[: result.request_count]:
             lanes = tuple(lane for lane in range(64) if request.lanes >> lane & 1)
             offsets = tuple(request.offsets[lane] for lane in lanes)
-            block = tuple(request.block)
-            self._record.accesses.append(
-                Access(*keys[request.site], block, request.warp, lanes, offsets)
-            )
+            at: Site = known[request.site]
+            block = _triple(request.block)
+            self._record.accesses.append(Access(*at, block, request.warp, lanes, offsets))
         return problems
 
-    def _key(self, site: CSite, locate: Callable) -> tuple:
-        shared = site.shared_name
-        buffer = shared.decode() if shared else self._names[site.argument]
-        space = "shared" if shared else "global"
+    def _site(self, site: CSite, locate: Callable[[int | None], Line]) -> Site:
+        space = "shared" if site.shared_name else "global"
         kind = ACCESSES[site.access]
-        return (*locate(site.pc), self.name, buffer, space, kind, site.bytes)
+        return Site(*locate(site.pc), self.name, self._buffer(site), space, kind, site.bytes)
 
-    def _problem(self, problem: CProblem, locate: Callable) -> Problem | None:
+    def _buffer(self, where: CSite | CWhere) -> str:
+        """The name of an array in shared memory, or of the parameter that is accessed."""
+        shared: bytes | None = where.shared_name
+        return shared.decode() if shared else self._names[where.argument]
+
+    def _problem(self, problem: CProblem, locate: Callable[[int | None], Line]) -> Problem | None:
         """The problem in words; None if it turns out to be none."""
         kind = KINDS[problem.kind]
         file, line = locate(problem.place.pc)
@@ -224,35 +245,30 @@ class Kernel:
         message = f"{where}: {say(problem, who, other)}"
         if not line and not tool():
             message += f" ({MISSING})"
-        block, thread = tuple(problem.place.block), tuple(problem.place.thread)
+        block, thread = _triple(problem.place.block), _triple(problem.place.thread)
         return Problem(kind, message, self.name, file, line, block, thread, other)
 
-    def _memory(self, problem: CProblem) -> str:
-        where = problem.where
-        return where.shared_name.decode() if where.shared_name else self._names[where.argument]
-
-    def _say_out_of_bounds(self, problem: CProblem, who: str, other: tuple | None) -> str:
+    def _say_out_of_bounds(self, problem: CProblem, who: str, other: Line | None) -> str:
         where = problem.where
         action = ACCESSES[problem.place.access]
         if where.shared_name or where.argument >= 0:
-            return (
-                f"{who}: {action} of {where.bytes} bytes across the end of {self._memory(problem)}"
-            )
+            return f"{who}: {action} of {where.bytes} bytes across the end of {self._buffer(where)}"
         return f"{who}: {action} of {where.bytes} bytes outside of every buffer"
 
-    def _say_race(self, problem: CProblem, who: str, other: tuple) -> str:
+    def _say_race(self, problem: CProblem, who: str, other: Line | None) -> str:
         before = problem.other
         same_block = tuple(before.block) == tuple(problem.place.block)
         missing = "no barrier" if same_block else "nothing that orders the blocks"
         them = f"thread {tuple(before.thread)}" if same_block else _who(before)
+        there = f" in line {other[1]}" if other else ""
         space = "shared" if problem.where.shared_name else "global"
+        where = f"{self._buffer(problem.where)} in {space} memory, offset {problem.where.offset}"
         return (
-            f"race on {self._memory(problem)} in {space} memory, offset {problem.where.offset}: "
-            f"{ACCESSES[problem.place.access]} by {who}, and {ACCESSES[before.access]} by {them} "
-            f"in line {other[1]}, with {missing} between them"
+            f"race on {where}: {ACCESSES[problem.place.access]} by {who}, and "
+            f"{ACCESSES[before.access]} by {them}{there}, with {missing} between them"
         )
 
-    def _say_divergent_barrier(self, problem: CProblem, who: str, other: tuple | None) -> str:
+    def _say_divergent_barrier(self, problem: CProblem, who: str, other: Line | None) -> str:
         if other is None:
             return (
                 f"{who} waits at a barrier, and thread {tuple(problem.other.thread)} has returned"
@@ -261,28 +277,33 @@ class Kernel:
         there = tuple(problem.other.thread)
         return f"{who} waits at {what}, and thread {there} at another one, in line {other[1]}"
 
-    def _say_deadlock(self, problem: CProblem, who: str, other: tuple | None) -> str:
+    def _say_deadlock(self, problem: CProblem, who: str, other: Line | None) -> str:
         text = f"deadlock: {who} waits {problem.text.decode()} for threads that never come"
         return f"{text}; another one waits in line {other[1]}" if other else text
 
     def _say_uninitialised_shared_memory(
-        self, problem: CProblem, who: str, other: tuple | None
+        self, problem: CProblem, who: str, other: Line | None
     ) -> str:
         where = problem.where
-        return f"{who} reads {self._memory(problem)} at offset {where.offset}, which nobody wrote"
+        return f"{who} reads {self._buffer(where)} at offset {where.offset}, which nobody wrote"
 
-    def _say_crash(self, problem: CProblem, who: str, other: tuple | None) -> str:
+    def _say_crash(self, problem: CProblem, who: str, other: Line | None) -> str:
         return f"{who}: {problem.text.decode()}"
 
-    def _say_misaligned(self, problem: CProblem, who: str, other: tuple | None) -> str:
+    def _say_misaligned(self, problem: CProblem, who: str, other: Line | None) -> str:
         return f"{who}: {problem.text.decode()}"
 
-    def _say_assertion(self, problem: CProblem, who: str, other: tuple | None) -> str:
+    def _say_assertion(self, problem: CProblem, who: str, other: Line | None) -> str:
         return f"{who}: assertion failed: {problem.text.decode()}"
 
-    def _say_time_limit(self, problem: CProblem, who: str, other: tuple | None) -> str:
+    def _say_time_limit(self, problem: CProblem, who: str, other: Line | None) -> str:
         seconds = self._settings.time_limit
         return f"{who} still runs after {seconds:g} s: an endless loop, or time_limit is too short"
+
+
+def _triple(values: Sequence[int]) -> tuple[int, int, int]:
+    x, y, z = values
+    return x, y, z
 
 
 def _who(place: CPlace) -> str:

@@ -36,15 +36,16 @@ class Locator:
         """
         wanted = sorted(set(addresses))
         new = [address for address in wanted if address not in self._known]
-        if new and tool():
-            self._known.update(zip(new, map(self._choose, self._ask(new)), strict=True))
+        if new and (program := tool()):
+            frames = self._ask(program, new)
+            self._known.update(zip(new, map(self._choose, frames), strict=True))
         return {address: self._known.get(address, (self.source, 0)) for address in wanted}
 
-    def _ask(self, addresses: list[int]) -> list[list[tuple[str, int]]]:
+    def _ask(self, program: str, addresses: list[int]) -> list[list[tuple[str, int]]]:
         """The frames of each address, innermost first."""
         # A return address is behind the call; one byte less is in it.
         text = "".join(f"{address - 1:#x}\n" for address in addresses)
-        command = [tool(), "-a", "-i", "-e", str(self.library)]
+        command = [program, "-a", "-i", "-e", str(self.library)]
         done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
         frames: list[list[tuple[str, int]]] = []
         for line in done.stdout.splitlines():

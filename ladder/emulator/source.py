@@ -69,7 +69,7 @@ def _flatten(path: Path, source: str, include: Sequence[Path], seen: set[Path]) 
     """The file with its `#include "..."` replaced by the included text, each file once."""
     seen.add(path.resolve())
 
-    def replace(match: re.Match) -> str:
+    def replace(match: re.Match[str]) -> str:
         for folder in (path.parent, *include):
             found = folder / match.group(1)
             if found.is_file():
@@ -91,7 +91,7 @@ def rewrite_shared(source: str, path: Path) -> str:
     """`source` with its `__shared__` declarations rewritten; every line keeps its number."""
     depth = 0
 
-    def replace(match: re.Match) -> str:
+    def replace(match: re.Match[str]) -> str:
         nonlocal depth
         text = match.group()
         depth += (match.lastgroup == "open") - (match.lastgroup == "close")
@@ -124,7 +124,10 @@ def _declarations(statement: str) -> str:
         name = parts.group(2)
         return f'{kind} *{name} = ({kind} *)emulator::emulator_dynamic_shared("{name}");'
     result = []
-    for name, shape in [parts.groups()[1:], *(_name_and_shape(other) for other in others)]:
+    for name, shape in [
+        (parts.group(2), parts.group(3)),
+        *(_name_and_shape(other) for other in others),
+    ]:
         # The address of the key tells declarations apart, also those of two template instances.
         result.append(
             f"static const char {name}_key = 0; auto &{name} = *({kind} (*){shape})"
@@ -137,7 +140,7 @@ def _name_and_shape(declarator: str) -> tuple[str, str]:
     parts = re.fullmatch(r"(\w+)\s*((?:\[.*\])?)", declarator)
     if parts is None:
         raise ValueError(f"cannot understand '{declarator}' in a shared memory declaration")
-    return parts.groups()
+    return parts.group(1), parts.group(2)
 
 
 def _kernels(text: str) -> tuple[Kernel, ...]:
@@ -156,9 +159,9 @@ def _kernels(text: str) -> tuple[Kernel, ...]:
         inside = text[opening + 1 : _closing(text, opening) - 1]
         parameters = [part for part in _split(inside) if part != "void"]
         names = tuple(_parameter_name(part) for part in parameters)
-        kernel = Kernel(name.group(1), names, cluster)
-        if text[_closing(text, opening) :].lstrip().startswith("{"):  # not a mere declaration
-            found.append(kernel)
+        defined = text[_closing(text, opening) :].lstrip().startswith("{")  # not only declared
+        if name and defined:
+            found.append(Kernel(name.group(1), names, cluster))
     return tuple(found)
 
 
@@ -192,7 +195,7 @@ def _split(text: str) -> list[str]:
 def _without_comments(text: str) -> str:
     """`text` with its comments blanked out; positions stay the same."""
 
-    def blank(match: re.Match) -> str:
+    def blank(match: re.Match[str]) -> str:
         if match.lastgroup != "comment":
             return match.group()
         return re.sub(r"[^\n]", " ", match.group())

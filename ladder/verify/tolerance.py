@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -75,7 +76,7 @@ class Expected:
                 worst = float(np.max(error / tolerance, initial=0.0))
         if not wrong.any():
             return None, worst
-        index = np.unravel_index(np.argmax(wrong), wrong.shape)
+        index = tuple(int(i) for i in np.unravel_index(np.argmax(wrong), wrong.shape))
         return self._describe(got, index, int(wrong.sum()), tolerance), math.inf
 
     def _describe(
@@ -107,7 +108,7 @@ def expect(op: Op, dims: Dims, real: np.dtype, values: Arrays) -> list[Expected]
     """Run the reference in float64 on inputs as they are, and changed, for the tolerance."""
     outputs = _run_reference(op, dims, values, None)
     rng = np.random.default_rng(1)
-    sensitivity = {arg.name: 0.0 for arg in op.args}
+    sensitivity: dict[str, np.ndarray | float] = {arg.name: 0.0 for arg in op.args}
     for _ in range(CHANGES):
         changed = _run_reference(op, dims, values, rng)
         for name, array in outputs.items():
@@ -129,17 +130,18 @@ def expect(op: Op, dims: Dims, real: np.dtype, values: Arrays) -> list[Expected]
             raise LadderError(f"{op.name}: the reference's own {arg.name} is not finite")
         stored = resolve_dtype(arg.dtype, real)
         rounding = unit_roundoff(stored) * np.abs(y)
-        rounding += float(ml_dtypes.finfo(stored).smallest_subnormal)
+        rounding += smallest_subnormal(stored)
         sums = (
             LAMBDA
             * math.sqrt(terms)
             * (U32 * (np.abs(y) + cancelled.get(arg.name, 0.0)) + sensitivity[arg.name])
         )
-        if arg.rounded_by in values and stored.itemsize < 4:
-            words = random_words(values[arg.rounded_by], scalars(op)["stream"], slice(0, y.size))
+        if arg.rounded_by is not None and arg.rounded_by in values and stored.itemsize < 4:
+            stream = int(scalars(op)["stream"])
+            words = random_words(values[arg.rounded_by], stream, slice(0, y.size))
             expected.append(_rounded_at_random(arg, y, sums, words, stored, terms))
             continue
-        rounded = 0.0
+        rounded: np.ndarray | float = 0.0
         if arg.dtype == REAL:
             rounded = ROUNDED * unit_roundoff(real) / U32 * sensitivity[arg.name]
         expected.append(Expected(arg, y, rounding + sums, terms, rounded))
@@ -156,7 +158,7 @@ def _rounded_at_random(
         return round_at_random(x, words, stored).astype(np.float64).reshape(y.shape)
 
     low, high = rounded(y - sums), rounded(y + sums)
-    tolerance = (high - low) / 2 + float(ml_dtypes.finfo(stored).smallest_subnormal) / 4
+    tolerance = (high - low) / 2 + smallest_subnormal(stored) / 4
     return Expected(arg, (low + high) / 2, tolerance, terms, at_random=True)
 
 
@@ -166,14 +168,24 @@ def _widened(values: Arrays) -> Arrays:
 
 def unit_roundoff(dtype: np.dtype) -> float:
     """Half the distance from 1 to the next number of the type."""
-    return float(ml_dtypes.finfo(dtype).eps) / 2
+    return float(_limits(dtype).eps) / 2
+
+
+def smallest_subnormal(dtype: np.dtype) -> float:
+    """The smallest number of the type above 0."""
+    return float(_limits(dtype).smallest_subnormal)
+
+
+def _limits(dtype: np.dtype) -> Any:
+    """np.finfo, for bfloat16 too."""
+    return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]  # ml_dtypes leaves it untyped
 
 
 def _run_reference(
     op: Op, dims: Dims, values: Arrays, rng: np.random.Generator | None
 ) -> dict[str, np.ndarray | None]:
     """The reference's arrays after a run in float64; with `rng`, on inputs changed by ± U32."""
-    arrays = {}
+    arrays: dict[str, np.ndarray | None] = {}
     for arg in op.args:
         dtype = resolve_dtype(arg.dtype, np.dtype(np.float64))
         if arg.role == "out":
