@@ -132,6 +132,12 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Wait for all submitted work; an error inside a kernel surfaces here."""
 
+    def mark(self) -> Any:
+        """Submit a note of the time, in order with all other work; for `seconds`."""
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """Seconds on the device between two marks, once it has passed both."""
+
     def time(self, work: Callable[[], None]) -> float:
         """Seconds that `work` takes on the device."""
 

@@ -65,10 +65,16 @@ class HostArrays:
     def synchronize(self) -> None:
         pass
 
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def seconds(self, start: float, end: float) -> float:
+        return end - start
+
     def time(self, work: Callable[[], None]) -> float:
-        start = time.perf_counter()
+        start = self.mark()
         work()
-        return time.perf_counter() - start
+        return self.seconds(start, self.mark())
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         return work

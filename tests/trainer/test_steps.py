@@ -4,13 +4,14 @@ import dataclasses
 
 import numpy as np
 import pytest
-from deferred import Deferred, deferred_rungs
+from deferred import Clocked, Deferred, deferred_rungs
 from tiny import SHAPE, parameters, run, save_model, settings
 
 from ladder.contract.ladder import find
 from ladder.device.cpu import Cpu
 from trainer.data.datasets import TokenLoader, prepare
 from trainer.engine import rung_choice
+from trainer.engine.debug import watch_of
 from trainer.engine.engine import Engine
 from trainer.model import checkpoint
 from trainer.model.gpt2 import PARAMETERS, build, initial_parameters
@@ -35,7 +36,8 @@ def stepper_on(device, train, tmp_path, real=np.float32, **changes):
     ops = {call.op for call in program.calls}
     later = deferred_rungs()
     rung_choice = {op: later[op] if deferred else find(op).rung(0) for op in ops}
-    engine = Engine(program, device, np.dtype(real), rung_choice)
+    watch = watch_of(config)
+    engine = Engine(program, device, np.dtype(real), rung_choice, watch=watch)
     for name, tensor in initial_parameters(SHAPE, 1):
         engine.write(name, tensor)
     return Stepper(config, engine, train, 8)
@@ -49,7 +51,7 @@ def take(stepper, count, start=0):
 
 def known(step):
     """All of a step but its time."""
-    return dataclasses.replace(step, ms=0.0)
+    return dataclasses.replace(step, ms=0.0, settled=True)
 
 
 @pytest.mark.parametrize("total_tokens", [32, 96])
@@ -75,7 +77,7 @@ def test_the_host_waits_only_for_the_step_before(tmp_path, loader):
     for number in range(3, 6):
         waits = device.waits
         assert stepper.step(number).number == number - 1
-        assert device.waits - waits == 2  # for its loss and its norm
+        assert device.waits - waits == 2  # for its loss and its norm; its end has no clock here
         assert device.queue, "the step that was submitted last is still to be computed"
     assert stepper.finish().number == 5
     assert stepper.finish() is None
@@ -104,6 +106,65 @@ def test_a_loss_that_is_not_finite_is_told_one_step_late(tmp_path, loader):
     stepper.engine.write("wpe", np.full((32, 16), np.nan))
     assert stepper.step(0) is None
     assert stepper.step(1).skipped == NOT_FINITE
+
+
+# ---- time ----
+
+
+@pytest.fixture
+def clocked(tmp_path, loader):
+    """A stepper on a device with a clock of its own, and the ms that a step takes this device."""
+
+    def make(**changes):
+        device = Clocked()
+        stepper = stepper_on(device, loader(), tmp_path, **changes)
+        launches = len(stepper.engine.program.training_step)
+        return stepper, 1e3 * launches * device.DEVICE
+
+    return make
+
+
+def test_a_step_takes_the_time_of_the_device_and_the_first_ones_that_of_their_graphs(clocked):
+    stepper, ms = clocked()
+    steps = take(stepper, 8)
+    assert [step.settled for step in steps] == [False] * 2 + [True] * 6
+    assert steps[0].ms == pytest.approx(ms, rel=1e-2)
+    assert steps[1].ms > 3 * 1e3 * Clocked.RECORD  # three of its four graphs, and some of the first
+    assert [step.ms for step in steps[2:]] == pytest.approx([ms] * 6, rel=1e-3)
+
+
+def test_a_step_after_a_break_is_timed_from_its_own_start(clocked):
+    stepper, ms = clocked()
+    take(stepper, 5)
+    stepper.engine.device.now += 100.0  # a validation, say
+    assert [step.ms for step in take(stepper, 3, start=5)] == pytest.approx([ms] * 3, rel=1e-2)
+
+
+def test_a_host_that_is_slower_than_the_device_counts_in_full(clocked):
+    stepper, ms = clocked()
+    take(stepper, 4)
+    device = stepper.engine.device
+    device.HOST, start = 1.0, device.now
+    times = [step.ms for step in take(stepper, 6, start=4)]
+    assert sum(times) == pytest.approx(1e3 * (device.now - start), rel=1e-2)
+    assert min(times) > ms
+
+
+def test_a_step_whose_update_the_host_decides_on_is_timed_from_the_step_before(clocked):
+    stepper, ms = clocked(nonfinite="skip")
+    steps = take(stepper, 6)
+    assert steps[0].ms is None  # it would lack its update
+    assert [step.settled for step in steps] == [False] * 3 + [True] * 3
+    assert [step.ms for step in steps[3:]] == pytest.approx([ms] * 3, rel=1e-2)
+    assert [step.ms for step in take(stepper, 2, start=6)] == [None, pytest.approx(ms, rel=1e-2)]
+
+
+def test_where_every_call_is_waited_for_every_step_is_timed_alone(clocked, tmp_path, loader):
+    assert all(
+        step.settled and step.ms > 0 for step in take(stepper_on(Cpu(), loader(), tmp_path), 2)
+    )
+    stepper, ms = clocked(debug_sync=True)
+    assert [step.ms for step in take(stepper, 3)] == pytest.approx([ms] * 3, rel=2e-2)
 
 
 def test_validation_overlaps_too_and_is_the_same(tmp_path, loader):

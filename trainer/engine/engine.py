@@ -34,7 +34,10 @@ class Engine:
     arrays      the device array of every buffer by name, for whoever wants a part of one:
                 `device.download(engine.arrays["logits"][0, 5])`
     bound       the function of every call, for whoever times them one by one
-    watch       is called after every call, with the engine and the call; there are no graphs then
+    watch       is called after every call, with the engine and the call, and waits for the call;
+                there are no graphs then
+    waits       whether a call is done when it returns: on a device that does not work beside the
+                host, or with a `watch`
 
     What runs on the device is only submitted: `forward` and its like do not wait, `read` does.
 
@@ -53,6 +56,7 @@ class Engine:
     ) -> None:
         self.program, self.device, self.real = program, device, np.dtype(real)
         self.rungs = dict(rungs)
+        self.waits = not device.asynchronous or watch is not None
         buffers = dict(program.buffers)
         if self.real.itemsize >= 4:  # exact enough to be its own master copy
             buffers = {name: buffer for name, buffer in buffers.items() if buffer.kind != "master"}
@@ -82,6 +86,13 @@ class Engine:
         self._backward = bind_all(program.backward)
         self._norm, self._update = bind_all(program.update[:1]), bind_all(program.update[1:])
         self._norm_is_known = False  # is the buffer "norm" that of the gradients?
+
+    @property
+    def settled(self) -> bool:
+        """Whether a training step now runs as every later one will: from graphs, unless each call
+        is waited for. The first steps set libraries up and record the graphs."""
+        parts = (self._forward, self._backward, self._norm, self._update)
+        return self.waits or all(part.recorded for part in parts if isinstance(part, _Replayed))
 
     def forward(self) -> None:
         """Tokens to losses, with dropout if the model has any."""
@@ -193,6 +204,10 @@ class _Replayed:
         if self._ran and self._replay is None:
             self._replay = self._device.capture(self._run)
         (self._replay or self._run)()
+
+    @property
+    def recorded(self) -> bool:
+        return self._replay is not None
 
     def _run(self) -> None:
         self._ran = True

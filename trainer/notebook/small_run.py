@@ -72,8 +72,9 @@ class Run:
         outcomes = [self.stepper.step(len(self.losses) + i) for i in range(steps)]
         known = [step for step in (*outcomes, self.stepper.finish()) if step]
         self.losses += [step.loss for step in known]
-        if self.engine.device.kind == "cuda":
-            print(f"{np.median([step.ms for step in known]):.2f} ms a step")
+        times = [step.ms for step in known if step.ms is not None and step.settled]
+        if self.engine.device.is_gpu and times:
+            print(f"{np.median(times):.2f} ms a step")
         return self.losses
 
     def sample(self, tokens: int = 200, prompt: str = "", temperature: float = 0.8) -> str:

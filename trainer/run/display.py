@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.markup import escape
@@ -35,6 +36,15 @@ def printable(text: str) -> str:
     return text.translate(_CONTROL)
 
 
+@dataclass(frozen=True)
+class Speed:
+    """How fast a step was; `mfu`: its model FLOPs utilisation, 0 to 1."""
+
+    ms: float
+    tokens_per_second: float
+    mfu: float
+
+
 class Display:
     """Use as a context: the bar lives inside it, and everything printed goes above the bar."""
 
@@ -58,16 +68,20 @@ class Display:
     def __exit__(self, *exception: object) -> None:
         self.bar.stop()
 
-    def step(self, step: Step, tokens: int, mfu: float) -> None:
-        """Show a step of training over `tokens` tokens; `mfu`: its utilisation, 0 to 1."""
-        speed = 1e3 * tokens / step.ms
-        numbers = f"loss {step.loss:.4f}  {step.ms:,.0f} ms/step  {speed:,.0f} tok/s"
-        self.bar.update(self.task, completed=step.number + 1, numbers=numbers)
+    def step(self, step: Step, speed: Speed | None) -> None:
+        """Show a step of training; `speed`: None where it was not measured."""
+        loss = f"loss {step.loss:.4f}"
+        if speed is not None:
+            loss += f"  {speed.ms:,.0f} ms/step  {speed.tokens_per_second:,.0f} tok/s"
+        self.bar.update(self.task, completed=step.number + 1, numbers=loss)
         if not self.console.is_terminal:
+            measured = "not timed"
+            if speed is not None:
+                measured = f"{speed.ms:.2f} ms | {speed.tokens_per_second:.0f} tok/s | "
+                measured += f"{100 * speed.mfu:.1f}% MFU"
             self.say(
                 f"step {step.number + 1:4d}/{self.steps} | loss {step.loss:.6f} | "
-                f"norm {step.norm:.4f} | lr {step.lr:.2e} | {step.ms:.2f} ms | "
-                f"{speed:.0f} tok/s | {100 * mfu:.1f}% MFU"
+                f"norm {step.norm:.4f} | lr {step.lr:.2e} | {measured}"
             )
 
     def say(self, text: str) -> None:

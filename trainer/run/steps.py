@@ -3,12 +3,15 @@
 A GPU works beside the host. Nothing here waits for it inside a step: batches are copied while it
 computes, and the loss of a step is read when the next one has been submitted. So it never stands
 still between steps; what is known of a step is known one step late.
+
+The device itself measures how long a step takes: from the end of the step before to its own, or
+from its own start where the device did something else in between.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +34,9 @@ class Step:
 
     loss     mean over the step's tokens before the update, in nats per token
     norm     length of the gradient before clipping
-    ms       wall-clock time, data included
+    ms       time from the step before to this one, data included; None where it is not known
+    settled  it took as long as later ones do: the first ones also set libraries up and record
+             graphs
     skipped  why the update was left out; None if it was made
     """
 
@@ -39,19 +44,32 @@ class Step:
     loss: float
     norm: float
     lr: float
-    ms: float
+    ms: float | None
+    settled: bool
     skipped: str | None = None
 
 
 @dataclass(frozen=True)
+class Moment:
+    """A mark of the device, and whether the engine was settled then."""
+
+    mark: Any
+    settled: bool
+
+
+@dataclass(frozen=True)
 class Submitted:
-    """A step that the device is working on. `loss` and `norm` wait for it."""
+    """A step that the device is working on. `loss` and `norm` wait for it.
+
+    start  None where the step's time cannot be known
+    """
 
     number: int
     lr: float
-    start: float
     loss: Callable[[], float]
     norm: Callable[[], float]
+    start: Moment | None
+    end: Moment
 
 
 class Stepper:
@@ -67,9 +85,9 @@ class Stepper:
         # --nonfinite stop it need not: what such an update spoils is never used again.
         skips = config.nonfinite == "skip" or config.loss_outlier > 0 or config.grad_outlier > 0
         decides = skips or self.scale is not None
-        self.overlaps = engine.device.asynchronous and not decides
+        self.overlaps = not engine.waits and not decides
         self._under_way: Submitted | None = None
-        self._last_end = -math.inf
+        self._end_before: Moment | None = None  # of the step before; None after a break
 
     def step(self, number: int) -> Step | None:
         """Take step `number`, counted from 0.
@@ -77,26 +95,35 @@ class Stepper:
         Returns the last step whose outcome is known: this one or, where steps overlap, the one
         before, which is None after the first.
         """
-        start, c = time.perf_counter(), self.config
+        engine, c = self.engine, self.config
+        start = self._start()
         lr = learning_rate(
             c.schedule, number, lr=c.lr, warmup=c.warmup, steps=self.steps, final=c.final_lr
         )
         inv_scale = 1.0 if self.scale is None else 1 / self.scale.value
         loss = self._accumulate(number)
-        self.engine.compute_norm()
-        read_norm = self.engine.fetch("norm")
-        step = Submitted(number, lr, start, loss, lambda: float(read_norm()[0]) * inv_scale)
+        engine.compute_norm()
+        read_norm = engine.fetch("norm")
         if self.overlaps:
             self._update(lr)
+        end = self._end_before = self._now()
+        step = Submitted(number, lr, loss, lambda: float(read_norm()[0]) * inv_scale, start, end)
+        if self.overlaps:
             before, self._under_way = self._under_way, step
             return None if before is None else self._end(before, None)
         skipped = self._objection(step.loss(), step.norm())
         if skipped is None:
             self._update(lr, inv_scale)
+        if engine.waits:
+            step = dataclasses.replace(step, end=self._now())
         return self._end(step, skipped)
 
     def finish(self) -> Step | None:
-        """Wait for the step that is under way, if one is, and return its outcome."""
+        """Wait for the step that is under way, if one is, and return its outcome.
+
+        To be called before the device does anything else than the next step.
+        """
+        self._end_before = None
         step, self._under_way = self._under_way, None
         return None if step is None else self._end(step, None)
 
@@ -138,11 +165,24 @@ class Stepper:
         loss, norm = step.loss(), step.norm()
         if self.overlaps:
             skipped = self._objection(loss, norm)
-        end = time.perf_counter()
-        # A step that was submitted while the one before was under way began at that one's end.
-        ms = 1e3 * (end - max(step.start, self._last_end))
-        self._last_end = end
-        return Step(step.number, loss, norm, step.lr, ms, skipped)
+        ms, settled = None, False
+        if step.start is not None:
+            ms = 1e3 * self.engine.device.seconds(step.start.mark, step.end.mark)
+            settled = step.start.settled
+        return Step(step.number, loss, norm, step.lr, ms, settled, skipped)
+
+    def _now(self) -> Moment:
+        return Moment(self.engine.device.mark(), self.engine.settled)
+
+    def _start(self) -> Moment | None:
+        """When the next step starts: at the end of the step before, if that came directly before.
+
+        None where it did not, and the host decides on updates: such a step ends before its update,
+        which is counted in the step behind it.
+        """
+        if self.engine.waits or (self._end_before is None and self.overlaps):
+            return self._now()
+        return self._end_before
 
     def _objection(self, loss: float, norm: float) -> str | None:
         """Why this update had better not be made; None if nothing is wrong with it."""

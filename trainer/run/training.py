@@ -6,8 +6,9 @@ import contextlib
 import math
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -18,7 +19,7 @@ from trainer.engine.memory import needed
 from trainer.engine.mfu import flops_per_token, measured_roof
 from trainer.model import checkpoint
 from trainer.model.gpt2 import build
-from trainer.run.display import Display, open_console, printable
+from trainer.run.display import Display, Speed, open_console, printable
 from trainer.run.interrupt import Interrupt
 from trainer.run.logs import RunLog
 from trainer.run.plot import plot
@@ -60,7 +61,8 @@ class Trainer:
             self.stepper.restore(setup.state["stepper"])
         self.flops = flops_per_token(setup.shape, self.config.sequence) * self.config.total_tokens
         self.roof = measured_roof(setup.device, setup.real)
-        self.times: list[float] = []  # ms of each step
+        self.times: list[float] = []  # ms of the steps that count in the median
+        self.logged = False  # is there a loss in the logs?
         self.val_losses: list[tuple[int, float]] = []
 
     def run(self) -> Outcome:
@@ -119,6 +121,7 @@ class Trainer:
         )
         if loss is not None:
             self.log.validation(step, loss)
+            self.logged = True
             self.val_losses.append((step, loss))
             self.display.say(f"val loss {loss:.6f} (step {step})")
 
@@ -155,18 +158,25 @@ class Trainer:
         """Log and show a step that is done."""
         if step is None:
             return
-        mfu = self.flops / (step.ms / 1e3) / self.roof
-        tokens_per_second = 1e3 * self.config.total_tokens / step.ms
-        more = {"ms": step.ms, "tokens_per_second": tokens_per_second, "mfu": mfu}
+        speed = self._speed(step)
+        more: dict[str, Any] = {} if speed is None else asdict(speed)
         if step.skipped is not None:
             more["skipped"] = step.skipped
         self.log.train(step.number, step.loss, step.lr, step.norm, **more)
+        self.logged = True
         if step.skipped == NOT_FINITE and self.config.nonfinite == "stop":
             self._stop_not_finite(step)
-        self.times.append(step.ms)
-        self.display.step(step, self.config.total_tokens, mfu)
+        self.display.step(step, speed)
         if step.skipped is not None:
             self.display.say(f"step {step.number + 1}: update skipped, {step.skipped}")
+
+    def _speed(self, step: Step) -> Speed | None:
+        if step.ms is None:
+            return None
+        if step.settled:
+            self.times.append(step.ms)
+        tokens_per_second = 1e3 * self.config.total_tokens / step.ms
+        return Speed(step.ms, tokens_per_second, self.flops / (step.ms / 1e3) / self.roof)
 
     def _stop_not_finite(self, step: Step) -> None:
         raise LadderError(
@@ -236,10 +246,10 @@ class Trainer:
         ]
 
     def _finish(self, step: int, saved: int | None) -> Outcome:
-        if self.config.plot and (self.times or self.val_losses):
+        if self.config.plot and self.logged:
             self.display.say(f"plot {plot(self.setup.directory)}")
         if self.times:
-            # The first step is slower: caches are cold, and threads start.
+            # On a CPU, too, the first step is slower: caches are cold, and threads start.
             median = statistics.median(self.times[1:] or self.times)
             speed = 1e3 * self.config.total_tokens / median
             self.display.say(f"median step {median:.1f} ms, {speed:,.0f} tokens/s")

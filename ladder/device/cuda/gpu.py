@@ -238,15 +238,30 @@ class Cuda:
             raise self._failure(error) from None
         self._submitted.clear()
 
+    def mark(self) -> Any:
+        try:
+            with self.device:
+                event = self.cupy.cuda.Event()
+                event.record(self.stream)
+                return event
+        except self._cuda_errors as error:
+            raise self._failure(error) from None
+
+    def seconds(self, start: Any, end: Any) -> float:
+        try:
+            with self.device:
+                end.synchronize()
+                milliseconds: float = self.cupy.cuda.get_elapsed_time(start, end)
+                return milliseconds / 1e3
+        except self._cuda_errors as error:
+            raise self._failure(error) from None
+
     def time(self, work: Callable[[], None]) -> float:
         try:
             with self.device:
-                start, end = self.cupy.cuda.Event(), self.cupy.cuda.Event()
-                start.record(self.stream)
+                start = self.mark()
                 work()
-                end.record(self.stream)
-                end.synchronize()
-                return self.cupy.cuda.get_elapsed_time(start, end) / 1e3
+                return self.seconds(start, self.mark())
         except self._cuda_errors as error:
             raise self._failure(error) from None
 
