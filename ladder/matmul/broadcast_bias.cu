@@ -1,4 +1,4 @@
-// broadcast bias: every row of out becomes the bias
+// Runs before a cuBLAS product that is added to out (ladder/matmul/library_rungs.py); not a rung.
 //
 // The step before a cuBLAS product that is added to out (ladder/matmul/library_rungs.py), not a rung.
 // Define: WIDTH = vector if OC % vector == 0 else 1

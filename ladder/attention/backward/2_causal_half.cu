@@ -1,7 +1,7 @@
-// attention backward, rung 2: the causal half only
+// attention backward, rung 2: causal half of the score matrix only
 // Before: rung 1 computes all T * T scores of a head, and sums over as many.
-// Change: a query deals with itself and the keys before it, a key with itself and the queries after
-//         it; the rest of the matrices is not touched.
+// Change: a query handles only itself and the keys before it, a key only itself and the queries
+//         after it. The rest of the matrices is not touched.
 // Expect: half of the work and half of the bytes.
 // Needs:  B * NH <= 65535; T <= 65535
 // Define: BLOCK = 128
@@ -11,7 +11,7 @@
 // Launch: attention_backward_dkdv<<<(ceil_div(C // NH, warp), T, B * NH), warp>>>
 // Scratch: float32 delta[B, NH, T]; float32 probs[B, NH, T, T]; float32 dscores[B, NH, T, T]
 // After:  1
-// Left:   8 * B * NH * T * T bytes of memory, and two loads for every multiply-add -> rung 3.
+// Left:   8 * B * NH * T * T bytes of memory, and two loads for each multiply-add -> rung 3.
 
 #include "portable.cuh"
 

@@ -1,10 +1,11 @@
-// attention forward, rung 1: the score matrix in memory
+// attention forward, rung 1: score matrix in memory (unfused)
 // Before: the NumPy reference.
-// Change: three kernels, one for each line of the equations: a thread for each score, a thread for
-//         each row of the softmax, and a thread for each number of the output.
-// Expect: far below the roof. The (T, T) matrix of every head is written once, read and written
-//         again by the softmax, and read by the product with v; a lane reads a key of its own, so
-//         that a warp's load touches a sector per lane; and half of the work is masked away.
+// Change: three kernels, one for each line of the equations. One thread computes each score, one
+//         each row of the softmax, and one each element of the output.
+// Expect: far below the roof (the roofline ceiling: the limit that memory bandwidth and arithmetic
+//         set). The (T, T) matrix of every head is written once, then read and written again by the
+//         softmax, then read by the product with v. Each lane reads a key of its own, so a warp's
+//         load touches one sector (32 bytes) per lane. And half of the work is masked.
 // Needs:  B * NH <= 65535; T <= 65535
 // Define: BLOCK = 128
 // Launch: attention_forward_scores<<<(ceil_div(T, BLOCK), T, B * NH), BLOCK>>>

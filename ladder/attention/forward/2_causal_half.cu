@@ -1,7 +1,8 @@
-// attention forward, rung 2: the causal half only
-// Before: rung 1 computes all T * T scores of a head, and multiplies v with as many probabilities.
-// Change: a query deals with itself and the keys before it; the rest of the matrix is not touched.
-// Expect: half of the work and half of the bytes, in each of the three kernels.
+// attention forward, rung 2: causal half of the score matrix only
+// Before: rung 1 computes all T * T scores of a head, and multiplies v by as many probabilities.
+// Change: a query handles only itself and the keys before it. The rest of the matrix is not
+//         touched.
+// Expect: half of the work and half of the bytes in each of the three kernels.
 // Needs:  B * NH <= 65535; T <= 65535
 // Define: BLOCK = 128
 // Launch: attention_forward_scores<<<(ceil_div(T, BLOCK), T, B * NH), BLOCK>>>

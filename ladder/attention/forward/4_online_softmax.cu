@@ -1,19 +1,21 @@
-// attention forward, rung 4: tiles and an online softmax, no score matrix
-// Before: rung 3 sends every score through memory seven times, and needs room for all of them.
-// Change: FlashAttention (Dao et al. 2022). A block takes TILE queries, and walks along the keys,
-//         TILE at a time. Scores live in registers and shared memory for one step only. The largest
-//         score and the sum are those of the keys seen so far; where a larger score turns up, what
-//         has been summed is scaled down to it (Milakov and Gimelshein 2018). A rewrite.
-// Expect: no memory beyond the arguments; bound by reading tiles from shared memory, 8 loads of a
-//         number for 16 multiply-adds. Blocks with many keys start first, so that none is left over
-//         at the end.
+// attention forward, rung 4: FlashAttention (tiles and online softmax)
+// Before: rung 3 moves every score through memory seven times, and needs room for all of them.
+// Change: FlashAttention (Dao et al. 2022). A block takes TILE queries, and goes through the keys,
+//         TILE at a time. Scores exist in registers and shared memory for one step only. Online
+//         softmax: the largest score and the sum are those of the keys seen so far. When a larger
+//         score appears, everything summed so far is scaled down to it (Milakov and Gimelshein
+//         2018).
+// Rewrite: one fused kernel replaces three.
+// Expect: no memory beyond the arguments. Bound by reads of tiles from shared memory: 8 loads of
+//         one element for 16 multiply-adds. Blocks with many keys start first, so that none of them
+//         is left at the end.
 // Needs:  HS <= 128; SHARED <= shared_bytes
 // Define: HS = C // NH; WIDTH = ceil_div(HS, 16) * 16; EACH = 4;
 //         TILE = 64 if 12 * 64 * (WIDTH + 1) + 4 * 64 * 65 <= shared_bytes else 32;
 //         THREADS = TILE // EACH; SHARED = 12 * TILE * (WIDTH + 1) + 4 * TILE * (TILE + 1)
 // Launch: attention_forward<<<(B * NH, ceil_div(T, TILE)), THREADS * THREADS, SHARED>>>
 // After:  3
-// Left:   one number per load from shared memory -> rung 5.
+// Left:   each load from shared memory moves one element -> rung 5.
 
 #include "portable.cuh"
 

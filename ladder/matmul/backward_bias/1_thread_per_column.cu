@@ -1,9 +1,9 @@
 // matmul backward_bias, rung 1: one thread per column
 // Before: the NumPy reference.
-// Change: a thread for each of the OC columns of dout; it adds up the N rows.
-// Expect: neighbouring lanes read neighbouring columns, so no byte is wasted. But 768 columns are
-//         768 threads, a few on each multiprocessor, and each waits N times for one number: latency
-//         sets the pace.
+// Change: one thread for each of the OC columns of dout adds up the N rows.
+// Expect: neighbouring lanes read neighbouring columns: the loads are coalesced, and no byte is
+//         wasted. But 768 columns are 768 threads, a few per SM (streaming multiprocessor), and
+//         each waits N times for one element. Latency sets the pace.
 // Needs:  nothing
 // Define: BLOCK = 64
 // Launch: matmul_backward_bias<<<ceil_div(OC, BLOCK), BLOCK>>>

@@ -1,13 +1,13 @@
 // matmul backward_bias, rung 2: one block per strip of columns
-// Before: rung 1 has one thread for a column.
-// Change: a block takes a strip of WARP_SIZE columns; its WARPS warps share the rows, and their
-//         sums meet in shared memory.
-// Expect: WARPS times as many threads. Still only OC / WARP_SIZE blocks: 24 for 768 columns.
+// Before: rung 1 has one thread for each column.
+// Change: a block takes a strip of WARP_SIZE columns. Its WARPS warps share the rows, and add up
+//         their sums through shared memory.
+// Expect: WARPS times as many threads, but still only OC / WARP_SIZE blocks: 24 for 768 columns.
 // Needs:  nothing
 // Define: WARPS = 1024 // warp
 // Launch: matmul_backward_bias<<<ceil_div(OC, warp), WARPS * warp>>>
 // After:  1
-// Left:   most multiprocessors have no block -> rung 3.
+// Left:   most SMs have no block -> rung 3.
 
 #include "portable.cuh"
 

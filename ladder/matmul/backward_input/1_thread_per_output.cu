@@ -1,9 +1,10 @@
 // matmul backward_input, rung 1: one thread per output
 // Before: the NumPy reference.
-// Change: a thread for each of the N * C elements of dinp: the dot product of a row of dout and a
-//         column of weight.
-// Expect: far below the roof: two loads for every multiply-add. At least neighbouring lanes read
-//         neighbouring columns of weight, and all the same number of dout.
+// Change: one thread for each of the N * C elements of dinp computes the dot product of a row of
+//         dout and a column of weight.
+// Expect: far below the roof (the roofline ceiling: the limit that memory bandwidth and arithmetic
+//         set). Each multiply-add needs two loads. At least these are coalesced: neighbouring lanes
+//         read neighbouring columns of weight, and all lanes read the same element of dout.
 // Needs:  nothing
 // Define: BLOCK = 256
 // Launch: matmul_backward_input<<<ceil_div(N * C, BLOCK), BLOCK>>>

@@ -1,10 +1,11 @@
 // matmul backward_weight, rung 1: one thread per output
 // Before: the NumPy reference.
-// Change: a thread for each of the OC * C elements of dweight: the dot product of a column of dout
-//         and a column of inp.
-// Expect: far below the roof: two loads for every multiply-add. Neighbouring lanes do read adjacent
-//         columns of inp, and all the same number of dout. The sum has N terms, many more than
-//         there are channels, and a small weight has few threads.
+// Change: one thread for each of the OC * C elements of dweight computes the dot product of a
+//         column of dout and a column of inp.
+// Expect: far below the roof (the roofline ceiling: the limit that memory bandwidth and arithmetic
+//         set). Each multiply-add needs two loads. They are coalesced: neighbouring lanes read
+//         neighbouring columns of inp, and all lanes read the same element of dout. A sum has N
+//         terms, many more than there are channels, and a small weight has few threads.
 // Needs:  nothing
 // Define: BLOCK = 256
 // Launch: matmul_backward_weight<<<ceil_div(OC * C, BLOCK), BLOCK>>>

@@ -1,9 +1,11 @@
 // matmul forward, rung 1: one thread per output
 // Before: the NumPy reference.
-// Change: a thread for each of the N * OC outputs: the dot product of a row of inp and a row of
-//         weight.
-// Expect: far below the roof. Two loads for every multiply-add; and neighbouring lanes walk along
-//         rows of weight that lie C apart, so that a warp's load touches one sector per lane.
+// Change: one thread for each of the N * OC outputs computes the dot product of a row of inp and a
+//         row of weight.
+// Expect: far below the roof (the roofline ceiling: the limit that memory bandwidth and arithmetic
+//         set). Each multiply-add needs two loads. Neighbouring lanes read rows of weight that are
+//         C apart, so the loads are not coalesced: a warp's load touches one sector (32 bytes) per
+//         lane.
 // Needs:  nothing
 // Define: BLOCK = 256
 // Launch: matmul_forward<<<ceil_div(N * OC, BLOCK), BLOCK>>>

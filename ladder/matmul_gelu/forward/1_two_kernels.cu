@@ -1,10 +1,11 @@
-// matmul_gelu forward, rung 1: two kernels
+// matmul_gelu forward, rung 1: two kernels (unfused)
 // Before: the NumPy reference.
-// Change: a kernel for each line of the equations: a thread for each output of the product, then a
-//         thread for each element of the gelu, which reads what the product has stored.
-// Expect: the product is far below the roof, as in matmul.forward rung 1. Were it any faster, the
-//         gelu would still follow it with 2 * N * OC * sizeof(real) bytes, half of which were in
-//         registers a moment ago.
+// Change: one kernel for each line of the equations. In the first, one thread computes each output
+//         of the product. In the second, one thread computes the gelu of each element that the
+//         first has stored.
+// Expect: the product is far below the roof (the roofline ceiling), as in matmul.forward rung 1.
+//         With a faster product, the gelu would still add 2 * N * OC * sizeof(real) bytes, half of
+//         which were in registers a moment ago.
 // Needs:  nothing
 // Define: BLOCK = 256
 // Launch: matmul_gelu_forward_product<<<ceil_div(N * OC, BLOCK), BLOCK>>>

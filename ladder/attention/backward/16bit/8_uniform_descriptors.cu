@@ -1,12 +1,12 @@
-// attention backward, 16bit rung 8: descriptors in uniform registers
-// Before: in rung 7 the compiler cannot know that `own` is the same in all lanes of a warp. Every
-//         lane computes the descriptors of all products, and moves them to uniform registers, of
-//         which the warp has one (R2UR).
-// Change: as in attention.forward rung 10: the warpgroup's number goes through a shuffle
+// attention backward, 16bit rung 8: wgmma descriptors in uniform registers
+// Before: in rung 7, the compiler cannot prove that `own` is the same in all lanes of a warp. Every
+//         lane computes the descriptors of all products (where their factors lie), and moves them
+//         to uniform registers, of which there is one per warp (R2UR).
+// Change: as in attention.forward 16bit rung 10, the warpgroup's number goes through a shuffle
 //         (warp_uniform), in both kernels.
-// Expect: the same products; no moves, and addresses computed once for the warp, beside the other
-//         instructions. There are three and four products to a step here, and two in the forward
-//         pass.
+// Expect: the same products without these moves. The addresses are computed once per warp, beside
+//         the other instructions. There are three and four products per step here; in
+//         attention.forward there are two.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; HS <= 64; HS % vector == 0
 // Define: HS = C // NH; KEYS = 64; QUERIES = 128;
 //         SHARED_K = (2 * KEYS + 4 * 64) * 64 * sizeof_real;
@@ -16,8 +16,8 @@
 // Scratch: float32 delta[B, NH, T]
 // Rounds: probs and dscores, factors of the gradients
 // After:  16bit-7
-// Left:   L2 forgets a head before its turn comes again -> rung 9. And two of seven products are
-//         there only because dq is computed by another kernel; within a warpgroup, tensor cores
+// Left:   L2 has lost a head before its turn comes again -> rung 9. Also, two of seven products are
+//         there only because another kernel computes dq. And within a warpgroup, the tensor cores
 //         wait for the exponentials.
 
 #include "async.cuh"

@@ -1,19 +1,19 @@
-// attention forward, 16bit rung 10: descriptors in uniform registers
-// Before: in rung 9 a product is told where its factors lie by descriptors, in registers of which a
-//         warp has one and not one for each lane: uniform ones. The compiler cannot know that
-//         `own` is the same in all lanes. So every lane computes every descriptor, and moves it
-//         there (R2UR).
-// Change: the warpgroup's number goes through a shuffle (warp_uniform). What all lanes have from
-//         one lane is the same, and the compiler knows it.
-// Expect: the same products; no moves, and addresses computed once for the warp, beside the other
-//         instructions.
+// attention forward, 16bit rung 10: wgmma descriptors in uniform registers
+// Before: in rung 9, descriptors tell a wgmma where its factors lie. They are in uniform registers,
+//         of which there is one per warp instead of one per lane. The compiler cannot prove that
+//         `own` is the same in all lanes. So every lane computes every descriptor, and moves it to
+//         a uniform register (R2UR).
+// Change: the warpgroup's number goes through a shuffle (warp_uniform). All lanes get the value of
+//         one lane, so the compiler knows that it is the same.
+// Expect: the same products without these moves. The addresses are computed once per warp, beside
+//         the other instructions.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; HS <= 64; HS % vector == 0
 // Define: HS = C // NH; QUERIES = 128; SHARED = (QUERIES + 4 * 64) * 64 * sizeof_real
 // Launch: attention_forward<<<(B * NH, ceil_div(T, QUERIES)), 2 * QUERIES, SHARED>>>
 // Rounds: exp(score - largest), the factor of v
 // After:  16bit-9
-// Left:   L2 forgets a head's keys before its next queries come -> rung 11. And within a warpgroup,
-//         tensor cores wait for the exponentials.
+// Left:   L2 has lost a head's keys before its next queries come -> rung 11. Also, within a
+//         warpgroup, the tensor cores wait for the exponentials.
 
 #include "async.cuh"
 #include "fast_math.cuh"

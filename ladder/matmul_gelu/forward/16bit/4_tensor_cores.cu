@@ -1,18 +1,18 @@
-// matmul_gelu forward, 16bit rung 4: tensor cores
+// matmul_gelu forward, 16bit rung 4: tensor cores with wmma
 // Before: rung 3 computes with float32 multiply-adds, one product per lane and instruction.
-// Change: the product of matmul.forward 16bit rung 6: nvcuda::wmma on tiles of 16-bit numbers, the
-//         next tiles on their way. The results pass through shared memory to get their bias, and
-//         there they get their gelu.
-// Expect: an order of magnitude faster; and now the gelu saved counts. The product takes so little
-//         time that fetching pre once more, and storing out, would add a good part of it.
+// Change: the product of matmul.forward 16bit rung 6: nvcuda::wmma multiplies tiles of 16-bit
+//         elements on tensor cores (units that multiply small matrices), with double buffering. The
+//         results pass through shared memory to get their bias, and get their gelu there.
+// Expect: an order of magnitude faster, and now the fused gelu matters. The product takes so little
+//         time that loading pre again, and storing out, would add a good part of it.
 // Needs:  real in (float16, bfloat16); sm >= 80 or sm >= 70 and real == float16; warp == 32;
 //         C % vector == 0; OC % vector == 0
 // Define: TILE = 128; DEPTH = 32; WARPS = 8; BLOCKS = max(1, min(2, shared_bytes // 40960))
 // Launch: matmul_gelu_forward<<<(ceil_div(OC, TILE), ceil_div(N, TILE)), WARPS * warp>>>
 // Rounds: pre, of which it takes the gelu
 // After:  3
-// Left:   tiles pass through registers on their way to shared memory, and wmma reads each number
-//         there several times; matmul.forward mends both from its 16bit rung 7 on -> rung 5.
+// Left:   tiles pass through registers on their way to shared memory, and wmma reads each element
+//         there several times. matmul.forward avoids both from 16bit rung 7 on -> rung 5.
 
 #include <mma.h>
 

@@ -1,0 +1,238 @@
+// attention backward, 16bit rung 5: FlashAttention-2 with mma.sync and ldmatrix
+// Before: rung 4 computes with float32 multiply-adds, one product per lane and instruction.
+// Change: FlashAttention-2 (Dao 2023) on tensor cores, units that multiply small matrices. Each
+//         warp has 16 keys, or 16 queries, of its own, and multiplies with mma.sync. Its rows of
+//         two factors and its accumulators stay in registers. So do probs and dscores: the lanes
+//         hold them in the layout that a factor of the next products needs, so they are only
+//         rounded to 16 bits. For dk and dv, both matrices are computed transposed.
+// Rewrite: the algorithm is the same, but warps, not threads, own the rows.
+// Expect: an order of magnitude faster; no barrier between the products.
+// Needs:  real in (float16, bfloat16); sm >= 80; warp == 32; HS <= 64; HS % vector == 0
+// Define: HS = C // NH; WIDTH = ceil_div(HS, 16) * 16; WARPS = 4; TILE = 16 * WARPS; STEP = 32;
+//         ROWS = 4
+// Launch: attention_backward_delta<<<(B * NH, ceil_div(T, ROWS)), ROWS * warp>>>
+// Launch: attention_backward_dkdv<<<(B * NH, ceil_div(T, TILE)), WARPS * warp>>>
+// Launch: attention_backward_dq<<<(B * NH, ceil_div(T, TILE)), WARPS * warp>>>
+// Scratch: float32 delta[B, NH, T]
+// Rounds: probs and dscores, factors of the gradients
+// After:  4
+// Left:   the tensor cores starve for data while the next tiles are loaded -> rung 6.
+
+#include "fast_math.cuh"
+#include "mma_real.cuh"
+
+constexpr int STRIDE = WIDTH + 8;  // padded: 8 rows of a tile begin in different banks
+
+// Computes delta (B, NH, T) = sum of dout * out over the channels.
+extern "C" __global__ void attention_backward_delta(
+    real* __restrict__ dqkv,        // (B, T, 3, NH, HS)
+    const real* __restrict__ dout,  // (B, T, NH, HS)
+    const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
+    const real* __restrict__ out,   // (B, T, NH, HS)
+    const float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
+    int B, int T, int C, int NH,
+    float* __restrict__ delta) {    // (B, NH, T)
+    int query = blockIdx.y * ROWS + warp_id();
+    if (query >= T) return;  // whole warps return, so no shuffle below misses a lane
+    int b = blockIdx.x / NH, h = blockIdx.x % NH;
+    size_t at = ((size_t)b * T + query) * C + h * HS;
+    float sum = 0.0f;
+    for (int i = lane_id(); i < HS; i += WARP_SIZE) {
+        sum += to_float(dout[at + i]) * to_float(out[at + i]);
+    }
+    sum = warp_sum(sum);
+    if (lane_id() == 0) delta[(size_t)blockIdx.x * T + query] = sum;
+}
+
+// Copies STEP rows of one head, from row `first` on, to shared memory. Rows past T and channels
+// past HS become zeros.
+__device__ __forceinline__ void load_tile(real* tile /* (STEP, STRIDE) */,
+                                          const real* head /* (T, HS), rows `step` apart */,
+                                          int first, int T, int step) {
+#pragma unroll
+    for (int t = threadIdx.x * VECTOR; t < STEP * WIDTH; t += WARPS * WARP_SIZE * VECTOR) {
+        int row = t / WIDTH, i = t % WIDTH;
+        Vec v = {};
+        if (first + row < T && i < HS) v = load_vec(head + (size_t)(first + row) * step + i);
+        store_vec(tile + row * STRIDE + i, v);
+    }
+}
+
+// d (16, STEP) += a (16, WIDTH) @ tile.T. Each D matrix (16 x 8) covers 8 rows of the tile.
+__device__ __forceinline__ void add_transposed(float (&d)[STEP / 8][4],
+                                               const unsigned (&a)[WIDTH / 16][4],
+                                               const real* tile /* (STEP, STRIDE) */) {
+    int lane = lane_id();
+    const real* corner = tile + (lane / 16 * 8 + lane % 8) * STRIDE + lane / 8 % 2 * 8;
+#pragma unroll
+    for (int i = 0; i < WIDTH / 16; i++) {
+#pragma unroll
+        for (int n = 0; n < STEP / 16; n++) {  // 16 rows: two B matrices per ldmatrix
+            unsigned b[4];
+            ldmatrix_x4(b, corner + n * 16 * STRIDE + i * 16);
+            mma_m16n8k16(d[2 * n], a[i], {b[0], b[1]});
+            mma_m16n8k16(d[2 * n + 1], a[i], {b[2], b[3]});
+        }
+    }
+}
+
+// d (16, WIDTH) += a (16, STEP) @ tile, with a rounded to real. Each D matrix (16 x 8) covers 8
+// channels.
+__device__ __forceinline__ void add(float (&d)[WIDTH / 8][4], const float (&a)[STEP / 8][4],
+                                    const real* tile /* (STEP, STRIDE) */) {
+    int lane = lane_id();
+    const real* corner = tile + lane % 16 * STRIDE + lane / 16 * 8;
+#pragma unroll
+    for (int n = 0; n < STEP / 16; n++) {  // two neighbouring D matrices form one A matrix
+        unsigned rounded[4] = {
+            pack(a[2 * n][0], a[2 * n][1]),
+            pack(a[2 * n][2], a[2 * n][3]),
+            pack(a[2 * n + 1][0], a[2 * n + 1][1]),
+            pack(a[2 * n + 1][2], a[2 * n + 1][3]),
+        };
+#pragma unroll
+        for (int i = 0; i < WIDTH / 16; i++) {  // 16 channels: two B matrices per ldmatrix
+            unsigned b[4];
+            ldmatrix_x4_trans(b, corner + n * 16 * STRIDE + i * 16);
+            mma_m16n8k16(d[2 * i], rounded, {b[0], b[1]});
+            mma_m16n8k16(d[2 * i + 1], rounded, {b[2], b[3]});
+        }
+    }
+}
+
+// Loads 16 rows of one head as A matrices of 16 channels each. Rows past T and channels past HS
+// become zeros. This lane holds rows `row` and `row` + 8.
+__device__ __forceinline__ void load_rows(unsigned (&a)[WIDTH / 16][4],
+                                          const real* head /* (T, HS), rows `step` apart */,
+                                          int row, int T, int step) {
+#pragma unroll
+    for (int i = 0; i < WIDTH / 16; i++) {
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            int r = row + j % 2 * 8, channel = i * 16 + j / 2 * 8 + lane_id() % 4 * 2;
+            a[i][j] = 0;
+            if (r < T && channel < HS) {
+                a[i][j] = *reinterpret_cast<const unsigned*>(head + (size_t)r * step + channel);
+            }
+        }
+    }
+}
+
+// Stores d (16, WIDTH) * factor as rows of one head, laid out as in load_rows.
+__device__ __forceinline__ void store_rows(real* head, const float (&d)[WIDTH / 8][4], float factor,
+                                           int row, int T, int step) {
+#pragma unroll
+    for (int i = 0; i < WIDTH / 8; i++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int channel = i * 8 + lane_id() % 4 * 2;
+            if (row + r * 8 < T && channel < HS) {
+                *reinterpret_cast<unsigned*>(head + (size_t)(row + r * 8) * step + channel) =
+                    pack(d[i][2 * r] * factor, d[i][2 * r + 1] * factor);
+            }
+        }
+    }
+}
+
+// Computes dk and dv of TILE keys.
+extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_backward_dkdv(
+    real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
+    const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
+    float* __restrict__ delta) {
+    __shared__ alignas(16) real q[STEP * STRIDE];   // (STEP, STRIDE)
+    __shared__ alignas(16) real dy[STEP * STRIDE];  // (STEP, STRIDE)  of dout
+    __shared__ float log_sums[STEP], deltas[STEP];  // lse to base 2, and delta
+    int t = lane_id() % 4;
+    int b = blockIdx.x / NH, h = blockIdx.x % NH;
+    int first = blockIdx.y * TILE;  // blocks with most queries start first
+    int key = first + warp_id() * 16 + lane_id() / 4;  // this lane has it, and the one 8 later
+    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;   // (T, HS)  q; rows 3 * C apart
+    const real* head_out = dout + (size_t)b * T * C + h * HS;  // (T, HS)  dout; rows C apart
+    unsigned k[WIDTH / 16][4], v[WIDTH / 16][4];
+    load_rows(k, head + C, key, T, 3 * C);
+    load_rows(v, head + 2 * C, key, T, 3 * C);
+
+    float scale = rsqrtf(HS) * LOG2_E;  // exp(score / sqrt(HS)) is 2^(score * scale)
+    float dk[WIDTH / 8][4] = {}, dv[WIDTH / 8][4] = {};
+    for (int start = first; start < T; start += STEP) {  // earlier queries do not see these keys
+        load_tile(q, head, start, T, 3 * C);
+        load_tile(dy, head_out, start, T, C);
+        if (threadIdx.x < STEP) {
+            int query = start + threadIdx.x;
+            size_t row = (size_t)blockIdx.x * T + query;
+            log_sums[threadIdx.x] = query < T ? lse[row] * LOG2_E : INFINITY;  // probs = 0
+            deltas[threadIdx.x] = query < T ? delta[row] : 0.0f;
+        }
+        __syncthreads();  // the tiles are complete before any warp reads them
+
+        float probs[STEP / 8][4] = {}, dscores[STEP / 8][4] = {};  // transposed: 16 keys, 8 queries
+        add_transposed(probs, k, q);
+        add_transposed(dscores, v, dy);
+#pragma unroll
+        for (int n = 0; n < STEP / 8; n++) {
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                int query = n * 8 + 2 * t + j % 2;  // within the tile
+                bool sees = key + j / 2 * 8 <= start + query;
+                float prob = sees ? fast_exp2(probs[n][j] * scale - log_sums[query]) : 0.0f;
+                probs[n][j] = prob;
+                dscores[n][j] = prob * (dscores[n][j] - deltas[query]);
+            }
+        }
+        add(dv, probs, dy);
+        add(dk, dscores, q);
+        __syncthreads();  // all have read the tiles before the next ones overwrite them
+    }
+    real* gradient = dqkv + (size_t)b * T * 3 * C + h * HS;  // (T, HS)  dq; rows 3 * C apart
+    store_rows(gradient + C, dk, rsqrtf(HS), key, T, 3 * C);
+    store_rows(gradient + 2 * C, dv, 1.0f, key, T, 3 * C);
+}
+
+// Computes dq of TILE queries. The launch bounds allow 168 registers per thread, so that three
+// blocks fit on an SM.
+extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 3) attention_backward_dq(
+    real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
+    const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
+    float* __restrict__ delta) {
+    __shared__ alignas(16) real k[STEP * STRIDE];  // (STEP, STRIDE)
+    __shared__ alignas(16) real v[STEP * STRIDE];  // (STEP, STRIDE)
+    int t = lane_id() % 4;
+    int b = blockIdx.x / NH, h = blockIdx.x % NH;
+    int first = (gridDim.y - 1 - blockIdx.y) * TILE;  // blocks with most keys start first
+    int query = first + warp_id() * 16 + lane_id() / 4;  // this lane has it, and the one 8 later
+    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;  // (T, HS)  q; rows 3 * C apart
+    unsigned q[WIDTH / 16][4], dy[WIDTH / 16][4];
+    load_rows(q, head, query, T, 3 * C);
+    load_rows(dy, dout + (size_t)b * T * C + h * HS, query, T, C);
+    float log_sums[2], deltas[2];
+    for (int r = 0; r < 2; r++) {
+        size_t row = (size_t)blockIdx.x * T + min(query + r * 8, T - 1);
+        log_sums[r] = lse[row] * LOG2_E;
+        deltas[r] = delta[row];
+    }
+
+    float scale = rsqrtf(HS) * LOG2_E;  // exp(score / sqrt(HS)) is 2^(score * scale)
+    float dq[WIDTH / 8][4] = {};
+    int end = min(first + TILE, T);
+    for (int start = 0; start < end; start += STEP) {  // later keys are in the future
+        load_tile(k, head + C, start, T, 3 * C);
+        load_tile(v, head + 2 * C, start, T, 3 * C);
+        __syncthreads();  // the tiles are complete before any warp reads them
+
+        float scores[STEP / 8][4] = {}, dscores[STEP / 8][4] = {};  // 16 queries, 8 keys
+        add_transposed(scores, q, k);
+        add_transposed(dscores, dy, v);
+#pragma unroll
+        for (int n = 0; n < STEP / 8; n++) {
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                bool sees = start + n * 8 + 2 * t + j % 2 <= query + j / 2 * 8;
+                float prob = sees ? fast_exp2(scores[n][j] * scale - log_sums[j / 2]) : 0.0f;
+                dscores[n][j] = prob * (dscores[n][j] - deltas[j / 2]);
+            }
+        }
+        add(dq, dscores, k);
+        __syncthreads();  // all have read the tiles before the next ones overwrite them
+    }
+    store_rows(dqkv + (size_t)b * T * 3 * C + h * HS, dq, rsqrtf(HS), query, T, 3 * C);
+}

@@ -1,0 +1,139 @@
+// matmul backward_input, 16bit rung 9: larger warp tile (64 x 64 outputs)
+// Before: in rung 8, a warp reads 64 + 32 rows of 16 elements from shared memory for 64 x 32
+//         outputs. With the copies, this takes shared memory longer than the products take the
+//         tensor cores.
+// Change: a warp has 64 x 64 outputs, a block 128 x 256. The registers suffice for one block per SM
+//         (streaming multiprocessor). Each quarter of the SM then has only two warps, too few to
+//         hide each other's reads. So a warp loads the fragments of the next 16 features before it
+//         multiplies the present ones.
+// Expect: two thirds of the bytes from shared memory for a product, three quarters from L2.
+// Needs:  real in (float16, bfloat16); sm >= 80; warp == 32; C % vector == 0; OC % vector == 0
+// Define: TILE_ROWS = 128; TILE_COLUMNS = 256; DEPTH = 32; WARPS = 8;
+//         STAGES = min(4, shared_bytes // 24576);
+//         SHARED = STAGES * (TILE_ROWS + TILE_COLUMNS) * DEPTH * sizeof_real
+// Launch: matmul_backward_input<<<(ceil_div(C, TILE_COLUMNS), ceil_div(N, TILE_ROWS)),
+//         WARPS * warp, SHARED>>>
+// After:  16bit-8
+// Left:   results are stored in pieces of 4 bytes -> rung 10.
+
+#include "async.cuh"
+#include "mma_real.cuh"
+
+constexpr int ROWS = 64, COLUMNS = 64;  // outputs of a warp; the warps form a 2 x 4 grid
+
+// Swizzle: returns the position of 16-byte piece p of a row in a tile of WIDTH columns. The piece
+// is in different banks in each of 8 rows, because ldmatrix reads it from 8 rows at once.
+template <int WIDTH>
+__device__ __forceinline__ int place(int row, int p) {
+    constexpr int TURN = WIDTH < 64 ? WIDTH / VECTOR : 8;  // in pieces: 8 pieces fill the 32 banks
+    return row * WIDTH + (p ^ row / (8 / TURN) % TURN) * VECTOR;
+}
+
+// Starts to copy a tile of `matrix` (rows, columns), from (row, column) on. Elements outside the
+// matrix become zeros.
+template <int HEIGHT, int WIDTH>  // of the tile
+__device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int row, int column,
+                                          int rows, int columns) {
+    constexpr int PIECES = WIDTH / VECTOR;            // 16-byte pieces per row
+    constexpr int STEP = WARPS * WARP_SIZE / PIECES;  // rows that the block copies at once
+    int y = threadIdx.x / PIECES, p = threadIdx.x % PIECES, c = column + p * VECTOR;
+    const real* from = matrix + (size_t)(row + y) * columns + c;
+    real* to = tile + place<WIDTH>(y, p);
+#pragma unroll
+    for (int s = 0; s < HEIGHT; s += STEP) {  // STEP is a multiple of 8: the swizzle repeats
+        cp_async_16_or_zero(to + s * WIDTH, from + (size_t)s * columns,
+                            row + y + s < rows && c < columns);
+    }
+}
+
+// A warp's fragments (the parts of A and B matrices that its lanes hold) of 16 features.
+struct Fragments {
+    unsigned a[ROWS / 16][4];     // A matrices
+    unsigned b[COLUMNS / 16][4];  // B matrices, in pairs
+
+    // Loads them from a tile of dout and a tile of weight. The warp's rows begin at `y`, its
+    // columns at `x`.
+    __device__ __forceinline__ void load(const real* tile_a, const real* tile_b, int y, int x,
+                                         int k) {
+        int lane = lane_id();
+#pragma unroll
+        for (int i = 0; i < ROWS / 16; i++) {
+            int r = y + i * 16 + lane % 16;
+            ldmatrix_x4(a[i], tile_a + place<DEPTH>(r, k / 8 + lane / 16));
+        }
+#pragma unroll
+        for (int j = 0; j < COLUMNS / 16; j++) {
+            int p = x / 8 + j * 2 + lane / 16;
+            ldmatrix_x4_trans(b[j], tile_b + place<TILE_COLUMNS>(k + lane % 16, p));
+        }
+    }
+
+    __device__ __forceinline__ void multiply(float (&sums)[ROWS / 16][COLUMNS / 8][4]) const {
+#pragma unroll
+        for (int i = 0; i < ROWS / 16; i++) {
+#pragma unroll
+            for (int j = 0; j < COLUMNS / 8; j++) {
+                mma_m16n8k16(sums[i][j], a[i], {b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]});
+            }
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_input(
+    real* __restrict__ dinp,          // (N, C)
+    const real* __restrict__ dout,    // (N, OC)
+    const real* __restrict__ weight,  // (OC, C)
+    int N, int C, int OC) {
+    extern __shared__ Vec shared[];
+    real* a = shared->at;                      // (STAGES, TILE_ROWS, DEPTH)     of dout
+    real* b = a + STAGES * TILE_ROWS * DEPTH;  // (STAGES, DEPTH, TILE_COLUMNS)  of weight
+    int row = blockIdx.y * TILE_ROWS, column = blockIdx.x * TILE_COLUMNS;  // where its tile begins
+    int y = warp_id() / 4 * ROWS, x = warp_id() % 4 * COLUMNS;             // the warp's, within it
+    int lane = lane_id(), g = lane / 4, t = lane % 4;
+
+    auto copy = [&](int stage, int start) {  // copies zeros past the end: cheaper than a branch
+        copy_tile<TILE_ROWS, DEPTH>(a + stage * TILE_ROWS * DEPTH, dout, row, start, N, OC);
+        copy_tile<DEPTH, TILE_COLUMNS>(b + stage * DEPTH * TILE_COLUMNS, weight, start, column, OC,
+                                       C);
+        cp_async_commit();
+    };
+    for (int stage = 0; stage < STAGES; stage++) {
+        copy(stage, stage * DEPTH);
+    }
+    cp_async_wait<STAGES - 1>();
+    __syncthreads();  // all copies to stage 0 have arrived before any warp reads it
+
+    float sums[ROWS / 16][COLUMNS / 8][4] = {};  // accumulators: D matrices of 16 x 8
+    Fragments now, next;
+    now.load(a, b, y, x, 0);
+    for (int start = 0, stage = 0; start < OC; start += DEPTH) {
+#pragma unroll
+        for (int k = 0; k < DEPTH; k += 16) {
+            if (k + 16 < DEPTH) {
+                next.load(a + stage * TILE_ROWS * DEPTH, b + stage * DEPTH * TILE_COLUMNS, y, x,
+                          k + 16);
+            } else {
+                cp_async_wait<STAGES - 2>();
+                __syncthreads();  // the next stage has arrived; all warps have read this one
+                copy(stage, start + STAGES * DEPTH);
+                stage = (stage + 1) % STAGES;
+                next.load(a + stage * TILE_ROWS * DEPTH, b + stage * DEPTH * TILE_COLUMNS, y, x, 0);
+            }
+            now.multiply(sums);
+            now = next;
+        }
+    }
+
+#pragma unroll
+    for (int j = 0; j < COLUMNS / 8; j++) {
+        int c = column + x + j * 8 + 2 * t;
+        if (c >= C) break;
+#pragma unroll
+        for (int i = 0; i < ROWS / 8; i++) {
+            int r = row + y + i * 8 + g;
+            if (r >= N) break;
+            const float* pair = &sums[i / 2][j][i % 2 * 2];
+            *reinterpret_cast<unsigned*>(dinp + (size_t)r * C + c) = pack(pair[0], pair[1]);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+// matmul forward, 16bit rung 11: block rasterization (grouped order) for L2
+// Before: rung 10 runs its blocks one row of tiles after the other. In the lm head, the blocks that
+//         run at the same time need most of weight (77 MB in 16 bits), and the next row of tiles
+//         needs all of it again.
+// Change: grouped order: blocks are numbered down GROUP rows of tiles, then one column on. Blocks
+//         that run at the same time form a square, and share rows of inp as well as rows of weight
+//         in L2.
+// Expect: where there are many columns of tiles, far fewer bytes from memory; otherwise no
+//         difference.
+// Needs:  real in (float16, bfloat16); sm >= 80; warp == 32; C % vector == 0; OC % vector == 0
+// Define: TILE_ROWS = 128; TILE_COLUMNS = 256; DEPTH = 32; WARPS = 8; GROUP = 8;
+//         STAGES = min(4, shared_bytes // 24576);
+//         SHARED = STAGES * (TILE_ROWS + TILE_COLUMNS) * DEPTH * sizeof_real
+// Launch: matmul_forward<<<ceil_div(OC, TILE_COLUMNS) * ceil_div(N, TILE_ROWS), WARPS * warp,
+//         SHARED>>>
+// After:  16bit-10
+// Left:   mma.sync cannot keep Hopper's tensor cores as busy as wgmma, Hopper's own instruction ->
+//         rung 12.
+
+#include "async.cuh"
+#include "mma_real.cuh"
+
+constexpr int ROWS = 64, COLUMNS = 64;  // outputs of a warp; the warps form a 2 x 4 grid
+constexpr int PIECES = DEPTH / VECTOR;  // of 16 bytes, to a row of a tile
+constexpr int STEP = WARPS * WARP_SIZE / PIECES;  // rows that the block copies at once
+constexpr int STRIDE = COLUMNS + VECTOR;  // padded: 8 rows of results begin in different banks
+
+// Swizzle: returns the position of 16-byte piece p of a row in a tile (rows, DEPTH). Two rows cover
+// all banks once, and piece p is in different banks in each of 8 rows.
+__device__ __forceinline__ int place(int row, int p) {
+    return row * DEPTH + (p ^ row / 2 % PIECES) * VECTOR;
+}
+
+// Starts to copy a tile of `matrix` (rows, C), from `row` and channel `start` on. Elements outside
+// the matrix become zeros.
+template <int HEIGHT>  // of the tile
+__device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int row, int start,
+                                          int rows, int C) {
+    int y = threadIdx.x / PIECES, p = threadIdx.x % PIECES, k = start + p * VECTOR;
+    const real* from = matrix + (size_t)(row + y) * C + k;
+    real* to = tile + place(y, p);
+#pragma unroll
+    for (int s = 0; s < HEIGHT; s += STEP) {  // STEP is a multiple of 8: the swizzle repeats
+        cp_async_16_or_zero(to + s * DEPTH, from + (size_t)s * C, row + y + s < rows && k < C);
+    }
+}
+
+// A warp's fragments (the parts of A and B matrices that its lanes hold) of 16 channels.
+struct Fragments {
+    unsigned a[ROWS / 16][4];     // A matrices
+    unsigned b[COLUMNS / 16][4];  // B matrices, in pairs
+
+    // Loads them from a tile of inp and a tile of weight. The warp's rows begin at `y` and at `x`.
+    __device__ __forceinline__ void load(const real* tile_a, const real* tile_b, int y, int x,
+                                         int k) {
+        int lane = lane_id();
+#pragma unroll
+        for (int i = 0; i < ROWS / 16; i++) {
+            ldmatrix_x4(a[i], tile_a + place(y + i * 16 + lane % 16, k / 8 + lane / 16));
+        }
+#pragma unroll
+        for (int j = 0; j < COLUMNS / 16; j++) {
+            int r = x + j * 16 + lane / 16 * 8 + lane % 8;
+            ldmatrix_x4(b[j], tile_b + place(r, k / 8 + lane / 8 % 2));
+        }
+    }
+
+    __device__ __forceinline__ void multiply(float (&sums)[ROWS / 16][COLUMNS / 8][4]) const {
+#pragma unroll
+        for (int i = 0; i < ROWS / 16; i++) {
+#pragma unroll
+            for (int j = 0; j < COLUMNS / 8; j++) {
+                mma_m16n8k16(sums[i][j], a[i], {b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]});
+            }
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_forward(
+    real* __restrict__ out,           // (N, OC)
+    const real* __restrict__ inp,     // (N, C)
+    const real* __restrict__ weight,  // (OC, C)
+    const real* __restrict__ bias,    // (OC), or null
+    int N, int C, int OC) {
+    extern __shared__ Vec shared[];
+    real* a = shared->at;                      // (STAGES, TILE_ROWS, DEPTH)     of inp
+    real* b = a + STAGES * TILE_ROWS * DEPTH;  // (STAGES, TILE_COLUMNS, DEPTH)  of weight
+    int high = (N + TILE_ROWS - 1) / TILE_ROWS, wide = (OC + TILE_COLUMNS - 1) / TILE_COLUMNS;
+    int top = blockIdx.x / (GROUP * wide) * GROUP, of_group = blockIdx.x % (GROUP * wide);
+    int rows = min(GROUP, high - top);  // rows of tiles in this group
+    int row = (top + of_group % rows) * TILE_ROWS;  // where the block's tile begins
+    int column = of_group / rows * TILE_COLUMNS;
+    int y = warp_id() / 4 * ROWS, x = warp_id() % 4 * COLUMNS;  // the warp's, within it
+    int lane = lane_id(), g = lane / 4, t = lane % 4;
+
+    auto copy = [&](int stage, int start) {  // copies zeros past the end: cheaper than a branch
+        copy_tile<TILE_ROWS>(a + stage * TILE_ROWS * DEPTH, inp, row, start, N, C);
+        copy_tile<TILE_COLUMNS>(b + stage * TILE_COLUMNS * DEPTH, weight, column, start, OC, C);
+        cp_async_commit();
+    };
+    for (int stage = 0; stage < STAGES; stage++) {
+        copy(stage, stage * DEPTH);
+    }
+    float sums[ROWS / 16][COLUMNS / 8][4] = {};  // accumulators: D matrices of 16 x 8
+#pragma unroll
+    for (int j = 0; j < COLUMNS / 8; j++) {
+        int c = column + x + j * 8 + 2 * t;
+        if (!bias || c >= OC) break;
+#pragma unroll
+        for (int i = 0; i < ROWS / 16; i++) {
+            sums[i][j][0] = sums[i][j][2] = to_float(bias[c]);
+            sums[i][j][1] = sums[i][j][3] = to_float(bias[c + 1]);
+        }
+    }
+    cp_async_wait<STAGES - 1>();
+    __syncthreads();  // all copies to stage 0 have arrived before any warp reads it
+
+    Fragments now, next;
+    now.load(a, b, y, x, 0);
+    for (int start = 0, stage = 0; start < C; start += DEPTH) {
+#pragma unroll
+        for (int k = 0; k < DEPTH; k += 16) {
+            if (k + 16 < DEPTH) {
+                next.load(a + stage * TILE_ROWS * DEPTH, b + stage * TILE_COLUMNS * DEPTH, y, x,
+                          k + 16);
+            } else {
+                cp_async_wait<STAGES - 2>();
+                __syncthreads();  // the next stage has arrived; all warps have read this one
+                copy(stage, start + STAGES * DEPTH);
+                stage = (stage + 1) % STAGES;
+                next.load(a + stage * TILE_ROWS * DEPTH, b + stage * TILE_COLUMNS * DEPTH, y, x, 0);
+            }
+            now.multiply(sums);
+            now = next;
+        }
+    }
+
+    cp_async_wait<0>();
+    __syncthreads();  // copies and reads have ended before results overwrite the tiles
+    real* patch = shared->at + warp_id() * 16 * STRIDE;  // (16, STRIDE)  for each warp
+    constexpr int LANES = COLUMNS / VECTOR;              // that store a row together
+    int c = column + x + lane % LANES * VECTOR;
+#pragma unroll
+    for (int i = 0; i < ROWS / 16; i++) {
+#pragma unroll
+        for (int j = 0; j < COLUMNS / 8; j++) {
+            unsigned* to = reinterpret_cast<unsigned*>(patch + g * STRIDE + j * 8 + 2 * t);
+            to[0] = pack(sums[i][j][0], sums[i][j][1]);
+            to[8 * STRIDE / 2] = pack(sums[i][j][2], sums[i][j][3]);
+        }
+        __syncwarp();  // the results are in shared memory before other lanes read them
+#pragma unroll
+        for (int r = lane / LANES; r < 16; r += WARP_SIZE / LANES) {
+            size_t n = row + y + i * 16 + r;
+            if (n < N && c < OC) {
+                store_vec(out + n * OC + c, load_vec(patch + r * STRIDE + lane % LANES * VECTOR));
+            }
+        }
+        __syncwarp();  // all lanes have read them before the next ones overwrite them
+    }
+}

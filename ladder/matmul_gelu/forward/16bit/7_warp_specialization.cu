@@ -1,0 +1,153 @@
+// matmul_gelu forward, 16bit rung 7: warp specialization with TMA, persistent kernel
+// Before: in rung 6, the tensor cores idle while a block loads its first tiles, while it computes
+//         its gelus, and while it stores two matrices.
+// Change: the product of matmul.forward 16bit rung 13: one thread of a ninth warp, the producer,
+//         asks the tensor memory accelerator (TMA) for copies. The kernel is persistent: each block
+//         goes from tile to tile of the results. TMA also stores both results.
+// Expect: copies for the next tile go on while this tile's gelus are computed, and stores while the
+//         next tile is multiplied. The tensor cores still wait for the gelus.
+// Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0
+// Define: TILE_ROWS = 128; TILE_COLUMNS = 256; DEPTH = 64; WARPS = 8; GROUP = 8; STAGES = 4;
+//         SHARED = (STAGES * (TILE_ROWS + TILE_COLUMNS) + 2 * TILE_ROWS) * DEPTH * sizeof_real;
+//         TILES = ceil_div(OC, TILE_COLUMNS) * ceil_div(N, TILE_ROWS)
+// Tiles:  out[64, 64]; pre[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS, DEPTH]
+// Launch: matmul_gelu_forward<<<min(TILES, multiprocessors), (WARPS + 1) * warp, SHARED>>>
+// Rounds: pre, of which it takes the gelu
+// After:  16bit-6
+// Left:   both warpgroups compute gelus at the same time. If one multiplied meanwhile, the tensor
+//         cores would never wait -> rung 8.
+
+#include "fast_math.cuh"
+#include "mma_real.cuh"
+#include "wgmma_real.cuh"
+
+struct alignas(4) Pair { real low, high; };  // one load of bias
+
+constexpr int PATCH = 64 * 64;  // elements of one result that one TMA store writes
+
+constexpr float SCALE = 0.7978845608f;  // sqrt(2 / pi)
+constexpr float CUBIC = 0.044715f;
+constexpr float LINEAR = -2.0f * LOG2_E * SCALE;  // exp(-2u) = 2^(LINEAR * (x + CUBIC * x^3))
+
+// (1 + tanh(u)) / 2 is the logistic function of 2u. If the power overflows to infinity, the
+// quotient is 0, which is the right limit.
+__device__ __forceinline__ float gelu(float x) {
+    float power = fast_exp2(x * (LINEAR + LINEAR * CUBIC * x * x));  // exp(-2u)
+    return __fdividef(x, 1.0f + power);
+}
+
+// A position in the ring of stages. The parity that its barriers wait for flips with every round.
+struct Stage {
+    int index = 0, parity = 0;
+    __device__ __forceinline__ void next() {
+        if (++index == STAGES) index = 0, parity ^= 1;
+    }
+};
+
+// Finds the first row and column of a tile, in grouped order: down GROUP rows of tiles, then one
+// column on.
+__device__ __forceinline__ void find_tile(int tile, int high, int wide, int& row, int& column) {
+    int top = tile / (GROUP * wide) * GROUP, of_group = tile % (GROUP * wide);
+    int rows = min(GROUP, high - top);  // rows of tiles in this group
+    row = (top + of_group % rows) * TILE_ROWS;
+    column = of_group / rows * TILE_COLUMNS;
+}
+
+extern "C" __global__ void __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_gelu_forward(
+    real* __restrict__ out,           // (N, OC)
+    real* __restrict__ pre,           // (N, OC)
+    const real* __restrict__ inp,     // (N, C)
+    const real* __restrict__ weight,  // (OC, C)
+    const real* __restrict__ bias,    // (OC)
+    int N, int C, int OC,
+    const __grid_constant__ TensorMap out_tiles, const __grid_constant__ TensorMap pre_tiles,
+    const __grid_constant__ TensorMap inp_tiles, const __grid_constant__ TensorMap weight_tiles) {
+    extern __shared__ __align__(1024) Vec shared[];
+    __shared__ Mbarrier full[STAGES], empty[STAGES];
+    real* a = shared->at;                            // (STAGES, TILE_ROWS, DEPTH)     of inp
+    real* b = a + STAGES * TILE_ROWS * DEPTH;        // (STAGES, TILE_COLUMNS, DEPTH)  of weight
+    real* patches = b + STAGES * TILE_COLUMNS * DEPTH;  // (2 warpgroups, 2, 64, 64)  of pre, out
+    int high = (N + TILE_ROWS - 1) / TILE_ROWS, wide = (OC + TILE_COLUMNS - 1) / TILE_COLUMNS;
+    int lane = lane_id(), row, column;
+    if (threadIdx.x == 0) {
+        for (int stage = 0; stage < STAGES; stage++) {
+            mbarrier_init(&full[stage], 1);  // arrivals: the producer thread
+            mbarrier_init(&empty[stage], WARPS);  // arrivals: the consumer warps
+        }
+    }
+    __syncthreads();  // the barriers are initialized before any thread waits on them
+
+    Stage now;
+    if (warp_id() == WARPS) {  // the producer warp
+        if (lane > 0) return;
+        for (int tile = blockIdx.x; tile < high * wide; tile += gridDim.x) {
+            find_tile(tile, high, wide, row, column);
+            for (int start = 0; start < C; start += DEPTH, now.next()) {
+                Mbarrier* done = &full[now.index];
+                mbarrier_wait(&empty[now.index], now.parity ^ 1);  // the consumers have read it
+                mbarrier_expect(done, (TILE_ROWS + TILE_COLUMNS) * DEPTH * sizeof(real));
+                tma_load_2d(a + now.index * TILE_ROWS * DEPTH, &inp_tiles, done, start, row);
+                tma_load_2d(b + now.index * TILE_COLUMNS * DEPTH, &weight_tiles, done, start,
+                            column);
+            }
+        }
+        return;
+    }
+
+    int group = warp_id() / 4, first = group * 64;  // the consumer warpgroup; its first row
+    bool leader = threadIdx.x % 128 == 0;       // of the warpgroup
+    int own = warp_id() % 4 * 16 + lane / 4, t = lane % 4;  // the lane's row, and another 8 later
+    for (int tile = blockIdx.x; tile < high * wide; tile += gridDim.x) {
+        find_tile(tile, high, wide, row, column);
+        float sums[TILE_COLUMNS / 2] = {};  // accumulators, laid out as mma.sync's D, 4 per matrix
+        int last = 0;  // the previous stage
+        for (int start = 0; start < C; start += DEPTH, now.next()) {
+            mbarrier_wait(&full[now.index], now.parity);  // the stage's copies have arrived
+            wgmma_fence();
+#pragma unroll
+            for (int k = 0; k < DEPTH; k += 16) {
+                wgmma_m64k16<TILE_COLUMNS>(sums, a + (now.index * TILE_ROWS + first) * DEPTH + k,
+                                           b + now.index * TILE_COLUMNS * DEPTH + k);
+            }
+            wgmma_commit();
+            wgmma_wait<1>();  // the products of the previous stage are done
+            __syncwarp();     // in all lanes, before the stage is released
+            if (start > 0 && lane == 0) mbarrier_arrive(&empty[last]);
+            last = now.index;
+        }
+        wgmma_wait<0>(sums);
+        __syncwarp();  // all lanes' products are done before the stage is released
+        if (lane == 0) mbarrier_arrive(&empty[last]);
+
+#pragma unroll
+        for (int s = 0; s < TILE_COLUMNS / 64; s++) {  // 64 columns at a time
+            real *befores = patches + group * 2 * PATCH, *gelus = befores + PATCH;
+            if (leader) tma_store_wait<0>();  // the stores from these patches have read them
+            named_barrier(1 + group, 128);  // ... before the warpgroup overwrites them
+#pragma unroll
+            for (int p = 0; p < 8; p++) {
+                int j = s * 8 + p, c = column + j * 8 + 2 * t;
+                Pair pair = {};
+                if (c < OC) pair = *reinterpret_cast<const Pair*>(bias + c);
+                float low = to_float(pair.low), high = to_float(pair.high);
+#pragma unroll
+                for (int r = 0; r < 2; r++) {  // the lane's two rows
+                    real x = to_real(sums[4 * j + 2 * r] + low);
+                    real y = to_real(sums[4 * j + 2 * r + 1] + high);
+                    int at = (own + r * 8) * 64 + (p ^ own % 8) * VECTOR + 2 * t;  // TMA's swizzle
+                    *reinterpret_cast<Pair*>(befores + at) = {x, y};
+                    *reinterpret_cast<unsigned*>(gelus + at) =
+                        pack(gelu(to_float(x)), gelu(to_float(y)));
+                }
+            }
+            tma_store_fence();  // makes the patches visible to TMA (async proxy)
+            named_barrier(1 + group, 128);  // both patches are written before TMA reads them
+            if (leader) {
+                tma_store_2d(&pre_tiles, befores, column + s * 64, row + first);
+                tma_store_2d(&out_tiles, gelus, column + s * 64, row + first);
+                tma_store_commit();
+            }
+        }
+    }
+    if (leader) tma_store_wait<0>();  // the block stays until TMA has read its shared memory
+}
