@@ -1,6 +1,6 @@
-// Runs before a cuBLAS product that is added to out (ladder/matmul/library_rungs.py); not a rung.
+// broadcast bias: every row of out becomes the bias
 //
-// The step before a cuBLAS product that is added to out (ladder/matmul/library_rungs.py), not a rung.
+// Not a rung: runs before a cuBLAS product that is added to out (ladder/matmul/library_rungs.py).
 // Define: WIDTH = vector if OC % vector == 0 else 1
 // Launch: broadcast_bias<<<(ceil_div(OC, WIDTH * 128), min(N, 8 * multiprocessors)), 128>>>
 

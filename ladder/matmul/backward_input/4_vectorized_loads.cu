@@ -17,8 +17,7 @@
 struct alignas(16) Floats { float at[4]; };              // one 16-byte load from shared memory
 struct alignas(4 * sizeof(real)) Reals { real at[4]; };  // one vector store
 
-// Copies a tile of `matrix` (rows, columns), from (row, column) on, transposed. Elements outside
-// the matrix become zeros.
+// Copies a tile of `matrix` (rows, columns) at (row, column), transposed; zeros outside it.
 __device__ __forceinline__ void load_transposed(float (&tile)[DEPTH][TILE + 4], const real* matrix,
                                                 int row, int column, int rows, int columns) {
 #pragma unroll

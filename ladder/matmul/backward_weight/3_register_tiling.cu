@@ -13,8 +13,7 @@
 
 #include "portable.cuh"
 
-// Copies a tile of `matrix` (rows, columns), from (row, column) on. Elements outside the matrix
-// become zeros.
+// Copies a tile of `matrix` (rows, columns) at (row, column); zeros outside it.
 __device__ __forceinline__ void load_tile(float (&tile)[DEPTH][TILE], const real* matrix, int row,
                                           int column, int rows, int columns) {
 #pragma unroll

@@ -13,8 +13,7 @@
 
 #include "portable.cuh"
 
-// Copies a tile of `matrix` (rows, C), from `row` and channel `start` on, transposed. Elements
-// outside the matrix become zeros.
+// Copies a tile of `matrix` (rows, C) at `row` and channel `start`, transposed; zeros outside it.
 __device__ __forceinline__ void load_tile(float (&tile)[DEPTH][TILE + 2], const real* matrix,
                                           int row, int start, int rows, int C) {
 #pragma unroll

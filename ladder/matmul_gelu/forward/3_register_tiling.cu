@@ -29,8 +29,7 @@ __device__ __forceinline__ float gelu(float x) {
 struct alignas(16) Floats { float at[4]; };              // one 16-byte load from shared memory
 struct alignas(4 * sizeof(real)) Reals { real at[4]; };  // one load of bias, or one store
 
-// Copies a tile of `matrix` (rows, C), from `row` and channel `start` on, transposed. Elements
-// outside the matrix become zeros.
+// Copies a tile of `matrix` (rows, C) at `row` and channel `start`, transposed; zeros outside it.
 __device__ __forceinline__ void load_tile(float (&tile)[DEPTH][TILE + 4], const real* matrix,
                                           int row, int start, int rows, int C) {
 #pragma unroll

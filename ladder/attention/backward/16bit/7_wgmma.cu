@@ -29,7 +29,7 @@
 constexpr int STEP = 64, TILE = STEP * 64;  // rows of a tile; its elements (64 channels)
 constexpr int ACROSS = TILE * sizeof(real);  // selects MN-major; any stride will do for a lone tile
 
-// Swizzle: returns the position of 16-byte piece p of a row in a tile, as wgmma expects it.
+// Swizzle: the position of 16-byte piece p of a row in a tile, as wgmma expects it.
 __device__ __forceinline__ int place(int row, int p) {
     return row * 64 + (p ^ row % 8) * VECTOR;
 }

@@ -26,14 +26,12 @@ constexpr int PIECES = DEPTH / VECTOR;  // of 16 bytes, to a row of a tile
 constexpr int STEP = WARPS * WARP_SIZE / PIECES;  // rows that the block copies at once
 constexpr int STRIDE = TILE_COLUMNS + VECTOR;  // padded: 8 rows of results begin in different banks
 
-// Swizzle: returns the position of 16-byte piece p of a row in a tile (rows, DEPTH), as wgmma
-// expects it.
+// Swizzle: the position of 16-byte piece p of a row in a tile (rows, DEPTH), as wgmma expects it.
 __device__ __forceinline__ int place(int row, int p) {
     return row * DEPTH + (p ^ row % 8) * VECTOR;
 }
 
-// Starts to copy a tile of `matrix` (rows, OC), from `row` and feature `start` on. Elements outside
-// the matrix become zeros.
+// Starts to copy a tile of `matrix` (rows, OC) at `row` and feature `start`; zeros outside it.
 template <int HEIGHT>  // of the tile
 __device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int row, int start,
                                           int rows, int OC) {

@@ -21,15 +21,14 @@
 constexpr int BLOCK = DEPTH * 64;  // elements of a tile of weight
 constexpr int STRIDE = TILE_COLUMNS + VECTOR;  // padded: 8 rows of results begin in different banks
 
-// Swizzle: returns the position of 16-byte piece p of a row in tiles of HEIGHT rows and 64 columns,
-// as wgmma expects it.
+// Swizzle: the position of 16-byte piece p of a row in tiles of HEIGHT rows and 64 columns, as
+// wgmma expects it.
 template <int HEIGHT>
 __device__ __forceinline__ int place(int row, int p) {
     return p / 8 * HEIGHT * 64 + row * 64 + (p % 8 ^ row % 8) * VECTOR;
 }
 
-// Starts to copy a tile of `matrix` (rows, columns), from (row, column) on. Elements outside the
-// matrix become zeros.
+// Starts to copy a tile of `matrix` (rows, columns) at (row, column); zeros outside it.
 template <int HEIGHT, int WIDTH>  // of the tiles, side by side
 __device__ __forceinline__ void copy_tiles(real* tiles, const real* matrix, int row, int column,
                                            int rows, int columns) {

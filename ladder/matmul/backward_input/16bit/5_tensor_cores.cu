@@ -24,8 +24,8 @@ constexpr int STRIDE_A = DEPTH + 8;   // padded: 8 rows of a tile begin in diffe
 constexpr int STRIDE_B = TILE + 8;
 constexpr int PATCH = 16 + 4;         // padded row of 16 results, for the same reason
 
-// Copies a tile of `matrix` (rows, columns), from (row, column) on. Elements outside the matrix
-// become zeros. WIDTH: columns of the tile.
+// Copies a tile of `matrix` (rows, columns) at (row, column); zeros outside it. WIDTH: columns of
+// the tile.
 template <int WIDTH>
 __device__ __forceinline__ void load_tile(real* tile, const real* matrix, int row, int column,
                                           int rows, int columns) {

@@ -21,16 +21,15 @@
 
 constexpr int ROWS = 64, COLUMNS = 64;  // outputs of a warp; the warps form a 2 x 4 grid
 
-// Swizzle: returns the position of 16-byte piece p of a row in a tile of WIDTH columns. The piece
-// is in different banks in each of 8 rows, because ldmatrix reads it from 8 rows at once.
+// Swizzle: the position of 16-byte piece p of a row in a tile of WIDTH columns. It is in different
+// banks in each of 8 rows, since ldmatrix reads the piece from 8 rows at once.
 template <int WIDTH>
 __device__ __forceinline__ int place(int row, int p) {
     constexpr int TURN = WIDTH < 64 ? WIDTH / VECTOR : 8;  // in pieces: 8 pieces fill the 32 banks
     return row * WIDTH + (p ^ row / (8 / TURN) % TURN) * VECTOR;
 }
 
-// Starts to copy a tile of `matrix` (rows, columns), from (row, column) on. Elements outside the
-// matrix become zeros.
+// Starts to copy a tile of `matrix` (rows, columns) at (row, column); zeros outside it.
 template <int HEIGHT, int WIDTH>  // of the tile
 __device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int row, int column,
                                           int rows, int columns) {
@@ -46,7 +45,7 @@ __device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int ro
     }
 }
 
-// A warp's fragments (the parts of A and B matrices that its lanes hold) of 16 features.
+// A warp's fragments (what its lanes hold of A and B matrices) of 16 features.
 struct Fragments {
     unsigned a[ROWS / 16][4];     // A matrices
     unsigned b[COLUMNS / 16][4];  // B matrices, in pairs

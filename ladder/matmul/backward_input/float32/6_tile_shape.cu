@@ -38,8 +38,7 @@ struct Share {
     Group<real, REST<COUNT>> second;
 };
 
-// Loads COUNT neighbours of `matrix` (rows, columns) at (row, column). Elements outside the matrix
-// become zeros.
+// Loads COUNT neighbours of `matrix` (rows, columns) at (row, column); zeros outside it.
 template <int COUNT>
 __device__ __forceinline__ Group<real, COUNT> load_group(const real* matrix, int row, int column,
                                                          int rows, int columns) {
@@ -51,8 +50,7 @@ __device__ __forceinline__ Group<real, COUNT> load_group(const real* matrix, int
     return group;
 }
 
-// Loads this thread's share of a tile of `dout` (N, OC), from `row` and feature `start` on, into
-// registers.
+// Loads this thread's share of `dout` (N, OC) at `row` and feature `start` into registers.
 __device__ __forceinline__ void load_dout(Share<ROWS>& share, const real* dout, int row, int start,
                                           int N, int OC) {
     int y = row + threadIdx.x * 4 / DEPTH, k = start + threadIdx.x * 4 % DEPTH;
@@ -70,8 +68,7 @@ __device__ __forceinline__ void store_dout(float (&tile)[DEPTH][TILE_ROWS + 4],
     }
 }
 
-// Loads this thread's share of a tile of `weight` (OC, C), from feature `start` and `column` on,
-// into registers.
+// Loads this thread's share of `weight` (OC, C) at feature `start` and `column` into registers.
 __device__ __forceinline__ void load_weight(Share<COLUMNS>& share, const real* weight, int start,
                                             int column, int OC, int C) {
     int k = start + threadIdx.x / THREADS, x = threadIdx.x % THREADS;

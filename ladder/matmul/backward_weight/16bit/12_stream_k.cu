@@ -36,14 +36,12 @@ struct alignas(8) Pair { float at[2]; };
 
 constexpr int BLOCK = DEPTH * 64;  // elements of a tile of 64 columns
 
-// Swizzle: returns the position of 16-byte piece p of a row in the tiles of DEPTH rows, as wgmma
-// expects it.
+// Swizzle: the position of 16-byte piece p of a row in tiles of DEPTH rows, as wgmma expects it.
 __device__ __forceinline__ int place(int row, int p) {
     return p / 8 * BLOCK + row * 64 + (p % 8 ^ row % 8) * VECTOR;
 }
 
-// Starts to copy a tile of `matrix` (rows, columns), from (row, column) on. Elements outside the
-// matrix become zeros.
+// Starts to copy a tile of `matrix` (rows, columns) at (row, column); zeros outside it.
 template <int WIDTH>  // of the tiles, side by side
 __device__ __forceinline__ void copy_tiles(real* tiles, const real* matrix, int row, int column,
                                            int rows, int columns) {

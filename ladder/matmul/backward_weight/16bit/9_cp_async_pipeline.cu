@@ -27,15 +27,14 @@ struct alignas(8) Pair { float at[2]; };
 
 constexpr int ROWS = 64, COLUMNS = 32;  // outputs of a warp; the warps form a 2 x 4 grid
 
-// Swizzle: returns the position of 16-byte piece p of a row in a tile of WIDTH columns. The piece
-// is in different banks in each of 8 rows, because ldmatrix reads it from 8 rows at once.
+// Swizzle: the position of 16-byte piece p of a row in a tile of WIDTH columns. It is in different
+// banks in each of 8 rows, since ldmatrix reads the piece from 8 rows at once.
 template <int WIDTH>
 __device__ __forceinline__ int place(int row, int p) {
     return row * WIDTH + (p ^ row % 8) * VECTOR;
 }
 
-// Starts to copy a tile of `matrix` (rows, columns), from (row, column) on. Elements outside the
-// matrix become zeros.
+// Starts to copy a tile of `matrix` (rows, columns) at (row, column); zeros outside it.
 template <int WIDTH>  // of the tile
 __device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int row, int column,
                                           int rows, int columns) {

@@ -25,14 +25,13 @@ constexpr int PIECES = DEPTH / VECTOR;  // of 16 bytes, to a row of a tile
 constexpr int STEP = WARPS * WARP_SIZE / PIECES;  // rows that the block copies at once
 constexpr int STRIDE = COLUMNS + VECTOR;  // padded: 8 rows of results begin in different banks
 
-// Swizzle: returns the position of 16-byte piece p of a row in a tile (rows, DEPTH). Two rows cover
-// all banks once, and piece p is in different banks in each of 8 rows.
+// Swizzle: the position of 16-byte piece p of a row in a tile (rows, DEPTH). Two rows cover all
+// banks once, and piece p is in different banks in each of 8 rows.
 __device__ __forceinline__ int place(int row, int p) {
     return row * DEPTH + (p ^ row / 2 % PIECES) * VECTOR;
 }
 
-// Starts to copy a tile of `matrix` (rows, C), from `row` and channel `start` on. Elements outside
-// the matrix become zeros.
+// Starts to copy a tile of `matrix` (rows, C) at `row` and channel `start`; zeros outside it.
 template <int HEIGHT>  // of the tile
 __device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int row, int start,
                                           int rows, int C) {
@@ -45,7 +44,7 @@ __device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int ro
     }
 }
 
-// A warp's fragments (the parts of A and B matrices that its lanes hold) of 16 channels.
+// A warp's fragments (what its lanes hold of A and B matrices) of 16 channels.
 struct Fragments {
     unsigned a[ROWS / 16][4];     // A matrices
     unsigned b[COLUMNS / 16][4];  // B matrices, in pairs

@@ -23,8 +23,7 @@ constexpr int ROWS = 4, COLUMNS = 2;  // 16 x 16 matrices of a warp; the warps f
 constexpr int STRIDE = DEPTH + 8;     // padded: 8 rows of a tile begin in different banks
 constexpr int PATCH = 16 + 4;         // padded row of 16 results, for the same reason
 
-// Copies a tile of `matrix` (rows, C), from `row` and channel `start` on. Elements outside the
-// matrix become zeros.
+// Copies a tile of `matrix` (rows, C) at `row` and channel `start`; zeros outside it.
 __device__ __forceinline__ void load_tile(real* tile, const real* matrix, int row, int start,
                                           int rows, int C) {
 #pragma unroll

@@ -20,14 +20,13 @@ constexpr int ROWS = 64, COLUMNS = 32;  // outputs of a warp; the warps form a 2
 constexpr int PIECES = DEPTH / VECTOR;  // of 16 bytes, to a row of a tile
 constexpr int STEP = WARPS * WARP_SIZE / PIECES;  // rows that the block copies at once
 
-// Swizzle: returns the position of 16-byte piece p of a row in a tile (rows, DEPTH). Two rows cover
-// all banks once, and piece p is in different banks in each of 8 rows.
+// Swizzle: the position of 16-byte piece p of a row in a tile (rows, DEPTH). Two rows cover all
+// banks once, and piece p is in different banks in each of 8 rows.
 __device__ __forceinline__ int place(int row, int p) {
     return row * DEPTH + (p ^ row / 2 % PIECES) * VECTOR;
 }
 
-// Starts to copy a tile of `matrix` (rows, C), from `row` and channel `start` on. Elements outside
-// the matrix become zeros.
+// Starts to copy a tile of `matrix` (rows, C) at `row` and channel `start`; zeros outside it.
 __device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int row, int start,
                                           int rows, int C) {
     int y = threadIdx.x / PIECES, p = threadIdx.x % PIECES, k = start + p * VECTOR;

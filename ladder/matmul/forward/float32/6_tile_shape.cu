@@ -37,8 +37,7 @@ struct Share {
     Group<real, REST<COUNT>> second;
 };
 
-// Loads COUNT neighbours of `matrix` (rows, columns) at (row, column). Elements outside the matrix
-// become zeros.
+// Loads COUNT neighbours of `matrix` (rows, columns) at (row, column); zeros outside it.
 template <int COUNT>
 __device__ __forceinline__ Group<real, COUNT> load_group(const real* matrix, int row, int column,
                                                          int rows, int columns) {
@@ -50,8 +49,7 @@ __device__ __forceinline__ Group<real, COUNT> load_group(const real* matrix, int
     return group;
 }
 
-// Loads this thread's share of a tile of `matrix` (rows, C), from `row` and channel `start` on,
-// into registers.
+// Loads this thread's share of `matrix` (rows, C) at `row` and channel `start` into registers.
 template <int COUNT>
 __device__ __forceinline__ void load_tile(Share<COUNT>& share, const real* matrix, int row,
                                           int start, int rows, int C) {

@@ -37,8 +37,7 @@ __device__ __forceinline__ float gelu(float x) {
     return __fdividef(x, 1.0f + power);
 }
 
-// Loads this thread's share of a tile of `matrix` (rows, C), from `row` and channel `start` on,
-// into registers.
+// Loads this thread's share of `matrix` (rows, C) at `row` and channel `start` into registers.
 __device__ __forceinline__ void load_tile(Vec (&share)[SHARE], const real* matrix, int row,
                                           int start, int rows, int C) {
 #pragma unroll

@@ -38,14 +38,12 @@ __device__ __forceinline__ float gelu(float x) {
     return __fdividef(x, 1.0f + power);
 }
 
-// Swizzle: returns the position of 16-byte piece p of a row in a tile (rows, DEPTH), as wgmma
-// expects it.
+// Swizzle: the position of 16-byte piece p of a row in a tile (rows, DEPTH), as wgmma expects it.
 __device__ __forceinline__ int place(int row, int p) {
     return row * DEPTH + (p ^ row % 8) * VECTOR;
 }
 
-// Starts to copy a tile of `matrix` (rows, C), from `row` and channel `start` on. Elements outside
-// the matrix become zeros.
+// Starts to copy a tile of `matrix` (rows, C) at `row` and channel `start`; zeros outside it.
 template <int HEIGHT>  // of the tile
 __device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int row, int start,
                                           int rows, int C) {
