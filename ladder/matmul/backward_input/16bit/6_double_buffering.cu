@@ -25,7 +25,7 @@ constexpr int STRIDE_B = TILE + 8;
 constexpr int PATCH = 16 + 4;         // padded row of 16 results, for the same reason
 constexpr int SHARE = TILE * DEPTH / (WARPS * WARP_SIZE * VECTOR);  // vectors of a tile per thread
 
-// Loads this thread's share of `matrix` (rows, columns) at (row, column) into registers. WIDTH:
+// Loads this thread's share of the tile of `matrix` (rows, columns) at (row, column). WIDTH:
 // columns of the tile.
 template <int WIDTH>
 __device__ __forceinline__ void load_tile(Vec (&share)[SHARE], const real* matrix, int row,

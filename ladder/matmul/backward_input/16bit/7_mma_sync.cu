@@ -21,7 +21,7 @@ constexpr int STRIDE_A = DEPTH + 8;     // padded: 8 rows of a tile begin in dif
 constexpr int STRIDE_B = TILE + 8;
 constexpr int SHARE = TILE * DEPTH / (WARPS * WARP_SIZE * VECTOR);  // vectors of a tile per thread
 
-// Loads this thread's share of `matrix` (rows, columns) at (row, column) into registers. WIDTH:
+// Loads this thread's share of the tile of `matrix` (rows, columns) at (row, column). WIDTH:
 // columns of the tile.
 template <int WIDTH>
 __device__ __forceinline__ void load_tile(Vec (&share)[SHARE], const real* matrix, int row,

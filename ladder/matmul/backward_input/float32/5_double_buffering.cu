@@ -20,7 +20,7 @@ struct alignas(4 * sizeof(real)) Reals { real at[4]; };  // one vector store
 
 constexpr int SHARE = TILE * DEPTH / (THREADS * THREADS * VECTOR);  // vectors of a tile per thread
 
-// Loads this thread's share of `dout` (N, OC) at `row` and feature `start` into registers.
+// Loads this thread's share of the tile of `dout` (N, OC) at `row` and feature `start`.
 __device__ __forceinline__ void load_dout(Vec (&share)[SHARE], const real* dout, int row, int start,
                                           int N, int OC) {
 #pragma unroll
@@ -45,7 +45,7 @@ __device__ __forceinline__ void store_dout(float (&tile)[DEPTH][TILE + 4],
     }
 }
 
-// Loads this thread's share of `weight` (OC, C) at feature `start` and `column` into registers.
+// Loads this thread's share of the tile of `weight` (OC, C) at feature `start` and `column`.
 __device__ __forceinline__ void load_weight(Vec (&share)[SHARE], const real* weight, int start,
                                             int column, int OC, int C) {
 #pragma unroll

@@ -50,7 +50,7 @@ __device__ __forceinline__ Group<real, COUNT> load_group(const real* matrix, int
     return group;
 }
 
-// Loads this thread's share of `dout` (N, OC) at `row` and feature `start` into registers.
+// Loads this thread's share of the tile of `dout` (N, OC) at `row` and feature `start`.
 __device__ __forceinline__ void load_dout(Share<ROWS>& share, const real* dout, int row, int start,
                                           int N, int OC) {
     int y = row + threadIdx.x * 4 / DEPTH, k = start + threadIdx.x * 4 % DEPTH;
@@ -68,7 +68,7 @@ __device__ __forceinline__ void store_dout(float (&tile)[DEPTH][TILE_ROWS + 4],
     }
 }
 
-// Loads this thread's share of `weight` (OC, C) at feature `start` and `column` into registers.
+// Loads this thread's share of the tile of `weight` (OC, C) at feature `start` and `column`.
 __device__ __forceinline__ void load_weight(Share<COLUMNS>& share, const real* weight, int start,
                                             int column, int OC, int C) {
     int k = start + threadIdx.x / THREADS, x = threadIdx.x % THREADS;

@@ -31,7 +31,7 @@ constexpr int STRIDE = TILE + 8;      // padded: 8 rows of a tile begin in diffe
 constexpr int PATCH = 16 + 4;         // padded row of 16 results, for the same reason
 constexpr int SHARE = TILE * DEPTH / (WARPS * WARP_SIZE * VECTOR);  // vectors of a tile per thread
 
-// Loads this thread's share of `matrix` (rows, columns) at (row, column) into registers.
+// Loads this thread's share of the tile of `matrix` (rows, columns) at (row, column).
 __device__ __forceinline__ void load_tile(Vec (&share)[SHARE], const real* matrix, int row,
                                           int column, int rows, int columns) {
 #pragma unroll

@@ -36,7 +36,7 @@ struct alignas(16) Floats { float at[4]; };  // one 16-byte load or store
 
 constexpr int SHARE = TILE * DEPTH / (THREADS * THREADS * VECTOR);  // vectors of a tile per thread
 
-// Loads this thread's share of `matrix` (rows, columns) at (row, column) into registers.
+// Loads this thread's share of the tile of `matrix` (rows, columns) at (row, column).
 __device__ __forceinline__ void load_tile(Vec (&share)[SHARE], const real* matrix, int row,
                                           int column, int rows, int columns) {
 #pragma unroll

@@ -19,7 +19,7 @@ constexpr int ROWS = 64, COLUMNS = 32;  // outputs of a warp; the warps form a 2
 constexpr int STRIDE = DEPTH + 8;       // padded: 8 rows of a tile begin in different banks
 constexpr int SHARE = TILE * DEPTH / (WARPS * WARP_SIZE * VECTOR);  // vectors of a tile per thread
 
-// Loads this thread's share of `matrix` (rows, C) at `row` and channel `start` into registers.
+// Loads this thread's share of the tile of `matrix` (rows, C) at `row` and channel `start`.
 __device__ __forceinline__ void load_tile(Vec (&share)[SHARE], const real* matrix, int row,
                                           int start, int rows, int C) {
 #pragma unroll

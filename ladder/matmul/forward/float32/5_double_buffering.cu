@@ -20,7 +20,7 @@ struct alignas(4 * sizeof(real)) Reals { real at[4]; };  // one load of bias, or
 
 constexpr int SHARE = TILE * DEPTH / (THREADS * THREADS * VECTOR);  // vectors of a tile per thread
 
-// Loads this thread's share of `matrix` (rows, C) at `row` and channel `start` into registers.
+// Loads this thread's share of the tile of `matrix` (rows, C) at `row` and channel `start`.
 __device__ __forceinline__ void load_tile(Vec (&share)[SHARE], const real* matrix, int row,
                                           int rows, int start, int C) {
 #pragma unroll

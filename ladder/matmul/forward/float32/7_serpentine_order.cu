@@ -49,7 +49,7 @@ __device__ __forceinline__ Group<real, COUNT> load_group(const real* matrix, int
     return group;
 }
 
-// Loads this thread's share of `matrix` (rows, C) at `row` and channel `start` into registers.
+// Loads this thread's share of the tile of `matrix` (rows, C) at `row` and channel `start`.
 template <int COUNT>
 __device__ __forceinline__ void load_tile(Share<COUNT>& share, const real* matrix, int row,
                                           int start, int rows, int C) {

@@ -37,7 +37,7 @@ __device__ __forceinline__ float gelu(float x) {
     return __fdividef(x, 1.0f + power);
 }
 
-// Loads this thread's share of `matrix` (rows, C) at `row` and channel `start` into registers.
+// Loads this thread's share of the tile of `matrix` (rows, C) at `row` and channel `start`.
 __device__ __forceinline__ void load_tile(Vec (&share)[SHARE], const real* matrix, int row,
                                           int start, int rows, int C) {
 #pragma unroll
