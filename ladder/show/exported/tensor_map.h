@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+// The tensor map with which the kernel copies tiles of `array` by TMA: (tile_rows, tile_columns)
+// elements each, in rows of 128 bytes, stored in shared memory with the 128-byte swizzle. The
+// driver encodes the map. cudaGetDriverEntryPointByVersion finds its function, so that the program
+// need not be linked with libcuda.
+template <class T>
+TensorMap tiles_of(
+    const Array<T>& array, CUtensorMapDataType type, unsigned tile_rows, unsigned tile_columns) {
+    void* function;
+    cudaDriverEntryPointQueryResult found;
+    check(cudaGetDriverEntryPointByVersion(
+        "cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found));
+    if (found != cudaDriverEntryPointSuccess) {
+        fprintf(stderr, "the driver has no tensor maps; it must support CUDA 12.0 or later\n");
+        exit(2);
+    }
+    const cuuint64_t size[2] = {array.columns, array.rows};
+    const cuuint64_t stride[1] = {array.columns * sizeof(T)};  // bytes from row to row
+    const cuuint32_t tile[2] = {tile_columns, tile_rows}, step[2] = {1, 1};
+    CUtensorMap map;
+    CUresult status = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function)(
+        &map, type, 2, array.device, size, stride, tile, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);  // zeros past the end
+    if (status != CUDA_SUCCESS) {
+        fprintf(stderr, "the driver makes no tensor map: CUDA error %d\n", (int)status);
+        exit(2);
+    }
+    TensorMap made;
+    static_assert(sizeof made == sizeof map);
+    memcpy(&made, &map, sizeof made);
+    return made;
+}
