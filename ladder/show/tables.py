@@ -104,7 +104,7 @@ def measured_rows(measurement: results.Measurement) -> list[dict[str, Any]]:
         rate = work / us
         rows.append(
             {
-                "name": row.get("peer") or row["idea"],
+                "name": row["peer"] if id is None else known[id].idea,
                 "rung": id,
                 "kernel": kernel,
                 "library": row.get("library", False),

@@ -106,7 +106,7 @@ def test_what_is_not_measured_yet_is_said_with_the_command_that_does(site):
 def test_the_table_holds_times_gains_and_shares(site):
     text = write(site, "table layernorm.forward")
     assert "one thread per row | 800.0 |  | 250 | 6% | 12% |" in text
-    assert "one block per row | 200.0 | 4.00 | 1,000 | 25% | 50% |" in text
+    assert "shared-memory tree reduction | 200.0 | 4.00 | 1,000 | 25% | 50% |" in text
     assert "| PyTorch eager | 100.0 |  | 2,000 | 50% | 100% |" in text
     assert f"{SHAPE}, bfloat16: at least 200.0 MB; roof: 4,000 GB/s" in text
 
@@ -175,7 +175,7 @@ def test_a_file_that_was_edited_after_the_measurement_is_marked(site, monkeypatc
 def test_the_overview_has_the_best_rung_of_what_was_measured(site):
     text = write(site, "overview")
     assert "| layernorm.forward | N=65536 C=768, bfloat16 |" in text
-    assert "one block per row | 200.0 | 25% | 50% of PyTorch eager |" in text
+    assert "shared-memory tree reduction | 200.0 | 25% | 50% of PyTorch eager |" in text
     assert "layernorm.backward" not in text
 
 
@@ -192,6 +192,17 @@ def test_a_picture_is_drawn_and_names_its_numbers(site, kind):
     ]
     pages.update(write=True, root=site)
     assert picture.read_bytes() == first
+
+
+def test_a_rung_that_was_renamed_after_its_measurement_has_its_new_title(site):
+    (content,) = results.load_all().values()
+    content["measurements"][0]["rows"][1]["idea"] = "a title of the past"
+    results.record(content["device"], content["measurements"][0])
+    text = write(site, "bars layernorm.forward", "table layernorm.forward")
+    picture = (site / "doc" / "img" / "layernorm-forward-bars-fake-9000.svg").read_text()
+    for shown in (text, picture):
+        assert find("layernorm.forward").rung(2).idea in shown
+        assert "a title of the past" not in shown
 
 
 def test_new_numbers_are_seen_as_drift(site):

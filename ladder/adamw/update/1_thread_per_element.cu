@@ -1,9 +1,9 @@
 // adamw update, rung 1: one thread per element
 // Before: the NumPy reference, which goes over its arrays once for every operation.
-// Change: a thread for each of the N weights does all of its arithmetic in registers: m, v, the
+// Change: one thread for each of the N weights does all of its arithmetic in registers. m, v, the
 //         weight and the gradient are read once, and what has changed is written once.
 // Expect: memory-bound: some twenty operations for 28 bytes or more. Every thread has several loads
-//         under way at once, so even narrow ones may nearly do.
+//         in flight at once, so even narrow ones may nearly suffice.
 // Needs:  nothing
 // Define: BLOCK = 256
 // Launch: adamw_update<<<ceil_div(N, BLOCK), BLOCK>>>
@@ -12,16 +12,16 @@
 #include "portable.cuh"
 #include "rounding.cuh"
 
-// What all elements of a step share.
+// The values that all elements of a step share.
 struct Step {
     float beta1, beta2, eps;
-    float grad_scale;   // undoes the loss scale, and clips
-    float shrink;       // what weight decay leaves of a weight
+    float grad_scale;   // 1 / loss scale, times the factor of gradient clipping
+    float shrink;       // the factor of weight decay
     float rate;         // lr / (1 - beta1^t)
     float correction2;  // 1 - beta2^t
 };
 
-// `hyper` in the order of reference.adamw.HYPER; `norm` is that of the gradients as they are.
+// hyper (9): in the order of reference.adamw.HYPER; norm (1): of the gradients, still scaled.
 __device__ Step read_step(const float* hyper, const float* norm, float decay) {
     float lr = hyper[0], weight_decay = hyper[4], clip = hyper[5], inv_scale = hyper[8];
     Step s;
@@ -36,7 +36,7 @@ __device__ Step read_step(const float* hyper, const float* norm, float decay) {
     return s;
 }
 
-// The new weight; m and v move too.
+// Returns the new weight, and updates m and v.
 __device__ float move(float weight, float& m, float& v, float grad, const Step& s) {
     float g = grad * s.grad_scale;
     m = s.beta1 * m + (1.0f - s.beta1) * g;
@@ -44,7 +44,7 @@ __device__ float move(float weight, float& m, float& v, float grad, const Step& 
     return weight * s.shrink - s.rate * m / (sqrtf(v / s.correction2) + s.eps);
 }
 
-// Weight i. The exact one, in float32, is in `master` where there is one.
+// Updates weight i. `master`, if not null, is its exact value in float32 (a master weight).
 __device__ void move_one(
     real& weight, float& m, float& v, float* master, float grad, const Step& s,
     const unsigned* rng, unsigned stream, size_t i) {
@@ -55,8 +55,8 @@ __device__ void move_one(
 
 extern "C" __global__ void adamw_update(
     real* __restrict__ weight,        // (N)
-    float* __restrict__ m,            // (N)  average of gradients
-    float* __restrict__ v,            // (N)  average of their squares
+    float* __restrict__ m,            // (N)  running average of gradients
+    float* __restrict__ v,            // (N)  running average of their squares
     float* __restrict__ master,       // (N)  or null: weight itself is updated
     const float* __restrict__ grad,   // (N)
     const float* __restrict__ norm,   // (1)

@@ -1,8 +1,9 @@
 // crossentropy backward, rung 1: one thread per row
 // Before: the NumPy reference.
-// Change: a thread for each of the N rows writes its V gradients, all but one of them 0.
-// Expect: far below the roof. Neighbouring lanes write addresses V apart: a warp's store touches
-//         one 32-byte sector per lane, and fills 2 or 4 bytes of it.
+// Change: one thread for each of the N rows writes its V gradients; all but one of them are 0.
+// Expect: far below the roof (the bandwidth of a plain copy). Neighbouring lanes (the threads of a
+//         warp) write addresses V apart, so the accesses are not coalesced: a store of a warp
+//         touches one 32-byte sector per lane, and fills 2 or 4 bytes of it.
 // Needs:  nothing
 // Define: BLOCK = 128
 // Launch: crossentropy_backward<<<ceil_div(N, BLOCK), BLOCK>>>

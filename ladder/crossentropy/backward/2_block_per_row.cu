@@ -1,12 +1,13 @@
-// crossentropy backward, rung 2: one block per row
-// Before: rung 1's lanes write addresses that lie V apart.
-// Change: the threads of a block share a row, neighbouring threads on neighbouring columns.
+// crossentropy backward, rung 2: one block per row, coalesced stores
+// Before: in rung 1, the lanes of a warp write addresses that lie V apart.
+// Change: the threads of a block share a row. Neighbouring threads take neighbouring columns, so
+//         the stores are coalesced.
 // Expect: whole sectors, and BLOCK times more threads that store.
 // Needs:  nothing
 // Define: BLOCK = 256
 // Launch: crossentropy_backward<<<N, BLOCK>>>
 // After:  1
-// Left:   stores are 2 or 4 bytes wide, and every one is compared with the target -> rung 3.
+// Left:   stores are 2 or 4 bytes wide, and each compares its column with the target -> rung 3.
 
 #include "portable.cuh"
 

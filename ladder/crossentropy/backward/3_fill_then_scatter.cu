@@ -1,15 +1,16 @@
-// crossentropy backward, rung 3: a fill in 16-byte stores, then one element per row
-// Before: rung 2 stores 2 or 4 bytes at a time, and asks at each whether it is the target.
-// Change: a first kernel fills the whole of dprobs with 0, regardless of rows, so that V need not
-//         be a multiple of anything; a second one writes the N elements that are not 0.
-// Expect: nothing but stores of whole sectors: as fast as memory can be written. The second kernel
-//         is a launch that does next to nothing.
+// crossentropy backward, rung 3: vectorized fill, then scatter
+// Before: rung 2 stores 2 or 4 bytes at a time, and compares every column with the target.
+// Change: a first kernel fills all of dprobs with 0, in vectorized (16-byte) stores. It ignores the
+//         rows, so V need not be a multiple of anything. A second kernel writes the N elements that
+//         are not 0 (a scatter).
+// Expect: only stores of whole sectors: as fast as memory can be written. The second kernel is a
+//         launch with almost no work.
 // Needs:  nothing
 // Define: BLOCK = 256
 // Launch: crossentropy_backward_fill<<<ceil_div(N * V, BLOCK * vector), BLOCK>>>
 // Launch: crossentropy_backward<<<ceil_div(N, BLOCK), BLOCK>>>
 // After:  2
-// Left:   nothing here: with the softmax behind it, dprobs need not exist (crossentropy.fused).
+// Left:   nothing in this op: fused with softmax, it needs no dprobs (crossentropy.fused).
 
 #include "portable.cuh"
 

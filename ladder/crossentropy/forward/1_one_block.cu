@@ -1,12 +1,13 @@
 // crossentropy forward, rung 1: one block for all rows
 // Before: the NumPy reference.
-// Change: BLOCK threads walk over the N rows together: a target, its probability, a logarithm.
-// Expect: almost nothing to move, but two loads that wait for each other, N / BLOCK times one after
-//         the other, on one multiprocessor.
+// Change: the BLOCK threads of one block walk over the N rows together: a target, its probability,
+//         a logarithm.
+// Expect: almost no bytes to move, but two dependent loads, N / BLOCK times one after the other, on
+//         one SM (streaming multiprocessor).
 // Needs:  nothing
 // Define: BLOCK = 256
 // Launch: crossentropy_forward<<<1, BLOCK>>>
-// Left:   all other multiprocessors are idle -> rung 2.
+// Left:   all other SMs are idle -> rung 2.
 
 #include "portable.cuh"
 

@@ -1,12 +1,14 @@
-// crossentropy forward, rung 2: one thread per row, on the whole GPU
-// Before: rung 1 runs in one block, on one multiprocessor.
-// Change: as many blocks as it takes, each as small as a few warps: even few rows spread out.
-// Expect: all rows' loads under way together; the time of a kernel that does next to nothing.
+// crossentropy forward, rung 2: one thread per row, blocks on every SM
+// Before: rung 1 runs in one block, on one SM.
+// Change: one thread per row, in as many blocks as that takes. A block has only a few warps, so
+//         that even few rows spread over many SMs.
+// Expect: the loads of all rows are in flight together. It takes the time of a kernel with almost
+//         no work.
 // Needs:  nothing
 // Define: BLOCK = 128
 // Launch: crossentropy_forward<<<ceil_div(N, BLOCK), BLOCK>>>
 // After:  1
-// Left:   nothing here: the softmax had these probabilities at hand (crossentropy.fused).
+// Left:   nothing here: softmax had these probabilities at hand (crossentropy.fused).
 
 #include "portable.cuh"
 

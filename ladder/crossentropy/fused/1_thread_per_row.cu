@@ -1,10 +1,11 @@
 // crossentropy fused, rung 1: one thread per row
-// Before: softmax forward, crossentropy forward and backward, softmax backward: the row is read or
-//         written ten times by four kernels, and the probabilities take as much memory again.
-// Change: dlogits = dloss * (softmax(logits) - onehot(target)): a thread for each of the N rows
-//         walks over its logits three times and leaves their gradients in their place.
-// Expect: far below the roof. Neighbouring lanes read addresses Vp apart: a warp's load touches one
-//         32-byte sector per lane, and uses 2 or 4 bytes of it.
+// Before: softmax forward, crossentropy forward and backward, softmax backward: four kernels read
+//         or write the row ten times, and the probabilities take as much memory as the logits.
+// Change: dlogits = dloss * (softmax(logits) - onehot(target)). One thread for each of the N rows
+//         reads its logits three times, and replaces them by their gradients.
+// Expect: far below the roof (the bandwidth of a plain copy). Neighbouring lanes (the threads of a
+//         warp) read addresses Vp apart, so the accesses are not coalesced: a load of a warp
+//         touches one 32-byte sector per lane, and uses 2 or 4 bytes of it.
 // Needs:  nothing
 // Define: BLOCK = 128
 // Launch: crossentropy_fused<<<ceil_div(N, BLOCK), BLOCK>>>
@@ -12,12 +13,12 @@
 
 #include "portable.cuh"
 
-// Below every finite number. Not -INFINITY: a difference of two of those is NaN.
+// The lowest finite float. Not -INFINITY: the difference of two of those is NaN.
 constexpr float LOWEST = -3.402823466e38f;
 
 extern "C" __global__ void crossentropy_fused(
     float* __restrict__ losses,       // (N)
-    real* __restrict__ logits,        // (N, Vp)  become dlogits
+    real* __restrict__ logits,        // (N, Vp)  overwritten by dlogits
     const int* __restrict__ targets,  // (N)
     const float* __restrict__ dloss,  // (1)
     int N, int V, int Vp) {
@@ -32,7 +33,7 @@ extern "C" __global__ void crossentropy_fused(
         highest = fmaxf(highest, to_float(x[i]));
     }
 
-    float sum = 0.0f;  // of exponentials that cannot overflow: none is above 1
+    float sum = 0.0f;  // of exponentials; none is above 1, so none overflows
     for (int i = 0; i < V; i++) {
         sum += __expf(to_float(x[i]) - highest);
     }

@@ -1,9 +1,9 @@
-// dropout forward, rung 2: four elements per thread
-// Before: rung 1 computes four random words for every element and uses one.
-// Change: a thread takes the four neighbouring elements that its four words are for.
-// Expect: a quarter of the arithmetic. But a lane's elements are now four apart from the next
-//         lane's: each of its four loads touches all sectors of the warp, and the L1 cache must
-//         keep them from one load to the next.
+// dropout forward, rung 2: four elements per thread, one Philox call
+// Before: rung 1 computes four random words for every element, and uses one.
+// Change: a thread takes the four neighbouring elements that its four words belong to.
+// Expect: a quarter of the arithmetic. But the elements of neighbouring lanes are now four apart,
+//         so the accesses are only partly coalesced. Each of the four loads touches all sectors of
+//         the warp, and the L1 cache must keep them from one load to the next.
 // Needs:  nothing
 // Define: BLOCK = 256
 // Launch: dropout_forward<<<ceil_div(N, BLOCK * 4), BLOCK>>>
@@ -26,7 +26,7 @@ extern "C" __global__ void dropout_forward(
     philox4x32(words, rng[0], rng[1]);
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-        if (i + k >= N) return;  // the last four may not all be there
+        if (i + k >= N) return;  // the last group of four may be incomplete
         out[i + k] = to_real(words[k] >= threshold ? to_float(inp[i + k]) * scale : 0.0f);
     }
 }

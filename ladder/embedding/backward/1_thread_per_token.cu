@@ -1,14 +1,16 @@
-// embedding backward, rung 1: one thread per token
+// embedding backward, rung 1: one thread per token, global atomics
 // Before: the NumPy reference.
-// Change: a thread for each of the B * T tokens adds its C gradients to the rows that the token and
-//         its position were looked up in. A row may be looked up many times, hence atomics.
-// Expect: far below the roof. Neighbouring lanes touch addresses C apart: a warp's load touches one
-//         32-byte sector per lane, and its atomics go to as many sectors.
+// Change: one thread for each of the B * T tokens adds its C gradients to the row of the token and
+//         to the row of its position. Many tokens may add to the same row, so the additions are
+//         atomic: read, add and write in one step.
+// Expect: far below the roof (the bandwidth of a plain copy). Neighbouring lanes access addresses C
+//         apart, which is not coalesced: a load of a warp touches one 32-byte sector per lane, and
+//         its atomics go to as many sectors.
 // Needs:  nothing
 // Define: BLOCK = 128
 // Launch: embedding_backward<<<ceil_div(B * T, BLOCK), BLOCK>>>
 // Deterministic: no, float atomics land in any order
-// Left:   the lanes of a warp touch far-apart addresses -> rung 2.
+// Left:   the lanes of a warp access far-apart addresses -> rung 2.
 
 #include "portable.cuh"
 

@@ -1,14 +1,16 @@
-// embedding backward, rung 2: one warp per token
-// Before: rung 1's lanes touch addresses that lie C apart.
-// Change: the lanes of a warp share a token, neighbouring lanes on neighbouring channels.
-// Expect: full sectors, and one atomic request per warp for many channels. Still two atomics for
-//         every gradient, and a position's row receives B of them at about the same time.
+// embedding backward, rung 2: one warp per token, coalesced atomics
+// Before: in rung 1, the lanes of a warp access addresses that lie C apart.
+// Change: the lanes of a warp share a token. Neighbouring lanes take neighbouring channels, so
+//         loads and atomics are coalesced.
+// Expect: full sectors, and one atomic request per warp for many channels. There are still two
+//         atomics for every gradient, and the row of a position receives B of them at about the
+//         same time.
 // Needs:  nothing
 // Define: TOKENS = 4
 // Launch: embedding_backward<<<ceil_div(B * T, TOKENS), TOKENS * warp>>>
 // Deterministic: no, float atomics land in any order
 // After:  1
-// Left:   where a position's gradients lie is known; they need no atomics -> rung 3.
+// Left:   the gradients of a position lie at known addresses and need no atomics -> rung 3.
 
 #include "portable.cuh"
 

@@ -1,10 +1,11 @@
-// embedding backward, rung 5: a counting sort
+// embedding backward, rung 5: counting sort (histogram, prefix sum, scatter)
 // Before: rung 4 compares every token with every other.
-// Change: count how often each token occurs; a running sum of the counts tells where its run
-//         begins; every token takes a place in its run by an atomic, and then compares its place
-//         only with those of its run.
-// Expect: five small kernels, next to no work in each; most of the time is their launches. Since a
-//         run's end is now known beforehand, its loads need not wait for each other.
+// Change: counting sort: count how often each token occurs (a histogram). A running sum of the
+//         counts (a prefix sum, or scan) gives the place where each token's run begins. Every token
+//         takes a place in its run with an atomic (a scatter), and then compares its index only
+//         with those of its run.
+// Expect: five small kernels with almost no work in each; most of the time is their launches. The
+//         end of a run is now known in advance, so its loads need not wait for each other.
 // Needs:  nothing
 // Define: BLOCK = 256; RUNS = 4; SCAN = 1024
 // Launch: embedding_backward_clear<<<ceil_div(V, BLOCK), BLOCK>>>
@@ -31,16 +32,16 @@ extern "C" __global__ void embedding_backward_count(
     float*, float*, const real*, const int* __restrict__ tokens, int B, int T, int C, int V, int P,
     int*, int*, int* __restrict__ ends, int*) {
     int bt = blockIdx.x * BLOCK + threadIdx.x;
-    if (bt < B * T) atomicAdd(&ends[tokens[bt]], 1);  // integers: the same in any order
+    if (bt < B * T) atomicAdd(&ends[tokens[bt]], 1);  // integers: the same result in any order
 }
 
-// Counts become the places where runs start: each is the sum of all counts before it. In one block,
-// every thread adds up a share of the counts; then the shares are added up; then it walks its share
-// again.
+// Prefix sum (scan) of the counts: each becomes the sum of all counts before it, the place where
+// its run starts. In one block, every thread adds its share of the counts, the block scans the sums
+// of the shares, and every thread walks over its share again.
 extern "C" __global__ void embedding_backward_scan(
     float*, float*, const real*, const int*, int B, int T, int C, int V, int P,
     int*, int*, int* __restrict__ ends, int*) {
-    __shared__ int sums[SCAN];  // of all shares up to and including each thread's
+    __shared__ int sums[SCAN];  // prefix sums: of all shares up to that of each thread
     int share = (V + SCAN - 1) / SCAN, t = threadIdx.x;
     int begin = min(t * share, V), end = min(begin + share, V);
     int sum = 0;
@@ -48,10 +49,10 @@ extern "C" __global__ void embedding_backward_scan(
         sum += ends[token];
     }
     sums[t] = sum;
-    __syncthreads();  // every share's sum is written before others read it
+    __syncthreads();  // the sum of every share is written before other threads read it
     for (int distance = 1; distance < SCAN; distance *= 2) {
         int before = t >= distance ? sums[t - distance] : 0;
-        __syncthreads();  // all have read before any is overwritten
+        __syncthreads();  // all threads have read before any sum is overwritten
         sums[t] += before;
         __syncthreads();  // this step's sums are written before the next step reads them
     }
@@ -63,7 +64,7 @@ extern "C" __global__ void embedding_backward_scan(
     }
 }
 
-// Every token takes the next free place of its run, which turns the run's start into its end.
+// Every token takes the next free place of its run. That turns the start of a run into its end.
 extern "C" __global__ void embedding_backward_place(
     float*, float*, const real*, const int* __restrict__ tokens, int B, int T, int C, int V, int P,
     int*, int*, int* __restrict__ ends, int* __restrict__ unordered) {
@@ -71,7 +72,7 @@ extern "C" __global__ void embedding_backward_place(
     if (bt < B * T) unordered[atomicAdd(&ends[tokens[bt]], 1)] = bt;
 }
 
-// The atomics above came in any order. Within a run, a token belongs behind the smaller numbers.
+// The atomics above came in any order. Here every run is sorted by index.
 extern "C" __global__ void embedding_backward_order(
     float*, float*, const real*, const int* __restrict__ tokens, int B, int T, int C, int V, int P,
     int* __restrict__ order, int* __restrict__ sorted, const int* __restrict__ ends,
@@ -93,15 +94,15 @@ extern "C" __global__ void embedding_backward(
     const real* __restrict__ dout,   // (B, T, C)
     const int* __restrict__ tokens,  // (B, T)
     int B, int T, int C, int V, int P,
-    int* __restrict__ order,         // (B * T)  where the tokens stand, sorted by token, then place
+    int* __restrict__ order,         // (B * T)  indices of the tokens, sorted by token, then index
     int* __restrict__ sorted,        // (B * T)  the tokens in that order
     int* __restrict__ ends,          // (V)  where each token's run ends
-    int* __restrict__ unordered) {   // (B * T)  order, but any order within a run
-    // One warp for WARP_SIZE channels of a run of equal tokens, whose number is its first place.
+    int* __restrict__ unordered) {   // (B * T)  like order, but unsorted within a run
+    // One warp for WARP_SIZE channels of a run of equal tokens, which its first place identifies.
     int first = blockIdx.x * RUNS + warp_id(), i = blockIdx.y * WARP_SIZE + lane_id();
     if (first >= B * T || i >= C) return;
     int token = sorted[first];
-    if (first > 0 && sorted[first - 1] == token) return;  // within a run
+    if (first > 0 && sorted[first - 1] == token) return;  // not the first place of a run
 
     float sum = 0.0f;
     int end = ends[token];
@@ -111,7 +112,7 @@ extern "C" __global__ void embedding_backward(
     dwte[(size_t)token * C + i] += sum;
 }
 
-// A position's gradients lie T rows apart, one in each of the B sequences: a thread adds them up
+// The gradients of a position lie T rows apart, one in each of the B sequences. A thread adds them
 // for its channel, in order.
 extern "C" __global__ void embedding_backward_positions(
     float*, float* __restrict__ dwpe, const real* __restrict__ dout, const int*, int B, int T,

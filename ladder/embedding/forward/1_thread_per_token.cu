@@ -1,12 +1,13 @@
 // embedding forward, rung 1: one thread per token
 // Before: the NumPy reference.
-// Change: a thread for each of the B * T tokens adds up two rows of C channels.
-// Expect: far below the roof. Neighbouring lanes touch addresses C apart: a warp's load touches one
-//         32-byte sector per lane, and uses 2 or 4 bytes of it.
+// Change: one thread for each of the B * T tokens adds two rows of C channels.
+// Expect: far below the roof (the bandwidth of a plain copy). Neighbouring lanes (the threads of a
+//         warp) access addresses C apart, so the accesses are not coalesced: a load of a warp
+//         touches one 32-byte sector per lane, and uses 2 or 4 bytes of it.
 // Needs:  nothing
 // Define: BLOCK = 128
 // Launch: embedding_forward<<<ceil_div(B * T, BLOCK), BLOCK>>>
-// Left:   the lanes of a warp touch far-apart addresses -> rung 2.
+// Left:   the lanes of a warp access far-apart addresses -> rung 2.
 
 #include "portable.cuh"
 

@@ -1,8 +1,9 @@
-// embedding forward, rung 2: one warp per token
-// Before: rung 1's lanes touch addresses that lie C apart.
-// Change: the lanes of a warp share a token, neighbouring lanes on neighbouring channels.
-// Expect: every byte of a sector is used, although the row of a token may lie anywhere: a row is
-//         long enough for that. All lanes load the same token, which is one request.
+// embedding forward, rung 2: one warp per token, coalesced loads and stores
+// Before: in rung 1, the lanes of a warp access addresses that lie C apart.
+// Change: the lanes of a warp share a token. Neighbouring lanes take neighbouring channels, so the
+//         accesses are coalesced.
+// Expect: all bytes of a sector are used. The row of a token may lie anywhere, but it is long
+//         enough for whole sectors. All lanes load the same token, which is one request.
 // Needs:  nothing
 // Define: TOKENS = 4
 // Launch: embedding_forward<<<ceil_div(B * T, TOKENS), TOKENS * warp>>>

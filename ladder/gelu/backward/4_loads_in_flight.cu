@@ -1,15 +1,16 @@
-// gelu backward, rung 4: several loads in flight
-// Before: rung 3's threads load once, wait, and then compute.
-// Change: a thread takes IN_FLIGHT vectors, BLOCK apart, and asks for all of them before it
-//         computes with the first: the addresses of a warp stay neighbours.
-// Expect: computing on one vector hides the wait for the next. Where rung 3 has enough warps to
-//         hide it already, this changes little.
+// gelu backward, rung 4: instruction-level parallelism, several loads in flight
+// Before: in rung 3, a thread loads once, waits, and then computes.
+// Change: a thread takes IN_FLIGHT vectors, BLOCK vectors apart. The loop is unrolled, and all
+//         loads are issued before it computes with the first value (instruction-level parallelism).
+//         The accesses of a warp stay coalesced.
+// Expect: the computation on one vector hides the latency of the next. Where rung 3 has enough
+//         warps to hide it already, this changes little.
 // Needs:  N % vector == 0
 // Define: BLOCK = 256; IN_FLIGHT = 4
 // Launch: gelu_backward<<<ceil_div(N, BLOCK * IN_FLIGHT * vector), BLOCK>>>
-// Pays:   no, rung 3 has enough warps to hide the wait, and more of them
+// Pays:   no, rung 3 has enough warps to hide the latency, and more of them than this rung
 // After:  3
-// Left:   nothing but the bytes: the matmul beside it could do this on its way (fusion).
+// Left:   only the bytes themselves: the matmul next to it could do this, too (fusion).
 
 #include "fast_math.cuh"
 #include "portable.cuh"
@@ -18,11 +19,11 @@ constexpr float SCALE = 0.7978845608f;  // sqrt(2 / pi)
 constexpr float CUBIC = 0.044715f;
 constexpr float LINEAR = -2.0f * LOG2_E * SCALE;  // exp(-2u) = 2^(LINEAR * (x + CUBIC * x^3))
 
-// s = (1 + tanh(u)) / 2 is the logistic function of 2u, and (1 - tanh(u)^2) / 2 = 2 s (1 - s). Near
-// s = 1 the difference 1 - s has few digits left; power * s is the same number with all of them.
+// s = (1 + tanh(u)) / 2 is the sigmoid of 2u, and (1 - tanh(u)^2) / 2 = 2 s (1 - s). Near s = 1 the
+// difference 1 - s loses most digits (cancellation); power * s is the same value with all digits.
 __device__ float gelu_slope(float x) {
     float exponent = x * (LINEAR + LINEAR * CUBIC * x * x);
-    float power = fast_exp2(fminf(exponent, 126.0f));  // exp(-2u), below infinity: that * 0 is NaN
+    float power = fast_exp2(fminf(exponent, 126.0f));  // exp(-2u), finite: infinity * 0 is NaN
     float s = __fdividef(1.0f, 1.0f + power);
     float du = SCALE + 3.0f * SCALE * CUBIC * x * x;  // du/dx
     return s + 2.0f * x * s * (power * s) * du;

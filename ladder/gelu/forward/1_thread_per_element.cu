@@ -1,8 +1,8 @@
 // gelu forward, rung 1: one thread per element
 // Before: the NumPy reference.
-// Change: a thread for each of the N elements, the formula as it stands.
-// Expect: 2 * sizeof(real) bytes per element at the least, in loads of 2 or 4 bytes, and some
-//         forty instructions: in 16 bits they take longer than the memory.
+// Change: one thread for each of the N elements computes the formula as it is written.
+// Expect: at least 2 * sizeof(real) bytes per element, in loads of 2 or 4 bytes, and some forty
+//         instructions. In 16 bits, the instructions take longer than the memory.
 // Needs:  nothing
 // Define: BLOCK = 256
 // Launch: gelu_forward<<<ceil_div(N, BLOCK), BLOCK>>>

@@ -1,15 +1,16 @@
-// gelu forward, rung 4: several loads in flight
-// Before: rung 3's threads load once, wait, and then compute.
-// Change: a thread takes IN_FLIGHT vectors, BLOCK apart, and asks for all of them before it
-//         computes with the first: the addresses of a warp stay neighbours.
-// Expect: computing on one vector hides the wait for the next. Where rung 3 has enough warps to
-//         hide it already, this changes little.
+// gelu forward, rung 4: instruction-level parallelism, several loads in flight
+// Before: in rung 3, a thread loads once, waits, and then computes.
+// Change: a thread takes IN_FLIGHT vectors, BLOCK vectors apart. The loop is unrolled, and all
+//         loads are issued before it computes with the first value (instruction-level parallelism).
+//         The accesses of a warp stay coalesced.
+// Expect: the computation on one vector hides the latency of the next. Where rung 3 has enough
+//         warps to hide it already, this changes little.
 // Needs:  N % vector == 0
 // Define: BLOCK = 256; IN_FLIGHT = 4
 // Launch: gelu_forward<<<ceil_div(N, BLOCK * IN_FLIGHT * vector), BLOCK>>>
-// Pays:   no, rung 3 has enough warps to hide the wait, and more of them
+// Pays:   no, rung 3 has enough warps to hide the latency, and more of them than this rung
 // After:  3
-// Left:   nothing but the bytes: the matmul beside it could do this on its way (fusion).
+// Left:   only the bytes themselves: the matmul next to it could do this, too (fusion).
 
 #include "fast_math.cuh"
 #include "portable.cuh"
@@ -18,8 +19,8 @@ constexpr float SCALE = 0.7978845608f;  // sqrt(2 / pi)
 constexpr float CUBIC = 0.044715f;
 constexpr float LINEAR = -2.0f * LOG2_E * SCALE;  // exp(-2u) = 2^(LINEAR * (x + CUBIC * x^3))
 
-// (1 + tanh(u)) / 2 is the logistic function of 2u. Where the power overflows to infinity, the
-// quotient is 0, as it should be.
+// (1 + tanh(u)) / 2 is the sigmoid of 2u. Where the power overflows to infinity, the quotient is 0,
+// as it should be.
 __device__ float gelu(float x) {
     float power = fast_exp2(x * (LINEAR + LINEAR * CUBIC * x * x));  // exp(-2u)
     return __fdividef(x, 1.0f + power);

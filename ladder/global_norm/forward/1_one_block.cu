@@ -1,16 +1,17 @@
 // global_norm forward, rung 1: one block
 // Before: the NumPy reference.
-// Change: the threads of one block walk over the N gradients, square and add up. What each has
-//         summed meets in registers within a warp, in shared memory across warps.
-// Expect: one multiprocessor can keep few bytes under way: a hundredth of the GPU's bandwidth.
+// Change: the threads of one block walk over the N gradients, square them and add them. Their sums
+//         are reduced with warp shuffles within a warp, and through shared memory across warps.
+// Expect: one SM (streaming multiprocessor) can keep few bytes in flight: a hundredth of the GPU's
+//         bandwidth.
 // Needs:  real == float32
 // Define: BLOCK = 1024; WARPS = BLOCK // warp
 // Launch: global_norm_forward<<<1, BLOCK>>>
-// Left:   all other multiprocessors are idle -> rung 2.
+// Left:   all other SMs are idle -> rung 2.
 
 #include "portable.cuh"
 
-// The sum of `value` over the block, given to every thread, in a fixed order.
+// The sum of `value` over the block, returned to every thread; the order of the additions is fixed.
 __device__ float block_sum(float value, float* partial /* (WARPS) */) {
     value = warp_sum(value);
     if (lane_id() == 0) partial[warp_id()] = value;

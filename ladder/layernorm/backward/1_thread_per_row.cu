@@ -1,11 +1,14 @@
-// layernorm backward, rung 1: one thread per row
+// layernorm backward, rung 1: one thread per row, global atomics
 // Before: the NumPy reference.
-// Change: a thread for each of the N rows. With norm = (inp - mean) * rstd, dnorm = dout * weight:
+// Change: one thread for each of the N rows. With norm = (inp - mean) * rstd, dnorm = dout *
+//         weight:
 //             dinp = rstd * (dnorm - average(dnorm) - norm * average(dnorm * norm))
 //             dweight += sum over the rows of dout * norm, dbias += sum over the rows of dout
-//         All rows add to the same 2*C sums, so the additions must be atomic.
-// Expect: far below the roof: lanes read addresses C apart, and the lanes of a warp add to the same
-//         address at the same time, where the atomics wait for each other.
+//         All rows add to the same 2*C sums, so the additions must be atomic: read, add and write
+//         in one step.
+// Expect: far below the roof (the bandwidth of a plain copy). The lanes of a warp read addresses C
+//         apart, which is not coalesced. They add to the same address at the same time, where
+//         atomics are executed one after the other.
 // Needs:  nothing
 // Define: BLOCK = 128
 // Launch: layernorm_backward<<<ceil_div(N, BLOCK), BLOCK>>>

@@ -1,9 +1,11 @@
-// layernorm backward, rung 2: one warp per row
-// Before: rung 1's lanes read addresses C apart, and add to one address all at once.
-// Change: the lanes of a warp share a row: neighbouring lanes load neighbouring channels, and add
-//         to neighbouring sums. The two averages are reduced in registers (warp_sum).
-// Expect: full sectors, and one atomic request per warp for many channels. Still 2*C atomics a row,
-//         all N rows on the same 2*C addresses: the atomics bound it, not the memory.
+// layernorm backward, rung 2: one warp per row, coalesced atomics
+// Before: in rung 1, the lanes of a warp read addresses C apart, and all add to one address.
+// Change: the lanes of a warp share a row. Neighbouring lanes load neighbouring channels, and add
+//         to neighbouring sums: loads and atomics are coalesced. The two averages are reduced with
+//         warp shuffles (warp_sum).
+// Expect: full sectors, and one atomic request per warp for many channels. There are still 2*C
+//         atomics per row, and all N rows add to the same 2*C addresses. The atomics are the bound,
+//         not the memory.
 // Needs:  nothing
 // Define: ROWS = 4
 // Launch: layernorm_backward<<<ceil_div(N, ROWS), ROWS * warp>>>
@@ -25,7 +27,7 @@ extern "C" __global__ void layernorm_backward(
     int N, int C) {
     int lane = lane_id();
     int row = blockIdx.x * ROWS + warp_id();
-    if (row >= N) return;  // a whole warp leaves, so that no shuffle below misses a lane
+    if (row >= N) return;  // the whole warp returns, so no shuffle below misses a lane
     const real* dy = dout + (size_t)row * C;  // (C)
     const real* x = inp + (size_t)row * C;    // (C)
     real* dx = dinp + (size_t)row * C;        // (C)

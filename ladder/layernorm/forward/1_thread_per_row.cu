@@ -1,8 +1,9 @@
 // layernorm forward, rung 1: one thread per row
 // Before: the NumPy reference.
-// Change: a thread for each of the N rows; it walks over its C channels three times.
-// Expect: far below the roof. Neighbouring lanes read addresses C apart: a warp's load touches one
-//         32-byte sector per lane, and uses 2 or 4 bytes of it.
+// Change: one thread for each of the N rows. It reads its C channels three times.
+// Expect: far below the roof (the bandwidth of a plain copy). Neighbouring lanes (the threads of a
+//         warp) read addresses C apart, so the accesses are not coalesced: a load of a warp touches
+//         one 32-byte sector per lane, and uses 2 or 4 bytes of it.
 // Needs:  nothing
 // Define: BLOCK = 128
 // Launch: layernorm_forward<<<ceil_div(N, BLOCK), BLOCK>>>

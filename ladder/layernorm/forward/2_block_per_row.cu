@@ -1,20 +1,21 @@
-// layernorm forward, rung 2: one block per row
-// Before: rung 1's lanes read addresses that lie C apart.
-// Change: the threads of a block share a row, neighbouring threads on neighbouring channels; their
-//         partial sums meet in shared memory, halving the number of summands in each step.
-// Expect: every byte of a sector is used. Two reductions of log2(BLOCK) steps remain, with a
-//         barrier after each, at which the whole block waits and nothing is loaded.
+// layernorm forward, rung 2: one block per row, shared-memory tree reduction
+// Before: in rung 1, the lanes of a warp read addresses that lie C apart.
+// Change: the threads of a block share a row. Neighbouring threads take neighbouring channels, so
+//         the accesses are coalesced. The partial sums of the threads are added in shared memory,
+//         in a tree: each step halves their number.
+// Expect: all bytes of a sector are used. Two reductions of log2(BLOCK) steps remain, with a
+//         barrier after each step. At a barrier the whole block waits, and loads nothing.
 // Needs:  nothing
 // Define: BLOCK = 256
 // Launch: layernorm_forward<<<N, BLOCK>>>
 // After:  1
-// Left:   some twenty barriers a row -> rung 3.
+// Left:   some twenty barriers per row -> rung 3.
 
 #include "portable.cuh"
 
 constexpr float EPS = 1e-5f;  // keeps rstd finite where a row is constant
 
-// The sum of `value` over the block, given to every thread. BLOCK is a power of two.
+// The sum of `value` over the block, returned to every thread. BLOCK is a power of two.
 __device__ float block_sum(float value, float* partial /* (BLOCK) */) {
     partial[threadIdx.x] = value;
     __syncthreads();  // all values are written before another thread adds them
@@ -25,7 +26,7 @@ __device__ float block_sum(float value, float* partial /* (BLOCK) */) {
         __syncthreads();  // this step's sums are written before the next step reads them
     }
     float sum = partial[0];
-    __syncthreads();  // all have read the sum before the next call overwrites it
+    __syncthreads();  // all threads have read the sum before the next call overwrites it
     return sum;
 }
 

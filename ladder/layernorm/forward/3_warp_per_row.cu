@@ -1,8 +1,8 @@
-// layernorm forward, rung 3: one warp per row
+// layernorm forward, rung 3: one warp per row, warp shuffle reduction
 // Before: rung 2 reduces through shared memory, with a barrier per step.
-// Change: a row belongs to one warp, whose lanes exchange their sums in registers (warp_sum); the
-//         ROWS warps of a block never wait for each other.
-// Expect: no shared memory, no barrier; while one warp reduces, others load.
+// Change: one warp per row. Its lanes add their partial sums with shuffles, which read the register
+//         of another lane (warp_sum). The ROWS warps of a block never wait for each other.
+// Expect: no shared memory and no barrier. While one warp reduces, others load.
 // Needs:  nothing
 // Define: ROWS = 4
 // Launch: layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
@@ -23,7 +23,7 @@ extern "C" __global__ void layernorm_forward(
     int N, int C) {
     int lane = lane_id();
     int row = blockIdx.x * ROWS + warp_id();
-    if (row >= N) return;  // a whole warp leaves, so that no shuffle below misses a lane
+    if (row >= N) return;  // the whole warp returns, so no shuffle below misses a lane
     const real* x = inp + (size_t)row * C;  // (C)
     real* y = out + (size_t)row * C;        // (C)
 

@@ -1,13 +1,15 @@
-// layernorm forward, rung 6: the row stays in registers
-// Before: rung 5 reads the row again for the output, and sums it with Welford's divisions.
-// Change: a lane keeps its ROW_VECTORS vectors in registers. The row is read once, and two passes
-//         over registers cost nothing: the plain, accurate sums of rung 3 return.
-// Expect: all loads of a row are in flight together; each input byte is read once: memory-bound.
+// layernorm forward, rung 6: row cached in registers
+// Before: rung 5 reads the row again for the output, and computes its variance with Welford's
+//         divisions.
+// Change: a lane keeps its ROW_VECTORS vectors in registers. The row is read once. Two passes over
+//         registers cost no memory access, so the plain, accurate sums of rung 3 return.
+// Expect: all loads of a row are in flight together, and each input byte is read once:
+//         memory-bound.
 // Needs:  C % vector == 0; ROW_VECTORS <= 16
 // Define: ROWS = 4; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp)
 // Launch: layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
 // After:  5
-// Left:   weight and bias are fetched anew for every row, after the statistics -> rung 7.
+// Left:   weight and bias are loaded again for every row, after its statistics -> rung 7.
 
 #include "portable.cuh"
 
@@ -21,14 +23,14 @@ extern "C" __global__ void layernorm_forward(
     const real* __restrict__ weight,  // (C)
     const real* __restrict__ bias,    // (C)
     int N, int C) {
-    C = CHANNELS;  // compiled for this C: loops unroll, bounds that always hold vanish
+    C = CHANNELS;  // a compile-time constant: loops unroll, checks that always hold vanish
     int lane = lane_id();
     int row = blockIdx.x * ROWS + warp_id();
-    if (row >= N) return;  // a whole warp leaves, so that no shuffle below misses a lane
+    if (row >= N) return;  // the whole warp returns, so no shuffle below misses a lane
     const real* x = inp + (size_t)row * C;  // (C)
     real* y = out + (size_t)row * C;        // (C)
 
-    // Unrolled, as all that follow: an array indexed at run time cannot be in registers.
+    // All loops over j are unrolled: an array with a run-time index cannot be in registers.
     Vec xs[ROW_VECTORS];
 #pragma unroll
     for (int j = 0; j < ROW_VECTORS; j++) {

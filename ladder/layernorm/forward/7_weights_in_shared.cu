@@ -1,14 +1,14 @@
-// layernorm forward, rung 7: weight and bias through shared memory
-// Before: rung 6 fetches weight and bias for every row: as many bytes as the row itself.
+// layernorm forward, rung 7: weight and bias staged in shared memory
+// Before: rung 6 loads weight and bias for every row: as many bytes as the row has in inp and out.
 // Change: a block copies them to shared memory once, for all of its ROWS rows.
-// Expect: a quarter of the fetches of weight and bias. But those were hits in the L1 cache, which
-//         is the same memory as shared memory, and every block now begins with a barrier: a small
-//         gain at best.
+// Expect: a quarter of the loads of weight and bias. But these loads hit the L1 cache, which is the
+//         same memory as shared memory, and every block now begins with a barrier: a small gain at
+//         best.
 // Needs:  C % vector == 0; ROW_VECTORS <= 16
 // Define: ROWS = 4; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp)
 // Launch: layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
 // After:  6
-// Left:   every row that passes pushes something out of the caches -> rung 8.
+// Left:   every row displaces other data from the caches -> rung 8.
 
 #include "portable.cuh"
 
@@ -22,7 +22,7 @@ extern "C" __global__ void layernorm_forward(
     const real* __restrict__ weight,  // (C)
     const real* __restrict__ bias,    // (C)
     int N, int C) {
-    C = CHANNELS;  // compiled for this C: loops unroll, bounds that always hold vanish
+    C = CHANNELS;  // a compile-time constant: loops unroll, checks that always hold vanish
     int lane = lane_id();
     int row = blockIdx.x * ROWS + warp_id();
 
@@ -33,11 +33,11 @@ extern "C" __global__ void layernorm_forward(
     }
     __syncthreads();  // the copies are complete before any warp reads them
 
-    if (row >= N) return;  // a whole warp leaves, so that no shuffle below misses a lane
+    if (row >= N) return;  // the whole warp returns, so no shuffle below misses a lane
     const real* x = inp + (size_t)row * C;  // (C)
     real* y = out + (size_t)row * C;        // (C)
 
-    // Unrolled, as all that follow: an array indexed at run time cannot be in registers.
+    // All loops over j are unrolled: an array with a run-time index cannot be in registers.
     Vec xs[ROW_VECTORS];
 #pragma unroll
     for (int j = 0; j < ROW_VECTORS; j++) {

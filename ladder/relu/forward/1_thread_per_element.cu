@@ -1,10 +1,10 @@
 // relu forward, rung 1: one thread per element
 // Before: the NumPy reference.
-// Change: a thread for each of the N elements. It finds out which one is its own, loads it, sets it
-//         to 0 if it is negative, and stores it.
-// Expect: memory-bound: one comparison for 2 * sizeof(real) bytes. Neighbouring lanes touch
-//         neighbouring addresses, so no byte of a sector is wasted; but in 16 bits a warp asks for
-//         only 64 bytes at a time, and too little may be in flight.
+// Change: one thread for each of the N elements. It computes the index of its element, loads it,
+//         sets it to 0 if it is negative, and stores it.
+// Expect: memory-bound: one comparison for 2 * sizeof(real) bytes. Neighbouring lanes access
+//         neighbouring addresses (coalesced), so all bytes of a sector are used. But in 16 bits a
+//         warp requests only 64 bytes at a time, and too few bytes may be in flight.
 // Needs:  nothing
 // Define: BLOCK = 256
 // Launch: relu_forward<<<ceil_div(N, BLOCK), BLOCK>>>
@@ -12,7 +12,7 @@
 
 #include "portable.cuh"
 
-// Not fmaxf(x, 0), which makes 0 of what is not a number, and hides it.
+// Not fmaxf(x, 0): it returns 0 for NaN, and so would hide it.
 __device__ float relu(float x) { return x < 0.0f ? 0.0f : x; }
 
 extern "C" __global__ void relu_forward(

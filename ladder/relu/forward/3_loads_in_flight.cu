@@ -1,19 +1,20 @@
-// relu forward, rung 3: several loads in flight
-// Before: rung 2's threads each wait for one vector.
-// Change: a thread takes IN_FLIGHT vectors, BLOCK apart, and asks for all of them before it needs
-//         the first: the addresses of a warp stay neighbours.
-// Expect: by Little's law the memory is busy if bandwidth * latency bytes are under way. Where the
-//         threads of rung 2 already see to that, this changes little: fewer blocks to start.
+// relu forward, rung 3: instruction-level parallelism, several loads in flight
+// Before: in rung 2, a thread waits for one vector.
+// Change: a thread takes IN_FLIGHT vectors, BLOCK vectors apart. The loop is unrolled, and all
+//         loads are issued before the first value is needed (instruction-level parallelism). The
+//         accesses of a warp stay coalesced.
+// Expect: by Little's law, the memory is busy if bandwidth * latency bytes are in flight. Where the
+//         threads of rung 2 achieve that already, this changes little: fewer blocks to start.
 // Needs:  N % vector == 0
 // Define: BLOCK = 256; IN_FLIGHT = 4
 // Launch: relu_forward<<<ceil_div(N, BLOCK * IN_FLIGHT * vector), BLOCK>>>
-// Pays:   no, rung 2 is at the roof: enough warps wait at the same time already
+// Pays:   no, rung 2 is at the roof: enough warps have loads in flight already
 // After:  2
-// Left:   nothing but the bytes: the product before it could do this on its way (fusion).
+// Left:   only the bytes themselves: the matmul before it could do this, too (fusion).
 
 #include "portable.cuh"
 
-// Not fmaxf(x, 0), which makes 0 of what is not a number, and hides it.
+// Not fmaxf(x, 0): it returns 0 for NaN, and so would hide it.
 __device__ float relu(float x) { return x < 0.0f ? 0.0f : x; }
 
 extern "C" __global__ void relu_forward(

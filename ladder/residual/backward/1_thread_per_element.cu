@@ -1,10 +1,10 @@
 // residual backward, rung 1: one thread per element
 // Before: the NumPy reference.
-// Change: a thread for each of the N elements: two loads, an addition, a store. No other thread
-//         touches its element, so the += needs no atomic.
-// Expect: memory-bound: one addition for 3 * sizeof(real) bytes. Neighbouring lanes touch
-//         neighbouring addresses, so no byte of a sector is wasted; but in 16 bits a warp asks for
-//         only 64 bytes at a time, and too little may be in flight.
+// Change: one thread for each of the N elements: two loads, an addition, a store. No other thread
+//         accesses this element, so += needs no atomic.
+// Expect: memory-bound: one addition for 3 * sizeof(real) bytes. Neighbouring lanes access
+//         neighbouring addresses (coalesced), so all bytes of a sector are used. But in 16 bits a
+//         warp requests only 64 bytes at a time, and too few bytes may be in flight.
 // Needs:  nothing
 // Define: BLOCK = 256
 // Launch: residual_backward<<<ceil_div(N, BLOCK), BLOCK>>>

@@ -1,13 +1,14 @@
-// residual_layernorm forward, rung 3: 16-byte loads, and the row stays in registers
-// Before: rung 2 moves 2 or 4 bytes per lane and instruction, and reads the row back twice.
-// Change: a lane owns VECTOR neighbouring channels, moves them with one 16-byte access, and keeps
-//         its ROW_VECTORS vectors of the sum in registers, as layernorm's rungs 5 and 6 do.
+// residual_layernorm forward, rung 3: vectorized loads, row cached in registers
+// Before: in rung 2, one instruction moves 2 or 4 bytes per lane, and the row is read back twice.
+// Change: a lane takes VECTOR neighbouring channels, and moves them with one 16-byte (128-bit)
+//         instruction. It keeps its ROW_VECTORS vectors of the sum in registers, as in rungs 5 and
+//         6 of layernorm.
 // Expect: all loads of a row are in flight together; what is stored is never read back.
 // Needs:  C % vector == 0; ROW_VECTORS <= 16
 // Define: ROWS = 4; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp)
 // Launch: residual_layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
 // After:  2
-// Left:   weight and bias are fetched anew for every row, after the statistics -> rung 4.
+// Left:   weight and bias are loaded again for every row, after its statistics -> rung 4.
 
 #include "portable.cuh"
 
@@ -23,16 +24,16 @@ extern "C" __global__ void residual_layernorm_forward(
     const real* __restrict__ weight,  // (C)
     const real* __restrict__ bias,    // (C)
     int N, int C) {
-    C = CHANNELS;  // compiled for this C: loops unroll, bounds that always hold vanish
+    C = CHANNELS;  // a compile-time constant: loops unroll, checks that always hold vanish
     int lane = lane_id();
     int row = blockIdx.x * ROWS + warp_id();
-    if (row >= N) return;  // a whole warp leaves, so that no shuffle below misses a lane
+    if (row >= N) return;  // the whole warp returns, so no shuffle below misses a lane
     const real* stream = inp1 + (size_t)row * C;  // (C)
     const real* branch = inp2 + (size_t)row * C;  // (C)
     real* x = residual + (size_t)row * C;         // (C)
     real* y = out + (size_t)row * C;              // (C)
 
-    // Unrolled, as all that follow: an array indexed at run time cannot be in registers.
+    // All loops over j are unrolled: an array with a run-time index cannot be in registers.
     Vec xs[ROW_VECTORS], added[ROW_VECTORS];
 #pragma unroll
     for (int j = 0; j < ROW_VECTORS; j++) {
@@ -49,7 +50,7 @@ extern "C" __global__ void residual_layernorm_forward(
         if (i >= C) break;
         for (int k = 0; k < VECTOR; k++) {
             xs[j][k] = to_real(to_float(xs[j][k]) + to_float(added[j][k]));
-            sum += to_float(xs[j][k]);  // as rounded: backward must find the mean of what is stored
+            sum += to_float(xs[j][k]);  // rounded: backward needs the mean of what is stored
         }
         store_vec(x + i, xs[j]);
     }

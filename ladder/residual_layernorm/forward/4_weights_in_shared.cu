@@ -1,17 +1,18 @@
-// residual_layernorm forward, rung 4: weights in shared memory while the row is on its way
-// Before: rung 3's warps fetch weight and bias for every row, and only once its statistics are
-//         known. What they read or write last stays longest in the caches, though nothing asks for
-//         it again.
-// Change: a block copies weight and bias to shared memory for its ROWS rows. The row's own loads
-//         come first: they are under way while the copy, and the barrier behind it, take place.
-//         Loads and stores of rows are "streaming": marked as the first to leave the caches.
-// Expect: the same bytes; the fetches of weight and bias disappear in a wait that is there anyway.
-//         Dirty lines are written back while there is bandwidth to spare.
+// residual_layernorm forward, rung 4: weights staged in shared memory behind the row's loads
+// Before: in rung 3, the warps load weight and bias for every row, and only after its statistics
+//         are known. What they read or write last stays in the caches longest, although this kernel
+//         does not read it again.
+// Change: a block copies weight and bias to shared memory for its ROWS rows. The loads of the rows
+//         are issued first: they are in flight during the copy and the barrier after it. Rows are
+//         loaded and stored with the streaming hint: the caches evict these lines first.
+// Expect: the same bytes. The loads of weight and bias are hidden behind a wait that is there
+//         anyway. The caches write back changed lines while there is bandwidth to spare.
 // Needs:  C % vector == 0; ROW_VECTORS <= 16
 // Define: ROWS = 2; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp)
 // Launch: residual_layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
 // After:  3
-// Left:   nothing but the bytes: the product before it must add, the one behind it normalise.
+// Left:   only the bytes themselves: the matmul before it must add, the one after it normalise
+//         (fusion).
 
 #include "portable.cuh"
 
@@ -27,16 +28,16 @@ extern "C" __global__ void residual_layernorm_forward(
     const real* __restrict__ weight,  // (C)
     const real* __restrict__ bias,    // (C)
     int N, int C) {
-    C = CHANNELS;  // compiled for this C: loops unroll, bounds that always hold vanish
+    C = CHANNELS;  // a compile-time constant: loops unroll, checks that always hold vanish
     int lane = lane_id();
     int row = blockIdx.x * ROWS + warp_id();
-    size_t start = (size_t)min(row, N - 1) * C;  // past the last row, that one is loaded once more
+    size_t start = (size_t)min(row, N - 1) * C;  // past the last row, the last row is loaded again
     const real* stream = inp1 + start;           // (C)
     const real* branch = inp2 + start;           // (C)
     real* x = residual + start;                  // (C)
     real* y = out + start;                       // (C)
 
-    // Unrolled, as all that follow: an array indexed at run time cannot be in registers.
+    // All loops over j are unrolled: an array with a run-time index cannot be in registers.
     Vec xs[ROW_VECTORS], added[ROW_VECTORS];
 #pragma unroll
     for (int j = 0; j < ROW_VECTORS; j++) {
@@ -53,7 +54,7 @@ extern "C" __global__ void residual_layernorm_forward(
     }
     __syncthreads();  // the copies are complete before any warp reads them
 
-    if (row >= N) return;  // a whole warp leaves, so that no shuffle below misses a lane
+    if (row >= N) return;  // the whole warp returns, so no shuffle below misses a lane
 
     float sum = 0.0f;
 #pragma unroll
@@ -62,7 +63,7 @@ extern "C" __global__ void residual_layernorm_forward(
         if (i >= C) break;
         for (int k = 0; k < VECTOR; k++) {
             xs[j][k] = to_real(to_float(xs[j][k]) + to_float(added[j][k]));
-            sum += to_float(xs[j][k]);  // as rounded: backward must find the mean of what is stored
+            sum += to_float(xs[j][k]);  // rounded: backward needs the mean of what is stored
         }
         store_vec_streaming(x + i, xs[j]);
     }

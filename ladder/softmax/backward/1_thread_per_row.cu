@@ -1,8 +1,9 @@
 // softmax backward, rung 1: one thread per row
 // Before: the NumPy reference.
-// Change: a thread for each of the N rows; it walks over its V columns twice.
-// Expect: far below the roof. Neighbouring lanes read addresses V apart: a warp's load touches one
-//         32-byte sector per lane, and uses 2 or 4 bytes of it.
+// Change: one thread for each of the N rows. It reads its V columns twice.
+// Expect: far below the roof (the bandwidth of a plain copy). Neighbouring lanes (the threads of a
+//         warp) read addresses V apart, so the accesses are not coalesced: a load of a warp touches
+//         one 32-byte sector per lane, and uses 2 or 4 bytes of it.
 // Needs:  nothing
 // Define: BLOCK = 128
 // Launch: softmax_backward<<<ceil_div(N, BLOCK), BLOCK>>>

@@ -1,8 +1,9 @@
-// softmax backward, rung 2: one block per row
-// Before: rung 1's lanes read addresses that lie V apart, and N threads are few.
-// Change: the threads of a block share a row, neighbouring threads on neighbouring columns. Their
-//         sums meet in registers within a warp, in shared memory across warps.
-// Expect: every byte of a sector is used, and BLOCK times more threads load.
+// softmax backward, rung 2: one block per row, coalesced loads and stores
+// Before: in rung 1, the lanes of a warp read addresses that lie V apart, and N threads are few.
+// Change: the threads of a block share a row. Neighbouring threads take neighbouring columns, so
+//         the accesses are coalesced. Their sums are reduced with warp shuffles within a warp, and
+//         through shared memory across warps.
+// Expect: all bytes of a sector are used, and BLOCK times more threads load.
 // Needs:  nothing
 // Define: BLOCK = 256; WARPS = BLOCK // warp
 // Launch: softmax_backward<<<N, BLOCK>>>
@@ -11,13 +12,13 @@
 
 #include "portable.cuh"
 
-// The sum of `value` over the block, given to every thread.
+// The sum of `value` over the block, returned to every thread.
 __device__ float block_sum(float value, float* partial /* (WARPS) */) {
     value = warp_sum(value);
     if (lane_id() == 0) partial[warp_id()] = value;
     __syncthreads();  // every warp's sum is written before it is read
     value = warp_sum(lane_id() < WARPS ? partial[lane_id()] : 0.0f);
-    __syncthreads();  // all have read before the next call overwrites
+    __syncthreads();  // all threads have read `partial` before the next call overwrites it
     return value;
 }
 

@@ -1,8 +1,8 @@
-// softmax backward, rung 4: one warp per row, which stays in registers
-// Before: rung 3 gives a block to each row, reads it twice, and waits at two barriers.
-// Change: a row belongs to a warp, whose lanes keep the vectors of both inputs in registers.
-// Expect: all loads of a row are in flight together; each byte is read once, and no barrier is
-//         left. Registers are few: only for rows of up to some thousand columns.
+// softmax backward, rung 4: one warp per row, row cached in registers
+// Before: rung 3 gives a block to each row, reads the row twice, and waits at two barriers.
+// Change: one warp per row. Its lanes keep the vectors of both inputs in registers.
+// Expect: all loads of a row are in flight together. Each byte is read once, and no barrier is
+//         left. Registers are few: this works only for rows of up to some thousand columns.
 // Needs:  V % vector == 0; ROW_VECTORS <= 8
 // Define: ROWS = 4; COLUMNS = V; ROW_VECTORS = ceil_div(V, vector * warp)
 // Launch: softmax_backward<<<ceil_div(N, ROWS), ROWS * warp>>>
@@ -16,14 +16,14 @@ extern "C" __global__ void softmax_backward(
     const real* __restrict__ dprobs,  // (N, V)
     const real* __restrict__ probs,   // (N, V)
     int N, int V) {
-    V = COLUMNS;  // compiled for this V: loops unroll, and bounds that always hold vanish
+    V = COLUMNS;  // a compile-time constant: loops unroll, checks that always hold vanish
     int row = blockIdx.x * ROWS + warp_id();
-    if (row >= N) return;  // a whole warp leaves, so that no shuffle below misses a lane
+    if (row >= N) return;  // the whole warp returns, so no shuffle below misses a lane
     const real* dp = dprobs + (size_t)row * V;  // (V)
     const real* p = probs + (size_t)row * V;    // (V)
     real* dx = dlogits + (size_t)row * V;       // (V)
 
-    // Unrolled, as all that follow: an array indexed at run time cannot be in registers.
+    // All loops over j are unrolled: an array with a run-time index cannot be in registers.
     Vec dps[ROW_VECTORS], ps[ROW_VECTORS];
 #pragma unroll
     for (int j = 0; j < ROW_VECTORS; j++) {

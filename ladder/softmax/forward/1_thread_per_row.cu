@@ -1,9 +1,10 @@
 // softmax forward, rung 1: one thread per row
 // Before: the NumPy reference.
-// Change: a thread for each of the N rows; it walks over its V columns three times: for the
-//         maximum, for the sum, for the output.
-// Expect: far below the roof. Neighbouring lanes read addresses V apart: a warp's load touches one
-//         32-byte sector per lane, and uses 2 or 4 bytes of it.
+// Change: one thread for each of the N rows. It reads its V columns three times: for the maximum,
+//         for the sum, for the output.
+// Expect: far below the roof (the bandwidth of a plain copy). Neighbouring lanes (the threads of a
+//         warp) read addresses V apart, so the accesses are not coalesced: a load of a warp touches
+//         one 32-byte sector per lane, and uses 2 or 4 bytes of it.
 // Needs:  nothing
 // Define: BLOCK = 128
 // Launch: softmax_forward<<<ceil_div(N, BLOCK), BLOCK>>>
@@ -11,7 +12,7 @@
 
 #include "portable.cuh"
 
-// Below every finite number. Not -INFINITY: a difference of two of those is NaN.
+// The lowest finite float. Not -INFINITY: the difference of two of those is NaN.
 constexpr float LOWEST = -3.402823466e38f;
 
 extern "C" __global__ void softmax_forward(
@@ -28,7 +29,7 @@ extern "C" __global__ void softmax_forward(
         highest = fmaxf(highest, to_float(x[i]));
     }
 
-    float sum = 0.0f;  // of exponentials that cannot overflow: none is above 1
+    float sum = 0.0f;  // of exponentials; none is above 1, so none overflows
     for (int i = 0; i < V; i++) {
         sum += __expf(to_float(x[i]) - highest);
     }

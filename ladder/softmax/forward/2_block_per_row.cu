@@ -1,8 +1,9 @@
-// softmax forward, rung 2: one block per row
-// Before: rung 1's lanes read addresses that lie V apart, and N threads are few.
-// Change: the threads of a block share a row, neighbouring threads on neighbouring columns. Their
-//         maxima and sums meet in registers within a warp, in shared memory across warps.
-// Expect: every byte of a sector is used, and BLOCK times more threads load. The row is still read
+// softmax forward, rung 2: one block per row, coalesced loads and stores
+// Before: in rung 1, the lanes of a warp read addresses that lie V apart, and N threads are few.
+// Change: the threads of a block share a row. Neighbouring threads take neighbouring columns, so
+//         the accesses are coalesced. Their maxima and sums are reduced with warp shuffles within a
+//         warp, and through shared memory across warps.
+// Expect: all bytes of a sector are used, and BLOCK times more threads load. The row is still read
 //         three times; unless it is long, the second and third time come from a cache.
 // Needs:  nothing
 // Define: BLOCK = 256; WARPS = BLOCK // warp
@@ -12,26 +13,26 @@
 
 #include "portable.cuh"
 
-// Below every finite number. Not -INFINITY: a difference of two of those is NaN.
+// The lowest finite float. Not -INFINITY: the difference of two of those is NaN.
 constexpr float LOWEST = -3.402823466e38f;
 
-// The maximum of `value` over the block, given to every thread.
+// The maximum of `value` over the block, returned to every thread.
 __device__ float block_max(float value, float* partial /* (WARPS) */) {
     value = warp_max(value);
     if (lane_id() == 0) partial[warp_id()] = value;
     __syncthreads();  // every warp's maximum is written before it is read
     value = warp_max(lane_id() < WARPS ? partial[lane_id()] : LOWEST);
-    __syncthreads();  // all have read before the next call overwrites
+    __syncthreads();  // all threads have read `partial` before the next call overwrites it
     return value;
 }
 
-// The sum of `value` over the block, given to every thread.
+// The sum of `value` over the block, returned to every thread.
 __device__ float block_sum(float value, float* partial /* (WARPS) */) {
     value = warp_sum(value);
     if (lane_id() == 0) partial[warp_id()] = value;
     __syncthreads();  // every warp's sum is written before it is read
     value = warp_sum(lane_id() < WARPS ? partial[lane_id()] : 0.0f);
-    __syncthreads();  // all have read before the next call overwrites
+    __syncthreads();  // all threads have read `partial` before the next call overwrites it
     return value;
 }
 
@@ -50,7 +51,7 @@ extern "C" __global__ void softmax_forward(
     }
     highest = block_max(highest, partial);
 
-    float sum = 0.0f;  // of exponentials that cannot overflow: none is above 1
+    float sum = 0.0f;  // of exponentials; none is above 1, so none overflows
     for (int i = threadIdx.x; i < V; i += BLOCK) {
         sum += __expf(to_float(x[i]) - highest);
     }

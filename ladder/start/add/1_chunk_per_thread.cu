@@ -1,11 +1,14 @@
-// start add, rung 1: one block, every thread adds a chunk of neighbouring elements
+// start add, rung 1: one block, one contiguous chunk per thread
 // Before: NumPy adds on the CPU.
-// Change: 256 threads work at once, each on its own contiguous chunk, as CPU threads would.
-// Expect: slow. The 32 threads of a warp load at the same moment, and their addresses lie a chunk
-//         apart: every request touches 32 different sectors of memory and uses 4 bytes of each 32.
+// Change: 256 threads work at the same time. Each adds its own contiguous chunk, as CPU threads
+//         would.
+// Expect: slow. A warp is 32 threads (lanes) that execute the same instruction together. When a
+//         warp loads a[i], the addresses of its lanes lie a chunk apart: the request touches 32
+//         different sectors of memory (32 bytes each) and uses 4 bytes of each.
 // Needs:  real == float32
 // Launch: start_add<<<1, 256>>>
-// Left:   neighbouring threads should touch neighbouring addresses -> rung 2.
+// Left:   the accesses are not coalesced; neighbouring threads should access neighbouring addresses
+//         -> rung 2.
 extern "C" __global__ void start_add(float* c,        // (N)
                                      const float* a,  // (N)
                                      const float* b,  // (N)

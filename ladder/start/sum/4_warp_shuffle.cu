@@ -1,13 +1,14 @@
-// start sum, rung 4: warps add up in registers
-// Before: rung 3 goes through shared memory, with a barrier, for each of its 8 steps.
-// Change: the lanes of a warp hand each other their sums by shuffles; one atomic per warp.
-// Expect: no shared memory and no barrier; 8 times the atomics of rung 3.
+// start sum, rung 4: warp shuffle reduction
+// Before: rung 3 goes through shared memory, with a barrier, in each of its 8 steps.
+// Change: the lanes of a warp add their elements with shuffles, which read the register of another
+//         lane (warp_sum). One lane per warp does an atomic addition.
+// Expect: no shared memory and no barrier, but 8 times the atomics of rung 3.
 // Needs:  real == float32
 // Launch: start_sum<<<ceil_div(N, 256), 256>>>
-// Deterministic: no, the warps' atomics come in any order
-// Pays:   no, the atomics, one for every warp, wait for each other at one address
+// Deterministic: no, the atomics of the warps come in any order
+// Pays:   no, the atomics, one per warp, are executed one after the other at one address
 // After:  3
-// Left:   each thread loads 4 bytes and is done: too little work in flight -> rung 5.
+// Left:   each thread loads 4 bytes and ends: too few bytes are in flight -> rung 5.
 #include "portable.cuh"
 
 extern "C" __global__ void start_sum(float* total,      // (1), accumulated

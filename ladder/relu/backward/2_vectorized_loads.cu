@@ -1,0 +1,27 @@
+// relu backward, rung 2: vectorized (128-bit) loads and stores
+// Before: in rung 1, one instruction moves 2 or 4 bytes per lane.
+// Change: a thread takes VECTOR neighbouring elements, and moves them with one 16-byte (128-bit)
+//         instruction.
+// Expect: 4 to 8 times fewer memory instructions for the same sectors, and 4 to 8 times the bytes
+//         in flight per warp. The effect is largest in 16 bits.
+// Needs:  N % vector == 0
+// Define: BLOCK = 256
+// Launch: relu_backward<<<ceil_div(N, BLOCK * vector), BLOCK>>>
+// After:  1
+// Left:   a thread loads once, waits, stores and ends -> rung 3.
+
+#include "portable.cuh"
+
+extern "C" __global__ void relu_backward(
+    real* __restrict__ dinp,        // (N)
+    const real* __restrict__ dout,  // (N)
+    const real* __restrict__ out,   // (N)
+    int N) {
+    size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * VECTOR;
+    if (i >= N) return;  // the last block may have more threads than there are vectors left
+    Vec dys = load_vec(dout + i), ys = load_vec(out + i), dxs;
+    for (int k = 0; k < VECTOR; k++) {
+        dxs[k] = to_float(ys[k]) > 0.0f ? dys[k] : to_real(0.0f);
+    }
+    store_vec(dinp + i, dxs);
+}
