@@ -2,9 +2,9 @@
 // Before: rung 3 loads tiles, waits, multiplies, waits, and only then loads the next tiles. 16bit
 //         rungs 4 to 8 avoid this, but with tensor cores, which do not multiply float32 elements.
 // Change: the product of matmul.forward float32 rung 5, with the multiply-adds in the serpentine
-//         order of its rung 7. A thread loads its share of the next tiles into registers, and later
-//         stores it to a second pair of tiles in shared memory. The factors of the next channel are
-//         loaded while those of this one are multiplied.
+//         order of matmul.forward float32 rung 7. A thread loads its share of the next tiles into
+//         registers, and later stores it to a second pair of tiles in shared memory. The factors of
+//         the next channel are loaded while those of this one are multiplied.
 // Expect: no multiply-add waits for a load. Two blocks fit on an SM (streaming multiprocessor), and
 //         after the first of many they are out of step: while one computes its gelus, the other
 //         multiplies.
