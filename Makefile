@@ -9,7 +9,7 @@ CUDA        := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-
 ACCELERATOR := $(if $(CUDA),$(if $(filter 12,$(CUDA)),cuda12,$(if $(filter 11 10 9,$(CUDA)),,cuda13)),$(if $(wildcard /opt/rocm/bin),rocm))
 EXTRAS      := $(if $(ACCELERATOR),[$(ACCELERATOR)])
 
-.PHONY: help setup train test lint notebooks bench profile climb doctor clean
+.PHONY: help setup train test check lint notebooks bench profile climb doctor clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -22,6 +22,9 @@ train: $(VENV)/.core  ## fine-tune GPT-2 124M on tinyshakespeare; flags: make tr
 
 test: $(VENV)/.test  ## run the tests; no GPU needed, the same ones use a GPU where there is one
 	@$(RUN) -m pytest --numprocesses 2 $(ARGS)
+
+check: lint  ## what to run before each commit: style, types and the fast tests, in under two minutes
+	@$(RUN) -m pytest --numprocesses 2 -m "not emulator and not gpu and not torch" $(ARGS)
 
 lint: $(VENV)/.test  ## check format and style
 	@$(RUN) -m ruff format --check . && $(RUN) -m ruff check .
