@@ -14,8 +14,10 @@ from ladder.contract.rung_file import Rung
 from ladder.device.cpu import Cpu
 from reference import adamw
 from tests.reference.models import cpu_engine, distance, run_batch, write_weights
+from tests.trainer.tiny import PARAMETERS
 from trainer.engine.engine import Engine
-from trainer.model.gpt2 import PARAMETERS, GPT2Config, build, initial_parameters
+from trainer.model.gpt2 import GPT2Config
+from trainer.model.program import build, initial_parameters
 
 CONFIG = GPT2Config(context=8, vocab=13, padded_vocab=16, layers=2, heads=2, channels=8)
 HYPER = dict(lr=1e-2, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, clip=1.0)

@@ -7,7 +7,8 @@ import numpy as np
 from ladder.contract.ladder import ladders
 from ladder.device.cpu import Cpu
 from trainer.engine.engine import Engine
-from trainer.model.gpt2 import GPT2Config, build
+from trainer.model.gpt2 import GPT2Config
+from trainer.model.program import build
 
 
 def cpu_engine(config: GPT2Config, B: int, T: int, real: type, **options: object) -> Engine:

@@ -14,7 +14,8 @@ from tests.reference.models import (
     without_key_bias,
     write_weights,
 )
-from trainer.model.gpt2 import PARAMETERS, GPT2Config
+from tests.trainer.tiny import PARAMETERS
+from trainer.model.gpt2 import GPT2Config
 
 FILES = sorted((Path(__file__).parents[1] / "golden").glob("*.npz"))
 TOLERANCES = {np.float64: 1e-10, np.float32: 1e-5}

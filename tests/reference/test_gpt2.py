@@ -10,9 +10,11 @@ import pytest
 
 from ladder.contract.ladder import find
 from tests.reference.models import cpu_engine, run_batch
+from tests.trainer.tiny import PARAMETERS
+from trainer.model.calls import Call
 from trainer.model.fusion import FUSIONS, fuse, makes
-from trainer.model.gpt2 import MATRICES, PARAMETERS, GPT2Config, build, initial_parameters
-from trainer.model.program import Call
+from trainer.model.gpt2 import GPT2Config
+from trainer.model.program import build, initial_parameters
 
 SMALL = GPT2Config(context=6, vocab=11, padded_vocab=16, layers=2, heads=2, channels=8, dropout=0.0)
 
@@ -220,7 +222,9 @@ def test_the_gradients_are_one_vector_without_gaps():
 
 def test_gpt2_has_124_million_parameters():
     shapes = GPT2Config().parameter_shapes()
-    assert tuple(shapes) == PARAMETERS
+    assert " ".join(shapes) == (
+        "wte wpe ln1w ln1b qkvw qkvb attprojw attprojb ln2w ln2b fcw fcb fcprojw fcprojb lnfw lnfb"
+    )
     padding = (50304 - 50257) * 768
     assert sum(math.prod(shape) for shape in shapes.values()) - padding == 124_439_808
 
@@ -231,7 +235,7 @@ def test_initial_weights_follow_gpt2():
     assert {name: w.shape for name, w in weights.items()} == config.parameter_shapes()
     assert all(w.dtype == np.float32 for w in weights.values())
     for name, w in weights.items():
-        if name in MATRICES:
+        if w.ndim == 3 or name in ("wte", "wpe"):
             w = w[:500] if name == "wte" else w
             deviation = 0.005 if name in ("attprojw", "fcprojw") else 0.02  # 0.02 / sqrt(2 * 8)
             assert w.std() == pytest.approx(deviation, rel=0.05), name

@@ -12,7 +12,8 @@ from tests.reference.models import (
     without_key_bias,
     write_weights,
 )
-from trainer.model.gpt2 import PARAMETERS, GPT2Config
+from tests.trainer.tiny import PARAMETERS
+from trainer.model.gpt2 import GPT2Config
 
 torch = pytest.importorskip("torch")
 

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tests import gpu_vs_torch
-from trainer.run import initial_model
+from tests.trainer.tiny import add_size
 
 FLAGS = ["steps", "-e", "d2", "-b", "2", "-t", "8", "-x", "3", "--device", "cpu"]
 FLAGS += ["--rungs", "reference", "--dtypes"]
@@ -13,13 +13,13 @@ FLAGS += ["--rungs", "reference", "--dtypes"]
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_the_same_steps_are_within_tolerance(dtype, monkeypatch, capsys):
-    monkeypatch.setitem(initial_model.DEPTHS, 2, (32, 2))
+    add_size(monkeypatch, "d2", layers=2, channels=32, heads=2)
     assert gpu_vs_torch.main([*FLAGS, dtype]) == 0
     assert "OUT OF TOLERANCE" not in capsys.readouterr().out
 
 
 def test_other_steps_are_not(monkeypatch, capsys):
-    monkeypatch.setitem(initial_model.DEPTHS, 2, (32, 2))
+    add_size(monkeypatch, "d2", layers=2, channels=32, heads=2)
     hyper = gpu_vs_torch.adamw.hyper
     double = {"lr": 2 * gpu_vs_torch.LR}
     monkeypatch.setattr(gpu_vs_torch.adamw, "hyper", lambda **of: hyper(**{**of, **double}))

@@ -5,15 +5,15 @@ import json
 import pytest
 
 from ladder.common.errors import LadderError
+from tests.trainer.tiny import add_size
 from trainer.measure import throughput
-from trainer.run import initial_model
 from trainer.settings.config import TrainConfig
 
 
 @pytest.fixture(scope="module")
 def measured():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(initial_model.DEPTHS, 2, (16, 2))  # small enough for a test: -e d2
+        add_size(patch, "d2", layers=2, channels=16, heads=2)  # small enough for a test: -e d2
         return throughput.measure(
             TrainConfig(model="d2", batch=2, sequence=5, steps=3, device="cpu")
         )

@@ -11,11 +11,13 @@ from ladder.common.errors import LadderError
 from ladder.contract.rung_file import Rung
 from ladder.measure.roofline import Roof
 from tests.ladder.fakes import FakeGpu
+from tests.trainer.tiny import add_size
+from trainer.data.tokenizers import GPT2Tokenizer
 from trainer.engine import rung_choice
 from trainer.measure import climb, profile, step_timing
+from trainer.model import registry
 from trainer.model.fusion import FUSIONS
-from trainer.model.gpt2 import build
-from trainer.run import initial_model
+from trainer.model.program import build
 from trainer.run.display import Display
 from trainer.settings.config import TrainConfig
 
@@ -51,7 +53,7 @@ def gpu(monkeypatch):
         return {op: rung_choice.Choice(rung_of(op, n), "so") for op, n in numbers.items()}
 
     device = Gpu()
-    monkeypatch.setitem(initial_model.DEPTHS, 2, (16, 2))
+    add_size(monkeypatch, "d2", layers=2, channels=16, heads=2)
     monkeypatch.setattr(step_timing, "open_for", lambda config: (device, config, []))
     monkeypatch.setattr(step_timing.rung_choice, "choose", choose)
     monkeypatch.setattr(step_timing, "resolve", lambda config, kind, context: config)
@@ -73,7 +75,7 @@ def seconds_of(program, raised):
 
 def test_ops_are_raised_one_by_one_the_slowest_first(gpu, tmp_path):
     result = climb.measure(config(rungs="best", fuse="all"), Display(Console(quiet=True), 0))
-    shape = initial_model.named_shape("d2", initial_model.PRETRAINED_VOCAB)
+    shape = registry.named_shape("d2", GPT2Tokenizer.vocab)
     program = build(shape, 2, 5)
     raised, fused = [], []
     for stage in result["stages"]:
@@ -139,7 +141,7 @@ def test_climb_goes_to_the_best(gpu):
 
 def test_the_profile_adds_up_and_is_drawn(gpu, tmp_path):
     result = profile.measure(config(rungs="naive"))
-    program = build(initial_model.named_shape("d2", initial_model.PRETRAINED_VOCAB), 2, 5)
+    program = build(registry.named_shape("d2", GPT2Tokenizer.vocab), 2, 5)
     calls = program.training_step
     assert result["step_ms"] == pytest.approx(1e3 * seconds_of(program, ()))
     assert result["ops_ms"] == pytest.approx(result["step_ms"])
@@ -156,7 +158,7 @@ def test_the_profile_adds_up_and_is_drawn(gpu, tmp_path):
 
 
 def test_the_profile_on_the_cpu_is_shown(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(initial_model.DEPTHS, 2, (16, 2))
+    add_size(monkeypatch, "d2", layers=2, channels=16, heads=2)
     monkeypatch.setattr(profile, "FOLDER", tmp_path)
     flags = ["-e", "d2", "-b", "1", "-t", "4", "-x", "3", "--device", "cpu", "-r", "1"]
     assert profile.main(flags) == 0
@@ -177,7 +179,7 @@ def test_every_measurement_has_a_file_of_its_own(gpu, tmp_path, monkeypatch):
     choices += [{"dtype": "bf16", "master_weights": False, "stochastic_rounding": True}]
     choices += [{"dtype": "bf16"}, {"dtype": "bf16", "stochastic_rounding": True}]
     choices += [{"batch": 1}, {"sequence": 4}, {"model": "d3"}]
-    monkeypatch.setitem(initial_model.DEPTHS, 3, (16, 2))
+    add_size(monkeypatch, "d3", layers=3, channels=16, heads=2)
     names = []
     for changes in choices:
         job = step_timing.open_job(config(**{"rungs": "naive", **changes}), "profile")

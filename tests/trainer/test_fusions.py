@@ -11,7 +11,8 @@ from tests.trainer.tiny import run, settings
 from trainer.engine import fusion_choice
 from trainer.model import checkpoint
 from trainer.model.fusion import FUSIONS
-from trainer.model.gpt2 import GPT2Config, build
+from trainer.model.gpt2 import GPT2Config
+from trainer.model.program import build
 from trainer.run.setup import set_up
 from trainer.run.steps import Stepper
 from trainer.settings.config import TrainConfig, resolve

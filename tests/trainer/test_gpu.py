@@ -13,12 +13,14 @@ from ladder.device.cpu import Cpu
 from ladder.device.open import open_device
 from reference import adamw
 from tests.reference.models import distance, without_key_bias
+from tests.trainer.tiny import PARAMETERS
 from trainer.engine import fusion_choice, rung_choice
 from trainer.engine.debug import find_not_finite
 from trainer.engine.engine import Engine
 from trainer.model import checkpoint
 from trainer.model.fusion import FUSIONS
-from trainer.model.gpt2 import PARAMETERS, GPT2Config, build, initial_parameters
+from trainer.model.gpt2 import GPT2Config
+from trainer.model.program import build, initial_parameters
 from trainer.run import logs
 from trainer.settings.config import DTYPES, TrainConfig, resolve
 

@@ -7,9 +7,8 @@ import pytest
 from tiny import SHAPE, save_model
 
 from ladder.common.errors import LadderError
-from trainer.model import checkpoint, llmc_files
-from trainer.model.gpt2 import PARAMETERS
-from trainer.run import initial_model
+from tests.trainer.tiny import PARAMETERS
+from trainer.model import checkpoint, llmc_files, registry, weights
 
 
 @pytest.mark.parametrize(
@@ -25,26 +24,26 @@ from trainer.run import initial_model
     ],
 )
 def test_sizes_are_gpt2s_and_llmcs(name, size):
-    shape = initial_model.named_shape(name, 50257)
+    shape = registry.named_shape(name, 50257)
     assert (shape.layers, shape.heads, shape.channels) == size
     assert (shape.context, shape.vocab, shape.padded_vocab) == (1024, 50257, 50304)
     assert shape.dropout == 0
 
 
 def test_char_is_nanogpts_character_model():
-    shape = initial_model.named_shape("char", 65)
+    shape = registry.named_shape("char", 65)
     assert (shape.layers, shape.heads, shape.channels, shape.context) == (6, 6, 384, 256)
     assert (shape.dropout, shape.vocab, shape.padded_vocab) == (0.2, 65, 128)
-    assert initial_model.tokenizer_of("char") == "chars"
+    assert weights.tokenizer_of("char") == "chars"
 
 
-def test_other_depths_are_refused_by_those_there_are():
-    with pytest.raises(LadderError, match="choose one of d6 d12 d24 d36 d48 d60 d72 d84"):
-        initial_model.named_shape("d7", 50257)
+def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path):
+    with pytest.raises(LadderError, match=r"-e d7: no .* \(gpt2, .*, d6, d12, .* d84, char\)"):
+        weights.open_model("d7", vocab=50257, seed=1, data_dir=tmp_path)
 
 
 def test_pretrained_weights_need_gpt2s_tokens(tmp_path):
-    model = initial_model.open_model("gpt2", vocab=257, seed=1, data_dir=tmp_path)
+    model = weights.open_model("gpt2", vocab=257, seed=1, data_dir=tmp_path)
     assert not model.trained
     assert "random initial weights" in model.note
     assert model.shape.vocab == 257
@@ -52,11 +51,11 @@ def test_pretrained_weights_need_gpt2s_tokens(tmp_path):
 
 def test_a_checkpoint_is_a_model_and_knows_its_tokenizer(tmp_path):
     name = save_model(tmp_path / "run", dropout=0.1)
-    model = initial_model.open_model(name, vocab=5, seed=1, data_dir=tmp_path)
+    model = weights.open_model(name, vocab=5, seed=1, data_dir=tmp_path)
     assert model.trained
     assert model.shape.dropout == 0.1
     assert [piece[0] for piece in model.pieces] == list(PARAMETERS)
-    assert initial_model.tokenizer_of(name) == "bytes"
+    assert weights.tokenizer_of(name) == "bytes"
 
 
 @pytest.mark.parametrize(
@@ -78,12 +77,12 @@ def test_a_checkpoint_whose_state_does_not_fit_its_tensors_is_refused(tmp_path, 
     again = {name: (lambda name=name: tensors[name]) for name in tensors}
     checkpoint.save(tmp_path / "bad", 0, again, state)
     with pytest.raises(LadderError, match=r"does not (hold|say)"):
-        initial_model.open_model(str(tmp_path / "bad"), vocab=257, seed=1, data_dir=tmp_path)
+        weights.open_model(str(tmp_path / "bad"), vocab=257, seed=1, data_dir=tmp_path)
 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path):
     name = save_model(tmp_path / "bad", factor=np.nan)
-    model = initial_model.open_model(name, vocab=257, seed=1, data_dir=tmp_path)
+    model = weights.open_model(name, vocab=257, seed=1, data_dir=tmp_path)
     with pytest.raises(LadderError, match="wte holds NaN or infinity"):
         list(model.pieces)
 
@@ -92,7 +91,7 @@ def test_a_file_of_llmc_is_a_model(tmp_path):
     path = tmp_path / "model.bin"
     shapes = SHAPE.parameter_shapes()
     llmc_files.save_model(path, SHAPE, lambda name: np.full(shapes[name], 0.5, np.float32))
-    model = initial_model.open_model(str(path), vocab=257, seed=1, data_dir=tmp_path)
+    model = weights.open_model(str(path), vocab=257, seed=1, data_dir=tmp_path)
     assert model.shape == SHAPE
     assert all((array[:1] == 0.5).all() for _, _, array in model.pieces)
 
@@ -102,4 +101,4 @@ def test_what_is_no_model_is_refused(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     Path("notes.txt").write_text("no model")
     with pytest.raises(LadderError, match=f"-e {name}: no"):
-        initial_model.open_model(name, vocab=257, seed=1, data_dir=tmp_path)
+        weights.open_model(name, vocab=257, seed=1, data_dir=tmp_path)

@@ -18,7 +18,8 @@ from trainer.data.download import VARIABLE
 from trainer.engine import memory
 from trainer.engine.engine import Engine
 from trainer.measure import step_timing
-from trainer.model.gpt2 import GPT2Config, build
+from trainer.model.gpt2 import GPT2Config
+from trainer.model.program import build
 from trainer.notebook import exercises
 from trainer.notebook import helpers as gpt
 from trainer.plots import console_logs

@@ -11,10 +11,11 @@ from tiny import SHAPE, parameters, run, save_model, settings
 from ladder.common.errors import LadderError
 from ladder.contract.ladder import find
 from ladder.device.inventory import cpp_compiler
+from tests.trainer.tiny import PARAMETERS
 from trainer.model import checkpoint
-from trainer.model.gpt2 import PARAMETERS, build
+from trainer.model.program import build
+from trainer.model.weights import open_model
 from trainer.run import logs
-from trainer.run.initial_model import open_model
 from trainer.run.setup import set_up
 from trainer.settings.config import TrainConfig, resolve
 

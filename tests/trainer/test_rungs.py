@@ -11,7 +11,7 @@ from ladder.contract.target import Target
 from ladder.device.cpu import Cpu
 from ladder.measure.pick import Choice as Picked
 from trainer.engine import rung_choice
-from trainer.model.program import Call
+from trainer.model.calls import Call
 from trainer.settings.config import TrainConfig, resolve
 
 OPS = ("layernorm.forward", "layernorm.backward", "gelu.forward")

@@ -16,9 +16,9 @@ from trainer.data import download
 from trainer.data.tokenizers import CHARS_VOCABULARY, ByteTokenizer, CharTokenizer
 from trainer.engine import rung_choice
 from trainer.engine.engine import Engine
-from trainer.model import huggingface
-from trainer.model.gpt2 import build, initial_parameters
-from trainer.run import initial_model, sample, training
+from trainer.model import huggingface, registry, weights
+from trainer.model.program import build, initial_parameters
+from trainer.run import sample, training
 from trainer.run.display import printable
 from trainer.run.sample import (
     NoChoice,
@@ -188,11 +188,12 @@ def test_the_prompt_may_be_longer_than_the_context(tmp_path):
 
 def test_weights_that_cannot_be_had_are_not_sampled_from(tmp_path, monkeypatch):
     def offline(*_):
-        raise huggingface.DownloadError("cannot download it")
+        raise download.DownloadError("cannot download it")
 
     monkeypatch.setattr(huggingface, "load_huggingface", offline)
     config = TrainConfig(model="gpt2", device="cpu", tokenizer="bytes", data_dir=str(tmp_path))
-    monkeypatch.setattr(initial_model, "PRETRAINED_VOCAB", 257)
+    size = dataclasses.replace(registry.SIZES["gpt2"], config=SHAPE)
+    monkeypatch.setitem(registry.SIZES, "gpt2", size)
     with pytest.raises(LadderError, match=r"^-e gpt2: cannot download it; train first, then"):
         sample.open_predictor(config)
 
@@ -232,8 +233,8 @@ def test_another_tokenizer_than_that_of_the_run_is_refused(tmp_path):
 def test_a_file_may_round_its_vocabulary_up_and_no_more(tmp_path, monkeypatch, vocab, says):
     """A file names no tokenizer, so only the number of its tokens can tell."""
     shape = dataclasses.replace(SHAPE, vocab=vocab, padded_vocab=512)
-    found = dataclasses.replace(initial_model.random_model(shape, seed=0), trained=True)
-    monkeypatch.setattr(initial_model, "open_model", lambda *_, **__: found)
+    found = dataclasses.replace(weights.random_model(shape, seed=0), trained=True)
+    monkeypatch.setattr(weights, "open_model", lambda *_, **__: found)
     config = TrainConfig(model="model.bin", device="cpu", tokenizer="bytes", data_dir=str(tmp_path))
     if says is None:
         sample.open_predictor(config)

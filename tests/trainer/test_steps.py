@@ -9,12 +9,13 @@ from tiny import SHAPE, parameters, run, save_model, settings
 
 from ladder.contract.ladder import find
 from ladder.device.cpu import Cpu
+from tests.trainer.tiny import PARAMETERS
 from trainer.data.datasets import TokenLoader, prepare
 from trainer.engine import rung_choice
 from trainer.engine.debug import watch_of
 from trainer.engine.engine import Engine
 from trainer.model import checkpoint
-from trainer.model.gpt2 import PARAMETERS, build, initial_parameters
+from trainer.model.program import build, initial_parameters
 from trainer.run import logs, setup
 from trainer.run.loss_scale import GROWTH_INTERVAL, LossScale
 from trainer.run.steps import NOT_FINITE, Stepper, validate

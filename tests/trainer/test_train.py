@@ -19,10 +19,11 @@ from ladder.contract.ladder import find
 from ladder.device.cpu import Cpu
 from ladder.device.inventory import cpp_compiler
 from ladder.device.open import open_device
+from tests.trainer.tiny import add_size
 from trainer.engine.engine import scratch_needed
 from trainer.model import checkpoint
 from trainer.model.fusion import FUSIONS
-from trainer.model.gpt2 import build
+from trainer.model.program import build
 from trainer.run import logs
 from trainer.run.display import WIDTH_OF_A_LOG, open_console
 from trainer.run.steps import Stepper
@@ -355,18 +356,17 @@ def test_without_a_network_the_run_says_what_it_uses_instead(tmp_path, monkeypat
     """All of it: no text, no vocabulary, no weights."""
     from trainer.data import download
     from trainer.model import huggingface
-    from trainer.run import initial_model
 
     def no_file(source, data_dir):
         raise download.DownloadError("cannot download input.txt (no connection)")
 
     def no_weights(source, data_dir):
-        raise huggingface.DownloadError("cannot reach the Hub")
+        raise download.DownloadError("cannot reach the Hub")
 
     monkeypatch.setattr(download, "fetch", no_file)
     monkeypatch.setattr(huggingface, "load_huggingface", no_weights)
     # GPT-2 is too large for a test: a small stand-in takes its name.
-    monkeypatch.setitem(initial_model.DEPTHS, 12, (16, 2))
+    add_size(monkeypatch, "gpt2", layers=2, channels=16, heads=2)
     outcome, screen = run(tmp_path, model="gpt2", dataset="tinyshakespeare", steps=1)
     notes = [line for line in screen.splitlines() if line.startswith("note: ")]
     assert len(notes) == 2

@@ -16,11 +16,13 @@ from safetensors.numpy import load_file, save_file
 from ladder.common.errors import LadderError
 from ladder.contract.ladder import find
 from ladder.device.open import open_device
+from tests.trainer.tiny import PARAMETERS
 from trainer.data.download import DownloadError
 from trainer.engine.engine import Engine
 from trainer.model import huggingface
-from trainer.model.gpt2 import PARAMETERS, GPT2Config, build, initial_parameters
+from trainer.model.gpt2 import GPT2Config
 from trainer.model.huggingface import export_huggingface, load_huggingface
+from trainer.model.program import build, initial_parameters
 
 TINY = GPT2Config(context=6, vocab=11, padded_vocab=128, layers=3, heads=2, channels=4)
 # As transformers' GPT2LMHeadModel has them: the shapes of one layer, by name.
@@ -150,8 +152,14 @@ def without(tensors, name):
     [
         (lambda t: without(t, "h.1.ln_2.bias"), "lacks the tensor h.1.ln_2.bias"),
         (lambda t: without(t, "ln_f.weight"), "lacks the tensor ln_f.weight"),
-        (lambda t: {**t, "h.3.ln_1.bias": t["ln_f.bias"]}, "holds h.3.ln_1.bias, which GPT-2"),
-        (lambda t: {**t, "classifier": t["ln_f.bias"]}, "holds classifier, which GPT-2 does not"),
+        (
+            lambda t: {**t, "h.3.ln_1.bias": t["ln_f.bias"]},
+            "holds h.3.ln_1.bias, which a gpt2 model",
+        ),
+        (
+            lambda t: {**t, "classifier": t["ln_f.bias"]},
+            "holds classifier, which a gpt2 model does not",
+        ),
         (lambda t: {**t, "transformer.ln_f.bias": t["ln_f.bias"]}, "ln_f.bias twice"),
         (lambda t: {**t, "wte.weight": t["wpe.weight"]}, r"wte.weight has the shape \(6, 4\)"),
         (
@@ -176,14 +184,14 @@ def test_other_tensors_than_gpt2s_are_refused_by_name(tmp_path, change, message)
         ({"n_layer": 2}, r"holds h\.2\."),
         ({"n_layer": 10**12}, "holds 40 tensors, not 1000000000000 layers"),
         ({"n_layer": 0}, "n_layer is 0, not a positive number"),
-        ({"n_head": 3}, "n_embd is not a multiple of n_head"),
+        ({"n_head": 3}, "4 channels do not divide into 3 heads"),
         ({"n_embd": 10**30, "n_head": 1}, "has the shape"),
         ({"n_embd": 8}, "has the shape"),
         ({"vocab_size": None}, "vocab_size is None"),
         ({"vocab_size": True}, "vocab_size is True"),
         ({"n_positions": "6"}, "n_positions is '6'"),
         ({"n_inner": 8}, "n_inner is 8"),
-        ({"model_type": "llama"}, "model_type is 'llama'; this GPT-2 has 'gpt2' only"),
+        ({"model_type": "llama"}, "model_type is 'llama'; only 'gpt2' can be loaded"),
         ({"activation_function": "relu"}, "activation_function is 'relu'"),
         ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon is 1e-06"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings is False"),
@@ -219,7 +227,8 @@ def test_export_has_transformers_names_and_shapes(tmp_path):
     assert {name: array.shape for name, array in written.items()} == expected
     config = json.loads((tmp_path / "config.json").read_text())
     assert {key: config[key] for key in CONFIG} == CONFIG
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    names = ["config.json", "generation_config.json", "model.safetensors"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
 
 
 def test_loading_and_exporting_hold_about_one_tensor(tmp_path):

@@ -6,13 +6,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+import pytest
 from rich.console import Console
 
 from ladder.contract.ladder import find
 from ladder.contract.target import Target
-from trainer.model import checkpoint
-from trainer.model.gpt2 import GPT2Config, initial_parameters
-from trainer.model.program import Call
+from trainer.model import checkpoint, registry
+from trainer.model.calls import Call
+from trainer.model.gpt2 import GPT2Config
+from trainer.model.model_config import Size
+from trainer.model.program import initial_parameters
+from trainer.model.weights import state_of
 from trainer.run.training import Outcome, train
 from trainer.settings.config import TrainConfig
 
@@ -20,13 +24,22 @@ SHAPE = GPT2Config(
     context=32, vocab=257, padded_vocab=384, layers=2, heads=2, channels=16, dropout=0.0
 )
 
+PARAMETERS = tuple(SHAPE.parameters())
+
+
+def add_size(patch: pytest.MonkeyPatch, name: str, **fields: int) -> None:
+    """Let `-e name` mean a GPT-2 of this size for the rest of the test."""
+    config = GPT2Config(**fields)
+    size = dataclasses.replace(registry.SIZES.get(name, Size(config)), config=config)
+    patch.setitem(registry.SIZES, name, size)
+
 
 def save_model(directory: Path, dropout: float = 0.0, factor: float = 1.0) -> str:
     """A random model as a checkpoint, its weights times `factor`; returns what `-e` takes."""
     shape = dataclasses.replace(SHAPE, dropout=dropout)
     arrays = {name: array * np.float32(factor) for name, array in initial_parameters(shape, 1)}
     tensors = {name: (lambda name=name: arrays[name]) for name in arrays}
-    state = {"shape": dataclasses.asdict(shape), "tokenizer": "bytes"}
+    state = {**state_of(shape), "tokenizer": "bytes"}
     checkpoint.save(directory, 0, tensors, state)
     return str(directory)
 

@@ -9,7 +9,7 @@ import numpy as np
 from ladder.common.errors import LadderError
 from ladder.contract.ladder import find
 from trainer.engine.engine import Engine
-from trainer.model.program import Call
+from trainer.model.calls import Call
 from trainer.settings.config import TrainConfig
 
 Watch = Callable[[Engine, Call], None]

@@ -13,7 +13,8 @@ from ladder.contract.ladder import find
 from ladder.device.cpu import Cpu
 from ladder.device.cuda.gpu import driver_version
 from ladder.device.open import open_device
-from trainer.model.gpt2 import GPT2Config, build
+from trainer.model.program import build
+from trainer.model.registry import SIZES
 from trainer.settings.config import DEFAULTS, DTYPES, TrainConfig
 
 BFLOAT16_SM = 80  # compute capability 8.0, Ampere: the first with tensor cores for bfloat16
@@ -33,7 +34,7 @@ def open_for(config: TrainConfig) -> tuple[Device, TrainConfig, list[str]]:
         device, typed, notes = _with_dtype(open_device("cuda"), config)
     except LadderError as error:
         return Cpu(), config, [f"{error}: this run is on the CPU"]
-    if missing := _ops_without_kernel(device, DTYPE_OF[DTYPES[typed.dtype]]):
+    if missing := _ops_without_kernel(typed.model, device, DTYPE_OF[DTYPES[typed.dtype]]):
         why = f"no rung of {', '.join(missing)} runs in {typed.dtype} on {device.name}"
         return Cpu(), config, [f"{why}: this run is on the CPU"]
     return device, typed, notes
@@ -52,10 +53,13 @@ def _with_dtype(device: Device, config: TrainConfig) -> tuple[Device, TrainConfi
     return device, dataclasses.replace(config, dtype="fp16"), [f"{old}: this run is in fp16"]
 
 
-def _ops_without_kernel(device: Device, real: np.dtype) -> list[str]:
-    """The ops that a model may need, but no kernel of the repository does on the device."""
-    program = build(GPT2Config(1, 1, 1, layers=1, heads=1, channels=1, dropout=0.5), 1, 1)
-    ops = {call.op for call in program.training_step}
+def _ops_without_kernel(model: str, device: Device, real: np.dtype) -> list[str]:
+    """The ops that a model may need, but no kernel of the repository does on the device. `model`:
+    what -e says; where that is a file, which nobody has opened yet, it may be any model."""
+    sizes = [SIZES[model]] if model in SIZES else SIZES.values()
+    models = {type(size.config): size.config for size in sizes}.values()
+    programs = [build(dataclasses.replace(config, dropout=0.5), 1, 1) for config in models]
+    ops = {call.op for program in programs for call in program.training_step}
 
     def has_kernel(op: str) -> bool:
         ladder = find(op)

@@ -21,8 +21,8 @@ from ladder.contract.device import ALIGNMENT, Device
 from ladder.contract.dtypes import resolve_dtype
 from ladder.contract.ladder import find
 from ladder.contract.rung_file import Rung, ceil_div
-from trainer.model.gpt2 import PARAMETERS
-from trainer.model.program import Buffer, Call, Program, Ref
+from trainer.model.calls import Buffer, Call, Ref
+from trainer.model.program import Program
 
 
 class Engine:
@@ -65,7 +65,7 @@ class Engine:
             buffers = {name: b for name, b in buffers.items() if b.kind not in theirs}
         self.arrays, self._memory = _allocate(buffers, device, self.real)
         if weights_of is not None:
-            self.arrays |= {name: weights_of.arrays[name] for name in PARAMETERS}
+            self.arrays |= {name: weights_of.arrays[name] for name in program.parameters}
         for name, buffer in buffers.items():
             if buffer.kind in ("moment", "input"):  # a validation before step 1 reads dloss
                 device.zero(self.arrays[name])

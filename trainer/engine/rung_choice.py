@@ -25,8 +25,8 @@ from ladder.device.cuda.compiler import included
 from ladder.measure.pick import pick
 from ladder.measure.results import code_digest
 from ladder.verify import sandbox
+from trainer.model.calls import Call
 from trainer.model.fusion import FUSIONS, JOIN, JOIN_BACKWARD, makes, takes
-from trainer.model.program import Call
 from trainer.settings.config import RUNG_SETS, TrainConfig
 
 

@@ -38,7 +38,7 @@ from trainer.measure.step_timing import (
     time_steps,
     write_json,
 )
-from trainer.model.program import Call
+from trainer.model.calls import Call
 from trainer.plots.losses import GRID, INK
 from trainer.run.display import Display, open_console
 from trainer.settings.config import TrainConfig

@@ -30,15 +30,17 @@ from ladder.measure import results
 from ladder.measure.bench import commit, refuse_emulated
 from ladder.measure.roofline import Roof, copy_bandwidth
 from reference import adamw
+from trainer.data.tokenizers import GPT2Tokenizer
 from trainer.engine import fusion_choice, rung_choice
 from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
 from trainer.engine.memory import refuse_what_does_not_fit
-from trainer.engine.mfu import flops_per_token, measured_roof
+from trainer.engine.mfu import measured_roof
 from trainer.measure.doctor import processor_name
-from trainer.model.gpt2 import GPT2Config, build, initial_parameters
-from trainer.model.program import Call, Program
-from trainer.run.initial_model import PRETRAINED_VOCAB, named_shape
+from trainer.model.calls import Call
+from trainer.model.model_config import ModelConfig
+from trainer.model.program import Program, build, initial_parameters
+from trainer.model.registry import named_shape
 from trainer.settings.config import DTYPES, RUNG_SETS, TrainConfig, resolve
 from trainer.settings.flags import build_parser
 
@@ -59,7 +61,7 @@ class Job:
     config: TrainConfig
     device: Device
     real: np.dtype
-    shape: GPT2Config
+    shape: ModelConfig
     program: Program
     notes: list[str]
 
@@ -70,7 +72,7 @@ class Job:
     @property
     def flops(self) -> int:
         """Of a step, as MFU counts them."""
-        return self.tokens * flops_per_token(self.shape, self.program.T)
+        return self.tokens * self.shape.flops_per_token(self.program.T)
 
     def choose(self, **changes: Any) -> dict[str, rung_choice.Choice]:
         """The rungs that the config names, or that it would name with `changes`."""
@@ -78,7 +80,7 @@ class Job:
         return rung_choice.choose(self.program.training_step, config, self.device, self.real)
 
     def engine(self, chosen: Mapping[str, Rung]) -> Engine:
-        """An engine with random weights, those of one layer in all, and a random batch, ready for a
+        """An engine with random weights, the same in all layers, and a random batch, ready for a
         step."""
         c, B = self.config, self.program.B
 
@@ -87,10 +89,8 @@ class Job:
 
         refuse_what_does_not_fit(self.program, self.device, self.real, rebuild, chosen)
         engine = Engine(self.program, self.device, self.real, chosen)
-        sizes = self.shape.parameter_shapes()
-        one_layer = dataclasses.replace(self.shape, layers=1)
-        for name, tensor in initial_parameters(one_layer, seed=0):  # to draw all takes seconds
-            engine.write(name, np.resize(tensor, sizes[name]))
+        for name, tensor in initial_parameters(self.shape, seed=0, equal_layers=True):
+            engine.write(name, tensor)
         rng = np.random.default_rng(0)
         for name in ("tokens", "targets"):
             engine.write(name, rng.integers(0, self.shape.vocab, (B, c.sequence)))
@@ -151,7 +151,7 @@ def open_job(config: TrainConfig, command: str) -> Job:
     """Raises LadderError where nothing can be measured."""
     device, config, notes = open_for(config)
     refuse_emulated(device)
-    shape = named_shape(config.model, PRETRAINED_VOCAB)
+    shape = named_shape(config.model, GPT2Tokenizer.vocab)
     if shape is None:
         raise LadderError(f"-e {config.model}: {command} takes a model's name, such as gpt2 or d6")
     config = resolve(config, device.kind, shape.context)
@@ -163,7 +163,7 @@ def open_job(config: TrainConfig, command: str) -> Job:
     return Job(config, device, real, shape, build_fused(fused), [*notes, *slower])
 
 
-def _build(shape: GPT2Config, B: int, config: TrainConfig, fused: Collection[str]) -> Program:
+def _build(shape: ModelConfig, B: int, config: TrainConfig, fused: Collection[str]) -> Program:
     return build(shape, B, config.sequence, fusions=fused, **config.program_options)
 
 

@@ -28,7 +28,7 @@ from trainer.measure.step_timing import (
     time_steps,
     write_json,
 )
-from trainer.model.program import Call
+from trainer.model.calls import Call
 from trainer.settings.config import TrainConfig
 
 

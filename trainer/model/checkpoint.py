@@ -22,7 +22,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -39,7 +39,7 @@ def save(
     directory: str | Path,
     step: int,
     tensors: Mapping[str, Callable[[], np.ndarray]],
-    state: dict,
+    state: dict[str, Any],
     *,
     keep: int = 0,
     major_every: int = 0,
@@ -94,7 +94,7 @@ def latest(directory: str | Path) -> int | None:
     return max((step for step, _, _ in _checkpoints(Path(directory))), default=None)
 
 
-def load(directory: str | Path, step: int) -> tuple[Mapping[str, np.ndarray], dict]:
+def load(directory: str | Path, step: int) -> tuple[CheckedTensors, dict[str, Any]]:
     """The tensors and the state of a checkpoint. A tensor is read, and checked, when asked for.
 
     Raises LadderError if there is no such checkpoint or it is not as it was written; for the
@@ -173,14 +173,14 @@ def _delete_old(directory: Path, step: int, keep: int, major_every: int) -> None
             shutil.rmtree(condemned, ignore_errors=True)
 
 
-def _read_manifest(path: Path, step: int) -> dict:
+def _read_manifest(path: Path, step: int) -> dict[str, Any]:
     """The manifest's content, once its checksum and the types of its members are known good."""
     path = path / MANIFEST
     try:
         manifest = json.loads(path.read_bytes())
         json.dumps(manifest)  # nested too deep for _checksum?
     except (FileNotFoundError, IsADirectoryError) as error:
-        raise _damaged(path, error.strerror) from None
+        raise _damaged(path, error.strerror or "not there") from None
     except OSError as error:
         raise LadderError(f"cannot read {path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
@@ -198,7 +198,7 @@ def _read_manifest(path: Path, step: int) -> dict:
     return content
 
 
-def _checksum(content: dict) -> str:
+def _checksum(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from trainer.model.program import Call, Ref
+from trainer.model.calls import Call, Ref
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,8 @@ def makes(fusion: str) -> set[str]:
 
 def fuse(calls: Iterable[Call], rules: Iterable[Rule]) -> tuple[Call, ...]:
     """The calls with every pair replaced that a rule is about."""
-    rules, fused = tuple(rules), []
+    rules = tuple(rules)
+    fused: list[Call] = []
     for call in calls:
         for rule in rules if fused else ():
             if (one := rule.apply(fused[-1], call)) is not None:

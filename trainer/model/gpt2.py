@@ -7,36 +7,40 @@
     logits = ln_f(x) @ wte.T                           the head shares the token table
     loss = crossentropy(softmax(logits), targets)
 
-`build` writes this down as calls of ops on named buffers, forward, backward and update, and knows
-nothing of devices or kernels: the trainer binds each call to a rung. Buffers and tensors have the
-names that llm.c gives them. What the backward pass reads is kept per layer, (L, ...); gradients of
-activations live in a few buffers that all layers share. What is written here is one simple op after
-the other; fusions put one op in the place of two when the list is complete (fusion.py).
+This file writes down, forward and backward, calls of ops on named buffers, and knows nothing of
+devices or kernels; loss and update are the same for every model (program.py). Buffers and tensors
+have the names that llm.c gives them. What the backward pass reads is kept per layer, (L, ...);
+gradients of activations live in a few buffers that all layers share.
 
 Dropout acts where GPT-2 has it, after the embedding and at the end of both branches, except inside
 the attention matrix, which is never stored.
+
+The end of the file says which sizes have names, and how files of Hugging Face and llm.c hold the
+tensors.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
-import numpy as np
-
-from trainer.model.fusion import FUSIONS, JOIN, fuse
-from trainer.model.program import Buffer, Call, Part, Program
-
-PARAMETERS = (
-    *("wte", "wpe", "ln1w", "ln1b", "qkvw", "qkvb", "attprojw", "attprojb"),
-    *("ln2w", "ln2b", "fcw", "fcb", "fcprojw", "fcprojb", "lnfw", "lnfb"),
+from trainer.model.calls import Buffer, Call, CallList, Ref
+from trainer.model.model_config import (
+    HuggingFaceFormat,
+    LlmcFormat,
+    ModelConfig,
+    Parameter,
+    Size,
+    padded,
 )
 
 
-@dataclass(frozen=True)
-class GPT2Config:
-    """The shape of a model. Rows of wte from `vocab` to `padded_vocab` are 0 and stay so."""
+@dataclass(frozen=True, kw_only=True)
+class GPT2Config(ModelConfig):
+    """The size of a GPT-2; by default that of GPT-2 124M."""
 
     context: int = 1024
     vocab: int = 50257
@@ -44,177 +48,205 @@ class GPT2Config:
     layers: int = 12
     heads: int = 12
     channels: int = 768
-    dropout: float = 0.0
 
-    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The 16 tensors in llm.c's order; those of the layers are stacked, (L, ...)."""
+    hugging_face: ClassVar[HuggingFaceFormat] = HuggingFaceFormat(
+        model_type="gpt2",
+        class_name="GPT2LMHeadModel",
+        prefix="transformer.",
+        # Their linear layers are `Conv1D`, which stores (in features, out features); ours are
+        # (out, in).
+        tensors={
+            "wte": ("wte.weight", False),
+            "wpe": ("wpe.weight", False),
+            "ln1w": ("h.{}.ln_1.weight", False),
+            "ln1b": ("h.{}.ln_1.bias", False),
+            "qkvw": ("h.{}.attn.c_attn.weight", True),
+            "qkvb": ("h.{}.attn.c_attn.bias", False),
+            "attprojw": ("h.{}.attn.c_proj.weight", True),
+            "attprojb": ("h.{}.attn.c_proj.bias", False),
+            "ln2w": ("h.{}.ln_2.weight", False),
+            "ln2b": ("h.{}.ln_2.bias", False),
+            "fcw": ("h.{}.mlp.c_fc.weight", True),
+            "fcb": ("h.{}.mlp.c_fc.bias", False),
+            "fcprojw": ("h.{}.mlp.c_proj.weight", True),
+            "fcprojb": ("h.{}.mlp.c_proj.bias", False),
+            "lnfw": ("ln_f.weight", False),
+            "lnfb": ("ln_f.bias", False),
+        },
+        # the causal mask as a buffer, and the head, which is wte
+        ignored=r"h\.\d+\.attn\.(masked_)?bias|lm_head\.weight",
+        fields={
+            "context": "n_positions",
+            "vocab": "vocab_size",
+            "layers": "n_layer",
+            "heads": "n_head",
+            "channels": "n_embd",
+        },
+        dropouts=("resid_pdrop", "embd_pdrop", "attn_pdrop"),
+    )
+    llmc: ClassVar[LlmcFormat] = LlmcFormat(
+        model_magic=20240326,
+        state_magic=20240327,
+        fields=("context", "vocab", "layers", "heads", "channels", "padded_vocab"),
+    )
+
+    def parameters(self) -> dict[str, Parameter]:
+        """The 16 tensors in llm.c's order; those of the layers are stacked, (L, ...).
+
+        Matrices are normal with deviation 0.02, the two projections onto the residual stream with
+        0.02 / sqrt(2L), since 2L of them add up there; LayerNorm weights are 1, all biases 0.
+        Weight decay applies to matrices.
+        """
         L, C = self.layers, self.channels
+        deviation, onto_residual = 0.02, 0.02 / math.sqrt(2 * L)
+
+        def stacked(*shape: int, deviation: float = 0.0, value: float = 0.0) -> Parameter:
+            return Parameter((L, *shape), True, deviation > 0, deviation, value)
+
         return {
-            "wte": (self.padded_vocab, C),
-            "wpe": (self.context, C),
-            "ln1w": (L, C),
-            "ln1b": (L, C),
-            "qkvw": (L, 3 * C, C),
-            "qkvb": (L, 3 * C),
-            "attprojw": (L, C, C),
-            "attprojb": (L, C),
-            "ln2w": (L, C),
-            "ln2b": (L, C),
-            "fcw": (L, 4 * C, C),
-            "fcb": (L, 4 * C),
-            "fcprojw": (L, C, 4 * C),
-            "fcprojb": (L, C),
-            "lnfw": (C,),
-            "lnfb": (C,),
+            "wte": Parameter((self.padded_vocab, C), decay=True, deviation=deviation),
+            "wpe": Parameter((self.context, C), decay=True, deviation=deviation),
+            "ln1w": stacked(C, value=1.0),
+            "ln1b": stacked(C),
+            "qkvw": stacked(3 * C, C, deviation=deviation),
+            "qkvb": stacked(3 * C),
+            "attprojw": stacked(C, C, deviation=onto_residual),
+            "attprojb": stacked(C),
+            "ln2w": stacked(C, value=1.0),
+            "ln2b": stacked(C),
+            "fcw": stacked(4 * C, C, deviation=deviation),
+            "fcb": stacked(4 * C),
+            "fcprojw": stacked(C, 4 * C, deviation=onto_residual),
+            "fcprojb": stacked(C),
+            "lnfw": Parameter((C,), value=1.0),
+            "lnfb": Parameter((C,)),
         }
 
+    def activations(self, B: int, T: int, *, training: bool, recompute: int) -> dict[str, Buffer]:
+        L, C, NH = self.layers, self.channels, self.heads
+        buffers: dict[str, Buffer] = {}
 
-# Streams of random words: dropouts count from 0 (embedding, then attproj and fcproj of each layer),
-# the rounding of weights from here, in the order of PARAMETERS.
-ROUNDING_STREAMS = 1 << 31
+        def add(kind: str, dtype: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
+            for name, shape in shapes.items():
+                buffers[name] = Buffer(shape, dtype, kind)
 
-MATRICES = ("wte", "wpe", "qkvw", "attprojw", "fcw", "fcprojw")  # what weight decay applies to
+        def add_stacked(dtype: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
+            for name, shape in shapes.items():
+                buffers[name] = Buffer((L, *shape), dtype, "activation", stacked=True)
 
+        # what the backward pass reads
+        add("activation", "real", {"encoded": (B, T, C), "lnf": (B, T, C)})
+        add("activation", "float32", {"lnf_mean": (B, T), "lnf_rstd": (B, T)})
+        add_stacked("real", {"qkv": (B, T, 3 * C), "atty": (B, T, C), "fch": (B, T, 4 * C)})
+        add_stacked("real", {"residual2": (B, T, C), "residual3": (B, T, C)})
+        for names, size, level in ((("fch_gelu",), 4 * C, 1), (("ln1", "ln2"), C, 2)):
+            shapes = dict.fromkeys(names, (B, T, size))
+            if recompute >= level:  # one for all layers: filled again in the backward pass
+                add("activation", "real", shapes)
+            else:
+                add_stacked("real", shapes)
+        add_stacked("float32", {"ln1_mean": (B, T), "ln1_rstd": (B, T), "lse": (B, NH, T)})
+        add_stacked("float32", {"ln2_mean": (B, T), "ln2_rstd": (B, T)})
+        # the end of a branch, before it joins the residual stream
+        add("scratch", "real", {"branch": (B, T, C)})
+        if training and self.dropout:
+            add("scratch", "real", {"dropped": (B, T, C)})
+        if training:
+            add("scratch", "real", {"dresidual": (B, T, C)})
+            add("scratch", "real", {"dfch": (B, T, 4 * C), "dfch_gelu": (B, T, 4 * C)})
+            # These are never in use at the same time as the buffer they lie in.
+            for name, shape, host in [
+                ("dbranch", (B, T, C), "branch"),
+                ("dqkv", (B, T, 3 * C), "dfch"),
+                ("datty", (B, T, C), "dfch_gelu"),
+                ("dln", (B, T, C), "dfch_gelu"),
+            ]:
+                buffers[name] = Buffer(shape, "real", "scratch", inside=(host, 0))
+        return buffers
 
-def initial_parameters(config: GPT2Config, seed: int) -> Iterator[tuple[str, np.ndarray]]:
-    """GPT-2's random initialisation, one (name, float32 array) at a time.
+    def forward(self, B: int, T: int, buffers: Mapping[str, Buffer], dropout: float) -> list[Call]:
+        part = Part(self, B, T, buffers)
+        _forward(part, dropout)
+        return part.calls
 
-    Matrices are normal with deviation 0.02, the two projections onto the residual stream with
-    0.02 / sqrt(2L), since 2L of them add up there; LayerNorm weights are 1, all biases 0.
-    """
-    rng = np.random.default_rng(seed)
-    for name, shape in config.parameter_shapes().items():
-        if name in MATRICES:
-            tensor = rng.standard_normal(shape, np.float32)
-            residual = name in ("attprojw", "fcprojw")
-            tensor *= 0.02 / math.sqrt(2 * config.layers) if residual else 0.02
-        else:
-            tensor = np.full(shape, 1.0 if name in ("ln1w", "ln2w", "lnfw") else 0.0, np.float32)
-        if name == "wte":
-            tensor[config.vocab :] = 0
-        yield name, tensor
+    def backward(self, B: int, T: int, buffers: Mapping[str, Buffer]) -> list[Call]:
+        part = Part(self, B, T, buffers)
+        _backward(part)
+        return part.calls
 
+    def flops_per_token(self, T: int) -> int:
+        """6 N + 12 L C T.
 
-def build(
-    config: GPT2Config,
-    B: int,
-    T: int,
-    *,
-    training: bool = True,
-    recompute: int = 0,
-    fusions: Collection[str] = (),
-    master_weights: bool = True,
-    stochastic_rounding: bool = False,
-) -> Program:
-    """The program for batches of B sequences of T tokens; not `training`: only its forward part.
+        PaLM (Chowdhery et al. 2022), appendix B, and nanoGPT: 6 per parameter that takes part in a
+        matrix product, position embeddings left out, and the attention over the full T x T square.
+        What a causal attention saves, and what is computed again, does not count.
+        """
+        shapes = self.parameter_shapes()
+        parameters = sum(math.prod(shape) for name, shape in shapes.items() if name != "wpe")
+        return 6 * parameters + 12 * self.layers * self.channels * T
 
-    recompute  what the backward pass computes again instead of keeping it for every layer, as
-               llm.c's -r: 1 the output of gelu, 2 those of ln_1 and ln_2 as well
-    fusions    names of FUSIONS, to take several ops in one
-    master_weights       16-bit weights have float32 copies, which the update moves
-    stochastic_rounding  the update rounds 16-bit weights at random, not to nearest
+    @property
+    def summary(self) -> str:
+        return f"{self.layers} layers, {self.heads} heads, {self.channels} channels"
 
-    Raises ValueError where the shape is not possible.
-    """
-    if B < 1 or not 1 <= T <= config.context:
-        raise ValueError(f"B={B}, T={T}: both must be positive, and T at most {config.context}")
-    if config.channels % config.heads:
-        raise ValueError(f"{config.channels} channels do not divide into {config.heads} heads")
-    buffers = _buffers(config, B, T, training, recompute)
-    if training:
-        _add_optimizer_buffers(buffers, config, master_weights)
-    if training and (config.dropout or stochastic_rounding):
-        buffers["rng"] = Buffer((4,), "uint32", "input")
-    fusions = tuple(name for name in FUSIONS if name in fusions)
-    rules = [rule for name in fusions for rule in FUSIONS[name]]
-    if recompute >= 2 and JOIN in rules:
-        # The backward pass computes ln_1 and ln_2 again, from the residual stream alone. By the
-        # same kernel as in the forward pass it gets the same bits; a fused one may round otherwise.
-        rules.remove(JOIN)
+    def refusal(self) -> str | None:
+        if refusal := super().refusal():
+            return refusal
+        if self.channels % self.heads:
+            return f"{self.channels} channels do not divide into {self.heads} heads"
+        return None
 
-    def calls(write: Callable[..., None], *args: float) -> tuple[Call, ...]:
-        part = Part(config, B, T, buffers)
-        write(part, *args)
-        return fuse(part.calls, rules)
+    def hugging_face_settings(self) -> dict[str, Any]:
+        return {
+            "activation_function": "gelu_new",  # the tanh approximation
+            "layer_norm_epsilon": 1e-5,
+            "scale_attn_weights": True,
+            "scale_attn_by_inverse_layer_idx": False,
+            "tie_word_embeddings": True,
+            "n_inner": 4 * self.channels,
+        }
 
-    predict, loss = calls(_forward, 0.0), calls(_loss)
-    evaluate = forward = predict + loss
-    if training and config.dropout:
-        forward = calls(_forward, config.dropout) + loss
-    backward = calls(_backward) if training else ()
-    update = calls(_update, master_weights, stochastic_rounding) if training else ()
-    if training and "residual_layernorm" in fusions:
-        del buffers["dbranch"]  # what a branch gives back to the stream is added, never stored
-    return Program(config, B, T, buffers, forward, evaluate, predict, backward, update, fusions)
-
-
-def _buffers(
-    config: GPT2Config, B: int, T: int, training: bool, recompute: int
-) -> dict[str, Buffer]:
-    L, C, NH = config.layers, config.channels, config.heads
-    buffers = {}
-
-    def add(kind: str, dtype: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        for name, shape in shapes.items():
-            buffers[name] = Buffer(shape, dtype, kind)
-
-    def add_stacked(dtype: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        for name, shape in shapes.items():
-            buffers[name] = Buffer((L, *shape), dtype, "activation", stacked=True)
-
-    for name, shape in config.parameter_shapes().items():
-        stacked = name not in ("wte", "wpe", "lnfw", "lnfb")
-        buffers[name] = Buffer(shape, "real", "parameter", stacked)
-    add("input", "int32", {"tokens": (B, T), "targets": (B, T)})
-    add("input", "float32", {"dloss": (1,)})
-    # what the backward pass reads
-    add("activation", "real", {"encoded": (B, T, C), "lnf": (B, T, C)})
-    add("activation", "real", {"logits": (B, T, config.padded_vocab)})
-    add("activation", "float32", {"lnf_mean": (B, T), "lnf_rstd": (B, T), "losses": (B, T)})
-    add_stacked("real", {"qkv": (B, T, 3 * C), "atty": (B, T, C), "fch": (B, T, 4 * C)})
-    add_stacked("real", {"residual2": (B, T, C), "residual3": (B, T, C)})
-    for names, size, level in ((("fch_gelu",), 4 * C, 1), (("ln1", "ln2"), C, 2)):
-        shapes = dict.fromkeys(names, (B, T, size))
-        if recompute >= level:  # one for all layers: filled again when the backward pass comes by
-            add("activation", "real", shapes)
-        else:
-            add_stacked("real", shapes)
-    add_stacked("float32", {"ln1_mean": (B, T), "ln1_rstd": (B, T), "lse": (B, NH, T)})
-    add_stacked("float32", {"ln2_mean": (B, T), "ln2_rstd": (B, T)})
-    # the end of a branch, before it joins the residual stream
-    add("scratch", "real", {"branch": (B, T, C)})
-    if training and config.dropout:
-        add("scratch", "real", {"dropped": (B, T, C)})
-    if training:
-        add("input", "float32", {"hyper": (9,)})
-        add("activation", "float32", {"norm": (1,)})
-        add("scratch", "real", {"dresidual": (B, T, C)})
-        add("scratch", "real", {"dfch": (B, T, 4 * C), "dfch_gelu": (B, T, 4 * C)})
-        # These are never in use at the same time as the buffer they lie in.
-        for name, shape, host in [
-            ("dbranch", (B, T, C), "branch"),
-            ("dqkv", (B, T, 3 * C), "dfch"),
-            ("datty", (B, T, C), "dfch_gelu"),
-            ("dln", (B, T, C), "dfch_gelu"),
-        ]:
-            buffers[name] = Buffer(shape, "real", "scratch", inside=(host, 0))
-    return buffers
+    @classmethod
+    def of_hugging_face_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> GPT2Config | None:
+        """Heads are taken to be 64 wide, as in every GPT-2 that was published."""
+        tables = [shapes.get(name, ()) for name in ("wte.weight", "wpe.weight")]
+        if [len(shape) for shape in tables] != [2, 2]:
+            return None
+        (vocab, channels), (context, _) = tables
+        config = cls(
+            context=context,
+            vocab=vocab,
+            padded_vocab=padded(vocab),
+            layers=sum(re.fullmatch(r"h\.\d+\.ln_1\.weight", name) is not None for name in shapes),
+            heads=channels // 64,
+            channels=channels,
+        )
+        return None if config.refusal() or channels % 64 else config
 
 
-def _add_optimizer_buffers(
-    buffers: dict[str, Buffer], config: GPT2Config, master_weights: bool
-) -> None:
-    """Gradients, as parts of one vector so that their norm is one call; moments; master copies."""
-    start = 0
-    for name, shape in config.parameter_shapes().items():
-        stacked = buffers[name].stacked
-        buffers["d" + name] = Buffer(shape, "float32", "gradient", stacked, ("gradients", start))
-        buffers[name + ".m"] = Buffer(shape, "float32", "moment")
-        buffers[name + ".v"] = Buffer(shape, "float32", "moment")
-        if master_weights:
-            buffers[name + ".master"] = Buffer(shape, "float32", "master")
-        start += math.prod(shape)
-    buffers["gradients"] = Buffer((start,), "float32", "gradient")
+class Part(CallList):
+    """Collects the calls of one pass; knows the dimensions that these have."""
+
+    def __init__(self, config: GPT2Config, B: int, T: int, buffers: Mapping[str, Buffer]):
+        super().__init__(buffers)
+        self.config = config
+        C = config.channels
+        self.tokens = {"B": B, "T": T, "C": C, "V": config.padded_vocab, "P": config.context}
+        self.heads = {"B": B, "T": T, "C": C, "NH": config.heads}
+        self.rows = {"N": B * T, "C": C}
+        self.flat = {"N": B * T * C}
+        self.flat4 = {"N": B * T * 4 * C}
+
+    def linear(self, C: int, OC: int) -> dict[str, int]:
+        """The dimensions of a linear layer from C to OC channels."""
+        return {**self.rows, "C": C, "OC": OC}
+
+    def ref(self, name: str) -> Ref:
+        """A buffer's; "stream" is what enters the current layer, or behind the last one, ln_f."""
+        if name != "stream":
+            return super().ref(name)
+        below = self.config.layers - 1 if self.layer is None else self.layer - 1
+        return ("residual3", below) if below >= 0 else ("encoded", None)
 
 
 def _forward(part: Part, dropout: float) -> None:
@@ -271,12 +303,6 @@ def _join(part: Part, where: str, out_and_inp: str, dropout: float, stream: int)
     part.call(where, "residual.forward", part.flat, f"{out_and_inp} {branch}")
 
 
-def _loss(part: Part) -> None:
-    """Logits to losses; the logits become their gradient."""
-    dims = {"N": part.rows["N"], "V": part.config.vocab, "Vp": part.config.padded_vocab}
-    part.call("loss", "crossentropy.fused", dims, "losses logits targets dloss")
-
-
 def _backward(part: Part) -> None:
     """The gradient of the logits to those of all parameters, in the reverse order of `_forward`."""
     call, linear, C, rows = part.call, part.linear, part.config.channels, part.rows
@@ -328,14 +354,43 @@ def _linear_backward(
     part.call(name, "matmul.backward_input", dims, f"{dinp} {dout} {name}w")
 
 
-def _update(part: Part, master_weights: bool, stochastic_rounding: bool) -> None:
-    """One step of AdamW; weight decay on matrices only."""
-    shapes = part.config.parameter_shapes()
-    count = sum(math.prod(shape) for shape in shapes.values())
-    part.call("clip", "global_norm.forward", {"N": count}, "norm gradients")
-    rng = "rng" if stochastic_rounding else "-"
-    for index, (name, shape) in enumerate(shapes.items()):
-        master = name + ".master" if master_weights else "-"
-        args = f"{name} {name}.m {name}.v {master} d{name} norm hyper {rng}"
-        scalars = {"decay": float(name in MATRICES), "stream": ROUNDING_STREAMS + index}
-        part.call(name, "adamw.update", {"N": math.prod(shape)}, args, **scalars)
+# layers: (channels, heads); GPT-2's four sizes, and llm.c's smaller and larger ones
+DEPTHS = {
+    6: (384, 6),
+    12: (768, 12),
+    24: (1024, 16),
+    36: (1280, 20),
+    48: (1600, 25),
+    60: (1920, 30),
+    72: (2880, 30),
+    84: (3456, 36),
+}
+PRETRAINED = {"gpt2": 12, "gpt2-medium": 24, "gpt2-large": 36, "gpt2-xl": 48}  # their layers
+
+
+def of_depth(layers: int) -> GPT2Config:
+    """GPT-2 with the width that belongs to a depth of DEPTHS."""
+    channels, heads = DEPTHS[layers]
+    return GPT2Config(layers=layers, channels=channels, heads=heads)
+
+
+SIZES = {
+    **{
+        name: Size(of_depth(layers), repository=f"openai-community/{name}")
+        for name, layers in PRETRAINED.items()
+    },
+    **{f"d{layers}": Size(of_depth(layers)) for layers in DEPTHS},
+    # nanoGPT's character model
+    "char": Size(
+        GPT2Config(
+            context=256,
+            vocab=65,
+            padded_vocab=128,
+            layers=6,
+            heads=6,
+            channels=384,
+            dropout=0.2,
+        ),
+        tokenizer="chars",
+    ),
+}

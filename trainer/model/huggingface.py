@@ -1,188 +1,160 @@
-"""GPT-2's weights as Hugging Face keeps them: safetensors with a config.json beside it.
+"""A model's weights as Hugging Face keeps them: safetensors with a config.json beside it.
 
-Their linear layers are `Conv1D`, which stores (in features, out features); ours are (out, in), so
-those four matrices are transposed on the way in and out. Their tensors are one per layer, ours
-stacked over layers; the language-model head is the token embedding, stored once.
+Their tensors are one per layer, ours stacked over layers. What they are called, and which of them
+are transposed, each model says for itself (`HuggingFaceFormat`).
 
-Layout: https://github.com/huggingface/transformers, models/gpt2/modeling_gpt2.py.
+Layout: https://github.com/huggingface/transformers, models/<model>/modeling_<model>.py.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write
 from trainer.data.download import DownloadError, probe
-from trainer.model.gpt2 import PARAMETERS, GPT2Config
-from trainer.model.tensor_file import TensorFile, write_tensors
+from trainer.model.model_config import HuggingFaceFormat, ModelConfig, padded
+from trainer.model.registry import MODELS, SIZES
+from trainer.model.tensor_file import Pieces, TensorFile, check_finite, write_tensors
 
-PRETRAINED = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 WEIGHTS = "model.safetensors"
 
-# Our parameter -> their name, and whether their matrix is transposed; {} is the layer's number.
-NAMES = {
-    "wte": ("wte.weight", False),
-    "wpe": ("wpe.weight", False),
-    "ln1w": ("h.{}.ln_1.weight", False),
-    "ln1b": ("h.{}.ln_1.bias", False),
-    "qkvw": ("h.{}.attn.c_attn.weight", True),
-    "qkvb": ("h.{}.attn.c_attn.bias", False),
-    "attprojw": ("h.{}.attn.c_proj.weight", True),
-    "attprojb": ("h.{}.attn.c_proj.bias", False),
-    "ln2w": ("h.{}.ln_2.weight", False),
-    "ln2b": ("h.{}.ln_2.bias", False),
-    "fcw": ("h.{}.mlp.c_fc.weight", True),
-    "fcb": ("h.{}.mlp.c_fc.bias", False),
-    "fcprojw": ("h.{}.mlp.c_proj.weight", True),
-    "fcprojb": ("h.{}.mlp.c_proj.bias", False),
-    "lnfw": ("ln_f.weight", False),
-    "lnfb": ("ln_f.bias", False),
-}
-PREFIX = "transformer."  # of every name but lm_head's, in files saved from GPT2LMHeadModel
 
-# In some files, and not parameters: the causal mask as a buffer, and the head, tied to wte.
-IGNORED = re.compile(r"h\.\d+\.attn\.(masked_)?bias|lm_head\.weight")
-
-# config.json's names for GPT2Config's fields, and the settings that this GPT-2 has no choice in.
-CONFIG_FIELDS = {
-    "context": "n_positions",
-    "vocab": "vocab_size",
-    "layers": "n_layer",
-    "heads": "n_head",
-    "channels": "n_embd",
-}
-CONFIG_FIXED = {
-    "model_type": "gpt2",
-    "activation_function": "gelu_new",  # the tanh approximation
-    "layer_norm_epsilon": 1e-5,
-    "scale_attn_weights": True,
-    "scale_attn_by_inverse_layer_idx": False,
-    "tie_word_embeddings": True,
-}
-
-Pieces = Iterator[tuple[str, int | None, np.ndarray]]  # (parameter, layer or None, float32 array)
-
-
-def load_huggingface(source: str | Path, data_dir: str | Path) -> tuple[GPT2Config, Pieces]:
-    """Open GPT-2 weights; returns the model's shape and its parameters, piece by piece.
+def load_huggingface(source: str | Path, data_dir: str | Path) -> tuple[ModelConfig, Pieces]:
+    """Open a model's weights; returns its config and its parameters, piece by piece.
 
     source    a .safetensors file, a folder with model.safetensors, or the name of a model on the
               Hugging Face Hub: "gpt2" ... "gpt2-xl", "owner/name"
     data_dir  where a model by name is looked for first: <data_dir>/gpt2/model.safetensors
 
     A piece is (name, layer, array): a slice (out, in) or (C,) of a stacked parameter, or a whole
-    one with layer None; wte comes padded. Without a config.json heads are taken to be 64 wide, as
-    in every GPT-2 that was published. Raises DownloadError, and LadderError for weights that are
-    damaged or not this model's: at once for names, shapes and types; for NaN when it is met.
+    one with layer None; the vocabulary comes padded. Raises DownloadError, and LadderError for
+    weights that are damaged or not those of a known model: at once for names, shapes and types; for
+    NaN when it is met.
     """
     file = TensorFile(_find(str(source), Path(data_dir)))
     config_path = file.path.with_name("config.json")
-    names = _plain_names(file)
-    config = _read_config(config_path) if config_path.exists() else _guess_config(file, names)
+    config = _read_config(config_path) if config_path.exists() else _guess_config(file)
+    names = _plain_names(file, _format_of(type(config)))
     _check_layout(file, names, config)
     return config, _pieces(file, names, config)
 
 
 def export_huggingface(
-    directory: str | Path, config: GPT2Config, read: Callable[[str], np.ndarray]
+    directory: str | Path,
+    config: ModelConfig,
+    read: Callable[[str], np.ndarray],
+    eot: int | None = None,
 ) -> None:
-    """Write model.safetensors (float32) and config.json; transformers' from_pretrained loads them.
+    """Write model.safetensors (float32), config.json and generation_config.json; transformers'
+    from_pretrained loads them.
 
-    `read` returns a whole parameter, stacked and padded as ours are; one is held at a time.
+    `read` returns a whole parameter, stacked and padded as ours are; one is held at a time. `eot`
+    is the id of the tokenizer's end-of-text token, if it has one.
     """
+    form = _format_of(type(config))
     directory = Path(directory)
+    unpadded = config.unpadded_shapes()
     held: dict[str, np.ndarray] = {}
 
     def piece(name: str, layer: int | None) -> np.ndarray:
         if name not in held:
             held.clear()
             held[name] = np.asarray(read(name), np.float32)
-        array = held[name] if layer is None else held[name][layer]
-        array = array[: config.vocab] if name == "wte" else array
-        return array.T if NAMES[name][1] else array
+        array = held[name][tuple(map(slice, unpadded[name]))]
+        array = array if layer is None else array[layer]
+        return array.T if form.tensors[name][1] else array
+
+    def reader(name: str, layer: int | None) -> Callable[[], np.ndarray]:
+        return lambda: piece(name, layer)
 
     tensors = {
-        PREFIX + theirs: lambda name=name, layer=layer: piece(name, layer)
-        for name, layer, theirs in _layers(config)
+        form.prefix + theirs: reader(name, layer) for name, layer, theirs in _layers(form, config)
     }
-    eot = config.vocab - 1 if config.vocab == GPT2Config().vocab else None
+    ends = {"bos_token_id": eot, "eos_token_id": eot}
     settings = {
-        "architectures": ["GPT2LMHeadModel"],
-        **{theirs: getattr(config, ours) for ours, theirs in CONFIG_FIELDS.items()},
-        **CONFIG_FIXED,
-        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.dropout),
-        "bos_token_id": eot,
-        "eos_token_id": eot,
+        "architectures": [form.class_name],
+        "model_type": form.model_type,
+        **{theirs: getattr(config, ours) for ours, theirs in form.fields.items()},
+        **config.hugging_face_settings(),
+        **dict.fromkeys(form.dropouts, config.dropout),
+        **ends,
     }
-    with (
-        atomic_write(directory / WEIGHTS) as weights,
-        atomic_write(directory / "config.json") as text,
-    ):
+    with atomic_write(directory / WEIGHTS) as weights:
         write_tensors(weights, tensors, {"format": "pt"})  # transformers insists on the format
-        text.write(json.dumps(settings, indent=2).encode())
+    for name, content in (
+        ("generation_config.json", {"do_sample": True, **ends}),
+        ("config.json", settings),
+    ):
+        with atomic_write(directory / name) as text:
+            text.write((json.dumps(content, indent=2) + "\n").encode())
 
 
-def check_finite(array: np.ndarray, where: str) -> np.ndarray:
-    """The array, if every element is a finite number; else LadderError."""
-    if not np.isfinite(array).all():
-        raise LadderError(f"{where} holds NaN or infinity; fetch or export the weights again")
-    return array
+def _format_of(model: type[ModelConfig]) -> HuggingFaceFormat:
+    if model.hugging_face is None:
+        raise LadderError(f"Hugging Face's files do not hold a {model.__name__}")
+    return model.hugging_face
 
 
-def _layers(config: GPT2Config) -> Iterator[tuple[str, int | None, str]]:
+def _layers(form: HuggingFaceFormat, config: ModelConfig) -> Iterator[tuple[str, int | None, str]]:
     """(parameter, layer or None, their name) of every tensor, in our order."""
-    for name in PARAMETERS:
-        theirs = NAMES[name][0]
-        for layer in range(config.layers) if "{}" in theirs else [None]:
+    for name, parameter in config.parameters().items():
+        theirs = form.tensors[name][0]
+        layers = range(parameter.shape[0]) if parameter.stacked else [None]
+        for layer in layers:
             yield name, layer, theirs.format(layer)
 
 
-def _pieces(file: TensorFile, names: dict[str, str], config: GPT2Config) -> Pieces:
-    for name, layer, theirs in _layers(config):
+def _pieces(file: TensorFile, names: Mapping[str, str], config: ModelConfig) -> Pieces:
+    form, shapes = _format_of(type(config)), config.parameter_shapes()
+    for name, layer, theirs in _layers(form, config):
         where = f"{file.path}: {names[theirs]}"
         array = check_finite(file[names[theirs]], where).astype(np.float32, copy=False)
-        if NAMES[name][1]:
+        if form.tensors[name][1]:
             array = np.ascontiguousarray(array.T)
-        if name == "wte":
-            array = np.pad(array, ((0, config.padded_vocab - config.vocab), (0, 0)))
-        yield name, layer, array
+        shape = shapes[name] if layer is None else shapes[name][1:]
+        missing = [(0, size - have) for size, have in zip(shape, array.shape, strict=True)]
+        yield name, layer, np.pad(array, missing) if array.shape != shape else array
 
 
-def _plain_names(file: TensorFile) -> dict[str, str]:
+def _plain_names(file: TensorFile, form: HuggingFaceFormat) -> dict[str, str]:
     """Name without the prefix -> name in the file, of every tensor that is a parameter."""
     names: dict[str, str] = {}
     for full in file:
-        name = full.removeprefix(PREFIX)
-        if IGNORED.fullmatch(name):
+        name = full.removeprefix(form.prefix)
+        if re.fullmatch(form.ignored, name):
             continue
         if name in names:
-            raise LadderError(f"{file.path} holds {name} twice, with and without {PREFIX!r}")
+            raise LadderError(f"{file.path} holds {name} twice, with and without {form.prefix!r}")
         names[name] = full
     return names
 
 
-def _check_layout(file: TensorFile, names: dict[str, str], config: GPT2Config) -> None:
-    """Every tensor of `config` is there, none besides, each of the shape and a type it may have."""
-    if config.layers > len(names):  # before that many names are made
-        raise LadderError(f"{file.path} holds {len(names)} tensors, not {config.layers} layers")
-    shapes = config.parameter_shapes()
+def _check_layout(file: TensorFile, names: Mapping[str, str], config: ModelConfig) -> None:
+    """Raise LadderError unless the file holds exactly these tensors, each with the right shape and
+    a dtype of 16 or 32 bits."""
+    form = _format_of(type(config))
+    shapes, parameters = config.unpadded_shapes(), config.parameters()
+    layers = max((p.shape[0] for p in parameters.values() if p.stacked), default=0)
+    if layers > len(names):  # before that many names are made
+        raise LadderError(f"{file.path} holds {len(names)} tensors, not {layers} layers")
     unexpected = set(names)
-    for name, layer, theirs in _layers(config):
+    for name, layer, theirs in _layers(form, config):
         if theirs not in names:
-            raise LadderError(f"{file.path} lacks the tensor {theirs}; is it a whole GPT-2?")
+            raise LadderError(
+                f"{file.path} lacks the tensor {theirs}; is it a whole {form.model_type} model?"
+            )
         unexpected.discard(theirs)
         dtype, shape = file.layout[names[theirs]]
         expected = shapes[name] if layer is None else shapes[name][1:]
-        if name == "wte":
-            expected = (config.vocab, config.channels)
-        if NAMES[name][1]:
+        if form.tensors[name][1]:
             expected = expected[::-1]
         if shape != expected:
             raise LadderError(
@@ -192,10 +164,12 @@ def _check_layout(file: TensorFile, names: dict[str, str], config: GPT2Config) -
         if dtype.name not in ("float16", "bfloat16", "float32"):
             raise LadderError(f"{file.path}: {theirs} is {dtype.name}, not a 16 or 32-bit float")
     if unexpected:
-        raise LadderError(f"{file.path} holds {min(unexpected)}, which GPT-2 does not have")
+        raise LadderError(
+            f"{file.path} holds {min(unexpected)}, which a {form.model_type} model does not have"
+        )
 
 
-def _read_config(path: Path) -> GPT2Config:
+def _read_config(path: Path) -> ModelConfig:
     try:
         settings = json.loads(path.read_bytes())
     except OSError as error:
@@ -204,51 +178,53 @@ def _read_config(path: Path) -> GPT2Config:
         raise LadderError(f"{path} is not JSON ({error}); fetch it again") from None
     if not isinstance(settings, dict):
         raise LadderError(f"{path} is not a model's configuration; fetch it again")
-    for key, value in CONFIG_FIXED.items():
-        if settings.get(key, value) != value:
-            raise LadderError(f"{path}: {key} is {settings[key]!r}; this GPT-2 has {value!r} only")
-    fields = {ours: settings.get(theirs) for ours, theirs in CONFIG_FIELDS.items()}
-    for ours, theirs in CONFIG_FIELDS.items():
+    model, form = _model_of(settings, path)
+    fields: dict[str, Any] = {ours: settings.get(theirs) for ours, theirs in form.fields.items()}
+    for ours, theirs in form.fields.items():
         if type(fields[ours]) is not int or fields[ours] < 1:
             raise LadderError(f"{path}: {theirs} is {fields[ours]!r}, not a positive number")
-    if settings.get("n_inner") not in (None, 4 * fields["channels"]):
-        raise LadderError(f"{path}: n_inner is {settings['n_inner']!r}; this GPT-2 has 4 * n_embd")
-    if fields["channels"] % fields["heads"]:
-        raise LadderError(f"{path}: n_embd is not a multiple of n_head")
-    return GPT2Config(**fields, padded_vocab=padded(fields["vocab"]))
+    config = model(**fields, padded_vocab=padded(fields["vocab"]))
+    if refusal := config.refusal():
+        raise LadderError(f"{path}: {refusal}")
+    for key, value in config.hugging_face_settings().items():
+        if settings.get(key) not in (None, value):
+            raise LadderError(
+                f"{path}: {key} is {settings[key]!r}; here, a {form.model_type} model has {value!r}"
+            )
+    return config
 
 
-def _guess_config(file: TensorFile, names: dict[str, str]) -> GPT2Config:
-    """The model's shape from its tensors' shapes."""
-    shapes = [file.layout[names[name]][1] for name in ("wte.weight", "wpe.weight") if name in names]
-    if [len(shape) for shape in shapes] != [2, 2] or 0 in shapes[0] + shapes[1]:
-        raise LadderError(f"{file.path} lacks wte.weight or wpe.weight; is it a GPT-2?")
-    (vocab, channels), (context, _) = shapes
-    layers = sum(re.fullmatch(r"h\.\d+\.ln_1\.weight", name) is not None for name in names)
-    if channels % 64 or not layers:
-        raise LadderError(
-            f"{file.path}: put its config.json beside it; "
-            f"{channels} channels in {layers} layers do not tell the number of heads"
-        )
-    return GPT2Config(
-        context=context,
-        vocab=vocab,
-        padded_vocab=padded(vocab),
-        layers=layers,
-        heads=channels // 64,
-        channels=channels,
+def _model_of(
+    settings: Mapping[str, Any], path: Path
+) -> tuple[type[ModelConfig], HuggingFaceFormat]:
+    """The model that a config.json is about; the first that has a format if it does not say."""
+    formats = [(m, m.hugging_face) for m in MODELS.values() if m.hugging_face is not None]
+    model_type = settings.get("model_type", formats[0][1].model_type)
+    for model, form in formats:
+        if form.model_type == model_type:
+            return model, form
+    known = ", ".join(repr(form.model_type) for _, form in formats)
+    raise LadderError(f"{path}: model_type is {model_type!r}; only {known} can be loaded")
+
+
+def _guess_config(file: TensorFile) -> ModelConfig:
+    """The model that the tensors' names and shapes tell, where no config.json does."""
+    for model in MODELS.values():
+        if model.hugging_face is not None:
+            names = _plain_names(file, model.hugging_face)
+            shapes = {name: file.layout[full][1] for name, full in names.items()}
+            if (config := model.of_hugging_face_shapes(shapes)) is not None:
+                return config
+    raise LadderError(
+        f"{file.path}: put its config.json beside it; the tensors alone do not tell the model"
     )
-
-
-def padded(vocab: int) -> int:
-    """The vocabulary rounded up to a multiple of 128, as llm.c does: 50257 -> 50304."""
-    return -(-vocab // 128) * 128
 
 
 def _find(source: str, data_dir: Path) -> Path:
     """The .safetensors file that `source` means; by name first in data_dir, then from the Hub."""
     path = Path(source)
-    if source not in PRETRAINED:
+    pretrained = {name: size.repository for name, size in SIZES.items() if size.repository}
+    if source not in pretrained:
         if path.suffix == ".safetensors":
             return path
         if path.is_dir():
@@ -261,12 +237,12 @@ def _find(source: str, data_dir: Path) -> Path:
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
             raise LadderError(
                 f"no weights {source!r}: give a .safetensors file, a folder that holds {WEIGHTS}, "
-                f"{', '.join(PRETRAINED)}, or owner/name of a model on the Hugging Face Hub"
+                f"{', '.join(pretrained)}, or owner/name of a model on the Hugging Face Hub"
             )
     local = data_dir / source / WEIGHTS
     if local.exists():
         return local
-    return _download(source if "/" in source else f"openai-community/{source}")
+    return _download(pretrained.get(source, source))
 
 
 def _download(repository: str) -> Path:

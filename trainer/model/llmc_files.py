@@ -4,9 +4,9 @@ All begin with a header of 256 int32: magic, version, then what the file needs. 
 little-endian. Layouts: https://github.com/karpathy/llm.c, train_gpt2.py (`write_model`,
 `write_state`, `write_tokenizer`); read there by train_gpt2.c, test_gpt2.c, tokenizer.h.
 
-    model      max_seq_len, vocab_size, num_layers, num_heads, channels, padded_vocab_size;
-               then the 16 parameters, stacked over layers, wte padded
-    state      B, T; then x, y (B,T) int32, logits (B,T,V), loss (1), and the 16 gradients, as the
+    model      the fields of the model's config; then its parameters, stacked over layers, with the
+               vocabulary padded
+    state      B, T; then x, y (B,T) int32, logits (B,T,V), loss (1), and the gradients, as the
                parameters, all in float32
     tokenizer  vocab_size, id of the end-of-text token; then per token its length (1 byte) and bytes
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import ml_dtypes
@@ -24,16 +24,18 @@ import numpy as np
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write
 from trainer.data.tokenizers import Tokenizer
-from trainer.model.gpt2 import PARAMETERS, GPT2Config
-from trainer.model.huggingface import Pieces, check_finite
+from trainer.model.model_config import LlmcFormat, ModelConfig
+from trainer.model.program import zero_padding
+from trainer.model.registry import MODELS
+from trainer.model.tensor_file import Pieces, check_finite, raw_bytes
 
 HEADER_INTS = 256
-MODEL, STATE, TOKENIZER = 20240326, 20240327, 20240328  # magic numbers
+TOKENIZER = 20240328  # magic number; those of models and states are in the models' formats
 MODEL_DTYPES = {3: np.dtype("<f4"), 5: np.dtype(ml_dtypes.bfloat16)}  # by version
 STATE_VERSION = TOKENIZER_VERSION = 2
 
 
-def load_model(path: str | Path) -> tuple[GPT2Config, Pieces]:
+def load_model(path: str | Path) -> tuple[ModelConfig, Pieces]:
     """Open a model file; returns its shape and its parameters, piece by piece, as float32.
 
     A piece is (name, layer, array): one layer's slice of a stacked parameter, or a whole one with
@@ -49,31 +51,24 @@ def load_model(path: str | Path) -> tuple[GPT2Config, Pieces]:
             size = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise LadderError(f"cannot read {path}: {error.strerror or error}") from None
-    if len(raw) < 4 * HEADER_INTS or np.frombuffer(raw, "<i4", 1)[0] != MODEL:
+    formats = {m.llmc.model_magic: (m, m.llmc) for m in MODELS.values() if m.llmc is not None}
+    if len(raw) < 4 * HEADER_INTS or int(np.frombuffer(raw, "<i4", 1)[0]) not in formats:
+        known = " or ".join(map(str, formats))
         raise LadderError(
-            f"{path} is no llm.c model file: it does not begin with {MODEL} and "
+            f"{path} is no llm.c model file: it does not begin with {known} and "
             "a whole header; fetch it again"
         )
     header = np.frombuffer(raw, "<i4")
+    model, form = formats[int(header[0])]
     version = int(header[1])
     if version not in MODEL_DTYPES:
         raise LadderError(
             f"{path}: version {version} of llm.c's model files is not read, only 3 (fp32) and "
             "5 (bf16); write it again with a current train_gpt2.py"
         )
-    context, vocab, layers, heads, channels, padded_vocab = map(int, header[2:8])
-    if min(context, vocab, layers, heads, channels) < 1 or padded_vocab < vocab:
-        raise LadderError(f"{path}: its header is damaged: {header[2:8].tolist()}; fetch it again")
-    if channels % heads:
-        raise LadderError(f"{path}: {channels} channels do not divide into {heads} heads")
-    config = GPT2Config(
-        context=context,
-        vocab=vocab,
-        padded_vocab=padded_vocab,
-        layers=layers,
-        heads=heads,
-        channels=channels,
-    )
+    config = model(**dict(zip(form.fields, map(int, header[2:]), strict=False)))
+    if refusal := config.refusal():
+        raise LadderError(f"{path}: its header is damaged: {refusal}; fetch it again")
     numbers = sum(math.prod(shape) for shape in config.parameter_shapes().values())
     expected = 4 * HEADER_INTS + numbers * MODEL_DTYPES[version].itemsize
     if size != expected:
@@ -83,24 +78,24 @@ def load_model(path: str | Path) -> tuple[GPT2Config, Pieces]:
     return config, _pieces(path, config, MODEL_DTYPES[version])
 
 
-def _pieces(path: Path, config: GPT2Config, dtype: np.dtype) -> Pieces:
+def _pieces(path: Path, config: ModelConfig, dtype: np.dtype) -> Pieces:
+    unpadded = config.unpadded_shapes()
     with open(path, "rb") as file:
         file.seek(4 * HEADER_INTS)
-        for name, shape in config.parameter_shapes().items():
-            stacked = name not in ("wte", "wpe", "lnfw", "lnfb")
-            for layer in range(shape[0]) if stacked else [None]:
-                array = np.empty(shape[1:] if stacked else shape, dtype)
-                if file.readinto(array.reshape(-1).view(np.uint8)) != array.nbytes:
+        for name, parameter in config.parameters().items():
+            first = 1 if parameter.stacked else 0  # dimension of a piece
+            for layer in range(parameter.shape[0]) if parameter.stacked else [None]:
+                array = np.empty(parameter.shape[first:], dtype)
+                if file.readinto(raw_bytes(array)) != array.nbytes:
                     raise LadderError(f"{path} became shorter while it was read")
                 array = check_finite(array, f"{path}: {name}").astype(np.float32, copy=False)
-                if name == "wte":
-                    array[config.vocab :] = 0
+                zero_padding(array, unpadded[name][first:])
                 yield name, layer, array
 
 
 def save_model(
     path: str | Path,
-    config: GPT2Config,
+    config: ModelConfig,
     read: Callable[[str], np.ndarray],
     dtype: str = "float32",
 ) -> None:
@@ -109,15 +104,17 @@ def save_model(
     `read` returns a whole parameter, stacked and padded; one is held at a time.
     """
     version = {"float32": 3, "bfloat16": 5}[dtype]
+    form = _format_of(config)
     with atomic_write(path) as file:
-        file.write(_header(MODEL, version, *_shape_fields(config)))
-        for name in PARAMETERS:
+        fields = (getattr(config, name) for name in form.fields)
+        file.write(_header(form.model_magic, version, *fields))
+        for name in config.parameters():
             file.write(_bytes(read(name), MODEL_DTYPES[version]))
 
 
 def save_state(
     path: str | Path,
-    config: GPT2Config,
+    config: ModelConfig,
     inputs: np.ndarray,
     targets: np.ndarray,
     logits: np.ndarray,
@@ -132,14 +129,15 @@ def save_state(
     read             returns the gradient of a parameter by the parameter's name, stacked and padded
     """
     B, T = inputs.shape
+    form = _format_of(config)
     logits = logits.reshape(B, T, -1)[:, :, : config.vocab]
     with atomic_write(path) as file:
-        file.write(_header(STATE, STATE_VERSION, B, T))
+        file.write(_header(form.state_magic, STATE_VERSION, B, T))
         file.write(_bytes(inputs, np.dtype("<i4")))
         file.write(_bytes(targets, np.dtype("<i4")))
         file.write(_bytes(logits, np.dtype("<f4")))
         file.write(_bytes(np.asarray([loss]), np.dtype("<f4")))
-        for name in PARAMETERS:
+        for name in config.parameters():
             file.write(_bytes(read(name), np.dtype("<f4")))
 
 
@@ -154,9 +152,10 @@ def save_tokenizer(path: str | Path, tokenizer: Tokenizer) -> None:
             file.write(bytes([len(token)]) + token)  # GPT-2's longest token has 128 bytes
 
 
-def _shape_fields(config: GPT2Config) -> Iterator[int]:
-    yield from (config.context, config.vocab, config.layers)
-    yield from (config.heads, config.channels, config.padded_vocab)
+def _format_of(config: ModelConfig) -> LlmcFormat:
+    if config.llmc is None:
+        raise LadderError(f"llm.c's files do not hold a {type(config).__name__}")
+    return config.llmc
 
 
 def _header(*fields: int) -> bytes:
@@ -166,5 +165,4 @@ def _header(*fields: int) -> bytes:
 
 
 def _bytes(array: np.ndarray, dtype: np.dtype) -> memoryview:
-    array = np.ascontiguousarray(array, dtype)
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return raw_bytes(np.ascontiguousarray(array, dtype))

@@ -1,44 +1,25 @@
-"""A model written down as calls of ops on named buffers: gpt2.py writes, the trainer runs it."""
+"""The program of a model at one batch size: the calls of all passes, and the buffers they work on.
+
+`build` puts it together from what the model says of itself (model_config.py) and what every model
+has: the loss, gradients, AdamW. It knows nothing of devices or kernels: the engine binds each call
+to a rung. Where fusions are asked for, one op replaces two when the list is complete (fusion.py).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from trainer.model.gpt2 import GPT2Config
+import numpy as np
 
+from trainer.model.calls import Buffer, Call, CallList
+from trainer.model.fusion import FUSIONS, JOIN, fuse
+from trainer.model.model_config import ModelConfig
 
-@dataclass(frozen=True)
-class Buffer:
-    """An array of the program.
-
-    dtype    "real" (the run's), "float32", "int32" or "uint32"
-    kind     "parameter", "gradient", "moment", "master", "input", "activation" or "scratch"
-    stacked  the first dimension counts layers, and a call in a layer takes its slice
-    inside   (name, start): the buffer is a part of another one, from that element on
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    kind: str
-    stacked: bool = False
-    inside: tuple[str, int] | None = None
-
-
-Ref = tuple[str, int | None]  # a buffer, or one layer of a stacked one
-
-
-@dataclass(frozen=True, eq=False)
-class Call:
-    """One op call: `args` in the order of the op's contract; `where` is its place in the model."""
-
-    op: str
-    args: tuple[Ref | None, ...]
-    dims: Mapping[str, int]
-    scalars: Mapping[str, float]
-    where: str
+# Streams of random words: a model's dropouts count from 0, the rounding of weights from here, in
+# the order of the model's parameters.
+ROUNDING_STREAMS = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -56,7 +37,7 @@ class Program:
     (1: what a unit of each loss is worth), rng (4, see dropout), hyper (9, see adamw).
     """
 
-    config: GPT2Config
+    config: ModelConfig
     B: int
     T: int
     buffers: Mapping[str, Buffer]
@@ -66,6 +47,11 @@ class Program:
     backward: tuple[Call, ...]
     update: tuple[Call, ...]
     fusions: tuple[str, ...] = ()
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the buffers that are trained."""
+        return tuple(self.config.parameters())
 
     @property
     def training_step(self) -> tuple[Call, ...]:
@@ -78,31 +64,137 @@ class Program:
         return (*self.forward, *self.evaluate, *self.backward, *self.update)
 
 
-class Part:
-    """Collects the calls of one part of the program."""
+def build(
+    config: ModelConfig,
+    B: int,
+    T: int,
+    *,
+    training: bool = True,
+    recompute: int = 0,
+    fusions: Collection[str] = (),
+    master_weights: bool = True,
+    stochastic_rounding: bool = False,
+) -> Program:
+    """The program for batches of B sequences of T tokens; not `training`: only its forward part.
 
-    def __init__(self, config: GPT2Config, B: int, T: int, buffers: Mapping[str, Buffer]):
-        C = config.channels
-        self.config, self.buffers = config, buffers
-        self.calls: list[Call] = []
-        self.layer: int | None = None
-        self.tokens = {"B": B, "T": T, "C": C, "V": config.padded_vocab, "P": config.context}
-        self.heads = {"B": B, "T": T, "C": C, "NH": config.heads}
-        self.rows = {"N": B * T, "C": C}
-        self.flat = {"N": B * T * C}
-        self.flat4 = {"N": B * T * 4 * C}
+    recompute  what the backward pass computes again instead of keeping it for every layer, as
+               llm.c's -r: 1 the activation function's output, 2 those of the norms as well
+    fusions    names of FUSIONS, to take several ops in one
+    master_weights       16-bit weights have float32 copies, which the update moves
+    stochastic_rounding  the update rounds 16-bit weights at random, not to nearest
 
-    def linear(self, C: int, OC: int) -> dict[str, int]:
-        return {**self.rows, "C": C, "OC": OC}
+    Raises ValueError where the shape is not possible.
+    """
+    if B < 1 or not 1 <= T <= config.context:
+        raise ValueError(f"B={B}, T={T}: both must be positive, and T at most {config.context}")
+    if refusal := config.refusal():
+        raise ValueError(refusal)
+    buffers = _model_buffers(config, B, T, training, recompute)
+    if training:
+        buffers |= _optimizer_buffers(config, master_weights)
+        if config.dropout or stochastic_rounding:
+            buffers["rng"] = Buffer((4,), "uint32", "input")
+    fusions = tuple(name for name in FUSIONS if name in fusions)
+    rules = [rule for name in fusions for rule in FUSIONS[name]]
+    if recompute >= 2 and JOIN in rules:
+        # The backward pass computes the norms again, from the residual stream alone. By the same
+        # kernel as in the forward pass it gets the same bits; a fused one may round otherwise.
+        rules.remove(JOIN)
+    loss = _loss(config, B, T, buffers)
+    predict = fuse(config.forward(B, T, buffers, 0.0), rules)
+    evaluate = forward = predict + loss
+    backward: tuple[Call, ...] = ()
+    update: tuple[Call, ...] = ()
+    if training:
+        if config.dropout:
+            forward = fuse(config.forward(B, T, buffers, config.dropout), rules) + loss
+        backward = fuse(config.backward(B, T, buffers), rules)
+        update = _update(config, buffers, master_weights, stochastic_rounding)
+    used = {ref[0] for call in (*forward, *evaluate, *backward) for ref in call.args if ref}
+    used |= {inside[0] for name in used if (inside := buffers[name].inside)}
+    buffers = {  # a fused op stores nothing between the two that it replaces
+        name: buffer for name, buffer in buffers.items() if buffer.kind != "scratch" or name in used
+    }
+    return Program(config, B, T, buffers, forward, evaluate, predict, backward, update, fusions)
 
-    def call(self, where: str, op: str, dims: Mapping[str, int], args: str, **scalars) -> None:
-        """Add a call. `args` names buffers, stacked ones for this layer's slice; "-" is None."""
-        where = where if self.layer is None else f"h{self.layer}.{where}"
-        refs = tuple(None if arg == "-" else self.ref(arg) for arg in args.split())
-        self.calls.append(Call(op, refs, dims, scalars, where))
 
-    def ref(self, name: str) -> Ref:
-        if name == "stream":  # what enters the current layer, or behind the last one, ln_f
-            below = self.config.layers - 1 if self.layer is None else self.layer - 1
-            return ("residual3", below) if below >= 0 else ("encoded", None)
-        return (name, self.layer if self.buffers[name].stacked else None)
+def initial_parameters(
+    config: ModelConfig, seed: int, *, equal_layers: bool = False
+) -> Iterator[tuple[str, np.ndarray]]:
+    """The model's random initialisation, one (name, float32 array) at a time. `equal_layers`: all
+    layers get the same numbers, which is quicker, and enough to measure times with."""
+    rng = np.random.default_rng(seed)
+    unpadded = config.unpadded_shapes()
+    for name, parameter in config.parameters().items():
+        if not parameter.deviation:
+            yield name, np.full(parameter.shape, parameter.value, np.float32)
+            continue
+        first = 1 if equal_layers and parameter.stacked else 0  # dimension that is drawn
+        tensor = rng.standard_normal(parameter.shape[first:], np.float32)
+        tensor *= parameter.deviation
+        zero_padding(tensor, unpadded[name][first:])
+        yield name, np.broadcast_to(tensor, parameter.shape) if first else tensor
+
+
+def zero_padding(tensor: np.ndarray, unpadded: tuple[int, ...]) -> None:
+    """Set what lies beyond the shape `unpadded` to 0, in place."""
+    for axis, size in enumerate(unpadded):
+        np.moveaxis(tensor, axis, 0)[size:] = 0
+
+
+def _model_buffers(
+    config: ModelConfig, B: int, T: int, training: bool, recompute: int
+) -> dict[str, Buffer]:
+    buffers = {
+        name: Buffer(parameter.shape, "real", "parameter", parameter.stacked)
+        for name, parameter in config.parameters().items()
+    }
+    buffers |= {name: Buffer((B, T), "int32", "input") for name in ("tokens", "targets")}
+    buffers["dloss"] = Buffer((1,), "float32", "input")
+    buffers["logits"] = Buffer((B, T, config.padded_vocab), "real", "activation")
+    buffers["losses"] = Buffer((B, T), "float32", "activation")
+    return buffers | config.activations(B, T, training=training, recompute=recompute)
+
+
+def _optimizer_buffers(config: ModelConfig, master_weights: bool) -> dict[str, Buffer]:
+    """Gradients, as parts of one vector so that their norm is one call; moments; master copies."""
+    buffers = {"hyper": Buffer((9,), "float32", "input")}
+    buffers["norm"] = Buffer((1,), "float32", "activation")
+    start = 0
+    for name, parameter in config.parameters().items():
+        shape, inside = parameter.shape, ("gradients", start)
+        buffers["d" + name] = Buffer(shape, "float32", "gradient", parameter.stacked, inside)
+        buffers[name + ".m"] = Buffer(shape, "float32", "moment")
+        buffers[name + ".v"] = Buffer(shape, "float32", "moment")
+        if master_weights:
+            buffers[name + ".master"] = Buffer(shape, "float32", "master")
+        start += math.prod(shape)
+    buffers["gradients"] = Buffer((start,), "float32", "gradient")
+    return buffers
+
+
+def _loss(config: ModelConfig, B: int, T: int, buffers: Mapping[str, Buffer]) -> tuple[Call, ...]:
+    """Logits to losses; the logits become their gradient."""
+    calls = CallList(buffers)
+    dims = {"N": B * T, "V": config.vocab, "Vp": config.padded_vocab}
+    calls.call("loss", "crossentropy.fused", dims, "losses logits targets dloss")
+    return tuple(calls.calls)
+
+
+def _update(
+    config: ModelConfig,
+    buffers: Mapping[str, Buffer],
+    master_weights: bool,
+    stochastic_rounding: bool,
+) -> tuple[Call, ...]:
+    """One step of AdamW."""
+    calls = CallList(buffers)
+    count = math.prod(buffers["gradients"].shape)
+    calls.call("clip", "global_norm.forward", {"N": count}, "norm gradients")
+    rng = "rng" if stochastic_rounding else "-"
+    for index, (name, parameter) in enumerate(config.parameters().items()):
+        master = name + ".master" if master_weights else "-"
+        args = f"{name} {name}.m {name}.v {master} d{name} norm hyper {rng}"
+        scalars = {"decay": float(parameter.decay), "stream": ROUNDING_STREAMS + index}
+        calls.call(name, "adamw.update", {"N": math.prod(parameter.shape)}, args, **scalars)
+    return tuple(calls.calls)

@@ -14,9 +14,9 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
@@ -41,6 +41,9 @@ CODES = {
 }
 ENTRY_BYTES = 256  # of a tensor's header entry, its name apart; enough for eight dimensions
 
+# A model's weights one at a time: (parameter, layer or None for all of it, float32 array).
+Pieces = Iterable[tuple[str, int | None, np.ndarray]]
+
 
 def write_tensors(
     file: BinaryIO,
@@ -62,7 +65,7 @@ def write_tensors(
     for name, read in tensors.items():
         array = np.asarray(read(), order="C")
         digests[name] = digest(name, array)
-        file.write(_raw(array))
+        file.write(raw_bytes(array))
         end = offset + array.nbytes
         shape = list(array.shape)
         header[name] = {"dtype": CODES[array.dtype], "shape": shape, "data_offsets": [offset, end]}
@@ -76,18 +79,25 @@ def write_tensors(
     return digests
 
 
+def check_finite(array: np.ndarray, where: str) -> np.ndarray:
+    """The array, if every element is a finite number; else LadderError."""
+    if not np.isfinite(array).all():
+        raise LadderError(f"{where} holds NaN or infinity; fetch or export the weights again")
+    return array
+
+
 def digest(name: str, array: np.ndarray) -> str:
     """SHA-256 over a tensor's name, dtype, shape and bytes."""
     if array.dtype not in CODES:
         raise ValueError(f"{name}: a tensor file cannot hold {array.dtype}")
     seen = hashlib.sha256(json.dumps([name, CODES[array.dtype], list(array.shape)]).encode())
-    seen.update(_raw(array))
+    seen.update(raw_bytes(array))
     return seen.hexdigest()
 
 
-def _raw(array: np.ndarray) -> memoryview:
+def raw_bytes(array: np.ndarray) -> memoryview:
     """The bytes of a contiguous array, not copied."""
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data
 
 
 class TensorFile(Mapping[str, np.ndarray]):
@@ -116,7 +126,8 @@ class TensorFile(Mapping[str, np.ndarray]):
         if name not in self.layout:
             raise KeyError(name)
         with self._open() as file:
-            return file.get_tensor(name)
+            array: np.ndarray = file.get_tensor(name)
+            return array
 
     def __contains__(self, name: object) -> bool:  # Mapping's would read the tensor to find out
         return name in self.layout
@@ -127,7 +138,7 @@ class TensorFile(Mapping[str, np.ndarray]):
     def __len__(self) -> int:
         return len(self.layout)
 
-    def _open(self):
+    def _open(self) -> Any:  # a handle of the library, which carries no types
         if not self.path.is_file():  # a pipe would let the open below wait for ever
             raise LadderError(f"{self.path}: no such file")
         try:

@@ -11,8 +11,9 @@ from ladder.contract.ladder import find
 from ladder.device.cpu import Cpu
 from ladder.measure.roofline import Roof
 from trainer.engine.engine import Engine
-from trainer.model.gpt2 import PARAMETERS, GPT2Config, build
-from trainer.model.program import Call
+from trainer.model.calls import Call
+from trainer.model.gpt2 import GPT2Config
+from trainer.model.program import build
 
 SMALL = GPT2Config(context=5, vocab=7, padded_vocab=7, layers=1, heads=2, channels=4)
 BATCH = 2
@@ -101,7 +102,7 @@ def check_order(text: str) -> None:
     if not wrong:
         print("✓ every gradient is the slope of the loss")
         return
-    print(f"✗ {len(wrong)} of {len(PARAMETERS)} gradients are not the slope of the loss:")
+    print(f"✗ {len(wrong)} of {len(SMALL.parameters())} gradients are not the slope of the loss:")
     print("  wrong:", " ".join(f"d{name}" for name in wrong if np.isfinite(wrong[name])) or "none")
     print("  nan:  ", " ".join(f"d{name}" for name in wrong if np.isnan(wrong[name])) or "none")
 

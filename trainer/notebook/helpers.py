@@ -24,14 +24,14 @@ from ladder.device.open import default_device
 from ladder.measure import results
 from ladder.show.notebook import draw
 from reference.rounding import round_at_random
+from trainer.data.tokenizers import GPT2Tokenizer
 from trainer.engine import memory
 from trainer.measure import step_timing
-from trainer.model.gpt2 import GPT2Config, build
-from trainer.model.program import Program
+from trainer.model.model_config import ModelConfig
+from trainer.model.program import Program, build
 from trainer.notebook.exercises import check_floor, check_order, mlp_backward
 from trainer.notebook.small_run import Run, start
 from trainer.plots import console_logs, pictures, run_pictures
-from trainer.run import initial_model
 from trainer.settings.config import TrainConfig
 
 # what the notebook calls from here although it stands elsewhere
@@ -75,7 +75,7 @@ def work(program: Program, real: np.dtype = BF16) -> None:
     draw(pictures.work(calls, real, title), title)
 
 
-def memory_by_kind(shape: GPT2Config, B: int, T: int) -> None:
+def memory_by_kind(shape: ModelConfig, B: int, T: int) -> None:
     """The memory of a training run, by kind; nothing is allocated."""
     rows = {"fp32": memory.by_kind(build(shape, B, T), DTYPES["float32"])}
     for level in range(3):
@@ -145,7 +145,7 @@ def finetune() -> console_logs.Printed:
     run = console_logs.read_run(_read_log("nvidia-h200-finetune.txt"))
     other = console_logs.read_run(_read_log("cpu-finetune-10-steps.txt"))
     title = "GPT-2 124M on tinyshakespeare, from random weights, bf16, B=4 T=1024, NVIDIA H200"
-    draw(run_pictures.finetune(run, other, initial_model.PRETRAINED_VOCAB, title), title)
+    draw(run_pictures.finetune(run, other, GPT2Tokenizer.vocab, title), title)
     return run
 
 

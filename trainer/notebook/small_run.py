@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import glob
 import os
 import warnings
@@ -21,9 +20,9 @@ from trainer.engine import rung_choice
 from trainer.engine.debug import watch_of
 from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
-from trainer.model import huggingface
-from trainer.model.gpt2 import GPT2Config, build
-from trainer.run import initial_model
+from trainer.model.model_config import ModelConfig
+from trainer.model.program import build
+from trainer.model.weights import random_model
 from trainer.run.sample import Predictor, decode_stream, encode_prompt, generate
 from trainer.run.setup import load_parameters, open_data, open_loaders
 from trainer.run.steps import Stepper
@@ -42,20 +41,19 @@ class Run:
     text    all of its tokens
     """
 
-    def __init__(self, config: TrainConfig, shape: GPT2Config, kernels: Mapping[str, int | str]):
+    def __init__(self, config: TrainConfig, shape: ModelConfig, kernels: Mapping[str, int | str]):
         device, config, _ = open_for(config)
         data = open_data(config)
         self.source = data.note or data.name
         config = resolve(config, device.kind, shape.context)
-        sizes = {"vocab": data.vocab, "padded_vocab": huggingface.padded(data.vocab)}
-        self.shape, self.tokenizer = dataclasses.replace(shape, **sizes), data.tokenizer
+        self.shape, self.tokenizer = shape.with_vocab(data.vocab), data.tokenizer
         self.program = build(self.shape, config.batch, config.sequence)
         p, real = self.program, np.dtype(np.float32)
         calls = (*p.forward, *p.evaluate, *p.backward, *p.update)
         chosen = {op: c.rung for op, c in rung_choice.choose(calls, config, device, real).items()}
         chosen |= {op: rung_of(op, kernel) for op, kernel in kernels.items()}
         self.engine = Engine(self.program, device, real, chosen, watch=watch_of(config))
-        load_parameters(self.engine, initial_model.random_model(self.shape, config.seed).pieces)
+        load_parameters(self.engine, random_model(self.shape, config.seed).pieces)
         self.loader, _ = open_loaders(config, data, self.shape.vocab)
         self.text = np.concatenate([open_tokens(path) for path in sorted(glob.glob(data.train))])
         self.stepper = Stepper(config, self.engine, self.loader, config.steps)
@@ -116,7 +114,7 @@ def _log(p: np.ndarray) -> np.ndarray:
 
 
 def start(
-    shape: GPT2Config,
+    shape: ModelConfig,
     B: int,
     T: int,
     kernels: Mapping[str, int | str] | None = None,

@@ -23,10 +23,9 @@ from trainer.data.tokenizers import Tokenizer, get_tokenizer
 from trainer.engine import fusion_choice, rung_choice
 from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
-from trainer.model import huggingface
-from trainer.model.gpt2 import GPT2Config, build
-from trainer.model.program import Program
-from trainer.run import initial_model
+from trainer.model import weights
+from trainer.model.model_config import ModelConfig, padded
+from trainer.model.program import Program, build
 from trainer.run.display import printable
 from trainer.settings.config import DTYPES, TrainConfig, resolve
 from trainer.settings.flags import build_parser
@@ -88,7 +87,7 @@ class Predictor:
 
     def __init__(
         self,
-        shape: GPT2Config,
+        shape: ModelConfig,
         T: int,
         vocab: int,
         device: Device,
@@ -118,7 +117,7 @@ class Predictor:
 
 
 def forward_only(
-    shape: GPT2Config, T: int, fusions: Collection[str], recompute: int = 0
+    shape: ModelConfig, T: int, fusions: Collection[str], recompute: int = 0
 ) -> Program:
     """What a Predictor runs."""
     return build(shape, 1, T, training=False, fusions=fusions, recompute=recompute)
@@ -176,14 +175,12 @@ def open_predictor(config: TrainConfig) -> tuple[Tokenizer, Predictor]:
     """The tokenizer and the model that `config` names; a model without weights is refused."""
     data_dir = data_directory(config.data_dir)
     device, config, _ = open_for(config)
-    tokenizer = get_tokenizer(
-        config.tokenizer or initial_model.tokenizer_of(config.model), data_dir
-    )
-    model = initial_model.open_model(
+    tokenizer = get_tokenizer(config.tokenizer or weights.tokenizer_of(config.model), data_dir)
+    model = weights.open_model(
         config.model, vocab=tokenizer.vocab, seed=config.seed, data_dir=data_dir
     )
     if not model.trained:
-        why, *_ = (model.note or "it has random weights").split(f": {initial_model.INSTEAD}")
+        why, *_ = (model.note or "it has random weights").split(f": {weights.INSTEAD}")
         raise LadderError(
             f"-e {config.model}: {why}; "
             "train first, then name the run's folder or a model file by -e"
@@ -195,7 +192,7 @@ def open_predictor(config: TrainConfig) -> tuple[Tokenizer, Predictor]:
         )
     # Some models have a few ids more than tokens, to make the number of them a round one.
     too_few = config.tokenizer is not None and model.tokenizer is None
-    too_few &= huggingface.padded(tokenizer.vocab) < model.shape.vocab
+    too_few &= padded(tokenizer.vocab) < model.shape.vocab
     if tokenizer.vocab > model.shape.vocab or too_few:
         raise LadderError(
             f"the tokenizer {tokenizer.name} has {tokenizer.vocab} tokens, the model "

@@ -17,16 +17,16 @@ from ladder.contract.device import Device
 from ladder.contract.dtypes import DTYPES as DTYPE_OF
 from trainer.data.datasets import TokenLoader, data_directory, prepare
 from trainer.data.download import DownloadError
-from trainer.data.tokenizers import Tokenizer, get_tokenizer
+from trainer.data.tokenizers import GPT2Tokenizer, Tokenizer, get_tokenizer
 from trainer.engine import fusion_choice, rung_choice
 from trainer.engine.debug import watch_of
 from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
 from trainer.engine.memory import refuse_what_does_not_fit
-from trainer.model import checkpoint
-from trainer.model.gpt2 import PARAMETERS, GPT2Config, build
-from trainer.model.program import Program
-from trainer.run import initial_model
+from trainer.model import checkpoint, weights
+from trainer.model.model_config import ModelConfig
+from trainer.model.program import Program, build
+from trainer.model.tensor_file import Pieces
 from trainer.run.resume import check_same, check_state, resume_step
 from trainer.run.sample import Predictor, encode_prompt, forward_only
 from trainer.settings.config import DTYPES, TrainConfig, resolve
@@ -45,7 +45,7 @@ class Setup:
     directory: Path
     device: Device
     real: np.dtype
-    shape: GPT2Config
+    shape: ModelConfig
     program: Program
     engine: Engine
     choices: dict[str, rung_choice.Choice]
@@ -85,13 +85,13 @@ def set_up(config: TrainConfig) -> Setup:
     notes += [data.note] if data.note else []
     if state is None:
         data_dir = data_directory(config.data_dir)
-        model = initial_model.open_model(
+        model = weights.open_model(
             config.model, vocab=data.vocab, seed=config.seed, data_dir=data_dir
         )
         notes += [model.note] if model.note else []
         shape, source = model.shape, model.source
     else:
-        shape, source = initial_model.shape_of(tensors, state), f"checkpoint of step {step}"
+        shape, source = weights.shape_of(tensors, state), f"checkpoint of step {step}"
     if data.vocab > shape.vocab:
         raise LadderError(
             f"the tokenizer has {data.vocab} tokens, beyond the model's {shape.vocab}; "
@@ -153,7 +153,7 @@ def set_up(config: TrainConfig) -> Setup:
     )
 
 
-def _window(config: TrainConfig, tokenizer: Tokenizer | None, shape: GPT2Config) -> int | None:
+def _window(config: TrainConfig, tokenizer: Tokenizer | None, shape: ModelConfig) -> int | None:
     """Tokens that a sample is taken from: prompt and sample. None where there are no samples."""
     if tokenizer is None or config.sample_every == 0:
         return None
@@ -191,7 +191,7 @@ def open_data(config: TrainConfig, state: Mapping[str, Any] | None = None) -> Da
     checkpoint that a run goes on from, and with its tokenizer."""
     data_dir = data_directory(config.data_dir)
     before = state.get("tokenizer") if state else None
-    name = config.tokenizer or before or initial_model.tokenizer_of(config.model)
+    name = config.tokenizer or before or weights.tokenizer_of(config.model)
     if config.train_data is None:
         found = prepare(config.dataset, data_dir, name)
         used = Path(
@@ -207,7 +207,7 @@ def open_data(config: TrainConfig, state: Mapping[str, Any] | None = None) -> Da
             raise
         # The size of the vocabulary is known without the file, and only samples need the rest.
         note = f"{error}: there will be no text samples"
-        return Data(*patterns, None, initial_model.PRETRAINED_VOCAB, note)
+        return Data(*patterns, None, GPT2Tokenizer.vocab, note)
     return Data(*patterns, tokenizer, tokenizer.vocab)
 
 
@@ -222,21 +222,25 @@ def open_loaders(config: TrainConfig, data: Data, vocab: int) -> tuple[TokenLoad
     return TokenLoader(data.train, *size, vocab=vocab, shuffle=shuffle, seed=seed), val
 
 
-def load_parameters(engine: Engine, pieces: initial_model.Pieces) -> None:
+def load_parameters(engine: Engine, pieces: Pieces) -> None:
     """Write a model's weights into the engine, piece by piece."""
     for name, layer, array in pieces:
         engine.write(name, array, layer)
 
 
-# What a checkpoint holds: a parameter as its float32 master copy, if it has one, and two moments.
-KEPT = tuple(name + suffix for name in PARAMETERS for suffix in ("", ".m", ".v"))
 # Beside a master copy, the 16-bit weight that was rounded from it at random.
 ROUNDED = ".rounded"
 
 
+def kept(program: Program) -> list[str]:
+    """What a checkpoint holds: a parameter as its float32 master copy, if it has one, and two
+    moments."""
+    return [name + suffix for name in program.parameters for suffix in ("", ".m", ".v")]
+
+
 def restore_tensors(engine: Engine, tensors: Mapping[str, np.ndarray]) -> None:
     """Put back what a checkpoint holds."""
-    for name in KEPT:
+    for name in kept(engine.program):
         if name not in tensors:
             raise LadderError(f"the checkpoint has no {name}: it is not of a training run")
         engine.write(name, tensors[name])
@@ -248,9 +252,9 @@ def _tensors(setup: Setup) -> dict[str, Callable[[], np.ndarray]]:
     """What `restore_tensors` puts back; every weight is there in float32, whatever its type."""
     engine, config = setup.engine, setup.config
     wide = functools.partial(np.asarray, dtype=np.float32)
-    tensors = {name: (lambda name=name: wide(engine.read(name))) for name in KEPT}
+    tensors = {name: (lambda name=name: wide(engine.read(name))) for name in kept(engine.program)}
     if config.stochastic_rounding and config.master_weights:
-        for name in PARAMETERS:
+        for name in engine.program.parameters:
             weight = engine.arrays[name]
             tensors[name + ROUNDED] = functools.partial(engine.device.download, weight)
     return tensors
@@ -259,7 +263,7 @@ def _tensors(setup: Setup) -> dict[str, Callable[[], np.ndarray]]:
 def save_checkpoint(setup: Setup, step: int, state: dict[str, Any]) -> Path:
     """Write a checkpoint of the moment before step `step`; `state` is what the loop adds."""
     state = {
-        "shape": asdict(setup.shape),
+        **weights.state_of(setup.shape),
         "config": asdict(setup.config),
         "tokenizer": setup.tokenizer.name if setup.tokenizer else None,
         "device": setup.device.kind,

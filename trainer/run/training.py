@@ -16,9 +16,9 @@ from rich.console import Console
 from ladder.common.errors import DeviceFault, LadderError
 from ladder.common.files import alone_in
 from trainer.engine.memory import needed
-from trainer.engine.mfu import flops_per_token, measured_roof
+from trainer.engine.mfu import measured_roof
 from trainer.model import checkpoint
-from trainer.model.gpt2 import build
+from trainer.model.program import build
 from trainer.run.display import Display, Speed, open_console, printable
 from trainer.run.interrupt import Interrupt
 from trainer.run.logs import RunLog
@@ -59,7 +59,7 @@ class Trainer:
         self.stepper = Stepper(setup.config, setup.engine, setup.train, setup.steps)
         if setup.state is not None:
             self.stepper.restore(setup.state["stepper"])
-        self.flops = flops_per_token(setup.shape, self.config.sequence) * self.config.total_tokens
+        self.flops = setup.shape.flops_per_token(self.config.sequence) * self.config.total_tokens
         self.roof = measured_roof(setup.device, setup.real)
         self.times: list[float] = []  # ms of the steps that count in the median
         self.logged = False  # is there a loss in the logs?
@@ -191,8 +191,8 @@ class Trainer:
         s, c = self.setup, self.config
         parameters = sum(math.prod(shape) for shape in s.shape.parameter_shapes().values())
         memory = sum(size for _, size in s.engine.memory_table())
-        model = f"{c.model}: {s.shape.layers} layers, {s.shape.heads} heads, {s.shape.channels} "
-        model += f"channels, {s.shape.vocab} tokens, {parameters / 1e6:.1f}M parameters"
+        model = f"{c.model}: {s.shape.summary}, {s.shape.vocab} tokens, "
+        model += f"{parameters / 1e6:.1f}M parameters"
         data = f"{s.data}: {s.train.tokens:,} tokens to train on, {s.val.tokens:,} to validate"
         steps = f"{s.steps} of {c.total_tokens:,} tokens, B={c.batch} T={c.sequence}"
         if c.accumulation > 1:

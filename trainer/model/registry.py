@@ -1,0 +1,22 @@
+"""The models that the trainer knows: a second one is a file beside gpt2.py, and a line in each of
+these two tables."""
+
+from __future__ import annotations
+
+from trainer.model.gpt2 import SIZES as GPT2_SIZES
+from trainer.model.gpt2 import GPT2Config
+from trainer.model.model_config import ModelConfig, Size
+
+MODELS: dict[str, type[ModelConfig]] = {"gpt2": GPT2Config}  # by the name in checkpoints
+SIZES: dict[str, Size] = {**GPT2_SIZES}  # by what -e takes
+
+
+def name_of(config: ModelConfig) -> str:
+    """The name of a config's model in checkpoints."""
+    (name,) = [name for name, model in MODELS.items() if model is type(config)]
+    return name
+
+
+def named_shape(name: str, vocab: int) -> ModelConfig | None:
+    """The config that a name of `-e` means, for a vocabulary; None where it is no such name."""
+    return SIZES[name].config.with_vocab(vocab) if name in SIZES else None
