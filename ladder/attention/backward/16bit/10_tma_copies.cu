@@ -19,6 +19,8 @@
 // Tiles:  dout[STEP, 64]; qkv[STEP, 64]
 // Rounds: probs and dscores, factors of the gradients
 // After:  16bit-9
+// Rewrite: TMA and its barriers replace the copies by threads, and a block has one warpgroup
+//         instead of two.
 // Left:   two of seven products are there only because another kernel computes dq. Also, within a
 //         warpgroup, the tensor cores wait for the exponentials.
 

@@ -10,6 +10,8 @@
 // Launch: attention_forward<<<(B * NH, ceil_div(T, QUERIES)), WARPS * warp, SHARED>>>
 // Rounds: exp(score - largest), the factor of v
 // After:  16bit-7
+// Rewrite: every array of a thread gets a second row of matrices, and with it every loop over them
+//         changes.
 // Left:   the tensor cores wait for the softmax. Hopper's own matrix instruction, wgmma, reads its
 //         factors from shared memory itself, and is faster than mma.sync -> rung 9.
 

@@ -16,6 +16,8 @@
 //         WARPS * warp, SHARED>>>
 // Scratch: real transposed[C, OC]
 // After:  16bit-10
+// Rewrite: wgmma takes descriptors of shared memory instead of fragments, and a kernel that
+//         transposes weight comes first.
 // Left:   another launch, and a copy of weight, which another layout makes unnecessary -> rung 12.
 
 #include "async.cuh"

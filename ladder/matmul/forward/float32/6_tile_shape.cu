@@ -17,6 +17,8 @@
 //         TILE_COLUMNS = COLUMNS * THREADS
 // Launch: matmul_forward<<<(ceil_div(OC, TILE_COLUMNS), HIGH), THREADS * THREADS>>>
 // After:  float32-5
+// Rewrite: tiles are no longer square, so the functions that load and store them become templates
+//         over 8 or 6 rows or columns.
 // Left:   many multiply-adds wait because their operands are in the same bank of registers -> rung
 //         7.
 
