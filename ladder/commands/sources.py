@@ -9,7 +9,9 @@ from rich.syntax import Syntax
 from rich.table import Table
 
 from ladder.commands.options import OP_HELP, RUNG_HELP, Commands, console, matching
-from ladder.contract.ladder import find, find_rung, ladders
+from ladder.common.errors import LadderError
+from ladder.contract.ladder import Ladder, find, find_rung, ladders
+from ladder.contract.rung_file import Rung
 from ladder.show import source_code, tables
 
 
@@ -23,8 +25,15 @@ def add_to(commands: Commands) -> None:
 
     parser = commands.add("diff", diff)
     parser.add_argument("op", help=OP_HELP)
-    parser.add_argument("rung", help=RUNG_HELP)
-    parser.add_argument("other", help="the same, of the rung to compare it with")
+    parser.add_argument(
+        "rung", nargs="?", help=f"{RUNG_HELP}; default: every rung with the one that it grew from"
+    )
+    parser.add_argument(
+        "other", nargs="?", help="the rung to compare it with; default: the one that it grew from"
+    )
+    parser.add_argument(
+        "--header", action="store_true", help="whole files, with the words of their headers"
+    )
     parser.add_argument(
         "--context", type=_lines, default=3, metavar="LINES", help="around a change; default 3"
     )
@@ -36,9 +45,9 @@ def list_ladders(options: argparse.Namespace) -> int:
     table = Table("op", "rung", "idea", "needs", box=None, pad_edge=False)
     for ladder in chosen:
         table.add_row(f"[bold]{ladder.op.name}[/]", "", escape(ladder.op.summary), "")
-        for rung in ladder.rungs:
+        for branch, rung in source_code.tree(ladder):
             idea = escape(rung.idea + tables.remarks(rung).replace("_", ""))
-            table.add_row("", rung.id, idea, escape("; ".join(rung.conditions())))
+            table.add_row("", branch + rung.id, idea, escape("; ".join(rung.conditions())))
     console().print(table)
     return 0
 
@@ -52,11 +61,29 @@ def show(options: argparse.Namespace) -> int:
 
 
 def diff(options: argparse.Namespace) -> int:
-    """What changes from one rung to another."""
-    before, after = (find_rung(options.op, which) for which in (options.rung, options.other))
-    text = source_code.diff(find(options.op), before, after, context=options.context)
-    _print_source(text, "diff", line_numbers=False)
+    """What changes from one rung to another; by default, from the one that it grew from."""
+    ladder = find(options.op)
+    if options.rung is None:
+        pairs = [(parent, rung) for rung in ladder.rungs if (parent := ladder.parent(rung))]
+    else:
+        rung = find_rung(options.op, options.rung)
+        other = find_rung(options.op, options.other) if options.other else None
+        pairs = [(rung, other) if other else (_parent(ladder, rung), rung)]
+    texts = (
+        source_code.diff(ladder, *pair, context=options.context, header=options.header)
+        for pair in pairs
+    )
+    _print_source("\n".join(texts), "diff", line_numbers=False)
     return 0
+
+
+def _parent(ladder: Ladder, rung: Rung) -> Rung:
+    if (parent := ladder.parent(rung)) is None:
+        raise LadderError(
+            f"{ladder.op.name} {rung.label} does not say which rung it grew from ('// After: 3'); "
+            "name the one to compare it with"
+        )
+    return parent
 
 
 def _print_source(text: str, language: str, line_numbers: bool) -> None:

@@ -55,9 +55,9 @@ def show(op: str, rung: int | str) -> None:
     display(Markdown(pages.source(PLACE, op, str(rung))))
 
 
-def diff(op: str, before: int | str, after: int | str) -> None:
-    """What changes from one rung to another."""
-    display(Markdown(pages.diff(PLACE, op, str(before), str(after))))
+def diff(op: str, rung: int | str, other: int | str = "") -> None:
+    """What changes from one rung to another, or to a rung from the one that it grew from."""
+    display(Markdown(pages.diff(PLACE, op, str(rung), str(other))))
 
 
 def run(op: str, kernel: int | str, dims: Dims, **inputs: Any) -> dict[str, np.ndarray]:

@@ -12,8 +12,9 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
 
     rungs OP        the ladder: number, idea, what a rung needs
     header OP N     what the header of a rung says: before, change, expectation, what is left
-    diff OP N M     the change from one rung to the next; context=2 lines around it
-    change OP N M   of that only what runs, without the words of the headers; context=1
+    diff OP N M     what changes from rung N to M; context=2 lines around it
+    change OP N M   of that only what runs, without the words of the headers; context=1. Here and
+                    in diff, N alone means: from the rung that N grew from
     source OP N     the whole file
     table OP        what was measured
     roofline OP     a picture: every rung under the roof
@@ -142,24 +143,34 @@ def header(place: Place, op: str, number: str) -> str:
     """What a rung's header says to a reader."""
     rung = find(op).rung(number)
     lines = []
-    keys = ("before", "change", "expect", "deterministic", "accurate", "rounds", "pays", "left")
+    keys = ("before", "change", "rewrite", "expect")
+    keys += ("deterministic", "accurate", "rounds", "pays", "left")
     for key in keys:
         lines += [f"- **{key.capitalize()}:** {_prose(text)}" for text in rung.header.get(key, ())]
     return "\n".join(lines)
 
 
-def diff(place: Place, op: str, before: str, after: str, context: str = "2") -> str:
-    """The whole difference between two rungs."""
-    ladder = find(op)
-    text = source_code.diff(ladder, ladder.rung(before), ladder.rung(after), int(context))
+def diff(place: Place, op: str, rung: str, other: str = "", context: str = "2") -> str:
+    """The whole difference between two rungs, or a rung and the one that it grew from."""
+    text = source_code.diff(find(op), *_pair(op, rung, other), int(context), header=True)
     return f"```diff\n{text.rstrip()}\n```"
 
 
-def change(place: Place, op: str, before: str, after: str, context: str = "1") -> str:
+def change(place: Place, op: str, rung: str, other: str = "", context: str = "1") -> str:
     """What changes in the code; the words of the headers are for `header` to show."""
+    text = source_code.code_diff(find(op), *_pair(op, rung, other), int(context))
+    return f"```diff\n{text.rstrip()}\n```"
+
+
+def _pair(op: str, rung: str, other: str) -> tuple[Rung, Rung]:
+    """From which rung to which: `rung` to `other`, or to `rung` from the one that it grew from."""
     ladder = find(op)
-    rungs = (ladder.rung(number) for number in (before, after))
-    return f"```diff\n{source_code.code_diff(ladder, *rungs, int(context)).rstrip()}\n```"
+    first = ladder.rung(rung)
+    if other:
+        return first, ladder.rung(other)
+    if (parent := ladder.parent(first)) is None:
+        raise ValueError(f"{first.name} starts the ladder: name two rungs")
+    return parent, first
 
 
 def source(place: Place, op: str, number: str) -> str:

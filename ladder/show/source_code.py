@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
+from collections.abc import Iterator
 
 from ladder.contract.ladder import Ladder
 from ladder.contract.op import Op
@@ -26,11 +27,17 @@ def source(ladder: Ladder, rung: Rung) -> tuple[str, str]:
     return inspect.getsource(inspect.getmodule(ladder.op.reference)), "python"
 
 
-def diff(ladder: Ladder, before: Rung, after: Rung, context: int = 3) -> str:
-    """A unified diff of two rungs, with the names of their files."""
-    sources = [source(ladder, rung)[0].splitlines(keepends=True) for rung in (before, after)]
+def diff(ladder: Ladder, before: Rung, after: Rung, context: int = 3, header: bool = False) -> str:
+    """A unified diff of two rungs, with the names of their files; "" where they are the same.
+
+    header  with the words of the headers: the whole files, as `patch` takes them
+    """
     names = [rung.path.name if rung.path else rung.label for rung in (before, after)]
-    return "".join(difflib.unified_diff(*sources, *names, n=context))
+    if header:
+        texts = [source(ladder, rung)[0].splitlines(keepends=True) for rung in (before, after)]
+        return "".join(difflib.unified_diff(*texts, *names, n=context))
+    changed = code_diff(ladder, before, after, context)
+    return f"--- {names[0]}\n+++ {names[1]}\n{changed}" if changed else ""
 
 
 class _Line(str):
@@ -44,25 +51,64 @@ class _Line(str):
 
 
 def code_diff(ladder: Ladder, before: Rung, after: Rung, context: int = 1) -> str:
-    """The same for a page that shows the headers' words beside it: what runs, and nothing else.
-
-    Left out are the words of the headers, and lines that are only indented otherwise. What is
-    left is for reading; `patch` would not take it.
-    """
-    lines = [
-        [_Line(line) for line in _without_words(source(ladder, rung)[0]).splitlines(keepends=True)]
-        for rung in (before, after)
-    ]
+    """The hunks of a diff of what runs: without the words of the headers, without lines that are
+    only indented otherwise, and without line numbers. `patch` would not take it."""
+    texts = [_without_words(source(ladder, rung)[0]) for rung in (before, after)]
+    lines = [[_Line(line) for line in text.splitlines(keepends=True)] for text in texts]
     hunks = list(difflib.unified_diff(*lines, n=context))[2:]
     return "".join("@@\n" if line.startswith("@@") else line for line in hunks)
 
 
 def _without_words(text: str) -> str:
     """A rung's file without the title and the lines of its header that only people read."""
-    header = re.match(r"(?://.*\n)*", text).group()
+    header, code = split_header(text)
     entries = re.findall(r"// [A-Z]\w*:.*\n(?://(?! [A-Z]\w*:).*\n)*", header)
     kept = [entry for entry in entries if MACHINE_READ.match(entry)]
-    return "".join(kept) + text[len(header) :]
+    return "".join(kept) + code
+
+
+def split_header(text: str) -> tuple[str, str]:
+    """The header of a rung's file, which is the comment that it begins with, and the rest."""
+    end = re.match(r"(?://.*\n)*", text).end()
+    return text[:end], text[end:]
+
+
+def changed_lines(before: Rung, after: Rung) -> int:
+    """How many lines of code a rung adds and removes, header, comments and indentation apart."""
+    codes = []
+    for rung in (before, after):
+        code = re.sub(r"//[^\n]*|/\*.*?\*/", "", split_header(rung.source)[1], flags=re.DOTALL)
+        codes.append([line.strip() for line in code.splitlines() if line.strip()])
+    matcher = difflib.SequenceMatcher(None, *codes, autojunk=False)
+    return sum(
+        (i2 - i1) + (j2 - j1) for kind, i1, i2, j1, j2 in matcher.get_opcodes() if kind != "equal"
+    )
+
+
+def tree(ladder: Ladder) -> Iterator[tuple[str, Rung]]:
+    """Every rung with what is drawn before it: a branch wherever several grew from one rung.
+
+    A rung that is the only one to grow from another stands right below it, without indentation.
+    """
+    grown: dict[str, list[Rung]] = {}
+    for rung in ladder.rungs:
+        parent = ladder.parent(rung)
+        grown.setdefault(parent.id if parent else "", []).append(rung)
+
+    def climb(rung: Rung, first: str, rest: str) -> Iterator[tuple[str, Rung]]:
+        yield first, rung
+        children = grown.get(rung.id, [])
+        if len(children) == 1:
+            yield from climb(children[0], rest, rest)
+            return
+        for child in children:
+            last = child is children[-1]
+            yield from climb(
+                child, rest + ("└ " if last else "├ "), rest + ("  " if last else "│ ")
+            )
+
+    for rung in grown.get("", []):
+        yield from climb(rung, "", "")
 
 
 def small_shape(op: Op) -> dict[str, int]:

@@ -48,11 +48,11 @@ def test_show_of_rung_0_prints_the_reference(capsys):
 
 
 def test_diff_is_a_unified_diff_that_patch_would_take(capsys):
-    assert main(["diff", "layernorm.forward", "2", "3"]) == 0
+    assert main(["diff", "layernorm.forward", "2", "3", "--header"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("--- 2_")
     assert lines[1].startswith("+++ 3_")
-    assert main(["diff", "layernorm.forward", "3", str(PLANTED)]) == 0
+    assert main(["diff", "layernorm.forward", "3", str(PLANTED), "--header"]) == 0
     assert capsys.readouterr().out.splitlines()[1].startswith("+++ forward.cu")
 
 

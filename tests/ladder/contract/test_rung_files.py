@@ -11,6 +11,9 @@ from ladder.contract.rung_file import TRACKS
 from ladder.contract.signature import mismatch
 from ladder.contract.target import Target
 from ladder.show import pages
+from ladder.show.source_code import changed_lines
+
+MOST_CHANGED = 100  # lines added and removed: what a person reads in one go
 
 FILES = [
     pytest.param(ladder, rung, id=f"{ladder.op.name}-{rung.id}")
@@ -107,6 +110,13 @@ def test_a_rung_names_the_one_that_it_grew_from(ladder, rung):
     else:
         assert parent.path is not None and parent.number < rung.number
         assert parent.track in ("", rung.track)
+
+
+@pytest.mark.parametrize(("ladder", "rung"), FILES)
+def test_a_rung_changes_little_of_its_parent_or_says_why_it_is_a_rewrite(ladder, rung):
+    parent = ladder.parent(rung)
+    if parent is not None and "rewrite" not in rung.header:
+        assert changed_lines(parent, rung) <= MOST_CHANGED, "say why: '// Rewrite: ...'"
 
 
 @pytest.mark.parametrize("ladder", PAGES)
