@@ -15,6 +15,7 @@
 // Pays:   no, at C = 768, where rung 6 fits into registers; it is for rows that are too long for
 //         that
 // After:  7
+// Rewrite: a thread owns a vector of channels for all rows, so the loop over rows is new.
 // Left:   dout and inp come from memory: fuse with the layers that write and read them.
 
 #include "portable.cuh"
