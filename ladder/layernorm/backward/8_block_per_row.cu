@@ -2,8 +2,7 @@
 // Before: in rung 7, a lane holds sums, weights and rows of C / WARP_SIZE channels. The registers
 //         leave room for few warps, and for none where C is large.
 // Change: a thread owns one vector of channels. The threads of a block share a row, and take ROWS
-//         rows per step, so that one barrier serves all of them. The loop over the rows is
-//         rewritten.
+//         rows per step, so that one barrier serves all of them.
 // Expect: a third of the registers, many loads in flight, any C. Each thread is the only one with
 //         its channels, so the block needs no shared memory for its sums at the end.
 // Needs:  C % vector == 0; WARPS * warp <= 1024
