@@ -11,7 +11,7 @@ import numpy as np
 
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
-from ladder.contract.op import Op, distinct, read, write
+from ladder.contract.op import MakeInputs, Op, distinct, read, write
 from reference import attention
 
 SHAPES = tuple(
@@ -34,7 +34,7 @@ BENCH = {
 TERMS = "2*(T + C//NH)"
 
 
-def flops(products: int):
+def flops(products: int) -> Callable[[Dims], int]:
     """`products` matrix products of (T, T, head size) per head, half of each under the mask."""
     return lambda d: products * d["B"] * d["T"] * d["T"] * d["C"]
 
@@ -46,7 +46,7 @@ def large_scores(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {"qkv": qkv.reshape(dims["B"], dims["T"], 3 * dims["C"])}
 
 
-def with_outputs(inputs: Callable[..., dict[str, np.ndarray]]):
+def with_outputs(inputs: MakeInputs) -> MakeInputs:
     """The same inputs for the backward pass: out and lse that belong to qkv."""
 
     def make(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:

@@ -45,7 +45,7 @@ def bench_ladders(options: argparse.Namespace) -> int:
         if rung.is_own_file:
             if options.save:
                 raise LadderError(f"--save keeps the repository's own rungs, not {rung.path}")
-            sandbox.require(chosen[0].op.name, rung.path, options.device)
+            sandbox.require(chosen[0].op.name, rung, options.device)
     roofs, problems = bench.Roofs(device), []
 
     def say(line: str, wrong: bool) -> None:

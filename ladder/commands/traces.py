@@ -50,7 +50,7 @@ def trace_rung(options: argparse.Namespace) -> int:
     """Memory accesses, line by line, counted by the emulator."""
     ladder, rung = find(options.op), find_rung(options.op, options.rung)
     if rung.is_own_file:
-        sandbox.require(options.op, rung.path, "emulated")
+        sandbox.require(options.op, rung, "emulated")
     dims = shape_of(ladder, options) if options.shape else source_code.small_shape(ladder.op)
     dtype = dtype_of(ladder, rung, options, Emulated(warp=options.warp).target)
     report = trace.trace(ladder, rung, dtype, dims, options.warp)

@@ -35,6 +35,9 @@ class Device(Protocol):
 
     # ---- what it is, and what it can do ----
 
+    def __hash__(self) -> int:
+        """What belongs to a device, such as a library's handle, is kept by it in a cache."""
+
     @property
     def name(self) -> str:
         """For messages: "cpu", "emulated", "NVIDIA H200"."""
@@ -71,7 +74,7 @@ class Device(Protocol):
 
     @property
     def libraries(self) -> Set[str]:
-        """The vendor's libraries that rungs can call on it: {"cublas", "cublaslt"}."""
+        """The ids of the vendor's libraries that it can call: {"cublas", "cublaslt"}."""
 
     @property
     def l2_bytes(self) -> int:
@@ -123,7 +126,9 @@ class Device(Protocol):
         of a tile; a row of it has 128 bytes. Raises LadderError where the device has no TMA.
         """
 
-    def compile(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> dict[str, Kernel]:
+    def compile(
+        self, rung: Rung, defines: Mapping[str, int], real: np.dtype
+    ) -> Mapping[str, Kernel]:
         """The kernels of a rung file by name; cached. A compile error names the file's line."""
 
     def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> object:

@@ -21,6 +21,8 @@ import numpy as np
 from ladder.contract.dims import Dims
 from ladder.contract.dtypes import REAL, REALS, resolve_dtype
 
+MakeInputs = Callable[[Dims, np.random.Generator], dict[str, np.ndarray]]
+
 
 @dataclass(frozen=True)
 class Arg:
@@ -122,11 +124,9 @@ class Op:
     rereads: bool = False
     unmeasured: tuple[str, ...] = ()
     bytes: Callable[[Dims, np.dtype], int] | None = None
-    make_inputs: Callable[[Dims, np.random.Generator], dict[str, np.ndarray]] | None = None
+    make_inputs: MakeInputs | None = None
     cancels: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]] | None = None
-    hard_inputs: Mapping[str, Callable[[Dims, np.random.Generator], dict[str, np.ndarray]]] = field(
-        default_factory=dict
-    )
+    hard_inputs: Mapping[str, MakeInputs] = field(default_factory=dict)
 
     @property
     def layer(self) -> str:

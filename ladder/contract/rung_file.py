@@ -132,6 +132,13 @@ class Rung:
         return self.path is not None and self.number is None
 
     @property
+    def file(self) -> Path:
+        """The path of its `.cu` file. Raises LadderError for a rung that has none."""
+        if self.path is None:
+            raise LadderError(f"{self.label} is no kernel: it has no .cu file")
+        return self.path
+
+    @property
     def name(self) -> str:
         """As titles and headings have it: "rung 3", "float32 rung 5", "cublas", "mine.cu"."""
         if self.number is None:

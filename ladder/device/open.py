@@ -9,21 +9,30 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ladder.common.errors import LadderError
+from ladder.common.finding import Finding
 from ladder.contract.device import Device
 from ladder.device.cpu import Cpu
-from ladder.device.cuda import gpu as cuda
+from ladder.device.cuda import gpu, installation
 from ladder.emulator.emulated import Emulated
 
 
 class GpuKind(NamedTuple):
-    """How to open one of several GPUs by its index, and whether this machine may have any."""
+    """What must be known of a kind of GPU.
+
+    open        the GPU of an index; LadderError with the remedy where it cannot be used
+    has_driver  whether this machine may have such GPUs
+    findings    what it has for them, for a report
+    needed      the findings without which no kernel runs
+    """
 
     open: Callable[[int], Device]
     has_driver: Callable[[], bool]
+    findings: Callable[[], list[Finding]]
+    needed: tuple[str, ...]
 
 
 GPUS = {
-    "cuda": GpuKind(cuda.Cuda, cuda.has_driver),
+    "cuda": GpuKind(gpu.Cuda, gpu.has_driver, installation.findings, installation.NEEDED),
 }
 
 

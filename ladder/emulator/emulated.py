@@ -123,7 +123,7 @@ class Emulated(HostArrays):
         Raises CompileError with the file's own lines, LadderError where there is no compiler.
         """
         real = np.dtype(real)
-        path = Path(os.path.abspath(rung.path))
+        path = Path(os.path.abspath(rung.file))
         key = (path, rung.source, real, tuple(defines.items()))
         if key not in self._compiled:
             library, declared = self.compile_ahead(rung, defines, real)
@@ -137,7 +137,7 @@ class Emulated(HostArrays):
         real = np.dtype(real)
         if real.name not in REALS:
             raise LadderError(f"kernels compute in {', '.join(REALS)}, not in {real.name}")
-        path = Path(os.path.abspath(rung.path))
+        path = Path(os.path.abspath(rung.file))
         macros = [f"REAL_{real.name.upper()}=1", f"WARP_SIZE={self._settings.warp}"]
         macros += [f"{name}={value}" for name, value in defines.items()]
         text, declared = source.prepare(path, rung.source, [INCLUDE])

@@ -22,14 +22,18 @@ import numpy as np
 
 from ladder.contract import rung_file
 from ladder.contract.device import Device
+from ladder.contract.dims import Dims
 from ladder.contract.rung_file import Rung
 from ladder.device.cuda.cublas import multiplier
 from ladder.device.cuda.cublaslt import linear
 
+Arrays = Mapping[str, Any]  # the device's arrays by argument
+Scalars = Mapping[str, Any]  # an op's scalars; a product has none
+
 BROADCAST_BIAS = Path(__file__).with_name("broadcast_bias.cu")
 
 
-def forward(device: Device, arrays: Mapping[str, Any], dims: Mapping[str, int], scalars) -> None:
+def forward(device: Device, arrays: Arrays, dims: Dims, scalars: Scalars) -> None:
     """out = inp @ weight.T + bias. The product is added to rows that already hold the bias."""
     N, C, OC = dims["N"], dims["C"], dims["OC"]
     out, bias = arrays["out"], arrays["bias"]
@@ -39,18 +43,18 @@ def forward(device: Device, arrays: Mapping[str, Any], dims: Mapping[str, int], 
     multiply("TN", (OC, N, C), arrays["weight"], arrays["inp"], out, add=bias is not None)
 
 
-def forward_one_kernel(device, arrays, dims, scalars) -> None:
+def forward_one_kernel(device: Device, arrays: Arrays, dims: Dims, scalars: Scalars) -> None:
     """out = inp @ weight.T + bias"""
     linear(device)(arrays["out"], arrays["inp"], arrays["weight"], arrays["bias"])
 
 
-def backward_input(device, arrays, dims, scalars) -> None:
+def backward_input(device: Device, arrays: Arrays, dims: Dims, scalars: Scalars) -> None:
     """dinp = dout @ weight"""
     N, C, OC = dims["N"], dims["C"], dims["OC"]
     multiplier(device)("NN", (C, N, OC), arrays["weight"], arrays["dout"], arrays["dinp"])
 
 
-def backward_weight(device, arrays, dims, scalars) -> None:
+def backward_weight(device: Device, arrays: Arrays, dims: Dims, scalars: Scalars) -> None:
     """dweight += dout.T @ inp, in float32 whatever the type of dout and inp."""
     N, C, OC = dims["N"], dims["C"], dims["OC"]
     multiplier(device)("NT", (C, OC, N), arrays["inp"], arrays["dout"], arrays["dweight"], add=True)
@@ -78,13 +82,13 @@ def one_kernel_rung() -> Rung:
     )
 
 
-def _prepare_one(device: Device, real: np.dtype, dims: Mapping[str, int]) -> None:
+def _prepare_one(device: Device, real: np.dtype, dims: Dims) -> None:
     """Let it choose its kernels now, and not while a graph records."""
     for bias in (False, True):
-        linear(device).ask(real, **dims, bias=bias)
+        linear(device).ask(real, dims["N"], dims["C"], dims["OC"], bias=bias)
 
 
-def _prepare(device: Device, real: np.dtype, dims: Mapping[str, int]) -> None:
+def _prepare(device: Device, real: np.dtype, dims: Dims) -> None:
     """Make the handle and compile the kernel now: neither is possible while a graph records."""
     multiplier(device)
     _broadcast(device, real, dims["N"], dims["OC"])

@@ -1,5 +1,6 @@
 """Matmul: the linear layer, out = inp @ weight.T + bias, and its three gradients."""
 
+from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
 from ladder.contract.op import Op, read, update, write
 from ladder.matmul import library_rungs
@@ -27,7 +28,7 @@ BENCH = {
 }
 
 
-def flops(d) -> int:
+def flops(d: Dims) -> int:
     return 2 * d["N"] * d["C"] * d["OC"]
 
 

@@ -14,17 +14,20 @@ from typing import Any
 import numpy as np
 
 from ladder.contract.device import Device
+from ladder.contract.dims import Dims
 from ladder.contract.ladder import find
 from ladder.contract.rung_file import Rung
 from ladder.device.cuda.cublaslt import AUX_MULTIPLE, linear
 
 
-def forward(device: Device, arrays: Mapping[str, Any], dims: Mapping[str, int], scalars) -> None:
+def forward(
+    device: Device, arrays: Mapping[str, Any], dims: Dims, scalars: Mapping[str, Any]
+) -> None:
     """pre = inp @ weight.T + bias, out = gelu(pre)"""
     out, pre = arrays["out"], arrays["pre"]
     factors = arrays["inp"], arrays["weight"], arrays["bias"]
     product = linear(device)
-    if product.ask(out.dtype, **dims, bias=True, gelu=True):
+    if product.ask(out.dtype, dims["N"], dims["C"], dims["OC"], bias=True, gelu=True):
         product(out, *factors, pre)
     else:
         product(pre, *factors)
@@ -41,11 +44,12 @@ def library_rung() -> Rung:
     return Rung("cublaslt", idea, header=header, run=forward, prepare=_prepare, library=True)
 
 
-def _prepare(device: Device, real: np.dtype, dims: Mapping[str, int]) -> None:
+def _prepare(device: Device, real: np.dtype, dims: Dims) -> None:
     """Let it choose its kernel, or compile ours: neither is possible while a graph records."""
-    if not linear(device).ask(real, **dims, bias=True, gelu=True):
-        linear(device).ask(real, **dims, bias=True)
-        _gelu(device, real, dims["N"] * dims["OC"])
+    N, C, OC = dims["N"], dims["C"], dims["OC"]
+    if not linear(device).ask(real, N, C, OC, bias=True, gelu=True):
+        linear(device).ask(real, N, C, OC, bias=True)
+        _gelu(device, real, N * OC)
 
 
 @functools.cache

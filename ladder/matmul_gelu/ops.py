@@ -6,7 +6,7 @@ import numpy as np
 
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
-from ladder.contract.op import Op, read, write
+from ladder.contract.op import MakeInputs, Op, read, write
 from ladder.matmul_gelu import library_rungs
 from reference import matmul_gelu
 
@@ -26,7 +26,7 @@ BENCH = {
 }
 
 
-def scaled(size: float):
+def scaled(size: float) -> MakeInputs:
     """Inputs that make `pre` about as large as `size`: gelu bends between -3 and 3."""
 
     def make(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:

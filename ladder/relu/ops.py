@@ -4,14 +4,14 @@ import numpy as np
 
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
-from ladder.contract.op import Op, distinct, read, write
+from ladder.contract.op import MakeInputs, Op, distinct, read, write
 from reference import relu
 
 SHAPES = tuple({"N": N} for N in (1, 31, 33, 1000, 4099, 65536))
 BENCH = {"N=65536*3072": {"N": 65536 * 3072}, "N=4096*3072": {"N": 4096 * 3072}}
 
 
-def some_zeros(name: str):
+def some_zeros(name: str) -> MakeInputs:
     """Normal numbers, and here and there the 0 where the function has its corner."""
 
     def make(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:

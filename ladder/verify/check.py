@@ -166,9 +166,10 @@ def check_case(
     real = DTYPES[dtype]
     outcome = functools.partial(Outcome, dict(dims), dtype, inputs)
     groups = device.variants(brief)
-    able = [group for group in groups if rung.refusal(dims, group[0].target(real)) is None]
+    reasons = [rung.refusal(dims, group[0].target(real)) for group in groups]
+    able = [group for group, why in zip(groups, reasons, strict=True) if why is None]
     if not able:
-        return outcome("refused", rung.refusal(dims, device.target(real)))
+        return outcome("refused", next(filter(None, reasons)))
     worst = 0.0
     for values, expected in cases(op, dims, real, inputs, seed):
         for group in able:
@@ -188,7 +189,8 @@ def check_case(
 def gpt2_shape(op: Op) -> Dims:
     """The smallest shape that the op is measured at, with fewer rows if the reference needs it."""
     real = np.dtype(np.float32)
-    dims = dict(min(op.bench.values(), key=lambda dims: op.least_bytes(dims, real)))
+    smallest = min(op.bench.values(), key=lambda dims: op.least_bytes(dims, real))
+    dims = dict(smallest)
     while op.least_bytes(dims, real) > MOST_BYTES and dims[op.dims[0]] > 1:
         dims[op.dims[0]] //= 2
     return dims
@@ -224,7 +226,7 @@ def _run(
         for arg in op.args
         if arg.role == "out" or arg.name in values
     }
-    scratch = []
+    scratch: list[Guarded] = []
 
     def allocate(shape: tuple[int, ...], dtype: np.dtype) -> Any:
         scratch.append(Guarded(device, f"scratch buffer {len(scratch) + 1}", shape, dtype))
@@ -237,8 +239,8 @@ def _run(
     try:
         run()
         device.synchronize()
-    except LadderError as error:
-        raise Fault(str(error)) from None
+    except LadderError as fault:
+        raise Fault(str(fault)) from None
 
     contents, outside = {}, []
     for buffer in (*buffers.values(), *scratch):

@@ -1,12 +1,13 @@
-"""Your own kernel: a `.cu` file from anywhere, in the place of a rung.
+"""Checks a user's own kernel, a `.cu` file from anywhere, in a child process.
 
-    report = own.check("layernorm.forward", "mine.cu")
-    report = own.check("layernorm.forward", source_text, device="cuda", seconds=20)
+    report = sandbox.check("layernorm.forward", "mine.cu")
+    report = sandbox.check("layernorm.forward", source_text, device="cuda", seconds=20)
 
-A kernel that is still being written may loop for ever, or read an illegal address, after which a
-GPU serves its process no more. So it runs in a child process with a time limit, and whatever
-becomes of the child ends in a message here. The child is `python -m ladder.verify.sandbox`: it
-reads one JSON request from its standard input, and writes one JSON answer to a file.
+A kernel that is still being written may loop forever or access an illegal address. After an
+illegal access, a process cannot use the GPU any more. So the kernel runs in a child process with a
+time limit, and a crash of the child becomes a message here. The child is
+`python -m ladder.verify.sandbox`: it reads one JSON request from its standard input, and writes one
+JSON answer to a file.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import PACKAGE, find, find_rung
+from ladder.contract.rung_file import Rung
 from ladder.device.open import open_device
 from ladder.verify.check import Outcome, Report
 from ladder.verify.check import check as check_here
@@ -49,8 +51,13 @@ def check(
     """
     with as_file(kernel) as path:
         rung = find_rung(op, path)
-        request = {"op": op, "path": str(path), "device": device}
-        request |= {"dtypes": dtypes, "shapes": shapes and [dict(dims) for dims in shapes]}
+        request = {
+            "op": op,
+            "path": str(path),
+            "device": device,
+            "dtypes": dtypes,
+            "shapes": shapes and [dict(dims) for dims in shapes],
+        }
         try:
             answer = in_child("check", request, seconds)
         except ChildDied as death:
@@ -60,9 +67,10 @@ def check(
     return Report(**answer, outcomes=outcomes)
 
 
-def require(op: str, path: Path, device: str, seconds: float = SECONDS) -> None:
-    """Raise LadderError unless a kernel passes `check`: what runs it in this process asks first."""
-    report = check(op, path, device, seconds=seconds)
+def require(op: str, rung: Rung, device: str, seconds: float = SECONDS) -> None:
+    """Raise LadderError unless a user's own kernel passes `check`. Called before it runs in this
+    process."""
+    report = check(op, rung.file, device, seconds=seconds)
     if not report.passed:
         raise LadderError(str(report))
 
@@ -113,14 +121,16 @@ def in_child(task: str, request: Mapping[str, Any], seconds: float) -> dict[str,
                 child.communicate()
         print(stdout.decode(errors="replace"), end="")  # what the kernel printed
         if not answer.exists():
-            raise ChildDied(_obituary(name, child.returncode, stderr.decode(errors="replace")))
-        result = json.loads(answer.read_text(encoding="utf-8"))
+            raise ChildDied(
+                _cause_of_death(name, child.returncode, stderr.decode(errors="replace"))
+            )
+        result: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
     if "error" in result:
         raise LadderError(result["error"])
     return result
 
 
-def _obituary(name: str, status: int, stderr: str) -> str:
+def _cause_of_death(name: str, status: int, stderr: str) -> str:
     last = (stderr.strip().splitlines() or ["it said nothing"])[-1]
     if status >= 0:
         return f"{name} ended the process with status {status}: {last}"

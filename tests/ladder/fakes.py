@@ -16,7 +16,7 @@ class FakeGpu(Cpu):
     is_gpu = True
     runs_reference = False
     runs_kernels = True
-    libraries = frozenset({"fakeblas"})
+    libraries = frozenset({"5", "9", "one", "two"})  # the ids of the library rungs in the tests
 
     def __init__(self):
         self.now = 0.0

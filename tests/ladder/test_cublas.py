@@ -12,6 +12,7 @@ from ladder.common.errors import LadderError
 from ladder.contract.binding import bind
 from ladder.contract.dtypes import DTYPES
 from ladder.contract.ladder import find
+from ladder.device.cuda.gpu import Cuda
 from ladder.device.open import open_device
 from ladder.matmul import library_rungs
 from ladder.verify.inputs import make_inputs
@@ -81,10 +82,10 @@ class FakeCublas:
         return 0
 
 
-class Gpu:
+class Gpu(Cuda):
     """A CUDA device whose kernels run on the emulator and whose cuBLAS is the one above."""
 
-    kind, name = "cuda", "a GPU of the tests"
+    name = "a GPU of the tests"
     device, stream = contextlib.nullcontext(), types.SimpleNamespace(ptr=3)
 
     def __init__(self):

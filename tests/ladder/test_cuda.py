@@ -12,7 +12,7 @@ from ladder.contract import rung_file
 from ladder.contract.dtypes import DTYPES
 from ladder.contract.rung_file import Launch
 from ladder.device import inventory
-from ladder.device.cuda import gpu
+from ladder.device.cuda import gpu, installation
 from ladder.device.open import open_device
 
 # ---- without a GPU ----
@@ -74,10 +74,11 @@ def test_every_finding_that_is_missing_has_a_remedy(monkeypatch):
     def missing(*args):
         raise LadderError("nothing here: install it")
 
-    for name in ("find_nvrtc", "find_nvdisasm", "find_compiler"):
-        monkeypatch.setattr(inventory, name, missing)
-    monkeypatch.setattr(inventory.gpu, "driver_version", lambda: None)
-    monkeypatch.setattr(inventory.importlib.metadata, "distributions", lambda: [])
+    monkeypatch.setattr(inventory, "find_compiler", missing)
+    for name in ("find_nvrtc", "find_nvdisasm"):
+        monkeypatch.setattr(installation, name, missing)
+    monkeypatch.setattr(gpu, "driver_version", lambda: None)
+    monkeypatch.setattr(installation.importlib.metadata, "distributions", lambda: [])
     found = {finding.what: finding for finding in inventory.findings()}
     for what in ("C++ compiler", "NVRTC", "disassembler", "NVIDIA driver", "CuPy", "GPU"):
         assert found[what].remedy, what
@@ -109,9 +110,9 @@ def test_doctor_sees_a_wheel_that_the_driver_is_too_old_for(monkeypatch):
     class Distribution:
         name, version = "cupy-cuda13x", "14.2.0"
 
-    monkeypatch.setattr(inventory.gpu, "driver_version", lambda: 12040)
-    monkeypatch.setattr(inventory.importlib.metadata, "distributions", lambda: [Distribution])
-    finding = inventory.cupy()
+    monkeypatch.setattr(gpu, "driver_version", lambda: 12040)
+    monkeypatch.setattr(installation.importlib.metadata, "distributions", lambda: [Distribution])
+    finding = installation.cupy()
     assert "the driver supports CUDA 12.4" in finding.found
     assert "cuda12" in finding.remedy
 

@@ -2,7 +2,7 @@
 
 import os
 
-from ladder.device.inventory import Finding
+from ladder.common.finding import Finding
 from trainer.measure import doctor
 
 

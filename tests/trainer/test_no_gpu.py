@@ -9,8 +9,9 @@ from tiny import settings
 import ladder.__main__
 import trainer.__main__
 from ladder.common.errors import LadderError
+from ladder.common.finding import Finding
 from ladder.device import inventory
-from ladder.device.cuda import gpu
+from ladder.device.cuda import gpu, installation
 
 # What CuPy does, as its users report it: `import cupy` raises a page of advice from the error of
 # the library that is missing; with a driver that is too old it imports, and the first call raises.
@@ -171,11 +172,9 @@ def test_the_doctor_lists_a_second_gpu_that_cannot_be_used(monkeypatch):
             return 1 << 30, 2 << 30
 
     monkeypatch.setattr(gpu, "Cuda", TwoGpus)
-    assert inventory.gpus() == [
-        inventory.Finding("GPU", "NVIDIA H200, sm_90a, 1.0 of 2.0 GiB free"),
-        inventory.Finding(
-            "GPU cuda:1", "cuda:1 cannot be used: busy", "nvidia-smi shows what uses it"
-        ),
+    assert installation.gpus() == [
+        Finding("GPU", "NVIDIA H200, sm_90a, 1.0 of 2.0 GiB free"),
+        Finding("GPU cuda:1", "cuda:1 cannot be used: busy", "nvidia-smi shows what uses it"),
     ]
 
 

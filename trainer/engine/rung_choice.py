@@ -179,7 +179,7 @@ def _refuse(op: str, rung: Rung, device: Device, real: np.dtype, config: TrainCo
             "choose another rung"
         )
     if rung.is_own_file:
-        sandbox.require(op, rung.path, config.device or device.kind)  # with its number: cuda:1
+        sandbox.require(op, rung, config.device or device.kind)  # with its number: cuda:1
 
 
 def read_file(path: str) -> dict[str, int | str]:

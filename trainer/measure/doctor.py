@@ -15,9 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from ladder.common.command_line import Parser
+from ladder.common.finding import Finding
 from ladder.device import inventory
 from ladder.device.cpu import Cpu
-from ladder.device.inventory import Finding
+from ladder.device.open import GPUS
 from trainer.data.datasets import data_directory
 from trainer.data.download import GPT2_MERGES, TINYSHAKESPEARE, places
 from trainer.engine.memory import GIB, available_on_host
@@ -68,10 +69,10 @@ def verdict(findings: Sequence[Finding]) -> list[str]:
     missing = {finding.what for finding in findings if finding.remedy}
     lines = ["--device cpu       runs: the NumPy reference, rung 0 of every ladder"]
     for device, needs, what in (
-        ("emulated", {"C++ compiler", "kernel cache"}, "the kernels, on the CPU, small models"),
-        ("cuda", {"GPU", "CuPy", "NVRTC", "NVIDIA driver", "kernel cache"}, "the kernels"),
+        ("emulated", ("C++ compiler",), "the kernels, on the CPU, small models"),
+        *((name, kind.needed, "the kernels") for name, kind in GPUS.items()),
     ):
-        lacks = sorted(needs & missing)
+        lacks = sorted({"kernel cache", *needs} & missing)
         state = f"does not run: see {', '.join(lacks)}" if lacks else f"runs: {what}"
         lines.append(f"--device {device:9} {state}")
     return lines

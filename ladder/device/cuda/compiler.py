@@ -86,13 +86,13 @@ def compile_cubin(
     if real.name not in REALS:
         raise LadderError(f"kernels compute in {', '.join(REALS)}, not in {real.name}")
     nvrtc = find_nvrtc(newest)
-    if int(re.search(r"\d+", arch).group()) not in nvrtc.architectures():
+    if int(re.sub(r"\D", "", arch)) not in nvrtc.architectures():
         known = ", ".join(f"sm_{number}" for number in nvrtc.architectures())
         raise LadderError(
             f"NVRTC {nvrtc.version[0]}.{nvrtc.version[1]} does not compile for {arch}, only for "
             f"{known}; another version may: pip install -e '.[cuda12]' or '.[cuda13]'"
         )
-    path = Path(os.path.abspath(rung.path))
+    path = Path(os.path.abspath(rung.file))
     constants = {f"REAL_{real.name.upper()}": 1, "WARP_SIZE": WARP_SIZE, **defines}
     include = (INCLUDE, path.parent, *nvrtc.include)
     options = [
@@ -171,17 +171,18 @@ def resources(cubin: Path) -> dict[str, Resources]:
 
 
 def remarks(cubin: Path) -> list[str]:
-    """What the assembler had to remark: products that it makes wait, where the program does not."""
+    """What ptxas remarks: `wgmma` instructions that it serialized."""
     return re.findall(r"^ptxas info\s*: \(C\d+\) (.*)", compile_log(cubin), re.MULTILINE)
 
 
 def _explain(log: str, path: Path, arch: str) -> str:
     """The errors of a log in the form `file:line: what`, each with its source line and a caret."""
-    blocks = [block for block in re.split(r"\n\s*\n", log) if _ERROR.search(block)]
-    if not blocks:  # the assembler's: it knows no source lines
+    blocks = re.split(r"\n\s*\n", log)
+    errors = [block[found.start() :] for block in blocks if (found := _ERROR.search(block))]
+    if not errors:  # the assembler's: it knows no source lines
         lines = [line for line in log.splitlines() if "error" in line.lower() or "fatal" in line]
         return "\n".join([f"{path} does not compile for {arch}:", *(lines or [log.strip()])])
-    shown = [_ERROR.sub(r"\1:\2: ", block[_ERROR.search(block).start() :]) for block in blocks]
+    shown = [_ERROR.sub(r"\1:\2: ", error) for error in errors]
     text = "\n".join(block.rstrip() for block in shown[:_ERRORS_SHOWN])
     if len(shown) > _ERRORS_SHOWN:
         text += f"\n({len(shown) - _ERRORS_SHOWN} more errors)"

@@ -10,17 +10,17 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ladder.common.errors import LadderError
 from ladder.contract.device import Device
+from ladder.device.cuda.gpu import Cuda
 
 DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}
 OPERATIONS = {"N": 0, "T": 1}  # a factor as it is, transposed
-COMPUTE_32F = 68  # sums in float32; float32 factors are not rounded to TF32
+COMPUTE_32F = 68  # accumulates in float32; float32 factors are not rounded to TF32
 DEFAULT_ALGORITHM = -1
 DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # parts of a long sum are added in float32, too
 WORKSPACE_BYTES = 32 << 20  # what NVIDIA recommends for Hopper
@@ -28,56 +28,63 @@ WORKSPACE_BYTES = 32 << 20  # what NVIDIA recommends for Hopper
 # Read when a call is made, not when the GPU gets to it.
 _ZERO, _ONE = ctypes.c_float(0), ctypes.c_float(1)
 
-Multiply = Callable[..., None]
 
+class Multiplier:
+    """The matrix products of a device, on its stream."""
 
-@functools.cache
-def multiplier(device: Device) -> Multiply:
-    """The product of a device: `multiply(operations, (m, n, k), a, b, result, add=False)`.
+    def __init__(self, device: Device) -> None:
+        """Raises LadderError where there is no cuBLAS."""
+        if not isinstance(device, Cuda):
+            raise LadderError(f"cuBLAS runs on NVIDIA GPUs, not on device {device.name}")
+        self._device, self._library = device, load()
+        self._handle = ctypes.c_void_p()
+        # The handle uses this memory as long as it lives.
+        self._workspace = device.empty((WORKSPACE_BYTES,), np.dtype(np.uint8))
+        with device.device:
+            self._check(self._library.cublasCreate_v2(ctypes.byref(self._handle)))
+        stream = ctypes.c_void_p(device.stream.ptr)
+        self._check(self._library.cublasSetStream_v2(self._handle, stream))
+        address = ctypes.c_void_p(self._workspace.data.ptr)
+        size = ctypes.c_size_t(WORKSPACE_BYTES)
+        self._check(self._library.cublasSetWorkspace_v2(self._handle, address, size))
+        mode = DISALLOW_REDUCED_PRECISION_REDUCTION
+        self._check(self._library.cublasSetMathMode(self._handle, mode))
 
-    operations  two letters: what is done to a and b, as cuBLAS sees them
-    m, n, k     rows, columns and terms of the product, as cuBLAS sees it: it stores matrices by
-                columns, so that our (rows, columns) is its (columns, rows)
-    add         to the result's old content
-
-    Raises LadderError where there is no cuBLAS.
-    """
-    if "cublas" not in device.libraries:
-        raise LadderError(f"cuBLAS runs on NVIDIA GPUs, not on device {device.name}")
-    library = load()
-    handle = ctypes.c_void_p()
-    workspace = device.empty((WORKSPACE_BYTES,), np.dtype(np.uint8))
-    with device.device:
-        check(library.cublasCreate_v2(ctypes.byref(handle)), device)
-    stream = ctypes.c_void_p(device.stream.ptr)
-    check(library.cublasSetStream_v2(handle, stream), device)
-    address = ctypes.c_void_p(workspace.data.ptr)
-    size = ctypes.c_size_t(WORKSPACE_BYTES)
-    check(library.cublasSetWorkspace_v2(handle, address, size), device)
-    check(library.cublasSetMathMode(handle, DISALLOW_REDUCED_PRECISION_REDUCTION), device)
-
-    def multiply(
-        operations: str, sizes: tuple[int, int, int], a: Any, b: Any, result: Any, add: bool = False
+    def __call__(
+        self,
+        operations: str,
+        sizes: tuple[int, int, int],
+        a: Any,
+        b: Any,
+        result: Any,
+        add: bool = False,
     ) -> None:
-        check(
-            library.cublasGemmEx(
-                handle,
-                *(OPERATIONS[letter] for letter in operations),
-                *sizes,
-                ctypes.byref(_ONE),
-                *_matrix(a),
-                *_matrix(b),
-                ctypes.byref(_ONE if add else _ZERO),
-                *_matrix(result),
-                COMPUTE_32F,
-                DEFAULT_ALGORITHM,
-            ),
-            device,
-            f"in a product of sizes {sizes}",
-        )
+        """result = a @ b, with the factors transposed as `operations` says.
 
-    multiply.workspace = workspace  # lives as long as the handle that uses it
-    return multiply
+        operations  two letters: what is done to a and b, as cuBLAS sees them
+        sizes       m, n, k: rows, columns and terms of the product, as cuBLAS sees it: it stores
+                    matrices by columns, so that our (rows, columns) is its (columns, rows)
+        add         to the result's old content
+        """
+        status = self._library.cublasGemmEx(
+            self._handle,
+            *(OPERATIONS[letter] for letter in operations),
+            *sizes,
+            ctypes.byref(_ONE),
+            *_matrix(a),
+            *_matrix(b),
+            ctypes.byref(_ONE if add else _ZERO),
+            *_matrix(result),
+            COMPUTE_32F,
+            DEFAULT_ALGORITHM,
+        )
+        self._check(status, f"in a product of sizes {sizes}")
+
+    def _check(self, status: int, where: str = "at its start") -> None:
+        check(status, self._device, where, "cuBLAS")
+
+
+multiplier = functools.cache(Multiplier)  # one for each device
 
 
 def load(name: str = "libcublas") -> Any:
@@ -95,13 +102,11 @@ def load(name: str = "libcublas") -> Any:
 
 
 def _matrix(array: Any) -> tuple[ctypes.c_void_p, int, int]:
-    """Address, type, and the distance of its columns: our rows, as long as the array is wide."""
+    """Address, type, and leading dimension: the length of our rows."""
     return ctypes.c_void_p(array.data.ptr), DATA_TYPES[array.dtype.name], array.shape[1]
 
 
-def check(
-    status: int, device: Device, where: str = "at its start", library: str = "cuBLAS"
-) -> None:
+def check(status: int, device: Device, where: str, library: str) -> None:
     """Raise LadderError where a call has failed."""
     if status:
         raise LadderError(f"{device.name}: {library} fails with status {status} {where}")

@@ -27,6 +27,7 @@ from ladder.device.cuda.cublas import (
     check,
     load,
 )
+from ladder.device.cuda.gpu import Cuda
 
 # cublasLtMatmulDescAttributes_t
 TRANSA, TRANSB, EPILOGUE, BIAS_POINTER, AUX_POINTER, AUX_LD = 3, 4, 7, 8, 11, 12
@@ -76,7 +77,7 @@ class Linear:
 
     def __init__(self, device: Device) -> None:
         """Raises LadderError where there is no cuBLASLt."""
-        if "cublaslt" not in device.libraries:
+        if not isinstance(device, Cuda):
             raise LadderError(f"cuBLASLt runs on NVIDIA GPUs, not on device {device.name}")
         self._device, self._library = device, load("libcublasLt")
         self._plans: dict[tuple[str, int, int, int, int], _Plan | None] = {}

@@ -21,6 +21,7 @@ from ladder.contract.host_arrays import aligned_empty
 from ladder.contract.rung_file import Launch, Rung
 from ladder.contract.target import Target
 from ladder.device.cuda import compiler
+from ladder.device.cuda.nvrtc import find_nvrtc
 
 # Above this size a copy is bound by the bus, and memory that is pinned stays taken from the system.
 MOST_PINNED_BYTES = 16 << 20
@@ -156,7 +157,8 @@ class Cuda:
         self.synchronize()
         try:
             with self.device:
-                return array.get(stream=self.stream)
+                copy: np.ndarray = array.get(stream=self.stream)
+                return copy
         except self._cuda_errors as error:
             raise self._failure(error) from None
 
@@ -210,7 +212,8 @@ class Cuda:
             )
         if status:
             raise LadderError(f"{self.name}: the driver makes no tensor map: CUDA error {status}")
-        return made.view("V128")[0]
+        opaque: np.void = made.view("V128")[0]
+        return opaque
 
     def compile(
         self, rung: Rung, defines: Mapping[str, int], real: np.dtype
@@ -220,7 +223,7 @@ class Cuda:
             with self.device:
                 module = self.cupy.RawModule(path=str(cubin))
                 return {
-                    name: CudaKernel(self, module.get_function(name), rung.path)
+                    name: CudaKernel(self, module.get_function(name), rung.file)
                     for name in compiler.resources(cubin)
                 }
         except self._cuda_errors as error:
@@ -312,7 +315,7 @@ class Cuda:
     def description(self) -> dict[str, str | int]:
         """What belongs to a measurement: the GPU and the versions of what drives it."""
         properties = self.cupy.cuda.runtime.getDeviceProperties(self.device.id)
-        version = compiler.find_nvrtc(self._driver_major).version
+        version = find_nvrtc(self._driver_major).version
         return {
             "gpu": self.name,
             "arch": self.arch,
@@ -331,8 +334,11 @@ class Cuda:
         cuda = self.cupy.cuda
         return cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError
 
-    def _failure(self, error: Exception, doing: str = "") -> LadderError:
-        """What CUDA says, and which kernels may be at fault: an error surfaces after its launch."""
+    def _failure(self, error: Any, doing: str = "") -> LadderError:
+        """What CUDA says, and which kernels may be at fault: an error surfaces after its launch.
+
+        error  one of `_cuda_errors`
+        """
         what = _what(error)
         if error.status not in _FATAL:
             return LadderError(f"{self.name}: {what}" + (f", {doing}" if doing else ""))
@@ -342,7 +348,9 @@ class Cuda:
             message += f" or one of {len(kernels) - 3} kernels before"
         if len(kernels) > 1:
             message += " (CUDA_LAUNCH_BLOCKING=1 in the environment tells which)"
-        return DeviceFault(f"{message}; this process can use the GPU no more: start it again")
+        return DeviceFault(
+            f"{message}; this process can no longer use the GPU; restart the program"
+        )
 
 
 class CudaKernel:

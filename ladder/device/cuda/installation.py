@@ -1,0 +1,96 @@
+"""What this machine has for NVIDIA GPUs, and what to do about the rest."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+
+from ladder.common.errors import LadderError
+from ladder.common.finding import Finding
+from ladder.device.cuda import gpu
+from ladder.device.cuda.nvrtc import INSTALL, find_nvrtc
+from ladder.device.cuda.sass import find_nvdisasm
+
+NEEDED = ("GPU", "CuPy", "NVRTC", "NVIDIA driver")  # findings without which no kernel runs
+
+
+def findings() -> list[Finding]:
+    """Everything that is looked at, in the order of a report."""
+    return [nvrtc(), disassembler(), driver(), cupy(), *gpus()]
+
+
+def nvrtc() -> Finding:
+    """NVIDIA's compiler and its headers: a kernel is compiled for a GPU with or without one."""
+    version = gpu.driver_version()
+    try:
+        found = find_nvrtc(version // 1000 if version else None)
+    except LadderError as error:
+        what, _, remedy = str(error).partition(": ")
+        return Finding("NVRTC", what, remedy)
+    text = f"{found.version[0]}.{found.version[1]} ({found.library})"
+    for header in ("cuda_fp16.h", "crt/mma.h"):
+        if not any((folder / header).is_file() for folder in found.include):
+            return Finding("NVRTC", f"{text}, without the header {header}", INSTALL)
+    return Finding("NVRTC", text)
+
+
+def disassembler() -> Finding:
+    try:
+        return Finding("disassembler", str(find_nvdisasm()))
+    except LadderError:
+        return Finding("disassembler", "none", "to look at SASS: pip install -e '.[compile]'")
+
+
+def driver() -> Finding:
+    version = gpu.driver_version()
+    if version is None:
+        remedy = "only --device cuda needs one, and an NVIDIA GPU"
+        return Finding("NVIDIA driver", "none", remedy)
+    release = gpu.driver_release() or "unknown release"
+    return Finding("NVIDIA driver", f"{release}, CUDA {gpu.dotted(version)}")
+
+
+def cupy() -> Finding:
+    """The CuPy wheel, against the CUDA version of the driver."""
+    version = gpu.driver_version()
+    wheels = {
+        distribution.name: distribution.version
+        for distribution in importlib.metadata.distributions()
+        if re.fullmatch(r"cupy(-\w+)*", distribution.name or "")
+    }
+    found = ", ".join(f"{name} {release}" for name, release in wheels.items())
+    if not wheels:
+        extra = "cuda12" if version and version < 13000 else "cuda13"
+        return Finding("CuPy", "none", f"--device cuda needs it: pip install -e '.[{extra}]'")
+    if len(wheels) > 1:
+        return Finding("CuPy", found, "only one can work: pip uninstall the other")
+    made_for = re.fullmatch(r"cupy-cuda(\d+)x", found.split()[0])
+    if version and made_for and version // 1000 < int(made_for.group(1)):
+        remedy = "update the driver"
+        if version >= 12000:
+            remedy += f", or pip uninstall {made_for.group()} and pip install -e '.[cuda12]'"
+        return Finding(
+            "CuPy", f"{found}, but the driver supports CUDA {gpu.dotted(version)}", remedy
+        )
+    return Finding("CuPy", found)
+
+
+def gpus() -> list[Finding]:
+    """The GPUs that CUDA lets this process use."""
+    found: list[Finding] = []
+    count = 1  # as far as is known before the first one is opened
+    while len(found) < count:
+        index = len(found)
+        name = f"GPU cuda:{index}" if index else "GPU"
+        try:
+            device = gpu.Cuda(index)
+        except LadderError as error:
+            message = str(error)
+            last = max(message.rfind("; "), message.rfind(": "))
+            found.append(Finding(name, message[:last], message[last + 2 :]))
+            continue
+        count = device.cupy.cuda.runtime.getDeviceCount()
+        free, total = (size / 2**30 for size in device.memory())
+        text = f"{device.name}, {device.arch}, {free:.1f} of {total:.1f} GiB free"
+        found.append(Finding(name, text))
+    return found
