@@ -21,10 +21,11 @@ from ladder.common.errors import LadderError
 from ladder.contract.device import Device
 from ladder.contract.dims import Dims
 from ladder.contract.dtypes import DTYPES
+from ladder.contract.identity import code_identity
 from ladder.contract.ladder import PACKAGE, Ladder
 from ladder.contract.op import Op
 from ladder.contract.rung_file import Rung
-from ladder.measure import peers, results
+from ladder.measure import peers
 from ladder.measure.roofline import ALLOWANCE, Roof, compute_bound, copy_bandwidth, matrix_rate
 from ladder.measure.timing import BufferSets, Timing, measure
 from ladder.verify.check import check_case, gpt2_shape
@@ -156,7 +157,7 @@ def _row(
             "something is not computed, or not measured"
         )
     entry = {"rung": rung.id, "idea": rung.idea, "library": rung.library}
-    return {**entry, "code": results.code_digest(rung), **as_microseconds(timing)}
+    return {**entry, "code": code_identity(rung), **as_microseconds(timing)}
 
 
 def _peer_rows(op: str, dims: Dims, dtype: str, device: Device, say: Say) -> list[dict[str, Any]]:

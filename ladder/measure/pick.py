@@ -3,7 +3,7 @@
     choice = pick(find("layernorm.forward"), device, "bfloat16", {"N": 4096, "C": 768})
     choice.rung, choice.reasons
 
-What was found out is remembered rung by rung and shape by shape (remembered.py): another
+What was found out is remembered rung by rung and shape by shape (pick_cache.py): another
 question about the same rungs and shapes, or an edited rung, costs only what is not known yet.
 """
 
@@ -26,7 +26,7 @@ from ladder.contract.ladder import Ladder
 from ladder.contract.op import Op
 from ladder.contract.rung_file import Rung
 from ladder.measure.bench import refuse_emulated
-from ladder.measure.remembered import Known
+from ladder.measure.pick_cache import Known
 from ladder.measure.timing import BufferSets, compare
 from ladder.verify.check import check, compile_ahead
 

@@ -15,11 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ladder.common import cache
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write
 from ladder.contract.ladder import PACKAGE
-from ladder.contract.rung_file import Rung
 
 FOLDER = PACKAGE.parent / "doc" / "results"
 
@@ -29,14 +27,6 @@ Measurement = Mapping[str, Any]
 def slug(device: str) -> str:
     """The name of a device's file: nvidia-h200 for NVIDIA H200."""
     return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
-
-
-def code_digest(rung: Rung) -> str:
-    """Names what a rung computes: its source without comments and blanks at line ends."""
-    code = re.sub(r"//[^\n]*", "", rung.source)
-    lines = (line.rstrip() for line in code.splitlines())
-    launch = rung.header.get("launch", ()) + rung.header.get("define", ())
-    return cache.digest("\n".join(line for line in lines if line), *launch)[:12]
 
 
 def load_all(folder: Path | None = None) -> dict[str, dict[str, Any]]:

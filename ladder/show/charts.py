@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import matplotlib
 
 from ladder.common import cache
 from ladder.measure.results import Measurement
 from ladder.show import tables
+from ladder.show.tables import Row
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 INK, GRID, OURS, PEER, ROOF = "#333333", "#dddddd", "#1f77b4", "#999999", "#d62728"
-Rows = list[dict[str, Any]]
+STALE = "#aec7e8"  # a paler OURS: the code has changed since
+Rows = Sequence[Row]
 
 
 def digest(kind: str, title: str, rows: Rows, measurement: Measurement) -> str:
     """Names what a picture shows; it changes with any number in it."""
-    return cache.digest(kind, title, json.dumps(rows), json.dumps(measurement["roof"]))[:12]
+    shown = json.dumps([dataclasses.asdict(row) for row in rows])
+    return cache.digest(kind, title, shown, json.dumps(measurement["roof"]))[:12]
 
 
 def drawn_from(picture: Path) -> str | None:
@@ -41,13 +47,12 @@ def bars(title: str, rows: Rows, measurement: Measurement) -> Figure:
     matrix = measurement["roof"]["matrix_tflops"]
     roof = matrix or measurement["roof"]["copy_gbps"]
     for place, row in enumerate(rows):
-        ours = row["kernel"]
-        axes.barh(place, row["rate"], color=OURS if ours else PEER, height=0.7)
-        near = row["rate"] > 0.85 * roof  # a number beside the bar would lie across the roof
+        axes.barh(place, row.rate, color=_colour(row), height=0.7)
+        near = row.rate > 0.85 * roof  # a number beside the bar would lie across the roof
         axes.text(
-            row["rate"] + roof * (-0.01 if near else 0.01),
+            row.rate + roof * (-0.01 if near else 0.01),
             place,
-            tables.rate(row["rate"]),
+            tables.rate(row.rate),
             ha="right" if near else "left",
             va="center",
             fontsize=8,
@@ -80,16 +85,15 @@ def roofline(title: str, rows: Rows, measurement: Measurement) -> Figure:
     xs = [span[0], min(ridge, span[1]), span[1]]
     axes.plot(xs, [min(x * copy, matrix or x * copy) / 1e12 for x in xs], color=ROOF, linewidth=1.5)
     axes.axvline(intensity, color=GRID, linewidth=1, zorder=0)
-    rates = [measurement["flops"] / row["us"] / 1e6 for row in rows]  # TFLOP/s
+    rates = [measurement["flops"] / row.us / 1e6 for row in rows]  # TFLOP/s
     lowest, highest = min(rates) / 2, 1.3 * min(span[1] * copy, matrix or math.inf) / 1e12
     apart = (highest / lowest) ** 0.05  # so that labels keep clear of each other
     level = math.inf
     for rate, row in sorted(zip(rates, rows, strict=True), key=lambda pair: -pair[0]):
-        ours = row["kernel"]
-        axes.plot(intensity, rate, "o", color=OURS if ours else PEER, markersize=5)
+        axes.plot(intensity, rate, "o", color=_colour(row), markersize=5)
         level = min(rate, level / apart)
         axes.annotate(
-            f"{_label(row)}, {tables.percent(row['of_roof'])}",
+            f"{_label(row)}, {tables.percent(row.of_roof)}",
             (intensity, rate),
             (intensity * 1.25, level),
             va="center",
@@ -110,11 +114,15 @@ def roofline(title: str, rows: Rows, measurement: Measurement) -> Figure:
     return figure
 
 
-def _label(row: dict[str, Any]) -> str:
-    return row["name"] if row["rung"] is None else f"{row['rung']}: {row['name']}"
+def _colour(row: Row) -> str:
+    return PEER if not row.kernel else STALE if row.stale else OURS
 
 
-def _figure(title: str, size: tuple[float, float]):
+def _label(row: Row) -> str:
+    return f"{row.rung}: {row.name}{row.since}" if row.rung is not None else row.name
+
+
+def _figure(title: str, size: tuple[float, float]) -> tuple[Figure, Axes]:
     """A figure of its own, not pyplot's: nothing opens a window, nothing is left behind."""
     from matplotlib.figure import Figure
 

@@ -22,6 +22,10 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
     overview        every op that was measured: its best rung beside the library and PyTorch
     counts OP N     memory accesses by source line, counted by the emulator; dtype=float32
     access OP N     a picture: which lane touches which address
+    step-times DEVICE           the time of a training step, ours and PyTorch's
+    step-summary DEVICE DTYPE   of that the least: ours, and PyTorch's fastest
+    agreement LOG LOG ...       how far losses and gradients are from PyTorch's
+    log LOG                     output that is kept in doc/results/logs
 
 `counts` and `access` take lines="x[i]|y[i]": only lines of the source that contain one of these.
 Where nothing has been measured yet, `table` says how to, and pictures are left out.
@@ -35,7 +39,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,15 +47,17 @@ from typing import TYPE_CHECKING
 from ladder.common import cache
 from ladder.common.errors import LadderError
 from ladder.contract.dims import Dims, format_dims
+from ladder.contract.identity import code_identity
 from ladder.contract.ladder import PACKAGE, find
 from ladder.contract.rung_file import Rung
 from ladder.measure import results
-from ladder.show import charts, source_code, tables
+from ladder.show import charts, citations, source_code, tables, training_tables
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROOT = PACKAGE.parent
+CITING_PAGES: tuple[str, ...] = ()  # whose every measured number names its source
 _BLOCK = re.compile(
     r"(?P<begin><!-- ladder:begin (?P<request>[^>]*?) -->\n)(?P<body>.*?)"
     r"(?P<end><!-- ladder:end -->)",
@@ -95,13 +101,14 @@ def update(write: bool, root: Path = ROOT) -> list[str]:
             f"{page.relative_to(root)}: {picture} is missing or out of date"
             for picture in _stale_pictures(new, page)
         ]
+        drifted += [f"{page.relative_to(root)}: {problem}" for problem in _citations(new, page)]
     return drifted
 
 
 def render(text: str, page: Path, draw: bool) -> str:
     """The page with every block renewed; `draw`: the pictures too."""
 
-    def renew(block: re.Match) -> str:
+    def renew(block: re.Match[str]) -> str:
         words = shlex.split(block["request"])
         options = dict(word.split("=", 1) for word in words if "=" in word)
         words = [word for word in words if "=" not in word]
@@ -118,6 +125,14 @@ def render(text: str, page: Path, draw: bool) -> str:
         return f"{block['begin']}{body.strip()}\n{block['end']}"
 
     return _BLOCK.sub(renew, text)
+
+
+def _citations(text: str, page: Path) -> Iterator[str]:
+    """What is wrong with the measured numbers in a page's sentences."""
+    yield from citations.problems(text, ROOT)
+    if page.name in CITING_PAGES:
+        for number in citations.uncited(text):
+            yield f"no comment names the source of {number!r} (ladder/show/citations.py)"
 
 
 def _stale_pictures(text: str, page: Path) -> Iterator[str]:
@@ -185,23 +200,22 @@ def counts(
     """What each line asks of memory per request of a warp, beside the least that it could."""
     rung, dims = find(op).rung(number), _traced_shape(op, shape)
     wanted = _lines_with(rung, lines)
-    made = _made_from("counts", op, rung, dtype, dims, lines)
+    made = _made_from("counts", op, rung, dtype, dims, wanted)
     if made in place.old:
         return place.old
     from ladder.show import trace  # needs a C++ compiler
 
     report = trace.trace(find(op), rung, dtype, dims)
-    rows = ["| line | source | access | requests | takes | ideal |", "|--:|---|---|--:|--:|--:|"]
-    code = rung.source.splitlines()
+    rows = ["| source | access | requests | takes | ideal |", "|---|---|--:|--:|--:|"]
     for count in trace.own_lines(report, rung):
         if count.line not in wanted:
             continue
         takes, ideal, unit = trace.per_request(count)
-        takes = f"**{takes:.1f}**" if takes > 1.5 * ideal else f"{takes:.1f}"
-        text = code[count.line - 1].strip().replace("|", r"\|")  # a bar would end the cell
+        shown = f"**{takes:.1f}**" if takes > 1.5 * ideal else f"{takes:.1f}"
+        text = wanted[count.line].replace("|", r"\|")  # a bar would end the cell
         rows.append(
-            f"| {count.line} | `{text}` | {count.kind} `{count.buffer}` "
-            f"| {count.requests:,} | {takes} {unit} | {ideal:.1f} |"
+            f"| `{text}` | {count.kind} `{count.buffer}` "
+            f"| {count.requests:,} | {shown} {unit} | {ideal:.1f} |"
         )
     caption = f"{format_dims(dims)}, {dtype}; per request of a warp, counted by the emulator."
     return "\n".join([*rows, "", caption, made])
@@ -212,12 +226,12 @@ def access(
 ) -> str:
     """The first request of each line, sector by sector."""
     rung, dims = find(op).rung(number), _traced_shape(op, shape)
-    made = _made_from("access", op, rung, dtype, dims, lines)
-    digest = made.split()[-2]
     wanted = _lines_with(rung, lines)
+    title = f"{op}, {rung.name}: {rung.idea} ({format_dims(dims)}, {dtype})"
+    made = _made_from(f"access {title}", op, rung, dtype, dims, wanted)
+    digest = made.split()[-2]
     name = f"{op.replace('.', '-')}-{rung.id}-access" + (f"-{dtype}" * (dtype != "float32"))
     path = place.picture(name)
-    title = f"{op}, {rung.name}: {rung.idea} ({format_dims(dims)}, {dtype})"
     if place.draw and charts.drawn_from(path) != digest:
         from ladder.show import trace
 
@@ -226,13 +240,13 @@ def access(
     return f"![Which lane touches which address: {title}]({place.link(path)})\n{made}"
 
 
-def _lines_with(rung: Rung, texts: str) -> list[int]:
-    """The numbers of the lines that contain one of the texts, which `|` separates."""
-    found = [
-        number
+def _lines_with(rung: Rung, texts: str) -> dict[int, str]:
+    """The lines that contain one of the texts, which `|` separates, by their number."""
+    found = {
+        number: line.strip()
         for number, line in enumerate(rung.source.splitlines(), 1)
         if any(text in line for text in texts.split("|"))
-    ]
+    }
     if not found:
         raise LadderError(f"{rung.label} has no line with {texts}")
     return found
@@ -244,11 +258,12 @@ def _traced_shape(op: str, text: str) -> Dims:
     return {name: int(size) for name, size in (entry.split("=") for entry in text.split())}
 
 
-def _made_from(kind: str, op: str, rung: Rung, dtype: str, dims: Dims, more: str = "") -> str:
-    """A comment that changes with the file's lines, what it includes, and how it was run."""
-    headers = [path.read_text(encoding="utf-8") for path in sorted(PACKAGE.glob("include/*.cuh"))]
-    digest = cache.digest(kind, op, rung.source, dtype, format_dims(dims), more, *headers)[:12]
-    return f"<!-- made from {digest} -->"
+def _made_from(
+    kind: str, op: str, rung: Rung, dtype: str, dims: Dims, lines: Mapping[int, str]
+) -> str:
+    """A comment that changes with the rung's code, the lines that are shown, and the run."""
+    made = (kind, op, code_identity(rung), dtype, format_dims(dims), *lines.values())
+    return f"<!-- made from {cache.digest(*made)[:12]} -->"
 
 
 # ---- from the results ---------------------------------------------------------------------------
@@ -264,6 +279,25 @@ def table(place: Place, op: str, **which: str) -> str:
 
 def overview(place: Place, **which: str) -> str:
     return tables.overview(lambda rung: link(place, rung), **which)
+
+
+def step_times(place: Place, device: str) -> str:
+    return training_tables.step_times(device)
+
+
+def step_summary(place: Place, device: str, dtype: str) -> str:
+    return training_tables.step_summary(device, dtype)
+
+
+def agreement(place: Place, *logs: str) -> str:
+    def link(name: str) -> str:
+        return place.link(results.FOLDER / "logs" / f"{name}.txt")
+
+    return training_tables.agreement(logs, link)
+
+
+def log(place: Place, name: str) -> str:
+    return f"```\n{training_tables.log(name)}\n```"
 
 
 def roofline(place: Place, op: str, **which: str) -> str:
@@ -288,12 +322,9 @@ def _plot(place: Place, kind: str, plot: Callable[..., Figure], op: str, **which
     digest = charts.digest(kind, title, rows, measurement)
     if place.draw and charts.drawn_from(path) != digest:
         charts.save(plot(title, rows, measurement), path, digest)
-    best = min(
-        (row for row in rows if row["kernel"]),
-        key=lambda row: row["us"],
-        default=rows[0],
-    )
-    text = f"{title}: {best['name']} reaches {best['of_roof']:.0%} of the measured roof"
+    best = tables.best_kernel(rows) or rows[0]
+    share = f"{best.of_roof:.0%} of the measured roof"
+    text = f"{title}: {best.name}{best.since} reaches {share}"
     return f"![{text}]({place.link(path)})\n<!-- made from {digest} -->"
 
 
@@ -308,8 +339,9 @@ def _prose(text: str) -> str:
 
 
 BLOCKS: dict[str, Callable[..., str]] = {
-    block.__name__: block
+    block.__name__.replace("_", "-"): block
     for block in (
-        rungs, header, diff, change, source, counts, access, table, overview, roofline, bars
+        rungs, header, diff, change, source, counts, access, table, overview, roofline, bars,
+        step_times, step_summary, agreement, log,
     )
 }  # fmt: skip

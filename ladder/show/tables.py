@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ladder.common.errors import LadderError
 from ladder.contract.dims import format_dims
 from ladder.contract.dtypes import DTYPES
+from ladder.contract.identity import code_identity
 from ladder.contract.ladder import find, ladders
 from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
@@ -20,6 +22,36 @@ class NotMeasured(LadderError):
     """What is asked for exists, but nobody has measured it and kept the numbers."""
 
 
+@dataclass(frozen=True)
+class Row:
+    """A measured time of a rung or of a peer, and what follows from it.
+
+    name     the idea of the rung as it is called now, or the peer
+    rung     its id; None for a peer
+    kernel   whether it is a kernel of ours, not a library's
+    stale    whether the rung's code has changed since it was measured
+    us       microseconds
+    gain     over the kernel before it
+    rate     GB/s, or TFLOP/s where the matrix rate is the roof
+    of_roof  the rate as a share of the roof
+    """
+
+    name: str
+    rung: str | None
+    kernel: bool
+    library: bool
+    stale: bool
+    us: float
+    gain: float | None
+    rate: float
+    of_roof: float
+
+    @property
+    def since(self) -> str:
+        """A remark on a stale row, to follow its name; "" for the others."""
+        return " (file changed since)" if self.stale else ""
+
+
 def table(op: str, link: Link, **which: str) -> str:
     """One measurement: time, gain, bytes or FLOPs per second, beside the roof and the library."""
     device, measurement = find_measurement(op, **which)
@@ -27,26 +59,25 @@ def table(op: str, link: Link, **which: str) -> str:
     rows = measured_rows(measurement)
     reference = best_peer(measurement)
     unit = "TFLOP/s" if measurement["roof"]["matrix_tflops"] else "GB/s"
-    against = f" | % of {reference['name']}" if reference else ""
+    against = f" | % of {reference.name}" if reference else ""
     lines = [
         f"| rung | µs | × previous | {unit} | % of roof{against} |",
         "|---|--:|--:|--:|--:|" + ("--:|" if reference else ""),
     ]
     for row in rows:
-        name = row["name"]
-        if row["rung"] is not None:
-            rung = ladder.rung(row["rung"])
-            changed = "" if results.code_digest(rung) == row["code"] else " (file changed since)"
-            name = f"{link(rung)} {rung.idea}{remarks(rung)}{changed}"
+        name = row.name
+        if row.rung is not None:
+            rung = ladder.rung(row.rung)
+            name = f"{link(rung)} {row.name}{remarks(rung)}{row.since}"
         cells = [
             name,
-            f"{row['us']:,.2f}" if row["us"] < 100 else f"{row['us']:,.1f}",
-            f"{row['gain']:.2f}" if row["gain"] else "",
-            rate(row["rate"]),
-            percent(row["of_roof"]),
+            f"{row.us:,.2f}" if row.us < 100 else f"{row.us:,.1f}",
+            f"{row.gain:.2f}" if row.gain else "",
+            rate(row.rate),
+            percent(row.of_roof),
         ]
         if reference:
-            cells.append(percent(reference["us"] / row["us"]))
+            cells.append(percent(reference.us / row.us))
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", _caption(device, measurement)])
 
@@ -64,16 +95,15 @@ def overview(link: Link, device: str = "", dtype: str = "") -> str:
             found, measurement = find_measurement(op, **{k: v for k, v in which.items() if v})
         except NotMeasured:
             continue
-        ours = [row for row in measured_rows(measurement) if row["kernel"]]
-        if not ours:
+        best = best_kernel(measured_rows(measurement))
+        if best is None or best.rung is None:
             continue
-        best = min(ours, key=lambda row: row["us"])
         peer = best_peer(measurement)
-        against = f"{percent(peer['us'] / best['us'])} of {peer['name']}" if peer else ""
-        rung = find(op).rung(best["rung"])
+        against = f"{percent(peer.us / best.us)} of {peer.name}" if peer else ""
         lines.append(
-            f"| {op} | {measurement['shape']}, {measurement['dtype']} | {link(rung)} "
-            f"{rung.idea} | {best['us']:,.1f} | {percent(best['of_roof'])} | {against} |"
+            f"| {op} | {measurement['shape']}, {measurement['dtype']} | "
+            f"{link(find(op).rung(best.rung))} {best.name}{best.since} | {best.us:,.1f} | "
+            f"{percent(best.of_roof)} | {against} |"
         )
         captions.add(_machine(found))
     if not captions:
@@ -81,50 +111,45 @@ def overview(link: Link, device: str = "", dtype: str = "") -> str:
     return "\n".join([*lines, "", f"Measured on {', '.join(sorted(captions))}."])
 
 
-def measured_rows(measurement: results.Measurement) -> list[dict[str, Any]]:
-    """The rows with what follows from their times: rungs in order, then library and peers.
+def measured_rows(measurement: results.Measurement) -> list[Row]:
+    """The rows of a measurement: kernels in climbing order, then libraries, then peers.
 
-    Each has name, rung (its id; None for a peer), kernel (whether it is a rung of ours), library,
-    code, us, gain (over the rung before), rate (GB/s, or TFLOP/s where the matrix rate is the
-    roof), of_roof.
+    Rungs that no longer exist are left out.
     """
     matrix = measurement["roof"]["matrix_tflops"]
     work = measurement["flops"] / 1e6 if matrix else measurement["bytes"] / 1e3
     roof = matrix or measurement["roof"]["copy_gbps"]
     known = {rung.id: rung for rung in find(measurement["op"]).rungs}
-    rows, before = [], None
-    for row in measurement["rows"]:
-        id, us = row.get("rung"), row["median_us"]
-        if id is not None and id not in known:
-            continue  # a rung that is there no more
-        kernel = id is not None and known[id].path is not None
-        gain = before / us if before and kernel else None
-        if kernel:
-            before = us
+    rows: list[Row] = []
+    before: float | None = None
+    for measured in measurement["rows"]:
+        us = measured["median_us"]
         rate = work / us
-        rows.append(
-            {
-                "name": row["peer"] if id is None else known[id].idea,
-                "rung": id,
-                "kernel": kernel,
-                "library": row.get("library", False),
-                "code": row.get("code"),
-                "us": us,
-                "gain": gain,
-                "rate": rate,
-                "of_roof": rate / roof,
-            }
-        )
-    return sorted(rows, key=lambda row: (row["rung"] is None, row["library"]))
+        common = {"us": us, "rate": rate, "of_roof": rate / roof}
+        if "peer" in measured:
+            rows.append(Row(measured["peer"], None, False, False, False, gain=None, **common))
+        elif measured["rung"] in known:
+            rung = known[measured["rung"]]
+            kernel = rung.path is not None
+            gain = before / us if before and kernel else None
+            before = us if kernel else before
+            stale = code_identity(rung) != measured["code"]
+            rows.append(Row(rung.idea, rung.id, kernel, rung.library, stale, gain=gain, **common))
+    return sorted(rows, key=lambda row: (row.rung is None, row.library))
 
 
-def best_peer(measurement: results.Measurement) -> dict[str, Any] | None:
-    """The library rung if there is one, else the fastest peer."""
+def best_kernel(rows: Sequence[Row]) -> Row | None:
+    """The fastest kernel of ours."""
+    return min((row for row in rows if row.kernel), key=lambda row: row.us, default=None)
+
+
+def best_peer(measurement: results.Measurement) -> Row | None:
+    """The fastest library rung if there is one, else the fastest peer."""
     rows = measured_rows(measurement)
-    library = [row for row in rows if row["library"]]
+    library = [row for row in rows if row.library]
     return min(
-        library or [row for row in rows if row["rung"] is None],
-        key=lambda row: row["us"],
+        library or [row for row in rows if row.rung is None],
+        key=lambda row: row.us,
         default=None,
     )
 

@@ -150,7 +150,7 @@ def _draw(rows: Sequence[Access], source: Sequence[str], title: str) -> Any:
         axes.text(
             0,
             bottom + 0.5,
-            f"line {access.line}: {source[access.line - 1].strip()[:72]}",
+            source[access.line - 1].strip()[:80],
             fontsize=7.5,
             family="monospace",
         )

@@ -222,16 +222,7 @@ def test_the_rows_say_what_follows_from_a_time():
     measurement, _ = run_bench(timed_rung(1, "slow", 40), timed_rung(2, "fast", 10))
     measurement["rows"].append({"peer": "PyTorch eager", "median_us": 20.0})
     slow, fast, peer = tables.measured_rows(measurement)
-    assert (slow["gain"], fast["gain"], peer["gain"]) == (None, 4.0, None)
-    assert fast["rate"] == pytest.approx(BYTES / 10e-6 / 1e9)
-    assert fast["of_roof"] == pytest.approx(0.36)
-    assert tables.best_peer(measurement)["name"] == "PyTorch eager"
-
-
-def test_the_digest_of_a_rung_ignores_comments():
-    rung = find("start.add").rung(1)
-    changed = type(rung)(
-        rung.id, rung.idea, rung.path, rung.source + "\n// more to say\n", rung.header
-    )
-    other = type(rung)(rung.id, rung.idea, rung.path, rung.source.replace("+", "-"), rung.header)
-    assert results.code_digest(changed) == results.code_digest(rung) != results.code_digest(other)
+    assert (slow.gain, fast.gain, peer.gain) == (None, 4.0, None)
+    assert fast.rate == pytest.approx(BYTES / 10e-6 / 1e9)
+    assert fast.of_roof == pytest.approx(0.36)
+    assert tables.best_peer(measurement).name == "PyTorch eager"

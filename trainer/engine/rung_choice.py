@@ -15,15 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from ladder.common import cache
 from ladder.common.errors import LadderError
 from ladder.contract.device import Device
 from ladder.contract.dims import Dims
+from ladder.contract.identity import code_identity
 from ladder.contract.ladder import find, find_rung
 from ladder.contract.rung_file import Rung
-from ladder.device.cuda.compiler import included
 from ladder.measure.pick import pick
-from ladder.measure.results import code_digest
 from ladder.verify import sandbox
 from trainer.model.calls import Call
 from trainer.model.fusion import FUSIONS, JOIN, JOIN_BACKWARD, makes, takes
@@ -97,15 +95,8 @@ def choose(
 
 def record(choices: Mapping[str, Choice]) -> dict[str, dict[str, Any]]:
     """What a checkpoint keeps, so that the same rungs can be told from edited ones."""
-    digests = {op: digest(choice.rung) for op, choice in choices.items()}
+    digests = {op: code_identity(choice.rung) for op, choice in choices.items()}
     return {"rungs": as_json(choices), "digests": digests}
-
-
-def digest(rung: Rung) -> str | None:
-    """Names what a kernel file computes, files that it includes counted in; None without a file."""
-    if rung.path is None:
-        return None
-    return cache.digest(code_digest(rung), *included(rung.source, rung.path.parent).values())
 
 
 def _refuse_edited(named: Mapping[str, int | str], before: Mapping[str, Any]) -> None:
@@ -116,7 +107,7 @@ def _refuse_edited(named: Mapping[str, int | str], before: Mapping[str, Any]) ->
             rung = find_rung(op, which)
         except LadderError as error:
             raise LadderError(f"the checkpoint's rung is gone: {error}; {anew}") from None
-        if digest(rung) != before["digests"].get(op):
+        if code_identity(rung) != before["digests"].get(op):
             raise LadderError(
                 f"{op} {rung.label} was edited since the checkpoint, or a file that it includes, "
                 f"so the run would not go on bit for bit; restore {rung.path}, or {anew}"

@@ -32,7 +32,7 @@ from trainer.measure.step_timing import (
     write_json,
 )
 from trainer.model.fusion import makes
-from trainer.plots.losses import BLUE, GRID, INK, ORANGE
+from trainer.plots.style import BLUE, GRID, INK, ORANGE
 from trainer.run.display import Display, open_console
 from trainer.settings.config import TrainConfig
 

@@ -39,7 +39,7 @@ from trainer.measure.step_timing import (
     write_json,
 )
 from trainer.model.calls import Call
-from trainer.plots.losses import GRID, INK
+from trainer.plots.style import GRID, INK
 from trainer.run.display import Display, open_console
 from trainer.settings.config import TrainConfig
 

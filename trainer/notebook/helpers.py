@@ -31,7 +31,10 @@ from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, build
 from trainer.notebook.exercises import check_floor, check_order, mlp_backward
 from trainer.notebook.small_run import Run, start
-from trainer.plots import console_logs, pictures, run_pictures
+from trainer.plots import losses as plots
+from trainer.plots import number_formats, training_step
+from trainer.plots.training_step import StepTime
+from trainer.run.logs import History, read_history
 from trainer.settings.config import TrainConfig
 
 # what the notebook calls from here although it stands elsewhere
@@ -72,7 +75,7 @@ def work(program: Program, real: np.dtype = BF16) -> None:
     """FLOPs and least bytes of a training step, by op."""
     title = f"A training step of GPT-2, B={program.B} T={program.T}, {real.name}, by op"
     calls = ((call.op, call.dims) for call in program.training_step)
-    draw(pictures.work(calls, real, title), title)
+    draw(training_step.work(calls, real, title), title)
 
 
 def memory_by_kind(shape: ModelConfig, B: int, T: int) -> None:
@@ -82,7 +85,7 @@ def memory_by_kind(shape: ModelConfig, B: int, T: int) -> None:
         sizes = memory.by_kind(build(shape, B, T, recompute=level), BF16)
         rows["bf16" + (f", -r {level}" if level else "")] = sizes
     title = f"What is allocated to train, B={B} T={T}"
-    draw(pictures.memory(rows, title), title)
+    draw(training_step.memory(rows, title), title)
 
 
 # ---- losses -------------------------------------------------------------------------------------
@@ -94,14 +97,14 @@ def losses(title: str, **curves: Run) -> None:
     first = next(iter(runs.values()))
     levels = {f"ln {first.shape.vocab}": float(np.log(first.shape.vocab)), **first.counted()}
     lists = {name: run.losses for name, run in runs.items()}
-    draw(run_pictures.losses(lists, levels, title), title)
+    draw(plots.losses(lists, levels, title), title)
 
 
 def same(one: Run, other: Run) -> None:
     """Two runs over the steps that both have taken: their losses, and how far apart these are."""
     steps = min(len(one.losses), len(other.losses))
     names = one.name, other.name
-    figure = run_pictures.same(one.losses[:steps], other.losses[:steps], names)
+    figure = plots.same(one.losses[:steps], other.losses[:steps], names)
     draw(figure, f"losses of {names[0]} and {names[1]}")
 
 
@@ -112,7 +115,7 @@ def formats(run: Run, scale: float, mark: str, size: float) -> None:
     """What number formats can hold, above the gradients of a run, plain and times a loss scale;
     `mark` names another gradient, of a given size."""
     title = "What three number formats can hold, and the sizes of gradients"
-    draw(pictures.formats(run.activation_gradients(), scale, (mark, size), title), title)
+    draw(number_formats.formats(run.activation_gradients(), scale, (mark, size), title), title)
 
 
 def add_up(start: float, step: float, count: int) -> dict[str, np.ndarray]:
@@ -134,18 +137,19 @@ def add_up(start: float, step: float, count: int) -> dict[str, np.ndarray]:
 def drift(start: float, step: float, count: int) -> None:
     """The same as a picture."""
     title = f"{count} updates of {step:g} to a weight of {start:g}"
-    draw(pictures.drift(add_up(start, step, count), title), title)
+    draw(number_formats.drift(add_up(start, step, count), title), title)
 
 
 # ---- what was measured --------------------------------------------------------------------------
 
 
-def finetune() -> console_logs.Printed:
-    """The finetune on a GPU, and its first steps on a CPU; the log, for its samples."""
-    run = console_logs.read_run(_read_log("nvidia-h200-finetune.txt"))
-    other = console_logs.read_run(_read_log("cpu-finetune-10-steps.txt"))
+def finetune() -> History:
+    """The finetune on a GPU, and its first steps on a CPU; its log, for the samples."""
+    run = read_history(LOGS / "nvidia-h200-finetune.jsonl")
+    reference = read_history(LOGS / "cpu-finetune-10-steps.jsonl")
     title = "GPT-2 124M on tinyshakespeare, from random weights, bf16, B=4 T=1024, NVIDIA H200"
-    draw(run_pictures.finetune(run, other, GPT2Tokenizer.vocab, title), title)
+    vocab = GPT2Tokenizer.vocab
+    draw(plots.finetune(run.train, run.val, reference.train, vocab, title), title)
     return run
 
 
@@ -153,19 +157,20 @@ def char_run(**peer: float) -> None:
     """The validation loss of the character model, beside what another project states."""
     ((name, value),) = peer.items()
     title = "The character model on tinyshakespeare, NVIDIA H200"
-    run = console_logs.read_run(_read_log("nvidia-h200-char.txt"))
-    draw(run_pictures.validation(run, (name, value), title), title)
+    run = read_history(LOGS / "nvidia-h200-char.jsonl")
+    draw(plots.validation(run.val, (name, value), title), title)
 
 
-def step_times() -> None:
+def step_times(device: str = "nvidia-h200") -> None:
     """A training step of ours beside PyTorch's."""
-    rows = console_logs.read_times(_read_log("nvidia-h200-torch-times.txt"))
-    title = "A training step of GPT-2 124M, T=1024, NVIDIA H200: shorter is better"
-    draw(run_pictures.times(rows, title), title)
-
-
-def _read_log(name: str) -> str:
-    return (LOGS / name).read_text(encoding="utf-8")
+    path = step_timing.FOLDER / f"{device}-torch.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    rows = [
+        StepTime(row["B"], row["dtype"], row["what"], row["ms"])
+        for row in sorted(content["steps"], key=lambda row: not row["what"].startswith("ours"))
+    ]
+    title = f"A training step of GPT-2 124M, T=1024, {content['machine']['name']}: "
+    draw(training_step.times(rows, f"{title}shorter is better"), f"{title}shorter is better")
 
 
 def measured_profiles() -> list[dict[str, Any]]:
@@ -181,11 +186,11 @@ def profile() -> dict[str, Any]:
     by side. Returns the first."""
     first, *others = measured_profiles()
     title = f"GPT-2 124M, {_setting(first)}, {first['machine']['name']}: {first['step_ms']:.2f} ms"
-    draw(run_pictures.profile(first, title), title)
+    draw(training_step.profile(first, title), title)
     if others:
         title = "Nanoseconds for each token of a step, GPT-2 124M"
         named = {f"{_setting(p)}\n{p['machine']['name']}": p for p in (first, *others)}
-        draw(run_pictures.profiles(named, title), title)
+        draw(training_step.profiles(named, title), title)
     return first
 
 
@@ -216,6 +221,6 @@ def swap(op: str, *rungs: int | str, B: int = 4) -> None:
         job = step_timing.open_job(TrainConfig(batch=B, steps=20, rung=(f"{op}={rung}",)), "swap")
         engine = job.engine({name: choice.rung for name, choice in job.choose().items()})
         ms = float(np.median(step_timing.time_steps(engine, job.config.steps)))
-        rows.append(console_logs.Timed(B, job.config.dtype, f"ours, {op} rung {rung}", ms))
+        rows.append(StepTime(B, job.config.dtype, f"ours, {op} rung {rung}", ms))
         del engine  # its memory is wanted for the next
-    draw(run_pictures.times(rows, f"{job.device.name}, measured just now"), f"step times: {op}")
+    draw(training_step.times(rows, f"{job.device.name}, measured just now"), f"step times: {op}")

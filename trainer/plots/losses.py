@@ -1,26 +1,27 @@
-"""The picture of a run's losses, and the colours that all pictures here share."""
+"""Drawings of the losses of runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import MaxNLocator
 
 from ladder.common.files import atomic_write
-
-BLUE, ORANGE, INK, GRID = "#3b75af", "#d1603d", "#333333", "#e4e4e4"
+from trainer.plots.style import BLUE, GREY, GRID, INK, ORANGE, figure_of
 
 Losses = Sequence[tuple[int, float]]  # (step, loss in nats per token)
 
 
 def draw_losses(train: Losses, val: Losses, title: str, path: Path) -> None:
     """Write a picture of training and validation losses, of which there is at least one."""
-    import matplotlib
-
-    matplotlib.use("Agg")  # no screen needed
-    import matplotlib.pyplot as plt
-    from matplotlib.patheffects import withStroke
-
-    figure, axes = plt.subplots(figsize=(7.2, 4.2), dpi=140, layout="constrained")
+    figure = Figure(figsize=(7.2, 4.2), dpi=140, layout="constrained")
+    axes = figure.add_subplot()
     if train:
         axes.plot(*zip(*train, strict=True), color=BLUE, linewidth=1.2, label="training")
     if val:
@@ -37,14 +38,102 @@ def draw_losses(train: Losses, val: Losses, title: str, path: Path) -> None:
     axes.set_title(title, loc="left", color=INK, fontsize=11)
     axes.set_xlabel("step", color=INK)
     axes.set_ylabel("loss (nats per token)", color=INK)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
     axes.grid(color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(colors=INK, labelsize=9)
     axes.legend(frameon=False)
-    try:
-        with atomic_write(path) as file:
-            figure.savefig(file, format="png")
-    finally:
-        plt.close(figure)
+    with atomic_write(path) as file:
+        figure.savefig(file, format="png")
+
+
+def losses(
+    curves: Mapping[str, Sequence[float]], levels: Mapping[str, float], title: str
+) -> Figure:
+    """Training losses, step by step; dotted: what simpler models would have."""
+    figure, (axes,) = figure_of(title, 3.4)
+    for (name, curve), colour in zip(curves.items(), (BLUE, ORANGE), strict=False):
+        axes.plot(range(1, len(curve) + 1), curve, color=colour, lw=1.2, label=name)
+    beside = {"fontsize": 8, "color": INK, "va": "center", "transform": axes.get_yaxis_transform()}
+    for name, level in levels.items():
+        axes.axhline(level, color=GREY, ls=":", lw=1.2)
+        axes.text(1.005, level, f"{level:.2f}  {name}", **beside)
+    _loss_axes(axes)
+    return figure
+
+
+def same(one: Sequence[float], other: Sequence[float], names: tuple[str, str]) -> Figure:
+    """Two runs that should be one: their losses, and how far these are apart."""
+    title = f"{names[0]} and {names[1]}, the same steps"
+    figure, (above, below) = figure_of(title, 3.6, rows=2, sharex=True, height_ratios=(2, 1))
+    steps = np.arange(1, len(one) + 1)
+    above.plot(steps, one, color=BLUE, lw=4, alpha=0.35, label=names[0])
+    above.plot(steps, other, "o", color=INK, ms=3.5, label=names[1])
+    _loss_axes(above)
+    above.set_xlabel("")
+    apart = np.abs(np.subtract(one, other)) / np.abs(one)
+    below.semilogy(steps, np.maximum(apart, 1e-10), "o-", color=ORANGE, ms=3.5, lw=1)
+    below.axhline(2.0**-24, color=GREY, ls=":", lw=1)
+    below.text(
+        steps[-1],
+        2.0**-24,
+        "half a unit in float32's last place",
+        fontsize=8,
+        va="bottom",
+        ha="right",
+        color=INK,
+    )
+    below.set_ylim(1e-9, 1e-4)
+    below.set_ylabel("apart, relative", fontsize=9)
+    below.set_xlabel("step", fontsize=9)
+    below.grid(axis="y", color=GRID)
+    return figure
+
+
+def finetune(train: Losses, val: Losses, reference: Losses, vocab: int, title: str) -> Figure:
+    """The losses of a run; `reference`: those of its first steps in NumPy."""
+    figure, (axes,) = figure_of(title, 3.6)
+    axes.plot(*zip(*train, strict=True), color=BLUE, lw=1.3, label="training")
+    axes.plot(*zip(*val, strict=True), "o-", color=ORANGE, lw=1.6, ms=4, label="validation")
+    name = f"the NumPy reference on a CPU, {len(reference)} steps"
+    axes.plot(*zip(*reference, strict=True), "x", color=INK, ms=6, label=name)
+    for step, loss in (val[0], val[-1]):
+        axes.annotate(
+            f"{loss:.2f}",
+            (step, loss),
+            (5, 5),
+            textcoords="offset points",
+            fontsize=8,
+            color=ORANGE,
+        )
+    chance = math.log(vocab)
+    axes.axhline(chance, color=GREY, ls=":", lw=1.2, label=f"ln {vocab:,} = {chance:.2f}")
+    _loss_axes(axes)
+    return figure
+
+
+def validation(val: Losses, peer: tuple[str, float], title: str) -> Figure:
+    """The validation loss of a run, its least, and what somebody else states as theirs."""
+    figure, (axes,) = figure_of(title, 3.0)
+    axes.plot(*zip(*val, strict=True), "o-", color=BLUE, lw=1.4, ms=4, label="validation")
+    step, loss = min(val, key=lambda pair: pair[1])
+    axes.plot(step, loss, "o", color=ORANGE, ms=8)
+    axes.annotate(
+        f"{loss:.4f} at step {step:,}",
+        (step, loss),
+        (6, 14),
+        textcoords="offset points",
+        fontsize=9,
+    )
+    name, value = peer
+    axes.axhline(value, color=GREY, ls=":", lw=1.2, label=f"{name}: {value}")
+    _loss_axes(axes)
+    return figure
+
+
+def _loss_axes(axes: Any) -> None:
+    axes.set_xlabel("step", fontsize=9)
+    axes.set_ylabel("loss (nats per token)", fontsize=9)
+    axes.grid(axis="y", color=GRID)
+    axes.legend(frameon=False, fontsize=9)

@@ -11,11 +11,24 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write
+
+
+@dataclass(frozen=True)
+class History:
+    """The course of a run: losses in nats per token, and sampled texts, each after so many steps.
+
+    The training loss of a step is measured before its update, as is a validation at that step.
+    """
+
+    train: list[tuple[int, float]]
+    val: list[tuple[int, float]]
+    samples: dict[int, str]
 
 
 class RunLog:
@@ -62,6 +75,19 @@ class RunLog:
 def read(path: Path) -> list[dict[str, Any]]:
     """The entries of a `log.jsonl`; a line that a crash has cut short is left out."""
     return [entry for _, entry in _parse(path)]
+
+
+def read_history(path: Path) -> History:
+    """The losses and samples of a `log.jsonl`. Raises LadderError where there is none."""
+    if not path.exists():
+        raise LadderError(f"{path} does not exist; name the folder of a run")
+    entries = read(path)
+
+    def losses(name: str) -> list[tuple[int, float]]:
+        return [(e["step"], e[name]) for e in entries if e.get(name) is not None]
+
+    samples = {e["step"]: e["sample"] for e in entries if "sample" in e}
+    return History(losses("train_loss"), losses("val_loss"), samples)
 
 
 def _lines_before(path: Path, step: int) -> list[str]:

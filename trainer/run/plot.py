@@ -7,7 +7,6 @@ from pathlib import Path
 
 from ladder.common.command_line import Parser
 from ladder.common.errors import LadderError
-from trainer.plots.losses import draw_losses
 from trainer.run import logs
 
 
@@ -25,14 +24,11 @@ def plot(directory: Path) -> Path:
     Raises LadderError where the folder has no log, or the log no losses.
     """
     log = directory / "log.jsonl"
-    if not log.exists():
-        raise LadderError(f"{log} does not exist; name the folder of a run")
-    entries = logs.read(log)
-    # A step's training loss is measured before its update, as is a validation at that step.
-    train = [(e["step"], e["train_loss"]) for e in entries if e.get("train_loss") is not None]
-    val = [(e["step"], e["val_loss"]) for e in entries if e.get("val_loss") is not None]
-    if not train and not val:
+    history = logs.read_history(log)
+    if not history.train and not history.val:
         raise LadderError(f"{log} holds no losses yet; train a step first")
+    from trainer.plots.losses import draw_losses  # takes half a second: not before a run begins
+
     picture = directory / "loss.png"
-    draw_losses(train, val, directory.name, picture)
+    draw_losses(history.train, history.val, directory.name, picture)
     return picture

@@ -18,11 +18,11 @@ import numpy as np
 from ladder.common import cache
 from ladder.common.errors import CompileError, LadderError
 from ladder.contract.dtypes import REALS
+from ladder.contract.identity import INCLUDE, code_identity
 from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
 from ladder.device.cuda.nvrtc import INSTALL, find_nvrtc
 
-INCLUDE = Path(__file__).parents[2] / "include"
 WARP_SIZE = 32  # of every NVIDIA GPU
 
 # What rungs are compiled for where no device says so: (multiprocessors, most shared bytes of one
@@ -105,8 +105,7 @@ def compile_cubin(
         *(f"-D{name}={value}" for name, value in constants.items()),
         *(f"-I{folder}" for folder in include),
     ]
-    headers = included(rung.source, path.parent).values()
-    key = cache.digest(rung.source, str(path), *options, str(nvrtc.version), *headers)
+    key = cache.digest(code_identity(rung, exact=True), str(path), *options, str(nvrtc.version))
 
     def build(folder: Path) -> None:
         cubin, log = nvrtc.compile(rung.source, str(path), options)
@@ -129,22 +128,6 @@ def _is_whole(entry: Path) -> bool:
         return cache.is_whole_elf(cubin) and compile_log(cubin) != ""
     except (OSError, ValueError):
         return False
-
-
-def included(source: str, folder: Path) -> dict[Path, bytes]:
-    """What a kernel file in `folder` includes, directly or not, with its content: files that lie
-    beside the one that names them, or in ladder/include. The rest comes with the compiler."""
-    found: dict[Path, bytes] = {}
-
-    def follow(text: str, beside: Path) -> None:
-        for name in re.findall(r'^\s*#\s*include\s*["<]([^">]+)[">]', text, re.MULTILINE):
-            for path in (beside / name, folder / name, INCLUDE / name):
-                if path not in found and path.is_file():
-                    found[path] = path.read_bytes()
-                    follow(found[path].decode("latin-1"), path.parent)
-
-    follow(source, folder)
-    return found
 
 
 def compile_log(cubin: Path) -> str:

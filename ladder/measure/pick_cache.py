@@ -5,8 +5,8 @@
     known.fact(rung, {"N": 4096, "C": 768}).rough
 
 The cache directory has a file for each device and driver, op, dtype and shape in its folder
-`picks`. The entries of a file are named by what the rungs compute, included files counted in: who
-edits or adds a rung loses what is known of this one only. What is damaged counts as unknown.
+`picks`. The entries of a file are named by the identity of the rung's code: whoever edits or adds
+a rung loses only what is known of that one. A damaged entry counts as unknown.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 from ladder.common import cache
 from ladder.contract.device import Device
 from ladder.contract.dims import Dims
+from ladder.contract.identity import code_identity
 from ladder.contract.rung_file import Rung
-from ladder.device.cuda.compiler import included
 
 FOLDER = "picks"
 
@@ -50,11 +50,11 @@ class Known:
     def __init__(self, device: Device, op: str, dtype: str, fresh: bool = False):
         self._question = [device.name, device.description(), op, dtype]
         self._fresh = fresh
-        self._facts: dict[str, dict[str, Fact]] = {}  # by the names of file and rung
-        self._digests: dict[str, str] = {}  # by the rung's id
+        self._facts: dict[str, dict[str, Fact]] = {}  # by the names of file and entry
+        self._names: dict[str, str] = {}  # of entries, by the rung's id
 
     def fact(self, rung: Rung, dims: Dims) -> Fact:
-        return self._at(self._file(dims)).get(self._digest(rung), Fact())
+        return self._at(self._file(dims)).get(self._name(rung), Fact())
 
     def learn(self, rung: Rung, dims: Dims, **found: Any) -> None:
         """Add to what is known of a rung at a shape.
@@ -62,10 +62,10 @@ class Known:
         Of two processes that do so at once, one may lose what it learned; no file is damaged.
         Raises LadderError where the cache directory cannot be written.
         """
-        file, digest = self._file(dims), self._digest(rung)
+        file, name = self._file(dims), self._name(rung)
         fact = dataclasses.replace(self.fact(rung, dims), **found)
-        self._at(file)[digest] = fact
-        entries = {**_read(cache.directory() / FOLDER / file), digest: fact}
+        self._at(file)[name] = fact
+        entries = {**_read(cache.directory() / FOLDER / file), name: fact}
         content = {name: dataclasses.asdict(entry) for name, entry in entries.items()}
         cache.store(FOLDER, file, json.dumps(content, indent=1))
 
@@ -78,21 +78,20 @@ class Known:
     def _file(self, dims: Dims) -> str:
         return cache.digest(json.dumps([*self._question, sorted(dims.items())])) + ".json"
 
-    def _digest(self, rung: Rung) -> str:
-        if rung.id not in self._digests:
-            self._digests[rung.id] = _digest(rung)
-        return self._digests[rung.id]
+    def _name(self, rung: Rung) -> str:
+        if rung.id not in self._names:
+            self._names[rung.id] = _name(rung)
+        return self._names[rung.id]
 
 
-def _digest(rung: Rung) -> str:
-    """Names what a rung computes; for one without a file, a library's, id and idea do. Which
-    library it is, the driver's description tells as far as it can."""
-    headers = included(rung.source, rung.path.parent).values() if rung.path else ()
-    return cache.digest(rung.id, rung.idea, rung.source, *headers)
+def _name(rung: Rung) -> str:
+    """What the entry of a rung is called: by its code, and by what its check expects of it."""
+    expected = {"rounds": rung.rounds, "inaccurate": not rung.accurate}
+    return "-".join([code_identity(rung), *(word for word, holds in expected.items() if holds)])
 
 
 def _read(path: Path) -> dict[str, Fact]:
-    """The facts in a file by the digest of the rung; none where it is missing or damaged."""
+    """The facts in a file by the name of the rung; none where it is missing or damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return {name: _fact(entry) for name, entry in content.items()}

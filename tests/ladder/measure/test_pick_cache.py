@@ -7,7 +7,7 @@ from fakes import FakeGpu, timed_rung
 
 from ladder.common.errors import LadderError
 from ladder.contract.rung_file import Rung
-from ladder.measure.remembered import Fact, Known
+from ladder.measure.pick_cache import Fact, Known
 
 DIMS = {"N": 4, "C": 8}
 RUNG, OTHER = timed_rung(1, "one", 1), timed_rung(2, "two", 1)

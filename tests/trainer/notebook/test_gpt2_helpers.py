@@ -22,7 +22,7 @@ from trainer.model.gpt2 import GPT2Config
 from trainer.model.program import build
 from trainer.notebook import exercises
 from trainer.notebook import helpers as gpt
-from trainer.plots import console_logs
+from trainer.run import logs
 
 SHAPE = GPT2Config(context=8, layers=2, heads=2, channels=8)
 PROFILE = {"bandwidth_gbs": 2.0, "matrix_gflops": 3.0, "step_ms": 1e3}
@@ -48,45 +48,36 @@ def start(tmp_path, monkeypatch):
     return start_one
 
 
-# ---- what was printed ---------------------------------------------------------------------------
+# ---- what was measured --------------------------------------------------------------------------
 
-LOG = """\
-val loss 11.059355 (step 0)
-step    1/74 | loss 11.037550 | norm 22.3726 | lr 1.00e-04 | 58.85 ms | 69599 tok/s | 7.5% MFU
---- sample at step 1 ---
-step    9/74 | loss 1.0 | says the sample
----
-step    2/74 | loss nan | norm 8.2658 | lr 1.00e-04 | 0.80 ms | 5088837 tok/s | 551.1% MFU
-val loss 7.5 (step 2)
-median step 1,026.7 ms, 153,451 tokens/s
-"""
-
-TIMES = """\
-# $ python -m tests.gpu_vs_torch times -b 4 64
-   B  dtype                             ms/step    tokens/s     GiB
-   4   bf16  ours, --rungs library         9.52     430,167     3.7
-  64   fp32  PyTorch, CUDA graph       1,129.05     507,826    27.4
-"""
+STEP = r"^step +(\d+)/\d+ \| loss (\S+) \| norm (\S+) \| lr (\S+) \| (\S+) ms \| (\d+) tok/s"
+VALIDATION = r"^val loss (\S+) \(step (\d+)\)"
 
 
-def test_a_log_is_read_again():
-    run = console_logs.read_run(LOG)
-    assert run.train[0] == (1, 11.03755) and len(run.train) == 2
-    assert math.isnan(run.train[1][1])
-    assert run.val == [(0, 11.059355), (2, 7.5)]
-    assert run.samples == {1: "step    9/74 | loss 1.0 | says the sample"}
+@pytest.mark.parametrize(
+    "name", ["nvidia-h200-finetune", "nvidia-h200-char", "cpu-finetune-10-steps"]
+)
+def test_a_log_in_jsonl_has_the_numbers_of_the_output_beside_it(name):
+    output = (gpt.LOGS / f"{name}.txt").read_text(encoding="utf-8")
+    entries = logs.read(gpt.LOGS / f"{name}.jsonl")
 
+    def printed(pattern):
+        return [tuple(map(float, row)) for row in re.findall(pattern, output, re.MULTILINE)]
 
-def test_times_beside_others_are_read_again():
-    assert console_logs.read_times(TIMES) == [
-        console_logs.Timed(4, "bf16", "ours, --rungs library", 9.52),
-        console_logs.Timed(64, "fp32", "PyTorch, CUDA graph", 1129.05),
-    ]
+    keys = ("train_loss", "norm", "lr", "ms", "tokens_per_second")
+    steps = [entry for entry in entries if "train_loss" in entry]
+    assert printed(STEP) == [(e["step"] + 1, *(e[key] for key in keys)) for e in steps]
+    losses = [entry for entry in entries if "val_loss" in entry]
+    assert printed(VALIDATION) == [(e["val_loss"], e["step"]) for e in losses]
+    samples = [entry["sample"] for entry in entries if "sample" in entry]
+    assert len(samples) == output.count("--- sample at step")
+    assert all(f"---\n{sample}\n---\n" in output for sample in samples)
 
 
 def test_the_committed_logs_hold_what_the_notebook_shows(shown):
     log = gpt.finetune()
     assert len(log.train) == 74 and {40, 74} <= set(log.samples)
+    assert log.val[-1] == (74, 5.961218)
     gpt.char_run(nanoGPT=1.4697)
     gpt.step_times()
     assert gpt.profile()["B"] == 4

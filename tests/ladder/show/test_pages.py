@@ -6,6 +6,7 @@ import pytest
 from fakes import FakeGpu
 
 from ladder.common.errors import LadderError
+from ladder.contract.identity import code_identity
 from ladder.contract.ladder import find
 from ladder.measure import results
 from ladder.show import charts, pages, tables
@@ -25,7 +26,7 @@ def site(tmp_path, monkeypatch):
             "rung": str(number),
             "idea": ladder.rung(number).idea,
             "library": False,
-            "code": results.code_digest(ladder.rung(number)),
+            "code": code_identity(ladder.rung(number)),
             "median_us": microseconds,
         }
         for number, microseconds in ((1, 800.0), (2, 200.0))
@@ -151,7 +152,7 @@ def test_of_two_libraries_the_faster_one_is_the_measure(site):
             "rung": str(number),
             "idea": ladder.rung(number).idea,
             "library": ladder.rung(number).library,
-            "code": results.code_digest(ladder.rung(number)),
+            "code": code_identity(ladder.rung(number)),
             "median_us": microseconds,
         }
         for number, microseconds in times.items()
@@ -168,7 +169,7 @@ def test_of_two_libraries_the_faster_one_is_the_measure(site):
 
 
 def test_a_file_that_was_edited_after_the_measurement_is_marked(site, monkeypatch):
-    monkeypatch.setattr(results, "code_digest", lambda rung: "something else")
+    monkeypatch.setattr(tables, "code_identity", lambda rung: "something else")
     assert "(file changed since)" in write(site, "table layernorm.forward")
 
 

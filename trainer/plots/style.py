@@ -1,0 +1,33 @@
+"""Colours and figures that all drawings of the trainer share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+BLUE, ORANGE, INK, GRID = "#3b75af", "#d1603d", "#333333", "#e4e4e4"
+GREY, GREEN = "#9a9a9a", "#6a9a58"
+
+
+def figure_of(
+    title: str,
+    height: float,
+    rows: int = 1,
+    columns: int = 1,
+    sharex: bool = False,
+    sharey: bool = False,
+    height_ratios: Sequence[float] | None = None,
+) -> tuple[Figure, Sequence[Any]]:
+    """A figure of a notebook's width, and its panels row by row; nothing opens a window."""
+    figure = Figure(figsize=(9.5, height), layout="constrained")
+    panels = figure.subplots(
+        rows, columns, sharex=sharex, sharey=sharey, squeeze=False, height_ratios=height_ratios
+    ).reshape(-1)
+    for axes in panels:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_axisbelow(True)
+        axes.tick_params(labelsize=8, color=GRID)
+    figure.suptitle(title, fontsize=10, x=0.01, ha="left", color=INK)
+    return figure, panels

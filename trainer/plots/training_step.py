@@ -1,0 +1,162 @@
+"""Drawings of a training step: its work, its memory, and where its time goes.
+
+Numbers come in, a figure goes out; what is measured is read in trainer/notebook/helpers.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+
+from ladder.contract.dims import Dims
+from ladder.contract.ladder import find
+from ladder.measure.roofline import COMPUTE_BOUND
+from trainer.plots.style import BLUE, GREEN, GREY, INK, ORANGE, figure_of
+
+KINDS = {  # of memory, in the order in which they are stacked
+    "parameter": BLUE,
+    "master": "#8fb3d9",
+    "gradient": ORANGE,
+    "moment": "#e9b44c",
+    "activation": GREEN,
+    "scratch": "#b9cfae",
+    "input": GREY,
+}
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """The milliseconds of a training step: of which batch size, in which type, by whom."""
+
+    B: int
+    dtype: str
+    what: str
+    ms: float
+
+
+def work(calls: Iterable[tuple[str, Dims]], real: np.dtype, title: str) -> Figure:
+    """FLOPs, and bytes at least, of every op of a step: products and attention beside the rest.
+
+    calls  the op and the dimensions of every call
+    """
+    flops: dict[str, int] = {}
+    moved: dict[str, int] = {}
+    for name, dims in calls:
+        op = find(name).op
+        flops[name] = flops.get(name, 0) + op.flops(dims)
+        moved[name] = moved.get(name, 0) + op.least_bytes(dims, real)
+    order = sorted(flops, key=lambda name: -flops[name])
+    products = [name for name in order if flops[name] > COMPUTE_BOUND * moved[name]]
+    figure, panels = figure_of(title, 1.1 + 0.27 * len(order), columns=2, sharey=True)
+    for axes, counts, unit, scale in (
+        (panels[0], flops, "GFLOP", 1e9),
+        (panels[1], moved, "bytes, at least, in GB", 1e9),
+    ):
+        total = sum(counts.values())
+        colours = [BLUE if name in products else ORANGE for name in order]
+        axes.barh(order, [counts[name] / scale for name in order], color=colours, height=0.7)
+        for row, name in enumerate(order):
+            share = 100 * counts[name] / total
+            short = f" {share:.0f} %" if share >= 1 else " < 1 %"
+            axes.text(counts[name] / scale, row, short, va="center", fontsize=8, color=INK)
+        part = 100 * sum(counts[name] for name in products) / total
+        axes.set_xlim(0, 1.18 * max(counts.values()) / scale)
+        axes.set_xlabel(
+            f"{unit}: {total / scale:,.1f} in all, {min(part, 99.9):.3g} % of it blue", fontsize=9
+        )
+    panels[0].invert_yaxis()
+    return figure
+
+
+def memory(rows: Mapping[str, Mapping[str, int]], title: str) -> Figure:
+    """A bar for each way to run, stacked by kind."""
+    figure, (axes,) = figure_of(title, 0.9 + 0.42 * len(rows))
+    left = np.zeros(len(rows))
+    for kind, colour in KINDS.items():
+        widths = np.array([sizes.get(kind, 0) / 2**30 for sizes in rows.values()])
+        if widths.max() < 0.005:  # the inputs: too little to be seen
+            continue
+        axes.barh(list(rows), widths, left=left, color=colour, height=0.65, label=kind)
+        for row, width in enumerate(widths):
+            if width > 0.04 * max(sum(sizes.values()) for sizes in rows.values()) / 2**30:
+                place = left[row] + width / 2
+                axes.text(place, row, f"{width:.2f}", ha="center", va="center", fontsize=8)
+        left += widths
+    for row, total in enumerate(left):
+        axes.text(total, row, f"  {total:.2f} GiB", va="center", fontsize=9, color=INK)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.15 * max(left))
+    axes.set_xlabel("GiB", fontsize=9)
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18)}
+    axes.legend(frameon=False, fontsize=8, ncols=len(KINDS), **below)
+    return figure
+
+
+def times(rows: Sequence[StepTime], title: str) -> Figure:
+    """Milliseconds of a training step: ours beside others, a panel for each type and batch size."""
+    jobs = sorted({(row.dtype, row.B) for row in rows})
+    parts = [[row for row in rows if (row.dtype, row.B) == job] for job in jobs]
+    counts = [len(part) for part in parts]
+    figure, panels = figure_of(
+        title, 1.0 + 0.42 * sum(counts) + 0.35 * len(jobs), rows=len(jobs), height_ratios=counts
+    )
+    for axes, (dtype, B), chosen in zip(panels, jobs, parts, strict=True):
+        colours = [BLUE if row.what.startswith("ours") else GREY for row in chosen]
+        axes.barh(
+            [row.what for row in chosen], [row.ms for row in chosen], color=colours, height=0.65
+        )
+        for place, row in enumerate(chosen):
+            axes.text(row.ms, place, f"  {row.ms:.2f} ms", va="center", fontsize=8)
+        axes.set_xlim(0, 1.2 * max(row.ms for row in chosen))
+        axes.set_title(f"B={B}, {dtype}", fontsize=9, loc="left")
+        axes.set_xticks([])
+        axes.spines["bottom"].set_visible(False)
+        axes.invert_yaxis()
+    return figure
+
+
+def profile(p: Mapping[str, Any], title: str) -> Figure:
+    """Each op of a measured step: its time, and in front of it its floor."""
+    rows = p["ops"]
+    figure, (axes,) = figure_of(title, 1.0 + 0.29 * len(rows))
+    names = [f"{row['op']}  {row['rung']}".rstrip() for row in rows]
+    axes.barh(names, [row["ms"] for row in rows], color="#b7cde3", height=0.72, label="measured")
+    floor = "floor, of memory or of arithmetic"
+    axes.barh(names, [row["floor_ms"] for row in rows], color=BLUE, height=0.36, label=floor)
+    for place, row in enumerate(rows):
+        share = f"  {row['ms']:.3f} ms, {100 * row['ms'] / p['step_ms']:.1f} % of the step"
+        axes.text(max(row["ms"], row["floor_ms"]), place, share, va="center", fontsize=8)
+    axes.set_xlim(0, 1.3 * max(row["ms"] for row in rows))
+    axes.set_xlabel("ms", fontsize=9)
+    axes.invert_yaxis()
+    axes.legend(frameon=False, fontsize=9, loc="lower right")
+    return figure
+
+
+def profiles(named: Mapping[str, Mapping[str, Any]], title: str) -> Figure:
+    """Measured steps beside each other, a bar for each, by op: nanoseconds for each token."""
+    figure, (axes,) = figure_of(title, 1.8 + 0.5 * len(named))
+    ops = list(dict.fromkeys(row["op"] for p in named.values() for row in p["ops"]))
+    tokens = np.array([p["B"] * p["T"] for p in named.values()])
+    ends, colours = np.zeros(len(named)), colormaps["tab20"]
+    for i, op in enumerate((*ops, "between ops")):
+        gaps = {name: max(0.0, p["gaps_ms"]) for name, p in named.items()}
+        of_op = [
+            gaps[name] if i == len(ops) else sum(r["ms"] for r in p["ops"] if r["op"] == op)
+            for name, p in named.items()
+        ]
+        widths = 1e6 * np.array(of_op) / tokens
+        axes.barh(list(named), widths, left=ends, color=colours(i % 20), height=0.6, label=op)
+        ends += widths
+    for row, (end, p) in enumerate(zip(ends, named.values(), strict=True)):
+        axes.text(end, row, f"  {p['tokens_per_second']:,.0f} tokens/s", va="center", fontsize=8)
+    axes.set_xlim(0, 1.2 * ends.max())
+    axes.set_xlabel("ns for each token", fontsize=9)
+    axes.invert_yaxis()
+    figure.legend(frameon=False, fontsize=7, ncols=5, loc="outside lower center")
+    return figure
