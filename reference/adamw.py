@@ -17,8 +17,10 @@ from reference.blocks import on_all_cores
 from reference.philox import random_words
 from reference.rounding import round_at_random
 
-HYPER = ("lr", "beta1", "beta2", "eps", "weight_decay", "clip")
-HYPER += ("correction1", "correction2", "inv_scale")  # 1 - beta1^t and 1 - beta2^t
+HYPER = (
+    *("lr", "beta1", "beta2", "eps", "weight_decay", "clip"),
+    *("correction1", "correction2", "inv_scale"),  # 1 - beta1^t and 1 - beta2^t
+)
 
 
 def hyper(

@@ -21,7 +21,9 @@ import numpy as np
 def split(packed: np.ndarray, NH: int, parts: int) -> np.ndarray:
     """(B, T, parts * C) seen as (B, NH, parts, T, HS), so that [b, h, part] is a matrix."""
     B, T, width = packed.shape
-    return packed.reshape(B, T, parts, NH, width // parts // NH).transpose(0, 3, 2, 1, 4)
+    heads = packed.reshape(B, T, parts, NH, width // parts // NH)
+    matrices: np.ndarray = heads.transpose(0, 3, 2, 1, 4)
+    return matrices
 
 
 def causal_mask(T: int, dtype: np.dtype) -> np.ndarray:
@@ -31,7 +33,7 @@ def causal_mask(T: int, dtype: np.dtype) -> np.ndarray:
 
 def masked_scores(q: np.ndarray, k: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """(T, T) scores of one head."""
-    scores = q @ k.T
+    scores: np.ndarray = q @ k.T
     scores *= q.shape[1] ** -0.5
     scores += mask
     return scores

@@ -21,11 +21,12 @@ CUBIC = 0.044715
 
 def tanh_u(x: np.ndarray) -> np.ndarray:
     """tanh(sqrt(2 / pi) * (x + 0.044715 x^3))"""
-    t = x * x
+    t: np.ndarray = x * x
     t *= SCALE * CUBIC
     t += SCALE
     t *= x
-    return np.tanh(t, out=t)
+    np.tanh(t, out=t)
+    return t
 
 
 def forward(out: np.ndarray, inp: np.ndarray) -> None:

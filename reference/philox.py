@@ -7,6 +7,7 @@ thus draw the numbers of any element, in any order, and draw them again in the b
 """
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -15,7 +16,7 @@ LOW = np.uint64(0xFFFFFFFF)
 SHIFT = np.uint64(32)
 
 
-def philox4x32(counter: tuple, key: tuple[int, int]) -> np.ndarray:
+def philox4x32(counter: tuple[ArrayLike, ...], key: tuple[int, int]) -> np.ndarray:
     """(n, 4) uint32 words for n counters; each of a counter's four words is an int or an (n)."""
     c0, c1, c2, c3 = (np.atleast_1d(np.asarray(word, np.uint64)) for word in counter)
     k0, k1 = int(key[0]), int(key[1])
@@ -37,7 +38,7 @@ def random_words(rng: np.ndarray, stream: int, block: slice) -> np.ndarray:
     Element i has word i % 4 of the counter (i // 4, stream, step, micro-step) under the key (seed
     low, seed high), where rng is (seed low, seed high, step, micro-step).
     """
-    *key, step, micro_step = (int(word) for word in rng)
+    low, high, step, micro_step = (int(word) for word in rng)
     counters = np.arange(block.start // 4, -(-block.stop // 4))
-    words = philox4x32((counters, int(stream), step, micro_step), key).ravel()
+    words = philox4x32((counters, int(stream), step, micro_step), (low, high)).ravel()
     return words[: block.stop - block.start]

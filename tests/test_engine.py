@@ -13,7 +13,7 @@ from ladder.contract.ladder import find
 from ladder.contract.rung_file import Rung
 from ladder.device.cpu import Cpu
 from reference import adamw
-from tests.reference.models import cpu_engine, distance, run_batch, write_weights
+from tests.trainer.cpu_engines import cpu_engine, distance, run_batch, write_weights
 from tests.trainer.tiny import PARAMETERS
 from trainer.engine.engine import Engine
 from trainer.model.gpt2 import GPT2Config

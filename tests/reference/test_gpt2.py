@@ -1,261 +1,67 @@
-"""The program: what it declares, how it wires the ops, how weights start."""
+"""GPT-2 in NumPy: against PyTorch's numbers, and its gradients against finite differences."""
 
-import math
-from collections import Counter
-from dataclasses import replace
+from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import pytest
 
-from ladder.contract.ladder import find
-from tests.reference.models import cpu_engine, run_batch
-from tests.trainer.tiny import PARAMETERS
-from trainer.model.calls import Call
-from trainer.model.fusion import FUSIONS, fuse, makes
-from trainer.model.gpt2 import GPT2Config
-from trainer.model.program import build, initial_parameters
+from reference import gpt2
 
-SMALL = GPT2Config(context=6, vocab=11, padded_vocab=16, layers=2, heads=2, channels=8, dropout=0.0)
+FILES = sorted((Path(__file__).parents[1] / "golden").glob("*.npz"))
+golden = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 
 
-def random_engine(config, B=2, T=5, **options):
-    """A float64 engine whose parameters are all random, and a batch for it."""
-    engine = cpu_engine(config, B, T, np.float64, **options)
-    rng = np.random.default_rng(0)
-    for name, shape in config.parameter_shapes().items():
-        engine.write(name, rng.normal(1.0 if name in ("ln1w", "ln2w", "lnfw") else 0, 0.3, shape))
-    if config.dropout:
-        engine.write("rng", np.array([1, 2, 3, 4], np.uint32))
-    return engine, rng.integers(0, config.vocab, (B, T)), rng.integers(0, config.vocab, (B, T))
+def load(path, real=np.float64):
+    """The arrays of a file that tests/golden/make_golden.py wrote, the weights, and the heads."""
+    arrays = dict(np.load(path, allow_pickle=False))
+    names = [key.removeprefix("weight.") for key in arrays if key.startswith("weight.")]
+    weights = {name: arrays[f"weight.{name}"].astype(real) for name in names}
+    return arrays, weights, int(arrays["shape.heads"])
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_gradients_of_the_whole_model_are_the_derivative_of_the_loss(dropout):
-    """Central differences in float64, along one random direction for each of the 16 tensors."""
-    config = replace(SMALL, dropout=dropout)
-    engine, tokens, targets = random_engine(config)
-    run_batch(engine, tokens, targets)
-    gradients = {name: engine.read("d" + name) for name in PARAMETERS}
-    rng = np.random.default_rng(1)
+def distance(actual, expected):
+    """The length of the difference, relative to that of what is expected."""
+    assert actual.shape == expected.shape
+    return np.linalg.norm(actual - expected) / np.linalg.norm(expected)
+
+
+@golden
+@pytest.mark.parametrize(("real", "tolerance"), [(np.float64, 1e-10), (np.float32, 1e-5)])
+def test_logits_loss_and_all_gradients_are_pytorchs(path, real, tolerance):
+    arrays, weights, heads = load(path, real)
+    logits, loss, kept = gpt2.forward(weights, arrays["tokens"][0], arrays["targets"][0], heads)
+    assert logits.dtype == real
+    assert distance(logits, arrays["logits"]) < tolerance
+    assert loss == pytest.approx(arrays["losses"][0], rel=tolerance)
+    gradients = gpt2.backward(weights, kept, heads)
+    assert gradients.keys() == weights.keys()
     for name, gradient in gradients.items():
-        old, direction = engine.read(name), rng.standard_normal(gradient.shape)
+        assert distance(gradient, arrays[f"gradient.{name}"]) < tolerance, name
+
+
+@golden
+def test_gradients_are_the_slope_of_the_loss(path):
+    """Central differences, along one random direction for each tensor."""
+    arrays, weights, heads = load(path)
+    batch = arrays["tokens"][0], arrays["targets"][0]
+    _, _, kept = gpt2.forward(weights, *batch, heads)
+    rng = np.random.default_rng(0)
+    for name, gradient in gpt2.backward(weights, kept, heads).items():
+        old, direction = weights[name], rng.standard_normal(gradient.shape)
         losses = []
         for step in (1e-6, -1e-6):
-            engine.write(name, old + step * direction)
-            engine.forward()
-            losses.append(engine.read("losses").mean())
-        engine.write(name, old)
+            weights[name] = old + step * direction
+            losses.append(gpt2.forward(weights, *batch, heads)[1])
+        weights[name] = old
         slope = (losses[0] - losses[1]) / 2e-6
         assert slope == pytest.approx((gradient * direction).sum(), rel=1e-6, abs=1e-8), name
 
 
-@pytest.mark.parametrize("real", [np.float32, ml_dtypes.bfloat16])
-def test_recomputing_changes_no_bit_and_takes_less_memory(real):
-    config = replace(SMALL, dropout=0.2)
-    weights = dict(initial_parameters(config, seed=0))
-    tokens, targets = np.random.default_rng(0).integers(0, 11, (2, 2, 5))
-    gradients, activations = [], []
-    for recompute in (0, 1, 2):
-        engine = cpu_engine(config, 2, 5, real, recompute=recompute)
-        for name, tensor in weights.items():
-            engine.write(name, tensor)
-        engine.write("rng", np.array([1, 2, 3, 4], np.uint32))
-        run_batch(engine, tokens, targets)
-        gradients.append(engine.read("gradients").tobytes())
-        shapes = [b.shape for b in engine.program.buffers.values() if b.kind == "activation"]
-        activations.append(sum(math.prod(shape) for shape in shapes))
-    assert gradients[0] == gradients[1] == gradients[2]
-    B, T, C = 2, 5, SMALL.channels
-    spared = SMALL.layers - 1  # one is left for all layers
-    assert activations[0] - activations[1] == spared * 4 * B * T * C
-    assert activations[1] - activations[2] == spared * 2 * B * T * C
-
-
-FUSED = (("residual_layernorm",), ("matmul_gelu",), ("residual_layernorm", "matmul_gelu"))
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
-@pytest.mark.parametrize("recompute", [0, 1, 2])
-@pytest.mark.parametrize("fusions", FUSED, ids="+".join)
-def test_fusing_changes_neither_losses_nor_gradients(fusions, recompute, dropout):
-    """In float64, where what is rounded on the way does not show."""
-    config = replace(SMALL, dropout=dropout)
-    seen = []
-    for names in ((), fusions):
-        engine, *batch = random_engine(config, recompute=recompute, fusions=names)
-        run_batch(engine, *batch)
-        losses = engine.read("losses")
-        engine.evaluate()
-        seen.append({"losses": losses, "evaluated": engine.read("losses")})
-        seen[-1] |= {name: engine.read("d" + name) for name in PARAMETERS}
-    for name, plain in seen[0].items():
-        np.testing.assert_allclose(seen[1][name], plain, rtol=1e-12, atol=1e-14, err_msg=name)
-
-
-def counted(part):
-    return Counter(call.op for call in part)
-
-
-@pytest.mark.parametrize("recompute", [0, 1, 2])
-def test_a_fused_program_calls_the_fused_ops_wherever_they_apply(recompute):
-    L = SMALL.layers
-    both = ("residual_layernorm", "matmul_gelu")
-    program = build(SMALL, 2, 5, recompute=recompute, fusions=both)
-    forward, backward = counted(program.forward), counted(program.backward)
-    assert program.fusions == both
-    assert forward["matmul_gelu.forward"] == L and forward["gelu.forward"] == 0
-    assert forward["matmul.forward"] == 3 * L + 1
-    again = recompute == 2  # ln_1 and ln_2, by the kernel that the forward pass has used
-    joined = 0 if again else 2 * L
-    assert forward["residual_layernorm.forward"] == joined
-    assert forward["residual.forward"] == 2 * L - joined
-    assert forward["layernorm.forward"] == 2 * L + 1 - joined
-    assert backward["residual_layernorm.backward"] == 2 * L
-    assert backward["layernorm.backward"] == 1 and backward["residual.backward"] == 0
-    assert backward["layernorm.forward"] == 2 * L * again
-    assert backward["gelu.forward"] == L * (recompute >= 1)
-
-
-def test_only_calls_that_hand_a_buffer_on_are_fused():
-    def calls(read):
-        product = Call(
-            "matmul.forward", (("a", None), ("x", 1), ("w", 1), None), {"N": 2}, {}, "fc"
-        )
-        return product, Call("gelu.forward", (("b", 1), read), {"N": 6}, {}, "gelu")
-
-    rules = FUSIONS["matmul_gelu"]
-    (one,) = fuse(calls(("a", None)), rules)
-    assert one.op == "matmul_gelu.forward" and one.dims == {"N": 2} and one.where == "fc"
-    assert one.args == (("b", 1), ("a", None), ("x", 1), ("w", 1), None)
-    for other in (("a", 0), ("c", None)):
-        apart = calls(other)
-        assert fuse(apart, rules) == apart
-    assert fuse(calls(("a", None))[::-1], rules) != (one,)
-
-
-def test_a_fused_call_stands_where_the_norm_or_the_product_stood():
-    program = build(SMALL, 2, 5, fusions=tuple(FUSIONS))
-    made = {op for name in FUSIONS for op in makes(name)}
-    where = [call.where for call in program.forward if call.op in made]
-    assert where == ["h0.ln_2", "h0.fc", "h1.ln_1", "h1.ln_2", "h1.fc", "ln_f"]
-
-
-def test_dropout_acts_in_forward_and_not_in_evaluate():
-    engine, tokens, targets = random_engine(replace(SMALL, dropout=0.5))
-    plain, _, _ = random_engine(SMALL)
-    losses = {}
-    for name, run in [
-        ("train", engine.forward),
-        ("eval", engine.evaluate),
-        ("plain", plain.forward),
-    ]:
-        target = plain if name == "plain" else engine
-        target.write("tokens", tokens)
-        target.write("targets", targets)
-        run()
-        losses[name] = target.read("losses")
-    np.testing.assert_array_equal(losses["eval"], losses["plain"])
-    assert (losses["train"] != losses["eval"]).any()
-
-
-def test_each_dropout_of_a_step_has_its_own_stream_and_backward_repeats_them_all():
-    program = build(replace(SMALL, dropout=0.1), 2, 5)
-    drops = {"forward": [], "backward": []}
-    for call in (*program.forward, *program.backward):
-        if call.op.startswith("dropout."):
-            drops[call.op.split(".")[1]].append((call.where, call.scalars["stream"]))
-    assert len({stream for _, stream in drops["forward"]}) == 1 + 2 * SMALL.layers
-    assert drops["backward"] == drops["forward"][::-1]
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-@pytest.mark.parametrize(("training", "recompute"), [(False, 0), (True, 0), (True, 2)])
-@pytest.mark.parametrize("fusions", [(), *FUSED], ids="+".join)
-def test_every_call_fits_its_contract_and_every_buffer_is_used(
-    dropout, training, recompute, fusions
-):
-    config = replace(SMALL, dropout=dropout)
-    program = build(config, 2, 5, training=training, recompute=recompute, fusions=fusions)
-    used = set()
-    parts = (program.forward, program.evaluate, program.predict, program.backward, program.update)
-    for call in {call for part in parts for call in part}:
-        op = find(call.op).op
-        assert set(call.dims) == set(op.dims)
-        assert set(call.scalars) == {scalar.name for scalar in op.scalars}
-        for arg, ref in zip(op.args, call.args, strict=True):
-            if ref is None:
-                assert arg.optional
-                continue
-            name, layer = ref
-            used.add(name)
-            buffer = program.buffers[name]
-            shape = buffer.shape if layer is None else buffer.shape[1:]
-            assert math.prod(shape) == math.prod(arg.resolve_shape(call.dims)), (call.where, name)
-            assert buffer.dtype == arg.dtype or arg.name in ("weight", "wte", "wpe"), name
-    hosts = {buffer.inside[0] for buffer in program.buffers.values() if buffer.inside}
-    assert set(program.buffers) == used | hosts
-
-
-@pytest.mark.parametrize("fusions", [(), *FUSED], ids="+".join)
-def test_no_call_writes_a_buffer_that_it_reads_under_another_name(fusions):
-    program = build(replace(SMALL, dropout=0.1), 2, 5, fusions=fusions)
-    for call in program.calls:
-        refs = [ref for ref in call.args if ref is not None]
-        homes = []
-        for name, layer in refs:
-            inside = program.buffers[name].inside
-            shared = inside is not None and program.buffers[name].kind == "scratch"
-            homes.append((inside[0], None) if shared else (name, layer))
-        assert len(set(homes)) == len(refs), (call.where, call.op, refs)
-
-
-def test_the_gradients_are_one_vector_without_gaps():
-    program = build(SMALL, 2, 5)
-    end = 0
-    for name in PARAMETERS:
-        buffer = program.buffers["d" + name]
-        assert buffer.inside == ("gradients", end)
-        end += math.prod(buffer.shape)
-    assert program.buffers["gradients"].shape == (end,)
-
-
-def test_gpt2_has_124_million_parameters():
-    shapes = GPT2Config().parameter_shapes()
-    assert " ".join(shapes) == (
-        "wte wpe ln1w ln1b qkvw qkvb attprojw attprojb ln2w ln2b fcw fcb fcprojw fcprojb lnfw lnfb"
-    )
-    padding = (50304 - 50257) * 768
-    assert sum(math.prod(shape) for shape in shapes.values()) - padding == 124_439_808
-
-
-def test_initial_weights_follow_gpt2():
-    config = GPT2Config(context=64, vocab=500, padded_vocab=512, layers=8, heads=2, channels=64)
-    weights = dict(initial_parameters(config, seed=1))
-    assert {name: w.shape for name, w in weights.items()} == config.parameter_shapes()
-    assert all(w.dtype == np.float32 for w in weights.values())
-    for name, w in weights.items():
-        if w.ndim == 3 or name in ("wte", "wpe"):
-            w = w[:500] if name == "wte" else w
-            deviation = 0.005 if name in ("attprojw", "fcprojw") else 0.02  # 0.02 / sqrt(2 * 8)
-            assert w.std() == pytest.approx(deviation, rel=0.05), name
-            assert abs(w.mean()) < 4 * deviation / math.sqrt(w.size)
-        else:
-            assert (w == (1 if name in ("ln1w", "ln2w", "lnfw") else 0)).all(), name
-    assert not weights["wte"][500:].any()
-
-
-def test_initial_weights_are_a_function_of_the_seed():
-    first, again, other = (dict(initial_parameters(SMALL, seed)) for seed in (1, 1, 2))
-    for name in PARAMETERS:
-        np.testing.assert_array_equal(first[name], again[name])
-    assert (first["qkvw"] != other["qkvw"]).any()
-
-
-@pytest.mark.parametrize(
-    ("config", "B", "T"),
-    [(SMALL, 2, 7), (SMALL, 0, 5), (SMALL, 2, 0), (replace(SMALL, heads=3), 2, 5)],
-)
-def test_impossible_shapes_are_refused(config, B, T):
-    with pytest.raises(ValueError, match=r"at most|divide"):
-        build(config, B, T)
+@golden
+def test_forward_and_backward_change_no_weight(path):
+    arrays, weights, heads = load(path)
+    before = {name: tensor.copy() for name, tensor in weights.items()}
+    _, _, kept = gpt2.forward(weights, arrays["tokens"][0], arrays["targets"][0], heads)
+    gpt2.backward(weights, kept, heads)
+    for name, tensor in weights.items():
+        np.testing.assert_array_equal(tensor, before[name], err_msg=name)

@@ -12,7 +12,7 @@ from ladder.contract.ladder import find
 from ladder.device.cpu import Cpu
 from ladder.device.open import open_device
 from reference import adamw
-from tests.reference.models import distance, without_key_bias
+from tests.trainer.cpu_engines import distance, without_key_bias
 from tests.trainer.tiny import PARAMETERS
 from trainer.engine import fusion_choice, rung_choice
 from trainer.engine.debug import find_not_finite

@@ -5,8 +5,31 @@ import pytest
 pytest.importorskip("torch")
 
 from tests import gpu_vs_torch
+from tests.trainer.tiny import add_size
 
 
 def test_both_start_from_the_same_weights_and_stay_together(capsys):
     arguments = "steps -e d6 --device cpu -b 1 -t 16 -x 2 --rungs reference --dtypes fp32"
     assert gpu_vs_torch.main(arguments.split()) == 0, capsys.readouterr().out
+
+
+FLAGS = ["steps", "-e", "d2", "-b", "2", "-t", "8", "-x", "3", "--device", "cpu"]
+FLAGS += ["--rungs", "reference", "--dtypes"]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_the_same_steps_are_within_tolerance(dtype, monkeypatch, capsys):
+    add_size(monkeypatch, "d2", layers=2, channels=32, heads=2)
+    assert gpu_vs_torch.main([*FLAGS, dtype]) == 0
+    assert "OUT OF TOLERANCE" not in capsys.readouterr().out
+
+
+def test_other_steps_are_not(monkeypatch, capsys):
+    add_size(monkeypatch, "d2", layers=2, channels=32, heads=2)
+    hyper = gpu_vs_torch.adamw.hyper
+    double = {"lr": 2 * gpu_vs_torch.LR}
+    monkeypatch.setattr(gpu_vs_torch.adamw, "hyper", lambda **of: hyper(**{**of, **double}))
+    assert gpu_vs_torch.main([*FLAGS, "fp32"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    steps = [line for line in lines if line[:4].strip().isdigit()]
+    assert ["OUT OF TOLERANCE" in line for line in steps] == [False, True, True]

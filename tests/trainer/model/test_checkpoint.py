@@ -15,16 +15,16 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from damage import damaged
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from ladder.common.errors import LadderError
+from tests.trainer.damage import damaged
 from trainer.model import checkpoint, tensor_file
 from trainer.model.checkpoint import latest, load, save
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def tensors(seed: int, size: int = 50) -> dict[str, np.ndarray]:

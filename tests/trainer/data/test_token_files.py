@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from damage import damaged
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ladder.common.errors import LadderError
+from tests.trainer.damage import damaged
 from trainer.data.token_files import TokenLoader, open_tokens, write_tokens
 
 
@@ -141,7 +141,7 @@ def test_a_kill_while_writing_leaves_the_old_file(tmp_path):
         "with atomic_write(sys.argv[1]) as file:\n"
         "    file.write(b'half'); file.flush(); print('now', flush=True); time.sleep(60)\n"
     )
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     with subprocess.Popen(
         [sys.executable, "-c", program, str(path)], cwd=root, stdout=subprocess.PIPE
     ) as writer:

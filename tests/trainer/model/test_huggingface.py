@@ -8,7 +8,6 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from damage import damaged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
@@ -16,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 from ladder.common.errors import LadderError
 from ladder.contract.ladder import find
 from ladder.device.open import open_device
+from tests.trainer.damage import damaged
 from tests.trainer.tiny import PARAMETERS
 from trainer.data.download import DownloadError
 from trainer.engine.engine import Engine

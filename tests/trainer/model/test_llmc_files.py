@@ -5,11 +5,11 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from damage import damaged
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ladder.common.errors import LadderError
+from tests.trainer.damage import damaged
 from trainer.data.tokenizers import ByteTokenizer, CharTokenizer
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.llmc_files import load_model, save_model, save_state, save_tokenizer

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from reference import adamw
-from tests.reference.models import (
+from tests.trainer.cpu_engines import (
     assert_close,
     cpu_engine,
     distance,
@@ -17,7 +17,7 @@ from tests.reference.models import (
 from tests.trainer.tiny import PARAMETERS
 from trainer.model.gpt2 import GPT2Config
 
-FILES = sorted((Path(__file__).parents[1] / "golden").glob("*.npz"))
+FILES = sorted((Path(__file__).parents[2] / "golden").glob("*.npz"))
 TOLERANCES = {np.float64: 1e-10, np.float32: 1e-5}
 
 pytestmark = [

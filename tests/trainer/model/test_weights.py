@@ -4,10 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import SHAPE, save_model
 
 from ladder.common.errors import LadderError
-from tests.trainer.tiny import PARAMETERS
+from tests.trainer.tiny import PARAMETERS, SHAPE, save_model
 from trainer.model import checkpoint, llmc_files, registry, weights
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from reference import adamw
-from tests.reference.models import (
+from tests.trainer.cpu_engines import (
     assert_close,
     cpu_engine,
     distance,
