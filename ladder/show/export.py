@@ -46,8 +46,8 @@ _SYSTEM_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>]+)>.*\n", re.MUL
 
 
 def default_shape(op: Op) -> Dims:
-    """The smallest shape that the op is measured at, made smaller where the CPU needs it: first
-    fewer rows, then less of whatever is largest."""
+    """The smallest shape that the op is measured at, made smaller if the CPU's loop would take
+    long: the rows are halved, down to one, then the largest dimension."""
 
     def size(dims: Dims) -> int:
         return sum(4 * math.prod(arg.resolve_shape(dims)) for arg in op.args)
@@ -164,24 +164,22 @@ def _with_headers(path: Path, folders: Sequence[Path]) -> list[tuple[Path, str]]
 
 
 def _without_emulator(text: str) -> str:
-    """A header without what it says to the emulator alone, between #ifdef KERNEL_LADDER_EMULATOR
-    and #else or #endif."""
-    kept, depth, inside = [], 0, None  # the depth of the #ifdef, and which half of it
-    start = 0
+    """A header without what is for the emulator alone: what stands between
+    `#ifdef KERNEL_LADDER_EMULATOR` and its #else or #endif."""
+    kept = []
+    branches: list[str] = []  # "emulator", "device" or "other": of the conditions around a line
     for line in text.splitlines(keepends=True):
-        directive = re.match(r"\s*#\s*(ifdef|ifndef|if|else|elif|endif)\b", line)
-        word = directive.group(1) if directive else ""
-        if word.startswith("if"):
-            depth += 1
-            if re.match(r"\s*#\s*ifdef\s+KERNEL_LADDER_EMULATOR\b", line):
-                start, inside = depth, True
-                continue
-        elif word in ("else", "endif"):
-            depth -= word == "endif"
-            if inside is not None and depth == start - (word == "endif"):
-                inside = False if word == "else" else None
-                continue
-        if not inside:
+        found = re.match(r"\s*#\s*(if|else|endif)", line)
+        word = found.group(1) if found else ""
+        ours = False
+        if word == "if":
+            ours = re.match(r"\s*#\s*ifdef\s+KERNEL_LADDER_EMULATOR\b", line) is not None
+            branches.append("emulator" if ours else "other")
+        elif word == "else" and branches[-1] == "emulator":
+            branches[-1], ours = "device", True
+        elif word == "endif":
+            ours = branches.pop() != "other"
+        if not ours and "emulator" not in branches:
             kept.append(line)
     return "".join(kept)
 
@@ -207,7 +205,7 @@ def _title(op: Op, rung: Rung, dims: Dims, target: Target) -> str:
 // It prints whether the result is right, and the time. Its exit status is 0 if the result is right,
 // 1 if it is wrong, and 2 if a call of CUDA fails.
 //
-// It is made of files of Kernel Ladder, which are named above their text, by
+// Written by this command of Kernel Ladder; headings name the files that it took:
 //     python -m ladder export {op.name} {which} {call}"""
 
 
@@ -234,6 +232,7 @@ def _constants(rung: Rung, dims: Dims, target: Target) -> str:
 
 def _main(op: Op, rung: Rung, dims: Dims, target: Target, loop: str) -> str:
     arrays = [arg.name for arg in op.args]
+    drawn = [arg.name for arg in op.args if arg.role != "out" and arg.dtype in ("real", "float32")]
     values = scalars(op)
     inputs = signature.parameters(loop, f"{op.kernel}_inputs")
     computes = signature.parameters(loop, f"{op.kernel}_cpu")
@@ -249,12 +248,8 @@ def _main(op: Op, rung: Rung, dims: Dims, target: Target, loop: str) -> str:
         "",
         "// Inputs: normal random numbers, unless the op asks for others.",
         "std::mt19937 random(1);",
-        *(
-            f"{arg.name}.fill_normal(random);"
-            for arg in op.args
-            if arg.role != "out" and arg.dtype in ("real", "float32")
-        ),
     ]
+    body += _call("fill_normal", ["random", *drawn])
     if inputs is not None:
         body += _call(f"{op.kernel}_inputs", (_host(name, arrays) for _, name, _ in inputs))
     body += [
@@ -272,9 +267,8 @@ def _main(op: Op, rung: Rung, dims: Dims, target: Target, loop: str) -> str:
         "bool right = true;",
     ]
     for arg in op.args:
-        if arg.role != "out" and arg.role != "inout":
-            continue
-        body += _verify(arg, rung, target)
+        if arg.role != "in":
+            body += _verify(arg, rung, target)
     body += [
         "",
         "// The least that must be moved and computed.",
@@ -302,7 +296,7 @@ def _array(arg: Arg) -> str:
 
 
 def _host(name: str, arrays: Sequence[str]) -> str:
-    return f"{name}.value.data()" if name in arrays else name
+    return f"{name}.cpu()" if name in arrays else name
 
 
 def _launch(op: Op, rung: Rung, dims: Dims, target: Target) -> list[str]:
@@ -317,7 +311,8 @@ def _launch(op: Op, rung: Rung, dims: Dims, target: Target) -> list[str]:
         dtype = resolve_dtype(arg.dtype, target.real)
         refuse_tile(np.broadcast_to(np.empty((), dtype), arg.resolve_shape(dims)), box)
         kind = f"CU_TENSOR_MAP_DATA_TYPE_{_TENSOR_TYPES[dtype.name]}"
-        lines += [f"TensorMap {name}_tiles =", f"    tiles_of({name}, {kind}, {box[0]}, {box[1]});"]
+        map_ = f"TensorMap {name}_tiles = tiles_of"
+        lines += _call(map_, [name, kind, str(box[0]), str(box[1])])
     args = [
         *(f"{arg.name}.device" for arg in op.args),
         *op.dims,
@@ -326,10 +321,11 @@ def _launch(op: Op, rung: Rung, dims: Dims, target: Target) -> list[str]:
         *(f"{name}_tiles" for name in tiles),
     ]
     launches = rung.launches(dims, target)
-    for kernel, shared in {launch.kernel: launch.shared for launch in launches}.items():
-        if shared > MOST_SHARED:
+    for launch in launches:
+        if launch.shared > MOST_SHARED:
             limit = "cudaFuncAttributeMaxDynamicSharedMemorySize"
-            lines += _call("check(cudaFuncSetAttribute", [kernel, limit, str(shared)], end="));")
+            asked = [launch.kernel, limit, str(launch.shared)]
+            lines += _call("check(cudaFuncSetAttribute", asked, end="));")
     lines.append("auto launch = [&] {")
     for launch in launches:
         lines += _indent(_call(f"{launch.kernel}{_geometry(launch)}", args))
@@ -351,7 +347,7 @@ def _dim3(sizes: tuple[int, int, int]) -> str:
 def _verify(arg: Arg, rung: Rung, target: Target) -> list[str]:
     terms = arg.terms.replace("//", "/")
     if _at_random(arg, target):
-        word = f"random_word_cpu({arg.rounded_by}.start.data(), stream, i)"
+        word = f"random_word_cpu({arg.rounded_by}.cpu(), stream, i)"
         return [
             f"auto store = [&](double x, size_t i) {{  // {arg.name} is rounded at random",
             f"    return round_at_random_cpu<real>(x, {word});",
@@ -372,7 +368,7 @@ def _at_random(arg: Arg, target: Target) -> bool:
 def _call(function: str, args: Iterable[str], end: str = ");") -> list[str]:
     """A call, broken into lines where it is long."""
     listed = ", ".join(args)
-    if len(function) + len(listed) < COLUMNS - 12:
+    if len(function) + len(listed) + len(end) < COLUMNS - 8:
         return [f"{function}({listed}{end}"]
     lines = textwrap.wrap(
         listed + end, COLUMNS - 16, break_long_words=False, break_on_hyphens=False

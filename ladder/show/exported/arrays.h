@@ -57,10 +57,7 @@ struct Array {
         check(cudaMalloc(&device, value.size() * sizeof(T)));
     }
 
-    void fill_normal(std::mt19937& random) {
-        std::normal_distribution<double> normal;
-        for (Exact& x : value) x = normal(random);
-    }
+    Exact* cpu() { return value.data(); }
 
     // Rounds `value` to the kernel's type, so that both sides start from the same numbers.
     void round() {
@@ -125,6 +122,13 @@ struct Array {
         return verify(terms, u_real, [](double x, size_t) { return (float)(T)(float)x; });
     }
 };
+
+template <class... Arrays>
+void fill_normal(std::mt19937& random, Arrays&... array) {
+    std::normal_distribution<double> normal;
+    auto fill = [&](double& x) { x = normal(random); };
+    (std::for_each(array.value.begin(), array.value.end(), fill), ...);
+}
 
 // Runs the CPU's loop on changed inputs, then on the kernel's own, and copies these to the GPU.
 template <class Loop, class... Arrays>
