@@ -8,7 +8,7 @@ numbers that the paragraph took from it:
 
 A number alone stands in the file as it stands in the paragraph. `shown = expression` is a number
 that follows from numbers of the file: the expression's value rounds to the one that is shown.
-`shown >= expression` is a bound. Powers of ten need not be in the file.
+`shown >= expression` is a bound. Digits and powers of ten need not be in the file.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _check(entry: str, prose: str, source: str) -> None:
             raise LadderError(f"{shown} is not in the file")
         return
     for number in re.findall(NUMBER, expression):
-        if not (_contains(source, number) or re.fullmatch(r"10*", number)):
+        if not (_contains(source, number) or re.fullmatch(r"\d|10*", number)):
             raise LadderError(f"{number} is not in the file")
     try:
         value = _evaluate(ast.parse(expression.replace(",", ""), mode="eval").body)

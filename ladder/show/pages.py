@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROOT = PACKAGE.parent
-CITING_PAGES: tuple[str, ...] = ()  # whose every measured number names its source
+CITING_PAGES = ("README.md", "training.md")  # whose every measured number names its source
 _BLOCK = re.compile(
     r"(?P<begin><!-- ladder:begin (?P<request>[^>]*?) -->\n)(?P<body>.*?)"
     r"(?P<end><!-- ladder:end -->)",
@@ -101,7 +101,9 @@ def update(write: bool, root: Path = ROOT) -> list[str]:
             f"{page.relative_to(root)}: {picture} is missing or out of date"
             for picture in _stale_pictures(new, page)
         ]
-        drifted += [f"{page.relative_to(root)}: {problem}" for problem in _citations(new, page)]
+        drifted += [
+            f"{page.relative_to(root)}: {problem}" for problem in _citations(new, page, root)
+        ]
     return drifted
 
 
@@ -127,9 +129,9 @@ def render(text: str, page: Path, draw: bool) -> str:
     return _BLOCK.sub(renew, text)
 
 
-def _citations(text: str, page: Path) -> Iterator[str]:
+def _citations(text: str, page: Path, root: Path) -> Iterator[str]:
     """What is wrong with the measured numbers in a page's sentences."""
-    yield from citations.problems(text, ROOT)
+    yield from citations.problems(text, root)
     if page.name in CITING_PAGES:
         for number in citations.uncited(text):
             yield f"no comment names the source of {number!r} (ladder/show/citations.py)"

@@ -27,11 +27,11 @@ def step_times(device: str) -> str:
     rows = _measured(device)
     lines = ["| | | ms/step | tokens/s | GiB |", "|---|---|--:|--:|--:|"]
     for dtype, batch in dict.fromkeys((row["dtype"], row["B"]) for row in rows):
-        job = f"B={batch}" + (f", {dtype}" if dtype != "bf16" else "")
+        job = f" B={batch}" + (f", {dtype}" if dtype != "bf16" else "")
         for what, label in CONTENDERS.items():
             for row in rows:
                 if (row["dtype"], row["B"], row["what"]) == (dtype, batch, what):
-                    lines.append(f"| {job} | {label} | {_speed(row)} | {row['gib']:.1f} |")
+                    lines.append(f"|{job} | {label} | {_speed(row)} | {row['gib']:.1f} |")
                     job = ""
     return "\n".join(lines)
 
