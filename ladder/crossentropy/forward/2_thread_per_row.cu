@@ -8,7 +8,7 @@
 // Define: BLOCK = 128
 // Launch: crossentropy_forward<<<ceil_div(N, BLOCK), BLOCK>>>
 // After:  1
-// Left:   nothing here: softmax had these probabilities at hand (crossentropy.fused).
+// Left:   nothing here: fused with softmax, it needs no probs (crossentropy.fused).
 
 #include "portable.cuh"
 

@@ -18,6 +18,7 @@
 
 #include "portable.cuh"
 
+// Sorts by counting the tokens before each one; order and sorted (B * T) are described below.
 extern "C" __global__ void embedding_backward_sort(
     float*, float*, const real*, const int* __restrict__ tokens, int B, int T, int C, int V, int P,
     int* __restrict__ order, int* __restrict__ sorted) {
@@ -60,8 +61,8 @@ extern "C" __global__ void embedding_backward(
     dwte[(size_t)token * C + i] += sum;
 }
 
-// The gradients of a position lie T rows apart, one in each of the B sequences. A thread adds them
-// for its channel, in order.
+// The gradients of a position lie T rows apart in dout (B, T, C), one in each of the B sequences. A
+// thread adds them, in order, to its channel of dwpe (P, C).
 extern "C" __global__ void embedding_backward_positions(
     float*, float* __restrict__ dwpe, const real* __restrict__ dout, const int*, int B, int T,
     int C, int V, int P, const int*, const int*) {

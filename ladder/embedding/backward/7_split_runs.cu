@@ -23,7 +23,7 @@
 
 #include "portable.cuh"
 
-// address[k] += sums[k], with 16-byte accesses.
+// address (VECTOR) += sums, in 16-byte instructions.
 __device__ void add_to(float* address, const float (&sums)[VECTOR]) {
     float4* quads = reinterpret_cast<float4*>(address);
 #pragma unroll
@@ -41,6 +41,7 @@ __device__ size_t piece_row(int first, int begin) {
     return (size_t)first / PIECE * 2 + (first == begin);
 }
 
+// Sets ends (V), which will first hold counts, to 0.
 extern "C" __global__ void embedding_backward_clear(
     float*, float*, const real*, const int*, int B, int T, int C, int V, int P,
     int*, int*, int* __restrict__ ends, int*, float*) {
@@ -48,6 +49,7 @@ extern "C" __global__ void embedding_backward_clear(
     if (token < V) ends[token] = 0;
 }
 
+// Histogram: counts in ends (V) how often each token occurs in tokens (B, T).
 extern "C" __global__ void embedding_backward_count(
     float*, float*, const real*, const int* __restrict__ tokens, int B, int T, int C, int V, int P,
     int*, int*, int* __restrict__ ends, int*, float*) {
@@ -55,9 +57,9 @@ extern "C" __global__ void embedding_backward_count(
     if (bt < B * T) atomicAdd(&ends[tokens[bt]], 1);  // integers: the same result in any order
 }
 
-// Prefix sum (scan) of the counts: each becomes the sum of all counts before it, the place where
-// its run starts. In one block, every thread adds its share of the counts, the block scans the sums
-// of the shares, and every thread walks over its share again.
+// Prefix sum (scan) of ends (V): each count becomes the sum of all counts before it, the place
+// where its run starts. In one block, every thread adds its share of the counts, the block scans
+// the sums of the shares, and every thread walks over its share again.
 extern "C" __global__ void embedding_backward_scan(
     float*, float*, const real*, const int*, int B, int T, int C, int V, int P,
     int*, int*, int* __restrict__ ends, int*, float*) {
@@ -84,7 +86,8 @@ extern "C" __global__ void embedding_backward_scan(
     }
 }
 
-// Every token takes the next free place of its run. That turns the start of a run into its end.
+// Scatter: every token takes the next free place of its run, and writes its index there, in
+// unordered (B * T). That turns the start of each run, in ends (V), into its end.
 extern "C" __global__ void embedding_backward_place(
     float*, float*, const real*, const int* __restrict__ tokens, int B, int T, int C, int V, int P,
     int*, int*, int* __restrict__ ends, int* __restrict__ unordered, float*) {
@@ -92,7 +95,8 @@ extern "C" __global__ void embedding_backward_place(
     if (bt < B * T) unordered[atomicAdd(&ends[tokens[bt]], 1)] = bt;
 }
 
-// The atomics above came in any order. Here every run is sorted by index.
+// The atomics above came in any order. Here every run of unordered (B * T) is sorted by index,
+// which gives order (B * T), and the tokens in that order, sorted (B * T).
 extern "C" __global__ void embedding_backward_order(
     float*, float*, const real*, const int* __restrict__ tokens, int B, int T, int C, int V, int P,
     int* __restrict__ order, int* __restrict__ sorted, const int* __restrict__ ends,
@@ -145,8 +149,8 @@ extern "C" __global__ void embedding_backward(
     }
 }
 
-// Adds the pieces of the run that starts in a window of PIECE places and ends after it, if there is
-// one.
+// Adds to dwte (V, C) the pieces of the run that starts in a window of PIECE places and ends after
+// it, if there is one.
 extern "C" __global__ void embedding_backward_join(
     float* __restrict__ dwte, float*, const real*, const int*, int B, int T, int C, int V, int P,
     const int*, const int* __restrict__ sorted, const int* __restrict__ ends, const int*,
@@ -164,8 +168,8 @@ extern "C" __global__ void embedding_backward_join(
     add_to(dwte + (size_t)token * C + i, sums);
 }
 
-// The gradients of a position lie T rows apart, one in each of the B sequences. A thread adds them
-// for its vector of channels, in order.
+// The gradients of a position lie T rows apart in dout (B, T, C), one in each of the B sequences. A
+// thread adds them, in order, to its vector of channels of dwpe (P, C).
 extern "C" __global__ void embedding_backward_positions(
     float*, float* __restrict__ dwpe, const real* __restrict__ dout, const int*, int B, int T,
     int C, int V, int P, const int*, const int*, const int*, const int*,

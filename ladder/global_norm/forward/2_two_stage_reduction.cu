@@ -37,7 +37,7 @@ extern "C" __global__ void global_norm_forward(
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-// Adds the GRID partial sums, in one block.
+// Adds partial (GRID) in one block, and stores its root in norm (1).
 extern "C" __global__ void global_norm_forward_finish(
     float* __restrict__ norm, const float*, int N, const float* __restrict__ partial) {
     __shared__ float shared[WARPS];

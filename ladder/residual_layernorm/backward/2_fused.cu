@@ -70,8 +70,9 @@ extern "C" __global__ void residual_layernorm_backward(
     }
 }
 
-// Adds the GRID partial sums to dweight and dbias. A block takes WARP_SIZE neighbouring columns.
-// Its GROUPS warps share the rows of `partial`: one thread alone would wait for GRID loads in turn.
+// Adds the GRID rows of `partial` to dweight (C) and dbias (C). A block takes WARP_SIZE
+// neighbouring columns. Its GROUPS warps share the rows: one thread alone would wait for GRID loads
+// in turn.
 extern "C" __global__ void residual_layernorm_backward_finish(
     real*, float* __restrict__ dweight, float* __restrict__ dbias, const real*, const real*,
     const real*, const float*, const float*, int N, int C, const float* __restrict__ partial) {
