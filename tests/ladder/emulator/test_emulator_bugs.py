@@ -6,10 +6,10 @@ import sys
 
 import numpy as np
 import pytest
-from emulation import array, line, run, rung, zeros
 
 from ladder.common.errors import CompileError, LadderError
 from ladder.emulator.emulated import Emulated, KernelError
+from tests.ladder.emulation import array, line, run, rung, zeros
 
 THREADS = 64
 

@@ -14,7 +14,7 @@ from ladder.device.cpu import Cpu
 from ladder.show import pages
 from ladder.verify import sandbox
 
-SOURCE = (Path(__file__).parent / "planted" / "forward.cu").read_text()
+SOURCE = (Path(__file__).parents[1] / "planted" / "forward.cu").read_text()
 SHAPES = [{"N": 2, "C": 33}]
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from emulation import array, line, run, rung, zeros
 
 from ladder.common import cache
 from ladder.common.errors import LadderError
 from ladder.emulator.emulated import Emulated
 from ladder.emulator.toolchain import find_compiler, runtime
+from tests.ladder.emulation import array, line, run, rung, zeros
 
 WARPS = (32, 64)
 MODES = ("fast", "count")

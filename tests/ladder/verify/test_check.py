@@ -20,7 +20,7 @@ from ladder.verify.inputs import make_inputs
 from ladder.verify.tolerance import expect
 from reference import attention
 
-PLANTED = Path(__file__).parent / "planted"
+PLANTED = Path(__file__).parents[1] / "planted"
 SHAPES = [{"N": 3, "C": 31}, {"N": 5, "C": 768}]
 
 # What is wrong: (text of the sound kernel, what replaces it).

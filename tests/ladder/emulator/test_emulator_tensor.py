@@ -3,11 +3,11 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from emulation import array, line, run, zeros
 
 from ladder.common.errors import LadderError
 from ladder.emulator.emulated import Emulated, KernelError
 from ladder.emulator.toolchain import find_compiler
+from tests.ladder.emulation import array, line, run, zeros
 
 BFLOAT = np.dtype(ml_dtypes.bfloat16)
 REALS = pytest.mark.parametrize("real", (np.dtype(np.float16), BFLOAT), ids=str)
