@@ -51,7 +51,10 @@ __device__ __forceinline__ real to_real(float x) { return __float2bfloat16(x); }
 #define INFINITY __int_as_float(0x7f800000)
 #endif
 
-// ---- warps: groups of WARP_SIZE threads (lanes) that execute the same instruction together ----
+// ---- warps: groups of WARP_SIZE threads (lanes) that the GPU schedules together ----
+//
+// The lanes usually execute the same instruction, but since Volta they may run apart. Only
+// __syncwarp, or a function whose name ends in _sync (the shuffles below), makes them meet.
 
 // The index of this thread in its warp, and of its warp in the block.
 __device__ __forceinline__ int lane_id() { return threadIdx.x % WARP_SIZE; }

@@ -1,6 +1,6 @@
 """Drawings that explain: what a GPU consists of, who works in each step, how a ladder climbs.
 
-Those of memory accesses are in trace.py, those of measurements in plots.py.
+Those of memory accesses are in trace.py, those of measurements in charts.py.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def machine() -> Figure:
     lanes(64, 47.5, 35, 4)
     for lane in (0, 8, 16, 24, 31):
         say(64 + (lane + 0.5) * 35 / 32, 46, str(lane), 7, ha="center")
-    say(64, 54, "warp: 32 lanes, one instruction for all of them at a time")
-    say(64, 43.3, "lane: one thread. Its own variables, and its own place:")
+    say(64, 54, "warp: 32 lanes that are scheduled together")
+    say(64, 43.3, "lane: one thread, with its own variables and indices:")
     say(64, 41, "blockIdx.x, threadIdx.x", 8.5, family="monospace")
 
     say(0, 31.5, "What it runs on", 11, weight="bold")
@@ -70,7 +70,7 @@ def machine() -> Figure:
     say(55, 22, "…", 14)
     for x, number in ((1, 0), (27, 1), (60, 131)):
         box(x, 14.5, 24, 14.5, PAPER)
-        say(x + 1, 27.3, f"multiprocessor {number}", 8, weight="bold")
+        say(x + 1, 27.3, f"SM {number}", 8, weight="bold")
         box(x + 1, 20.6, 22, 4.8, "#cfe3f5")
         say(x + 1.7, 23, "registers of all lanes: 256 KB", 7.8)
         box(x + 1, 15.4, 22, 4.6, "#b5d6b2")
@@ -78,14 +78,14 @@ def machine() -> Figure:
     box(1, 8.4, 83, 4.6, "#f6d7a7")
     say(2, 10.7, "L2 cache, 60 MB: shared by all; memory moves in sectors of 32 bytes")
     box(1, 1, 83, 6, "#f2b8a0")
-    say(2, 4, "global memory, 141 GB at up to 4.8 TB/s: where arrays live; all threads see it")
+    say(2, 4, "global memory, 141 GB at up to 4.8 TB/s: holds the arrays; all threads access it")
     axes.annotate("", (88, 28), (88, 2), arrowprops={"arrowstyle": "<->", "color": LINE})
     say(89.5, 26, "nearer:")
     say(89.5, 23.8, "small, fast")
     say(89.5, 5.6, "farther:")
     say(89.5, 3.4, "large, slow")
     axes.annotate(
-        "a block stays on\none multiprocessor",
+        "each block runs on one SM\n(streaming multiprocessor)",
         (39, 29),
         (45, 32.2),
         fontsize=8,
@@ -98,7 +98,7 @@ def machine() -> Figure:
 
 
 def steps(reports: Sequence[Report], rungs: Sequence[Rung], text: str) -> Figure:
-    """Who works in each step of a reduction by one block, for one rung beside another.
+    """Which threads add in each step of a block's reduction, for several rungs side by side.
 
     text  of the line that runs once in each step, and writes to shared memory
 
@@ -126,18 +126,18 @@ def steps(reports: Sequence[Report], rungs: Sequence[Rung], text: str) -> Figure
         axes.set_yticks(range(1, len(image) + 1))
         axes.grid(axis="x", color="white", lw=1.5)
         axes.tick_params(labelsize=8, length=0)
-        axes.set_xlabel("thread; white lines part the warps", fontsize=8)
+        axes.set_xlabel("thread; white lines separate the warps", fontsize=8)
         work = sum(map(len, requests.values()))
         axes.set_title(f"{rung.name}: {work} additions by a warp", fontsize=9, loc="left")
     panels[0].set_ylabel("step", fontsize=8)
     marks = [Rectangle((0, 0), 1, 1, fc=colour) for colour in (BUSY, WAITING, GONE)]
-    names = ("adds", "idle, while its warp adds", "the whole warp has nothing to do")
+    names = ("adds", "idle, while other lanes of its warp add", "the whole warp is idle")
     figure.legend(marks, names, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     return figure
 
 
 def climb(reports: Sequence[Report], rungs: Sequence[Rung], least_bytes: int, title: str) -> Figure:
-    """What each rung asks of memory: a panel for every kind of count that is not always 0."""
+    """What each rung requests from memory: a panel for every kind of count that is not always 0."""
     panels = [entry for entry in _counted(reports, rungs, least_bytes) if any(entry[1])]
     figure = Figure(figsize=(9.5, 1.1 + 0.3 * len(rungs)), layout="constrained")
     axes = np.atleast_1d(figure.subplots(1, len(panels), sharey=True))
@@ -177,11 +177,11 @@ def _counted(
     return [
         ("warp requests to\nglobal memory", requests, None),
         (
-            "sectors for each\n(mark: the least)",
+            "sectors per request\n(mark: the least)",
             sectors / requests,
             total(far, "ideal_sectors") / requests,
         ),
-        ("bytes asked for,\n× the least", sectors * SECTOR / least_bytes, None),
+        ("bytes requested,\n× the least", sectors * SECTOR / least_bytes, None),
         ("atomic additions,\nglobal memory", total(atomics, "lanes"), None),
         ("warp requests to\nshared memory", total(near, "requests"), None),
         ("extra passes for\nbank conflicts", conflicts, None),

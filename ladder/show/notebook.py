@@ -39,7 +39,7 @@ from ladder.verify.inputs import scalars
 
 FOLDER = pages.ROOT / "notebooks"
 PLACE = pages.Place(FOLDER / "notebook.ipynb", old="", draw=False)  # what links are relative to
-DOTS = 110  # per inch: 9.5 inches fill a page
+DPI = 110  # of pictures: 9.5 inches fill a page
 
 
 # ---- kernels ------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def _trace(
 def draw(figure: Any, alt: str) -> None:
     """Show a picture; `alt` says in words what is in it."""
     content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=DOTS)
+    figure.savefig(content, format="png", dpi=DPI)
     display(Image(content.getvalue(), alt=alt))
 
 

@@ -71,11 +71,11 @@ def calls(program: Program, layer: int, part: str = "forward", real: np.dtype = 
     display(Markdown("\n".join(lines)))
 
 
-def work(program: Program, real: np.dtype = BF16) -> None:
+def flops_and_bytes(program: Program, real: np.dtype = BF16) -> None:
     """FLOPs and least bytes of a training step, by op."""
     title = f"A training step of GPT-2, B={program.B} T={program.T}, {real.name}, by op"
     calls = ((call.op, call.dims) for call in program.training_step)
-    draw(training_step.work(calls, real, title), title)
+    draw(training_step.flops_and_bytes(calls, real, title), title)
 
 
 def memory_by_kind(shape: ModelConfig, B: int, T: int) -> None:
@@ -100,11 +100,11 @@ def losses(title: str, **curves: Run) -> None:
     draw(plots.losses(lists, levels, title), title)
 
 
-def same(one: Run, other: Run) -> None:
+def compare(one: Run, other: Run) -> None:
     """Two runs over the steps that both have taken: their losses, and how far apart these are."""
     steps = min(len(one.losses), len(other.losses))
     names = one.name, other.name
-    figure = plots.same(one.losses[:steps], other.losses[:steps], names)
+    figure = plots.compare(one.losses[:steps], other.losses[:steps], names)
     draw(figure, f"losses of {names[0]} and {names[1]}")
 
 

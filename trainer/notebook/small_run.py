@@ -85,15 +85,16 @@ class Run:
         return prompt + "".join(decode_stream(self.tokenizer, ids))
 
     def counted(self) -> dict[str, float]:
-        """The losses of two models that only count: how often a token comes, and how often after
-        the one before it. Counted in the text itself, so that no such model does better."""
+        """The losses of a unigram model, which knows how often each token comes, and of a bigram
+        model, which knows how often it follows each other token. Both are counted in the text
+        itself, so that no such model has a lower loss."""
         V = self.shape.vocab
         pairs = np.bincount(self.text[:-1].astype(int) * V + self.text[1:], minlength=V * V)
         pairs = pairs.reshape(V, V) / pairs.sum()
         after, single = pairs / pairs.sum(axis=1, keepdims=True).clip(1e-30), pairs.sum(axis=0)
         return {
-            "how often each letter comes": -float(np.sum(single * _log(single))),
-            "how often after which other": -float(np.sum(pairs * _log(after))),
+            "unigrams": -float(np.sum(single * _log(single))),
+            "bigrams": -float(np.sum(pairs * _log(after))),
         }
 
     def activation_gradients(self) -> np.ndarray:

@@ -63,8 +63,8 @@ def losses(
     return figure
 
 
-def same(one: Sequence[float], other: Sequence[float], names: tuple[str, str]) -> Figure:
-    """Two runs that should be one: their losses, and how far these are apart."""
+def compare(one: Sequence[float], other: Sequence[float], names: tuple[str, str]) -> Figure:
+    """Two runs that should be the same: their losses, and the relative difference of these."""
     title = f"{names[0]} and {names[1]}, the same steps"
     figure, (above, below) = figure_of(title, 3.6, rows=2, sharex=True, height_ratios=(2, 1))
     steps = np.arange(1, len(one) + 1)
@@ -78,14 +78,14 @@ def same(one: Sequence[float], other: Sequence[float], names: tuple[str, str]) -
     below.text(
         steps[-1],
         2.0**-24,
-        "half a unit in float32's last place",
+        "half a unit in the last place of float32",
         fontsize=8,
         va="bottom",
         ha="right",
         color=INK,
     )
     below.set_ylim(1e-9, 1e-4)
-    below.set_ylabel("apart, relative", fontsize=9)
+    below.set_ylabel("relative difference", fontsize=9)
     below.set_xlabel("step", fontsize=9)
     below.grid(axis="y", color=GRID)
     return figure

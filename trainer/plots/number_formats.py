@@ -47,7 +47,7 @@ def formats(gradients: np.ndarray, scale: float, mark: tuple[str, float], title:
     below.set_xlim(-150, 130)
     ticks = range(-140, 129, 20)
     below.set_xticks(ticks, [f"$2^{{{tick}}}$" for tick in ticks], fontsize=8)
-    beyond = "size; left of the dotted lines float16 has only 0, right of them infinity"
+    beyond = "size; float16 rounds to 0 left of the dotted lines, and to infinity right of them"
     below.set_xlabel(beyond, fontsize=9)
     below.legend(frameon=False, fontsize=8, loc="upper left")
     return figure

@@ -39,7 +39,7 @@ class StepTime:
     ms: float
 
 
-def work(calls: Iterable[tuple[str, Dims]], real: np.dtype, title: str) -> Figure:
+def flops_and_bytes(calls: Iterable[tuple[str, Dims]], real: np.dtype, title: str) -> Figure:
     """FLOPs, and bytes at least, of every op of a step: products and attention beside the rest.
 
     calls  the op and the dimensions of every call
@@ -55,7 +55,7 @@ def work(calls: Iterable[tuple[str, Dims]], real: np.dtype, title: str) -> Figur
     figure, panels = figure_of(title, 1.1 + 0.27 * len(order), columns=2, sharey=True)
     for axes, counts, unit, scale in (
         (panels[0], flops, "GFLOP", 1e9),
-        (panels[1], moved, "bytes, at least, in GB", 1e9),
+        (panels[1], moved, "least bytes, in GB", 1e9),
     ):
         total = sum(counts.values())
         colours = [BLUE if name in products else ORANGE for name in order]
@@ -67,7 +67,7 @@ def work(calls: Iterable[tuple[str, Dims]], real: np.dtype, title: str) -> Figur
         part = 100 * sum(counts[name] for name in products) / total
         axes.set_xlim(0, 1.18 * max(counts.values()) / scale)
         axes.set_xlabel(
-            f"{unit}: {total / scale:,.1f} in all, {min(part, 99.9):.3g} % of it blue", fontsize=9
+            f"{unit}: {total / scale:,.1f} in total, {min(part, 99.9):.3g} % of it blue", fontsize=9
         )
     panels[0].invert_yaxis()
     return figure
@@ -126,7 +126,7 @@ def profile(p: Mapping[str, Any], title: str) -> Figure:
     figure, (axes,) = figure_of(title, 1.0 + 0.29 * len(rows))
     names = [f"{row['op']}  {row['rung']}".rstrip() for row in rows]
     axes.barh(names, [row["ms"] for row in rows], color="#b7cde3", height=0.72, label="measured")
-    floor = "floor, of memory or of arithmetic"
+    floor = "floor: least time for memory or arithmetic"
     axes.barh(names, [row["floor_ms"] for row in rows], color=BLUE, height=0.36, label=floor)
     for place, row in enumerate(rows):
         share = f"  {row['ms']:.3f} ms, {100 * row['ms'] / p['step_ms']:.1f} % of the step"
@@ -156,7 +156,7 @@ def profiles(named: Mapping[str, Mapping[str, Any]], title: str) -> Figure:
     for row, (end, p) in enumerate(zip(ends, named.values(), strict=True)):
         axes.text(end, row, f"  {p['tokens_per_second']:,.0f} tokens/s", va="center", fontsize=8)
     axes.set_xlim(0, 1.2 * ends.max())
-    axes.set_xlabel("ns for each token", fontsize=9)
+    axes.set_xlabel("ns per token", fontsize=9)
     axes.invert_yaxis()
     figure.legend(frameon=False, fontsize=7, ncols=5, loc="outside lower center")
     return figure

@@ -149,12 +149,12 @@ def test_a_run_learns_and_writes_the_same_text_each_time(start, shown):
     again.train(5)
     assert again.losses == losses[:5]
     gpt.losses("two runs", one=run, other=again)
-    gpt.same(run, again)
+    gpt.compare(run, again)
     gpt.formats(run, 2**16, "a logit", 1e-9)
     assert [image[:4] for image in shown] == [b"\x89PNG"] * 3
 
 
-def test_what_counting_models_would_have_as_loss(start):
+def test_the_losses_of_a_unigram_and_a_bigram_model(start):
     run = start()
     run.text = np.array([1, 2] * 50 + [1], np.uint16)
     assert list(run.counted().values()) == pytest.approx([math.log(2), 0], abs=1e-3)
