@@ -2,7 +2,7 @@
 
 A peer does what the op's contract says, as PyTorch's users get it: `eager` is the kernel that
 PyTorch calls by itself, `compiled` what torch.compile makes of the same function. Both are timed
-like a rung: in a captured graph, on inputs and outputs that take turns.
+like a rung: in a captured graph, on several sets of inputs and outputs in turn.
 """
 
 from __future__ import annotations
@@ -15,45 +15,51 @@ from typing import Any
 from ladder.contract.dims import Dims
 from ladder.measure.timing import MOST_SETS, ROTATED_BYTES, Timing, measure
 
+Draw = Callable[..., Any]  # a tensor of a shape, of normal random numbers
+
 
 @dataclass(frozen=True)
 class Peer:
     """A PyTorch function, and its inputs made from (torch, dims, a function that draws normals)."""
 
     function: Callable[..., Any]
-    inputs: Callable[[Any, Dims, Callable[..., Any]], tuple[Any, ...]]
+    inputs: Callable[[Any, Dims, Draw], tuple[Any, ...]]
 
 
-def _layernorm_forward(torch, inp, weight, bias):
+def _layernorm_forward(torch: Any, inp: Any, weight: Any, bias: Any) -> Any:
     """The function below F.layer_norm: it returns mean and rstd as well, in float32."""
     return torch.native_layer_norm(inp, inp.shape[-1:], weight, bias, 1e-5)
 
 
-def _layernorm_backward(torch, dout, inp, mean, rstd, weight, bias):
+def _layernorm_backward(
+    torch: Any, dout: Any, inp: Any, mean: Any, rstd: Any, weight: Any, bias: Any
+) -> Any:
     """What autograd calls: dinp, dweight and dbias, not accumulated."""
     return torch.ops.aten.native_layer_norm_backward(
         dout, inp, inp.shape[-1:], mean, rstd, weight, bias, [True, True, True]
     )
 
 
-def _layernorm_backward_inputs(torch, dims, normal):
+def _layernorm_backward_inputs(torch: Any, dims: Dims, normal: Draw) -> tuple[Any, ...]:
     inp, weight, bias = normal(dims["N"], dims["C"]), normal(dims["C"]), normal(dims["C"])
     _, mean, rstd = _layernorm_forward(torch, inp, weight, bias)
     return normal(dims["N"], dims["C"]), inp, mean, rstd, weight, bias
 
 
-def _residual_layernorm_forward(torch, inp1, inp2, weight, bias):
+def _residual_layernorm_forward(
+    torch: Any, inp1: Any, inp2: Any, weight: Any, bias: Any
+) -> tuple[Any, ...]:
     residual = inp1 + inp2
     return residual, *_layernorm_forward(torch, residual, weight, bias)
 
 
-def _residual_layernorm_backward(torch, dinp, *others):
-    """The sum is written beside dinp, not in its place: as many bytes."""
+def _residual_layernorm_backward(torch: Any, dinp: Any, *others: Any) -> tuple[Any, ...]:
+    """The sum does not overwrite dinp, but has memory of its own: as many bytes."""
     through, dweight, dbias = _layernorm_backward(torch, *others)
     return dinp + through, dweight, dbias
 
 
-def _rows_and_columns(torch, d, normal, rows):
+def _rows_and_columns(torch: Any, d: Dims, normal: Draw, rows: int) -> tuple[Any, ...]:
     """`rows` inputs (N, C), then two (C)."""
     shapes = [(d["N"], d["C"])] * rows + [(d["C"],)] * 2
     return tuple(normal(*shape) for shape in shapes)
@@ -91,14 +97,15 @@ class TorchClock:
         work()
         end.record()
         end.synchronize()
-        return start.elapsed_time(end) / 1e3
+        return float(start.elapsed_time(end)) / 1e3
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         self.torch.cuda.synchronize()
         graph = self.torch.cuda.CUDAGraph()
         with self.torch.cuda.graph(graph):
             work()
-        return graph.replay
+        replay: Callable[[], None] = graph.replay
+        return replay
 
 
 def available() -> str | None:
@@ -116,7 +123,7 @@ def measure_peers(op: str, dims: Dims, dtype: str) -> Iterator[tuple[str, Timing
 
     peer = PEERS[op]
 
-    def normal(*shape: int):
+    def normal(*shape: int) -> Any:
         return torch.randn(*shape, device="cuda", dtype=getattr(torch, dtype))
 
     with torch.no_grad():
@@ -125,7 +132,7 @@ def measure_peers(op: str, dims: Dims, dtype: str) -> Iterator[tuple[str, Timing
         count = min(-(-ROTATED_BYTES // one), MOST_SETS)
         sets += [peer.inputs(torch, dims, normal) for _ in range(count - 1)]
 
-        def eager(*tensors):
+        def eager(*tensors: Any) -> Any:
             return peer.function(torch, *tensors)
 
         for name in ("eager", "compiled"):

@@ -26,7 +26,7 @@ from ladder.contract.ladder import Ladder
 from ladder.contract.op import Op
 from ladder.contract.rung_file import Rung
 from ladder.measure.bench import refuse_emulated
-from ladder.measure.pick_cache import Known
+from ladder.measure.pick_cache import PickCache
 from ladder.measure.timing import BufferSets, compare
 from ladder.verify.check import check, compile_ahead
 
@@ -68,14 +68,14 @@ def pick(
     Raises LadderError where no rung can run, with the reason for each.
     """
     refuse_emulated(device)
-    known = Known(device, ladder.op.name, dtype, fresh)
+    picks = PickCache(device, ladder.op.name, dtype, fresh)
     counted = Counter(tuple(dims.items()) for dims in shapes)
     distinct = [dict(dims) for dims in counted]
-    able, reasons = _able(known, ladder, device, dtype, distinct, library, deterministic)
+    able, reasons = _able(picks, ladder, device, dtype, distinct, library, deterministic)
     if not able:
         listed = "; ".join(f"rung {rung.id}: {reasons[rung.id]}" for rung in ladder.rungs)
         raise LadderError(f"{ladder.op.name} has no rung that can run here: {listed}")
-    seconds, slow = _race(known, ladder.op, able, device, DTYPES[dtype], counted)
+    seconds, slow = _race(picks, ladder.op, able, device, DTYPES[dtype], counted)
     reasons |= slow
     winner = min(seconds, key=seconds.__getitem__)
     number_of_calls = f" for {counted.total()} calls" if counted.total() > 1 else ""
@@ -88,7 +88,7 @@ def pick(
 
 
 def _able(
-    known: Known,
+    picks: PickCache,
     ladder: Ladder,
     device: Device,
     dtype: str,
@@ -104,9 +104,9 @@ def _able(
             fit.append(rung)
         else:
             reasons[rung.id] = why
-    _compile_unknown(known, ladder, fit, device, dtype, shapes)
+    _compile_unknown(picks, ladder, fit, device, dtype, shapes)
     for rung in fit:
-        if why := _wrong(known, ladder, rung, device, dtype, shapes):
+        if why := _wrong(picks, ladder, rung, device, dtype, shapes):
             reasons[rung.id] = why
     return [rung for rung in fit if rung.id not in reasons], reasons
 
@@ -145,7 +145,7 @@ def _checked(
 
 
 def _compile_unknown(
-    known: Known,
+    picks: PickCache,
     ladder: Ladder,
     rungs: Sequence[Rung],
     device: Device,
@@ -156,8 +156,8 @@ def _compile_unknown(
 
     def unknown(rung: Rung) -> bool:
         checked = _checked(ladder.op, rung, device, dtype, shapes)
-        return any(known.fact(rung, dims).wrong is None for dims in checked) or any(
-            known.fact(rung, dims).rough is None for dims in shapes
+        return any(picks.get(rung, dims).wrong is None for dims in checked) or any(
+            picks.get(rung, dims).rough is None for dims in shapes
         )
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -166,7 +166,7 @@ def _compile_unknown(
 
 
 def _wrong(
-    known: Known, ladder: Ladder, rung: Rung, device: Device, dtype: str, shapes: Sequence[Dims]
+    picks: PickCache, ladder: Ladder, rung: Rung, device: Device, dtype: str, shapes: Sequence[Dims]
 ) -> str:
     """How a rung is wrong; "" if it is right.
 
@@ -174,7 +174,7 @@ def _wrong(
     and a GPU that met an illegal access fails whatever comes after.
     """
     for dims in _checked(ladder.op, rung, device, dtype, shapes):
-        wrong = known.fact(rung, dims).wrong
+        wrong = picks.get(rung, dims).wrong
         if wrong is None:
             try:
                 report = check(ladder, rung, device, [dtype], [dims])
@@ -182,14 +182,14 @@ def _wrong(
                 return str(error)
             wrong = "" if report.passed else f"wrong: {report.failures[0].detail}"
             if report.outcomes[-1].status != "fault":
-                known.learn(rung, dims, wrong=wrong)
+                picks.add(rung, dims, wrong=wrong)
         if wrong:
             return wrong
     return ""
 
 
 def _race(
-    known: Known,
+    picks: PickCache,
     op: Op,
     rungs: Sequence[Rung],
     device: Device,
@@ -202,7 +202,7 @@ def _race(
     """
     seconds, slow = dict.fromkeys((rung.id for rung in rungs), 0.0), {}
     for shape in sorted(counted, key=lambda shape: op.least_bytes(dict(shape), real)):
-        times = _Times(known, op, device, real, dict(shape))
+        times = _Times(picks, op, device, real, dict(shape))
         left = [rung for rung in rungs if rung.id in seconds]
         fastest = min([times.rough(rung) for rung in left])
         times.compare([rung for rung in left if times.rough(rung) <= HOPELESS * fastest])
@@ -224,7 +224,7 @@ class _Times:
     The inputs, which take seconds to make, are made when there is something to measure.
     """
 
-    known: Known
+    picks: PickCache
     op: Op
     device: Device
     real: np.dtype
@@ -233,25 +233,25 @@ class _Times:
 
     def rough(self, rung: Rung) -> float:
         """Seconds of a single call, after one that loads what is still missing."""
-        seconds = self.known.fact(rung, self.dims).rough
+        seconds = self.picks.get(rung, self.dims).rough
         if seconds is None:
             call = self.bind(rung)[0]
             call()
             seconds = self.device.time(call)
-            self.known.learn(rung, self.dims, rough=seconds)
+            self.picks.add(rung, self.dims, rough=seconds)
         return seconds
 
     def compare(self, rungs: Sequence[Rung]) -> None:
         """Measure those that are known roughly only."""
-        rungs = [rung for rung in rungs if self.known.fact(rung, self.dims).exact is None]
+        rungs = [rung for rung in rungs if self.picks.get(rung, self.dims).exact is None]
         calls = [self.bind(rung) for rung in rungs]
         for rung, seconds in zip(rungs, compare(self.device, calls, SECONDS), strict=True):
-            self.known.learn(rung, self.dims, exact=seconds)
+            self.picks.add(rung, self.dims, exact=seconds)
 
     def best(self, rung: Rung) -> float:
-        """The best that is known, once `rough` is."""
-        fact = self.known.fact(rung, self.dims)
-        return fact.rough if fact.exact is None else fact.exact
+        """Seconds, as exactly as they are known."""
+        exact = self.picks.get(rung, self.dims).exact
+        return self.rough(rung) if exact is None else exact
 
     def bind(self, rung: Rung) -> list[Callable[[], None]]:
         if rung.id not in self.calls:

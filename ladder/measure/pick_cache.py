@@ -1,12 +1,12 @@
-"""What checks and measurements found out about rungs, kept for whoever asks next.
+"""The cache of the picker: what checks and measurements of rungs have found.
 
-    known = Known(device, "layernorm.forward", "bfloat16")
-    known.learn(rung, {"N": 4096, "C": 768}, rough=53e-6)
-    known.fact(rung, {"N": 4096, "C": 768}).rough
+    picks = PickCache(device, "layernorm.forward", "bfloat16")
+    picks.add(rung, {"N": 4096, "C": 768}, rough=53e-6)
+    picks.get(rung, {"N": 4096, "C": 768}).rough
 
 The cache directory has a file for each device and driver, op, dtype and shape in its folder
 `picks`. The entries of a file are named by the identity of the rung's code: whoever edits or adds
-a rung loses only what is known of that one. A damaged entry counts as unknown.
+a rung loses only what was found of that one. A damaged entry counts as unknown.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ FOLDER = "picks"
 
 
 @dataclass(frozen=True)
-class Fact:
-    """What is known of a rung at a shape; None: nothing yet.
+class Entry:
+    """What was found of a rung at a shape; None: nothing yet.
 
     wrong  how its result is wrong; "" where it is right
     rough  seconds of a single call
@@ -41,39 +41,39 @@ class Fact:
     exact: float | None = None
 
 
-class Known:
-    """What is known of the rungs of an op, in one dtype on one device, at all shapes.
+class PickCache:
+    """What was found of the rungs of an op, in one dtype on one device, at all shapes.
 
-    fresh  begin with nothing: what is learned replaces what is in the cache
+    fresh  begin with nothing: what is added replaces what is in the cache
     """
 
     def __init__(self, device: Device, op: str, dtype: str, fresh: bool = False):
         self._question = [device.name, device.description(), op, dtype]
         self._fresh = fresh
-        self._facts: dict[str, dict[str, Fact]] = {}  # by the names of file and entry
+        self._entries: dict[str, dict[str, Entry]] = {}  # by the names of file and entry
         self._names: dict[str, str] = {}  # of entries, by the rung's id
 
-    def fact(self, rung: Rung, dims: Dims) -> Fact:
-        return self._at(self._file(dims)).get(self._name(rung), Fact())
+    def get(self, rung: Rung, dims: Dims) -> Entry:
+        return self._at(self._file(dims)).get(self._name(rung), Entry())
 
-    def learn(self, rung: Rung, dims: Dims, **found: Any) -> None:
-        """Add to what is known of a rung at a shape.
+    def add(self, rung: Rung, dims: Dims, **found: Any) -> None:
+        """Add to what was found of a rung at a shape.
 
-        Of two processes that do so at once, one may lose what it learned; no file is damaged.
+        Of two processes that do so at once, one may lose what it added; no file is damaged.
         Raises LadderError where the cache directory cannot be written.
         """
         file, name = self._file(dims), self._name(rung)
-        fact = dataclasses.replace(self.fact(rung, dims), **found)
-        self._at(file)[name] = fact
-        entries = {**_read(cache.directory() / FOLDER / file), name: fact}
-        content = {name: dataclasses.asdict(entry) for name, entry in entries.items()}
+        entry = dataclasses.replace(self.get(rung, dims), **found)
+        self._at(file)[name] = entry
+        entries = {**_read(cache.directory() / FOLDER / file), name: entry}
+        content = {name: dataclasses.asdict(found) for name, found in entries.items()}
         cache.store(FOLDER, file, json.dumps(content, indent=1))
 
-    def _at(self, file: str) -> dict[str, Fact]:
-        if file not in self._facts:
+    def _at(self, file: str) -> dict[str, Entry]:
+        if file not in self._entries:
             path = cache.directory() / FOLDER / file
-            self._facts[file] = {} if self._fresh else _read(path)
-        return self._facts[file]
+            self._entries[file] = {} if self._fresh else _read(path)
+        return self._entries[file]
 
     def _file(self, dims: Dims) -> str:
         return cache.digest(json.dumps([*self._question, sorted(dims.items())])) + ".json"
@@ -90,20 +90,20 @@ def _name(rung: Rung) -> str:
     return "-".join([code_identity(rung), *(word for word, holds in expected.items() if holds)])
 
 
-def _read(path: Path) -> dict[str, Fact]:
-    """The facts in a file by the name of the rung; none where it is missing or damaged."""
+def _read(path: Path) -> dict[str, Entry]:
+    """The entries of a file by their names; none where it is missing or damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return {name: _fact(entry) for name, entry in content.items()}
+        return {name: _entry(entry) for name, entry in content.items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
 
-def _fact(entry: Mapping[str, Any]) -> Fact:
-    """Raises TypeError where the entry is not one of a file of facts."""
-    fact = Fact(**entry)
-    if not isinstance(fact.wrong, str | None):
-        raise TypeError(f"not a reason: {fact.wrong!r}")
-    if not all(isinstance(seconds, float | None) for seconds in (fact.rough, fact.exact)):
-        raise TypeError(f"not seconds: {fact}")
-    return fact
+def _entry(content: Mapping[str, Any]) -> Entry:
+    """Raises TypeError where the content of a file is not that of an entry."""
+    entry = Entry(**content)
+    if not isinstance(entry.wrong, str | None):
+        raise TypeError(f"not a reason: {entry.wrong!r}")
+    if not all(isinstance(seconds, float | None) for seconds in (entry.rough, entry.exact)):
+        raise TypeError(f"not seconds: {entry}")
+    return entry

@@ -35,8 +35,9 @@ def load_all(folder: Path | None = None) -> dict[str, dict[str, Any]]:
 
 
 def load(path: Path) -> dict[str, Any]:
+    """The results in one file. Raises LadderError where it does not hold any."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         for measurement in content["measurements"]:
             _key(measurement)
     except (OSError, ValueError, KeyError, TypeError) as error:

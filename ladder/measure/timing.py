@@ -21,7 +21,7 @@ from ladder.contract.binding import bind
 from ladder.contract.device import Device
 from ladder.contract.dims import Dims
 from ladder.contract.dtypes import resolve_dtype
-from ladder.contract.op import Op
+from ladder.contract.op import Arg, Op
 from ladder.contract.rung_file import Rung
 from ladder.verify.inputs import Arrays, make_inputs, scalars
 
@@ -145,7 +145,7 @@ class BufferSets:
             self.inputs = self.inputs or inputs
             self.sets.append({arg.name: self._array(arg, inputs) for arg in op.args})
 
-    def _array(self, arg, inputs: Arrays) -> Any:
+    def _array(self, arg: Arg, inputs: Arrays) -> Any:
         if arg.name in self.op.unmeasured:
             return None
         dtype = resolve_dtype(arg.dtype, self.real)

@@ -6,6 +6,7 @@ Those of memory accesses are in trace.py, those of measurements in charts.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -20,6 +21,7 @@ from ladder.show.trace import own_lines
 INK, LINE, PAPER, GOLD = "#222222", "#888888", "#f4f4f4", "#ffe9a8"
 BUSY, WAITING, GONE = "#1f77b4", "#f5b7a5", "#eeeeee"
 LANES = matplotlib.colormaps["turbo"]
+Colour = str | tuple[float, float, float, float]
 
 
 def machine() -> Figure:
@@ -30,17 +32,25 @@ def machine() -> Figure:
     axes.set_ylim(0, 64)
     axes.set_axis_off()
 
-    def box(x, y, width, height, colour="white", edge=LINE, line=0.8) -> None:
+    def box(
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        colour: Colour = "white",
+        edge: str = LINE,
+        line: float = 0.8,
+    ) -> None:
         axes.add_patch(Rectangle((x, y), width, height, fc=colour, ec=edge, lw=line))
 
-    def say(x, y, text, size=8.5, **style) -> None:
+    def say(x: float, y: float, text: str, size: float = 8.5, **style: Any) -> None:
         axes.text(x, y, text, fontsize=size, color=INK, va="center", **style)
 
-    def lanes(x, y, width, height) -> None:
+    def lanes(x: float, y: float, width: float, height: float) -> None:
         for lane in range(32):
             box(x + lane * width / 32, y, width / 32, height, LANES(lane / 31), "white", 0.3)
 
-    def zoom(x, low, high, to_x, to_low, to_high) -> None:
+    def zoom(x: float, low: float, high: float, to_x: float, to_low: float, to_high: float) -> None:
         axes.plot([x, to_x], [low, to_low], color=LINE, lw=0.7, ls=":")
         axes.plot([x, to_x], [high, to_high], color=LINE, lw=0.7, ls=":")
 
@@ -66,7 +76,7 @@ def machine() -> Figure:
     say(64, 41, "blockIdx.x, threadIdx.x", 8.5, family="monospace")
 
     say(0, 31.5, "What it runs on", 11, weight="bold")
-    say(17, 31.4, "(sizes of an NVIDIA H200)", 8)
+    say(17, 31.4, "(sizes of an NVIDIA H200; SM: streaming multiprocessor)", 8)
     say(55, 22, "…", 14)
     for x, number in ((1, 0), (27, 1), (60, 131)):
         box(x, 14.5, 24, 14.5, PAPER)

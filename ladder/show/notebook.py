@@ -204,7 +204,9 @@ def _measure(op: str, dtype: str) -> Any:
 # ---- what goes wrong -----------------------------------------------------------------------------
 
 
-def _say_plainly(shell: Any, kind: type, error: LadderError, trace: Any, tb_offset: Any = None):
+def _say_plainly(
+    shell: Any, kind: type, error: LadderError, trace: Any, tb_offset: Any = None
+) -> None:
     """An error that names its remedy needs no traceback."""
     print(f"ladder: {error}", file=sys.stderr)
 

@@ -160,9 +160,9 @@ def header(place: Place, op: str, number: str) -> str:
     """What a rung's header says to a reader."""
     rung = find(op).rung(number)
     lines = []
-    keys = ("before", "change", "rewrite", "expect")
-    keys += ("deterministic", "accurate", "rounds", "pays", "left")
-    for key in keys:
+    because = ("before", "change", "rewrite", "expect")
+    remarks = ("deterministic", "accurate", "rounds", "pays", "left")
+    for key in because + remarks:
         lines += [f"- **{key.capitalize()}:** {_prose(text)}" for text in rung.header.get(key, ())]
     return "\n".join(lines)
 

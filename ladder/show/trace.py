@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from rich.table import Table
@@ -37,7 +37,7 @@ def trace(
     rung: Rung,
     dtype: str = "float32",
     dims: Dims | None = None,
-    warp: int = 32,
+    warp: Literal[32, 64] = 32,
     keep: int = 8,
 ) -> Report:
     """Run a rung once in the emulator's counting mode.
@@ -51,7 +51,7 @@ def trace(
     op, real, dims = ladder.op, DTYPES[dtype], dims or source_code.small_shape(ladder.op)
     device = Emulated(warp=warp, mode="count", trace=keep)
     inputs = make_inputs(op, dims, real, np.random.default_rng(0))
-    arrays = {}
+    arrays: dict[str, np.ndarray | None] = {}
     for arg in op.args:
         if arg.name in op.unmeasured:
             arrays[arg.name] = None
@@ -66,8 +66,13 @@ def trace(
 
 def own_lines(report: Report, rung: Rung) -> list[LineCount]:
     """The counts of the rung's own file, in the order of its lines."""
-    counts = [count for count in report.lines if Path(count.file).name == rung.path.name]
+    counts = [count for count in report.lines if _is_of(count, rung)]
     return sorted(counts, key=lambda count: (count.line, count.space, count.buffer, count.kind))
+
+
+def _is_of(seen: LineCount | Access, rung: Rung) -> bool:
+    """Whether something was seen in the rung's own file, not in one that it includes."""
+    return rung.path is not None and Path(seen.file).name == rung.path.name
 
 
 def table(report: Report, rung: Rung) -> Table:
@@ -114,7 +119,7 @@ def picture(report: Report, rung: Rung, title: str = "", lines: Iterable[int] | 
     wanted = None if lines is None else set(lines)
     first: dict[tuple[int, str, str], Access] = {}
     for access in report.accesses:
-        ours = Path(access.file).name == rung.path.name and access.space == "global"
+        ours = _is_of(access, rung) and access.space == "global"
         if ours and (wanted is None or access.line in wanted):
             first.setdefault((access.line, access.buffer, access.kind), access)
     if not first:
@@ -154,10 +159,11 @@ def _draw(rows: Sequence[Access], source: Sequence[str], title: str) -> Any:
             fontsize=7.5,
             family="monospace",
         )
-        end = max(position.values()) + 1.4
-        axes.text(end, bottom + HEIGHT / 2, _describe(access), fontsize=8, va="center")
-    grey = {"facecolors": "#e4e4e4", "edgecolors": "#999999", "linewidths": 0.4}
-    axes.add_collection(PolyCollection(boxes, **grey))
+        right = max(position.values()) + 1.4
+        axes.text(right, bottom + HEIGHT / 2, _describe(access), fontsize=8, va="center")
+    axes.add_collection(
+        PolyCollection(boxes, facecolors="#e4e4e4", edgecolors="#999999", linewidths=0.4)
+    )
     axes.add_collection(
         PolyCollection(slices, facecolors=shades, edgecolors="face", linewidths=0.5)
     )

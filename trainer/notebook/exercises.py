@@ -76,7 +76,7 @@ def wrong_gradients(order: Sequence[str]) -> dict[str, float]:
 def _slopes(engine: Engine, name: str) -> np.ndarray:
     """What the loss does when each element of a parameter changes."""
     weights = engine.arrays[name].reshape(-1)  # a view, in NumPy
-    slopes = np.empty_like(weights)
+    slopes: np.ndarray = np.empty_like(weights)
 
     def loss() -> float:
         engine.evaluate()
@@ -114,9 +114,10 @@ def check_floor(
     floor_ms: FloorOf, calls: Sequence[Call], real: np.dtype, profile: Mapping[str, Any]
 ) -> None:
     """Print the verdict on a function of calls, bytes/s and FLOP/s: the least ms of a step."""
-    roof = Roof(1e9 * profile["bandwidth_gbs"], 1e9 * profile["matrix_gflops"])
+    bandwidth, rate = 1e9 * profile["bandwidth_gbs"], 1e9 * profile["matrix_gflops"]
+    roof = Roof(bandwidth, rate)
     right = 1e3 * sum(roof.floor(find(call.op).op, call.dims, real) for call in calls)
-    mine = floor_ms(calls, roof.bandwidth, roof.matrix_rate)
+    mine = floor_ms(calls, bandwidth, rate)
     if mine is not None and abs(mine - right) < 1e-3 * right:
         step_ms = profile["step_ms"]
         print(f"✓ {right:.2f} ms, {100 * right / step_ms:.0f} % of the {step_ms:.2f} ms measured")

@@ -12,6 +12,7 @@ Nothing that it shows of measurements is typed: it is read from doc/results.
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -220,7 +221,7 @@ def swap(op: str, *rungs: int | str, B: int = 4) -> None:
     for rung in rungs:
         job = step_timing.open_job(TrainConfig(batch=B, steps=20, rung=(f"{op}={rung}",)), "swap")
         engine = job.engine({name: choice.rung for name, choice in job.choose().items()})
-        ms = float(np.median(step_timing.time_steps(engine, job.config.steps)))
+        ms = statistics.median(step_timing.time_steps(engine, 20))
         rows.append(StepTime(B, job.config.dtype, f"ours, {op} rung {rung}", ms))
         del engine  # its memory is wanted for the next
     draw(training_step.times(rows, f"{job.device.name}, measured just now"), f"step times: {op}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import ml_dtypes
 import numpy as np
@@ -53,7 +53,7 @@ def formats(gradients: np.ndarray, scale: float, mark: tuple[str, float], title:
     return figure
 
 
-def drift(paths: Mapping[str, Sequence[float]], title: str) -> Figure:
+def drift(paths: Mapping[str, np.ndarray], title: str) -> Figure:
     """A weight that takes many small steps, by the format that holds it."""
     figure, (axes,) = figure_of(title, 3.0)
     # the exact one is broad, and the others lie on it

@@ -19,12 +19,13 @@ def figure_of(
     sharex: bool = False,
     sharey: bool = False,
     height_ratios: Sequence[float] | None = None,
-) -> tuple[Figure, Sequence[Any]]:
+) -> tuple[Figure, list[Any]]:
     """A figure of a notebook's width, and its panels row by row; nothing opens a window."""
     figure = Figure(figsize=(9.5, height), layout="constrained")
-    panels = figure.subplots(
+    grid = figure.subplots(
         rows, columns, sharex=sharex, sharey=sharey, squeeze=False, height_ratios=height_ratios
-    ).reshape(-1)
+    )
+    panels = list(grid.reshape(-1))
     for axes in panels:
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_axisbelow(True)

@@ -1,4 +1,4 @@
-"""What is known of rungs outlives the process, and no damaged or foreign file gets in its way."""
+"""What was found of rungs outlives the process, and no damaged or foreign file gets in its way."""
 
 import json
 
@@ -7,7 +7,7 @@ from fakes import FakeGpu, timed_rung
 
 from ladder.common.errors import LadderError
 from ladder.contract.rung_file import Rung
-from ladder.measure.pick_cache import Fact, Known
+from ladder.measure.pick_cache import Entry, PickCache
 
 DIMS = {"N": 4, "C": 8}
 RUNG, OTHER = timed_rung(1, "one", 1), timed_rung(2, "two", 1)
@@ -19,46 +19,46 @@ def folder(monkeypatch, tmp_path):
     return tmp_path / "picks"
 
 
-def known(**options):
-    return Known(FakeGpu(), "start.add", "float32", **options)
+def picks(**options):
+    return PickCache(FakeGpu(), "start.add", "float32", **options)
 
 
-def test_facts_of_one_rung_add_up_and_are_found_by_the_next_process():
-    one = known()
-    one.learn(RUNG, DIMS, wrong="")
-    one.learn(RUNG, DIMS, rough=2e-6)
-    assert one.fact(RUNG, DIMS) == Fact("", 2e-6)
-    assert known().fact(RUNG, {"C": 8, "N": 4}) == Fact("", 2e-6)
-    assert known().fact(OTHER, DIMS) == known().fact(RUNG, {"N": 4, "C": 9}) == Fact()
-    assert Known(FakeGpu(), "start.add", "float16").fact(RUNG, DIMS) == Fact()
+def test_what_was_found_of_one_rung_adds_up_and_are_found_by_the_next_process():
+    one = picks()
+    one.add(RUNG, DIMS, wrong="")
+    one.add(RUNG, DIMS, rough=2e-6)
+    assert one.get(RUNG, DIMS) == Entry("", 2e-6)
+    assert picks().get(RUNG, {"C": 8, "N": 4}) == Entry("", 2e-6)
+    assert picks().get(OTHER, DIMS) == picks().get(RUNG, {"N": 4, "C": 9}) == Entry()
+    assert PickCache(FakeGpu(), "start.add", "float16").get(RUNG, DIMS) == Entry()
 
 
 def test_what_another_process_learned_meanwhile_is_kept(folder):
-    one, two = known(), known()
-    assert one.fact(RUNG, DIMS) == two.fact(RUNG, DIMS) == Fact()
-    one.learn(RUNG, DIMS, rough=1e-6)
-    two.learn(OTHER, DIMS, rough=2e-6)
-    assert known().fact(RUNG, DIMS).rough == 1e-6
-    assert known().fact(OTHER, DIMS).rough == 2e-6
+    one, two = picks(), picks()
+    assert one.get(RUNG, DIMS) == two.get(RUNG, DIMS) == Entry()
+    one.add(RUNG, DIMS, rough=1e-6)
+    two.add(OTHER, DIMS, rough=2e-6)
+    assert picks().get(RUNG, DIMS).rough == 1e-6
+    assert picks().get(OTHER, DIMS).rough == 2e-6
     assert len(list(folder.iterdir())) == 1, "nothing half-written is left"
 
 
 def test_fresh_begins_with_nothing_and_replaces():
-    known().learn(RUNG, DIMS, wrong="", rough=1e-6, exact=1e-6)
-    fresh = known(fresh=True)
-    assert fresh.fact(RUNG, DIMS) == Fact()
-    fresh.learn(RUNG, DIMS, rough=2e-6)
-    assert fresh.fact(RUNG, DIMS) == known().fact(RUNG, DIMS) == Fact(rough=2e-6)
+    picks().add(RUNG, DIMS, wrong="", rough=1e-6, exact=1e-6)
+    fresh = picks(fresh=True)
+    assert fresh.get(RUNG, DIMS) == Entry()
+    fresh.add(RUNG, DIMS, rough=2e-6)
+    assert fresh.get(RUNG, DIMS) == picks().get(RUNG, DIMS) == Entry(rough=2e-6)
 
 
 def test_an_edited_file_that_a_rung_includes_makes_it_another(tmp_path):
     path, header = tmp_path / "1_one.cu", tmp_path / "sum.cuh"
     header.write_text("int sum;")
     rung = Rung("1", "one", path, '#include "sum.cuh"\n')
-    known().learn(rung, DIMS, rough=1e-6)
-    assert known().fact(rung, DIMS).rough == 1e-6
+    picks().add(rung, DIMS, rough=1e-6)
+    assert picks().get(rung, DIMS).rough == 1e-6
     header.write_text("float sum;")
-    assert known().fact(rung, DIMS) == Fact()
+    assert picks().get(rung, DIMS) == Entry()
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,14 @@ def test_an_edited_file_that_a_rung_includes_makes_it_another(tmp_path):
     ids=str,
 )
 def test_an_entry_of_another_kind_is_ignored(folder, entry):
-    known().learn(RUNG, DIMS, rough=1e-6)
+    picks().add(RUNG, DIMS, rough=1e-6)
     (path,) = folder.iterdir()
     path.write_text(json.dumps(dict.fromkeys(json.loads(path.read_text()), entry)))
-    assert known().fact(RUNG, DIMS) == Fact()
+    assert picks().get(RUNG, DIMS) == Entry()
 
 
 def test_a_cache_that_cannot_be_written_says_so(folder):
-    folder.write_text("a file in the place of the folder")
-    assert known().fact(RUNG, DIMS) == Fact()
+    folder.write_text("a file where the folder should be")
+    assert picks().get(RUNG, DIMS) == Entry()
     with pytest.raises(LadderError, match="KERNEL_LADDER_CACHE"):
-        known().learn(RUNG, DIMS, rough=1e-6)
+        picks().add(RUNG, DIMS, rough=1e-6)
