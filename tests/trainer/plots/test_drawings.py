@@ -59,11 +59,11 @@ def test_memory_is_stacked_by_kind_and_added_up():
 def test_work_tells_products_from_the_rest():
     product = {"N": 1024, "C": 1024, "OC": 1024}
     calls = [("gelu.forward", {"N": 1 << 20}), ("matmul.forward", product)]
-    figure = training_step.work(calls, np.dtype(np.float32), "title")
+    figure = training_step.flops_and_bytes(calls, np.dtype(np.float32), "title")
     assert {"gelu.forward", "matmul.forward"} <= texts(figure)
     flops, moved = (axes.get_xlabel() for axes in figure.axes)
-    assert flops == "GFLOP: 2.2 in all, 99.6 % of it blue"
-    assert moved == "bytes, at least, in GB: 0.0 in all, 60 % of it blue"
+    assert flops == "GFLOP: 2.2 in total, 99.6 % of it blue"
+    assert moved == "least bytes, in GB: 0.0 in total, 60 % of it blue"
 
 
 def test_losses_of_a_finetune_stand_beside_those_of_the_reference_and_chance():
@@ -79,7 +79,7 @@ def test_the_least_validation_loss_is_marked():
 
 
 def test_two_runs_are_compared_step_by_step():
-    figure = losses.same([4.0, 2.0], [4.0, 2.0 + 2e-6], ("one", "other"))
+    figure = losses.compare([4.0, 2.0], [4.0, 2.0 + 2e-6], ("one", "other"))
     apart = figure.axes[1].lines[0].get_ydata()
     assert apart == pytest.approx([1e-10, 1e-6], rel=1e-3)
 
