@@ -1,7 +1,7 @@
 // layernorm backward, rung 1: one thread per row, global atomics
 // Before: the NumPy reference.
-// Change: one thread for each of the N rows. With norm = (inp - mean) * rstd, dnorm = dout *
-//         weight:
+// Change: one thread for each of the N rows. With norm = (inp - mean) * rstd and
+//         dnorm = dout * weight:
 //             dinp = rstd * (dnorm - average(dnorm) - norm * average(dnorm * norm))
 //             dweight += sum over the rows of dout * norm, dbias += sum over the rows of dout
 //         All rows add to the same 2*C sums, so the additions must be atomic: read, add and write
