@@ -9,7 +9,10 @@ CUDA        := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-
 ACCELERATOR := $(if $(CUDA),$(if $(filter 12,$(CUDA)),cuda12,$(if $(filter 11 10 9,$(CUDA)),,cuda13)),$(if $(wildcard /opt/rocm/bin),rocm))
 EXTRAS      := $(if $(ACCELERATOR),[$(ACCELERATOR)])
 
-.PHONY: help setup train test check lint notebooks bench profile climb doctor clean
+# Up to eight: more only wait for each other, for memory and for the GPU.
+TEST_PROCESSES := $(shell n=$$(nproc); [ $$n -gt 8 ] && echo 8 || echo $$n)
+
+.PHONY: help setup train test sweep check lint notebooks bench profile climb doctor clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -21,10 +24,13 @@ train: $(VENV)/.core  ## fine-tune GPT-2 124M on tinyshakespeare; flags: make tr
 	@$(RUN) -m trainer $(ARGS)
 
 test: $(VENV)/.test  ## run the tests; no GPU needed, the same ones use a GPU where there is one
-	@$(RUN) -m pytest --numprocesses 2 $(ARGS)
+	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) -m "not sweep" $(ARGS)
+
+sweep: $(VENV)/.test  ## every rung under every order of threads and for every architecture: half an hour
+	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) -m sweep $(ARGS)
 
 check: lint  ## what to run before each commit: style, types and the fast tests, in under two minutes
-	@$(RUN) -m pytest --numprocesses 2 -m "not emulator and not gpu and not torch" $(ARGS)
+	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) -m "not (emulator or gpu or torch or sweep)" $(ARGS)
 
 lint: $(VENV)/.test  ## check format and style
 	@$(RUN) -m ruff format --check . && $(RUN) -m ruff check .

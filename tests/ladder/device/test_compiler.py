@@ -68,9 +68,21 @@ RUNG_FILES = [
 
 @needs_nvrtc
 @pytest.mark.parametrize(("op", "rung"), RUNG_FILES)
-def test_rung_compiles_where_it_claims_to(op, rung):
+def test_rung_compiles_for_the_oldest_architecture_that_it_claims_and_for_hopper(op, rung):
     targets = list(combinations(rung))
     assert targets, "the rung claims no NVIDIA architecture at all"
+    hopper = next((target for target in targets if target.arch == "sm_90a"), targets[0])
+    compile_for(op, rung, {targets[0].arch: targets[0], hopper.arch: hopper}.values())
+
+
+@needs_nvrtc
+@pytest.mark.sweep
+@pytest.mark.parametrize(("op", "rung"), RUNG_FILES)
+def test_rung_compiles_wherever_it_claims_to(op, rung):
+    compile_for(op, rung, combinations(rung))
+
+
+def compile_for(op, rung, targets):
     for target in targets:
         measured, small = (
             [dims for dims in shapes if rung.refusal(dims, target) is None]

@@ -25,14 +25,37 @@ CASES = [
 ]
 
 
+@pytest.mark.emulator
+@pytest.mark.gpu
 @pytest.mark.parametrize(("ladder", "rung", "dtype"), CASES)
 def test_a_rung_computes_what_its_contract_says(ladder, rung, dtype, device):
+    """In one type under every order of threads and width of a warp, in the others under one."""
+    brief = dtype != main_type(ladder, rung, device)
+    report = check_on(ladder, rung, dtype, device, brief)
+    assert report.passed, report
+
+
+@pytest.mark.emulator
+@pytest.mark.sweep
+@pytest.mark.parametrize(("ladder", "rung", "dtype"), CASES)
+def test_a_rung_does_so_under_every_order_in_every_type(ladder, rung, dtype, device):
+    if dtype == main_type(ladder, rung, device) or device.variants() == device.variants(brief=True):
+        pytest.skip("the test above covers it")
+    report = check_on(ladder, rung, dtype, device, brief=dtype == "float16")
+    assert report.passed, report
+
+
+def main_type(ladder, rung, device):
+    """The first type that the rung is written for."""
+    claimed = (d for d in ladder.op.reals if rung.claims(device.target(DTYPES[d])))
+    return next(claimed, None)
+
+
+def check_on(ladder, rung, dtype, device, brief):
     if rung.is_reference:
         device = open_device("cpu")
     elif rung not in ladder.on(device):
         pytest.skip(f"a library's, not for {device.name}")
     if not rung.claims(device.target(DTYPES[dtype])):
         pytest.skip(f"it needs {'; '.join(rung.conditions())}")
-    # Of the two types of 16 bits, one is enough to look closely at.
-    report = check(ladder, rung, device, [dtype], brief=dtype == "float16")
-    assert report.passed, report
+    return check(ladder, rung, device, [dtype], brief=brief)
