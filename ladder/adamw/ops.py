@@ -3,9 +3,10 @@
 `hyper` holds what changes from step to step, in the order of `reference.adamw.HYPER`. `master` is
 the float32 copy of weights that are stored in 16 bits; without it `weight` itself is updated.
 
-Weights of 16 bits are rounded to nearest; with `rng`, at random, in proportion to the distance. It
-is the buffer that dropout reads, (seed low, seed high, step, micro-step), and `stream` tells the
-tensors, and the dropouts, of one step apart. With float32 weights there is nothing to round.
+Weights of 16 bits are rounded to nearest. With `rng` they are rounded at random, up or down with a
+probability in proportion to the distance. `rng` is the buffer that dropout reads: (seed low, seed
+high, step, micro-step). Each tensor and each dropout of one step has its own `stream`. float32
+weights are not rounded.
 """
 
 import numpy as np
@@ -17,7 +18,7 @@ from reference import adamw
 
 
 def inputs(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """A state as it is after some steps: v is an average of squares, hence not negative."""
+    """A state as after some steps: v is an average of squares, so it is not negative."""
     count = distinct(dims["N"])
     weight = rng.standard_normal(count)
     return {
@@ -39,7 +40,7 @@ def no_gradient_yet(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarra
 
 step = Op(
     name="adamw.update",
-    summary="m, v and the weight move by one step of AdamW",
+    summary="one step of AdamW updates m, v and the weight",
     args=(
         update("weight", "N", rounded_by="rng"),
         update("m", "N", "float32"),

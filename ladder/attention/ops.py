@@ -1,7 +1,8 @@
 """Attention: causal multi-head self-attention on packed queries, keys and values.
 
-The forward pass keeps one number per query for the backward pass, the logarithm of its softmax
-sum (lse), from which any score can be recomputed: the (T, T) matrix itself need never be stored.
+The forward pass keeps one value per query and head for the backward pass: lse, the logarithm of its
+softmax sum. The backward pass recomputes every probability from it, so that the (T, T) matrix is
+never stored.
 """
 
 import math
@@ -29,8 +30,8 @@ BENCH = {
     "B=4 T=1024": {"B": 4, "T": 1024, "C": 768, "NH": 12},
 }
 
-# Scores are sums over the channels of a head, and what is made of them is summed over the keys. A
-# sum of n terms, then one of m: sqrt(n) + sqrt(m), which is sqrt(2 (n + m)) at most.
+# A score is a sum over the channels of a head, and an output is a sum over the keys. The error of a
+# sum of n terms, then one of m, grows like sqrt(n) + sqrt(m) <= sqrt(2 (n + m)).
 TERMS = "2*(T + C//NH)"
 
 

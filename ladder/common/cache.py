@@ -83,7 +83,7 @@ def is_whole_elf(path: Path) -> bool:
 
 
 def store(kind: str, key: str, text: str) -> Path:
-    """Write the file `kind`/`key` of the cache, in the place of an older one, in the same way."""
+    """Write the file `kind`/`key` of the cache, replacing an older one, in the same way."""
     return _write(directory() / kind / key, lambda path: path.write_text(text, encoding="utf-8"))
 
 

@@ -1,7 +1,7 @@
 """Crossentropy: minus the logarithm of the probability that the model gave to the next token.
 
-`dloss` is what a unit of each row's loss is worth: 1 / (rows * accumulation steps), times the loss
-scale in float16 runs. A buffer, because the loss scale may change while a captured graph repeats.
+`dloss` is the gradient of each row's loss: 1 / (rows * accumulation steps), times the loss scale in
+float16 runs. It is a buffer because the loss scale may change while a captured graph is replayed.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """Dropout whose mask is a function of a counter, so that any device draws the same one.
 
-`rng` is a buffer and not a scalar because the step in it changes while a captured graph repeats:
-rng = (seed low, seed high, step, micro-step). `stream` tells the dropouts of one step apart.
+rng = (seed low, seed high, step, micro-step). It is a buffer and not a scalar because the step in
+it changes while a captured graph is replayed. Each dropout of one step has its own `stream`.
 """
 
 import numpy as np

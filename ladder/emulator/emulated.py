@@ -6,9 +6,9 @@
 
 doc/emulator.md explains how it works, and what it cannot prove.
 
-    source.py       rewrites the little of CUDA C++ that C++ has no word for
+    source.py       rewrites `__shared__`, which C++ does not have
     toolchain.py    compiles
-    kernel.py       launches, and puts into words what went wrong
+    kernel.py       launches, and describes what went wrong
     include/        CUDA's keywords, types and functions for a C++ compiler
     runtime/        threads as fibers, warps, barriers, the model of memory
 """
@@ -49,16 +49,16 @@ TENSOR_MAP = np.dtype(  # emulator::Map in include/emulator/hopper.h, in 128 byt
 class Emulated(HostArrays):
     """An emulated GPU.
 
-    warp        threads in a warp: 32, or 64 as on some AMD cards
+    warp        threads in a warp: 32, or 64 as on some AMD GPUs
     seed        0: threads and blocks run in order; else in an order that follows from the seed
-    mode        "fast"; or "count", which watches every memory access, counts, and finds races and
-                accesses out of bounds; some 20 times slower, on one processor
+    mode        "fast"; or "count", which watches every memory access, counts them, and finds races
+                and accesses out of bounds; about 20 times slower, on one processor
     workers     how many blocks run at a time (default: one for each processor)
     time_limit  seconds that one launch may take
     trace       how many warp requests of each source line `report()` keeps in full
 
-    Arrays are NumPy's, as on the device cpu. Launches are synchronous. One that does something
-    wrong raises KernelError at its end.
+    Arrays are NumPy's, as on the device cpu. Launches are synchronous. A launch that does
+    something wrong raises KernelError when it ends.
     """
 
     kind = "emulated"

@@ -1,4 +1,4 @@
-"""A compiled kernel: checks its arguments, launches it, and says what went wrong."""
+"""A compiled kernel: checks its arguments, launches it, and describes what went wrong."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ class Kernel:
         self, problem: CProblem, who: str, other: Line | None
     ) -> str:
         where = problem.where
-        return f"{who} reads {self._buffer(where)} at offset {where.offset}, which nobody wrote"
+        return f"{who} reads {self._buffer(where)} at offset {where.offset}, which no thread wrote"
 
     def _say_crash(self, problem: CProblem, who: str, other: Line | None) -> str:
         return f"{who}: {problem.text.decode()}"

@@ -1,16 +1,16 @@
-"""Turns a `.cu` file into C++ that a CPU compiler takes.
+"""Turns a `.cu` file into C++ that a CPU compiler accepts.
 
-Hardly anything has to change: CUDA's keywords are macros and its functions are C++ functions, both
-in `include/`. What C++ has no word for is memory that the threads of a block share. A declaration
+Little has to change: CUDA's keywords are macros and its functions are C++ functions, both in
+`include/`. Only shared memory has no counterpart in C++. A declaration
 
     __shared__ float tile[32][33];
 
-becomes a reference to memory that the runtime hands out, one piece for each block:
+becomes a reference to memory that the runtime allocates for each block:
 
     static const char tile_key = 0;
     auto &tile = *(float (*)[32][33])emulator::emulator_shared(&tile_key, "tile", ...);
 
-Included files are put in place of their `#include "..."`, so that their declarations are rewritten
+The text of included files replaces their `#include "..."`, so that their declarations are rewritten
 too. `#line` directives keep every line's own file and number in error messages and reports.
 """
 
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ladder.common.errors import LadderError
 
-# What must not be taken for code, or is looked for in it.
+# What is not code (comments, strings), and what is looked for in code.
 TOKENS = re.compile(
     r"""
     (?P<comment>//[^\n]*|/\*.*?\*/)

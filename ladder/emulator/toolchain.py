@@ -40,12 +40,12 @@ KERNEL = [
     "-fno-plt",  # whatever is in the library has a source line
     f"-Werror=frame-larger-than={MOST_FRAME_BYTES}",
 ]
-# A call at the very end must not become a jump: then nobody knows where it came from.
+# A call at the end of a function must not become a jump: its return address names the source line.
 FAST = ["-O2", "-fno-optimize-sibling-calls"]
 FAST_GCC = ["-fno-crossjumping", "-fno-tree-tail-merge"]  # two barriers stay two: see nomerge
-# The compiler announces every access to a function of ours. Copies of float4 and its kin must stay
-# whole, one access of 16 bytes as on the GPU: gcc needs to be told not to split structures, and
-# clang not to optimise at all.
+# The compiler inserts a call for every memory access. Copies of float4 and similar types must stay
+# whole, one access of 16 bytes as on the GPU: gcc must not split structures, and clang must not
+# optimise at all.
 COUNT = ["-DEMULATOR_COUNT", "-fsanitize=thread"]
 COUNT_GCC = ["-O1", "-fno-tree-sra", "--param=tsan-distinguish-volatile=0", "-finline-functions"]
 COUNT_CLANG = ["-O0"]
@@ -53,7 +53,7 @@ COUNT_CLANG = ["-O0"]
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C++ compiler: the command that calls it, and what it says it is."""
+    """A C++ compiler: the command that calls it, and the version that it reports."""
 
     command: tuple[str, ...]
     version: str

@@ -32,7 +32,7 @@ def large_mean(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 def backward_cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """dinp is dnorm less its average: at C = 1 what is left is the rounding of dnorm alone."""
+    """dinp is dnorm minus its mean: at C = 1 only the rounding error of dnorm is left."""
     return {"dinp": np.abs(arrays["dout"] * arrays["weight"]) * arrays["rstd"][:, None]}
 
 

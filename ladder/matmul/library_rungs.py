@@ -1,14 +1,14 @@
-"""cuBLAS and cuBLASLt: NVIDIA's own products, the measuring sticks beside the matmul ladders.
+"""cuBLAS and cuBLASLt: NVIDIA's matrix products, which the matmul ladders are measured against.
 
-cuBLAS stores matrices by columns: what we store as a matrix (rows, columns), it takes for the
-transpose (columns, rows). So each product is asked for transposed, with its factors in turn:
+cuBLAS stores matrices by columns: it reads our matrix (rows, columns) as its transpose (columns,
+rows). So each product is requested transposed, with its factors exchanged:
 
     out.T     (OC, N) = weight @ inp.T          it sees weight.T and inp.T: "T", transpose the first
     dinp.T    (C, N)  = weight.T @ dout.T       it sees weight.T and dout.T: "N", as they are
     dweight.T (C, OC) = inp.T @ dout            it sees inp.T and dout.T: "T", transpose the second
 
-ladder/device/cuda makes the calls. cuBLAS cannot add a bias: a kernel of ours
-writes it into every row of out, and the product is added to that. cuBLASLt adds it to the sums.
+ladder/device/cuda makes the calls. cuBLAS cannot add a bias: broadcast_bias.cu writes it into every
+row of out, and cuBLAS adds the product to that. cuBLASLt adds the bias in its epilogue.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""cuBLASLt: product, bias and gelu in one of NVIDIA's kernels, the measuring stick of this ladder.
+"""cuBLASLt: product, bias and gelu in one of NVIDIA's kernels, to measure this ladder against.
 
-Its gelu is the tanh form; whether of the sum as it is stored, or before, NVIDIA does not say. For a
-type and a GPU for which it has no such kernel, it computes the product with the bias, and the last
-gelu kernel of our own ladder follows.
+Its gelu is the tanh form. NVIDIA does not document whether it takes the accumulator or the stored
+value. Where cuBLASLt has no such kernel for a type and a GPU, it computes the product with the
+bias, and the last rung of the gelu ladder follows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Matmul and GELU in one op, so that a kernel may do the second while it stores the first."""
+"""Matmul and GELU in one op, so that a kernel can apply gelu in its epilogue."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""ReLU: the simplest activation, and the simplest kernels of all. GPT-2 has gelu instead."""
+"""ReLU: the simplest activation, with the simplest kernels. GPT-2 uses gelu instead."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ BENCH = {"N=65536*3072": {"N": 65536 * 3072}, "N=4096*3072": {"N": 4096 * 3072}}
 
 
 def some_zeros(name: str) -> MakeInputs:
-    """Normal numbers, and here and there the 0 where the function has its corner."""
+    """Normal values, every seventh of them 0, where the derivative jumps."""
 
     def make(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
         values = rng.standard_normal(distinct(dims["N"]))

@@ -1,4 +1,4 @@
-"""Residual: the sum at the end of a branch, and the sum of gradients where the branch began."""
+"""Residual: the sum at the end of a branch, and the sum of gradients at its start."""
 
 from ladder.contract.ladder import Ladder
 from ladder.contract.op import Op, read, update, write

@@ -1,4 +1,4 @@
-"""Residual and LayerNorm in one op: the sum is normalised while it is still in registers."""
+"""Residual and LayerNorm in one op: a kernel normalises the sum while it is in registers."""
 
 from collections.abc import Mapping
 
@@ -12,9 +12,9 @@ from reference import residual_layernorm
 
 
 def exact_sums(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Multiples of 1/32 whose sum every real type holds exactly, 8 bits being enough for it.
+    """Multiples of 1/32 whose sum has at most 8 bits, so that every real type holds it exactly.
 
-    How the sum is rounded then makes no difference, and the check need leave no room for it.
+    The way the sum is rounded then makes no difference, and the tolerance does not allow for it.
     """
     shape = distinct(dims["N"], dims["C"]), dims["C"]
     return {name: rng.integers(-64, 65, shape) / 32 for name in ("inp1", "inp2")}
@@ -27,7 +27,7 @@ def large_mean(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 def backward_cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The norm's part of dinp is dnorm less its average: at C = 1 only rounding is left of it."""
+    """The norm's part of dinp is dnorm minus its mean: at C = 1 only rounding errors are left."""
     return {"dinp": np.abs(arrays["dout"] * arrays["weight"]) * arrays["rstd"][:, None]}
 
 

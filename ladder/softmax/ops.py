@@ -1,4 +1,4 @@
-"""Softmax over rows of V numbers."""
+"""Softmax over rows of V elements."""
 
 import numpy as np
 

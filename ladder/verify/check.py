@@ -1,4 +1,4 @@
-"""Is a rung right? Run it on awkward shapes and compare with the float64 reference.
+"""Checks a rung: runs it on awkward shapes and compares it with the float64 reference.
 
     report = check(find("layernorm.forward"), rung, device)
     assert report.passed, report
@@ -6,7 +6,7 @@
 What a rung must survive, for each dtype and shape:
 
     inputs      random, rounded to the run's dtype; the reference computes from the rounded values
-    outputs     start as NaN where they are to be overwritten, as random numbers where they
+    outputs     start as NaN where they are overwritten, and with random values where they
                 accumulate; a NaN left in the result never passes
     scratch     starts as NaN
     guards      16 KiB of NaN before and after every buffer: still there afterwards, and whatever
@@ -16,7 +16,7 @@ What a rung must survive, for each dtype and shape:
                 the emulator under another order of threads and blocks, and again with warps of 64
     hard        the op's extreme inputs, unless the header says `Accurate: no`
 
-How far a result may be from the reference, and why, stands in ladder/verify/tolerance.py.
+ladder/verify/tolerance.py derives how far a result may be from the reference.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MOST_BYTES = 64 << 20  # of a shape on the GPU: the float64 reference takes a se
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one shape and dtype. `error`: the largest one, as a fraction of the tolerance"""
+    """The result for one shape and dtype. `error`: the largest, as a fraction of the tolerance."""
 
     dims: dict[str, int]
     dtype: str
@@ -135,8 +135,8 @@ def compile_ahead(
     dtypes: Sequence[str] | None = None,
     shapes: Sequence[Dims] | None = None,
 ) -> None:
-    """Let a pool of threads compile what `check` will ask for, in the same order; a check waits
-    for the compiler longer than for the kernel. What does not compile says so when it is checked.
+    """Let a pool of threads compile what `check` will need, in the same order: compiling takes
+    longer than running. A compile error is reported when the rung is checked.
     """
     asked = set()
     for rung, dtype in itertools.product(rungs, dtypes or ladder.op.reals):

@@ -1,4 +1,4 @@
-"""Buffers whose surroundings are watched: who writes or reads past an end is found out."""
+"""Buffers between guard zones, so that a write or read past an end is detected."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ POISON = 0xFF  # as a byte; in a row it is NaN in float32, float16 and bfloat16,
 
 
 class Guarded:
-    """A device array between two zones of NaN.
+    """A device array between two guard zones of NaN.
 
-    What a kernel writes there is seen afterwards; what it reads there makes its results NaN.
+    A write into a guard zone changes it. A read from one makes the kernel's results NaN.
     """
 
     def __init__(self, device: Device, name: str, shape: tuple[int, ...], dtype: np.dtype):
@@ -41,8 +41,8 @@ class Guarded:
         after = np.flatnonzero(host[self._inside.stop :] != POISON)
         before = np.flatnonzero(host[:GUARD] != POISON)
         if after.size:
-            return content, f"it writes past the end of {self.name}, {after[0]} bytes behind it"
+            return content, f"it writes past the end of {self.name}, {after[0]} bytes after it"
         if before.size:
             ahead = GUARD - before[-1]
-            return content, f"it writes before the start of {self.name}, {ahead} bytes ahead of it"
+            return content, f"it writes before the start of {self.name}, {ahead} bytes before it"
         return content, None

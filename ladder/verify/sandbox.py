@@ -106,7 +106,7 @@ def in_child(task: str, request: Mapping[str, Any], seconds: float) -> dict[str,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment,
-            start_new_session=True,  # so that what it started (a compiler) ends with it
+            start_new_session=True,  # so that the compiler that it starts ends with it
         )
         try:
             stdout, stderr = child.communicate(json.dumps(request).encode(), seconds)
@@ -139,8 +139,8 @@ def _cause_of_death(name: str, status: int, stderr: str) -> str:
         signal.SIGBUS: "it read or wrote memory that is not its own",
         signal.SIGFPE: "an integer was divided by zero",
         signal.SIGABRT: last,
-        signal.SIGILL: "it ran into code that is not meant to be reached",
-        signal.SIGKILL: "it was killed, perhaps for want of memory",
+        signal.SIGILL: "it executed an illegal instruction",
+        signal.SIGKILL: "it was killed, perhaps because memory ran out",
     }
     what = signal.Signals(-status)
     return f"{name} crashed ({what.name}): {meaning.get(what, last)}"

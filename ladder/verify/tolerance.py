@@ -1,6 +1,6 @@
-"""Inputs for a check, what the reference makes of them, and how far from it a result may be.
+"""What a rung must compute, by the float64 reference, and how far from it a result may be.
 
-The tolerance is not a constant. An output element y, computed from inputs x, may be wrong by
+The tolerance is derived, not a constant. An output element y, computed from inputs x, may be off by
 
     u_store |y|  +  8 sqrt(terms) (u |y| + s),        u = 2^-24, s = |y(x (1 ± u)) - y(x)|
 
@@ -11,17 +11,17 @@ differ in sign and grow like sqrt(n) only: within lambda sqrt(n) u with a probab
 1 - 2 exp(-lambda^2 / 2) (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019, theorem 2.4), and
 lambda = 8 leaves one chance in 10^13. What changed inputs do to the output, s, is measured: the
 reference runs again on inputs changed at random by ± u; the largest change in the same row counts.
-An ill-conditioned result thus gets the room that every float32 kernel needs, and no other does.
-Where numbers cancel so exactly that changed inputs do not show it, the op gives their size c
-(`Op.cancels`), and u |y| becomes u (|y| + c).
+So only an ill-conditioned result gets the wider tolerance that every float32 kernel needs there.
+Where intermediate results cancel so exactly that changed inputs do not show it, the op gives their
+size c (`Op.cancels`), and u |y| becomes u (|y| + c).
 
-With given random words, stochastic rounding never puts the larger of two numbers below the smaller.
-So an output that is rounded at random (`Arg.rounded_by`) must lie between the roundings of y minus
-and y plus the second part, by the words that the contract prescribes: nearly always one number.
+With the same random words, stochastic rounding keeps the order of two values. So an output that is
+rounded at random (`Arg.rounded_by`) must lie between the roundings of y minus and y plus the second
+part, by the words that the contract prescribes. Nearly always that is a single value.
 
-A rung whose header has a line `Rounds: what` rounds a result on the way to `real`, as tensor cores
-that take it for a factor make it do. A factor that is wrong by u_real moves the output as inputs
-changed by ± u_real do; outputs that are stored as `real` may be wrong by 2 s u_real / u more.
+A rung whose header has a line `Rounds: what` rounds an intermediate result to `real`, because
+tensor cores take it as an operand. An operand that is off by u_real moves the output as inputs
+changed by ± u_real do; outputs that are stored as `real` may be off by 2 s u_real / u more.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def smallest_subnormal(dtype: np.dtype) -> float:
 
 def _limits(dtype: np.dtype) -> Any:
     """np.finfo, for bfloat16 too."""
-    return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]  # ml_dtypes leaves it untyped
+    return ml_dtypes.finfo(dtype)
 
 
 def _run_reference(

@@ -1,8 +1,7 @@
-"""A rung's `.cu` file becomes a cubin, the machine code of one NVIDIA architecture.
+"""Compiles a rung's `.cu` file to a cubin, the machine code of one NVIDIA architecture.
 
-Needs neither a GPU nor a driver. What is compiled once stays in the cache (ladder/common/cache.py),
-each entry a folder of `kernel.cubin` and `compile.log`, what the compiler said of registers and
-spills.
+Needs neither a GPU nor a driver. Results stay in the cache (ladder/common/cache.py): each entry is
+a folder of `kernel.cubin` and `compile.log`, the compiler's report on registers and spills.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Resources:
     registers: int
     shared: int  # bytes, without the dynamic shared memory of a launch
     stack: int  # bytes of arrays that do not fit into registers
-    spill: int  # bytes stored to and loaded from memory for want of registers
+    spill: int  # bytes stored to and loaded from memory because registers ran out
 
 
 def architecture(capability: int) -> str:

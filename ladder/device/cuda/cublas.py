@@ -1,7 +1,7 @@
 """cuBLAS through ctypes: one matrix product, on a device's stream, that a CUDA graph can record.
 
 CuPy's own binding refuses every call during a capture, and leaves the workspace to cuBLAS, which
-may then allocate inside a graph. Here both are settled once, when the handle is made.
+may then allocate inside a graph. Here the stream and the workspace are set once, with the handle.
 https://docs.nvidia.com/cuda/cublas/#cublasgemmex
 """
 
@@ -22,7 +22,7 @@ DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}
 OPERATIONS = {"N": 0, "T": 1}  # a factor as it is, transposed
 COMPUTE_32F = 68  # accumulates in float32; float32 factors are not rounded to TF32
 DEFAULT_ALGORITHM = -1
-DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # parts of a long sum are added in float32, too
+DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # split-K partial sums are added in float32, too
 WORKSPACE_BYTES = 32 << 20  # what NVIDIA recommends for Hopper
 
 # Read when a call is made, not when the GPU gets to it.
@@ -90,7 +90,9 @@ multiplier = functools.cache(Multiplier)  # one for each device
 def load(name: str = "libcublas") -> Any:
     """The libcublas that CuPy works with, or the libcublasLt that comes with it."""
     try:
-        importlib.import_module("cupy_backends.cuda.libs.cublas")  # loads it, wherever it lies
+        importlib.import_module(
+            "cupy_backends.cuda.libs.cublas"
+        )  # loads it, wherever it is installed
         from cupy.cuda import runtime
 
         return ctypes.CDLL(f"{name}.so.{runtime.runtimeGetVersion() // 1000}")

@@ -1,9 +1,9 @@
-"""cuBLASLt through ctypes: a linear layer in one kernel, with what follows in its epilogue.
+"""cuBLASLt through ctypes: a linear layer in one kernel, with bias and gelu in its epilogue.
 
-cublasGemmEx (cublas.py) can add a product to what is there, and no more. cuBLASLt's kernels
-also add a bias to every row of the result, and take its gelu, while the sums are in registers. For
-that, a product is described in objects of the library's own; which kernel computes it is asked for
-once for each shape, so that a call does little on the host, and can be recorded in a CUDA graph.
+cublasGemmEx (cublas.py) can only add a product to the old content of the result. cuBLASLt's kernels
+also add a bias to every row and apply gelu while the accumulators are in registers. The library
+describes a product in objects of its own. It is asked once per shape which kernel computes it, so
+that a call does little on the host and can be recorded in a CUDA graph.
 https://docs.nvidia.com/cuda/cublas/#using-the-cublaslt-api; the numbers are those of cublasLt.h,
 which CUDA 12 and 13 have in common.
 """
@@ -35,7 +35,7 @@ TRANSA, TRANSB, EPILOGUE, BIAS_POINTER, AUX_POINTER, AUX_LD = 3, 4, 7, 8, 11, 12
 NOTHING, BIAS, GELU_AUX_BIAS = 1, 4, 32 | 128 | 4
 # cublasLtMatmulPreferenceAttributes_t
 MAX_WORKSPACE_BYTES, REDUCTION_SCHEME_MASK, MIN_ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # of A, B, C, D
-REDUCTION_IN_COMPUTE_TYPE = 2  # parts of a long sum are added in float32, too
+REDUCTION_IN_COMPUTE_TYPE = 2  # split-K partial sums are added in float32, too
 NOT_SUPPORTED = 15  # a status
 
 ALIGNMENT = 16  # bytes, of all arrays that are handed in
@@ -69,10 +69,10 @@ class _Plan:
 
 
 class Linear:
-    """The linear layers of a device. Arrays begin, and rows are long, in multiples of 16 bytes.
+    """The linear layers of a device. Addresses and row lengths are multiples of 16 bytes.
 
-    It sees matrices by columns, our (rows, columns) as its (columns, rows), and so computes
-    out.T (OC, N) = weight @ inp.T from what it takes for weight.T and inp.T: "T", "N".
+    cuBLASLt stores matrices by columns, so it reads our (rows, columns) as (columns, rows). It
+    computes out.T (OC, N) = weight @ inp.T from what it reads as weight.T and inp.T: "T", "N".
     """
 
     def __init__(self, device: Device) -> None:

@@ -1,7 +1,7 @@
-"""The CUDA device: cubins of ladder/device/cuda/compiler.py, run on an NVIDIA GPU through CuPy.
+"""The CUDA device: runs the cubins of ladder/device/cuda/compiler.py through CuPy.
 
-CuPy owns memory, streams, events and graphs; it compiles nothing here. This module imports without
-CuPy and without a GPU, so that what is missing can be said in one line.
+CuPy manages memory, streams, events and graphs; it compiles nothing. This module imports without
+CuPy and without a GPU, so that the error for what is missing is one line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ladder.contract.target import Target
 from ladder.device.cuda import compiler
 from ladder.device.cuda.nvrtc import find_nvrtc
 
-# Above this size a copy is bound by the bus, and memory that is pinned stays taken from the system.
+# Above this size the bus limits a copy, and pinned memory is not returned to the system.
 MOST_PINNED_BYTES = 16 << 20
 
 # CUDA errors after which no call of this process succeeds any more: the driver has given up its

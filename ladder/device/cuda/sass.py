@@ -1,7 +1,7 @@
-"""SASS, the instructions that a GPU really executes, read out of a cubin without a GPU.
+"""SASS, the machine instructions of an NVIDIA GPU, read out of a cubin without a GPU.
 
-Needs NVIDIA's `nvdisasm`, which comes as a wheel. An instruction knows the source line that it
-was compiled from; one from a header counts as of the line of the rung that it was inlined at.
+Needs NVIDIA's `nvdisasm`, which comes as a wheel. Each instruction has the source line that it was
+compiled from; one from a header has the line of the rung where it was inlined.
 """
 
 from __future__ import annotations
