@@ -34,7 +34,7 @@ from trainer.engine.engine import Engine
 from trainer.measure.step_timing import FOLDER, Job, machine_of, open_job, time_steps, write_json
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.program import initial_parameters
-from trainer.settings.config import TrainConfig
+from trainer.settings.flags import Flags
 
 TOLERANCE = {
     "fp32": {"loss": 1e-4, "gradient": 1e-4},
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def job_of(options: argparse.Namespace, dtype: str, batch: int, rungs: str) -> Job:
-    config = TrainConfig(
+    flags = Flags(
         model=options.model,
         batch=batch,
         sequence=options.sequence,
@@ -70,7 +70,7 @@ def job_of(options: argparse.Namespace, dtype: str, batch: int, rungs: str) -> J
         device=options.device,
         steps=1,
     )
-    return open_job(config, "gpu_vs_torch")
+    return open_job(flags, "gpu_vs_torch")
 
 
 # ---- steps --------------------------------------------------------------------------------------
@@ -87,10 +87,9 @@ def compare_steps(options: argparse.Namespace) -> int:
         theirs = list(torch_steps(shape, batches, dtype, options.device))
         for rungs in options.rungs or ("naive", "best", "library"):
             job = job_of(options, dtype, B, rungs)
-            chosen = {op: choice.rung for op, choice in job.choose().items()}
-            ids = ", ".join(f"{op} {rung.id}" for op, rung in chosen.items())
+            ids = ", ".join(f"{op} {rung.id}" for op, rung in job.kernels.rungs.items())
             print(f"\n{options.model} B={B} T={T} {dtype}, --rungs {rungs}: {ids}")
-            wrong |= report(our_steps(job.engine(chosen), batches), theirs, TOLERANCE[dtype])
+            wrong |= report(our_steps(job.engine(), batches), theirs, TOLERANCE[dtype])
         del theirs
     return int(wrong)
 
@@ -233,8 +232,7 @@ def contenders(
 
 
 def time_ours(job: Job, steps: int) -> tuple[float, int]:
-    chosen = {op: choice.rung for op, choice in job.choose().items()}
-    engine = job.engine(chosen)
+    engine = job.engine()
     ms = float(np.median(time_steps(engine, steps)))
     size = sum(size for _, size in engine.memory_table())
     del engine

@@ -34,16 +34,17 @@ def main(argv: Sequence[str]) -> int:
     command, *rest = argv or [""]
     # Each command imports what it needs only: doctor must work where training cannot.
     if command in COMMANDS:
-        return importlib.import_module(COMMANDS[command]).main(rest)
+        status: int = importlib.import_module(COMMANDS[command]).main(rest)
+        return status
     if command and not command.startswith("-"):
         known = ", ".join(COMMANDS)
         raise LadderError(f"there is no command {command!r}; besides training there are {known}")
-    from trainer.settings.flags import parse
+    from trainer.settings.parser import parse
 
-    config = parse(argv)  # a wrong flag is told before anything slow is imported
+    flags = parse(argv)  # a wrong flag is told before anything slow is imported
     from trainer.run.training import train
 
-    return train(config).status
+    return train(flags).status
 
 
 if __name__ == "__main__":

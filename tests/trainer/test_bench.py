@@ -7,16 +7,14 @@ import pytest
 from ladder.common.errors import LadderError
 from tests.trainer.tiny import add_size
 from trainer.measure import throughput
-from trainer.settings.config import TrainConfig
+from trainer.settings.flags import Flags
 
 
 @pytest.fixture(scope="module")
 def measured():
     with pytest.MonkeyPatch.context() as patch:
         add_size(patch, "d2", layers=2, channels=16, heads=2)  # small enough for a test: -e d2
-        return throughput.measure(
-            TrainConfig(model="d2", batch=2, sequence=5, steps=3, device="cpu")
-        )
+        return throughput.measure(Flags(model="d2", batch=2, sequence=5, steps=3, device="cpu"))
 
 
 def test_step_products_and_ops_are_consistent(measured):

@@ -19,7 +19,8 @@ from trainer.model import registry
 from trainer.model.fusion import FUSIONS
 from trainer.model.program import build
 from trainer.run.display import Display
-from trainer.settings.config import TrainConfig
+from trainer.settings.config import Place
+from trainer.settings.flags import Flags
 
 PNG = b"\x89PNG"
 SLOW = {"matmul.forward": 40e-6, "gelu.forward": 30e-6, "layernorm.forward": 20e-6}  # seconds
@@ -46,7 +47,7 @@ def rung_of(op, number):
 def gpu(monkeypatch):
     """`-e d2` on a Gpu; embedding.forward has one rung only."""
 
-    def choose(calls, config, device, real, before=None):
+    def choose(calls, config, device, before=None):
         best = config.rungs in ("best", "library")
         ops = sorted({call.op for call in calls})
         numbers = {op: 3 if best and op != "embedding.forward" else 1 for op in ops}
@@ -54,16 +55,20 @@ def gpu(monkeypatch):
 
     device = Gpu()
     add_size(monkeypatch, "d2", layers=2, channels=16, heads=2)
-    monkeypatch.setattr(step_timing, "open_for", lambda config: (device, config, []))
-    monkeypatch.setattr(step_timing.rung_choice, "choose", choose)
-    monkeypatch.setattr(step_timing, "resolve", lambda config, kind, context: config)
+
+    def open_for(flags):
+        return device, Place("cuda", True, flags.dtype), []
+
+    monkeypatch.setattr(step_timing, "open_for", open_for)
+    monkeypatch.setattr(rung_choice, "choose", choose)
+    monkeypatch.setattr(profile, "_empty_launch_us", lambda device: 1.5)
     for module in (climb, profile):
         monkeypatch.setattr(module, "roof_of", lambda device, real: Roof(1e12, 1e12))
     return device
 
 
 def config(**changes):
-    return TrainConfig(
+    return Flags(
         **{"model": "d2", "batch": 2, "sequence": 5, "steps": 3, "dtype": "fp32", **changes}
     )
 
@@ -131,7 +136,7 @@ def parser_with_defaults(*names):
 def test_climb_is_refused_where_there_is_nothing_to_climb():
     screen = Display(Console(quiet=True), 0)
     with pytest.raises(LadderError, match="climb needs a GPU"):
-        climb.measure(TrainConfig(model="d6", device="cpu", rungs="best"), screen)
+        climb.measure(Flags(model="d6", device="cpu", rungs="best"), screen)
 
 
 def test_climb_goes_to_the_best(gpu):
@@ -174,7 +179,7 @@ def test_every_measurement_has_a_file_of_its_own(gpu, tmp_path, monkeypatch):
         path.parent.mkdir()
         path.write_text(json.dumps({"gelu.forward": number}))
     choices = [{"rungs": which} for which in ("naive", "best", "library", *map(str, files))]
-    choices += [{"rungs": "best", "rung": (f"gelu.forward={number}",)} for number in (1, 2)]
+    choices += [{"rungs": "best", "rung": {"gelu.forward": str(number)}} for number in (1, 2)]
     choices += [{"recompute": 1}, {"fuse": "none"}, {"fuse": "all"}, {"deterministic": True}]
     choices += [{"dtype": "bf16", "master_weights": False, "stochastic_rounding": True}]
     choices += [{"dtype": "bf16"}, {"dtype": "bf16", "stochastic_rounding": True}]

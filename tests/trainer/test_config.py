@@ -10,16 +10,18 @@ import sys
 import pytest
 
 from ladder.common.errors import LadderError
+from tests.trainer.tiny import resolved
 from trainer.model import fusion
 from trainer.run import schedule
-from trainer.settings import config
+from trainer.settings import flags
 from trainer.settings.command import run
-from trainer.settings.config import TrainConfig, resolve
-from trainer.settings.flags import REFUSED, parse
+from trainer.settings.flags import Flags
+from trainer.settings.parser import REFUSED, parse
 
 
-def test_no_flags_give_the_defaults():
-    assert parse([]) == TrainConfig()
+def test_what_is_not_typed_is_none():
+    assert parse([]) == Flags()
+    assert set(dataclasses.asdict(Flags()).values()) == {None}
 
 
 def test_an_llmc_command_line_works():
@@ -29,7 +31,7 @@ def test_an_llmc_command_line_works():
         "-c 0.1 -l 0.0006 -q 0.0 -u 700 -n 5000 -nk 5 -nm 50000 -y 1 -e d12 -k cosine -x -1 "
         "-m 20 -a 0 -w 1 -sl 7.0 -sg 7.0 -r 0 -z 0 -h 0 -pn 1"
     )
-    expected = TrainConfig(
+    expected = Flags(
         train_data="train*.bin",
         val_data="val*.bin",
         output="log124M",
@@ -47,6 +49,7 @@ def test_an_llmc_command_line_works():
         keep=5,
         major_every=50000,
         resume=True,
+        recompute=0,
         model="d12",
         schedule="cosine",
         steps=-1,
@@ -73,13 +76,13 @@ def test_every_setting_has_a_long_flag_that_sets_it():
         "stochastic_rounding": ([], True),
         "val_data": None,  # needs train_data beside it
         "train_data": (["x.bin", "--val-data", "y.bin"], "x.bin"),
-        "rung": (["gelu.forward=1"], ("gelu.forward=1",)),
+        "rung": (["gelu.forward=1"], {"gelu.forward": "1"}),
         "steps": (["-1"], -1),
         "fuse": (["residual_layernorm"], "residual_layernorm"),
         "gelu_fusion": (["1"], 1),
     }
-    for f in dataclasses.fields(TrainConfig):
-        flag = f.metadata["flags"][0]
+    for f in dataclasses.fields(Flags):
+        flag = f.metadata["names"][0]
         assert flag.startswith("--")
         if f.name in values and values[f.name] is None:
             continue
@@ -141,8 +144,8 @@ def test_flags_of_llmc_that_cannot_be_honoured_are_refused_with_the_reason(flag)
 
 
 def test_the_names_that_flags_know_are_those_of_what_there_is():
-    assert set(config.SCHEDULES) == set(schedule.SCHEDULES)
-    assert tuple(fusion.FUSIONS) == config.FUSIONS  # in this order
+    assert set(flags.SCHEDULES) == set(schedule.SCHEDULES)
+    assert tuple(fusion.FUSIONS) == flags.FUSIONS  # in this order
 
 
 def test_h_alone_asks_for_help(capsys):
@@ -154,24 +157,45 @@ def test_h_alone_asks_for_help(capsys):
 
 
 def test_the_device_fills_in_what_was_left_open():
-    cpu, cuda = resolve(TrainConfig(), "cpu", 1024), resolve(TrainConfig(), "cuda", 1024)
+    cpu, cuda = resolved("cpu"), resolved("cuda")
     assert (cpu.batch, cpu.sequence, cpu.steps, cpu.lr) == (4, 64, 40, 1e-4)
-    assert (cuda.batch, cuda.sequence, cuda.steps, cuda.lr) == (4, 1024, -1, 1e-4)
+    assert (cuda.batch, cuda.sequence, cuda.lr) == (4, 1024, 1e-4)
+    assert cuda.steps == (1 << 20) // 4096  # an epoch of so many tokens
     assert cpu.total_tokens == 256
-    assert resolve(TrainConfig(batch=3), "cpu", 1024).batch == 3
+    assert resolved("cpu", batch=3).batch == 3
+
+
+@pytest.mark.parametrize("kind", ["cpu", "emulated", "cuda"])
+def test_a_resolved_run_leaves_nothing_open(kind):
+    config = resolved(kind)
+    assert None not in dataclasses.asdict(config).values()
+    assert -1 not in (config.steps, config.total_tokens)
+    assert resolved(kind, steps=-1, total_tokens=1 << 22).steps == 1  # more than the data has
+
+
+def test_what_fusions_are_wanted_is_settled_one_by_one():
+    def fuse(**typed):
+        return list(resolved("cpu", **typed).fuse.values())
+
+    assert fuse() == ["auto", "auto"]
+    assert fuse(fuse="all") == ["yes", "yes"]
+    assert fuse(fuse="none") == ["no", "no"]
+    assert fuse(fuse="matmul_gelu") == ["no", "yes"]
+    assert fuse(gelu_fusion=1) == ["auto", "yes"]
+    assert fuse(fuse="all", gelu_fusion=0) == ["yes", "no"]
 
 
 def test_the_default_length_fits_a_short_context_but_a_given_one_is_held_to_it():
-    assert resolve(TrainConfig(), "cuda", 256).sequence == 256
+    assert resolved("cuda", 256).sequence == 256
     with pytest.raises(LadderError, match="choose -t 256 or less"):
-        resolve(TrainConfig(sequence=512), "cuda", 256)
+        resolved("cuda", 256, sequence=512)
 
 
 def test_accumulation_is_counted_and_must_come_out_even():
-    config = resolve(TrainConfig(batch=2, sequence=8, total_tokens=48), "cpu", 64)
+    config = resolved("cpu", 64, batch=2, sequence=8, total_tokens=48)
     assert config.accumulation == 3
     with pytest.raises(LadderError, match=r"-d 50 is no multiple of .* choose e\.g\. -d 48"):
-        resolve(TrainConfig(batch=2, sequence=8, total_tokens=50), "cpu", 64)
+        resolved("cpu", 64, batch=2, sequence=8, total_tokens=50)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +204,7 @@ def test_accumulation_is_counted_and_must_come_out_even():
 )
 def test_settings_that_do_not_go_together_are_refused(changes, says):
     with pytest.raises(LadderError, match=says):
-        resolve(TrainConfig(master_weights=False, **changes), "cpu", 64)
+        resolved("cpu", 64, master_weights=False, **changes)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from ladder.contract.ladder import ladders
 from ladder.contract.target import Target
 from ladder.device.cpu import Cpu
 from trainer.engine import device_choice as choice
-from trainer.settings.config import TrainConfig
+from trainer.settings.config import Place
+from trainer.settings.flags import Flags
 
 
 class Gpu(Cpu):
@@ -21,6 +22,7 @@ class Gpu(Cpu):
     def __init__(self, arch):
         self.arch = arch
         self.name = f"GPU of {arch}"
+        self.bfloat16 = arch != "sm_75"
 
     def target(self, real):
         return Target(self.arch, 32, 40, 64 << 10, np.dtype(real))
@@ -29,56 +31,58 @@ class Gpu(Cpu):
 @pytest.fixture
 def with_gpu(monkeypatch):
     def pretend(arch):
-        monkeypatch.setattr(choice, "driver_version", lambda: 13000)
-        monkeypatch.setattr(choice, "open_device", lambda name: Gpu(arch))
+        monkeypatch.setattr(choice, "default_gpu", lambda: "cuda")
+        monkeypatch.setattr(
+            choice, "open_device", lambda name: Cpu() if name == "cpu" else Gpu(arch)
+        )
 
     return pretend
 
 
 def test_without_a_driver_it_is_the_cpu(monkeypatch):
-    monkeypatch.setattr(choice, "driver_version", lambda: None)
-    device, config, notes = choice.open_for(TrainConfig())
-    assert (device.kind, config.dtype, notes) == ("cpu", None, [])
+    monkeypatch.setattr(choice, "default_gpu", lambda: None)
+    _, place, notes = choice.open_for(Flags())
+    assert (place, notes) == (Place("cpu", False, "fp32"), [])
 
 
 def test_a_gpu_that_cannot_be_opened_is_told(monkeypatch):
     def refuse(name):
+        if name == "cpu":
+            return Cpu()
         raise LadderError("CuPy is not installed: pip install it")
 
-    monkeypatch.setattr(choice, "driver_version", lambda: 13000)
+    monkeypatch.setattr(choice, "default_gpu", lambda: "cuda")
     monkeypatch.setattr(choice, "open_device", refuse)
-    device, _, notes = choice.open_for(TrainConfig())
+    device, _, notes = choice.open_for(Flags())
     assert device.kind == "cpu"
     assert notes == ["CuPy is not installed: pip install it: this run is on the CPU"]
     with pytest.raises(LadderError, match="CuPy"):
-        choice.open_for(TrainConfig(device="cuda"))
+        choice.open_for(Flags(device="cuda"))
 
 
 @pytest.mark.parametrize(("arch", "dtype"), [("sm_90a", "bf16"), ("sm_80", "bf16")])
 def test_the_default_on_a_gpu_is_bfloat16(with_gpu, arch, dtype):
     with_gpu(arch)
-    device, config, notes = choice.open_for(TrainConfig())
-    assert (device.kind, config.dtype, notes) == ("cuda", dtype, [])
-    assert choice.open_for(TrainConfig(dtype="fp32"))[1].dtype == "fp32"
+    _, place, notes = choice.open_for(Flags())
+    assert (place, notes) == (Place("cuda", True, dtype), [])
+    assert choice.open_for(Flags(dtype="fp32"))[1].dtype == "fp32"
 
 
 def test_a_gpu_too_old_for_bfloat16_computes_in_float16_and_says_so(with_gpu):
     with_gpu("sm_75")
-    _, config, notes = choice.open_for(TrainConfig(device="cuda"))
-    assert config.dtype == "fp16"
-    assert notes == [
-        "bf16 needs a GPU of compute capability 8.0, GPU of sm_75 has 7.5: this run is in fp16"
-    ]
+    _, place, notes = choice.open_for(Flags(device="cuda"))
+    assert place.dtype == "fp16"
+    assert notes == ["GPU of sm_75 has no tensor cores for bf16: this run is in fp16"]
     with pytest.raises(LadderError, match="choose --dtype fp16 or fp32"):
-        choice.open_for(TrainConfig(device="cuda", dtype="bf16"))
+        choice.open_for(Flags(device="cuda", dtype="bf16"))
 
 
 def test_a_gpu_is_no_default_while_an_op_has_no_kernel_for_it(with_gpu, monkeypatch):
     with_gpu("sm_90a")
     ladder = ladders()["gelu.backward"]
     monkeypatch.setitem(ladder.__dict__, "rungs", ladder.rungs[:1])
-    device, config, notes = choice.open_for(TrainConfig())
-    assert (device.kind, config.dtype) == ("cpu", None)
+    _, place, notes = choice.open_for(Flags())
+    assert place == Place("cpu", False, "fp32")
     assert notes == [
         "no rung of gelu.backward runs in bf16 on GPU of sm_90a: this run is on the CPU"
     ]

@@ -7,7 +7,7 @@ import pytest
 
 from ladder.common.errors import LadderError
 from ladder.measure.pick import Choice as Picked
-from tests.trainer.tiny import run, settings
+from tests.trainer.tiny import resolved, run, settings
 from trainer.engine import fusion_choice
 from trainer.model import checkpoint
 from trainer.model.fusion import FUSIONS
@@ -15,18 +15,18 @@ from trainer.model.gpt2 import GPT2Config
 from trainer.model.program import build
 from trainer.run.setup import set_up
 from trainer.run.steps import Stepper
-from trainer.settings.config import TrainConfig, resolve
-from trainer.settings.flags import parse
+from trainer.settings.flags import Flags
+from trainer.settings.parser import parse
 
 SHAPE = GPT2Config(context=6, vocab=11, padded_vocab=16, layers=2, heads=2, channels=8)
 BOTH = ("residual_layernorm", "matmul_gelu")
 
 
 class Pretended:
-    """A device that says only of what kind it is."""
+    """A device that says only whether it is a GPU."""
 
     def __init__(self, kind):
-        self.kind = kind
+        self.kind, self.is_gpu = kind, kind == "cuda"
 
 
 CPU, EMULATED, GPU = Pretended("cpu"), Pretended("emulated"), Pretended("cuda")
@@ -48,13 +48,12 @@ def picked(monkeypatch):
 
 
 def choose(device, before=None, **changes):
-    config = TrainConfig(model="d2", dtype="fp32", **changes)
-    config = resolve(config, device.kind, 1024)
+    config = resolved(device.kind, model="d2", dtype="fp32", **changes)
 
     def build_fused(names):
         return build(SHAPE, 2, 5, recompute=config.recompute, fusions=names)
 
-    return fusion_choice.choose(config, device, np.dtype(np.float32), build_fused, before)
+    return fusion_choice.choose(config, device, build_fused, before)
 
 
 def chosen(*args, **changes):
@@ -111,15 +110,15 @@ def test_none_is_none():
 
 @pytest.mark.parametrize("op", ["layernorm.forward", "layernorm.backward", "residual.forward"])
 def test_a_rung_of_an_op_that_would_be_taken_in_keeps_it_apart(op):
-    assert chosen(GPU, rung=(f"{op}=1",)) == ("matmul_gelu",)
-    assert chosen(GPU, rung=(f"{op}=1", "matmul.forward=2")) == ()
-    assert chosen(GPU, rung=(f"{op}=1",), fuse="all") == BOTH
+    assert chosen(GPU, rung={op: "1"}) == ("matmul_gelu",)
+    assert chosen(GPU, rung={op: "1", "matmul.forward": "2"}) == ()
+    assert chosen(GPU, rung={op: "1"}, fuse="all") == BOTH
 
 
 def test_a_rung_of_a_fused_op_turns_its_fusion_on():
-    swapped = "residual_layernorm.backward=2"
-    assert chosen(EMULATED, rungs="naive", rung=(swapped,)) == ("residual_layernorm",)
-    assert chosen(GPU, rung=(swapped, "layernorm.forward=3")) == BOTH
+    swapped = {"residual_layernorm.backward": "2"}
+    assert chosen(EMULATED, rungs="naive", rung=swapped) == ("residual_layernorm",)
+    assert chosen(GPU, rung={**swapped, "layernorm.forward": "3"}) == BOTH
 
 
 def test_a_file_of_rungs_brings_its_fusions(tmp_path):
@@ -156,7 +155,7 @@ def test_going_on_from_a_checkpoint_keeps_its_fusions_unless_told_otherwise():
     before = {"fusions": ["matmul_gelu"]}
     assert chosen(GPU, before) == ("matmul_gelu",)
     assert chosen(GPU, before, fuse="none") == ()
-    assert chosen(GPU, before, rung=("gelu.forward=1",)) == ()
+    assert chosen(GPU, before, rung={"gelu.forward": "1"}) == ()
     assert chosen(GPU, {}) == ()  # a checkpoint of a time before there were any
 
 
@@ -166,15 +165,15 @@ def test_going_on_from_a_checkpoint_keeps_its_fusions_unless_told_otherwise():
 def test_a_rung_of_an_op_that_is_fused_away_is_refused_with_the_flag(tmp_path):
     flags = {"fuse": "all", "device": "emulated", "rungs": "naive"}
     with pytest.raises(LadderError, match=r"not use residual\.forward; .* --fuse decides about re"):
-        set_up(TrainConfig(**settings(tmp_path, rung=("residual.forward=1",), **flags)))
+        set_up(Flags(**settings(tmp_path, rung={"residual.forward": "1"}, **flags)))
 
 
 def test_debug_nan_names_a_fused_op_as_any_other(tmp_path):
-    setup = set_up(TrainConfig(**settings(tmp_path, debug_nan=True, fuse="all")))
+    setup = set_up(Flags(**settings(tmp_path, debug_nan=True, fuse="all")))
     setup.engine.write("ln2b", np.full((16,), np.inf), 1)
     says = r"h1\.ln_2, residual_layernorm\.forward rung 0 .* not finite: out in 512 of 512 places"
     with pytest.raises(LadderError, match=says):
-        Stepper(setup.config, setup.engine, setup.train, 1).step(0)
+        Stepper(setup.config, setup.engine, setup.train).step(0)
 
 
 @pytest.mark.parametrize("recompute", [0, 2])
@@ -194,12 +193,12 @@ def test_a_fused_run_trains_and_samples_as_a_plain_one(tmp_path, recompute):
 
 
 def test_a_rung_of_what_recomputing_leaves_unfused_is_refused_with_what_helps(tmp_path):
-    named = {"device": "emulated", "recompute": 2, "rung": ("residual_layernorm.forward=1",)}
+    named = {"device": "emulated", "recompute": 2, "rung": {"residual_layernorm.forward": "1"}}
     says = r"^--rung residual_layernorm.forward=1: -r 2 .*; choose -r 0 or -r 1, or leave this"
     with pytest.raises(LadderError, match=says):
-        set_up(TrainConfig(**settings(tmp_path, **named)))
+        set_up(Flags(**settings(tmp_path, **named)))
     with pytest.raises(LadderError, match="--fuse decides about residual_layernorm"):
-        set_up(TrainConfig(**settings(tmp_path, fuse="none", **named)))
+        set_up(Flags(**settings(tmp_path, fuse="none", **named)))
 
 
 def test_a_fused_run_resumes_fused_and_bit_for_bit(tmp_path):

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tiny import highest_rungs, parameters, run, save_model
 
 from ladder.common.errors import LadderError
 from ladder.contract.dtypes import DTYPES as DTYPE_OF
@@ -13,8 +12,8 @@ from ladder.device.cpu import Cpu
 from ladder.device.open import open_device
 from reference import adamw
 from tests.trainer.cpu_engines import distance, without_key_bias
-from tests.trainer.tiny import PARAMETERS
-from trainer.engine import fusion_choice, rung_choice
+from tests.trainer.tiny import PARAMETERS, highest_rungs, parameters, resolved, run, save_model
+from trainer.engine import kernels
 from trainer.engine.debug import find_not_finite
 from trainer.engine.engine import Engine
 from trainer.model import checkpoint
@@ -22,7 +21,7 @@ from trainer.model.fusion import FUSIONS
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.program import build, initial_parameters
 from trainer.run import logs
-from trainer.settings.config import DTYPES, TrainConfig, resolve
+from trainer.settings.flags import DTYPES
 
 # Large enough for tiles, vectors and several blocks; T and vocabulary are no round numbers.
 SHAPE = GPT2Config(
@@ -83,19 +82,21 @@ def ops_of(program):
 
 
 def gpu_engine(device, dtype="fp32", watch=None, **settings):
-    config = resolve(TrainConfig(dtype=dtype, batch=B, sequence=T, **settings), "cuda", 96)
-    real = DTYPE_OF[DTYPES[dtype]]
+    config = resolved("cuda", 96, dtype=dtype, batch=B, sequence=T, **settings)
 
     def build_fused(names):
         return build(SHAPE, B, T, fusions=names)
 
-    program = build_fused(fusion_choice.choose(config, device, real, build_fused)[0])
-    choices = rung_choice.choose(program.calls, config, device, real)
-    chosen = {op: choice.rung for op, choice in choices.items()}
-    return filled(Engine(program, device, real, chosen, watch=watch))
+    chosen, _ = kernels.choose(config, device, build_fused)
+    return filled(Engine(chosen.program, device, config.real, chosen.rungs, watch=watch))
 
 
-MIXED = ("matmul.forward=2", "layernorm.backward=4", "attention.forward=2", "gelu.backward=1")
+MIXED = {
+    "matmul.forward": "2",
+    "layernorm.backward": "4",
+    "attention.forward": "2",
+    "gelu.backward": "1",
+}
 
 
 @FP32

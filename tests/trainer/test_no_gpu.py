@@ -4,7 +4,6 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from tiny import settings
 
 import ladder.__main__
 import trainer.__main__
@@ -12,6 +11,7 @@ from ladder.common.errors import LadderError
 from ladder.common.finding import Finding
 from ladder.device import inventory
 from ladder.device.cuda import gpu, installation
+from tests.trainer.tiny import settings
 
 # What CuPy does, as its users report it: `import cupy` raises a page of advice from the error of
 # the library that is missing; with a driver that is too old it imports, and the first call raises.
@@ -118,7 +118,6 @@ def told(request, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path / "packages")
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
     monkeypatch.setattr(gpu, "driver_version", lambda: driver)
-    monkeypatch.setattr("trainer.engine.device_choice.driver_version", lambda: driver)
     yield message
     sys.modules.pop("cupy", None)
 

@@ -6,18 +6,17 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
-from tiny import SHAPE, parameters, run, save_model, settings
 
 from ladder.common.errors import LadderError
 from ladder.contract.ladder import find
 from ladder.device.inventory import cpp_compiler
-from tests.trainer.tiny import PARAMETERS
+from tests.trainer.tiny import PARAMETERS, SHAPE, parameters, resolved, run, save_model, settings
 from trainer.model import checkpoint
 from trainer.model.program import build
 from trainer.model.weights import open_model
 from trainer.run import logs
 from trainer.run.setup import set_up
-from trainer.settings.config import TrainConfig, resolve
+from trainer.settings.flags import Flags
 
 OWN_MASTERS = {"dtype": "bf16", "master_weights": False}
 DROPPING = dataclasses.replace(SHAPE, dropout=0.1)
@@ -68,8 +67,8 @@ def test_without_masters_the_losses_stay_near_those_with_them(tmp_path):
 
 
 def test_the_memory_of_the_masters_is_not_taken(tmp_path):
-    kept = set_up(TrainConfig(**settings(tmp_path, **WITH_MASTERS)))
-    spared = set_up(TrainConfig(**settings(tmp_path, **OWN_MASTERS)))
+    kept = set_up(Flags(**settings(tmp_path, **WITH_MASTERS)))
+    spared = set_up(Flags(**settings(tmp_path, **OWN_MASTERS)))
     before, after = (dict(setup.engine.memory_table()) for setup in (kept, spared))
     assert before.pop("master") == before["moment"] // 2
     assert after == before
@@ -118,7 +117,7 @@ def test_the_update_rounds_at_random_only_where_it_is_asked_to(stochastic):
     ],
 )
 def test_rounding_follows_from_dtype_and_masters(changes, masters, stochastic):
-    config = resolve(TrainConfig(**changes), "cpu", 64)
+    config = resolved("cpu", 64, **changes)
     assert (config.master_weights, config.stochastic_rounding) == (masters, stochastic)
 
 
@@ -132,4 +131,4 @@ def test_rounding_follows_from_dtype_and_masters(changes, masters, stochastic):
 )
 def test_what_cannot_be_rounded_so_is_refused(changes, says):
     with pytest.raises(LadderError, match=says):
-        resolve(TrainConfig(**changes), "cpu", 64)
+        resolved("cpu", 64, **changes)

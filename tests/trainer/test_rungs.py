@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from ladder.common.errors import LadderError
@@ -10,12 +9,11 @@ from ladder.contract.ladder import find
 from ladder.contract.target import Target
 from ladder.device.cpu import Cpu
 from ladder.measure.pick import Choice as Picked
+from tests.trainer.tiny import resolved
 from trainer.engine import rung_choice
 from trainer.model.calls import Call
-from trainer.settings.config import TrainConfig, resolve
 
 OPS = ("layernorm.forward", "layernorm.backward", "gelu.forward")
-FLOAT32 = np.dtype(np.float32)
 
 
 class Pretended(Cpu):
@@ -34,9 +32,9 @@ EMULATED, GPU = Pretended("emulated", "emulated"), Pretended("cuda", "sm_90a")
 
 
 def choose(device, /, **settings):
-    config = resolve(TrainConfig(**{"rungs": "reference", **settings}), device.kind, 1024)
+    config = resolved(device.kind, **{"rungs": "reference", "dtype": "fp32", **settings})
     calls = [Call(op, (), {"N": 4, "C": 8}, {}, "") for op in OPS]
-    return rung_choice.choose(calls, config, device, FLOAT32)
+    return rung_choice.choose(calls, config, device)
 
 
 @pytest.fixture
@@ -62,8 +60,8 @@ def test_naive_is_the_lowest_kernel_or_else_the_reference():
 
 
 def test_one_rung_is_swapped_by_number_or_by_file(mine):
-    by_number = choose(EMULATED, rung=("layernorm.forward=2",))["layernorm.forward"]
-    by_file = choose(EMULATED, rung=(f"layernorm.forward={mine}",))["layernorm.forward"]
+    by_number = choose(EMULATED, rung={"layernorm.forward": "2"})["layernorm.forward"]
+    by_file = choose(EMULATED, rung={"layernorm.forward": str(mine)})["layernorm.forward"]
     assert (by_number.rung.id, by_number.reason) == ("2", "named by --rung")
     assert by_file.rung.path == mine
 
@@ -74,10 +72,12 @@ def test_a_users_kernel_is_checked_first_and_refused_if_wrong(mine, monkeypatch)
 
     monkeypatch.setattr(rung_choice.sandbox, "require", require)
     with pytest.raises(LadderError, match=r"layernorm\.forward: mine\.cu is wrong on emulated"):
-        choose(EMULATED, rung=(f"layernorm.forward={mine}",))
+        choose(EMULATED, rung={"layernorm.forward": str(mine)})
     with pytest.raises(LadderError, match=r"wrong on cuda:1$"):
-        choose(GPU, rung=(f"layernorm.forward={mine}",), device="cuda:1", rungs="naive")
-    choose(EMULATED, rung=("layernorm.forward=1",))  # the repository's own are checked by the tests
+        choose(GPU, rung={"layernorm.forward": str(mine)}, device="cuda:1", rungs="naive")
+    choose(
+        EMULATED, rung={"layernorm.forward": "1"}
+    )  # the repository's own are checked by the tests
 
 
 def test_best_asks_the_picker_for_the_shapes_of_the_run(monkeypatch):
@@ -96,7 +96,7 @@ def test_best_asks_the_picker_for_the_shapes_of_the_run(monkeypatch):
 
 
 def test_what_a_run_has_chosen_can_be_chosen_again(tmp_path, mine):
-    chosen = choose(EMULATED, rung=(f"layernorm.forward={mine}",))
+    chosen = choose(EMULATED, rung={"layernorm.forward": str(mine)})
     saved = tmp_path / "rungs.json"
     saved.write_text(json.dumps(rung_choice.as_json(chosen)))
     again = choose(EMULATED, rungs=str(saved))
@@ -107,19 +107,23 @@ def test_what_a_run_has_chosen_can_be_chosen_again(tmp_path, mine):
 @pytest.mark.parametrize(
     ("device", "settings", "says"),
     [
-        (Cpu(), {"rung": ("gelu.foward=1",)}, "did you mean gelu.forward"),
-        (Cpu(), {"rung": ("softmax.forward=0",)}, "this model does not use softmax.forward"),
-        (Cpu(), {"rung": ("layernorm.forward=1",)}, "add --device emulated"),
-        (Cpu(), {"rung": ("layernorm.forward=99",)}, "has no rung '99'; did you mean 11"),
+        (Cpu(), {"rung": {"gelu.foward": "1"}}, "did you mean gelu.forward"),
+        (Cpu(), {"rung": {"softmax.forward": "0"}}, "this model does not use softmax.forward"),
+        (Cpu(), {"rung": {"layernorm.forward": "1"}}, "add --device emulated"),
+        (Cpu(), {"rung": {"layernorm.forward": "99"}}, "has no rung '99'; did you mean 11"),
         (
             Cpu(),
-            {"rung": ("layernorm.forward=fast",)},
+            {"rung": {"layernorm.forward": "fast"}},
             "has no rung 'fast'; 'python -m ladder list",
         ),
-        (EMULATED, {"rung": ("layernorm.forward=no.cu",)}, "cannot read the kernel file no.cu"),
+        (EMULATED, {"rung": {"layernorm.forward": "no.cu"}}, "cannot read the kernel file no.cu"),
         (Cpu(), {"rungs": "fastest"}, "neither one of reference, naive, best, library nor a file"),
         (EMULATED, {"rungs": "best"}, "--rungs best measures on a GPU"),
-        (GPU, {"rungs": "naive", "rung": ("gelu.forward=0",)}, "rung 0 is NumPy; on --device cuda"),
+        (
+            GPU,
+            {"rungs": "naive", "rung": {"gelu.forward": "0"}},
+            "rung 0 is NumPy; on --device cuda",
+        ),
         (GPU, {"rungs": "reference"}, "NumPy, which --device cuda does not run"),
     ],
 )
@@ -159,7 +163,7 @@ def test_deterministic_takes_the_lowest_rung_that_is():
 def test_deterministic_refuses_a_named_rung_that_is_not():
     why = r"--deterministic: layernorm\.backward rung 1 .* is not \(no, .*\); choose another rung"
     with pytest.raises(LadderError, match=why):
-        choose(EMULATED, deterministic=True, rung=("layernorm.backward=1",))
+        choose(EMULATED, deterministic=True, rung={"layernorm.backward": "1"})
 
 
 def test_deterministic_asks_the_picker_for_such_rungs_only(monkeypatch):
@@ -178,9 +182,9 @@ def test_deterministic_asks_the_picker_for_such_rungs_only(monkeypatch):
 
 
 def go_on(device, before, **settings):
-    config = resolve(TrainConfig(**{"rungs": "reference", **settings}), device.kind, 1024)
+    config = resolved(device.kind, **{"rungs": "reference", "dtype": "fp32", **settings})
     calls = [Call(op, (), {"N": 4, "C": 8}, {}, "") for op in OPS]
-    return rung_choice.choose(calls, config, device, FLOAT32, before)
+    return rung_choice.choose(calls, config, device, before)
 
 
 def as_saved(choices):
@@ -188,7 +192,7 @@ def as_saved(choices):
 
 
 def test_a_resumed_run_has_the_rungs_that_it_had(mine):
-    chosen = choose(EMULATED, rungs="naive", rung=(f"layernorm.forward={mine}",))
+    chosen = choose(EMULATED, rungs="naive", rung={"layernorm.forward": str(mine)})
     again = go_on(EMULATED, as_saved(chosen))
     assert rung_choice.as_json(again) == rung_choice.as_json(chosen)
     assert {choice.reason for choice in again.values()} == {"as before"}
@@ -196,13 +200,13 @@ def test_a_resumed_run_has_the_rungs_that_it_had(mine):
 
 
 def test_a_rung_edited_since_the_checkpoint_is_refused_unless_chosen_anew(mine):
-    before = as_saved(choose(EMULATED, rungs="naive", rung=(f"layernorm.forward={mine}",)))
+    before = as_saved(choose(EMULATED, rungs="naive", rung={"layernorm.forward": str(mine)}))
     mine.write_text(mine.read_text() + "// a remark changes nothing\n")
     go_on(EMULATED, before)
     mine.write_text(mine.read_text() + "int changed;\n")
     with pytest.raises(LadderError, match=r"mine\.cu .* was edited since the checkpoint"):
         go_on(EMULATED, before)
-    again = go_on(EMULATED, before, rung=(f"layernorm.forward={mine}",))
+    again = go_on(EMULATED, before, rung={"layernorm.forward": str(mine)})
     assert again["layernorm.forward"].reason == "named by --rung"
     assert again["gelu.forward"].reason == "as before"
 
@@ -211,15 +215,15 @@ def test_a_file_that_a_rung_includes_counts_as_part_of_it(mine):
     header = mine.with_name("mine.cuh")
     header.write_text("#pragma once\n")
     mine.write_text(mine.read_text() + '#include "mine.cuh"\n')
-    before = as_saved(choose(EMULATED, rungs="naive", rung=(f"layernorm.forward={mine}",)))
+    before = as_saved(choose(EMULATED, rungs="naive", rung={"layernorm.forward": str(mine)}))
     header.write_text("#pragma once\n#define MORE\n")
     with pytest.raises(LadderError, match="or a file that it includes"):
         go_on(EMULATED, before)
 
 
 def test_a_rung_that_is_gone_is_refused_unless_chosen_anew(mine):
-    before = as_saved(choose(EMULATED, rungs="naive", rung=(f"layernorm.forward={mine}",)))
+    before = as_saved(choose(EMULATED, rungs="naive", rung={"layernorm.forward": str(mine)}))
     mine.unlink()
     with pytest.raises(LadderError, match="the checkpoint's rung is gone: cannot read the kernel"):
         go_on(EMULATED, before)
-    go_on(EMULATED, before, rung=("layernorm.forward=1",))
+    go_on(EMULATED, before, rung={"layernorm.forward": "1"})

@@ -8,13 +8,13 @@ import sys
 
 import numpy as np
 import pytest
-from tiny import SHAPE, run, save_model
 
 from ladder.common.errors import LadderError
+from ladder.contract.ladder import find
 from ladder.device.cpu import Cpu
+from tests.trainer.tiny import SHAPE, run, save_model
 from trainer.data import download
 from trainer.data.tokenizers import CHARS_VOCABULARY, ByteTokenizer, CharTokenizer
-from trainer.engine import rung_choice
 from trainer.engine.engine import Engine
 from trainer.model import huggingface, registry, weights
 from trainer.model.program import build, initial_parameters
@@ -28,7 +28,7 @@ from trainer.run.sample import (
     encode_prompt,
     generate,
 )
-from trainer.settings.config import TrainConfig, resolve
+from trainer.settings.flags import Flags
 
 
 def draw(logits, temperature, top_k, n=4000):
@@ -96,18 +96,15 @@ def test_a_prompt_that_is_no_text_is_refused():
 
 def make_engine(T):
     program = build(SHAPE, 1, T, training=False)
-    config = resolve(TrainConfig(), "cpu", SHAPE.context)
-    real = np.dtype(np.float32)
-    choices = rung_choice.choose(program.evaluate, config, Cpu(), real)
-    chosen = {op: choice.rung for op, choice in choices.items()}
-    return Engine(program, Cpu(), real, chosen)
+    rungs = {call.op: find(call.op).rung(0) for call in program.evaluate}
+    return Engine(program, Cpu(), np.dtype(np.float32), rungs)
 
 
 def test_the_window_slides_and_what_lies_behind_it_does_not_count():
     engine = make_engine(8)
     for name, array in initial_parameters(SHAPE, 0):
         engine.write(name, array * 20)  # so that the logits differ plainly
-    predict = Predictor(SHAPE, 8, 257, engine.device, engine.real, engine.rungs, weights_of=engine)
+    predict = Predictor(engine, 257)
     ids = list(range(40, 52))
     np.testing.assert_array_equal(predict(ids), predict(ids[-8:]))
     assert not np.array_equal(predict(ids), predict(ids[:-1]))
@@ -121,7 +118,7 @@ def test_only_ids_that_the_tokenizer_knows_are_drawn():
     engine = make_engine(8)
     for name, array in initial_parameters(SHAPE, 0):
         engine.write(name, array)
-    predict = Predictor(SHAPE, 8, 100, engine.device, engine.real, engine.rungs, engine)
+    predict = Predictor(engine, 100)
     rng = np.random.default_rng(0)
     ids = list(generate(predict, [1], 40, temperature=5.0, top_k=0, rng=rng))
     assert len(ids) == 40
@@ -180,8 +177,8 @@ def test_a_run_prints_no_control_characters_and_its_log_keeps_them(tmp_path, mon
 
 def test_the_prompt_may_be_longer_than_the_context(tmp_path):
     model = save_model(tmp_path / "model")
-    config = TrainConfig(model=model, device="cpu", prompt="x" * 100, data_dir=str(tmp_path))
-    tokenizer, predict = sample.open_predictor(config)
+    flags = Flags(model=model, device="cpu", prompt="x" * 100, data_dir=str(tmp_path))
+    config, tokenizer, predict = sample.open_predictor(flags)
     assert SHAPE.context == predict.T
     assert predict(encode_prompt(tokenizer, config.prompt)).shape == (257,)
 
@@ -191,11 +188,11 @@ def test_weights_that_cannot_be_had_are_not_sampled_from(tmp_path, monkeypatch):
         raise download.DownloadError("cannot download it")
 
     monkeypatch.setattr(huggingface, "load_huggingface", offline)
-    config = TrainConfig(model="gpt2", device="cpu", tokenizer="bytes", data_dir=str(tmp_path))
+    flags = Flags(model="gpt2", device="cpu", tokenizer="bytes", data_dir=str(tmp_path))
     size = dataclasses.replace(registry.SIZES["gpt2"], config=SHAPE)
     monkeypatch.setitem(registry.SIZES, "gpt2", size)
     with pytest.raises(LadderError, match=r"^-e gpt2: cannot download it; train first, then"):
-        sample.open_predictor(config)
+        sample.open_predictor(flags)
 
 
 @pytest.mark.parametrize(
@@ -213,16 +210,16 @@ def test_what_cannot_be_sampled_is_refused(tmp_path, monkeypatch, model, tokeniz
         from trainer.data.tokenizers import GPT2Tokenizer
 
         monkeypatch.setattr(sample, "get_tokenizer", lambda *_: GPT2Tokenizer("unread"))
-    config = TrainConfig(model=model, device="cpu", tokenizer=tokenizer, data_dir=str(tmp_path))
+    flags = Flags(model=model, device="cpu", tokenizer=tokenizer, data_dir=str(tmp_path))
     with pytest.raises(LadderError, match=says):
-        sample.open_predictor(config)
+        sample.open_predictor(flags)
 
 
 def test_another_tokenizer_than_that_of_the_run_is_refused(tmp_path):
     """One of fewer tokens, too: a forward pass takes its ids, but they mean other text."""
     CharTokenizer(["\n", "a"]).save(download.writable_place(tmp_path, CHARS_VOCABULARY))
     words = {"device": "cpu", "data_dir": str(tmp_path)}
-    run_of_bytes = TrainConfig(model=save_model(tmp_path / "run"), tokenizer="chars", **words)
+    run_of_bytes = Flags(model=save_model(tmp_path / "run"), tokenizer="chars", **words)
     with pytest.raises(LadderError, match=r"^--tokenizer chars: .*run was trained on .* bytes;"):
         sample.open_predictor(run_of_bytes)
 
@@ -235,9 +232,9 @@ def test_a_file_may_round_its_vocabulary_up_and_no_more(tmp_path, monkeypatch, v
     shape = dataclasses.replace(SHAPE, vocab=vocab, padded_vocab=512)
     found = dataclasses.replace(weights.random_model(shape, seed=0), trained=True)
     monkeypatch.setattr(weights, "open_model", lambda *_, **__: found)
-    config = TrainConfig(model="model.bin", device="cpu", tokenizer="bytes", data_dir=str(tmp_path))
+    flags = Flags(model="model.bin", device="cpu", tokenizer="bytes", data_dir=str(tmp_path))
     if says is None:
-        sample.open_predictor(config)
+        sample.open_predictor(flags)
     else:
         with pytest.raises(LadderError, match=says):
-            sample.open_predictor(config)
+            sample.open_predictor(flags)

@@ -4,12 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
-from deferred import Clocked, Deferred, deferred_rungs
-from tiny import SHAPE, parameters, run, save_model, settings
 
 from ladder.contract.ladder import find
 from ladder.device.cpu import Cpu
-from tests.trainer.tiny import PARAMETERS
+from tests.trainer.deferred import Clocked, Deferred, deferred_rungs
+from tests.trainer.tiny import PARAMETERS, SHAPE, parameters, resolved, run, save_model, settings
 from trainer.data.datasets import TokenLoader, prepare
 from trainer.engine import rung_choice
 from trainer.engine.debug import watch_of
@@ -19,7 +18,7 @@ from trainer.model.program import build, initial_parameters
 from trainer.run import logs, setup
 from trainer.run.loss_scale import GROWTH_INTERVAL, LossScale
 from trainer.run.steps import NOT_FINITE, Stepper, validate
-from trainer.settings.config import TrainConfig, resolve
+from trainer.settings.config import Place
 
 SHAPE = dataclasses.replace(SHAPE, dropout=0.1)
 
@@ -31,7 +30,7 @@ def loader(tmp_path):
 
 
 def stepper_on(device, train, tmp_path, real=np.float32, **changes):
-    config = resolve(TrainConfig(**settings(tmp_path, model="d6", **changes)), "cpu", 32)
+    config = resolved("cpu", 32, **settings(tmp_path, **{"model": "d6", "steps": 8, **changes}))
     deferred = isinstance(device, Deferred)
     program = build(SHAPE, 2, 16)
     ops = {call.op for call in program.calls}
@@ -41,7 +40,7 @@ def stepper_on(device, train, tmp_path, real=np.float32, **changes):
     engine = Engine(program, device, np.dtype(real), rung_choice, watch=watch)
     for name, tensor in initial_parameters(SHAPE, 1):
         engine.write(name, tensor)
-    return Stepper(config, engine, train, 8)
+    return Stepper(config, engine, train)
 
 
 def take(stepper, count, start=0):
@@ -187,8 +186,8 @@ def test_a_whole_run_logs_the_same_lines_in_the_same_order(tmp_path, monkeypatch
     def choose(calls, *others):
         return {call.op: rung_choice.Choice(later[call.op], "later") for call in calls}
 
-    monkeypatch.setattr(setup, "open_for", lambda config: (device, config, []))
-    monkeypatch.setattr(setup.rung_choice, "choose", choose)
+    monkeypatch.setattr(setup, "open_for", lambda flags: (device, Place("cpu", False, "fp32"), []))
+    monkeypatch.setattr(rung_choice, "choose", choose)
     run(tmp_path, **common, output=str(tmp_path / "later"))
 
     def untimed(name):

@@ -4,23 +4,23 @@ import re
 
 import numpy as np
 import pytest
-from tiny import run, save_model, settings
 
 from ladder.common.errors import DeviceFault, LadderError
 from ladder.contract.ladder import find
 from ladder.device.cpu import Cpu
 from ladder.device.inventory import cpp_compiler
+from tests.trainer.tiny import run, save_model, settings
 from trainer.engine.debug import wait
 from trainer.model import checkpoint
 from trainer.run.setup import set_up
 from trainer.run.steps import Stepper
-from trainer.settings.config import TrainConfig
+from trainer.settings.flags import Flags
 
 
 def test_debug_nan_names_the_first_op_whose_output_is_not_finite(tmp_path):
-    setup = set_up(TrainConfig(**settings(tmp_path, debug_nan=True)))
+    setup = set_up(Flags(**settings(tmp_path, debug_nan=True)))
     setup.engine.write("ln2b", np.full((16,), np.inf), 1)
-    stepper = Stepper(setup.config, setup.engine, setup.train, 1)
+    stepper = Stepper(setup.config, setup.engine, setup.train)
     with pytest.raises(LadderError) as stopped:
         stepper.step(0)
     assert str(stopped.value) == (
@@ -30,9 +30,9 @@ def test_debug_nan_names_the_first_op_whose_output_is_not_finite(tmp_path):
 
 
 def test_debug_nan_sees_the_backward_pass_and_the_update(tmp_path):
-    setup = set_up(TrainConfig(**settings(tmp_path, debug_nan=True)))
+    setup = set_up(Flags(**settings(tmp_path, debug_nan=True)))
     setup.engine.write("fcprojw.v", np.full((2, 16, 64), np.nan))
-    stepper = Stepper(setup.config, setup.engine, setup.train, 1)
+    stepper = Stepper(setup.config, setup.engine, setup.train)
     with pytest.raises(LadderError, match=r"fcprojw, adamw.update .*: weight in 2,048 of 2,048"):
         stepper.step(0)
 
@@ -58,14 +58,14 @@ def faulty(patch, at):
 
 
 def test_debug_sync_names_the_op_that_a_fault_is_in(tmp_path, monkeypatch):
-    setup = set_up(TrainConfig(**settings(tmp_path, debug_sync=True)))
+    setup = set_up(Flags(**settings(tmp_path, debug_sync=True)))
     setup.engine.write("tokens", np.zeros((2, 16)))
     faulty(monkeypatch, at=5)
     with pytest.raises(DeviceFault, match=r"^h0\.attproj, residual\.forward rung 0 .*: an illegal"):
         setup.engine.evaluate()
     assert issubclass(DeviceFault, LadderError)
     with pytest.raises(DeviceFault):
-        wait(setup.engine, setup.program.forward[0])
+        wait(setup.engine, setup.kernels.program.forward[0])
 
 
 def test_after_a_fault_the_last_checkpoint_is_named_and_intact(tmp_path, monkeypatch):
@@ -110,7 +110,7 @@ def test_a_kernel_that_faults_after_some_steps_is_named_with_the_checkpoint(tmp_
     mine = tmp_path / "mine.cu"
     mine.write_text(source.replace("    out[i] =", FAULT))
     assert mine.read_text() != source
-    settings = {"device": "emulated", "rung": (f"gelu.forward={mine}",), "lr": 0.05, "keep": 1}
+    settings = {"device": "emulated", "rung": {"gelu.forward": str(mine)}, "lr": 0.05, "keep": 1}
     with pytest.raises(DeviceFault) as told:
         run(tmp_path, steps=200, checkpoint_every=1, debug_sync=debug_sync, **settings)
     directory = tmp_path / "run"
@@ -122,12 +122,12 @@ def test_a_kernel_that_faults_after_some_steps_is_named_with_the_checkpoint(tmp_
         rf"of step {step} in {re.escape(str(directory))} is intact, go on with -y 1",
         str(told.value),
     )
-    run(tmp_path, steps=step + 1, resume=True, device="emulated", rung=("gelu.forward=1",))
+    run(tmp_path, steps=step + 1, resume=True, device="emulated", rung={"gelu.forward": "1"})
 
 
 def test_debug_nan_tells_an_overflow_of_fp16s_loss_scale(tmp_path):
-    setup = set_up(TrainConfig(**settings(tmp_path, debug_nan=True, dtype="fp16")))
-    stepper = Stepper(setup.config, setup.engine, setup.train, 1)
+    setup = set_up(Flags(**settings(tmp_path, debug_nan=True, dtype="fp16")))
+    stepper = Stepper(setup.config, setup.engine, setup.train)
     stepper.scale.value = 1e38
     with pytest.raises(LadderError, match=r"not finite: .*; with fp16 that may be a"):
         stepper.step(0)

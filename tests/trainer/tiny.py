@@ -4,6 +4,7 @@ import dataclasses
 import io
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from trainer.model.model_config import Size
 from trainer.model.program import initial_parameters
 from trainer.model.weights import state_of
 from trainer.run.training import Outcome, train
-from trainer.settings.config import TrainConfig
+from trainer.settings.config import Place, TrainConfig, resolve_run
+from trainer.settings.flags import Flags
 
 SHAPE = GPT2Config(
     context=32, vocab=257, padded_vocab=384, layers=2, heads=2, channels=16, dropout=0.0
@@ -70,8 +72,25 @@ def settings(tmp_path: Path, **changes: object) -> dict:
 def run(tmp_path: Path, **changes: object) -> tuple[Outcome, str]:
     """Train; returns the outcome and what was printed."""
     screen = io.StringIO()
-    config = TrainConfig(**settings(tmp_path, **changes))
-    return train(config, Console(file=screen, width=100)), screen.getvalue()
+    flags = Flags(**settings(tmp_path, **changes))
+    return train(flags, Console(file=screen, width=100)), screen.getvalue()
+
+
+def resolved(kind: str, context: int = 1024, **typed: Any) -> TrainConfig:
+    """The settings of a run on a device ("cpu", "emulated", "cuda"), by what was typed."""
+    flags, gpu = Flags(**typed), kind == "cuda"
+    return resolve_run(
+        flags,
+        Place(flags.device or kind, gpu, flags.value("dtype", gpu)),
+        context=context,
+        dataset="play",
+        train_data="play_train.bin",
+        val_data="play_val.bin",
+        tokens=1 << 20,
+        tokenizer="bytes",
+        data_dir="data",
+        output="run",
+    )
 
 
 def parameters(directory: Path, step: int) -> dict[str, np.ndarray]:
@@ -79,11 +98,12 @@ def parameters(directory: Path, step: int) -> dict[str, np.ndarray]:
     return dict(checkpoint.load(directory, step)[0])
 
 
-def highest_rungs(calls: Iterable[Call], target: Target) -> tuple[str, ...]:
-    """OP=N for the last kernel of each op's ladder that `target` can run: the most intricate."""
+def highest_rungs(calls: Iterable[Call], target: Target) -> dict[str, str]:
+    """What `--rung` takes for the last kernel of each op's ladder that `target` can run: the most
+    intricate."""
     highest = {}
     for call in calls:
         for rung in find(call.op).rungs:
             if rung.path and rung.refusal(call.dims, target) is None:
-                highest[call.op] = f"{call.op}={rung.id}"
-    return tuple(highest.values())
+                highest[call.op] = rung.id
+    return highest

@@ -89,6 +89,11 @@ def find_shards(pattern: str | Path) -> list[Path]:
     return paths
 
 
+def count_tokens(pattern: str | Path) -> int:
+    """The tokens in all files that a pattern means."""
+    return sum(len(open_tokens(path)) for path in find_shards(pattern))
+
+
 class TokenLoader:
     """Batches of B sequences of T tokens, over all shards, again and again.
 

@@ -10,12 +10,12 @@ from ladder.common.errors import LadderError
 from ladder.contract.ladder import find
 from trainer.engine.engine import Engine
 from trainer.model.calls import Call
-from trainer.settings.config import TrainConfig
+from trainer.settings.config import ComputeConfig
 
 Watch = Callable[[Engine, Call], None]
 
 
-def watch_of(config: TrainConfig) -> Watch | None:
+def watch_of(config: ComputeConfig) -> Watch | None:
     """What is to be called after every call; None where a run is not watched."""
     if config.debug_nan:
         return find_not_finite

@@ -17,11 +17,12 @@ import numpy as np
 
 from ladder.common.errors import DeviceFault, LadderError
 from ladder.contract.binding import bind
-from ladder.contract.device import ALIGNMENT, Device
-from ladder.contract.dtypes import resolve_dtype
+from ladder.contract.device import Device
 from ladder.contract.ladder import find
-from ladder.contract.rung_file import Rung, ceil_div
-from trainer.model.calls import Buffer, Call, Ref
+from ladder.contract.rung_file import Rung
+from trainer.engine import memory
+from trainer.engine.memory import Layout, padded
+from trainer.model.calls import Call, Ref
 from trainer.model.program import Program
 
 
@@ -57,19 +58,16 @@ class Engine:
         self.program, self.device, self.real = program, device, np.dtype(real)
         self.rungs = dict(rungs)
         self.waits = not device.asynchronous or watch is not None
-        buffers = dict(program.buffers)
-        if self.real.itemsize >= 4:  # exact enough to be its own master copy
-            buffers = {name: buffer for name, buffer in buffers.items() if buffer.kind != "master"}
-        if weights_of is not None:
-            theirs = ("parameter", "master")
-            buffers = {name: b for name, b in buffers.items() if b.kind not in theirs}
-        self.arrays, self._memory = _allocate(buffers, device, self.real)
+        self._borrows = weights_of is not None
+        self.arrays = _allocate(program, device, memory.lay_out(program, self.real, self._borrows))
         if weights_of is not None:
             self.arrays |= {name: weights_of.arrays[name] for name in program.parameters}
-        for name, buffer in buffers.items():
-            if buffer.kind in ("moment", "input"):  # a validation before step 1 reads dloss
-                device.zero(self.arrays[name])
-        self._scratch = _Scratch(device, scratch_needed(program, device, self.real, rungs))
+        for name in self.arrays:
+            if program.buffers[name].kind in ("moment", "input"):
+                device.zero(self.arrays[name])  # a validation before step 1 reads dloss
+        self._scratch = _Scratch(
+            device, memory.scratch_needed(program.calls, device, self.real, self.rungs)
+        )
         self.bound: dict[Call, Callable[[], None]] = {}
 
         def bind_all(calls: Sequence[Call]) -> Callable[[], None]:
@@ -148,7 +146,8 @@ class Engine:
 
     def memory_table(self) -> list[tuple[str, int]]:
         """(kind, bytes) of all that was allocated, for printing."""
-        return [*self._memory.items(), ("rungs' scratch", self._scratch.bytes)]
+        found = memory.by_kind(self.program, self.real, self.device, self.rungs, self._borrows)
+        return [*found.items()]
 
     def _view(self, ref: Ref) -> Any:
         name, layer = ref
@@ -156,11 +155,12 @@ class Engine:
 
     def arguments(self, call: Call) -> list[Any]:
         """The arrays that a call works on, in the shapes of the op's contract."""
-        arrays = []
+        arrays: list[Any] = []
         for arg, ref in zip(find(call.op).op.args, call.args, strict=True):
-            present = ref is not None and ref[0] in self.arrays  # there may be no master copy
-            shape = arg.resolve_shape(call.dims)
-            arrays.append(self._view(ref).reshape(shape) if present else None)
+            if ref is None or ref[0] not in self.arrays:  # there may be no master copy
+                arrays.append(None)
+            else:
+                arrays.append(self._view(ref).reshape(arg.resolve_shape(call.dims)))
         return arrays
 
     def describe(self, call: Call) -> str:
@@ -215,55 +215,21 @@ class _Replayed:
             call()
 
 
-def _allocate(
-    buffers: Mapping[str, Buffer], device: Device, real: np.dtype
-) -> tuple[dict[str, Any], Counter[str]]:
-    """The array of every buffer, and how many bytes each kind takes."""
-    sizes: Counter[tuple[str, np.dtype]] = Counter()  # elements of each arena
-    places = {}
-    for name, buffer in buffers.items():
-        if buffer.inside is None:
-            dtype = resolve_dtype(buffer.dtype, real)
-            places[name] = (buffer.kind, dtype), sizes[buffer.kind, dtype]
-            sizes[buffer.kind, dtype] += _padded(math.prod(buffer.shape), dtype)
-    arenas = {(kind, dtype): device.empty((n,), dtype) for (kind, dtype), n in sizes.items()}
+def _allocate(program: Program, device: Device, layout: Layout) -> dict[str, Any]:
+    """The arrays of all buffers of a program that have a place in the layout."""
+    arenas = {arena: device.empty((n,), arena[1]) for arena, n in layout.sizes.items()}
 
     def view(flat: Any, start: int, shape: tuple[int, ...]) -> Any:
         return flat[start : start + math.prod(shape)].reshape(shape)
 
     arrays = {}
-    for name, (arena, start) in places.items():
-        arrays[name] = view(arenas[arena], start, buffers[name].shape)
-    for name, buffer in buffers.items():
+    for name, (arena, start) in layout.places.items():
+        arrays[name] = view(arenas[arena], start, program.buffers[name].shape)
+    for name, buffer in program.buffers.items():
         if buffer.inside is not None:
             host, start = buffer.inside
             arrays[name] = view(arrays[host].reshape(-1), start, buffer.shape)
-    memory = Counter()
-    for (kind, dtype), n in sizes.items():
-        memory[kind] += n * dtype.itemsize
-    return arrays, memory
-
-
-def _padded(n: int, dtype: np.dtype) -> int:
-    """Elements that n of them take up where each array starts at a multiple of ALIGNMENT bytes."""
-    step = ALIGNMENT // dtype.itemsize
-    return ceil_div(n, step) * step
-
-
-def scratch_needed(
-    program: Program, device: Device, real: np.dtype, rungs: Mapping[str, Rung]
-) -> Counter[np.dtype]:
-    """Elements of scratch memory by dtype. Calls run one after the other, so all share the same."""
-    most: Counter[np.dtype] = Counter()
-    for call in set(program.calls):
-        rung, needed = rungs[call.op], Counter()
-        if rung.path is not None:
-            own_real = find(call.op).op.real_in(real)
-            for shape, declared in rung.scratch(call.dims, device.target(own_real)).values():
-                dtype = resolve_dtype(declared, own_real)
-                needed[dtype] += _padded(math.prod(shape), dtype)
-        most |= needed  # the larger of both, dtype by dtype
-    return most
+    return arrays
 
 
 class _Scratch:
@@ -272,7 +238,6 @@ class _Scratch:
     def __init__(self, device: Device, needed: Mapping[np.dtype, int]) -> None:
         self._arenas = {dtype: device.empty((n,), dtype) for dtype, n in needed.items()}
         self._used: Counter[np.dtype] = Counter()
-        self.bytes = sum(n * dtype.itemsize for dtype, n in needed.items())
 
     def rewind(self) -> None:
         """Before binding a call: all of the memory is its own."""
@@ -280,5 +245,5 @@ class _Scratch:
 
     def take(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         start, n = self._used[dtype], math.prod(shape)
-        self._used[dtype] += _padded(n, dtype)
+        self._used[dtype] += padded(n, dtype)
         return self._arenas[dtype][start : start + n].reshape(shape)

@@ -6,38 +6,38 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import numpy as np
-
 from ladder.common.errors import LadderError
 from ladder.contract.device import Device
 from ladder.contract.ladder import find
 from ladder.measure.pick import pick
 from trainer.engine import rung_choice
-from trainer.model.fusion import FUSIONS, makes, takes
+from trainer.model.fusion import makes, takes
 from trainer.model.program import Program
-from trainer.settings.config import RUNG_SETS, TrainConfig
+from trainer.settings.config import ComputeConfig
+from trainer.settings.flags import FUSIONS, RUNG_SETS, Fusion
+
+Calls = Counter[tuple[str, tuple[tuple[str, int], ...]]]  # (op, its dimensions) -> how many
 
 
 def choose(
-    config: TrainConfig,
+    config: ComputeConfig,
     device: Device,
-    real: np.dtype,
     build: Callable[[Collection[str]], Program],
     before: Mapping[str, Any] | None = None,
 ) -> tuple[tuple[str, ...], list[str]]:
     """The fusions of a run in the order of FUSIONS, and notes: which one does not pay, and why.
 
-    config  resolved
     build   the run's program with some fusions
     before  the kernels that a checkpoint records, of a run that goes on with them
 
     Raises LadderError where `--rungs` names a file that cannot be read.
     """
-    chosen, notes = [], []
+    chosen: list[str] = []
+    notes: list[str] = []
     for name in FUSIONS:
         wanted = _asked_for(name, config, before)
-        if wanted is None and device.kind == "cuda" and config.rungs in ("best", "library"):
-            why_not = _loses(name, config, device, real, build)
+        if wanted is None and device.is_gpu and config.rungs in ("best", "library"):
+            why_not = _loses(name, config, device, build)
             wanted = why_not is None
             notes += [] if wanted else [f"{name} is not fused: {why_not}"]
         if wanted:
@@ -45,43 +45,41 @@ def choose(
     return tuple(chosen), notes
 
 
-def _asked_for(name: str, config: TrainConfig, before: Mapping[str, Any] | None) -> bool | None:
+def _asked_for(
+    name: Fusion, config: ComputeConfig, before: Mapping[str, Any] | None
+) -> bool | None:
     """Whether the settings want a fusion; None where they leave it open."""
-    if name == "matmul_gelu" and config.gelu_fusion is not None:
-        return config.gelu_fusion == 1
-    if config.fuse != "auto":
-        return config.fuse == "all" or name in config.fuse.split(",")
-    named = {entry.partition("=")[0] for entry in config.rung}
-    if named & makes(name):
+    if config.fuse[name] != "auto":
+        return config.fuse[name] == "yes"
+    if config.rung.keys() & makes(name):
         return True
-    if named & takes(name):  # fused, it would run in fewer places or none
+    if config.rung.keys() & takes(name):  # fused, it would run in fewer places or none
         return False
     if before is not None:
         return name in before.get("fusions", ())
     if config.rungs not in RUNG_SETS:
-        return bool(makes(name) & set(rung_choice.read_file(config.rungs)))
+        return bool(makes(name) & rung_choice.read_file(config.rungs).keys())
     return None
 
 
 def _loses(
-    name: str,
-    config: TrainConfig,
+    name: Fusion,
+    config: ComputeConfig,
     device: Device,
-    real: np.dtype,
     build: Callable[[Collection[str]], Program],
 ) -> str | None:
     """Why a step is faster without a fusion, with every op on its best rung; None if it is not."""
     options = {"library": config.rungs == "library", "deterministic": config.deterministic}
 
-    def calls(program: Program) -> Counter[tuple]:
+    def calls(program: Program) -> Calls:
         both = (*program.forward, *program.backward)
         return Counter((call.op, tuple(call.dims.items())) for call in both)
 
-    def seconds(counted: Counter[tuple]) -> float:
+    def seconds(counted: Calls) -> float:
         total = 0.0
         for (op, dims), count in counted.items():
             ladder = find(op)
-            dtype = ladder.op.real_in(real).name
+            dtype = ladder.op.real_in(config.real).name
             total += count * pick(ladder, device, dtype, dict(dims), **options).seconds
         return total
 

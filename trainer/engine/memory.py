@@ -1,4 +1,4 @@
-"""How much memory a run needs, and how much there is: told before anything is allocated."""
+"""How much memory a program needs, and how much there is: known before anything is allocated."""
 
 from __future__ import annotations
 
@@ -6,34 +6,94 @@ import bisect
 import math
 import resource
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ladder.common.errors import LadderError
-from ladder.contract.device import Device
+from ladder.contract.device import ALIGNMENT, Device
 from ladder.contract.dtypes import resolve_dtype
-from ladder.contract.rung_file import Rung
-from trainer.engine.engine import scratch_needed
+from ladder.contract.ladder import find
+from ladder.contract.rung_file import Rung, ceil_div
+from trainer.model.calls import Call
 from trainer.model.program import Program
 
 GIB = 1 << 30
 
 
-def by_kind(program: Program, real: np.dtype) -> Counter[str]:
-    """Bytes of a program's buffers by kind, as the engine allocates them."""
-    sizes: Counter[str] = Counter()
-    for buffer in program.buffers.values():
-        if buffer.inside is None and (buffer.kind != "master" or real.itemsize < 4):
-            size = math.prod(buffer.shape) * resolve_dtype(buffer.dtype, real).itemsize
-            sizes[buffer.kind] += size
-    return sizes
+Arena = tuple[str, np.dtype]  # a kind of buffers, and their type
+SCRATCH = "rungs' scratch"
 
 
-def needed(program: Program, real: np.dtype) -> int:
-    """Bytes of all of a program's buffers."""
-    return sum(by_kind(program, real).values())
+@dataclass(frozen=True)
+class Layout:
+    """Where a program's buffers lie in memory: those of a kind and type in one arena.
+
+    places  name of a buffer -> its arena and its first element there; parts of others left out
+    sizes   elements of each arena
+    """
+
+    places: Mapping[str, tuple[Arena, int]]
+    sizes: Mapping[Arena, int]
+
+
+def lay_out(program: Program, real: np.dtype, borrows_weights: bool = False) -> Layout:
+    """The layout of a program's buffers; `borrows_weights`: all but its parameters.
+
+    A type of 32 bits or more is exact enough to be its own master copy.
+    """
+    left_out = {"parameter", "master"} if borrows_weights else set()
+    left_out |= {"master"} if real.itemsize >= 4 else set()
+    sizes: Counter[Arena] = Counter()
+    places = {}
+    for name, buffer in program.buffers.items():
+        if buffer.inside is None and buffer.kind not in left_out:
+            arena = buffer.kind, resolve_dtype(buffer.dtype, real)
+            places[name] = arena, sizes[arena]
+            sizes[arena] += padded(math.prod(buffer.shape), arena[1])
+    return Layout(places, sizes)
+
+
+def padded(n: int, dtype: np.dtype) -> int:
+    """Elements that n of them take up where each array starts at a multiple of ALIGNMENT bytes."""
+    step = ALIGNMENT // dtype.itemsize
+    return ceil_div(n, step) * step
+
+
+def scratch_needed(
+    calls: Iterable[Call], device: Device, real: np.dtype, rungs: Mapping[str, Rung]
+) -> Counter[np.dtype]:
+    """Elements of scratch memory by dtype. Calls run one after the other, so all share the same."""
+    most: Counter[np.dtype] = Counter()
+    for call in set(calls):
+        rung, needed = rungs[call.op], Counter[np.dtype]()
+        if rung.path is not None:
+            own_real = find(call.op).op.real_in(real)
+            for shape, declared in rung.scratch(call.dims, device.target(own_real)).values():
+                dtype = resolve_dtype(declared, own_real)
+                needed[dtype] += padded(math.prod(shape), dtype)
+        most |= needed  # the larger of both, dtype by dtype
+    return most
+
+
+def by_kind(
+    program: Program,
+    real: np.dtype,
+    device: Device | None = None,
+    rungs: Mapping[str, Rung] | None = None,
+    borrows_weights: bool = False,
+) -> Counter[str]:
+    """Bytes that an engine allocates for a program, by kind: those of its buffers and, where the
+    rungs on a device are known, their scratch memory."""
+    found: Counter[str] = Counter()
+    for (kind, dtype), count in lay_out(program, real, borrows_weights).sizes.items():
+        found[kind] += count * dtype.itemsize
+    if device is not None and rungs is not None:
+        scratch = scratch_needed(program.calls, device, real, rungs)
+        found[SCRATCH] = sum(count * dtype.itemsize for dtype, count in scratch.items())
+    return found
 
 
 def refuse_what_does_not_fit(
@@ -48,17 +108,12 @@ def refuse_what_does_not_fit(
 
     rebuild  the same program at another B
     rungs    counts their scratch memory too, once they are chosen
-    beside   a program that needs memory at the same time, and has the same parameters
+    beside   a program that needs memory at the same time, and borrows the weights of this one
     """
-
-    def with_scratch(program: Program) -> int:
-        scratch = scratch_needed(program, device, real, rungs) if rungs else {}
-        return needed(program, real) + sum(n * dtype.itemsize for dtype, n in scratch.items())
-
-    also = with_scratch(beside) - by_kind(beside, real)["parameter"] if beside else 0
+    also = by_kind(beside, real, device, rungs, True).total() if beside else 0
 
     def total(program: Program) -> int:
-        return with_scratch(program) + also
+        return by_kind(program, real, device, rungs).total() + also
 
     free = available(device)
     if free is None or (need := total(program)) <= free:
@@ -74,19 +129,18 @@ def refuse_what_does_not_fit(
 
 def available(device: Device) -> int | None:
     """Bytes that can still be had on the device; None if unknown."""
-    if device.kind == "cuda":
-        return device.memory()[0]
-    return available_on_host()
+    memory = device.memory()
+    return available_on_host() if memory is None else memory[0]
 
 
 def available_on_host() -> int | None:
     """Bytes that this process can still have; its own limit and a container's count. None if
     unknown."""
     amounts = []
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)  # ulimit -v
-    if limit != resource.RLIM_INFINITY:
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)  # ulimit -v
+    if most != resource.RLIM_INFINITY:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        amounts.append(max(0, limit - pages * resource.getpagesize()))
+        amounts.append(max(0, most - pages * resource.getpagesize()))
     info = Path("/proc/meminfo")
     if info.exists():
         lines = info.read_text().splitlines()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from ladder.measure.pick import pick
 from ladder.verify import sandbox
 from trainer.model.calls import Call
 from trainer.model.fusion import FUSIONS, JOIN, JOIN_BACKWARD, makes, takes
-from trainer.settings.config import RUNG_SETS, TrainConfig
+from trainer.settings.config import ComputeConfig
+from trainer.settings.flags import RUNG_SETS
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,8 @@ class Choice:
 
 def choose(
     calls: Iterable[Call],
-    config: TrainConfig,
+    config: ComputeConfig,
     device: Device,
-    real: np.dtype,
     before: Mapping[str, Any] | None = None,
 ) -> dict[str, Choice]:
     """A choice for each op that is called, by the op's name.
@@ -54,43 +54,47 @@ def choose(
     shapes: dict[str, list[Dims]] = {}  # of every call: what runs often weighs as much
     for call in calls:
         shapes.setdefault(call.op, []).append(call.dims)
+    for op in config.rung:
+        _refuse_unused(op, config, shapes)
+    named = {op: (which, "named by --rung") for op, which in config.rung.items()}
+    file = None
     if before is not None:
-        named = before["rungs"]
-        reasons = dict.fromkeys(named, "as before")
-    else:
-        named = {} if config.rungs in RUNG_SETS else read_file(config.rungs)
-        reasons = dict.fromkeys(named, f"from {config.rungs}")
-    swapped = {}
-    for entry in config.rung:
-        op, _, which = entry.partition("=")
-        find(op)  # an unknown name is refused with the nearest known ones
-        if op not in shapes:
-            if op == JOIN.fused[0] and config.recompute >= 2 and JOIN_BACKWARD.fused[0] in shapes:
-                raise LadderError(
-                    f"--rung {entry}: -r {config.recompute} computes layernorms again, by "
-                    "layernorm.forward, so the forward pass does not fuse them; choose -r 0 or "
-                    "-r 1, or leave this --rung out"
-                )
-            used = ", ".join(sorted(shapes))
-            fused = [name for name in FUSIONS if op in takes(name) | makes(name)]
-            remedy = f", and --fuse decides about {fused[0]}" if fused else ""
-            raise LadderError(
-                f"--rung {entry}: this model does not use {op}; it uses {used}{remedy}"
-            )
-        swapped[op], reasons[op] = which, "named by --rung"
-    if before is not None:
-        _refuse_edited({op: which for op, which in named.items() if op not in swapped}, before)
-    named = {**named, **swapped}
+        kept = {op: which for op, which in before["rungs"].items() if op not in named}
+        _refuse_edited(kept, before)
+        named |= {op: (which, "as before") for op, which in kept.items()}
+    elif config.rungs not in RUNG_SETS:
+        file = config.rungs
+        named = {op: (which, f"from {file}") for op, which in read_file(file).items()} | named
     choices = {}
     for op in sorted(shapes):
-        own_real = find(op).op.real_in(real)
-        if op in named:
-            with _naming(config.rungs if reasons[op] == f"from {config.rungs}" else None):
-                choices[op] = Choice(find_rung(op, named[op]), reasons[op])
-                _refuse(op, choices[op].rung, device, own_real, config)
-        else:
-            choices[op] = _from_set(op, config, device, own_real, shapes[op])
+        real = find(op).op.real_in(config.real)
+        if op not in named:
+            choices[op] = _from_set(op, config, device, real, shapes[op])
+            continue
+        which, reason = named[op]
+        with _naming(file if op not in config.rung else None):
+            rung = find_rung(op, which)
+            _refuse(op, rung, device, real, config)
+        choices[op] = Choice(rung, reason)
     return choices
+
+
+def _refuse_unused(op: str, config: ComputeConfig, used: Collection[str]) -> None:
+    """Raise LadderError where --rung names an op that does not exist, or that does not run."""
+    find(op)  # an unknown name is refused with the nearest known ones
+    if op in used:
+        return
+    typed = f"--rung {op}={config.rung[op]}"
+    if op == JOIN.fused[0] and config.recompute >= 2 and JOIN_BACKWARD.fused[0] in used:
+        raise LadderError(
+            f"{typed}: -r {config.recompute} computes layernorms again, by layernorm.forward, so "
+            "the forward pass does not fuse them; choose -r 0 or -r 1, or leave this --rung out"
+        )
+    fused = [name for name in FUSIONS if op in takes(name) | makes(name)]
+    remedy = f", and --fuse decides about {fused[0]}" if fused else ""
+    raise LadderError(
+        f"{typed}: this model does not use {op}; it uses {', '.join(sorted(used))}{remedy}"
+    )
 
 
 def record(choices: Mapping[str, Choice]) -> dict[str, dict[str, Any]]:
@@ -99,7 +103,7 @@ def record(choices: Mapping[str, Choice]) -> dict[str, dict[str, Any]]:
     return {"rungs": as_json(choices), "digests": digests}
 
 
-def _refuse_edited(named: Mapping[str, int | str], before: Mapping[str, Any]) -> None:
+def _refuse_edited(named: Mapping[str, str], before: Mapping[str, Any]) -> None:
     """Raise LadderError where a rung is gone, or is not what it was at the checkpoint."""
     for op, which in named.items():
         anew = f"choose anew by --rung {op}=N, or all by --rungs"
@@ -120,44 +124,51 @@ def as_json(choices: Mapping[str, Choice]) -> dict[str, str]:
 
 
 def _from_set(
-    op: str, config: TrainConfig, device: Device, real: np.dtype, shapes: list[Dims]
+    op: str, config: ComputeConfig, device: Device, real: np.dtype, shapes: list[Dims]
 ) -> Choice:
-    """The rung that `--rungs` means for an op. A file of rungs leaves the others to the default."""
-    ladder, rungs, deterministic = find(op), config.rungs, config.deterministic
-    if device.kind == "cuda":
-        if rungs == "reference":
-            raise LadderError("--rungs reference is NumPy, which --device cuda does not run")
-        if rungs != "naive":
-            options = {"library": rungs == "library", "deterministic": deterministic}
-            choice = pick(ladder, device, real.name, *shapes, **options)
-            return Choice(ladder.rung(choice.rung), choice.reasons[choice.rung])
-    elif rungs in ("best", "library"):
+    """The rung that `--rungs` means for an op. A file of rungs leaves the others to the default:
+    the fastest on a GPU, and elsewhere the reference."""
+    ladder, deterministic = find(op), config.deterministic
+    rungs = config.rungs
+    if rungs not in RUNG_SETS:
+        rungs = "best" if device.is_gpu else "reference"
+    if rungs == "reference" and not device.runs_reference:
         raise LadderError(
-            f"--rungs {rungs} measures on a GPU, and the device is {device.kind}; "
-            "choose --rungs reference or naive, or name rungs by --rung"
+            f"--rungs reference is NumPy, which --device {config.device} does not run"
         )
-    if rungs == "naive" and device.kind != "cpu":
+    if rungs in ("best", "library"):
+        if not device.is_gpu:
+            raise LadderError(
+                f"--rungs {rungs} measures on a GPU, and the device is {device.name}; "
+                "choose --rungs reference or naive, or name rungs by --rung"
+            )
+        options = {"library": rungs == "library", "deterministic": deterministic}
+        choice = pick(ladder, device, real.name, *shapes, **options)
+        return Choice(ladder.rung(choice.rung), choice.reasons[choice.rung])
+    if rungs == "naive" and device.runs_kernels:
         target = device.target(real)
         for rung in ladder.on(device):
             kernel = rung.path is not None and rung.claims(target)
             if kernel and (rung.deterministic or not deterministic):
                 return Choice(rung, "the lowest" + (" deterministic one" if deterministic else ""))
-    if device.kind == "cuda":
-        what = "deterministic rung" if deterministic else "rung"
-        raise LadderError(f"{op} has no {what} yet that runs in {real.name} on {device.name}")
-    no_kernel = rungs == "naive" and device.kind != "cpu"
-    return Choice(ladder.rung(0), "no kernel yet" if no_kernel else "the default")
+        if not device.runs_reference:
+            what = "deterministic rung" if deterministic else "rung"
+            raise LadderError(f"{op} has no {what} yet that runs in {real.name} on {device.name}")
+        return Choice(ladder.rung("0"), "no kernel yet")
+    return Choice(ladder.rung("0"), "the default")
 
 
-def _refuse(op: str, rung: Rung, device: Device, real: np.dtype, config: TrainConfig) -> None:
+def _refuse(op: str, rung: Rung, device: Device, real: np.dtype, config: ComputeConfig) -> None:
     """Raise LadderError where a named rung cannot run on the device, or is wrong."""
-    if device.kind == "cpu" and not rung.is_reference:
+    if not rung.is_reference and not device.runs_kernels:
         raise LadderError(
-            f"{op} {rung.label} is a kernel, and --device cpu runs the NumPy reference only; "
-            "add --device emulated, or use a GPU"
+            f"{op} {rung.label} is a kernel, and --device {config.device} runs the NumPy reference "
+            "only; add --device emulated, or use a GPU"
         )
-    if device.kind == "cuda" and rung.is_reference:
-        raise LadderError(f"{op} rung 0 is NumPy; on --device cuda choose a rung from 1 on")
+    if rung.is_reference and not device.runs_reference:
+        raise LadderError(
+            f"{op} rung 0 is NumPy; on --device {config.device} choose a rung from 1 on"
+        )
     if rung.path is not None and not rung.claims(target := device.target(real)):
         needs = "; ".join(rung.conditions())
         raise LadderError(
@@ -170,11 +181,11 @@ def _refuse(op: str, rung: Rung, device: Device, real: np.dtype, config: TrainCo
             "choose another rung"
         )
     if rung.is_own_file:
-        sandbox.require(op, rung, config.device or device.kind)  # with its number: cuda:1
+        sandbox.require(op, rung, config.device)
 
 
-def read_file(path: str) -> dict[str, int | str]:
-    """The rung of each op that a file for `--rungs` names. Raises LadderError."""
+def read_file(path: str) -> dict[str, str]:
+    """The rung of each op that a file for `--rungs` names: an id, or a path. Raises LadderError."""
     try:
         named = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -187,7 +198,7 @@ def read_file(path: str) -> dict[str, int | str]:
     with _naming(path):
         for op in named:
             find(op)
-    return named
+    return {op: str(which) for op, which in named.items()}
 
 
 @contextlib.contextmanager

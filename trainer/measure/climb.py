@@ -9,11 +9,10 @@ spent elsewhere.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write
@@ -34,7 +33,7 @@ from trainer.measure.step_timing import (
 from trainer.model.fusion import makes
 from trainer.plots.style import BLUE, GRID, INK, ORANGE
 from trainer.run.display import Display, open_console
-from trainer.settings.config import TrainConfig
+from trainer.settings.flags import Flags
 
 SECONDS = 2.0  # most time for the steps of one stage, once three are timed
 
@@ -46,7 +45,7 @@ def main(argv: Sequence[str] = ()) -> int:
     options = vars(parser.parse_args(argv))
     write = not options.pop("no_write")
     screen = Display(open_console(), 0)
-    climb = measure(TrainConfig(**options), screen)
+    climb = measure(Flags(**options), screen)
     show(climb, screen)
     if write:
         name = file_name("climb", climb["machine"], climb["job"])
@@ -57,33 +56,30 @@ def main(argv: Sequence[str] = ()) -> int:
     return 0
 
 
-def measure(config: TrainConfig, screen: Display) -> dict[str, Any]:
+def measure(flags: Flags, screen: Display) -> dict[str, Any]:
     """What the result file holds: machine, job, and the stages of the climb."""
-    goal = config.rungs
-    whole = open_job(config, "climb")
-    job = whole.fused(())
-    for note in whole.notes:
-        screen.say(f"note: {note}")
-    if job.device.kind == "cpu":
-        raise LadderError("climb needs a GPU: on the CPU every op is on the reference, rung 0")
+    goal = flags.value("rungs", gpu=True)
     if goal not in ("best", "library"):
         raise LadderError(f"--rungs {goal}: climb goes from naive to best or library")
-    lowest = {op: choice.rung for op, choice in job.choose(rungs="naive", rung=()).items()}
-    whole.choose()  # what cannot be chosen is refused before anything is measured
-    best = _best(job)
-    stages = []
+    whole = open_job(flags, "climb", needs_gpu=True)
+    for note in whole.notes:
+        screen.say(f"note: {note}")
+    job = whole.fused(())
+    lowest = whole.fused((), rungs="naive", rung={}).kernels.rungs
+    best = job.kernels.rungs
+    stages: list[dict[str, Any]] = []
 
     def stage(job: Job, rungs: Mapping[str, Rung], name: str, what: dict[str, Any]) -> Engine:
         """Measure the step; `what` says by what it differs from the one before."""
         engine = job.engine(rungs)
-        ms = float(np.median(time_steps(engine, job.config.steps, seconds=SECONDS)))
+        ms = statistics.median(time_steps(engine, job.config.steps, seconds=SECONDS))
         speed = 1e3 * job.tokens / ms
         stages.append({**what, "ms": ms, "tokens_per_second": speed})
         screen.say(f"{name}: {ms:,.2f} ms, {speed:,.0f} tokens/s")
         return engine
 
     engine = stage(job, lowest, "every op on its lowest rung", {"op": None})
-    table = time_ops(engine, job.program.training_step, roof_of(job.device, job.real))
+    table = time_ops(engine, job.program.training_step, roof_of(job.device, job.config.real))
     order = [row["op"] for row in table]
     del engine  # its memory is needed for the next one
     rungs = dict(lowest)
@@ -94,7 +90,7 @@ def measure(config: TrainConfig, screen: Display) -> dict[str, Any]:
             stage(job, rungs, op, what)
     for number, name in enumerate(whole.program.fusions, 1):
         fused = whole.fused(whole.program.fusions[:number])
-        rungs = _best(fused)
+        rungs = fused.kernels.rungs
         made = {op: rungs[op].id for op in sorted(makes(name)) if op in rungs}
         stage(fused, rungs, name, {"fusion": name, "to": made})
     return {
@@ -103,13 +99,6 @@ def measure(config: TrainConfig, screen: Display) -> dict[str, Any]:
         "lowest": {op: rung.id for op, rung in lowest.items()},
         "stages": stages,
     }
-
-
-def _best(job: Job) -> dict[str, Rung]:
-    """The rungs to climb to; a `--rung` counts where the step uses its op."""
-    ops = {call.op for call in job.program.training_step}
-    named = tuple(entry for entry in job.config.rung if entry.partition("=")[0] in ops)
-    return {op: choice.rung for op, choice in job.choose(rung=named).items()}
 
 
 def show(climb: dict[str, Any], screen: Display) -> None:

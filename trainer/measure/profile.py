@@ -11,9 +11,8 @@ One more step runs call by call with NVTX ranges, h3.ln_1 and the like, for Nsig
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,12 @@ from ladder.contract.binding import bind
 from ladder.contract.device import Device
 from ladder.contract.ladder import find
 from ladder.measure.roofline import COMPUTE_BOUND, Roof
-from trainer.engine.engine import Engine, scratch_needed
+from trainer.engine.engine import Engine
+from trainer.engine.memory import scratch_needed
 from trainer.measure.step_timing import (
     FOLDER,
-    Job,
     file_name,
+    in_giga,
     machine_of,
     open_job,
     parser_of,
@@ -41,7 +41,7 @@ from trainer.measure.step_timing import (
 from trainer.model.calls import Call
 from trainer.plots.style import GRID, INK
 from trainer.run.display import Display, open_console
-from trainer.settings.config import TrainConfig
+from trainer.settings.flags import Flags
 
 LAUNCHES = 1000  # of a kernel with nothing to do, to see what a launch in a graph costs
 
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] = ()) -> int:
     options = vars(parser_of("profile", "Time and memory of a step by op.").parse_args(argv))
     write = not options.pop("no_write")
     screen = Display(open_console(), 0)
-    profile = measure(TrainConfig(**options))
+    profile = measure(Flags(**options))
     show(profile, screen)
     if write:
         name = file_name("profile", profile["machine"], profile)
@@ -61,17 +61,16 @@ def main(argv: Sequence[str] = ()) -> int:
     return 0
 
 
-def measure(config: TrainConfig) -> dict[str, Any]:
+def measure(flags: Flags) -> dict[str, Any]:
     """What the result file holds."""
-    job = open_job(config, "profile")
-    choices = job.choose()
-    engine = job.engine({op: choice.rung for op, choice in choices.items()})
-    step_ms = float(np.median(time_steps(engine, job.config.steps)))
-    roof = roof_of(job.device, job.real)
+    job = open_job(flags, "profile")
+    engine = job.engine()
+    step_ms = statistics.median(time_steps(engine, job.config.steps))
+    roof = roof_of(job.device, job.config.real)
     ops = time_ops(engine, job.program.training_step, roof)
     for row in ops:
-        row["rung"] = choices[row["op"]].rung.id
-        row["scratch_bytes"] = _scratch_bytes(job, engine, row["op"])
+        row["rung"] = engine.rungs[row["op"]].id
+        row["scratch_bytes"] = _scratch_bytes(engine, row["op"])
     ops.append(_zeroing(engine, roof))
     launches = sum(_launches(engine, call) for call in job.program.training_step)
     run_with_ranges(engine)
@@ -86,8 +85,7 @@ def measure(config: TrainConfig) -> dict[str, Any]:
         "launches": launches,
         "empty_launch_us": _empty_launch_us(job.device),
         "floor_ms": sum(row["floor_ms"] for row in ops),
-        "bandwidth_gbs": roof.bandwidth / 1e9,
-        "matrix_gflops": roof.matrix_rate / 1e9,
+        **in_giga(roof),
         "memory": dict(engine.memory_table()),
         "ops": ops,
     }
@@ -101,11 +99,10 @@ def _zeroing(engine: Engine, roof: Roof) -> dict[str, Any]:
     return {**row, "bytes": size, "flops": 0, "rung": "", "scratch_bytes": 0}
 
 
-def _scratch_bytes(job: Job, engine: Engine, op: str) -> int:
+def _scratch_bytes(engine: Engine, op: str) -> int:
     """Scratch memory that the op's rung wants for its largest call."""
-    nothing = find(op).rung(0)
-    rungs = {name: rung if name == op else nothing for name, rung in engine.rungs.items()}
-    needed = scratch_needed(engine.program, job.device, job.real, rungs)
+    calls = [call for call in engine.program.calls if call.op == op]
+    needed = scratch_needed(calls, engine.device, engine.real, engine.rungs)
     return sum(n * dtype.itemsize for dtype, n in needed.items())
 
 
@@ -119,7 +116,7 @@ def _launches(engine: Engine, call: Call) -> int:
 
 def _empty_launch_us(device: Device) -> float | None:
     """Microseconds of a kernel with next to nothing to do in a graph: start.add of one element."""
-    if device.kind != "cuda":
+    if not device.is_gpu:
         return None
     ladder, real, dims = find("start.add"), np.dtype(np.float32), {"N": 1}
     arrays = {arg.name: device.empty((1,), real) for arg in ladder.op.args}
@@ -129,7 +126,7 @@ def _empty_launch_us(device: Device) -> float | None:
 
 def run_with_ranges(engine: Engine) -> None:
     """A step, call by call, each in a range that Nsight shows under its name."""
-    ranges = _ranges(engine.device)
+    ranges = engine.device.annotate
     program = engine.program
     with ranges("step"):
         engine.zero_gradients()
@@ -139,22 +136,6 @@ def run_with_ranges(engine: Engine) -> None:
                     with ranges(f"{call.where} {call.op}"):
                         engine.bound[call]()
     engine.device.synchronize()
-
-
-def _ranges(device: Device) -> Callable[[str], AbstractContextManager]:
-    if device.kind != "cuda":
-        return lambda name: contextlib.nullcontext()
-    from cupy.cuda import nvtx
-
-    @contextlib.contextmanager
-    def nvtx_range(name: str):
-        nvtx.RangePush(name)
-        try:
-            yield
-        finally:
-            nvtx.RangePop()
-
-    return nvtx_range
 
 
 def show(p: dict[str, Any], screen: Display) -> None:
@@ -202,7 +183,7 @@ def draw(p: dict[str, Any], path: Path) -> None:
 
     figure = Figure(figsize=(10, 4.6), dpi=140, layout="constrained")
     time_axes, memory_axes = figure.subplots(2, 1, height_ratios=(2, 1))
-    colors = colormaps["tab20"].colors
+    colors = [colormaps["tab20"](index) for index in range(20)]
     left = {"step": 0.0, "floor": 0.0}
     for color, row in zip(colors, p["ops"], strict=False):
         widths = {"step": row["ms"], "floor": row["floor_ms"]}

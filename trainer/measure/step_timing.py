@@ -23,7 +23,6 @@ from ladder.common.command_line import Parser
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write
 from ladder.contract.device import Device
-from ladder.contract.dtypes import DTYPES as DTYPE_OF
 from ladder.contract.ladder import find
 from ladder.contract.rung_file import Rung
 from ladder.measure import results
@@ -31,9 +30,10 @@ from ladder.measure.bench import commit, refuse_emulated
 from ladder.measure.roofline import Roof, copy_bandwidth
 from reference import adamw
 from trainer.data.tokenizers import GPT2Tokenizer
-from trainer.engine import fusion_choice, rung_choice
+from trainer.engine import rung_choice
 from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
+from trainer.engine.kernels import Kernels, choose
 from trainer.engine.memory import refuse_what_does_not_fit
 from trainer.engine.mfu import measured_roof
 from trainer.measure.doctor import processor_name
@@ -41,8 +41,9 @@ from trainer.model.calls import Call
 from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, build, initial_parameters
 from trainer.model.registry import named_shape
-from trainer.settings.config import DTYPES, RUNG_SETS, TrainConfig, resolve
-from trainer.settings.flags import build_parser
+from trainer.settings.config import StepConfig, resolve_step
+from trainer.settings.flags import RUNG_SETS, Flags
+from trainer.settings.parser import build_parser
 
 FOLDER = results.FOLDER / "training"
 WARM_UP = 2  # steps: memory is touched for the first time, threads start, graphs are recorded
@@ -58,12 +59,15 @@ MOST_ROUNDS = 100
 class Job:
     """A training step to be measured. `steps`: how many times."""
 
-    config: TrainConfig
+    config: StepConfig
     device: Device
-    real: np.dtype
     shape: ModelConfig
-    program: Program
+    kernels: Kernels
     notes: list[str]
+
+    @property
+    def program(self) -> Program:
+        return self.kernels.program
 
     @property
     def tokens(self) -> int:
@@ -74,21 +78,16 @@ class Job:
         """Of a step, as MFU counts them."""
         return self.tokens * self.shape.flops_per_token(self.program.T)
 
-    def choose(self, **changes: Any) -> dict[str, rung_choice.Choice]:
-        """The rungs that the config names, or that it would name with `changes`."""
-        config = dataclasses.replace(self.config, **changes)
-        return rung_choice.choose(self.program.training_step, config, self.device, self.real)
-
-    def engine(self, chosen: Mapping[str, Rung]) -> Engine:
+    def engine(self, rungs: Mapping[str, Rung] | None = None) -> Engine:
         """An engine with random weights, the same in all layers, and a random batch, ready for a
-        step."""
-        c, B = self.config, self.program.B
+        step. `rungs`: others than those that were chosen."""
+        c, B, rungs = self.config, self.program.B, rungs or self.kernels.rungs
 
         def rebuild(rows: int) -> Program:
-            return _build(self.shape, rows, c, self.program.fusions)
+            return _build(self.shape, c, rows, self.program.fusions)
 
-        refuse_what_does_not_fit(self.program, self.device, self.real, rebuild, chosen)
-        engine = Engine(self.program, self.device, self.real, chosen)
+        refuse_what_does_not_fit(self.program, self.device, c.real, rebuild, rungs)
+        engine = Engine(self.program, self.device, c.real, rungs)
         for name, tensor in initial_parameters(self.shape, seed=0, equal_layers=True):
             engine.write(name, tensor)
         rng = np.random.default_rng(0)
@@ -97,8 +96,12 @@ class Job:
         engine.write("dloss", np.array([1 / self.tokens]))
         if "rng" in engine.arrays:
             engine.write("rng", np.zeros(4, np.uint32))
-        hyper = dict(lr=1e-4, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, clip=1.0)
-        engine.write("hyper", adamw.hyper(step=10, **hyper))
+        engine.write(
+            "hyper",
+            adamw.hyper(
+                step=10, lr=1e-4, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, clip=1.0
+            ),
+        )
         return engine
 
     def description(self) -> dict[str, Any]:
@@ -107,17 +110,17 @@ class Job:
         fused = {"fusions": self.program.fusions}
         rounding = {"stochastic_rounding": True, "master_weights": c.master_weights}
         job |= {"recompute": c.recompute, **(rounding if c.stochastic_rounding else {})}
-        return {**job, **fused, "kernels": self.kernels, "commit": commit()}
+        return {**job, **fused, "kernels": self.flags, "commit": commit()}
 
     @property
-    def kernels(self) -> str:
-        """What runs in it, as far as flags say: a part of the name of its files."""
+    def flags(self) -> str:
+        """What the flags say of its kernels: a part of the name of its files."""
         c = self.config
         file = {} if c.rungs in RUNG_SETS else rung_choice.read_file(c.rungs)
         parts = [Path(c.rungs).stem]
         if file or c.rung:
-            parts.append(cache.digest(json.dumps([file, c.rung]))[:8])
-        if c.fuse != "auto" or c.gelu_fusion is not None:
+            parts.append(cache.digest(json.dumps([file, dict(c.rung)]))[:8])
+        if set(c.fuse.values()) != {"auto"}:
             parts += ["fused", *(self.program.fusions or ("none",))]
         parts += [f"r{c.recompute}"] * bool(c.recompute)
         parts += ["deterministic"] * c.deterministic
@@ -125,17 +128,26 @@ class Job:
         parts += ["stochastic"] * bool(c.stochastic_rounding and c.master_weights)
         return "-".join(parts)
 
-    def fused(self, names: Collection[str]) -> Job:
-        """The same step through these fusions, in place of those that the config chooses."""
-        program = _build(self.shape, self.program.B, self.config, names)
-        return dataclasses.replace(self, program=program)
+    def fused(self, names: Collection[str], **changes: Any) -> Job:
+        """The same step through these fusions, with the rungs that the settings, with `changes`,
+        choose for them."""
+        config = dataclasses.replace(self.config, **changes)
+        program = _build(self.shape, config, self.program.B, names)
+        ops = {call.op for call in program.training_step}
+        named = {op: which for op, which in config.rung.items() if op in ops}
+        choices = rung_choice.choose(
+            program.training_step, dataclasses.replace(config, rung=named), self.device
+        )
+        return dataclasses.replace(self, config=config, kernels=Kernels(program, choices))
 
 
 def parser_of(command: str, description: str) -> Parser:
     """The flags that a measurement takes, with the meaning that they have in training."""
-    names = ("model", "batch", "sequence", "steps", "device", "dtype", "rungs", "rung")
-    names += ("recompute", "deterministic", "fuse", "gelu_fusion")
-    names += ("master_weights", "stochastic_rounding")
+    names = (
+        *("model", "batch", "sequence", "steps", "device", "dtype", "rungs", "rung"),
+        *("recompute", "deterministic", "fuse", "gelu_fusion"),
+        *("master_weights", "stochastic_rounding"),
+    )
     helps = {
         "model": "gpt2 | gpt2-medium | gpt2-large | gpt2-xl | d6 ... d84 | char; default gpt2",
         "steps": "steps to time; default 20",
@@ -147,23 +159,23 @@ def parser_of(command: str, description: str) -> Parser:
     return parser
 
 
-def open_job(config: TrainConfig, command: str) -> Job:
+def open_job(flags: Flags, command: str, needs_gpu: bool = False) -> Job:
     """Raises LadderError where nothing can be measured."""
-    device, config, notes = open_for(config)
+    device, place, notes = open_for(flags)
     refuse_emulated(device)
-    shape = named_shape(config.model, GPT2Tokenizer.vocab)
+    if needs_gpu and not device.is_gpu:
+        raise LadderError(f"{command} needs a GPU: on the CPU every op is on the reference, rung 0")
+    model = flags.value("model")
+    shape = named_shape(model, GPT2Tokenizer.vocab)
     if shape is None:
-        raise LadderError(f"-e {config.model}: {command} takes a model's name, such as gpt2 or d6")
-    config = resolve(config, device.kind, shape.context)
-    if config.steps < 1:
-        raise LadderError("-x must be 1 or more: the number of steps to time")
-    real = DTYPE_OF[DTYPES[config.dtype]]
-    build_fused = functools.partial(_build, shape, config.batch, config)
-    fused, slower = fusion_choice.choose(config, device, real, build_fused)
-    return Job(config, device, real, shape, build_fused(fused), [*notes, *slower])
+        raise LadderError(f"-e {model}: {command} takes a model's name, such as gpt2 or d6")
+    config = resolve_step(flags, place, shape.context)
+    build_fused = functools.partial(_build, shape, config, config.batch)
+    kernels, slower = choose(config, device, build_fused, lambda program: program.training_step)
+    return Job(config, device, shape, kernels, [*notes, *slower])
 
 
-def _build(shape: ModelConfig, B: int, config: TrainConfig, fused: Collection[str]) -> Program:
+def _build(shape: ModelConfig, config: StepConfig, B: int, fused: Collection[str]) -> Program:
     return build(shape, B, config.sequence, fusions=fused, **config.program_options)
 
 
@@ -192,7 +204,7 @@ def time_steps(
         for _ in range(at_a_time):
             one_step(engine)
 
-    times = []
+    times: list[float] = []
     while len(times) * at_a_time < count:
         times.append(1e3 * engine.device.time(steps) / at_a_time)
         between()
@@ -234,20 +246,33 @@ def time_calls(device: Device, calls: Sequence[Callable[[], None]]) -> float:
     once()
     estimate = device.time(once)
     rounds = min(MOST_ROUNDS, math.ceil(OP_SECONDS / max(estimate, 1e-9)))
-    replay = device.capture(lambda: [once() for _ in range(rounds)])
+
+    def all_rounds() -> None:
+        for _ in range(rounds):
+            once()
+
+    replay = device.capture(all_rounds)
     return float(np.median([device.time(replay) for _ in range(OP_SAMPLES)])) / rounds
 
 
 def roof_of(device: Device, real: np.dtype) -> Roof:
     """What the device can do at most, measured."""
-    sizes = (CPU_COPY_BYTES,) if device.kind == "cpu" else ()
+    sizes = () if device.is_gpu else (CPU_COPY_BYTES,)
     return Roof(copy_bandwidth(device, *sizes), measured_roof(device, real))
+
+
+def in_giga(roof: Roof) -> dict[str, float]:
+    """What result files keep of a roof: GB/s and GFLOP/s."""
+    rates = {"bandwidth_gbs": roof.bandwidth / 1e9}
+    if roof.matrix_rate is not None:
+        rates["matrix_gflops"] = roof.matrix_rate / 1e9
+    return rates
 
 
 def machine_of(device: Device) -> dict[str, Any]:
     """What the numbers depend on besides the code."""
     common = {"device": device.kind, "python": platform.python_version(), "numpy": np.__version__}
-    if device.kind != "cpu":
+    if device.is_gpu:
         return {"name": device.name, **common, **device.description()}
     cores = len(os.sched_getaffinity(0))
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]

@@ -20,6 +20,7 @@ from ladder.measure import results
 from trainer.engine.engine import Engine
 from trainer.measure.step_timing import (
     FOLDER,
+    in_giga,
     machine_of,
     open_job,
     parser_of,
@@ -29,27 +30,26 @@ from trainer.measure.step_timing import (
     write_json,
 )
 from trainer.model.calls import Call
-from trainer.settings.config import TrainConfig
+from trainer.settings.flags import Flags
 
 
 def main(argv: Sequence[str] = ()) -> int:
     """Measure, print, and write doc/results/training/<machine>.json."""
     options = vars(parser_of("bench", "Time a training step.").parse_args(argv))
     write = not options.pop("no_write")
-    machine, measurement = measure(TrainConfig(**options))
+    machine, measurement = measure(Flags(**options))
     print(report(machine, measurement))
     if write:
         print(f"\nwritten to {record(machine, measurement)}")
     return 0
 
 
-def measure(config: TrainConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+def measure(flags: Flags) -> tuple[dict[str, Any], dict[str, Any]]:
     """(machine, measurement), as the result file holds them; times in milliseconds."""
-    job = open_job(config, "bench")
+    job = open_job(flags, "bench")
     device = job.device
-    choices = job.choose()
-    engine = job.engine({op: choice.rung for op, choice in choices.items()})
-    products = _numpy_products(engine) if device.kind == "cpu" else None
+    engine = job.engine()
+    products = _numpy_products(engine) if device.runs_reference else None
     alone: list[float] = []
     steps = time_steps(
         engine,
@@ -57,19 +57,18 @@ def measure(config: TrainConfig) -> tuple[dict[str, Any], dict[str, Any]]:
         lambda: alone.append(1e3 * device.time(products)) if products else None,
     )
     peak_memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # Linux: in KiB
-    roof = roof_of(device, job.real)
+    roof = roof_of(device, job.config.real)
     table = time_ops(engine, job.program.training_step, roof)
     low, median, high = np.percentile(steps, (10, 50, 90))
     measurement = {
         **job.description(),
-        "rungs": {op: choice.rung.id for op, choice in choices.items()},
+        "rungs": {op: rung.id for op, rung in engine.rungs.items()},
         "steps": len(steps),
         **{"step_ms": median, "low_ms": low, "high_ms": high},
         "tokens_per_second": 1e3 * job.tokens / median,
         "gflops": job.flops / median / 1e6,
         "floor_ms": sum(row["floor_ms"] for row in table),
-        "bandwidth_gbs": roof.bandwidth / 1e9,
-        "matrix_gflops": roof.matrix_rate / 1e9,
+        **in_giga(roof),
         "device_bytes": sum(size for _, size in engine.memory_table()),
         "peak_memory_bytes": peak_memory,
         "ops": table,
@@ -83,30 +82,32 @@ def measure(config: TrainConfig) -> tuple[dict[str, Any], dict[str, Any]]:
 def _numpy_products(engine: Engine) -> Callable[[], None]:
     """A function that computes the products of all linear layers of a step, and nothing else."""
 
-    def product(call: Call) -> Callable[[], None]:
+    def factors(call: Call) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         after_gelu = 1 if call.op == "matmul_gelu.forward" else 0
         out, a, b = engine.arguments(call)[after_gelu : after_gelu + 3]
         if call.op in ("matmul.forward", "matmul_gelu.forward"):
-            return lambda: np.matmul(a, b.T, out=out)
+            return out, a, b.T
         if call.op == "matmul.backward_input":
-            return lambda: np.matmul(a, b, out=out)
-        return lambda: np.matmul(a.T, b, out=out)  # backward_weight, without adding up
+            return out, a, b
+        return out, a.T, b  # backward_weight, without adding up
 
-    ops = ("matmul.forward", "matmul.backward_input", "matmul.backward_weight")
-    ops += ("matmul_gelu.forward",)
+    ops = (
+        *("matmul.forward", "matmul.backward_input", "matmul.backward_weight"),
+        "matmul_gelu.forward",
+    )
     calls = (*engine.program.forward, *engine.program.backward)
-    products = [product(call) for call in calls if call.op in ops]
+    products = [factors(call) for call in calls if call.op in ops]
 
     def run() -> None:
-        for each in products:
-            each()
+        for out, a, b in products:
+            np.matmul(a, b, out=out)
 
     return run
 
 
 def report(machine: dict[str, Any], m: dict[str, Any]) -> str:
     """The measurement as text."""
-    on_gpu = machine["device"] == "cuda"
+    on_gpu = "driver" in machine
     software = (
         f"driver {machine['driver']}, CuPy {machine['cupy']}, NVRTC {machine['nvrtc']}"
         if on_gpu
@@ -146,8 +147,10 @@ def report(machine: dict[str, Any], m: dict[str, Any]) -> str:
 def record(machine: dict[str, Any], measurement: dict[str, Any], folder: Path = FOLDER) -> Path:
     """Write the measurement to the machine's file, in the place of one of the same job."""
     path = folder / f"{results.slug(machine['name'])}.json"
-    job = ("model", "B", "T", "dtype", "recompute", "rungs")
-    job += ("stochastic_rounding", "master_weights")
+    job = (
+        *("model", "B", "T", "dtype", "recompute", "rungs"),
+        *("stochastic_rounding", "master_weights"),
+    )
     kept = []
     if path.exists():
         try:

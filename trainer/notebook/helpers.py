@@ -21,7 +21,7 @@ from IPython.display import Image, Markdown, display
 
 from ladder.contract.dtypes import DTYPES
 from ladder.contract.ladder import find
-from ladder.device.open import default_device
+from ladder.device.open import default_gpu
 from ladder.measure import results
 from ladder.show.notebook import draw
 from reference.rounding import round_at_random
@@ -36,7 +36,7 @@ from trainer.plots import losses as plots
 from trainer.plots import number_formats, training_step
 from trainer.plots.training_step import StepTime
 from trainer.run.logs import History, read_history
-from trainer.settings.config import TrainConfig
+from trainer.settings.flags import Flags
 
 # what the notebook calls from here although it stands elsewhere
 __all__ = ["check_floor", "check_order", "mlp_backward", "start"]
@@ -179,7 +179,7 @@ def measured_profiles() -> list[dict[str, Any]]:
     what is in them."""
     paths = sorted(step_timing.FOLDER.glob("*-profile-gpt2-*.json"))
     found = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-    return sorted((p for p in found if p["machine"]["device"] == "cuda"), key=lambda p: p["B"])
+    return sorted((p for p in found if "gpu" in p["machine"]), key=lambda p: p["B"])
 
 
 def profile() -> dict[str, Any]:
@@ -214,13 +214,13 @@ def climb() -> None:
 
 def swap(op: str, *rungs: int | str, B: int = 4) -> None:
     """The step time of GPT-2 124M with different rungs of one op: measured, if there is a GPU."""
-    if default_device() != "cuda":
+    if default_gpu() is None:
         display(Markdown("*Without a GPU there is nothing to time: the emulator has no clock.*"))
         return
     rows = []
     for rung in rungs:
-        job = step_timing.open_job(TrainConfig(batch=B, steps=20, rung=(f"{op}={rung}",)), "swap")
-        engine = job.engine({name: choice.rung for name, choice in job.choose().items()})
+        job = step_timing.open_job(Flags(batch=B, steps=20, rung={op: str(rung)}), "swap")
+        engine = job.engine()
         ms = statistics.median(step_timing.time_steps(engine, 20))
         rows.append(StepTime(B, job.config.dtype, f"ours, {op} rung {rung}", ms))
         del engine  # its memory is wanted for the next

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import warnings
 from collections.abc import Mapping
@@ -10,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from ladder.common.errors import LadderError
 from ladder.contract.dtypes import REAL
 from ladder.contract.ladder import find
 from ladder.show.notebook import rung_of
 from ladder.show.pages import ROOT
 from trainer.data import download
-from trainer.data.token_files import open_tokens
+from trainer.data.datasets import data_directory
+from trainer.data.token_files import find_shards, open_tokens
 from trainer.engine import rung_choice
 from trainer.engine.debug import watch_of
 from trainer.engine.device_choice import open_for
@@ -23,10 +24,22 @@ from trainer.engine.engine import Engine
 from trainer.model.model_config import ModelConfig
 from trainer.model.program import build
 from trainer.model.weights import random_model
-from trainer.run.sample import Predictor, decode_stream, encode_prompt, generate
-from trainer.run.setup import load_parameters, open_data, open_loaders
+from trainer.run.sample import (
+    Predictor,
+    decode_stream,
+    encode_prompt,
+    forward_only,
+    generate,
+)
+from trainer.run.setup import (
+    load_parameters,
+    open_data,
+    open_loaders,
+    resolve,
+    run_directory,
+)
 from trainer.run.steps import Stepper
-from trainer.settings.config import TrainConfig, resolve
+from trainer.settings.flags import Flags
 
 STEPS = 300  # at which the learning rate has come down to 0
 
@@ -41,22 +54,24 @@ class Run:
     text    all of its tokens
     """
 
-    def __init__(self, config: TrainConfig, shape: ModelConfig, kernels: Mapping[str, int | str]):
-        device, config, _ = open_for(config)
-        data = open_data(config)
+    def __init__(self, flags: Flags, shape: ModelConfig, kernels: Mapping[str, int | str]):
+        device, place, _ = open_for(flags)
+        data_dir = data_directory(flags.data_dir)
+        data = open_data(flags, data_dir)
+        if data.tokenizer is None:
+            raise LadderError(f"the tokenizer {data.tokenizer_name} cannot be had")
         self.source = data.note or data.name
-        config = resolve(config, device.kind, shape.context)
+        config = resolve(flags, place, data, shape.context, data_dir, run_directory(flags))
         self.shape, self.tokenizer = shape.with_vocab(data.vocab), data.tokenizer
         self.program = build(self.shape, config.batch, config.sequence)
-        p, real = self.program, np.dtype(np.float32)
-        calls = (*p.forward, *p.evaluate, *p.backward, *p.update)
-        chosen = {op: c.rung for op, c in rung_choice.choose(calls, config, device, real).items()}
-        chosen |= {op: rung_of(op, kernel) for op, kernel in kernels.items()}
-        self.engine = Engine(self.program, device, real, chosen, watch=watch_of(config))
+        choices = rung_choice.choose(self.program.calls, config, device)
+        rungs = {op: choice.rung for op, choice in choices.items()}
+        rungs |= {op: rung_of(op, kernel) for op, kernel in kernels.items()}
+        self.engine = Engine(self.program, device, config.real, rungs, watch=watch_of(config))
         load_parameters(self.engine, random_model(self.shape, config.seed).pieces)
-        self.loader, _ = open_loaders(config, data, self.shape.vocab)
-        self.text = np.concatenate([open_tokens(path) for path in sorted(glob.glob(data.train))])
-        self.stepper = Stepper(config, self.engine, self.loader, config.steps)
+        self.loader, _ = open_loaders(config, self.shape.vocab)
+        self.text = np.concatenate([open_tokens(path) for path in find_shards(data.train)])
+        self.stepper = Stepper(config, self.engine, self.loader)
         self.losses: list[float] = []
 
     @property
@@ -77,11 +92,17 @@ class Run:
 
     def sample(self, tokens: int = 200, prompt: str = "", temperature: float = 0.8) -> str:
         """Text that the model makes up; the same coins are thrown each time."""
-        size = (min(tokens + len(prompt) + 1, self.shape.context), self.tokenizer.vocab)
-        engine = self.engine
-        predictor = Predictor(self.shape, *size, engine.device, engine.real, engine.rungs, engine)
-        options = {"temperature": temperature, "top_k": 0, "rng": np.random.default_rng(1)}
-        ids = generate(predictor, encode_prompt(self.tokenizer, prompt), tokens, **options)
+        T = min(tokens + len(prompt) + 1, self.shape.context)
+        program, trained = forward_only(self.shape, T, ()), self.engine
+        engine = Engine(program, trained.device, trained.real, trained.rungs, weights_of=trained)
+        ids = generate(
+            Predictor(engine, self.tokenizer.vocab),
+            encode_prompt(self.tokenizer, prompt),
+            tokens,
+            temperature=temperature,
+            top_k=0,
+            rng=np.random.default_rng(1),
+        )
         return prompt + "".join(decode_stream(self.tokenizer, ids))
 
     def counted(self) -> dict[str, float]:
@@ -126,11 +147,11 @@ def start(
 
     shape     without its vocabulary, which is the text's
     kernels   rungs, or sources of kernels, that run unchecked; the trainer would check them
-    settings  of trainer.config.TrainConfig
+    settings  of trainer.settings.flags.Flags
     """
     defaults = {"tokenizer": "chars", "dtype": "fp32", "beta2": 0.99, "grad_clip": 1.0}
     defaults |= {"steps": STEPS, "schedule": "linear", "lr": 6e-3, "warmup": 20, "final_lr": 0.0}
     defaults |= {"rungs": "reference" if device == "cpu" else "naive"}
     data = os.environ.get(download.VARIABLE) or str(ROOT / "data")
     where = {"device": device, "data_dir": data, "batch": B, "sequence": T}
-    return Run(TrainConfig(**{**defaults, **where, **settings}), shape, kernels or {})
+    return Run(Flags(**{**defaults, **where, **settings}), shape, kernels or {})

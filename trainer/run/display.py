@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.console import Console
 from rich.markup import escape
@@ -99,7 +100,7 @@ class Display:
         last column is folded where there is too little room."""
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in columns:
-            side = "right" if column.endswith(">") else "left"
+            side: Literal["left", "right"] = "right" if column.endswith(">") else "left"
             last = column is columns[-1]
             table.add_column(column.rstrip(">"), justify=side, no_wrap=not last, overflow="fold")
         for row in rows:

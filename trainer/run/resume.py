@@ -36,7 +36,7 @@ STATE: dict[tuple[str, ...], type] = {
 }
 
 
-def resume_step(config: TrainConfig, directory: Path) -> int | None:
+def resume_step(resume: bool, directory: Path) -> int | None:
     """The step to go on from; None to start anew, as -y 1 does, too, where nothing is there yet."""
     existing = next(p for p in (directory, *directory.absolute().parents) if p.exists())
     if not existing.is_dir():
@@ -44,7 +44,7 @@ def resume_step(config: TrainConfig, directory: Path) -> int | None:
     if not os.access(existing, os.W_OK | os.X_OK):
         raise LadderError(f"-o {directory}: {existing} cannot be written; name another folder")
     step = checkpoint.latest(directory)
-    if step is not None and not config.resume:
+    if step is not None and not resume:
         raise LadderError(
             f"{directory} holds the checkpoints of an earlier run, the last of step {step}; "
             "go on with it by -y 1, choose another folder by -o, or delete it"

@@ -8,27 +8,24 @@ model's context; beyond that it slides.
 from __future__ import annotations
 
 import codecs
-import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
 from ladder.common.errors import LadderError
-from ladder.contract.device import Device
-from ladder.contract.dtypes import DTYPES as DTYPE_OF
-from ladder.contract.rung_file import Rung
 from trainer.data.datasets import data_directory
 from trainer.data.tokenizers import Tokenizer, get_tokenizer
-from trainer.engine import fusion_choice, rung_choice
 from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
+from trainer.engine.kernels import choose
 from trainer.model import weights
 from trainer.model.model_config import ModelConfig, padded
 from trainer.model.program import Program, build
 from trainer.run.display import printable
-from trainer.settings.config import DTYPES, TrainConfig, resolve
-from trainer.settings.flags import build_parser
+from trainer.settings.config import SampleConfig, resolve_sample
+from trainer.settings.flags import Flags
+from trainer.settings.parser import build_parser
 
 
 class NoChoice(LadderError):
@@ -85,25 +82,10 @@ def generate(
 class Predictor:
     """Tells the logits of the next token, by a forward pass over a window of T tokens."""
 
-    def __init__(
-        self,
-        shape: ModelConfig,
-        T: int,
-        vocab: int,
-        device: Device,
-        real: np.dtype,
-        rungs: Mapping[str, Rung],
-        weights_of: Engine | None = None,
-        *,
-        fusions: Collection[str] = (),
-        recompute: int = 0,
-    ) -> None:
-        """vocab: how many ids the tokenizer knows. weights_of: an engine that holds the weights;
-        without it they are to be written into `engine`. fusions, recompute: as in the program that
-        the rungs were chosen for."""
-        self.T, self.vocab = T, vocab
-        program = forward_only(shape, T, fusions, recompute)
-        self.engine = Engine(program, device, real, rungs, weights_of)
+    def __init__(self, engine: Engine, vocab: int) -> None:
+        """engine: of a program of `forward_only`, with its weights. vocab: how many ids the
+        tokenizer knows."""
+        self.engine, self.T, self.vocab = engine, engine.program.T, vocab
 
     def __call__(self, ids: Sequence[int]) -> np.ndarray:
         """Logits (vocab) of what follows `ids`, in float32."""
@@ -113,13 +95,14 @@ class Predictor:
         self.engine.write("tokens", tokens)
         self.engine.predict()
         row = self.engine.arrays["logits"][0, len(window) - 1]
-        return self.engine.device.download(row)[: self.vocab].astype(np.float32)
+        logits = self.engine.device.download(row)[: self.vocab]
+        return np.asarray(logits, np.float32)
 
 
 def forward_only(
     shape: ModelConfig, T: int, fusions: Collection[str], recompute: int = 0
 ) -> Program:
-    """What a Predictor runs."""
+    """What a Predictor runs; fusions and recompute as in the program that is trained."""
     return build(shape, 1, T, training=False, fusions=fusions, recompute=recompute)
 
 
@@ -146,8 +129,7 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
 
 def main(argv: Sequence[str]) -> int:
     """The command line of `python -m trainer sample`."""
-    config = parse(argv)
-    tokenizer, predictor = open_predictor(config)
+    config, tokenizer, predictor = open_predictor(parse(argv))
     ids = generate(
         predictor,
         encode_prompt(tokenizer, config.prompt),
@@ -163,51 +145,48 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def parse(argv: Sequence[str]) -> TrainConfig:
-    """The settings of a run that matter to a sample, from the same flags as in training."""
-    names = ("model", "prompt", "sample_tokens", "temperature", "top_k", "seed", "tokenizer")
-    names += ("data_dir", "device", "dtype", "rungs", "rung", "fuse", "gelu_fusion")
-    parser = build_parser("python -m trainer sample", __doc__.partition("\n")[0], names)
-    return TrainConfig(**vars(parser.parse_args(argv)))
-
-
-def open_predictor(config: TrainConfig) -> tuple[Tokenizer, Predictor]:
-    """The tokenizer and the model that `config` names; a model without weights is refused."""
-    data_dir = data_directory(config.data_dir)
-    device, config, _ = open_for(config)
-    tokenizer = get_tokenizer(config.tokenizer or weights.tokenizer_of(config.model), data_dir)
-    model = weights.open_model(
-        config.model, vocab=tokenizer.vocab, seed=config.seed, data_dir=data_dir
+def parse(argv: Sequence[str]) -> Flags:
+    """The flags of a run that matter to a sample."""
+    names = (
+        *("model", "prompt", "sample_tokens", "temperature", "top_k", "seed", "tokenizer"),
+        *("data_dir", "device", "dtype", "rungs", "rung", "fuse", "gelu_fusion"),
     )
+    description = "Text from a trained model."
+    return Flags(
+        **vars(build_parser("python -m trainer sample", description, names).parse_args(argv))
+    )
+
+
+def open_predictor(flags: Flags) -> tuple[SampleConfig, Tokenizer, Predictor]:
+    """What the flags settle, the tokenizer, and the model; one without weights is refused."""
+    data_dir = data_directory(flags.data_dir)
+    device, place, _ = open_for(flags)
+    name = flags.value("model")
+    tokenizer = get_tokenizer(flags.tokenizer or weights.tokenizer_of(name), data_dir)
+    config = resolve_sample(flags, place, tokenizer.name, str(data_dir))
+    model = weights.open_model(name, vocab=tokenizer.vocab, seed=config.seed, data_dir=data_dir)
     if not model.trained:
         why, *_ = (model.note or "it has random weights").split(f": {weights.INSTEAD}")
         raise LadderError(
-            f"-e {config.model}: {why}; "
-            "train first, then name the run's folder or a model file by -e"
+            f"-e {name}: {why}; train first, then name the run's folder or a model file by -e"
         )
     if model.tokenizer not in (None, tokenizer.name):
         raise LadderError(
-            f"--tokenizer {tokenizer.name}: {config.model} was trained on the tokens of "
+            f"--tokenizer {tokenizer.name}: {name} was trained on the tokens of "
             f"{model.tokenizer}; leave --tokenizer out"
         )
     # Some models have a few ids more than tokens, to make the number of them a round one.
-    too_few = config.tokenizer is not None and model.tokenizer is None
+    too_few = flags.tokenizer is not None and model.tokenizer is None
     too_few &= padded(tokenizer.vocab) < model.shape.vocab
     if tokenizer.vocab > model.shape.vocab or too_few:
         raise LadderError(
             f"the tokenizer {tokenizer.name} has {tokenizer.vocab} tokens, the model "
             f"{model.shape.vocab}; choose the one it was trained with by --tokenizer"
         )
-    config = resolve(config, device.kind, model.shape.context)
     length = len(encode_prompt(tokenizer, config.prompt)) + config.sample_tokens
-    shape = dataclasses.replace(model.shape, dropout=0.0)
-    real = DTYPE_OF[DTYPES[config.dtype]]
-    T = min(length, shape.context)
-    build_fused = functools.partial(forward_only, shape, T)
-    fused, _ = fusion_choice.choose(config, device, real, build_fused)
-    calls = build_fused(fused).evaluate
-    chosen = {op: c.rung for op, c in rung_choice.choose(calls, config, device, real).items()}
-    predictor = Predictor(shape, T, tokenizer.vocab, device, real, chosen, fusions=fused)
-    for name, layer, array in model.pieces:
-        predictor.engine.write(name, array, layer)
-    return tokenizer, predictor
+    program = functools.partial(forward_only, model.shape, min(length, model.shape.context))
+    kernels, _ = choose(config, device, program, lambda program: program.evaluate)
+    engine = Engine(kernels.program, device, config.real, kernels.rungs)
+    for parameter, layer, array in model.pieces:
+        engine.write(parameter, array, layer)
+    return config, tokenizer, Predictor(engine, tokenizer.vocab)

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from trainer.settings.config import Schedule
+from trainer.settings.flags import Schedule
 
 WINDOW = 128  # measurements that a z-score is taken over, as in llm.c
 

@@ -14,14 +14,15 @@ import numpy as np
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write
 from ladder.contract.device import Device
-from ladder.contract.dtypes import DTYPES as DTYPE_OF
 from trainer.data.datasets import TokenLoader, data_directory, prepare
 from trainer.data.download import DownloadError
+from trainer.data.token_files import count_tokens
 from trainer.data.tokenizers import GPT2Tokenizer, Tokenizer, get_tokenizer
-from trainer.engine import fusion_choice, rung_choice
+from trainer.engine import rung_choice
 from trainer.engine.debug import watch_of
 from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
+from trainer.engine.kernels import Kernels, choose
 from trainer.engine.memory import refuse_what_does_not_fit
 from trainer.model import checkpoint, weights
 from trainer.model.model_config import ModelConfig
@@ -29,127 +30,155 @@ from trainer.model.program import Program, build
 from trainer.model.tensor_file import Pieces
 from trainer.run.resume import check_same, check_state, resume_step
 from trainer.run.sample import Predictor, encode_prompt, forward_only
-from trainer.settings.config import DTYPES, TrainConfig, resolve
+from trainer.settings.config import Place, TrainConfig, resolve_run
+from trainer.settings.flags import Flags
 
 
 @dataclass
 class Setup:
     """All parts of a run. `step` is the first step to take: not 0 when resumed.
 
-    notes   what is used instead of what was asked for, and why: a line each
-    state   of the checkpoint that the run goes on from; None for a new run
-    tokenizer is None where its vocabulary cannot be had, and predictor where no samples are taken
+    notes      what is used instead of what was asked for, and why: a line each
+    tokenizer  None where its vocabulary cannot be had
+    predictor  None where no samples are taken
+    state      of the checkpoint that the run goes on from; None for a new run
     """
 
     config: TrainConfig
-    directory: Path
     device: Device
-    real: np.dtype
     shape: ModelConfig
-    program: Program
+    kernels: Kernels
     engine: Engine
-    choices: dict[str, rung_choice.Choice]
-    data: str
     train: TokenLoader
     val: TokenLoader
     tokenizer: Tokenizer | None
     predictor: Predictor | None
     source: str
     notes: list[str]
-    steps: int
     step: int = 0
     state: dict[str, Any] | None = None
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.config.output)
 
 
 @dataclass(frozen=True)
 class Data:
-    """What is trained on: patterns of token files, their tokenizer and its vocabulary."""
+    """What is trained on: patterns of token files, and the vocabulary of their tokenizer, which is
+    None where only its name is known."""
 
     name: str
     train: str
     val: str
+    tokenizer_name: str
     tokenizer: Tokenizer | None
     vocab: int
     note: str | None = None
 
 
-def set_up(config: TrainConfig) -> Setup:
+@dataclass(frozen=True)
+class Resumed:
+    """The checkpoint that a run goes on from."""
+
+    step: int
+    tensors: checkpoint.CheckedTensors
+    state: dict[str, Any]
+
+
+def set_up(flags: Flags) -> Setup:
     """Open device, data, model and weights. Raises LadderError before anything is written."""
-    device, config, notes = open_for(config)
-    directory = run_directory(config)
-    step = resume_step(config, directory)
-    tensors, state = (None, None) if step is None else checkpoint.load(directory, step)
-    if state is not None:
-        check_state(state, directory)
-    data = open_data(config, state)
+    device, place, notes = open_for(flags)
+    output = run_directory(flags)
+    resumed = find_checkpoint(flags, output)
+    data_dir = data_directory(flags.data_dir)
+    data = open_data(flags, data_dir, resumed.state.get("tokenizer") if resumed else None)
     notes += [data.note] if data.note else []
-    if state is None:
-        data_dir = data_directory(config.data_dir)
-        model = weights.open_model(
-            config.model, vocab=data.vocab, seed=config.seed, data_dir=data_dir
-        )
+    name, seed = flags.value("model"), flags.value("seed")
+    pieces: Pieces = ()
+    if resumed is None:
+        model = weights.open_model(name, vocab=data.vocab, seed=seed, data_dir=data_dir)
         notes += [model.note] if model.note else []
-        shape, source = model.shape, model.source
+        shape, source, pieces = model.shape, model.source, model.pieces
     else:
-        shape, source = weights.shape_of(tensors, state), f"checkpoint of step {step}"
+        shape = weights.shape_of(resumed.tensors, resumed.state)
+        source = f"checkpoint of step {resumed.step}"
     if data.vocab > shape.vocab:
         raise LadderError(
             f"the tokenizer has {data.vocab} tokens, beyond the model's {shape.vocab}; "
             "choose another --tokenizer or -e"
         )
-    chosen_anew = config.rungs is not None
-    config = resolve(config, device.kind, shape.context)
+    config = resolve(flags, place, data, shape.context, data_dir, output)
     before = None
-    if state is not None:
-        check_same(config, state)
-        if state["device"] == device.kind and not chosen_anew:
-            before = state["kernels"]
-    train, val = open_loaders(config, data, shape.vocab)
-    steps = config.steps if config.steps > 0 else max(1, train.tokens // config.total_tokens)
-    if step is not None and step > steps:
-        raise LadderError(f"-x {steps}: the checkpoint is of step {step}; choose -x {step} or more")
-
-    real = DTYPE_OF[DTYPES[config.dtype]]
+    if resumed is not None:
+        check_same(config, resumed.state)
+        if resumed.step > config.steps:
+            raise LadderError(
+                f"-x {config.steps}: the checkpoint is of step {resumed.step}; "
+                f"choose -x {resumed.step} or more"
+            )
+        if resumed.state["device"] == device.kind and flags.rungs is None:
+            before = resumed.state["kernels"]
+    train, val = open_loaders(config, shape.vocab)
 
     def rebuild(B: int, fused: Collection[str] = ()) -> Program:
         return build(shape, B, config.sequence, fusions=fused, **config.program_options)
 
-    refuse_what_does_not_fit(rebuild(config.batch), device, real, rebuild)
+    # Once before kernels are compared, which takes a while, and once with their scratch memory.
+    refuse_what_does_not_fit(rebuild(config.batch), device, config.real, rebuild)
     build_fused = functools.partial(rebuild, config.batch)
-    fused, slower = fusion_choice.choose(config, device, real, build_fused, before)
+    kernels, slower = choose(config, device, build_fused, before=before)
     notes += slower
-    program = build_fused(fused)
-    choices = rung_choice.choose(program.calls, config, device, real, before)
-    chosen = {op: choice.rung for op, choice in choices.items()}
-    rebuild_fused = functools.partial(rebuild, fused=fused)
     window = _window(config, data.tokenizer, shape)
-    sampling = forward_only(shape, window, fused, config.recompute) if window else None
-    refuse_what_does_not_fit(program, device, real, rebuild_fused, chosen, beside=sampling)
-    engine = Engine(program, device, real, chosen, watch=watch_of(config))
-    if tensors is None:
-        load_parameters(engine, model.pieces)
+    sampling = None
+    if window is not None:
+        sampling = forward_only(shape, window, kernels.program.fusions, config.recompute)
+    rebuild_fused = functools.partial(rebuild, fused=kernels.program.fusions)
+    refuse_what_does_not_fit(
+        kernels.program, device, config.real, rebuild_fused, kernels.rungs, beside=sampling
+    )
+    engine = Engine(kernels.program, device, config.real, kernels.rungs, watch=watch_of(config))
+    predictor = None
+    if sampling is not None and data.tokenizer is not None:
+        run_sampling = Engine(sampling, device, config.real, kernels.rungs, weights_of=engine)
+        predictor = Predictor(run_sampling, data.tokenizer.vocab)
+    if resumed is None:
+        load_parameters(engine, pieces)
     else:
-        restore_tensors(engine, tensors)
-        train.restore(state["train"])
+        restore_tensors(engine, resumed.tensors)
+        train.restore(resumed.state["train"])
     return Setup(
         config=config,
-        directory=directory,
         device=device,
-        real=real,
         shape=shape,
-        program=program,
+        kernels=kernels,
         engine=engine,
-        choices=choices,
-        data=data.name,
         train=train,
         val=val,
         tokenizer=data.tokenizer,
-        predictor=_open_predictor(config, data.tokenizer, window, engine) if window else None,
+        predictor=predictor,
         source=source,
         notes=notes,
-        steps=steps,
-        step=step or 0,
-        state=state,
+        step=resumed.step if resumed else 0,
+        state=resumed.state if resumed else None,
+    )
+
+
+def resolve(
+    flags: Flags, place: Place, data: Data, context: int, data_dir: Path, output: Path
+) -> TrainConfig:
+    """The settings of a run on this data; `context`: the model's. Raises LadderError."""
+    return resolve_run(
+        flags,
+        place,
+        context=context,
+        dataset=data.name,
+        train_data=data.train,
+        val_data=data.val,
+        tokens=count_tokens(data.val if flags.overfit else data.train),
+        tokenizer=data.tokenizer_name,
+        data_dir=str(data_dir),
+        output=str(output),
     )
 
 
@@ -161,45 +190,36 @@ def _window(config: TrainConfig, tokenizer: Tokenizer | None, shape: ModelConfig
     return min(len(prompt) + config.sample_tokens, shape.context)
 
 
-def _open_predictor(
-    config: TrainConfig, tokenizer: Tokenizer, window: int, engine: Engine
-) -> Predictor:
-    """What samples are taken with: one row, and the weights that are trained."""
-    return Predictor(
-        engine.program.config,
-        window,
-        tokenizer.vocab,
-        engine.device,
-        engine.real,
-        engine.rungs,
-        fusions=engine.program.fusions,
-        recompute=config.recompute,
-        weights_of=engine,
-    )
+def find_checkpoint(flags: Flags, directory: Path) -> Resumed | None:
+    """The checkpoint in the run's folder that it goes on from; None to start anew."""
+    step = resume_step(bool(flags.resume), directory)
+    if step is None:
+        return None
+    tensors, state = checkpoint.load(directory, step)
+    check_state(state, directory)
+    return Resumed(step, tensors, state)
 
 
-def run_directory(config: TrainConfig) -> Path:
+def run_directory(flags: Flags) -> Path:
     """Where the run's files go."""
-    if config.output is not None:
-        return Path(config.output)
-    data = config.dataset if config.train_data is None else Path(config.train_data).parent.name
-    return Path("runs") / f"{Path(config.model).stem}-{data or 'data'}"
+    if flags.output is not None:
+        return Path(flags.output)
+    data = flags.value("dataset")
+    if flags.train_data is not None:
+        data = Path(flags.train_data).parent.name or "data"
+    return Path("runs") / f"{Path(flags.value('model')).stem}-{data}"
 
 
-def open_data(config: TrainConfig, state: Mapping[str, Any] | None = None) -> Data:
-    """The token files named by -i and -j, or those prepared from --dataset. `state` is that of the
-    checkpoint that a run goes on from, and with its tokenizer."""
-    data_dir = data_directory(config.data_dir)
-    before = state.get("tokenizer") if state else None
-    name = config.tokenizer or before or weights.tokenizer_of(config.model)
-    if config.train_data is None:
-        found = prepare(config.dataset, data_dir, name)
-        used = Path(
-            found.train
-        ).parent.name  # which is not config.dataset where that was not to be had
-        vocab = found.tokenizer.vocab
-        return Data(used, found.train, found.val, found.tokenizer, vocab, found.note)
-    patterns = (config.train_data, config.train_data, config.val_data)
+def open_data(flags: Flags, data_dir: Path, before: str | None = None) -> Data:
+    """The token files named by -i and -j, or those prepared from --dataset. `before`: the name of
+    the tokenizer of the checkpoint that a run goes on from, and with its tokenizer."""
+    name = flags.tokenizer or before or weights.tokenizer_of(flags.value("model"))
+    if flags.train_data is None or flags.val_data is None:
+        found = prepare(flags.value("dataset"), data_dir, name)
+        used = Path(found.train).parent.name  # another one where --dataset was not to be had
+        made_by = found.tokenizer
+        return Data(used, found.train, found.val, made_by.name, made_by, made_by.vocab, found.note)
+    patterns = (flags.train_data, flags.train_data, flags.val_data)
     try:
         tokenizer = get_tokenizer(name, data_dir)
     except DownloadError as error:
@@ -207,19 +227,19 @@ def open_data(config: TrainConfig, state: Mapping[str, Any] | None = None) -> Da
             raise
         # The size of the vocabulary is known without the file, and only samples need the rest.
         note = f"{error}: there will be no text samples"
-        return Data(*patterns, None, GPT2Tokenizer.vocab, note)
-    return Data(*patterns, tokenizer, tokenizer.vocab)
+        return Data(*patterns, name, None, GPT2Tokenizer.vocab, note)
+    return Data(*patterns, name, tokenizer, tokenizer.vocab)
 
 
-def open_loaders(config: TrainConfig, data: Data, vocab: int) -> tuple[TokenLoader, TokenLoader]:
+def open_loaders(config: TrainConfig, vocab: int) -> tuple[TokenLoader, TokenLoader]:
     """Batches for training and for validation. Overfitting takes the first batch of the latter, as
     in llm.c."""
     size = (config.batch, config.sequence)
-    val = TokenLoader(data.val, *size, vocab=vocab, shuffle=False)
+    val = TokenLoader(config.val_data, *size, vocab=vocab, shuffle=False)
     if config.overfit:
-        return TokenLoader(data.val, *size, vocab=vocab, shuffle=False), val
+        return TokenLoader(config.val_data, *size, vocab=vocab, shuffle=False), val
     shuffle, seed = config.shuffle, config.seed
-    return TokenLoader(data.train, *size, vocab=vocab, shuffle=shuffle, seed=seed), val
+    return TokenLoader(config.train_data, *size, vocab=vocab, shuffle=shuffle, seed=seed), val
 
 
 def load_parameters(engine: Engine, pieces: Pieces) -> None:
@@ -251,8 +271,12 @@ def restore_tensors(engine: Engine, tensors: Mapping[str, np.ndarray]) -> None:
 def _tensors(setup: Setup) -> dict[str, Callable[[], np.ndarray]]:
     """What `restore_tensors` puts back; every weight is there in float32, whatever its type."""
     engine, config = setup.engine, setup.config
-    wide = functools.partial(np.asarray, dtype=np.float32)
-    tensors = {name: (lambda name=name: wide(engine.read(name))) for name in kept(engine.program)}
+
+    def read(name: str) -> np.ndarray:
+        return np.asarray(engine.read(name), np.float32)
+
+    tensors: dict[str, Callable[[], np.ndarray]]
+    tensors = {name: functools.partial(read, name) for name in kept(engine.program)}
     if config.stochastic_rounding and config.master_weights:
         for name in engine.program.parameters:
             weight = engine.arrays[name]
@@ -267,7 +291,7 @@ def save_checkpoint(setup: Setup, step: int, state: dict[str, Any]) -> Path:
         "config": asdict(setup.config),
         "tokenizer": setup.tokenizer.name if setup.tokenizer else None,
         "device": setup.device.kind,
-        "kernels": {**rung_choice.record(setup.choices), "fusions": setup.program.fusions},
+        "kernels": setup.kernels.record(),
         "train": setup.train.state(),
         **state,
     }
@@ -281,7 +305,7 @@ def write_record(setup: Setup) -> None:
     """config.json and rungs.json in the run's folder: what was asked for, resolved."""
     for name, content in (
         ("config.json", {**asdict(setup.config), "weights": setup.source, "notes": setup.notes}),
-        ("rungs.json", rung_choice.as_json(setup.choices)),
+        ("rungs.json", rung_choice.as_json(setup.kernels.choices)),
     ):
         with atomic_write(setup.directory / name) as file:
             file.write((json.dumps(content, indent=1) + "\n").encode())

@@ -75,9 +75,8 @@ class Submitted:
 class Stepper:
     """Takes optimizer steps: accumulates gradients, watches for outliers, clips, updates."""
 
-    def __init__(self, config: TrainConfig, engine: Engine, train: TokenLoader, steps: int) -> None:
-        """`steps`: of the whole run, for the schedule."""
-        self.config, self.engine, self.train, self.steps = config, engine, train, steps
+    def __init__(self, config: TrainConfig, engine: Engine, train: TokenLoader) -> None:
+        self.config, self.engine, self.train = config, engine, train
         self.losses, self.norms = OutlierDetector(), OutlierDetector()
         self.scale = LossScale() if config.dtype == "fp16" else None
         self.updates = 0  # made so far: AdamW's bias correction counts these, not the skipped ones
@@ -98,7 +97,7 @@ class Stepper:
         engine, c = self.engine, self.config
         start = self._start()
         lr = learning_rate(
-            c.schedule, number, lr=c.lr, warmup=c.warmup, steps=self.steps, final=c.final_lr
+            c.schedule, number, lr=c.lr, warmup=c.warmup, steps=c.steps, final=c.final_lr
         )
         inv_scale = 1.0 if self.scale is None else 1 / self.scale.value
         loss = self._accumulate(number)
@@ -245,14 +244,14 @@ def validate(
     """
     loader.reset()
     count = loader.batches if batches < 0 else min(batches, loader.batches)
-    total, before = 0.0, None
+    total = 0.0
+    under_way: list[Callable[[], float]] = []
     for _ in range(count):
         if stop():
             return None
         write_batch(engine, loader)
         engine.evaluate()
-        loss = fetch_loss(engine)
-        if before is not None:
-            total += before()  # while the device works on the next batch
-        before = loss
-    return (total + before()) / count
+        under_way.append(fetch_loss(engine))
+        if len(under_way) == 2:
+            total += under_way.pop(0)()  # while the device works on the second
+    return (total + under_way.pop()()) / count

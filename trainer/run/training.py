@@ -15,7 +15,7 @@ from rich.console import Console
 
 from ladder.common.errors import DeviceFault, LadderError
 from ladder.common.files import alone_in
-from trainer.engine.memory import needed
+from trainer.engine.memory import by_kind
 from trainer.engine.mfu import measured_roof
 from trainer.model import checkpoint
 from trainer.model.program import build
@@ -26,7 +26,7 @@ from trainer.run.plot import plot
 from trainer.run.sample import NoChoice, decode_stream, encode_prompt, generate
 from trainer.run.setup import Setup, save_checkpoint, set_up, write_record
 from trainer.run.steps import NOT_FINITE, Step, Stepper, validate
-from trainer.settings.config import TrainConfig
+from trainer.settings.flags import Flags
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Outcome:
     status: int
 
 
-def train(config: TrainConfig, console: Console | None = None) -> Outcome:
+def train(flags: Flags, console: Console | None = None) -> Outcome:
     """Run it all. Raises LadderError for whatever a user can put right.
 
     The first Ctrl-C (or SIGTERM) lets the step under way finish, writes a checkpoint if checkpoints
     are on, and ends with status 130 (143); a second one ends at once.
     """
-    setup = set_up(config)
+    setup = set_up(flags)
     # Overflows are looked for where it matters, in the loss and the gradient.
     with np.errstate(all="ignore"), Interrupt() as interrupt:
         return Trainer(setup, console or open_console(), interrupt).run()
@@ -55,12 +55,12 @@ class Trainer:
 
     def __init__(self, setup: Setup, console: Console, interrupt: Interrupt) -> None:
         self.setup, self.config, self.interrupt = setup, setup.config, interrupt
-        self.display = Display(console, setup.steps, setup.step)
-        self.stepper = Stepper(setup.config, setup.engine, setup.train, setup.steps)
+        self.display = Display(console, setup.config.steps, setup.step)
+        self.stepper = Stepper(setup.config, setup.engine, setup.train)
         if setup.state is not None:
             self.stepper.restore(setup.state["stepper"])
         self.flops = setup.shape.flops_per_token(self.config.sequence) * self.config.total_tokens
-        self.roof = measured_roof(setup.device, setup.real)
+        self.roof = measured_roof(setup.device, setup.config.real)
         self.times: list[float] = []  # ms of the steps that count in the median
         self.logged = False  # is there a loss in the logs?
         self.val_losses: list[tuple[int, float]] = []
@@ -78,8 +78,8 @@ class Trainer:
         self.log = RunLog(self.setup.directory, self.setup.step if self.setup.state else None)
         saved = self.setup.step if self.setup.state else None
         with self.display, self._fault_explained():
-            for step in range(self.setup.step, self.setup.steps + 1):
-                last = step == self.setup.steps
+            for step in range(self.setup.step, self.config.steps + 1):
+                last = step == self.config.steps
                 self._validate(step, last)
                 self._sample(step, last)
                 last = last or bool(self.interrupt)
@@ -127,7 +127,9 @@ class Trainer:
 
     def _sample(self, step: int, last: bool) -> None:
         setup, c = self.setup, self.config
-        if setup.predictor is None or not self._due(step, c.sample_every, last):
+        if setup.predictor is None or setup.tokenizer is None:
+            return
+        if not self._due(step, c.sample_every, last):
             return
         self._report(self.stepper.finish())
         ids = generate(
@@ -193,8 +195,8 @@ class Trainer:
         memory = sum(size for _, size in s.engine.memory_table())
         model = f"{c.model}: {s.shape.summary}, {s.shape.vocab} tokens, "
         model += f"{parameters / 1e6:.1f}M parameters"
-        data = f"{s.data}: {s.train.tokens:,} tokens to train on, {s.val.tokens:,} to validate"
-        steps = f"{s.steps} of {c.total_tokens:,} tokens, B={c.batch} T={c.sequence}"
+        data = f"{c.dataset}: {s.train.tokens:,} tokens to train on, {s.val.tokens:,} to validate"
+        steps = f"{c.steps} of {c.total_tokens:,} tokens, B={c.batch} T={c.sequence}"
         if c.accumulation > 1:
             steps += f", accumulated over {c.accumulation} micro-batches"
         flat = c.schedule == "constant" or (c.schedule == "cosine" and c.final_lr == 1)
@@ -231,13 +233,15 @@ class Trainer:
         if c.recompute:
             options = {**c.program_options, "recompute": 0}
             kept = build(self.setup.shape, c.batch, c.sequence, **options)
-            spared = needed(kept, self.setup.real) - needed(engine.program, self.setup.real)
+            spared = (
+                by_kind(kept, engine.real).total() - by_kind(engine.program, engine.real).total()
+            )
             rows.append((f"spared by -r {c.recompute}", spared))
         return [(what, f"{size / 2**20:,.1f}") for what, size in rows]
 
     def _rung_rows(self) -> list[tuple[str, str, str, str]]:
         """Every op with its rung and the reason; one row if all are on the reference."""
-        choices = self.setup.choices
+        choices = self.setup.kernels.choices
         if all(choice.rung.is_reference for choice in choices.values()):
             return [(f"all {len(choices)}", "0", "the NumPy reference", "")]
         return [

@@ -1,149 +1,301 @@
-"""The command line of `python -m trainer`, built from the fields of TrainConfig.
+"""What can be typed on the command line of `python -m trainer`, and what holds where it is not.
 
-Every setting has a readable long flag; where llm.c has a short flag of the same meaning, that works
-too, so that a command line of llm.c's train_gpt2cu can be used as it stands.
+Names and meanings follow llm.c, whose short flags are accepted as aliases. parser.py reads the
+command line into a `Flags`; config.py resolves it into the settings of a run.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import typing
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, get_args
 
-from ladder.common.command_line import Parser
 from ladder.common.errors import LadderError
-from trainer.settings.config import DEFAULTS, TrainConfig
 
-_ONE_PROCESS = "this trainer runs one process on one device; leave it out"
+Schedule = Literal["cosine", "linear", "constant", "wsd"]
+Fusion = Literal["residual_layernorm", "matmul_gelu"]
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)  # how each runs: trainer/run/schedule.py
+FUSIONS: tuple[Fusion, ...] = get_args(Fusion)  # what each fuses: trainer/model/fusion.py
+DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+DATASETS = ("tinyshakespeare", "tinystories", "fineweb", "play")
+TOKENIZERS = ("gpt2", "bytes", "chars")
+RUNG_SETS = ("reference", "naive", "best", "library")
 
-# Flags of llm.c that are not honoured: the value that means what is done here anyway, if there is
-# one, and why the others are refused. Ignoring one would train something else than was asked for.
-REFUSED = {
-    "-z": ("0", "there is one device, so no optimizer state to shard (ZeRO); leave it out"),
-    "-f": ("0", "no rung rounds to TF32 yet; leave it out"),
-    "-h": ("0", "HellaSwag is not evaluated; leave it out (the list of flags is --help)"),
-    "-pn": ("1", _ONE_PROCESS),
-    "-pr": ("0", _ONE_PROCESS),
-    "-pg": (None, _ONE_PROCESS),
-    "-pm": (None, _ONE_PROCESS),
-    "-pi": (None, _ONE_PROCESS),
-    "-ps": (None, _ONE_PROCESS),
-    "-pp": (None, _ONE_PROCESS),
-    "-pf": (None, _ONE_PROCESS),
+
+class ByDevice(NamedTuple):
+    """A default that depends on the device.
+
+    Without a GPU a run is the CPU quick start of llm.c (train_gpt2.c): 40 short steps, some
+    minutes. With one it is its fine-tuning run: one epoch over tinyshakespeare, 74 steps.
+    """
+
+    cpu: Any  # the emulator's too: name kernels by --rung, or all by --rungs naive
+    gpu: Any
+
+
+def flag(names: str, help: str, default: Any = None, **limits: Any) -> Any:
+    """A field of `Flags`: its flags ("--batch -b"), and what --help says.
+
+    default  what holds where it is not typed; None where that follows from other settings
+    limits   what a value is held to: numbers to `least`, `above`, `most`, `below`, strings to
+             `choices`
+    """
+    metadata = {"names": names.split(), "help": help, "default": default, **limits}
+    return field(default=None, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What was typed; None: it was not.
+
+    Raises LadderError on construction where a value is out of range, or two contradict each other.
+    """
+
+    # What is trained, and on what
+    model: str | None = flag(
+        "--model -e",
+        "gpt2 | gpt2-medium | gpt2-large | gpt2-xl (pretrained), d6 ... d84 | char (random "
+        "weights), or a file or folder: .bin, .safetensors, a checkpoint",
+        "gpt2",
+    )
+    dataset: str | None = flag(
+        "--dataset", "text to prepare and train on", "tinyshakespeare", choices=DATASETS
+    )
+    tokenizer: str | None = flag(
+        "--tokenizer", "how text becomes tokens (chars for model char)", choices=TOKENIZERS
+    )
+    train_data: str | None = flag(
+        "--train-data -i", "token files to train on, a .bin pattern; instead of --dataset"
+    )
+    val_data: str | None = flag("--val-data -j", "token files to validate on, a .bin pattern")
+    data_dir: str | None = flag(
+        "--data-dir", "where data lies or is put; else $KERNEL_LADDER_DATA, else ./data"
+    )
+    shuffle: bool | None = flag("--no-shuffle", "take the training data in order", True)
+
+    # Size of a step, and how many
+    batch: int | None = flag("--batch -b", "rows of a micro-batch, B", 4, least=1, most=65536)
+    sequence: int | None = flag(
+        "--sequence -t", "tokens of a row, T", ByDevice(64, 1024), least=1, most=1 << 20
+    )
+    total_tokens: int | None = flag(
+        "--total-tokens -d",
+        "tokens of an optimizer step; a multiple of B*T, which is the default",
+        least=1,
+        most=1 << 31,
+    )
+    steps: int | None = flag(
+        "--steps -x", "optimizer steps to run; -1: one epoch", ByDevice(40, -1), least=-1
+    )
+    overfit: bool | None = flag(
+        "--overfit -a", "train on the first validation batch alone, to see the loss vanish", False
+    )
+
+    # Optimizer
+    lr: float | None = flag("--lr -l", "learning rate, the highest", 1e-4, above=0.0, most=1e3)
+    warmup: int | None = flag("--warmup -u", "steps over which the rate rises from 0", 0, least=0)
+    final_lr: float | None = flag(
+        "--final-lr -q", "the rate at the end, as a fraction of --lr", 1.0, least=0.0, most=1.0
+    )
+    schedule: str | None = flag(
+        "--schedule -k", "course of the learning rate", "cosine", choices=SCHEDULES
+    )
+    weight_decay: float | None = flag(
+        "--weight-decay -c", "AdamW's decay, of matrices only", 0.0, least=0.0, most=100.0
+    )
+    beta1: float | None = flag("--beta1", "AdamW's memory of the mean", 0.9, least=0.0, below=1.0)
+    beta2: float | None = flag(
+        "--beta2", "AdamW's memory of the square", ByDevice(0.999, 0.95), least=0.0, below=1.0
+    )
+    eps: float | None = flag("--eps", "AdamW's epsilon", 1e-08, above=0.0, most=1.0)
+    grad_clip: float | None = flag(
+        "--grad-clip",
+        "largest length of the gradient; 0: no clipping",
+        ByDevice(0.0, 1.0),
+        least=0.0,
+    )
+    loss_outlier: float | None = flag(
+        "--loss-outlier -sl", "skip updates whose loss is this many sigmas up; 0: off", 0.0, least=0
+    )
+    grad_outlier: float | None = flag(
+        "--grad-outlier -sg", "the same for the gradient's length; 0: off", 0.0, least=0
+    )
+    nonfinite: str | None = flag(
+        "--nonfinite",
+        "a loss or gradient that is not finite: stop the run, or skip the update",
+        "stop",
+        choices=("stop", "skip"),
+    )
+
+    # Looking at it
+    val_every: int | None = flag(
+        "--val-every -v",
+        "steps between validations; 0: at the start and the end",
+        ByDevice(10, 20),
+        least=0,
+    )
+    val_batches: int | None = flag(
+        "--val-batches -m",
+        "batches of a validation; -1: the whole split",
+        ByDevice(5, 20),
+        least=-1,
+    )
+    sample_every: int | None = flag(
+        "--sample-every -s", "steps between text samples; 0: none", ByDevice(40, 20), least=0
+    )
+    sample_tokens: int | None = flag(
+        "--sample-tokens -g", "tokens of a text sample", 64, least=1, most=1 << 20
+    )
+    prompt: str | None = flag("--prompt", "what a sample begins with", "")
+    temperature: float | None = flag(
+        "--temperature", "of sampling; 0: always the likeliest", 1.0, least=0.0, most=100.0
+    )
+    top_k: int | None = flag("--top-k", "sample among the k likeliest; 0: among all", 0, least=0)
+
+    # Output
+    output: str | None = flag("--output -o", "folder of the run; default runs/MODEL-DATASET")
+    checkpoint_every: int | None = flag(
+        "--checkpoint-every -n",
+        "steps between checkpoints, one more at the end; 0: none",
+        0,
+        least=0,
+    )
+    keep: int | None = flag("--keep -nk", "checkpoints to keep; 0: all", 0, least=0)
+    major_every: int | None = flag(
+        "--major-every -nm", "checkpoints at multiples of this are always kept", 0, least=0
+    )
+    resume: bool | None = flag(
+        "--resume -y", "go on from the newest checkpoint in --output, bit for bit", False
+    )
+    plot: bool | None = flag("--no-plot", "draw no loss.png at the end", True)
+
+    # Machine
+    device: str | None = flag(
+        "--device", "cpu, emulated (kernels on the CPU), cuda or cuda:N; cuda where there is one"
+    )
+    dtype: str | None = flag(
+        "--dtype",
+        "type of weights and activations; fp16 on a GPU too old for bf16",
+        ByDevice("fp32", "bf16"),
+        choices=tuple(DTYPES),
+    )
+    master_weights: bool | None = flag(
+        "--master-weights -w", "keep float32 weights beside 16-bit ones; 0 is refused in fp16", True
+    )
+    stochastic_rounding: bool | None = flag(
+        "--stochastic-rounding",
+        "round 16-bit weights up or down at random, right on average; default 0, but 1 with -w 0",
+    )
+    rungs: str | None = flag(
+        "--rungs",
+        "reference (NumPy) | naive (the lowest kernels) | best (the fastest, by measurement) | "
+        "library (the same, the vendor's among them), or a rungs.json that a run has left",
+        ByDevice("reference", "best"),
+    )
+    rung: Mapping[str, str] | None = flag(
+        "--rung", "OP=N or OP=FILE.cu, over --rungs; may be given several times"
+    )
+    fuse: str | None = flag(
+        "--fuse",
+        "several ops in one: auto (on a GPU, where that is measured to be faster) | none | all | "
+        f"some of {', '.join(FUSIONS)}",
+        "auto",
+    )
+    gelu_fusion: int | None = flag(
+        "--gelu-fusion -ge", "over --fuse: 0 without matmul_gelu, 1 with it", least=0
+    )
+    recompute: int | None = flag(
+        "--recompute -r",
+        "to save memory, compute again in the backward pass: 1 gelu, 2 layernorm too",
+        0,
+        least=0,
+        most=2,
+    )
+    deterministic: bool | None = flag(
+        "--deterministic", "choose only rungs that give the same bits every time", False
+    )
+    debug_nan: bool | None = flag(
+        "--debug-nan", "look at all that is computed; stop at what is not finite", False
+    )
+    debug_sync: bool | None = flag(
+        "--debug-sync", "wait after every op, so that a fault names the one that it is in", False
+    )
+    seed: int | None = flag(
+        "--seed", "of weights, shuffling, dropout, samples", 1337, least=0, most=2**63 - 1
+    )
+
+    def __post_init__(self) -> None:
+        for f in dataclasses.fields(self):
+            _check(getattr(self, f.name), f)
+        if (self.train_data is None) != (self.val_data is None):
+            given, missing = ("-i", "-j") if self.val_data is None else ("-j", "-i")
+            raise LadderError(
+                f"{given} names token files; {missing} must name the matching ones as well"
+            )
+        if self.schedule == "constant" and self.warmup:
+            raise LadderError(
+                "-u: the constant schedule has no warm-up, as in llm.c; "
+                "for one that stays level after it choose -k linear -q 1"
+            )
+        if self.steps == 0:
+            raise LadderError("-x 0 trains nothing; choose -x 1 or more, or -x -1 for one epoch")
+        if self.val_batches == 0:
+            raise LadderError(
+                "-m 0 leaves no validation; choose -m 1 or more, or -m -1 for all of it"
+            )
+        for name in (self.fuse or "auto").split(","):
+            if name not in FUSIONS and self.fuse not in (None, "auto", "none", "all"):
+                raise LadderError(
+                    f"--fuse {self.fuse}: choose auto, none or all, or fusions with commas between "
+                    f"them, of which there are {', '.join(FUSIONS)}"
+                )
+        if self.gelu_fusion not in (None, 0, 1):
+            raise LadderError(
+                f"-ge {self.gelu_fusion}: only the forward pass of gelu can be fused; choose -ge 1"
+            )
+
+    def value(self, name: str, gpu: bool = False) -> Any:
+        """What was typed, or else the default; None where that follows from other settings.
+
+        gpu  whether the device is one, which some defaults depend on
+        """
+        (f,) = (f for f in dataclasses.fields(self) if f.name == name)
+        typed, default = getattr(self, name), f.metadata["default"]
+        if isinstance(default, ByDevice):
+            default = default.gpu if gpu else default.cpu
+        return default if typed is None else typed
+
+
+def parse_rung(text: str) -> tuple[str, str]:
+    """(op, id of a rung or path of a .cu file) from OP=N or OP=FILE.cu. Raises LadderError."""
+    op, _, which = text.partition("=")
+    if not op or not which:
+        raise LadderError(f"--rung {text}: write OP=N or OP=FILE.cu, such as gelu.forward=1")
+    return op, which
+
+
+LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "least": ("at least", operator.ge),
+    "above": ("above", operator.gt),
+    "most": ("at most", operator.le),
+    "below": ("below", operator.lt),
 }
 
 
-def parse(argv: Sequence[str]) -> TrainConfig:
-    """A TrainConfig from command-line words. Raises LadderError; `--help` prints and exits."""
-    parser = build_parser(
-        "python -m trainer",
-        "Train GPT-2 through the ladder. Without flags: GPT-2 124M on tinyshakespeare, on the CPU "
-        "as llm.c's quick start, on a GPU as its fine-tuning run.",
-        epilog="Other commands: prepare, doctor, sample, plot, bench, profile, climb, each with "
-        "its own --help.",
-    )
-    words = ["--help"] if list(argv) == ["-h"] else _without_refused(argv)
-    return TrainConfig(**vars(parser.parse_args(words)))
-
-
-def _without_refused(argv: Sequence[str]) -> list[str]:
-    """The words without flags of REFUSED that ask for what is done here anyway."""
-    words, rest = [], list(argv)
-    while rest:
-        word = rest.pop(0)
-        if word not in REFUSED:
-            words.append(word)
-            continue
-        harmless, reason = REFUSED[word]
-        value = rest.pop(0) if rest else None
-        if value is None or value != harmless:
-            raise LadderError(f"{word} of llm.c is not available: {reason}")
-    return words
-
-
-def build_parser(
-    prog: str,
-    description: str,
-    names: Sequence[str] | None = None,
-    epilog: str | None = None,
-    helps: Mapping[str, str] | None = None,
-) -> Parser:
-    """A parser of the fields of TrainConfig, or of some of them.
-
-    helps: what --help says of a field, by name, where it is not what training says.
-    """
-    # -h means something else in llm.c
-    parser = Parser(prog=prog, description=description, epilog=epilog, add_help=False)
-    parser.add_argument("--help", action="help", help="show this and exit")
-    types = typing.get_type_hints(TrainConfig)
-    for f in dataclasses.fields(TrainConfig):
-        if names is None or f.name in names:
-            parser.add_argument(
-                *f.metadata["flags"],
-                dest=f.name,
-                default=f.default,
-                help=(helps or {}).get(f.name) or _help(f),
-                **_kind(f, types[f.name]),
-            )
-    return parser
-
-
-def _kind(f: dataclasses.Field, hint: Any) -> dict[str, Any]:
-    """How argparse is to read the values of a field."""
-    kinds = [t for t in typing.get_args(hint) if t is not type(None)] or [hint]
-    if typing.get_origin(hint) is tuple:
-        return {"action": _Collect, "metavar": "OP=N"}
-    if kinds[0] is bool:
-        if f.metadata["flags"][0].startswith("--no-"):
-            return {"action": "store_false"}
-        return {"nargs": "?", "const": True, "type": _switch, "metavar": "0|1"}
-    if "choices" in f.metadata:
-        return {"metavar": f.metadata["flags"][0].lstrip("-").upper()}
-    reader, metavar = {int: (_whole, "N"), float: (_number, "X"), str: (str, "TEXT")}[kinds[0]]
-    return {"type": reader, "metavar": metavar}
-
-
-def _help(f: dataclasses.Field) -> str:
-    choices = " | ".join(f.metadata.get("choices", ()))
-    default = "" if f.default in (None, "", ()) else f"default {_word(f.default)}"
-    if isinstance(f.default, bool) and f.metadata["flags"][0].startswith("--no-"):
-        default = ""
-    if f.name in DEFAULTS["cpu"]:
-        values = dict.fromkeys(_word(DEFAULTS[kind][f.name]) for kind in ("cpu", "cuda"))
-        default = "default " + ", on a GPU ".join(values)
-    parts = [f.metadata["help"], choices, default]
-    return "; ".join(part for part in parts if part).replace("%", "%%")
-
-
-def _word(value: Any) -> str:
-    """A default as one would type it."""
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
-
-
-class _Collect(argparse.Action):
-    """Gather repeated flags into a tuple."""
-
-    def __call__(self, parser, namespace, values, option_string=None) -> None:
-        setattr(namespace, self.dest, (*getattr(namespace, self.dest), values))
-
-
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
-
-
-def _switch(text: str) -> bool:
-    if text not in ("0", "1"):
-        raise argparse.ArgumentTypeError(f"must be 0 or 1, not {text!r}")
-    return text == "1"
+def _check(value: Any, f: dataclasses.Field[Any]) -> None:
+    """Hold one value to the limits of its flag."""
+    limits, name = f.metadata, "/".join(f.metadata["names"])
+    if value is None or isinstance(value, Mapping):
+        return
+    if isinstance(value, float) and not math.isfinite(value):
+        raise LadderError(f"{name} must be finite, not {value}")
+    if value == "" and limits["default"] != "":
+        raise LadderError(f"{name} must not be empty; give it a value or leave it out")
+    if "choices" in limits and value not in limits["choices"]:
+        raise LadderError(f"{name} must be one of {', '.join(limits['choices'])}, not {value!r}")
+    for word, (meaning, holds) in LIMITS.items():
+        if word in limits and not holds(value, limits[word]):
+            raise LadderError(f"{name} must be {meaning} {limits[word]}, not {value}")

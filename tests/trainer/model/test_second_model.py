@@ -18,7 +18,7 @@ from trainer.model.model_config import HuggingFaceFormat, ModelConfig, Parameter
 from trainer.model.program import build
 from trainer.run import logs
 from trainer.run.sample import open_predictor
-from trainer.settings.config import TrainConfig
+from trainer.settings.flags import Flags
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,7 @@ def test_it_is_exported_and_sampled_from(tmp_path):
         np.testing.assert_array_equal(array, tensors[name], err_msg=name)
     words = {"device": "cpu", "data_dir": str(tmp_path), "prompt": "a", "sample_tokens": 3}
     logits = [
-        open_predictor(TrainConfig(model=str(name), tokenizer="bytes", **words))[1]([256, 97])
+        open_predictor(Flags(model=str(name), tokenizer="bytes", **words))[2]([256, 97])
         for name in (directory, tmp_path / "hf")
     ]
     np.testing.assert_array_equal(*logits)

@@ -1,0 +1,53 @@
+"""What runs a model: its program with the fusions that were chosen, and a rung for every op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ladder.contract.device import Device
+from ladder.contract.rung_file import Rung
+from trainer.engine import fusion_choice, rung_choice
+from trainer.engine.rung_choice import Choice
+from trainer.model.calls import Call
+from trainer.model.program import Program
+from trainer.settings.config import ComputeConfig
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """A program, and for each of its ops the rung and the reason for it; settled, for an engine."""
+
+    program: Program
+    choices: Mapping[str, Choice]
+
+    @property
+    def rungs(self) -> dict[str, Rung]:
+        """The rung of every op."""
+        return {op: choice.rung for op, choice in self.choices.items()}
+
+    def record(self) -> dict[str, Any]:
+        """What a checkpoint keeps; `choose` takes it as `before`."""
+        return {**rung_choice.record(self.choices), "fusions": self.program.fusions}
+
+
+def choose(
+    config: ComputeConfig,
+    device: Device,
+    build: Callable[[Collection[str]], Program],
+    calls_of: Callable[[Program], Iterable[Call]] = lambda program: program.calls,
+    before: Mapping[str, Any] | None = None,
+) -> tuple[Kernels, list[str]]:
+    """The kernels that the settings of a run ask for, and notes on fusions that do not pay.
+
+    build     the program with some fusions
+    calls_of  the calls that count where rungs are compared by their time
+    before    the `record` of the run that this one goes on from
+
+    Raises LadderError as `fusion_choice.choose` and `rung_choice.choose`.
+    """
+    fusions, notes = fusion_choice.choose(config, device, build, before)
+    program = build(fusions)
+    choices = rung_choice.choose(calls_of(program), config, device, before)
+    return Kernels(program, choices), notes

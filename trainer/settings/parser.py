@@ -1,0 +1,158 @@
+"""The command line of `python -m trainer`, built from the fields of `Flags`.
+
+Every setting has a readable long flag; where llm.c has a short flag of the same meaning, that works
+too, so that a command line of llm.c's train_gpt2cu can be used as it stands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ladder.common.command_line import Parser
+from ladder.common.errors import LadderError
+from trainer.settings.flags import ByDevice, Flags, parse_rung
+
+_ONE_PROCESS = "this trainer runs one process on one device; leave it out"
+
+# Flags of llm.c that are not honoured: the value that means what is done here anyway, if there is
+# one, and why the others are refused. Ignoring one would train something else than was asked for.
+REFUSED = {
+    "-z": ("0", "there is one device, so no optimizer state to shard (ZeRO); leave it out"),
+    "-f": ("0", "no rung rounds to TF32 yet; leave it out"),
+    "-h": ("0", "HellaSwag is not evaluated; leave it out (the list of flags is --help)"),
+    "-pn": ("1", _ONE_PROCESS),
+    "-pr": ("0", _ONE_PROCESS),
+    "-pg": (None, _ONE_PROCESS),
+    "-pm": (None, _ONE_PROCESS),
+    "-pi": (None, _ONE_PROCESS),
+    "-ps": (None, _ONE_PROCESS),
+    "-pp": (None, _ONE_PROCESS),
+    "-pf": (None, _ONE_PROCESS),
+}
+
+
+def parse(argv: Sequence[str]) -> Flags:
+    """What the words of a command line say. Raises LadderError; `--help` prints and exits."""
+    parser = build_parser(
+        "python -m trainer",
+        "Train GPT-2 through the ladder. Without flags: GPT-2 124M on tinyshakespeare, on the CPU "
+        "as llm.c's quick start, on a GPU as its fine-tuning run.",
+        epilog="Other commands: prepare, doctor, sample, plot, bench, profile, climb, each with "
+        "its own --help.",
+    )
+    words = ["--help"] if list(argv) == ["-h"] else _without_refused(argv)
+    return Flags(**vars(parser.parse_args(words)))
+
+
+def _without_refused(argv: Sequence[str]) -> list[str]:
+    """The words without flags of REFUSED that ask for what is done here anyway."""
+    words, rest = [], list(argv)
+    while rest:
+        word = rest.pop(0)
+        if word not in REFUSED:
+            words.append(word)
+            continue
+        harmless, reason = REFUSED[word]
+        value = rest.pop(0) if rest else None
+        if value is None or value != harmless:
+            raise LadderError(f"{word} of llm.c is not available: {reason}")
+    return words
+
+
+def build_parser(
+    prog: str,
+    description: str,
+    names: Sequence[str] | None = None,
+    epilog: str | None = None,
+    helps: Mapping[str, str] | None = None,
+) -> Parser:
+    """A parser of the fields of Flags, or of some of them; what is not typed is None.
+
+    helps: what --help says of a field, by name, where it is not what training says.
+    """
+    # -h means something else in llm.c
+    parser = Parser(prog=prog, description=description, epilog=epilog, add_help=False)
+    parser.add_argument("--help", action="help", help="show this and exit")
+    types = typing.get_type_hints(Flags)
+    for f in dataclasses.fields(Flags):
+        if names is None or f.name in names:
+            parser.add_argument(
+                *f.metadata["names"],
+                dest=f.name,
+                default=None,
+                help=(helps or {}).get(f.name) or _help(f),
+                **_kind(f, types[f.name]),
+            )
+    return parser
+
+
+def _kind(f: dataclasses.Field[Any], hint: Any) -> dict[str, Any]:
+    """How argparse is to read the values of a field."""
+    (kind,) = (t for t in typing.get_args(hint) if t is not type(None))
+    if f.name == "rung":
+        return {"action": _CollectRungs, "metavar": "OP=N"}
+    if kind is bool:
+        if f.metadata["names"][0].startswith("--no-"):
+            return {"action": "store_const", "const": False}
+        return {"nargs": "?", "const": True, "type": _switch, "metavar": "0|1"}
+    if "choices" in f.metadata:
+        return {"metavar": f.metadata["names"][0].lstrip("-").upper()}
+    reader, metavar = {int: (_whole, "N"), float: (_number, "X"), str: (str, "TEXT")}[kind]
+    return {"type": reader, "metavar": metavar}
+
+
+def _help(f: dataclasses.Field[Any]) -> str:
+    choices, default = " | ".join(f.metadata.get("choices", ())), f.metadata["default"]
+    word = f"default {_word(default)}"
+    if isinstance(default, ByDevice):
+        word = f"default {_word(default.cpu)}, on a GPU {_word(default.gpu)}"
+    elif default is None or default == "" or f.metadata["names"][0].startswith("--no-"):
+        word = ""
+    parts = [f.metadata["help"], choices, word]
+    return "; ".join(part for part in parts if part).replace("%", "%%")
+
+
+def _word(value: Any) -> str:
+    """A default as one would type it."""
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+class _CollectRungs(argparse.Action):
+    """Gathers repeated flags into {op: id of a rung, or path}."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        op, which = parse_rung(values)
+        named = dict(getattr(namespace, self.dest) or {})
+        if named.setdefault(op, which) != which:
+            raise LadderError(f"--rung {op}={named[op]} and --rung {values}: choose one of them")
+        setattr(namespace, self.dest, named)
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
+
+
+def _switch(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise argparse.ArgumentTypeError(f"must be 0 or 1, not {text!r}")
+    return text == "1"
