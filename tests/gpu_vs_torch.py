@@ -43,6 +43,8 @@ TOLERANCE = {
 LR, BETAS, EPS, DECAY, CLIP = 1e-4, (0.9, 0.95), 1e-8, 0.1, 1.0
 
 Gradients = dict[str, torch.Tensor]
+# milliseconds of a step, bytes of memory, and for ours the ids and the code of its rungs
+Measured = tuple[float, int, dict[str, dict[str, str]]]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -194,13 +196,14 @@ def compare_times(options: argparse.Namespace) -> int:
         for B in options.batch or (4, 64):
             for name, measure in contenders(options, dtype, B, options.steps or 20):
                 try:
-                    ms, size = measure()
+                    ms, size, of_ours = measure()
                 except (LadderError, RuntimeError) as error:  # PyTorch's own are RuntimeErrors
                     print(f"{B:4} {dtype:>6}  {name:24}{str(error).splitlines()[0]}")
                     continue
                 row = {"B": B, "T": options.sequence, "dtype": dtype, "what": name, "ms": ms}
                 speed = 1e3 * B * options.sequence / ms
                 row |= {"tokens_per_second": speed, "gib": size / 2**30, "date": str(date.today())}
+                row |= of_ours
                 rows[job_key(row)] = row
                 print(f"{B:4} {dtype:>6}  {name:24}{ms:10.2f}{speed:12,.0f}{size / 2**30:8.1f}")
                 steps = sorted(rows.values(), key=job_key)
@@ -215,8 +218,8 @@ def job_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def contenders(
     options: argparse.Namespace, dtype: str, B: int, steps: int
-) -> Iterator[tuple[str, Callable[[], tuple[float, int]]]]:
-    """(name, function that measures milliseconds of a step and bytes of memory)."""
+) -> Iterator[tuple[str, Callable[[], Measured]]]:
+    """(name, function that measures a step)."""
     for rungs in options.rungs or ("best", "library"):
         yield (
             f"ours, --rungs {rungs}",
@@ -231,18 +234,17 @@ def contenders(
             yield "PyTorch, graph, cuDNN", lambda: time_torch(shape, B, T, dtype, steps, True)
 
 
-def time_ours(job: Job, steps: int) -> tuple[float, int]:
+def time_ours(job: Job, steps: int) -> Measured:
     engine = job.engine()
+    rungs = results.of_step(engine.rungs)
     ms = float(np.median(time_steps(engine, steps)))
     size = sum(size for _, size in engine.memory_table())
     del engine
     job.device.cupy.get_default_memory_pool().free_all_blocks()
-    return ms, size
+    return ms, size, rungs
 
 
-def time_torch(
-    shape: GPT2Config, B: int, T: int, dtype: str, steps: int, graph: bool
-) -> tuple[float, int]:
+def time_torch(shape: GPT2Config, B: int, T: int, dtype: str, steps: int, graph: bool) -> Measured:
     """torch.compile, fused AdamW, clipping, the vocabulary padded as ours; with the whole step in
     a CUDA graph or not."""
     torch._dynamo.reset()
@@ -303,7 +305,7 @@ def time_torch(
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end) / 4)
-    return float(np.median(times)), torch.cuda.max_memory_allocated()
+    return float(np.median(times)), torch.cuda.max_memory_allocated(), {}
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@
       "in_cache", "roof", "date", "commit", "software", "rows": [{"rung" or "peer", "idea", "code",
       "median_us", "low_us", "high_us", "repetitions"}, ...]}, ...]}
 
-One measurement for each op, dtype and shape: measuring again replaces it.
+One measurement for each op, dtype and shape: measuring again replaces it. "code" is the identity
+of the rung's code (ladder/contract/identity.py): where it is another one now, the row is stale.
+Whole training steps, in doc/results/training, keep the ids and the code of all their rungs.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from typing import Any
 
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write
-from ladder.contract.ladder import PACKAGE
+from ladder.contract.identity import code_identity
+from ladder.contract.ladder import PACKAGE, find_rung
+from ladder.contract.rung_file import Rung
 
 FOLDER = PACKAGE.parent / "doc" / "results"
 
@@ -55,6 +59,34 @@ def record(device: Mapping[str, Any], measurement: Measurement, folder: Path | N
     with atomic_write(path) as file:
         file.write((json.dumps(content, indent=1) + "\n").encode())
     return path
+
+
+def of_step(rungs: Mapping[str, Rung]) -> dict[str, dict[str, str]]:
+    """What the measurement of a whole training step keeps of its rungs, by op: ids and code."""
+    code = {op: code_identity(rung) for op, rung in rungs.items()}
+    return {"rungs": {op: rung.id for op, rung in rungs.items()}, "code": code}
+
+
+def is_stale(step: Measurement) -> bool:
+    """Whether the code of a rung has changed since the measurement of a training step.
+
+    False where the step kept no code: PyTorch's, and ours of before code was kept.
+    """
+    return any(
+        _code_now(op, step["rungs"][op]) != code for op, code in step.get("code", {}).items()
+    )
+
+
+def since(step: Measurement) -> str:
+    """A remark on a stale training step, to follow its name; "" for the others."""
+    return " (kernels changed since)" if is_stale(step) else ""
+
+
+def _code_now(op: str, id: str) -> str | None:
+    try:
+        return code_identity(find_rung(op, id))
+    except LadderError:  # there is no such rung any more
+        return None
 
 
 def _key(measurement: Measurement) -> tuple[str, str, str]:

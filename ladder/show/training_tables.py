@@ -31,7 +31,8 @@ def step_times(device: str) -> str:
         for what, label in CONTENDERS.items():
             for row in rows:
                 if (row["dtype"], row["B"], row["what"]) == (dtype, batch, what):
-                    lines.append(f"|{job} | {label} | {_speed(row)} | {row['gib']:.1f} |")
+                    name = label + results.since(row)
+                    lines.append(f"|{job} | {name} | {_speed(row)} | {row['gib']:.1f} |")
                     job = ""
     return "\n".join(lines)
 
@@ -50,7 +51,8 @@ def step_summary(device: str, dtype: str) -> str:
         cells = []
         for batch in batches:
             found = [row for row in rows if row["B"] == batch and row["what"].startswith(prefix)]
-            cells.append(_speed(min(found, key=lambda row: float(row["ms"]))))
+            best = min(found, key=lambda row: float(row["ms"]))
+            cells.append(_speed(best) + results.since(best))
         lines.append(f"| {label} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

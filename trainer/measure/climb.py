@@ -17,6 +17,7 @@ from typing import Any
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write
 from ladder.contract.rung_file import Rung
+from ladder.measure import results
 from trainer.engine.engine import Engine
 from trainer.measure.step_timing import (
     FOLDER,
@@ -97,6 +98,7 @@ def measure(flags: Flags, screen: Display) -> dict[str, Any]:
         "machine": machine_of(job.device),
         "job": {**whole.description(), "goal": goal},
         "lowest": {op: rung.id for op, rung in lowest.items()},
+        **results.of_step(rungs),
         "stages": stages,
     }
 

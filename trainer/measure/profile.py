@@ -22,6 +22,7 @@ from ladder.common.files import atomic_write
 from ladder.contract.binding import bind
 from ladder.contract.device import Device
 from ladder.contract.ladder import find
+from ladder.measure import results
 from ladder.measure.roofline import COMPUTE_BOUND, Roof
 from trainer.engine.engine import Engine
 from trainer.engine.memory import scratch_needed
@@ -78,6 +79,7 @@ def measure(flags: Flags) -> dict[str, Any]:
     return {
         "machine": machine_of(job.device),
         **job.description(),
+        **results.of_step(engine.rungs),
         "step_ms": step_ms,
         "tokens_per_second": 1e3 * job.tokens / step_ms,
         "ops_ms": ops_ms,

@@ -62,7 +62,7 @@ def measure(flags: Flags) -> tuple[dict[str, Any], dict[str, Any]]:
     low, median, high = np.percentile(steps, (10, 50, 90))
     measurement = {
         **job.description(),
-        "rungs": {op: rung.id for op, rung in engine.rungs.items()},
+        **results.of_step(engine.rungs),
         "steps": len(steps),
         **{"step_ms": median, "low_ms": low, "high_ms": high},
         "tokens_per_second": 1e3 * job.tokens / median,

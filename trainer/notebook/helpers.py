@@ -167,7 +167,7 @@ def step_times(device: str = "nvidia-h200") -> None:
     path = step_timing.FOLDER / f"{device}-torch.json"
     content = json.loads(path.read_text(encoding="utf-8"))
     rows = [
-        StepTime(row["B"], row["dtype"], row["what"], row["ms"])
+        StepTime(row["B"], row["dtype"], row["what"] + results.since(row), row["ms"])
         for row in sorted(content["steps"], key=lambda row: not row["what"].startswith("ours"))
     ]
     title = f"A training step of GPT-2 124M, T=1024, {content['machine']['name']}: "
@@ -199,7 +199,7 @@ def _setting(p: Mapping[str, Any]) -> str:
     library = any(row["rung"].startswith("cublas") for row in p["ops"])
     flags = p.get("kernels", "").removeprefix("best").removeprefix("library").strip("-")
     parts = [f"B={p['B']} T={p['T']}", p["dtype"], "with cuBLAS" if library else "", flags]
-    return ", ".join(part for part in parts if part)
+    return ", ".join(part for part in parts if part) + results.since(p)
 
 
 def climb() -> None:

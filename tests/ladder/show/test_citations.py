@@ -1,8 +1,11 @@
 """Measured numbers in sentences name their file; one that is wrong or names none is found."""
 
+import json
+
 import pytest
 
 from ladder.common.errors import LadderError
+from ladder.contract.ladder import find
 from ladder.measure import results
 from ladder.show import citations, pages, training_tables
 
@@ -140,3 +143,28 @@ def test_the_largest_distance_of_the_latest_log_is_shown(tmp_path, monkeypatch):
     ]
     with pytest.raises(LadderError, match=r"cannot read .*gone"):
         training_tables.log("gone")
+
+
+def test_a_step_whose_kernels_have_changed_since_is_marked(tmp_path, monkeypatch):
+    rung = find("gelu.forward").rung(1)
+    kept = results.of_step({"gelu.forward": rung})
+    edited = {"rungs": kept["rungs"], "code": {"gelu.forward": "of another day"}}
+    gone = {**kept, "rungs": {"gelu.forward": "99"}}
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    (tmp_path / "training").mkdir()
+
+    def rows(of_ours):
+        step = {"B": 4, "dtype": "bf16", "what": "ours, --rungs best", "ms": 8.0, "gib": 1.0}
+        step |= {"tokens_per_second": 5e5, **of_ours}
+        steps = [step, {**step, "what": "PyTorch, compiled"}]
+        for other in steps[1:]:
+            other.pop("code", None)
+        path = tmp_path / "training" / "one-torch.json"
+        path.write_text(json.dumps({"steps": steps}))
+        return training_tables.step_times("one").splitlines()[2:]
+
+    assert rows(kept)[0] == "| B=4 | `--rungs best` | 8.00 | 500,000 | 1.0 |"
+    for of_ours in (edited, gone):
+        ours, theirs = rows(of_ours)
+        assert "| `--rungs best` (kernels changed since) | 8.00 |" in ours
+        assert "changed since" not in theirs
