@@ -132,7 +132,8 @@ class Run:
 
 def _log(p: np.ndarray) -> np.ndarray:
     """log p, and 0 where p is: what never happens adds nothing to a mean."""
-    return np.log(p, out=np.zeros_like(p), where=p > 0)
+    logarithms: np.ndarray = np.log(p, out=np.zeros_like(p), where=p > 0)
+    return logarithms
 
 
 def start(
