@@ -1,7 +1,7 @@
 """The emulated device: the `.cu` files of the ladders, unmodified, on a CPU.
 
     device = Emulated()                    # runs kernels, as fast as it can
-    device = Emulated(mode="count")        # watches every memory access
+    device = Emulated(counting=True)       # records every memory access
     device.report().lines                  # sectors and bank conflicts, by source line
 
 doc/emulator.md explains how it works, and what it cannot prove.
@@ -51,8 +51,8 @@ class Emulated(HostArrays):
 
     warp        threads in a warp: 32, or 64 as on some AMD GPUs
     seed        0: threads and blocks run in order; else in an order that follows from the seed
-    mode        "fast"; or "count", which watches every memory access, counts them, and finds races
-                and accesses out of bounds; about 20 times slower, on one processor
+    counting    watch every memory access, count them, and find races and accesses out of bounds;
+                about 20 times slower, on one processor
     workers     how many blocks run at a time (default: one for each processor)
     time_limit  seconds that one launch may take
     trace       how many warp requests of each source line `report()` keeps in full
@@ -69,17 +69,15 @@ class Emulated(HostArrays):
         self,
         warp: Literal[32, 64] = 32,
         seed: int = 0,
-        mode: Literal["fast", "count"] = "fast",
+        counting: bool = False,
         workers: int | None = None,
         time_limit: float = 60.0,
         trace: int = 8,
     ):
         if warp not in (32, 64):
             raise LadderError(f"a warp has 32 or 64 threads, not {warp}")
-        if mode not in ("fast", "count"):
-            raise LadderError(f"the emulator has the modes fast and count, not {mode!r}")
         workers = workers or len(os.sched_getaffinity(0))
-        self._settings = Settings(warp, seed, mode == "count", workers, time_limit, trace)
+        self._settings = Settings(warp, seed, counting, workers, time_limit, trace)
         self._record = Record()
         self._compiled: dict[tuple[Any, ...], dict[str, Kernel]] = {}
         self._variants: list[tuple[Emulated, ...]] = []

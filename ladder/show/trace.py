@@ -49,7 +49,7 @@ def trace(
     if rung.path is None:
         raise LadderError(f"{ladder.op.name} {rung.label} is no kernel: there is nothing to trace")
     op, real, dims = ladder.op, DTYPES[dtype], dims or source_code.small_shape(ladder.op)
-    device = Emulated(warp=warp, mode="count", trace=keep)
+    device = Emulated(warp=warp, counting=True, trace=keep)
     inputs = make_inputs(op, dims, real, np.random.default_rng(0))
     arrays: dict[str, np.ndarray | None] = {}
     for arg in op.args:

@@ -43,4 +43,4 @@ def line(source: str, mark: str = "BUG") -> int:
 
 
 def devices(**options):
-    return [Emulated(mode=mode, **options) for mode in ("fast", "count")]
+    return [Emulated(counting=counting, **options) for counting in (False, True)]

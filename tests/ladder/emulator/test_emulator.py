@@ -17,7 +17,6 @@ from ladder.emulator.toolchain import find_compiler, runtime
 from tests.ladder.emulation import array, line, run, rung, zeros
 
 WARPS = (32, 64)
-MODES = ("fast", "count")
 
 
 # ---- conversions: all 65,536 patterns -----------------------------------------------------------
@@ -114,8 +113,8 @@ extern "C" __global__ void k({kind}* out, const {kind}* a, const {kind}* b, cons
 
 
 @pytest.mark.parametrize("warp", WARPS)
-@pytest.mark.parametrize("mode", MODES)
-def test_shuffles(tmp_path, warp, mode):
+@pytest.mark.parametrize("counting", (False, True))
+def test_shuffles(tmp_path, warp, counting):
     source = """\
 extern "C" __global__ void k(int* out, int width) {
     unsigned long long all = ~0ull;
@@ -130,7 +129,7 @@ extern "C" __global__ void k(int* out, int width) {
     threads = 2 * warp
     for width in (w for w in (2, 8, 32, 64) if w <= warp):
         out = zeros(5, threads, dtype=np.int32)
-        device = Emulated(warp=warp, seed=3, mode=mode)
+        device = Emulated(warp=warp, seed=3, counting=counting)
         run(device, tmp_path, source, 1, threads, out, np.int32(width))
         i = np.arange(threads)
         first, last = i // width * width, i // width * width + width - 1
@@ -188,9 +187,9 @@ extern "C" __global__ void k(float* out) {
 # ---- blocks --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("counting", (False, True))
 @pytest.mark.parametrize("seed", (0, 1, 2))
-def test_block_reduction_in_shared_memory(tmp_path, mode, seed):
+def test_block_reduction_in_shared_memory(tmp_path, counting, seed):
     source = """\
 template <class T>
 __device__ T block_sum(T value) {
@@ -224,7 +223,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) k(
     N, C, threads = 9, 512, 128
     inp = array(np.random.default_rng(0).standard_normal((N, C)))
     out, count = zeros(N), zeros(N, dtype=np.int32)
-    device = Emulated(seed=seed, mode=mode)
+    device = Emulated(seed=seed, counting=counting)
     arguments = (out, count, inp, np.int32(C))
     defines = {"THREADS": threads}
     run(device, tmp_path, source, N, threads, *arguments, shared=threads * 16, defines=defines)
@@ -248,8 +247,8 @@ extern "C" __global__ void k(int* out) {
     assert (out == 1 + z).all()
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_atomics(tmp_path, mode):
+@pytest.mark.parametrize("counting", (False, True))
+def test_atomics(tmp_path, counting):
     source = """\
 extern "C" __global__ void k(float* sum, int* ints, unsigned long long* big, double* d) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -268,7 +267,7 @@ extern "C" __global__ void k(float* sum, int* ints, unsigned long long* big, dou
     total = 8 * 64
     s, ints = zeros(1), zeros(8, dtype=np.int32)
     big, d = zeros(1, dtype=np.uint64), zeros(1, dtype=np.float64)
-    device = Emulated(mode=mode, seed=2, workers=2)
+    device = Emulated(counting=counting, seed=2, workers=2)
     run(device, tmp_path, source, 8, 64, s, ints, big, d)
     assert s[0] == total / 2
     assert ints[:5].tolist() == [total, total - 1, 1 - total, 255, 1]
@@ -300,9 +299,9 @@ extern "C" __global__ void k(float* out, Pair pair) {
 }
 """
     pair = np.array([(2.0, 5)], dtype=[("a", "f4"), ("b", "i4")])[0]
-    for mode in MODES:
+    for counting in (False, True):
         out = zeros(4)
-        run(Emulated(mode=mode), tmp_path, source, 1, 4, out, pair)
+        run(Emulated(counting=counting), tmp_path, source, 1, 4, out, pair)
         assert out.tolist() == [7, 205, 7, 2005]
 
 
@@ -397,9 +396,9 @@ extern "C" __global__ void k(float* C, const {kind}* A, const {kind}* B, int N, 
     rng = np.random.default_rng(0)
     A, B = array(rng.standard_normal((M, K)), dtype), array(rng.standard_normal((N, K)), dtype)
     expected = 2 * A.astype(np.float64) @ B.astype(np.float64).T
-    for mode, seed in (("fast", 0), ("fast", 6), ("count", 0)):
+    for counting, seed in ((False, 0), (False, 6), (True, 0)):
         C = zeros(M, N)
-        device = Emulated(mode=mode, seed=seed)
+        device = Emulated(counting=counting, seed=seed)
         run(device, tmp_path, source, (N // 16, M // 16), 32, C, A, B, np.int32(N), np.int32(K))
         assert np.allclose(C, expected, atol=1e-4)
 
@@ -432,7 +431,7 @@ def count(report, mark):
 
 
 def test_sectors_and_wavefronts(tmp_path):
-    device = Emulated(mode="count")
+    device = Emulated(counting=True)
     inp, out = array(np.arange(1024)), zeros(32)
     run(device, tmp_path, PATTERNS, 1, 32, out, inp, np.int32(8), np.int32(0))
     report = device.report()
@@ -464,7 +463,7 @@ def test_sectors_and_wavefronts(tmp_path):
 
 
 def test_accesses_say_which_lane_touches_what(tmp_path):
-    device = Emulated(mode="count", trace=2)
+    device = Emulated(counting=True, trace=2)
     run(
         device,
         tmp_path,

@@ -98,7 +98,7 @@ def problems(device, folder, source, grid=1, block=THREADS, args=None, shared=0)
 @pytest.mark.parametrize("seed", (0, 5))
 def test_race(tmp_path, source, seed):
     grid = 2 if "blockIdx" in source else 1
-    found = problems(Emulated(mode="count", seed=seed), tmp_path, source, grid)
+    found = problems(Emulated(counting=True, seed=seed), tmp_path, source, grid)
     races = [problem for problem in found if problem.kind == "race"]
     assert races
     bug, other = line(source), line(source, "OTHER")
@@ -124,7 +124,7 @@ FIXED = [
 @pytest.mark.parametrize("source", FIXED, ids=RACE_NAMES)
 @pytest.mark.parametrize("seed", (0, 5))
 def test_fixed_race_is_no_race(tmp_path, source, seed):
-    device = Emulated(mode="count", seed=seed)
+    device = Emulated(counting=True, seed=seed)
     args = (zeros(THREADS), array(np.arange(2 * THREADS)))
     run(device, tmp_path, source, 2 if "blockIdx" in source else 1, THREADS, *args)
     assert device.report().problems == []
@@ -140,7 +140,7 @@ extern "C" __global__ void k(float* out, const float* inp) {
 
 
 def test_access_past_the_end_of_a_buffer(tmp_path):
-    (problem,) = problems(Emulated(mode="count"), tmp_path, GLOBAL_BOUND, grid=2, block=64)
+    (problem,) = problems(Emulated(counting=True), tmp_path, GLOBAL_BOUND, grid=2, block=64)
     assert problem.kind == "out of bounds"
     assert problem.line == line(GLOBAL_BOUND)
     assert (problem.block, problem.thread) == ((1, 0, 0), (0, 0, 0))
@@ -155,7 +155,7 @@ extern "C" __global__ void k(float* out, const float* inp) {
 }
 """
     (problem,) = problems(
-        Emulated(mode="count"), tmp_path, source, 1, 1, (zeros(10), array(np.arange(64)))
+        Emulated(counting=True), tmp_path, source, 1, 1, (zeros(10), array(np.arange(64)))
     )
     assert (problem.kind, problem.line) == ("out of bounds", line(source))
     assert "write of 16 bytes across the end of out" in problem.message
@@ -169,7 +169,7 @@ extern "C" __global__ void k(float* out, const float* inp) {
     tile[threadIdx.x] = inp[threadIdx.x];  // BUG
 }
 """
-    (problem,) = problems(Emulated(mode="count"), tmp_path, source)
+    (problem,) = problems(Emulated(counting=True), tmp_path, source)
     assert (problem.kind, problem.line) == ("out of bounds", line(source))
     assert problem.thread == (63, 0, 0)
 
@@ -184,7 +184,7 @@ extern "C" __global__ void k(float* out, const float* inp) {{
     out[threadIdx.x] = s[63 - threadIdx.x];  // BUG
 }}
 """
-    (problem,) = problems(Emulated(mode="count"), tmp_path, source, shared=256)
+    (problem,) = problems(Emulated(counting=True), tmp_path, source, shared=256)
     assert (problem.kind, problem.line) == ("uninitialised shared memory", line(source))
     assert problem.thread == (58, 0, 0)
     # In fast mode it is NaN, which no comparison with a reference passes.
@@ -212,12 +212,12 @@ extern "C" __global__ void k(float* out, const float* inp) {
 """
 
 
-@pytest.mark.parametrize("mode", ("fast", "count"))
-def test_divergent_barrier(tmp_path, mode):
-    (problem,) = problems(Emulated(mode=mode), tmp_path, RETURNED)
+@pytest.mark.parametrize("counting", (False, True))
+def test_divergent_barrier(tmp_path, counting):
+    (problem,) = problems(Emulated(counting=counting), tmp_path, RETURNED)
     assert (problem.kind, problem.line) == ("divergent barrier", line(RETURNED))
     assert problem.other is None
-    (problem,) = problems(Emulated(mode=mode), tmp_path, TWO_BARRIERS)
+    (problem,) = problems(Emulated(counting=counting), tmp_path, TWO_BARRIERS)
     assert (problem.kind, problem.line) == ("divergent barrier", line(TWO_BARRIERS))
     assert problem.other[1] == line(TWO_BARRIERS, "OTHER")
 
@@ -255,30 +255,30 @@ extern "C" __global__ void k(float* out, const float* inp) {
 """
 
 
-@pytest.mark.parametrize("mode", ("fast", "count"))
+@pytest.mark.parametrize("counting", (False, True))
 @pytest.mark.parametrize("source", (HALF_A_WARP, BARRIER_IN_HALF_A_BLOCK))
-def test_deadlock(tmp_path, mode, source):
-    (problem,) = problems(Emulated(mode=mode), tmp_path, source)
+def test_deadlock(tmp_path, counting, source):
+    (problem,) = problems(Emulated(counting=counting), tmp_path, source)
     assert (problem.kind, problem.line) == ("deadlock", line(source))
 
 
-@pytest.mark.parametrize("mode", ("fast", "count"))
+@pytest.mark.parametrize("counting", (False, True))
 @pytest.mark.parametrize("source", (ENDLESS_LOOP, ENDLESS_BARRIERS, ENDLESS_ATOMICS))
-def test_endless_loop_ends_at_the_time_limit(tmp_path, mode, source):
-    found = problems(Emulated(mode=mode, time_limit=0.2), tmp_path, source, grid=3)
+def test_endless_loop_ends_at_the_time_limit(tmp_path, counting, source):
+    found = problems(Emulated(counting=counting, time_limit=0.2), tmp_path, source, grid=3)
     assert "time limit" in {problem.kind for problem in found}
     assert all(abs(problem.line - line(source)) <= 1 for problem in found)
 
 
-@pytest.mark.parametrize("mode", ("fast", "count"))
-def test_failed_assertion(tmp_path, mode):
+@pytest.mark.parametrize("counting", (False, True))
+def test_failed_assertion(tmp_path, counting):
     source = """\
 #include <assert.h>
 extern "C" __global__ void k(float* out, const float* inp) {
     assert(inp[threadIdx.x] < 63);  // BUG
 }
 """
-    (problem,) = problems(Emulated(mode=mode), tmp_path, source)
+    (problem,) = problems(Emulated(counting=counting), tmp_path, source)
     assert (problem.kind, problem.line) == ("assertion", line(source))
     assert problem.thread == (63, 0, 0)
     assert "inp[threadIdx.x] < 63" in problem.message
@@ -307,7 +307,7 @@ def test_wild_access_is_an_error_and_not_a_crash(tmp_path):
     (problem,) = problems(Emulated(), tmp_path, WILD, grid=4)
     assert (problem.kind, problem.line) == ("crash", line(WILD))
     assert (problem.block, problem.thread) == ((1, 0, 0), (33, 0, 0))
-    (problem,) = problems(Emulated(mode="count"), tmp_path, WILD, grid=4)
+    (problem,) = problems(Emulated(counting=True), tmp_path, WILD, grid=4)
     assert (problem.kind, problem.line) == ("out of bounds", line(WILD))
 
 

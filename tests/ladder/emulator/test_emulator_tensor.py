@@ -68,9 +68,9 @@ def multiply(tmp_path, source, real, device, M=32, N=24, K=96):
 
 
 @REALS
-@pytest.mark.parametrize("mode, seed", (("fast", 0), ("fast", 3), ("count", 0), ("count", 3)))
-def test_mma_with_asynchronous_copies(tmp_path, real, mode, seed):
-    device = Emulated(mode=mode, seed=seed)
+@pytest.mark.parametrize("counting, seed", ((False, 0), (False, 3), (True, 0), (True, 3)))
+def test_mma_with_asynchronous_copies(tmp_path, real, counting, seed):
+    device = Emulated(counting=counting, seed=seed)
     C, expected = multiply(tmp_path, MMA, real, device)
     assert np.allclose(C, expected, atol=1e-3)
     assert device.report().problems == []
@@ -84,7 +84,7 @@ def test_missing_wait_for_an_asynchronous_copy(tmp_path):
     C, expected = multiply(tmp_path, source, BFLOAT, Emulated())
     assert not np.allclose(C, expected, atol=1e-3)
     with pytest.raises(KernelError) as caught:
-        multiply(tmp_path, source, BFLOAT, Emulated(mode="count"))
+        multiply(tmp_path, source, BFLOAT, Emulated(counting=True))
     assert caught.value.problems[0].kind == "uninitialised shared memory"
     assert caught.value.problems[0].line == line(source, "ldmatrix_x4")
 
@@ -92,7 +92,7 @@ def test_missing_wait_for_an_asynchronous_copy(tmp_path):
 def test_missing_barrier_after_the_wait_is_a_race(tmp_path):
     source = MMA.replace("// WAIT\n        __syncwarp();", "// WAIT")
     with pytest.raises(KernelError) as caught:
-        multiply(tmp_path, source, BFLOAT, Emulated(mode="count", seed=1))
+        multiply(tmp_path, source, BFLOAT, Emulated(counting=True, seed=1))
     races = [problem for problem in caught.value.problems if problem.kind == "race"]
     assert races
     for race in races:
@@ -118,7 +118,7 @@ extern "C" __global__ void k(unsigned* out, const uint4* inp) {{
 """
     matrices = array(np.arange(4 * 8 * 8).reshape(4, 8, 8), np.uint16)
     out = zeros(32, 6, dtype=np.uint32)
-    device = Emulated(mode="count")
+    device = Emulated(counting=True)
     run(device, tmp_path, source, 1, 32, out, matrices)
     read = matrices.swapaxes(1, 2) if transposed else matrices
     for lane in range(32):
@@ -197,9 +197,9 @@ def hopper(tmp_path, source, device, real=BFLOAT, across=False):
 
 
 @REALS
-@pytest.mark.parametrize("mode, seed", (("fast", 0), ("fast", 3), ("count", 1)))
-def test_tma_and_wgmma(tmp_path, real, mode, seed):
-    device = Emulated(mode=mode, seed=seed)
+@pytest.mark.parametrize("counting, seed", ((False, 0), (False, 3), (True, 1)))
+def test_tma_and_wgmma(tmp_path, real, counting, seed):
+    device = Emulated(counting=counting, seed=seed)
     C, expected = hopper(tmp_path, WGMMA, device, real)
     assert np.allclose(C, expected, atol=1e-2)
     assert device.report().problems == []
@@ -318,7 +318,7 @@ extern "C" __global__ void k(float* out, const float* inp) {
 }
 """
     with pytest.raises(KernelError) as caught:
-        run(Emulated(mode="count"), tmp_path, source, 1, 1, zeros(4), zeros(8))
+        run(Emulated(counting=True), tmp_path, source, 1, 1, zeros(4), zeros(8))
     (problem,) = caught.value.problems
     assert (problem.kind, problem.line) == ("misaligned", line(source))
 
@@ -465,9 +465,9 @@ def cluster(tmp_path, source, device=None, blocks=4):
     return out, rows.reshape(64, 3, 64).swapaxes(0, 1)
 
 
-@pytest.mark.parametrize("mode, seed", (("fast", 0), ("fast", 3), ("count", 1)))
-def test_blocks_of_a_cluster_copy_to_each_other(tmp_path, mode, seed):
-    device = Emulated(mode=mode, seed=seed)
+@pytest.mark.parametrize("counting, seed", ((False, 0), (False, 3), (True, 1)))
+def test_blocks_of_a_cluster_copy_to_each_other(tmp_path, counting, seed):
+    device = Emulated(counting=counting, seed=seed)
     out, expected = cluster(tmp_path, CLUSTER, device)
     assert all((block == expected).all() for block in out)
     assert device.report().problems == []
