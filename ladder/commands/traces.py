@@ -76,9 +76,10 @@ def show_sass(options: argparse.Namespace) -> int:
     target_of = functools.partial(compiler.typical_target, options.arch)
     real = DTYPES[dtype_of(ladder, rung, options, target_of)]
     target = target_of(real)
-    if (why := rung.refusal(dims, target)) is not None:
-        raise LadderError(f"{options.op} {rung.label} cannot run: {why}")
-    cubin = compiler.compile_cubin(rung, rung.defines(dims, target), real, target.arch)
+    plan = rung.plan(dims, target)
+    if plan.refusal is not None:
+        raise LadderError(f"{options.op} {rung.label} cannot run: {plan.refusal}")
+    cubin = compiler.compile_cubin(rung, plan.constants, real, target.arch)
     found = sass.instructions(cubin, rung.path)
     if not options.summary:
         console().print(sass.listing(found, rung.source), soft_wrap=True)

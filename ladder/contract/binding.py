@@ -45,15 +45,16 @@ def bind(
     real, scalars = np.dtype(real), scalars or {}
     _check_arrays(op, real, dims, arrays)
     target = device.target(real)
-    if (why := rung.refusal(dims, target)) is not None:
-        raise LadderError(f"{op.name} {rung.label} cannot run: {why}; choose another rung")
+    plan = rung.plan(dims, target)
+    if plan.refusal is not None:
+        raise LadderError(f"{op.name} {rung.label} cannot run: {plan.refusal}; choose another rung")
     ordered = [arrays[arg.name] for arg in op.args]
     constants = {s.name: np.dtype(s.dtype).type(scalars[s.name]) for s in op.scalars}
 
-    if rung.run is not None:
+    if (function := rung.run) is not None:
         if rung.prepare is not None:
             rung.prepare(device, real, dims)
-        return lambda: rung.run(device, arrays, dims, constants)
+        return lambda: function(device, arrays, dims, constants)
     if rung.path is None:
         return _bind_reference(op, device, real, ordered, dims, scalars)
 
@@ -66,23 +67,21 @@ def bind(
     if (problem := signature.mismatch(op, rung)) is not None:
         raise LadderError(f"{rung.path}: {problem}")
     allocate = scratch or device.empty
-    buffers = [
-        allocate(shape, resolve_dtype(dtype, real))
-        for shape, dtype in rung.scratch(dims, target).values()
-    ]
-    tiles = rung.tiles(dims, target)
-    if missing := [name for name in tiles if arrays.get(name) is None]:
-        raise LadderError(f"{rung.path}: Tiles names {missing[0]}, which this call does not have")
+    buffers = [allocate(buffer.shape, resolve_dtype(buffer.dtype, real)) for buffer in plan.scratch]
+    for tile in plan.tiles:
+        if arrays.get(tile.argument) is None:
+            raise LadderError(
+                f"{rung.path}: Tiles names {tile.argument}, which this call does not have"
+            )
     args = (
         *ordered,
         *(np.int32(dims[name]) for name in op.dims),
         *constants.values(),
         *buffers,
-        *(device.tensor_map(arrays[name], box) for name, box in tiles.items()),
+        *(device.tensor_map(arrays[tile.argument], tile.box) for tile in plan.tiles),
     )
-    kernels = device.compile(rung, rung.defines(dims, target), real)
-    plan = []
-    for launch in rung.launches(dims, target):
+    kernels = device.compile(rung, plan.constants, real)
+    for launch in plan.launches:
         if launch.kernel not in kernels:
             names = ", ".join(kernels) or 'no extern "C" __global__ function'
             raise LadderError(f"{rung.path} launches {launch.kernel}, but defines {names}")
@@ -91,10 +90,10 @@ def bind(
                 f"{rung.path}: a launch of grid {launch.grid} and block {launch.block} is not "
                 f"possible; a block has 1 to {MOST_BLOCK_THREADS} threads"
             )
-        plan.append((kernels[launch.kernel], launch))
+    launches = [(kernels[launch.kernel], launch) for launch in plan.launches]
 
     def run() -> None:
-        for kernel, launch in plan:
+        for kernel, launch in launches:
             kernel(launch, args)
 
     return run
@@ -122,7 +121,7 @@ def _bind_reference(
         ]
         op.compute(wide, dims, scalars, real)
         for arg, array, result in zip(op.args, arrays, wide, strict=True):
-            if arg.role != "in" and array is not None and result is not array:
+            if arg.role != "in" and result is not None and result is not array:
                 array[...] = result.astype(array.dtype)
 
     return run

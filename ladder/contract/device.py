@@ -18,7 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from ladder.common.errors import LadderError
-from ladder.contract.rung_file import Launch, Rung
+from ladder.contract.launch_plan import Launch
+from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
 
 ALIGNMENT = 256  # bytes, as cudaMalloc aligns: a kernel may use 16-byte loads on any buffer

@@ -1,11 +1,12 @@
 """The identity of the code of a rung: one name that changes when what runs changes.
 
 Results, the pick cache, checkpoints, pages and compiled kernels compare it to notice an edit.
-It is made of a rung's file, every header that the file includes, directly or not, and the lines
-of its own header that say how it is launched. Comments, blank lines and blanks at line ends do
-not count, so rewording a file makes no result old. A compiler's output does depend on comments,
-since machine code carries line numbers; the CUDA compiler's cache asks for `exact=True`. (The
-emulator's cache is named by the one text that it compiles, which holds all of these files.)
+It is made of a rung's file, every header that the file includes, directly or not, the lines of its
+own header that say how it is launched, and the tile heuristics that these name. Comments, blank
+lines and blanks at line ends do not count, so rewording a file makes no result old. A compiler's
+output does depend on comments, since machine code carries line numbers; the CUDA compiler's cache
+asks for `exact=True`. (The emulator's cache is named by the one text that it compiles, which holds
+all of these files.)
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import ast
 import inspect
 import io
 import re
+import sys
 import textwrap
 import tokenize
 from pathlib import Path
@@ -21,6 +23,7 @@ from pathlib import Path
 from ladder.common import cache
 from ladder.contract.ladder import PACKAGE
 from ladder.contract.rung_file import Rung
+from ladder.contract.tilings import Tiling
 
 INCLUDE = PACKAGE / "include"
 LAUNCH_KEYS = ("define", "launch", "scratch", "tiles")
@@ -44,7 +47,12 @@ def code_identity(rung: Rung, exact: bool = False) -> str:
         if not exact:
             texts = [_without_comments(text) for text in texts]
         launch = [line for key in LAUNCH_KEYS for line in rung.header.get(key, ())]
-        return cache.digest(*texts, *(" ".join(line.split()) for line in launch))[:16]
+        heuristics = [_heuristic(function) for function in rung.lines.heuristics.values()]
+        return cache.digest(
+            *texts,
+            *(" ".join(line.split()) for line in launch),
+            *heuristics,
+        )[:16]
     if rung.run is None:
         return ""
     return cache.digest(rung.id, _python_code(inspect.getsource(rung.run)))[:16]
@@ -69,6 +77,13 @@ def included(source: str, folder: Path) -> dict[Path, bytes]:
 def _without_comments(text: str) -> str:
     """CUDA C++ without comments, blank lines, and blanks at line ends."""
     return _without_blanks(_COMMENT_OR_STRING.sub(lambda match: match["string"] or "", text))
+
+
+def _heuristic(function: Tiling) -> str:
+    """A tile heuristic's code, and the constants of its module, which it may use."""
+    module = vars(sys.modules[function.__module__])
+    constants = {name: value for name, value in module.items() if name.isupper()}
+    return _python_code(inspect.getsource(function)) + repr(sorted(constants.items()))
 
 
 def _python_code(text: str) -> str:

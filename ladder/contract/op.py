@@ -20,6 +20,7 @@ import numpy as np
 
 from ladder.contract.dims import Dims
 from ladder.contract.dtypes import REAL, REALS, resolve_dtype
+from ladder.contract.expressions import evaluate_whole
 
 MakeInputs = Callable[[Dims, np.random.Generator], dict[str, np.ndarray]]
 
@@ -45,7 +46,7 @@ class Arg:
     rounded_by: str | None = None
 
     def resolve_shape(self, dims: Dims) -> tuple[int, ...]:
-        return tuple(evaluate(expression, dims) for expression in self.shape.split())
+        return tuple(evaluate_whole(expression, dims) for expression in self.shape.split())
 
 
 def read(name: str, shape: str, dtype: str = REAL, *, optional: bool = False) -> Arg:
@@ -66,11 +67,6 @@ def update(
     rounded_by: str | None = None,
 ) -> Arg:
     return Arg(name, shape, "inout", dtype, optional, terms, rounded_by)
-
-
-def evaluate(expression: str, dims: Dims) -> int:
-    """Evaluate an expression such as "3*C", written in this repository, never by a user."""
-    return int(eval(expression, {"__builtins__": {}}, dict(dims)))
 
 
 @dataclass(frozen=True)

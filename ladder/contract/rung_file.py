@@ -16,11 +16,14 @@
     // Left:   loads are 2 or 4 bytes wide -> rung 4.
 
 Launch geometry thus stands beside the kernel that depends on it, and a file from outside the
-repository (`--rung layernorm.forward=mine.cu`) is a rung like any other. A line may be continued
-on the next one by indenting it. The lines that a machine reads:
+repository (`--rung layernorm.forward=mine.cu`) is a rung like any other. A key stands one space
+after `//`; a line that continues the one above it is indented further. There are no other keys
+than these, and those that the line above lists for people:
 
     Needs    conditions, separated by `;`, or `nothing`; where one fails the rung is refused
-    Define   preprocessor constants, `NAME = expression`, separated by `;`
+    Define   preprocessor constants, `NAME = expression`, separated by `;`. A choice of tile sizes
+             that takes more than a line or two is a function (tilings.py), which may return
+             several constants: `ROWS, PARTS = matmul.tiles.split_tiles(N, C, multiprocessors)`
     Launch   `kernel<<<grid, block>>>` or `kernel<<<grid, block, shared bytes>>>`; grid and block
              are an integer or a tuple; several Launch lines run one after the other, all with
              the same arguments; one that ends in `if condition` only where that holds
@@ -28,16 +31,24 @@ on the next one by indenting it. The lines that a machine reads:
              their content undefined at the start
     Tiles    `argument[rows, columns]`, separated by `;`: passed last, as `TensorMap argument_tiles`
              (include/hopper.cuh), for copies of such tiles of it by TMA; a row has 128 bytes
+    Deterministic, Accurate, Pays
+             `yes`, or `no` and why; without the line, yes
+    Rounds   there at all: an intermediate result is rounded to `real`
     After    the id of the rung that it grew from; the first of a ladder has none
+    Rewrite  why the diff against that rung is no lesson, where it is a long one
 
-Expressions are Python's over the call's dimensions (N, C, ...), the constants of Define, `warp`
-(its width), `multiprocessors`, `shared_bytes` (the most one block can have), `vector` (reals in 16
-bytes), `real` (one of `float32`, `float16`, `bfloat16`), `sizeof_real`, `sm` (75, 80, 90, ...; 0 if
-not NVIDIA), and the functions `ceil_div`, `min`, `max`.
+Expressions (expressions.py) have Python's syntax: whole numbers, `+ - * // %`, comparisons, `and`,
+`or`, `not`, `a if b else c`, tuples, and the functions `ceil_div`, `min`, `max`. They may name the
+call's dimensions (N, C, ...), the constants of Define above them, `warp` (its width),
+`multiprocessors`, `shared_bytes` (the most one block can have), `vector` (reals in 16 bytes),
+`real` (one of `float32`, `float16`, `bfloat16`), `sizeof_real`, and `sm` (75, 80, 90, ...; 0 if not
+NVIDIA).
 """
 
 from __future__ import annotations
 
+import difflib
+import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -45,32 +56,23 @@ from pathlib import Path
 
 from ladder.common.errors import LadderError
 from ladder.contract.dims import Dims
-from ladder.contract.dtypes import REALS
+from ladder.contract.launch_plan import LaunchLines, LaunchPlan
 from ladder.contract.target import Target
 
-# What an entry of these lines looks like, and how to say so.
-_FORMS = {
-    "define": (r"[A-Za-z_]\w*\s*=[^=].*", "NAME = expression; NAME = expression"),
-    "scratch": (r"(?:real|u?int32|float32)\s+[A-Za-z_]\w*\s*\[.+\]", "float32 name[N, C]"),
-    "tiles": (r"[A-Za-z_]\w*\s*\[.+\]", "argument[rows, columns]"),
+MACHINE_READ = ("Needs", "Define", "Launch", "Scratch", "Tiles")  # what a launch depends on
+KEYS = (
+    *("Before", "Change", "Expect"),
+    *MACHINE_READ,
+    *("Deterministic", "Accurate", "Rounds", "Pays", "After", "Rewrite", "Left"),
+)
+_ANSWER = re.compile(r"(yes|no)\b.*")
+_FORMS = {  # what some of the other lines must look like, and how to say so
+    "deterministic": (_ANSWER, "no, and why"),
+    "accurate": (_ANSWER, "no, and why"),
+    "pays": (_ANSWER, "no, and why"),
+    "after": (re.compile(r"(16bit-|float32-)?\d+"), "3, or 16bit-5"),
 }
 TRACKS = ("16bit", "float32")  # where a ladder forks by real type; also the folders' names
-_LAUNCH = r"(\w+)\s*<<<(.*)>>>(?:\s*if\s+(.+))?"
-
-
-def ceil_div(a: int, b: int) -> int:
-    """Blocks of `b` that cover `a`."""
-    return -(-a // b)
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One kernel launch: grid and block as in CUDA, dynamic shared memory in bytes."""
-
-    kernel: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    shared: int = 0
 
 
 @dataclass(frozen=True)
@@ -157,121 +159,33 @@ class Rung:
 
     def conditions(self) -> list[str]:
         """The machine-read conditions of the `Needs` line."""
-        conditions = entries(self.header.get("needs", ()))
-        return [condition for condition in conditions if condition != "nothing"]
+        return [condition.text for condition in self.lines.needs]
 
-    def refusal(self, dims: Dims, target: Target) -> str | None:
-        """Why the rung cannot run this call on this device, as half a sentence; None if it can."""
-        names = self._names(dims, target)
-        for condition in self._conditions_on(target):
-            if not self._evaluate(condition, names):
-                values = [
-                    f"{n} = {names[n]}"
-                    for n in sorted(_words(condition), key=condition.index)
-                    if n in names and n not in REALS
-                ]
-                values = [value for value in values if "function" not in value]
-                return f"it needs {condition}, and here {', '.join(dict.fromkeys(values))}"
-        return None
+    @functools.cached_property
+    def lines(self) -> LaunchLines:
+        """The machine-read lines of the header."""
+        return LaunchLines.parse(self.header)
+
+    @functools.cached_property
+    def _plans(self) -> dict[tuple[object, ...], LaunchPlan]:
+        return {}
+
+    def plan(self, dims: Dims, target: Target) -> LaunchPlan:
+        """What it needs to run a call of these dimensions on a device; worked out once.
+
+        Raises LadderError where a line of the header makes no sense there.
+        """
+        key = (*dims.items(), target)
+        if key not in self._plans:
+            try:
+                self._plans[key] = self.lines.plan(dims, target)
+            except LadderError as error:
+                raise LadderError(f"{self.path or self.name}: {error}") from None
+        return self._plans[key]
 
     def claims(self, target: Target) -> bool:
         """Whether it is written for this architecture and real type, whatever the shape."""
-        known = {"sm", "real", "warp", *REALS, "in", "and", "or", "not"}
-        return all(
-            self._evaluate(condition, self._names({}, target))
-            for condition in self._conditions_on(target)
-            if _words(condition) <= known
-        )
-
-    def _conditions_on(self, target: Target) -> list[str]:
-        """The conditions that count there: the emulator has the features of every generation."""
-        emulated = target.arch == "emulated"
-        return [c for c in self.conditions() if not (emulated and "sm" in _words(c))]
-
-    def defines(self, dims: Dims, target: Target) -> dict[str, int]:
-        """Preprocessor constants that the file is compiled with."""
-        names = self._names(dims, target)
-        return {name: names[name] for name, _ in self._define_lines()}
-
-    def launches(self, dims: Dims, target: Target) -> tuple[Launch, ...]:
-        """The launches of one call, in order, on one stream."""
-        names = self._names(dims, target)
-        launches = []
-        for line in self.header["launch"]:
-            kernel, geometry, condition = re.fullmatch(_LAUNCH, line).groups()
-            if condition and not self._evaluate(condition, names):
-                continue
-            parts = self._evaluate(f"({geometry},)", names)
-            if len(parts) not in (2, 3):
-                raise LadderError(f"{self.path}: write grid, block and perhaps bytes: {line}")
-            grid, block = (self._dim3(part, line) for part in parts[:2])
-            (shared,) = self._whole(parts[2:] or (0,), line)
-            launches.append(Launch(kernel, grid, block, shared))
-        return tuple(launches)
-
-    def scratch(self, dims: Dims, target: Target) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Buffers beside the arguments: name -> (shape, dtype as declared)."""
-        names = self._names(dims, target)
-        buffers = {}
-        for entry in entries(self.header.get("scratch", ())):
-            dtype, name, shape = re.fullmatch(r"(\w+)\s+(\w+)\s*\[(.*)\]", entry).groups()
-            sizes = self._whole(self._evaluate(f"({shape},)", names), entry)
-            buffers[name] = (sizes, dtype)
-        return buffers
-
-    def tiles(self, dims: Dims, target: Target) -> dict[str, tuple[int, int]]:
-        """Of which arguments the kernels copy tiles by TMA: name -> (rows, columns) of a tile."""
-        names = self._names(dims, target)
-        boxes = {}
-        for entry in entries(self.header.get("tiles", ())):
-            name, shape = re.fullmatch(r"(\w+)\s*\[(.*)\]", entry).groups()
-            box = self._whole(self._evaluate(f"({shape},)", names), entry)
-            if len(box) != 2:
-                raise LadderError(f"{self.path}: a tile has rows and columns: {entry}")
-            boxes[name] = box
-        return boxes
-
-    def _dim3(self, value: object, line: str) -> tuple[int, int, int]:
-        sizes = self._whole(value if isinstance(value, tuple) else (value,), line)
-        if len(sizes) > 3:
-            raise LadderError(f"{self.path}: grid and block have three dimensions at most: {line}")
-        return (*sizes, 1, 1)[:3]
-
-    def _whole(self, values: tuple[object, ...], line: str) -> tuple[int, ...]:
-        for value in values:
-            if not isinstance(value, int) or value < 0:
-                raise LadderError(f"{self.path}: {value!r} is not a whole number from 0 on: {line}")
-        return values
-
-    def _define_lines(self) -> list[tuple[str, str]]:
-        lines = entries(self.header.get("define", ()))
-        return [(name.strip(), value.strip()) for name, value in (x.split("=", 1) for x in lines)]
-
-    def _names(self, dims: Dims, target: Target) -> dict[str, object]:
-        """What an expression may use. Without dims, only what the target alone settles."""
-        names = {
-            **dims,
-            "warp": target.warp,
-            "multiprocessors": target.multiprocessors,
-            "shared_bytes": target.shared_bytes,
-            "vector": target.vector,
-            "real": target.real.name,
-            "sizeof_real": target.real.itemsize,
-            "sm": target.sm,
-            **{name: name for name in REALS},
-            **{"ceil_div": ceil_div, "min": min, "max": max},
-        }
-        if dims:
-            for name, expression in self._define_lines():
-                names[name] = self._evaluate(expression, names)
-        return names
-
-    def _evaluate(self, expression: str, names: Mapping[str, object]):
-        # Not a security boundary: whoever hands us this file has us compile and run it anyway.
-        try:
-            return eval(expression, {"__builtins__": {}}, dict(names))
-        except Exception as error:
-            raise LadderError(f"{self.path}: cannot evaluate {expression!r}: {error}") from None
+        return self.lines.claims(target)
 
 
 def _split(id: str) -> tuple[str, int | None]:
@@ -309,46 +223,56 @@ def parse(path: Path, kernel: str, id: str | None = None) -> Rung:
     except UnicodeDecodeError as error:
         raise LadderError(f"cannot read the kernel file {path}: no text, {error}") from None
     comment = re.match(r"(?://.*\n?)*", source)
-    lines = [line.removeprefix("//").rstrip() for line in comment.group().splitlines()]
-    title = re.fullmatch(r"\s*[\w +]+?(?:, (?:\w+ )?rung \d+)?\s*:\s*(.+)", (lines or [""])[0])
+    lines = comment.group().splitlines() if comment else []
+    title = re.fullmatch(
+        r"//\s*[\w +]+?(?:, (?:\w+ )?rung \d+)?\s*:\s*(.+)", lines[0].rstrip() if lines else ""
+    )
     if title is None:
         raise LadderError(
             f"{path}: the first line must read '// layer direction, rung N: its idea'"
         )
-    header: dict[str, list[str]] = {}
-    key = None
-    for line in lines[1:]:
-        entry = re.fullmatch(r" ([A-Z]\w*):\s*(.*)", line)
-        if entry:
-            key = entry.group(1).lower()
-            header.setdefault(key, []).append(entry.group(2).strip())
-        elif key and line.strip():
-            header[key][-1] += " " + line.strip()
+    header = _read_header(path, lines)
     if "launch" not in header:
         example = f"// Launch: {kernel}<<<ceil_div(N, 4), 4 * warp>>>"
         raise LadderError(f"{path}: the header says nothing of the launch; write e.g. '{example}'")
-    for line in header["launch"]:
-        if not re.fullmatch(_LAUNCH, line):
-            raise LadderError(f"{path}: a Launch line must read 'kernel<<<grid, block>>>': {line}")
     for key, (form, example) in _FORMS.items():
-        for entry in entries(tuple(header.get(key, ()))):
-            if not re.fullmatch(form, entry):
-                raise LadderError(f"{path}: {key.title()} must read '{example}': {entry}")
+        for text in header.get(key, ())[:2]:
+            if not form.fullmatch(text) or len(header[key]) > 1:
+                raise LadderError(f"{path}: write one line '// {key.title()}: {example}': {text}")
     if kernel not in source:
         raise LadderError(f"{path}: it defines no kernel named {kernel}")
-    return Rung(
-        id=id or str(path.resolve()),
-        idea=title.group(1),
-        path=path,
-        source=source,
-        header={key: tuple(values) for key, values in header.items()},
-    )
+    try:
+        LaunchLines.parse(header)
+    except LadderError as error:
+        raise LadderError(f"{path}: {error}") from None
+    return Rung(id or str(path.resolve()), title.group(1), path, source, header)
 
 
-def entries(lines: tuple[str, ...]) -> list[str]:
-    """What stands between the `;` of a header's lines."""
-    return [part.strip() for line in lines for part in line.split(";") if part.strip()]
+def _read_header(path: Path, lines: list[str]) -> dict[str, tuple[str, ...]]:
+    """The entries of a header by key, in lower case; `lines` begin with the title."""
+    header: dict[str, list[str]] = {}
+    key = None
+    for number, line in enumerate(lines[1:], 2):
+        where, text = f"{path}:{number}", line.removeprefix("//").rstrip()
+        entry = re.match(r" (\w+):(?:\s+|$)", text)
+        if entry and entry[1] in KEYS:
+            key = entry[1].lower()
+            header.setdefault(key, []).append(text[entry.end() :])
+        elif entry:
+            raise LadderError(f"{where}: no header line begins with {entry[1]}:; {_near(entry[1])}")
+        elif text.strip() and (key is None or not re.match(r"\s{2}|\t", text)):
+            raise LadderError(
+                f"{where}: begin the line with a key ('// Change: ...'), or indent it further to "
+                f"continue the line above: {line}"
+            )
+        elif text.strip():
+            if (word := re.match(r"\s*(\w+):", text)) and word[1] in KEYS:
+                raise LadderError(f"{where}: '{word[1]}:' must stand one space after '//'")
+            assert key is not None
+            header[key][-1] += " " + text.strip()
+    return {key: tuple(values) for key, values in header.items()}
 
 
-def _words(expression: str) -> set[str]:
-    return set(re.findall(r"\b[A-Za-z_]\w*\b", expression))
+def _near(word: str) -> str:
+    found = difflib.get_close_matches(word.capitalize(), KEYS, n=1, cutoff=0.6)
+    return f"did you mean {found[0]}:?" if found else f"there are {', '.join(KEYS)}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from ladder.contract.op import Op
-from ladder.contract.rung_file import Rung, entries
+from ladder.contract.rung_file import Rung
 
 _VALUES = {
     "int32": {"int", "int32_t", "signed"},
@@ -23,17 +23,12 @@ _QUALIFIERS = ("const", "volatile", "__restrict__", "__grid_constant__")
 
 def expected(op: Op, rung: Rung) -> list[tuple[str, str, bool]]:
     """(dtype, name, is a pointer) of each argument, in order."""
-    scratch = [
-        re.fullmatch(r"(\w+)\s+(\w+)\s*\[.*\]", entry).groups()
-        for entry in entries(rung.header.get("scratch", ()))
-    ]
-    tiled = [entry.split("[")[0].strip() for entry in entries(rung.header.get("tiles", ()))]
     return [
         *((arg.dtype, arg.name, True) for arg in op.args),
         *(("int32", name, False) for name in op.dims),
         *((scalar.dtype, scalar.name, False) for scalar in op.scalars),
-        *((dtype, name, True) for dtype, name in scratch),
-        *(("TensorMap", f"{name}_tiles", False) for name in tiled),
+        *((line.dtype, line.name, True) for line in rung.lines.scratch),
+        *(("TensorMap", f"{line.name}_tiles", False) for line in rung.lines.tiles),
     ]
 
 
@@ -56,7 +51,7 @@ def parameters(source: str, kernel: str) -> list[tuple[str, str, bool]] | None:
 def mismatch(op: Op, rung: Rung) -> str | None:
     """How the file's kernels differ from the contract, with the list that it should be; or None."""
     wanted = expected(op, rung)
-    for kernel in {line.split("<<<")[0].strip() for line in rung.header.get("launch", ())}:
+    for kernel in {line.kernel for line in rung.lines.launches}:
         found = parameters(rung.source, kernel)
         if found is None:
             continue

@@ -14,7 +14,7 @@ import numpy as np
 
 from ladder.common.errors import LadderError
 from ladder.contract.host_arrays import aligned_empty
-from ladder.contract.rung_file import Launch
+from ladder.contract.launch_plan import Launch
 from ladder.emulator import source
 from ladder.emulator.locate import MISSING, Locator, tool
 from ladder.emulator.report import Access, LineCount, Problem, Report

@@ -1,6 +1,5 @@
 // broadcast bias: every row of out becomes the bias
-//
-// Not a rung: runs before a cuBLAS product that is added to out (ladder/matmul/library_rungs.py).
+// Change: no rung: it runs before a cuBLAS product that is added to out (library_rungs.py).
 // Define: WIDTH = vector if OC % vector == 0 else 1
 // Launch: broadcast_bias<<<(ceil_div(OC, WIDTH * 128), min(N, 8 * multiprocessors)), 128>>>
 

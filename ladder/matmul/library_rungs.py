@@ -99,6 +99,7 @@ def _broadcast(device: Device, real: np.dtype, N: int, OC: int) -> Callable[[Any
     """A function (out, bias) that writes the bias (OC) into each of the N rows of out."""
     rung = rung_file.parse(BROADCAST_BIAS, "broadcast_bias")
     dims, target = {"N": N, "OC": OC}, device.target(real)
-    (launch,) = rung.launches(dims, target)
-    kernel = device.compile(rung, rung.defines(dims, target), real)[launch.kernel]
+    plan = rung.plan(dims, target)
+    (launch,) = plan.launches
+    kernel = device.compile(rung, plan.constants, real)[launch.kernel]
     return lambda out, bias: kernel(launch, (out, bias, np.int32(N), np.int32(OC)))

@@ -57,7 +57,8 @@ def _gelu(device: Device, real: np.dtype, N: int) -> Callable[[Any, Any], None]:
     """A function (out, inp) that takes the gelu of N elements."""
     target, dims = device.target(real), {"N": N}
     able = (rung for rung in find("gelu.forward").on(device) if rung.pays)
-    *_, rung = (rung for rung in able if rung.refusal(dims, target) is None)
-    (launch,) = rung.launches(dims, target)
-    kernel = device.compile(rung, rung.defines(dims, target), real)[launch.kernel]
+    *_, rung = (rung for rung in able if rung.plan(dims, target).refusal is None)
+    plan = rung.plan(dims, target)
+    (launch,) = plan.launches
+    kernel = device.compile(rung, plan.constants, real)[launch.kernel]
     return lambda out, inp: kernel(launch, (out, inp, np.int32(N)))

@@ -108,7 +108,7 @@ def _measurement(
     rows = []
     for rung in rungs if rungs is not None else ladder.on(device):
         label = f"{op.name} {rung.label}, {shape}, {dtype}"
-        if (why := rung.refusal(dims, device.target(real))) is not None:
+        if (why := rung.plan(dims, device.target(real)).refusal) is not None:
             say(f"{label}: refused: {why}", False)
             continue
         try:

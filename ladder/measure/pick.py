@@ -129,7 +129,7 @@ def _unfit(
         return f"not deterministic: {rung.header['deterministic'][0]}"
     target = device.target(DTYPES[dtype])
     for dims in shapes:
-        if (why := rung.refusal(dims, target)) is not None:
+        if (why := rung.plan(dims, target).refusal) is not None:
             return f"refused at {format_dims(dims)}: {why}"
     return None
 
@@ -140,7 +140,7 @@ def _checked(
     """Where a rung has to be right: at the run's shapes that are small, and at the op's own."""
     target = device.target(DTYPES[dtype])
     small = [d for d in shapes if op.least_bytes(d, DTYPES["float32"]) < 4 * SMALL]
-    able = [dims for dims in op.shapes if rung.refusal(dims, target) is None]
+    able = [dims for dims in op.shapes if rung.plan(dims, target).refusal is None]
     return [*small, *able[-CHECKED_SHAPES:]] or shapes
 
 

@@ -25,8 +25,9 @@ from ladder.contract.device import refuse_tile
 from ladder.contract.dims import Dims, format_dims
 from ladder.contract.dtypes import REAL, resolve_dtype
 from ladder.contract.ladder import PACKAGE, Ladder
+from ladder.contract.launch_plan import Launch, LaunchPlan
 from ladder.contract.op import Arg, Op, Scalar
-from ladder.contract.rung_file import Launch, Rung
+from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
 from ladder.verify.inputs import scalars
 from ladder.verify.tolerance import unit_roundoff
@@ -103,10 +104,11 @@ def export(ladder: Ladder, rung: Rung, dims: Dims, target: Target) -> str:
     op, path = ladder.op, rung.path
     if path is None:
         raise LadderError(f"{op.name} {rung.label} is no .cu file; choose another rung to export")
-    if (why := rung.refusal(dims, target)) is not None:
+    plan = rung.plan(dims, target)
+    if plan.refusal is not None:
         raise LadderError(
             f"{op.name} {rung.label} cannot run at {format_dims(dims)} in {target.real.name} on "
-            f"{target.arch}: {why}; choose another --shape, --dtype or --arch"
+            f"{target.arch}: {plan.refusal}; choose another --shape, --dtype or --arch"
         )
     if (problem := signature.mismatch(op, rung)) is not None:
         raise LadderError(f"{path}: {problem}")
@@ -118,8 +120,8 @@ def export(ladder: Ladder, rung: Rung, dims: Dims, target: Target) -> str:
     if any(_at_random(arg, target) for arg in op.args):
         loops += _with_headers(INCLUDE / "rounding_cpu.h", (INCLUDE,))
     names = ["arrays", "timing"]
-    names += ["scratch"] if rung.scratch(dims, target) else []
-    names += ["tensor_map"] if rung.tiles(dims, target) else []
+    names += ["scratch"] if plan.scratch else []
+    names += ["tensor_map"] if plan.tiles else []
     parts = [text for name in names for _, text in _with_headers(PARTS / f"{name}.h", ())]
 
     loop = "\n".join(text for _, text in loops)
@@ -129,7 +131,7 @@ def export(ladder: Ladder, rung: Rung, dims: Dims, target: Target) -> str:
         "\n".join(f"#include <{name}>" for name in sorted({*includes, "cuda_runtime.h"})),
         _heading("1. The kernel"),
         _QUIET if len(kernel) > 1 else "",
-        _constants(rung, dims, target),
+        _constants(plan, target),
         *(_file_heading(file) + text for file, text in kernel),
         _heading("2. The same on the CPU, in double: what the result must be"),
         _SYSTEM_INCLUDE.sub("", loop),
@@ -218,9 +220,9 @@ def _file_heading(path: Path) -> str:
     return f"// ---- {name} ".ljust(COLUMNS, "-") + "\n\n"
 
 
-def _constants(rung: Rung, dims: Dims, target: Target) -> str:
+def _constants(plan: LaunchPlan, target: Target) -> str:
     """What the repository gives the compiler with -D."""
-    defines = {"WARP_SIZE": target.warp, **rung.defines(dims, target)}
+    defines = {"WARP_SIZE": target.warp, **plan.constants}
     return "\n".join(
         [
             "// The type `real`, and the values of the constants in `Define` of the rung's header.",
@@ -260,7 +262,7 @@ def _main(op: Op, rung: Rung, dims: Dims, target: Target, loop: str) -> str:
         "};",
         *_call("run_on_cpu", ["loop", *arrays]),
         "",
-        *_launch(op, rung, dims, target),
+        *_launch(op, rung.plan(dims, target), dims, target),
         "launch();",
         "check(cudaDeviceSynchronize());",
         "",
@@ -299,14 +301,14 @@ def _host(name: str, arrays: Sequence[str]) -> str:
     return f"{name}.cpu()" if name in arrays else name
 
 
-def _launch(op: Op, rung: Rung, dims: Dims, target: Target) -> list[str]:
+def _launch(op: Op, plan: LaunchPlan, dims: Dims, target: Target) -> list[str]:
     """The rung's buffers, and `launch`, a function that launches its kernels."""
-    scratch, tiles = rung.scratch(dims, target), rung.tiles(dims, target)
     lines = []
-    for name, (shape, declared) in scratch.items():
-        kind = _C_TYPES[declared]
-        lines.append(f"{kind}* {name} = scratch<{kind}>({math.prod(shape)});")
-    for name, box in tiles.items():
+    for buffer in plan.scratch:
+        kind = _C_TYPES[buffer.dtype]
+        lines.append(f"{kind}* {buffer.name} = scratch<{kind}>({math.prod(buffer.shape)});")
+    for tile in plan.tiles:
+        name, box = tile.argument, tile.box
         arg = next(arg for arg in op.args if arg.name == name)
         dtype = resolve_dtype(arg.dtype, target.real)
         refuse_tile(np.broadcast_to(np.empty((), dtype), arg.resolve_shape(dims)), box)
@@ -317,10 +319,10 @@ def _launch(op: Op, rung: Rung, dims: Dims, target: Target) -> list[str]:
         *(f"{arg.name}.device" for arg in op.args),
         *op.dims,
         *(scalar.name for scalar in op.scalars),
-        *scratch,
-        *(f"{name}_tiles" for name in tiles),
+        *(buffer.name for buffer in plan.scratch),
+        *(f"{tile.argument}_tiles" for tile in plan.tiles),
     ]
-    launches = rung.launches(dims, target)
+    launches = plan.launches
     for launch in launches:
         if launch.shared > MOST_SHARED:
             limit = "cudaFuncAttributeMaxDynamicSharedMemorySize"

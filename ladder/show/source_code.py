@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 
 from ladder.contract.ladder import Ladder
 from ladder.contract.op import Op
-from ladder.contract.rung_file import Rung
+from ladder.contract.rung_file import MACHINE_READ, Rung
 
 MOST_FLOPS = 2e6  # of a trace: about a second of emulation
-MACHINE_READ = re.compile(r"// (Needs|Define|Launch|Scratch|Tiles):")
 
 
 def source(ladder: Ladder, rung: Rung) -> tuple[str, str]:
@@ -24,7 +24,7 @@ def source(ladder: Ladder, rung: Rung) -> tuple[str, str]:
         return rung.source, "cuda"
     if rung.run is not None:
         return inspect.getsource(rung.run), "python"
-    return inspect.getsource(inspect.getmodule(ladder.op.reference)), "python"
+    return inspect.getsource(sys.modules[ladder.op.reference.__module__]), "python"
 
 
 def diff(ladder: Ladder, before: Rung, after: Rung, context: int = 3, header: bool = False) -> str:
@@ -32,12 +32,12 @@ def diff(ladder: Ladder, before: Rung, after: Rung, context: int = 3, header: bo
 
     header  with the words of the headers: the whole files, as `patch` takes them
     """
-    names = [rung.path.name if rung.path else rung.label for rung in (before, after)]
+    was, now = (rung.path.name if rung.path else rung.label for rung in (before, after))
     if header:
-        texts = [source(ladder, rung)[0].splitlines(keepends=True) for rung in (before, after)]
-        return "".join(difflib.unified_diff(*texts, *names, n=context))
+        old, new = (source(ladder, rung)[0].splitlines(True) for rung in (before, after))
+        return "".join(difflib.unified_diff(old, new, was, now, n=context))
     changed = code_diff(ladder, before, after, context)
-    return f"--- {names[0]}\n+++ {names[1]}\n{changed}" if changed else ""
+    return f"--- {was}\n+++ {now}\n{changed}" if changed else ""
 
 
 class _Line(str):
@@ -54,8 +54,8 @@ def code_diff(ladder: Ladder, before: Rung, after: Rung, context: int = 1) -> st
     """The hunks of a diff of what runs: without the words of the headers, without lines that are
     only indented otherwise, and without line numbers. `patch` would not take it."""
     texts = [_without_words(source(ladder, rung)[0]) for rung in (before, after)]
-    lines = [[_Line(line) for line in text.splitlines(keepends=True)] for text in texts]
-    hunks = list(difflib.unified_diff(*lines, n=context))[2:]
+    old, new = ([_Line(line) for line in text.splitlines(True)] for text in texts)
+    hunks = list(difflib.unified_diff(old, new, n=context))[2:]
     return "".join("@@\n" if line.startswith("@@") else line for line in hunks)
 
 
@@ -63,13 +63,14 @@ def _without_words(text: str) -> str:
     """A rung's file without the title and the lines of its header that only people read."""
     header, code = split_header(text)
     entries = re.findall(r"// [A-Z]\w*:.*\n(?://(?! [A-Z]\w*:).*\n)*", header)
-    kept = [entry for entry in entries if MACHINE_READ.match(entry)]
+    kept = [entry for entry in entries if entry[3 : entry.index(":")] in MACHINE_READ]
     return "".join(kept) + code
 
 
 def split_header(text: str) -> tuple[str, str]:
     """The header of a rung's file, which is the comment that it begins with, and the rest."""
-    end = re.match(r"(?://.*\n)*", text).end()
+    comment = re.match(r"(?://.*\n)*", text)
+    end = comment.end() if comment else 0
     return text[:end], text[end:]
 
 
@@ -79,7 +80,8 @@ def changed_lines(before: Rung, after: Rung) -> int:
     for rung in (before, after):
         code = re.sub(r"//[^\n]*|/\*.*?\*/", "", split_header(rung.source)[1], flags=re.DOTALL)
         codes.append([line.strip() for line in code.splitlines() if line.strip()])
-    matcher = difflib.SequenceMatcher(None, *codes, autojunk=False)
+    old, new = codes
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     return sum(
         (i2 - i1) + (j2 - j1) for kind, i1, i2, j1, j2 in matcher.get_opcodes() if kind != "equal"
     )

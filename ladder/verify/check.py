@@ -144,12 +144,12 @@ def compile_ahead(
             continue
         for dims, group in itertools.product(shapes or ladder.op.shapes, device.variants()):
             target = group[0].target(DTYPES[dtype])
-            if rung.refusal(dims, target) is None:
-                defines = rung.defines(dims, target)
-                job = (rung.id, dtype, target.warp, *defines.items())
+            plan = rung.plan(dims, target)
+            if plan.refusal is None:
+                job = (rung.id, dtype, target.warp, *plan.constants.items())
                 if job not in asked:
                     asked.add(job)
-                    pool.submit(group[0].compile_ahead, rung, defines, DTYPES[dtype])
+                    pool.submit(group[0].compile_ahead, rung, plan.constants, DTYPES[dtype])
 
 
 def check_case(
@@ -166,7 +166,7 @@ def check_case(
     real = DTYPES[dtype]
     outcome = functools.partial(Outcome, dict(dims), dtype, inputs)
     groups = device.variants(brief)
-    reasons = [rung.refusal(dims, group[0].target(real)) for group in groups]
+    reasons = [rung.plan(dims, group[0].target(real)).refusal for group in groups]
     able = [group for group, why in zip(groups, reasons, strict=True) if why is None]
     if not able:
         return outcome("refused", next(filter(None, reasons)))

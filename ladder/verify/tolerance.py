@@ -36,7 +36,8 @@ import numpy as np
 from ladder.common.errors import LadderError
 from ladder.contract.dims import Dims
 from ladder.contract.dtypes import REAL, resolve_dtype
-from ladder.contract.op import Arg, Op, evaluate
+from ladder.contract.expressions import evaluate_whole
+from ladder.contract.op import Arg, Op
 from ladder.verify.inputs import Arrays, scalars
 from reference.philox import random_words
 from reference.rounding import round_at_random
@@ -122,7 +123,7 @@ def expect(op: Op, dims: Dims, real: np.dtype, values: Arrays) -> list[Expected]
         y = outputs[arg.name]
         if arg.role == "in" or y is None:
             continue
-        terms = max(1, evaluate(arg.terms, dims))
+        terms = max(1, evaluate_whole(arg.terms, dims))
         if y.dtype.kind in "iu":
             expected.append(Expected(arg, y, np.zeros(y.shape), terms))
             continue

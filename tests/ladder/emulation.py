@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from ladder.contract.host_arrays import aligned_empty
-from ladder.contract.rung_file import Launch, Rung
+from ladder.contract.launch_plan import Launch
+from ladder.contract.rung_file import Rung
 from ladder.emulator.emulated import Emulated
 
 

@@ -57,10 +57,10 @@ def test_every_rung_is_exported_in_every_type_at_the_default_shape(name):
         assert "KERNEL_LADDER_EMULATOR" not in text
         code = lines(re.sub(r'#include ".*\n', "", rung.source))
         assert lines(kernel)[-len(code) :] == code
-        for launch in rung.launches(dims, target):
+        for launch in rung.plan(dims, target).launches:
             assert f"{launch.kernel}<<<" in program
         # A constant of the kernel would replace whatever has its name further down.
-        constants = {"WARP_SIZE", *rung.defines(dims, target)}
+        constants = {"WARP_SIZE", *rung.plan(dims, target).constants}
         assert not constants & set(re.findall(r"\w+", loop + program))
 
 

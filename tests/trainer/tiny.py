@@ -104,6 +104,6 @@ def highest_rungs(calls: Iterable[Call], target: Target) -> dict[str, str]:
     highest = {}
     for call in calls:
         for rung in find(call.op).rungs:
-            if rung.path and rung.refusal(call.dims, target) is None:
+            if rung.path and rung.plan(call.dims, target).refusal is None:
                 highest[call.op] = rung.id
     return highest

@@ -15,8 +15,9 @@ import numpy as np
 from ladder.common.errors import LadderError
 from ladder.contract.device import ALIGNMENT, Device
 from ladder.contract.dtypes import resolve_dtype
+from ladder.contract.expressions import ceil_div
 from ladder.contract.ladder import find
-from ladder.contract.rung_file import Rung, ceil_div
+from ladder.contract.rung_file import Rung
 from trainer.model.calls import Call
 from trainer.model.program import Program
 
@@ -71,9 +72,9 @@ def scratch_needed(
         rung, needed = rungs[call.op], Counter[np.dtype]()
         if rung.path is not None:
             own_real = find(call.op).op.real_in(real)
-            for shape, declared in rung.scratch(call.dims, device.target(own_real)).values():
-                dtype = resolve_dtype(declared, own_real)
-                needed[dtype] += padded(math.prod(shape), dtype)
+            for buffer in rung.plan(call.dims, device.target(own_real)).scratch:
+                dtype = resolve_dtype(buffer.dtype, own_real)
+                needed[dtype] += padded(math.prod(buffer.shape), dtype)
         most |= needed  # the larger of both, dtype by dtype
     return most
 

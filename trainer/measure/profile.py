@@ -113,7 +113,7 @@ def _launches(engine: Engine, call: Call) -> int:
     rung, real = engine.rungs[call.op], find(call.op).op.real_in(engine.real)
     if rung.path is None:
         return 1
-    return len(rung.launches(call.dims, engine.device.target(real)))
+    return len(rung.plan(call.dims, engine.device.target(real)).launches)
 
 
 def _empty_launch_us(device: Device) -> float | None:

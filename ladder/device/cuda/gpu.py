@@ -18,7 +18,8 @@ import numpy as np
 from ladder.common.errors import DeviceFault, LadderError
 from ladder.contract.device import refuse_tile
 from ladder.contract.host_arrays import aligned_empty
-from ladder.contract.rung_file import Launch, Rung
+from ladder.contract.launch_plan import Launch
+from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
 from ladder.device.cuda import compiler
 from ladder.device.cuda.nvrtc import find_nvrtc

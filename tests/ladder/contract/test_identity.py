@@ -8,6 +8,7 @@ import pytest
 from ladder.contract import identity, rung_file
 from ladder.contract.identity import code_identity
 from ladder.contract.ladder import find, ladders
+from ladder.matmul import tiles
 
 TEXT = """\
 // any layer, rung 1: one thread per element
@@ -115,3 +116,13 @@ def test_a_python_function_is_known_by_its_code_without_words(tmp_path, monkeypa
     assert identity_of("library_two", text.replace("Words", "Other words\nand more")) == before
     assert identity_of("library_three", text.replace('"#1"', '"#1"  # why')) == before
     assert identity_of("library_four", text.replace("#1", "#2")) != before
+
+
+def test_a_tile_heuristic_and_the_constants_beside_it_count(edited, monkeypatch):
+    line = "// Define: PARTS = matmul.tiles.split_rows(4, N, 8)\n// Launch"
+    rung = edited("1_any.cu", "// Launch", line)
+    before = code_identity(rung)
+    monkeypatch.setattr(tiles, "TILES_PER_ROW", 6)
+    constant = code_identity(rung)
+    monkeypatch.setattr(tiles.split_rows, "__code__", tiles.stream_k.__code__)
+    assert len({before, constant, code_identity(rung)}) == 3

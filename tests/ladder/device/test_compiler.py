@@ -85,18 +85,18 @@ def test_rung_compiles_wherever_it_claims_to(op, rung):
 def compile_for(op, rung, targets):
     for target in targets:
         measured, small = (
-            [dims for dims in shapes if rung.refusal(dims, target) is None]
+            [dims for dims in shapes if rung.plan(dims, target).refusal is None]
             for shapes in (op.bench.values(), op.shapes)
         )
         shapes = [*measured, *small][:1]
         if measured and "sm == 90" in rung.conditions():  # tiles' sizes depend on the shape
             shapes = measured
         for dims in shapes:
-            defines = rung.defines(dims, target)
-            cubin = compiler.compile_cubin(rung, defines, target.real, target.arch)
+            plan = rung.plan(dims, target)
+            cubin = compiler.compile_cubin(rung, plan.constants, target.real, target.arch)
             where = f"{target.arch} {target.real} {dims}"
             kernels = compiler.resources(cubin)
-            launched = {launch.kernel for launch in rung.launches(dims, target)}
+            launched = {launch.kernel for launch in plan.launches}
             assert launched <= set(kernels), where
             assert not any(kernels[name].spill for name in launched), f"registers spill on {where}"
             assert "warning" not in compiler.compile_log(cubin), where

@@ -138,7 +138,7 @@ def test_the_product_is_that_of_the_contract(gpu, name, dtype, bias):
 def test_the_library_is_refused_where_it_does_not_run():
     ladder = find("matmul.forward")
     amd = type(Gpu().target(np.dtype(np.float16)))("gfx942", 64, 304, 65536, np.dtype(np.float16))
-    assert "sm >= 70" in ladder.rung("cublas").refusal({"N": 1, "C": 1, "OC": 1}, amd)
+    assert "sm >= 70" in ladder.rung("cublas").plan({"N": 1, "C": 1, "OC": 1}, amd).refusal
     with pytest.raises(LadderError, match="cuBLAS runs on NVIDIA GPUs, not on device emulated"):
         library_rungs.backward_input(
             open_device("emulated"),

@@ -197,8 +197,8 @@ def test_a_failing_call_names_the_library_and_the_status(library, monkeypatch):
 @pytest.mark.parametrize(("name", "number"), RUNGS)
 def test_what_the_library_cannot_align_is_refused(name, number):
     rung, target = find(name).rung(number), Gpu().target(DTYPES["bfloat16"])
-    assert "C % vector == 0" in rung.refusal({"N": 1, "C": 12, "OC": 16}, target)
-    assert "OC %" in rung.refusal({"N": 1, "C": 16, "OC": 12}, target)
+    assert "C % vector == 0" in rung.plan({"N": 1, "C": 12, "OC": 16}, target).refusal
+    assert "OC %" in rung.plan({"N": 1, "C": 16, "OC": 12}, target).refusal
 
 
 class HalfReal:

@@ -10,7 +10,7 @@ import pytest
 from ladder.common.errors import LadderError
 from ladder.contract import rung_file
 from ladder.contract.dtypes import DTYPES
-from ladder.contract.rung_file import Launch
+from ladder.contract.launch_plan import Launch
 from ladder.device import inventory
 from ladder.device.cuda import gpu, installation
 from ladder.device.open import open_device
@@ -290,7 +290,7 @@ def test_fault_names_the_kernel_in_a_process_of_its_own(device, tmp_path):
         "import sys, numpy as np; from pathlib import Path\n"
         "from ladder.contract import rung_file; from ladder.device.open import open_device\n"
         "from ladder.common.errors import LadderError\n"
-        "from ladder.contract.rung_file import Launch\n"
+        "from ladder.contract.launch_plan import Launch\n"
         f"rung = rung_file.parse(Path({str(tmp_path / '1_scale.cu')!r}), 'scale_forward')\n"
         "device = open_device('cuda')\n"
         "kernels = device.compile(rung, {'FACTOR': 1}, np.dtype('float32'))\n"

@@ -53,7 +53,7 @@ def test_tiles_of_either_width(monkeypatch, op, id, multiprocessors, columns):
     monkeypatch.setattr(emulated, "MULTIPROCESSORS", multiprocessors)
     device, dims = open_device("emulated"), {"N": 130, "C": 100, "OC": 100}
     rung = find(op).rung(id)
-    assert rung.defines(dims, device.target(DTYPES["float32"]))["COLUMNS"] == columns
+    assert rung.plan(dims, device.target(DTYPES["float32"])).constants["COLUMNS"] == columns
     report = check(find(op), rung, device, ["float32"], [dims])
     assert report.passed, report
 
@@ -62,6 +62,6 @@ def test_tiles_of_either_width(monkeypatch, op, id, multiprocessors, columns):
 def test_more_heads_than_go_at_a_time(op, id):
     device, dims = open_device("emulated"), {"B": 33, "T": 131, "C": 16, "NH": 2}
     rung = find(op).rung(id)
-    assert rung.defines(dims, device.target(DTYPES["bfloat16"]))["GROUPS"] == 2
+    assert rung.plan(dims, device.target(DTYPES["bfloat16"])).constants["GROUPS"] == 2
     report = check(find(op), rung, device, ["bfloat16"], [dims], brief=True)
     assert report.passed, report

@@ -8,7 +8,7 @@ from ladder.common.errors import LadderError
 from ladder.contract import rung_file
 from ladder.contract.dtypes import DTYPES
 from ladder.contract.ladder import find
-from ladder.contract.rung_file import Launch
+from ladder.contract.launch_plan import Launch
 from ladder.device.open import open_device
 from ladder.measure.timing import BufferSets
 from ladder.verify.check import check

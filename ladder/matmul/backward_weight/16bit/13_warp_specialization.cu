@@ -13,12 +13,9 @@
 //         WIDE = ceil_div(C, TILE_COLUMNS); TILES = WIDE * ceil_div(OC, TILE_ROWS);
 //         STEPS = ceil_div(N, DEPTH); WAVES = TILES // multiprocessors;
 //         REST = TILES % multiprocessors;
-//         EQUAL = max(1, ceil_div(REST * STEPS, multiprocessors));
-//         EVEN = ceil_div(STEPS, multiprocessors // max(1, REST));
-//         CUTS = EQUAL + 4 * (EQUAL // max(1, STEPS % EQUAL) + 1) < EVEN;
-//         SHARE = EQUAL if CUTS else EVEN;
+//         SHARE, LINE = matmul.tiles.stream_k(REST, STEPS, multiprocessors);
 //         FULL = STEPS // SHARE; LEFT = STEPS % SHARE; SLOTS = FULL + 2;
-//         LINE = SHARE if CUTS else max(1, LEFT); THREADS = WARPS * warp; SLICES = 8
+//         THREADS = WARPS * warp; SLICES = 8
 // Launch: matmul_backward_weight<<<multiprocessors, THREADS + warp, SHARED>>>
 // Launch: matmul_backward_weight_finish<<<(max(1, REST), SLICES), THREADS>>>
 // Scratch: float32 partial[max(1, REST), SLOTS, TILE_ROWS, TILE_COLUMNS]

@@ -11,17 +11,9 @@
 //         that multiply the same rows do so at the same time.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0
 // Define: TILE_ROWS = 128; DEPTH = 64; WARPS = 8; STEPS = ceil_div(N, DEPTH);
-//         HIGH = ceil_div(OC, TILE_ROWS); WIDE_TILES = HIGH * ceil_div(C, 192);
-//         ONE = min(STEPS, max(1, multiprocessors // WIDE_TILES));
-//         THREE = min(STEPS, max(1, 3 * multiprocessors // WIDE_TILES));
-//         ONE_TIME = ceil_div(WIDE_TILES * ONE, multiprocessors) * ceil_div(STEPS, ONE)
-//             * (192 + 48) + (ONE - 1) * C * OC // 1100;
-//         THREE_TIME = ceil_div(WIDE_TILES * THREE, multiprocessors) * ceil_div(STEPS, THREE)
-//             * (192 + 48) + (THREE - 1) * C * OC // 1100;
-//         NARROW_TIME = ceil_div(HIGH * ceil_div(C, 128), multiprocessors) * STEPS * (128 + 48);
-//         BEST = min(ONE_TIME, THREE_TIME, NARROW_TIME); NARROW = 1 if BEST == NARROW_TIME else 0;
-//         PARTS = 1 if NARROW else ONE if BEST == ONE_TIME else THREE;
-//         TILE_COLUMNS = 128 if NARROW else 192; STAGES = 6 if NARROW else 4;
+//         HIGH = ceil_div(OC, TILE_ROWS);
+//         TILE_COLUMNS, PARTS = matmul.tiles.split_tiles(HIGH, C, OC, STEPS, multiprocessors);
+//         STAGES = 6 if TILE_COLUMNS == 128 else 4;
 //         SHARE = ceil_div(STEPS, PARTS); WIDE = ceil_div(C, TILE_COLUMNS); TILES = HIGH * WIDE;
 //         PATCH = 64 * 32; THREADS = WARPS * warp; SLICES = 8;
 //         SHARED = STAGES * (TILE_ROWS + TILE_COLUMNS) * DEPTH * sizeof_real + 4 * PATCH * 4

@@ -10,15 +10,8 @@
 //         final order; the machine code (SASS) shows its choice.
 // Needs:  real == float32; C % vector == 0; OC % vector == 0
 // Define: EACH = 8; THREADS = 16; TILE = EACH * THREADS; DEPTH = 16;
-//         TILES = ceil_div(C, TILE) * ceil_div(OC, TILE); PLACES = 2 * multiprocessors;
-//         MOST = ceil_div(N, 128); ONE = max(1, min(MOST, PLACES // TILES));
-//         THREE = max(1, min(MOST, 3 * PLACES // TILES));
-//         FOUR = max(1, min(MOST, 4 * PLACES // TILES));
-//         ONE_TIME = ceil_div(TILES * ONE, PLACES) * ceil_div(N, ONE) + TILES * ONE // 5;
-//         THREE_TIME = ceil_div(TILES * THREE, PLACES) * ceil_div(N, THREE) + TILES * THREE // 5;
-//         FOUR_TIME = ceil_div(TILES * FOUR, PLACES) * ceil_div(N, FOUR) + TILES * FOUR // 5;
-//         BEST = min(ONE_TIME, THREE_TIME, FOUR_TIME);
-//         SPLITS = ONE if BEST == ONE_TIME else THREE if BEST == THREE_TIME else FOUR;
+//         TILES = ceil_div(C, TILE) * ceil_div(OC, TILE);
+//         SPLITS = matmul.tiles.split_rows(TILES, N, 2 * multiprocessors);
 //         LENGTH = ceil_div(N, SPLITS)
 // Launch: matmul_backward_weight<<<(ceil_div(C, TILE), ceil_div(OC, TILE), SPLITS),
 //         THREADS * THREADS>>>

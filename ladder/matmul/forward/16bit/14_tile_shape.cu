@@ -8,9 +8,7 @@
 //         waves.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0
 // Define: TILE_ROWS = 128; HIGH = ceil_div(N, TILE_ROWS);
-//         WIDE_ROUNDS = ceil_div(HIGH * ceil_div(OC, 256), multiprocessors);
-//         NARROW_ROUNDS = ceil_div(HIGH * ceil_div(OC, 192), multiprocessors);
-//         TILE_COLUMNS = 192 if NARROW_ROUNDS * 192 < WIDE_ROUNDS * 256 else 256;
+//         TILE_COLUMNS = matmul.tiles.tile_columns(HIGH, OC, multiprocessors, 256, 192);
 //         DEPTH = 64; WARPS = 8; GROUP = 8; STAGES = 4;
 //         SHARED = (STAGES * (TILE_ROWS + TILE_COLUMNS) + 2 * TILE_ROWS) * DEPTH * sizeof_real;
 //         TILES = ceil_div(OC, TILE_COLUMNS) * HIGH

@@ -11,9 +11,7 @@
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0
 // Define: TILE_ROWS = 128; HIGH = ceil_div(N, TILE_ROWS);
 //         PAIRS = ceil_div(HIGH, 2); CLUSTERS = multiprocessors // 2;
-//         WIDE_ROUNDS = ceil_div(PAIRS * ceil_div(OC, 256), CLUSTERS);
-//         NARROW_ROUNDS = ceil_div(PAIRS * ceil_div(OC, 192), CLUSTERS);
-//         TILE_COLUMNS = 192 if NARROW_ROUNDS * 192 < WIDE_ROUNDS * 256 else 256;
+//         TILE_COLUMNS = matmul.tiles.tile_columns(PAIRS, OC, CLUSTERS, 256, 192);
 //         DEPTH = 64; WARPS = 8; GROUP = 4; STAGES = 4;
 //         SHARED = (STAGES * (TILE_ROWS + TILE_COLUMNS) + 2 * TILE_ROWS) * DEPTH * sizeof_real;
 //         TILES = ceil_div(OC, TILE_COLUMNS) * PAIRS

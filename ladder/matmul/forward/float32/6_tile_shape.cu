@@ -10,11 +10,9 @@
 //         are many waves.
 // Needs:  real == float32; C % vector == 0; OC % vector == 0
 // Define: ROWS = 8; THREADS = 16; TILE_ROWS = ROWS * THREADS; DEPTH = THREADS;
-//         HIGH = ceil_div(N, TILE_ROWS); PLACES = 2 * multiprocessors;
-//         WIDE_ROUNDS = ceil_div(HIGH * ceil_div(OC, 128), PLACES);
-//         NARROW_ROUNDS = ceil_div(HIGH * ceil_div(OC, 96), PLACES);
-//         COLUMNS = 6 if NARROW_ROUNDS * 100 < WIDE_ROUNDS * 128 else 8;
-//         TILE_COLUMNS = COLUMNS * THREADS
+//         HIGH = ceil_div(N, TILE_ROWS);
+//         TILE_COLUMNS = matmul.tiles.tile_columns(HIGH, OC, 2 * multiprocessors, 128, 96, 100);
+//         COLUMNS = TILE_COLUMNS // THREADS
 // Launch: matmul_forward<<<(ceil_div(OC, TILE_COLUMNS), HIGH), THREADS * THREADS>>>
 // After:  float32-5
 // Rewrite: tiles are no longer square, so the functions that load and store them become templates

@@ -1,0 +1,162 @@
+"""A header is read as it is meant, or refused with the line and what to write instead."""
+
+import re
+
+import numpy as np
+import pytest
+
+from ladder.common.errors import LadderError
+from ladder.contract.ladder import PACKAGE
+from ladder.contract.launch_plan import Launch, Scratch, Tile
+from ladder.contract.rung_file import KEYS, parse
+from ladder.contract.target import Target
+
+HOPPER = Target("sm_90a", 32, 132, 227 << 10, np.dtype(np.float32))
+HEADER = """\
+// start add, rung 1: an idea
+// Before: nothing, and
+//         nothing more.
+// Needs:  N % 4 == 0; sm >= 80
+// Define: EACH = 4; BLOCKS = ceil_div(N, EACH * 256)
+// Launch: start_add<<<BLOCKS, 256, 16>>>
+// Launch: start_add_finish<<<(1, 2), warp>>> if BLOCKS > 1
+// Scratch: float32 sums[BLOCKS, 2]
+// Tiles:  a[4, 32]
+// Left:   something.
+"""
+KERNEL = '\nextern "C" __global__ void start_add() {}\n'
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(header):
+        path = tmp_path / "mine.cu"
+        path.write_text(header + KERNEL)
+        return parse(path, "start_add")
+
+    return read
+
+
+def refusal(read, header):
+    with pytest.raises(LadderError) as refused:
+        read(header)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_words_and_machine_read_lines_are_told_apart(read):
+    rung = read(HEADER)
+    assert rung.idea == "an idea"
+    assert rung.header["before"] == ("nothing, and nothing more.",)
+    assert rung.conditions() == ["N % 4 == 0", "sm >= 80"]
+
+
+def test_a_plan_holds_all_that_a_launch_needs(read):
+    plan = read(HEADER).plan({"N": 4096}, HOPPER)
+    assert plan.refusal is None
+    assert plan.constants == {"EACH": 4, "BLOCKS": 4}
+    assert plan.launches == (
+        Launch("start_add", (4, 1, 1), (256, 1, 1), 16),
+        Launch("start_add_finish", (1, 2, 1), (32, 1, 1)),
+    )
+    assert plan.scratch == (Scratch("sums", "float32", (4, 2)),)
+    assert plan.tiles == (Tile("a", 4, 32),)
+    assert len(read(HEADER).plan({"N": 64}, HOPPER).launches) == 1
+
+
+def test_a_plan_is_worked_out_once(read):
+    rung = read(HEADER)
+    assert rung.plan({"N": 64}, HOPPER) is rung.plan({"N": 64}, HOPPER)
+    assert rung.plan({"N": 64}, HOPPER) is not rung.plan({"N": 128}, HOPPER)
+
+
+def test_a_refused_call_has_a_reason_and_no_launches(read):
+    plan = read(HEADER).plan({"N": 7}, HOPPER)
+    assert plan.refusal == "it needs N % 4 == 0, and here N = 7"
+    assert not plan.launches and not plan.scratch and not plan.tiles
+
+
+def test_the_emulator_has_the_features_of_every_generation(read):
+    rung = read(HEADER.replace("sm >= 80", "sm == 999; warp == 32"))
+    emulated = Target("emulated", 64, 4, 227 << 10, np.dtype(np.float32))
+    assert rung.plan({"N": 4}, emulated).refusal == "it needs warp == 32, and here warp = 64"
+    assert not rung.claims(HOPPER) and not rung.claims(emulated)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (
+            "// Needs:",
+            "// Need:",
+            "mine.cu:4: no header line begins with Need:; did you mean Needs:?",
+        ),
+        (
+            "// Scratch:",
+            "// Scrach:",
+            "mine.cu:8: no header line begins with Scrach:; did you mean Sc",
+        ),
+        ("// Needs:", "// needs:", "no header line begins with needs:; did you mean Needs:?"),
+        ("// Left:", "// Note:", "no header line begins with Note:; "),
+        ("// Left:", "// Zzzzz:", "there are Before, Change, Expect, Needs, Define,"),
+        ("//         nothing", "// nothing", "mine.cu:3: begin the line with a key"),
+        ("//         nothing", "//nothing", "mine.cu:3: begin the line with a key"),
+        ("// Needs:", "//Needs:", "mine.cu:4: begin the line with a key"),
+        ("// Before:", "//    so:", "mine.cu:2: begin the line with a key"),
+        ("// Needs:", "//   Needs:", "mine.cu:4: 'Needs:' must stand one space after '//'"),
+        ("// Left:   something.", "// After:  the last one", "write one line '// After: 3, or 16b"),
+        ("// Left:   something.", "// After:  1\n// After: 2", "write one line '// After:"),
+        ("// Left:   something.", "// Pays:   perhaps", "write one line '// Pays: no, and why'"),
+        ("// Left:   something.", "// Accurate: nope", "write one line '// Accurate: no, and why'"),
+        ("EACH = 4;", "EACH;", "Define must read 'NAME = expression; NAME = expression': EACH"),
+        ("EACH = 4;", "EACH == 4;", "Define must read"),
+        ("EACH = 4;", "2EACH = 4;", "Define must read"),
+        ("EACH = 4;", "EACH = __import__('os');", "cannot read"),
+        ("EACH = 4;", "EACH = 10**10**10;", "Pow is not allowed"),
+        ("EACH = 4;", "EACH = os.system(1);", "there is no function os.system"),
+        ("<<<BLOCKS, 256, 16>>>", "<<BLOCKS, 256>>", "a Launch line must read 'kernel<<<grid, bl"),
+        ("<<<BLOCKS, 256, 16>>>", "<<<BLOCKS, (256>>>", "cannot read"),
+        ("N % 4 == 0", "N % 4 = 0", "cannot read 'N % 4 = 0'"),
+        ("float32 sums", "double sums", "Scratch must read 'float32 name[N, C]': double sums"),
+        ("a[4, 32]", "a", "Tiles must read 'argument[rows, columns]': a"),
+        ("start add, rung 1: an idea", "an idea", "the first line must read '// layer direction"),
+    ],
+)
+def test_a_line_that_cannot_be_meant_is_refused_when_it_is_read(read, old, new, says):
+    assert old in HEADER
+    assert says in refusal(read, HEADER.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("EACH = 4;", "EACH = real;", "'float32' is not a whole number: EACH = real"),
+        ("EACH = 4;", "EACH = N // 0;", "N // 0 divides by 0"),
+        ("EACH = 4;", "EACH = M;", "there is no M"),
+        ("EACH = 4;", "EACH, TWO = 4;", "Define has 2 names for 1 values: EACH, TWO = 4"),
+        ("BLOCKS, 256, 16", "BLOCKS", "write grid, block and perhaps bytes: start_add<<<BLOCKS>>>"),
+        ("BLOCKS, 256, 16", "1, 2, 3, 4", "write grid, block and perhaps bytes"),
+        ("BLOCKS, 256, 16", "(1, 1, 1, 1), 32", "grid and block have three dimensions at most"),
+        ("BLOCKS, 256, 16", "N, 32, -4", "-4 is not a whole number from 0 on"),
+        ("BLOCKS, 256, 16", "real, 32", "'float32' is not a whole number from 0 on"),
+        ("[BLOCKS, 2]", "[BLOCKS - 9]", "-8 is not a whole number from 0 on"),
+        ("a[4, 32]", "a[4]", "a tile has rows and columns: a[4]"),
+    ],
+)
+def test_a_line_that_makes_no_sense_for_a_call_is_refused_with_the_file(read, old, new, says):
+    assert old in HEADER
+    rung = read(HEADER.replace(old, new, 1))
+    with pytest.raises(LadderError) as refused:
+        rung.plan({"N": 1024}, HOPPER)
+    assert str(refused.value).startswith(f"{rung.path}: ") and says in str(refused.value)
+
+
+def test_a_constant_from_a_comparison_is_a_number(read):
+    plan = read(HEADER.replace("EACH = 4;", "EACH = 4; LARGE = N > 9;")).plan({"N": 16}, HOPPER)
+    assert plan.constants["LARGE"] == 1 and type(plan.constants["LARGE"]) is int
+
+
+def test_every_key_of_a_rung_in_the_repository_is_known_to_the_documentation():
+    page = (PACKAGE.parent / "doc" / "adding_a_rung.md").read_text(encoding="utf-8")
+    for key in KEYS:
+        assert re.search(rf"^\| `{key}\b", page, re.MULTILINE), key

@@ -1,0 +1,104 @@
+"""The tile heuristics give the choices that doc/matmul.md explains, for an H200 with 132 SMs."""
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from ladder.contract.expressions import ceil_div
+from ladder.matmul import tiles
+
+SMS = 132
+SIZES = st.integers(1, 400)
+
+
+@pytest.mark.parametrize(
+    ("columns", "waves_of_256", "waves_of_192", "chosen"),
+    [(768, 1, 1, 192), (2304, 3, 3, 192), (3072, 3, 4, 256), (50304, 48, 64, 256)],
+)
+def test_a_narrow_tile_where_it_takes_no_more_waves(columns, waves_of_256, waves_of_192, chosen):
+    high = 4096 // 128
+    assert ceil_div(high * ceil_div(columns, 256), SMS) == waves_of_256
+    assert ceil_div(high * ceil_div(columns, 192), SMS) == waves_of_192
+    assert tiles.tile_columns(high, columns, SMS, 256, 192) == chosen
+
+
+def test_a_narrow_tile_may_count_as_wider_than_it_is():
+    same_waves = {"high": 1, "columns": 96, "places": 1, "wide": 128, "narrow": 96}
+    assert tiles.tile_columns(**same_waves) == 96
+    assert tiles.tile_columns(**same_waves, narrow_cost=127) == 96
+    assert tiles.tile_columns(**same_waves, narrow_cost=128) == 128, "of equal ones the wide one"
+
+
+@given(SIZES, st.integers(1, 60000), SIZES)
+def test_the_chosen_width_takes_no_more_time_than_the_other(high, columns, places):
+    def time(width):
+        return ceil_div(high * ceil_div(columns, width), places) * width
+
+    chosen = tiles.tile_columns(high, columns, places, 256, 192)
+    assert chosen in (192, 256) and time(chosen) == min(time(192), time(256))
+
+
+@pytest.mark.parametrize(
+    ("left", "share", "line"),
+    [
+        (18, 10, 4),  # 7 parts of each tile; the seventh has what six leave
+        (54, 32, 1),
+        (72, 35, 35),  # an equal number of steps: 35 of each tile, and 35 of the line of the rest
+        (1179 - 8 * SMS, 64, 1),  # 8 waves of whole tiles, and 123 more
+        (0, 1, 1),  # nothing is left to share
+    ],
+)
+def test_what_stream_k_shares(left, share, line):
+    assert tiles.stream_k(left, 64, SMS) == (share, line)
+
+
+@given(SIZES, SIZES, st.integers(1, 200))
+def test_stream_k_has_a_block_for_every_step(left, steps, blocks):
+    assume(left < blocks)
+    share, line = tiles.stream_k(left, steps, blocks)
+    full, rest = divmod(steps, share)
+    in_line = ceil_div(left * rest, line)
+    assert full * left + in_line <= blocks
+
+
+@given(st.integers(0, 131), SIZES)
+def test_stream_k_cuts_tiles_anywhere_only_where_that_is_worth_the_stores(left, steps):
+    share, line = tiles.stream_k(left, steps, SMS)
+    even = ceil_div(steps, SMS // max(1, left))
+    assert share <= even
+    if share < even:
+        assert line == share == max(1, ceil_div(left * steps, SMS))
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "chosen"),
+    [
+        (768, 768, (192, 5)),
+        (768, 2304, (128, 1)),
+        (768, 3072, (192, 1)),
+        (768, 50304, (192, 1)),
+    ],
+)
+def test_whole_tiles_or_parts_of_them_at_4096_rows(columns, rows, chosen):
+    assert tiles.split_tiles(rows // 128, columns, rows, 4096 // 64, SMS) == chosen
+
+
+def test_a_long_sum_is_split_for_three_waves():
+    assert tiles.split_tiles(3072 // 128, 768, 3072, 65536 // 64, SMS) == (192, 4)  # 384 parts
+
+
+@given(SIZES, st.integers(1, 60000), SIZES, st.integers(1, 1000))
+def test_no_part_of_a_split_is_empty(high, columns, steps, blocks):
+    width, parts = tiles.split_tiles(high, columns, 128 * high, steps, blocks)
+    assert width in (128, 192) and 1 <= parts <= steps
+
+
+@pytest.mark.parametrize(("count", "parts"), [(36, 7), (108, 7), (144, 7)])
+def test_sums_over_rows_are_split_for_full_waves(count, parts):
+    assert tiles.split_rows(count, 4096, 2 * SMS) == parts
+
+
+@given(SIZES, st.integers(1, 70000), st.integers(1, 600))
+def test_a_part_of_a_sum_over_rows_is_not_too_short(count, rows, places):
+    parts = tiles.split_rows(count, rows, places)
+    assert 1 <= parts <= ceil_div(rows, tiles.LEAST_ROWS)
