@@ -258,7 +258,10 @@ def test_what_was_damaged_is_found_out_again(tmp_path, content):
 
 
 def test_no_rung_at_all_is_an_error_with_every_reason():
-    rungs = (timed_rung(1, "wrong", 1, wrong=True), timed_rung(2, "picky", 1, needs="N > 1000000000"))
+    rungs = (
+        timed_rung(1, "wrong", 1, wrong=True),
+        timed_rung(2, "picky", 1, needs="N > 1000000000"),
+    )
     with pytest.raises(
         LadderError, match=r"no rung that can run here: rung 1: wrong.*rung 2: refuse"
     ):
