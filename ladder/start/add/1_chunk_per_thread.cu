@@ -2,9 +2,9 @@
 // Before: NumPy adds on the CPU.
 // Change: 256 threads work at the same time. Each adds its own contiguous chunk, as CPU threads
 //         would.
-// Expect: slow. A warp is 32 threads (lanes) that execute the same instruction together. When a
-//         warp loads a[i], the addresses of its lanes lie a chunk apart: the request touches 32
-//         different sectors of memory (32 bytes each) and uses 4 bytes of each.
+// Expect: slow. A warp is 32 threads (lanes) that the GPU schedules together. When a warp loads
+//         a[i], the addresses of its lanes lie a chunk apart: the request touches 32 different
+//         sectors of memory (32 bytes each) and uses 4 bytes of each.
 // Needs:  real == float32
 // Launch: start_add<<<1, 256>>>
 // Left:   the accesses are not coalesced; neighbouring threads should access neighbouring addresses
