@@ -13,7 +13,7 @@ from ladder.contract.ladder import find
 from ladder.device.cpu import Cpu
 from ladder.measure.roofline import Roof
 from ladder.show.pages import ROOT
-from tests.trainer.test_climb import gpu  # noqa: F401  a fixture
+from tests.trainer.measure.test_climb import gpu  # noqa: F401  a fixture
 from trainer.data.download import VARIABLE
 from trainer.engine import memory
 from trainer.engine.engine import Engine

@@ -7,6 +7,8 @@ pytest.importorskip("torch")
 from tests import gpu_vs_torch
 from tests.trainer.tiny import add_size
 
+pytestmark = pytest.mark.torch
+
 
 def test_both_start_from_the_same_weights_and_stay_together(capsys):
     arguments = "steps -e d6 --device cpu -b 1 -t 16 -x 2 --rungs reference --dtypes fp32"

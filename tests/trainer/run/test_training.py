@@ -281,6 +281,7 @@ def test_memory_that_runs_out_all_the_same_is_one_line():
         Cpu().empty((1 << 55,), np.dtype(np.float32))
 
 
+@pytest.mark.emulator
 @pytest.mark.parametrize("real", ["float32", "bfloat16"])
 def test_the_memory_that_is_foretold_is_what_the_engine_takes(real):
     class Counting(Emulated):
@@ -305,8 +306,6 @@ def test_the_memory_that_is_foretold_is_what_the_engine_takes(real):
 
 
 def test_scratch_memory_of_rungs_counts_once_they_are_chosen(tmp_path, monkeypatch):
-    from ladder.emulator.emulated import Emulated
-
     real, device = np.dtype(np.float32), Emulated()
     program = build(SHAPE, 4, 16)
     rungs = {call.op: find(call.op).rung(1) for call in program.calls}
@@ -390,6 +389,7 @@ needs_compiler = pytest.mark.skipif(
 )
 
 
+@pytest.mark.emulator
 @needs_compiler
 @pytest.mark.parametrize(
     ("rungs", "swapped"),
@@ -414,6 +414,7 @@ def test_real_kernels_on_the_emulator_train_as_the_reference_does(tmp_path, rung
     np.testing.assert_allclose(kernels, reference, rtol=1e-5)
 
 
+@pytest.mark.emulator
 @needs_compiler
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_kernels_train_in_16_bits_too(tmp_path, dtype):
@@ -424,6 +425,7 @@ def test_kernels_train_in_16_bits_too(tmp_path, dtype):
     np.testing.assert_allclose(coarse, exact, rtol=5e-3)
 
 
+@pytest.mark.emulator
 @needs_compiler
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_the_highest_rungs_train_too(tmp_path, dtype):
@@ -441,6 +443,7 @@ def test_the_highest_rungs_train_too(tmp_path, dtype):
     assert there[dtype].items() <= highest.items()
 
 
+@pytest.mark.emulator
 @needs_compiler
 def test_two_deterministic_runs_are_the_same_to_the_bit(tmp_path):
     kernels = {"device": "emulated", "rungs": "naive", "deterministic": True}
@@ -452,6 +455,7 @@ def test_two_deterministic_runs_are_the_same_to_the_bit(tmp_path):
     assert losses(runs[0]) == losses(runs[1])
 
 
+@pytest.mark.emulator
 @needs_compiler
 def test_a_resumed_run_keeps_its_rungs_and_its_loss_scale(tmp_path):
     common = {"dtype": "fp16", "device": "emulated", "checkpoint_every": 2}

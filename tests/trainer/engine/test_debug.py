@@ -102,6 +102,7 @@ FAULT = """\
     out[i] ="""
 
 
+@pytest.mark.emulator
 @pytest.mark.skipif(cpp_compiler().remedy is not None, reason="no C++ compiler for the emulator")
 @pytest.mark.parametrize("debug_sync", [False, True])
 def test_a_kernel_that_faults_after_some_steps_is_named_with_the_checkpoint(tmp_path, debug_sync):

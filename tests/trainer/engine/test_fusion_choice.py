@@ -176,6 +176,7 @@ def test_debug_nan_names_a_fused_op_as_any_other(tmp_path):
         Stepper(setup.config, setup.engine, setup.train).step(0)
 
 
+@pytest.mark.emulator
 @pytest.mark.parametrize("recompute", [0, 2])
 def test_a_fused_run_trains_and_samples_as_a_plain_one(tmp_path, recompute):
     """The same kernels in another order of rounding: the losses agree, to float32."""

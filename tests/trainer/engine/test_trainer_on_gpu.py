@@ -23,6 +23,8 @@ from trainer.model.program import build, initial_parameters
 from trainer.run import logs
 from trainer.settings.flags import DTYPES
 
+pytestmark = pytest.mark.gpu
+
 # Large enough for tiles, vectors and several blocks; T and vocabulary are no round numbers.
 SHAPE = GPT2Config(
     context=96, vocab=515, padded_vocab=640, layers=2, heads=2, channels=128, dropout=0.1

@@ -26,7 +26,7 @@ WITH_MASTERS = {"dtype": "bf16", "stochastic_rounding": True}
 needs_compiler = pytest.mark.skipif(
     cpp_compiler().remedy is not None, reason="no C++ compiler for the emulator"
 )
-DEVICES = ["cpu", pytest.param("emulated", marks=needs_compiler)]
+DEVICES = ["cpu", pytest.param("emulated", marks=(needs_compiler, pytest.mark.emulator))]
 
 
 def losses(directory):
@@ -55,6 +55,7 @@ def test_a_resumed_run_is_the_same_to_the_bit(tmp_path, device, rounding):
     assert_same(parameters(tmp_path / "run", 4), parameters(tmp_path / "straight", 4))
 
 
+@pytest.mark.emulator
 @needs_compiler
 def test_without_masters_the_losses_stay_near_those_with_them(tmp_path):
     common = {"steps": 6, "lr": 1e-3, "device": "emulated", "rungs": "naive"}
