@@ -1,10 +1,10 @@
-"""How fast is each rung, beside the roof, the rung before it, the library and PyTorch?
+"""How fast is each rung, compared with the roof, the rung before it, the library and PyTorch?
 
     for measurement in bench(find("layernorm.forward"), open_device("cuda")):
         results.record(device.description(), measurement)
 
-What a rung computed is checked after it was timed, on the buffers it was timed on; a time below
-the floor (ladder/measure/roofline.py) is an error: something was not computed, or not measured.
+The result of a rung is checked after it was timed, on the same buffers. A time below the floor
+(ladder/measure/roofline.py) is an error: something was not computed, or not measured.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Say = Callable[[str, bool], None]
 
 
 def tell(line: str, wrong: bool = False) -> None:
-    """Print one line about a rung; `wrong` marks what must not be."""
+    """Print one line about a rung; `wrong`: it reports an error."""
     print(line, flush=True)
 
 
@@ -72,7 +72,7 @@ def bench(
 
     dtypes, shapes, rungs  by default all of the op
     roofs                  measured before, to be used again
-    say                    told line by line what was measured, refused, left out, or wrong
+    say                    called with each line about what was measured, refused, or wrong
     """
     refuse_emulated(device)
     op = ladder.op

@@ -1,10 +1,10 @@
-"""Which rung is the fastest for the shapes of a run? Checked, timed, and remembered.
+"""Which rung is the fastest for the shapes of a run? Checked, timed, and cached.
 
     choice = pick(find("layernorm.forward"), device, "bfloat16", {"N": 4096, "C": 768})
     choice.rung, choice.reasons
 
-What was found out is remembered rung by rung and shape by shape (pick_cache.py): another
-question about the same rungs and shapes, or an edited rung, costs only what is not known yet.
+The findings are cached rung by rung and shape by shape (pick_cache.py). Another question about the
+same rungs and shapes, or an edited rung, costs only what is not known yet.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ladder.verify.check import check, compile_ahead
 
 SECONDS = 0.15  # most time to spend on timing one rung at one shape
 HOPELESS = 4  # times as long as the fastest: not worth an exact measurement, which takes 20 calls
-OUT = 20  # times as long as the fastest at a small shape: not worth a call at a larger one
+OUT = 20  # times as long as the fastest at a small shape: not run at a larger one
 CHECKED_SHAPES = 2  # of the op's own, the largest, beside the run's if they are small
 SMALL = 1 << 20  # elements
 
@@ -170,7 +170,7 @@ def _wrong(
 ) -> str:
     """How a rung is wrong; "" if it is right.
 
-    An error is not remembered: that there is no compiler or no memory may have changed next time,
+    An error is not cached: that there is no compiler or no memory may have changed next time,
     and a GPU that met an illegal access fails whatever comes after.
     """
     for dims in _checked(ladder.op, rung, device, dtype, shapes):

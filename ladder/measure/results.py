@@ -50,7 +50,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def record(device: Mapping[str, Any], measurement: Measurement, folder: Path | None = None) -> Path:
-    """Add a measurement to its device's file, in the place of an older one; the file's path."""
+    """Add a measurement to its device's file; it replaces an older one. Returns the file's path."""
     folder = folder or FOLDER
     path = folder / f"{slug(device['gpu'])}.json"
     old = load(path)["measurements"] if path.exists() else []

@@ -1,8 +1,8 @@
-"""What a device can do at most, measured on the spot: bytes copied and products per second.
+"""The roof of a device, measured: bytes of a copy and FLOPs of a matrix product per second.
 
 No op can be faster than its floor, max(bytes / bandwidth, flops / matrix rate) (Williams, Waterman
-and Patterson, Roofline, CACM 52(4), 2009). Data sheets promise more than any program gets, so the
-roof here is what a plain copy and a plain cuBLAS product reach on the same card on the same day.
+and Patterson, Roofline, CACM 52(4), 2009). Data sheets state more than any program reaches, so
+the roof here is what a plain copy and a plain cuBLAS product reach on the same card on that day.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ladder.device.cuda.cublas import multiplier
 from ladder.measure.timing import ROTATED_BYTES, measure
 
 COPY_BYTES = 4 * ROTATED_BYTES
-COPIES = 10  # of each turn; the median leaves the first ones, before the clocks are up, out
+COPIES = 10  # of each turn; the median ignores the first ones, made at low clocks
 MATRIX = 4096  # rows and columns; larger products make a card lower its clocks
 COMPUTE_BOUND = 32  # FLOPs per byte from which the matrix rate is worth measuring
 
-# A kernel may beat the roof by this part of it before it counts as a mistake in measuring: noise,
-# and kernels that read more than they write, since turning from reads to writes costs a memory
-# time and a copy does so most often.
+# A kernel may exceed the roof by this share before it counts as a mistake in measuring. Reasons are
+# noise, and kernels that read more than they write: switching between reads and writes costs DRAM
+# time, and a copy switches most often.
 ALLOWANCE = 0.05
 
 
@@ -54,7 +54,7 @@ def copy_bandwidth(device: Device, size: int = COPY_BYTES) -> float:
 
     turns = [functools.partial(device.copy, arrays[i], arrays[(i + 1) % 3]) for i in range(3)]
     # Not captured into a graph as kernels are: there the driver may leave a copy to an engine of
-    # its own, which is slower than the multiprocessors.
+    # its own, which is slower than the SMs.
     seconds = [device.time(turn) for _ in range(COPIES) for turn in turns]
     return 2 * size / float(np.median(seconds))
 

@@ -1,9 +1,9 @@
-"""How long a rung takes: many calls in one captured graph, between two device events, many times.
+"""How long a rung takes: many calls in one captured CUDA graph, between two events, many times.
 
 A single launch cannot be timed well: a small kernel takes less time (2 µs) than the host needs to
-launch it (5 µs). So a batch of calls is captured once and replayed. The calls take turns on
-several sets of buffers, larger together than the last cache level, because a layer of a model
-finds its input in memory and not in the cache.
+launch it (5 µs). So a batch of calls is captured once and replayed. The calls use several sets of
+buffers in turn. Together these are larger than the L2 cache, because a layer of a model finds its
+input in memory and not in the cache.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Timing:
 def measure(clock: Clock, calls: Sequence[Callable[[], None]], seconds: float = 0.5) -> Timing:
     """Time one of `calls`, which do the same work on different buffers.
 
-    They work for SETTLE_SECONDS first: a card that has rested multiplies faster than it can for
+    They run for SETTLE_SECONDS first: after an idle time, a GPU multiplies faster than it can for
     long.
 
     seconds  most time to spend on measuring; less if the spread is small
@@ -72,10 +72,10 @@ def compare(
 ) -> list[float]:
     """The median seconds of a call of each contender.
 
-    They are measured in turn and then in the other order, for half of `seconds` each time. A card
-    is fastest when it has rested: whoever is first would win by a few percent. In the second half
-    the first is last, which takes that back where the card slows down evenly, and half of it where
-    it does so at once.
+    They are measured in turn and then in the other order, for half of `seconds` each time. A GPU
+    is fastest after an idle time, so the first contender would win by a few percent. In the second
+    half it is the last one. That cancels its advantage where the GPU slows down evenly, and half of
+    it where the GPU slows down at once.
     """
     replays = [_prepare(clock, calls) for calls in contenders]
     means = [0.0] * len(replays)  # of the medians of both halves
@@ -88,7 +88,7 @@ def compare(
 
 
 def _prepare(clock: Clock, calls: Sequence[Callable[[], None]]) -> Callable[[], float]:
-    """A batch of calls as one graph; returns what replays it, and tells the seconds of a call."""
+    """Capture a batch of calls as one graph; a function that replays it, for seconds of a call."""
 
     def once() -> None:
         for call in calls:

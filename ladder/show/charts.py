@@ -48,7 +48,7 @@ def bars(title: str, rows: Rows, measurement: Measurement) -> Figure:
     roof = matrix or measurement["roof"]["copy_gbps"]
     for place, row in enumerate(rows):
         axes.barh(place, row.rate, color=_colour(row), height=0.7)
-        near = row.rate > 0.85 * roof  # a number beside the bar would lie across the roof
+        near = row.rate > 0.85 * roof  # a number right of the bar would cross the roof's line
         axes.text(
             row.rate + roof * (-0.01 if near else 0.01),
             place,

@@ -19,7 +19,7 @@ Link = Callable[[Rung], str]  # how a page refers to a rung's file
 
 
 class NotMeasured(LadderError):
-    """What is asked for exists, but nobody has measured it and kept the numbers."""
+    """What is asked for exists, but no measurement of it is kept."""
 
 
 @dataclass(frozen=True)

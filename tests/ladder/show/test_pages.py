@@ -218,6 +218,7 @@ def test_new_numbers_are_seen_as_drift(site):
     ]
 
 
+@pytest.mark.emulator
 def test_counts_and_access_can_be_of_some_lines_only(site):
     some = 'layernorm.forward 1 shape="N=4 C=32" lines="mean[row] =|rstd[row] ="'
     text = write(site, f"counts {some}", f"access {some}")
@@ -240,6 +241,7 @@ def test_a_small_share_is_not_nothing():
     ]
 
 
+@pytest.mark.emulator
 def test_counts_and_access_pictures_are_made_once(site, monkeypatch):
     text = write(site, "counts start.add 2", "access start.add 2")
     assert "| read `a` |" in text

@@ -8,6 +8,8 @@ from ladder.contract.ladder import find, ladders
 from ladder.show import source_code
 from ladder.show.trace import own_lines, per_request, picture, table, touched_sectors, trace
 
+pytestmark = pytest.mark.emulator
+
 FORWARD = find("layernorm.forward")
 DIMS = {"N": 64, "C": 64}
 

@@ -160,6 +160,7 @@ def test_the_losses_of_a_unigram_and_a_bigram_model(start):
     assert list(run.counted().values()) == pytest.approx([math.log(2), 0], abs=1e-3)
 
 
+@pytest.mark.emulator
 def test_a_kernel_given_as_text_is_run_unchecked(start):
     source = find("residual.backward").rung(1).source
     wrong = source.replace("to_float(dinp[i]) + to_float(dout[i])", "0.0f")
