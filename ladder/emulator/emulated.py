@@ -27,6 +27,7 @@ from ladder.common.errors import CompileError, LadderError
 from ladder.contract.device import refuse_tile
 from ladder.contract.dtypes import REALS
 from ladder.contract.host_arrays import HostArrays
+from ladder.contract.identity import code_identity
 from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
 from ladder.emulator import source, toolchain
@@ -122,7 +123,7 @@ class Emulated(HostArrays):
         """
         real = np.dtype(real)
         path = Path(os.path.abspath(rung.file))
-        key = (path, rung.source, real, tuple(defines.items()))
+        key = (path, code_identity(rung, exact=True), real, tuple(defines.items()))
         if key not in self._compiled:
             library, declared = self.compile_ahead(rung, defines, real)
             self._compiled[key] = load(library, path, declared, self._settings, self._record)

@@ -550,3 +550,12 @@ def test_device_can_be_used_after_fork(tmp_path):
     if child == 0:
         os._exit(0 if _compile_and_run(tmp_path) == 255 * 128 else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_an_edited_header_is_compiled_anew_in_the_same_process(tmp_path):
+    device, out = Emulated(), zeros(1)
+    source = '#include "value.cuh"\nextern "C" __global__ void k(float* out) { *out = VALUE; }\n'
+    for value in (1.0, 2.0):
+        (tmp_path / "value.cuh").write_text(f"#define VALUE {value}f\n")
+        run(device, tmp_path, source, 1, 1, out)
+        assert out[0] == value
