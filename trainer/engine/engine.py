@@ -32,9 +32,9 @@ class Engine:
     rungs       the rung of every op that the program calls, by the op's name
     weights_of  an engine of the same model whose parameters this one uses, in place of its own:
                 to sample, say, at another batch size from the weights that are being trained
-    arrays      the device array of every buffer by name, for whoever wants a part of one:
+    arrays      the device array of every buffer by name, to read a part of one:
                 `device.download(engine.arrays["logits"][0, 5])`
-    bound       the function of every call, for whoever times them one by one
+    bound       the function of every call, to time them one by one
     watch       is called after every call, with the engine and the call, and waits for the call;
                 there are no graphs then
     waits       whether a call is done when it returns: on a device that does not work beside the
@@ -114,7 +114,7 @@ class Engine:
         self._norm_is_known = False
 
     def compute_norm(self) -> None:
-        """Into "norm", for whoever wants to see the gradients' global norm before `update`."""
+        """Compute the gradients' global norm into "norm", to look at it before `update`."""
         self._norm()
         self._norm_is_known = True
 

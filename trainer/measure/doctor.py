@@ -120,7 +120,7 @@ def memory(available: int | None) -> Finding:
         return Finding("memory", "unknown")
     found = f"{available / GIB:.1f} GiB available"
     if available < MEMORY_124M:
-        remedy = "GPT-2 124M wants 3 GiB: make room, or train -e d6 or -e char"
+        remedy = "GPT-2 124M needs 3 GiB: make room, or train -e d6 or -e char"
         return Finding("memory", found, remedy)
     return Finding("memory", found)
 

@@ -102,7 +102,7 @@ def _zeroing(engine: Engine, roof: Roof) -> dict[str, Any]:
 
 
 def _scratch_bytes(engine: Engine, op: str) -> int:
-    """Scratch memory that the op's rung wants for its largest call."""
+    """Scratch memory that the op's rung needs for its largest call."""
     calls = [call for call in engine.program.calls if call.op == op]
     needed = scratch_needed(calls, engine.device, engine.real, engine.rungs)
     return sum(n * dtype.itemsize for dtype, n in needed.items())

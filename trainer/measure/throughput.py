@@ -145,7 +145,7 @@ def report(machine: dict[str, Any], m: dict[str, Any]) -> str:
 
 
 def record(machine: dict[str, Any], measurement: dict[str, Any], folder: Path = FOLDER) -> Path:
-    """Write the measurement to the machine's file, in the place of one of the same job."""
+    """Write the measurement to the machine's file, instead of an older one of the same job."""
     path = folder / f"{results.slug(machine['name'])}.json"
     job = (
         *("model", "B", "T", "dtype", "recompute", "rungs"),

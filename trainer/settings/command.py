@@ -26,7 +26,7 @@ def run(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     except (OSError, RuntimeError) as error:
         print(f"error: {describe_system_error(error)}", file=sys.stderr)
         return 2
-    except MemoryError as error:  # beside what was foretold before the start
+    except MemoryError as error:  # not covered by the estimate made before the start
         why = f" ({error})" if str(error) else ""
         print(f"error: out of memory{why}; take a smaller -b, -t or -e", file=sys.stderr)
         return 2

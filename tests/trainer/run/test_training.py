@@ -283,7 +283,7 @@ def test_memory_that_runs_out_all_the_same_is_one_line():
 
 @pytest.mark.emulator
 @pytest.mark.parametrize("real", ["float32", "bfloat16"])
-def test_the_memory_that_is_foretold_is_what_the_engine_takes(real):
+def test_the_memory_that_is_computed_is_what_the_engine_allocates(real):
     class Counting(Emulated):
         taken = 0
 
@@ -295,10 +295,10 @@ def test_the_memory_that_is_foretold_is_what_the_engine_takes(real):
     device, program = Counting(), build(SHAPE, 2, 16)
     rungs = {call.op: find(call.op).rung(1) for call in program.calls}
     engine = Engine(program, device, DTYPES[real], rungs)
-    foretold = memory.by_kind(program, DTYPES[real], device, rungs)
-    assert foretold[memory.SCRATCH] > 0
-    assert foretold.total() == device.taken
-    assert dict(engine.memory_table()) == foretold
+    computed = memory.by_kind(program, DTYPES[real], device, rungs)
+    assert computed[memory.SCRATCH] > 0
+    assert computed.total() == device.taken
+    assert dict(engine.memory_table()) == computed
     sampling = build(SHAPE, 1, 16, training=False)
     device.taken = 0
     Engine(sampling, device, DTYPES[real], rungs, weights_of=engine)

@@ -11,6 +11,7 @@ import pytest
 
 from ladder.common.errors import LadderError
 from tests.trainer.tiny import resolved
+from trainer.__main__ import COMMANDS
 from trainer.model import fusion
 from trainer.run import schedule
 from trainer.settings import flags
@@ -146,6 +147,13 @@ def test_flags_of_llmc_that_cannot_be_honoured_are_refused_with_the_reason(flag)
 def test_the_names_that_flags_know_are_those_of_what_there_is():
     assert set(flags.SCHEDULES) == set(schedule.SCHEDULES)
     assert tuple(fusion.FUSIONS) == flags.FUSIONS  # in this order
+
+
+def test_help_names_every_command(capsys):
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"Other commands: {', '.join(COMMANDS)}, each with its own --help." in text
 
 
 def test_h_alone_asks_for_help(capsys):
