@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write
@@ -27,9 +27,14 @@ GPT2_WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\
 class Tokenizer(Protocol):
     """`vocab` ids from 0; `eot` is the id that stands before each document, if there is one."""
 
-    name: str
-    vocab: int
-    eot: int | None
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def vocab(self) -> int: ...
+
+    @property
+    def eot(self) -> int | None: ...
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -49,15 +54,20 @@ class GPT2Tokenizer:
         A token's id is its place: the bytes first, then what each merge makes. The list is thus
         the whole vocabulary, and the 1 MB encoder.json beside it says nothing new.
         """
-        self._merges = Path(merges)
+        self._path = Path(merges)
 
     @cached_property
-    def _encoding(self):
-        import tiktoken
+    def merges(self) -> list[str]:
+        """The merges in their order, each two tokens with a space between them."""
+        return self._path.read_text(encoding="utf-8").split("\n")[1:-1]
 
-        byte_of = _bytes_of_printable_characters()
+    @cached_property
+    def _encoding(self) -> Any:
+        import tiktoken  # a tenth of a second, and few runs need it
+
+        byte_of = printable_bytes()
         ranks = {bytes([byte]): i for i, byte in enumerate(byte_of.values())}
-        for line in self._merges.read_text(encoding="utf-8").split("\n")[1:-1]:
+        for line in self.merges:
             token = bytes(byte_of[character] for character in line if character != " ")
             ranks[token] = len(ranks)
         return tiktoken.Encoding(
@@ -70,16 +80,18 @@ class GPT2Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The words "<|endoftext|>" in a text are text like any other."""
-        return self._encoding.encode_ordinary(text)
+        ids: list[int] = self._encoding.encode_ordinary(text)
+        return ids
 
     def decode(self, ids: Iterable[int]) -> str:
         return _decode(self, ids)
 
     def token_bytes(self, i: int) -> bytes:
-        return self._encoding.decode_single_token_bytes(int(i))
+        token: bytes = self._encoding.decode_single_token_bytes(int(i))
+        return token
 
 
-def _bytes_of_printable_characters() -> dict[str, int]:
+def printable_bytes() -> dict[str, int]:
     """GPT-2's files write each byte as one visible character: itself, or one from 256 on.
 
     The order is the order of the byte tokens: the visible ones first, then the others.

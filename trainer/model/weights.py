@@ -9,8 +9,9 @@ from typing import Any
 
 from ladder.common.errors import LadderError
 from trainer.data.download import DownloadError
+from trainer.data.tokenizers import Tokenizer, get_tokenizer
 from trainer.model import checkpoint, huggingface, llmc_files
-from trainer.model.model_config import ModelConfig
+from trainer.model.model_config import ModelConfig, padded
 from trainer.model.program import initial_parameters
 from trainer.model.registry import MODELS, SIZES, name_of, named_shape
 from trainer.model.tensor_file import Pieces, check_finite
@@ -53,6 +54,31 @@ def open_model(name: str, *, vocab: int, seed: int, data_dir: Path) -> Model:
         return Model(*huggingface.load_huggingface(name, data_dir), f"pretrained {name}")
     except DownloadError as error:
         return random_model(shape, seed, f"{error}: {INSTEAD} {name}")
+
+
+def open_with_tokenizer(
+    name: str, tokenizer: str | None, *, seed: int, data_dir: Path
+) -> tuple[Model, Tokenizer]:
+    """The model that `-e NAME` means, and the tokenizer that `--tokenizer` or else the model names.
+
+    Raises LadderError where the two do not belong together.
+    """
+    chosen = get_tokenizer(tokenizer or tokenizer_of(name), data_dir)
+    model = open_model(name, vocab=chosen.vocab, seed=seed, data_dir=data_dir)
+    if model.tokenizer not in (None, chosen.name):
+        raise LadderError(
+            f"--tokenizer {chosen.name}: {name} was trained on the tokens of "
+            f"{model.tokenizer}; leave --tokenizer out"
+        )
+    # Some models have a few ids more than tokens, to make the number of them a round one.
+    too_few = tokenizer is not None and model.tokenizer is None
+    too_few &= padded(chosen.vocab) < model.shape.vocab
+    if chosen.vocab > model.shape.vocab or too_few:
+        raise LadderError(
+            f"the tokenizer {chosen.name} has {chosen.vocab} tokens, the model "
+            f"{model.shape.vocab}; choose the one it was trained with by --tokenizer"
+        )
+    return model, chosen
 
 
 def open_file(path: Path, data_dir: Path) -> Model:

@@ -15,12 +15,12 @@ import numpy as np
 
 from ladder.common.errors import LadderError
 from trainer.data.datasets import data_directory
-from trainer.data.tokenizers import Tokenizer, get_tokenizer
+from trainer.data.tokenizers import Tokenizer
 from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
 from trainer.engine.kernels import choose
 from trainer.model import weights
-from trainer.model.model_config import ModelConfig, padded
+from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, build
 from trainer.run.display import printable
 from trainer.settings.config import SampleConfig, resolve_sample
@@ -162,26 +162,15 @@ def open_predictor(flags: Flags) -> tuple[SampleConfig, Tokenizer, Predictor]:
     data_dir = data_directory(flags.data_dir)
     device, place, _ = open_for(flags)
     name = flags.value("model")
-    tokenizer = get_tokenizer(flags.tokenizer or weights.tokenizer_of(name), data_dir)
+    seed = flags.value("seed")
+    model, tokenizer = weights.open_with_tokenizer(
+        name, flags.tokenizer, seed=seed, data_dir=data_dir
+    )
     config = resolve_sample(flags, place, tokenizer.name, str(data_dir))
-    model = weights.open_model(name, vocab=tokenizer.vocab, seed=config.seed, data_dir=data_dir)
     if not model.trained:
         why, *_ = (model.note or "it has random weights").split(f": {weights.INSTEAD}")
         raise LadderError(
             f"-e {name}: {why}; train first, then name the run's folder or a model file by -e"
-        )
-    if model.tokenizer not in (None, tokenizer.name):
-        raise LadderError(
-            f"--tokenizer {tokenizer.name}: {name} was trained on the tokens of "
-            f"{model.tokenizer}; leave --tokenizer out"
-        )
-    # Some models have a few ids more than tokens, to make the number of them a round one.
-    too_few = flags.tokenizer is not None and model.tokenizer is None
-    too_few &= padded(tokenizer.vocab) < model.shape.vocab
-    if tokenizer.vocab > model.shape.vocab or too_few:
-        raise LadderError(
-            f"the tokenizer {tokenizer.name} has {tokenizer.vocab} tokens, the model "
-            f"{model.shape.vocab}; choose the one it was trained with by --tokenizer"
         )
     length = len(encode_prompt(tokenizer, config.prompt)) + config.sample_tokens
     program = functools.partial(forward_only, model.shape, min(length, model.shape.context))

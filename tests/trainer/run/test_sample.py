@@ -209,7 +209,7 @@ def test_what_cannot_be_sampled_is_refused(tmp_path, monkeypatch, model, tokeniz
     if tokenizer == "gpt2":
         from trainer.data.tokenizers import GPT2Tokenizer
 
-        monkeypatch.setattr(sample, "get_tokenizer", lambda *_: GPT2Tokenizer("unread"))
+        monkeypatch.setattr(weights, "get_tokenizer", lambda *_: GPT2Tokenizer("unread"))
     flags = Flags(model=model, device="cpu", tokenizer=tokenizer, data_dir=str(tmp_path))
     with pytest.raises(LadderError, match=says):
         sample.open_predictor(flags)

@@ -1,0 +1,104 @@
+"""A tokenizer in Hugging Face's files makes the same tokens, and the same text again."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.data.huggingface_tokenizer import export_tokenizer
+from trainer.data.tokenizers import ByteTokenizer, CharTokenizer, get_tokenizer
+
+DATA = Path(os.environ.get("KERNEL_LADDER_DATA", "data"))
+needs_gpt2 = pytest.mark.skipif(
+    not (DATA / "gpt2" / "vocab.bpe").is_file(), reason=f"no gpt2/vocab.bpe in {DATA}"
+)
+ALPHABET = "\n !,.'abcdefgh\t\x00\u00a0\u00e9\u2019\U0001f600"
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    """Each tokenizer, and what the library `tokenizers` makes of its files."""
+    library = pytest.importorskip("tokenizers")
+    found = {}
+
+    def get(name):
+        if name not in found:
+            ours = CharTokenizer.of_text(ALPHABET) if name == "chars" else get_tokenizer(name, DATA)
+            folder = tmp_path_factory.mktemp(name)
+            export_tokenizer(folder, ours, context=64)
+            found[name] = ours, library.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        return found[name]
+
+    return get
+
+
+def assert_same(ours, theirs, text):
+    ids = theirs.encode(text).ids
+    assert ids == ours.encode(text)
+    assert theirs.decode(ids, skip_special_tokens=False) == text
+
+
+@needs_gpt2
+@given(text=TEXTS)
+def test_gpt2s_tokens_are_the_same(opened, text):
+    assert_same(*opened("gpt2"), text)
+
+
+@needs_gpt2
+def test_gpt2s_tokens_of_words_and_spaces_are_the_same(opened):
+    for text in ("Hello world", "I'll  say:\n\n\tdon't!", " 1234 567", "caf\u00e9 \u65e5\u672c"):
+        assert_same(*opened("gpt2"), text)
+
+
+@given(text=TEXTS)
+def test_bytes_are_the_same(opened, text):
+    assert_same(*opened("bytes"), text)
+
+
+@given(text=st.text(st.sampled_from(ALPHABET), max_size=80))
+def test_characters_are_the_same(opened, text):
+    assert_same(*opened("chars"), text)
+
+
+def test_a_character_that_has_no_token_is_an_error_there_too(opened):
+    with pytest.raises(Exception, match="Missing"):
+        opened("chars")[1].encode("z")
+
+
+@pytest.mark.parametrize("name", [pytest.param("gpt2", marks=needs_gpt2), "bytes"])
+def test_the_end_of_text_is_a_special_token(opened, name):
+    ours, theirs = opened(name)
+    assert theirs.get_vocab_size() == ours.vocab
+    assert theirs.encode("a<|endoftext|>").ids == [*ours.encode("a"), ours.eot]
+    assert theirs.decode([ours.eot]) == ""
+
+
+@needs_gpt2
+def test_the_older_files_of_gpt2_are_openais(tmp_path):
+    export_tokenizer(tmp_path, get_tokenizer("gpt2", DATA), context=1024)
+    assert (tmp_path / "merges.txt").read_bytes() == (DATA / "gpt2" / "vocab.bpe").read_bytes()
+    theirs = DATA / "gpt2" / "encoder.json"
+    if theirs.is_file():
+        vocab = json.loads((tmp_path / "vocab.json").read_text())
+        assert vocab == json.loads(theirs.read_text(encoding="utf-8"))
+
+
+def test_a_tokenizer_without_an_end_of_text_has_no_special_tokens(tmp_path):
+    export_tokenizer(tmp_path, CharTokenizer(["a", "b"]), context=7)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    whole = json.loads((tmp_path / "tokenizer.json").read_text())
+    assert settings["eos_token"] is settings["bos_token"] is None
+    assert settings["model_max_length"] == 7
+    assert whole["added_tokens"] == [] and whole["model"]["vocab"] == {"a": 0, "b": 1}
+
+
+def test_the_byte_tokenizer_numbers_bytes_by_their_value(tmp_path):
+    export_tokenizer(tmp_path, ByteTokenizer(), context=7)
+    whole = json.loads((tmp_path / "tokenizer.json").read_text())
+    assert len(whole["model"]["vocab"]) == 256 and whole["model"]["merges"] == []
+    assert whole["model"]["vocab"]["A"] == 65 and whole["model"]["vocab"]["\u0120"] == 32
+    assert whole["added_tokens"][0]["id"] == 256
