@@ -1,15 +1,18 @@
 """Settings for every test: fuzzing draws the same examples in every run, and has no stop-watch."""
 
 import os
-import sys
 
+import pytest
 from hypothesis import settings
-
-# The processes of pytest-xdist share the cores: NumPy's products take only their share of threads.
-assert "numpy" not in sys.modules, "too late to limit the threads of NumPy's products"
-_share = (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-for _library in ("OPENBLAS", "OMP", "MKL"):
-    os.environ.setdefault(f"{_library}_NUM_THREADS", str(max(1, _share)))
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The processes of pytest-xdist share the cores: each gets its share for NumPy's products."""
+    processes = config.getoption("numprocesses", None)
+    if isinstance(processes, int) and processes > 1:  # they inherit what is set here
+        share = max(1, (os.cpu_count() or 1) // processes)
+        for library in ("OPENBLAS", "OMP", "MKL"):
+            os.environ.setdefault(f"{library}_NUM_THREADS", str(share))

@@ -93,6 +93,15 @@ def test_scratch_shared_memory_and_tiles_are_set_up():
     assert "cuTensorMapEncodeTiled" not in exported("matmul.forward", 4)
 
 
+def test_dynamic_shared_memory_is_asked_for_below_48_kb_too():
+    """A kernel's static arrays count as well: 48 KB and a barrier are too many."""
+    text = exported("attention.backward", "16bit-7", "bfloat16")
+    for launch, shared in re.findall(r"(\w+)<<<.*, (\d+)>>>", text):
+        asked = rf"cudaFuncSetAttribute\(\s*{launch}, \w+, {shared}\)"
+        assert re.search(asked, text), launch
+    assert "49152>>>" in text
+
+
 def test_an_output_that_is_rounded_at_random_is_checked_by_its_random_words():
     assert "round_at_random_cpu<real>" in exported("adamw.update", 1, "bfloat16")
     assert "round_at_random_cpu" not in exported("adamw.update", 1, "float32")
