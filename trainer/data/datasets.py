@@ -185,7 +185,8 @@ def write_shards(
     """
     begin = [] if tokenizer.eot is None else [tokenizer.eot]
     shard = np.empty(shard_tokens, dtype=np.uint16)
-    used, total, counts = 0, 0, {}
+    used, total = 0, 0
+    counts: dict[str, int] = {}
 
     def flush() -> None:
         path = path_of(len(counts))
@@ -226,7 +227,9 @@ def _stream_into(
     def path_of(which: str, i: int) -> Path:
         return place.with_name(f"{place.name}_{which}_{i:06d}.bin")
 
-    def write(split: str, limit: int | None, path_of_shard: Callable[[int], Path]):
+    def write(
+        split: str, limit: int | None, path_of_shard: Callable[[int], Path]
+    ) -> dict[str, int]:
         documents = stream(name, split)
         return write_shards(
             documents, tokenizer, path_of_shard, shard_tokens=shard_tokens, max_tokens=limit

@@ -133,7 +133,8 @@ def _download(source: Source, target: Path) -> None:
             downloader=downloader,
         )
     except requests.HTTPError as error:
-        reason = f"{source.url} answers with status {error.response.status_code}"
+        status = "an error" if error.response is None else f"status {error.response.status_code}"
+        reason = f"{source.url} answers with {status}"
     except (requests.ConnectionError, requests.Timeout):
         reason = f"no connection to {host}"
     except requests.RequestException as error:

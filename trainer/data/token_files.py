@@ -10,7 +10,9 @@ its shards. They are memory-mapped: a training set larger than memory costs no m
 from __future__ import annotations
 
 import glob
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -147,12 +149,12 @@ class TokenLoader:
         self._batch += 1
         return window[:-1].reshape(self.B, self.T), window[1:].reshape(self.B, self.T)
 
-    def state(self) -> dict:
+    def state(self) -> dict[str, Any]:
         """The position, for restore(): numbers and lists only, for a JSON file."""
         position = {"epoch": self._epoch, "shard": self._shard, "batch": self._batch}
         return self._identity() | position
 
-    def restore(self, state: dict) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Go on exactly where another loader's state() was taken.
 
         Raises LadderError where that one read other files or in another order.
@@ -163,14 +165,13 @@ class TokenLoader:
                     f"the checkpoint's data position does not fit: {key} was {state.get(key)} and "
                     f"is {value} now; resume with the same data and flags"
                 )
-        epoch, shard, batch = (state.get(key) for key in ("epoch", "shard", "batch"))
-        if not all(type(x) is int and x >= 0 for x in (epoch, shard, batch)) or not (
-            shard < len(self._paths)
-        ):
+        position: list[Any] = [state.get(key) for key in ("epoch", "shard", "batch")]
+        epoch, shard, batch = position
+        if not all(type(x) is int and x >= 0 for x in position) or not (shard < len(self._paths)):
             raise LadderError(f"the checkpoint's data position is damaged: {epoch, shard, batch}")
         self._go_to(epoch, shard, batch)
 
-    def _identity(self) -> dict:
+    def _identity(self) -> dict[str, Any]:
         """What must be the same for a position to mean the same."""
         return {
             "B": self.B,
