@@ -10,16 +10,15 @@ from ladder.common.errors import LadderError
 from ladder.contract.ladder import find
 from trainer.engine.engine import Engine
 from trainer.model.calls import Call
-from trainer.settings.config import ComputeConfig
 
 Watch = Callable[[Engine, Call], None]
 
 
-def watch_of(config: ComputeConfig) -> Watch | None:
+def watch_of(debug_nan: bool, debug_sync: bool) -> Watch | None:
     """What is to be called after every call; None where a run is not watched."""
-    if config.debug_nan:
+    if debug_nan:
         return find_not_finite
-    return wait if config.debug_sync else None
+    return wait if debug_sync else None
 
 
 def wait(engine: Engine, call: Call) -> None:

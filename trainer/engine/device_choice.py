@@ -14,41 +14,44 @@ from ladder.device.open import default_gpu, open_device
 from trainer.model.program import build
 from trainer.model.registry import SIZES
 from trainer.settings.config import Place
-from trainer.settings.flags import DTYPES, Flags
+from trainer.settings.flags import DEFAULT_DTYPE, DTYPES
 
 
-def open_for(flags: Flags) -> tuple[Device, Place, list[str]]:
+def open_for(name: str | None, dtype: str | None, model: str) -> tuple[Device, Place, list[str]]:
     """The device of a run, what the settings say of it, and notes: what is used instead of what
     would be the default, and why.
 
+    name, dtype  as typed
+    model        what -e says: a GPU is the default where it has a kernel for each of its ops
+
     Raises LadderError where the device, or the type on it, cannot be had.
     """
-    if flags.device is not None:
-        return _open(flags.device, flags)
+    if name is not None:
+        return _open(name, dtype)
     gpu, why = default_gpu(), []
     if gpu is not None:
         try:
-            device, place, notes = _open(gpu, flags)
+            device, place, notes = _open(gpu, dtype)
         except LadderError as error:
             why = [str(error)]
         else:
-            if not (missing := _ops_without_kernel(flags.value("model"), device, place.dtype)):
+            if not (missing := _ops_without_kernel(model, device, place.dtype)):
                 return device, place, notes
             ops = ", ".join(missing)
             why = [f"no rung of {ops} runs in {place.dtype} on {device.name}"]
-    device, place, notes = _open("cpu", flags)
+    device, place, notes = _open("cpu", dtype)
     return device, place, [*notes, *(f"{reason}: this run is on the CPU" for reason in why)]
 
 
-def _open(name: str, flags: Flags) -> tuple[Device, Place, list[str]]:
+def _open(name: str, dtype: str | None) -> tuple[Device, Place, list[str]]:
     device, notes = open_device(name), []
-    dtype = flags.value("dtype", device.is_gpu)
-    if device.is_gpu and dtype == "bf16" and not device.bfloat16:
+    chosen = dtype or (DEFAULT_DTYPE.gpu if device.is_gpu else DEFAULT_DTYPE.cpu)
+    if device.is_gpu and chosen == "bf16" and not device.bfloat16:
         lacks = f"{device.name} has no tensor cores for bf16"
-        if flags.dtype is not None:
+        if dtype is not None:
             raise LadderError(f"{lacks}; choose --dtype fp16 or fp32")
-        dtype, notes = "fp16", [f"{lacks}: this run is in fp16"]
-    return device, Place(name, device.is_gpu, dtype), notes
+        chosen, notes = "fp16", [f"{lacks}: this run is in fp16"]
+    return device, Place(name, device.is_gpu, chosen), notes
 
 
 def _ops_without_kernel(model: str, device: Device, dtype: str) -> list[str]:

@@ -161,7 +161,7 @@ def parser_of(command: str, description: str) -> Parser:
 
 def open_job(flags: Flags, command: str, needs_gpu: bool = False) -> Job:
     """Raises LadderError where nothing can be measured."""
-    device, place, notes = open_for(flags)
+    device, place, notes = open_for(flags.device, flags.dtype, flags.value("model"))
     refuse_emulated(device)
     if needs_gpu and not device.is_gpu:
         raise LadderError(f"{command} needs a GPU: on the CPU every op is on the reference, rung 0")

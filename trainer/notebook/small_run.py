@@ -55,7 +55,7 @@ class Run:
     """
 
     def __init__(self, flags: Flags, shape: ModelConfig, kernels: Mapping[str, int | str]):
-        device, place, _ = open_for(flags)
+        device, place, _ = open_for(flags.device, flags.dtype, flags.value("model"))
         data_dir = data_directory(flags.data_dir)
         data = open_data(flags, data_dir)
         if data.tokenizer is None:
@@ -67,7 +67,13 @@ class Run:
         choices = rung_choice.choose(self.program.calls, config, device)
         rungs = {op: choice.rung for op, choice in choices.items()}
         rungs |= {op: rung_of(op, kernel) for op, kernel in kernels.items()}
-        self.engine = Engine(self.program, device, config.real, rungs, watch=watch_of(config))
+        self.engine = Engine(
+            self.program,
+            device,
+            config.real,
+            rungs,
+            watch=watch_of(config.debug_nan, config.debug_sync),
+        )
         load_parameters(self.engine, random_model(self.shape, config.seed).pieces)
         self.loader, _ = open_loaders(config, self.shape.vocab)
         self.text = np.concatenate([open_tokens(path) for path in find_shards(data.train)])

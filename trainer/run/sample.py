@@ -160,7 +160,7 @@ def parse(argv: Sequence[str]) -> Flags:
 def open_predictor(flags: Flags) -> tuple[SampleConfig, Tokenizer, Predictor]:
     """What the flags settle, the tokenizer, and the model; one without weights is refused."""
     data_dir = data_directory(flags.data_dir)
-    device, place, _ = open_for(flags)
+    device, place, _ = open_for(flags.device, flags.dtype, flags.value("model"))
     name = flags.value("model")
     seed = flags.value("seed")
     model, tokenizer = weights.open_with_tokenizer(

@@ -88,7 +88,7 @@ class Resumed:
 
 def set_up(flags: Flags) -> Setup:
     """Open device, data, model and weights. Raises LadderError before anything is written."""
-    device, place, notes = open_for(flags)
+    device, place, notes = open_for(flags.device, flags.dtype, flags.value("model"))
     output = run_directory(flags)
     resumed = find_checkpoint(flags, output)
     data_dir = data_directory(flags.data_dir)
@@ -137,7 +137,13 @@ def set_up(flags: Flags) -> Setup:
     refuse_what_does_not_fit(
         kernels.program, device, config.real, rebuild_fused, kernels.rungs, beside=sampling
     )
-    engine = Engine(kernels.program, device, config.real, kernels.rungs, watch=watch_of(config))
+    engine = Engine(
+        kernels.program,
+        device,
+        config.real,
+        kernels.rungs,
+        watch=watch_of(config.debug_nan, config.debug_sync),
+    )
     predictor = None
     if sampling is not None and data.tokenizer is not None:
         run_sampling = Engine(sampling, device, config.real, kernels.rungs, weights_of=engine)

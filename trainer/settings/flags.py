@@ -36,6 +36,9 @@ class ByDevice(NamedTuple):
     gpu: Any
 
 
+DEFAULT_DTYPE = ByDevice("fp32", "bf16")
+
+
 def flag(names: str, help: str, default: Any = None, **limits: Any) -> Any:
     """A field of `Flags`: its flags ("--batch -b"), and what --help says.
 
@@ -179,7 +182,7 @@ class Flags:
     dtype: str | None = flag(
         "--dtype",
         "type of weights and activations; fp16 on a GPU too old for bf16",
-        ByDevice("fp32", "bf16"),
+        DEFAULT_DTYPE,
         choices=tuple(DTYPES),
     )
     master_weights: bool | None = flag(
@@ -267,14 +270,6 @@ class Flags:
         if isinstance(default, ByDevice):
             default = default.gpu if gpu else default.cpu
         return default if typed is None else typed
-
-
-def parse_rung(text: str) -> tuple[str, str]:
-    """(op, id of a rung or path of a .cu file) from OP=N or OP=FILE.cu. Raises LadderError."""
-    op, _, which = text.partition("=")
-    if not op or not which:
-        raise LadderError(f"--rung {text}: write OP=N or OP=FILE.cu, such as gelu.forward=1")
-    return op, which
 
 
 LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {

@@ -14,7 +14,7 @@ from typing import Any
 
 from ladder.common.command_line import Parser
 from ladder.common.errors import LadderError
-from trainer.settings.flags import ByDevice, Flags, parse_rung
+from trainer.settings.flags import ByDevice, Flags
 
 _ONE_PROCESS = "this trainer runs one process on one device; leave it out"
 
@@ -119,6 +119,14 @@ def _help(f: dataclasses.Field[Any]) -> str:
 def _word(value: Any) -> str:
     """A default as one would type it."""
     return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def parse_rung(text: str) -> tuple[str, str]:
+    """(op, id of a rung or path of a .cu file) from OP=N or OP=FILE.cu. Raises LadderError."""
+    op, _, which = text.partition("=")
+    if not op or not which:
+        raise LadderError(f"--rung {text}: write OP=N or OP=FILE.cu, such as gelu.forward=1")
+    return op, which
 
 
 class _CollectRungs(argparse.Action):

@@ -9,7 +9,6 @@ from ladder.contract.target import Target
 from ladder.device.cpu import Cpu
 from trainer.engine import device_choice as choice
 from trainer.settings.config import Place
-from trainer.settings.flags import Flags
 
 
 class Gpu(Cpu):
@@ -41,7 +40,7 @@ def with_gpu(monkeypatch):
 
 def test_without_a_driver_it_is_the_cpu(monkeypatch):
     monkeypatch.setattr(choice, "default_gpu", lambda: None)
-    _, place, notes = choice.open_for(Flags())
+    _, place, notes = choice.open_for(None, None, "gpt2")
     assert (place, notes) == (Place("cpu", False, "fp32"), [])
 
 
@@ -53,35 +52,35 @@ def test_a_gpu_that_cannot_be_opened_is_told(monkeypatch):
 
     monkeypatch.setattr(choice, "default_gpu", lambda: "cuda")
     monkeypatch.setattr(choice, "open_device", refuse)
-    device, _, notes = choice.open_for(Flags())
+    device, _, notes = choice.open_for(None, None, "gpt2")
     assert device.kind == "cpu"
     assert notes == ["CuPy is not installed: pip install it: this run is on the CPU"]
     with pytest.raises(LadderError, match="CuPy"):
-        choice.open_for(Flags(device="cuda"))
+        choice.open_for("cuda", None, "gpt2")
 
 
 @pytest.mark.parametrize(("arch", "dtype"), [("sm_90a", "bf16"), ("sm_80", "bf16")])
 def test_the_default_on_a_gpu_is_bfloat16(with_gpu, arch, dtype):
     with_gpu(arch)
-    _, place, notes = choice.open_for(Flags())
+    _, place, notes = choice.open_for(None, None, "gpt2")
     assert (place, notes) == (Place("cuda", True, dtype), [])
-    assert choice.open_for(Flags(dtype="fp32"))[1].dtype == "fp32"
+    assert choice.open_for(None, "fp32", "gpt2")[1].dtype == "fp32"
 
 
 def test_a_gpu_too_old_for_bfloat16_computes_in_float16_and_says_so(with_gpu):
     with_gpu("sm_75")
-    _, place, notes = choice.open_for(Flags(device="cuda"))
+    _, place, notes = choice.open_for("cuda", None, "gpt2")
     assert place.dtype == "fp16"
     assert notes == ["GPU of sm_75 has no tensor cores for bf16: this run is in fp16"]
     with pytest.raises(LadderError, match="choose --dtype fp16 or fp32"):
-        choice.open_for(Flags(device="cuda", dtype="bf16"))
+        choice.open_for("cuda", "bf16", "gpt2")
 
 
 def test_a_gpu_is_no_default_while_an_op_has_no_kernel_for_it(with_gpu, monkeypatch):
     with_gpu("sm_90a")
     ladder = ladders()["gelu.backward"]
     monkeypatch.setitem(ladder.__dict__, "rungs", ladder.rungs[:1])
-    _, place, notes = choice.open_for(Flags())
+    _, place, notes = choice.open_for(None, None, "gpt2")
     assert place == Place("cpu", False, "fp32")
     assert notes == [
         "no rung of gelu.backward runs in bf16 on GPU of sm_90a: this run is on the CPU"

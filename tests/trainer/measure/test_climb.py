@@ -56,8 +56,8 @@ def gpu(monkeypatch):
     device = Gpu()
     add_size(monkeypatch, "d2", layers=2, channels=16, heads=2)
 
-    def open_for(flags):
-        return device, Place("cuda", True, flags.dtype), []
+    def open_for(name, dtype, model):
+        return device, Place("cuda", True, dtype), []
 
     monkeypatch.setattr(step_timing, "open_for", open_for)
     monkeypatch.setattr(rung_choice, "choose", choose)

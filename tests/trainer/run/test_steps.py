@@ -36,7 +36,7 @@ def stepper_on(device, train, tmp_path, real=np.float32, **changes):
     ops = {call.op for call in program.calls}
     later = deferred_rungs()
     rung_choice = {op: later[op] if deferred else find(op).rung(0) for op in ops}
-    watch = watch_of(config)
+    watch = watch_of(config.debug_nan, config.debug_sync)
     engine = Engine(program, device, np.dtype(real), rung_choice, watch=watch)
     for name, tensor in initial_parameters(SHAPE, 1):
         engine.write(name, tensor)
@@ -186,7 +186,7 @@ def test_a_whole_run_logs_the_same_lines_in_the_same_order(tmp_path, monkeypatch
     def choose(calls, *others):
         return {call.op: rung_choice.Choice(later[call.op], "later") for call in calls}
 
-    monkeypatch.setattr(setup, "open_for", lambda flags: (device, Place("cpu", False, "fp32"), []))
+    monkeypatch.setattr(setup, "open_for", lambda *typed: (device, Place("cpu", False, "fp32"), []))
     monkeypatch.setattr(rung_choice, "choose", choose)
     run(tmp_path, **common, output=str(tmp_path / "later"))
 
