@@ -187,7 +187,7 @@ def _counted(
     return [
         ("warp requests to\nglobal memory", requests, None),
         (
-            "sectors per request\n(mark: the least)",
+            "sectors/request\n(mark: the least)",
             sectors / requests,
             total(far, "ideal_sectors") / requests,
         ),
