@@ -18,6 +18,8 @@ from ladder.matmul import library_rungs
 from ladder.verify.inputs import make_inputs
 from ladder.verify.tolerance import expect
 
+pytestmark = pytest.mark.emulator
+
 TYPES = {0: DTYPES["float32"], 2: DTYPES["float16"], 14: DTYPES["bfloat16"]}
 PRODUCTS = ["matmul.forward", "matmul.backward_input", "matmul.backward_weight"]
 

@@ -18,6 +18,8 @@ from ladder.verify.inputs import make_inputs
 from ladder.verify.tolerance import expect
 from reference import gelu
 
+pytestmark = pytest.mark.emulator
+
 RUNGS = [("matmul.forward", "cublaslt"), ("matmul_gelu.forward", "cublaslt")]
 SIZES = {3: 4, 4: 4, 7: 4, 8: 8, 11: 8, 12: 8}  # bytes of an operation's attributes
 DEFAULTS = {3: 0, 4: 0, 7: 1, 8: None, 11: None, 12: 0}

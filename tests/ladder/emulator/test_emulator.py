@@ -16,6 +16,8 @@ from ladder.emulator.emulated import Emulated
 from ladder.emulator.toolchain import find_compiler, runtime
 from tests.ladder.emulation import array, line, run, rung, zeros
 
+pytestmark = pytest.mark.emulator
+
 WARPS = (32, 64)
 
 

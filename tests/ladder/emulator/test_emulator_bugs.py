@@ -11,6 +11,8 @@ from ladder.common.errors import CompileError, LadderError
 from ladder.emulator.emulated import Emulated, KernelError
 from tests.ladder.emulation import array, line, run, rung, zeros
 
+pytestmark = pytest.mark.emulator
+
 THREADS = 64
 
 MISSING_BARRIER = """\

@@ -9,6 +9,8 @@ from ladder.emulator.emulated import Emulated, KernelError
 from ladder.emulator.toolchain import find_compiler
 from tests.ladder.emulation import array, line, run, zeros
 
+pytestmark = pytest.mark.emulator
+
 BFLOAT = np.dtype(ml_dtypes.bfloat16)
 REALS = pytest.mark.parametrize("real", (np.dtype(np.float16), BFLOAT), ids=str)
 
