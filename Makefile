@@ -32,8 +32,8 @@ sweep: $(VENV)/.test  ## every rung under every order of threads and for every a
 check: lint  ## what to run before each commit: style, types and the fast tests, in under two minutes
 	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) -m "not (emulator or gpu or torch or sweep)" $(ARGS)
 
-lint: $(VENV)/.test  ## check format and style
-	@$(RUN) -m ruff format --check . && $(RUN) -m ruff check .
+lint: $(VENV)/.test  ## check format, style and types
+	@$(RUN) -m ruff format --check . && $(RUN) -m ruff check . && $(RUN) -m mypy
 
 notebooks: $(VENV)/.notebooks  ## open the notebooks in JupyterLab
 	@$(RUN) -m jupyter lab notebooks
@@ -51,7 +51,7 @@ doctor: $(VENV)/.core  ## say what this machine has, and what will run on it
 	@$(RUN) -m trainer doctor
 
 clean:  ## remove .venv, runs and caches inside the repository
-	rm -rf $(VENV) runs .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) runs .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

@@ -109,6 +109,7 @@ def test_bench_saves_times_of_a_gpu_only(capsys):
     )
 
 
+@pytest.mark.emulator
 def test_trace_prints_sectors_and_draws(tmp_path, capsys):
     picture = tmp_path / "access.svg"
     arguments = ["trace", "layernorm.forward", "1", "--shape", "N=32,C=32"]
@@ -128,6 +129,7 @@ def test_sass_prints_instructions_and_registers(capsys):
     assert "registers" in out
 
 
+@pytest.mark.emulator
 def test_sass_and_trace_take_the_type_that_the_rung_is_written_for(capsys):
     pytest.importorskip("nvidia", reason="needs NVIDIA's compiler: pip install -e '.[compile]'")
     assert main(["sass", "matmul.forward", "8", "--summary"]) == 0

@@ -12,6 +12,8 @@ from ladder.device.open import open_device
 from ladder.emulator import emulated
 from ladder.verify.check import check
 
+pytestmark = pytest.mark.emulator
+
 
 def each(*ladders):
     """(op, id) of every rung of (op, ids)."""

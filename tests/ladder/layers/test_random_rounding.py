@@ -15,6 +15,8 @@ from ladder.verify.check import check
 from reference.philox import random_words
 from reference.rounding import round_at_random
 
+pytestmark = pytest.mark.emulator
+
 SOURCE = """\
 // rounding forward, rung 1: one thread per element
 // Launch: rounding_forward<<<ceil_div(N, 64), 64>>>

@@ -14,6 +14,8 @@ from ladder.device.cpu import Cpu
 from ladder.show import pages
 from ladder.verify import sandbox
 
+pytestmark = pytest.mark.emulator
+
 SOURCE = (Path(__file__).parents[1] / "planted" / "forward.cu").read_text()
 SHAPES = [{"N": 2, "C": 33}]
 
