@@ -102,7 +102,7 @@ def write_debug_state(path: Path, model: weights.Model, tokens: str, B: int, T: 
         raise LadderError(
             f"-t {T} is beyond the model's context; choose -t {shape.context} or less"
         )
-    device, _, _ = open_for(Flags(device="cpu"))
+    device, _, _ = open_for("cpu", "fp32", model="")  # which model matters only to the default
     real = np.dtype(np.float32)
 
     def rebuild(rows: int) -> Program:
