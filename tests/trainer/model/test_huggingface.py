@@ -345,6 +345,7 @@ def logits_of(config: GPT2Config, ours: dict[str, np.ndarray], tokens: np.ndarra
     return engine.read("logits")[..., : config.vocab]
 
 
+@pytest.mark.torch
 def test_transformers_loads_an_export_and_computes_the_same_logits(tmp_path):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     config = GPT2Config(context=32, vocab=97, padded_vocab=128, layers=3, heads=4, channels=48)

@@ -16,6 +16,7 @@ from tests.trainer.tiny import PARAMETERS
 from trainer.model.gpt2 import GPT2Config
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
 
 from tests.golden import torch_gpt2  # noqa: E402
 
