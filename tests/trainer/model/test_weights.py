@@ -79,6 +79,25 @@ def test_a_checkpoint_whose_state_does_not_fit_its_tensors_is_refused(tmp_path, 
         weights.open_model(str(tmp_path / "bad"), vocab=257, seed=1, data_dir=tmp_path)
 
 
+def test_a_checkpoint_that_names_no_architecture_is_of_gpt2(tmp_path):
+    """As those that were written before there was a choice."""
+    tensors, state = checkpoint.load(save_model(tmp_path / "new"), 0)
+    assert state.pop("architecture") == "gpt2"
+    again = {name: (lambda name=name: tensors[name]) for name in tensors}
+    checkpoint.save(tmp_path / "old", 0, again, state)
+    model = weights.open_model(str(tmp_path / "old"), vocab=257, seed=1, data_dir=tmp_path)
+    assert model.shape == SHAPE
+
+
+def test_a_checkpoint_of_an_unknown_architecture_is_refused(tmp_path):
+    tensors, state = checkpoint.load(save_model(tmp_path / "good"), 0)
+    state["architecture"] = "rnn"
+    again = {name: (lambda name=name: tensors[name]) for name in tensors}
+    checkpoint.save(tmp_path / "bad", 0, again, state)
+    with pytest.raises(LadderError, match="holds a model that is not known here, 'rnn'"):
+        weights.open_model(str(tmp_path / "bad"), vocab=257, seed=1, data_dir=tmp_path)
+
+
 def test_weights_that_are_not_finite_are_refused(tmp_path):
     name = save_model(tmp_path / "bad", factor=np.nan)
     model = weights.open_model(name, vocab=257, seed=1, data_dir=tmp_path)
