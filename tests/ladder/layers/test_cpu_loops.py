@@ -16,6 +16,8 @@ from reference import attention
 from reference.philox import random_words
 from reference.rounding import round_at_random
 
+pytestmark = pytest.mark.emulator
+
 OPS = {name: ladder.op for name, ladder in ladders().items()}
 SMALL = 2e6  # operations: of the op's shapes, those that take the loops no time
 C_TYPES = {"int": ctypes.c_int, "unsigned": ctypes.c_uint, "float": ctypes.c_float}

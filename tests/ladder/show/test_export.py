@@ -238,6 +238,7 @@ def run(tmp_path):
     return build_and_run
 
 
+@pytest.mark.emulator
 def test_a_right_kernel_passes_and_is_timed(run):
     done = run(exported("layernorm.forward", 3, dims={"N": 64, "C": 33}), LAYERNORM)
     assert done.returncode == 0, done.stdout
@@ -248,6 +249,7 @@ def test_a_right_kernel_passes_and_is_timed(run):
     assert lines[3].startswith(f"500.00 us, {floor / 500e3:.0f} GB/s")
 
 
+@pytest.mark.emulator
 @pytest.mark.parametrize(
     ("right", "wrong", "message"),
     [
@@ -265,6 +267,7 @@ def test_a_wrong_kernel_does_not(run, right, wrong, message):
     assert message in done.stdout
 
 
+@pytest.mark.emulator
 def test_what_accumulates_is_checked_after_one_launch(run):
     text = exported("residual.backward", 1, dims={"N": 1000})
     assert run(text, RESIDUAL).returncode == 0
