@@ -34,16 +34,16 @@ COMMANDS = {  # the module of each
 
 def main(argv: Sequence[str]) -> int:
     command, *rest = argv or [""]
-    # Each command imports what it needs only: doctor must work where training cannot.
+    # Each command imports only what it needs: doctor must work where training cannot.
     if command in COMMANDS:
         status: int = importlib.import_module(COMMANDS[command]).main(rest)
         return status
     if command and not command.startswith("-"):
         known = ", ".join(COMMANDS)
-        raise LadderError(f"there is no command {command!r}; besides training there are {known}")
+        raise LadderError(f"unknown command {command!r}; the commands are {known}")
     from trainer.settings.parser import parse
 
-    flags = parse(argv)  # a wrong flag is told before anything slow is imported
+    flags = parse(argv)  # a wrong flag is reported before anything slow is imported
     from trainer.run.training import train
 
     return train(flags).status

@@ -5,8 +5,8 @@
     fineweb           web pages (Penedo et al. 2024), the 10 G token sample
     play              the text in trainer/data/play.txt, for a machine without a network
 
-What comes out lies in DATA/NAME/: TOKENIZER_train*.bin and TOKENIZER_val*.bin, and, written last,
-TOKENIZER_prepared.json, which says what belongs to the set: without it the set is not complete and
+The files are written to DATA/NAME/: TOKENIZER_train*.bin, TOKENIZER_val*.bin, and last of all
+TOKENIZER_prepared.json, which lists the files of the set. A set without it is incomplete and
 is made again.
 """
 
@@ -68,8 +68,8 @@ def prepare(
 ) -> Prepared:
     """The token files of data set `name`, made if they are not there yet.
 
-    With `fallback`, where tinyshakespeare cannot be downloaded the embedded play takes its place,
-    and where GPT-2's vocabulary cannot, the byte tokenizer; otherwise that raises DownloadError.
+    With `fallback`, the embedded play replaces tinyshakespeare if that cannot be downloaded, and
+    the byte tokenizer replaces GPT-2's vocabulary. Without it, both raise DownloadError.
     `max_tokens` ends the training set of tinystories and fineweb early; `stream` replaces the
     function that reads their documents.
     """
@@ -77,7 +77,7 @@ def prepare(
         raise LadderError(f"there is no data set {name!r}; choose one of {', '.join(NAMES)}")
     if name in STREAMED:
         if shard_tokens < 1 or (max_tokens is not None and max_tokens < 1):
-            raise LadderError("the tokens of a shard, and of the set, must be at least 1")
+            raise LadderError("--shard-tokens and --max-tokens must be at least 1")
         source = f"{STREAMED[name]}, at most {max_tokens} tokens, {shard_tokens} in a file"
         return _prepared(
             name,
@@ -272,7 +272,7 @@ def _prepared(
         except OSError as error:
             raise LadderError(
                 f"cannot write the token files in {place.parent} ({error.strerror}); "
-                "name a folder that can be written by --data-dir"
+                "give a writable folder by --data-dir"
             ) from None
     files = glob.escape(str(place))  # a data directory may be called "data[1]"
     return Prepared(f"{files}_train*.bin", f"{files}_val*.bin", tokenizer, note)
@@ -299,7 +299,7 @@ def _manifest(place: Path) -> Path:
 
 
 def _is_complete(place: Path, source: str) -> bool:
-    """Whether the manifest is there, is about `source`, and every file in it is whole."""
+    """Whether the manifest exists and describes `source`, and every file in it is complete."""
     try:
         manifest = json.loads(_manifest(place).read_text())
         return manifest["source"] == source and all(

@@ -1,12 +1,12 @@
-"""Where data lies, and how the files that are not in the repository get there.
+"""Where data is stored, and how files that are not in the repository are downloaded.
 
 The data directory is the one given by flag, else $KERNEL_LADDER_DATA, else ./data. It may be
 read-only, on a shared disk for instance: files that lie there are used, and new ones are then made
 in the user's cache directory (ladder/common/cache.py). A file is used only if its SHA-256 is right.
 
 Downloads go through pooch. It writes to a temporary file and renames it after checking the hash,
-so that an interrupted download leaves nothing; it cannot resume one, which for the files here (1.1
-MB at most) costs a second.
+so that an interrupted download leaves nothing behind. It cannot resume a download; the files
+here have at most 1.1 MB, so starting again costs a second.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ladder.common import cache
 from ladder.common.errors import LadderError
 
 VARIABLE = "KERNEL_LADDER_DATA"
-CONNECT_SECONDS = 3.0  # for the connection to be made
-READ_SECONDS = 10.0  # for the next bytes to come, once connected
-PROBE_SECONDS = 4.0  # for any answer at all, looking up the host's name included
+CONNECT_SECONDS = 3.0  # to connect
+READ_SECONDS = 10.0  # between two reads, once connected
+PROBE_SECONDS = 4.0  # for any answer, including the lookup of the host's name
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ GPT2_MERGES = Source(
 
 
 class DownloadError(LadderError):
-    """A file is not here and cannot be had from the web: a caller may go on with something else."""
+    """A file is missing and cannot be downloaded; a caller may use something else."""
 
 
 def data_directory(flag: str | Path | None = None) -> Path:
@@ -58,11 +58,11 @@ def data_directory(flag: str | Path | None = None) -> Path:
     directory = Path(flag or os.environ.get(VARIABLE) or "data").expanduser()
     try:
         usable = directory.is_dir() or not directory.exists()
-    except OSError:  # a folder above it that this user may not look into
+    except OSError:  # this user may not read a folder above it
         usable = False
     if not usable:
         raise LadderError(
-            f"the data directory {directory} is not a folder that can be read; "
+            f"the data directory {directory} is not a readable folder; "
             f"give one by --data-dir or {VARIABLE}"
         )
     return directory
@@ -139,8 +139,8 @@ def _download(source: Source, target: Path) -> None:
         reason = f"no connection to {host}"
     except requests.RequestException as error:
         reason = f"{source.url}: {type(error).__name__}"
-    except ValueError:  # pooch's word for another hash
-        reason = f"what {source.url} sends has not the sha256 {source.sha256}"
+    except ValueError:  # pooch's error for a wrong hash
+        reason = f"the file at {source.url} does not have the sha256 {source.sha256}"
     except OSError as error:
         raise LadderError(f"cannot write {target}: {error.strerror or error}") from None
     else:
@@ -152,7 +152,7 @@ def probe(url: str) -> None:
     """Raise requests.ConnectionError within PROBE_SECONDS where no answer comes.
 
     On a machine without a network, looking up a host's name can alone take half a minute, which no
-    timeout of a request counts; hence a thread that is simply left behind.
+    timeout of a request covers. So the request runs in a thread that is abandoned.
     """
     import pooch
     import requests

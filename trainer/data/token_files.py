@@ -47,8 +47,8 @@ def open_tokens(path: str | Path) -> np.ndarray:
     Raises LadderError where the file is missing, truncated or something else.
     """
     path = Path(path)
-    if not path.is_file():  # a pipe would let the open below wait for ever
-        raise LadderError(f"{path}: no such file; make it by `{PREPARE}`, or correct the path")
+    if not path.is_file():  # opening a pipe would block
+        raise LadderError(f"{path}: no such file; run `{PREPARE}`, or fix the path")
     try:
         size = path.stat().st_size
         with open(path, "rb") as file:
@@ -64,7 +64,7 @@ def open_tokens(path: str | Path) -> np.ndarray:
     if magic != MAGIC:
         raise LadderError(
             f"{path} is not a token file: it starts with {magic} instead of {MAGIC}; "
-            f"make one by `{PREPARE}`"
+            f"run `{PREPARE}`"
         )
     if version != VERSION:
         raise LadderError(f"{path} has version {version}, not {VERSION}; prepare it again")
@@ -80,24 +80,22 @@ def open_tokens(path: str | Path) -> np.ndarray:
 
 
 def find_shards(pattern: str | Path) -> list[Path]:
-    """The files that a glob pattern means, by name; a plain path may hold any character."""
+    """The files that a glob pattern matches, sorted; a plain path may hold any character."""
     if Path(pattern).is_file():
         return [Path(pattern)]
     paths = sorted(path for path in map(Path, glob.glob(str(pattern))) if path.is_file())
     if not paths:
-        raise LadderError(
-            f"no token file matches {pattern}; make one by `{PREPARE}`, or correct the path"
-        )
+        raise LadderError(f"no token file matches {pattern}; run `{PREPARE}`, or fix the path")
     return paths
 
 
 def count_tokens(pattern: str | Path) -> int:
-    """The tokens in all files that a pattern means."""
+    """The number of tokens in all files that a pattern matches."""
     return sum(len(open_tokens(path)) for path in find_shards(pattern))
 
 
 class TokenLoader:
-    """Batches of B sequences of T tokens, over all shards, again and again.
+    """Batches of B sequences of T tokens from all shards, epoch after epoch.
 
     As in llm.c (llmc/dataloader.h): a batch is a window of B*T + 1 tokens, whose first B*T are the
     inputs and whose last B*T the targets; windows advance by B*T, so the last token of one is the
@@ -155,9 +153,9 @@ class TokenLoader:
         return self._identity() | position
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on exactly where another loader's state() was taken.
+        """Continue exactly where another loader's state() was taken.
 
-        Raises LadderError where that one read other files or in another order.
+        Raises LadderError if that loader read other files, or in another order.
         """
         for key, value in self._identity().items():
             if state.get(key) != value:
@@ -172,7 +170,7 @@ class TokenLoader:
         self._go_to(epoch, shard, batch)
 
     def _identity(self) -> dict[str, Any]:
-        """What must be the same for a position to mean the same."""
+        """What must not change for a position to keep its meaning."""
         return {
             "B": self.B,
             "T": self.T,

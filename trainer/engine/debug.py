@@ -15,14 +15,14 @@ Watch = Callable[[Engine, Call], None]
 
 
 def watch_of(debug_nan: bool, debug_sync: bool) -> Watch | None:
-    """What is to be called after every call; None where a run is not watched."""
+    """What runs after every call; None without a debug flag."""
     if debug_nan:
         return find_not_finite
     return wait if debug_sync else None
 
 
 def wait(engine: Engine, call: Call) -> None:
-    """Wait until the call is done: a fault in it surfaces here and is given its name."""
+    """Wait until the call is done, so that a fault in it is reported here, with its name."""
     try:
         engine.device.synchronize()
     except LadderError as error:
@@ -38,7 +38,7 @@ def find_not_finite(engine: Engine, call: Call) -> None:
         bad = ~np.isfinite(engine.device.download(array).astype(np.float32, copy=False))
         if bad.any():
             first = tuple(int(i) for i in np.argwhere(bad)[0])
-            # The search for a loss scale begins where gradients overflow, those of logits first.
+            # A first loss scale is often too large: gradients overflow, those of logits first.
             gradient = call.where == "loss" or call in engine.program.backward
             scaled = gradient and engine.real == np.float16
             hint = "; with fp16 that may be a loss scale that is still too large" if scaled else ""

@@ -1,4 +1,4 @@
-"""Which device a run takes when none is named, and in which type it computes there."""
+"""The device that a run uses when none is named, and the type that it computes in."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def open_for(name: str | None, dtype: str | None, model: str) -> tuple[Device, P
     name, dtype  as typed
     model        what -e says: a GPU is the default where it has a kernel for each of its ops
 
-    Raises LadderError where the device, or the type on it, cannot be had.
+    Raises LadderError where the device, or the type on it, is not available.
     """
     if name is not None:
         return _open(name, dtype)
@@ -40,7 +40,7 @@ def open_for(name: str | None, dtype: str | None, model: str) -> tuple[Device, P
             ops = ", ".join(missing)
             why = [f"no rung of {ops} runs in {place.dtype} on {device.name}"]
     device, place, notes = _open("cpu", dtype)
-    return device, place, [*notes, *(f"{reason}: this run is on the CPU" for reason in why)]
+    return device, place, [*notes, *(f"{reason}: this run uses the CPU" for reason in why)]
 
 
 def _open(name: str, dtype: str | None) -> tuple[Device, Place, list[str]]:
@@ -50,13 +50,13 @@ def _open(name: str, dtype: str | None) -> tuple[Device, Place, list[str]]:
         lacks = f"{device.name} has no tensor cores for bf16"
         if dtype is not None:
             raise LadderError(f"{lacks}; choose --dtype fp16 or fp32")
-        chosen, notes = "fp16", [f"{lacks}: this run is in fp16"]
+        chosen, notes = "fp16", [f"{lacks}: this run uses fp16"]
     return device, Place(name, device.is_gpu, chosen), notes
 
 
 def _ops_without_kernel(model: str, device: Device, dtype: str) -> list[str]:
-    """The ops that a model may need, but no kernel of the repository does on the device. `model`:
-    what -e says; where that is a file, which nobody has opened yet, it may be any model."""
+    """The ops of a model that have no kernel for the device. `model`: the value of -e; a file is
+    not opened yet, so it counts as any model."""
     sizes = [SIZES[model]] if model in SIZES else SIZES.values()
     models = {type(size.config): size.config for size in sizes}.values()
     programs = [build(dataclasses.replace(config, dropout=0.5), 1, 1) for config in models]

@@ -30,8 +30,8 @@ class Engine:
     """Runs a program.
 
     rungs       the rung of every op that the program calls, by the op's name
-    weights_of  an engine of the same model whose parameters this one uses, in place of its own:
-                to sample, say, at another batch size from the weights that are being trained
+    weights_of  an engine of the same model whose parameters this one uses instead of its own:
+                for example to sample at another batch size from the weights in training
     arrays      the device array of every buffer by name, to read a part of one:
                 `device.download(engine.arrays["logits"][0, 5])`
     bound       the function of every call, to time them one by one
@@ -40,7 +40,7 @@ class Engine:
     waits       whether a call is done when it returns: on a device that does not work beside the
                 host, or with a `watch`
 
-    What runs on the device is only submitted: `forward` and its like do not wait, `read` does.
+    `forward` and the other passes only submit work to the device; `read` waits for it.
 
     Raises LadderError where a rung cannot run a call's shape, dtype or device; when it runs,
     DeviceFault, which names the call where the device does not work beside the host.
@@ -83,7 +83,9 @@ class Engine:
         self._predict = bind_all(program.predict)
         self._backward = bind_all(program.backward)
         self._norm, self._update = bind_all(program.update[:1]), bind_all(program.update[1:])
-        self._norm_is_known = False  # is the buffer "norm" that of the gradients?
+        self._norm_is_known = (
+            False  # does the buffer "norm" hold the norm of the current gradients?
+        )
 
     @property
     def settled(self) -> bool:
@@ -164,7 +166,7 @@ class Engine:
         return arrays
 
     def describe(self, call: Call) -> str:
-        """What messages call it: "h3.ln_1, layernorm.forward rung 3 (one warp per row)"."""
+        """Its name in messages: "h3.ln_1, layernorm.forward rung 3 (one warp per row)"."""
         return f"{call.where}, {call.op} {self.rungs[call.op].label}"
 
     def _bind(self, call: Call) -> Callable[[], None]:
@@ -175,7 +177,7 @@ class Engine:
         rung, scratch = self.rungs[call.op], self._scratch.take
         real = op.real_in(self.real)
         run = bind(op, rung, self.device, real, call.dims, arrays, call.scalars, scratch)
-        if self.device.asynchronous:  # a fault surfaces at some later call
+        if self.device.asynchronous:  # a fault may be reported by a later call
             return run
 
         def run_or_name() -> None:
@@ -240,7 +242,7 @@ class _Scratch:
         self._used: Counter[np.dtype] = Counter()
 
     def rewind(self) -> None:
-        """Before binding a call: all of the memory is its own."""
+        """To be called before binding a call, which may use all of the memory."""
         self._used.clear()
 
     def take(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:

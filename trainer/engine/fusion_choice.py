@@ -53,7 +53,7 @@ def _asked_for(
         return config.fuse[name] == "yes"
     if config.rung.keys() & makes(name):
         return True
-    if config.rung.keys() & takes(name):  # fused, it would run in fewer places or none
+    if config.rung.keys() & takes(name):  # fused, it would run less often or not at all
         return False
     if before is not None:
         return name in before.get("fusions", ())
@@ -68,7 +68,7 @@ def _loses(
     device: Device,
     build: Callable[[Collection[str]], Program],
 ) -> str | None:
-    """Why a step is faster without a fusion, with every op on its best rung; None if it is not."""
+    """Why a step is faster without a fusion, on the best rungs; None if it is not faster."""
     options = {"library": config.rungs == "library", "deterministic": config.deterministic}
 
     def calls(program: Program) -> Calls:

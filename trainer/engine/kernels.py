@@ -1,4 +1,4 @@
-"""What runs a model: its program with the fusions that were chosen, and a rung for every op."""
+"""The kernels of a model: its program with the chosen fusions, and a rung for every op."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory a program needs, and how much there is: known before anything is allocated."""
+"""The memory that a program needs and the memory available, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def scratch_needed(
             for buffer in rung.plan(call.dims, device.target(own_real)).scratch:
                 dtype = resolve_dtype(buffer.dtype, own_real)
                 needed[dtype] += padded(math.prod(buffer.shape), dtype)
-        most |= needed  # the larger of both, dtype by dtype
+        most |= needed  # for each dtype, the larger of both
     return most
 
 
@@ -129,7 +129,7 @@ def refuse_what_does_not_fit(
 
 
 def available(device: Device) -> int | None:
-    """Bytes that can still be had on the device; None if unknown."""
+    """Free bytes of the device; None if unknown."""
     memory = device.memory()
     return available_on_host() if memory is None else memory[0]
 
@@ -152,5 +152,5 @@ def available_on_host() -> int | None:
         if limit.isdigit():
             amounts.append(max(0, int(limit) - used))
     except (OSError, ValueError):
-        pass  # no control groups, or of the first version
+        pass  # no control groups, or version 1
     return min(amounts, default=None)

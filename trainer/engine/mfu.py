@@ -1,4 +1,4 @@
-"""What model FLOPs utilisation (MFU) is a share of."""
+"""The rate that model FLOPs utilisation (MFU) is a share of."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ def measured_roof(device: Device, real: np.dtype) -> float:
 
     multiply()  # the first one starts the threads
     times = [device.time(multiply) for _ in range(9)]
-    return 2 * n**3 / min(times)  # other programs can only make it look lower than it is
+    return 2 * n**3 / min(times)  # other programs can only slow it down

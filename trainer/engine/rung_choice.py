@@ -31,7 +31,7 @@ from trainer.settings.flags import RUNG_SETS
 
 @dataclass(frozen=True)
 class Choice:
-    """The rung that an op runs, and why that one."""
+    """The rung that an op runs, and the reason for it."""
 
     rung: Rung
     reason: str
@@ -51,7 +51,7 @@ def choose(
     op or rung that does not exist, that the model does not use, or that the device cannot run
     whatever the shape; what depends on the shape is refused when the engine binds the rung.
     """
-    shapes: dict[str, list[Dims]] = {}  # of every call: what runs often weighs as much
+    shapes: dict[str, list[Dims]] = {}  # of every call, so that frequent shapes count more
     for call in calls:
         shapes.setdefault(call.op, []).append(call.dims)
     for op in config.rung:
@@ -106,7 +106,7 @@ def record(choices: Mapping[str, Choice]) -> dict[str, dict[str, Any]]:
 def _refuse_edited(named: Mapping[str, str], before: Mapping[str, Any]) -> None:
     """Raise LadderError where a rung is gone, or is not what it was at the checkpoint."""
     for op, which in named.items():
-        anew = f"choose anew by --rung {op}=N, or all by --rungs"
+        anew = f"choose another by --rung {op}=N, or all by --rungs"
         try:
             rung = find_rung(op, which)
         except LadderError as error:
@@ -114,7 +114,7 @@ def _refuse_edited(named: Mapping[str, str], before: Mapping[str, Any]) -> None:
         if code_identity(rung) != before["digests"].get(op):
             raise LadderError(
                 f"{op} {rung.label} was edited since the checkpoint, or a file that it includes, "
-                f"so the run would not go on bit for bit; restore {rung.path}, or {anew}"
+                f"so the run could not continue bit for bit; restore {rung.path}, or {anew}"
             )
 
 
@@ -134,12 +134,12 @@ def _from_set(
         rungs = "best" if device.is_gpu else "reference"
     if rungs == "reference" and not device.runs_reference:
         raise LadderError(
-            f"--rungs reference is NumPy, which --device {config.device} does not run"
+            f"--rungs reference is NumPy, which does not run on --device {config.device}"
         )
     if rungs in ("best", "library"):
         if not device.is_gpu:
             raise LadderError(
-                f"--rungs {rungs} measures on a GPU, and the device is {device.name}; "
+                f"--rungs {rungs} measures on a GPU, but the device is {device.name}; "
                 "choose --rungs reference or naive, or name rungs by --rung"
             )
         options = {"library": rungs == "library", "deterministic": deterministic}
@@ -203,7 +203,7 @@ def read_file(path: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _naming(file: str | None) -> Iterator[None]:
-    """An error inside of it also names the file of rungs, if the wrong entry stands in one."""
+    """Adds the name of the rungs file to an error, if the wrong entry is in that file."""
     try:
         yield
     except LadderError as error:

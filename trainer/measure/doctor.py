@@ -96,7 +96,7 @@ def numpy() -> Finding:
         if name in os.environ:
             found += f", {name}={os.environ[name]}"
     if rate < 10:
-        remedy = "that is slow: is it NumPy's own wheel? pip install --force-reinstall numpy"
+        remedy = "that is slow; to get NumPy's own wheel: pip install --force-reinstall numpy"
         return Finding("NumPy", found, remedy)
     return Finding("NumPy", found)
 
@@ -129,9 +129,9 @@ def disk(directory: Path) -> Finding:
     free = shutil.disk_usage(directory).free
     found = f"{free / GIB:.1f} GiB free in {directory}"
     if not os.access(directory, os.W_OK):
-        return Finding("disk", f"{directory} is not writable", "name another folder by -o")
+        return Finding("disk", f"{directory} is not writable", "choose another folder by -o")
     if free < 2 * CHECKPOINT_124M:
-        remedy = "two checkpoints of GPT-2 124M take 3 GB: make room, or leave out -n"
+        remedy = "two checkpoints of GPT-2 124M take 3 GB: free some space, or leave out -n"
         return Finding("disk", found, remedy)
     return Finding("disk", found)
 

@@ -270,7 +270,7 @@ def in_giga(roof: Roof) -> dict[str, float]:
 
 
 def machine_of(device: Device) -> dict[str, Any]:
-    """What the numbers depend on besides the code."""
+    """The machine and the software that the numbers depend on."""
     common = {"device": device.kind, "python": platform.python_version(), "numpy": np.__version__}
     if device.is_gpu:
         return {"name": device.name, **common, **device.description()}

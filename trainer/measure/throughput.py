@@ -157,6 +157,6 @@ def record(machine: dict[str, Any], measurement: dict[str, Any], folder: Path = 
             old = json.loads(path.read_text(encoding="utf-8"))["steps"]
             kept = [other for other in old if any(other.get(k) != measurement.get(k) for k in job)]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise LadderError(f"{path} holds no results ({error!r}); move it away") from None
+            raise LadderError(f"{path} is not a results file ({error!r}); move it away") from None
     write_json(path, {"machine": machine, "steps": [*kept, measurement]})
     return path

@@ -43,7 +43,7 @@ def load_model(path: str | Path) -> tuple[ModelConfig, Pieces]:
     for NaN or infinity when it is met.
     """
     path = Path(path)
-    if not path.is_file():  # a pipe would let the open below wait for ever
+    if not path.is_file():  # opening a pipe would block
         raise LadderError(f"{path}: no such file")
     try:
         with open(path, "rb") as file:

@@ -139,7 +139,7 @@ class TensorFile(Mapping[str, np.ndarray]):
         return len(self.layout)
 
     def _open(self) -> Any:  # a handle of the library, which carries no types
-        if not self.path.is_file():  # a pipe would let the open below wait for ever
+        if not self.path.is_file():  # opening a pipe would block
             raise LadderError(f"{self.path}: no such file")
         try:
             return safe_open(self.path, framework="numpy")

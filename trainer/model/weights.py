@@ -70,7 +70,7 @@ def open_with_tokenizer(
             f"--tokenizer {chosen.name}: {name} was trained on the tokens of "
             f"{model.tokenizer}; leave --tokenizer out"
         )
-    # Some models have a few ids more than tokens, to make the number of them a round one.
+    # Some models have a few more ids than tokens, to round the number up.
     too_few = tokenizer is not None and model.tokenizer is None
     too_few &= padded(chosen.vocab) < model.shape.vocab
     if chosen.vocab > model.shape.vocab or too_few:

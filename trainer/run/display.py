@@ -1,4 +1,4 @@
-"""What a run shows: a progress bar on a terminal, a plain line per step elsewhere."""
+"""The display of a run: a progress bar on a terminal, one plain line per step elsewhere."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Speed:
 
 
 class Display:
-    """Use as a context: the bar lives inside it, and everything printed goes above the bar."""
+    """A context manager that shows the bar; everything else is printed above the bar."""
 
     def __init__(self, console: Console, steps: int, done: int = 0) -> None:
         self.console = console
@@ -90,7 +90,7 @@ class Display:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def facts(self, rows: list[tuple[str, str]]) -> None:
-        """What a run begins with, a line each."""
+        """The facts that a run prints first, one per line."""
         width = max(len(name) for name, _ in rows)
         for name, value in rows:
             self.say(f"{name:{width}}  {value}")

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish to stop after the step that is under way."""
+"""Ctrl-C and SIGTERM stop a run after the current step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Interrupt:
 
     @property
     def status(self) -> int:
-        """The exit status by the shell's custom, 128 + signal: 130 for Ctrl-C, 143 for SIGTERM."""
+        """The exit status as shells define it, 128 + signal: 130 for Ctrl-C, 143 for SIGTERM."""
         return 128 + (self.signal or 0)
 
     def _handle(self, number: int, frame: object) -> None:

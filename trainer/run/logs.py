@@ -55,7 +55,7 @@ class RunLog:
         )
 
     def event(self, step: int, **facts: Any) -> None:
-        """Something that llm.c's log has no line for: a sample, a checkpoint, a skipped update."""
+        """Log what llm.c's log has no line for: a sample, a checkpoint, a skipped update."""
         self._write(None, {"step": step, **facts})
 
     def _write(self, line: str | None, entry: dict[str, Any]) -> None:

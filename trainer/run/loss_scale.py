@@ -2,9 +2,9 @@
 
 Gradients of activations are often smaller than 6e-8, the least that float16 can hold. So the loss
 is multiplied by a large number before the backward pass, and the gradient of the parameters, which
-is float32, divided by it afterwards (Micikevicius et al. 2017, Mixed Precision Training). How large
-is found by trial, as torch.amp.GradScaler does with its default settings: as large as possible
-without overflow.
+is float32, divided by it afterwards (Micikevicius et al. 2017, Mixed Precision Training). The
+scale is found by trial, as torch.amp.GradScaler does with its default settings: the largest that
+does not overflow.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class LossScale:
         self.good_steps = 0  # since the scale has changed
 
     def update(self, overflow: bool) -> None:
-        """Take note of a step: did its gradient overflow? Then its update must be left out."""
+        """Adjust the scale after a step. If its gradient overflowed, the update must be skipped."""
         if overflow:
             self.value /= 2
             self.good_steps = 0

@@ -1,4 +1,4 @@
-"""What a run goes on from: the newest checkpoint in its folder, if it is one of the same run."""
+"""What a run resumes from: the newest checkpoint in its folder, if it belongs to the same run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ladder.common.errors import LadderError
 from trainer.model import checkpoint
 from trainer.settings.config import TrainConfig
 
-# What must be the same for a resumed run to go on as if it had never stopped. Batch, data and
+# What must be the same for a resumed run to continue as if it had never stopped. Batch, data and
 # order are compared by the loader, which knows best what its position means.
 SAME_ON_RESUME = {
     "model": "-e",
@@ -42,20 +42,20 @@ def resume_step(resume: bool, directory: Path) -> int | None:
     if not existing.is_dir():
         raise LadderError(f"-o {directory}: {existing} is a file; name a folder")
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise LadderError(f"-o {directory}: {existing} cannot be written; name another folder")
+        raise LadderError(f"-o {directory}: {existing} is not writable; choose another folder")
     step = checkpoint.latest(directory)
     if step is not None and not resume:
         raise LadderError(
             f"{directory} holds the checkpoints of an earlier run, the last of step {step}; "
-            "go on with it by -y 1, choose another folder by -o, or delete it"
+            "continue it with -y 1, choose another folder with -o, or delete it"
         )
     return step
 
 
 def check_state(state: Mapping[str, Any], where: Path) -> None:
-    """Raise LadderError where a checkpoint is not one that a training run goes on from.
+    """Raise LadderError where a training run cannot resume from a checkpoint.
 
-    It may be whole and still be none: a model that was only stored, or one of another version.
+    It may be intact and still not fit: a model stored without its moments, or another version.
     """
     for path, kind in STATE.items():
         value: Any = state
@@ -69,11 +69,11 @@ def check_state(state: Mapping[str, Any], where: Path) -> None:
 
 
 def check_same(config: TrainConfig, state: Mapping[str, Any]) -> None:
-    """Raise LadderError where a setting differs that must not."""
+    """Raise LadderError where a setting differs that must stay the same."""
     before = state["config"]
     for name, flag in SAME_ON_RESUME.items():
         if before.get(name) != getattr(config, name):
             raise LadderError(
                 f"{flag} was {before.get(name)} and is {getattr(config, name)} now; "
-                "resume with the same, or start a new run with another -o"
+                "resume with the same value, or start a new run with another -o"
             )

@@ -29,7 +29,7 @@ from trainer.settings.parser import build_parser
 
 
 class NoChoice(LadderError):
-    """There is no next token: the logits are not finite."""
+    """No next token can be drawn: the logits are not finite."""
 
 
 def choose_token(
@@ -43,8 +43,8 @@ def choose_token(
     coin = rng.random()
     if not np.isfinite(logits).all():
         raise NoChoice(
-            "there is no next token, since the model's logits are not finite; where they are too "
-            "large for --dtype fp16, fp32 and bf16 may do"
+            "there is no next token, since the model's logits are not finite; if they are too "
+            "large for --dtype fp16, try fp32 or bf16"
         )
     if temperature == 0:
         return int(np.argmax(logits))
@@ -90,7 +90,7 @@ class Predictor:
     def __call__(self, ids: Sequence[int]) -> np.ndarray:
         """Logits (vocab) of what follows `ids`, in float32."""
         window = ids[-self.T :]
-        tokens = np.zeros((1, self.T), np.int32)  # what follows the window does not reach back
+        tokens = np.zeros((1, self.T), np.int32)  # later tokens do not influence earlier ones
         tokens[0, : len(window)] = window
         self.engine.write("tokens", tokens)
         self.engine.predict()
@@ -107,7 +107,7 @@ def forward_only(
 
 
 def decode_stream(tokenizer: Tokenizer, ids: Iterator[int]) -> Iterator[str]:
-    """The text of tokens as they come; a character that spans tokens comes when it is whole."""
+    """The text of tokens as they come; a character of several tokens comes with the last one."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for i in ids:
         if text := decoder.decode(tokenizer.token_bytes(i)):
@@ -122,7 +122,7 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
     try:
         prompt.encode("utf-8")
     except UnicodeEncodeError:  # Python keeps what it cannot read of a command line as surrogates
-        raise LadderError(f"--prompt {prompt!r} is no text in UTF-8; write it as such") from None
+        raise LadderError(f"--prompt {prompt!r} is not valid UTF-8; encode it as UTF-8") from None
     ids = begin + tokenizer.encode(prompt)
     return ids or tokenizer.encode("\n")  # characters only: a new line begins
 
@@ -158,7 +158,7 @@ def parse(argv: Sequence[str]) -> Flags:
 
 
 def open_predictor(flags: Flags) -> tuple[SampleConfig, Tokenizer, Predictor]:
-    """What the flags settle, the tokenizer, and the model; one without weights is refused."""
+    """The resolved settings, the tokenizer, and the model; a model without weights is refused."""
     data_dir = data_directory(flags.data_dir)
     device, place, _ = open_for(flags.device, flags.dtype, flags.value("model"))
     name = flags.value("model")

@@ -1,4 +1,4 @@
-"""From the settings of a run to everything that it needs, ready to train."""
+"""Opens everything that a run needs: device, data, model, kernels, checkpoint."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Setup:
     """All parts of a run. `step` is the first step to take: not 0 when resumed.
 
     notes      what is used instead of what was asked for, and why: a line each
-    tokenizer  None where its vocabulary cannot be had
+    tokenizer  None where its vocabulary is not available
     predictor  None where no samples are taken
     state      of the checkpoint that the run goes on from; None for a new run
     """
@@ -222,7 +222,7 @@ def open_data(flags: Flags, data_dir: Path, before: str | None = None) -> Data:
     name = flags.tokenizer or before or weights.tokenizer_of(flags.value("model"))
     if flags.train_data is None or flags.val_data is None:
         found = prepare(flags.value("dataset"), data_dir, name)
-        used = Path(found.train).parent.name  # another one where --dataset was not to be had
+        used = Path(found.train).parent.name  # another one if --dataset could not be downloaded
         made_by = found.tokenizer
         return Data(used, found.train, found.val, made_by.name, made_by, made_by.vocab, found.note)
     patterns = (flags.train_data, flags.train_data, flags.val_data)

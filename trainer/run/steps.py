@@ -1,11 +1,11 @@
-"""One optimizer step, and one validation: what the loop in train.py repeats.
+"""One optimizer step and one validation, which the loop in training.py repeats.
 
-A GPU works beside the host. Nothing here waits for it inside a step: batches are copied while it
-computes, and the loss of a step is read when the next one has been submitted. So it never stands
-still between steps; what is known of a step is known one step late.
+A GPU works asynchronously. Nothing here waits for it inside a step: batches are copied while it
+computes, and the loss of a step is read after the next step has been submitted. So the GPU is never
+idle between steps, and the outcome of a step is known one step late.
 
-The device itself measures how long a step takes: from the end of the step before to its own, or
-from its own start where the device did something else in between.
+The device's own clock measures a step: from the end of the previous step to its own end, or from
+its own start if the device did something else in between.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Stepper:
         self.losses, self.norms = OutlierDetector(), OutlierDetector()
         self.scale = LossScale() if config.dtype == "fp16" else None
         self.updates = 0  # made so far: AdamW's bias correction counts these, not the skipped ones
-        # Where the host decides whether the update is made, it must first see loss and norm. With
-        # --nonfinite stop it need not: what such an update spoils is never used again.
+        # If the host decides whether the update is made, it must wait for loss and norm. With
+        # --nonfinite stop it need not: weights that such an update spoils are never used.
         skips = config.nonfinite == "skip" or config.loss_outlier > 0 or config.grad_outlier > 0
         decides = skips or self.scale is not None
         self.overlaps = not engine.waits and not decides
@@ -184,7 +184,7 @@ class Stepper:
         return self._end_before
 
     def _objection(self, loss: float, norm: float) -> str | None:
-        """Why this update had better not be made; None if nothing is wrong with it."""
+        """Why this update is skipped; None if it is made."""
         if self.scale is not None and math.isfinite(loss):
             overflow = not math.isfinite(norm)
             self.scale.update(overflow)
@@ -194,9 +194,9 @@ class Stepper:
             return NOT_FINITE
         loss_z, norm_z = self.losses.update(loss), self.norms.update(norm)
         if 0 < self.config.loss_outlier < loss_z:
-            return f"the loss is {loss_z:.2f} sigmas up"
+            return f"the loss is {loss_z:.2f} sigmas above average"
         if 0 < self.config.grad_outlier < norm_z:
-            return f"the gradient norm is {norm_z:.2f} sigmas up"
+            return f"the gradient norm is {norm_z:.2f} sigmas above average"
         return None
 
     def _update(self, lr: float, inv_scale: float = 1.0) -> None:
@@ -240,7 +240,7 @@ def validate(
 
     None if `stop` says so between two batches.
 
-    llm.c goes round and counts batches twice where there are fewer; here each counts once.
+    Where there are fewer, llm.c starts over and counts batches twice; here each counts once.
     """
     loader.reset()
     count = loader.batches if batches < 0 else min(batches, loader.batches)

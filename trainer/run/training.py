@@ -39,7 +39,7 @@ class Outcome:
 
 
 def train(flags: Flags, console: Console | None = None) -> Outcome:
-    """Run it all. Raises LadderError for whatever a user can put right.
+    """Run the whole training. Raises LadderError for whatever a user can fix.
 
     The first Ctrl-C (or SIGTERM) lets the step under way finish, writes a checkpoint if checkpoints
     are on, and ends with status 130 (143); a second one ends at once.
@@ -94,7 +94,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def _fault_explained(self) -> Iterator[None]:
-        """What is left of a run whose GPU has given up, and how to learn more."""
+        """After a fault of the GPU, say which checkpoint is left and how to learn more."""
         try:
             yield
         except DeviceFault as error:
@@ -102,14 +102,14 @@ class Trainer:
             step = checkpoint.latest(directory)
             kept = "there is no checkpoint, since they are off (-n)"
             if step is not None:
-                kept = f"the checkpoint of step {step} in {directory} is intact, go on with -y 1"
+                kept = f"the checkpoint of step {step} in {directory} is intact; continue with -y 1"
             named = self.config.debug_sync or not self.setup.device.asynchronous
             more = "" if named else "; --debug-sync names the op at fault"
             raise DeviceFault(f"{error}; {kept}{more}") from None
 
     @staticmethod
     def _due(step: int, every: int, last: bool) -> bool:
-        """Whether something happens at `step` that happens every so many steps, and at the end."""
+        """Whether something that happens every so many steps, and at the end, happens at `step`."""
         return every > 0 and ((step > 0 and step % every == 0) or last)
 
     def _validate(self, step: int, last: bool) -> None:
@@ -138,12 +138,14 @@ class Trainer:
             c.sample_tokens,
             temperature=c.temperature,
             top_k=c.top_k,
-            rng=np.random.default_rng(c.seed),  # the same coins each time, so that samples compare
+            rng=np.random.default_rng(
+                c.seed
+            ),  # the same random numbers each time, so that samples compare
             stop=lambda: bool(self.interrupt),
         )
         try:
             text = c.prompt + "".join(decode_stream(setup.tokenizer, ids))
-        except NoChoice as error:  # the step that follows says what becomes of the run
+        except NoChoice as error:  # the next step decides whether the run stops
             self.display.say(f"no sample at step {step}: {error}")
             return
         if not self.interrupt:
@@ -183,13 +185,13 @@ class Trainer:
     def _stop_not_finite(self, step: Step) -> None:
         raise LadderError(
             f"step {step.number + 1}: loss {step.loss:g}, gradient norm {step.norm:g}, learning "
-            f"rate {step.lr:g}: the run stops, and nothing of this step is kept. Lower -l, warm up "
-            "with -u, clip with --grad-clip 1, or pass over such steps with --nonfinite skip; "
+            f"rate {step.lr:g}: the run stops, and this step is discarded. Lower -l, warm up "
+            "with -u, clip with --grad-clip 1, or skip such steps with --nonfinite skip; "
             "--debug-nan names the op where it began"
         )
 
     def _announce(self) -> None:
-        """What runs, on what, and what is used instead of what was asked for."""
+        """Print model, data, device, kernels, and notes on what is used instead of a default."""
         s, c = self.setup, self.config
         parameters = sum(math.prod(shape) for shape in s.shape.parameter_shapes().values())
         memory = sum(size for _, size in s.engine.memory_table())
@@ -226,7 +228,7 @@ class Trainer:
             self.display.say(f"note: {note}")
 
     def _memory_rows(self) -> list[tuple[str, str]]:
-        """What was allocated, by kind, and what --recompute spares."""
+        """The memory allocated, by kind, and the memory that --recompute saves."""
         engine, c = self.setup.engine, self.config
         table = engine.memory_table()
         rows = [*table, ("together", sum(size for _, size in table))]
@@ -253,7 +255,7 @@ class Trainer:
         if self.config.plot and self.logged:
             self.display.say(f"plot {plot(self.setup.directory)}")
         if self.times:
-            # On a CPU, too, the first step is slower: caches are cold, and threads start.
+            # The first step is slower on a CPU as well: caches are cold, and threads start.
             median = statistics.median(self.times[1:] or self.times)
             speed = 1e3 * self.config.total_tokens / median
             self.display.say(f"median step {median:.1f} ms, {speed:,.0f} tokens/s")
@@ -261,7 +263,8 @@ class Trainer:
             kept = "no checkpoint was written, since they are off (-n)"
             if saved is not None:
                 kept = (
-                    f"checkpoint of step {saved} written; go on with -y 1 -o {self.setup.directory}"
+                    f"checkpoint of step {saved} written; "
+                    f"continue with -y 1 -o {self.setup.directory}"
                 )
             self.display.say(f"interrupted after {step} steps; {kept}")
         elif len(self.val_losses) > 1:

@@ -201,7 +201,7 @@ def test_without_a_place_for_the_token_files_it_says_so(tmp_path, monkeypatch):
     file.touch()
     monkeypatch.setenv("KERNEL_LADDER_CACHE", str(file / "cache"))
     (tmp_path / "data").mkdir(mode=0o555)
-    with pytest.raises(LadderError, match=r"cannot write .*; name a folder .* by --data-dir"):
+    with pytest.raises(LadderError, match=r"cannot write .*; give a writable folder by --data-dir"):
         prepare("play", tmp_path / "data", "bytes")
 
 

@@ -81,7 +81,9 @@ def test_after_a_fault_the_last_checkpoint_is_named_and_intact(tmp_path, monkeyp
     with pytest.raises(DeviceFault) as told:
         run(tmp_path, checkpoint_every=2)
     directory = tmp_path / "run"
-    assert f"the checkpoint of step 4 in {directory} is intact, go on with -y 1" in str(told.value)
+    assert f"the checkpoint of step 4 in {directory} is intact; continue with -y 1" in str(
+        told.value
+    )
     assert "--debug-sync names the op at fault" in str(told.value)
     tensors, _ = checkpoint.load(directory, 4)
     assert np.isfinite(tensors["wte"]).all()
@@ -120,7 +122,7 @@ def test_a_kernel_that_faults_after_some_steps_is_named_with_the_checkpoint(tmp_
     assert re.fullmatch(
         rf"h\d\.gelu, gelu\.forward mine\.cu \(one thread per element\): {re.escape(str(mine))}:\d+"
         r": block \(0, 0, 0\), thread \(5, 0, 0\): invalid access to address 0x\w+; the checkpoint "
-        rf"of step {step} in {re.escape(str(directory))} is intact, go on with -y 1",
+        rf"of step {step} in {re.escape(str(directory))} is intact; continue with -y 1",
         str(told.value),
     )
     run(tmp_path, steps=step + 1, resume=True, device="emulated", rung={"gelu.forward": "1"})

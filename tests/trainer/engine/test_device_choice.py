@@ -54,7 +54,7 @@ def test_a_gpu_that_cannot_be_opened_is_told(monkeypatch):
     monkeypatch.setattr(choice, "open_device", refuse)
     device, _, notes = choice.open_for(None, None, "gpt2")
     assert device.kind == "cpu"
-    assert notes == ["CuPy is not installed: pip install it: this run is on the CPU"]
+    assert notes == ["CuPy is not installed: pip install it: this run uses the CPU"]
     with pytest.raises(LadderError, match="CuPy"):
         choice.open_for("cuda", None, "gpt2")
 
@@ -71,7 +71,7 @@ def test_a_gpu_too_old_for_bfloat16_computes_in_float16_and_says_so(with_gpu):
     with_gpu("sm_75")
     _, place, notes = choice.open_for("cuda", None, "gpt2")
     assert place.dtype == "fp16"
-    assert notes == ["GPU of sm_75 has no tensor cores for bf16: this run is in fp16"]
+    assert notes == ["GPU of sm_75 has no tensor cores for bf16: this run uses fp16"]
     with pytest.raises(LadderError, match="choose --dtype fp16 or fp32"):
         choice.open_for("cuda", "bf16", "gpt2")
 
@@ -83,5 +83,5 @@ def test_a_gpu_is_no_default_while_an_op_has_no_kernel_for_it(with_gpu, monkeypa
     _, place, notes = choice.open_for(None, None, "gpt2")
     assert place == Place("cpu", False, "fp32")
     assert notes == [
-        "no rung of gelu.backward runs in bf16 on GPU of sm_90a: this run is on the CPU"
+        "no rung of gelu.backward runs in bf16 on GPU of sm_90a: this run uses the CPU"
     ]

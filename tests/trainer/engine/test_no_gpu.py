@@ -139,7 +139,7 @@ def test_training_on_what_there_is_goes_on_with_a_note(told, tmp_path, capsys):
     words += ["-o", str(tmp_path / "run"), "-x", "1", "-t", "16", "-v", "0", "-m", "1", "-s", "0"]
     status, out, err = run(trainer.__main__, words, capsys)
     assert (status, err) == (0, "")
-    assert f"note: {told}: this run is on the CPU" in " ".join(out.split())
+    assert f"note: {told}: this run uses the CPU" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_what_a_run_has_chosen_can_be_chosen_again(tmp_path, mine):
             {"rungs": "naive", "rung": {"gelu.forward": "0"}},
             "rung 0 is NumPy; on --device cuda",
         ),
-        (GPU, {"rungs": "reference"}, "NumPy, which --device cuda does not run"),
+        (GPU, {"rungs": "reference"}, "NumPy, which does not run on --device cuda"),
     ],
 )
 def test_choices_that_cannot_run_are_refused(device, settings, says):

@@ -90,7 +90,7 @@ def test_a_sample_begins_as_a_document_does():
 
 def test_a_prompt_that_is_no_text_is_refused():
     for tokenizer in (ByteTokenizer(), CharTokenizer(["\n", "a"])):
-        with pytest.raises(LadderError, match=r"^--prompt '\\udcff' is no text in UTF-8"):
+        with pytest.raises(LadderError, match=r"^--prompt '\\udcff' is not valid UTF-8"):
             encode_prompt(tokenizer, "\udcff")
 
 

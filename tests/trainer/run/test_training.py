@@ -111,7 +111,7 @@ def test_resume_without_a_checkpoint_starts_anew_and_says_so(tmp_path):
 
 def test_a_run_does_not_overwrite_the_checkpoints_of_another(tmp_path):
     run(tmp_path, steps=2, checkpoint_every=2)
-    with pytest.raises(LadderError, match="go on with it by -y 1, choose another folder by -o"):
+    with pytest.raises(LadderError, match="continue it with -y 1, choose another folder with -o"):
         run(tmp_path, steps=2)
     assert checkpoint.latest(tmp_path / "run") == 2
 
@@ -196,7 +196,7 @@ def test_ctrl_c_finishes_the_step_and_writes_a_checkpoint(tmp_path, monkeypatch)
     assert outcome.status == 130
     assert checkpoint.latest(tmp_path / "run") == 3
     assert len(losses(tmp_path / "run")) == 3
-    assert "interrupted after 3 steps; checkpoint of step 3 written; go on with -y 1" in screen
+    assert "interrupted after 3 steps; checkpoint of step 3 written; continue with -y 1" in screen
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -219,9 +219,7 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch)
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
     model = save_model(tmp_path / "huge", factor=1e20)
-    with pytest.raises(
-        LadderError, match=r"step 1: loss nan.* nothing of this step is kept\. Lower -l"
-    ):
+    with pytest.raises(LadderError, match=r"step 1: loss nan.* this step is discarded\. Lower -l"):
         run(tmp_path, model=model)
     text = (tmp_path / "run" / "log.jsonl").read_text()
     assert [json.loads(line)["step"] for line in text.splitlines()] == [0, 0]

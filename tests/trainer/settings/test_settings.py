@@ -221,7 +221,7 @@ def test_settings_that_do_not_go_together_are_refused(changes, says):
         (["-b", "0"], "error: --batch/-b must be at least 1, not 0\n"),
         (
             ["trian"],
-            "error: there is no command 'trian'; besides training there are prepare, doctor, ",
+            "error: unknown command 'trian'; the commands are prepare, doctor, ",
         ),
         (["-e", "no/such.bin", "--device", "cpu"], "error: -e no/such.bin: no such file or folder"),
     ],
@@ -268,7 +268,7 @@ def test_memory_that_runs_out_in_passing_is_one_line(capsys):
         raise MemoryError("Unable to allocate 10.1 MiB for an array")
 
     assert run(main, []) == 2
-    says = "error: out of memory (Unable to allocate 10.1 MiB for an array); take a smaller -b"
+    says = "error: out of memory (Unable to allocate 10.1 MiB for an array); choose a smaller -b"
     assert capsys.readouterr().err.startswith(says)
 
 
