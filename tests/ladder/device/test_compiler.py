@@ -6,7 +6,7 @@ import pytest
 from ladder.common import cache
 from ladder.common.errors import CompileError, LadderError
 from ladder.contract import rung_file
-from ladder.contract.dtypes import DTYPES
+from ladder.contract.dtypes import DTYPES, REALS
 from ladder.contract.ladder import ladders
 from ladder.device.cuda import compiler, nvrtc
 
@@ -51,8 +51,8 @@ def combinations(rung):
     """Every architecture, and every real type on an old one and a new one."""
     for index, arch in enumerate(compiler.TYPICAL):
         thorough = arch in ("sm_75", "sm_90a")
-        for offset in range(len(rung_file.REALS) if thorough else 1):
-            real = DTYPES[rung_file.REALS[(index + offset) % len(rung_file.REALS)]]
+        for offset in range(len(REALS) if thorough else 1):
+            real = DTYPES[REALS[(index + offset) % len(REALS)]]
             target = compiler.typical_target(arch, real)
             if rung.claims(target):
                 yield target
@@ -107,7 +107,7 @@ def compile_for(op, rung, targets):
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("real", rung_file.REALS)
+@pytest.mark.parametrize("real", REALS)
 def test_resources_of_a_compiled_kernel(rung_of, real):
     cubin = compile_square(rung_of(KERNEL), real)
     assert cubin.read_bytes()[:4] == b"\x7fELF"

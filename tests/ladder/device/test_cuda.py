@@ -9,7 +9,7 @@ import pytest
 
 from ladder.common.errors import LadderError
 from ladder.contract import rung_file
-from ladder.contract.dtypes import DTYPES
+from ladder.contract.dtypes import DTYPES, REALS
 from ladder.contract.launch_plan import Launch
 from ladder.device import inventory
 from ladder.device.cuda import gpu, installation
@@ -158,7 +158,7 @@ def kernels(device, tmp_path):
     return lambda real: device.compile(rung, {"FACTOR": 3}, DTYPES[real])
 
 
-@pytest.mark.parametrize("real", rung_file.REALS)
+@pytest.mark.parametrize("real", REALS)
 def test_kernel_runs_on_uploaded_arrays(device, kernels, real):
     host = np.arange(100, dtype=np.float32)
     inp, out = (device.empty((100,), DTYPES[real]) for _ in range(2))
