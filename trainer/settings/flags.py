@@ -75,7 +75,7 @@ class Flags:
     )
     val_data: str | None = flag("--val-data -j", "token files to validate on, a .bin pattern")
     data_dir: str | None = flag(
-        "--data-dir", "where data lies or is put; else $KERNEL_LADDER_DATA, else ./data"
+        "--data-dir", "where data is stored; default $KERNEL_LADDER_DATA, else ./data"
     )
     shuffle: bool | None = flag("--no-shuffle", "take the training data in order", True)
 
@@ -94,41 +94,48 @@ class Flags:
         "--steps -x", "optimizer steps to run; -1: one epoch", ByDevice(40, -1), least=-1
     )
     overfit: bool | None = flag(
-        "--overfit -a", "train on the first validation batch alone, to see the loss vanish", False
+        "--overfit -a", "train only on the first validation batch; the loss should go to 0", False
     )
 
     # Optimizer
-    lr: float | None = flag("--lr -l", "learning rate, the highest", 1e-4, above=0.0, most=1e3)
-    warmup: int | None = flag("--warmup -u", "steps over which the rate rises from 0", 0, least=0)
+    lr: float | None = flag("--lr -l", "highest learning rate", 1e-4, above=0.0, most=1e3)
+    warmup: int | None = flag(
+        "--warmup -u", "steps over which the learning rate rises from 0", 0, least=0
+    )
     final_lr: float | None = flag(
-        "--final-lr -q", "the rate at the end, as a fraction of --lr", 1.0, least=0.0, most=1.0
+        "--final-lr -q", "last learning rate, as a fraction of --lr", 1.0, least=0.0, most=1.0
     )
     schedule: str | None = flag(
-        "--schedule -k", "course of the learning rate", "cosine", choices=SCHEDULES
+        "--schedule -k", "schedule of the learning rate", "cosine", choices=SCHEDULES
     )
     weight_decay: float | None = flag(
-        "--weight-decay -c", "AdamW's decay, of matrices only", 0.0, least=0.0, most=100.0
+        "--weight-decay -c", "AdamW's weight decay, of matrices only", 0.0, least=0.0, most=100.0
     )
-    beta1: float | None = flag("--beta1", "AdamW's memory of the mean", 0.9, least=0.0, below=1.0)
+    beta1: float | None = flag(
+        "--beta1", "AdamW's decay of the first moment", 0.9, least=0.0, below=1.0
+    )
     beta2: float | None = flag(
-        "--beta2", "AdamW's memory of the square", ByDevice(0.999, 0.95), least=0.0, below=1.0
+        "--beta2", "AdamW's decay of the second moment", ByDevice(0.999, 0.95), least=0.0, below=1.0
     )
     eps: float | None = flag("--eps", "AdamW's epsilon", 1e-08, above=0.0, most=1.0)
     grad_clip: float | None = flag(
         "--grad-clip",
-        "largest length of the gradient; 0: no clipping",
+        "clip the gradient to this norm; 0: no clipping",
         ByDevice(0.0, 1.0),
         least=0.0,
     )
     loss_outlier: float | None = flag(
-        "--loss-outlier -sl", "skip updates whose loss is this many sigmas up; 0: off", 0.0, least=0
+        "--loss-outlier -sl",
+        "skip updates whose loss has a z-score above this; 0: off",
+        0.0,
+        least=0,
     )
     grad_outlier: float | None = flag(
-        "--grad-outlier -sg", "the same for the gradient's length; 0: off", 0.0, least=0
+        "--grad-outlier -sg", "the same for the gradient norm; 0: off", 0.0, least=0
     )
     nonfinite: str | None = flag(
         "--nonfinite",
-        "a loss or gradient that is not finite: stop the run, or skip the update",
+        "if loss or gradient is not finite: stop the run, or skip the update",
         "stop",
         choices=("stop", "skip"),
     )
@@ -154,7 +161,7 @@ class Flags:
     )
     prompt: str | None = flag("--prompt", "what a sample begins with", "")
     temperature: float | None = flag(
-        "--temperature", "of sampling; 0: always the likeliest", 1.0, least=0.0, most=100.0
+        "--temperature", "of sampling; 0: always the likeliest token", 1.0, least=0.0, most=100.0
     )
     top_k: int | None = flag("--top-k", "sample among the k likeliest; 0: among all", 0, least=0)
 
@@ -162,7 +169,7 @@ class Flags:
     output: str | None = flag("--output -o", "folder of the run; default runs/MODEL-DATASET")
     checkpoint_every: int | None = flag(
         "--checkpoint-every -n",
-        "steps between checkpoints, one more at the end; 0: none",
+        "steps between checkpoints, also one at the end; 0: none",
         0,
         least=0,
     )
@@ -171,7 +178,7 @@ class Flags:
         "--major-every -nm", "checkpoints at multiples of this are always kept", 0, least=0
     )
     resume: bool | None = flag(
-        "--resume -y", "go on from the newest checkpoint in --output, bit for bit", False
+        "--resume -y", "continue from the newest checkpoint in --output, bit for bit", False
     )
     plot: bool | None = flag("--no-plot", "draw no loss.png at the end", True)
 
@@ -199,7 +206,7 @@ class Flags:
         ByDevice("reference", "best"),
     )
     rung: Mapping[str, str] | None = flag(
-        "--rung", "OP=N or OP=FILE.cu, over --rungs; may be given several times"
+        "--rung", "OP=N or OP=FILE.cu; overrides --rungs; may be repeated"
     )
     fuse: str | None = flag(
         "--fuse",
@@ -208,7 +215,7 @@ class Flags:
         "auto",
     )
     gelu_fusion: int | None = flag(
-        "--gelu-fusion -ge", "over --fuse: 0 without matmul_gelu, 1 with it", least=0
+        "--gelu-fusion -ge", "overrides --fuse: 0 without matmul_gelu, 1 with it", least=0
     )
     recompute: int | None = flag(
         "--recompute -r",
@@ -221,10 +228,10 @@ class Flags:
         "--deterministic", "choose only rungs that give the same bits every time", False
     )
     debug_nan: bool | None = flag(
-        "--debug-nan", "look at all that is computed; stop at what is not finite", False
+        "--debug-nan", "check every output; stop at the first that is not finite", False
     )
     debug_sync: bool | None = flag(
-        "--debug-sync", "wait after every op, so that a fault names the one that it is in", False
+        "--debug-sync", "wait after every op, so that a fault names its op", False
     )
     seed: int | None = flag(
         "--seed", "of weights, shuffling, dropout, samples", 1337, least=0, most=2**63 - 1
