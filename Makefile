@@ -30,7 +30,7 @@ sweep: $(VENV)/.test  ## every rung under every order of threads and for every a
 	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) -m sweep $(ARGS)
 
 check: lint  ## what to run before each commit: style, types and the fast tests, in under two minutes
-	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) -m "not (emulator or gpu or torch or sweep)" $(ARGS)
+	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) -m "not (emulator or nvrtc or gpu or torch or sweep)" $(ARGS)
 
 lint: $(VENV)/.test  ## check format, style and types
 	@$(RUN) -m ruff format --check . && $(RUN) -m ruff check . && $(RUN) -m mypy

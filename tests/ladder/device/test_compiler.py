@@ -66,6 +66,7 @@ RUNG_FILES = [
 ]
 
 
+@pytest.mark.nvrtc
 @needs_nvrtc
 @pytest.mark.parametrize(("op", "rung"), RUNG_FILES)
 def test_rung_compiles_for_the_oldest_architecture_that_it_claims_and_for_hopper(op, rung):
