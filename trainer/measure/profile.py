@@ -94,7 +94,7 @@ def measure(flags: Flags) -> dict[str, Any]:
 
 
 def _zeroing(engine: Engine, roof: Roof) -> dict[str, Any]:
-    """Setting the gradients to 0 is no op, and takes time like one."""
+    """Setting the gradients to 0: not an op, but it takes time as well."""
     size = engine.arrays["gradients"].nbytes
     ms = 1e3 * time_calls(engine.device, [engine.zero_gradients])
     row = {"op": "zero gradients", "calls": 1, "ms": ms, "floor_ms": 1e3 * size / roof.bandwidth}

@@ -1,4 +1,4 @@
-"""What a model's program consists of: named buffers, and calls of ops on them."""
+"""The parts of a model's program: named buffers, and calls of ops on them."""
 
 from __future__ import annotations
 

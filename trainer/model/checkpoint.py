@@ -1,4 +1,4 @@
-"""Checkpoints: a folder with the tensors (safetensors) and the state (JSON), all there or not.
+"""Checkpoints: a folder with the tensors (safetensors) and the state (JSON), complete or absent.
 
     step_00000040/
         tensors.safetensors     parameters, moments, ...
@@ -7,7 +7,7 @@
 A checkpoint is written into a folder named .partial, flushed to the disk, and then renamed: the
 rename is the only moment at which it comes to be. To delete one, it is renamed back first. So
 whatever a crash, a kill or a full disk interrupts, a folder named step_N is complete. Saving a step
-again makes step_N.2, which counts in place of step_N; nothing is ever overwritten.
+again makes step_N.2, which replaces step_N when reading; nothing is ever overwritten.
 
 One process saves into a folder at a time. No pickle: a checkpoint from a stranger is only data.
 """
@@ -52,7 +52,7 @@ def save(
     major_every  checkpoints of steps divisible by it stay for ever; 0: no such
 
     Checkpoints of later steps than `step` are another run's, and are left alone. Raises
-    LadderError, leaving the checkpoints as they were, where the file system refuses.
+    LadderError where the file system fails, and leaves the checkpoints as they were.
     """
     directory = Path(directory)
     state = json.loads(json.dumps(state))  # as it will be read; if it is not JSON it shows here
@@ -144,7 +144,7 @@ class CheckedTensors(Mapping[str, np.ndarray]):
 
 
 def _flush(file: BinaryIO) -> None:
-    """Return once what was written would survive a power cut."""
+    """Wait until the written data would survive a power cut."""
     file.flush()
     os.fsync(file.fileno())
 
@@ -168,7 +168,7 @@ def _delete_old(directory: Path, step: int, keep: int, major_every: int) -> None
     for s, _, path in found:
         if s not in stay or path != newest[s]:
             condemned = path.with_name(f"{path.name}.partial")
-            with suppress(OSError):  # it stays until the next save, which tries again
+            with suppress(OSError):  # the next save tries again
                 os.rename(path, condemned)
             shutil.rmtree(condemned, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""Fusions: two calls that follow each other become one, which need not store what lies between.
+"""Fusions: two consecutive calls become one, which need not store the result of the first.
 
 A fusion is written as rules over the names of arguments. `JOIN` reads: where residual.forward
 writes a buffer, and the layernorm.forward behind it reads that one, both together are one
@@ -29,7 +29,7 @@ class Rule:
     place: int
 
     def apply(self, first: Call, second: Call) -> Call | None:
-        """The call that replaces both; None if the rule is not about them."""
+        """The call that replaces both; None if the rule does not match them."""
         buffers: dict[str, Ref | None] = {}
         for call, (op, names) in ((first, self.first), (second, self.second)):
             if call.op != op:
@@ -69,17 +69,17 @@ FUSIONS: Mapping[str, tuple[Rule, ...]] = {
 
 
 def takes(fusion: str) -> set[str]:
-    """The ops that a fusion takes in, where its rules apply."""
+    """The ops that a fusion replaces, where its rules apply."""
     return {op for rule in FUSIONS[fusion] for op, _ in (rule.first, rule.second)}
 
 
 def makes(fusion: str) -> set[str]:
-    """The fused ops that come in their place."""
+    """The fused ops that replace them."""
     return {rule.fused[0] for rule in FUSIONS[fusion]}
 
 
 def fuse(calls: Iterable[Call], rules: Iterable[Rule]) -> tuple[Call, ...]:
-    """The calls with every pair replaced that a rule is about."""
+    """The calls, with every pair that a rule matches replaced."""
     rules = tuple(rules)
     fused: list[Call] = []
     for call in calls:

@@ -1,4 +1,4 @@
-"""What the trainer asks of a model: gpt2.py answers for GPT-2, and another file would for another.
+"""The interface between trainer and model; gpt2.py implements it for GPT-2.
 
 A model's class derives from `ModelConfig`, and registry.py names it. No other file of the trainer
 knows a model's tensors by name.
@@ -126,7 +126,7 @@ class ModelConfig(ABC):
         return dataclasses.replace(self, vocab=vocab, padded_vocab=padded(vocab))
 
     def refusal(self) -> str | None:
-        """Why there can be no such model; None if there can."""
+        """Why the config is invalid; None if it is valid."""
         for field in dataclasses.fields(self):
             size = getattr(self, field.name)
             if field.name != "dropout" and (type(size) is not int or size < 1):
@@ -138,7 +138,7 @@ class ModelConfig(ABC):
         return None
 
     def hugging_face_settings(self) -> dict[str, Any]:
-        """What config.json must say besides the fields, if it says it at all."""
+        """Other keys of config.json with the values that they must have where they are present."""
         return {}
 
     @classmethod

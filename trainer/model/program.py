@@ -112,7 +112,7 @@ def build(
         update = _update(config, buffers, master_weights, stochastic_rounding)
     used = {ref[0] for call in (*forward, *evaluate, *backward) for ref in call.args if ref}
     used |= {inside[0] for name in used if (inside := buffers[name].inside)}
-    buffers = {  # a fused op stores nothing between the two that it replaces
+    buffers = {  # a fused op does not store the result of the first op that it replaces
         name: buffer for name, buffer in buffers.items() if buffer.kind != "scratch" or name in used
     }
     return Program(config, B, T, buffers, forward, evaluate, predict, backward, update, fusions)
@@ -122,7 +122,7 @@ def initial_parameters(
     config: ModelConfig, seed: int, *, equal_layers: bool = False
 ) -> Iterator[tuple[str, np.ndarray]]:
     """The model's random initialisation, one (name, float32 array) at a time. `equal_layers`: all
-    layers get the same numbers, which is quicker, and enough to measure times with."""
+    layers get the same values, which is quicker, and enough to measure times."""
     rng = np.random.default_rng(seed)
     unpadded = config.unpadded_shapes()
     for name, parameter in config.parameters().items():

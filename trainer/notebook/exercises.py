@@ -17,7 +17,7 @@ from trainer.model.program import build
 
 SMALL = GPT2Config(context=5, vocab=7, padded_vocab=7, layers=1, heads=2, channels=4)
 BATCH = 2
-CHANGE = 1e-5  # of a weight, up and down, to see what the loss does
+CHANGE = 1e-5  # of a weight, up and down, for the finite difference of the loss
 APART = 1e-5  # most that a gradient may differ from the slope of the loss, relative to its tensor
 MLP = ("fcproj", "gelu", "fc", "ln_2")
 
@@ -28,7 +28,7 @@ def label(call: Call) -> str:
 
 
 def mlp_backward() -> list[str]:
-    """The backward calls of a layer's MLP branch, in the order in which the model makes them."""
+    """The backward calls of a layer's MLP branch, in the model's order."""
     calls = (call for call in build(SMALL, BATCH, SMALL.context).backward)
     return [label(call) for call in calls if label(call).split()[0] in MLP]
 
@@ -74,7 +74,7 @@ def wrong_gradients(order: Sequence[str]) -> dict[str, float]:
 
 
 def _slopes(engine: Engine, name: str) -> np.ndarray:
-    """What the loss does when each element of a parameter changes."""
+    """The slope of the loss in each element of a parameter, by finite differences."""
     weights = engine.arrays[name].reshape(-1)  # a view, in NumPy
     slopes: np.ndarray = np.empty_like(weights)
 

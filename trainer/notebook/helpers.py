@@ -223,5 +223,5 @@ def swap(op: str, *rungs: int | str, B: int = 4) -> None:
         engine = job.engine()
         ms = statistics.median(step_timing.time_steps(engine, 20))
         rows.append(StepTime(B, job.config.dtype, f"ours, {op} rung {rung}", ms))
-        del engine  # its memory is wanted for the next
+        del engine  # to free its memory for the next
     draw(training_step.times(rows, f"{job.device.name}, measured just now"), f"step times: {op}")

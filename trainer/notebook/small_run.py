@@ -43,7 +43,7 @@ from trainer.settings.flags import Flags
 
 STEPS = 300  # at which the learning rate has come down to 0
 
-# pooch has tqdm, which misses ipywidgets in a notebook, for a progress bar that nobody asks for.
+# pooch has tqdm, which misses ipywidgets in a notebook, for a progress bar that is not used here.
 warnings.filterwarnings("ignore", "IProgress not found")
 
 
@@ -59,7 +59,7 @@ class Run:
         data_dir = data_directory(flags.data_dir)
         data = open_data(flags, data_dir)
         if data.tokenizer is None:
-            raise LadderError(f"the tokenizer {data.tokenizer_name} cannot be had")
+            raise LadderError(f"the tokenizer {data.tokenizer_name} is not available")
         self.source = data.note or data.name
         config = resolve(flags, place, data, shape.context, data_dir, run_directory(flags))
         self.shape, self.tokenizer = shape.with_vocab(data.vocab), data.tokenizer
@@ -82,7 +82,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Who runs it."""
+        """The device, as legends name it."""
         known = {"cpu": "NumPy", "emulated": "the kernels, emulated"}
         return known.get(self.engine.device.name, self.engine.device.name)
 
@@ -97,7 +97,7 @@ class Run:
         return self.losses
 
     def sample(self, tokens: int = 200, prompt: str = "", temperature: float = 0.8) -> str:
-        """Text that the model makes up; the same coins are thrown each time."""
+        """Text that the model makes up; the same random numbers are drawn each time."""
         T = min(tokens + len(prompt) + 1, self.shape.context)
         program, trained = forward_only(self.shape, T, ()), self.engine
         engine = Engine(program, trained.device, trained.real, trained.rungs, weights_of=trained)
@@ -137,7 +137,7 @@ class Run:
 
 
 def _log(p: np.ndarray) -> np.ndarray:
-    """log p, and 0 where p is: what never happens adds nothing to a mean."""
+    """log p, and 0 where p is 0, so that such a token adds nothing to a mean."""
     logarithms: np.ndarray = np.log(p, out=np.zeros_like(p), where=p > 0)
     return logarithms
 
@@ -150,7 +150,7 @@ def start(
     device: str = "cpu",
     **settings: Any,
 ) -> Run:
-    """A run on tinyshakespeare, letter by letter, or on the play where that cannot be had.
+    """A run on tinyshakespeare, letter by letter, or on the play where that cannot be downloaded.
 
     shape     without its vocabulary, which is the text's
     kernels   rungs, or sources of kernels, that run unchecked; the trainer would check them
