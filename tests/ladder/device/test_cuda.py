@@ -300,4 +300,4 @@ def test_fault_names_the_kernel_in_a_process_of_its_own(device, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert "in fault (" in done.stdout, done.stdout + done.stderr
-    assert "start it again" in done.stdout
+    assert "restart the program" in done.stdout

@@ -8,7 +8,7 @@ import pytest
 from ladder.contract.dtypes import DTYPES
 from ladder.contract.ladder import ladders
 from ladder.device.open import open_device
-from ladder.verify.check import check
+from ladder.verify.check import check, gpt2_shape
 
 CASES = [
     pytest.param(
@@ -29,33 +29,47 @@ CASES = [
 @pytest.mark.gpu
 @pytest.mark.parametrize(("ladder", "rung", "dtype"), CASES)
 def test_a_rung_computes_what_its_contract_says(ladder, rung, dtype, device):
-    """In one type under every order of threads and width of a warp, in the others under one."""
-    brief = dtype != main_type(ladder, rung, device)
-    report = check_on(ladder, rung, dtype, device, brief)
+    """In one type at all shapes and under every order of threads, in the others at the largest
+    shapes under one order."""
+    device = device_for(ladder, rung, dtype, device)
+    if dtype == main_type(ladder, rung, device):
+        report = check(ladder, rung, device, [dtype])
+    else:
+        report = check(
+            ladder, rung, device, [dtype], largest(ladder.op, rung, dtype, device), brief=True
+        )
     assert report.passed, report
 
 
 @pytest.mark.emulator
 @pytest.mark.sweep
 @pytest.mark.parametrize(("ladder", "rung", "dtype"), CASES)
-def test_a_rung_does_so_under_every_order_in_every_type(ladder, rung, dtype, device):
-    if dtype == main_type(ladder, rung, device) or device.variants() == device.variants(brief=True):
+def test_a_rung_does_so_at_all_shapes_in_every_type(ladder, rung, dtype, device):
+    device = device_for(ladder, rung, dtype, device)
+    if dtype == main_type(ladder, rung, device):
         pytest.skip("the test above covers it")
-    report = check_on(ladder, rung, dtype, device, brief=dtype == "float16")
+    report = check(ladder, rung, device, [dtype], brief=dtype == "float16")
     assert report.passed, report
 
 
-def main_type(ladder, rung, device):
-    """The first type that the rung is written for."""
-    claimed = (d for d in ladder.op.reals if rung.claims(device.target(DTYPES[d])))
-    return next(claimed, None)
-
-
-def check_on(ladder, rung, dtype, device, brief):
+def device_for(ladder, rung, dtype, device):
+    """The device that the rung is checked on; skips the test where there is none."""
     if rung.is_reference:
         device = open_device("cpu")
     elif rung not in ladder.on(device):
         pytest.skip(f"a library's, not for {device.name}")
     if not rung.claims(device.target(DTYPES[dtype])):
         pytest.skip(f"it needs {'; '.join(rung.conditions())}")
-    return check(ladder, rung, device, [dtype], brief=brief)
+    return device
+
+
+def main_type(ladder, rung, device):
+    """The first type that the rung is written for."""
+    return next(d for d in ladder.op.reals if rung.claims(device.target(DTYPES[d])))
+
+
+def largest(op, rung, dtype, device):
+    """The last two shapes of the op that the rung takes, and on a GPU one of GPT-2's."""
+    target = device.target(DTYPES[dtype])
+    able = [dims for dims in op.shapes if rung.plan(dims, target).refusal is None]
+    return [*able[-2:], *([gpt2_shape(op)] if device.is_gpu else [])]
