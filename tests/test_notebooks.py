@@ -25,7 +25,11 @@ def named(path):
     return path.stem
 
 
-@pytest.fixture(scope="module", params=NOTEBOOKS, ids=named)
+# One process for all tests of a notebook: it runs once for all of them.
+CASES = [pytest.param(path, marks=pytest.mark.xdist_group(path.stem)) for path in NOTEBOOKS]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=map(named, NOTEBOOKS))
 def path(request):
     return request.param
 
@@ -78,6 +82,7 @@ def test_there_are_notebooks():
     assert len(NOTEBOOKS) > 1
 
 
+@pytest.mark.emulator
 def test_it_runs_from_top_to_bottom(executed):
     for cell in code_cells(executed):
         assert cell.execution_count is not None
@@ -112,11 +117,13 @@ def test_it_is_committed_with_its_outputs(committed):
     assert {"image/png", "text/markdown"} <= kinds
 
 
+@pytest.mark.emulator
 def test_the_checker_accepts_and_refuses_what_the_text_says(committed, executed):
     assert set(verdicts(committed)) == {"✓", "✗"}
     assert verdicts(executed) == verdicts(committed)
 
 
+@pytest.mark.emulator
 def test_what_it_shows_of_kernels_is_up_to_date(committed, executed):
     if default_device() == "cuda":
         pytest.skip("with a GPU, pictures of measurements stand where text stands without one")
@@ -245,6 +252,7 @@ SOLUTIONS = {  # op: the comment that stands where code is missing, and code tha
 }
 
 
+@pytest.mark.emulator
 @pytest.mark.parametrize("op", SOLUTIONS)
 def test_an_exercise_can_be_solved_as_its_hints_say(op, capsys):
     sources = [c.source for p in NOTEBOOKS for c in code_cells(nbformat.read(p, as_version=4))]
