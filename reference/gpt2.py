@@ -55,7 +55,7 @@ def forward(
     return logits.reshape(B, T, -1), float(losses.mean()), kept
 
 
-def backward(w: Tensors, kept: Kept, NH: int) -> Tensors:
+def backward(w: Tensors, kept: Kept) -> Tensors:
     """The gradient of the mean loss with respect to every weight."""
     tokens, targets, blocks, lnf, of_lnf, probs = kept
     dw = {name: np.zeros_like(tensor) for name, tensor in w.items()}
@@ -68,7 +68,7 @@ def backward(w: Tensors, kept: Kept, NH: int) -> Tensors:
     matmul.backward_input(dlnf, dlogits, w["wte"])
     norm_backward(dx, dw, w, "lnf", dlnf, of_lnf)
     for layer in reversed(range(len(blocks))):
-        block_backward(dx, of_layer(dw, layer), of_layer(w, layer), blocks[layer], NH)
+        block_backward(dx, of_layer(dw, layer), of_layer(w, layer), blocks[layer])
     embedding.backward(dw["wte"], dw["wpe"], dx.reshape(*tokens.shape, -1), tokens)
     return dw
 
@@ -94,7 +94,7 @@ def block(w: Tensors, x: np.ndarray, B: int, NH: int) -> tuple[np.ndarray, Kept]
     return x3, (ln1, of_ln1, qkv, atty, lse, ln2, of_ln2, fch, fch_gelu)
 
 
-def block_backward(dx: np.ndarray, dw: Tensors, w: Tensors, kept: Kept, NH: int) -> None:
+def block_backward(dx: np.ndarray, dw: Tensors, w: Tensors, kept: Kept) -> None:
     """dx (N, C): in, the gradient of the layer's output; out, that of its input. dw accumulates."""
     ln1, of_ln1, qkv, atty, lse, ln2, of_ln2, fch, fch_gelu = kept
     dfch_gelu = linear_backward(dw, w, "fcproj", dx, fch_gelu)  # (N, 4C)

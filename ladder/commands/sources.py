@@ -78,12 +78,10 @@ def diff(options: argparse.Namespace) -> int:
 
 
 def _parent(ladder: Ladder, rung: Rung) -> Rung:
-    if (parent := ladder.parent(rung)) is None:
-        raise LadderError(
-            f"{ladder.op.name} {rung.label} does not say which rung it grew from ('// After: 3'); "
-            "name the one to compare it with"
-        )
-    return parent
+    if (parent := ladder.parent(rung)) is not None:
+        return parent
+    why = "is the first of its ladder" if rung.number == 1 else "has no line such as '// After: 3'"
+    raise LadderError(f"{ladder.op.name} {rung.label} {why}; name the rung to compare it with")
 
 
 def _print_source(text: str, language: str, line_numbers: bool) -> None:

@@ -150,7 +150,7 @@ def whole_parameters(model: weights.Model) -> Callable[[str], np.ndarray]:
 
 
 def _refuse_output(output: Path, *, folder: bool) -> None:
-    """Raise LadderError where something else is in the place of what is to be written."""
+    """Raise LadderError where something else is instead of what is to be written."""
     if not folder and output.is_dir():
         raise LadderError(f"-o {output} is a folder; name a file")
     if folder and output.exists():
