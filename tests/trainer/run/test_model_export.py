@@ -107,7 +107,7 @@ def test_a_debug_state_holds_a_batch_and_what_the_model_makes_of_it(tmp_path, ru
     tensors = {name: array.astype(np.float64) for name, array in tensors.items()}
     tensors["wte"] = tensors["wte"][: SHAPE.vocab]
     logits, loss, kept = gpt2.forward(tensors, *batch, SHAPE.heads)
-    gradients = gpt2.backward(tensors, kept, SHAPE.heads)
+    gradients = gpt2.backward(tensors, kept)
     padding = ((0, SHAPE.padded_vocab - SHAPE.vocab), (0, 0))
     gradients["wte"] = np.pad(gradients["wte"], padding)
     flat = [logits.ravel(), [loss], *(gradients[name].ravel() for name in PARAMETERS)]
