@@ -11,12 +11,15 @@ kernels and the results. What can be asked for, with `key=value` options where t
 do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
 
     rungs OP        the ladder: number, idea, what a rung needs
-    header OP N     what the header of a rung says: before, change, expectation, what is left
+    header OP N     what the header of a rung says: before, change, expectation, what is left;
+                    only="change expect" shows these
     diff OP N M     what changes from rung N to M; context=2 lines around it
     change OP N M   of that only what runs, without the words of the headers; context=1. Here and
                     in diff, N alone means: from the rung that N grew from
     source OP N     the whole file
     table OP        what was measured
+    gain OP N       of that one rung and the one that it grew from, at every shape and type; N M:
+                    two rungs
     roofline OP     a picture: every rung under the roof
     bars OP         a picture: bytes per second of every rung and peer
     overview        every op that was measured: its best rung beside the library and PyTorch
@@ -57,7 +60,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROOT = PACKAGE.parent
-CITING_PAGES = ("README.md", "training.md")  # whose every measured number names its source
+CITING_PAGES = ("README.md", "training.md")  # beside chapters: every number names its source
+UNFINISHED = "unfinished.md"  # in a folder of chapters: what is still to be rewritten
 _BLOCK = re.compile(
     r"(?P<begin><!-- ladder:begin (?P<request>[^>]*?) -->\n)(?P<body>.*?)"
     r"(?P<end><!-- ladder:end -->)",
@@ -78,12 +82,31 @@ class Place:
         return Path(os.path.relpath(path, self.page.parent)).as_posix()
 
     def picture(self, name: str) -> Path:
-        doc = self.page.parent if self.page.parent.name == "doc" else self.page.parent / "doc"
+        above = (parent for parent in self.page.parents if parent.name == "doc")
+        doc = next(above, self.page.parent / "doc")  # README.md is not in it
         return doc / "img" / f"{name}.svg"
 
 
+def of_layer(layer: str, root: Path = ROOT) -> list[Path]:
+    """A layer's page, and the chapters below it where it is too long for one page.
+
+    doc/matmul.md, doc/matmul/backward.md, doc/matmul/bias.md, …; [] where nothing is written.
+    """
+    doc = root / "doc"
+    page = doc / f"{layer}.md"
+    return [page, *sorted((doc / layer).glob("*.md"))] if page.exists() else []
+
+
+def cites(page: Path) -> bool:
+    """Whether every measured number in the page's sentences must name its source."""
+    if page.name == UNFINISHED:
+        return False
+    chapters = page.parent.parent.name == "doc" and page.parent.name != "results"
+    return page.name in CITING_PAGES or chapters or page.with_suffix("").is_dir()
+
+
 def update(write: bool, root: Path = ROOT) -> list[str]:
-    """Bring README.md and doc/*.md up to date, or only look; what differs, one line each.
+    """Bring README.md and the pages in doc/ up to date, or only look; what differs, line by line.
 
     Raises LadderError, with file and line, for a request that is not understood.
     """
@@ -132,7 +155,7 @@ def render(text: str, page: Path, draw: bool) -> str:
 def _citations(text: str, page: Path, root: Path) -> Iterator[str]:
     """What is wrong with the measured numbers in a page's sentences."""
     yield from citations.problems(text, root)
-    if page.name in CITING_PAGES:
+    if cites(page):
         for number in citations.uncited(text):
             yield f"no comment names the source of {number!r} (ladder/show/citations.py)"
 
@@ -156,13 +179,13 @@ def rungs(place: Place, op: str) -> str:
     return "\n".join(lines)
 
 
-def header(place: Place, op: str, number: str) -> str:
+def header(place: Place, op: str, number: str, only: str = "") -> str:
     """What a rung's header says to a reader."""
     rung = find(op).rung(number)
     lines = []
     because = ("before", "change", "rewrite", "expect")
     remarks = ("deterministic", "accurate", "rounds", "pays", "left")
-    for key in because + remarks:
+    for key in only.split() or because + remarks:
         lines += [f"- **{key.capitalize()}:** {_prose(text)}" for text in rung.header.get(key, ())]
     return "\n".join(lines)
 
@@ -279,6 +302,14 @@ def table(place: Place, op: str, **which: str) -> str:
         return f"_Not measured yet{wanted}: `python -m ladder bench {op} --save`, on a GPU._"
 
 
+def gain(place: Place, op: str, rung: str, other: str = "", device: str = "") -> str:
+    before, after = _pair(op, rung, other)
+    try:
+        return tables.gain(op, before, after, device)
+    except tables.NotMeasured as error:
+        return f"_Not measured yet: {error}_"
+
+
 def overview(place: Place, **which: str) -> str:
     return tables.overview(lambda rung: link(place, rung), **which)
 
@@ -343,7 +374,7 @@ def _prose(text: str) -> str:
 BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__.replace("_", "-"): block
     for block in (
-        rungs, header, diff, change, source, counts, access, table, overview, roofline, bars,
+        rungs, header, diff, change, source, counts, access, table, gain, overview, roofline, bars,
         step_times, step_summary, agreement, log,
     )
 }  # fmt: skip

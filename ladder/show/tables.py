@@ -82,6 +82,31 @@ def table(op: str, link: Link, **which: str) -> str:
     return "\n".join([*lines, "", _caption(device, measurement)])
 
 
+def gain(op: str, before: Rung, after: Rung, device: str = "") -> str:
+    """Two rungs at every shape and type at which both were measured, on one device."""
+    for slug, content in results.load_all().items():
+        if device and slug != device:
+            continue
+        lines = []
+        for measurement in content["measurements"]:
+            rows = {row.rung: row for row in measured_rows(measurement)}
+            if measurement["op"] != op or not {before.id, after.id} <= rows.keys():
+                continue
+            first, second = rows[before.id], rows[after.id]
+            unit = "TFLOP/s" if measurement["roof"]["matrix_tflops"] else "GB/s"
+            lines.append(
+                f"| {measurement['shape']}, {measurement['dtype']} | {first.us:,.1f}{first.since} "
+                f"| {second.us:,.1f}{second.since} | {first.us / second.us:.2f} "
+                f"| {rate(second.rate)} {unit} | {percent(second.of_roof)} |"
+            )
+        if lines:
+            head = f"| | {before.name}, µs | {after.name}, µs | × as fast | rate | % of roof |"
+            return "\n".join(
+                [head, "|---|--:|--:|--:|--:|--:|", *lines, "", f"{_machine(content['device'])}."]
+            )
+    raise NotMeasured(f"{before.name} and {after.name}: python -m ladder bench {op}")
+
+
 def overview(link: Link, device: str = "", dtype: str = "") -> str:
     """The best rung of every op that was measured, one line each, at the op's first shape."""
     lines = [

@@ -22,6 +22,13 @@ FILES = [
     if rung.path is not None
 ]
 PAGES = [pytest.param(ladder, id=ladder.op.name) for ladder in ladders().values()]
+FORM = ("Why", "What is counted", "What was measured", "What still limits it")
+CHAPTERS = [  # the pages of a layer that has more than one
+    page
+    for layer in sorted({ladder.op.layer for ladder in ladders().values()})
+    for page in pages.of_layer(layer)
+    if len(pages.of_layer(layer)) > 1 and page.name != pages.UNFINISHED
+]
 
 # A number with a unit of time or rate: it belongs into doc/results.
 MEASURED = re.compile(r"\d\s*(µs|us|ms|GB/s|TB/s|TFLOP|GFLOP)|\d\s*%|\dx faster|times faster")
@@ -120,25 +127,50 @@ def test_a_rung_changes_little_of_its_parent_or_says_why_it_is_a_rewrite(ladder,
 
 
 @pytest.mark.parametrize("ladder", PAGES)
-def test_every_rung_has_its_section_in_the_page(ladder):
+def test_every_rung_has_one_section_in_the_page_or_its_chapters(ladder):
     """A page that exists has a heading for each rung, and names its file."""
-    page = pages.ROOT / "doc" / f"{ladder.op.layer}.md"
-    if not page.exists():
-        pytest.skip(f"{page.name} is not written yet")
-    text = page.read_text(encoding="utf-8")
+    text = page_of(ladder)
     for rung in ladder.rungs:
         if rung.path is not None:
-            assert f"\n### {ladder.op.name} {rung.name}: {rung.idea}\n" in text
+            heading = f"\n### {ladder.op.name} {rung.name}: {rung.idea}\n"
+            assert text.count(heading) == 1, heading
             assert f"{rung.path.parent.name}/{rung.path.name}" in text, rung.path.name
 
 
 @pytest.mark.parametrize("ladder", PAGES)
 def test_every_page_shows_what_was_measured(ladder):
-    page = pages.ROOT / "doc" / f"{ladder.op.layer}.md"
-    if not page.exists():
-        pytest.skip(f"{page.name} is not written yet")
-    text = page.read_text(encoding="utf-8")
-    assert f"<!-- ladder:begin table {ladder.op.name} -->" in text
+    assert f"<!-- ladder:begin table {ladder.op.name} -->" in page_of(ladder)
+
+
+def page_of(ladder) -> str:
+    """The layer's page and the chapters below it; skips the test where there is none."""
+    written = pages.of_layer(ladder.op.layer)
+    if not written:
+        pytest.skip(f"{ladder.op.layer}.md is not written yet")
+    return "\n".join(page.read_text(encoding="utf-8") for page in written)
+
+
+@pytest.mark.parametrize("page", CHAPTERS, ids=lambda page: page.relative_to(pages.ROOT).as_posix())
+def test_a_chapter_is_read_in_one_sitting(page):
+    """Some 1,500 words of a layer's page, 3,500 of a chapter, beside what is generated."""
+    text = re.sub(
+        r"<!-- ladder:begin .*?ladder:end -->|<!--.*?-->",
+        "",
+        page.read_text("utf-8"),
+        flags=re.DOTALL,
+    )
+    words = text.split()
+    assert len(words) <= (1700 if page.parent.name == "doc" else 3700)
+
+
+@pytest.mark.parametrize("page", CHAPTERS, ids=lambda page: page.relative_to(pages.ROOT).as_posix())
+def test_every_section_of_a_chapter_has_the_same_form(page):
+    for section in re.split(r"^## .*$", page.read_text(encoding="utf-8"), flags=re.MULTILINE):
+        for rung in section.split("\n### ")[1:]:
+            places = [rung.find(f"**{label}.**") for label in FORM]
+            assert -1 not in places, (rung.splitlines()[0], FORM)
+            assert places == sorted(places), rung.splitlines()[0]
+            assert re.search("ladder:begin (change|diff|source) ", rung), rung.splitlines()[0]
 
 
 def test_no_kernel_file_is_outside_a_ladder():

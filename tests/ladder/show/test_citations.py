@@ -61,6 +61,19 @@ def test_what_does_not_follow_is_refused(root, sentence, comment, problem):
     assert problem in found
 
 
+def test_what_is_worked_out_shows_its_sum(root):
+    def problems(comment):
+        text = f"A tile needs 48 KB, 5 times as much.\n<!-- worked out: {comment} -->\n"
+        assert list(citations.uncited(text)) == []
+        return list(citations.problems(text, root))
+
+    assert problems("5 times = (128 + 256) * 64 * 2 / 9830, 48 = 384 * 128 / 1024") == []
+    (wrong,) = problems("5 times = 384 / 64")
+    assert wrong == "worked out: 384 / 64 is 6, not 5"
+    (bare,) = problems("5 times")
+    assert bare == "worked out: say how 5 is worked out: '5 = expression'"
+
+
 def test_a_file_that_is_gone_is_named(root):
     text = "It takes 8.36 ms.\n<!-- from gone.txt: 8.36 -->\n"
     assert list(citations.problems(text, root)) == [
@@ -75,7 +88,7 @@ It takes 8.36 ms and 3 steps of GPT-2 124M, 15 % less, 1.4 times, 1,151 µs, 490
 
 | `--x 5 ms` | 12 GB/s | 7 TFLOP/s |
 
-Here 8.36 ms again, and 2× more.
+A tile of 32 x 32, or 64 × 64. Here 8.36 ms again, and 2× more.
 
 ```
 1 ms
@@ -101,10 +114,12 @@ def test_every_measured_number_of_a_page_has_a_source(page):
     assert text.count("<!-- from doc/results/") > 3
 
 
-def test_docs_check_reports_a_number_without_a_source(root):
-    (root / "README.md").write_text("It takes 8.36 ms.\n")
+@pytest.mark.parametrize("page", ["README.md", "doc/training.md", "doc/gelu/forward.md"])
+def test_docs_check_reports_a_number_without_a_source(root, page):
+    (root / page).parent.mkdir(parents=True, exist_ok=True)
+    (root / page).write_text("It takes 8.36 ms.\n")
     (problem,) = pages.update(write=False, root=root)
-    assert problem.startswith("README.md: no comment names the source of '8.36 ms'")
+    assert problem.startswith(f"{page}: no comment names the source of '8.36 ms'")
 
 
 # ---- tables of training steps -------------------------------------------------------------------

@@ -86,6 +86,11 @@ def test_a_header_a_diff_and_a_source_come_from_the_files(site):
     assert find("layernorm.forward").rung(1).source in text
 
 
+def test_of_a_header_some_lines_can_be_chosen(site):
+    text = write(site, 'header layernorm.forward 3 only="expect change"')
+    assert re.findall(r"- \*\*(\w+):", text) == ["Expect", "Change"]
+
+
 def test_a_change_leaves_out_the_words_of_the_header_and_what_is_only_indented(site):
     text = write(site, "change layernorm.forward 8 9")
     assert "+    for (; row < N; row += gridDim.x * ROWS) {" in text
@@ -110,6 +115,26 @@ def test_the_table_holds_times_gains_and_shares(site):
     assert "shared-memory tree reduction | 200.0 | 4.00 | 1,000 | 25% | 50% |" in text
     assert "| PyTorch eager | 100.0 |  | 2,000 | 50% | 100% |" in text
     assert f"{SHAPE}, bfloat16: at least 200.0 MB; roof: 4,000 GB/s" in text
+
+
+def test_the_gain_of_a_rung_is_shown_beside_the_one_that_it_grew_from(site):
+    text = write(site, "gain layernorm.forward 2", "gain layernorm.forward 3")
+    assert "| | rung 1, µs | rung 2, µs | × as fast | rate | % of roof |" in text
+    assert f"| {SHAPE}, bfloat16 | 800.0 | 200.0 | 4.00 | 1,000 GB/s | 25% |" in text
+    assert "_Not measured yet: rung 2 and rung 3: python -m ladder bench layernorm" in text
+
+
+def test_a_chapter_keeps_its_pictures_with_those_of_the_other_pages(site):
+    chapter = site / "doc" / "layernorm" / "forward.md"
+    chapter.parent.mkdir()
+    chapter.write_text(block("bars layernorm.forward") + block("rungs layernorm.forward"))
+    (site / "doc" / "layernorm.md").write_text("The page.\n")
+    assert pages.update(write=True, root=site)
+    text = chapter.read_text()
+    assert "](../img/layernorm-forward-bars-fake-9000.svg)" in text
+    assert (site / "doc" / "img" / "layernorm-forward-bars-fake-9000.svg").exists()
+    assert pages.of_layer("layernorm", site) == [site / "doc" / "layernorm.md", chapter]
+    assert pages.of_layer("gelu", site) == []
 
 
 def test_the_caption_names_the_rungs_that_were_not_measured(site):
