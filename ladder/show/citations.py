@@ -103,8 +103,10 @@ def _check(entry: str, prose: str, source: str | None) -> None:
         if not _contains(source, shown):
             raise LadderError(f"{shown} is not in the file")
         return
-    for number in re.findall(NUMBER, expression) if source is not None else ():
-        if not (_contains(source, number) or re.fullmatch(r"\d|10*", number)):
+    for number in re.findall(NUMBER, expression):
+        if source is not None and not (
+            _contains(source, number) or re.fullmatch(r"\d|10*", number)
+        ):
             raise LadderError(f"{number} is not in the file")
     try:
         value = _evaluate(ast.parse(expression.replace(",", ""), mode="eval").body)
