@@ -11,7 +11,7 @@
 // Launch: attention_backward_dkdv<<<(ceil_div(C // NH, warp), T, B * NH), warp>>>
 // Scratch: float32 delta[B, NH, T]; float32 probs[B, NH, T, T]; float32 dscores[B, NH, T, T]
 // After:  1
-// Left:   8 * B * NH * T * T bytes of memory, and two loads for each multiply-add -> rung 3.
+// Left:   two loads for each multiply-add -> rung 3.
 
 #include "portable.cuh"
 

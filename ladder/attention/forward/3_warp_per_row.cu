@@ -12,8 +12,8 @@
 // Launch: attention_forward<<<(ceil_div(C // NH, warp), T, B * NH), warp>>>
 // Scratch: float32 probs[B, NH, T, T]
 // After:  2
-// Left:   every score passes through memory seven times, and the scores take 4 * B * NH * T * T
-//         bytes -> rung 4.
+// Left:   the products. Each of their multiply-adds loads two elements, and almost all of the
+//         sectors that the rung reads are of qkv, not of the score matrix -> rung 4.
 
 #include "portable.cuh"
 

@@ -6,7 +6,7 @@
 // Change: the accumulators go to shared memory in patches of 64 x 32, and TMA adds a patch to
 //         dweight (reduce-add). L2 does the addition, so no thread waits for the old values. Also,
 //         the compiler learns that the warpgroup's number is the same in all lanes of a warp, as in
-//         attention.forward 16bit rung 10.
+//         attention.forward 16bit rung 11.
 // Expect: where tiles are whole, the end of a tile takes as long as its bytes take to reach L2. No
 //         gain where all tiles are split: their parts go to `partial` as before.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0

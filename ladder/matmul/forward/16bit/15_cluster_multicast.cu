@@ -5,7 +5,7 @@
 //         and need the same rows of weight. Each asks for half of these, and TMA writes them to
 //         both blocks' shared memory (multicast). A stage is empty when the warps of both blocks
 //         have multiplied it. Also, the compiler learns that the warpgroup's number is the same in
-//         all lanes of a warp, as in attention.forward 16bit rung 10.
+//         all lanes of a warp, as in attention.forward 16bit rung 11.
 // Expect: two thirds of the bytes from L2; seven tenths where tiles are 192 wide. A step takes less
 //         time if L2 limits rung 14.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0

@@ -1,5 +1,5 @@
-// attention backward, 16bit rung 10: TMA copies, issued by one thread
-// Before: in rung 9, all threads copy, 16 bytes at a time, and compute the addresses for it. In
+// attention backward, 16bit rung 11: TMA copies, issued by one thread
+// Before: in rung 10, all threads copy, 16 bytes at a time, and compute the addresses for it. In
 //         every step of the kernel for dk and dv, some of them wait for lse and delta. The two
 //         warpgroups of a block for dq meet in every step, and one of them has nothing to do in its
 //         last.
@@ -18,7 +18,7 @@
 // Scratch: float32 numbers[HEADS, STEPS, 2, STEP]
 // Tiles:  dout[STEP, 64]; qkv[STEP, 64]
 // Rounds: probs and dscores, factors of the gradients
-// After:  16bit-9
+// After:  16bit-10
 // Rewrite: TMA and its barriers replace the copies by threads, and a block has one warpgroup
 //         instead of two.
 // Left:   two of seven products are there only because another kernel computes dq. Also, within a

@@ -1,5 +1,5 @@
-// attention forward, 16bit rung 8: larger warp tile (32 queries)
-// Before: rung 7 reads 512 bytes of k or v from shared memory for every two products.
+// attention forward, 16bit rung 9: larger warp tile (32 queries)
+// Before: rung 8 reads 512 bytes of k or v from shared memory for every two products.
 // Change: a warp has two rows of matrices, 32 queries: what it reads serves four products.
 // Expect: half of the reads from shared memory, which took as long as the products. It costs
 //         registers: only two blocks fit on an SM (streaming multiprocessor), so less waiting is
@@ -9,11 +9,11 @@
 //         QUERIES = 16 * PARTS * WARPS; SHARED = 4 * TILE * (WIDTH + 8) * sizeof_real
 // Launch: attention_forward<<<(B * NH, ceil_div(T, QUERIES)), WARPS * warp, SHARED>>>
 // Rounds: exp(score - largest), the factor of v
-// After:  16bit-7
+// After:  16bit-8
 // Rewrite: every array of a thread gets a second row of matrices, and with it every loop over them
 //         changes.
 // Left:   the tensor cores wait for the softmax. Hopper's own matrix instruction, wgmma, reads its
-//         factors from shared memory itself, and is faster than mma.sync -> rung 9.
+//         factors from shared memory itself, and is faster than mma.sync -> rung 10.
 
 #include "async.cuh"
 #include "fast_math.cuh"

@@ -1,5 +1,5 @@
-// attention backward, 16bit rung 6: double buffering with cp.async
-// Before: rung 5 loads tiles, waits, multiplies, waits, and only then loads the next tiles.
+// attention backward, 16bit rung 7: double buffering with cp.async
+// Before: rung 6 loads tiles, waits, multiplies, waits, and only then loads the next tiles.
 // Change: double buffering: cp.async copies the next tiles to a second pair of buffers, without
 //         using registers, while the present tiles are multiplied.
 // Expect: loads from memory overlap with products; one barrier per step instead of two.
@@ -11,9 +11,9 @@
 // Launch: attention_backward_dq<<<(B * NH, ceil_div(T, TILE)), WARPS * warp>>>
 // Scratch: float32 delta[B, NH, T]
 // Rounds: probs and dscores, factors of the gradients
-// After:  16bit-5
+// After:  16bit-6
 // Left:   two of seven products are there only because another kernel computes dq. Also, every warp
-//         reads all tiles from shared memory for its 16 rows -> rung 7.
+//         reads all tiles from shared memory for its 16 rows -> rung 8.
 
 #include "async.cuh"
 #include "fast_math.cuh"

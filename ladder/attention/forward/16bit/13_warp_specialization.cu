@@ -1,5 +1,5 @@
-// attention forward, 16bit rung 12: warp specialization with TMA
-// Before: in rung 11, all threads copy, and meet at a barrier in every step. So the block's two
+// attention forward, 16bit rung 13: warp specialization with TMA
+// Before: in rung 12, all threads copy, and meet at a barrier in every step. So the block's two
 //         warpgroups need the tensor cores at the same time, and then the exponentials at the same
 //         time.
 // Change: warp specialization, as in matmul.forward 16bit rung 13. One thread of a ninth warp, the
@@ -15,7 +15,7 @@
 // Launch: attention_forward<<<(GROUP, ceil_div(T, QUERIES), GROUPS), THREADS + 32, SHARED>>>
 // Tiles:  qkv[STEP, 64]
 // Rounds: exp(score - largest), the factor of v
-// After:  16bit-11
+// After:  16bit-12
 // Left:   within a warpgroup, the tensor cores wait for the exponentials.
 
 #include "fast_math.cuh"

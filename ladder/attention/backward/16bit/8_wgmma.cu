@@ -1,5 +1,5 @@
-// attention backward, 16bit rung 7: wgmma (warpgroup matrix multiply)
-// Before: in rung 6, a warp has 16 rows, and reads every tile from shared memory for these alone.
+// attention backward, 16bit rung 8: wgmma (warpgroup matrix multiply)
+// Before: in rung 7, a warp has 16 rows, and reads every tile from shared memory for these alone.
 // Change: wgmma (warpgroup matrix multiply). Four warps, a warpgroup, have 64 rows together. The
 //         tensor cores read tiles from shared memory themselves, as they lie (K-major) or
 //         transposed (MN-major). probs and dscores go from one product to the next in registers as
@@ -16,8 +16,8 @@
 // Launch: attention_backward_dkdv<<<(B * NH, ceil_div(T, KEYS)), 2 * KEYS, SHARED_K>>>
 // Scratch: float32 delta[B, NH, T]
 // Rounds: probs and dscores, factors of the gradients
-// After:  16bit-6
-// Left:   every lane computes the descriptors of its warp's products -> rung 8. Also, two of seven
+// After:  16bit-7
+// Left:   every lane computes the descriptors of its warp's products -> rung 9. Also, two of seven
 //         products are there only because another kernel computes dq. And within a warpgroup, the
 //         tensor cores wait for the exponentials.
 

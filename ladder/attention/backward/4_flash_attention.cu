@@ -1,34 +1,27 @@
-// attention backward, rung 4: vectorized (128-bit) loads
-// Before: rung 3 loads one element at a time from shared memory, 8 of them for 16 multiply-adds.
-// Change: a thread loads four neighbouring channels, or probs and dscores of four neighbours, with
-//         one load of 16 bytes. For dk and dv, it owns four neighbouring keys. Padding puts rows in
-//         different banks (shared memory has 32 banks; each gives one 4-byte word at a time).
-// Expect: a quarter of the loads in the products that recompute the scores, about half in the
-//         others: bound by float32 arithmetic.
+// attention backward, rung 4: FlashAttention (recomputed scores)
+// Before: rung 3 writes two (T, T) matrices of every head to memory, and reads them again.
+// Change: FlashAttention (Dao et al. 2022): two kernels instead of three. A block takes TILE keys,
+//         and goes through the queries that see them, TILE at a time. It recomputes that tile of
+//         probs and dscores for its dk and dv. Another kernel takes TILE queries, and goes through
+//         the keys for dq.
+// Expect: no scratch except delta. There are seven matrix products instead of five, since both
+//         kernels recompute the scores. In return, no two blocks add to the same element, so no
+//         atomics are needed. The products take 7/5 of the time, and the matrices none.
 // Needs:  HS <= 128; SHARED <= shared_bytes
 // Define: HS = C // NH; WIDTH = ceil_div(HS, 16) * 16; EACH = 4; BLOCKS = 2 if HS <= 64 else 1;
-//         TILE = 64 if 16 * 64 * (WIDTH + 4) + 8 * 64 * 68 <= shared_bytes else 32;
-//         THREADS = TILE // EACH; SHARED = 16 * TILE * (WIDTH + 4) + 8 * TILE * (TILE + 4);
+//         TILE = 64 if 16 * 64 * (WIDTH + 1) + 8 * 64 * 65 <= shared_bytes else 32;
+//         THREADS = TILE // EACH; SHARED = 16 * TILE * (WIDTH + 1) + 8 * TILE * (TILE + 1);
 //         ROWS = 4
 // Launch: attention_backward_delta<<<(B * NH, ceil_div(T, ROWS)), ROWS * warp>>>
 // Launch: attention_backward_dkdv<<<(B * NH, ceil_div(T, TILE)), THREADS * THREADS, SHARED>>>
 // Launch: attention_backward_dq<<<(B * NH, ceil_div(T, TILE)), THREADS * THREADS, SHARED>>>
 // Scratch: float32 delta[B, NH, T]
 // After:  3
-// Left:   float32 multiply-adds. Tensor cores multiply matrices of 16-bit elements -> 16bit rung 5.
-//         In float32, shared memory sets the pace, not the multiply-adds -> float32 rung 5.
+// Left:   each load from shared memory moves one element -> rung 5.
 
 #include "portable.cuh"
 
-// Four padding columns: rows begin in different banks, and at multiples of 16 bytes.
-constexpr int STRIDE = WIDTH + 4;
-constexpr int P_STRIDE = TILE + 4;
-
-struct alignas(16) Floats { float at[4]; };  // one 16-byte load from shared memory
-
-__device__ __forceinline__ Floats load_floats(const float* address) {
-    return *reinterpret_cast<const Floats*>(address);
-}
+constexpr int STRIDE = WIDTH + 1;  // one padding column: the rows begin in different banks
 
 // Computes delta (B, NH, T) = sum of dout * out over the channels.
 extern "C" __global__ void attention_backward_delta(
@@ -66,18 +59,15 @@ __device__ __forceinline__ void load_tile(float* tile /* (TILE, STRIDE) */,
 // sums += a @ b.T, for the rows y + r * THREADS of a and x + c * THREADS of b.
 __device__ __forceinline__ void add_products(float (&sums)[EACH][EACH], const float* a,
                                              const float* b, int x, int y) {
-#pragma unroll 1  // unrolled, the loads of several steps would need too many registers
-    for (int i = 0; i < HS; i += 4) {  // channels from HS on are zero
-        Floats as[EACH], bs[EACH];
+    for (int i = 0; i < HS; i++) {
+        float as[EACH], bs[EACH];
         for (int r = 0; r < EACH; r++) {
-            as[r] = load_floats(a + (y + r * THREADS) * STRIDE + i);
-            bs[r] = load_floats(b + (x + r * THREADS) * STRIDE + i);
+            as[r] = a[(y + r * THREADS) * STRIDE + i];
+            bs[r] = b[(x + r * THREADS) * STRIDE + i];
         }
         for (int r = 0; r < EACH; r++) {
             for (int c = 0; c < EACH; c++) {
-                for (int u = 0; u < 4; u++) {
-                    sums[r][c] += as[r].at[u] * bs[c].at[u];
-                }
+                sums[r][c] += as[r] * bs[c];
             }
         }
     }
@@ -111,13 +101,13 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, BLOCKS) attentio
     real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
     const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
     float* __restrict__ delta) {
-    extern __shared__ Floats shared[];
-    float* q = shared->at;               // (TILE, STRIDE)
+    extern __shared__ float shared[];
+    float* q = shared;                   // (TILE, STRIDE)
     float* k = q + TILE * STRIDE;        // (TILE, STRIDE)
     float* v = k + TILE * STRIDE;        // (TILE, STRIDE)
     float* dy = v + TILE * STRIDE;       // (TILE, STRIDE)  of dout
-    float* p = dy + TILE * STRIDE;       // (TILE, P_STRIDE)  probs of a query and a key
-    float* ds = p + TILE * P_STRIDE;   // (TILE, P_STRIDE)  dscores
+    float* p = dy + TILE * STRIDE;       // (TILE, TILE + 1)  probs of a query and a key
+    float* ds = p + TILE * (TILE + 1);   // (TILE, TILE + 1)  dscores
     int x = threadIdx.x % THREADS, y = threadIdx.x / THREADS;
     int b = blockIdx.x / NH, h = blockIdx.x % NH;
     int first = blockIdx.y * TILE;  // blocks with most queries start first
@@ -126,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, BLOCKS) attentio
     load_tile(k, head + C, first, T, 3 * C);
     load_tile(v, head + 2 * C, first, T, 3 * C);
 
-    // Of keys y * EACH + r and channels x + j * THREADS.
+    // Of keys y + r * THREADS and channels x + j * THREADS.
     float dk[EACH][WIDTH / THREADS] = {}, dv[EACH][WIDTH / THREADS] = {};
     for (int start = first; start < T; start += TILE) {  // earlier queries do not see these keys
         load_tile(q, head, start, T, 3 * C);
@@ -138,21 +128,24 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, BLOCKS) attentio
         recompute(probs, dscores, q, k, v, dy, lse + rows, delta + rows, x, y, start, first, T);
         for (int r = 0; r < EACH; r++) {
             for (int c = 0; c < EACH; c++) {
-                p[(y + r * THREADS) * P_STRIDE + x + c * THREADS] = probs[r][c];
-                ds[(y + r * THREADS) * P_STRIDE + x + c * THREADS] = dscores[r][c];
+                p[(y + r * THREADS) * (TILE + 1) + x + c * THREADS] = probs[r][c];
+                ds[(y + r * THREADS) * (TILE + 1) + x + c * THREADS] = dscores[r][c];
             }
         }
         __syncthreads();  // p and ds are complete before any thread reads them
 
         for (int query = 0; query < TILE; query++) {
-            Floats ps = load_floats(p + query * P_STRIDE + y * EACH);
-            Floats dss = load_floats(ds + query * P_STRIDE + y * EACH);
+            float ps[EACH], dss[EACH];
+            for (int r = 0; r < EACH; r++) {
+                ps[r] = p[query * (TILE + 1) + y + r * THREADS];
+                dss[r] = ds[query * (TILE + 1) + y + r * THREADS];
+            }
             for (int j = 0; j < WIDTH / THREADS; j++) {
                 float q_value = q[query * STRIDE + x + j * THREADS];
                 float dy_value = dy[query * STRIDE + x + j * THREADS];
                 for (int r = 0; r < EACH; r++) {
-                    dk[r][j] += dss.at[r] * q_value;
-                    dv[r][j] += ps.at[r] * dy_value;
+                    dk[r][j] += dss[r] * q_value;
+                    dv[r][j] += ps[r] * dy_value;
                 }
             }
         }
@@ -160,7 +153,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, BLOCKS) attentio
     }
 
     for (int r = 0; r < EACH; r++) {
-        int key = first + y * EACH + r;
+        int key = first + y + r * THREADS;
         if (key >= T) break;
         real* gradient = dqkv + ((size_t)b * T + key) * 3 * C + h * HS;  // dq; dk and dv follow
         for (int j = 0; j < WIDTH / THREADS; j++) {
@@ -177,12 +170,12 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, BLOCKS) attentio
     real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
     const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
     float* __restrict__ delta) {
-    extern __shared__ Floats shared[];
-    float* q = shared->at;           // (TILE, STRIDE)
+    extern __shared__ float shared[];
+    float* q = shared;               // (TILE, STRIDE)
     float* k = q + TILE * STRIDE;    // (TILE, STRIDE)
     float* v = k + TILE * STRIDE;    // (TILE, STRIDE)
     float* dy = v + TILE * STRIDE;   // (TILE, STRIDE)  of dout
-    float* ds = dy + TILE * STRIDE;  // (TILE, P_STRIDE)  dscores of a query and a key
+    float* ds = dy + TILE * STRIDE;  // (TILE, TILE + 1)  dscores of a query and a key
     int x = threadIdx.x % THREADS, y = threadIdx.x / THREADS;
     int b = blockIdx.x / NH, h = blockIdx.x % NH;
     int first = (gridDim.y - 1 - blockIdx.y) * TILE;  // blocks with most keys start first
@@ -201,22 +194,20 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, BLOCKS) attentio
         recompute(probs, dscores, q, k, v, dy, lse + rows, delta + rows, x, y, first, start, T);
         for (int r = 0; r < EACH; r++) {
             for (int c = 0; c < EACH; c++) {
-                ds[(y + r * THREADS) * P_STRIDE + x + c * THREADS] = dscores[r][c];
+                ds[(y + r * THREADS) * (TILE + 1) + x + c * THREADS] = dscores[r][c];
             }
         }
         __syncthreads();  // ds is complete before any thread reads it
 
-        for (int key = 0; key < TILE; key += 4) {
-            Floats dss[EACH];
+        for (int key = 0; key < TILE; key++) {
+            float dss[EACH];
             for (int r = 0; r < EACH; r++) {
-                dss[r] = load_floats(ds + (y + r * THREADS) * P_STRIDE + key);
+                dss[r] = ds[(y + r * THREADS) * (TILE + 1) + key];
             }
             for (int j = 0; j < WIDTH / THREADS; j++) {
-                for (int u = 0; u < 4; u++) {
-                    float k_value = k[(key + u) * STRIDE + x + j * THREADS];
-                    for (int r = 0; r < EACH; r++) {
-                        dq[r][j] += dss[r].at[u] * k_value;
-                    }
+                float k_value = k[key * STRIDE + x + j * THREADS];
+                for (int r = 0; r < EACH; r++) {
+                    dq[r][j] += dss[r] * k_value;
                 }
             }
         }

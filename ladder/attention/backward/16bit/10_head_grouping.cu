@@ -1,24 +1,23 @@
-// attention backward, 16bit rung 8: wgmma descriptors in uniform registers
-// Before: in rung 7, the compiler cannot prove that `own` is the same in all lanes of a warp. Every
-//         lane computes the descriptors of all products (where their factors lie), and moves them
-//         to uniform registers, of which there is one per warp (R2UR).
-// Change: as in attention.forward 16bit rung 10, the warpgroup's number goes through a shuffle
-//         (warp_uniform), in both kernels.
-// Expect: the same products without these moves. The addresses are computed once per warp, beside
-//         the other instructions. There are three and four products per step here; in
-//         attention.forward there are two.
+// attention backward, 16bit rung 10: L2-aware head grouping
+// Before: rung 9's blocks start with the first keys of all heads, and go on with the next keys of
+//         all heads: 768 heads at B = 64, with 128 KB each of q, k, v and dout at T = 1024. When a
+//         head's turn comes again, nothing of it is left in L2, and the tensor cores wait for
+//         memory.
+// Change: blocks go through all keys (or queries) of GROUP heads before they go on to other heads.
+//         The grid has a third dimension, and nothing else changes.
+// Expect: a head's tiles come from memory once. With 64 heads or fewer, nothing changes.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; HS <= 64; HS % vector == 0
 // Define: HS = C // NH; KEYS = 64; QUERIES = 128;
+//         HEADS = B * NH; GROUP = min(HEADS, 64); GROUPS = ceil_div(HEADS, GROUP);
 //         SHARED_K = (2 * KEYS + 4 * 64) * 64 * sizeof_real;
 //         SHARED_Q = (2 * QUERIES + 4 * 64) * 64 * sizeof_real
-// Launch: attention_backward_dq<<<(B * NH, ceil_div(T, QUERIES)), 2 * QUERIES, SHARED_Q>>>
-// Launch: attention_backward_dkdv<<<(B * NH, ceil_div(T, KEYS)), 2 * KEYS, SHARED_K>>>
+// Launch: attention_backward_dq<<<(GROUP, ceil_div(T, QUERIES), GROUPS), 2 * QUERIES, SHARED_Q>>>
+// Launch: attention_backward_dkdv<<<(GROUP, ceil_div(T, KEYS), GROUPS), 2 * KEYS, SHARED_K>>>
 // Scratch: float32 delta[B, NH, T]
 // Rounds: probs and dscores, factors of the gradients
-// After:  16bit-7
-// Left:   L2 has lost a head before its turn comes again -> rung 9. Also, two of seven products are
-//         there only because another kernel computes dq. And within a warpgroup, the tensor cores
-//         wait for the exponentials.
+// After:  16bit-9
+// Left:   all threads spend instructions on copies, and in every step some of them wait for lse and
+//         delta -> rung 11.
 
 #include "async.cuh"
 #include "fast_math.cuh"
@@ -110,7 +109,8 @@ extern "C" __global__ void __launch_bounds__(2 * QUERIES, 2) attention_backward_
     real* k = dy + QUERIES * 64;  // (2, STEP, 64)  double buffer
     real* v = k + 2 * TILE;       // (2, STEP, 64)  double buffer
     int lane = lane_id(), t = lane % 4;
-    int b = blockIdx.x / NH, h = blockIdx.x % NH;
+    int n = blockIdx.z * GROUP + blockIdx.x, b = n / NH, h = n % NH;
+    if (n >= HEADS) return;  // the last group may have fewer heads
     int first = (gridDim.y - 1 - blockIdx.y) * QUERIES;  // blocks with most keys start first
     int own = warp_uniform(warp_id() / 4) * 64;  // the warpgroup's first query in the block
     int query = first + warp_id() * 16 + lane / 4;  // this lane has it, and the one 8 later
@@ -137,8 +137,8 @@ extern "C" __global__ void __launch_bounds__(2 * QUERIES, 2) attention_backward_
         }
         deltas[r] += shuffle_xor(deltas[r], 1);
         deltas[r] += shuffle_xor(deltas[r], 2);
-        log_sums[r] = lse[(size_t)blockIdx.x * T + row] * LOG2_E;
-        if (t == 0 && query + r * 8 < T) delta[(size_t)blockIdx.x * T + row] = deltas[r];
+        log_sums[r] = lse[(size_t)n * T + row] * LOG2_E;
+        if (t == 0 && query + r * 8 < T) delta[(size_t)n * T + row] = deltas[r];
     }
 
     float scale = rsqrtf(HS) * LOG2_E;  // exp(score / sqrt(HS)) is 2^(score * scale)
@@ -187,7 +187,8 @@ extern "C" __global__ void __launch_bounds__(2 * KEYS, 3) attention_backward_dkd
     real* dy = q + 2 * TILE;  // (2, STEP, 64)  double buffer; of dout
     __shared__ float log_sums[2][STEP], deltas[2][STEP];  // lse to base 2, and delta
     int lane = lane_id(), t = lane % 4;
-    int b = blockIdx.x / NH, h = blockIdx.x % NH;
+    int n = blockIdx.z * GROUP + blockIdx.x, b = n / NH, h = n % NH;
+    if (n >= HEADS) return;  // the last group may have fewer heads
     int first = blockIdx.y * KEYS;  // blocks with most queries start first
     int own = warp_uniform(warp_id() / 4) * 64;   // the warpgroup's first key in the block
     int key = first + warp_id() * 16 + lane / 4;  // this lane has it, and the one 8 later
@@ -199,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(2 * KEYS, 3) attention_backward_dkd
         cp_async_commit();
         if (threadIdx.x < STEP) {
             int query = start + threadIdx.x;
-            size_t row = (size_t)blockIdx.x * T + query;
+            size_t row = (size_t)n * T + query;
             log_sums[to][threadIdx.x] = query < T ? lse[row] * LOG2_E : INFINITY;  // probs = 0
             deltas[to][threadIdx.x] = query < T ? delta[row] : 0.0f;
         }

@@ -1,5 +1,5 @@
-// attention forward, 16bit rung 11: L2-aware head grouping
-// Before: rung 10's blocks start with the last queries of all heads, which see most keys. Then come
+// attention forward, 16bit rung 12: L2-aware head grouping
+// Before: rung 11's blocks start with the last queries of all heads, which see most keys. Then come
 //         the queries before these, again of all heads: 768 heads at B = 64, with 128 KB each of k
 //         and v at T = 1024. When a head's turn comes again, nothing of it is left in L2.
 // Change: blocks go through all queries of GROUP heads before they go on to other heads. The grid
@@ -10,8 +10,8 @@
 //         HEADS = B * NH; GROUP = min(HEADS, 64); GROUPS = ceil_div(HEADS, GROUP)
 // Launch: attention_forward<<<(GROUP, ceil_div(T, QUERIES), GROUPS), 2 * QUERIES, SHARED>>>
 // Rounds: exp(score - largest), the factor of v
-// After:  16bit-10
-// Left:   all threads spend instructions on copies, and all warps meet at every step -> rung 12.
+// After:  16bit-11
+// Left:   all threads spend instructions on copies, and all warps meet at every step -> rung 13.
 
 #include "async.cuh"
 #include "fast_math.cuh"

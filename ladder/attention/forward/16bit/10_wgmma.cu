@@ -1,5 +1,5 @@
-// attention forward, 16bit rung 9: wgmma (warpgroup matrix multiply)
-// Before: in rung 8, a warp reads all of k and v from shared memory into registers (ldmatrix) for
+// attention forward, 16bit rung 10: wgmma (warpgroup matrix multiply)
+// Before: in rung 9, a warp reads all of k and v from shared memory into registers (ldmatrix) for
 //         its 32 queries.
 // Change: wgmma (warpgroup matrix multiply). Four warps, a warpgroup, have 64 queries together. The
 //         tensor cores read tiles from shared memory themselves: k as it lies (K-major), v
@@ -12,8 +12,8 @@
 // Define: HS = C // NH; QUERIES = 128; SHARED = (QUERIES + 4 * 64) * 64 * sizeof_real
 // Launch: attention_forward<<<(B * NH, ceil_div(T, QUERIES)), 2 * QUERIES, SHARED>>>
 // Rounds: exp(score - largest), the factor of v
-// After:  16bit-8
-// Left:   every lane computes the descriptors of its warp's products -> rung 10. Also, within a
+// After:  16bit-9
+// Left:   every lane computes the descriptors of its warp's products -> rung 11. Also, within a
 //         warpgroup, the tensor cores wait for the exponentials.
 
 #include "async.cuh"

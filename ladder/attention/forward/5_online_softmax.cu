@@ -1,21 +1,19 @@
-// attention forward, rung 4: FlashAttention (tiles and online softmax)
-// Before: rung 3 moves every score through memory seven times, and needs room for all of them.
-// Change: FlashAttention (Dao et al. 2022). A block takes TILE queries, and goes through the keys,
-//         TILE at a time. Scores exist in registers and shared memory for one step only. Online
-//         softmax: the largest score and the sum are those of the keys seen so far. When a larger
-//         score appears, everything summed so far is scaled down to it (Milakov and Gimelshein
-//         2018).
-// Rewrite: one fused kernel replaces three.
-// Expect: no memory beyond the arguments. Bound by reads of tiles from shared memory: 8 loads of
-//         one element for 16 multiply-adds. Blocks with many keys start first, so that none of them
-//         is left at the end.
+// attention forward, rung 5: FlashAttention (online softmax)
+// Before: rung 4 moves every score through memory seven times, and needs room for all of them.
+// Change: FlashAttention (Dao et al. 2022): one kernel instead of three. A block takes TILE
+//         queries, and goes through the keys, TILE at a time. Scores exist in registers and shared
+//         memory for one step only. Online softmax: the largest score and the sum are those of the
+//         keys seen so far. When a larger score appears, everything summed so far is scaled down to
+//         it (Milakov and Gimelshein 2018).
+// Expect: no memory beyond the arguments. The products are those of rung 4, bound by reads from
+//         shared memory. So the time falls by what the score matrix took, and no more.
 // Needs:  HS <= 128; SHARED <= shared_bytes
 // Define: HS = C // NH; WIDTH = ceil_div(HS, 16) * 16; EACH = 4;
 //         TILE = 64 if 12 * 64 * (WIDTH + 1) + 4 * 64 * 65 <= shared_bytes else 32;
 //         THREADS = TILE // EACH; SHARED = 12 * TILE * (WIDTH + 1) + 4 * TILE * (TILE + 1)
 // Launch: attention_forward<<<(B * NH, ceil_div(T, TILE)), THREADS * THREADS, SHARED>>>
-// After:  3
-// Left:   each load from shared memory moves one element -> rung 5.
+// After:  4
+// Left:   each load from shared memory moves one element -> rung 6.
 
 #include "portable.cuh"
 

@@ -1,6 +1,6 @@
-// attention backward, float32 rung 6: causal block skipping inside the diagonal tiles
-// Before: rung 5 computes tiles on the diagonal like any other, and then masks keys in the future.
-// Change: as in attention.forward float32 rung 7: a thread's queries and keys are 8 apart. In a
+// attention backward, float32 rung 7: causal block skipping inside the diagonal tiles
+// Before: rung 6 computes tiles on the diagonal like any other, and then masks keys in the future.
+// Change: as in attention.forward float32 rung 8: a thread's queries and keys are 8 apart. In a
 //         tile on the diagonal, the compiler omits what no thread needs, from all products.
 // Expect: 5 in 100 multiply-adds fewer at T = 1024. All threads omit the same, so none waits for
 //         another.
@@ -12,7 +12,7 @@
 // Launch: attention_backward<<<(B * NH, ceil_div(T, TILE)), THREADS, SHARED>>>
 // Scratch: float32 delta[B, NH, T]
 // Deterministic: no, the blocks of a head's keys add to dq in any order
-// After:  float32-5
+// After:  float32-6
 // Left:   a multiply-add for each product. The GPU's tensor cores multiply matrices, but round to
 //         16 bits.
 

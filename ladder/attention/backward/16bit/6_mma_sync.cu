@@ -1,5 +1,5 @@
-// attention backward, 16bit rung 5: FlashAttention-2 with mma.sync and ldmatrix
-// Before: rung 4 computes with float32 multiply-adds, one product per lane and instruction.
+// attention backward, 16bit rung 6: FlashAttention-2 with mma.sync and ldmatrix
+// Before: rung 5 computes with float32 multiply-adds, one product per lane and instruction.
 // Change: FlashAttention-2 (Dao 2023) on tensor cores, units that multiply small matrices. Each
 //         warp has 16 keys, or 16 queries, of its own, and multiplies with mma.sync. Its rows of
 //         two factors and its accumulators stay in registers. So do probs and dscores: the lanes
@@ -15,8 +15,8 @@
 // Launch: attention_backward_dq<<<(B * NH, ceil_div(T, TILE)), WARPS * warp>>>
 // Scratch: float32 delta[B, NH, T]
 // Rounds: probs and dscores, factors of the gradients
-// After:  4
-// Left:   the tensor cores starve for data while the next tiles are loaded -> rung 6.
+// After:  5
+// Left:   the tensor cores starve for data while the next tiles are loaded -> rung 7.
 
 #include "fast_math.cuh"
 #include "mma_real.cuh"

@@ -1,5 +1,5 @@
-// attention backward, float32 rung 5: recompute once, fused dQ, dK and dV
-// Before: rung 4 computes scores and dprobs twice, once for dk and dv and once for dq. A thread has
+// attention backward, float32 rung 6: recompute once, fused dQ, dK and dV
+// Before: rung 5 computes scores and dprobs twice, once for dk and dv and once for dq. A thread has
 //         4 x 4 of them: one load from shared memory serves 8 multiply-adds or fewer. Shared
 //         memory, not the arithmetic, sets the pace.
 // Change: one kernel goes through the queries of TILE keys, and adds to dq in memory with atomics:
@@ -19,8 +19,8 @@
 // Launch: attention_backward<<<(B * NH, ceil_div(T, TILE)), THREADS, SHARED>>>
 // Scratch: float32 delta[B, NH, T]
 // Deterministic: no, the blocks of a head's keys add to dq in any order
-// After:  4
-// Left:   tiles on the diagonal are computed whole, almost half of each in vain -> rung 6.
+// After:  5
+// Left:   tiles on the diagonal are computed whole, almost half of each in vain -> rung 7.
 
 #include "async.cuh"
 #include "fast_math.cuh"

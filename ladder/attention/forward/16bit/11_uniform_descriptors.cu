@@ -1,8 +1,8 @@
-// attention forward, 16bit rung 10: wgmma descriptors in uniform registers
-// Before: in rung 9, descriptors tell a wgmma where its factors lie. They are in uniform registers,
-//         of which there is one per warp instead of one per lane. The compiler cannot prove that
-//         `own` is the same in all lanes. So every lane computes every descriptor, and moves it to
-//         a uniform register (R2UR).
+// attention forward, 16bit rung 11: wgmma descriptors in uniform registers
+// Before: in rung 10, descriptors tell a wgmma where its factors lie. They are in uniform
+//         registers, of which there is one per warp instead of one per lane. The compiler cannot
+//         prove that `own` is the same in all lanes. So every lane computes every descriptor, and
+//         moves it to a uniform register (R2UR).
 // Change: the warpgroup's number goes through a shuffle (warp_uniform). All lanes get the value of
 //         one lane, so the compiler knows that it is the same.
 // Expect: the same products without these moves. The addresses are computed once per warp, beside
@@ -11,8 +11,8 @@
 // Define: HS = C // NH; QUERIES = 128; SHARED = (QUERIES + 4 * 64) * 64 * sizeof_real
 // Launch: attention_forward<<<(B * NH, ceil_div(T, QUERIES)), 2 * QUERIES, SHARED>>>
 // Rounds: exp(score - largest), the factor of v
-// After:  16bit-9
-// Left:   L2 has lost a head's keys before its next queries come -> rung 11. Also, within a
+// After:  16bit-10
+// Left:   L2 has lost a head's keys before its next queries come -> rung 12. Also, within a
 //         warpgroup, the tensor cores wait for the exponentials.
 
 #include "async.cuh"

@@ -1,18 +1,23 @@
-// attention forward, float32 rung 7: causal block skipping inside the diagonal tiles
-// Before: rung 6 computes tiles on the diagonal like any other, and then masks keys in the future.
-// Change: a thread's queries are 16 apart and its keys 8, so its pairs are spread over the tile
-//         like those of any other thread. In a tile on the diagonal, the compiler knows which of
-//         the 8 x 8 pairs no thread needs, and omits them from both products.
-// Expect: a tenth fewer multiply-adds at T = 1024. All threads omit the same, so none waits for
-//         another. The code of both products exists three times.
+// attention forward, float32 rung 7: register tiling (8 x 8 scores per thread)
+// Before: in rung 6, a thread has 4 x 4 scores: one load from shared memory serves 8 multiply-adds
+//         or fewer. Shared memory, not the arithmetic, sets the pace. Tiles are copied one element
+//         at a time, while nothing else happens.
+// Change: a thread has 8 queries, and 8 scores and 8 output channels of each. All loads have 16
+//         bytes. cp.async copies the next k while v is multiplied, and the next v while k is
+//         multiplied, each into its only buffer. Queries, and so their weights, belong to warps.
+// Rewrite: threads own other scores, and the tiles are copied and padded in another way.
+// Expect: 16 multiply-adds for every load. A load keeps shared memory busy for at most four cycles,
+//         in which an SM (streaming multiprocessor) does 16 warp-wide multiply-adds: bound by
+//         float32 arithmetic. Two barriers per tile instead of three. Few warps fit, but a thread's
+//         64 accumulators do not wait for each other.
 // Needs:  real == float32; sm >= 80; warp == 32; HS <= 64; HS % vector == 0;
 //         SHARED <= shared_bytes
 // Define: HS = C // NH; WIDTH = ceil_div(HS, 32) * 32; QUERIES = 128; KEYS = 64; EACH = 8;
 //         SHARED = 4 * (QUERIES + 2 * KEYS) * (WIDTH + 4) + 4 * QUERIES * (KEYS + 16)
 // Launch: attention_forward<<<(B * NH, ceil_div(T, QUERIES)), QUERIES, SHARED>>>
-// After:  float32-6
-// Left:   a multiply-add for each product. The GPU's tensor cores multiply matrices, but round to
-//         16 bits.
+// After:  6
+// Left:   almost half of each block's last two tiles, those on the diagonal, is computed in vain ->
+//         rung 8.
 
 #include "async.cuh"
 #include "fast_math.cuh"
@@ -39,15 +44,7 @@ __device__ __forceinline__ void copy_tile(real* tile /* (ROWS, STRIDE) */,
     }
 }
 
-// Whether query r of any thread sees its key c, in a tile that begins AHEAD tokens after the
-// block's first query. This is known at compile time, so the compiler omits the other products.
-template <int AHEAD>
-__device__ constexpr bool sees(int r, int c) {
-    return AHEAD + c * 8 <= r * 16 + 15;
-}
-
 // scores (query, key) += q @ k.T
-template <int AHEAD>
 __device__ __forceinline__ void add_scores(float (&scores)[EACH][EACH], const real* q_row,
                                            const real* k_row) {
 #pragma unroll 2
@@ -55,7 +52,7 @@ __device__ __forceinline__ void add_scores(float (&scores)[EACH][EACH], const re
         Vec qs[EACH];
 #pragma unroll
         for (int r = 0; r < EACH; r++) {
-            if (sees<AHEAD>(r, 0)) qs[r] = load_vec(q_row + r * 16 * STRIDE + i);
+            qs[r] = load_vec(q_row + r * 16 * STRIDE + i);
         }
 #pragma unroll
         for (int c = 0; c < EACH; c++) {
@@ -64,7 +61,7 @@ __device__ __forceinline__ void add_scores(float (&scores)[EACH][EACH], const re
             for (int u = 0; u < 4; u++) {
 #pragma unroll
                 for (int r = 0; r < EACH; r++) {
-                    if (sees<AHEAD>(r, c)) scores[r][c] += qs[r][u] * ks[u];
+                    scores[r][c] += qs[r][u] * ks[u];
                 }
             }
         }
@@ -73,17 +70,15 @@ __device__ __forceinline__ void add_scores(float (&scores)[EACH][EACH], const re
 
 // sums (query, channel) += p @ v. A row of p is permuted: four neighbouring columns are the four
 // keys, 8 apart, that one thread computed.
-template <int AHEAD>
 __device__ __forceinline__ void add_values(float (&sums)[EACH][WIDTH / 8], const real* p_row,
                                            const real* v_piece) {
-#pragma unroll(AHEAD < 0 ? 1 : 2)
     for (int k = 0; k < EACH; k += 4) {
-#pragma unroll(AHEAD < 0 ? 2 : 1)
+#pragma unroll 2
         for (int i = 0; i < 8; i++) {
             Vec ps[EACH];
 #pragma unroll
             for (int r = 0; r < EACH; r++) {
-                if (sees<AHEAD>(r, k)) ps[r] = load_vec(p_row + r * 16 * P_STRIDE + k * 8 + i * 4);
+                ps[r] = load_vec(p_row + r * 16 * P_STRIDE + k * 8 + i * 4);
             }
 #pragma unroll
             for (int u = 0; u < 4; u++) {
@@ -94,7 +89,7 @@ __device__ __forceinline__ void add_values(float (&sums)[EACH][WIDTH / 8], const
                     for (int w = 0; w < 4; w++) {
 #pragma unroll
                         for (int r = 0; r < EACH; r++) {
-                            if (sees<AHEAD>(r, k + u)) sums[r][c + w] += ps[r][u] * vs[w];
+                            sums[r][c + w] += ps[r][u] * vs[w];
                         }
                     }
                 }
@@ -144,13 +139,7 @@ extern "C" __global__ void __launch_bounds__(QUERIES, 2) attention_forward(
         cp_async_commit();
 
         float scores[EACH][EACH] = {};
-        if (start < first) {
-            add_scores<-KEYS>(scores, q_row, k_row);
-        } else if (start == first) {
-            add_scores<0>(scores, q_row, k_row);
-        } else {
-            add_scores<KEYS>(scores, q_row, k_row);
-        }
+        add_scores(scores, q_row, k_row);
 
         if (start + KEYS > first) {  // some keys are in the future of some queries
 #pragma unroll
@@ -194,13 +183,7 @@ extern "C" __global__ void __launch_bounds__(QUERIES, 2) attention_forward(
         if (start + KEYS < end) copy_tile<KEYS>(k, head + C, start + KEYS, T, 3 * C);
         cp_async_commit();
 
-        if (start < first) {
-            add_values<-KEYS>(sums, p_row, v_piece);
-        } else if (start == first) {
-            add_values<0>(sums, p_row, v_piece);
-        } else {
-            add_values<KEYS>(sums, p_row, v_piece);
-        }
+        add_values(sums, p_row, v_piece);
     }
 
 #pragma unroll

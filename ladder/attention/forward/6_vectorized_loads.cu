@@ -1,5 +1,5 @@
-// attention forward, rung 5: vectorized (128-bit) loads
-// Before: rung 4 loads one element at a time from shared memory, 8 of them for 16 multiply-adds.
+// attention forward, rung 6: vectorized (128-bit) loads
+// Before: rung 5 loads one element at a time from shared memory, 8 of them for 16 multiply-adds.
 // Change: a thread loads four neighbouring channels of q and k, and the weights of four
 //         neighbouring keys, with one load of 16 bytes. Padding puts rows in different banks
 //         (shared memory has 32 banks; each gives one 4-byte word at a time).
@@ -10,9 +10,9 @@
 //         TILE = 64 if 12 * 64 * (WIDTH + 4) + 4 * 64 * 68 <= shared_bytes else 32;
 //         THREADS = TILE // EACH; SHARED = 12 * TILE * (WIDTH + 4) + 4 * TILE * (TILE + 4)
 // Launch: attention_forward<<<(B * NH, ceil_div(T, TILE)), THREADS * THREADS, SHARED>>>
-// After:  4
-// Left:   float32 multiply-adds. Tensor cores multiply matrices of 16-bit elements -> 16bit rung 6.
-//         In float32, shared memory sets the pace, not the multiply-adds -> float32 rung 6.
+// After:  5
+// Left:   float32 multiply-adds. Tensor cores multiply matrices of 16-bit elements -> 16bit rung 7.
+//         In float32, shared memory sets the pace, not the multiply-adds -> float32 rung 7.
 
 #include "portable.cuh"
 
