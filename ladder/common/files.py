@@ -1,16 +1,105 @@
-"""Writing files so that nothing half-written is ever seen, and no two runs write the same ones."""
+"""Reading files that may be anything, and writing them so that nothing half-written is ever seen.
+
+A path that a user names, or that a stranger's file names, may lead to a named pipe, which blocks
+whoever opens it, to a device without an end, or to a file that is larger than the memory. Whatever
+is read goes through `open_regular`, `read_bytes`, `read_text` or `read_json`. No file is mapped
+into memory: where another process cuts a mapped file short, reading it ends this one with SIGBUS.
+"""
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import io
+import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ladder.common.errors import LadderError
+
+MOST_BYTES = 64 << 20  # of a file that is read as a whole, where nothing else is said
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+@contextmanager
+def open_regular(path: str | Path) -> Iterator[io.BufferedReader]:
+    """Open a regular file for reading, without waiting for it.
+
+    Raises LadderError with one line where there is none, where it is something else, and for any
+    error of the system while the block reads.
+    """
+    # A pipe without a writer would block without O_NONBLOCK; on a regular file it does nothing.
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags)
+    except FileNotFoundError:
+        raise LadderError(f"{path}: no such file") from None
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise LadderError(f"{path} is a socket or a device; name a regular file") from None
+        raise LadderError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:  # a zero byte, or half of a surrogate pair, in what JSON names
+        raise LadderError(f"cannot read {str(path)!r}: {error}") from None
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+            raise LadderError(f"{path} is {kind}; name a regular file")
+        with open(descriptor, "rb", closefd=False) as file:
+            if size_of(file) == 0 and file.read(1) != b"":  # in /proc, without a size or an end
+                raise LadderError(f"{path} is made by the system; name a regular file")
+            yield file
+    except OSError as error:
+        raise LadderError(f"cannot read {path}: {error.strerror or error}") from None
+    finally:
+        os.close(descriptor)
+
+
+def size_of(file: io.BufferedReader) -> int:
+    """How many bytes an open file has."""
+    return os.fstat(file.fileno()).st_size
+
+
+def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
+    """The content of a regular file of at most `most` bytes, as far as it went when it was opened.
+
+    Raises LadderError as `open_regular`, and for a larger file.
+    """
+    with open_regular(path) as file:
+        size = size_of(file)
+        if size > most:
+            raise LadderError(f"{path} has {size} bytes, and at most {most} are read")
+        return file.read(size)
+
+
+def read_text(path: str | Path, most: int = MOST_BYTES) -> str:
+    """The text of a regular file in UTF-8, its lines ended by "\\n" whatever they are ended by.
+
+    Raises LadderError as `read_bytes`, and where it is not text.
+    """
+    try:
+        return io.TextIOWrapper(io.BytesIO(read_bytes(path, most)), "utf-8").read()
+    except UnicodeDecodeError as error:
+        raise LadderError(f"{path} is not text in UTF-8 ({error})") from None
+
+
+def read_json(path: str | Path, most: int = MOST_BYTES) -> Any:
+    """What a JSON file holds. Raises LadderError as `read_bytes`, and where it is not JSON."""
+    try:
+        return json.loads(read_bytes(path, most))
+    except (ValueError, RecursionError) as error:  # ValueError: no UTF-8 either
+        raise LadderError(f"{path} is not JSON ({error})") from None
 
 
 @contextmanager

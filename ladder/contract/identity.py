@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import inspect
 import io
+import os
 import re
 import sys
 import textwrap
@@ -21,8 +22,9 @@ import tokenize
 from pathlib import Path
 
 from ladder.common import cache
+from ladder.common.files import read_bytes
 from ladder.contract.ladder import PACKAGE
-from ladder.contract.rung_file import Rung
+from ladder.contract.rung_file import MOST_BYTES, Rung
 from ladder.contract.tilings import Tiling
 
 INCLUDE = PACKAGE / "include"
@@ -60,14 +62,17 @@ def code_identity(rung: Rung, exact: bool = False) -> str:
 
 def included(source: str, folder: Path) -> dict[Path, bytes]:
     """What a kernel file in `folder` includes, directly or not, with its content: files that lie
-    beside the one that names them, or in ladder/include. The rest comes with the compiler."""
+    beside the one that names them, or in ladder/include. The rest comes with the compiler.
+
+    Raises LadderError where such a file is none, as /dev/zero: a compiler would read it for ever.
+    """
     found: dict[Path, bytes] = {}
 
     def follow(text: str, beside: Path) -> None:
         for name in re.findall(r'^\s*#\s*include\s*["<]([^">]+)[">]', text, re.MULTILINE):
             for path in (beside / name, folder / name, INCLUDE / name):
-                if path not in found and path.is_file():
-                    found[path] = path.read_bytes()
+                if path not in found and os.path.exists(path) and not path.is_dir():
+                    found[path] = read_bytes(path, MOST_BYTES)
                     follow(found[path].decode("latin-1"), path.parent)
 
     follow(source, folder)

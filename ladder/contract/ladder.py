@@ -125,6 +125,6 @@ def find_rung(op: str, which: str | int | Path) -> Rung:
         return ladder.rung(text)
     path = Path(os.path.expanduser(text))  # no shell does it behind the = of OP=~/mine.cu
     for rung in ladder.rungs:
-        if rung.path is not None and path.resolve() == rung.path.resolve():
+        if rung.path is not None and os.path.realpath(path) == os.path.realpath(rung.path):
             return rung
     return rung_file.parse(path, ladder.op.kernel)

@@ -49,12 +49,14 @@ from __future__ import annotations
 
 import difflib
 import functools
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ladder.common.errors import LadderError
+from ladder.common.files import read_text
 from ladder.contract.dims import Dims
 from ladder.contract.launch_plan import LaunchLines, LaunchPlan
 from ladder.contract.target import Target
@@ -72,6 +74,7 @@ _FORMS = {  # what some of the other lines must look like, and how to say so
     "pays": (_ANSWER, "no, and why"),
     "after": (re.compile(r"(16bit-|float32-)?\d+"), "3, or 16bit-5"),
 }
+MOST_BYTES = 1 << 20  # of a kernel file, and of a file that it includes
 TRACKS = ("16bit", "float32")  # where a ladder forks by real type; also the folders' names
 
 
@@ -216,12 +219,7 @@ def parse(path: Path, kernel: str, id: str | None = None) -> Rung:
     Raises LadderError, naming the file and what to write, where the header is not as the module
     docstring says.
     """
-    try:
-        source = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise LadderError(f"cannot read the kernel file {path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise LadderError(f"cannot read the kernel file {path}: no text, {error}") from None
+    source = read_text(path, MOST_BYTES)
     comment = re.match(r"(?://.*\n?)*", source)
     lines = comment.group().splitlines() if comment else []
     title = re.fullmatch(
@@ -245,7 +243,7 @@ def parse(path: Path, kernel: str, id: str | None = None) -> Rung:
         LaunchLines.parse(header)
     except LadderError as error:
         raise LadderError(f"{path}: {error}") from None
-    return Rung(id or str(path.resolve()), title.group(1), path, source, header)
+    return Rung(id or os.path.realpath(path), title.group(1), path, source, header)
 
 
 def _read_header(path: Path, lines: list[str]) -> dict[str, tuple[str, ...]]:

@@ -16,12 +16,15 @@ too. `#line` directives keep every line's own file and number in error messages 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ladder.common.errors import LadderError
+from ladder.common.files import read_text
+from ladder.contract.rung_file import MOST_BYTES
 
 # What is not code (comments, strings), and what is looked for in code.
 TOKENS = re.compile(
@@ -72,13 +75,13 @@ def _flatten(path: Path, source: str, include: Sequence[Path], seen: set[Path]) 
     def replace(match: re.Match[str]) -> str:
         for folder in (path.parent, *include):
             found = folder / match.group(1)
-            if found.is_file():
+            if os.path.exists(found) and not found.is_dir():
                 break
         else:
             return match.group()  # a system header, or an error that the compiler explains best
         if found.resolve() in seen:
             return ""
-        text = _flatten(found, found.read_text(encoding="utf-8"), include, seen)
+        text = _flatten(found, read_text(found, MOST_BYTES), include, seen)
         return f'{text}\n#line {_line(source, match.end()) + 1} "{path}"'
 
     source = rewrite_shared(source, path)

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ladder.common import cache
+from ladder.common.errors import LadderError
+from ladder.common.files import read_json
 from ladder.contract.device import Device
 from ladder.contract.dims import Dims
 from ladder.contract.identity import code_identity
@@ -93,9 +95,9 @@ def _name(rung: Rung) -> str:
 def _read(path: Path) -> dict[str, Entry]:
     """The entries of a file by their names; none where it is missing or damaged."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         return {name: _entry(entry) for name, entry in content.items()}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+    except (LadderError, TypeError, AttributeError):
         return {}
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ladder.common.errors import LadderError
-from ladder.common.files import atomic_write
+from ladder.common.files import atomic_write, read_json
 from ladder.contract.identity import code_identity
 from ladder.contract.ladder import PACKAGE, find_rung
 from ladder.contract.rung_file import Rung
@@ -41,10 +41,10 @@ def load_all(folder: Path | None = None) -> dict[str, dict[str, Any]]:
 def load(path: Path) -> dict[str, Any]:
     """The results in one file. Raises LadderError where it does not hold any."""
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = read_json(path)
         for measurement in content["measurements"]:
             _key(measurement)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise LadderError(f"{path} does not hold measurements: {error!r}; measure again") from None
     return content
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import matplotlib
 
 from ladder.common import cache
+from ladder.common.errors import LadderError
+from ladder.common.files import read_text
 from ladder.measure.results import Measurement
 from ladder.show import tables
 from ladder.show.tables import Row
@@ -35,8 +37,8 @@ def digest(kind: str, title: str, rows: Rows, measurement: Measurement) -> str:
 def drawn_from(picture: Path) -> str | None:
     """The digest that a picture was drawn from, or None."""
     try:
-        found = re.search(r"ladder:([0-9a-f]{12})", picture.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
+        found = re.search(r"ladder:([0-9a-f]{12})", read_text(picture))
+    except LadderError:  # it is not there
         return None
     return found.group(1) if found else None
 

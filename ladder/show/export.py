@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from ladder.common.errors import LadderError
+from ladder.common.files import read_text
 from ladder.contract import signature
 from ladder.contract.device import refuse_tile
 from ladder.contract.dims import Dims, format_dims
@@ -150,7 +151,7 @@ def _with_headers(path: Path, folders: Sequence[Path]) -> list[tuple[Path, str]]
     found: dict[Path, str] = {}
 
     def follow(path: Path) -> None:
-        text = _without_emulator(path.read_text(encoding="utf-8"))
+        text = _without_emulator(read_text(path))
         for name in _OWN_INCLUDE.findall(text):
             header = next((f / name for f in (path.parent, *folders) if (f / name).is_file()), None)
             if header is None:

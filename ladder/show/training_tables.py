@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ladder.common.errors import LadderError
+from ladder.common.files import read_json, read_text
 from ladder.measure import results
 
 # What tests/gpu_vs_torch.py times, in the order of the tables, and what a page calls it.
@@ -60,8 +60,8 @@ def step_summary(device: str, dtype: str) -> str:
 def _measured(device: str) -> Sequence[dict[str, Any]]:
     path = results.FOLDER / "training" / f"{device}-torch.json"
     try:
-        steps: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["steps"]
-    except (OSError, ValueError, KeyError) as error:
+        steps: list[dict[str, Any]] = read_json(path)["steps"]
+    except (KeyError, TypeError) as error:
         raise LadderError(f"{path} holds no step times: {error!r}") from None
     return steps
 
@@ -98,8 +98,5 @@ def agreement(names: Sequence[str], link: Callable[[str], str]) -> str:
 def log(name: str) -> str:
     """The output that is kept in doc/results/logs under a name, without its comments."""
     path = results.FOLDER / "logs" / f"{name}.txt"
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise LadderError(f"cannot read {path}: {error.strerror}") from None
+    lines = read_text(path).splitlines()
     return "\n".join(line for line in lines if not line.startswith("# "))

@@ -24,10 +24,10 @@ import numpy as np
 
 from ladder.common.command_line import Parser
 from ladder.common.errors import LadderError
-from ladder.common.files import alone_in, atomic_write
+from ladder.common.files import alone_in, atomic_write, read_bytes, read_json
 from trainer.data import download, tokenizers
 from trainer.data.download import DownloadError, data_directory
-from trainer.data.token_files import TokenLoader, open_tokens, write_tokens
+from trainer.data.token_files import TokenLoader, read_count, write_tokens
 from trainer.data.tokenizers import Tokenizer, get_tokenizer
 
 __all__ = ["Prepared", "TokenLoader", "data_directory", "prepare"]
@@ -125,7 +125,7 @@ def prepare(
 def read_text(name: str, data_dir: str | Path) -> str:
     """The text of tinyshakespeare or of the play."""
     path = PLAY if name == "play" else download.fetch(download.TINYSHAKESPEARE, data_dir)
-    return path.read_text(encoding="utf-8")
+    return read_bytes(path).decode("utf-8")
 
 
 def encode_sections(text: str, tokenizer: Tokenizer) -> np.ndarray:
@@ -301,12 +301,11 @@ def _manifest(place: Path) -> Path:
 def _is_complete(place: Path, source: str) -> bool:
     """Whether the manifest exists and describes `source`, and every file in it is complete."""
     try:
-        manifest = json.loads(_manifest(place).read_text())
+        manifest = read_json(_manifest(place))
         return manifest["source"] == source and all(
-            len(open_tokens(place.with_name(file))) == count
-            for file, count in manifest["tokens"].items()
+            read_count(place.with_name(file)) == count for file, count in manifest["tokens"].items()
         )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, LadderError):
+    except (ValueError, TypeError, KeyError, AttributeError, LadderError):
         return False
 
 

@@ -4,20 +4,23 @@
     offset 1024  the tokens, uint16
 
 all little-endian (karpathy/llm.c, dev/data/data_common.py). A large data set is several such files,
-its shards. They are memory-mapped: a training set larger than memory costs no memory.
+its shards. Of them only one batch is read at a time: a training set may be larger than the memory.
 """
 
 from __future__ import annotations
 
 import glob
+import io
+import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ladder.common.errors import LadderError
-from ladder.common.files import atomic_write
+from ladder.common.files import atomic_write, open_regular, size_of
 
 MAGIC, VERSION = 20240520, 1
 HEADER_BYTES = 256 * 4
@@ -40,21 +43,40 @@ def write_tokens(path: str | Path, tokens: np.ndarray) -> None:
         file.write(np.ascontiguousarray(tokens, dtype="<u2").data)
 
 
-def open_tokens(path: str | Path) -> np.ndarray:
-    """The tokens of one file, (n,) uint16, memory-mapped and read-only.
+def read_count(path: str | Path) -> int:
+    """The number of tokens in one file.
 
-    Nothing is allocated or mapped before the header has been found to agree with the file's size.
     Raises LadderError where the file is missing, truncated or something else.
     """
-    path = Path(path)
-    if not path.is_file():  # opening a pipe would block
+    with _open(path) as file:
+        return _checked_count(file, path)
+
+
+def read_tokens(path: str | Path, start: int = 0, count: int | None = None) -> np.ndarray:
+    """(count,) tokens of one file from `start` on, uint16; all that follow where count is None.
+
+    They are copied: a file that another process cuts short raises LadderError, and does not end
+    this process as a mapping of it would. Raises LadderError as `read_count`.
+    """
+    with _open(path) as file:
+        there = _checked_count(file, path)
+        tokens = np.empty(there - start if count is None else count, dtype="<u2")
+        file.seek(HEADER_BYTES + tokens.itemsize * start)
+        if file.readinto(tokens.view(np.uint8).data) != tokens.nbytes:
+            raise LadderError(f"{path} became shorter while it was read; prepare it again")
+        return tokens
+
+
+def _open(path: str | Path) -> AbstractContextManager[io.BufferedReader]:
+    if not os.path.exists(path):
         raise LadderError(f"{path}: no such file; run `{PREPARE}`, or fix the path")
-    try:
-        size = path.stat().st_size
-        with open(path, "rb") as file:
-            raw = file.read(HEADER_BYTES)
-    except OSError as error:
-        raise LadderError(f"cannot read {path}: {error.strerror}") from None
+    return open_regular(path)
+
+
+def _checked_count(file: io.BufferedReader, path: str | Path) -> int:
+    """The number of tokens that the header says, once it agrees with the file's size."""
+    size = size_of(file)
+    raw = file.read(HEADER_BYTES)
     if len(raw) < HEADER_BYTES:
         raise LadderError(
             f"{path} is truncated: {size} bytes, and the header alone has {HEADER_BYTES}; "
@@ -74,14 +96,12 @@ def open_tokens(path: str | Path) -> np.ndarray:
             f"{path} is {what}: its header says {count} tokens, its size {size} bytes means "
             f"{(size - HEADER_BYTES) / 2:g}; prepare it again"
         )
-    if count == 0:  # an empty file cannot be mapped
-        return np.empty(0, dtype="<u2")
-    return np.memmap(path, dtype="<u2", mode="r", offset=HEADER_BYTES, shape=(count,))
+    return count
 
 
 def find_shards(pattern: str | Path) -> list[Path]:
     """The files that a glob pattern matches, sorted; a plain path may hold any character."""
-    if Path(pattern).is_file():
+    if os.path.exists(pattern):
         return [Path(pattern)]
     paths = sorted(path for path in map(Path, glob.glob(str(pattern))) if path.is_file())
     if not paths:
@@ -91,7 +111,7 @@ def find_shards(pattern: str | Path) -> list[Path]:
 
 def count_tokens(pattern: str | Path) -> int:
     """The number of tokens in all files that a pattern matches."""
-    return sum(len(open_tokens(path)) for path in find_shards(pattern))
+    return sum(read_count(path) for path in find_shards(pattern))
 
 
 class TokenLoader:
@@ -112,7 +132,7 @@ class TokenLoader:
         self.B, self.T, self.vocab, self.shuffle = B, T, vocab, shuffle
         self.seed = seed % 2**64
         self._paths = find_shards(pattern)
-        self._counts = [len(open_tokens(path)) for path in self._paths]
+        self._counts = [read_count(path) for path in self._paths]
         for path, count in zip(self._paths, self._counts, strict=True):
             if count < B * T + 1:
                 raise LadderError(
@@ -137,7 +157,7 @@ class TokenLoader:
             last = self._shard + 1 == len(self._paths)
             self._go_to(self._epoch + last, 0 if last else self._shard + 1, 0)
         start = int(self._window_order[self._batch]) * self.B * self.T
-        window = self._tokens[start : start + self.B * self.T + 1].astype(np.int32)
+        window = read_tokens(self._path, start, self.B * self.T + 1).astype(np.int32)
         if (largest := int(window.max())) >= self.vocab:
             place = start + int(window.argmax())
             raise LadderError(
@@ -186,15 +206,14 @@ class TokenLoader:
         """Open the epoch's shard number `shard`, to take its window number `batch` next."""
         which = int(self._order(len(self._paths), epoch)[shard])
         path, count = self._paths[which], self._counts[which]
-        tokens = open_tokens(path)
-        if len(tokens) != count:
-            raise LadderError(f"{path} changed during the run: {count} tokens, now {len(tokens)}")
+        if (now := read_count(path)) != count:
+            raise LadderError(f"{path} changed during the run: {count} tokens, now {now}")
         if batch > self._windows(count):
             raise LadderError(
                 f"the checkpoint's data position is damaged: batch {batch} of "
                 f"{self._windows(count)} in {path}"
             )
-        self._path, self._tokens = path, tokens
+        self._path = path
         self._window_order = self._order(self._windows(count), epoch, 1 + which)
         self._epoch, self._shard, self._batch = epoch, shard, batch
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ladder.common.errors import LadderError
-from ladder.common.files import atomic_write
+from ladder.common.files import atomic_write, read_json, read_text
 from trainer.data import download
 
 NAMES = ("gpt2", "bytes", "chars")
@@ -59,7 +59,7 @@ class GPT2Tokenizer:
     @cached_property
     def merges(self) -> list[str]:
         """The merges in their order, each two tokens with a space between them."""
-        return self._path.read_text(encoding="utf-8").split("\n")[1:-1]
+        return read_text(self._path).split("\n")[1:-1]
 
     @cached_property
     def _encoding(self) -> Any:
@@ -132,10 +132,10 @@ class CharTokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> CharTokenizer:
+        symbols = read_json(path)
         try:
-            symbols = json.loads(Path(path).read_text(encoding="utf-8"))
             json.dumps(symbols, ensure_ascii=False).encode()  # no half of a surrogate pair
-        except (OSError, ValueError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise LadderError(f"cannot read the characters in {path}: {error}") from None
         if (
             not isinstance(symbols, list)
@@ -183,7 +183,7 @@ def get_tokenizer(name: str, data_dir: str | Path) -> Tokenizer:
         for path in download.places(data_dir, CHARS_VOCABULARY):
             if path.is_file():
                 return CharTokenizer.load(path)
-        text = download.fetch(download.TINYSHAKESPEARE, data_dir).read_text(encoding="utf-8")
+        text = read_text(download.fetch(download.TINYSHAKESPEARE, data_dir))
         tokenizer = CharTokenizer.of_text(text)
         tokenizer.save(download.writable_place(data_dir, CHARS_VOCABULARY))
         return tokenizer

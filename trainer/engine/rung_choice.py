@@ -7,15 +7,15 @@ rungs, or the same ones edited, do not give the same bits.
 from __future__ import annotations
 
 import contextlib
-import json
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ladder.common.errors import LadderError
+from ladder.common.files import read_json
 from ladder.contract.device import Device
 from ladder.contract.dims import Dims
 from ladder.contract.identity import code_identity
@@ -186,13 +186,10 @@ def _refuse(op: str, rung: Rung, device: Device, real: np.dtype, config: Compute
 
 def read_file(path: str) -> dict[str, str]:
     """The rung of each op that a file for `--rungs` names: an id, or a path. Raises LadderError."""
-    try:
-        named = json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        sets = ", ".join(RUNG_SETS)
-        raise LadderError(f"--rungs {path}: neither one of {sets} nor a file") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise LadderError(f"--rungs {path}: cannot be read as JSON: {error}") from None
+    if not os.path.exists(path):
+        raise LadderError(f"--rungs {path}: neither one of {', '.join(RUNG_SETS)} nor a file")
+    with _naming(path):
+        named = read_json(path)
     if not isinstance(named, dict) or not all(isinstance(v, (int, str)) for v in named.values()):
         raise LadderError(f'--rungs {path}: it must be an object such as {{"gelu.forward": "1"}}')
     with _naming(path):

@@ -7,7 +7,6 @@ hands them to its BLAS library, so all that the step takes beyond them is what t
 
 from __future__ import annotations
 
-import json
 import resource
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ladder.common.errors import LadderError
+from ladder.common.files import read_json
 from ladder.measure import results
 from trainer.engine.engine import Engine
 from trainer.measure.step_timing import (
@@ -154,9 +154,9 @@ def record(machine: dict[str, Any], measurement: dict[str, Any], folder: Path = 
     kept = []
     if path.exists():
         try:
-            old = json.loads(path.read_text(encoding="utf-8"))["steps"]
+            old = read_json(path)["steps"]
             kept = [other for other in old if any(other.get(k) != measurement.get(k) for k in job)]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (KeyError, TypeError) as error:
             raise LadderError(f"{path} is not a results file ({error!r}); move it away") from None
     write_json(path, {"machine": machine, "steps": [*kept, measurement]})
     return path

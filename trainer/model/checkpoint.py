@@ -27,7 +27,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ladder.common.errors import LadderError
-from ladder.common.files import flush_directory
+from ladder.common.files import flush_directory, read_json
 from trainer.model.tensor_file import TensorFile, digest, write_tensors
 
 TENSORS = "tensors.safetensors"
@@ -122,8 +122,8 @@ class CheckedTensors(Mapping[str, np.ndarray]):
         except LadderError as error:
             remedy = f"delete {path.parent} to use an earlier checkpoint"
             raise LadderError(f"{error}; {remedy}") from None
-        if path.stat().st_size != size:
-            raise _damaged(path, f"it has {path.stat().st_size} bytes, was written with {size}")
+        if self.file.bytes != size:
+            raise _damaged(path, f"it has {self.file.bytes} bytes, was written with {size}")
         if self.file.keys() != digests.keys():
             raise _damaged(path, "its tensors are not those that were written")
 
@@ -177,14 +177,10 @@ def _read_manifest(path: Path, step: int) -> dict[str, Any]:
     """The manifest's content, once its checksum and the types of its members are known good."""
     path = path / MANIFEST
     try:
-        manifest = json.loads(path.read_bytes())
+        manifest = read_json(path)
         json.dumps(manifest)  # nested too deep for _checksum?
-    except (FileNotFoundError, IsADirectoryError) as error:
-        raise _damaged(path, error.strerror or "not there") from None
-    except OSError as error:
-        raise LadderError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise _damaged(path, f"not JSON: {error}") from None
+    except (LadderError, RecursionError) as error:
+        raise LadderError(f"{error}; delete {path.parent} to use an earlier checkpoint") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise _damaged(path, f"its format is not {FORMAT!r}")
     types = {"step": int, "bytes": int, "sha256": dict, "state": dict}

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ladder.common.errors import LadderError
-from ladder.common.files import atomic_write
+from ladder.common.files import atomic_write, read_json
 from trainer.data.download import DownloadError, probe
 from trainer.model.model_config import HuggingFaceFormat, ModelConfig, padded
 from trainer.model.registry import MODELS, SIZES
@@ -170,12 +170,7 @@ def _check_layout(file: TensorFile, names: Mapping[str, str], config: ModelConfi
 
 
 def _read_config(path: Path) -> ModelConfig:
-    try:
-        settings = json.loads(path.read_bytes())
-    except OSError as error:
-        raise LadderError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise LadderError(f"{path} is not JSON ({error}); fetch it again") from None
+    settings = read_json(path)
     if not isinstance(settings, dict):
         raise LadderError(f"{path} is not a model's configuration; fetch it again")
     model, form = _model_of(settings, path)

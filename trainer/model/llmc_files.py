@@ -14,7 +14,6 @@ little-endian. Layouts: https://github.com/karpathy/llm.c, train_gpt2.py (`write
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +21,7 @@ import ml_dtypes
 import numpy as np
 
 from ladder.common.errors import LadderError
-from ladder.common.files import atomic_write
+from ladder.common.files import atomic_write, open_regular, size_of
 from trainer.data.tokenizers import Tokenizer
 from trainer.model.model_config import LlmcFormat, ModelConfig
 from trainer.model.program import zero_padding
@@ -43,14 +42,9 @@ def load_model(path: str | Path) -> tuple[ModelConfig, Pieces]:
     for NaN or infinity when it is met.
     """
     path = Path(path)
-    if not path.is_file():  # opening a pipe would block
-        raise LadderError(f"{path}: no such file")
-    try:
-        with open(path, "rb") as file:
-            raw = file.read(4 * HEADER_INTS)
-            size = os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise LadderError(f"cannot read {path}: {error.strerror or error}") from None
+    with open_regular(path) as file:
+        raw = file.read(4 * HEADER_INTS)
+        size = size_of(file)
     formats = {m.llmc.model_magic: (m, m.llmc) for m in MODELS.values() if m.llmc is not None}
     if len(raw) < 4 * HEADER_INTS or int(np.frombuffer(raw, "<i4", 1)[0]) not in formats:
         known = " or ".join(map(str, formats))
@@ -80,7 +74,7 @@ def load_model(path: str | Path) -> tuple[ModelConfig, Pieces]:
 
 def _pieces(path: Path, config: ModelConfig, dtype: np.dtype) -> Pieces:
     unpadded = config.unpadded_shapes()
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         file.seek(4 * HEADER_INTS)
         for name, parameter in config.parameters().items():
             first = 1 if parameter.stacked else 0  # dimension of a piece

@@ -4,15 +4,19 @@ The format (https://huggingface.co/docs/safetensors): 8 bytes, the little-endian
 header; the header, JSON `{name: {"dtype", "shape", "data_offsets"}}` that may end in spaces; then
 the tensors' bytes, without gaps.
 
-Reading is the `safetensors` library's. Its writer, though, wants every tensor in memory at once:
-for GPT-2 124M and its AdamW moments 1.5 GB of copies, beside the 2 GB that training holds anyway.
-`write_tensors` holds one, and so has to write the header last, into space that it kept free.
+The `safetensors` library checks the header of a file that is read. It would also read the tensors,
+but from a mapping of the file, which ends the process where another one cuts the file short. Its
+writer wants every tensor in memory at once: for GPT-2 124M and its AdamW moments 1.5 GB of copies,
+beside the 2 GB that training holds anyway. `write_tensors` holds one, and so has to write the
+header last, into space that it kept free.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -23,6 +27,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from ladder.common.errors import LadderError
+from ladder.common.files import open_regular, size_of
 
 CODES = {
     np.dtype(np.float64): "F64",
@@ -39,6 +44,7 @@ CODES = {
     np.dtype(np.uint8): "U8",
     np.dtype(np.bool_): "BOOL",
 }
+MOST_HEADER_BYTES = 100_000_000  # as the library has it
 ENTRY_BYTES = 256  # of a tensor's header entry, its name apart; enough for eight dimensions
 
 # A model's weights one at a time: (parameter, layer or None for all of it, float32 array).
@@ -104,30 +110,37 @@ class TensorFile(Mapping[str, np.ndarray]):
     """A safetensors file as a mapping from name to array; an array is read when it is asked for.
 
     `layout` maps every name to (dtype, shape) without reading. The file is opened anew for each
-    tensor, because the pages of a mapping that stays open count as this process's memory.
-    Raises LadderError if the file is not there, not safetensors, or of an unknown dtype.
+    tensor, so that it may be replaced, and is copied instead of mapped: see ladder/common/files.py.
+    Raises LadderError if the file is not there, not safetensors, or of an unknown dtype; and for a
+    tensor if the file has become shorter since.
     """
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
         dtypes = {code: dtype for dtype, code in CODES.items()}
         self.layout: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
-        with self._open() as file:
-            for name in file.keys():  # noqa: SIM118  (the library's handle is not a mapping)
-                piece = file.get_slice(name)
-                if piece.get_dtype() not in dtypes:
-                    raise LadderError(
-                        f"{self.path}: {name} is of type {piece.get_dtype()}, "
-                        f"which is not one of {', '.join(dtypes)}"
-                    )
-                self.layout[name] = (dtypes[piece.get_dtype()], tuple(piece.get_shape()))
+        self._offsets: dict[str, int] = {}
+        with open_regular(self.path) as file:
+            self.bytes = size_of(file)
+            header, begin = self._read_header(file)
+        for name, entry in header.items():
+            if entry["dtype"] not in dtypes:
+                raise LadderError(
+                    f"{self.path}: {name} is of type {entry['dtype']}, "
+                    f"which is not one of {', '.join(dtypes)}"
+                )
+            self.layout[name] = (dtypes[entry["dtype"]], tuple(entry["shape"]))
+            self._offsets[name] = begin + entry["data_offsets"][0]
 
     def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self.layout:
-            raise KeyError(name)
-        with self._open() as file:
-            array: np.ndarray = file.get_tensor(name)
-            return array
+        dtype, shape = self.layout[name]
+        with open_regular(self.path) as file:
+            if size_of(file) == self.bytes:  # before memory is taken for it
+                array = np.empty(shape, dtype)
+                file.seek(self._offsets[name])
+                if file.readinto(raw_bytes(array)) == array.nbytes:
+                    return array
+        raise LadderError(f"{self.path} changed while it was read; start again")
 
     def __contains__(self, name: object) -> bool:  # Mapping's would read the tensor to find out
         return name in self.layout
@@ -138,14 +151,26 @@ class TensorFile(Mapping[str, np.ndarray]):
     def __len__(self) -> int:
         return len(self.layout)
 
-    def _open(self) -> Any:  # a handle of the library, which carries no types
-        if not self.path.is_file():  # opening a pipe would block
-            raise LadderError(f"{self.path}: no such file")
+    def _read_header(self, file: io.BufferedReader) -> tuple[dict[str, Any], int]:
+        """The entry of every tensor, and where in the file the tensors' bytes begin.
+
+        The library says whether the header is sound. It maps what it opens, so it is given a copy
+        of the header in memory, followed by a hole as long as the tensors are.
+        """
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        text = file.read(min(length, MOST_HEADER_BYTES, self.bytes))
+        copy = os.memfd_create("header")
         try:
-            return safe_open(self.path, framework="numpy")
-        except SafetensorError as error:
+            os.truncate(copy, self.bytes)
+            os.pwrite(copy, start + text, 0)
+            with safe_open(f"/proc/self/fd/{copy}", framework="numpy") as checked:
+                names = set(checked.keys())
+        except (SafetensorError, OSError) as error:  # OSError: the library's for an empty file
             raise LadderError(
                 f"{self.path} is truncated or no safetensors file ({error}); fetch or save it again"
             ) from None
-        except OSError as error:
-            raise LadderError(f"cannot read {self.path}: {error.strerror or error}") from None
+        finally:
+            os.close(copy)
+        header = json.loads(text)
+        return {name: header[name] for name in names}, 8 + length

@@ -11,7 +11,6 @@ Nothing that it shows of measurements is typed: it is read from doc/results.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 from IPython.display import Image, Markdown, display
 
+from ladder.common.files import read_json
 from ladder.contract.dtypes import DTYPES
 from ladder.contract.ladder import find
 from ladder.device.open import default_gpu
@@ -165,7 +165,7 @@ def char_run(**peer: float) -> None:
 def step_times(device: str = "nvidia-h200") -> None:
     """A training step of ours beside PyTorch's."""
     path = step_timing.FOLDER / f"{device}-torch.json"
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = read_json(path)
     rows = [
         StepTime(row["B"], row["dtype"], row["what"] + results.since(row), row["ms"])
         for row in sorted(content["steps"], key=lambda row: not row["what"].startswith("ours"))
@@ -178,7 +178,7 @@ def measured_profiles() -> list[dict[str, Any]]:
     """Profiles of GPT-2 124M from doc/results, the smallest B first; measure/profile.py says
     what is in them."""
     paths = sorted(step_timing.FOLDER.glob("*-profile-gpt2-*.json"))
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    found = [read_json(path) for path in paths]
     return sorted((p for p in found if "gpu" in p["machine"]), key=lambda p: p["B"])
 
 

@@ -16,7 +16,7 @@ from ladder.show.notebook import rung_of
 from ladder.show.pages import ROOT
 from trainer.data import download
 from trainer.data.datasets import data_directory
-from trainer.data.token_files import find_shards, open_tokens
+from trainer.data.token_files import find_shards, read_tokens
 from trainer.engine import rung_choice
 from trainer.engine.debug import watch_of
 from trainer.engine.device_choice import open_for
@@ -76,7 +76,7 @@ class Run:
         )
         load_parameters(self.engine, random_model(self.shape, config.seed).pieces)
         self.loader, _ = open_loaders(config, self.shape.vocab)
-        self.text = np.concatenate([open_tokens(path) for path in find_shards(data.train)])
+        self.text = np.concatenate([read_tokens(path) for path in find_shards(data.train)])
         self.stepper = Stepper(config, self.engine, self.loader)
         self.losses: list[float] = []
 

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ladder.common.errors import LadderError
-from ladder.common.files import atomic_write
+from ladder.common.files import atomic_write, read_bytes
+
+MOST_BYTES = 1 << 30  # of a log: some millions of steps
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def read_history(path: Path) -> History:
     """The losses and samples of a `log.jsonl`. Raises LadderError where there is none."""
-    if not path.exists():
+    if not os.path.exists(path):
         raise LadderError(f"{path} does not exist; name the folder of a run")
     entries = read(path)
 
@@ -92,7 +95,7 @@ def read_history(path: Path) -> History:
 
 def _lines_before(path: Path, step: int) -> list[str]:
     """The lines of steps before `step`. The trained step of `step - 1` is the last one kept."""
-    if not path.exists():
+    if not os.path.exists(path):
         return []
     if path.suffix == ".jsonl":
         return [line for line, entry in _parse(path) if entry["step"] < step]
@@ -113,7 +116,7 @@ def _parse(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 def _lines(path: Path) -> list[str]:
     """The lines of a log that a crash may have damaged."""
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = read_bytes(path, MOST_BYTES).decode("utf-8", "replace")
     return text.splitlines(keepends=True)
 
 

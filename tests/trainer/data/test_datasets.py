@@ -17,7 +17,7 @@ from ladder.common.errors import LadderError
 from trainer.data import datasets, download
 from trainer.data.datasets import PLAY, encode_sections, prepare, write_shards
 from trainer.data.download import DownloadError
-from trainer.data.token_files import TokenLoader, find_shards, open_tokens, write_tokens
+from trainer.data.token_files import TokenLoader, find_shards, read_tokens, write_tokens
 from trainer.data.tokenizers import ByteTokenizer, CharTokenizer
 from trainer.settings.command import run
 
@@ -55,7 +55,7 @@ def small(tmp_path, monkeypatch, offline):
 
 
 def tokens_of(pattern):
-    return np.concatenate([open_tokens(path) for path in find_shards(pattern)])
+    return np.concatenate([read_tokens(path) for path in find_shards(pattern)])
 
 
 def as_bytes(tokens):
@@ -290,7 +290,7 @@ def test_documents_run_on_over_shards_of_the_given_size(tmp_path):
     )
     whole = joined("x")
     assert list(counts.values()) == [50] * (len(whole) // 50) + [len(whole) % 50]
-    found = np.concatenate([open_tokens(tmp_path / name) for name in counts])
+    found = np.concatenate([read_tokens(tmp_path / name) for name in counts])
     assert (found[0], as_bytes(found)) == (256, whole)
 
 
