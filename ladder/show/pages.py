@@ -24,6 +24,7 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
     bars OP         a picture: bytes per second of every rung and peer
     overview        every op that was measured: its best rung beside the library and PyTorch
     counts OP N     memory accesses by source line, counted by the emulator; dtype=float32
+    reuse OP N M …  how often each rung uses what it loads, counted likewise
     access OP N     a picture: which lane touches which address
     step-times DEVICE           the time of a training step, ours and PyTorch's
     step-summary DEVICE DTYPE   of that the least: ours, and PyTorch's fastest
@@ -246,6 +247,20 @@ def counts(
     return "\n".join([*rows, "", caption, made])
 
 
+def reuse(place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "") -> str:
+    """How many FLOPs each load serves, rung by rung."""
+    ladder, dims = find(op), _traced_shape(op, shape)
+    rungs = [ladder.rung(id) for id in ids]
+    code = " ".join(code_identity(rung) for rung in rungs)
+    made = f"<!-- made from {cache.digest('reuse', op, code, dtype, format_dims(dims))[:12]} -->"
+    if made in place.old:
+        return place.old
+    from ladder.show.reuse import table as reuse_table  # needs a C++ compiler
+
+    caption = f"{format_dims(dims)}, {dtype}; counted by the emulator, which has no caches."
+    return f"{reuse_table(ladder, rungs, dtype, dims)}\n\n{caption}\n{made}"
+
+
 def access(
     place: Place, op: str, number: str, dtype: str = "float32", shape: str = "", lines: str = ""
 ) -> str:
@@ -374,7 +389,7 @@ def _prose(text: str) -> str:
 BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__.replace("_", "-"): block
     for block in (
-        rungs, header, diff, change, source, counts, access, table, gain, overview, roofline, bars,
-        step_times, step_summary, agreement, log,
+        rungs, header, diff, change, source, counts, reuse, access, table, gain, overview,
+        roofline, bars, step_times, step_summary, agreement, log,
     )
 }  # fmt: skip
