@@ -25,6 +25,9 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
     overview        every op that was measured: its best rung beside the library and PyTorch
     counts OP N     memory accesses by source line, counted by the emulator; dtype=float32
     reuse OP N M …  how often each rung uses what it loads, counted likewise
+    traffic OP N M … how many sectors of each array the rungs move, counted likewise
+    machine OP N M … registers, shared memory and instructions of the rungs' machine code;
+                    opcodes="R2UR LDS" counts these
     access OP N     a picture: which lane touches which address
     step-times DEVICE           the time of a training step, ours and PyTorch's
     step-summary DEVICE DTYPE   of that the least: ours, and PyTorch's fastest
@@ -43,7 +46,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -261,6 +264,47 @@ def reuse(place: Place, op: str, *ids: str, dtype: str = "float32", shape: str =
     return f"{reuse_table(ladder, rungs, dtype, dims)}\n\n{caption}\n{made}"
 
 
+def traffic(place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "") -> str:
+    """The sectors of each array, rung by rung."""
+    ladder, dims = find(op), _traced_shape(op, shape)
+    rungs = [ladder.rung(id) for id in ids]
+    made = _made_from_all("traffic", op, rungs, dtype, dims)
+    if made in place.old:
+        return place.old
+    from ladder.show.traffic import table as traffic_table  # needs a C++ compiler
+
+    caption = f"{format_dims(dims)}, {dtype}; reads and writes, counted by the emulator."
+    return f"{traffic_table(ladder, rungs, dtype, dims)}\n\n{caption}\n{made}"
+
+
+def machine(
+    place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "", opcodes: str = ""
+) -> str:
+    """What the machine code takes, kernel by kernel."""
+    ladder = find(op)
+    dims = dict(next(iter(ladder.op.bench.values()))) if not shape else _traced_shape(op, shape)
+    rungs = [ladder.rung(id) for id in ids]
+    made = _made_from_all("machine", op, rungs, dtype, dims, opcodes)
+    if made in place.old:
+        return place.old
+    from ladder.device.cuda.nvrtc import find_nvrtc  # needs NVIDIA's wheels
+    from ladder.show.machine import ARCHITECTURE
+    from ladder.show.machine import table as machine_table
+
+    rows = machine_table(ladder, rungs, dtype, dims, opcodes.split())
+    version = ".".join(map(str, find_nvrtc().version))
+    return f"{rows}\n\n{format_dims(dims)}, {dtype}; {ARCHITECTURE}, NVRTC {version}.\n{made}"
+
+
+def _made_from_all(
+    kind: str, op: str, rungs: Sequence[Rung], dtype: str, dims: Dims, *more: str
+) -> str:
+    """A comment that changes with the code of any of the rungs, or with the run."""
+    code = (code_identity(rung) for rung in rungs)
+    digest = cache.digest(kind, op, *code, dtype, format_dims(dims), *more)
+    return f"<!-- made from {digest[:12]} -->"
+
+
 def access(
     place: Place, op: str, number: str, dtype: str = "float32", shape: str = "", lines: str = ""
 ) -> str:
@@ -389,7 +433,7 @@ def _prose(text: str) -> str:
 BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__.replace("_", "-"): block
     for block in (
-        rungs, header, diff, change, source, counts, reuse, access, table, gain, overview,
-        roofline, bars, step_times, step_summary, agreement, log,
+        rungs, header, diff, change, source, counts, reuse, traffic, machine, access, table, gain,
+        overview, roofline, bars, step_times, step_summary, agreement, log,
     )
 }  # fmt: skip
