@@ -21,6 +21,7 @@ from trainer.model.weights import state_of
 from trainer.run.training import Outcome, train
 from trainer.settings.config import Place, TrainConfig, resolve_run
 from trainer.settings.flags import Flags
+from trainer.settings.kernel_settings import KernelSettings, resolve_kernels
 
 SHAPE = GPT2Config(
     context=32, vocab=257, padded_vocab=384, layers=2, heads=2, channels=16, dropout=0.0
@@ -76,12 +77,24 @@ def run(tmp_path: Path, **changes: object) -> tuple[Outcome, str]:
     return train(flags, Console(file=screen, width=100)), screen.getvalue()
 
 
+def place_of(kind: str, flags: Flags) -> Place:
+    """A device of a kind ("cpu", "emulated", "cuda"), and the type that flags mean on it."""
+    gpu = kind == "cuda"
+    return Place(flags.device or kind, gpu, flags.value("dtype", gpu))
+
+
+def resolved_kernels(kind: str, **typed: Any) -> KernelSettings:
+    """The settings of a run's kernels, by what was typed."""
+    flags = Flags(**typed)
+    return resolve_kernels(flags, place_of(kind, flags))
+
+
 def resolved(kind: str, context: int = 1024, **typed: Any) -> TrainConfig:
     """The settings of a run on a device ("cpu", "emulated", "cuda"), by what was typed."""
-    flags, gpu = Flags(**typed), kind == "cuda"
+    flags = Flags(**typed)
     return resolve_run(
         flags,
-        Place(flags.device or kind, gpu, flags.value("dtype", gpu)),
+        place_of(kind, flags),
         context=context,
         dataset="play",
         train_data="play_train.bin",

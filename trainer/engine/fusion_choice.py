@@ -10,17 +10,16 @@ from ladder.common.errors import LadderError
 from ladder.contract.device import Device
 from ladder.contract.ladder import find
 from ladder.measure.pick import pick
-from trainer.engine import rung_choice
 from trainer.model.fusion import makes, takes
 from trainer.model.program import Program
-from trainer.settings.config import ComputeConfig
 from trainer.settings.flags import FUSIONS, RUNG_SETS, Fusion
+from trainer.settings.kernel_settings import KernelSettings
 
 Calls = Counter[tuple[str, tuple[tuple[str, int], ...]]]  # (op, its dimensions) -> how many
 
 
 def choose(
-    config: ComputeConfig,
+    settings: KernelSettings,
     device: Device,
     build: Callable[[Collection[str]], Program],
     before: Mapping[str, Any] | None = None,
@@ -29,15 +28,13 @@ def choose(
 
     build   the run's program with some fusions
     before  the kernels that a checkpoint records, of a run that goes on with them
-
-    Raises LadderError where `--rungs` names a file that cannot be read.
     """
     chosen: list[str] = []
     notes: list[str] = []
     for name in FUSIONS:
-        wanted = _asked_for(name, config, before)
-        if wanted is None and device.is_gpu and config.rungs in ("best", "library"):
-            why_not = _loses(name, config, device, build)
+        wanted = _asked_for(name, settings, before)
+        if wanted is None and device.is_gpu and settings.rung_set in ("best", "library"):
+            why_not = _loses(name, settings, device, build)
             wanted = why_not is None
             notes += [] if wanted else [f"{name} is not fused: {why_not}"]
         if wanted:
@@ -46,30 +43,29 @@ def choose(
 
 
 def _asked_for(
-    name: Fusion, config: ComputeConfig, before: Mapping[str, Any] | None
+    name: Fusion, settings: KernelSettings, before: Mapping[str, Any] | None
 ) -> bool | None:
     """Whether the settings want a fusion; None where they leave it open."""
-    if config.fuse[name] != "auto":
-        return config.fuse[name] == "yes"
-    if config.rung.keys() & makes(name):
+    if settings.fuse[name] != "auto":
+        return settings.fuse[name] == "yes"
+    if settings.rung.keys() & makes(name):
         return True
-    if config.rung.keys() & takes(name):  # fused, it would run less often or not at all
+    if settings.rung.keys() & takes(name):  # fused, it would run less often or not at all
         return False
     if before is not None:
         return name in before.get("fusions", ())
-    if config.rungs not in RUNG_SETS:
-        return bool(makes(name) & rung_choice.read_file(config.rungs).keys())
+    if settings.rungs not in RUNG_SETS:
+        return bool(makes(name) & settings.from_file.keys())
     return None
 
 
 def _loses(
     name: Fusion,
-    config: ComputeConfig,
+    settings: KernelSettings,
     device: Device,
     build: Callable[[Collection[str]], Program],
 ) -> str | None:
     """Why a step is faster without a fusion, on the best rungs; None if it is not faster."""
-    options = {"library": config.rungs == "library", "deterministic": config.deterministic}
 
     def calls(program: Program) -> Calls:
         both = (*program.forward, *program.backward)
@@ -79,8 +75,8 @@ def _loses(
         total = 0.0
         for (op, dims), count in counted.items():
             ladder = find(op)
-            dtype = ladder.op.real_in(config.real).name
-            total += count * pick(ladder, device, dtype, dict(dims), **options).seconds
+            dtype = ladder.op.real_in(settings.place.real).name
+            total += count * pick(ladder, device, dtype, dict(dims), **settings.picking).seconds
         return total
 
     plain, fused = calls(build(())), calls(build((name,)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,15 +12,21 @@ from trainer.engine import fusion_choice, rung_choice
 from trainer.engine.rung_choice import Choice
 from trainer.model.calls import Call
 from trainer.model.program import Program
-from trainer.settings.config import ComputeConfig
+from trainer.settings.kernel_settings import KernelSettings
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """A program, and for each of its ops the rung and the reason for it; settled, for an engine."""
+    """A program, and for each of its ops the rung and the reason for it; settled, for an engine.
+
+    settings  what it was chosen by
+    notes     on fusions that do not pay, a line each
+    """
 
     program: Program
     choices: Mapping[str, Choice]
+    settings: KernelSettings
+    notes: Sequence[str]
 
     @property
     def rungs(self) -> dict[str, Rung]:
@@ -33,21 +39,21 @@ class Kernels:
 
 
 def choose(
-    config: ComputeConfig,
+    settings: KernelSettings,
     device: Device,
     build: Callable[[Collection[str]], Program],
     calls_of: Callable[[Program], Iterable[Call]] = lambda program: program.calls,
     before: Mapping[str, Any] | None = None,
-) -> tuple[Kernels, list[str]]:
-    """The kernels that the settings of a run ask for, and notes on fusions that do not pay.
+) -> Kernels:
+    """The kernels that the settings ask for.
 
     build     the program with some fusions
     calls_of  the calls that count where rungs are compared by their time
     before    the `record` of the run that this one goes on from
 
-    Raises LadderError as `fusion_choice.choose` and `rung_choice.choose`.
+    Raises LadderError as `rung_choice.choose`.
     """
-    fusions, notes = fusion_choice.choose(config, device, build, before)
+    fusions, notes = fusion_choice.choose(settings, device, build, before)
     program = build(fusions)
-    choices = rung_choice.choose(calls_of(program), config, device, before)
-    return Kernels(program, choices), notes
+    choices = rung_choice.choose(calls_of(program), settings, device, before)
+    return Kernels(program, choices, settings, notes)

@@ -6,16 +6,13 @@ rungs, or the same ones edited, do not give the same bits.
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ladder.common.errors import LadderError
-from ladder.common.files import read_json
 from ladder.contract.device import Device
 from ladder.contract.dims import Dims
 from ladder.contract.identity import code_identity
@@ -25,8 +22,7 @@ from ladder.measure.pick import pick
 from ladder.verify import sandbox
 from trainer.model.calls import Call
 from trainer.model.fusion import FUSIONS, JOIN, JOIN_BACKWARD, makes, takes
-from trainer.settings.config import ComputeConfig
-from trainer.settings.flags import RUNG_SETS
+from trainer.settings.kernel_settings import KernelSettings, naming_file
 
 
 @dataclass(frozen=True)
@@ -39,7 +35,7 @@ class Choice:
 
 def choose(
     calls: Iterable[Call],
-    config: ComputeConfig,
+    settings: KernelSettings,
     device: Device,
     before: Mapping[str, Any] | None = None,
 ) -> dict[str, Choice]:
@@ -54,41 +50,40 @@ def choose(
     shapes: dict[str, list[Dims]] = {}  # of every call, so that frequent shapes count more
     for call in calls:
         shapes.setdefault(call.op, []).append(call.dims)
-    for op in config.rung:
-        _refuse_unused(op, config, shapes)
-    named = {op: (which, "named by --rung") for op, which in config.rung.items()}
-    file = None
+    for op, which in settings.rung.items():
+        _refuse_unused(op, which, shapes)
+    named = {op: (which, f"from {settings.rungs}") for op, which in settings.from_file.items()}
     if before is not None:
-        kept = {op: which for op, which in before["rungs"].items() if op not in named}
+        kept = {op: which for op, which in before["rungs"].items() if op not in settings.rung}
         _refuse_edited(kept, before)
-        named |= {op: (which, "as before") for op, which in kept.items()}
-    elif config.rungs not in RUNG_SETS:
-        file = config.rungs
-        named = {op: (which, f"from {file}") for op, which in read_file(file).items()} | named
+        named = {op: (which, "as before") for op, which in kept.items()}
+    named |= {op: (which, "named by --rung") for op, which in settings.rung.items()}
     choices = {}
     for op in sorted(shapes):
-        real = find(op).op.real_in(config.real)
+        real = find(op).op.real_in(settings.place.real)
         if op not in named:
-            choices[op] = _from_set(op, config, device, real, shapes[op])
+            choices[op] = _from_set(op, settings, device, real, shapes[op])
             continue
         which, reason = named[op]
-        with _naming(file if op not in config.rung else None):
+        in_file = op in settings.from_file and op not in settings.rung
+        with naming_file(settings.rungs if in_file else None):
             rung = find_rung(op, which)
-            _refuse(op, rung, device, real, config)
+            _refuse(op, rung, settings, device, real)
         choices[op] = Choice(rung, reason)
     return choices
 
 
-def _refuse_unused(op: str, config: ComputeConfig, used: Collection[str]) -> None:
+def _refuse_unused(op: str, which: str, used: Collection[str]) -> None:
     """Raise LadderError where --rung names an op that does not exist, or that does not run."""
     find(op)  # an unknown name is refused with the nearest known ones
     if op in used:
         return
-    typed = f"--rung {op}={config.rung[op]}"
-    if op == JOIN.fused[0] and config.recompute >= 2 and JOIN_BACKWARD.fused[0] in used:
+    typed = f"--rung {op}={which}"
+    # Only the forward pass is left unfused where the backward pass computes layernorms again.
+    if op == JOIN.fused[0] and JOIN_BACKWARD.fused[0] in used:
         raise LadderError(
-            f"{typed}: -r {config.recompute} computes layernorms again, by layernorm.forward, so "
-            "the forward pass does not fuse them; choose -r 0 or -r 1, or leave this --rung out"
+            f"{typed}: -r 2 computes layernorms again, by layernorm.forward, so the forward pass "
+            "does not fuse them; choose -r 0 or -r 1, or leave this --rung out"
         )
     fused = [name for name in FUSIONS if op in takes(name) | makes(name)]
     remedy = f", and --fuse decides about {fused[0]}" if fused else ""
@@ -124,17 +119,14 @@ def as_json(choices: Mapping[str, Choice]) -> dict[str, str]:
 
 
 def _from_set(
-    op: str, config: ComputeConfig, device: Device, real: np.dtype, shapes: list[Dims]
+    op: str, settings: KernelSettings, device: Device, real: np.dtype, shapes: list[Dims]
 ) -> Choice:
-    """The rung that `--rungs` means for an op. A file of rungs leaves the others to the default:
-    the fastest on a GPU, and elsewhere the reference."""
-    ladder, deterministic = find(op), config.deterministic
-    rungs = config.rungs
-    if rungs not in RUNG_SETS:
-        rungs = "best" if device.is_gpu else "reference"
+    """The rung that `--rungs` means for an op that is not named."""
+    ladder, deterministic = find(op), settings.deterministic
+    rungs = settings.rung_set
     if rungs == "reference" and not device.runs_reference:
         raise LadderError(
-            f"--rungs reference is NumPy, which does not run on --device {config.device}"
+            f"--rungs reference is NumPy, which does not run on --device {settings.place.device}"
         )
     if rungs in ("best", "library"):
         if not device.is_gpu:
@@ -142,8 +134,7 @@ def _from_set(
                 f"--rungs {rungs} measures on a GPU, but the device is {device.name}; "
                 "choose --rungs reference or naive, or name rungs by --rung"
             )
-        options = {"library": rungs == "library", "deterministic": deterministic}
-        choice = pick(ladder, device, real.name, *shapes, **options)
+        choice = pick(ladder, device, real.name, *shapes, **settings.picking)
         return Choice(ladder.rung(choice.rung), choice.reasons[choice.rung])
     if rungs == "naive" and device.runs_kernels:
         target = device.target(real)
@@ -158,16 +149,16 @@ def _from_set(
     return Choice(ladder.rung("0"), "the default")
 
 
-def _refuse(op: str, rung: Rung, device: Device, real: np.dtype, config: ComputeConfig) -> None:
+def _refuse(op: str, rung: Rung, settings: KernelSettings, device: Device, real: np.dtype) -> None:
     """Raise LadderError where a named rung cannot run on the device, or is wrong."""
     if not rung.is_reference and not device.runs_kernels:
         raise LadderError(
-            f"{op} {rung.label} is a kernel, and --device {config.device} runs the NumPy reference "
-            "only; add --device emulated, or use a GPU"
+            f"{op} {rung.label} is a kernel, and --device {settings.place.device} runs the NumPy "
+            "reference only; add --device emulated, or use a GPU"
         )
     if rung.is_reference and not device.runs_reference:
         raise LadderError(
-            f"{op} rung 0 is NumPy; on --device {config.device} choose a rung from 1 on"
+            f"{op} rung 0 is NumPy; on --device {settings.place.device} choose a rung from 1 on"
         )
     if rung.path is not None and not rung.claims(target := device.target(real)):
         needs = "; ".join(rung.conditions())
@@ -175,35 +166,10 @@ def _refuse(op: str, rung: Rung, device: Device, real: np.dtype, config: Compute
             f"{op} {rung.label} needs {needs}, which {target.arch} in {real.name} does not meet; "
             "choose another rung"
         )
-    if config.deterministic and not rung.deterministic:
+    if settings.deterministic and not rung.deterministic:
         raise LadderError(
             f"--deterministic: {op} {rung.label} is not ({rung.header['deterministic'][0]}); "
             "choose another rung"
         )
     if rung.is_own_file:
-        sandbox.require(op, rung, config.device)
-
-
-def read_file(path: str) -> dict[str, str]:
-    """The rung of each op that a file for `--rungs` names: an id, or a path. Raises LadderError."""
-    if not os.path.exists(path):
-        raise LadderError(f"--rungs {path}: neither one of {', '.join(RUNG_SETS)} nor a file")
-    with _naming(path):
-        named = read_json(path)
-    if not isinstance(named, dict) or not all(isinstance(v, (int, str)) for v in named.values()):
-        raise LadderError(f'--rungs {path}: it must be an object such as {{"gelu.forward": "1"}}')
-    with _naming(path):
-        for op in named:
-            find(op)
-    return {op: str(which) for op, which in named.items()}
-
-
-@contextlib.contextmanager
-def _naming(file: str | None) -> Iterator[None]:
-    """Adds the name of the rungs file to an error, if the wrong entry is in that file."""
-    try:
-        yield
-    except LadderError as error:
-        if file is None:
-            raise
-        raise LadderError(f"--rungs {file}: {error}") from None
+        sandbox.require(op, rung, settings.place.device)

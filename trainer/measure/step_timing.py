@@ -30,7 +30,6 @@ from ladder.measure.bench import commit, refuse_emulated
 from ladder.measure.roofline import Roof, copy_bandwidth
 from reference import adamw
 from trainer.data.tokenizers import GPT2Tokenizer
-from trainer.engine import rung_choice
 from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
 from trainer.engine.kernels import Kernels, choose
@@ -42,7 +41,8 @@ from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, build, initial_parameters
 from trainer.model.registry import named_shape
 from trainer.settings.config import StepConfig, resolve_step
-from trainer.settings.flags import RUNG_SETS, Flags
+from trainer.settings.flags import FUSIONS, Flags
+from trainer.settings.kernel_settings import resolve_kernels
 from trainer.settings.parser import build_parser
 
 FOLDER = results.FOLDER / "training"
@@ -115,30 +115,38 @@ class Job:
     @property
     def flags(self) -> str:
         """What the flags say of its kernels: a part of the name of its files."""
-        c = self.config
-        file = {} if c.rungs in RUNG_SETS else rung_choice.read_file(c.rungs)
-        parts = [Path(c.rungs).stem]
-        if file or c.rung:
-            parts.append(cache.digest(json.dumps([file, dict(c.rung)]))[:8])
-        if set(c.fuse.values()) != {"auto"}:
+        c, wanted = self.config, self.kernels.settings
+        parts = [Path(wanted.rungs).stem]
+        if wanted.from_file or wanted.rung:
+            parts.append(cache.digest(json.dumps([wanted.from_file, wanted.rung]))[:8])
+        if set(wanted.fuse.values()) != {"auto"}:
             parts += ["fused", *(self.program.fusions or ("none",))]
         parts += [f"r{c.recompute}"] * bool(c.recompute)
-        parts += ["deterministic"] * c.deterministic
+        parts += ["deterministic"] * wanted.deterministic
         parts += ["w0"] * (not c.master_weights)
         parts += ["stochastic"] * bool(c.stochastic_rounding and c.master_weights)
         return "-".join(parts)
 
     def fused(self, names: Collection[str], **changes: Any) -> Job:
-        """The same step through these fusions, with the rungs that the settings, with `changes`,
-        choose for them."""
-        config = dataclasses.replace(self.config, **changes)
-        program = _build(self.shape, config, self.program.B, names)
-        ops = {call.op for call in program.training_step}
-        named = {op: which for op, which in config.rung.items() if op in ops}
-        choices = rung_choice.choose(
-            program.training_step, dataclasses.replace(config, rung=named), self.device
+        """The same step through these fusions and no others, on the rungs that the settings of
+        the kernels, with `changes`, mean for it."""
+
+        def build_fused(fused: Collection[str]) -> Program:
+            return _build(self.shape, self.config, self.program.B, fused)
+
+        wanted = dataclasses.replace(self.kernels.settings, **changes)
+        ops = {call.op for call in build_fused(names).training_step}
+        kernels = choose(
+            dataclasses.replace(
+                wanted,
+                fuse={name: "yes" if name in names else "no" for name in FUSIONS},
+                rung={op: which for op, which in wanted.rung.items() if op in ops},
+            ),
+            self.device,
+            build_fused,
+            _training_step,
         )
-        return dataclasses.replace(self, config=config, kernels=Kernels(program, choices))
+        return dataclasses.replace(self, kernels=kernels)
 
 
 def parser_of(command: str, description: str) -> Parser:
@@ -171,8 +179,12 @@ def open_job(flags: Flags, command: str, needs_gpu: bool = False) -> Job:
         raise LadderError(f"-e {model}: {command} takes a model's name, such as gpt2 or d6")
     config = resolve_step(flags, place, shape.context)
     build_fused = functools.partial(_build, shape, config, config.batch)
-    kernels, slower = choose(config, device, build_fused, lambda program: program.training_step)
-    return Job(config, device, shape, kernels, [*notes, *slower])
+    kernels = choose(resolve_kernels(flags, place), device, build_fused, _training_step)
+    return Job(config, device, shape, kernels, [*notes, *kernels.notes])
+
+
+def _training_step(program: Program) -> tuple[Call, ...]:
+    return program.training_step
 
 
 def _build(shape: ModelConfig, config: StepConfig, B: int, fused: Collection[str]) -> Program:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,12 @@ from ladder.show.pages import ROOT
 from trainer.data import download
 from trainer.data.datasets import data_directory
 from trainer.data.token_files import find_shards, read_tokens
-from trainer.engine import rung_choice
 from trainer.engine.debug import watch_of
 from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
+from trainer.engine.kernels import choose
 from trainer.model.model_config import ModelConfig
-from trainer.model.program import build
+from trainer.model.program import Program, build
 from trainer.model.weights import random_model
 from trainer.run.sample import (
     Predictor,
@@ -40,6 +40,7 @@ from trainer.run.setup import (
 )
 from trainer.run.steps import Stepper
 from trainer.settings.flags import Flags
+from trainer.settings.kernel_settings import resolve_kernels
 
 STEPS = 300  # at which the learning rate has come down to 0
 
@@ -63,10 +64,13 @@ class Run:
         self.source = data.note or data.name
         config = resolve(flags, place, data, shape.context, data_dir, run_directory(flags))
         self.shape, self.tokenizer = shape.with_vocab(data.vocab), data.tokenizer
-        self.program = build(self.shape, config.batch, config.sequence)
-        choices = rung_choice.choose(self.program.calls, config, device)
-        rungs = {op: choice.rung for op, choice in choices.items()}
-        rungs |= {op: rung_of(op, kernel) for op, kernel in kernels.items()}
+
+        def build_fused(fusions: Collection[str]) -> Program:
+            return build(self.shape, config.batch, config.sequence, fusions=fusions)
+
+        chosen = choose(resolve_kernels(flags, place), device, build_fused)
+        rungs = chosen.rungs | {op: rung_of(op, kernel) for op, kernel in kernels.items()}
+        self.program = chosen.program
         self.engine = Engine(
             self.program,
             device,
@@ -99,7 +103,7 @@ class Run:
     def sample(self, tokens: int = 200, prompt: str = "", temperature: float = 0.8) -> str:
         """Text that the model makes up; the same random numbers are drawn each time."""
         T = min(tokens + len(prompt) + 1, self.shape.context)
-        program, trained = forward_only(self.shape, T, ()), self.engine
+        program, trained = forward_only(self.shape, T, self.program.fusions), self.engine
         engine = Engine(program, trained.device, trained.real, trained.rungs, weights_of=trained)
         ids = generate(
             Predictor(engine, self.tokenizer.vocab),

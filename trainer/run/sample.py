@@ -25,6 +25,7 @@ from trainer.model.program import Program, build
 from trainer.run.display import printable
 from trainer.settings.config import SampleConfig, resolve_sample
 from trainer.settings.flags import Flags
+from trainer.settings.kernel_settings import resolve_kernels
 from trainer.settings.parser import build_parser
 
 
@@ -161,6 +162,7 @@ def open_predictor(flags: Flags) -> tuple[SampleConfig, Tokenizer, Predictor]:
     """The resolved settings, the tokenizer, and the model; a model without weights is refused."""
     data_dir = data_directory(flags.data_dir)
     device, place, _ = open_for(flags.device, flags.dtype, flags.value("model"))
+    wanted = resolve_kernels(flags, place)
     name = flags.value("model")
     seed = flags.value("seed")
     model, tokenizer = weights.open_with_tokenizer(
@@ -174,7 +176,7 @@ def open_predictor(flags: Flags) -> tuple[SampleConfig, Tokenizer, Predictor]:
         )
     length = len(encode_prompt(tokenizer, config.prompt)) + config.sample_tokens
     program = functools.partial(forward_only, model.shape, min(length, model.shape.context))
-    kernels, _ = choose(config, device, program, lambda program: program.evaluate)
+    kernels = choose(wanted, device, program, lambda program: program.evaluate)
     engine = Engine(kernels.program, device, config.real, kernels.rungs)
     for parameter, layer, array in model.pieces:
         engine.write(parameter, array, layer)

@@ -32,6 +32,7 @@ from trainer.run.resume import check_same, check_state, resume_step
 from trainer.run.sample import Predictor, encode_prompt, forward_only
 from trainer.settings.config import Place, TrainConfig, resolve_run
 from trainer.settings.flags import Flags
+from trainer.settings.kernel_settings import resolve_kernels
 
 
 @dataclass
@@ -89,6 +90,7 @@ class Resumed:
 def set_up(flags: Flags) -> Setup:
     """Open device, data, model and weights. Raises LadderError before anything is written."""
     device, place, notes = open_for(flags.device, flags.dtype, flags.value("model"))
+    wanted = resolve_kernels(flags, place)
     output = run_directory(flags)
     resumed = find_checkpoint(flags, output)
     data_dir = data_directory(flags.data_dir)
@@ -127,8 +129,8 @@ def set_up(flags: Flags) -> Setup:
     # Once before kernels are compared, which takes a while, and once with their scratch memory.
     refuse_what_does_not_fit(rebuild(config.batch), device, config.real, rebuild)
     build_fused = functools.partial(rebuild, config.batch)
-    kernels, slower = choose(config, device, build_fused, before=before)
-    notes += slower
+    kernels = choose(wanted, device, build_fused, before=before)
+    notes += kernels.notes
     window = _window(config, data.tokenizer, shape)
     sampling = None
     if window is not None:
@@ -290,11 +292,16 @@ def _tensors(setup: Setup) -> dict[str, Callable[[], np.ndarray]]:
     return tensors
 
 
+def _settings(setup: Setup) -> dict[str, Any]:
+    """All settings of a run, those of its kernels among them, as its files keep them."""
+    return {**asdict(setup.config), **setup.kernels.settings.record()}
+
+
 def save_checkpoint(setup: Setup, step: int, state: dict[str, Any]) -> Path:
     """Write a checkpoint of the moment before step `step`; `state` is what the loop adds."""
     state = {
         **weights.state_of(setup.shape),
-        "config": asdict(setup.config),
+        "config": _settings(setup),
         "tokenizer": setup.tokenizer.name if setup.tokenizer else None,
         "device": setup.device.kind,
         "kernels": setup.kernels.record(),
@@ -310,7 +317,7 @@ def save_checkpoint(setup: Setup, step: int, state: dict[str, Any]) -> Path:
 def write_record(setup: Setup) -> None:
     """config.json and rungs.json in the run's folder: what was asked for, resolved."""
     for name, content in (
-        ("config.json", {**asdict(setup.config), "weights": setup.source, "notes": setup.notes}),
+        ("config.json", {**_settings(setup), "weights": setup.source, "notes": setup.notes}),
         ("rungs.json", rung_choice.as_json(setup.kernels.choices)),
     ):
         with atomic_write(setup.directory / name) as file:

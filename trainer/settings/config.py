@@ -13,15 +13,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ladder.common.errors import LadderError
 from ladder.contract import dtypes
-from trainer.settings.flags import DTYPES, FUSIONS, Flags, Fusion, Schedule
-
-Wanted = Literal["yes", "no", "auto"]
+from trainer.settings.flags import DTYPES, Flags, Schedule
 
 
 @dataclass(frozen=True)
@@ -33,25 +31,21 @@ class Place:
     gpu: bool
     dtype: str
 
+    @property
+    def real(self) -> np.dtype:
+        """The real type that is computed in."""
+        return _real(self.dtype)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeConfig:
-    """Which model is computed, and how.
-
-    rungs  "reference", "naive", "best", "library", or the path of a rungs.json
-    rung   for some ops, the id of another rung, or the path of a `.cu` file
-    fuse   for every fusion: yes or no, or auto: where it follows from the rungs, or is faster
-    """
+    """Which model is computed, and how. Which kernels compute it: kernel_settings.py."""
 
     model: str
     seed: int
     device: str
     dtype: str
-    rungs: str
-    rung: Mapping[str, str]
-    fuse: Mapping[Fusion, Wanted]
     recompute: int
-    deterministic: bool
     master_weights: bool
     stochastic_rounding: bool
     debug_nan: bool
@@ -60,8 +54,7 @@ class ComputeConfig:
     @property
     def real(self) -> np.dtype:
         """The real type of the run."""
-        real: np.dtype = dtypes.DTYPES[DTYPES[self.dtype]]
-        return real
+        return _real(self.dtype)
 
     @property
     def program_options(self) -> dict[str, Any]:
@@ -133,6 +126,11 @@ class TrainConfig(StepConfig, SampleConfig):
     def accumulation(self) -> int:
         """Micro-batches of an optimizer step."""
         return self.total_tokens // (self.batch * self.sequence)
+
+
+def _real(dtype: str) -> np.dtype:
+    real: np.dtype = dtypes.DTYPES[DTYPES[dtype]]
+    return real
 
 
 Config = TypeVar("Config", bound=ComputeConfig)
@@ -207,8 +205,6 @@ def _common(flags: Flags, place: Place) -> dict[str, Any]:
         **{f.name: flags.value(f.name, place.gpu) for f in dataclasses.fields(flags)},
         "device": place.device,
         "dtype": place.dtype,
-        "rung": dict(flags.rung or {}),
-        "fuse": _fuse(flags),
         "stochastic_rounding": _stochastic_rounding(flags, place.dtype),
     }
 
@@ -222,19 +218,6 @@ def _sequence(flags: Flags, place: Place, context: int) -> int:
             f"-t {flags.sequence} is beyond the model's context; choose -t {context} or less"
         )
     return flags.sequence
-
-
-def _fuse(flags: Flags) -> dict[Fusion, Wanted]:
-    """What --fuse and -ge want of every fusion."""
-    typed = flags.fuse or "auto"
-    fuse: dict[Fusion, Wanted] = {}
-    for name in FUSIONS:
-        fuse[name] = "yes" if typed == "all" or name in typed.split(",") else "no"
-        if typed == "auto":
-            fuse[name] = "auto"
-    if flags.gelu_fusion is not None:
-        fuse["matmul_gelu"] = "yes" if flags.gelu_fusion else "no"
-    return fuse
 
 
 def _stochastic_rounding(flags: Flags, dtype: str) -> bool:

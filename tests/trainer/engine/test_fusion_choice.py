@@ -7,7 +7,7 @@ import pytest
 
 from ladder.common.errors import LadderError
 from ladder.measure.pick import Choice as Picked
-from tests.trainer.tiny import resolved, run, settings
+from tests.trainer.tiny import resolved_kernels, run, settings
 from trainer.engine import fusion_choice
 from trainer.model import checkpoint
 from trainer.model.fusion import FUSIONS
@@ -47,13 +47,13 @@ def picked(monkeypatch):
     return microseconds
 
 
-def choose(device, before=None, **changes):
-    config = resolved(device.kind, model="d2", dtype="fp32", **changes)
+def choose(device, before=None, recompute=0, **changes):
+    wanted = resolved_kernels(device.kind, dtype="fp32", **changes)
 
     def build_fused(names):
-        return build(SHAPE, 2, 5, recompute=config.recompute, fusions=names)
+        return build(SHAPE, 2, 5, recompute=recompute, fusions=names)
 
-    return fusion_choice.choose(config, device, build_fused, before)
+    return fusion_choice.choose(wanted, device, build_fused, before)
 
 
 def chosen(*args, **changes):

@@ -9,7 +9,7 @@ from ladder.contract.ladder import find
 from ladder.contract.target import Target
 from ladder.device.cpu import Cpu
 from ladder.measure.pick import Choice as Picked
-from tests.trainer.tiny import resolved
+from tests.trainer.tiny import resolved_kernels
 from trainer.engine import rung_choice
 from trainer.model.calls import Call
 
@@ -32,9 +32,9 @@ EMULATED, GPU = Pretended("emulated", "emulated"), Pretended("cuda", "sm_90a")
 
 
 def choose(device, /, **settings):
-    config = resolved(device.kind, **{"rungs": "reference", "dtype": "fp32", **settings})
+    wanted = resolved_kernels(device.kind, **{"rungs": "reference", "dtype": "fp32", **settings})
     calls = [Call(op, (), {"N": 4, "C": 8}, {}, "") for op in OPS]
-    return rung_choice.choose(calls, config, device)
+    return rung_choice.choose(calls, wanted, device)
 
 
 @pytest.fixture
@@ -182,9 +182,9 @@ def test_deterministic_asks_the_picker_for_such_rungs_only(monkeypatch):
 
 
 def go_on(device, before, **settings):
-    config = resolved(device.kind, **{"rungs": "reference", "dtype": "fp32", **settings})
+    wanted = resolved_kernels(device.kind, **{"rungs": "reference", "dtype": "fp32", **settings})
     calls = [Call(op, (), {"N": 4, "C": 8}, {}, "") for op in OPS]
-    return rung_choice.choose(calls, config, device, before)
+    return rung_choice.choose(calls, wanted, device, before)
 
 
 def as_saved(choices):

@@ -12,7 +12,14 @@ from ladder.device.cpu import Cpu
 from ladder.device.open import open_device
 from reference import adamw
 from tests.trainer.cpu_engines import distance, without_key_bias
-from tests.trainer.tiny import PARAMETERS, highest_rungs, parameters, resolved, run, save_model
+from tests.trainer.tiny import (
+    PARAMETERS,
+    highest_rungs,
+    parameters,
+    resolved_kernels,
+    run,
+    save_model,
+)
 from trainer.engine import kernels
 from trainer.engine.debug import find_not_finite
 from trainer.engine.engine import Engine
@@ -84,13 +91,13 @@ def ops_of(program):
 
 
 def gpu_engine(device, dtype="fp32", watch=None, **settings):
-    config = resolved("cuda", 96, dtype=dtype, batch=B, sequence=T, **settings)
+    wanted = resolved_kernels("cuda", dtype=dtype, **settings)
 
     def build_fused(names):
         return build(SHAPE, B, T, fusions=names)
 
-    chosen, _ = kernels.choose(config, device, build_fused)
-    return filled(Engine(chosen.program, device, config.real, chosen.rungs, watch=watch))
+    chosen = kernels.choose(wanted, device, build_fused)
+    return filled(Engine(chosen.program, device, wanted.place.real, chosen.rungs, watch=watch))
 
 
 MIXED = {

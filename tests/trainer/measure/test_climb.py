@@ -47,8 +47,8 @@ def rung_of(op, number):
 def gpu(monkeypatch):
     """`-e d2` on a Gpu; embedding.forward has one rung only."""
 
-    def choose(calls, config, device, before=None):
-        best = config.rungs in ("best", "library")
+    def choose(calls, wanted, device, before=None):
+        best = wanted.rung_set in ("best", "library")
         ops = sorted({call.op for call in calls})
         numbers = {op: 3 if best and op != "embedding.forward" else 1 for op in ops}
         return {op: rung_choice.Choice(rung_of(op, n), "so") for op, n in numbers.items()}

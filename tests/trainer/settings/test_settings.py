@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from ladder.common.errors import LadderError
-from tests.trainer.tiny import resolved
+from tests.trainer.tiny import resolved, resolved_kernels
 from trainer.__main__ import COMMANDS
 from trainer.model import fusion
 from trainer.run import schedule
@@ -175,15 +175,16 @@ def test_the_device_fills_in_what_was_left_open():
 
 @pytest.mark.parametrize("kind", ["cpu", "emulated", "cuda"])
 def test_a_resolved_run_leaves_nothing_open(kind):
-    config = resolved(kind)
+    config, wanted = resolved(kind), resolved_kernels(kind)
     assert None not in dataclasses.asdict(config).values()
+    assert None not in dataclasses.asdict(wanted).values()
     assert -1 not in (config.steps, config.total_tokens)
     assert resolved(kind, steps=-1, total_tokens=1 << 22).steps == 1  # more than the data has
 
 
 def test_what_fusions_are_wanted_is_settled_one_by_one():
     def fuse(**typed):
-        return list(resolved("cpu", **typed).fuse.values())
+        return list(resolved_kernels("cpu", **typed).fuse.values())
 
     assert fuse() == ["auto", "auto"]
     assert fuse(fuse="all") == ["yes", "yes"]
