@@ -116,7 +116,7 @@ def test_what_a_run_has_chosen_can_be_chosen_again(tmp_path, mine):
             {"rung": {"layernorm.forward": "fast"}},
             "has no rung 'fast'; 'python -m ladder list",
         ),
-        (EMULATED, {"rung": {"layernorm.forward": "no.cu"}}, "cannot read the kernel file no.cu"),
+        (EMULATED, {"rung": {"layernorm.forward": "no.cu"}}, "no.cu: no such file"),
         (Cpu(), {"rungs": "fastest"}, "neither one of reference, naive, best, library nor a file"),
         (EMULATED, {"rungs": "best"}, "--rungs best measures on a GPU"),
         (
