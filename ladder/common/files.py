@@ -16,7 +16,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -144,24 +144,52 @@ def alone_in(directory: Path, wait: bool = False) -> Iterator[None]:
     """Make the folder if need be, and keep other processes out that ask for the same.
 
     The lock is on the folder itself and ends with the process, however that ends: there is no file
-    that a kill could leave behind. Raises LadderError where another process is there; with `wait`,
-    waits for it to leave. OSError where the folder cannot be made or opened.
+    that a kill could leave behind. A folder that was made here and is still empty at the end is
+    removed. Raises LadderError where another process is there; with `wait`, waits for it to leave.
+    OSError where the folder cannot be made or opened.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(directory, os.O_RDONLY)
+    made = [path for path in (directory, *directory.parents) if not path.exists()]
+    descriptor = _locked(directory, wait)
     try:
+        yield
+    finally:
+        with suppress(OSError):  # the first that is not empty: nothing above it is, either
+            for path in made:
+                os.rmdir(path)
+        os.close(descriptor)
+
+
+def _locked(directory: Path, wait: bool) -> int:
+    """A descriptor of the folder, which holds the lock on it until it is closed."""
+    while True:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(directory, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
+            holder = _holder(os.fstat(descriptor).st_ino)
+            os.close(descriptor)
             raise LadderError(
-                f"another run is writing to {directory}; wait for its end, or choose another "
-                "folder by -o"
+                f"another run{holder} is writing to {directory}; wait for its end, or choose "
+                "another folder by -o"
             ) from None
         except OSError:
-            pass  # some network file systems know no locks
-        yield
-    finally:
+            return descriptor  # some network file systems know no locks
+        # The process that held the lock may have removed the folder that it had made.
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), os.stat(directory)):
+                return descriptor
         os.close(descriptor)
+
+
+def _holder(inode: int) -> str:
+    """Which process holds the lock on an inode, for a message; "" where the system does not say."""
+    with suppress(OSError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            words = line.split()  # 1: FLOCK ADVISORY WRITE 4711 fd:00:131 0 EOF
+            if words[1] == "FLOCK" and words[5].endswith(f":{inode}") and int(words[4]) > 0:
+                return f" (process {words[4]})"
+    return ""
 
 
 def flush_directory(directory: Path) -> None:

@@ -36,13 +36,17 @@ STATE: dict[tuple[str, ...], type] = {
 }
 
 
-def resume_step(resume: bool, directory: Path) -> int | None:
-    """The step to go on from; None to start anew, as -y 1 does, too, where nothing is there yet."""
+def check_directory(directory: Path) -> None:
+    """Raise LadderError where a run's folder cannot be made or written."""
     existing = next(p for p in (directory, *directory.absolute().parents) if p.exists())
     if not existing.is_dir():
         raise LadderError(f"-o {directory}: {existing} is a file; name a folder")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise LadderError(f"-o {directory}: {existing} is not writable; choose another folder")
+
+
+def resume_step(resume: bool, directory: Path) -> int | None:
+    """The step to go on from; None to start anew, as -y 1 does, too, where nothing is there yet."""
     step = checkpoint.latest(directory)
     if step is not None and not resume:
         raise LadderError(

@@ -23,8 +23,9 @@ from trainer.run.display import Display, Speed, open_console, printable
 from trainer.run.interrupt import Interrupt
 from trainer.run.logs import RunLog
 from trainer.run.plot import plot
+from trainer.run.resume import check_directory
 from trainer.run.sample import NoChoice, decode_stream, encode_prompt, generate
-from trainer.run.setup import Setup, save_checkpoint, set_up, write_record
+from trainer.run.setup import Setup, run_directory, save_checkpoint, set_up, write_record
 from trainer.run.steps import NOT_FINITE, Step, Stepper, validate
 from trainer.settings.flags import Flags
 
@@ -44,10 +45,13 @@ def train(flags: Flags, console: Console | None = None) -> Outcome:
     The first Ctrl-C (or SIGTERM) lets the step under way finish, writes a checkpoint if checkpoints
     are on, and ends with status 130 (143); a second one ends at once.
     """
-    setup = set_up(flags)
-    # Overflows are looked for where it matters, in the loss and the gradient.
-    with np.errstate(all="ignore"), Interrupt() as interrupt:
-        return Trainer(setup, console or open_console(), interrupt).run()
+    directory = run_directory(flags)
+    check_directory(directory)
+    with alone_in(directory):  # before anything there is read: another run may delete checkpoints
+        setup = set_up(flags)
+        # Overflows are looked for where it matters, in the loss and the gradient.
+        with np.errstate(all="ignore"), Interrupt() as interrupt:
+            return Trainer(setup, console or open_console(), interrupt).run()
 
 
 class Trainer:
@@ -69,10 +73,6 @@ class Trainer:
         """The loop. A step's validation, sample and checkpoint come before its training, so that
         the first and the last validation frame the run, and a checkpoint of step N holds what N
         steps have made."""
-        with alone_in(self.setup.directory):
-            return self._run()
-
-    def _run(self) -> Outcome:
         self._announce()
         write_record(self.setup)
         self.log = RunLog(self.setup.directory, self.setup.step if self.setup.state else None)

@@ -25,7 +25,7 @@ from trainer.engine.engine import Engine
 from trainer.model import checkpoint
 from trainer.model.fusion import FUSIONS
 from trainer.model.program import build
-from trainer.run import logs
+from trainer.run import logs, training
 from trainer.run.display import WIDTH_OF_A_LOG, open_console
 from trainer.run.setup import set_up
 from trainer.run.steps import Stepper
@@ -116,15 +116,21 @@ def test_a_run_does_not_overwrite_the_checkpoints_of_another(tmp_path):
     assert checkpoint.latest(tmp_path / "run") == 2
 
 
-def test_a_run_does_not_write_where_another_one_does(tmp_path):
+def test_a_run_neither_reads_nor_writes_where_another_one_writes(tmp_path, monkeypatch):
     flags = Flags(**settings(tmp_path, checkpoint_every=1))
-    with alone_in(tmp_path / "run"):
-        with pytest.raises(
-            LadderError, match=r"another run is writing to .*; wait for its end, or"
-        ):
+    with alone_in(tmp_path / "run"), monkeypatch.context() as patched:
+        patched.setattr(training, "set_up", lambda flags: pytest.fail("it was read"))
+        refusal = rf"another run \(process {os.getpid()}\) is writing to .*; wait for its end, or"
+        with pytest.raises(LadderError, match=refusal):
             train(flags)
-        assert list((tmp_path / "run").iterdir()) == []
     assert train(flags).status == 0
+
+
+def test_a_run_that_cannot_start_leaves_no_folder_behind(tmp_path):
+    missing = str(tmp_path / "missing.bin")
+    with pytest.raises(LadderError, match="no such file"):
+        train(Flags(**settings(tmp_path, model=missing, output=str(tmp_path / "new" / "run"))))
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_checkpoint_that_is_no_run_is_not_gone_on_with(tmp_path):
