@@ -1,7 +1,7 @@
 """Which rung of each ladder a run uses: `--rungs` sets all of them, `--rung` one at a time.
 
 A run that goes on from a checkpoint keeps the rungs that it had, unless it is given new ones: other
-rungs, or the same ones edited, do not give the same bits.
+rungs, or the same ones edited, do not give the same bits. A user's own kernel is named again.
 """
 
 from __future__ import annotations
@@ -52,9 +52,12 @@ def choose(
         shapes.setdefault(call.op, []).append(call.dims)
     for op, which in settings.rung.items():
         _refuse_unused(op, which, shapes)
-    named = {op: (which, f"from {settings.rungs}") for op, which in settings.from_file.items()}
+    listed = {op: which for op, which in settings.from_file.items() if op not in settings.rung}
+    _refuse_code(listed, f"--rungs {settings.rungs}: it names")
+    named = {op: (which, f"from {settings.rungs}") for op, which in listed.items()}
     if before is not None:
         kept = {op: which for op, which in before["rungs"].items() if op not in settings.rung}
+        _refuse_code(kept, "the checkpoint names")
         _refuse_edited(kept, before)
         named = {op: (which, "as before") for op, which in kept.items()}
     named |= {op: (which, "named by --rung") for op, which in settings.rung.items()}
@@ -65,8 +68,7 @@ def choose(
             choices[op] = _from_set(op, settings, device, real, shapes[op])
             continue
         which, reason = named[op]
-        in_file = op in settings.from_file and op not in settings.rung
-        with naming_file(settings.rungs if in_file else None):
+        with naming_file(settings.rungs if op in listed else None):
             rung = find_rung(op, which)
             _refuse(op, rung, settings, device, real)
         choices[op] = Choice(rung, reason)
@@ -96,6 +98,17 @@ def record(choices: Mapping[str, Choice]) -> dict[str, dict[str, Any]]:
     """What a checkpoint keeps, so that the same rungs can be told from edited ones."""
     digests = {op: code_identity(choice.rung) for op, choice in choices.items()}
     return {"rungs": as_json(choices), "digests": digests}
+
+
+def _refuse_code(named: Mapping[str, Any], who: str) -> None:
+    """Raise LadderError where a checkpoint or a file of rungs names a kernel file. It may be a
+    stranger's, so it is only data: code runs where the user names it."""
+    for op, which in named.items():
+        if str(which).endswith(".cu"):
+            raise LadderError(
+                f"{who} a kernel file for {op}, and only the command line can; read that file, and "
+                f"give --rung {op}={which!r}"
+            )
 
 
 def _refuse_edited(named: Mapping[str, str], before: Mapping[str, Any]) -> None:

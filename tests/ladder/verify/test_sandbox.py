@@ -123,7 +123,7 @@ def test_a_launch_with_a_condition_runs_where_that_holds(device_name):
     ("which", "message"),
     [
         ("3.5", "'3.5' is neither the id of a rung of layernorm.forward nor a .cu file"),
-        ("nowhere.cu", "cannot read the kernel file nowhere.cu"),
+        ("nowhere.cu", "nowhere.cu: no such file"),
         ("99", "layernorm.forward has no rung '99'"),
     ],
 )

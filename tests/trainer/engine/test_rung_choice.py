@@ -1,6 +1,8 @@
 """Which rung an op gets, and which choices are refused."""
 
 import json
+import re
+from dataclasses import replace
 
 import pytest
 
@@ -99,7 +101,10 @@ def test_what_a_run_has_chosen_can_be_chosen_again(tmp_path, mine):
     chosen = choose(EMULATED, rung={"layernorm.forward": str(mine)})
     saved = tmp_path / "rungs.json"
     saved.write_text(json.dumps(rung_choice.as_json(chosen)))
-    again = choose(EMULATED, rungs=str(saved))
+    flag = re.escape(f"--rung layernorm.forward='{mine}'")
+    with pytest.raises(LadderError, match=f"it names a kernel file for layernorm.forward.*{flag}"):
+        choose(EMULATED, rungs=str(saved))
+    again = choose(EMULATED, rungs=str(saved), rung={"layernorm.forward": str(mine)})
     assert rung_choice.as_json(again) == rung_choice.as_json(chosen)
     assert again["layernorm.forward"].rung.path == mine
 
@@ -191,39 +196,49 @@ def as_saved(choices):
     return json.loads(json.dumps(rung_choice.record(choices)))
 
 
-def test_a_resumed_run_has_the_rungs_that_it_had(mine):
-    chosen = choose(EMULATED, rungs="naive", rung={"layernorm.forward": str(mine)})
+def test_a_resumed_run_has_the_rungs_that_it_had():
+    chosen = choose(EMULATED, rungs="naive")
     again = go_on(EMULATED, as_saved(chosen))
     assert rung_choice.as_json(again) == rung_choice.as_json(chosen)
     assert {choice.reason for choice in again.values()} == {"as before"}
     assert rung_choice.as_json(go_on(Cpu(), as_saved(choose(Cpu())))) == dict.fromkeys(OPS, "0")
 
 
-def test_a_rung_edited_since_the_checkpoint_is_refused_unless_chosen_anew(mine):
+def test_a_checkpoint_runs_no_code_that_the_user_does_not_name(mine, monkeypatch):
     before = as_saved(choose(EMULATED, rungs="naive", rung={"layernorm.forward": str(mine)}))
-    mine.write_text(mine.read_text() + "// a remark changes nothing\n")
+    monkeypatch.setattr(rung_choice, "find_rung", lambda op, which: pytest.fail("it was read"))
+    flag = re.escape(f"give --rung layernorm.forward='{mine}'")
+    with pytest.raises(LadderError, match=f"the checkpoint names a kernel file .*{flag}"):
+        go_on(EMULATED, before)
+    monkeypatch.undo()
+    monkeypatch.setattr(rung_choice.sandbox, "require", lambda op, path, device: None)
+    again = go_on(EMULATED, before, rung={"layernorm.forward": str(mine)})
+    assert again["layernorm.forward"].rung.path == mine
+    assert again["gelu.forward"].reason == "as before"
+
+
+def test_a_rung_edited_since_the_checkpoint_is_refused_unless_chosen_anew(mine, monkeypatch):
+    before = as_saved(choose(EMULATED, rungs="naive"))
+    edited = replace(find("layernorm.forward").rung("1"), path=mine, source=mine.read_text())
+    layernorm = {"1": edited, str(mine): edited}
+
+    def find_rung(op, which):
+        return layernorm[which] if op == "layernorm.forward" else find(op).rung(which)
+
+    monkeypatch.setattr(rung_choice, "find_rung", find_rung)
+    layernorm["1"] = replace(edited, source=edited.source + "// a remark changes nothing\n")
     go_on(EMULATED, before)
-    mine.write_text(mine.read_text() + "int changed;\n")
-    with pytest.raises(LadderError, match=r"mine\.cu .* was edited since the checkpoint"):
+    layernorm["1"] = replace(edited, source=edited.source + "int changed;\n")
+    with pytest.raises(LadderError, match=r"layernorm.forward rung 1 .* was edited since the"):
         go_on(EMULATED, before)
     again = go_on(EMULATED, before, rung={"layernorm.forward": str(mine)})
     assert again["layernorm.forward"].reason == "named by --rung"
     assert again["gelu.forward"].reason == "as before"
 
 
-def test_a_file_that_a_rung_includes_counts_as_part_of_it(mine):
-    header = mine.with_name("mine.cuh")
-    header.write_text("#pragma once\n")
-    mine.write_text(mine.read_text() + '#include "mine.cuh"\n')
-    before = as_saved(choose(EMULATED, rungs="naive", rung={"layernorm.forward": str(mine)}))
-    header.write_text("#pragma once\n#define MORE\n")
-    with pytest.raises(LadderError, match="or a file that it includes"):
-        go_on(EMULATED, before)
-
-
-def test_a_rung_that_is_gone_is_refused_unless_chosen_anew(mine):
-    before = as_saved(choose(EMULATED, rungs="naive", rung={"layernorm.forward": str(mine)}))
-    mine.unlink()
-    with pytest.raises(LadderError, match="the checkpoint's rung is gone: cannot read the kernel"):
+def test_a_rung_that_is_gone_is_refused_unless_chosen_anew():
+    before = as_saved(choose(EMULATED, rungs="naive"))
+    before["rungs"]["layernorm.forward"] = "99"
+    with pytest.raises(LadderError, match=r"the checkpoint's rung is gone: .* has no rung '99'"):
         go_on(EMULATED, before)
     go_on(EMULATED, before, rung={"layernorm.forward": "1"})
