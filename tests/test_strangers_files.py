@@ -15,7 +15,7 @@ from ladder.contract.identity import code_identity
 from ladder.contract.ladder import find, find_rung
 from ladder.emulator.source import prepare
 from ladder.measure import results
-from tests.trainer.tiny import resolved
+from tests.trainer.tiny import resolved_kernels
 from trainer.data.token_files import TokenLoader
 from trainer.data.tokenizers import CharTokenizer
 from trainer.model import checkpoint, huggingface, llmc_files, weights
@@ -57,7 +57,7 @@ READERS = {  # by the name of the file: how it is read, and what a good one begi
     "mine.cu": (lambda path: find_rung("gelu.forward", path), b"// gelu forward, rung 1: "),
     "included.h": (lambda path: code_identity(find_rung("gelu.forward", header(path))), None),
     "flat.h": (lambda path: prepare(header(path), header(path).read_text(), []), None),
-    "rungs.json": (lambda path: resolved("cpu", rungs=str(path)), b'{"gelu.forward": '),
+    "rungs.json": (lambda path: resolved_kernels("cpu", rungs=str(path)), b'{"gelu.forward": '),
     "tensors.safetensors": (opened, None),
     "checkpoint.json": (lambda path: checkpoint.load(saved(path), 1), b'{"format": '),
     "latest/checkpoint.json": (lambda path: weights.tokenizer_of(str(saved(path))), b"{"),
