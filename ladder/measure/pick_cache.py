@@ -15,12 +15,9 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ladder.common import cache
-from ladder.common.errors import LadderError
-from ladder.common.files import read_json
 from ladder.contract.device import Device
 from ladder.contract.dims import Dims
 from ladder.contract.identity import code_identity
@@ -67,14 +64,13 @@ class PickCache:
         file, name = self._file(dims), self._name(rung)
         entry = dataclasses.replace(self.get(rung, dims), **found)
         self._at(file)[name] = entry
-        entries = {**_read(cache.directory() / FOLDER / file), name: entry}
+        entries = {**_read(file), name: entry}
         content = {name: dataclasses.asdict(found) for name, found in entries.items()}
         cache.store(FOLDER, file, json.dumps(content, indent=1))
 
     def _at(self, file: str) -> dict[str, Entry]:
         if file not in self._entries:
-            path = cache.directory() / FOLDER / file
-            self._entries[file] = {} if self._fresh else _read(path)
+            self._entries[file] = {} if self._fresh else _read(file)
         return self._entries[file]
 
     def _file(self, dims: Dims) -> str:
@@ -92,12 +88,12 @@ def _name(rung: Rung) -> str:
     return "-".join([code_identity(rung), *(word for word, holds in expected.items() if holds)])
 
 
-def _read(path: Path) -> dict[str, Entry]:
+def _read(file: str) -> dict[str, Entry]:
     """The entries of a file by their names; none where it is missing or damaged."""
+    text = cache.load(FOLDER, file)
     try:
-        content = read_json(path)
-        return {name: _entry(entry) for name, entry in content.items()}
-    except (LadderError, TypeError, AttributeError):
+        return {name: _entry(entry) for name, entry in json.loads(text or "{}").items()}
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
 

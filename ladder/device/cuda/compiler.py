@@ -114,19 +114,10 @@ def compile_cubin(
         (folder / "kernel.cubin").write_bytes(cubin)
         (folder / "compile.log").write_text(log, encoding="utf-8")
 
-    cubin = cache.cached("cubin", key, build, _is_whole) / "kernel.cubin"
+    cubin = cache.cached("cubin", key, build) / "kernel.cubin"
     if mangled := [name for name in resources(cubin) if name.startswith("_Z")]:
         raise LadderError(f'{path}: declare the kernel as extern "C" __global__ ({mangled[0]})')
     return cubin
-
-
-def _is_whole(entry: Path) -> bool:
-    """Whether a folder holds a cubin that is not cut off, and the log of its making."""
-    cubin = entry / "kernel.cubin"
-    try:
-        return cache.is_whole_elf(cubin) and compile_log(cubin) != ""
-    except (OSError, ValueError):
-        return False
 
 
 def compile_log(cubin: Path) -> str:

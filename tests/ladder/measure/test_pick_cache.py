@@ -5,6 +5,7 @@ import json
 import pytest
 from fakes import FakeGpu, timed_rung
 
+from ladder.common import cache
 from ladder.common.errors import LadderError
 from ladder.contract.rung_file import Rung
 from ladder.measure.pick_cache import Entry, PickCache
@@ -69,7 +70,8 @@ def test_an_edited_file_that_a_rung_includes_makes_it_another(tmp_path):
 def test_an_entry_of_another_kind_is_ignored(folder, entry):
     picks().add(RUNG, DIMS, rough=1e-6)
     (path,) = folder.iterdir()
-    path.write_text(json.dumps(dict.fromkeys(json.loads(path.read_text()), entry)))
+    names = json.loads(cache.load("picks", path.name))
+    cache.store("picks", path.name, json.dumps(dict.fromkeys(names, entry)))
     assert picks().get(RUNG, DIMS) == Entry()
 
 
