@@ -14,6 +14,11 @@ from ladder.contract.ladder import Ladder, find, find_rung, ladders
 from ladder.contract.rung_file import Rung
 from ladder.show import source_code, tables
 
+LEGEND = (
+    "Each rung grew from the one above it, those at ├ and └ from the rung where their line begins. "
+    "needs: what shape, type and GPU must meet."
+)
+
 
 def add_to(commands: Commands) -> None:
     parser = commands.add("list", list_ladders)
@@ -49,6 +54,7 @@ def list_ladders(options: argparse.Namespace) -> int:
             idea = escape(rung.idea + tables.remarks(rung).replace("_", ""))
             table.add_row("", branch + rung.id, idea, escape("; ".join(rung.conditions())))
     console().print(table)
+    console().print(f"\n[dim]{LEGEND}[/]", highlight=False)
     return 0
 
 

@@ -31,13 +31,52 @@ class Kernel(Protocol):
     def __call__(self, launch: Launch, args: tuple[Any, ...]) -> None: ...
 
 
+class MatrixProduct(Protocol):
+    """The vendor library's product of two matrices, on one device and its stream."""
+
+    def __call__(
+        self,
+        operations: str,
+        sizes: tuple[int, int, int],
+        a: Any,
+        b: Any,
+        result: Any,
+        add: bool = False,
+    ) -> None:
+        """result = a @ b, accumulated in float32, with the factors transposed as `operations` says.
+
+        operations  two letters, "N" as it is or "T" transposed: what is done to a and to b, as the
+                    library sees them
+        sizes       m, n, k: rows, columns and terms of the product, as the library sees it: it
+                    stores matrices by columns, so that our (rows, columns) is its (columns, rows)
+        add         to the result's old content
+        """
+
+
+class LinearLayer(Protocol):
+    """The vendor library's linear layer in one kernel, with bias and gelu in its epilogue."""
+
+    def __call__(
+        self, out: Any, inp: Any, weight: Any, bias: Any | None, pre: Any | None = None
+    ) -> None:
+        """out (N, OC) = inp (N, C) @ weight.T + bias (OC), in one kernel.
+
+        pre  (N, OC): gets that result, and out its gelu in the tanh form; wants a bias
+
+        Raises LadderError where the library has no kernel for it.
+        """
+
+    def ask(self, real: np.dtype, N: int, C: int, OC: int, bias: bool, gelu: bool = False) -> bool:
+        """Whether the library has a kernel. What it says is kept: calls need not ask again."""
+
+
 class Device(Protocol):
     """What check, bench, picker and trainer know of a machine."""
 
     # ---- what it is, and what it can do ----
 
     def __hash__(self) -> int:
-        """What belongs to a device, such as a library's handle, is kept by it in a cache."""
+        """What belongs to a device, such as a kernel, is kept by it in a cache."""
 
     @property
     def name(self) -> str:
@@ -76,6 +115,16 @@ class Device(Protocol):
     @property
     def libraries(self) -> Set[str]:
         """The ids of the vendor's libraries that it can call: {"cublas", "cublaslt"}."""
+
+    @property
+    def matrix_product(self) -> MatrixProduct | None:
+        """Its library's product of two matrices (cuBLAS); None where it has none. Made when first
+        asked for, which is not possible while a graph records. Raises LadderError where the
+        library does not load."""
+
+    @property
+    def linear_layer(self) -> LinearLayer | None:
+        """Its library's linear layer in one kernel (cuBLASLt), as above."""
 
     @property
     def l2_bytes(self) -> int:

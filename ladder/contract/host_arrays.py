@@ -35,6 +35,8 @@ class HostArrays:
     asynchronous = False
     bfloat16 = False
     libraries: frozenset[str] = frozenset()
+    matrix_product = None
+    linear_layer = None
     l2_bytes = 0
 
     def memory(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
+import itertools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -67,25 +68,29 @@ class Ladder:
             raise LadderError(
                 f"{self.op.name} has two rungs {which}, {choices}: choose one of them"
             )
-        near = " or ".join(self._near(which))
-        remedy = (
-            f"did you mean {near}?" if near else f"'python -m ladder list {self.op.name}' names all"
-        )
-        raise LadderError(f"{self.op.name} has no rung {which!r}; {remedy}")
+        raise LadderError(f"{self.op.name} has no rung {which!r}; {self._instead_of(which)}")
 
     def parent(self, rung: Rung) -> Rung | None:
         """The rung that its header says it grew from; None for one that starts a ladder."""
         named = rung.header.get("after")
         return self.rung(named[0]) if named else None
 
-    def _near(self, which: str) -> list[str]:
-        """The ids that are most like `which`: nearest by number, or else by spelling."""
-        numbers = {rung.id: rung.number for rung in self.rungs if rung.number is not None}
-        if which.isdecimal() and len(which) < 10:
-            least = min(abs(number - int(which)) for number in numbers.values())
-            return [id for id, number in numbers.items() if abs(number - int(which)) == least]
-        ids = [rung.id for rung in self.rungs]
-        return difflib.get_close_matches(which, ids, n=2, cutoff=0.5)
+    def _instead_of(self, which: str) -> str:
+        """What there is: for a number all ids, for another word those that are spelled alike."""
+        if which.isdecimal():
+            return f"it has {', '.join(self._spans())}"
+        near = difflib.get_close_matches(which, [rung.id for rung in self.rungs], n=2, cutoff=0.5)
+        if near:
+            return f"did you mean {' or '.join(near)}?"
+        return f"'python -m ladder list {self.op.name}' names all"
+
+    def _spans(self) -> list[str]:
+        """The ids of all rungs, in short: "0 to 4", "16bit-5 to 16bit-16", "cublas"."""
+        spans = []
+        for _, group in itertools.groupby(self.rungs, lambda rung: rung.track):
+            ids = [rung.id for rung in group if rung.number is not None]
+            spans += [f"{ids[0]} to {ids[-1]}" if len(ids) > 1 else ids[0]] if ids else []
+        return spans + [rung.id for rung in self.rungs if rung.number is None]
 
 
 def _climbing_order(rung: Rung) -> tuple[bool, int, int, str]:

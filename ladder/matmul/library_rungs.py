@@ -7,8 +7,9 @@ rows). So each product is requested transposed, with its factors exchanged:
     dinp.T    (C, N)  = weight.T @ dout.T       it sees weight.T and dout.T: "N", as they are
     dweight.T (C, OC) = inp.T @ dout            it sees inp.T and dout.T: "T", transpose the second
 
-ladder/device/cuda makes the calls. cuBLAS cannot add a bias: broadcast_bias.cu writes it into every
-row of out, and cuBLAS adds the product to that. cuBLASLt adds the bias in its epilogue.
+The device makes the calls (`matrix_product`, `linear_layer`). cuBLAS cannot add a bias:
+broadcast_bias.cu writes it into every row of out, and cuBLAS adds the product to that. cuBLASLt
+adds the bias in its epilogue.
 """
 
 from __future__ import annotations
@@ -20,12 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from ladder.common.errors import LadderError
 from ladder.contract import rung_file
-from ladder.contract.device import Device
+from ladder.contract.device import Device, LinearLayer, MatrixProduct
 from ladder.contract.dims import Dims
 from ladder.contract.rung_file import Rung
-from ladder.device.cuda.cublas import multiplier
-from ladder.device.cuda.cublaslt import linear
 
 Arrays = Mapping[str, Any]  # the device's arrays by argument
 Scalars = Mapping[str, Any]  # an op's scalars; a product has none
@@ -58,6 +58,20 @@ def backward_weight(device: Device, arrays: Arrays, dims: Dims, scalars: Scalars
     """dweight += dout.T @ inp, in float32 whatever the type of dout and inp."""
     N, C, OC = dims["N"], dims["C"], dims["OC"]
     multiplier(device)("NT", (C, OC, N), arrays["inp"], arrays["dout"], arrays["dweight"], add=True)
+
+
+def multiplier(device: Device) -> MatrixProduct:
+    """The device's matrix products. Raises LadderError where it has none."""
+    if device.matrix_product is None:
+        raise LadderError(f"cuBLAS runs on NVIDIA GPUs, not on device {device.name}")
+    return device.matrix_product
+
+
+def linear(device: Device) -> LinearLayer:
+    """The device's linear layers. Raises LadderError where it has none."""
+    if device.linear_layer is None:
+        raise LadderError(f"cuBLASLt runs on NVIDIA GPUs, not on device {device.name}")
+    return device.linear_layer
 
 
 def library_rung(run: Callable[..., None]) -> Rung:

@@ -17,7 +17,9 @@ from ladder.contract.device import Device
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import find
 from ladder.contract.rung_file import Rung
-from ladder.device.cuda.cublaslt import AUX_MULTIPLE, linear
+from ladder.matmul.library_rungs import linear
+
+AUX_MULTIPLE = 8  # what cuBLASLt wants the width of `pre` to be a multiple of
 
 
 def forward(

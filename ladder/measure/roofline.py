@@ -2,7 +2,8 @@
 
 No op can be faster than its floor, max(bytes / bandwidth, flops / matrix rate) (Williams, Waterman
 and Patterson, Roofline, CACM 52(4), 2009). Data sheets state more than any program reaches, so
-the roof here is what a plain copy and a plain cuBLAS product reach on the same card on that day.
+the roof here is what a plain copy and the vendor library's plain product (cuBLAS) reach on the same
+card on that day.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import numpy as np
 from ladder.contract.device import Device
 from ladder.contract.dims import Dims
 from ladder.contract.op import Op
-from ladder.device.cuda.cublas import multiplier
 from ladder.measure.timing import ROTATED_BYTES, measure
 
 COPY_BYTES = 4 * ROTATED_BYTES
@@ -60,15 +60,13 @@ def copy_bandwidth(device: Device, size: int = COPY_BYTES) -> float:
 
 
 def matrix_rate(device: Device, real: np.dtype) -> float | None:
-    """FLOPs per second of a square cuBLAS product that accumulates in float32, without TF32.
-
-    None on a device without cuBLAS.
-    """
-    if "cublas" not in device.libraries:
+    """FLOPs per second of a large square product by the vendor's library, which accumulates in
+    float32, without TF32. None on a device without such a library."""
+    multiply = device.matrix_product
+    if multiply is None:
         return None
     n, rng = MATRIX, np.random.default_rng(0)
     a, b, c = (device.empty((n, n), real) for _ in range(3))
     for array in (a, b):
         device.upload(array, rng.standard_normal((n, n), np.float32).astype(real))
-    multiply = multiplier(device)
     return 2 * n**3 / measure(device, [lambda: multiply("NN", (n, n, n), a, b, c)]).median

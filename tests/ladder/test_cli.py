@@ -151,7 +151,7 @@ def test_docs_check_agrees_with_the_committed_pages(capsys):
     ("arguments", "message"),
     [
         ("show layernorm.forwrd 1", "no op is named 'layernorm.forwrd'; did you mean layernorm.f"),
-        ("show layernorm.forward 77", "layernorm.forward has no rung '77'; did you mean 11?"),
+        ("show layernorm.forward 77", "layernorm.forward has no rung '77'; it has 0 to 11"),
         (
             "show layernorm.forward one",
             "layernorm.forward has no rung 'one'; 'python -m ladder list",

@@ -8,15 +8,12 @@ https://docs.nvidia.com/cuda/cublas/#cublasgemmex
 from __future__ import annotations
 
 import ctypes
-import functools
 import importlib
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ladder.common.errors import LadderError
-from ladder.contract.device import Device
-from ladder.device.cuda.gpu import Cuda
 
 DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}
 OPERATIONS = {"N": 0, "T": 1}  # a factor as it is, transposed
@@ -29,13 +26,24 @@ WORKSPACE_BYTES = 32 << 20  # what NVIDIA recommends for Hopper
 _ZERO, _ONE = ctypes.c_float(0), ctypes.c_float(1)
 
 
-class Multiplier:
-    """The matrix products of a device, on its stream."""
+class Gpu(Protocol):
+    """What the libraries need of a GPU (gpu.py): `device` and `stream` are CuPy's."""
 
-    def __init__(self, device: Device) -> None:
+    name: str
+    device: Any
+    stream: Any
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any: ...
+
+
+class Multiplier:
+    """The matrix products of a GPU, on its stream (`MatrixProduct` of ladder/contract/device.py).
+
+    cuBLAS stores matrices by columns: our (rows, columns) is its (columns, rows).
+    """
+
+    def __init__(self, device: Gpu) -> None:
         """Raises LadderError where there is no cuBLAS."""
-        if not isinstance(device, Cuda):
-            raise LadderError(f"cuBLAS runs on NVIDIA GPUs, not on device {device.name}")
         self._device, self._library = device, load()
         self._handle = ctypes.c_void_p()
         # The handle uses this memory as long as it lives.
@@ -59,13 +67,7 @@ class Multiplier:
         result: Any,
         add: bool = False,
     ) -> None:
-        """result = a @ b, with the factors transposed as `operations` says.
-
-        operations  two letters: what is done to a and b, as cuBLAS sees them
-        sizes       m, n, k: rows, columns and terms of the product, as cuBLAS sees it: it stores
-                    matrices by columns, so that our (rows, columns) is its (columns, rows)
-        add         to the result's old content
-        """
+        """result = a @ b, or added to it; `operations` and `sizes` as cuBLAS sees them."""
         status = self._library.cublasGemmEx(
             self._handle,
             *(OPERATIONS[letter] for letter in operations),
@@ -82,9 +84,6 @@ class Multiplier:
 
     def _check(self, status: int, where: str = "at its start") -> None:
         check(status, self._device, where, "cuBLAS")
-
-
-multiplier = functools.cache(Multiplier)  # one for each device
 
 
 def load(name: str = "libcublas") -> Any:
@@ -108,7 +107,7 @@ def _matrix(array: Any) -> tuple[ctypes.c_void_p, int, int]:
     return ctypes.c_void_p(array.data.ptr), DATA_TYPES[array.dtype.name], array.shape[1]
 
 
-def check(status: int, device: Device, where: str, library: str) -> None:
+def check(status: int, device: Gpu, where: str, library: str) -> None:
     """Raise LadderError where a call has failed."""
     if status:
         raise LadderError(f"{device.name}: {library} fails with status {status} {where}")

@@ -18,16 +18,15 @@ from typing import Any
 import numpy as np
 
 from ladder.common.errors import LadderError
-from ladder.contract.device import Device
 from ladder.device.cuda.cublas import (
     COMPUTE_32F,
     DATA_TYPES,
     OPERATIONS,
     WORKSPACE_BYTES,
+    Gpu,
     check,
     load,
 )
-from ladder.device.cuda.gpu import Cuda
 
 # cublasLtMatmulDescAttributes_t
 TRANSA, TRANSB, EPILOGUE, BIAS_POINTER, AUX_POINTER, AUX_LD = 3, 4, 7, 8, 11, 12
@@ -39,7 +38,6 @@ REDUCTION_IN_COMPUTE_TYPE = 2  # split-K partial sums are added in float32, too
 NOT_SUPPORTED = 15  # a status
 
 ALIGNMENT = 16  # bytes, of all arrays that are handed in
-AUX_MULTIPLE = 8  # what the width of `pre` must be a multiple of
 
 # Read when a call is made, not when the GPU gets to it.
 _ZERO, _ONE = ctypes.c_float(0), ctypes.c_float(1)
@@ -69,16 +67,15 @@ class _Plan:
 
 
 class Linear:
-    """The linear layers of a device. Addresses and row lengths are multiples of 16 bytes.
+    """The linear layers of a GPU (`LinearLayer` of ladder/contract/device.py). Addresses and row
+    lengths are multiples of 16 bytes.
 
     cuBLASLt stores matrices by columns, so it reads our (rows, columns) as (columns, rows). It
     computes out.T (OC, N) = weight @ inp.T from what it reads as weight.T and inp.T: "T", "N".
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Gpu) -> None:
         """Raises LadderError where there is no cuBLASLt."""
-        if not isinstance(device, Cuda):
-            raise LadderError(f"cuBLASLt runs on NVIDIA GPUs, not on device {device.name}")
         self._device, self._library = device, load("libcublasLt")
         self._plans: dict[tuple[str, int, int, int, int], _Plan | None] = {}
         self._workspace = device.empty((WORKSPACE_BYTES,), np.dtype(np.uint8))
@@ -89,12 +86,7 @@ class Linear:
     def __call__(
         self, out: Any, inp: Any, weight: Any, bias: Any | None, pre: Any | None = None
     ) -> None:
-        """out (N, OC) = inp (N, C) @ weight.T + bias (OC), in one kernel.
-
-        pre  (N, OC): gets that result, and out its gelu; wants a bias
-
-        Raises LadderError where the library has no kernel for it.
-        """
+        """out (N, OC) = inp (N, C) @ weight.T + bias (OC); with `pre`, that and its gelu."""
         (N, OC), C, real = out.shape, inp.shape[1], out.dtype
         where = f"in {real.name} at N={N} C={C} OC={OC}"
         plan = self._plan(real.name, N, C, OC, _epilogue(bias is not None, pre is not None))
@@ -204,9 +196,6 @@ class Linear:
 
     def _check(self, status: int, where: str = "at its start") -> None:
         check(status, self._device, where, "cuBLASLt")
-
-
-linear = functools.cache(Linear)  # one for each device
 
 
 def _epilogue(bias: bool, gelu: bool) -> int:

@@ -21,7 +21,7 @@ from ladder.contract.host_arrays import aligned_empty
 from ladder.contract.launch_plan import Launch
 from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
-from ladder.device.cuda import compiler
+from ladder.device.cuda import compiler, cublas, cublaslt
 from ladder.device.cuda.nvrtc import find_nvrtc
 
 # Above this size the bus limits a copy, and pinned memory is not returned to the system.
@@ -46,7 +46,7 @@ _TENSOR_TYPES = {"uint32": 2, "int32": 3, "float16": 6, "float32": 7, "bfloat16"
 class Cuda:
     """One NVIDIA GPU, with one stream on which everything runs in order.
 
-    `stream` and `cupy` are there for rungs that call a library (cuBLAS) instead of a kernel.
+    `device`, `stream` and `cupy` are CuPy's, for what calls a library instead of a kernel.
     """
 
     kind = "cuda"
@@ -96,6 +96,14 @@ class Cuda:
         self._copies: list[tuple[Any, Any]] = []  # (event, pinned memory) of those under way
         self.device.use()
         self.stream = self.cupy.cuda.Stream(non_blocking=True)
+
+    @functools.cached_property
+    def matrix_product(self) -> cublas.Multiplier:
+        return cublas.Multiplier(self)
+
+    @functools.cached_property
+    def linear_layer(self) -> cublaslt.Linear:
+        return cublaslt.Linear(self)
 
     def variants(self, brief: bool = False) -> Sequence[tuple[Cuda, ...]]:
         return [(self, self)]

@@ -115,7 +115,7 @@ def test_what_a_run_has_chosen_can_be_chosen_again(tmp_path, mine):
         (Cpu(), {"rung": {"gelu.foward": "1"}}, "did you mean gelu.forward"),
         (Cpu(), {"rung": {"softmax.forward": "0"}}, "this model does not use softmax.forward"),
         (Cpu(), {"rung": {"layernorm.forward": "1"}}, "add --device emulated"),
-        (Cpu(), {"rung": {"layernorm.forward": "99"}}, "has no rung '99'; did you mean 11"),
+        (Cpu(), {"rung": {"layernorm.forward": "99"}}, "has no rung '99'; it has 0 to 11"),
         (
             Cpu(),
             {"rung": {"layernorm.forward": "fast"}},
