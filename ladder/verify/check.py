@@ -106,6 +106,7 @@ def check(
     shapes: Sequence[Dims] | None = None,
     seed: int = 0,
     brief: bool = False,
+    stop_at_failure: bool = False,
 ) -> Report:
     """Check a rung.
 
@@ -122,7 +123,7 @@ def check(
     outcomes = []
     for dtype, dims, inputs in itertools.product(dtypes or op.reals, shapes, kinds):
         outcomes.append(check_case(op, rung, device, dtype, dims, inputs, seed, brief))
-        if outcomes[-1].status == "fault":
+        if outcomes[-1].status == "fault" or (stop_at_failure and outcomes[-1].status == "failed"):
             break  # after an illegal access, a GPU runs nothing more for this process
     return Report(op.name, rung.label, device.name, tuple(outcomes))
 

@@ -1,0 +1,197 @@
+"""Runs the checker on changed rungs, and says whether it caught each change.
+
+A changed rung is written to a temporary file and checked as a user's own kernel would be: in the
+first type that the rung is written for, then in the others, up to the first failure. The
+checks run in worker processes: one that crashes or runs too long is replaced, and what it was
+checking goes through the sandbox, as a stranger's kernel does. What the compiler makes of a change
+is kept in a temporary folder, not in the user's cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+from ladder.common import cache
+from ladder.common.errors import CompileError, LadderError
+from ladder.contract import rung_file
+from ladder.contract.dtypes import DTYPES
+from ladder.contract.ladder import Ladder, find
+from ladder.contract.rung_file import Rung
+from ladder.device.open import open_device
+from ladder.emulator import toolchain
+from ladder.verify import sandbox
+from ladder.verify.check import check
+
+SECONDS = 60.0  # for one check
+NAMED_LINE = re.compile(r"\.cuh?:[1-9]\d*\b")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A changed rung, and what is known of it."""
+
+    op: str
+    path: Path  # of the rung before the change
+    source: str  # after it
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the checker says of a changed rung.
+
+    status   "caught", "survived", "invalid": it does not compile, or its header makes no sense
+    message  the report
+    """
+
+    status: str
+    message: str
+    seconds: float
+
+    @property
+    def names_line(self) -> bool:
+        """Whether the report names a line of the kernel's file."""
+        return bool(NAMED_LINE.search(self.message))
+
+
+def types(ladder: Ladder, rung: Rung) -> list[str]:
+    """The real types that a rung is written for."""
+    device = open_device("emulated")
+    return [name for name in ladder.op.reals if rung.claims(device.target(DTYPES[name]))]
+
+
+def judge(trial: Trial) -> Verdict:
+    """Check a changed rung in this process."""
+    start = time.monotonic()
+    ladder = find(trial.op)
+    with tempfile.TemporaryDirectory(prefix="kernel-ladder-") as folder:
+        path = Path(folder) / trial.path.name
+        path.write_text(trial.source, encoding="utf-8")
+        try:
+            rung = rung_file.parse(path, ladder.op.kernel)
+            report = check(
+                ladder, rung, open_device("emulated"), types(ladder, rung), stop_at_failure=True
+            )
+            status, message = "survived" if report.passed else "caught", str(report)
+        except CompileError as error:
+            status, message = "invalid", str(error)
+        except LadderError as error:
+            status, message = "caught", f"refused: {error}"
+    return Verdict(status, message, time.monotonic() - start)
+
+
+def judge_in_sandbox(trial: Trial) -> Verdict:
+    """Check a changed rung as a stranger's kernel: in a process of its own, with a time limit."""
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="kernel-ladder-") as folder:
+        path = Path(folder) / trial.path.name
+        path.write_text(trial.source, encoding="utf-8")
+        ladder = find(trial.op)
+        dtypes = types(ladder, rung_file.parse(path, ladder.op.kernel))
+        report = sandbox.check(trial.op, path, dtypes=dtypes[:1], seconds=SECONDS)
+    status = "survived" if report.passed else "caught"
+    return Verdict(status, str(report), time.monotonic() - start)
+
+
+def judge_all(
+    trials: Sequence[Trial], processes: int = 1, show: Callable[[int, Verdict], None] | None = None
+) -> list[Verdict]:
+    """Check many, in worker processes; `show` is called with the index of each as it is known."""
+    verdicts: dict[int, Verdict] = {}
+    with own_cache():
+        waiting = list(reversed(range(len(trials))))
+        workers = [_Worker() for _ in range(min(processes, len(trials)))]
+        try:
+            while len(verdicts) < len(trials):
+                for worker in workers:
+                    if worker.index is None and waiting:
+                        worker.give(waiting.pop(), trials)
+                for index, verdict in _collect(workers, trials):
+                    verdicts[index] = verdict
+                    if show:
+                        show(index, verdict)
+        finally:
+            for worker in workers:
+                worker.end()
+    return [verdicts[index] for index in range(len(trials))]
+
+
+class _Worker:
+    """A process that checks one rung after the other, and keeps what the reference computed."""
+
+    def __init__(self) -> None:
+        self.index: int | None = None
+        self.deadline = 0.0
+        self._start()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("fork")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def give(self, index: int, trials: Sequence[Trial]) -> None:
+        self.index, self.deadline = index, time.monotonic() + SECONDS
+        self.connection.send(trials[index])
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+    def replace(self) -> None:
+        self.end()
+        self.index = None
+        self._start()
+
+
+def _serve(connection: Connection) -> None:
+    with contextlib.suppress(EOFError):
+        while True:
+            connection.send(judge(connection.recv()))
+
+
+def _collect(workers: list[_Worker], trials: Sequence[Trial]) -> Iterator[tuple[int, Verdict]]:
+    """Wait a moment; what has been found out meanwhile."""
+    ready = wait([worker.connection for worker in workers if worker.index is not None], 0.5)
+    for worker in workers:
+        index = worker.index
+        if index is None:
+            continue
+        if worker.connection in ready:
+            try:
+                verdict = worker.connection.recv()
+            except (EOFError, OSError):  # it crashed
+                worker.replace()
+                verdict = judge_in_sandbox(trials[index])
+            worker.index = None
+            yield index, verdict
+        elif time.monotonic() > worker.deadline:
+            worker.replace()
+            yield index, judge_in_sandbox(trials[index])
+
+
+@contextlib.contextmanager
+def own_cache() -> Iterator[None]:
+    """Compile into a temporary folder; the emulator's own library is taken from the user's."""
+    shared = toolchain.runtime().parents[1]
+    before = os.environ.get(cache.VARIABLE)
+    with tempfile.TemporaryDirectory(prefix="kernel-ladder-") as folder:
+        (Path(folder) / shared.name).symlink_to(shared.resolve())
+        os.environ[cache.VARIABLE] = folder
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[cache.VARIABLE]
+            else:
+                os.environ[cache.VARIABLE] = before

@@ -1,0 +1,59 @@
+"""Plants each bug of tests/planted into its rung, and says what the checker says.
+
+    python -m tests.planted                    all of them
+    python -m tests.planted matmul             those whose rung, class or text contains a word
+    python -m tests.planted -v matmul          with the reports
+
+The status is 1 where a bug is not caught.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tests.mutants.trial import Trial, Verdict, judge_all
+from tests.planted.bugs import CLASSES, Bug, planted
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.planted")
+    parser.add_argument("word", nargs="?", default="", help="only bugs that contain it")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show the reports")
+    parser.add_argument("-j", "--processes", type=int, default=1)
+    options = parser.parse_args()
+    bugs = [bug for bug in planted() if options.word in f"{bug.layer}/{bug.file} {bug.kind} {bug.what}"]
+
+    def show(index: int, verdict: Verdict) -> None:
+        bug = bugs[index]
+        line = "line" if verdict.names_line else "    "
+        print(
+            f"{verdict.status:8} {line} {verdict.seconds:5.1f} s  {bug.kind:15} "
+            f"{bug.layer}/{bug.file}: {bug.what}",
+            flush=True,
+        )
+        if options.verbose or verdict.status != "caught":
+            print("    " + verdict.message.replace("\n", "\n    "), flush=True)
+
+    verdicts = judge_all([trial_of(bug) for bug in bugs], options.processes, show)
+    print(summary(bugs, verdicts))
+    return int(any(verdict.status != "caught" for verdict in verdicts))
+
+
+def trial_of(bug: Bug) -> Trial:
+    return Trial(bug.op, bug.path, bug.apply())
+
+
+def summary(bugs: list[Bug], verdicts: list[Verdict]) -> str:
+    """A table: how many of each class were planted, caught, and caught with a line named."""
+    rows = [f"{'class':16} {'planted':>8} {'caught':>8} {'line named':>11}"]
+    for kind in (*CLASSES, "all"):
+        of_kind = [v for b, v in zip(bugs, verdicts, strict=True) if kind in (b.kind, "all")]
+        caught = [verdict for verdict in of_kind if verdict.status == "caught"]
+        named = sum(verdict.names_line for verdict in caught)
+        rows.append(f"{kind:16} {len(of_kind):8} {len(caught):8} {named:11}")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
