@@ -144,6 +144,10 @@ class Device(Protocol):
         of a warp, and watches every memory access; `brief`: one run only.
         """
 
+    def watching(self) -> Device | None:
+        """The same device, so that it watches every memory access of a kernel and names the line
+        that does what it must not. None where it cannot, or does so already."""
+
     # ---- arrays, kernels and time ----
 
     def target(self, real: np.dtype) -> Target:

@@ -27,6 +27,9 @@ class Cpu(HostArrays):
     def variants(self, brief: bool = False) -> Sequence[tuple[Device, ...]]:
         return [(self, self)]
 
+    def watching(self) -> None:
+        return None
+
     def tensor_map(self, array: np.ndarray, box: tuple[int, int]) -> np.void:
         raise LadderError("device cpu has no tiles to copy; it runs the NumPy reference only")
 

@@ -40,6 +40,7 @@ INCLUDE = Path(__file__).parent.parent / "include"
 MULTIPROCESSORS = 4  # small, so that a persistent kernel has work left for a second round
 SHARED_BYTES = 227 << 10  # as on Hopper
 ERRORS_SHOWN = 3
+WATCHING_SECONDS = 10.0  # time limit of a launch that is watched to explain a failure
 
 _WORDS = ("begin", "columns", "rows", "row_bytes", "box_columns", "box_rows", "element_bytes")
 TENSOR_MAP = np.dtype(  # emulator::Map in include/emulator/hopper.h, in 128 bytes
@@ -82,6 +83,7 @@ class Emulated(HostArrays):
         self._record = Record()
         self._compiled: dict[tuple[Any, ...], dict[str, Kernel]] = {}
         self._variants: list[tuple[Emulated, ...]] = []
+        self._watching: Emulated | None = None
 
     @property
     def name(self) -> str:
@@ -101,8 +103,11 @@ class Emulated(HostArrays):
         """Both widths of a warp, threads and blocks in several orders, and one run more that
         watches every access: it finds races that did no harm, and reads out of bounds.
 
-        The same objects every time: they keep what they have compiled.
+        The same objects every time: they keep what they have compiled. A device that watches is
+        checked as it is.
         """
+        if self._settings.counting:
+            return [(self,)]
         if not self._variants:
             self._variants = [
                 (self.variant(warp=32, seed=1), self.variant(warp=32, seed=2)),
@@ -110,6 +115,13 @@ class Emulated(HostArrays):
                 (self.variant(warp=32, seed=4, counting=True),),
             ]
         return [self._variants[0][:1]] if brief else self._variants
+
+    def watching(self) -> Emulated | None:
+        if self._settings.counting:
+            return None
+        if self._watching is None:
+            self._watching = self.variant(counting=True, time_limit=WATCHING_SECONDS)
+        return self._watching
 
     def target(self, real: np.dtype) -> Target:
         return Target(

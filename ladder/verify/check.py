@@ -26,6 +26,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ from ladder.contract.rung_file import Rung
 from ladder.verify.cases import cases
 from ladder.verify.guards import Guarded
 from ladder.verify.inputs import Arrays, scalars
-from ladder.verify.tolerance import Expected
+from ladder.verify.tolerance import INDENT, Expected
 
 MOST_BYTES = 64 << 20  # of a shape on the GPU: the float64 reference takes a second or two
 
@@ -71,6 +72,7 @@ class Report:
     rung: str
     device: str
     outcomes: tuple[Outcome, ...]
+    which: str = ""  # what the command line calls the rung; "" where it cannot
 
     @property
     def passed(self) -> bool:
@@ -86,7 +88,7 @@ class Report:
         if self.failures:
             first = self.failures[0]
             where = f" at {first.label}" if first.dims else ""  # a child that died tells no shape
-            return f"{head}: FAILED{where}: {first.detail}"
+            return f"{head}: FAILED{where}: {self._with_command(first)}"
         if not self.passed:
             why = f": {self.outcomes[0].detail}" if self.outcomes else ""
             return f"{head}: FAILED: it refuses every shape and dtype{why}"
@@ -96,6 +98,18 @@ class Report:
         worst = max(outcome.error for outcome in self.outcomes)
         refused = f", {counts[1]} refused" if counts[1] else ""
         return f"{head}: {counts[0]} passed{refused}; largest error {worst:.0%} of the tolerance"
+
+    def _with_command(self, failure: Outcome) -> str:
+        """The failure's detail, with the command that shows it alone, before the tolerance."""
+        if not self.which or (self.which.endswith(".cu") and not Path(self.which).exists()):
+            return failure.detail
+        shape = ",".join(f"{name}={size}" for name, size in failure.dims.items())
+        call = f" --shape {shape} --dtype {failure.dtype}" if failure.dims else ""
+        command = f"more: python -m ladder check {self.op} {self.which}{call} --device emulated -v"
+        *lines, last = failure.detail.split(INDENT)
+        after = [last] if last.startswith("tolerance:") else []
+        before = lines if after else [*lines, last]
+        return INDENT.join([*before, command, *after])
 
 
 def check(
@@ -125,7 +139,8 @@ def check(
         outcomes.append(check_case(op, rung, device, dtype, dims, inputs, seed, brief))
         if outcomes[-1].status == "fault" or (stop_at_failure and outcomes[-1].status == "failed"):
             break  # after an illegal access, a GPU runs nothing more for this process
-    return Report(op.name, rung.label, device.name, tuple(outcomes))
+    which = rung.id if rung.path is not None else ""
+    return Report(op.name, rung.label, device.name, tuple(outcomes), which)
 
 
 def compile_ahead(
@@ -182,7 +197,8 @@ def check_case(
                     if rung.deterministic:
                         _compare_bits(results)
                 except Wrong as wrong:
-                    return outcome(wrong.status, f"{wrong} [{variant.name}]")
+                    seen = _watch(op, rung, variant, real, dims, values, expected)
+                    return outcome(wrong.status, _explain(str(wrong), seen, variant.name))
                 worst = max(worst, error)
     return outcome("passed", error=worst)
 
@@ -198,7 +214,7 @@ def gpt2_shape(op: Op) -> Dims:
 
 
 class Wrong(Exception):
-    """What is wrong with a rung, in words."""
+    """What is wrong with a rung: a short first line, then, each after INDENT, what explains it."""
 
     status = "failed"
 
@@ -241,7 +257,7 @@ def _run(
         run()
         device.synchronize()
     except LadderError as fault:
-        raise Fault(str(fault)) from None
+        raise Fault(str(fault).replace("\n", INDENT)) from None
 
     contents, outside = {}, []
     for buffer in (*buffers.values(), *scratch):
@@ -253,13 +269,45 @@ def _run(
             outside += [] if same else [f"it changes its input {arg.name}"]
     errors = []
     for output in expected:
-        problem, error = output.verify(contents[output.arg.name], rung.rounds)
+        before = values.get(output.arg.name) if output.arg.role == "inout" else None
+        problem, error = output.verify(contents[output.arg.name], rung.rounds, before)
         if problem is not None:
-            raise Wrong("; ".join([*outside, problem]))
+            raise Wrong(INDENT.join([*outside, problem]))
         errors.append(error)
     if outside:
-        raise Wrong("; ".join(outside))
+        raise Wrong(INDENT.join(outside))
     return {output.arg.name: contents[output.arg.name] for output in expected}, max(errors)
+
+
+def _watch(
+    op: Op,
+    rung: Rung,
+    device: Device,
+    real: np.dtype,
+    dims: Dims,
+    values: Arrays,
+    expected: Sequence[Expected],
+) -> str | None:
+    """What the same run is seen to do that it must not, with its line, if every memory access is
+    watched; None where the device cannot, or there is nothing to see."""
+    watching = device.watching()
+    if watching is None:
+        return None
+    try:
+        _run(op, rung, watching, real, dims, values, expected)
+    except Fault as fault:
+        return str(fault)
+    except Wrong:  # wrong numbers only, as before
+        pass
+    return None
+
+
+def _explain(wrong: str, seen: str | None, variant: str) -> str:
+    """A report's detail: what is wrong, where, the cause; then the rest."""
+    first, *rest = wrong.split(INDENT)
+    if seen and seen.split(INDENT)[0] != first:  # the accesses tell more than the pattern
+        rest = [f"line: {seen}", *(line for line in rest if not line.startswith("cause:"))]
+    return INDENT.join([f"{first} [{variant}]", *rest])
 
 
 def _compare_bits(results: Sequence[dict[str, np.ndarray]]) -> None:

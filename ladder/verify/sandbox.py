@@ -5,7 +5,8 @@
 
 A kernel that is still being written may loop forever or access an illegal address. After an
 illegal access, a process cannot use the GPU any more. So the kernel runs in a child process with a
-time limit, and a crash of the child becomes a message here. The child is
+time limit, and a crash of the child becomes a message here. A second child then looks for the line
+that did it, on the emulator, which watches every access. The child is
 `python -m ladder.verify.sandbox`: it reads one JSON request from its standard input, and writes one
 JSON answer to a file.
 """
@@ -26,12 +27,14 @@ from typing import Any
 
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write
+from ladder.contract.device import Device
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import PACKAGE, find, find_rung
 from ladder.contract.rung_file import Rung
 from ladder.device.open import open_device
 from ladder.verify.check import Outcome, Report
 from ladder.verify.check import check as check_here
+from ladder.verify.tolerance import INDENT
 
 SECONDS = 120.0  # time limit of a check
 
@@ -59,10 +62,27 @@ def check(
             "shapes": shapes and [dict(dims) for dims in shapes],
         }
         try:
-            answer = in_child("check", request, seconds)
+            return _report(in_child("check", request, seconds))
         except ChildDied as death:
-            outcome = Outcome({}, "", "normal", "fault", str(death))
+            line = _watch(request, seconds)
+            outcome = Outcome({}, "", "normal", "fault", INDENT.join([str(death), *line]))
             return Report(op, rung.label, device, (outcome,))
+
+
+def _watch(request: Mapping[str, Any], seconds: float) -> list[str]:
+    """What the emulator sees where a kernel has ended the process or does not end: in a child that
+    watches every memory access, and stops the kernel before it does what it must not."""
+    try:
+        report = _report(in_child("watch", {**request, "device": "emulated"}, seconds))
+    except (ChildDied, LadderError):
+        return []
+    if not report.failures:
+        return []
+    first = report.failures[0]
+    return [f"line: {first.detail}", f"at: {first.label}"]
+
+
+def _report(answer: dict[str, Any]) -> Report:
     outcomes = tuple(Outcome(**outcome) for outcome in answer.pop("outcomes"))
     return Report(**answer, outcomes=outcomes)
 
@@ -155,17 +175,30 @@ def _python_path() -> str:
 
 
 def _check(request: Mapping[str, Any]) -> dict[str, Any]:
+    return _check_on(open_device(request["device"]), request)
+
+
+def _check_watching(request: Mapping[str, Any]) -> dict[str, Any]:
+    device = open_device(request["device"])
+    return _check_on(device.watching() or device, request, stop_at_failure=True)
+
+
+def _check_on(
+    device: Device, request: Mapping[str, Any], stop_at_failure: bool = False
+) -> dict[str, Any]:
+    op, path = request["op"], request["path"]
     report = check_here(
-        find(request["op"]),
-        find_rung(request["op"], request["path"]),
-        open_device(request["device"]),
+        find(op),
+        find_rung(op, path),
+        device,
         request["dtypes"],
         request["shapes"],
+        stop_at_failure=stop_at_failure,
     )
     return dataclasses.asdict(report)
 
 
-TASKS = {"check": _check}
+TASKS = {"check": _check, "watch": _check_watching}
 
 
 def _main(task: str, answer: str, seconds: str) -> None:

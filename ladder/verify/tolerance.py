@@ -39,12 +39,14 @@ from ladder.contract.dtypes import REAL, resolve_dtype
 from ladder.contract.expressions import evaluate_whole
 from ladder.contract.op import Arg, Op
 from ladder.verify.inputs import Arrays, scalars
+from ladder.verify.patterns import likely_cause, where
 from reference.philox import random_words
 from reference.rounding import round_at_random
 
 U32 = 2.0**-24  # unit roundoff of float32
 LAMBDA = 8
 CHANGES = 3  # runs of the reference on changed inputs
+INDENT = "\n    "  # before each line of a report after its first
 ROUNDED = 2  # how many times what changed inputs do, roundings on the way may do
 
 
@@ -59,10 +61,13 @@ class Expected:
     rounded: np.ndarray | float = 0.0  # how much further, for a rung that rounds on the way
     at_random: bool = False  # rounded to `arg.dtype` at random
 
-    def verify(self, got: np.ndarray, rounds: bool = False) -> tuple[str | None, float]:
+    def verify(
+        self, got: np.ndarray, rounds: bool = False, before: np.ndarray | None = None
+    ) -> tuple[str | None, float]:
         """What is wrong with a result, or None; and the largest error over the tolerance.
 
         rounds  whether the rung rounds to `real` on the way to its outputs
+        before  what an output that accumulates held before the run
         """
         tolerance = self.tolerance + (self.rounded if rounds else 0.0)
         if got.dtype.kind in "iu":
@@ -77,32 +82,42 @@ class Expected:
                 worst = float(np.max(error / tolerance, initial=0.0))
         if not wrong.any():
             return None, worst
-        index = tuple(int(i) for i in np.unravel_index(np.argmax(wrong), wrong.shape))
-        return self._describe(got, index, int(wrong.sum()), tolerance), math.inf
+        return self._describe(got, wrong, tolerance, before), math.inf
 
     def _describe(
-        self, got: np.ndarray, index: tuple[int, ...], wrong: int, tolerance: np.ndarray
+        self,
+        got: np.ndarray,
+        wrong: np.ndarray,
+        tolerance: np.ndarray,
+        before: np.ndarray | None,
     ) -> str:
-        value, where = got[index], ", ".join(map(str, index))
-        count = f"{wrong} of {got.size} elements are wrong"
-        if got.dtype.kind in "iu":
-            return f"{self.arg.name}[{where}] is {value}, expected {self.value[index]}; {count}"
+        """What is wrong, where, the likely cause, and why the tolerance is so: a line each."""
+        index = tuple(int(i) for i in np.unravel_index(np.argmax(wrong), wrong.shape))
+        whole = got.dtype.kind in "iu"
+        value = str(got[index]) if whole else f"{float(got[index]):.7g}"
+        expected = str(self.value[index]) if whole else f"{self.value[index]:.7g}"
+        within = "" if whole else f" ± {tolerance[index]:.2g}"
+        lines = [
+            f"{self.arg.name}[{', '.join(map(str, index))}] is {value}, expected "
+            f"{expected}{within}; {int(wrong.sum())} of {got.size} elements are wrong"
+        ]
+        if wrong.size > 1:
+            lines.append(f"wrong: {where(wrong)} of {self.arg.name}")
+        if cause := likely_cause(got, self.value, wrong, before):
+            lines.append(f"cause: {cause}")
+        if not whole:
+            lines.append(f"tolerance: {self._derivation(got.dtype)}")
+        return INDENT.join(lines)
+
+    def _derivation(self, stored: np.dtype) -> str:
+        """What the tolerance is made of."""
         if self.at_random:
-            return (
-                f"{self.arg.name}[{where}] is {float(value):.7g}, expected {self.value[index]:.7g} "
-                f"± {tolerance[index]:.2g}, rounded at random by the word that "
-                f"{self.arg.rounded_by} gives this element; {count}"
-            )
-        digits = round(-math.log2(unit_roundoff(got.dtype)))
-        text = (
-            f"{self.arg.name}[{where}] is {float(value):.7g}, expected {self.value[index]:.7g} "
-            f"± {tolerance[index]:.2g} (2^-{digits} |y| to store it in {got.dtype.name}, and "
-            f"{LAMBDA} sqrt({self.terms}) 2^-24 (|y| + condition) for float32 sums of {self.terms} "
-            f"terms); {count}"
+            return f"between two values, rounded at random by the word of {self.arg.rounded_by}"
+        digits = round(-math.log2(unit_roundoff(stored)))
+        return (
+            f"2^-{digits} |y| to store y in {stored.name}, and {LAMBDA} sqrt({self.terms}) 2^-24 "
+            f"(|y| + condition) for float32 sums of {self.terms} terms"
         )
-        if np.isnan(value.astype(np.float64)):
-            text += "; nan: never written, or computed from memory that was never written"
-        return text
 
 
 def expect(op: Op, dims: Dims, real: np.dtype, values: Arrays) -> list[Expected]:

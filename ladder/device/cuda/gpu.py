@@ -108,6 +108,9 @@ class Cuda:
     def variants(self, brief: bool = False) -> Sequence[tuple[Cuda, ...]]:
         return [(self, self)]
 
+    def watching(self) -> None:
+        return None
+
     def target(self, real: np.dtype) -> Target:
         return Target(
             self.arch,
