@@ -24,6 +24,8 @@ def write_docs(options: argparse.Namespace) -> int:
     drifted = pages.update(write=not options.check)
     for line in drifted:
         print(line)
+    if options.check and not drifted:
+        print("the pages show what the code and the results say")
     return int(options.check and bool(drifted))
 
 

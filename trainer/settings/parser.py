@@ -74,9 +74,10 @@ def build_parser(
 
     helps: what --help says of a field, by name, where it is not what training says.
     """
-    # -h means something else in llm.c
     parser = Parser(prog=prog, description=description, epilog=epilog, add_help=False)
-    parser.add_argument("--help", action="help", help="show this and exit")
+    # With a value, -h is a flag of llm.c's training program (REFUSED).
+    asks = ("--help",) if names is None else ("--help", "-h")
+    parser.add_argument(*asks, action="help", help="show this and exit")
     types = typing.get_type_hints(Flags)
     for f in dataclasses.fields(Flags):
         if names is None or f.name in names:

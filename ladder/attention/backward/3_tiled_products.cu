@@ -6,7 +6,6 @@
 //         probs and dscores, or TILE rows of dk and dv, or of dq. It copies tiles to shared memory,
 //         and each of its threads computes 4 x 4 results of each product in registers. A warp sums
 //         the delta of a query.
-// Rewrite: threads own 4 x 4 results instead of one, which changes every line of the products.
 // Expect: a tile of 64 rows serves 64 rows of the other factor, so 64 times fewer loads of them
 //         from memory. Bound by reads from shared memory: 8 loads of one element for 16
 //         multiply-adds. What is left from memory is mostly the two matrices: each is written once,
@@ -23,6 +22,7 @@
 // Launch: attention_backward_dq<<<(B * NH, ceil_div(T, TILE)), THREADS * THREADS, SHARED>>>
 // Scratch: float32 delta[B, NH, T]; float32 probs[B, NH, T, T]; float32 dscores[B, NH, T, T]
 // After:  2
+// Rewrite: threads own 4 x 4 results instead of one, which changes every line of the products.
 // Left:   8 * B * NH * T * T bytes of memory for the two matrices -> rung 4.
 
 #include "portable.cuh"

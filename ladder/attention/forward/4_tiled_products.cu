@@ -4,7 +4,6 @@
 // Change: both products are tiled, as in matmul.forward rungs 2 and 3. A block computes TILE x TILE
 //         scores, or TILE rows of out. It copies tiles to shared memory, and each of its threads
 //         computes 4 x 4 results in registers. The softmax stays as it is.
-// Rewrite: threads own 4 x 4 results instead of one, which changes every line of both products.
 // Expect: a tile of 64 rows serves 64 queries, so 64 times fewer loads of k and v from memory. The
 //         products are bound by reads from shared memory: 8 loads of one element for 16
 //         multiply-adds. What is left from memory is mostly the score matrix.
@@ -18,6 +17,7 @@
 // Launch: attention_forward<<<(B * NH, ceil_div(T, TILE)), THREADS * THREADS, SHARED>>>
 // Scratch: float32 probs[B, NH, T, T]
 // After:  3
+// Rewrite: threads own 4 x 4 results instead of one, which changes every line of both products.
 // Left:   every score passes through memory seven times, and the scores take 4 * B * NH * T * T
 //         bytes -> rung 5.
 

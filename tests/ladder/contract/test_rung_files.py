@@ -7,7 +7,7 @@ import pytest
 
 from ladder.contract.dtypes import DTYPES
 from ladder.contract.ladder import PACKAGE, ladders
-from ladder.contract.rung_file import TRACKS
+from ladder.contract.rung_file import KEYS, TRACKS
 from ladder.contract.signature import mismatch
 from ladder.contract.target import Target
 from ladder.show import pages
@@ -107,6 +107,14 @@ def test_numbers_run_without_gaps_from_the_trunk_into_each_track(ladder):
     assert trunk == list(range(len(trunk)))
     for numbers in on.values():
         assert numbers == list(range(len(trunk), len(trunk) + len(numbers)))
+
+
+@pytest.mark.parametrize("ladder", PAGES)
+def test_the_lines_of_a_header_stand_in_the_usual_order(ladder):
+    order = [key.lower() for key in KEYS]
+    for rung in ladder.rungs:
+        if rung.path is not None:
+            assert list(rung.header) == sorted(rung.header, key=order.index), rung.path
 
 
 @pytest.mark.parametrize(("ladder", "rung"), FILES)

@@ -13,7 +13,7 @@ from ladder.common.errors import LadderError
 from tests.trainer.tiny import resolved, resolved_kernels
 from trainer.__main__ import COMMANDS
 from trainer.model import fusion
-from trainer.run import schedule
+from trainer.run import sample, schedule
 from trainer.settings import flags
 from trainer.settings.command import run
 from trainer.settings.flags import Flags
@@ -162,6 +162,13 @@ def test_h_alone_asks_for_help(capsys):
     assert left.value.code == 0
     assert "--learning" not in (out := capsys.readouterr().out)
     assert re.search(r"--batch( N)?, -b N", out)  # Python 3.13 names the value once
+
+
+def test_another_command_takes_h_for_help_too(capsys):
+    with pytest.raises(SystemExit) as left:
+        sample.parse(["-h"])
+    assert left.value.code == 0
+    assert "--temperature" in (out := capsys.readouterr().out) and "--lr" not in out
 
 
 def test_the_device_fills_in_what_was_left_open():

@@ -5,7 +5,6 @@
 //         two factors and its accumulators stay in registers. So do probs and dscores: the lanes
 //         hold them in the layout that a factor of the next products needs, so they are only
 //         rounded to 16 bits. For dk and dv, both matrices are computed transposed.
-// Rewrite: the algorithm is the same, but warps, not threads, own the rows.
 // Expect: an order of magnitude faster; no barrier between the products.
 // Needs:  real in (float16, bfloat16); sm >= 80; warp == 32; HS <= 64; HS % vector == 0
 // Define: HS = C // NH; WIDTH = ceil_div(HS, 16) * 16; WARPS = 4; TILE = 16 * WARPS; STEP = 32;
@@ -16,6 +15,7 @@
 // Scratch: float32 delta[B, NH, T]
 // Rounds: probs and dscores, factors of the gradients
 // After:  5
+// Rewrite: the algorithm is the same, but warps, not threads, own the rows.
 // Left:   the tensor cores starve for data while the next tiles are loaded -> rung 7.
 
 #include "fast_math.cuh"

@@ -5,7 +5,6 @@
 //         transposed (MN-major). probs and dscores go from one product to the next in registers as
 //         before. The kernel for dq runs first, and computes delta too. Its blocks have two
 //         warpgroups, which share the tiles.
-// Rewrite: warpgroups replace warps, with another layout of the tiles.
 // Expect: half of the bytes from shared memory, and no instructions to read them; out and dout are
 //         read once less.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; HS <= 64; HS % vector == 0
@@ -17,6 +16,7 @@
 // Scratch: float32 delta[B, NH, T]
 // Rounds: probs and dscores, factors of the gradients
 // After:  16bit-7
+// Rewrite: warpgroups replace warps, with another layout of the tiles.
 // Left:   every lane computes the descriptors of its warp's products -> rung 9. Also, two of seven
 //         products are there only because another kernel computes dq. And within a warpgroup, the
 //         tensor cores wait for the exponentials.

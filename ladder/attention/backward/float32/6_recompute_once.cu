@@ -6,7 +6,6 @@
 //         five products instead of seven. One half of a block computes scores, probs and dv, the
 //         other half dprobs, dscores and dk. With half of the threads per product, a thread has 8 x
 //         8 accumulators. cp.async copies the next q and dout while dq is computed.
-// Rewrite: one kernel replaces two, with another division of the work.
 // Expect: 5/7 of the multiply-adds. In four of five products, a load serves 16 of them, and keeps
 //         shared memory busy for no more than the four cycles that they take: bound by float32
 //         arithmetic. One atomic per 320 multiply-adds; a warp's 32 atomics go to neighbouring
@@ -20,6 +19,7 @@
 // Scratch: float32 delta[B, NH, T]
 // Deterministic: no, the blocks of a head's keys add to dq in any order
 // After:  5
+// Rewrite: one kernel replaces two, with another division of the work.
 // Left:   tiles on the diagonal are computed whole, almost half of each in vain -> rung 7.
 
 #include "async.cuh"

@@ -5,7 +5,6 @@
 //         tensor cores read tiles from shared memory themselves: k as it lies (K-major), v
 //         transposed (MN-major). The weights go from one product to the next in registers as
 //         before. Two warpgroups share the tiles.
-// Rewrite: warpgroups replace warps, with another layout of the tiles.
 // Expect: half of the bytes from shared memory, and no instructions to read them. Only the softmax
 //         is left for the warps.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; HS <= 64; HS % vector == 0
@@ -13,6 +12,7 @@
 // Launch: attention_forward<<<(B * NH, ceil_div(T, QUERIES)), 2 * QUERIES, SHARED>>>
 // Rounds: exp(score - largest), the factor of v
 // After:  16bit-9
+// Rewrite: warpgroups replace warps, with another layout of the tiles.
 // Left:   every lane computes the descriptors of its warp's products -> rung 11. Also, within a
 //         warpgroup, the tensor cores wait for the exponentials.
 

@@ -4,7 +4,6 @@
 //         warp has 16 queries of its own, and multiplies with mma.sync. Its q, scores and
 //         accumulators stay in registers. The lanes hold the scores in the layout that a factor of
 //         the second product needs, so these are only rounded to 16 bits.
-// Rewrite: the algorithm is the same, but warps, not threads, own the queries.
 // Expect: an order of magnitude faster. Four neighbouring lanes reduce a row, without a barrier.
 //         Every warp reads every tile of k and v from shared memory for its 16 queries, which takes
 //         as much time as the products themselves.
@@ -13,6 +12,7 @@
 // Launch: attention_forward<<<(B * NH, ceil_div(T, TILE)), WARPS * warp>>>
 // Rounds: exp(score - largest), the factor of v
 // After:  6
+// Rewrite: the algorithm is the same, but warps, not threads, own the queries.
 // Left:   the tensor cores starve for data while the next tiles are loaded -> rung 8.
 
 #include "fast_math.cuh"

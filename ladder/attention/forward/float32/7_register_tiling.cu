@@ -5,7 +5,6 @@
 // Change: a thread has 8 queries, and 8 scores and 8 output channels of each. All loads have 16
 //         bytes. cp.async copies the next k while v is multiplied, and the next v while k is
 //         multiplied, each into its only buffer. Queries, and so their weights, belong to warps.
-// Rewrite: threads own other scores, and the tiles are copied and padded in another way.
 // Expect: 16 multiply-adds for every load. A load keeps shared memory busy for at most four cycles,
 //         in which an SM (streaming multiprocessor) does 16 warp-wide multiply-adds: bound by
 //         float32 arithmetic. Two barriers per tile instead of three. Few warps fit, but a thread's
@@ -16,6 +15,7 @@
 //         SHARED = 4 * (QUERIES + 2 * KEYS) * (WIDTH + 4) + 4 * QUERIES * (KEYS + 16)
 // Launch: attention_forward<<<(B * NH, ceil_div(T, QUERIES)), QUERIES, SHARED>>>
 // After:  6
+// Rewrite: threads own other scores, and the tiles are copied and padded in another way.
 // Left:   almost half of each block's last two tiles, those on the diagonal, is computed in vain ->
 //         rung 8.
 

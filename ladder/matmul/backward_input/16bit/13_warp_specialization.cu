@@ -6,16 +6,16 @@
 //         empty stages. Two warpgroups, the consumers, only multiply and store. The kernel is
 //         persistent: each block goes from tile to tile of dinp, so that copies go on while results
 //         leave.
-// Rewrite: producer and consumer warps run different loops.
 // Expect: no instructions for copies, and no zeros to write past the end. The tensor cores wait
 //         only while results go from registers to shared memory.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0
 // Define: TILE_ROWS = 128; TILE_COLUMNS = 256; DEPTH = 64; WARPS = 8; STAGES = 4;
 //         SHARED = (STAGES * (TILE_ROWS + TILE_COLUMNS) + 2 * TILE_ROWS) * DEPTH * sizeof_real;
 //         TILES = ceil_div(C, TILE_COLUMNS) * ceil_div(N, TILE_ROWS)
-// Tiles:  dinp[64, 64]; dout[TILE_ROWS, DEPTH]; weight[DEPTH, 64]
 // Launch: matmul_backward_input<<<min(TILES, multiprocessors), (WARPS + 1) * warp, SHARED>>>
+// Tiles:  dinp[64, 64]; dout[TILE_ROWS, DEPTH]; weight[DEPTH, 64]
 // After:  16bit-12
+// Rewrite: producer and consumer warps run different loops.
 // Left:   4096 x 768 results are 96 tiles: 36 of 132 SMs have nothing to do -> rung 14.
 
 #include "mma_real.cuh"

@@ -11,8 +11,8 @@
 //         DEPTH = 64; WARPS = 8; STAGES = 4;
 //         SHARED = (STAGES * (TILE_ROWS + TILE_COLUMNS) + 2 * TILE_ROWS) * DEPTH * sizeof_real;
 //         TILES = ceil_div(C, TILE_COLUMNS) * HIGH
-// Tiles:  dinp[64, 64]; dout[TILE_ROWS, DEPTH]; weight[DEPTH, 64]
 // Launch: matmul_backward_input<<<min(TILES, multiprocessors), (WARPS + 1) * warp, SHARED>>>
+// Tiles:  dinp[64, 64]; dout[TILE_ROWS, DEPTH]; weight[DEPTH, 64]
 // After:  16bit-13
 // Left:   both warpgroups store at the same time. If one multiplied meanwhile, the tensor cores
 //         would never wait.

@@ -5,7 +5,6 @@
 //         producer, asks the tensor memory accelerator (TMA) for copies, as far ahead as there are
 //         empty stages, and across the end of a part. Two warpgroups, the consumers, only multiply
 //         and store.
-// Rewrite: producer and consumer warps run different loops.
 // Expect: no instructions for copies, no zeros to write past the end, no pause between two parts.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0
 // Define: TILE_ROWS = 128; TILE_COLUMNS = 256; DEPTH = 64; WARPS = 8; STAGES = 4;
@@ -21,6 +20,7 @@
 // Scratch: float32 partial[max(1, REST), SLOTS, TILE_ROWS, TILE_COLUMNS]
 // Tiles:  dout[DEPTH, 64]; inp[DEPTH, 64]
 // After:  16bit-12
+// Rewrite: producer and consumer warps run different loops.
 // Left:   the tensor cores idle while a block adds its accumulators to dweight, or stores them ->
 //         rung 14.
 

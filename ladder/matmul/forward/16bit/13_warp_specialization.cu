@@ -7,16 +7,16 @@
 //         or empty. The kernel is persistent: there are as many blocks as SMs, and each goes from
 //         tile to tile of out. The next tile's copies run while this tile's results leave, also by
 //         TMA.
-// Rewrite: producer and consumer warps run different loops.
 // Expect: no instructions for copies, and no zeros to write past the end. The tensor cores wait
 //         only while results go from registers to shared memory.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0
 // Define: TILE_ROWS = 128; TILE_COLUMNS = 256; DEPTH = 64; WARPS = 8; GROUP = 8; STAGES = 4;
 //         SHARED = (STAGES * (TILE_ROWS + TILE_COLUMNS) + 2 * TILE_ROWS) * DEPTH * sizeof_real;
 //         TILES = ceil_div(OC, TILE_COLUMNS) * ceil_div(N, TILE_ROWS)
-// Tiles:  out[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS, DEPTH]
 // Launch: matmul_forward<<<min(TILES, multiprocessors), (WARPS + 1) * warp, SHARED>>>
+// Tiles:  out[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS, DEPTH]
 // After:  16bit-12
+// Rewrite: producer and consumer warps run different loops.
 // Left:   96 tiles, or 288, keep 132 SMs busy for three quarters of the time -> rung 14.
 
 #include "mma_real.cuh"

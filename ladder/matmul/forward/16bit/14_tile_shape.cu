@@ -12,8 +12,8 @@
 //         DEPTH = 64; WARPS = 8; GROUP = 8; STAGES = 4;
 //         SHARED = (STAGES * (TILE_ROWS + TILE_COLUMNS) + 2 * TILE_ROWS) * DEPTH * sizeof_real;
 //         TILES = ceil_div(OC, TILE_COLUMNS) * HIGH
-// Tiles:  out[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS, DEPTH]
 // Launch: matmul_forward<<<min(TILES, multiprocessors), (WARPS + 1) * warp, SHARED>>>
+// Tiles:  out[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS, DEPTH]
 // After:  16bit-13
 // Left:   an SM loads 48 KB from L2 in every step, although other SMs need the same rows of weight
 //         at the same time -> rung 15.

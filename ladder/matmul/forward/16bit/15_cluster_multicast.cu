@@ -15,8 +15,8 @@
 //         DEPTH = 64; WARPS = 8; GROUP = 4; STAGES = 4;
 //         SHARED = (STAGES * (TILE_ROWS + TILE_COLUMNS) + 2 * TILE_ROWS) * DEPTH * sizeof_real;
 //         TILES = ceil_div(OC, TILE_COLUMNS) * PAIRS
-// Tiles:  out[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS // 2, DEPTH]
 // Launch: matmul_forward<<<2 * min(TILES, CLUSTERS), (WARPS + 1) * warp, SHARED>>>
+// Tiles:  out[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS // 2, DEPTH]
 // After:  16bit-14
 // Left:   both warpgroups store at the same time. If one multiplied meanwhile, the tensor cores
 //         would never wait -> rung 16.

@@ -12,8 +12,8 @@
 //         CLUSTERS = multiprocessors // 2; DEPTH = 64; WARPS = 8; GROUP = 8; STAGES = 6;
 //         SHARED = (STAGES * (TILE_ROWS + TILE_COLUMNS) + 2 * 128) * DEPTH * sizeof_real;
 //         TILES = ceil_div(OC, TILE_COLUMNS) * PAIRS
-// Tiles:  out[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS // 2, DEPTH]
 // Launch: matmul_forward<<<2 * min(TILES, CLUSTERS), (WARPS + 1) * warp, SHARED>>>
+// Tiles:  out[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS // 2, DEPTH]
 // After:  16bit-15
 // Left:   where tiles are few, their width fits no longer: 4096 x 768 results are 192 tiles, two
 //         for 60 SMs and one for each other SM. And a tile of 128 x 128 reads more from shared

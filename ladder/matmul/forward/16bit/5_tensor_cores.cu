@@ -3,7 +3,6 @@
 // Change: tensor cores, units that multiply small matrices. With one instruction (nvcuda::wmma), a
 //         warp multiplies two 16 x 16 matrices of 16-bit elements, and accumulates in float32.
 //         Tiles stay in 16 bits. A warp has 4 x 2 such matrices of the block's 128 x 128 outputs.
-// Rewrite: wmma replaces the inner loops; the block's tile is the same.
 // Expect: an order of magnitude faster. wmma does not document which lane holds which element of a
 //         matrix, so the results pass through shared memory to get their bias.
 // Needs:  real in (float16, bfloat16); sm >= 80 or sm >= 70 and real == float16; warp == 32;
@@ -11,6 +10,7 @@
 // Define: TILE = 128; DEPTH = 32; WARPS = 8
 // Launch: matmul_forward<<<(ceil_div(OC, TILE), ceil_div(N, TILE)), WARPS * warp>>>
 // After:  4
+// Rewrite: wmma replaces the inner loops; the block's tile is the same.
 // Left:   the tensor cores starve for data while the next tiles are loaded -> rung 6.
 
 #include <mma.h>

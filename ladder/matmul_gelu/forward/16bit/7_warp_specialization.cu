@@ -10,8 +10,8 @@
 // Define: TILE_ROWS = 128; TILE_COLUMNS = 256; DEPTH = 64; WARPS = 8; GROUP = 8; STAGES = 4;
 //         SHARED = (STAGES * (TILE_ROWS + TILE_COLUMNS) + 2 * TILE_ROWS) * DEPTH * sizeof_real;
 //         TILES = ceil_div(OC, TILE_COLUMNS) * ceil_div(N, TILE_ROWS)
-// Tiles:  out[64, 64]; pre[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS, DEPTH]
 // Launch: matmul_gelu_forward<<<min(TILES, multiprocessors), (WARPS + 1) * warp, SHARED>>>
+// Tiles:  out[64, 64]; pre[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS, DEPTH]
 // Rounds: pre, of which it takes the gelu
 // After:  16bit-6
 // Rewrite: it takes over the product of matmul.forward 16bit rung 13 at once.

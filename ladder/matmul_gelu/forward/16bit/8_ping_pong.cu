@@ -11,8 +11,8 @@
 //         CLUSTERS = multiprocessors // 2; DEPTH = 64; GROUP = 8; STAGES = 6;
 //         SHARED = (STAGES * (TILE_ROWS + TILE_COLUMNS) + 2 * 128) * DEPTH * sizeof_real;
 //         TILES = ceil_div(OC, TILE_COLUMNS) * PAIRS
-// Tiles:  out[64, 64]; pre[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS // 2, DEPTH]
 // Launch: matmul_gelu_forward<<<2 * min(TILES, CLUSTERS), 9 * warp, SHARED>>>
+// Tiles:  out[64, 64]; pre[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS // 2, DEPTH]
 // Rounds: pre, of which it takes the gelu
 // After:  16bit-7
 // Left:   a tile of 128 x 128 reads more from shared memory for a product than one of 128 x 256.
