@@ -231,18 +231,19 @@ class Part(CallList):
         super().__init__(buffers)
         self.config = config
         C = config.channels
-        self.tokens = {"B": B, "T": T, "C": C, "V": config.padded_vocab, "P": config.context}
-        self.heads = {"B": B, "T": T, "C": C, "NH": config.heads}
-        self.rows = {"N": B * T, "C": C}
-        self.flat = {"N": B * T * C}
-        self.flat4 = {"N": B * T * 4 * C}
+        V, P = config.padded_vocab, config.context
+        self.embedding_dims = {"B": B, "T": T, "C": C, "V": V, "P": P}
+        self.attention_dims = {"B": B, "T": T, "C": C, "NH": config.heads}
+        self.norm_dims = {"N": B * T, "C": C}  # of a layernorm
+        self.flat_dims = {"N": B * T * C}  # of an op that goes element by element
+        self.flat_mlp_dims = {"N": B * T * 4 * C}  # the same inside the MLP
 
-    def linear(self, C: int, OC: int) -> dict[str, int]:
+    def linear_dims(self, C: int, OC: int) -> dict[str, int]:
         """The dimensions of a linear layer from C to OC channels."""
-        return {**self.rows, "C": C, "OC": OC}
+        return {"N": self.norm_dims["N"], "C": C, "OC": OC}
 
     def ref(self, name: str) -> Ref:
-        """A buffer's; "stream" is what enters the current layer, or behind the last one, ln_f."""
+        """A buffer's; "stream" is the residual stream that enters the current layer, or ln_f."""
         if name != "stream":
             return super().ref(name)
         below = self.config.layers - 1 if self.layer is None else self.layer - 1
@@ -251,17 +252,18 @@ class Part(CallList):
 
 def _forward(part: Part, dropout: float) -> None:
     """Tokens to logits."""
-    call, linear, C, rows = part.call, part.linear, part.config.channels, part.rows
+    call, linear, C = part.call, part.linear_dims, part.config.channels
     if dropout:
-        call("embedding", "embedding.forward", part.tokens, "branch tokens wte wpe")
-        call("embedding", "dropout.forward", part.flat, "encoded branch rng", p=dropout, stream=0)
+        call("embedding", "embedding.forward", part.embedding_dims, "branch tokens wte wpe")
+        args = "encoded branch rng"
+        call("embedding", "dropout.forward", part.flat_dims, args, p=dropout, stream=0)
     else:
-        call("embedding", "embedding.forward", part.tokens, "encoded tokens wte wpe")
+        call("embedding", "embedding.forward", part.embedding_dims, "encoded tokens wte wpe")
     for layer in range(part.config.layers):
         part.layer = layer
         _ln_1(part)
         call("qkv", "matmul.forward", linear(C, 3 * C), "qkv ln1 qkvw qkvb")
-        call("attention", "attention.forward", part.heads, "atty lse qkv")
+        call("attention", "attention.forward", part.attention_dims, "atty lse qkv")
         call("attproj", "matmul.forward", linear(C, C), "branch atty attprojw attprojb")
         _join(part, "attproj", "residual2 stream", dropout, 1 + 2 * layer)
         _ln_2(part)
@@ -270,22 +272,22 @@ def _forward(part: Part, dropout: float) -> None:
         call("fcproj", "matmul.forward", linear(4 * C, C), "branch fch_gelu fcprojw fcprojb")
         _join(part, "fcproj", "residual3 residual2", dropout, 2 + 2 * layer)
     part.layer = None
-    call("ln_f", "layernorm.forward", rows, "lnf lnf_mean lnf_rstd stream lnfw lnfb")
+    call("ln_f", "layernorm.forward", part.norm_dims, "lnf lnf_mean lnf_rstd stream lnfw lnfb")
     call("lm_head", "matmul.forward", linear(C, part.config.padded_vocab), "logits lnf wte -")
 
 
 def _ln_1(part: Part) -> None:
     args = "ln1 ln1_mean ln1_rstd stream ln1w ln1b"
-    part.call("ln_1", "layernorm.forward", part.rows, args)
+    part.call("ln_1", "layernorm.forward", part.norm_dims, args)
 
 
 def _ln_2(part: Part) -> None:
     args = "ln2 ln2_mean ln2_rstd residual2 ln2w ln2b"
-    part.call("ln_2", "layernorm.forward", part.rows, args)
+    part.call("ln_2", "layernorm.forward", part.norm_dims, args)
 
 
 def _gelu(part: Part) -> None:
-    part.call("gelu", "gelu.forward", part.flat4, "fch_gelu fch")
+    part.call("gelu", "gelu.forward", part.flat_mlp_dims, "fch_gelu fch")
 
 
 def _again(part: Part, name: str, compute: Callable[[Part], None]) -> None:
@@ -294,54 +296,57 @@ def _again(part: Part, name: str, compute: Callable[[Part], None]) -> None:
         compute(part)
 
 
-def _join(part: Part, where: str, out_and_inp: str, dropout: float, stream: int) -> None:
-    """The branch, with dropout if any, joins the residual stream."""
+def _join(part: Part, where: str, out_and_inp: str, dropout: float, rng_stream: int) -> None:
+    """The branch, with dropout if any, joins the residual stream.
+
+    rng_stream  which of the random generator's streams drops elements: a different one each time
+    """
     if dropout:
         args = "dropped branch rng"
-        part.call(where, "dropout.forward", part.flat, args, p=dropout, stream=stream)
+        part.call(where, "dropout.forward", part.flat_dims, args, p=dropout, stream=rng_stream)
     branch = "dropped" if dropout else "branch"
-    part.call(where, "residual.forward", part.flat, f"{out_and_inp} {branch}")
+    part.call(where, "residual.forward", part.flat_dims, f"{out_and_inp} {branch}")
 
 
 def _backward(part: Part) -> None:
     """The gradient of the logits to those of all parameters, in the reverse order of `_forward`."""
-    call, linear, C, rows = part.call, part.linear, part.config.channels, part.rows
+    call, linear, C = part.call, part.linear_dims, part.config.channels
     head = linear(C, part.config.padded_vocab)
     call("lm_head", "matmul.backward_weight", head, "dwte logits lnf")
     call("lm_head", "matmul.backward_input", head, "dln logits wte")
     args = "dresidual dlnfw dlnfb dln stream lnfw lnf_mean lnf_rstd"
-    call("ln_f", "layernorm.backward", rows, args)
+    call("ln_f", "layernorm.backward", part.norm_dims, args)
     for layer in reversed(range(part.config.layers)):
         part.layer = layer
         dout = _leave(part, "fcproj", 2 + 2 * layer)
         _again(part, "fch_gelu", _gelu)
         _linear_backward(part, "fcproj", linear(4 * C, C), "dfch_gelu", dout, "fch_gelu")
-        call("gelu", "gelu.backward", part.flat4, "dfch dfch_gelu fch")
+        call("gelu", "gelu.backward", part.flat_mlp_dims, "dfch dfch_gelu fch")
         _again(part, "ln2", _ln_2)
         _linear_backward(part, "fc", linear(C, 4 * C), "dln", "dfch", "ln2")
         args = "dbranch dln2w dln2b dln residual2 ln2w ln2_mean ln2_rstd"
-        call("ln_2", "layernorm.backward", rows, args)
-        call("ln_2", "residual.backward", part.flat, "dresidual dbranch")
+        call("ln_2", "layernorm.backward", part.norm_dims, args)
+        call("ln_2", "residual.backward", part.flat_dims, "dresidual dbranch")
         dout = _leave(part, "attproj", 1 + 2 * layer)
         _linear_backward(part, "attproj", linear(C, C), "datty", dout, "atty")
-        call("attention", "attention.backward", part.heads, "dqkv datty qkv atty lse")
+        call("attention", "attention.backward", part.attention_dims, "dqkv datty qkv atty lse")
         _again(part, "ln1", _ln_1)
         _linear_backward(part, "qkv", linear(C, 3 * C), "dln", "dqkv", "ln1")
         args = "dbranch dln1w dln1b dln stream ln1w ln1_mean ln1_rstd"
-        call("ln_1", "layernorm.backward", rows, args)
-        call("ln_1", "residual.backward", part.flat, "dresidual dbranch")
+        call("ln_1", "layernorm.backward", part.norm_dims, args)
+        call("ln_1", "residual.backward", part.flat_dims, "dresidual dbranch")
     part.layer = None
     dout = _leave(part, "embedding", 0)
-    call("embedding", "embedding.backward", part.tokens, f"dwte dwpe {dout} tokens")
+    call("embedding", "embedding.backward", part.embedding_dims, f"dwte dwpe {dout} tokens")
 
 
-def _leave(part: Part, where: str, stream: int) -> str:
+def _leave(part: Part, where: str, rng_stream: int) -> str:
     """The buffer with the gradient of a branch: the residual stream's, with dropout if any."""
     p = part.config.dropout
     if not p:
         return "dresidual"
     args = "dropped dresidual rng"
-    part.call(where, "dropout.backward", part.flat, args, p=p, stream=stream)
+    part.call(where, "dropout.backward", part.flat_dims, args, p=p, stream=rng_stream)
     return "dropped"
 
 
