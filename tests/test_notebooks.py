@@ -21,17 +21,21 @@ LONGEST_CELL = 12  # lines, beside the text of a kernel
 FOLDERS = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users|mnt|var|opt|workspace)/[\w./-]+")
 
 
-def named(path):
-    return path.stem
-
-
-# One process for all tests of a notebook: it runs once for all of them.
-CASES = [pytest.param(path, marks=pytest.mark.xdist_group(path.stem)) for path in NOTEBOOKS]
-
-
-@pytest.fixture(scope="module", params=CASES, ids=map(named, NOTEBOOKS))
-def path(request):
-    return request.param
+def pytest_generate_tests(metafunc):
+    """Each test of a notebook, for each notebook. One process takes all tests of a notebook, which
+    runs once for them. `make sweep` runs the notebooks after the first two."""
+    if "path" not in metafunc.fixturenames:
+        return
+    runs = "executed" in metafunc.fixturenames
+    cases = [
+        pytest.param(
+            path,
+            id=path.stem,
+            marks=[pytest.mark.xdist_group(path.stem)] + [pytest.mark.sweep] * (runs and i > 1),
+        )
+        for i, path in enumerate(NOTEBOOKS)
+    ]
+    metafunc.parametrize("path", cases, scope="module")
 
 
 @pytest.fixture(scope="module")

@@ -69,11 +69,10 @@ RUNG_FILES = [
 @pytest.mark.nvrtc
 @needs_nvrtc
 @pytest.mark.parametrize(("op", "rung"), RUNG_FILES)
-def test_rung_compiles_for_the_oldest_architecture_that_it_claims_and_for_hopper(op, rung):
+def test_rung_compiles_for_the_oldest_architecture_that_it_claims(op, rung):
     targets = list(combinations(rung))
     assert targets, "the rung claims no NVIDIA architecture at all"
-    hopper = next((target for target in targets if target.arch == "sm_90a"), targets[0])
-    compile_for(op, rung, {targets[0].arch: targets[0], hopper.arch: hopper}.values())
+    compile_for(op, rung, targets[:1], most_shapes=1)
 
 
 @needs_nvrtc
@@ -83,7 +82,7 @@ def test_rung_compiles_wherever_it_claims_to(op, rung):
     compile_for(op, rung, combinations(rung))
 
 
-def compile_for(op, rung, targets):
+def compile_for(op, rung, targets, most_shapes=None):
     for target in targets:
         measured, small = (
             [dims for dims in shapes if rung.plan(dims, target).refusal is None]
@@ -92,7 +91,7 @@ def compile_for(op, rung, targets):
         shapes = [*measured, *small][:1]
         if measured and "sm == 90" in rung.conditions():  # tiles' sizes depend on the shape
             shapes = measured
-        for dims in shapes:
+        for dims in shapes[:most_shapes]:
             plan = rung.plan(dims, target)
             cubin = compiler.compile_cubin(rung, plan.constants, target.real, target.arch)
             where = f"{target.arch} {target.real} {dims}"
