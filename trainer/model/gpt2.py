@@ -33,6 +33,7 @@ from trainer.model.model_config import (
     LlmcFormat,
     ModelConfig,
     Parameter,
+    Pretrained,
     Size,
     padded,
 )
@@ -370,7 +371,21 @@ DEPTHS = {
     72: (2880, 30),
     84: (3456, 36),
 }
-PRETRAINED = {"gpt2": 12, "gpt2-medium": 24, "gpt2-large": 36, "gpt2-xl": 48}  # their layers
+PRETRAINED = {  # layers; the commit of openai-community/NAME, and the sha256 of its weights
+    "gpt2": (
+        *(12, "607a30d783dfa663caf39e06633721c8d4cfcd7e"),
+        "248dfc3911869ec493c76e65bf2fcf7f615828b0254c12b473182f0f81d3a707",
+    ),
+    "gpt2-medium": (24, "6dcaa7a952f72f9298047fd5137cd6e4f05f41da", ""),
+    "gpt2-large": (
+        *(36, "32b71b12589c2f8d625668d2335a01cac3249519"),
+        "5f47f3e12f91cd33b662ce7e433b6150ad5512b5884a2cee961b50e9c3bbebce",
+    ),
+    "gpt2-xl": (
+        *(48, "15ea56dee5df4983c59b2538573817e1667135e2"),
+        "0f8b28eb05a8075f48b61b6f35332978c74fc7763fa9fb4051a1c30511736a6a",
+    ),
+}
 
 
 def of_depth(layers: int) -> GPT2Config:
@@ -381,8 +396,10 @@ def of_depth(layers: int) -> GPT2Config:
 
 SIZES = {
     **{
-        name: Size(of_depth(layers), repository=f"openai-community/{name}")
-        for name, layers in PRETRAINED.items()
+        name: Size(
+            of_depth(layers), pretrained=Pretrained(f"openai-community/{name}", revision, sha256)
+        )
+        for name, (layers, revision, sha256) in PRETRAINED.items()
     },
     **{f"d{layers}": Size(of_depth(layers)) for layers in DEPTHS},
     # nanoGPT's character model

@@ -9,6 +9,7 @@ Layout: https://github.com/huggingface/transformers, models/<model>/modeling_<mo
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -218,7 +219,7 @@ def _guess_config(file: TensorFile) -> ModelConfig:
 def _find(source: str, data_dir: Path) -> Path:
     """The .safetensors file that `source` means; by name first in data_dir, then from the Hub."""
     path = Path(source)
-    pretrained = {name: size.repository for name, size in SIZES.items() if size.repository}
+    pretrained = {name: size.pretrained for name, size in SIZES.items() if size.pretrained}
     if source not in pretrained:
         if path.suffix == ".safetensors":
             return path
@@ -237,10 +238,28 @@ def _find(source: str, data_dir: Path) -> Path:
     local = data_dir / source / WEIGHTS
     if local.exists():
         return local
-    return _download(pretrained.get(source, source))
+    if known := pretrained.get(source):
+        return _checked(_download(known.repository, known.revision), known.sha256)
+    return _checked(_download(source))
 
 
-def _download(repository: str) -> Path:
+def _checked(path: Path, sha256: str = "") -> Path:
+    """A file in the Hub's local cache, once its content is seen to have a SHA-256.
+
+    Where none is given, it is the one that the Hub reported when the file was fetched, by which
+    the cache names what `path` links to.
+    """
+    import pooch
+
+    expected = sha256 or os.path.basename(os.path.realpath(path))
+    if re.fullmatch("[0-9a-f]{64}", expected) and pooch.file_hash(str(path)) != expected:
+        raise LadderError(
+            f"{path} does not have the sha256 {expected}; delete it, and it is fetched again"
+        )
+    return path
+
+
+def _download(repository: str, revision: str | None = None) -> Path:
     """The Hub's file in its local cache, fetched if it is not there yet (with a progress bar)."""
     import huggingface_hub  # takes a quarter of a second, and few runs need it
     from huggingface_hub import constants
@@ -248,7 +267,11 @@ def _download(repository: str) -> Path:
     def fetch(name: str, local_files_only: bool) -> Path:
         return Path(
             huggingface_hub.hf_hub_download(
-                repository, name, etag_timeout=5, local_files_only=local_files_only
+                repository,
+                name,
+                revision=revision,
+                etag_timeout=5,
+                local_files_only=local_files_only,
             )
         )
 

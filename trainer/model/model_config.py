@@ -151,17 +151,29 @@ class ModelConfig(ABC):
 
 
 @dataclass(frozen=True)
+class Pretrained:
+    """Weights on the Hugging Face Hub: model.safetensors of one commit of a repository.
+
+    sha256  of that file; "" where it is not known here: the Hub's own for that commit is compared
+    """
+
+    repository: str
+    revision: str
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
 class Size:
     """A size of a model that has a name: what `-e NAME` means.
 
     config      for the vocabulary of its tokenizer
     tokenizer   the name of the tokenizer (data/tokenizers.py)
-    repository  on the Hugging Face Hub, of its pretrained weights; None: it has none
+    pretrained  where its pretrained weights are; None: it has none
     """
 
     config: ModelConfig
     tokenizer: str = "gpt2"
-    repository: str | None = None
+    pretrained: Pretrained | None = None
 
 
 def padded(vocab: int) -> int:

@@ -45,7 +45,7 @@ def open_model(name: str, *, vocab: int, seed: int, data_dir: Path) -> Model:
     if shape is None:
         return open_file(Path(name), data_dir)
     size = SIZES[name]
-    if size.repository is None:
+    if size.pretrained is None:
         return random_model(shape, seed)
     if vocab != size.config.vocab:
         note = f"{INSTEAD} {name}'s, which belong to the tokens of {size.tokenizer}"

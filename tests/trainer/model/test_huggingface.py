@@ -1,5 +1,6 @@
 """GPT-2's weights from and to Hugging Face's files: every number in its place, or a clear error."""
 
+import hashlib
 import json
 import shutil
 import tracemalloc
@@ -23,6 +24,7 @@ from trainer.model import huggingface
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.huggingface import export_huggingface, load_huggingface
 from trainer.model.program import build, initial_parameters
+from trainer.model.registry import SIZES
 
 TINY = GPT2Config(context=6, vocab=11, padded_vocab=128, layers=3, heads=2, channels=4)
 # As transformers' GPT2LMHeadModel has them: the shapes of one layer, by name.
@@ -287,8 +289,8 @@ class Hub:
         if self.online is None:
             raise ConnectionError("no route to host")
 
-    def download(self, repository, name, *, etag_timeout, local_files_only):
-        self.asked.append((repository, name, local_files_only))
+    def download(self, repository, name, *, revision, etag_timeout, local_files_only):
+        self.asked.append((repository, name, revision, local_files_only))
         folder = self.cached if local_files_only else self.online
         if folder is None:
             raise FileNotFoundError(name) if local_files_only else RuntimeError("503\nmore")
@@ -297,15 +299,35 @@ class Hub:
 
 def test_cached_weights_need_no_network(tmp_path, monkeypatch):
     hub = Hub(monkeypatch, cached=write(tmp_path, theirs()))
-    assert load("gpt2")[0] == TINY
-    assert {asked[0] for asked in hub.asked} == {"openai-community/gpt2"}
+    assert load("gpt2-medium")[0] == TINY
+    commit = SIZES["gpt2-medium"].pretrained.revision
+    assert {asked[::2] for asked in hub.asked} == {("openai-community/gpt2-medium", commit)}
     assert all(local for *_, local in hub.asked)
+
+
+def test_weights_are_used_only_with_the_hash_that_is_known_here_or_that_the_hub_gave(
+    tmp_path, monkeypatch
+):
+    Hub(monkeypatch, cached=write(tmp_path, theirs()))
+    refusal = f"model.safetensors does not have the sha256 {SIZES['gpt2'].pretrained.sha256}; del"
+    with pytest.raises(LadderError, match=refusal) as refused:
+        load("gpt2")
+    assert not isinstance(refused.value, DownloadError), "random weights would take its place"
+    file = tmp_path / "model.safetensors"
+    content = file.read_bytes()
+    blob = tmp_path / hashlib.sha256(content).hexdigest()
+    file.rename(blob)
+    file.symlink_to(blob.name)
+    assert load("someone/tiny-gpt")[0] == TINY
+    blob.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(LadderError, match=f"sha256 {blob.name}"):
+        load("someone/tiny-gpt")
 
 
 def test_weights_that_are_nowhere_yet_are_downloaded(tmp_path, monkeypatch):
     hub = Hub(monkeypatch, online=write(tmp_path, theirs()))
     assert load("someone/tiny-gpt")[0] == TINY
-    assert hub.asked[-1] == ("someone/tiny-gpt", "model.safetensors", False)
+    assert hub.asked[-1] == ("someone/tiny-gpt", "model.safetensors", None, False)
 
 
 def test_without_a_network_one_line_says_so(monkeypatch):
