@@ -34,7 +34,8 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             known = difflib.get_close_matches(unknown[0], self._option_string_actions, n=1)
             hint = f" (did you mean {known[0]}?)" if known else ""
-            self.error(f"there is no flag {unknown[0]}{hint}")
+            flag = unknown[0] if unknown[0].isprintable() else repr(unknown[0])
+            self.error(f"there is no flag {flag}{hint}")
         return parsed
 
 

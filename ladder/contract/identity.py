@@ -31,7 +31,7 @@ INCLUDE = PACKAGE / "include"
 LAUNCH_KEYS = ("define", "launch", "scratch", "tiles")
 
 _COMMENT_OR_STRING = re.compile(
-    r"""//[^\n]*|/\*.*?\*/|(?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')""", re.DOTALL
+    r"""//[^\n]*|/\*.*?(?:\*/|\Z)|(?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')""", re.DOTALL
 )
 
 

@@ -34,7 +34,7 @@ def expected(op: Op, rung: Rung) -> list[tuple[str, str, bool]]:
 
 def parameters(source: str, kernel: str) -> list[tuple[str, str, bool]] | None:
     """(type, name, is a pointer) of each parameter; None where the definition is not recognised."""
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.DOTALL)
+    code = re.sub(r"//[^\n]*|/\*.*?(?:\*/|\Z)", " ", source, flags=re.DOTALL)
     found = re.search(rf"\b{kernel}\s*\(([^()]*)\)\s*\{{", code)
     if found is None:
         return None

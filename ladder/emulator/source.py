@@ -29,7 +29,7 @@ from ladder.contract.rung_file import MOST_BYTES
 # What is not code (comments, strings), and what is looked for in code.
 TOKENS = re.compile(
     r"""
-    (?P<comment>//[^\n]*|/\*.*?\*/)
+    (?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))
   | (?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
   | (?P<shared>\b(?:extern\s+)?(?:(?:alignas|__align__)\s*\([^()]*\)\s*)?__shared__\b[^;]*;)
   | (?P<open>\{)
@@ -63,7 +63,10 @@ def prepare(path: Path, source: str, include: Sequence[Path]) -> tuple[str, tupl
             f"{path}:{_line(source, ptx.start())}: inline PTX cannot run on a CPU; "
             "use the wrappers in ladder/include, which have a CPU twin"
         )
-    found = _kernels(text)
+    try:
+        found = _kernels(text)
+    except ValueError:  # no parenthesis follows a kernel's name
+        raise LadderError(f"{path}: a kernel's declaration is not complete") from None
     launchers = "".join(f"EMULATOR_KERNEL({kernel.name}, {kernel.cluster})\n" for kernel in found)
     return f"{text}\n{launchers}", found
 

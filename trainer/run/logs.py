@@ -76,7 +76,7 @@ class RunLog:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The entries of a `log.jsonl`; a line that a crash has cut short is left out."""
+    """The entries of a `log.jsonl`; a line that a crash has damaged is left out."""
     return [entry for _, entry in _parse(path)]
 
 
@@ -109,9 +109,20 @@ def _parse(path: Path) -> list[tuple[str, dict[str, Any]]]:
             entry = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(entry, dict) and isinstance(entry.get("step"), int):
+        if isinstance(entry, dict) and _makes_sense(entry):
             parsed.append((line, entry))
     return parsed
+
+
+def _makes_sense(entry: dict[str, Any]) -> bool:
+    """Whether what is read of an entry is of its type, and a finite number."""
+    step, sample = entry.get("step"), entry.get("sample", "")
+    losses = [entry[name] for name in ("train_loss", "val_loss") if entry.get(name) is not None]
+    return (
+        (type(step) is int and 0 <= step < 2**63)
+        and all(type(loss) is float and math.isfinite(loss) for loss in losses)
+        and isinstance(sample, str)
+    )
 
 
 def _lines(path: Path) -> list[str]:
