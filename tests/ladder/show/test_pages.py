@@ -193,6 +193,24 @@ def test_of_two_libraries_the_faster_one_is_the_measure(site):
     )
 
 
+def test_the_machine_code_of_rungs_is_counted_by_kind(site):
+    text = write(site, 'sass start.add 3 4 kinds="LDG.32 LDG.128"')
+    rows = dict(re.findall(r"^\| (\d) \| \d+ \| (.+) \|$", text, re.MULTILINE))
+    assert rows == {"3": "2 | 0", "4": "0 | 2"}
+    assert "Instructions in the machine code (sm_90a, float32, NVRTC " in text
+
+
+@pytest.mark.emulator
+def test_how_often_a_load_is_used_is_counted(site):
+    shape = 'shape="N=32 C=32 OC=32"'
+    text = write(site, f"reuse matmul.forward 1 2 {shape}")
+    # rung 1: of a warp, 2 loads for a multiply-add, 1 + 32 sectors for 64 FLOPs; and the bias
+    loads, sectors = 2 * 32 + 1, 33 * 32 + 4
+    assert f"| 1: one thread per output | {32 / loads:.2f} | {64 / sectors:.2f} |  |" in text
+    assert re.search(r"\| 2: shared-memory tiling \| [\d.]+ \| [\d.]+ \| 0\.2\d \|", text)
+    assert pages.update(write=False, root=site) == []
+
+
 def test_a_file_that_was_edited_after_the_measurement_is_marked(site, monkeypatch):
     monkeypatch.setattr(tables, "code_identity", lambda rung: "something else")
     assert "(file changed since)" in write(site, "table layernorm.forward")
