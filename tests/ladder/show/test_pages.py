@@ -193,13 +193,6 @@ def test_of_two_libraries_the_faster_one_is_the_measure(site):
     )
 
 
-def test_the_machine_code_of_rungs_is_counted_by_kind(site):
-    text = write(site, 'sass start.add 3 4 kinds="LDG.32 LDG.128"')
-    rows = dict(re.findall(r"^\| (\d) \| \d+ \| (.+) \|$", text, re.MULTILINE))
-    assert rows == {"3": "2 | 0", "4": "0 | 2"}
-    assert "Instructions in the machine code (sm_90a, float32, NVRTC " in text
-
-
 @pytest.mark.emulator
 def test_how_often_a_load_is_used_is_counted(site):
     shape = 'shape="N=32 C=32 OC=32"'
