@@ -12,7 +12,7 @@ import numpy as np
 
 SAME = 1e-2  # relative: how far ratios may be apart that count as one factor
 FACTOR_SHARE = 0.9  # of the wrong elements that one factor must explain
-PERIODS = (2, 4, 8, 16, 32, 64, 128)  # of lanes, vectors and tiles
+PERIODS = (128, 64, 32, 16, 8, 4, 2)  # of tiles, lanes and vectors
 
 
 def where(wrong: np.ndarray) -> str:

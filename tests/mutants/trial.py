@@ -10,6 +10,7 @@ is kept in a temporary folder, not in the user's cache.
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import re
@@ -26,12 +27,13 @@ from ladder.contract import rung_file
 from ladder.contract.dtypes import DTYPES
 from ladder.contract.ladder import Ladder, find
 from ladder.contract.rung_file import Rung
-from ladder.device.open import open_device
 from ladder.emulator import toolchain
+from ladder.emulator.emulated import Emulated
 from ladder.verify import sandbox
 from ladder.verify.check import check
 
 SECONDS = 60.0  # for one check
+LAUNCH_SECONDS = 10.0  # for one launch
 NAMED_LINE = re.compile(r"\.cuh?:[1-9]\d*\b")
 
 
@@ -62,10 +64,15 @@ class Verdict:
         return bool(NAMED_LINE.search(self.message))
 
 
+@functools.cache
+def device() -> Emulated:
+    """The emulator, with a time limit that suits small shapes."""
+    return Emulated(time_limit=LAUNCH_SECONDS)
+
+
 def types(ladder: Ladder, rung: Rung) -> list[str]:
     """The real types that a rung is written for."""
-    device = open_device("emulated")
-    return [name for name in ladder.op.reals if rung.claims(device.target(DTYPES[name]))]
+    return [name for name in ladder.op.reals if rung.claims(device().target(DTYPES[name]))]
 
 
 def judge(trial: Trial) -> Verdict:
@@ -77,9 +84,7 @@ def judge(trial: Trial) -> Verdict:
         path.write_text(trial.source, encoding="utf-8")
         try:
             rung = rung_file.parse(path, ladder.op.kernel)
-            report = check(
-                ladder, rung, open_device("emulated"), types(ladder, rung), stop_at_failure=True
-            )
+            report = check(ladder, rung, device(), types(ladder, rung), stop_at_failure=True)
             status, message = "survived" if report.passed else "caught", str(report)
         except CompileError as error:
             status, message = "invalid", str(error)

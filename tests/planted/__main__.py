@@ -1,5 +1,12 @@
 """Plants each bug of tests/planted into its rung, and says what the checker says.
 
+The bugs are mistakes that people make, one text file for each layer; tests/mutants/changes.py
+explains the form. Their kinds say what a report must name besides the failure:
+
+    numbers           a wrong result; the report shows where it is wrong, and by which pattern
+    synchronisation   a barrier, wait, fence, count or order; the report names line and cause
+    address           an access outside of a buffer, or one that hardware cannot make; likewise
+
     python -m tests.planted                    all of them
     python -m tests.planted matmul             those whose rung, class or text contains a word
     python -m tests.planted -v matmul          with the reports
@@ -11,9 +18,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
+from tests.mutants.changes import Change, read
 from tests.mutants.trial import Trial, Verdict, judge_all
-from tests.planted.bugs import CLASSES, Bug, planted
+
+CLASSES = ("numbers", "synchronisation", "address")
+
+
+def planted() -> list[Change]:
+    """All planted bugs."""
+    return read(Path(__file__).parent, CLASSES)
 
 
 def main() -> int:
@@ -30,8 +46,7 @@ def main() -> int:
         bug = bugs[index]
         line = "line" if verdict.names_line else "    "
         print(
-            f"{verdict.status:8} {line} {verdict.seconds:5.1f} s  {bug.kind:15} "
-            f"{bug.layer}/{bug.file}: {bug.what}",
+            f"{verdict.status:8} {line} {verdict.seconds:5.1f} s  {name(bug)}",
             flush=True,
         )
         if options.verbose or verdict.status != "caught":
@@ -42,11 +57,15 @@ def main() -> int:
     return int(any(verdict.status != "caught" for verdict in verdicts))
 
 
-def trial_of(bug: Bug) -> Trial:
+def name(bug: Change) -> str:
+    return f"{bug.layer}/{bug.file}: {bug.kind}: {bug.what}"
+
+
+def trial_of(bug: Change) -> Trial:
     return Trial(bug.op, bug.path, bug.apply())
 
 
-def summary(bugs: list[Bug], verdicts: list[Verdict]) -> str:
+def summary(bugs: Sequence[Change], verdicts: Sequence[Verdict]) -> str:
     """A table: how many of each class were planted, caught, and caught with a line named."""
     rows = [f"{'class':16} {'planted':>8} {'caught':>8} {'line named':>11}"]
     for kind in (*CLASSES, "all"):

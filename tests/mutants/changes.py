@@ -1,22 +1,17 @@
-"""The planted bugs: files of small changes to rungs, each of which makes the rung wrong.
+"""Changes of rungs in text files: the planted bugs, and the mutations that change no result.
 
-One file for each layer, `tests/planted/<layer>.txt`. A line that ends in `.cu` names the rung that
-the entries below it change, relative to the layer's folder. An entry is the class of the bug, what
-is wrong, the text of the rung and what replaces it:
+A line that ends in `.cu` names the rung that the entries below it change, without its number, in
+the folder of the layer that the text file is named after. An entry is the kind of the change, what
+it is, the text of the rung and what replaces it:
 
-    forward/2_block_per_row.cu
+    forward/block_per_row.cu
 
     numbers: the variance is divided by C - 1
     - block_sum(squares, partial) / C
     + block_sum(squares, partial) / (C - 1)
 
 Several `-` or `+` lines are several lines of the file; an entry without `+` deletes the text. The
-text must stand in the rung exactly once; with `@2` after the class its second occurrence is
-meant. A class is what the report must name besides the failure:
-
-    numbers           a wrong result; the report shows where and by which pattern it is wrong
-    synchronisation   a barrier, wait, fence, count or order; the report names line and cause
-    address           an access outside of a buffer, or one that hardware cannot make; likewise
+text must stand in the rung exactly once; with `@2` after the kind its second occurrence is meant.
 """
 
 from __future__ import annotations
@@ -28,18 +23,16 @@ from pathlib import Path
 
 from ladder.contract.ladder import PACKAGE
 
-HERE = Path(__file__).parent
-CLASSES = ("numbers", "synchronisation", "address")
-ENTRY = re.compile(rf"({'|'.join(CLASSES)})(?: @(\d+))?: (.+)")
+ENTRY = re.compile(r"([a-z]+)(?: @(\d+))?: (.+)")
 
 
 @dataclass(frozen=True)
-class Bug:
+class Change:
     """One change of one rung."""
 
     layer: str
-    file: str  # relative to the layer's folder
-    kind: str  # one of CLASSES
+    file: str  # in the layer's folder, without its number
+    kind: str
     what: str
     old: str
     new: str
@@ -47,14 +40,16 @@ class Bug:
 
     @property
     def path(self) -> Path:
-        return PACKAGE / self.layer / self.file
+        folder, _, idea = self.file.rpartition("/")
+        (path,) = (PACKAGE / self.layer / folder).glob(f"[0-9]*_{idea}")
+        return path
 
     @property
     def op(self) -> str:
         return f"{self.layer}.{self.file.partition('/')[0]}"
 
     def apply(self) -> str:
-        """The rung's text with the bug in it."""
+        """The rung's text after the change. Raises ValueError where it does not fit the rung."""
         source = self.path.read_text(encoding="utf-8")
         parts = source.split(self.old)
         where = f"{self.layer}/{self.file}: {self.what}"
@@ -66,16 +61,15 @@ class Bug:
         return self.old.join(parts[:at]) + self.new + self.old.join(parts[at:])
 
 
-def planted() -> list[Bug]:
-    """All bugs, in the order of the files."""
-    return [bug for path in sorted(HERE.glob("*.txt")) for bug in parse(path)]
+def read(folder: Path, kinds: tuple[str, ...]) -> list[Change]:
+    """The changes in all text files of a folder, in the order of the files."""
+    return [change for path in sorted(folder.glob("*.txt")) for change in _parse(path, kinds)]
 
 
-def parse(path: Path) -> Iterator[Bug]:
-    """The bugs of one file. Raises ValueError, naming file and line, where it is malformed."""
-    file, text = "", path.read_text(encoding="utf-8")
-    number = 1
-    for block in text.split("\n\n"):
+def _parse(path: Path, kinds: tuple[str, ...]) -> Iterator[Change]:
+    """The changes of one file. Raises ValueError, naming file and line, where it is malformed."""
+    file, number = "", 1
+    for block in path.read_text(encoding="utf-8").split("\n\n"):
         first, number = number, number + block.count("\n") + 2
         lines = [line for line in block.splitlines() if line and not line.startswith("#")]
         if not lines:
@@ -85,8 +79,9 @@ def parse(path: Path) -> Iterator[Bug]:
             continue
         entry = ENTRY.fullmatch(lines[0])
         sides = {sign: [at[2:] for at in lines[1:] if at[:1] == sign] for sign in "-+"}
-        if not (entry and file and sides["-"]) or sum(map(len, sides.values())) < len(lines) - 1:
+        whole = sum(map(len, sides.values())) == len(lines) - 1
+        if not (entry and entry[1] in kinds and file and sides["-"] and whole):
             raise ValueError(f"{path}:{first}: no entry as {__name__} explains it: {lines[0]}")
         kind, occurrence, what = entry.groups()
         old, new = "\n".join(sides["-"]), "\n".join(sides["+"])
-        yield Bug(path.stem, file, kind, what, old, new, int(occurrence or 0))
+        yield Change(path.stem, file, kind, what, old, new, int(occurrence or 0))

@@ -1,0 +1,144 @@
+"""Mutation score of the checker: how many small changes to rungs it catches.
+
+    python -m tests.mutants                               every mutant of every rung: days
+    python -m tests.mutants matmul.forward --rung 16bit-13
+    python -m tests.mutants --sample 12 --seed 1          12 of each layer, of all kinds in turn
+
+A mutant is a rung with one small change (operators.py). One that the checker passes survives. It is
+a bug of the checker, unless the change computes the same: then it is listed with its reason in
+tests/mutants/equivalent/. The status is 1 where any other survives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ladder.contract.ladder import find, ladders
+from ladder.contract.rung_file import Rung
+from tests.mutants.changes import read
+from tests.mutants.operators import Mutation, mutations
+from tests.mutants.trial import Trial, Verdict, judge_all
+
+EQUIVALENT = Path(__file__).parent / "equivalent"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One mutation of one rung."""
+
+    op: str
+    rung: Rung
+    mutation: Mutation
+
+    @property
+    def layer(self) -> str:
+        return self.op.partition(".")[0]
+
+    @property
+    def trial(self) -> Trial:
+        return Trial(self.op, self.rung.file, self.mutation.apply(self.rung.source))
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What names it in the list of equivalent ones: the file, and its lines."""
+        return self.rung.file.name, *self.mutation.lines(self.rung.source)
+
+    def __str__(self) -> str:
+        _, old, new = self.key
+        line = self.rung.source.count("\n", 0, self.mutation.start) + 1
+        changed = "\n".join([*(f"    - {at}" for at in old.splitlines()), f"    + {new}"])
+        return f"{self.op} {self.rung.name}, line {line}, {self.mutation.operator}\n{changed}"
+
+
+def make(ops: Sequence[str], rung: str | None = None) -> list[Mutant]:
+    """All mutants of the rungs of some ops, or of one of them."""
+    return [
+        Mutant(op, of, mutation)
+        for op in ops
+        for of in ([find(op).rung(rung)] if rung else find(op).rungs)
+        if of.path is not None
+        for mutation in mutations(of.source)
+    ]
+
+
+def sample(mutants: Sequence[Mutant], size: int, seed: int) -> list[Mutant]:
+    """The same `size` mutants of each layer for the same seed, of all kinds in turn."""
+    chosen: list[Mutant] = []
+    for layer in dict.fromkeys(mutant.layer for mutant in mutants):
+        rng = random.Random(f"{layer} {seed}")
+        kinds: dict[str, list[Mutant]] = {}
+        for mutant in mutants:
+            if mutant.layer == layer:
+                kinds.setdefault(mutant.mutation.operator, []).append(mutant)
+        for of_kind in kinds.values():
+            rng.shuffle(of_kind)
+        turns = list(kinds.values())
+        rng.shuffle(turns)
+        mixed = (m for row in itertools.zip_longest(*turns) for m in row if m is not None)
+        chosen += itertools.islice(mixed, size)
+    return chosen
+
+
+def equivalent() -> dict[tuple[str, str, str], str]:
+    """Mutations that compute the same: the reason of each."""
+    return {
+        (Path(change.file).name, change.old, change.new): change.what
+        for change in read(EQUIVALENT, ("same",))
+    }
+
+
+def table(mutants: Sequence[Mutant], verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """The score of each layer, and of all."""
+    known = equivalent()
+    yield (
+        f"{'layer':20} {'made':>5} {'same':>5} {'killed':>7} {'with a line':>12} "
+        f"{'survived':>9} {'score':>6}"
+    )
+    results = [(m, v) for m, v in zip(mutants, verdicts, strict=True) if v.status != "invalid"]
+    for layer in (*dict.fromkeys(m.layer for m, _ in results), "all"):
+        of_layer = [(m, v) for m, v in results if layer in (m.layer, "all")]
+        killed = [v for _, v in of_layer if v.status == "caught"]
+        same = sum(v.status == "survived" and m.key in known for m, v in of_layer)
+        left = len(of_layer) - len(killed) - same
+        score = len(killed) / max(1, len(killed) + left)
+        yield (
+            f"{layer:20} {len(of_layer):5} {same:5} {len(killed):7} "
+            f"{sum(v.names_line for v in killed):12} {left:9} {score:6.0%}"
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants")
+    parser.add_argument("op", nargs="?", help="an op, or a layer; default: all")
+    parser.add_argument("--rung", help="only this one of the op")
+    parser.add_argument("--sample", type=int, metavar="K", help="only K mutants of each layer")
+    parser.add_argument("--seed", type=int, default=1, help="of the sample")
+    parser.add_argument("-j", "--processes", type=int, default=1)
+    options = parser.parse_args()
+    ops = [op for op in ladders() if options.op in (None, op, op.partition(".")[0])]
+    mutants = make(ops, options.rung)
+    if options.sample:
+        mutants = sample(mutants, options.sample, options.seed)
+    known = equivalent()
+    survivors = []
+
+    def show(index: int, verdict: Verdict) -> None:
+        print(f"{index + 1}/{len(mutants)} {verdict.status}", end="\r", file=sys.stderr, flush=True)
+        if verdict.status == "survived" and mutants[index].key not in known:
+            survivors.append(str(mutants[index]))
+
+    verdicts = judge_all([mutant.trial for mutant in mutants], options.processes, show)
+    print("\n".join(table(mutants, verdicts)))
+    for survivor in survivors:
+        print(f"\nsurvived: {survivor}")
+    return int(bool(survivors))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
