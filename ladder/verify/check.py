@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,16 +188,19 @@ def check_case(
         return outcome("refused", next(filter(None, reasons)))
     worst = 0.0
     for values, expected in cases(op, dims, real, inputs, seed):
+        run = functools.partial(
+            _run, op, rung, real=real, dims=dims, values=values, expected=expected
+        )
         for group in able:
             results = []
             for variant in group:
                 try:
-                    result, error = _run(op, rung, variant, real, dims, values, expected)
+                    result, error = run(variant)
                     results.append(result)
                     if rung.deterministic:
                         _compare_bits(results)
                 except Wrong as wrong:
-                    seen = _watch(op, rung, variant, real, dims, values, expected)
+                    seen = _watch(variant, run)
                     return outcome(wrong.status, _explain(str(wrong), seen, variant.name))
                 worst = max(worst, error)
     return outcome("passed", error=worst)
@@ -279,22 +282,14 @@ def _run(
     return {output.arg.name: contents[output.arg.name] for output in expected}, max(errors)
 
 
-def _watch(
-    op: Op,
-    rung: Rung,
-    device: Device,
-    real: np.dtype,
-    dims: Dims,
-    values: Arrays,
-    expected: Sequence[Expected],
-) -> str | None:
+def _watch(device: Device, run: Callable[[Device], object]) -> str | None:
     """What the same run is seen to do that it must not, with its line, if every memory access is
     watched; None where the device cannot, or there is nothing to see."""
     watching = device.watching()
     if watching is None:
         return None
     try:
-        _run(op, rung, watching, real, dims, values, expected)
+        run(watching)
     except Fault as fault:
         return str(fault)
     except Wrong:  # wrong numbers only, as before

@@ -162,7 +162,11 @@ class _Worker:
 def _serve(connection: Connection) -> None:
     with contextlib.suppress(EOFError):
         while True:
-            connection.send(judge(connection.recv()))
+            trial = connection.recv()
+            try:
+                connection.send(judge(trial))
+            except Exception as bug:  # of the checker itself: no verdict on the rung
+                connection.send(bug)
 
 
 def _collect(workers: list[_Worker], trials: Sequence[Trial]) -> Iterator[tuple[int, Verdict]]:
@@ -175,6 +179,8 @@ def _collect(workers: list[_Worker], trials: Sequence[Trial]) -> Iterator[tuple[
         if worker.connection in ready:
             try:
                 verdict = worker.connection.recv()
+                if isinstance(verdict, Exception):
+                    raise RuntimeError(f"the checker fails on {trials[index].path}") from verdict
             except (EOFError, OSError):  # it crashed
                 worker.replace()
                 verdict = judge_in_sandbox(trials[index])
