@@ -2,17 +2,18 @@
 PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin/python
-PIP    := $(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP    := $(RUN) -m pip install --quiet --disable-pip-version-check
+# The packages of some files in requirements/, which name versions and hashes: no other file gets in.
+LOCKED  = $(PIP) --require-hashes $(patsubst %,--requirement requirements/%.txt,$(1))
 
 # The CuPy wheel that fits this machine: the newest CUDA its NVIDIA driver can run, ROCm, or none.
 CUDA        := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p')
 ACCELERATOR := $(if $(CUDA),$(if $(filter 12,$(CUDA)),cuda12,$(if $(filter 11 10 9,$(CUDA)),,cuda13)),$(if $(wildcard /opt/rocm/bin),rocm))
-EXTRAS      := $(if $(ACCELERATOR),[$(ACCELERATOR)])
 
 # Up to eight: more only wait for each other, for memory and for the GPU.
 TEST_PROCESSES := $(shell n=$$(nproc); [ $$n -gt 8 ] && echo 8 || echo $$n)
 
-.PHONY: help setup train test sweep check lint notebooks bench profile climb doctor clean
+.PHONY: help setup train test sweep check lint notebooks bench profile climb doctor lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -54,22 +55,34 @@ clean:  ## remove .venv, runs and caches inside the repository
 	rm -rf $(VENV) runs .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
 $(VENV)/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-	  { echo "Python 3.10 or newer is needed, $(PYTHON) is older: make PYTHON=/path/to/python3.12 …" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \
+	  { echo "Python 3.10 to 3.13 is needed, $(PYTHON) is another: make PYTHON=/path/to/python3.12 …" >&2; exit 2; }
 	@$(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "python3 -m venv failed; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
 
-$(VENV)/.core: $(VENV)/bin/python pyproject.toml constraints.txt
+$(VENV)/.core: $(VENV)/bin/python pyproject.toml $(wildcard requirements/*.txt)
 	@echo "installing packages into $(VENV) …"
-	@$(PIP) --editable ".$(EXTRAS)"
+	@$(call LOCKED,core $(ACCELERATOR))
+	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.core
-	@$(PIP) --editable ".[test,compile$(if $(ACCELERATOR),$(comma)$(ACCELERATOR))]"
+	@$(call LOCKED,core test compile)
 	@touch $@
 
 $(VENV)/.notebooks: $(VENV)/.core
-	@$(PIP) --editable ".[notebooks,compile$(if $(ACCELERATOR),$(comma)$(ACCELERATOR))]"
+	@$(call LOCKED,core test notebooks compile)
 	@touch $@
 
-comma := ,
+# Extras add to core, and name only what core lacks. `make lock UPGRADE=--upgrade` takes new versions.
+LOCK = uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate \
+  --custom-compile-command "make lock" $(UPGRADE) pyproject.toml
+LACKING = $$(sed -n 's/^\([a-z0-9.-]*\)==.*/--no-emit-package \1/p' $(patsubst %,requirements/%.txt,$(1)) | sort -u)
+
+lock:  ## resolve the packages of pyproject.toml anew into requirements/; needs uv
+	$(LOCK) requirements/build.in --output-file requirements/core.txt
+	$(LOCK) --extra test --constraint requirements/core.txt $(call LACKING,core) --output-file requirements/test.txt
+	for extra in notebooks compile cuda12 cuda13 rocm; do \
+	  $(LOCK) --extra $$extra --constraint requirements/core.txt --constraint requirements/test.txt \
+	    $(call LACKING,core test) --output-file requirements/$$extra.txt || exit 1; \
+	done

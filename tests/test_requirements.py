@@ -1,0 +1,49 @@
+"""What `make` installs: every package of pyproject.toml, by version and hash, and the project."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = ("test", "notebooks", "compile", "cuda12", "cuda13", "rocm")  # those that make installs
+
+
+def locked(name):
+    """The requirements of a file, each with the number of its hashes."""
+    text = (ROOT / "requirements" / f"{name}.txt").read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return [
+        (Requirement(line.split(" --hash=")[0]), line.count("--hash=sha256:")) for line in lines
+    ]
+
+
+@pytest.mark.parametrize("name", ["core", *EXTRAS])
+def test_every_package_has_one_version_and_hashes(name):
+    found = locked(name)
+    assert found
+    for requirement, hashes in found:
+        assert re.fullmatch(r"==[\w.]+", str(requirement.specifier)), requirement
+        assert hashes > 0, requirement
+    assert "://" not in (ROOT / "requirements" / f"{name}.txt").read_text()
+
+
+@pytest.mark.parametrize("extra", ["", *EXTRAS])
+def test_what_the_project_asks_for_is_there_in_a_version_that_fits(extra):
+    asked = PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
+    files = [name for name in ("core", "test", extra) if name]
+    there = [requirement for name in files for requirement, _ in locked(name)]
+    for requirement in map(Requirement, asked):
+        name = canonicalize_name(requirement.name)
+        versions = [str(r.specifier)[2:] for r in there if canonicalize_name(r.name) == name]
+        assert versions, f"{requirement}: run make lock"
+        assert all(map(requirement.specifier.contains, versions)), f"{requirement}: run make lock"
