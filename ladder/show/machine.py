@@ -33,10 +33,10 @@ def table(
 ) -> str:
     """One row for each kernel of the rungs, as Markdown. `opcodes` are counted: "R2UR", "LDS".
 
-    Counts are of instructions in the text, not of executions.
+    "loop" is the number of instructions in the kernel's longest loop; `opcodes` are counted there.
     Raises LadderError where a rung does not compile for ARCHITECTURE, or cannot run at `dims`.
     """
-    titles = ["registers", "shared memory of a block", "blocks on an SM", "instructions", *opcodes]
+    titles = ["registers", "shared memory of a block", "blocks on an SM", "loop", *opcodes]
     rows = [f"| rung | kernel | {' | '.join(titles)} |", "|---|---|" + "--:|" * len(titles)]
     real = DTYPES[dtype]
     target = compiler.typical_target(ARCHITECTURE, real)
@@ -47,7 +47,8 @@ def table(
         cubin = compiler.compile_cubin(rung, plan.constants, real, target.arch)
         takes, code = compiler.resources(cubin), sass.instructions(cubin, rung.file)
         for launch in plan.launches:
-            found = Counter(i.opcode.split(".")[0] for i in code if i.kernel == launch.kernel)
+            loop = sass.longest_loop([i for i in code if i.kernel == launch.kernel])
+            found = Counter(i.opcode.split(".")[0] for i in loop)
             registers = takes[launch.kernel].registers
             shared = takes[launch.kernel].shared + launch.shared
             x, y, z = launch.block

@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +43,8 @@ class Instruction:
     kernel: str
     text: str  # "@P0 LDG.E.128 R4, desc[UR4][R2.64]"
     line: int | None  # of the rung's file; None for what belongs to none
+    address: int = 0  # in its kernel
+    back_to: int | None = None  # of a conditional jump back: where the loop begins
 
     @property
     def opcode(self) -> str:
@@ -83,15 +85,24 @@ def instructions(cubin: Path, source: Path) -> list[Instruction]:
     name, line, found = "", None, []
     marker = f'"{os.path.abspath(source)}", line '
     lines: list[int] = []  # of the `//##` remarks before one instruction, innermost first
+    labels: dict[str, int] = {}  # the addresses of those that were met so far
+    waiting: list[str] = []  # labels of the next instruction
     for text in disassemble(cubin).splitlines():
         if match := re.match(r"\.text\.(\S+):", text):
-            name, line = match.group(1), None
+            name, line, labels = match.group(1), None, {}
+        elif match := re.match(r"(\.L_\w+):", text):
+            waiting.append(match.group(1))
         elif "//##" in text:
             lines += [int(text.split(marker)[1].split()[0])] if marker in text else []
-        elif match := re.match(r"\s*/\*[0-9a-f]+\*/\s+(.*?)\s*;", text):
+        elif match := re.match(r"\s*/\*([0-9a-f]+)\*/\s+(.*?)\s*;", text):
             line = lines[-1] if lines else line
             lines = []
-            found.append(Instruction(name, " ".join(match.group(1).split()), line))
+            address, code = int(match.group(1), 16), " ".join(match.group(2).split())
+            labels.update(dict.fromkeys(waiting, address))
+            waiting = []
+            jump = re.match(r"@.*\bBRA\b.*`\((\.L_\w+)\)", code)
+            back_to = labels.get(jump.group(1)) if jump else None
+            found.append(Instruction(name, code, line, address, back_to))
     return [i for i in found if i.opcode != "NOP"]
 
 
@@ -107,6 +118,19 @@ def summary(instructions: Iterable[Instruction]) -> dict[str, dict[str, int]]:
         if kinds:
             groups[what] = kinds
     return groups
+
+
+def longest_loop(kernel: Sequence[Instruction]) -> list[Instruction]:
+    """The loop of a kernel that has most instructions, inner loops included; without one, all.
+
+    A loop ends with a jump that depends on a predicate. One that does not depend on any leads back
+    from code that the compiler moved out of the way.
+    """
+    spans = [(i.back_to, i.address) for i in kernel if i.back_to is not None]
+    if not spans:
+        return list(kernel)
+    start, end = max(spans, key=lambda span: span[1] - span[0])
+    return [i for i in kernel if start <= i.address <= end]
 
 
 def listing(instructions: Iterable[Instruction], source: str) -> Text:

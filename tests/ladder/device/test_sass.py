@@ -100,3 +100,12 @@ def test_missing_disassembler_says_what_to_install(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(LadderError, match=r"disassembler was not found: pip install"):
         sass.find_nvdisasm()
+
+
+def test_the_longest_loop_ends_where_a_jump_leads_back_the_farthest():
+    def code(*jumps: int | None) -> list[sass.Instruction]:
+        return [sass.Instruction("k", "BRA", None, 16 * n, to) for n, to in enumerate(jumps)]
+
+    inner_and_outer = code(None, None, 16, None, 16, 80)
+    assert [i.address for i in sass.longest_loop(inner_and_outer)] == [16, 32, 48, 64]
+    assert sass.longest_loop(code(None, None)) == code(None, None)
