@@ -35,6 +35,7 @@ from ladder.emulator.toolchain import runtime
 MOST_PARAMETERS = 128
 PARAMETER_KINDS = {b"p": "a pointer", b"f": "floating point", b"i": "an integer", b"s": "a struct"}
 SHOWN = 3  # problems in an error's message
+UNINITIALISED = "uninitialised shared memory"
 
 Line = tuple[str, int]  # a file and the number of a line in it; 0 where it is not known
 
@@ -55,10 +56,16 @@ class KernelError(LadderError):
     """A kernel did something that it must not; `problems` has everything that was seen."""
 
     def __init__(self, problems: list[Problem]):
-        messages = list(dict.fromkeys(problem.message for problem in problems))
-        text = "\n".join(messages[:SHOWN])
-        if len(messages) > SHOWN:
-            text += f"\n({len(messages) - SHOWN} more problems)"
+        # A thread that comes too early also reads what is not there yet: the race explains it.
+        by_cause = sorted(problems, key=lambda problem: problem.kind == UNINITIALISED)
+        by_place = {
+            (problem.kind, problem.file, problem.line, problem.other): problem
+            for problem in reversed(by_cause)
+        }
+        found = list(reversed(by_place.values()))
+        text = "\n".join(problem.message + problem.excerpt() for problem in found[:SHOWN])
+        if len(found) > SHOWN:
+            text += f"\n({len(found) - SHOWN} more problems)"
         super().__init__(text)
         self.problems = problems
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ladder.common.errors import LadderError
+from ladder.common.files import read_text
+
 SECTOR = 32  # bytes: the unit in which a GPU moves global memory
 
 
@@ -27,6 +30,20 @@ class Problem:
     block: tuple[int, int, int]
     thread: tuple[int, int, int]
     other: tuple[str, int] | None = None
+
+    def excerpt(self) -> str:
+        """The source line, and that of the other thread, each on a line of its own."""
+        places = {(self.file, self.line), *([self.other] if self.other else [])}
+        return "".join(_quote(file, line) for file, line in sorted(places))
+
+
+def _quote(file: str, line: int) -> str:
+    """A line of a file as compilers show it; "" where it cannot be read."""
+    try:
+        text = read_text(file).splitlines()[line - 1] if line else ""
+    except (OSError, LadderError, IndexError):
+        text = ""
+    return f"\n{line:6} | {text.strip()}" if text else ""
 
 
 @dataclass(frozen=True)
