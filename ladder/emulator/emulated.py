@@ -31,19 +31,18 @@ from ladder.contract.identity import code_identity
 from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
 from ladder.emulator import source, toolchain
-from ladder.emulator.kernel import Kernel, KernelError, Record, Settings, load
+from ladder.emulator.kernel import SHARED_BYTES, Kernel, KernelError, Record, Settings, load
 from ladder.emulator.report import Access, LineCount, Problem, Report
 
 __all__ = ["Access", "Emulated", "KernelError", "LineCount", "Problem", "Report"]
 
 INCLUDE = Path(__file__).parent.parent / "include"
 MULTIPROCESSORS = 4  # small, so that a persistent kernel has work left for a second round
-SHARED_BYTES = 227 << 10  # as on Hopper
 ERRORS_SHOWN = 3
 WATCHING_SECONDS = 10.0  # time limit of a launch that is watched to explain a failure
 
 _WORDS = ("begin", "columns", "rows", "row_bytes", "box_columns", "box_rows", "element_bytes")
-TENSOR_MAP = np.dtype(  # emulator::Map in include/emulator/hopper.h, in 128 bytes
+TENSOR_MAP = np.dtype(  # TileMap in runtime/scheduler.h, in 128 bytes
     {"names": _WORDS, "formats": ["u8"] * 4 + ["i4"] * 3, "itemsize": 128}
 )
 
@@ -53,6 +52,7 @@ class Emulated(HostArrays):
 
     warp        threads in a warp: 32, or 64 as on some AMD GPUs
     seed        0: threads and blocks run in order; else in an order that follows from the seed
+    early       asynchronous copies to shared memory land at once, and not as late as they may
     counting    watch every memory access, count them, and find races and accesses out of bounds;
                 about 20 times slower, on one processor
     workers     how many blocks run at a time (default: one for each processor)
@@ -72,6 +72,7 @@ class Emulated(HostArrays):
         warp: Literal[32, 64] = 32,
         seed: int = 0,
         counting: bool = False,
+        early: bool = False,
         workers: int | None = None,
         time_limit: float = 60.0,
         trace: int = 8,
@@ -79,7 +80,7 @@ class Emulated(HostArrays):
         if warp not in (32, 64):
             raise LadderError(f"a warp has 32 or 64 threads, not {warp}")
         workers = workers or len(os.sched_getaffinity(0))
-        self._settings = Settings(warp, seed, counting, workers, time_limit, trace)
+        self._settings = Settings(warp, seed, early, counting, workers, time_limit, trace)
         self._record = Record()
         self._compiled: dict[tuple[Any, ...], dict[str, Kernel]] = {}
         self._variants: list[tuple[Emulated, ...]] = []
@@ -90,18 +91,20 @@ class Emulated(HostArrays):
         settings = self._settings
         order = f", order {settings.seed}" if settings.seed else ""
         warp = f", warps of {settings.warp}" if settings.warp != 32 else ""
-        return f"emulated{warp}{order}"
+        early = ", early copies" if settings.early else ""
+        return f"emulated{warp}{order}{early}"
 
     def variant(self, **changes: Any) -> Emulated:
-        """The same device with another `warp`, `seed`, `counting`, `workers`, `time_limit` or
-        `trace`."""
+        """The same device with another `warp`, `seed`, `early`, `counting`, `workers`,
+        `time_limit` or `trace`."""
         device = Emulated()
         device._settings = replace(self._settings, **changes)
         return device
 
     def variants(self, brief: bool = False) -> Sequence[tuple[Emulated, ...]]:
-        """Both widths of a warp, threads and blocks in several orders, and one run more that
-        watches every access: it finds races that did no harm, and reads out of bounds.
+        """Both widths of a warp, threads and blocks in several orders, asynchronous copies late and
+        early, and one run more that watches every access: it finds races that did no harm, and
+        reads out of bounds.
 
         The same objects every time: they keep what they have compiled. A device that watches is
         checked as it is.
@@ -110,7 +113,7 @@ class Emulated(HostArrays):
             return [(self,)]
         if not self._variants:
             self._variants = [
-                (self.variant(warp=32, seed=1), self.variant(warp=32, seed=2)),
+                (self.variant(warp=32, seed=1), self.variant(warp=32, seed=2, early=True)),
                 (self.variant(warp=64, seed=3),),
                 (self.variant(warp=32, seed=4, counting=True),),
             ]

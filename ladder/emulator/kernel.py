@@ -20,6 +20,7 @@ from ladder.emulator.locate import MISSING, Locator, tool
 from ladder.emulator.report import Access, LineCount, Problem, Report
 from ladder.emulator.structures import (
     ACCESSES,
+    AGENTS,
     KINDS,
     CBuffer,
     COptions,
@@ -34,6 +35,7 @@ from ladder.emulator.toolchain import runtime
 
 MOST_PARAMETERS = 128
 PARAMETER_KINDS = {b"p": "a pointer", b"f": "floating point", b"i": "an integer", b"s": "a struct"}
+SHARED_BYTES = 227 << 10  # that a block can have, as on Hopper
 SHOWN = 3  # problems in an error's message
 UNINITIALISED = "uninitialised shared memory"
 
@@ -76,6 +78,7 @@ class Settings:
 
     warp: int
     seed: int
+    early: bool
     counting: bool
     workers: int
     time_limit: float
@@ -146,9 +149,11 @@ class Kernel:
             launch.block,
             self._cluster,
             launch.shared,
+            SHARED_BYTES,
             settings.warp,
             settings.workers,
             settings.seed,
+            settings.early,
             settings.counting,
             settings.trace,
             len(buffers),
@@ -218,6 +223,8 @@ class Kernel:
         self._record.problems += problems
         known = [self._site(site, locate) for site in sites]
         for key, site in zip(known, sites, strict=True):
+            if not site.requests:
+                continue  # what TMA and wgmma access, which is not counted
             counts = self._record.lines.setdefault(key, [0] * 6)
             for i, name in enumerate(LineCount.__match_args__[len(key) :]):
                 counts[i] += getattr(site, name)
@@ -263,16 +270,15 @@ class Kernel:
         return f"{who}: {action} of {where.bytes} bytes outside of every buffer"
 
     def _say_race(self, problem: CProblem, who: str, other: Line | None) -> str:
-        before = problem.other
-        same_block = tuple(before.block) == tuple(problem.place.block)
-        missing = "no barrier" if same_block else "nothing that orders the blocks"
+        now, before = problem.place, problem.other
+        same_block = tuple(before.block) == tuple(now.block)
         them = f"thread {tuple(before.thread)}" if same_block else _who(before)
         there = f" in line {other[1]}" if other else ""
         space = "shared" if problem.where.shared_name else "global"
         where = f"{self._buffer(problem.where)} in {space} memory, offset {problem.where.offset}"
         return (
-            f"race on {where}: {ACCESSES[problem.place.access]} by {who}, and "
-            f"{ACCESSES[before.access]} by {them}{there}, with {missing} between them"
+            f"race on {where}: {_access(now)} {who}, and {_access(before)} {them}{there}, with "
+            f"{problem.text.decode()} between them"
         )
 
     def _say_divergent_barrier(self, problem: CProblem, who: str, other: Line | None) -> str:
@@ -285,7 +291,7 @@ class Kernel:
         return f"{who} waits at {what}, and thread {there} at another one, in line {other[1]}"
 
     def _say_deadlock(self, problem: CProblem, who: str, other: Line | None) -> str:
-        text = f"deadlock: {who} waits {problem.text.decode()} for threads that never come"
+        text = f"deadlock: {who} {problem.text.decode()}"
         return f"{text}; another one waits in line {other[1]}" if other else text
 
     def _say_uninitialised_shared_memory(
@@ -297,8 +303,15 @@ class Kernel:
     def _say_crash(self, problem: CProblem, who: str, other: Line | None) -> str:
         return f"{who}: {problem.text.decode()}"
 
-    def _say_misaligned(self, problem: CProblem, who: str, other: Line | None) -> str:
-        return f"{who}: {problem.text.decode()}"
+    _say_misaligned = _say_crash
+    _say_too_much_shared_memory = _say_crash
+
+    def _say_barrier_misuse(self, problem: CProblem, who: str, other: Line | None) -> str:
+        text = f"{who} {problem.text.decode()}"
+        return f"{text} in line {other[1]}" if other else text
+
+    _say_in_flight = _say_barrier_misuse
+    _say_cluster = _say_barrier_misuse
 
     def _say_assertion(self, problem: CProblem, who: str, other: Line | None) -> str:
         return f"{who}: assertion failed: {problem.text.decode()}"
@@ -311,6 +324,12 @@ class Kernel:
 def _triple(values: Sequence[int]) -> tuple[int, int, int]:
     x, y, z = values
     return x, y, z
+
+
+def _access(place: CPlace) -> str:
+    """What was done: "write by", or "write by a TMA load of"."""
+    unit = AGENTS[place.agent]
+    return f"{ACCESSES[place.access]}{unit} of" if unit else f"{ACCESSES[place.access]} by"
 
 
 def _who(place: CPlace) -> str:

@@ -8,7 +8,7 @@ Little has to change: CUDA's keywords are macros and its functions are C++ funct
 becomes a reference to memory that the runtime allocates for each block:
 
     static const char tile_key = 0;
-    auto &tile = *(float (*)[32][33])emulator::emulator_shared(&tile_key, "tile", ...);
+    auto &tile = *(float (*)[32][33])emulator::emulator_shared(&tile_key, "tile", size, alignment);
 
 The text of included files replaces their `#include "..."`, so that their declarations are rewritten
 too. `#line` directives keep every line's own file and number in error messages and reports.
@@ -38,7 +38,9 @@ TOKENS = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)".*$', re.MULTILINE)
-ALIGNMENT = re.compile(r"(?:alignas|__align__)\s*\([^()]*\)|__attribute__\s*\(\(.*?\)\)")
+ALIGNMENT = re.compile(
+    r"(?:alignas|__align__)\s*\(([^()]*)\)|__attribute__\s*\(\(\s*aligned\s*\((.*?)\)\s*\)\)"
+)
 KERNEL = re.compile(r'extern\s+"C"\s+__global__\b')
 ATTRIBUTE = re.compile(r"\b(__launch_bounds__|__cluster_dims__)\s*$")
 
@@ -119,6 +121,7 @@ def rewrite_shared(source: str, path: Path) -> str:
 def _declarations(statement: str) -> str:
     """The C++ for one `__shared__` statement, which may declare several variables."""
     dynamic = statement.lstrip().startswith("extern")
+    aligned = [match.group(1) or match.group(2) for match in ALIGNMENT.finditer(statement)]
     plain = ALIGNMENT.sub(" ", _without_comments(statement)).rstrip("; \n")
     plain = " ".join(re.sub(r"\b(?:extern|__shared__|static)\b", " ", plain).split())
     first, *others = _split(plain)
@@ -126,9 +129,13 @@ def _declarations(statement: str) -> str:
     if parts is None or "=" in plain:
         raise ValueError(f"cannot understand the shared memory declaration '{plain}'")
     kind = parts.group(1).strip()
+    alignment = f"emulator::alignment({', '.join([f'alignof({kind})', *aligned])})"
     if dynamic:
         name = parts.group(2)
-        return f'{kind} *{name} = ({kind} *)emulator::emulator_dynamic_shared("{name}");'
+        return (
+            f"{kind} *{name} = ({kind} *)"
+            f'emulator::emulator_dynamic_shared("{name}", {alignment});'
+        )
     result = []
     for name, shape in [
         (parts.group(2), parts.group(3)),
@@ -137,7 +144,7 @@ def _declarations(statement: str) -> str:
         # The address of the key tells declarations apart, also those of two template instances.
         result.append(
             f"static const char {name}_key = 0; auto &{name} = *({kind} (*){shape})"
-            f'emulator::emulator_shared(&{name}_key, "{name}", sizeof({kind}{shape}));'
+            f'emulator::emulator_shared(&{name}_key, "{name}", sizeof({kind}{shape}), {alignment});'
         )
     return " ".join(result)
 

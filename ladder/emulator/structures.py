@@ -14,8 +14,19 @@ KINDS = (  # ProblemKind
     "assertion",
     "time limit",
     "misaligned",
+    "barrier misuse",
+    "in flight",
+    "too much shared memory",
+    "cluster",
 )
 ACCESSES = ("read", "write", "atomic")  # emulator::Access
+AGENTS = (  # AgentKind: a thread, or a unit that works for it
+    "",
+    " by cp.async",
+    " by a TMA load",
+    " by a TMA store",
+    " by wgmma",
+)
 Triple = ctypes.c_uint32 * 3
 
 
@@ -25,6 +36,7 @@ class CPlace(ctypes.Structure):
         ("block", Triple),
         ("thread", Triple),
         ("access", ctypes.c_int32),
+        ("agent", ctypes.c_int32),
     )
 
 
@@ -44,7 +56,7 @@ class CProblem(ctypes.Structure):
         ("place", CPlace),
         ("other", CPlace),
         ("where", CWhere),
-        ("text", ctypes.c_char * 120),
+        ("text", ctypes.c_char * 240),
     )
 
 
@@ -98,9 +110,11 @@ class COptions(ctypes.Structure):
         ("block", Triple),
         ("cluster", ctypes.c_uint32),
         ("shared_bytes", ctypes.c_uint64),
+        ("shared_limit", ctypes.c_uint64),
         ("warp_size", ctypes.c_int32),
         ("workers", ctypes.c_int32),
         ("seed", ctypes.c_int32),
+        ("early", ctypes.c_int32),
         ("count", ctypes.c_int32),
         ("trace", ctypes.c_int32),
         ("buffer_count", ctypes.c_int32),

@@ -31,11 +31,30 @@ struct alignas(64) TensorMap {
 
 using Mbarrier = unsigned long long;  // in shared memory
 
+// The 32-bit address of a variable in shared memory, as PTX instructions expect it. In a cluster,
+// bits 24 and up hold the rank of the block.
+__device__ __forceinline__ unsigned shared_address(const void* pointer);
+
+// The descriptor of a matrix in shared memory, as `wgmma` reads it: address / 16, in 14 bits, without
+// the block's rank; the leading dimension byte offset, `block` bytes from 64 columns of a transposed
+// matrix to the next 64 (otherwise ignored); the stride byte offset, 1024 bytes from one group of 8
+// rows to the next; 128-byte swizzle.
+__device__ __forceinline__ unsigned long long wgmma_descriptor(const void* tile, int block) {
+    unsigned low = (shared_address(tile) / 16 & 0x3fff) | block / 16 << 16;
+    unsigned high = 1024 / 16 | 1 << 30;
+#ifdef KERNEL_LADDER_EMULATOR
+    return (unsigned long long)high << 32 | low;
+#else
+    unsigned long long both;  // made of halves: shifts would compute with all 64 bits
+    asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(low), "r"(high));
+    return both;
+#endif
+}
+
 #ifdef KERNEL_LADDER_EMULATOR
 #include "emulator/hopper.h"
 #else
 
-// The 32-bit address of a variable in shared memory, as PTX instructions expect it.
 __device__ __forceinline__ unsigned shared_address(const void* pointer) {
     return (unsigned)__cvta_generic_to_shared(pointer);
 }
@@ -203,17 +222,6 @@ template <int PENDING, class... Registers>
 __device__ __forceinline__ void wgmma_wait(Registers&... results) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
     (wgmma_pin(results), ...);
-}
-
-// The descriptor of a matrix in shared memory, as `wgmma` reads it: address / 16; the leading
-// dimension byte offset, `block` bytes from 64 columns of a transposed matrix to the next 64
-// (otherwise ignored); the stride byte offset, 1024 bytes from one group of 8 rows to the next;
-// 128-byte swizzle.
-__device__ __forceinline__ unsigned long long wgmma_descriptor(const void* tile, int block) {
-    unsigned low = shared_address(tile) / 16 + (block / 16 << 16), high = 1024 / 16 | 1 << 30;
-    unsigned long long both;  // made of halves: shifts would compute with all 64 bits
-    asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(low), "r"(high));
-    return both;
 }
 
 // Lists of operands in the text of an instruction: %0 to %31, and so on.

@@ -37,6 +37,12 @@ bool Worker::complete_warp_operation(int warp, Fiber &first) {
         std::strcpy(problem.text, "warp");
         launch->add(problem);
     }
+    if (launch->memory && first.operation == WARP_SYNC) {
+        std::vector<int> met;
+        for (uint64_t rest = mask; rest; rest &= rest - 1)
+            met.push_back(number_of(lanes[__builtin_ctzll(rest)]));
+        launch->memory->meet(met);
+    }
     uint64_t *values = &gathered[warps[warp].first];
     for (uint64_t rest = mask; rest; rest &= rest - 1) {
         int lane = __builtin_ctzll(rest);
@@ -47,7 +53,7 @@ bool Worker::complete_warp_operation(int warp, Fiber &first) {
         lane.state = State::ready;
         switch (lane.operation) {
             case WARP_SYNC:
-                if (launch->memory) launch->memory->synchronise_lane(number_of(lane));
+            case WARP_MEET:
                 break;
             case WARP_SHUFFLE:  // the value of a lane that takes no part is undefined
                 lane.result = lane.source < 64 && (mask >> lane.source & 1) ? values[lane.source]
@@ -91,10 +97,14 @@ bool Worker::complete_barrier(int member) {
         launch->add(problem);
     }
     members[member]->barrier_result = sum;
-    members[member]->barrier_epoch++;
-    if (launch->memory)
+    if (launch->memory) {
+        std::vector<int> met;
+        for (Fiber *fiber = begin; fiber < end; fiber++)
+            if (fiber->state == State::at_barrier) met.push_back(number_of(*fiber));
+        launch->memory->meet(met);
         for (int warp = 0; warp < warps_of_block; warp++)
             launch->memory->finish_warp(*this, member * warps_of_block + warp);
+    }
     for (Fiber *fiber = begin; fiber < end; fiber++)
         if (fiber->state == State::at_barrier) fiber->state = State::ready;
     return true;

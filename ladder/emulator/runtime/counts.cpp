@@ -49,9 +49,6 @@ void MemoryModel::finish_warp(Worker &worker, int warp) {
 
 void MemoryModel::finish_cluster(Worker &worker) {
     for (size_t warp = 0; warp < worker.warps.size(); warp++) finish_warp(worker, (int)warp);
-    std::fill(warp_epochs_.begin(), warp_epochs_.end(), 0);
-    std::fill(acquired_.begin(), acquired_.end(), 0);
-    for (auto &releases : releases_) releases.clear();
 }
 
 static size_t distinct(std::vector<int64_t> &values) {

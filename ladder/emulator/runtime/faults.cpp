@@ -73,7 +73,7 @@ static void handle(int signal, siginfo_t *info, void *context) {
         // Elsewhere than in the kernel's own code a lock may be held; there the flag is looked at.
         worker->launch->expired = true;
         if (!on_fiber || !in_kernel(pc)) return;
-        worker->fail(TIME_LIMIT, pc + 1, "");
+        worker->fail(TIME_LIMIT, pc + 1, "%s", "");
         worker->abandon();
     }
     if (!on_fiber) {  // not a kernel's fault: let it happen again under the previous handler
@@ -85,7 +85,7 @@ static void handle(int signal, siginfo_t *info, void *context) {
     for (int i = 0; i < 512 && !in_kernel(pc) && worker->stacks.contains(stack + i); i++)
         if (in_kernel(stack[i])) pc = (const char *)stack[i] - 1;
     char text[100];
-    worker->fail(CRASH, pc + 1, text_of(signal, info, text, sizeof text));
+    worker->fail(CRASH, pc + 1, "%s", text_of(signal, info, text, sizeof text));
     worker->abandon();
 }
 

@@ -15,7 +15,9 @@ static void record(const void *address, size_t bytes, Access access, const void 
 
 // An access that the compiler takes to be aligned must be, on a GPU.
 static void record_aligned(const void *address, size_t bytes, Access access, const void *pc) {
-    if (this_worker && (uintptr_t)address % bytes) this_worker->misaligned(address, access, pc);
+    if (this_worker && (uintptr_t)address % bytes)
+        this_worker->refuse(MISALIGNED, pc, "%s at address %p, which is not a multiple of its size",
+                            access == ACCESS_READ ? "read" : "write", address);
     record(address, bytes, access, pc);
 }
 

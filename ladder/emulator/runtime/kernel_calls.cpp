@@ -12,6 +12,8 @@ using namespace emulator;
 
 #define CALLER __builtin_return_address(0)
 
+static constexpr size_t MOST_STATIC = 48 << 10;  // bytes of shared memory that are not dynamic
+
 template <class T>
 static bool compare_exchange(void *address, void *old, const void *desired) {
     T value;
@@ -20,23 +22,42 @@ static bool compare_exchange(void *address, void *old, const void *desired) {
                                        __ATOMIC_SEQ_CST);
 }
 
-static Deferred defer(void (*action)(void *), const void *payload, size_t payload_bytes) {
-    Deferred deferred{action, {}};
-    if (payload_bytes > sizeof deferred.payload) __builtin_trap();
-    std::memcpy(deferred.payload, payload, payload_bytes);
-    return deferred;
+uint64_t Worker::at_warp(WarpOperation operation, uint64_t mask, uint64_t value, int source,
+                         const void *pc) {
+    Fiber &fiber = this->fiber();
+    fiber.operation = operation;
+    fiber.mask = mask;
+    fiber.value = value;
+    fiber.source = source % warp_size;
+    yield(State::at_warp, pc);
+    return fiber.result;
 }
 
-static NamedBarrier &find_barrier(int id) {
-    if (id == CLUSTER_BARRIER) return this_worker->cluster_barrier;
-    return this_worker->member().named_barriers[id & 15];
+SharedPlace Worker::find_shared(const void *address) const {
+    for (size_t member = 0; member < members.size(); member++) {
+        if (!members[member]->shared.contains(address)) continue;
+        size_t offset = (const char *)address - members[member]->shared.begin;
+        return {(int)member, layout.find(offset), offset};
+    }
+    return {-1, nullptr, 0};
 }
 
-// The oldest that has not been waited for and adds to `d`, or nullptr.
-static Product *next_product(Pending<Product> &products, const float *d) {
-    for (Product &product : products.tasks)
-        if (product.d == d) return &product;
-    return nullptr;
+char *Worker::shared_array(const void *key, const char *name, size_t bytes, size_t alignment,
+                           const void *pc) {
+    const SharedArray *array = layout.find(key);
+    if (!array) {
+        size_t before = layout.end();
+        array = &layout.add(key, name, bytes, alignment);
+        size_t fixed = layout.bytes(false), all = fixed + layout.bytes(true);
+        if (fixed > MOST_STATIC)
+            refuse(SHARED_LIMIT, pc, "%zu bytes of shared memory of fixed size, and %zu are possible",
+                   fixed, MOST_STATIC);
+        if (all > launch->options->shared_limit)
+            refuse(SHARED_LIMIT, pc, "%zu bytes of shared memory, and a block can have %zu", all,
+                   (size_t)launch->options->shared_limit);
+        for (auto &member : members) member->shared.clear(before, layout.end());
+    }
+    return member().shared.begin + array->offset;
 }
 
 extern "C" {
@@ -50,13 +71,7 @@ int emulator_barrier(int predicate) {
 }
 
 uint64_t emulator_warp(WarpOperation operation, uint64_t mask, uint64_t value, int source) {
-    Fiber &fiber = this_worker->fiber();
-    fiber.operation = operation;
-    fiber.mask = mask;
-    fiber.value = value;
-    fiber.source = source % this_worker->warp_size;
-    this_worker->yield(State::at_warp, CALLER);
-    return fiber.result;
+    return this_worker->at_warp(operation, mask, value, source, CALLER);
 }
 
 uint64_t emulator_active_mask() {
@@ -71,15 +86,20 @@ uint64_t emulator_active_mask() {
 
 void emulator_poll() { this_worker->yield(State::polling, CALLER); }
 
-void *emulator_shared(const void *key, const char *name, size_t bytes) {
-    bool count = this_worker->launch->options->count;
-    return this_worker->member().shared.array(key, name, bytes, count);
+void *emulator_shared(const void *key, const char *name, size_t bytes, size_t alignment) {
+    return this_worker->shared_array(key, name, bytes, alignment, CALLER);
 }
 
-void *emulator_dynamic_shared(const char *name) {
-    const Options &options = *this_worker->launch->options;
-    SharedMemory &shared = this_worker->member().shared;
-    return shared.array(nullptr, name, options.shared_bytes, options.count);
+void *emulator_dynamic_shared(const char *name, size_t alignment) {
+    size_t bytes = this_worker->launch->options->shared_bytes;
+    return this_worker->shared_array(nullptr, name, bytes, alignment, CALLER);
+}
+
+unsigned emulator_shared_address(const void *pointer) {
+    SharedPlace place = this_worker->find_shared(pointer);
+    if (place.member < 0)
+        this_worker->refuse(OUT_OF_BOUNDS, CALLER, "%p is no address in shared memory", pointer);
+    return (unsigned)place.offset | (unsigned)place.member << 24;
 }
 
 void emulator_fence() {
@@ -103,101 +123,18 @@ int emulator_print(const char *format, ...) {
 }
 
 void emulator_assert_failed(const char *expression) {
-    this_worker->fail(ASSERTION, CALLER, expression);
-    this_worker->abandon();
+    this_worker->refuse(ASSERTION, CALLER, "%s", expression);
 }
-
-void emulator_async_copy(void *to, const void *from, int bytes, int given) {
-    this_worker->fiber().copies.start({(char *)to, (const char *)from, bytes, given, CALLER});
-}
-
-void emulator_async_commit() { this_worker->fiber().copies.commit(); }
-
-void emulator_async_wait(int pending_groups) {
-    Worker &worker = *this_worker;
-    worker.fiber().copies.wait(pending_groups, [&](const AsyncCopy &copy) {
-        if (copy.given) worker.record(copy.from, copy.given, ACCESS_READ, copy.pc);
-        worker.record(copy.to, copy.bytes, ACCESS_WRITE, copy.pc);
-        std::memcpy(copy.to, copy.from, copy.given);
-        std::memset(copy.to + copy.given, 0, copy.bytes - copy.given);
-    });
-}
-
-void emulator_product(float *d, int count, Multiply multiply, const void *payload, size_t bytes) {
-    Product product{d, multiply, {}, {}};
-    if (bytes > sizeof product.payload) __builtin_trap();
-    std::memcpy(product.payload, payload, bytes);
-    auto &products = this_worker->fiber().products;
-    if (!next_product(products, d)) {
-        product.value.assign(d, d + count);
-        std::fill_n(d, count, NAN);
-    }
-    products.start(std::move(product));
-}
-
-void emulator_product_commit() { this_worker->fiber().products.commit(); }
-
-void emulator_product_wait(int pending_groups) {
-    auto &products = this_worker->fiber().products;
-    products.wait(pending_groups, [&](Product &product) {
-        product.multiply(product.value.data(), product.payload);
-        if (Product *next = next_product(products, product.d))
-            next->value = std::move(product.value);
-        else
-            std::copy(product.value.begin(), product.value.end(), product.d);
-    });
-}
-
-void emulator_release() {
-    if (MemoryModel *memory = this_worker->launch->memory.get()) memory->release(*this_worker);
-}
-
-void emulator_acquire() {
-    if (MemoryModel *memory = this_worker->launch->memory.get()) memory->acquire(*this_worker);
-}
-
-void emulator_written(void *address, size_t bytes) {
-    if (this_worker->launch->memory) this_worker->launch->memory->written(*this_worker, address, bytes);
-}
-
-int emulator_named_barrier(int id, int threads) {
-    NamedBarrier &barrier = find_barrier(id);
-    int generation = barrier.generation;
-    if (id == CLUSTER_BARRIER) threads = (int)this_worker->fibers.size();
-    if (++barrier.arrived == threads) barrier = {0, generation + 1};
-    return generation;
-}
-
-int emulator_named_barrier_generation(int id) { return find_barrier(id).generation; }
 
 int emulator_cluster_rank() { return this_worker->fiber().member; }
 
 void *emulator_peer(const void *address, int rank) {
     Worker &worker = *this_worker;
-    SharedArray *array = worker.find_shared(address);
-    if (!array || (size_t)rank >= worker.members.size()) {
-        worker.fail(CRASH, CALLER, "there is no such shared memory in another block of the cluster");
-        worker.abandon();
-    }
-    bool count = worker.launch->options->count;
-    size_t offset = (const char *)address - array->begin;
-    SharedMemory &shared = worker.members[rank]->shared;
-    return (char *)shared.array(array->key, array->name, array->bytes, count) + offset;
-}
-
-void emulator_defer(void (*action)(void *), const void *payload, size_t payload_bytes) {
-    this_worker->deferred.push_back(defer(action, payload, payload_bytes));
-}
-
-void emulator_store(void (*action)(void *), const void *payload, size_t payload_bytes) {
-    this_worker->fiber().stores.start(defer(action, payload, payload_bytes));
-}
-
-void emulator_store_commit() { this_worker->fiber().stores.commit(); }
-
-void emulator_store_wait(int pending_groups) {
-    auto carry_out = [](Deferred &store) { store.action(store.payload); };
-    this_worker->fiber().stores.wait(pending_groups, carry_out);
+    SharedPlace place = worker.find_shared(address);
+    if (!place.array || (size_t)rank >= worker.members.size())
+        worker.refuse(CRASH, CALLER,
+                      "there is no such shared memory in another block of the cluster");
+    return worker.members[rank]->shared.begin + place.offset;
 }
 
 void emulator_atomic_load(const void *address, void *old, int bytes) {

@@ -48,9 +48,7 @@ extern "C" EMULATOR_EXPORT Launch *emulator_launch(void (*kernel)(void **), void
         Random random{0x9E3779B97F4A7C15ull * (uint64_t)options->seed + 1};
         random.shuffle(launch->cluster_order);
     }
-    unsigned threads = options->block[0] * options->block[1] * options->block[2];
-    if (options->count)
-        launch->memory = std::make_unique<MemoryModel>(*launch, blocks, threads * options->cluster);
+    if (options->count) launch->memory = std::make_unique<MemoryModel>(*launch, blocks);
 
     unsigned workers = std::min<unsigned>(options->count ? 1 : options->workers, clusters);
     std::vector<std::thread> others;

@@ -2,6 +2,7 @@
 #include "memory.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -9,111 +10,290 @@
 
 using namespace emulator;
 
+static constexpr size_t FIRST = 1024;  // the first KiB of shared memory is the system's, on Hopper
+
 // ---- shared memory -----------------------------------------------------------------------------
 
-SharedMemory::~SharedMemory() { release(); }
-
-void SharedMemory::release() {
-    for (SharedArray &array : arrays_) std::free(array.begin);
-    arrays_.clear();
-}
-
-void SharedMemory::clear(bool counting) {
-    for (SharedArray &array : arrays_) {
-        std::memset(array.begin, 0xff, array.bytes);
-        if (counting) array.written.assign(array.bytes, 0);
-    }
-}
-
-void *SharedMemory::array(const void *key, const char *name, size_t bytes, bool counting) {
-    for (SharedArray &array : arrays_)
-        if (array.key == key) return array.begin;
-    // 1024 bytes is the largest alignment that the hardware asks for (128-byte swizzle).
-    char *begin = (char *)std::aligned_alloc(1024, (bytes / 1024 + 1) * 1024);
-    std::memset(begin, 0xff, bytes);
-    arrays_.push_back({key, name, begin, bytes, std::vector<uint8_t>(counting ? bytes : 0)});
-    return begin;
-}
-
-SharedArray *SharedMemory::find(const void *address) {
-    for (SharedArray &array : arrays_)
-        if ((size_t)((const char *)address - array.begin) < array.bytes) return &array;
+const SharedArray *SharedLayout::find(const void *key) const {
+    for (const SharedArray &array : arrays_)
+        if (array.key == key) return &array;
     return nullptr;
+}
+
+const SharedArray *SharedLayout::find(size_t offset) const {
+    for (const SharedArray &array : arrays_)
+        if (offset - array.offset < array.bytes) return &array;
+    return nullptr;
+}
+
+const SharedArray &SharedLayout::add(const void *key, const char *name, size_t bytes,
+                                     size_t alignment) {
+    if (arrays_.empty()) end_ = FIRST;
+    size_t offset = (end_ + alignment - 1) / alignment * alignment;
+    if (alignment < 1024 && offset / alignment % 2 == 0) offset += alignment;
+    arrays_.push_back({key, name, offset, bytes});
+    end_ = offset + bytes;
+    return arrays_.back();
+}
+
+void SharedLayout::clear() {
+    arrays_.clear();
+    end_ = 0;
+}
+
+size_t SharedLayout::bytes(bool dynamic) const {
+    size_t sum = 0;
+    for (const SharedArray &array : arrays_)
+        if (!array.key == dynamic) sum += array.bytes;
+    return sum;
+}
+
+SharedMemory::SharedMemory() : begin((char *)std::aligned_alloc(1024, SharedLayout::BYTES)) {}
+
+SharedMemory::~SharedMemory() { std::free(begin); }
+
+void SharedMemory::clear(size_t from, size_t to) {
+    std::memset(begin + from, 0xff, to - from);
+    if (!written.empty()) std::memset(&written[from], 0, to - from);
 }
 
 // ---- accesses ----------------------------------------------------------------------------------
 
-MemoryModel::MemoryModel(Launch &launch, int blocks, int threads)
-    : launch_(launch), clocks_(blocks), warp_epochs_(threads),
-      releases_(threads), acquired_(threads), logs_(threads) {}
+MemoryModel::MemoryModel(Launch &launch, int blocks) : launch_(launch), published_(blocks) {}
+
+void MemoryModel::start_cluster(Worker &worker) {
+    int fibers = (int)worker.fibers.size();
+    clocks_.start(fibers);
+    agents_.clear();
+    for (int fiber = 0; fiber < fibers; fiber++) agents_.push_back({THREAD, fiber});
+    agent_index_.clear();
+    fences_.assign(fibers, nullptr);
+    peer_accesses_.assign(worker.members.size(), {});
+    logs_.resize(fibers);
+    cluster_start_ = serial_ + 1;
+}
 
 static bool within(const void *address, const void *begin, size_t bytes) {
     return (size_t)((const char *)address - (const char *)begin) < bytes;
 }
 
+// Not the kernel's memory: local variables, threadIdx and its kind, constants in the program.
+static bool is_private(const Worker &worker, const char *at) {
+    const Launch &launch = *worker.launch;
+    return within(at, worker.fibers.data(), worker.fibers.size() * sizeof(Fiber)) ||
+           within(at, worker.gathered.data(), worker.gathered.size() * sizeof(uint64_t)) ||
+           within(at, current.block, sizeof *current.block) ||
+           within(at, &current, sizeof current) ||
+           (at >= launch.code_begin && at < launch.code_end);
+}
+
 void MemoryModel::access(Worker &worker, const void *address, int bytes, Access access,
                          const void *pc) {
     const char *at = (const char *)address;
-    // Not the kernel's memory: local variables, threadIdx and its kind, constants in the program.
-    if (worker.stacks.contains(at) ||
-        within(at, worker.fibers.data(), worker.fibers.size() * sizeof(Fiber)) ||
-        within(at, worker.gathered.data(), worker.gathered.size() * sizeof(uint64_t)) ||
-        within(at, current.block, sizeof *current.block) || within(at, &current, sizeof current) ||
-        (at >= launch_.code_begin && at < launch_.code_end))
-        return;
+    if (worker.stacks.contains(at)) return worker.check_accumulators(at, bytes, pc);
+    if (is_private(worker, at)) return;
+    int fiber = worker.number_of(worker.fiber());
+    Actor thread{fiber, clocks_.now(fiber), false};
+    SharedPlace place = worker.find_shared(at);
+    if (place.member >= 0) return access_shared(worker, thread, place, bytes, access, pc);
     Where where;
     where.bytes = bytes;
-    const char *begin = nullptr;
-    int64_t size = 0;
-    int granule = 2;
-    SharedArray *array = worker.find_shared(at);
-    if (array) {
-        begin = array->begin, size = (int64_t)array->bytes;
-        where.shared_name = array->name;
-    } else {
-        for (const Buffer &buffer : launch_.buffers) {
-            if (!within(at, buffer.begin, buffer.bytes)) continue;
-            if (buffer.element_bytes == 0) return;  // a structure passed by value
-            begin = buffer.begin, size = buffer.bytes;
-            granule = std::min(4, buffer.element_bytes);
-            where.argument = buffer.argument;
-            break;
+    for (const Buffer &buffer : launch_.buffers) {
+        if (!within(at, buffer.begin, buffer.bytes)) continue;
+        if (buffer.element_bytes == 0) return;  // a structure passed by value
+        where.argument = buffer.argument;
+        where.offset = at - buffer.begin;
+        if (where.offset + bytes > buffer.bytes) return worker.out_of_bounds(where, access, pc);
+        serial_++;
+        uint32_t site = find_site(pc, nullptr, where.argument, access, bytes);
+        Published &published = published_[worker.member().number];
+        if (access == ACCESS_ATOMIC) {
+            published.acquired = serial_;
+            if (fences_[fiber] && fences_[fiber] != published.view) {
+                auto view = std::make_shared<View>(*fences_[fiber]);
+                if (published.view) view->add(*published.view);
+                fences_[fiber] = published.view = view;
+            }
+            if (fences_[fiber]) published.released = serial_;
         }
+        Shadow &shadow = shadow_of(buffer.begin, buffer.bytes, std::min(4, buffer.element_bytes));
+        check_race(worker, thread, shadow, site, where, where.offset);
+        logs_[fiber].push_back({site, where.offset});
+        return;
     }
-    where.offset = begin ? at - begin : (int64_t)at;
-    if (!begin || where.offset + bytes > size) {
+    where.offset = (int64_t)at;
+    worker.out_of_bounds(where, access, pc);
+}
+
+// By a thread, or by a unit that it has started, which is not counted.
+void MemoryModel::access_shared(Worker &worker, const Actor &actor, const SharedPlace &place,
+                                int bytes, Access access, const void *pc) {
+    Where where;
+    where.bytes = bytes;
+    if (!place.array || place.offset + bytes > place.array->offset + place.array->bytes) {
+        where.shared_name = place.array ? place.array->name : "shared memory";
+        where.offset = (int64_t)place.offset;
+        return worker.out_of_bounds(where, access, pc);
+    }
+    where.shared_name = place.array->name;
+    where.offset = (int64_t)(place.offset - place.array->offset);
+    SharedMemory &memory = worker.members[place.member]->shared;
+    serial_++;
+    uint32_t site = find_site(pc, where.shared_name, -1, access, bytes);
+    uint8_t *written = &memory.written[place.offset];
+    const Agent &agent = agents_[actor.agent];
+    if (access == ACCESS_WRITE) {
+        std::memset(written, 1, bytes);
+    } else if (agent.kind == THREAD && std::memchr(written, 0, bytes) &&
+               first_time(UNINITIALISED, pc, nullptr)) {
         Problem problem{};
-        problem.kind = OUT_OF_BOUNDS;
-        problem.fatal = 1;
+        problem.kind = UNINITIALISED;
         problem.place = worker.place(worker.fiber(), pc);
         problem.place.access = access;
         problem.where = where;
         launch_.add(problem);
-        worker.abandon();
     }
-    time_++;
-    uint32_t site = find_site(pc, where.shared_name, where.argument, access, bytes);
+    if (place.member != worker.fiber().member)
+        touch_peer(worker, place.member, actor.agent, actor.time, pc);
+    Shadow &shadow = shadow_of(memory.begin, SharedLayout::BYTES, 2);
+    check_race(worker, actor, shadow, site, where, (int64_t)place.offset);
+    if (agent.kind == THREAD || agent.kind == CP_ASYNC)
+        logs_[worker.number_of(worker.fiber())].push_back({site, where.offset});
+}
+
+MemoryModel::Shadow &MemoryModel::shadow_of(const char *begin, int64_t size, int granule) {
+    auto found = shadows_.find(begin);
+    if (found == shadows_.end()) {
+        found = shadows_.emplace(begin, Shadow{granule, {}}).first;
+        found->second.chunks.resize(size / granule / Shadow::CHUNK + 1);
+    }
+    return found->second;
+}
+
+// ---- accesses of the units that a thread starts ------------------------------------------------
+
+// The number of an agent that works for a thread; it gets `count` numbers in a row.
+int MemoryModel::agent(AgentKind kind, int fiber, int count) {
+    auto [found, fresh] = agent_index_.emplace((uint64_t)kind << 32 | fiber, (int)agents_.size());
+    if (fresh) agents_.insert(agents_.end(), count, {kind, fiber});
+    return found->second;
+}
+
+void MemoryModel::copy(Worker &worker, void *to, int bytes, const void *pc) {
+    Fiber &fiber = worker.fiber();
+    Actor actor{agent(CP_ASYNC, worker.number_of(fiber)), fiber.copies.committed + 1, false};
+    access_shared(worker, actor, worker.find_shared(to), bytes, ACCESS_WRITE, pc);
+}
+
+void MemoryModel::load_tile(Worker &worker, char *tile, int bytes, Mbarrier &barrier,
+                            const void *pc) {
+    if (barrier.agent < 0) {
+        barrier.agent = (int)agents_.size();
+        agents_.push_back({TMA_LOAD, worker.number_of(worker.fiber())});
+    }
+    Actor actor{barrier.agent, barrier.phases + 1, true};
+    access_shared(worker, actor, worker.find_shared(tile), bytes, ACCESS_WRITE, pc);
+}
+
+void MemoryModel::store_tile(Worker &worker, const char *tile, int bytes, const void *pc) {
+    Fiber &fiber = worker.fiber();
+    Actor actor{agent(TMA_STORE, worker.number_of(fiber)), fiber.stores.committed + 1, true};
+    access_shared(worker, actor, worker.find_shared(tile), bytes, ACCESS_READ, pc);
+}
+
+// `pieces`: the positions of 16 bytes each that a wgmma of the running warp reads. The first warp of
+// the warpgroup leaves stamps for all four.
+void MemoryModel::read_operand(Worker &worker, const std::vector<unsigned> &pieces,
+                               const void *pc) {
+    Fiber &fiber = worker.fiber();
+    int warp = worker.warp_of(fiber), in_group = fiber.warp % 4;
+    Actor actor{agent(WGMMA, warp - in_group, 4), fiber.products.committed + 1, true, in_group == 0};
+    for (unsigned piece : pieces) {
+        SharedPlace place{fiber.member, worker.layout.find((size_t)piece), piece};
+        access_shared(worker, actor, place, in_group == 0 ? 16 : 2, ACCESS_READ, pc);
+    }
+}
+
+// ---- what orders accesses ----------------------------------------------------------------------
+
+Time MemoryModel::now(Worker &worker) const { return clocks_.now(worker.number_of(worker.fiber())); }
+
+void MemoryModel::release(Worker &worker, View &object) {
+    clocks_.release(worker.number_of(worker.fiber()), object);
+}
+
+void MemoryModel::acquire(Worker &worker, const View &object) {
+    clocks_.acquire(worker.number_of(worker.fiber()), object);
+}
+
+void MemoryModel::complete_copies(Worker &worker, Time groups) {
     int fiber = worker.number_of(worker.fiber());
-    if (array) {
-        uint8_t *written = &array->written[where.offset];
-        if (access == ACCESS_WRITE) {
-            std::memset(written, 1, bytes);
-        } else if (std::memchr(written, 0, bytes) && first_time(UNINITIALISED, pc, nullptr)) {
-            Problem problem{};
-            problem.kind = UNINITIALISED;
-            problem.place = worker.place(worker.fiber(), pc);
-            problem.place.access = access;
-            problem.where = where;
-            launch_.add(problem);
-        }
+    clocks_.learn(fiber, agent(CP_ASYNC, fiber), groups);
+}
+
+void MemoryModel::complete_stores(Worker &worker, Time groups) {
+    int fiber = worker.number_of(worker.fiber());
+    clocks_.learn(fiber, agent(TMA_STORE, fiber), groups);
+}
+
+void MemoryModel::complete_products(Worker &worker, Time groups) {
+    Fiber &fiber = worker.fiber();
+    int in_group = fiber.warp % 4;
+    int first = agent(WGMMA, worker.warp_of(fiber) - in_group, 4);
+    clocks_.learn(worker.number_of(fiber), first + in_group, groups);
+}
+
+void MemoryModel::proxy_fence(Worker &worker) {
+    clocks_.fence(worker.number_of(worker.fiber()));
+}
+
+void MemoryModel::fence(Worker &worker) {
+    int fiber = worker.number_of(worker.fiber());
+    fences_[fiber] = clocks_.snapshot(fiber);
+}
+
+// Whoever waits for this phase knows that the copies that it counted are complete.
+void MemoryModel::complete_phase(Mbarrier &barrier) {
+    barrier.completed.add(barrier.arrived);
+    if (barrier.agent >= 0) View::raise(barrier.completed.seen, barrier.agent, barrier.phases);
+}
+
+// The thread that initialised the barrier must have met this one since.
+void MemoryModel::use_barrier(Worker &worker, Mbarrier &barrier, const void *pc) {
+    int fiber = worker.number_of(worker.fiber());
+    if (clocks_.seen(fiber, barrier.maker) >= barrier.made) return;
+    if (!first_time(MBARRIER, pc, barrier.pc)) return;
+    const Fiber &maker = worker.fibers[barrier.maker];
+    Problem problem = worker.problem(MBARRIER, pc);
+    problem.other = worker.place(maker, barrier.pc);
+    std::snprintf(problem.text, sizeof problem.text,
+                  "uses the mbarrier %s, and no %s comes between that and mbarrier_init",
+                  worker.name_of(barrier).c_str(),
+                  maker.member == worker.fiber().member ? "barrier" : "cluster_barrier");
+    launch_.add(problem);
+}
+
+// ---- the end of a block ------------------------------------------------------------------------
+
+void MemoryModel::touch_peer(Worker &worker, int member, int agent, Time time, const void *pc) {
+    std::vector<PeerAccess> &accesses = peer_accesses_[member];
+    if (accesses.size() <= (size_t)agent) accesses.resize(agent + 1);
+    accesses[agent] = {time, pc};
+    if (worker.members[member]->running == 0) worker.left_too_early(member, worker.fiber(), pc);
+}
+
+// Accesses of other blocks to this one's shared memory must come before its end.
+void MemoryModel::leave(Worker &worker, int member) {
+    int threads = (int)(worker.fibers.size() / worker.members.size());
+    const std::vector<PeerAccess> &accesses = peer_accesses_[member];
+    for (int agent = 0; agent < (int)accesses.size(); agent++) {
+        if (!accesses[agent].time) continue;
+        bool known = false;
+        for (int fiber = member * threads; fiber < (member + 1) * threads && !known; fiber++)
+            known = clocks_.seen(fiber, agent) >= accesses[agent].time;
+        const Fiber &other = worker.fibers[agents_[agent].fiber];
+        if (!known) return worker.left_too_early(member, other, accesses[agent].pc);
     }
-    auto shadow = shadows_.find(begin);
-    if (shadow == shadows_.end()) {
-        shadow = shadows_.emplace(begin, Shadow{granule, {}}).first;
-        shadow->second.chunks.resize(size / granule / Shadow::CHUNK + 1);
-    }
-    check_race(worker, shadow->second, site, where);
-    logs_[fiber].push_back({site, where.offset});
 }
 
 uint32_t MemoryModel::find_site(const void *pc, const char *shared_name, int argument,

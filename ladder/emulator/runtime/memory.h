@@ -6,11 +6,14 @@
 #include <unordered_set>
 #include <vector>
 
+#include "clocks.h"
 #include "emulator/thread.h"
 #include "results.h"
 
 class Worker;
 struct Launch;
+struct Fiber;
+struct Mbarrier;
 
 // A buffer in global memory that was passed as an argument; Python declares the same structure.
 struct Buffer {
@@ -22,53 +25,100 @@ struct Buffer {
 struct SharedArray {
     const void *key;  // the declaration that it belongs to; null: dynamic shared memory
     const char *name;
-    char *begin;
-    size_t bytes;
-    std::vector<uint8_t> written;  // by byte; in counting mode
+    size_t offset, bytes;
 };
 
-// The shared memory of one of a worker's blocks, used by one after the other.
-class SharedMemory {
+// Where the arrays lie in shared memory: alike in all blocks of a cluster, as on the GPU.
+class SharedLayout {
   public:
-    ~SharedMemory();
-    void *array(const void *key, const char *name, size_t bytes, bool counting);
-    void clear(bool counting);    // a new block: all bytes 0xff, which is NaN in every real type
-    void release();               // a new launch: no arrays
-    SharedArray *find(const void *address);
+    static constexpr size_t BYTES = 256 << 10;  // what the 14 bits of a descriptor can address
+
+    const SharedArray *find(const void *key) const;
+    const SharedArray *find(size_t offset) const;
+    // At a multiple of `alignment`, and of no more: an array that needs more must say so.
+    const SharedArray &add(const void *key, const char *name, size_t bytes, size_t alignment);
+    void clear();
+    size_t end() const { return end_; }
+    size_t bytes(bool dynamic) const;  // of all arrays that were declared so
 
   private:
     std::vector<SharedArray> arrays_;
+    size_t end_ = 0;
+};
+
+// The shared memory of one block of a cluster.
+struct SharedMemory {
+    SharedMemory();
+    ~SharedMemory();
+    SharedMemory(const SharedMemory &) = delete;
+    void clear(size_t begin, size_t end);  // all bytes 0xff, which is NaN in every real type
+    bool contains(const void *address) const {
+        return (size_t)((const char *)address - begin) < SharedLayout::BYTES;
+    }
+
+    char *begin;
+    std::vector<uint8_t> written;  // by byte; in counting mode
+};
+
+// A place in shared memory.
+struct SharedPlace {
+    int member;                // whose block's, of the cluster; -1: it is no shared memory
+    const SharedArray *array;  // null: between arrays
+    size_t offset;             // from the start of the block's shared memory
 };
 
 // Counts and checks the accesses of one launch. Clusters run one after the other.
 class MemoryModel {
   public:
-    MemoryModel(Launch &launch, int blocks, int threads);  // threads: of a cluster
+    MemoryModel(Launch &launch, int blocks);
 
-    void access(Worker &worker, const void *address, int bytes, emulator::Access access,
-                const void *pc);
-    void fence(Worker &worker);
-    void release(Worker &worker);
-    void acquire(Worker &worker);
-    void written(Worker &worker, void *address, size_t bytes);
-    void synchronise_lane(int fiber) { warp_epochs_[fiber]++; }
+    void start_cluster(Worker &worker);
     void finish_warp(Worker &worker, int warp);  // all lanes are at the same point: count
     void finish_cluster(Worker &worker);
+    void leave(Worker &worker, int member);  // all threads of a block have returned
+
+    // Accesses of the running thread, and of the units that work for it.
+    void access(Worker &worker, const void *address, int bytes, emulator::Access access,
+                const void *pc);
+    void copy(Worker &worker, void *to, int bytes, const void *pc);  // cp.async
+    void load_tile(Worker &worker, char *tile, int bytes, Mbarrier &barrier, const void *pc);
+    void store_tile(Worker &worker, const char *tile, int bytes, const void *pc);
+    void read_operand(Worker &worker, const std::vector<unsigned> &pieces, const void *pc);
+    void touch_peer(Worker &worker, int member, int agent, Time time, const void *pc);
+
+    // What orders them.
+    void meet(const std::vector<int> &fibers) { clocks_.meet(fibers); }
+    void release(Worker &worker, View &object);
+    void acquire(Worker &worker, const View &object);
+    void complete_copies(Worker &worker, Time groups);
+    void complete_stores(Worker &worker, Time groups);
+    void complete_products(Worker &worker, Time groups);
+    void proxy_fence(Worker &worker);
+    void fence(Worker &worker);  // __threadfence
+    void use_barrier(Worker &worker, Mbarrier &barrier, const void *pc);
+    void complete_phase(Mbarrier &barrier);
+    Time now(Worker &worker) const;
 
     std::vector<SiteCount> sites;
     std::vector<Request> requests;
 
   private:
+    struct Agent {
+        AgentKind kind;
+        int fiber;
+    };
     // The last access to a few bytes, as far as races are concerned.
     struct Stamp {
-        uint32_t site = 0, time = 0;  // time 0: none
-        uint32_t block = 0, epoch = 0;
-        uint16_t fiber = 0, warp_epoch = 0;
+        uint32_t site = 0, serial = 0;  // serial: of all accesses of the launch; 0: none
+        uint32_t block = 0;
+        uint32_t agent = 0;
+        Time time = 0;  // of the agent
+        uint32_t fiber = 0;
     };
     struct Cell {
         Stamp write, read, other_read;
     };
-    // Cells of one buffer or shared array, in chunks that are allocated when first touched.
+    // Cells of one buffer or shared memory, in chunks that are allocated when first touched.
     struct Shadow {
         static constexpr size_t CHUNK = 1024;
         int granule;  // bytes to a cell
@@ -76,11 +126,10 @@ class MemoryModel {
         Cell &at(size_t index);
     };
     // How far a block's accesses are ordered before those of others.
-    struct Clock {
-        uint32_t fence = 0;             // time of its last __threadfence
-        uint32_t released_fence = 0;    // the last fence that an atomic followed,
-        uint32_t released = 0;          // and when that atomic was
-        uint32_t acquired = 0;          // time of its last atomic
+    struct Published {
+        std::shared_ptr<const View> view;  // what came before a __threadfence that an atomic followed,
+        uint32_t released = 0;             // and when that atomic was
+        uint32_t acquired = 0;             // when its last atomic was
     };
     struct Entry {
         uint32_t site;
@@ -90,25 +139,45 @@ class MemoryModel {
         uint64_t lanes = 0;
         int64_t offsets[64];
     };
+    struct PeerAccess {
+        Time time = 0;
+        const void *pc = nullptr;
+    };
+    // Who accesses memory: a thread, or a unit that was started by the running thread.
+    struct Actor {
+        int agent;
+        Time time;
+        bool async_proxy;  // TMA or wgmma
+        bool leaves_stamp = true;
+    };
 
     uint32_t find_site(const void *pc, const char *shared_name, int argument,
                        emulator::Access access, int bytes);
-    void check_race(Worker &worker, Shadow &shadow, uint32_t site, const Where &where);
-    bool ordered(const Stamp &before, const Worker &worker, int fiber, bool shared) const;
-    void report_race(Worker &worker, uint32_t site, const Stamp &before, const Where &where);
+    Shadow &shadow_of(const char *begin, int64_t size, int granule);
+    void access_shared(Worker &worker, const Actor &actor, const SharedPlace &place, int bytes,
+                       emulator::Access access, const void *pc);
+    void check_race(Worker &worker, const Actor &actor, Shadow &shadow, uint32_t site,
+                    const Where &where, int64_t offset);
+    const char *unordered(const Worker &worker, const Stamp &before, const Actor &actor,
+                          bool shared) const;
+    void report_race(Worker &worker, const Actor &actor, uint32_t site, const Stamp &before,
+                     const Where &where, const char *cause);
     void count(SiteCount &site, const Open &request) const;
     bool first_time(ProblemKind kind, const void *pc, const void *other);
+    int agent(AgentKind kind, int fiber, int count = 1);
 
     Launch &launch_;
+    Clocks clocks_;
+    std::vector<Agent> agents_;  // first the threads of the cluster
+    std::unordered_map<uint64_t, int> agent_index_;
     std::unordered_map<uint64_t, uint32_t> site_index_;
     std::unordered_map<const char *, Shadow> shadows_;  // by the start of the memory
-    std::vector<Clock> clocks_;             // by block
-    std::vector<uint16_t> warp_epochs_;     // by fiber: how many __syncwarp it has passed
-    std::vector<std::vector<uint32_t>> releases_;  // by fiber: when it released, in order
-    std::vector<uint32_t> acquired_;        // by fiber: when it last acquired
+    std::vector<Published> published_;                  // by block
+    std::vector<std::shared_ptr<const View>> fences_;   // by fiber: its last __threadfence
+    std::vector<std::vector<PeerAccess>> peer_accesses_;  // by block of the cluster, by agent
     std::vector<std::vector<Entry>> logs_;  // by fiber: accesses not yet counted
     std::vector<std::vector<Open>> open_;   // by site, used in finish_warp
     std::vector<uint32_t> seen_;            // by site, used in finish_warp
     std::unordered_set<uint64_t> reported_;
-    uint32_t time_ = 0;
+    uint32_t serial_ = 0, cluster_start_ = 0;
 };

@@ -1,9 +1,12 @@
 // Races: accesses whose order nothing settles.
 //
-// Two accesses to the same bytes by different threads, at least one of them a write and not both
-// atomic, race unless something orders them:
-//   - a __syncthreads between them, or a __syncwarp within a warp (a shuffle orders nothing);
-//   - a release by the one thread and an acquire by the other (a barrier in shared memory);
+// Two accesses to the same bytes by different agents, at least one of them a write and not both
+// atomic, race unless something orders them (clocks.h):
+//   - a barrier of any kind at which both threads were, or a release and an acquire of one mbarrier;
+//   - a __syncwarp of both lanes (a shuffle orders nothing);
+//   - for what cp.async, TMA and wgmma do, also the wait of the thread that started them, or of
+//     those that wait for the mbarrier which counts the copy;
+//   - before TMA or wgmma access what threads have written, also a proxy fence;
 //   - between blocks, which may run in any order, only this: one block writes, fences and then
 //     does an atomic, and the other does an atomic after that before it reads.
 #include <algorithm>
@@ -19,109 +22,101 @@ MemoryModel::Cell &MemoryModel::Shadow::at(size_t index) {
     return chunk[index % CHUNK];
 }
 
-bool MemoryModel::ordered(const Stamp &before, const Worker &worker, int fiber,
-                          bool shared) const {
-    const Member &member = *worker.members[worker.fibers[fiber].member];
-    uint32_t block = member.number;
-    if (before.time == 0) return true;
-    if (before.block != block) {
-        if (shared) return true;  // each block has shared memory of its own
-        const Clock &theirs = clocks_[before.block], &ours = clocks_[block];
-        return before.time <= theirs.released_fence && theirs.released <= ours.acquired;
+// What is missing between an earlier access and one of the running thread; null: they are ordered.
+const char *MemoryModel::unordered(const Worker &worker, const Stamp &before, const Actor &actor,
+                                   bool shared) const {
+    if (before.serial == 0) return nullptr;
+    int fiber = worker.number_of(*static_cast<const Fiber *>(current.thread));
+    bool same_cluster = before.serial >= cluster_start_;
+    if (same_cluster) {
+        const Agent &agent = agents_[before.agent];
+        bool known = true;
+        for (int i = 0; i < (agent.kind == WGMMA ? 4 : 1); i++)
+            known &= clocks_.seen(fiber, (int)before.agent + i) >= before.time;
+        if (known) {
+            bool generic_write = sites[before.site].access != ACCESS_READ &&
+                                 (agent.kind == THREAD || agent.kind == CP_ASYNC);
+            bool visible = !actor.async_proxy || !generic_write ||
+                           clocks_.fenced(fiber, (int)before.agent) >= before.time;
+            return visible ? nullptr : "no proxy fence (tma_store_fence)";
+        }
+        if (agent.kind == CP_ASYNC) return "no cp_async_wait and barrier";
+        if (agent.kind == TMA_LOAD) return "no wait at the mbarrier that counts the copy";
+        if (agent.kind == TMA_STORE) return "no tma_store_wait and barrier";
+        if (agent.kind == WGMMA) return "no wgmma_wait and barrier";
+        if (worker.fibers[before.fiber].member == worker.fibers[fiber].member) return "no barrier";
+        if (shared) return "no cluster barrier";
+    } else if (shared) {
+        return nullptr;  // a block's shared memory is its own
     }
-    if (before.fiber == fiber || before.epoch != member.barrier_epoch) return true;
-    const std::vector<uint32_t> &releases = releases_[before.fiber];
-    auto release = std::lower_bound(releases.begin(), releases.end(), before.time);
-    if (release != releases.end() && *release <= acquired_[fiber]) return true;
-    return worker.fibers[before.fiber].warp == worker.fibers[fiber].warp &&
-           before.warp_epoch != warp_epochs_[fiber];
+    const Published &theirs = published_[before.block];
+    const Published &ours = published_[worker.members[worker.fibers[fiber].member]->number];
+    bool ordered = theirs.view && View::at(theirs.view->seen, (int)before.agent) >= before.time &&
+                   theirs.released <= ours.acquired;
+    return ordered ? nullptr : "nothing that orders the blocks";
 }
 
-void MemoryModel::check_race(Worker &worker, Shadow &shadow, uint32_t site, const Where &where) {
-    const Member &member = worker.member();
-    int fiber = worker.number_of(worker.fiber());
-    auto warp = [&](int fiber) { return worker.warp_of(worker.fibers[fiber]); };
+void MemoryModel::check_race(Worker &worker, const Actor &actor, Shadow &shadow, uint32_t site,
+                             const Where &where, int64_t offset) {
     bool shared = where.shared_name, writes = sites[site].access != ACCESS_READ;
     bool atomic = sites[site].access == ACCESS_ATOMIC;
+    int fiber = worker.number_of(worker.fiber());
+    auto warp = [&](uint32_t fiber) { return worker.warp_of(worker.fibers[fiber]); };
     Stamp now;
     now.site = site;
-    now.time = time_;
-    now.block = member.number;
-    now.epoch = member.barrier_epoch;
-    now.fiber = (uint16_t)fiber;
-    now.warp_epoch = warp_epochs_[fiber];
-    if (atomic && !shared) {
-        Clock &clock = clocks_[now.block];
-        clock.acquired = time_;
-        if (clock.fence) clock.released_fence = clock.fence, clock.released = time_;
-    }
-    size_t last = (where.offset + where.bytes - 1) / shadow.granule;
-    for (size_t i = where.offset / shadow.granule; i <= last; i++) {
+    now.serial = serial_;
+    now.block = worker.member().number;
+    now.agent = (uint32_t)actor.agent;
+    now.time = actor.time;
+    now.fiber = (uint32_t)fiber;
+    auto check = [&](const Stamp &before) {
+        const char *cause = unordered(worker, before, actor, shared);
+        if (cause) report_race(worker, actor, site, before, where, cause);
+        return cause != nullptr;
+    };
+    size_t last = (offset + where.bytes - 1) / shadow.granule;
+    for (size_t i = offset / shadow.granule; i <= last; i++) {
         Cell &cell = shadow.at(i);
-        bool both_atomic = atomic && cell.write.time && sites[cell.write.site].access == ACCESS_ATOMIC;
-        if (!both_atomic && !ordered(cell.write, worker, fiber, shared))
-            report_race(worker, site, cell.write, where);
+        bool both_atomic =
+            atomic && cell.write.serial && sites[cell.write.site].access == ACCESS_ATOMIC;
+        // The copies of TMA that one phase of an mbarrier counts may come in any order, but each
+        // fills bytes of its own: two that write the same bytes do race.
+        if (!both_atomic) check(cell.write);
+        if (!actor.leaves_stamp) continue;
         if (writes) {
-            if (!ordered(cell.read, worker, fiber, shared))
-                report_race(worker, site, cell.read, where);
-            else if (!ordered(cell.other_read, worker, fiber, shared))
-                report_race(worker, site, cell.other_read, where);
+            if (!check(cell.read)) check(cell.other_read);
             cell.write = now;
             continue;
         }
         // Two readers are kept, of two warps if there were two, of two threads else: whoever
         // writes next is not ordered after at least one of them, unless after all.
         Stamp &read = cell.read, &other = cell.other_read;
-        bool same_time = read.block == now.block && read.epoch == now.epoch;
-        bool kept = other.time && other.block == now.block && other.epoch == now.epoch;
-        if (read.time && same_time && read.fiber != fiber) {
-            bool other_warp = warp(read.fiber) != warp(fiber);
-            if (other_warp || !kept || warp(other.fiber) == warp(fiber)) other = read;
+        if (read.serial >= cluster_start_ && read.agent != now.agent &&
+            unordered(worker, read, actor, shared)) {
+            bool kept = other.serial >= cluster_start_ && unordered(worker, other, actor, shared);
+            bool other_warp = warp(read.fiber) != warp(now.fiber);
+            if (other_warp || !kept || warp(other.fiber) == warp(now.fiber)) other = read;
         }
         read = now;
     }
 }
 
-void MemoryModel::report_race(Worker &worker, uint32_t site, const Stamp &before,
-                              const Where &where) {
+void MemoryModel::report_race(Worker &worker, const Actor &actor, uint32_t site,
+                              const Stamp &before, const Where &where, const char *cause) {
     const SiteCount &mine = sites[site], &theirs = sites[before.site];
     if (!first_time(RACE, mine.pc, theirs.pc)) return;
-    Problem problem{};
-    problem.kind = RACE;
-    problem.place = worker.place(worker.fiber(), mine.pc);
+    Problem problem = worker.problem(RACE, mine.pc);
+    problem.fatal = 0;
     problem.place.access = mine.access;
+    problem.place.agent = agents_[actor.agent].kind;
     problem.other = worker.place(worker.fibers[before.fiber], theirs.pc);
     problem.other.access = theirs.access;
+    if (before.serial >= cluster_start_) problem.other.agent = agents_[before.agent].kind;
     const dim3 &grid = worker.members[0]->block.grid;
     problem.other.block[0] = before.block % grid.x;
     problem.other.block[1] = before.block / grid.x % grid.y;
     problem.other.block[2] = before.block / grid.x / grid.y;
     problem.where = where;
+    std::strcpy(problem.text, cause);
     launch_.add(problem);
-}
-
-void MemoryModel::fence(Worker &worker) {
-    clocks_[worker.member().number].fence = time_;
-}
-
-void MemoryModel::release(Worker &worker) {
-    releases_[worker.number_of(worker.fiber())].push_back(++time_);
-}
-
-void MemoryModel::acquire(Worker &worker) {
-    acquired_[worker.number_of(worker.fiber())] = ++time_;
-}
-
-// The hardware has written shared memory: whoever waits for it in the right way may read it.
-void MemoryModel::written(Worker &worker, void *address, size_t bytes) {
-    SharedArray *array = worker.find_shared(address);
-    if (!array) return;
-    size_t offset = (char *)address - array->begin;
-    bytes = std::min(bytes, array->bytes - offset);
-    std::memset(&array->written[offset], 1, bytes);
-    auto shadow = shadows_.find(array->begin);
-    if (shadow == shadows_.end()) return;
-    int granule = shadow->second.granule;
-    for (size_t i = offset / granule; i <= (offset + bytes - 1) / granule; i++)
-        shadow->second.at(i) = Cell();
 }

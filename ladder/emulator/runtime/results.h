@@ -12,7 +12,14 @@ enum ProblemKind : int32_t {
     ASSERTION,
     TIME_LIMIT,
     MISALIGNED,
+    MBARRIER,      // used in a way that its counts do not allow
+    IN_FLIGHT,     // something asynchronous that was not waited for
+    SHARED_LIMIT,  // more shared memory than there is
+    CLUSTER,       // a block left its cluster too early
 };
+
+// Who accesses memory: a thread, or a unit that a thread has started.
+enum AgentKind : int32_t { THREAD, CP_ASYNC, TMA_LOAD, TMA_STORE, WGMMA };
 
 // One access or one wait: who, and at which instruction.
 struct Place {
@@ -20,6 +27,7 @@ struct Place {
     uint32_t block[3] = {};
     uint32_t thread[3] = {};
     int32_t access = -1;  // emulator::Access, or -1
+    AgentKind agent = THREAD;
 };
 
 // A piece of memory: a buffer that was passed as an argument, or an array in shared memory.
@@ -35,7 +43,7 @@ struct Problem {
     int32_t fatal;  // the launch was given up
     Place place, other;
     Where where;
-    char text[120];
+    char text[240];
 };
 
 // All warp requests of one instruction to one piece of memory.

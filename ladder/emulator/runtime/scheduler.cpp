@@ -2,7 +2,9 @@
 #include "scheduler.h"
 
 #include <algorithm>
+#include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace emulator {
@@ -13,7 +15,7 @@ using namespace emulator;
 thread_local Worker *this_worker;
 
 static constexpr int MOST_IDLE_ROUNDS = 1000;  // rounds of nothing but polling: a deadlock
-static constexpr int PATIENCE = 2;             // such rounds before a deferred action is done
+static constexpr int PATIENCE = 2;             // such rounds before a late copy is made
 
 void Launch::add(const Problem &problem) {
     std::lock_guard<std::mutex> lock(mutex);
@@ -25,6 +27,7 @@ void Launch::add(const Problem &problem) {
 
 void Worker::entry() {
     this_worker->launch->kernel(this_worker->launch->arguments);
+    this_worker->finish_thread();
     this_worker->yield(State::done, nullptr);
     __builtin_unreachable();
 }
@@ -35,7 +38,7 @@ void Worker::yield(State state, const void *pc) {
     self.pc = pc;
     emulator_switch(&self.stack_pointer, stack_pointer_);
     if (launch->expired) {  // we are back on the fiber's stack, in an endless loop over barriers
-        fail(TIME_LIMIT, pc, "");
+        fail(TIME_LIMIT, pc, "%s", "");
         abandon();
     }
 }
@@ -51,18 +54,28 @@ void Worker::abandon() {
 void Worker::record(const void *address, int bytes, Access access, const void *pc) {
     if (!launch->memory) return;
     if (launch->expired) {
-        fail(TIME_LIMIT, pc, "");
+        fail(TIME_LIMIT, pc, "%s", "");
         abandon();
     }
     launch->memory->access(*this, address, bytes, access, pc);
 }
 
-void Worker::misaligned(const void *address, Access access, const void *pc) {
-    char text[80];
-    std::snprintf(text, sizeof text, "%s at address %p, which is not a multiple of its size",
-                  access == ACCESS_READ ? "read" : "write", address);
-    fail(MISALIGNED, pc, text);
-    abandon();
+// What a thread has started must be complete before it returns.
+void Worker::finish_thread() {
+    Fiber &self = fiber();
+    if (!self.stores.tasks.empty())
+        refuse(IN_FLIGHT, self.stores.tasks.front().pc,
+               "returns while TMA may still read the tile that it stores here: no tma_store_wait "
+               "covers it");
+    if (!self.products.tasks.empty())
+        refuse(IN_FLIGHT, self.products.tasks.front().pc,
+               "returns while this wgmma is under way: no wgmma_commit and wgmma_wait cover it");
+    for (const AsyncCopy &copy : self.copies.tasks)
+        if (copy.given)  // one that only writes zeros is as good as none
+            refuse(IN_FLIGHT, copy.pc,
+                   "returns while this cp.async is under way: no cp_async_commit and cp_async_wait "
+                   "cover it");
+    if (--member().running == 0 && launch->memory) launch->memory->leave(*this, self.member);
 }
 
 Place Worker::place(const Fiber &fiber, const void *pc) const {
@@ -75,14 +88,56 @@ Place Worker::place(const Fiber &fiber, const void *pc) const {
     return place;
 }
 
-void Worker::fail(ProblemKind kind, const void *pc, const char *text) {
+Problem Worker::problem(ProblemKind kind, const void *pc) {
     Problem problem{};
     problem.kind = kind;
-    problem.fatal = 1;
     problem.place = place(fiber(), pc);
     problem.where.argument = -1;
-    std::strncpy(problem.text, text, sizeof problem.text - 1);
+    return problem;
+}
+
+// A problem that ends the launch.
+void Worker::fail(ProblemKind kind, const void *pc, const char *format, ...) {
+    Problem problem = this->problem(kind, pc);
+    problem.fatal = 1;
+    va_list values;
+    va_start(values, format);
+    std::vsnprintf(problem.text, sizeof problem.text, format, values);
+    va_end(values);
     launch->add(problem);
+}
+
+// The same, and this fiber never goes on.
+void Worker::refuse(ProblemKind kind, const void *pc, const char *format, ...) {
+    char text[sizeof Problem::text];
+    va_list values;
+    va_start(values, format);
+    std::vsnprintf(text, sizeof text, format, values);
+    va_end(values);
+    fail(kind, pc, "%s", text);
+    abandon();
+}
+
+void Worker::out_of_bounds(const Where &where, Access access, const void *pc) {
+    Problem problem = this->problem(OUT_OF_BOUNDS, pc);
+    problem.fatal = 1;
+    problem.place.access = access;
+    problem.where = where;
+    launch->add(problem);
+    abandon();
+}
+
+void Worker::left_too_early(int member, const Fiber &other, const void *pc) {
+    const uint3 &b = members[member]->block.index;
+    Problem problem = this->problem(CLUSTER, pc);
+    problem.fatal = 1;
+    problem.place = place(other, pc);
+    std::snprintf(problem.text, sizeof problem.text,
+                  "accesses shared memory of block (%u, %u, %u), which may have ended by then: no "
+                  "cluster_barrier comes between",
+                  b.x, b.y, b.z);
+    launch->add(problem);
+    launch->stopped = true;
 }
 
 // ---- what the scheduler does -------------------------------------------------------------------
@@ -94,8 +149,8 @@ void Worker::run(Launch &of) {
     unsigned clusters = (unsigned)of.cluster_order.size();
     for (unsigned i; (i = of.next_cluster++) < clusters && !of.stopped;)
         run_cluster(of.cluster_order[i]);
-    for (auto &member : members) member->shared.release();
-    deferred.clear();
+    layout.clear();
+    loads.clear();
     current = {};
     this_worker = nullptr;
 }
@@ -131,9 +186,12 @@ void Worker::start_cluster(unsigned id) {
     for (auto &member : members) {
         member->number = number;
         member->block.index = {number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y};
-        member->shared.clear(launch->options->count);
-        std::memset(member->named_barriers, 0, sizeof member->named_barriers);
-        member->barrier_epoch = 0;
+        if (launch->memory) member->shared.written.resize(SharedLayout::BYTES);
+        else member->shared.written.clear();
+        member->shared.clear(0, layout.end());
+        for (NamedBarrier &barrier : member->named_barriers) barrier = {};
+        member->mbarriers.clear();
+        member->running = (int)(size.x * size.y * size.z);
         number++;
     }
     unsigned threads = size.x * size.y * size.z;
@@ -148,12 +206,16 @@ void Worker::start_cluster(unsigned id) {
         fiber.copies.clear();
         fiber.products.clear();
         fiber.stores.clear();
+        fiber.wgmma_fences = 0;
+        fiber.accumulators.clear();
+        fiber.waits_at = nullptr;
     }
-    deferred.clear();
+    loads.clear();
     cluster_barrier = {};
     idle_rounds_ = 0;
     // The order within a cluster follows from the seed and its number, whichever worker has it.
     random_.state = 0x9E3779B97F4A7C15ull * (launch->options->seed + 1) + id * 0xBF58476D1CE4E5B9ull;
+    if (launch->memory) launch->memory->start_cluster(*this);
 }
 
 void Worker::run_cluster(unsigned id) {
@@ -176,10 +238,14 @@ void Worker::run_cluster(unsigned id) {
         }
         if (waiting == 0) break;
         idle_rounds_ = moved ? 0 : idle_rounds_ + 1;
-        if (idle_rounds_ >= PATIENCE && complete_deferred()) continue;
+        if (idle_rounds_ >= PATIENCE && complete_load()) continue;
         if (polling == 0 || idle_rounds_ >= MOST_IDLE_ROUNDS) return report_deadlock();
     }
-    while (complete_deferred()) {
+    if (!loads.empty()) {
+        current = {&fibers[loads[0].fiber], &members[fibers[loads[0].fiber].member]->block};
+        return fail(IN_FLIGHT, loads[0].pc,
+                    "starts a copy by TMA that is still under way when its block ends: no thread "
+                    "waits at the mbarrier that counts it");
     }
     if (launch->memory) launch->memory->finish_cluster(*this);
 }
@@ -195,6 +261,7 @@ bool Worker::run_warp(int warp) {
             Fiber &fiber = fibers[first + lane];
             bool polling = fiber.state == State::polling;
             if (fiber.state > State::ready && !(polling && may_poll)) continue;
+            if (polling && fiber.waits_at && fiber.waits_at->is_in(fiber.parity)) continue;
             run_fiber(fiber);
             if (launch->stopped) return true;
             moved |= fiber.state != State::polling;
@@ -218,19 +285,13 @@ uint64_t Worker::existing_lanes(int warp) const {
     return count == 64 ? ~0ull : (1ull << count) - 1;
 }
 
-SharedArray *Worker::find_shared(const void *address) {
-    for (auto &member : members)
-        if (SharedArray *array = member->shared.find(address)) return array;
-    return nullptr;
-}
-
-bool Worker::complete_deferred() {
-    if (deferred.empty()) return false;
-    size_t next = launch->options->seed ? random_.below((unsigned)deferred.size()) : 0;
-    Deferred action = deferred[next];
-    deferred.erase(deferred.begin() + next);
-    current = {&fibers[0], &members[0]->block};
-    action.action(action.payload);
+// Makes one of the late copies of TMA. Returns whether there was any.
+bool Worker::complete_load() {
+    if (loads.empty()) return false;
+    size_t next = launch->options->seed ? random_.below((unsigned)loads.size()) : 0;
+    TileCopy load = loads[next];
+    loads.erase(loads.begin() + next);
+    carry_out(load);
     idle_rounds_ = 0;
     return true;
 }
@@ -247,13 +308,25 @@ void Worker::report_deadlock() {
             other = &fiber;
         }
     }
-    static const char *const WAITS[] = {"", "", "in a warp operation", "at a barrier",
-                                        "for memory to change", ""};
     Problem problem{};
     problem.kind = DEADLOCK;
     problem.fatal = 1;
     problem.place = place(*waiting, waiting->pc);
     if (other) problem.other = place(*other, other->pc);
-    std::strcpy(problem.text, WAITS[(int)waiting->state]);
+    if (const Mbarrier *barrier = waiting->waits_at) {
+        std::snprintf(problem.text, sizeof problem.text,
+                      "waits at the mbarrier %s for phase %u (parity %d), in which %d of %d threads "
+                      "have arrived and %d bytes %s",
+                      name_of(*barrier).c_str(), barrier->phases + 1, waiting->parity,
+                      barrier->count - barrier->missing_threads, barrier->count,
+                      std::abs(barrier->missing_bytes),
+                      barrier->missing_bytes < 0 ? "more were copied than expected"
+                                                 : "have yet to be copied");
+    } else {
+        static const char *const WAITS[] = {"", "", "in a warp operation", "at a barrier",
+                                            "for memory to change", ""};
+        std::snprintf(problem.text, sizeof problem.text, "waits %s for threads that never come",
+                      WAITS[(int)waiting->state]);
+    }
     launch->add(problem);
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "emulator/thread.h"
@@ -20,6 +21,7 @@ struct Pending {
     std::deque<Task> tasks;
     std::deque<size_t> groups;  // how many tasks each has
     size_t ungrouped = 0;       // how many no group has yet
+    Time committed = 0;         // how many groups there were so far
 
     void start(Task task) {
         tasks.push_back(std::move(task));
@@ -28,10 +30,12 @@ struct Pending {
     void commit() {
         groups.push_back(ungrouped);
         ungrouped = 0;
+        committed++;
     }
     // Does all tasks but those of the newest `pending` groups, each once it is out of `tasks`.
+    // Returns how many groups are complete.
     template <class Do>
-    void wait(int pending, Do carry_out) {
+    Time wait(int pending, Do carry_out) {
         for (; (int)groups.size() > pending; groups.pop_front()) {
             for (size_t i = 0; i < groups.front(); i++) {
                 Task task = std::move(tasks.front());
@@ -39,12 +43,9 @@ struct Pending {
                 carry_out(task);
             }
         }
+        return committed - (Time)groups.size();
     }
-    void clear() {
-        tasks.clear();
-        groups.clear();
-        ungrouped = 0;
-    }
+    void clear() { *this = Pending(); }
 };
 
 struct AsyncCopy {
@@ -54,16 +55,54 @@ struct AsyncCopy {
     const void *pc;
 };
 
+// A thread's part of a wgmma.
 struct Product {
     float *d;
-    emulator::Multiply multiply;
-    alignas(16) char payload[96];
+    int count;
+    emulator::Wgmma wgmma;
+    uint16_t a[2][16];         // this thread's two rows of A, where A is in registers
     std::vector<float> value;  // of d, if no older product with the same d has it
+    const void *pc;
 };
 
-struct Deferred {
-    void (*action)(void *);
-    alignas(16) char payload[64];
+// What a product left in its accumulators, and how often the thread had called wgmma_fence.
+struct Accumulators {
+    std::vector<float> value;
+    unsigned fences;
+};
+
+// What a TensorMap holds on the emulated device (emulated.py makes it).
+struct TileMap {
+    char *begin;
+    uint64_t columns, rows, row_bytes;  // of the array
+    int32_t box_columns, box_rows, element_bytes;
+};
+
+// A barrier in shared memory that counts threads and bytes.
+struct Mbarrier {
+    int member;     // whose block's
+    size_t offset;  // in its shared memory
+    int count;
+    int missing_threads, missing_bytes;  // in this phase
+    unsigned phases;                     // completed so far
+    const void *pc;                      // of its mbarrier_init
+    int maker;                           // the fiber that did it,
+    Time made;                           // and when
+    View arrived, completed;             // in counting mode: what arrivals, and phases, order
+    int agent;                           // the copies that it counts, or -1
+    bool is_in(int parity) const { return (int)(phases & 1) == parity; }
+};
+
+enum class Way { load, store, add };
+
+struct TileCopy {
+    char *tile;
+    const TileMap *map;
+    int x, y;
+    Way way;
+    Mbarrier *barrier;  // of a load
+    int fiber;          // that started it
+    const void *pc;
 };
 
 struct Fiber : emulator::Thread {
@@ -77,11 +116,17 @@ struct Fiber : emulator::Thread {
     uint64_t mask, value, result;
     Pending<AsyncCopy> copies;
     Pending<Product> products;
-    Pending<Deferred> stores;  // of tiles; what is not waited for is not done
+    Pending<TileCopy> stores;
+    unsigned wgmma_fences;
+    std::unordered_map<const float *, Accumulators> accumulators;  // of products that are complete
+    const Mbarrier *waits_at;  // while it polls
+    int parity;
 };
 
 struct NamedBarrier {
-    int arrived, generation;
+    int arrived = 0, threads = 0, generation = 0;
+    const void *pc = nullptr;  // of the first that came
+    View arriving, opened;     // in counting mode
 };
 
 // One block of a cluster. A kernel without __cluster_dims__ has clusters of one.
@@ -89,9 +134,10 @@ struct Member {
     emulator::Block block;
     SharedMemory shared;
     NamedBarrier named_barriers[16];
-    unsigned number = 0;         // blockIdx as one number, x fastest
-    unsigned barrier_epoch = 0;  // how often its barrier has opened
-    int barrier_result = 0;      // of those that came last: how many predicates held
+    std::deque<Mbarrier> mbarriers;
+    unsigned number = 0;     // blockIdx as one number, x fastest
+    int running = 0;         // threads that have not returned
+    int barrier_result = 0;  // of those that came last: how many predicates held
 };
 
 struct Warp {
@@ -101,8 +147,8 @@ struct Warp {
 // What Python asks for; __init__.py declares the same structure.
 struct Options {
     uint32_t grid[3], block[3], cluster;  // cluster: blocks along x
-    uint64_t shared_bytes;
-    int32_t warp_size, workers, seed, count, trace, buffer_count;
+    uint64_t shared_bytes, shared_limit;  // dynamic; and the most that a block may have
+    int32_t warp_size, workers, seed, early, count, trace, buffer_count;
     double time_limit;  // seconds
 };
 
@@ -147,16 +193,34 @@ class Worker {
     // Called from fibers.
     void yield(State state, const void *pc);
     [[noreturn]] void abandon();  // gives up the launch; this fiber never goes on
-    void fail(ProblemKind kind, const void *pc, const char *text);
+    void fail(ProblemKind kind, const void *pc, const char *format, ...)
+        __attribute__((format(printf, 4, 5)));
+    [[noreturn]] void refuse(ProblemKind kind, const void *pc, const char *format, ...)
+        __attribute__((format(printf, 4, 5)));
+    [[noreturn]] void out_of_bounds(const Where &where, emulator::Access access, const void *pc);
+    void left_too_early(int member, const Fiber &other, const void *pc);
+    uint64_t at_warp(emulator::WarpOperation operation, uint64_t mask, uint64_t value, int source,
+                     const void *pc);
     void record(const void *address, int bytes, emulator::Access access, const void *pc);
-    void misaligned(const void *address, emulator::Access access, const void *pc);
+    void check_accumulators(const char *at, int bytes, const void *pc);
+    Mbarrier &find_mbarrier(const void *address, int rank, const void *pc);
+    SharedPlace check_tile(const void *tile, int bytes, emulator::Access access, const void *pc);
+    char *shared_array(const void *key, const char *name, size_t bytes, size_t alignment,
+                       const void *pc);
+
+    // Called from both.
+    void carry_out(const TileCopy &copy);
+    void complete(Mbarrier &barrier);
+    Problem problem(ProblemKind kind, const void *pc);
     Place place(const Fiber &fiber, const void *pc) const;
+    std::string name_of(const Mbarrier &barrier) const;
+    std::string name_of(const SharedPlace &place) const;
     Fiber &fiber() { return *static_cast<Fiber *>(emulator::current.thread); }
     Member &member() { return *members[fiber().member]; }
     int number_of(const Fiber &fiber) const { return (int)(&fiber - fibers.data()); }
     int warp_of(const Fiber &fiber) const { return fiber.member * warps_of_block + fiber.warp; }
     uint64_t existing_lanes(int warp) const;
-    SharedArray *find_shared(const void *address);
+    SharedPlace find_shared(const void *address) const;
 
     Launch *launch = nullptr;
     std::vector<std::unique_ptr<Member>> members;
@@ -165,7 +229,8 @@ class Worker {
     std::vector<Fiber> fibers;  // likewise
     Stacks stacks;
     std::vector<uint64_t> gathered;  // by fiber: its value in the last warp operation
-    std::vector<Deferred> deferred;
+    SharedLayout layout;
+    std::vector<TileCopy> loads;  // TMA loads under way
     NamedBarrier cluster_barrier;
 
   private:
@@ -177,7 +242,8 @@ class Worker {
     bool complete_warp_operations(int warp);
     bool complete_warp_operation(int warp, Fiber &first);
     bool complete_barrier(int member);
-    bool complete_deferred();
+    bool complete_load();
+    void finish_thread();
     void report_deadlock();
     static void entry();
 

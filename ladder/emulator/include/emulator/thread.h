@@ -44,9 +44,17 @@ extern EMULATOR_EXPORT thread_local Current current __attribute__((tls_model("in
 #define EMULATOR_DISTINCT
 #endif
 
-enum WarpOperation { WARP_SYNC, WARP_SHUFFLE, WARP_BALLOT, WARP_GATHER };
+// MEET: no memory is ordered, as by an instruction that only needs all lanes at once.
+enum WarpOperation { WARP_SYNC, WARP_MEET, WARP_SHUFFLE, WARP_BALLOT, WARP_GATHER };
 enum Access { ACCESS_READ, ACCESS_WRITE, ACCESS_ATOMIC };
-using Multiply = void (*)(float *d, const void *payload);
+
+// A `wgmma`: d (64, N) += A (64, 16) * B (N, 16)^T. `a`, `b`: descriptors of operands in shared memory.
+struct Wgmma {
+    unsigned long long a, b;
+    const unsigned *a_registers;  // this thread's four, instead of `a`; or null
+    int columns;                  // N
+    bool half, a_mn_major, b_mn_major, add;
+};
 
 extern "C" {
 // Waits for every thread of the block; returns how many of them passed a predicate other than 0.
@@ -60,8 +68,12 @@ EMULATOR_EXPORT uint64_t emulator_active_mask();
 // Gives way to the other threads of the block: for loops that wait for something to change.
 EMULATOR_EXPORT void emulator_poll();
 // Memory of the running block. `key`: one address for each declaration, whatever its name.
-EMULATOR_EXPORT void *emulator_shared(const void *key, const char *name, size_t bytes);
-EMULATOR_EXPORT void *emulator_dynamic_shared(const char *name);
+EMULATOR_EXPORT void *emulator_shared(
+    const void *key, const char *name, size_t bytes, size_t alignment);
+EMULATOR_EXPORT void *emulator_dynamic_shared(const char *name, size_t alignment);
+// The 32-bit address that PTX instructions use, and whose bits descriptors hold: the position in the
+// block's shared memory, and the block's rank in its cluster from bit 24 on.
+EMULATOR_EXPORT unsigned emulator_shared_address(const void *pointer);
 // Atomics: *old = *address; and: if *address == *old, write *desired to it, else read it into *old.
 EMULATOR_EXPORT void emulator_atomic_load(const void *address, void *old, int bytes);
 EMULATOR_EXPORT bool emulator_compare_exchange(
@@ -70,38 +82,44 @@ EMULATOR_EXPORT void emulator_fence();
 EMULATOR_EXPORT long long emulator_clock();
 EMULATOR_EXPORT int emulator_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
 EMULATOR_EXPORT void emulator_assert_failed(const char *expression);
-// Copies that a thread starts, groups and waits for; bytes from `given` on are 0.
-EMULATOR_EXPORT void emulator_async_copy(void *to, const void *from, int bytes, int given);
+// `cp.async`: copies that a thread starts, groups and waits for; bytes from `given` on are 0.
+EMULATOR_EXPORT EMULATOR_DISTINCT void emulator_async_copy(
+    void *to, const void *from, int bytes, int given);
 EMULATOR_EXPORT void emulator_async_commit();
 EMULATOR_EXPORT void emulator_async_wait(int pending_groups);
-// Matrix products of a warpgroup, one thread's part: started, grouped and waited for. Until then d
-// is NaN, and `multiply(its value, payload)` comes as late as that.
-EMULATOR_EXPORT void emulator_product(
-    float *d, int count, Multiply multiply, const void *payload, size_t payload_bytes);
-EMULATOR_EXPORT void emulator_product_commit();
-EMULATOR_EXPORT void emulator_product_wait(int pending_groups);
-// What one thread did before a release is seen by those that acquire after it.
-EMULATOR_EXPORT void emulator_release();
-EMULATOR_EXPORT void emulator_acquire();
-// Counts a thread at one of the 16 named barriers, or at that of all threads of the cluster, whatever
-// `threads` is; returns how often it had opened before.
+// `wgmma`: one thread's part of it, `d`, is computed when the thread waits for it; until then it is
+// NaN. `count`: the elements of d.
+EMULATOR_EXPORT EMULATOR_DISTINCT void emulator_wgmma(float *d, int count, const Wgmma *wgmma);
+EMULATOR_EXPORT void emulator_wgmma_fence();
+EMULATOR_EXPORT void emulator_wgmma_commit();
+EMULATOR_EXPORT void emulator_wgmma_wait(int pending_groups);
+// Waits until `threads` threads of the block are at one of the named barriers 1 to 15, or all
+// threads of the cluster at its barrier.
 constexpr int CLUSTER_BARRIER = 16;
-EMULATOR_EXPORT int emulator_named_barrier(int id, int threads);
-EMULATOR_EXPORT int emulator_named_barrier_generation(int id);
+EMULATOR_EXPORT EMULATOR_DISTINCT void emulator_named_barrier(int id, int threads);
 // The block's place in its cluster; where a variable in shared memory lies in another of its blocks.
 EMULATOR_EXPORT int emulator_cluster_rank();
 EMULATOR_EXPORT void *emulator_peer(const void *address, int rank);
-// Shared memory that was written by no thread but by the hardware.
-EMULATOR_EXPORT void emulator_written(void *address, size_t bytes);
-// Runs `action(payload)` later, when no thread of the block can go on without it: what the GPU
-// does asynchronously is thus done as late as a program may have to wait for it.
-EMULATOR_EXPORT void emulator_defer(
-    void (*action)(void *), const void *payload, size_t payload_bytes);
-// The same for copies out of shared memory, in groups: run when this thread waits for its group.
-EMULATOR_EXPORT void emulator_store(
-    void (*action)(void *), const void *payload, size_t payload_bytes);
-EMULATOR_EXPORT void emulator_store_commit();
-EMULATOR_EXPORT void emulator_store_wait(int pending_groups);
+// `mbarrier`: `rank` is that of the block at whose barrier the thread arrives, or -1 for its own.
+EMULATOR_EXPORT void emulator_mbarrier_init(void *barrier, int count);
+EMULATOR_EXPORT EMULATOR_DISTINCT void emulator_mbarrier_arrive(void *barrier, int rank, int bytes);
+EMULATOR_EXPORT EMULATOR_DISTINCT void emulator_mbarrier_wait(void *barrier, int parity);
+// TMA. `blocks`: the ranks that a load writes to, as bits; 0: this block.
+EMULATOR_EXPORT EMULATOR_DISTINCT void emulator_tile_load(
+    void *tile, const void *map, void *barrier, int x, int y, int blocks);
+EMULATOR_EXPORT EMULATOR_DISTINCT void emulator_tile_store(
+    const void *map, const void *tile, int x, int y, bool add);
+EMULATOR_EXPORT void emulator_tile_store_commit();
+EMULATOR_EXPORT void emulator_tile_store_wait(int pending_groups);
+EMULATOR_EXPORT void emulator_proxy_fence();
+}
+
+// The strictest of the alignments that a declaration asks for; without one, that of its type.
+template <class... More>
+constexpr size_t alignment(size_t first, More... more) {
+    size_t strictest = first;
+    ((strictest = (size_t)more > strictest ? (size_t)more : strictest), ...);
+    return strictest;
 }
 
 }  // namespace emulator

@@ -1,0 +1,198 @@
+// Products of a warpgroup on tensor cores (wgmma).
+//
+// Operands are found by the bits of their descriptors, as on the GPU (PTX ISA, "Matrix descriptor
+// format" of wgmma): bits 0 to 13, the shared address / 16; 16 to 29, the leading dimension byte
+// offset / 16; 32 to 45, the stride byte offset / 16; 49 to 51, the base offset; 62 and 63, the
+// swizzle. A thread computes its part of the result when it waits for it, which is as late as the
+// hardware may read the operands.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "emulator/narrow.h"
+#include "scheduler.h"
+
+using namespace emulator;
+
+#define CALLER __builtin_return_address(0)
+
+static constexpr int DEPTH = 16;         // columns that one wgmma sums over
+static constexpr unsigned ATOM = 1024;   // bytes of 8 rows, in which the swizzle repeats
+static constexpr unsigned SWIZZLE_128 = 1;
+
+namespace {
+
+struct Operand {
+    unsigned start, leading, stride, base_offset, swizzle;
+    bool mn_major;
+
+    Operand(unsigned long long descriptor, bool mn_major) : mn_major(mn_major) {
+        auto field = [descriptor](int at) { return (unsigned)(descriptor >> at & 0x3fff) * 16; };
+        start = field(0), leading = field(16), stride = field(32);
+        base_offset = (unsigned)(descriptor >> 49 & 7);
+        swizzle = (unsigned)(descriptor >> 62);
+    }
+    // Where element (row, k) lies: the position in the block's shared memory.
+    unsigned at(int row, int k) const {
+        unsigned address = mn_major ? start + row / 64 * leading + k / 8 * stride + k % 8 * 128 +
+                                          row % 64 * 2
+                                    : start + row / 8 * stride + row % 8 * 128 + k * 2;
+        address ^= (address >> 7 & 7) << 4;
+        return address % SharedLayout::BYTES;
+    }
+    // The positions of all pieces of 16 bytes of a matrix of so many rows.
+    std::vector<unsigned> pieces(int rows) const {
+        std::vector<unsigned> found;
+        for (int row = 0; row < rows; row += mn_major ? 8 : 1)
+            for (int k = 0; k < DEPTH; k += mn_major ? 1 : 8) found.push_back(at(row, k));
+        return found;
+    }
+};
+
+}  // namespace
+
+static float widen(uint16_t value, bool half) {
+    return half ? Half::widen(value) : Bfloat16::widen(value);
+}
+
+// This thread's part of d += a @ b.T: two rows, and two of every eight columns.
+static void multiply(const Product &product, float *d, int thread, const char *memory) {
+    const Wgmma &wgmma = product.wgmma;
+    Operand a(wgmma.a, wgmma.a_mn_major), b(wgmma.b, wgmma.b_mn_major);
+    auto load = [&](const Operand &operand, int row, int k) {
+        uint16_t value;
+        std::memcpy(&value, memory + operand.at(row, k), 2);
+        return widen(value, wgmma.half);
+    };
+    float rows[2][DEPTH], column[DEPTH];
+    int first = thread / 32 * 16 + thread % 32 / 4;
+    for (int r = 0; r < 2; r++)
+        for (int k = 0; k < DEPTH; k++)
+            rows[r][k] = wgmma.a_registers ? widen(product.a[r][k], wgmma.half)
+                                           : load(a, first + 8 * r, k);
+    for (int i = 0; i < product.count; i += 4) {
+        for (int c = 0; c < 2; c++) {
+            int at = i * 2 + thread % 4 * 2 + c;  // eight columns are four elements
+            for (int k = 0; k < DEPTH; k++) column[k] = load(b, at, k);
+            for (int r = 0; r < 2; r++) {
+                float &sum = d[i + 2 * r + c];
+                if (!wgmma.add) sum = 0;
+                for (int k = 0; k < DEPTH; k++) sum += rows[r][k] * column[k];
+            }
+        }
+    }
+}
+
+// Refuses an operand whose descriptor does not describe rows of one array in shared memory.
+static void check(Worker &worker, const Operand &operand, int rows, const char *name,
+                  const void *pc) {
+    const SharedArray *array = worker.layout.find((size_t)operand.start);
+    unsigned atoms = operand.start / 128 % 8;
+    bool several = operand.mn_major && rows > 64;
+    if (operand.swizzle != SWIZZLE_128)
+        worker.refuse(MISALIGNED, pc, "wgmma: the descriptor of %s does not have the 128-byte swizzle",
+                      name);
+    if (atoms != operand.base_offset)
+        worker.refuse(MISALIGNED, pc,
+                      "wgmma: operand %s begins at shared address %u, %u bytes behind a multiple of "
+                      "1024, and so not in the first of the 8 rows that are swizzled together",
+                      name, operand.start, operand.start % ATOM);
+    if (operand.stride % ATOM || (several && operand.leading % ATOM))
+        worker.refuse(MISALIGNED, pc,
+                      "wgmma: the stride byte offset %u or the leading dimension byte offset %u of "
+                      "operand %s is not a multiple of 1024",
+                      operand.stride, operand.leading, name);
+    for (unsigned piece : operand.pieces(rows)) {
+        if (array && piece - array->offset < array->bytes) continue;
+        Where where;
+        where.shared_name = array ? array->name : "shared memory";
+        where.bytes = 16;
+        where.offset = (int64_t)piece - (array ? (int64_t)array->offset : 0);
+        worker.out_of_bounds(where, ACCESS_READ, pc);
+    }
+}
+
+static bool same(float a, float b) { return !std::memcmp(&a, &b, sizeof a); }  // also of NaN
+
+// The oldest that has not been waited for and adds to `d`, or nullptr.
+static Product *next_product(Pending<Product> &products, const float *d) {
+    for (Product &product : products.tasks)
+        if (product.d == d) return &product;
+    return nullptr;
+}
+
+// An access to a thread's own variables, in counting mode: not to accumulators in flight.
+void Worker::check_accumulators(const char *at, int bytes, const void *pc) {
+    for (const Product &product : fiber().products.tasks) {
+        const char *begin = (const char *)product.d, *end = (const char *)(product.d + product.count);
+        if (at + bytes <= begin || at >= end) continue;
+        refuse(IN_FLIGHT, pc, "accesses accumulators of a wgmma that no wgmma_wait covers");
+    }
+}
+
+extern "C" {
+namespace emulator {
+
+void emulator_wgmma(float *d, int count, const Wgmma *wgmma) {
+    Worker &worker = *this_worker;
+    Fiber &fiber = worker.fiber();
+    Product product{d, count, *wgmma, {}, {}, CALLER};
+    if (wgmma->a_registers) {  // the lanes of a row's four threads have its columns
+        auto lanes = (const unsigned *const *)worker.at_warp(
+            WARP_GATHER, ~0ull, (uint64_t)wgmma->a_registers, 0, CALLER);
+        for (int r = 0; r < 2; r++) {
+            for (int k = 0; k < DEPTH; k++) {
+                unsigned pair = lanes[fiber.lane / 4 * 4 + k % 8 / 2][r + k / 8 * 2];
+                product.a[r][k] = (uint16_t)(k % 2 ? pair >> 16 : pair);
+            }
+        }
+    }
+    worker.at_warp(WARP_MEET, ~0ull, 0, 0, CALLER);
+    if (fiber.lane == 0) {
+        Operand a(wgmma->a, wgmma->a_mn_major), b(wgmma->b, wgmma->b_mn_major);
+        if (!wgmma->a_registers) check(worker, a, 64, "a", CALLER);
+        check(worker, b, wgmma->columns, "b", CALLER);
+        if (MemoryModel *memory = worker.launch->memory.get()) {
+            if (!wgmma->a_registers) memory->read_operand(worker, a.pieces(64), CALLER);
+            memory->read_operand(worker, b.pieces(wgmma->columns), CALLER);
+        }
+    }
+    if (!next_product(fiber.products, d)) {
+        if (fiber.wgmma_fences == 0)
+            worker.refuse(IN_FLIGHT, CALLER, "starts a wgmma, and no wgmma_fence comes before it");
+        auto before = fiber.accumulators.find(d);
+        if (wgmma->add && before != fiber.accumulators.end() &&
+            before->second.fences == fiber.wgmma_fences &&
+            !std::equal(d, d + count, before->second.value.begin(), before->second.value.end(), same))
+            worker.refuse(IN_FLIGHT, CALLER,
+                          "starts a wgmma on accumulators that have changed since the last "
+                          "wgmma_fence");
+        product.value.assign(d, d + count);
+        std::fill_n(d, count, NAN);
+    }
+    fiber.products.start(std::move(product));
+}
+
+void emulator_wgmma_fence() { this_worker->fiber().wgmma_fences++; }
+
+void emulator_wgmma_commit() { this_worker->fiber().products.commit(); }
+
+void emulator_wgmma_wait(int pending_groups) {
+    Worker &worker = *this_worker;
+    Fiber &fiber = worker.fiber();
+    const char *memory = worker.member().shared.begin;
+    int thread = (int)((worker.number_of(fiber) % (worker.fibers.size() / worker.members.size())) % 128);
+    Time groups = fiber.products.wait(pending_groups, [&](Product &product) {
+        multiply(product, product.value.data(), thread, memory);
+        if (Product *next = next_product(fiber.products, product.d)) {
+            next->value = std::move(product.value);
+            return;
+        }
+        std::copy(product.value.begin(), product.value.end(), product.d);
+        fiber.accumulators[product.d] = {std::move(product.value), fiber.wgmma_fences};
+    });
+    if (worker.launch->memory) worker.launch->memory->complete_products(worker, groups);
+}
+
+}  // namespace emulator
+}  // extern "C"
