@@ -104,6 +104,9 @@ void emulator_mbarrier_arrive(void *address, int rank, int bytes) {
     barrier.missing_bytes += bytes;
     barrier.missing_threads--;
     worker.complete(barrier);
+    // What others do once they know of the arrival also happens as early as it may.
+    for (int i = 0; worker.launch->options->early && i < 2; i++)
+        worker.yield(State::polling, CALLER);
 }
 
 void emulator_mbarrier_wait(void *address, int parity) {

@@ -206,7 +206,7 @@ void Worker::start_cluster(unsigned id) {
         fiber.copies.clear();
         fiber.products.clear();
         fiber.stores.clear();
-        fiber.wgmma_fences = 0;
+        fiber.fenced = false;
         fiber.accumulators.clear();
         fiber.waits_at = nullptr;
     }

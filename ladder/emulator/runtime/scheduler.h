@@ -65,12 +65,6 @@ struct Product {
     const void *pc;
 };
 
-// What a product left in its accumulators, and how often the thread had called wgmma_fence.
-struct Accumulators {
-    std::vector<float> value;
-    unsigned fences;
-};
-
 // What a TensorMap holds on the emulated device (emulated.py makes it).
 struct TileMap {
     char *begin;
@@ -117,8 +111,9 @@ struct Fiber : emulator::Thread {
     Pending<AsyncCopy> copies;
     Pending<Product> products;
     Pending<TileCopy> stores;
-    unsigned wgmma_fences;
-    std::unordered_map<const float *, Accumulators> accumulators;  // of products that are complete
+    bool fenced;  // whether it has called wgmma_fence
+    // By accumulators of complete products: what was in them then, or at a wgmma_fence since.
+    std::unordered_map<const float *, std::vector<float>> accumulators;
     const Mbarrier *waits_at;  // while it polls
     int parity;
 };

@@ -112,8 +112,6 @@ static void check(Worker &worker, const Operand &operand, int rows, const char *
     }
 }
 
-static bool same(float a, float b) { return !std::memcmp(&a, &b, sizeof a); }  // also of NaN
-
 // The oldest that has not been waited for and adds to `d`, or nullptr.
 static Product *next_product(Pending<Product> &products, const float *d) {
     for (Product &product : products.tasks)
@@ -158,12 +156,11 @@ void emulator_wgmma(float *d, int count, const Wgmma *wgmma) {
         }
     }
     if (!next_product(fiber.products, d)) {
-        if (fiber.wgmma_fences == 0)
+        if (!fiber.fenced)
             worker.refuse(IN_FLIGHT, CALLER, "starts a wgmma, and no wgmma_fence comes before it");
-        auto before = fiber.accumulators.find(d);
-        if (wgmma->add && before != fiber.accumulators.end() &&
-            before->second.fences == fiber.wgmma_fences &&
-            !std::equal(d, d + count, before->second.value.begin(), before->second.value.end(), same))
+        auto fenced = fiber.accumulators.find(d);
+        if (wgmma->add && fenced != fiber.accumulators.end() &&
+            std::memcmp(d, fenced->second.data(), std::min(count, (int)fenced->second.size()) * 4))
             worker.refuse(IN_FLIGHT, CALLER,
                           "starts a wgmma on accumulators that have changed since the last "
                           "wgmma_fence");
@@ -173,7 +170,11 @@ void emulator_wgmma(float *d, int count, const Wgmma *wgmma) {
     fiber.products.start(std::move(product));
 }
 
-void emulator_wgmma_fence() { this_worker->fiber().wgmma_fences++; }
+void emulator_wgmma_fence() {
+    Fiber &fiber = this_worker->fiber();
+    fiber.fenced = true;
+    for (auto &[d, value] : fiber.accumulators) value.assign(d, d + value.size());
+}
 
 void emulator_wgmma_commit() { this_worker->fiber().products.commit(); }
 
@@ -189,7 +190,7 @@ void emulator_wgmma_wait(int pending_groups) {
             return;
         }
         std::copy(product.value.begin(), product.value.end(), product.d);
-        fiber.accumulators[product.d] = {std::move(product.value), fiber.wgmma_fences};
+        fiber.accumulators[product.d] = std::move(product.value);
     });
     if (worker.launch->memory) worker.launch->memory->complete_products(worker, groups);
 }

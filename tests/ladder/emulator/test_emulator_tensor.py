@@ -79,15 +79,17 @@ def test_mma_with_asynchronous_copies(tmp_path, real, counting, seed):
 
 
 def test_missing_wait_for_an_asynchronous_copy(tmp_path):
-    C, expected = multiply(tmp_path, MMA.replace("cp_async_wait<1>();", ""), BFLOAT, Emulated())
-    assert np.isnan(C).all()
+    with pytest.raises(KernelError, match="returns while this cp.async is under way"):
+        multiply(tmp_path, MMA.replace("cp_async_wait<1>();", ""), BFLOAT, Emulated())
     # One group too few: the tile is the one before, or nothing yet.
-    source = MMA.replace("cp_async_wait<1>();", "cp_async_wait<2>();")
+    source = MMA.replace("cp_async_wait<1>();", "cp_async_wait<2>();").replace(
+        "for (int i = 0; i < 4", "cp_async_wait<0>(); for (int i = 0; i < 4"
+    )
     C, expected = multiply(tmp_path, source, BFLOAT, Emulated())
     assert not np.allclose(C, expected, atol=1e-3)
     with pytest.raises(KernelError) as caught:
         multiply(tmp_path, source, BFLOAT, Emulated(counting=True))
-    assert caught.value.problems[0].kind == "uninitialised shared memory"
+    assert {problem.kind for problem in caught.value.problems} == {"race"}
     assert caught.value.problems[0].line == line(source, "ldmatrix_x4")
 
 
@@ -232,6 +234,7 @@ extern "C" __global__ void k(float* D, const real* A, const real* B, const real*
         int at = i / 64 * 64 + (i % 64 / 8 ^ i / 64 % 8) * 8 + i % 8;
         a[at] = A[i], b[at] = B[i], c[at] = C[i];
     }
+    tma_store_fence();
     __syncthreads();
     float product[32], d[32] = {};
     wgmma_fence();
@@ -241,6 +244,7 @@ extern "C" __global__ void k(float* D, const real* A, const real* B, const real*
     for (int k = 0; k < 4; k++) {
         unsigned x[4];
         for (int i = 0; i < 4; i++) x[i] = pack(product[8 * k + 2 * i], product[8 * k + 2 * i + 1]);
+        wgmma_fence();
         wgmma_m64k16<64, 8192>(d, x, c + k * 16 * 64);
     }
     wgmma_commit(), wgmma_wait<0>(d);
@@ -260,21 +264,36 @@ extern "C" __global__ void k(float* D, const real* A, const real* B, const real*
 
 
 @pytest.mark.parametrize("missing", ["wgmma_wait<0>();", "wgmma_commit();"])
-def test_products_that_nobody_waited_for_are_nan(tmp_path, missing):
-    C, _ = hopper(tmp_path, WGMMA.replace(missing, ""), Emulated())
-    assert np.isnan(C).all()
+def test_products_must_be_waited_for(tmp_path, missing):
+    with pytest.raises(KernelError, match="returns while this wgmma is under way"):
+        hopper(tmp_path, WGMMA.replace(missing, ""), Emulated())
 
 
 def test_the_last_product_may_be_under_way_while_another_begins(tmp_path):
     source = WGMMA.replace("wgmma_wait<0>();", "wgmma_wait<1>();")
-    C, _ = hopper(tmp_path, source, Emulated())
-    assert np.isnan(C).all()  # the last one was never waited for
     last = "named_barrier(1, 128);"
     source = source.replace(last, "wgmma_wait<0>();" + last).replace(
         "#define STAGES 3", "#define STAGES 7"
     )
     C, expected = hopper(tmp_path, source, Emulated())
     assert np.allclose(C, expected, atol=1e-2)
+
+
+@pytest.mark.parametrize("counting", (False, True))
+def test_a_stage_that_is_given_back_while_a_product_reads_it(tmp_path, counting):
+    """Only copies that land at once, or the counting mode, show it."""
+    source = WGMMA.replace("wgmma_wait<0>();", "wgmma_wait<1>();").replace(
+        "named_barrier(1, 128);", "wgmma_wait<0>(); named_barrier(1, 128);"
+    )
+    late, early = (Emulated(counting=counting, early=early) for early in (False, True))
+    if counting:
+        with pytest.raises(KernelError, match="no wgmma_wait and barrier between them"):
+            hopper(tmp_path, source, late)
+    else:
+        C, expected = hopper(tmp_path, source, early)
+        assert not np.allclose(C, expected, atol=1e-2)
+        C, expected = hopper(tmp_path, WGMMA, early)
+        assert np.allclose(C, expected, atol=1e-2)
 
 
 def test_missing_wait_for_a_tile(tmp_path):
@@ -363,9 +382,9 @@ def test_a_tile_that_changes_before_its_store_was_waited_for_is_stored_wrong(tmp
     assert (out[:16] == 3).all()
 
 
-def test_stores_that_nobody_waited_for_are_not_made(tmp_path):
-    out = stored(tmp_path, STORE.replace("tma_store_wait<0>();", ";"))
-    assert np.isnan(out[32:]).all() and (out[:32] == [[1]] * 16 + [[2]] * 16).all()
+def test_stores_must_be_waited_for(tmp_path):
+    with pytest.raises(KernelError, match="no tma_store_wait covers it"):
+        stored(tmp_path, STORE.replace("tma_store_wait<0>();", ";"))
 
 
 # Every block adds its tile to the same place.
