@@ -133,8 +133,7 @@ def _declarations(statement: str) -> str:
     if dynamic:
         name = parts.group(2)
         return (
-            f"{kind} *{name} = ({kind} *)"
-            f'emulator::emulator_dynamic_shared("{name}", {alignment});'
+            f'{kind} *{name} = ({kind} *)emulator::emulator_dynamic_shared("{name}", {alignment});'
         )
     result = []
     for name, shape in [

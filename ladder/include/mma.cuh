@@ -48,7 +48,7 @@ __device__ __noinline__ EMULATOR_UNCOUNTED void mma(
         }
         d[i] = sum;
     }
-    emulator_warp(WARP_MEET, ~0ull, 0, 0);  // all lanes have read the others' registers
+    emulator_warp(WARP_SYNC, ~0ull, 0, 0);  // all lanes have read the others' registers
 }
 
 template <int COUNT>
@@ -66,7 +66,7 @@ __device__ __forceinline__ void ldmatrix(unsigned (&r)[COUNT], const void *row, 
         r[i] = transposed ? element(2 * t, g) | element(2 * t + 1, g) << 16
                           : element(g, 2 * t) | element(g, 2 * t + 1) << 16;
     }
-    emulator_warp(WARP_MEET, ~0ull, 0, 0);
+    emulator_warp(WARP_SYNC, ~0ull, 0, 0);
 }
 
 }  // namespace emulator

@@ -70,7 +70,7 @@ __forceinline__ void for_each_element(Fragment &f, unsigned ld, bool by_column, 
         size_t row = number / Fragment::columns, column = number % Fragment::columns;
         visit(f.x[e], by_column ? column * ld + row : row * ld + column);
     }
-    emulator::emulator_warp(emulator::WARP_MEET, ~0ull, 0, 0);
+    emulator::emulator_warp(emulator::WARP_SYNC, ~0ull, 0, 0);
 }
 
 template <class L>
@@ -127,7 +127,8 @@ __forceinline__ void mma_sync(
         }
         d.x[e] = sum;
     }
-    emulator::emulator_warp(emulator::WARP_MEET, ~0ull, 0, 0);  // nobody goes on, and changes its registers, before all have read them
+    // No lane goes on, and changes its registers, before all have read them.
+    emulator::emulator_warp(emulator::WARP_SYNC, ~0ull, 0, 0);
 }
 
 }  // namespace wmma

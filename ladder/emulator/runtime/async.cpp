@@ -1,7 +1,7 @@
 // Asynchronous copies: cp.async, which a thread groups and waits for, and TMA's copies of tiles.
 //
 // Copies to shared memory are made as late as a program may have to wait for them, or, in the other
-// timing (`early`), at once. Whatever reads shared memory, a store by TMA, reads as late as possible.
+// timing (`early`), at once. A store by TMA reads shared memory as late as possible in both.
 #include <algorithm>
 #include <cstring>
 
@@ -49,7 +49,8 @@ void Worker::carry_out(const TileCopy &copy) {
         bool inside = row >= 0 && row < (int64_t)map.rows && bytes;
         if (!inside && copy.way != Way::load) continue;
         char buffer[ROW] = {}, *part = buffer + first * map.element_bytes;
-        char *array = map.begin + row * (int64_t)map.row_bytes + (copy.x + first) * map.element_bytes;
+        int64_t offset = row * (int64_t)map.row_bytes + (copy.x + first) * map.element_bytes;
+        char *array = map.begin + offset;
         if (copy.way == Way::load && inside) std::memcpy(part, array, bytes);
         for (int p = 0; p < ROW; p += PIECE) {
             char *piece = swizzle(copy.tile + r * ROW + p);
@@ -87,7 +88,8 @@ namespace emulator {
 void emulator_async_copy(void *to, const void *from, int bytes, int given) {
     Worker &worker = *this_worker;
     if (((uintptr_t)to | (given ? (uintptr_t)from : 0)) % bytes)
-        worker.refuse(MISALIGNED, CALLER, "cp.async copies %d bytes from %p to %p: no multiples of %d",
+        worker.refuse(MISALIGNED, CALLER,
+                      "cp.async copies %d bytes from %p to %p, which are not both multiples of %d",
                       bytes, from, to, bytes);
     if (MemoryModel *memory = worker.launch->memory.get()) {
         if (given) worker.record(from, given, ACCESS_READ, CALLER);

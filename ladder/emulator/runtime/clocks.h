@@ -4,9 +4,11 @@
 // copies of TMA that one mbarrier counts, a thread's cp.async, ...). Its time counts its steps. A
 // `View` holds, for every agent, the time up to which its accesses come before one's own. A release
 // adds a thread's view to an object, a barrier for example; an acquire adds the object's view to a
-// thread's. So an access by agent A at time t happened before what a thread does next exactly if the
-// thread's view of A is at least t. The method: L. Lamport, "Time, clocks, and the ordering of events
-// in a distributed system", 1978; for races: C. Flanagan and S. Freund, "FastTrack", 2009.
+// thread's. An access by agent A at time t happened before what a thread does next exactly if the
+// thread's view of A is at least t.
+//
+// L. Lamport, "Time, clocks, and the ordering of events in a distributed system", 1978; for races:
+// C. Flanagan and S. Freund, "FastTrack: efficient and precise dynamic race detection", 2009.
 #pragma once
 #include <cstdint>
 #include <memory>

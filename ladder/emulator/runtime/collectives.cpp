@@ -37,7 +37,7 @@ bool Worker::complete_warp_operation(int warp, Fiber &first) {
         std::strcpy(problem.text, "warp");
         launch->add(problem);
     }
-    if (launch->memory && first.operation == WARP_SYNC) {
+    if (launch->memory && first.operation == WARP_ORDER) {
         std::vector<int> met;
         for (uint64_t rest = mask; rest; rest &= rest - 1)
             met.push_back(number_of(lanes[__builtin_ctzll(rest)]));
@@ -53,7 +53,7 @@ bool Worker::complete_warp_operation(int warp, Fiber &first) {
         lane.state = State::ready;
         switch (lane.operation) {
             case WARP_SYNC:
-            case WARP_MEET:
+            case WARP_ORDER:
                 break;
             case WARP_SHUFFLE:  // the value of a lane that takes no part is undefined
                 lane.result = lane.source < 64 && (mask >> lane.source & 1) ? values[lane.source]

@@ -1,5 +1,5 @@
-// The hooks of counting mode. Compiled with -fsanitize=thread, a kernel calls these before every load
-// and store that is not provably of its own local variables. The functions have the names that
+// The hooks of counting mode. Compiled with -fsanitize=thread, a kernel calls these before every
+// load and store that is not provably of its own local variables. The functions have the names that
 // ThreadSanitizer gives them (https://github.com/google/sanitizers/wiki); nothing of it is linked.
 #include <cstring>
 

@@ -50,8 +50,9 @@ char *Worker::shared_array(const void *key, const char *name, size_t bytes, size
         array = &layout.add(key, name, bytes, alignment);
         size_t fixed = layout.bytes(false), all = fixed + layout.bytes(true);
         if (fixed > MOST_STATIC)
-            refuse(SHARED_LIMIT, pc, "%zu bytes of shared memory of fixed size, and %zu are possible",
-                   fixed, MOST_STATIC);
+            refuse(SHARED_LIMIT, pc,
+                   "%zu bytes of shared memory of fixed size, and %zu are possible", fixed,
+                   MOST_STATIC);
         if (all > launch->options->shared_limit)
             refuse(SHARED_LIMIT, pc, "%zu bytes of shared memory, and a block can have %zu", all,
                    (size_t)launch->options->shared_limit);

@@ -28,7 +28,8 @@ std::string Worker::name_of(const Mbarrier &barrier) const {
 // The barrier at this address, or at the same place of block `rank`; it must be initialised.
 Mbarrier &Worker::find_mbarrier(const void *address, int rank, const void *pc) {
     SharedPlace place = find_shared(address);
-    if (place.member < 0) refuse(MBARRIER, pc, "uses an mbarrier that lies outside of shared memory");
+    if (place.member < 0)
+        refuse(MBARRIER, pc, "uses an mbarrier that lies outside of shared memory");
     if (rank >= (int)members.size())
         refuse(MBARRIER, pc, "uses a barrier of block %d of a cluster of %zu blocks", rank,
                members.size());
@@ -68,7 +69,9 @@ void emulator_mbarrier_init(void *address, int count) {
     Worker &worker = *this_worker;
     SharedPlace place = worker.find_shared(address);
     if (place.member < 0 || place.offset % 8)
-        worker.refuse(MBARRIER, CALLER, "an mbarrier is 8 bytes of shared memory, at a multiple of 8");
+        worker.refuse(MBARRIER, CALLER,
+                      "initialises an mbarrier that is not 8 bytes of shared memory at a multiple "
+                      "of 8");
     Mbarrier barrier{};
     barrier.member = place.member;
     barrier.offset = place.offset;
@@ -113,7 +116,8 @@ void emulator_mbarrier_wait(void *address, int parity) {
     Worker &worker = *this_worker;
     Mbarrier &barrier = worker.find_mbarrier(address, -1, CALLER);
     if (parity != 0 && parity != 1)
-        worker.refuse(MBARRIER, CALLER, "waits at the mbarrier %s for parity %d, which is not 0 or 1",
+        worker.refuse(MBARRIER, CALLER,
+                      "waits at the mbarrier %s for parity %d, which is not 0 or 1",
                       worker.name_of(barrier).c_str(), parity);
     Fiber &fiber = worker.fiber();
     fiber.parity = parity;
@@ -130,19 +134,20 @@ void emulator_named_barrier(int id, int threads) {
     if (of_cluster) {
         threads = (int)worker.fibers.size();
     } else if (id < 1 || id > 15) {
-        worker.refuse(MBARRIER, CALLER, "waits at the named barrier %d; there are those from 1 to 15",
-                      id);
+        worker.refuse(MBARRIER, CALLER,
+                      "waits at the named barrier %d; there are those from 1 to 15", id);
     } else if (threads <= 0 || threads % worker.warp_size || threads > block) {
         worker.refuse(MBARRIER, CALLER,
-                      "waits at the named barrier %d for %d threads: it takes whole warps of its block",
+                      "waits at the named barrier %d for %d threads: it takes whole warps of its "
+                      "block",
                       id, threads);
     }
     NamedBarrier &barrier =
         of_cluster ? worker.cluster_barrier : worker.member().named_barriers[id];
     if (barrier.arrived && barrier.threads != threads)
         worker.refuse(MBARRIER, CALLER,
-                      "waits at the named barrier %d for %d threads, and others wait there for %d", id,
-                      threads, barrier.threads);
+                      "waits at the named barrier %d for %d threads, and others wait there for %d",
+                      id, threads, barrier.threads);
     MemoryModel *memory = worker.launch->memory.get();
     int generation = barrier.generation;
     barrier.threads = threads;

@@ -201,13 +201,14 @@ void MemoryModel::store_tile(Worker &worker, const char *tile, int bytes, const 
     access_shared(worker, actor, worker.find_shared(tile), bytes, ACCESS_READ, pc);
 }
 
-// `pieces`: the positions of 16 bytes each that a wgmma of the running warp reads. The first warp of
-// the warpgroup leaves stamps for all four.
+// `pieces`: the positions of 16 bytes each that a wgmma of the running warp reads. The first warp
+// of the warpgroup leaves stamps for all four.
 void MemoryModel::read_operand(Worker &worker, const std::vector<unsigned> &pieces,
                                const void *pc) {
     Fiber &fiber = worker.fiber();
     int warp = worker.warp_of(fiber), in_group = fiber.warp % 4;
-    Actor actor{agent(WGMMA, warp - in_group, 4), fiber.products.committed + 1, true, in_group == 0};
+    int group = agent(WGMMA, warp - in_group, 4);
+    Actor actor{group, fiber.products.committed + 1, true, in_group == 0};
     for (unsigned piece : pieces) {
         SharedPlace place{fiber.member, worker.layout.find((size_t)piece), piece};
         access_shared(worker, actor, place, in_group == 0 ? 16 : 2, ACCESS_READ, pc);
@@ -216,7 +217,9 @@ void MemoryModel::read_operand(Worker &worker, const std::vector<unsigned> &piec
 
 // ---- what orders accesses ----------------------------------------------------------------------
 
-Time MemoryModel::now(Worker &worker) const { return clocks_.now(worker.number_of(worker.fiber())); }
+Time MemoryModel::now(Worker &worker) const {
+    return clocks_.now(worker.number_of(worker.fiber()));
+}
 
 void MemoryModel::release(Worker &worker, View &object) {
     clocks_.release(worker.number_of(worker.fiber()), object);

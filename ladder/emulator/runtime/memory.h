@@ -127,9 +127,10 @@ class MemoryModel {
     };
     // How far a block's accesses are ordered before those of others.
     struct Published {
-        std::shared_ptr<const View> view;  // what came before a __threadfence that an atomic followed,
-        uint32_t released = 0;             // and when that atomic was
-        uint32_t acquired = 0;             // when its last atomic was
+        // What came before a __threadfence that an atomic followed, and when that atomic was.
+        std::shared_ptr<const View> view;
+        uint32_t released = 0;
+        uint32_t acquired = 0;  // when its last atomic was
     };
     struct Entry {
         uint32_t site;

@@ -2,7 +2,7 @@
 //
 // Two accesses to the same bytes by different agents, at least one of them a write and not both
 // atomic, race unless something orders them (clocks.h):
-//   - a barrier of any kind at which both threads were, or a release and an acquire of one mbarrier;
+//   - a barrier at which both threads were, or an arrival and a wait at the same mbarrier;
 //   - a __syncwarp of both lanes (a shuffle orders nothing);
 //   - for what cp.async, TMA and wgmma do, also the wait of the thread that started them, or of
 //     those that wait for the mbarrier which counts the copy;

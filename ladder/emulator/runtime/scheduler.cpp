@@ -315,8 +315,8 @@ void Worker::report_deadlock() {
     if (other) problem.other = place(*other, other->pc);
     if (const Mbarrier *barrier = waiting->waits_at) {
         std::snprintf(problem.text, sizeof problem.text,
-                      "waits at the mbarrier %s for phase %u (parity %d), in which %d of %d threads "
-                      "have arrived and %d bytes %s",
+                      "waits at the mbarrier %s for phase %u (parity %d), in which %d of %d "
+                      "threads have arrived and %d bytes %s",
                       name_of(*barrier).c_str(), barrier->phases + 1, waiting->parity,
                       barrier->count - barrier->missing_threads, barrier->count,
                       std::abs(barrier->missing_bytes),

@@ -90,12 +90,12 @@ static void check(Worker &worker, const Operand &operand, int rows, const char *
     unsigned atoms = operand.start / 128 % 8;
     bool several = operand.mn_major && rows > 64;
     if (operand.swizzle != SWIZZLE_128)
-        worker.refuse(MISALIGNED, pc, "wgmma: the descriptor of %s does not have the 128-byte swizzle",
-                      name);
+        worker.refuse(MISALIGNED, pc,
+                      "wgmma: the descriptor of operand %s does not have the 128-byte swizzle", name);
     if (atoms != operand.base_offset)
         worker.refuse(MISALIGNED, pc,
-                      "wgmma: operand %s begins at shared address %u, %u bytes behind a multiple of "
-                      "1024, and so not in the first of the 8 rows that are swizzled together",
+                      "wgmma: operand %s begins at shared address %u, %u bytes behind a multiple "
+                      "of 1024, and so not in the first of the 8 rows that are swizzled together",
                       name, operand.start, operand.start % ATOM);
     if (operand.stride % ATOM || (several && operand.leading % ATOM))
         worker.refuse(MISALIGNED, pc,
@@ -122,7 +122,7 @@ static Product *next_product(Pending<Product> &products, const float *d) {
 // An access to a thread's own variables, in counting mode: not to accumulators in flight.
 void Worker::check_accumulators(const char *at, int bytes, const void *pc) {
     for (const Product &product : fiber().products.tasks) {
-        const char *begin = (const char *)product.d, *end = (const char *)(product.d + product.count);
+        const char *begin = (const char *)product.d, *end = begin + product.count * sizeof(float);
         if (at + bytes <= begin || at >= end) continue;
         refuse(IN_FLIGHT, pc, "accesses accumulators of a wgmma that no wgmma_wait covers");
     }
@@ -145,7 +145,7 @@ void emulator_wgmma(float *d, int count, const Wgmma *wgmma) {
             }
         }
     }
-    worker.at_warp(WARP_MEET, ~0ull, 0, 0, CALLER);
+    worker.at_warp(WARP_SYNC, ~0ull, 0, 0, CALLER);
     if (fiber.lane == 0) {
         Operand a(wgmma->a, wgmma->a_mn_major), b(wgmma->b, wgmma->b_mn_major);
         if (!wgmma->a_registers) check(worker, a, 64, "a", CALLER);
@@ -182,7 +182,7 @@ void emulator_wgmma_wait(int pending_groups) {
     Worker &worker = *this_worker;
     Fiber &fiber = worker.fiber();
     const char *memory = worker.member().shared.begin;
-    int thread = (int)((worker.number_of(fiber) % (worker.fibers.size() / worker.members.size())) % 128);
+    int thread = fiber.warp % 4 * 32 + fiber.lane;  // of the warpgroup
     Time groups = fiber.products.wait(pending_groups, [&](Product &product) {
         multiply(product, product.value.data(), thread, memory);
         if (Product *next = next_product(fiber.products, product.d)) {

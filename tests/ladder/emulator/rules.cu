@@ -1,4 +1,4 @@
-// Kernels that break one rule of the hardware each: `bug` says which one, and 0 is the right kernel.
+// Kernels that break one rule of the hardware each: `bug` says which one, 0 is the right kernel.
 // test_hardware_rules.py has the list. One file, since it is compiled as a whole.
 #include "async.cuh"
 #include "mma_real.cuh"
@@ -38,15 +38,16 @@ extern "C" __global__ void pipeline(float* out, const __grid_constant__ TensorMa
             if (bug != NO_EMPTY_WAIT) mbarrier_wait(&empty[s], i / STAGES % 2 ^ 1);  // EMPTY
             int more = bug == EXPECT_MORE ? 16 : bug == EXPECT_LESS ? -16 : 0;
             mbarrier_expect(&full[s], TILE * sizeof(real) + more);  // EXPECT
-            real* tile = tiles[s] + (bug == UNALIGNED_TILE ? 8 : bug == TILE_PAST_END ? TILE / 2 : 0);
-            tma_load_2d(tile, &map, &full[s], 0, i * ROWS);  // LOAD
+            int shift = bug == UNALIGNED_TILE ? 8 : bug == TILE_PAST_END ? TILE / 2 : 0;
+            tma_load_2d(tiles[s] + shift, &map, &full[s], 0, i * ROWS);  // LOAD
         }
         return;
     }
     float sums[2] = {};
     for (int i = 0; i < rounds; i++) {
         int s = i % STAGES, parity = i / STAGES % 2 ^ (bug == WRONG_PARITY);
-        if (bug != NO_FULL_WAIT) mbarrier_wait(&full[bug == WRONG_BARRIER ? 0 : s], parity);  // FULL
+        Mbarrier* waits_for = &full[bug == WRONG_BARRIER ? 0 : s];
+        if (bug != NO_FULL_WAIT) mbarrier_wait(waits_for, parity);  // FULL
         if (bug == EMPTY_BEFORE_READ) mbarrier_arrive(&empty[s]);
         for (int c = 0; c < 2; c++) {
             int column = threadIdx.x * 2 + c;
@@ -69,7 +70,9 @@ extern "C" __global__ void store(const __grid_constant__ TensorMap map, int roun
             else tma_store_wait<1>();
         }
         __syncthreads();
-        for (int at = threadIdx.x; at < TILE; at += 64) tiles[i % 2][at] = to_real(i + 1.0f);  // FILL
+        for (int at = threadIdx.x; at < TILE; at += 64) {
+            tiles[i % 2][at] = to_real(i + 1.0f);  // FILL
+        }
         if (bug != NO_PROXY_FENCE) tma_store_fence();
         if (bug != NO_BARRIER) __syncthreads();
         if (threadIdx.x == 0) {
@@ -131,7 +134,8 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) pair(
     if (bug == NO_CLUSTER_BARRIER) __syncthreads();
     else cluster_barrier();
     if (rank == 0 && threadIdx.x == 0) {
-        tma_load_2d_multicast(tile, &map, &full, 0, 0, bug == TOO_MANY_BLOCKS ? 7 : 3);  // MULTICAST
+        int blocks = bug == TOO_MANY_BLOCKS ? 7 : 3;
+        tma_load_2d_multicast(tile, &map, &full, 0, 0, blocks);  // MULTICAST
     }
     own[threadIdx.x] = rank * 100.0f + threadIdx.x;  // OWN
     if (bug != NO_PEER_BARRIER) cluster_barrier();
@@ -168,7 +172,8 @@ extern "C" __global__ void named(float* out, int bug) {
     __shared__ float shown[128];
     shown[threadIdx.x] = threadIdx.x;  // SHOW
     if (threadIdx.x >= 64) return;
-    int count = bug == BARRIER_OF_TOO_FEW ? 32 : bug == BARRIER_OF_OTHERS && threadIdx.x < 32 ? 96 : 64;
+    bool others = bug == BARRIER_OF_OTHERS && threadIdx.x < 32;
+    int count = bug == BARRIER_OF_TOO_FEW ? 32 : others ? 96 : 64;
     named_barrier(1, count);  // NAMED
     float other = shown[threadIdx.x ^ 32];  // SHOWN
     named_barrier(2, 64);

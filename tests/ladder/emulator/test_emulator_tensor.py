@@ -79,7 +79,7 @@ def test_mma_with_asynchronous_copies(tmp_path, real, counting, seed):
 
 
 def test_missing_wait_for_an_asynchronous_copy(tmp_path):
-    with pytest.raises(KernelError, match="returns while this cp.async is under way"):
+    with pytest.raises(KernelError, match=r"returns while this cp\.async is under way"):
         multiply(tmp_path, MMA.replace("cp_async_wait<1>();", ""), BFLOAT, Emulated())
     # One group too few: the tile is the one before, or nothing yet.
     source = MMA.replace("cp_async_wait<1>();", "cp_async_wait<2>();").replace(

@@ -105,7 +105,13 @@ def broken(device, kernel, bug):
 # What the counting mode says of each: the kind, the marks of the lines (either of them may be the
 # one that comes second), and a part of the message.
 RULES = [
-    (pipeline, "INVISIBLE_BARRIER", "barrier misuse", "EMPTY FULL MAKE", "no barrier comes between"),
+    (
+        pipeline,
+        "INVISIBLE_BARRIER",
+        "barrier misuse",
+        "EMPTY FULL MAKE",
+        "no barrier comes between",
+    ),
     (pipeline, "NO_INIT", "barrier misuse", "EMPTY", r"empty\[0\] before mbarrier_init"),
     (pipeline, "INIT_TWICE", "barrier misuse", "INIT_TWICE", r"full\[0\] again"),
     (pipeline, "WRONG_COUNT", "deadlock", "FULL EMPTY", "1 of 2 threads have arrived and 0 bytes"),
@@ -131,7 +137,13 @@ RULES = [
     (product, "NO_WGMMA_WAIT", "race", "WGMMA FILL_OPERAND", "no wgmma_wait and barrier"),
     (product, "READ_IN_FLIGHT", "in flight", "READ_D", "that no wgmma_wait covers"),
     (product, "OVERWRITTEN_OPERAND", "race", "WGMMA OVERWRITE", "no wgmma_wait and barrier"),
-    (product, "UNALIGNED_OPERAND", "misaligned", "WGMMA", "operand a begins at .* 128 bytes behind"),
+    (
+        product,
+        "UNALIGNED_OPERAND",
+        "misaligned",
+        "WGMMA",
+        "operand a begins at .* 128 bytes behind",
+    ),
     (product, "OPERAND_PAST_END", "out of bounds", "WGMMA", "read of 16 bytes across the end of"),
     (pair, "NO_CLUSTER_BARRIER", "barrier misuse", "MULTICAST", "no cluster_barrier comes between"),
     (pair, "NO_LAST_CLUSTER_BARRIER", "cluster", "PEER", "which may have ended by then"),
@@ -141,7 +153,7 @@ RULES = [
     (copies, "NO_BARRIER_AFTER_WAIT", "race", "COPY USE", "no cp_async_wait and barrier"),
     (copies, "REFILLED_TOO_EARLY", "race", "COPY USE", "no barrier between them"),
     (copies, "COPY_NEVER_WAITED_FOR", "race", "COPY", "no cp_async_wait and barrier"),
-    (copies, "UNALIGNED_COPY", "misaligned", "COPY", "no multiples of 16"),
+    (copies, "UNALIGNED_COPY", "misaligned", "COPY", "not both multiples of 16"),
     (named, "BARRIER_OF_TOO_FEW", "race", "SHOW SHOWN", "no barrier between them"),
     (named, "BARRIER_OF_OTHERS", "barrier misuse", "NAMED", "threads, and others wait there for"),
     (named, "NO_SYNCWARP", "race", "NEXT NEIGHBOUR", "no barrier between them"),

@@ -13,7 +13,7 @@ __forceinline__ int __syncthreads_and(int predicate) {
     return emulator::emulator_barrier(!predicate) == 0;
 }
 __forceinline__ void __syncwarp(uint64_t mask = ~0ull) {
-    emulator::emulator_warp(emulator::WARP_SYNC, mask, 0, 0);
+    emulator::emulator_warp(emulator::WARP_ORDER, mask, 0, 0);
 }
 
 namespace emulator {

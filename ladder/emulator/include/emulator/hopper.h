@@ -1,5 +1,5 @@
-// The CPU twins of ladder/include/hopper.cuh. What they do is in ../../runtime/mbarrier.cpp, tma.cpp
-// and wgmma.cpp.
+// The CPU twins of ladder/include/hopper.cuh. What they do is in ../../runtime: mbarrier.cpp,
+// async.cpp and wgmma.cpp.
 #pragma once
 #include "emulator/thread.h"
 

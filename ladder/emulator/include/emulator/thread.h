@@ -44,11 +44,12 @@ extern EMULATOR_EXPORT thread_local Current current __attribute__((tls_model("in
 #define EMULATOR_DISTINCT
 #endif
 
-// MEET: no memory is ordered, as by an instruction that only needs all lanes at once.
-enum WarpOperation { WARP_SYNC, WARP_MEET, WARP_SHUFFLE, WARP_BALLOT, WARP_GATHER };
+// SYNC: all lanes are here; no memory is ordered, except by ORDER (__syncwarp).
+enum WarpOperation { WARP_SYNC, WARP_ORDER, WARP_SHUFFLE, WARP_BALLOT, WARP_GATHER };
 enum Access { ACCESS_READ, ACCESS_WRITE, ACCESS_ATOMIC };
 
-// A `wgmma`: d (64, N) += A (64, 16) * B (N, 16)^T. `a`, `b`: descriptors of operands in shared memory.
+// A `wgmma`: d (64, N) += A (64, 16) * B (N, 16)^T. `a`, `b`: descriptors of operands in shared
+// memory.
 struct Wgmma {
     unsigned long long a, b;
     const unsigned *a_registers;  // this thread's four, instead of `a`; or null
@@ -71,8 +72,8 @@ EMULATOR_EXPORT void emulator_poll();
 EMULATOR_EXPORT void *emulator_shared(
     const void *key, const char *name, size_t bytes, size_t alignment);
 EMULATOR_EXPORT void *emulator_dynamic_shared(const char *name, size_t alignment);
-// The 32-bit address that PTX instructions use, and whose bits descriptors hold: the position in the
-// block's shared memory, and the block's rank in its cluster from bit 24 on.
+// The 32-bit address that PTX instructions use, and whose bits descriptors hold: the position in
+// the block's shared memory, and the block's rank in its cluster from bit 24 on.
 EMULATOR_EXPORT unsigned emulator_shared_address(const void *pointer);
 // Atomics: *old = *address; and: if *address == *old, write *desired to it, else read it into *old.
 EMULATOR_EXPORT void emulator_atomic_load(const void *address, void *old, int bytes);
