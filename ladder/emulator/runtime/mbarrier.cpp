@@ -107,9 +107,9 @@ void emulator_mbarrier_arrive(void *address, int rank, int bytes) {
     barrier.missing_bytes += bytes;
     barrier.missing_threads--;
     worker.complete(barrier);
-    // What others do once they know of the arrival also happens as early as it may.
-    for (int i = 0; worker.launch->options->early && i < 2; i++)
-        worker.yield(State::polling, CALLER);
+    // A thread that hands over a stage lets others use it before it goes on itself.
+    bool gives_way = worker.launch->options->early && bytes == 0;
+    for (int i = 0; gives_way && i < 2; i++) worker.yield(State::polling, CALLER);
 }
 
 void emulator_mbarrier_wait(void *address, int parity) {
