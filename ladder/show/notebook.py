@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from IPython import get_ipython
-from IPython.display import Image, Markdown, display
+from IPython.display import SVG, Image, Markdown, display
 
 from ladder.common.errors import LadderError
 from ladder.contract.binding import bind
@@ -31,7 +31,7 @@ from ladder.contract.rung_file import Rung
 from ladder.device.open import default_device, open_device
 from ladder.emulator.report import Report
 from ladder.measure import bench
-from ladder.show import charts, diagrams, pages, source_code, tables
+from ladder.show import charts, diagrams, pages, pictures, source_code, tables
 from ladder.show import trace as tracer
 from ladder.verify import check as checker
 from ladder.verify import sandbox
@@ -122,6 +122,12 @@ def access(op: str, which: int | str, text: str = "", dtype: str = "float32", **
     lines = [i for i, line in enumerate(rung.source.splitlines(), 1) if text in line]
     title = f"{op}, {rung.label}, {format_dims(shape)}, {dtype}"
     draw(tracer.picture(report, rung, title, lines), f"which lane touches which address: {title}")
+
+
+def picture(kind: str, *args: int | str, **options: int | str) -> None:
+    """A picture of what cannot be seen; ladder/show/pictures lists the kinds."""
+    drawing = pictures.make(kind, *map(str, args), **{k: str(v) for k, v in options.items()})
+    display(SVG(drawing.svg()))
 
 
 def steps(op: str, which: Sequence[int | str], text: str, **dims: int) -> None:

@@ -29,6 +29,7 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
     machine OP N M … registers, shared memory and instructions of the rungs' machine code;
                     opcodes="R2UR LDS" counts these
     access OP N     a picture: which lane touches which address
+    picture KIND    a picture of what cannot be seen; ladder/show/pictures lists the kinds
     step-times DEVICE           the time of a training step, ours and PyTorch's
     step-summary DEVICE DTYPE   of that the least: ours, and PyTorch's fastest
     agreement LOG LOG ...       how far losses and gradients are from PyTorch's
@@ -58,7 +59,7 @@ from ladder.contract.identity import code_identity
 from ladder.contract.ladder import PACKAGE, find
 from ladder.contract.rung_file import Rung
 from ladder.measure import results
-from ladder.show import charts, citations, source_code, tables, training_tables
+from ladder.show import charts, citations, pictures, source_code, tables, training_tables
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -324,6 +325,23 @@ def access(
     return f"![Which lane touches which address: {title}]({place.link(path)})\n{made}"
 
 
+def picture(place: Place, kind: str, *args: str, **options: str) -> str:
+    """A computed picture; its description in words is for those who do not see it."""
+    digest = pictures.made_from(kind, *args, **options)
+    words = [kind, *args, *(f"{key}-{value}" for key, value in options.items())]
+    path = place.picture(re.sub(r"[^a-z0-9]+", "-", "-".join(words).lower()).strip("-"))
+    made = f"<!-- made from {digest} -->"
+    drawn = charts.drawn_from(path) == digest
+    if made in place.old and (drawn or not place.draw):
+        return place.old
+    drawing = pictures.make(kind, *args, **options)  # may need a C++ compiler
+    if place.draw:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(drawing.svg(digest), encoding="utf-8")
+    text = re.sub(r"([][<>*_])", r"\\\1", f"{drawing.title}. {drawing.description}")
+    return f"![{text}]({place.link(path)})\n{made}"
+
+
 def _lines_with(rung: Rung, texts: str) -> dict[int, str]:
     """The lines that contain one of the texts, which `|` separates, by their number."""
     found = {
@@ -433,7 +451,7 @@ def _prose(text: str) -> str:
 BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__.replace("_", "-"): block
     for block in (
-        rungs, header, diff, change, source, counts, reuse, traffic, machine, access, table, gain,
-        overview, roofline, bars, step_times, step_summary, agreement, log,
+        rungs, header, diff, change, source, counts, reuse, traffic, machine, access, picture,
+        table, gain, overview, roofline, bars, step_times, step_summary, agreement, log,
     )
 }  # fmt: skip

@@ -1,0 +1,62 @@
+"""Pictures of what cannot be seen: which thread, bank, fragment, stage or wave has what, and when.
+
+    from ladder.show import pictures
+
+    picture = pictures.make("tiles", "matmul.forward", "3")   a Drawing
+    picture.svg()                                             the text of an SVG file
+
+Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with `nb.picture(KIND,
+...)`. The kinds, and what they take (every one may also take `dtype`):
+
+    tiles OP RUNG           who writes which element: grid, block, warp, thread; buffer=out shape=
+    banks OP RUNG line=TEXT one request to shared memory by bank and wavefront; array= kind=
+                            request=0 shape=
+
+Each kind is a function in a file of its own. What it draws is computed: from the rung's
+launch plan, or from what the emulator records while it runs the rung. The function that computes
+it stands beside the one that draws it, and is tested.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+from ladder.common import cache
+from ladder.common.errors import LadderError
+from ladder.contract.identity import code_identity
+from ladder.contract.ladder import find
+from ladder.show.pictures import banks, tiles
+from ladder.show.pictures.drawing import Drawing
+
+KINDS: dict[str, Callable[..., Drawing]] = {
+    "tiles": tiles.draw,
+    "banks": banks.draw,
+}
+
+
+def make(kind: str, *args: str, **options: str) -> Drawing:
+    """A picture. Raises LadderError for a kind or arguments that there are none of."""
+    draw = _find(kind)
+    try:
+        inspect.signature(draw).bind(*args, **options)
+    except TypeError as error:
+        takes = " ".join(inspect.signature(draw).parameters)
+        raise LadderError(f"picture {kind} takes {takes}: {error}") from None
+    return draw(*args, **options)
+
+
+def made_from(kind: str, *args: str, **options: str) -> str:
+    """Names what a picture shows, 12 hexadecimal digits: its arguments and the code of the rung
+    among them. It is known without running anything."""
+    given = inspect.signature(_find(kind)).bind(*args, **options).arguments
+    code = ""
+    if "op" in given and "rung" in given:
+        code = code_identity(find(given["op"]).rung(given["rung"]))
+    return cache.digest("picture", kind, code, *(f"{k}={v}" for k, v in given.items()))[:12]
+
+
+def _find(kind: str) -> Callable[..., Drawing]:
+    if kind not in KINDS:
+        raise LadderError(f"there is no picture {kind}; there are {', '.join(KINDS)}")
+    return KINDS[kind]

@@ -1,0 +1,46 @@
+"""What pictures ask of the emulator: one counted run of a rung, all requests kept."""
+
+from __future__ import annotations
+
+import functools
+
+from ladder.contract.dims import Dims
+from ladder.contract.dtypes import DTYPES
+from ladder.contract.ladder import find
+from ladder.contract.launch_plan import LaunchPlan
+from ladder.contract.rung_file import Rung
+from ladder.emulator.emulated import Emulated
+from ladder.emulator.report import Report
+from ladder.show import source_code
+from ladder.show.trace import trace
+
+ALL = 1 << 20  # requests of a line that are kept in full
+
+
+def parse_shape(op: str, text: str) -> Dims:
+    """`"N=64 C=32 OC=64"` as dimensions; the op's small shape where the text is empty."""
+    if not text:
+        return source_code.small_shape(find(op).op)
+    return {name: int(size) for name, size in (entry.split("=") for entry in text.split())}
+
+
+@functools.lru_cache(maxsize=8)
+def counted(op: str, rung: str, dtype: str, shape: str) -> Report:
+    """Everything that a rung asks of memory in one call."""
+    return trace(find(op), find(op).rung(rung), dtype, parse_shape(op, shape), keep=ALL)
+
+
+def emulated_plan(rung: Rung, dtype: str, dims: Dims) -> LaunchPlan:
+    """How the emulator launches a rung. Raises LadderError where it cannot."""
+    return rung.plan(dims, Emulated().target(DTYPES[dtype]))
+
+
+def default_dtype(op: str, rung: str) -> str:
+    """float32 where a rung takes it, else bfloat16."""
+    chosen = find(op).rung(rung)
+    takes = (name for name in ("float32", "bfloat16") if _takes(chosen, name))
+    return next(takes, "float32")
+
+
+def _takes(rung: Rung, dtype: str) -> bool:
+    return rung.claims(Emulated().target(DTYPES[dtype]))

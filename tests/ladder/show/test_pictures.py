@@ -1,0 +1,108 @@
+"""What the pictures draw, as data: who writes what, who reads which bank. No pixels."""
+
+import re
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+from ladder.common.errors import LadderError
+from ladder.show import pages, pictures
+from ladder.show.pictures import banks, palette, tiles
+from ladder.show.pictures.drawing import Drawing
+
+RUNG_3 = ("matmul.forward", "3", "float32", "N=128 C=16 OC=128")
+
+
+def test_text_can_be_read_on_every_fill_on_light_and_dark_pages():
+    for page in (0, 1):
+        for fill in palette.FILLS:
+            for text in ("ink", "muted") if fill in ("paper", "panel") else ("ink",):
+                pair = palette.COLOURS[text][page], palette.COLOURS[fill][page]
+                assert palette.contrast(*pair) >= 4.5, (text, fill, page)
+    for colour in (palette.distinct(i, 32) for i in range(32)):
+        assert palette.contrast(palette.text_on(colour), colour) >= 4.5
+
+
+def test_a_drawing_has_a_name_and_a_description_for_screen_readers():
+    drawing = Drawing("a < b", "who & what")
+    drawing.box(0, 100, 10, 20)
+    root = ET.fromstring(drawing.svg("0123456789ab"))
+    texts = {child.tag.partition("}")[2]: child.text for child in root}
+    assert root.attrib["role"] == "img" and list(texts)[:2] == ["title", "desc"]
+    assert texts["title"] == "a < b" and texts["desc"] == "who & what"
+    assert float(root.attrib["height"]) == 132  # as high as what is drawn, and a margin
+    assert "prefers-color-scheme:dark" in texts["style"]
+
+
+def test_cells_cover_each_coloured_cell_once():
+    drawing = Drawing("", "")
+    rows = [
+        ["#aa0000", "#aa0000", ""],
+        ["#aa0000", "#aa0000", "#00bb00"],
+        ["", "#00bb00", "#00bb00"],
+    ]
+    drawing.cells(0, 0, 1, rows)
+    covered = [["" for _ in row] for row in rows]
+    for fill, path in re.findall(r'<path fill="(#\w+)" d="([^"]+)"', drawing.svg()):
+        for x, y, wide, high in re.findall(r"M(\d+) (\d+)h(\d+)v(\d+)h-\d+z", path):
+            for r in range(int(y), int(y) + int(high)):
+                for c in range(int(x), int(x) + int(wide)):
+                    assert covered[r][c] == ""
+                    covered[r][c] = fill
+    assert covered == rows
+
+
+@pytest.mark.emulator
+def test_every_element_has_one_writer_and_every_thread_equally_many():
+    who = tiles.owners(*RUNG_3, "out")
+    assert (who.writes == 1).all()
+    threads, counts = np.unique(who.warp * 32 + who.lane, return_counts=True)
+    assert threads.tolist() == list(range(256)) and set(counts) == {64}
+    rows, columns = np.nonzero((who.warp == 0) & (who.lane == 0))
+    assert set(rows) == set(columns) == set(range(0, 128, 16))
+
+
+@pytest.mark.emulator
+def test_banks_agree_with_what_the_emulator_counts():
+    """Rung 2 pads its tiles: a column of the tile is read in one wavefront."""
+    found = banks.requests("matmul.forward", "2", "float32", "N=32 C=32 OC=32", "b[x][k]")
+    column = next(access for access in found if access.buffer == "b")
+    served = banks.wavefronts(column)
+    assert len(served.passes) == served.ideal == 1
+    assert sorted(lane for (lane,) in served.passes[0]) == list(range(32))
+
+
+def test_without_padding_a_column_of_32_words_takes_32_wavefronts():
+    from ladder.emulator.report import Access
+
+    def column(stride):
+        lanes = tuple(range(32))
+        offsets = tuple(4 * stride * lane for lane in lanes)
+        where = ("file", 1, "kernel", "tile", "shared", "read", 4)
+        return banks.wavefronts(Access(*where, (0, 0, 0), 0, lanes, offsets))
+
+    assert [len(column(stride).passes) for stride in (1, 2, 32, 33)] == [1, 2, 32, 1]
+
+
+def test_a_page_shows_a_picture_with_its_description_and_notices_drift(tmp_path, monkeypatch):
+    def draw(op: str, rung: str) -> Drawing:
+        return Drawing("tiles [of] a rung", "3 x 4 * 5")
+
+    monkeypatch.setitem(pictures.KINDS, "tiles", draw)
+    page = tmp_path / "doc" / "matmul.md"
+    page.parent.mkdir()
+    request = "<!-- ladder:begin picture tiles matmul.forward 3 -->\n<!-- ladder:end -->\n"
+    text = pages.render(request, page, draw=True)
+    assert r"![tiles \[of\] a rung. 3 x 4 \* 5](img/tiles-matmul-forward-3.svg)" in text
+    assert pages.render(text, page, draw=False) == text
+    assert list(pages._stale_pictures(text, page)) == []
+    (page.parent / "img" / "tiles-matmul-forward-3.svg").unlink()
+    assert list(pages._stale_pictures(text, page)) == ["img/tiles-matmul-forward-3.svg"]
+
+
+def test_a_picture_that_does_not_exist_is_refused_with_what_does():
+    with pytest.raises(LadderError, match=r"no picture tile; there are tiles, banks"):
+        pictures.make("tile", "matmul.forward", "3")
+    with pytest.raises(LadderError, match="picture banks takes op rung line"):
+        pictures.make("banks", "matmul.forward", "3")
