@@ -1,4 +1,4 @@
-"""Shared memory, lane by lane: which of the 32 banks each lane reads, and in how many wavefronts."""
+"""Shared memory, lane by lane: the bank that each lane accesses, and the wavefronts it takes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def draw(
 ) -> Drawing:  # fmt: skip
     """One request of a warp: a column for each bank, a row for each wavefront.
 
-    line     text of the source line, e.g. "a[y][k]"; array, kind: "a", "read", where that leaves several
+    line     text of the source line, "a[y][k]"
+    array    where the line has several: "a"; kind: "read", "write"
     request  which one of them, by its number
     """
     dtype = dtype or default_dtype(op, rung)
