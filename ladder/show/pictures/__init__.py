@@ -11,6 +11,10 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
     tiles OP RUNG           who writes which element: grid, block, warp, thread; buffer=out shape=
     banks OP RUNG line=TEXT one request to shared memory by bank and wavefront; array= kind=
                             request=0 shape=
+    waves OP RUNG shape=    tiles over SMs, wave by wave; sms=132
+    rasterization OP RUNG ... shape=   the tiles of one wave, and what they read; sms=132 wave=0
+    causal                  tiles of scores that are computed, masked, skipped; T= queries= keys=
+    softmax                 online softmax, tile by tile; T=16 tile=4 seed=3
 
 Each kind is a function in a file of its own. What it draws is computed: from the rung's
 launch plan, or from what the emulator records while it runs the rung. The function that computes
@@ -26,12 +30,16 @@ from ladder.common import cache
 from ladder.common.errors import LadderError
 from ladder.contract.identity import code_identity
 from ladder.contract.ladder import find
-from ladder.show.pictures import banks, tiles
+from ladder.show.pictures import banks, causal, softmax, tiles, waves
 from ladder.show.pictures.drawing import Drawing
 
 KINDS: dict[str, Callable[..., Drawing]] = {
     "tiles": tiles.draw,
     "banks": banks.draw,
+    "waves": waves.draw_waves,
+    "rasterization": waves.draw_rasterization,
+    "causal": causal.draw,
+    "softmax": softmax.draw,
 }
 
 

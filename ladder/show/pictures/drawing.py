@@ -63,7 +63,7 @@ class Drawing:
         size: float = SIZE, colour: str = "ink", bold: bool = False,
     ) -> float:  # fmt: skip
         """Text in lines that fit the width, the first with its baseline at y; the next baseline."""
-        for line in textwrap.wrap(text, max(1, int(width / (GLYPH * size)))):
+        for line in textwrap.wrap(text, max(1, int(width / (GLYPH * size * (1.1 if bold else 1))))):
             self.text(x, y, line, size, colour=colour, bold=bold)
             y += round(1.35 * size)
         return y

@@ -8,8 +8,9 @@ import pytest
 
 from ladder.common.errors import LadderError
 from ladder.show import pages, pictures
-from ladder.show.pictures import banks, palette, tiles
+from ladder.show.pictures import banks, causal, palette, softmax, tiles, waves
 from ladder.show.pictures.drawing import Drawing
+from ladder.show.pictures.places import tiles_in_order
 
 RUNG_3 = ("matmul.forward", "3", "float32", "N=128 C=16 OC=128")
 
@@ -106,3 +107,51 @@ def test_a_picture_that_does_not_exist_is_refused_with_what_does():
         pictures.make("tile", "matmul.forward", "3")
     with pytest.raises(LadderError, match="picture banks takes op rung line"):
         pictures.make("banks", "matmul.forward", "3")
+
+
+def test_every_tile_has_its_turn_once_and_grouping_reads_less():
+    dims = {"N": 4096, "C": 768, "OC": 50304}
+    reads = {}
+    for rung in ("16bit-10", "16bit-11", "16bit-13"):
+        order = tiles_in_order("matmul.forward", rung, "bfloat16", dims, 132)
+        assert sorted(order) == [(r, c) for r in range(0, 4096, 128) for c in range(0, 50304, 256)]
+        found = waves.of_wave(order, 132, 0)
+        reads[rung] = found.rows + found.columns
+    assert reads == {"16bit-10": 1 + 132, "16bit-11": 8 + 17, "16bit-13": 8 + 17}
+
+
+def test_waves_hold_all_tiles_and_the_last_one_is_not_empty():
+    found = waves.waves("matmul.forward", "16bit-12", "bfloat16", "N=4096 C=768 OC=3072", 132)
+    assert (found.tiles, found.waves, found.last) == (32 * 12, 3, 120)
+    assert waves.Waves(264, 132).waves == 2 and waves.Waves(264, 132).last == 132
+
+
+@pytest.mark.parametrize("T, queries, keys", [(256, 64, 64), (1024, 128, 64), (100, 64, 32)])
+def test_a_causal_tile_is_skipped_or_whole_where_all_its_scores_are(T, queries, keys):
+    wanted = np.tril(np.ones((T, T), bool))
+    found = causal.tile_map(T, queries, keys)
+    for (row, column), kind in np.ndenumerate(found):
+        tile = wanted[row * queries : (row + 1) * queries, column * keys : (column + 1) * keys]
+        assert kind == (causal.WHOLE if tile.all() else causal.MASKED if tile.any() else 0)
+
+
+def test_online_softmax_ends_with_the_largest_score_and_the_sum_of_all():
+    scores = np.random.default_rng(0).normal(size=50)
+    last = softmax.steps(scores, 8)[-1]
+    assert last.largest == scores.max()
+    assert last.total == pytest.approx(np.exp(scores - scores.max()).sum())
+
+
+@pytest.mark.parametrize(
+    "kind, args, options",
+    [
+        ("waves", ("matmul.forward", "16bit-12"), {"shape": "N=4096 C=768 OC=3072"}),
+        ("rasterization", ("matmul.forward", "16bit-11"), {"shape": "N=4096 C=768 OC=50304"}),
+        ("causal", (), {}),
+        ("softmax", (), {}),
+    ],
+)
+def test_a_picture_is_well_formed_and_says_what_it_shows(kind, args, options):
+    drawing = pictures.make(kind, *args, **options)
+    assert ET.fromstring(drawing.svg()).tag.endswith("svg")
+    assert len(drawing.description) > 60
