@@ -58,9 +58,7 @@ def _assignments(source: str) -> Iterator[tuple[str, str]]:
             yield name, expression
 
 
-def _place(
-    lines: Sequence[tuple[str, str]], names: Mapping[str, int], rung: Rung
-) -> tuple[int, int]:
+def _place(lines: list[tuple[str, str]], names: Mapping[str, int], rung: Rung) -> tuple[int, int]:
     known = dict(names)
     for name, expression in lines * 2:  # a function may stand above what it is called with
         text = re.sub(r"blockIdx\.(\w)", lambda match: f"blockIdx_{match[1]}", expression)
