@@ -29,14 +29,22 @@ def blocks_per_sm(registers: int, shared: int, threads: int) -> int:
 
 
 def table(
-    ladder: Ladder, rungs: Sequence[Rung], dtype: str, dims: Dims, opcodes: Sequence[str]
+    ladder: Ladder,
+    rungs: Sequence[Rung],
+    dtype: str,
+    dims: Dims,
+    opcodes: Sequence[str],
+    loop: bool = False,
 ) -> str:
     """One row for each kernel of the rungs, as Markdown. `opcodes` are counted: "R2UR", "LDS".
 
-    "loop" is the number of instructions in the kernel's longest loop; `opcodes` are counted there.
+    loop  count in the longest loop only
+
+    Counts are of instructions in the text, not of executions.
     Raises LadderError where a rung does not compile for ARCHITECTURE, or cannot run at `dims`.
     """
-    titles = ["registers", "shared memory of a block", "blocks on an SM", "loop", *opcodes]
+    titles = ["registers", "shared memory of a block", "blocks on an SM"]
+    titles += ["in the loop" if loop else "instructions", *opcodes]
     rows = [f"| rung | kernel | {' | '.join(titles)} |", "|---|---|" + "--:|" * len(titles)]
     real = DTYPES[dtype]
     target = compiler.typical_target(ARCHITECTURE, real)
@@ -47,8 +55,9 @@ def table(
         cubin = compiler.compile_cubin(rung, plan.constants, real, target.arch)
         takes, code = compiler.resources(cubin), sass.instructions(cubin, rung.file)
         for launch in plan.launches:
-            loop = sass.longest_loop([i for i in code if i.kernel == launch.kernel])
-            found = Counter(i.opcode.split(".")[0] for i in loop)
+            kernel = [i for i in code if i.kernel == launch.kernel]
+            counted = sass.longest_loop(kernel) if loop else kernel
+            found = Counter(i.opcode.split(".")[0] for i in counted)
             registers = takes[launch.kernel].registers
             shared = takes[launch.kernel].shared + launch.shared
             x, y, z = launch.block

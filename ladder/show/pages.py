@@ -27,7 +27,7 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
     reuse OP N M …  how often each rung uses what it loads, counted likewise
     traffic OP N M … how many sectors of each array the rungs move, counted likewise
     machine OP N M … registers, shared memory and instructions of the rungs' machine code;
-                    opcodes="R2UR LDS" counts these
+                    opcodes="R2UR LDS" counts these, loop=longest in the longest loop only
     access OP N     a picture: which lane touches which address
     picture KIND    a picture of what cannot be seen; ladder/show/pictures lists the kinds
     step-times DEVICE           the time of a training step, ours and PyTorch's
@@ -279,20 +279,26 @@ def traffic(place: Place, op: str, *ids: str, dtype: str = "float32", shape: str
 
 
 def machine(
-    place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "", opcodes: str = ""
+    place: Place,
+    op: str,
+    *ids: str,
+    dtype: str = "float32",
+    shape: str = "",
+    opcodes: str = "",
+    loop: str = "",
 ) -> str:
     """What the machine code takes, kernel by kernel."""
     ladder = find(op)
     dims = dict(next(iter(ladder.op.bench.values()))) if not shape else _traced_shape(op, shape)
     rungs = [ladder.rung(id) for id in ids]
-    made = _made_from_all("machine", op, rungs, dtype, dims, opcodes)
+    made = _made_from_all("machine", op, rungs, dtype, dims, opcodes, *([loop] if loop else []))
     if made in place.old:
         return place.old
     from ladder.device.cuda.nvrtc import find_nvrtc  # needs NVIDIA's wheels
     from ladder.show.machine import ARCHITECTURE
     from ladder.show.machine import table as machine_table
 
-    rows = machine_table(ladder, rungs, dtype, dims, opcodes.split())
+    rows = machine_table(ladder, rungs, dtype, dims, opcodes.split(), bool(loop))
     version = ".".join(map(str, find_nvrtc().version))
     return f"{rows}\n\n{format_dims(dims)}, {dtype}; {ARCHITECTURE}, NVRTC {version}.\n{made}"
 
