@@ -1,10 +1,10 @@
-"""How fast is each rung, compared with the roof, the rung before it, the library and PyTorch?
+"""Times each rung of a ladder, beside the roof, its neighbours, the library and PyTorch.
 
     for measurement in bench(find("layernorm.forward"), open_device("cuda")):
         results.record(device.description(), measurement)
 
-The result of a rung is checked after it was timed, on the same buffers. A time below the floor
-(ladder/measure/roofline.py) is an error: something was not computed, or not measured.
+After a rung was timed, its result is checked on the same buffers. A time below the floor
+(ladder/measure/roofline.py) is an error: the kernel skipped work, or the timing is wrong.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def bench(
     """Measure a ladder; one measurement for each dtype and shape.
 
     dtypes, shapes, rungs  by default all of the op
-    roofs                  measured before, to be used again
+    roofs                  measured before, used again
     say                    called with each line about what was measured, refused, or wrong
     """
     refuse_emulated(device)
@@ -177,10 +177,10 @@ def _peer_rows(op: str, dims: Dims, dtype: str, device: Device, say: Say) -> lis
 
 
 def _verifier(buffers: BufferSets) -> Callable[[Rung, Callable[[], None]], None]:
-    """A function that raises LadderError where a rung computes the first set wrongly.
+    """A function that raises LadderError where a rung's result on the first set is wrong.
 
-    What to expect is computed once for all rungs. Shapes too large for the reference are checked
-    at the op's smallest measured shape instead.
+    The expected result is computed once for all rungs. Where a shape is too large for the
+    reference, the op's smallest measured shape is checked instead.
     """
     op, dims, real = buffers.op, buffers.dims, buffers.real
     elements = sum(math.prod(arg.resolve_shape(dims)) for arg in op.args)
@@ -213,7 +213,7 @@ def as_microseconds(timing: Timing) -> dict[str, float | int]:
 
 
 def software() -> dict[str, str]:
-    """Versions of what a measurement depends on, as far as it is installed."""
+    """The versions of the installed software that a measurement depends on."""
     installed = {d.name: d.version for d in importlib.metadata.distributions()}
     names = ("numpy", "torch", "triton")
     packages = {name: installed[name] for name in names if name in installed}

@@ -1,8 +1,8 @@
-"""What PyTorch takes for the same work, where it is installed with CUDA.
+"""Times PyTorch on the same work, where it is installed with CUDA.
 
-A peer does what the op's contract says, as PyTorch's users get it: `eager` is the kernel that
-PyTorch calls by itself, `compiled` what torch.compile makes of the same function. Both are timed
-like a rung: in a captured graph, on several sets of inputs and outputs in turn.
+A peer computes what the op's contract says: `eager` is the kernel that PyTorch calls by itself,
+`compiled` the result of torch.compile on the same function. Both are timed like a rung: in a
+captured graph, on several sets of inputs and outputs in turn.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _residual_layernorm_forward(
 
 
 def _residual_layernorm_backward(torch: Any, dinp: Any, *others: Any) -> tuple[Any, ...]:
-    """The sum does not overwrite dinp, but has memory of its own: as many bytes."""
+    """The sum goes to memory of its own instead of dinp; the bytes are the same."""
     through, dweight, dbias = _layernorm_backward(torch, *others)
     return dinp + through, dweight, dbias
 

@@ -1,10 +1,10 @@
-"""Which rung is the fastest for the shapes of a run? Checked, timed, and cached.
+"""Picks the fastest rung for the shapes of a run: checks, times, and caches.
 
     choice = pick(find("layernorm.forward"), device, "bfloat16", {"N": 4096, "C": 768})
     choice.rung, choice.reasons
 
-The findings are cached rung by rung and shape by shape (pick_cache.py). Another question about the
-same rungs and shapes, or an edited rung, costs only what is not known yet.
+Results are cached by rung and shape (pick_cache.py), so that a later pick checks and times only the
+rungs that are new or edited, and only at new shapes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SMALL = 1 << 20  # elements
 
 @dataclass(frozen=True)
 class Choice:
-    """The fastest rung, the seconds that it takes for all calls together, and why no other.
+    """The fastest rung, its seconds for all calls together, and the reason for each rung.
 
     reasons  for every rung of the ladder, by id: "the fastest: 52.9 us", "1.24 x the time", ...
     """
@@ -63,7 +63,7 @@ def pick(
 
     library        whether library rungs may be chosen
     deterministic  whether only rungs that give the same bits every time may
-    fresh          check and measure even what is known
+    fresh          check and measure even what is cached
 
     Raises LadderError where no rung can run, with the reason for each.
     """
@@ -96,7 +96,7 @@ def _able(
     library: bool,
     deterministic: bool,
 ) -> tuple[list[Rung], dict[str, str]]:
-    """The rungs that take part, and by id why the others do not."""
+    """The rungs that can be chosen, and by id why the others cannot."""
     reasons, fit = {}, []
     for rung in ladder.rungs:
         why = _unfit(ladder, rung, device, dtype, shapes, library, deterministic)
@@ -120,7 +120,7 @@ def _unfit(
     library: bool,
     deterministic: bool,
 ) -> str | None:
-    """Why a rung takes no part, whether it is right or not; None if it does."""
+    """Why a rung cannot be chosen even if its result is right; None if it can."""
     if rung not in ladder.on(device):
         return f"not for {device.name}"
     if rung.library and not library:
@@ -137,7 +137,7 @@ def _unfit(
 def _checked(
     op: Op, rung: Rung, device: Device, dtype: str, shapes: Sequence[Dims]
 ) -> Sequence[Dims]:
-    """Where a rung has to be right: at the run's shapes that are small, and at the op's own."""
+    """The shapes at which a rung is checked: small ones of the run, and the op's own."""
     target = device.target(DTYPES[dtype])
     small = [d for d in shapes if op.least_bytes(d, DTYPES["float32"]) < 4 * SMALL]
     able = [dims for dims in op.shapes if rung.plan(dims, target).refusal is None]
@@ -152,7 +152,7 @@ def _compile_unknown(
     dtype: str,
     shapes: Sequence[Dims],
 ) -> None:
-    """Compile on all processors what has to be checked or timed; it takes a third of the time."""
+    """Compile in parallel what has to be checked or timed."""
 
     def unknown(rung: Rung) -> bool:
         checked = _checked(ladder.op, rung, device, dtype, shapes)
@@ -170,8 +170,8 @@ def _wrong(
 ) -> str:
     """How a rung is wrong; "" if it is right.
 
-    An error is not cached: that there is no compiler or no memory may have changed next time,
-    and a GPU that met an illegal access fails whatever comes after.
+    An error is not cached: a missing compiler or a lack of memory may be gone next time, and after
+    an illegal access a GPU fails in every later call.
     """
     for dims in _checked(ladder.op, rung, device, dtype, shapes):
         wrong = picks.get(rung, dims).wrong
@@ -219,9 +219,9 @@ def _race(
 
 @dataclass
 class _Times:
-    """How long rungs take at one shape: as is known, or else measured.
+    """The times of rungs at one shape, from the cache or else measured.
 
-    The inputs, which take seconds to make, are made when there is something to measure.
+    The inputs take seconds to make, so they are made when the first measurement needs them.
     """
 
     picks: PickCache
@@ -232,7 +232,7 @@ class _Times:
     calls: dict[str, list[Callable[[], None]]] = field(default_factory=dict)  # by rung
 
     def rough(self, rung: Rung) -> float:
-        """Seconds of a single call, after one that loads what is still missing."""
+        """Seconds of a single call, after a first one that loads the kernel."""
         seconds = self.picks.get(rung, self.dims).rough
         if seconds is None:
             call = self.bind(rung)[0]
@@ -242,14 +242,14 @@ class _Times:
         return seconds
 
     def compare(self, rungs: Sequence[Rung]) -> None:
-        """Measure those that are known roughly only."""
+        """Measure exactly the rungs that have only a rough time."""
         rungs = [rung for rung in rungs if self.picks.get(rung, self.dims).exact is None]
         calls = [self.bind(rung) for rung in rungs]
         for rung, seconds in zip(rungs, compare(self.device, calls, SECONDS), strict=True):
             self.picks.add(rung, self.dims, exact=seconds)
 
     def best(self, rung: Rung) -> float:
-        """Seconds, as exactly as they are known."""
+        """The best known time of a rung, in seconds."""
         exact = self.picks.get(rung, self.dims).exact
         return self.rough(rung) if exact is None else exact
 

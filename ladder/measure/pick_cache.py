@@ -1,12 +1,12 @@
-"""The cache of the picker: what checks and measurements of rungs have found.
+"""The cache of the picker: results of checks and measurements of rungs.
 
     picks = PickCache(device, "layernorm.forward", "bfloat16")
     picks.add(rung, {"N": 4096, "C": 768}, rough=53e-6)
     picks.get(rung, {"N": 4096, "C": 768}).rough
 
 The cache directory has a file for each device and driver, op, dtype and shape in its folder
-`picks`. The entries of a file are named by the identity of the rung's code: whoever edits or adds
-a rung loses only what was found of that one. A damaged entry counts as unknown.
+`picks`. The entries of a file are named by the identity of the rung's code, so an edit of a rung
+invalidates the entries of that rung only. A damaged entry counts as missing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FOLDER = "picks"
 
 @dataclass(frozen=True)
 class Entry:
-    """What was found of a rung at a shape; None: nothing yet.
+    """The results of a rung at a shape; None: not known yet.
 
     wrong  how its result is wrong; "" where it is right
     rough  seconds of a single call
@@ -41,9 +41,9 @@ class Entry:
 
 
 class PickCache:
-    """What was found of the rungs of an op, in one dtype on one device, at all shapes.
+    """The results of the rungs of an op in one dtype on one device, at all shapes.
 
-    fresh  begin with nothing: what is added replaces what is in the cache
+    fresh  begin empty: what is added replaces what the files hold
     """
 
     def __init__(self, device: Device, op: str, dtype: str, fresh: bool = False):
@@ -56,9 +56,9 @@ class PickCache:
         return self._at(self._file(dims)).get(self._name(rung), Entry())
 
     def add(self, rung: Rung, dims: Dims, **found: Any) -> None:
-        """Add to what was found of a rung at a shape.
+        """Add results of a rung at a shape.
 
-        Of two processes that do so at once, one may lose what it added; no file is damaged.
+        Where two processes add at once, one addition may be lost; the file stays intact.
         Raises LadderError where the cache directory cannot be written.
         """
         file, name = self._file(dims), self._name(rung)
@@ -83,7 +83,7 @@ class PickCache:
 
 
 def _name(rung: Rung) -> str:
-    """What the entry of a rung is called: by its code, and by what its check expects of it."""
+    """The name of a rung's entry: from its code and from what its check expects."""
     expected = {"rounds": rung.rounds, "inaccurate": not rung.accurate}
     return "-".join([code_identity(rung), *(word for word, holds in expected.items() if holds)])
 
@@ -98,7 +98,7 @@ def _read(file: str) -> dict[str, Entry]:
 
 
 def _entry(content: Mapping[str, Any]) -> Entry:
-    """Raises TypeError where the content of a file is not that of an entry."""
+    """Raises TypeError where a value of a file is not an entry."""
     entry = Entry(**content)
     if not isinstance(entry.wrong, str | None):
         raise TypeError(f"not a reason: {entry.wrong!r}")

@@ -4,9 +4,9 @@
       "in_cache", "roof", "date", "commit", "software", "rows": [{"rung" or "peer", "idea", "code",
       "median_us", "low_us", "high_us", "repetitions"}, ...]}, ...]}
 
-One measurement for each op, dtype and shape: measuring again replaces it. "code" is the identity
-of the rung's code (ladder/contract/identity.py): where it is another one now, the row is stale.
-Whole training steps, in doc/results/training, keep the ids and the code of all their rungs.
+There is one measurement for each op, dtype and shape; a new one replaces it. "code" is the identity
+of the rung's code (ladder/contract/identity.py): where it has changed, the row is stale. Files of
+training steps, in doc/results/training, hold the ids and the code of all their rungs.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def record(device: Mapping[str, Any], measurement: Measurement, folder: Path | N
 
 
 def of_step(rungs: Mapping[str, Rung]) -> dict[str, dict[str, str]]:
-    """What the measurement of a whole training step keeps of its rungs, by op: ids and code."""
+    """The rungs of a measured training step, as files hold them: by op their ids and their code."""
     code = {op: code_identity(rung) for op, rung in rungs.items()}
     return {"rungs": {op: rung.id for op, rung in rungs.items()}, "code": code}
 
@@ -70,7 +70,7 @@ def of_step(rungs: Mapping[str, Rung]) -> dict[str, dict[str, str]]:
 def is_stale(step: Measurement) -> bool:
     """Whether the code of a rung has changed since the measurement of a training step.
 
-    False where the step kept no code: PyTorch's, and ours of before code was kept.
+    False where the file holds no code: PyTorch's steps, and ours from before it was stored.
     """
     return any(
         _code_now(op, step["rungs"][op]) != code for op, code in step.get("code", {}).items()

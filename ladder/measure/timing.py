@@ -1,4 +1,4 @@
-"""How long a rung takes: many calls in one captured CUDA graph, between two events, many times.
+"""Times a rung: many calls in one captured CUDA graph between two events, repeated many times.
 
 A single launch cannot be timed well: a small kernel takes less time (2 µs) than the host needs to
 launch it (5 µs). So a batch of calls is captured once and replayed. The calls use several sets of
@@ -55,10 +55,9 @@ class Timing:
 def measure(clock: Clock, calls: Sequence[Callable[[], None]], seconds: float = 0.5) -> Timing:
     """Time one of `calls`, which do the same work on different buffers.
 
-    They run for SETTLE_SECONDS first: after an idle time, a GPU multiplies faster than it can for
-    long.
+    They run for SETTLE_SECONDS first: after an idle time, a GPU runs faster than it can sustain.
 
-    seconds  most time to spend on measuring; less if the spread is small
+    seconds  time limit of the measurement, which ends earlier if the spread is small
     """
     replay = _prepare(clock, calls)
     _for_seconds(SETTLE_SECONDS, replay)
@@ -88,7 +87,8 @@ def compare(
 
 
 def _prepare(clock: Clock, calls: Sequence[Callable[[], None]]) -> Callable[[], float]:
-    """Capture a batch of calls as one graph; a function that replays it, for seconds of a call."""
+    """Capture a batch of calls as one graph; returns a function that replays it and returns the
+    seconds of a call."""
 
     def once() -> None:
         for call in calls:
@@ -107,7 +107,7 @@ def _prepare(clock: Clock, calls: Sequence[Callable[[], None]]) -> Callable[[], 
 
 
 def _sample(replay: Callable[[], float], fewest: int, seconds: float) -> list[float]:
-    """Seconds of a call, again and again."""
+    """Seconds of a call, measured repeatedly."""
     samples: list[float] = []
     start = time.perf_counter()
     while len(samples) < fewest or (

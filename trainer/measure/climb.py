@@ -1,10 +1,9 @@
 """`python -m trainer climb`: what each ladder is worth to the whole.
 
-The training step is measured with every op on its lowest rung. Then one op after the other, in the
-order of the time that they took, is raised to its best rung and stays there, and the step is
-measured again. Last, the fusions that the run would use are added, one by one. What a climb buys
-depends on what was climbed before (Amdahl's law): an op is the more worth raising the less time is
-spent elsewhere.
+The first measured step has every op on its lowest rung. Then the ops are raised to their best rung
+one after the other, the slowest first, and the step is measured after each. Last, the fusions that
+the run would use are added one by one. The gain of an op depends on the ops that were raised before
+(Amdahl's law): the less time the other ops take, the larger it is.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def measure(flags: Flags, screen: Display) -> dict[str, Any]:
     stages: list[dict[str, Any]] = []
 
     def stage(job: Job, rungs: Mapping[str, Rung], name: str, what: dict[str, Any]) -> Engine:
-        """Measure the step; `what` says by what it differs from the one before."""
+        """Measure the step; `what`: the difference from the stage before."""
         engine = job.engine(rungs)
         ms = statistics.median(time_steps(engine, job.config.steps, seconds=SECONDS))
         speed = 1e3 * job.tokens / ms
@@ -152,7 +151,7 @@ def draw(climb: dict[str, Any], path: Path) -> None:
 
 
 def _change(stage: Mapping[str, Any]) -> tuple[str, str]:
-    """What a stage raises or fuses, and the rungs that it leads to."""
+    """What a stage raises or fuses, and the rungs after it."""
     if "fusion" in stage:
         return stage["fusion"], ", ".join(stage["to"].values())
     if stage["op"] is None:

@@ -1,5 +1,5 @@
-"""`python -m trainer doctor`: what this machine has, what will run on it, and what to do about the
-rest. What concerns compiling and running kernels is found by ladder/device/inventory.py."""
+"""`python -m trainer doctor`: what this machine has, what runs on it, and what to install.
+ladder/device/inventory.py has the part on compiling and running kernels."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] = ()) -> int:
 
 
 def examine() -> list[Finding]:
-    """Everything that is looked at, in the order of the report."""
+    """All findings, in the order of the report."""
     return [
         python(),
         numpy(),
@@ -65,7 +65,7 @@ def examine() -> list[Finding]:
 
 
 def verdict(findings: Sequence[Finding]) -> list[str]:
-    """What runs here, a line for each device."""
+    """What runs on this machine, a line for each device."""
     missing = {finding.what for finding in findings if finding.remedy}
     lines = ["--device cpu       runs: the NumPy reference, rung 0 of every ladder"]
     for device, needs, what in (
@@ -137,7 +137,7 @@ def disk(directory: Path) -> Finding:
 
 
 def data(directory: Path) -> list[Finding]:
-    """The files that a run would otherwise download."""
+    """The files that a run downloads where they are missing."""
     findings = []
     for what, source, instead in (
         ("tinyshakespeare", TINYSHAKESPEARE, "the embedded play"),

@@ -1,8 +1,8 @@
 """`python -m trainer profile`: where the time and the memory of a training step go, op by op.
 
-Each op's calls are timed back to back, in a graph of their own; the step is timed as one sequence
-of graphs. What the step takes beyond the sum of its ops is spent between them: in launch gaps, and
-where an op does not find in the cache what it found there when it ran alone.
+The calls of each op are timed back to back, in a graph of their own; the step is timed as one
+sequence of graphs. A step may take longer than the sum of its ops: there are gaps between launches,
+and an op that ran alone found more of its inputs in the cache.
 
 One more step runs call by call with NVTX ranges, h3.ln_1 and the like, for Nsight Systems:
 
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] = ()) -> int:
 
 
 def measure(flags: Flags) -> dict[str, Any]:
-    """What the result file holds."""
+    """The content of the result file."""
     job = open_job(flags, "profile")
     engine = job.engine()
     step_ms = statistics.median(time_steps(engine, job.config.steps))
@@ -94,7 +94,7 @@ def measure(flags: Flags) -> dict[str, Any]:
 
 
 def _zeroing(engine: Engine, roof: Roof) -> dict[str, Any]:
-    """Setting the gradients to 0: not an op, but it takes time as well."""
+    """The row for setting the gradients to 0, which is no op but takes time, too."""
     size = engine.arrays["gradients"].nbytes
     ms = 1e3 * time_calls(engine.device, [engine.zero_gradients])
     row = {"op": "zero gradients", "calls": 1, "ms": ms, "floor_ms": 1e3 * size / roof.bandwidth}
@@ -109,7 +109,7 @@ def _scratch_bytes(engine: Engine, op: str) -> int:
 
 
 def _launches(engine: Engine, call: Call) -> int:
-    """Kernels that a call launches; a library's count as one."""
+    """The number of kernels that a call launches; a library call counts as one."""
     rung, real = engine.rungs[call.op], find(call.op).op.real_in(engine.real)
     if rung.path is None:
         return 1
@@ -117,7 +117,7 @@ def _launches(engine: Engine, call: Call) -> int:
 
 
 def _empty_launch_us(device: Device) -> float | None:
-    """Microseconds of a kernel with next to nothing to do in a graph: start.add of one element."""
+    """Microseconds of an almost empty kernel in a graph: start.add of one element."""
     if not device.is_gpu:
         return None
     ladder, real, dims = find("start.add"), np.dtype(np.float32), {"N": 1}
@@ -127,7 +127,7 @@ def _empty_launch_us(device: Device) -> float | None:
 
 
 def run_with_ranges(engine: Engine) -> None:
-    """A step, call by call, each in a range that Nsight shows under its name."""
+    """Run a step call by call, each in a range that Nsight shows under its name."""
     ranges = engine.device.annotate
     program = engine.program
     with ranges("step"):
@@ -179,7 +179,7 @@ def _rate(row: dict[str, Any]) -> str:
 
 
 def draw(p: dict[str, Any], path: Path) -> None:
-    """Time of the step and its floor, by op; memory, by kind: stacked bars."""
+    """Draw stacked bars: the time of the step and its floor by op, the memory by kind."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 

@@ -1,6 +1,6 @@
-"""What bench, climb and profile share: a training step to measure, its time, and that of its ops.
+"""What bench, climb and profile share: a training step to measure, its time, its ops' times.
 
-The model has random weights and sees random tokens; neither changes the time.
+The weights and the tokens are random, which does not change the time.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ class Job:
 
     @property
     def flops(self) -> int:
-        """Of a step, as MFU counts them."""
+        """FLOPs of a step, as MFU counts them."""
         return self.tokens * self.shape.flops_per_token(self.program.T)
 
     def engine(self, rungs: Mapping[str, Rung] | None = None) -> Engine:
         """An engine with random weights, the same in all layers, and a random batch, ready for a
-        step. `rungs`: others than those that were chosen."""
+        step. `rungs`: instead of the chosen ones."""
         c, B, rungs = self.config, self.program.B, rungs or self.kernels.rungs
 
         def rebuild(rows: int) -> Program:
@@ -114,7 +114,7 @@ class Job:
 
     @property
     def flags(self) -> str:
-        """What the flags say of its kernels: a part of the name of its files."""
+        """The flags that choose the kernels, in short: a part of the names of its files."""
         c, wanted = self.config, self.kernels.settings
         parts = [Path(wanted.rungs).stem]
         if wanted.from_file or wanted.rung:
@@ -128,8 +128,8 @@ class Job:
         return "-".join(parts)
 
     def fused(self, names: Collection[str], **changes: Any) -> Job:
-        """The same step through these fusions and no others, on the rungs that the settings of
-        the kernels, with `changes`, mean for it."""
+        """The same step with these fusions and no others; its rungs are chosen by the same
+        settings with `changes`."""
 
         def build_fused(fused: Collection[str]) -> Program:
             return _build(self.shape, self.config, self.program.B, fused)
@@ -150,7 +150,7 @@ class Job:
 
 
 def parser_of(command: str, description: str) -> Parser:
-    """The flags that a measurement takes, with the meaning that they have in training."""
+    """The flags of a measurement; they mean the same as in training."""
     names = (
         *("model", "batch", "sequence", "steps", "device", "dtype", "rungs", "rung"),
         *("recompute", "deterministic", "fuse", "gelu_fusion"),
@@ -168,7 +168,7 @@ def parser_of(command: str, description: str) -> Parser:
 
 
 def open_job(flags: Flags, command: str, needs_gpu: bool = False) -> Job:
-    """Raises LadderError where nothing can be measured."""
+    """The step that the flags describe. Raises LadderError where it cannot be measured."""
     device, place, notes = open_for(flags.device, flags.dtype, flags.value("model"))
     refuse_emulated(device)
     if needs_gpu and not device.is_gpu:
@@ -207,7 +207,7 @@ def time_steps(
     """Milliseconds of each of `count` steps after a warm-up, or of several at a time on a GPU.
 
     between  is called after every measurement
-    seconds  after which no further one is begun, once there are three
+    seconds  time limit: after it, no measurement begins, but there are at least three
     """
     estimate = min(engine.device.time(lambda: one_step(engine)) for _ in range(WARM_UP))
     at_a_time = STEPS_AT_A_TIME if engine.device.asynchronous and estimate < LONG else 1
@@ -226,8 +226,8 @@ def time_steps(
 
 
 def time_ops(engine: Engine, calls: Sequence[Call], roof: Roof) -> list[dict[str, Any]]:
-    """For each op its number of calls, and of all together: time, floor, bytes, FLOPs; the longest
-    first. Each op's calls are timed back to back, apart from those of other ops."""
+    """A row for each op, the slowest first: how many calls it has, and their total time, floor,
+    bytes and FLOPs. The calls of an op are timed back to back, without those of other ops."""
     of_op: dict[str, list[Call]] = {}
     for call in calls:
         of_op.setdefault(call.op, []).append(call)
@@ -249,7 +249,7 @@ def time_ops(engine: Engine, calls: Sequence[Call], roof: Roof) -> list[dict[str
 
 
 def time_calls(device: Device, calls: Sequence[Callable[[], None]]) -> float:
-    """Seconds of all calls together, recorded as one graph."""
+    """Seconds of all calls, recorded as one graph."""
 
     def once() -> None:
         for call in calls:
@@ -268,13 +268,13 @@ def time_calls(device: Device, calls: Sequence[Callable[[], None]]) -> float:
 
 
 def roof_of(device: Device, real: np.dtype) -> Roof:
-    """What the device can do at most, measured."""
+    """The measured bandwidth and matrix rate of the device."""
     sizes = () if device.is_gpu else (CPU_COPY_BYTES,)
     return Roof(copy_bandwidth(device, *sizes), measured_roof(device, real))
 
 
 def in_giga(roof: Roof) -> dict[str, float]:
-    """What result files keep of a roof: GB/s and GFLOP/s."""
+    """A roof as result files hold it, in GB/s and GFLOP/s."""
     rates = {"bandwidth_gbs": roof.bandwidth / 1e9}
     if roof.matrix_rate is not None:
         rates["matrix_gflops"] = roof.matrix_rate / 1e9
@@ -298,8 +298,8 @@ def machine_of(device: Device) -> dict[str, Any]:
 
 
 def file_name(kind: str, machine: Mapping[str, Any], job: Mapping[str, Any]) -> str:
-    """What the files of a profile or climb are called, without suffix: another for every other
-    job. `job`: its `description`."""
+    """The name of the files of a profile or climb, without suffix; different jobs have different
+    names. `job`: its `description`."""
     size = (f"b{job['B']}", f"t{job['T']}")
     parts = (machine["name"], kind, job["model"], job["dtype"], *size, job["kernels"])
     return "-".join(map(results.slug, parts))
@@ -311,7 +311,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def _rounded(value: Any) -> Any:
-    """Floats with six significant digits: more are noise."""
+    """Floats rounded to six significant digits; further ones are noise."""
     if isinstance(value, dict):
         return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, list):

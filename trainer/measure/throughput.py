@@ -1,8 +1,7 @@
-"""`python -m trainer bench`: how long a training step takes, where the time goes, and how that
-compares with what the step costs at least.
+"""`python -m trainer bench`: the time of a training step, by op, and beside its floor.
 
-On the CPU the step's matrix products are timed too, on their own, in turn with the steps: NumPy
-hands them to its BLAS library, so all that the step takes beyond them is what the reference adds.
+On a CPU, the matrix products of the step are also timed alone, in turn with the steps. NumPy's BLAS
+library computes them, so the difference is the time of the reference's own code.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def main(argv: Sequence[str] = ()) -> int:
 
 
 def measure(flags: Flags) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(machine, measurement), as the result file holds them; times in milliseconds."""
+    """(machine, measurement) for the result file; times in milliseconds."""
     job = open_job(flags, "bench")
     device = job.device
     engine = job.engine()
@@ -80,7 +79,7 @@ def measure(flags: Flags) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _numpy_products(engine: Engine) -> Callable[[], None]:
-    """A function that computes the products of all linear layers of a step, and nothing else."""
+    """A function that computes only the products of all linear layers of a step."""
 
     def factors(call: Call) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         after_gelu = 1 if call.op == "matmul_gelu.forward" else 0
@@ -145,7 +144,7 @@ def report(machine: dict[str, Any], m: dict[str, Any]) -> str:
 
 
 def record(machine: dict[str, Any], measurement: dict[str, Any], folder: Path = FOLDER) -> Path:
-    """Write the measurement to the machine's file, instead of an older one of the same job."""
+    """Write the measurement to the machine's file; it replaces an older one of the same job."""
     path = folder / f"{results.slug(machine['name'])}.json"
     job = (
         *("model", "B", "T", "dtype", "recompute", "rungs"),

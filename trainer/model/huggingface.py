@@ -1,7 +1,7 @@
 """A model's weights as Hugging Face keeps them: safetensors with a config.json beside it.
 
-Their tensors are one per layer, ours stacked over layers. What they are called, and which of them
-are transposed, each model says for itself (`HuggingFaceFormat`).
+A file has one tensor per layer; ours are stacked over layers. `HuggingFaceFormat` of each model has
+the names of its tensors, and which of them are transposed.
 
 Layout: https://github.com/huggingface/transformers, models/<model>/modeling_<model>.py.
 """
@@ -33,7 +33,7 @@ def load_huggingface(source: str | Path, data_dir: str | Path) -> tuple[ModelCon
 
     source    a .safetensors file, a folder with model.safetensors, or the name of a model on the
               Hugging Face Hub: "gpt2" ... "gpt2-xl", "owner/name"
-    data_dir  where a model by name is looked for first: <data_dir>/gpt2/model.safetensors
+    data_dir  searched first for a model that is given by name: <data_dir>/gpt2/model.safetensors
 
     A piece is (name, layer, array): a slice (out, in) or (C,) of a stacked parameter, or a whole
     one with layer None; the vocabulary comes padded. Raises DownloadError, and LadderError for
@@ -105,7 +105,7 @@ def _format_of(model: type[ModelConfig]) -> HuggingFaceFormat:
 
 
 def _layers(form: HuggingFaceFormat, config: ModelConfig) -> Iterator[tuple[str, int | None, str]]:
-    """(parameter, layer or None, their name) of every tensor, in our order."""
+    """(parameter, layer or None, name in the file) of every tensor, in our order."""
     for name, parameter in config.parameters().items():
         theirs = form.tensors[name][0]
         layers = range(parameter.shape[0]) if parameter.stacked else [None]
@@ -193,7 +193,7 @@ def _read_config(path: Path) -> ModelConfig:
 def _model_of(
     settings: Mapping[str, Any], path: Path
 ) -> tuple[type[ModelConfig], HuggingFaceFormat]:
-    """The model that a config.json is about; the first that has a format if it does not say."""
+    """The model that a config.json names; if it names none, the first that has a format."""
     formats = [(m, m.hugging_face) for m in MODELS.values() if m.hugging_face is not None]
     model_type = settings.get("model_type", formats[0][1].model_type)
     for model, form in formats:
@@ -204,7 +204,7 @@ def _model_of(
 
 
 def _guess_config(file: TensorFile) -> ModelConfig:
-    """The model that the tensors' names and shapes tell, where no config.json does."""
+    """The model that follows from names and shapes of the tensors, where config.json is missing."""
     for model in MODELS.values():
         if model.hugging_face is not None:
             names = _plain_names(file, model.hugging_face)
@@ -217,7 +217,7 @@ def _guess_config(file: TensorFile) -> ModelConfig:
 
 
 def _find(source: str, data_dir: Path) -> Path:
-    """The .safetensors file that `source` means; by name first in data_dir, then from the Hub."""
+    """The .safetensors file of `source`; by name first in data_dir, then from the Hub."""
     path = Path(source)
     pretrained = {name: size.pretrained for name, size in SIZES.items() if size.pretrained}
     if source not in pretrained:
@@ -260,7 +260,7 @@ def _checked(path: Path, sha256: str = "") -> Path:
 
 
 def _download(repository: str, revision: str | None = None) -> Path:
-    """The Hub's file in its local cache, fetched if it is not there yet (with a progress bar)."""
+    """The Hub's file in its local cache, downloaded if it is missing (with a progress bar)."""
     import huggingface_hub  # takes a quarter of a second, and few runs need it
     from huggingface_hub import constants
 

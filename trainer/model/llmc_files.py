@@ -4,8 +4,8 @@ All begin with a header of 256 int32: magic, version, then what the file needs. 
 little-endian. Layouts: https://github.com/karpathy/llm.c, train_gpt2.py (`write_model`,
 `write_state`, `write_tokenizer`); read there by train_gpt2.c, test_gpt2.c, tokenizer.h.
 
-    model      the fields of the model's config; then its parameters, stacked over layers, with the
-               vocabulary padded
+    model      the fields of the model's config; then its parameters, stacked over layers, with a
+               padded vocabulary
     state      B, T; then x, y (B,T) int32, logits (B,T,V), loss (1), and the gradients, as the
                parameters, all in float32
     tokenizer  vocab_size, id of the end-of-text token; then per token its length (1 byte) and bytes
@@ -38,8 +38,8 @@ def load_model(path: str | Path) -> tuple[ModelConfig, Pieces]:
     """Open a model file; returns its shape and its parameters, piece by piece, as float32.
 
     A piece is (name, layer, array): one layer's slice of a stacked parameter, or a whole one with
-    layer None. Raises LadderError at once for a header that does not describe this very file, and
-    for NaN or infinity when it is met.
+    layer None. Raises LadderError at once for a header that does not fit the file, and for NaN or
+    infinity when that piece is read.
     """
     path = Path(path)
     with open_regular(path) as file:
@@ -115,7 +115,7 @@ def save_state(
     loss: float,
     read: Callable[[str], np.ndarray],
 ) -> None:
-    """Write a debug state, against which llm.c's test_gpt2 compares one step.
+    """Write a debug state: llm.c's test_gpt2 compares a step of its own with it.
 
     inputs, targets  token ids (B,T)
     logits           (B,T,V) or (B,T,Vp); the padding is not written
@@ -136,7 +136,7 @@ def save_state(
 
 
 def save_tokenizer(path: str | Path, tokenizer: Tokenizer) -> None:
-    """Write a tokenizer file, with which llm.c's programs print the text that they sample."""
+    """Write the tokenizer file that llm.c's programs need to print sampled text."""
     if tokenizer.eot is None:
         raise LadderError(f"llm.c needs an end-of-text token; tokenizer {tokenizer.name} has none")
     with atomic_write(path) as file:

@@ -4,11 +4,11 @@ The format (https://huggingface.co/docs/safetensors): 8 bytes, the little-endian
 header; the header, JSON `{name: {"dtype", "shape", "data_offsets"}}` that may end in spaces; then
 the tensors' bytes, without gaps.
 
-The `safetensors` library checks the header of a file that is read. It would also read the tensors,
-but from a mapping of the file, which ends the process where another one cuts the file short. Its
-writer wants every tensor in memory at once: for GPT-2 124M and its AdamW moments 1.5 GB of copies,
-beside the 2 GB that training holds anyway. `write_tensors` holds one, and so has to write the
-header last, into space that it kept free.
+The `safetensors` library checks the header of a file that is read. The tensors are read here,
+because the library maps the file into memory, and the process dies if another one truncates it. The
+library's writer needs all tensors in memory at once: for GPT-2 124M and its AdamW moments 1.5 GB of
+copies, besides the 2 GB of training. `write_tensors` holds one tensor at a time; it writes the
+header last, into space that it left free.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def write_tensors(
 ) -> dict[str, str]:
     """Write tensors to an empty file, calling each function once and holding one array at a time.
 
-    Other readers than this module may want an array to start at a multiple of its item size:
-    give 2-byte tensors of an odd number of elements, if any, after the wider ones.
+    Other readers may need an array to start at a multiple of its item size, so give 2-byte
+    tensors with an odd number of elements after the wider ones.
     Returns the `digest` of every tensor.
     """
     header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
@@ -111,8 +111,8 @@ class TensorFile(Mapping[str, np.ndarray]):
 
     `layout` maps every name to (dtype, shape) without reading. The file is opened anew for each
     tensor, so that it may be replaced, and is copied instead of mapped: see ladder/common/files.py.
-    Raises LadderError if the file is not there, not safetensors, or of an unknown dtype; and for a
-    tensor if the file has become shorter since.
+    Raises LadderError if the file is missing, is not safetensors, or has an unknown dtype; for a
+    tensor, if the file was truncated since.
     """
 
     def __init__(self, path: str | Path):

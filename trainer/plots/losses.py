@@ -51,7 +51,7 @@ def draw_losses(train: Losses, val: Losses, title: str, path: Path) -> None:
 def losses(
     curves: Mapping[str, Sequence[float]], levels: Mapping[str, float], title: str
 ) -> Figure:
-    """Training losses, step by step; dotted: what simpler models would have."""
+    """Training losses by step; dotted lines: the losses of simpler models."""
     figure, (axes,) = figure_of(title, 3.4)
     for (name, curve), colour in zip(curves.items(), (BLUE, ORANGE), strict=False):
         axes.plot(range(1, len(curve) + 1), curve, color=colour, lw=1.2, label=name)
@@ -64,7 +64,7 @@ def losses(
 
 
 def compare(one: Sequence[float], other: Sequence[float], names: tuple[str, str]) -> Figure:
-    """Two runs that should be the same: their losses, and the relative difference of these."""
+    """Two runs that should be equal: their losses, and the relative difference of the losses."""
     title = f"{names[0]} and {names[1]}, the same steps"
     figure, (above, below) = figure_of(title, 3.6, rows=2, sharex=True, height_ratios=(2, 1))
     steps = np.arange(1, len(one) + 1)
@@ -92,7 +92,7 @@ def compare(one: Sequence[float], other: Sequence[float], names: tuple[str, str]
 
 
 def finetune(train: Losses, val: Losses, reference: Losses, vocab: int, title: str) -> Figure:
-    """The losses of a run; `reference`: those of its first steps in NumPy."""
+    """The losses of a run; `reference`: the losses of its first steps in NumPy."""
     figure, (axes,) = figure_of(title, 3.6)
     axes.plot(*zip(*train, strict=True), color=BLUE, lw=1.3, label="training")
     axes.plot(*zip(*val, strict=True), "o-", color=ORANGE, lw=1.6, ms=4, label="validation")
@@ -114,7 +114,7 @@ def finetune(train: Losses, val: Losses, reference: Losses, vocab: int, title: s
 
 
 def validation(val: Losses, peer: tuple[str, float], title: str) -> Figure:
-    """The validation loss of a run, its least, and what somebody else states as theirs."""
+    """The validation loss of a run, its minimum, and the published loss of another trainer."""
     figure, (axes,) = figure_of(title, 3.0)
     axes.plot(*zip(*val, strict=True), "o-", color=BLUE, lw=1.4, ms=4, label="validation")
     step, loss = min(val, key=lambda pair: pair[1])

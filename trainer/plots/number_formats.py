@@ -1,4 +1,4 @@
-"""Drawings of number formats: what they can hold, and what small updates become in them."""
+"""Drawings of number formats: their range, and how they round small updates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMATS = {
 
 
 def formats(gradients: np.ndarray, scale: float, mark: tuple[str, float], title: str) -> Figure:
-    """What each number format can hold, over the sizes of gradients, plain and scaled."""
+    """The range of each number format, above the magnitudes of gradients, plain and scaled."""
     figure, (above, below) = figure_of(title, 4.2, rows=2, sharex=True)
     for row, info in enumerate(FORMATS.values()):
         limits = info.smallest_subnormal, info.tiny, info.max
@@ -54,7 +54,7 @@ def formats(gradients: np.ndarray, scale: float, mark: tuple[str, float], title:
 
 
 def drift(paths: Mapping[str, np.ndarray], title: str) -> Figure:
-    """A weight that takes many small steps, by the format that holds it."""
+    """A weight after each of many small updates, in each format."""
     figure, (axes,) = figure_of(title, 3.0)
     # the exact one is broad, and the others lie on it
     styles = ((GREY, "-", 5.0), (ORANGE, "-", 2.0), (GREEN, "-", 1.0), (BLUE, "--", 1.5))

@@ -20,7 +20,7 @@ def figure_of(
     sharey: bool = False,
     height_ratios: Sequence[float] | None = None,
 ) -> tuple[Figure, list[Any]]:
-    """A figure of a notebook's width, and its panels row by row; nothing opens a window."""
+    """A figure as wide as a notebook, and its panels row by row; no window opens."""
     figure = Figure(figsize=(9.5, height), layout="constrained")
     grid = figure.subplots(
         rows, columns, sharex=sharex, sharey=sharey, squeeze=False, height_ratios=height_ratios

@@ -1,6 +1,6 @@
 """Drawings of a training step: its work, its memory, and where its time goes.
 
-Numbers come in, a figure goes out; what is measured is read in trainer/notebook/helpers.py.
+Each function draws the numbers that it is given; trainer/notebook/helpers.py reads them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KINDS = {  # of memory, in the order in which they are stacked
 
 @dataclass(frozen=True)
 class StepTime:
-    """The milliseconds of a training step: of which batch size, in which type, by whom."""
+    """The milliseconds of a training step, with its batch size, its type and its program."""
 
     B: int
     dtype: str
@@ -40,7 +40,7 @@ class StepTime:
 
 
 def flops_and_bytes(calls: Iterable[tuple[str, Dims]], real: np.dtype, title: str) -> Figure:
-    """FLOPs, and bytes at least, of every op of a step: products and attention beside the rest.
+    """FLOPs and least bytes of every op of a step: products and attention, and the rest.
 
     calls  the op and the dimensions of every call
     """
@@ -74,7 +74,7 @@ def flops_and_bytes(calls: Iterable[tuple[str, Dims]], real: np.dtype, title: st
 
 
 def memory(rows: Mapping[str, Mapping[str, int]], title: str) -> Figure:
-    """A bar for each way to run, stacked by kind."""
+    """Memory: a bar for each way to run, stacked by kind of buffer."""
     figure, (axes,) = figure_of(title, 0.9 + 0.42 * len(rows))
     left = np.zeros(len(rows))
     for kind, colour in KINDS.items():
@@ -98,7 +98,7 @@ def memory(rows: Mapping[str, Mapping[str, int]], title: str) -> Figure:
 
 
 def times(rows: Sequence[StepTime], title: str) -> Figure:
-    """Milliseconds of a training step: ours beside others, a panel for each type and batch size."""
+    """Milliseconds of a training step, ours and others', a panel for each type and batch size."""
     jobs = sorted({(row.dtype, row.B) for row in rows})
     parts = [[row for row in rows if (row.dtype, row.B) == job] for job in jobs]
     counts = [len(part) for part in parts]
@@ -121,7 +121,7 @@ def times(rows: Sequence[StepTime], title: str) -> Figure:
 
 
 def profile(p: Mapping[str, Any], title: str) -> Figure:
-    """Each op of a measured step: its time, and in front of it its floor."""
+    """The ops of a measured step: a bar for the time, and one in front of it for the floor."""
     rows = p["ops"]
     figure, (axes,) = figure_of(title, 1.0 + 0.29 * len(rows))
     names = [f"{row['op']}  {row['rung']}".rstrip() for row in rows]
@@ -139,7 +139,7 @@ def profile(p: Mapping[str, Any], title: str) -> Figure:
 
 
 def profiles(named: Mapping[str, Mapping[str, Any]], title: str) -> Figure:
-    """Measured steps beside each other, a bar for each, by op: nanoseconds for each token."""
+    """Measured steps, a stacked bar for each: nanoseconds per token, by op."""
     figure, (axes,) = figure_of(title, 1.8 + 0.5 * len(named))
     ops = list(dict.fromkeys(row["op"] for p in named.values() for row in p["ops"]))
     tokens = np.array([p["B"] * p["T"] for p in named.values()])
