@@ -245,7 +245,7 @@ def test_backward_is_the_derivative_of_forward(name):
         np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-8, err_msg=inp)
 
 
-def test_padded_columns_get_no_gradient_and_take_no_part():
+def test_padded_columns_get_no_gradient_and_do_not_change_the_result():
     logits = normal(4, 8)
     losses, dlogits = fused(logits, 0.5)
     assert (dlogits[:, 5:] == 0).all()
@@ -263,7 +263,7 @@ def test_softmax_and_attention_do_not_overflow():
     assert np.isfinite(attention_all(1e3 * normal(1, 4, 6), 1)[0]).all()
 
 
-def test_attention_sees_nothing_of_what_comes_later():
+def test_attention_ignores_later_tokens():
     qkv = normal(1, 6, 3 * 4)
     before, _ = attention_all(qkv, 2)
     qkv[:, 4:] = normal(1, 2, 3 * 4)

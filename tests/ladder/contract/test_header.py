@@ -44,7 +44,7 @@ def refusal(read, header):
     return str(refused.value)
 
 
-def test_words_and_machine_read_lines_are_told_apart(read):
+def test_words_and_machine_read_lines_are_distinguished(read):
     rung = read(HEADER)
     assert rung.idea == "an idea"
     assert rung.header["before"] == ("nothing, and nothing more.",)

@@ -51,7 +51,7 @@ def edited(tmp_path):
     ],
     ids=["title", "header", "comment", "block comment", "included"],
 )
-def test_words_do_not_count(edited, change):
+def test_comments_do_not_change_the_identity(edited, change):
     rung = edited()
     before, exact = code_identity(rung), code_identity(rung, exact=True)
     rung = edited(*change)
@@ -72,12 +72,12 @@ def test_words_do_not_count(edited, change):
     ],
     ids=["code", "string", "launch", "define", "scratch", "included", "included by a header"],
 )
-def test_code_and_launch_count(edited, change):
+def test_code_and_launch_change_the_identity(edited, change):
     before = code_identity(edited())
     assert code_identity(edited(*change)) != before
 
 
-def test_an_edit_of_a_common_header_makes_every_rung_that_includes_it_another(
+def test_an_edit_of_a_header_changes_the_identity_of_every_rung_that_includes_it(
     tmp_path, monkeypatch
 ):
     for path in identity.INCLUDE.glob("*.cuh"):
@@ -103,7 +103,7 @@ def test_the_rungs_of_a_ladder_differ():
     assert code_identity(rungs[0]) == ""
 
 
-def test_a_python_function_is_known_by_its_code_without_words(tmp_path, monkeypatch):
+def test_the_identity_of_a_python_function_ignores_comments_and_docstrings(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
 
     def identity_of(name, text):
@@ -118,7 +118,7 @@ def test_a_python_function_is_known_by_its_code_without_words(tmp_path, monkeypa
     assert identity_of("library_four", text.replace("#1", "#2")) != before
 
 
-def test_a_tile_heuristic_and_the_constants_beside_it_count(edited, monkeypatch):
+def test_a_tile_heuristic_and_its_constants_change_the_identity(edited, monkeypatch):
     line = "// Define: PARTS = matmul.tiles.split_rows(4, N, 8)\n// Launch"
     rung = edited("1_any.cu", "// Launch", line)
     before = code_identity(rung)

@@ -45,7 +45,9 @@ def test_without_cupy_the_extra_for_the_driver_is_named(driver, extra, monkeypat
         (13010, 13000, r"CUDA finds no GPU \(no CUDA-capable device is detected\)"),
     ],
 )
-def test_driver_too_old_for_the_wheel_is_told_from_no_gpu(driver, wheel, message, monkeypatch):
+def test_driver_too_old_for_the_wheel_is_distinguished_from_no_gpu(
+    driver, wheel, message, monkeypatch
+):
     class Runtime:
         class CUDARuntimeError(RuntimeError):
             pass

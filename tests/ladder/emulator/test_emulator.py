@@ -556,7 +556,7 @@ def test_device_can_be_used_after_fork(tmp_path):
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_an_edited_header_is_compiled_anew_in_the_same_process(tmp_path):
+def test_an_edited_header_is_compiled_again_in_the_same_process(tmp_path):
     device, out = Emulated(), zeros(1)
     source = '#include "value.cuh"\nextern "C" __global__ void k(float* out) { *out = VALUE; }\n'
     for value in (1.0, 2.0):

@@ -57,7 +57,7 @@ def test_a_rung_that_is_far_slower_is_not_measured_at_length(monkeypatch):
     assert len(measured) == 2
 
 
-def test_a_rung_that_is_out_at_a_small_shape_is_not_run_at_a_larger_one():
+def test_a_rung_excluded_at_a_small_shape_is_not_run_at_a_larger_one():
     slow = timed_rung(1, "out", 1000)
     device, larger = FakeGpu(), {"N": 4000}
     choice = pick(ladder(slow, timed_rung(2, "fast", 10)), device, "float32", larger, DIMS)
@@ -139,7 +139,7 @@ def count(monkeypatch):
     return Count(monkeypatch)
 
 
-def test_what_is_known_is_not_measured_again(count):
+def test_cached_rungs_are_not_measured_again(count):
     rungs, gpu = (count.rung(1, 30), count.rung(2, 10)), FakeGpu()
     first = pick(ladder(*rungs), gpu, "float32", DIMS)
     assert count.at(1000) == {1, 2} and count.made == 1
@@ -151,7 +151,7 @@ def test_what_is_known_is_not_measured_again(count):
     assert not count.ran and not count.made, "nor for another question about the same"
 
 
-def test_fresh_checks_and_measures_anew_and_once(count):
+def test_fresh_checks_and_measures_again_and_once(count):
     rungs, gpu = (count.rung(1, 30), count.rung(2, 10)), FakeGpu()
     pick(ladder(*rungs), gpu, "float32", DIMS)
     count.reset()
@@ -186,7 +186,7 @@ def test_of_several_shapes_only_the_new_one_is_measured(count):
     assert not count.ran
 
 
-def test_an_edited_rung_is_checked_and_measured_anew_and_no_other(count, monkeypatch):
+def test_only_an_edited_rung_is_checked_and_measured_again(count, monkeypatch):
     monkeypatch.setattr(pick_cache, "code_identity", lambda rung: f"{rung.number}{rung.source}")
     rungs = (count.rung(1, 30), count.rung(2, 10))
     pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
@@ -209,7 +209,7 @@ def test_a_rung_that_is_no_longer_hopeless_is_measured_exactly(count):
     assert count.ran == {(1, 1000), (2, 1000)} and gpu.launches - launches > 2 * timing.FEWEST
 
 
-def test_another_device_or_driver_knows_nothing(count, monkeypatch):
+def test_another_device_or_driver_has_a_cache_of_its_own(count, monkeypatch):
     rungs = (count.rung(1, 30), count.rung(2, 10))
     pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
     count.reset()
@@ -223,7 +223,7 @@ def test_another_device_or_driver_knows_nothing(count, monkeypatch):
     assert count.at(1000) == {1, 2}
 
 
-def test_that_a_rung_is_wrong_is_remembered_and_that_it_met_an_error_is_not(count):
+def test_a_wrong_result_is_cached_and_an_error_is_not(count):
     def broken(device, arrays, dims, scalars):
         raise LadderError("out of memory")
 
@@ -243,7 +243,7 @@ def test_that_a_rung_is_wrong_is_remembered_and_that_it_met_an_error_is_not(coun
     [b"", b"{", b"\xff", b"[]", b"[" * 10**5, b'{"rung": 7, "seconds": 1, "reasons": {"1": "x"}}'],
     ids=["empty", "cut off", "no text", "a list", "deep", "what older versions wrote"],
 )
-def test_what_was_damaged_is_found_out_again(tmp_path, content):
+def test_a_damaged_cache_entry_is_measured_again(tmp_path, content):
     device, rungs = FakeGpu(), (timed_rung(1, "slow", 30), timed_rung(2, "fast", 10))
     first = pick(ladder(*rungs), device, "float32", DIMS)
     for known in (tmp_path / "picks").iterdir():
@@ -273,7 +273,7 @@ def test_the_emulated_device_picks_nothing():
         pick(find("start.add"), open_device("emulated"), "float32", DIMS)
 
 
-def test_the_reference_takes_no_part_beside_kernels():
+def test_the_reference_is_not_picked_where_there_are_kernels():
     rungs = (find("start.add").rung(0), timed_rung(1, "slow", 30))
     choice = pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
     assert choice.rung == "1"

@@ -24,7 +24,7 @@ def picks(**options):
     return PickCache(FakeGpu(), "start.add", "float32", **options)
 
 
-def test_what_was_found_of_one_rung_adds_up_and_are_found_by_the_next_process():
+def test_results_of_a_rung_add_up_and_the_next_process_finds_them():
     one = picks()
     one.add(RUNG, DIMS, wrong="")
     one.add(RUNG, DIMS, rough=2e-6)
@@ -34,7 +34,7 @@ def test_what_was_found_of_one_rung_adds_up_and_are_found_by_the_next_process():
     assert PickCache(FakeGpu(), "start.add", "float16").get(RUNG, DIMS) == Entry()
 
 
-def test_what_another_process_learned_meanwhile_is_kept(folder):
+def test_results_that_another_process_added_are_kept(folder):
     one, two = picks(), picks()
     assert one.get(RUNG, DIMS) == two.get(RUNG, DIMS) == Entry()
     one.add(RUNG, DIMS, rough=1e-6)
@@ -44,7 +44,7 @@ def test_what_another_process_learned_meanwhile_is_kept(folder):
     assert len(list(folder.iterdir())) == 1, "nothing half-written is left"
 
 
-def test_fresh_begins_with_nothing_and_replaces():
+def test_fresh_starts_empty_and_replaces_the_cache():
     picks().add(RUNG, DIMS, wrong="", rough=1e-6, exact=1e-6)
     fresh = picks(fresh=True)
     assert fresh.get(RUNG, DIMS) == Entry()
@@ -52,7 +52,7 @@ def test_fresh_begins_with_nothing_and_replaces():
     assert fresh.get(RUNG, DIMS) == picks().get(RUNG, DIMS) == Entry(rough=2e-6)
 
 
-def test_an_edited_file_that_a_rung_includes_makes_it_another(tmp_path):
+def test_an_edit_of_an_included_file_invalidates_the_cached_results_of_a_rung(tmp_path):
     path, header = tmp_path / "1_one.cu", tmp_path / "sum.cuh"
     header.write_text("int sum;")
     rung = Rung("1", "one", path, '#include "sum.cuh"\n')

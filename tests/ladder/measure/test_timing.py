@@ -93,7 +93,7 @@ def test_short_calls_are_timed_in_batches():
     assert calls[0] > timing.FEWEST * timing.BATCH_SECONDS / 1e-6
 
 
-def test_a_card_is_measured_as_it_is_after_a_while_of_work(monkeypatch):
+def test_a_card_is_measured_after_a_warm_up(monkeypatch):
     device = FakeGpu()
 
     def work():
@@ -122,7 +122,7 @@ def test_buffers_take_turns_and_have_different_inputs():
     assert len(set(used)) == len(buffers.sets)
 
 
-def test_a_card_that_slows_down_is_as_slow_for_everyone():
+def test_a_card_that_slows_down_slows_every_contender_equally():
     device, replays = FakeGpu(), itertools.count()
 
     def work():
@@ -164,7 +164,7 @@ def test_a_little_above_the_roof_is_noise():
     assert len(measurement["rows"]) == 1
 
 
-def test_a_refusal_is_told_and_is_no_error():
+def test_a_refusal_is_reported_and_is_no_error():
     measurement, lines = run_bench(timed_rung(1, "picky", 40, needs="N % 7 == 0"))
     assert measurement["rows"] == []
     assert "refused: it needs N % 7 == 0" in lines[0][0]

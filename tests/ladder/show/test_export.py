@@ -113,7 +113,7 @@ def test_a_rung_that_rounds_on_the_way_is_given_room_for_it():
     assert "lse.verify(2*(T + C/NH));" in program
 
 
-def test_what_cannot_be_exported_is_said():
+def test_what_cannot_be_exported_is_reported():
     with pytest.raises(LadderError, match=r"layernorm.forward rung 0 .* is no \.cu file"):
         exported("layernorm.forward", 0)
     with pytest.raises(LadderError, match=r"it needs C % vector == 0, and here C = 7"):

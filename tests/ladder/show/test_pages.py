@@ -91,7 +91,7 @@ def test_of_a_header_some_lines_can_be_chosen(site):
     assert re.findall(r"- \*\*(\w+):", text) == ["Expect", "Change"]
 
 
-def test_a_change_leaves_out_the_words_of_the_header_and_what_is_only_indented(site):
+def test_a_change_leaves_out_header_comments_and_lines_that_are_only_indented(site):
     text = write(site, "change layernorm.forward 8 9")
     assert "+    for (; row < N; row += gridDim.x * ROWS) {" in text
     assert "-// Define: ROWS = 2; CHANNELS = C;" in text
@@ -100,7 +100,7 @@ def test_a_change_leaves_out_the_words_of_the_header_and_what_is_only_indented(s
     assert "rsqrtf" not in text  # inside the new loop, and otherwise as before
 
 
-def test_what_is_not_measured_yet_is_said_with_the_command_that_does(site):
+def test_a_missing_measurement_names_the_command_that_makes_it(site):
     requests = "table layernorm.backward", "bars layernorm.backward", "roofline layernorm.backward"
     text = write(site, *requests, "table layernorm.forward dtype=float16")
     line = "_Not measured yet{}: `python -m ladder bench layernorm.{} --save`, on a GPU._"
@@ -168,7 +168,7 @@ def test_the_caption_names_the_rungs_that_were_not_measured(site):
     assert found.endswith("-01.")
 
 
-def test_of_two_libraries_the_faster_one_is_the_measure(site):
+def test_tables_compare_with_the_faster_of_two_libraries(site):
     (content,) = results.load_all().values()
     ladder = find("matmul.forward")
     times = {1: 800.0, "cublas": 300.0, "cublaslt": 200.0}

@@ -60,14 +60,14 @@ def names(ladder, before, after):
     return f"--- {ladder.rung(before).path.name}\n+++ {ladder.rung(after).path.name}\n"
 
 
-def test_a_diff_without_header_shows_what_runs_and_no_words():
+def test_a_diff_without_header_shows_code_only():
     text = source_code.diff(START, START.rung(2), START.rung(3))
     assert text.startswith(f"{names(START, 2, 3)}@@\n")
     assert "+// Launch: start_add<<<ceil_div(N, 256), 256>>>" in text
     assert "Before:" not in text and "After:" not in text
 
 
-def test_a_diff_with_header_is_one_of_the_files():
+def test_a_diff_with_header_shows_whole_files():
     text = source_code.diff(START, START.rung(2), START.rung(3), header=True)
     assert "+// start add, rung 3: " in text and "+// After:  2" in text
     assert "@@ -1," in text
@@ -110,6 +110,6 @@ def test_diff_of_your_own_file_follows_its_header(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("header", [[], ["--header"]])
-def test_what_starts_a_ladder_has_nothing_to_be_compared_with(capsys, header):
+def test_the_first_rung_of_a_ladder_has_no_parent_to_diff(capsys, header):
     assert main(["diff", "start.add", "1", *header]) == 2
     assert START.rung(1).label in capsys.readouterr().err

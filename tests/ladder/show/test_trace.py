@@ -53,7 +53,7 @@ def test_the_sectors_of_a_request_are_those_that_it_touches(reports):
     assert touched_sectors(access) == [8 * lane for lane in range(32)]  # rows of 256 bytes
 
 
-def test_the_table_marks_what_takes_more_than_it_must(reports):
+def test_the_table_marks_requests_above_the_ideal(reports):
     marked = table(reports[1], FORWARD.rung(1))
     assert "red" in [row.style for row in marked.rows]
     plain = table(reports[3], FORWARD.rung(3))

@@ -160,7 +160,7 @@ def test_a_prepared_set_is_used_again(small):
     assert file_times(small) == times
 
 
-def test_sets_of_several_tokenizers_lie_side_by_side(small):
+def test_sets_of_several_tokenizers_are_stored_side_by_side(small):
     prepared = {name: prepare("tinyshakespeare", small, name) for name in ("bytes", "chars")}
     assert len(tokens_of(prepared["chars"].train)) == int(0.9 * len(TEXT))
     assert tokens_of(prepared["bytes"].train)[0] == 256
@@ -219,7 +219,7 @@ def test_the_command_refuses_wrong_words_in_one_line(words, capsys):
 # Without a network
 
 
-def test_offline_the_play_and_bytes_take_the_place_of_tinyshakespeare(tmp_path, offline):
+def test_offline_the_play_and_bytes_replace_tinyshakespeare(tmp_path, offline):
     prepared = prepare("tinyshakespeare", tmp_path / "data")
     assert prepared.tokenizer.name == "bytes"
     assert "play" in prepared.note and "no connection" in prepared.note
@@ -229,7 +229,7 @@ def test_offline_the_play_and_bytes_take_the_place_of_tinyshakespeare(tmp_path, 
     TokenLoader(prepared.val, 4, 1024, vocab=257, shuffle=False).next_batch()
 
 
-def test_offline_bytes_take_the_place_of_the_gpt2_vocabulary(small):
+def test_offline_bytes_replace_the_gpt2_vocabulary(small):
     prepared = prepare("tinyshakespeare", small, "gpt2")
     assert prepared.tokenizer.name == "bytes"
     assert "vocab.bpe" in prepared.note and "byte tokenizer" in prepared.note
@@ -328,7 +328,7 @@ def test_fineweb_without_enough_for_training_is_refused(tmp_path):
         prepare("fineweb", tmp_path, "bytes", shard_tokens=10**4, stream=documents)
 
 
-def test_a_smaller_set_is_not_mixed_with_what_was_left_of_a_larger(tmp_path):
+def test_a_smaller_set_is_not_mixed_with_files_left_from_a_larger_one(tmp_path):
     options = {"shard_tokens": 100, "stream": documents}
     large = prepare("tinystories", tmp_path, "bytes", **options)
     assert len(tokens_of(large.train)) > 150

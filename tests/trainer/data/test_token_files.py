@@ -237,7 +237,7 @@ def test_reset_starts_over(tmp_path):
     seed=st.integers(-5, 2**64),
     before=st.integers(0, 60),
 )
-def test_a_restored_loader_goes_on_bit_for_bit(tmp_path_factory, sizes, shuffle, seed, before):
+def test_a_restored_loader_continues_bit_for_bit(tmp_path_factory, sizes, shuffle, seed, before):
     directory = tmp_path_factory.mktemp("restored")
     for i, size in enumerate(sizes):
         token_file(directory / f"x_{i}.bin", size, first=100 * i)

@@ -128,7 +128,7 @@ def test_a_kernel_that_faults_after_some_steps_is_named_with_the_checkpoint(tmp_
     run(tmp_path, steps=step + 1, resume=True, device="emulated", rung={"gelu.forward": "1"})
 
 
-def test_debug_nan_tells_an_overflow_of_fp16s_loss_scale(tmp_path):
+def test_debug_nan_hints_at_an_overflow_of_fp16s_loss_scale(tmp_path):
     setup = set_up(Flags(**settings(tmp_path, debug_nan=True, dtype="fp16")))
     stepper = Stepper(setup.config, setup.engine, setup.train)
     stepper.scale.value = 1e38

@@ -44,7 +44,7 @@ def test_without_a_driver_it_is_the_cpu(monkeypatch):
     assert (place, notes) == (Place("cpu", False, "fp32"), [])
 
 
-def test_a_gpu_that_cannot_be_opened_is_told(monkeypatch):
+def test_a_gpu_that_cannot_be_opened_is_reported(monkeypatch):
     def refuse(name):
         if name == "cpu":
             return Cpu()

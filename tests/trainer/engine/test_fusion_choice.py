@@ -109,7 +109,7 @@ def test_none_is_none():
 
 
 @pytest.mark.parametrize("op", ["layernorm.forward", "layernorm.backward", "residual.forward"])
-def test_a_rung_of_an_op_that_would_be_taken_in_keeps_it_apart(op):
+def test_a_named_rung_of_an_op_that_would_be_fused_leaves_it_unfused(op):
     assert chosen(GPU, rung={op: "1"}) == ("matmul_gelu",)
     assert chosen(GPU, rung={op: "1", "matmul.forward": "2"}) == ()
     assert chosen(GPU, rung={op: "1"}, fuse="all") == BOTH
@@ -151,7 +151,7 @@ def test_an_unknown_fusion_is_refused_with_the_known_ones():
         parse(["--fuse", "matmul_gelu,gelu"])
 
 
-def test_going_on_from_a_checkpoint_keeps_its_fusions_unless_told_otherwise():
+def test_a_resumed_run_keeps_its_fusions_unless_a_flag_changes_them():
     before = {"fusions": ["matmul_gelu"]}
     assert chosen(GPU, before) == ("matmul_gelu",)
     assert chosen(GPU, before, fuse="none") == ()

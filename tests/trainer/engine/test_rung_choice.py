@@ -217,7 +217,7 @@ def test_a_checkpoint_runs_no_code_that_the_user_does_not_name(mine, monkeypatch
     assert again["gelu.forward"].reason == "as before"
 
 
-def test_a_rung_edited_since_the_checkpoint_is_refused_unless_chosen_anew(mine, monkeypatch):
+def test_a_rung_edited_since_the_checkpoint_is_refused_unless_chosen_again(mine, monkeypatch):
     before = as_saved(choose(EMULATED, rungs="naive"))
     edited = replace(find("layernorm.forward").rung("1"), path=mine, source=mine.read_text())
     layernorm = {"1": edited, str(mine): edited}
@@ -236,7 +236,7 @@ def test_a_rung_edited_since_the_checkpoint_is_refused_unless_chosen_anew(mine, 
     assert again["gelu.forward"].reason == "as before"
 
 
-def test_a_rung_that_is_gone_is_refused_unless_chosen_anew():
+def test_a_rung_that_is_gone_is_refused_unless_another_is_chosen():
     before = as_saved(choose(EMULATED, rungs="naive"))
     before["rungs"]["layernorm.forward"] = "99"
     with pytest.raises(LadderError, match=r"the checkpoint's rung is gone: .* has no rung '99'"):

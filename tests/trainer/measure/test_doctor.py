@@ -27,7 +27,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     assert "-o" in finding.remedy
 
 
-def test_data_that_lies_there_is_found_and_the_rest_has_a_fallback(tmp_path, monkeypatch):
+def test_data_on_disk_is_found_and_missing_data_has_a_fallback(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNEL_LADDER_CACHE", str(tmp_path / "cache"))
     (tmp_path / "tinyshakespeare").mkdir()
     (tmp_path / "tinyshakespeare" / "input.txt").write_text("text")

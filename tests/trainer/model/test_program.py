@@ -154,7 +154,7 @@ def test_only_calls_that_hand_a_buffer_on_are_fused():
     assert fuse(calls(("a", None))[::-1], rules) != (one,)
 
 
-def test_a_fused_call_stands_where_the_norm_or_the_product_stood():
+def test_a_fused_call_takes_the_position_of_the_norm_or_the_product():
     program = build(SMALL, 2, 5, fusions=tuple(FUSIONS))
     made = {op for name in FUSIONS for op in makes(name)}
     where = [call.where for call in program.forward if call.op in made]

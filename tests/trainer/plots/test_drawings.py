@@ -66,7 +66,7 @@ def test_work_tells_products_from_the_rest():
     assert moved == "least bytes, in GB: 0.0 in total, 60 % of it blue"
 
 
-def test_losses_of_a_finetune_stand_beside_those_of_the_reference_and_chance():
+def test_losses_of_a_finetune_are_drawn_with_the_reference_and_chance():
     train, val = [(0, 11.0), (1, 9.5)], [(0, 11.02), (2, 8.75)]
     shown = texts(losses.finetune(train, val, train[:1], 50257, "title"))
     assert {"11.02", "8.75", "ln 50,257 = 10.82"} <= shown

@@ -44,14 +44,14 @@ def test_tokens_come_as_often_as_the_softmax_says():
     np.testing.assert_allclose(draw(logits, 0.5, 0), squares, atol=0.03)
 
 
-def test_top_k_leaves_the_k_likeliest_and_no_more_even_among_equals():
+def test_top_k_keeps_k_tokens_even_among_equals():
     logits = np.log([0.1, 0.2, 0.3, 0.4])
     np.testing.assert_allclose(draw(logits, 1.0, 2), [0, 0, 3 / 7, 4 / 7], atol=0.03)
     assert np.count_nonzero(draw([1.0, 1.0, 1.0, 1.0], 1.0, 3)) == 3
     np.testing.assert_allclose(draw(logits, 1.0, 9), [0.1, 0.2, 0.3, 0.4], atol=0.03)
 
 
-def test_temperature_0_takes_the_likeliest():
+def test_temperature_0_takes_the_most_likely_token():
     assert draw([0.0, 3.0, 2.0], 0, 0, n=5)[1] == 1.0
 
 
@@ -100,7 +100,7 @@ def make_engine(T):
     return Engine(program, Cpu(), np.dtype(np.float32), rungs)
 
 
-def test_the_window_slides_and_what_lies_behind_it_does_not_count():
+def test_the_window_slides_and_tokens_before_it_do_not_count():
     engine = make_engine(8)
     for name, array in initial_parameters(SHAPE, 0):
         engine.write(name, array * 20)  # so that the logits differ plainly

@@ -61,7 +61,7 @@ def test_equal_measurements_are_no_outliers():
     assert [detector.update(1.5) for _ in range(WINDOW + 1)][-1] == 0.0
 
 
-def test_a_detector_goes_on_from_its_state():
+def test_a_detector_continues_from_its_state():
     values = np.random.default_rng(1).normal(size=WINDOW + 40)
     whole, first, second = OutlierDetector(), OutlierDetector(), OutlierDetector()
     scores = [whole.update(float(value)) for value in values]

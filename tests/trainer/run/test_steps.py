@@ -101,7 +101,7 @@ def test_a_step_waits_where_the_host_decides_on_the_update(tmp_path, loader):
         assert stepper.step(0).number == 0
 
 
-def test_a_loss_that_is_not_finite_is_told_one_step_late(tmp_path, loader):
+def test_a_loss_that_is_not_finite_is_reported_one_step_late(tmp_path, loader):
     stepper = stepper_on(Deferred(), loader(), tmp_path)
     stepper.engine.write("wpe", np.full((32, 16), np.nan))
     assert stepper.step(0) is None

@@ -104,7 +104,7 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path, dtype):
     assert losses(straight) == losses(resumed)
 
 
-def test_resume_without_a_checkpoint_starts_anew_and_says_so(tmp_path):
+def test_resume_without_a_checkpoint_starts_from_step_0_and_says_so(tmp_path):
     _, screen = run(tmp_path, steps=1, resume=True)
     assert "holds no checkpoint yet: starting from step 0" in screen
 
@@ -214,7 +214,7 @@ def test_ctrl_c_without_checkpoints_writes_none_and_says_so(tmp_path, monkeypatc
     assert "interrupted after 3 steps; no checkpoint was written" in screen
 
 
-def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch):
+def test_an_interrupted_run_continues_as_if_it_had_not_been_interrupted(tmp_path, monkeypatch):
     with pytest.MonkeyPatch.context() as patch:
         interrupt_at(patch, 2)
         run(tmp_path, checkpoint_every=100)
