@@ -188,7 +188,7 @@ def test_a_kernel_that_does_not_compile_gives_a_message_without_folders(capsys):
     assert not FOLDERS.search(text)
 
 
-def test_a_rung_that_passes_is_said_to_pass(capsys):
+def test_a_passing_rung_is_reported_as_passing(capsys):
     notebook.check("start.add", 3)
     assert capsys.readouterr().out.startswith("✓ start.add rung 3")
 

@@ -123,7 +123,7 @@ def test_half_precision_is_widened_exactly(tmp_path, dtype):
     np.testing.assert_array_equal(ours["qkvw"][2], expected.T)
 
 
-def test_masks_and_the_tied_head_are_passed_over(tmp_path):
+def test_masks_and_the_tied_head_are_skipped(tmp_path):
     tensors = theirs("transformer.")
     for layer in range(3):
         tensors[f"transformer.h.{layer}.attn.bias"] = np.ones((1, 1, 6, 6), np.uint8)
@@ -257,7 +257,7 @@ def test_a_name_is_looked_for_in_the_data_directory_first(tmp_path):
     assert load("gpt2", data_dir=tmp_path)[0] == TINY
 
 
-def test_a_name_that_can_mean_nothing_lists_what_can(tmp_path):
+def test_a_name_that_means_no_model_lists_the_known_ones(tmp_path):
     with pytest.raises(LadderError, match=r"no weights 'gtp2': give a .*gpt2-xl.* Hub"):
         load("gtp2", data_dir=tmp_path)
 
@@ -324,7 +324,7 @@ def test_weights_are_used_only_with_the_hash_that_is_known_here_or_that_the_hub_
         load("someone/tiny-gpt")
 
 
-def test_weights_that_are_nowhere_yet_are_downloaded(tmp_path, monkeypatch):
+def test_missing_weights_are_downloaded(tmp_path, monkeypatch):
     hub = Hub(monkeypatch, online=write(tmp_path, theirs()))
     assert load("someone/tiny-gpt")[0] == TINY
     assert hub.asked[-1] == ("someone/tiny-gpt", "model.safetensors", None, False)

@@ -49,7 +49,7 @@ def test_a_log_that_cannot_be_written_is_an_error_of_one_line(tmp_path):
         RunLog(tmp_path / "file")
 
 
-def test_a_damaged_log_does_not_keep_a_run_from_going_on(tmp_path):
+def test_a_damaged_log_does_not_prevent_resuming(tmp_path):
     RunLog(tmp_path).validation(0, 4.5)
     for name in ("main.log", "log.jsonl"):
         with (tmp_path / name).open("ab") as file:

@@ -91,7 +91,7 @@ def test_every_kind_of_model_is_exported(tmp_path, run_folder):
     assert again.read_bytes() == first.read_bytes()
 
 
-def test_a_debug_state_holds_a_batch_and_what_the_model_makes_of_it(tmp_path, run_folder):
+def test_a_debug_state_holds_a_batch_and_the_models_results_on_it(tmp_path, run_folder):
     B, T = 2, 8
     words = ("-b", str(B), "-t", str(T), "--dataset", "play")
     path = call(tmp_path, run_folder, "debug-state", "state.bin", *words)

@@ -67,7 +67,7 @@ def test_without_masters_the_losses_stay_near_those_with_them(tmp_path):
     assert re.search("(?m)^master ", kept) and not re.search("(?m)^master ", spared)
 
 
-def test_the_memory_of_the_masters_is_not_taken(tmp_path):
+def test_without_masters_their_memory_is_not_allocated(tmp_path):
     kept = set_up(Flags(**settings(tmp_path, **WITH_MASTERS)))
     spared = set_up(Flags(**settings(tmp_path, **OWN_MASTERS)))
     before, after = (dict(setup.engine.memory_table()) for setup in (kept, spared))
@@ -130,6 +130,6 @@ def test_rounding_follows_from_dtype_and_masters(changes, masters, stochastic):
         ({**OWN_MASTERS, "stochastic_rounding": False}, "rounded to nearest, .*; drop one"),
     ],
 )
-def test_what_cannot_be_rounded_so_is_refused(changes, says):
+def test_impossible_rounding_settings_are_refused(changes, says):
     with pytest.raises(LadderError, match=says):
         resolved("cpu", 64, **changes)

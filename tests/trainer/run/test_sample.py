@@ -61,7 +61,7 @@ def test_very_large_logits_do_not_overflow():
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
 @pytest.mark.parametrize("temperature", [0, 1.0])
-def test_logits_that_are_not_finite_choose_nothing(broken, temperature):
+def test_logits_that_are_not_finite_give_no_token(broken, temperature):
     with pytest.raises(NoChoice, match="not finite"):
         draw([0.0, broken, 1.0], temperature, 0, n=1)
 
@@ -183,7 +183,7 @@ def test_the_prompt_may_be_longer_than_the_context(tmp_path):
     assert predict(encode_prompt(tokenizer, config.prompt)).shape == (257,)
 
 
-def test_weights_that_cannot_be_had_are_not_sampled_from(tmp_path, monkeypatch):
+def test_missing_weights_are_not_sampled_from(tmp_path, monkeypatch):
     def offline(*_):
         raise download.DownloadError("cannot download it")
 

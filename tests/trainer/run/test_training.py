@@ -48,7 +48,7 @@ def test_the_loss_falls_and_validation_frames_the_run(tmp_path):
     assert f"validation loss {before:.4f} -> {after:.4f}" in screen
 
 
-def test_one_batch_can_be_learnt_by_heart(tmp_path):
+def test_one_batch_can_be_memorized(tmp_path):
     run(tmp_path, steps=150, overfit=True, lr=2e-2, sequence=8)
     course = losses(tmp_path / "run")
     assert course[0] > 5
@@ -133,7 +133,7 @@ def test_a_run_that_cannot_start_leaves_no_folder_behind(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_a_checkpoint_that_is_no_run_is_not_gone_on_with(tmp_path):
+def test_a_checkpoint_without_the_state_of_a_run_is_not_resumed(tmp_path):
     save_model(tmp_path / "run")  # whole, but a model only
     with pytest.raises(LadderError, match="its state lacks config; train from its weights by -e"):
         run(tmp_path, resume=True)
@@ -147,7 +147,7 @@ def test_a_checkpoint_that_is_no_run_is_not_gone_on_with(tmp_path):
             run(tmp_path, resume=True, output=str(folder))
 
 
-def test_a_resumed_run_needs_the_model_it_began_with_no_more(tmp_path):
+def test_a_resumed_run_does_not_need_the_model_it_began_with(tmp_path):
     """Nor its tokenizer's name, which only the model's folder told."""
     run(tmp_path, steps=1, checkpoint_every=1)
     shutil.rmtree(tmp_path / "model")
@@ -232,7 +232,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
     assert "NaN" not in text
 
 
-def test_such_steps_can_be_skipped_and_leave_no_trace(tmp_path, monkeypatch):
+def test_steps_that_are_not_finite_can_be_skipped_without_a_trace(tmp_path, monkeypatch):
     original, nan = Stepper._accumulate, lambda: float("nan")
     monkeypatch.setattr(
         Stepper,
@@ -246,7 +246,7 @@ def test_such_steps_can_be_skipped_and_leave_no_trace(tmp_path, monkeypatch):
     assert checkpoint.load(tmp_path / "run", 3)[1]["stepper"]["updates"] == 2
 
 
-def test_an_outlying_loss_is_not_learnt_from(tmp_path, monkeypatch):
+def test_an_outlying_loss_makes_no_update(tmp_path, monkeypatch):
     original = Stepper._accumulate
 
     def accumulate(self, number):
