@@ -5,7 +5,7 @@ the result; its sum has many steps, of as many channels or rows as shared memory
 place is room for a block on the GPU, and a wave is a tile, or a part of one, in every place: a last
 wave that is nearly empty takes as long as a full one, which is called wave quantization.
 
-The constants come from an H200, as the sections of doc/matmul.md tell. Elsewhere they are a guess.
+The constants come from an H200, as the chapters in doc/matmul tell. Elsewhere they are a guess.
 """
 
 from __future__ import annotations

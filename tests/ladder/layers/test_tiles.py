@@ -1,4 +1,4 @@
-"""The tile heuristics give the choices that doc/matmul.md explains, for an H200 with 132 SMs."""
+"""The tile heuristics give the choices that the matmul chapters explain, for 132 SMs."""
 
 import pytest
 from hypothesis import assume, given
