@@ -9,12 +9,61 @@ high, step, micro-step). Each tensor and each dropout of one step has its own `s
 weights are not rounded.
 """
 
+from typing import Any
+
 import numpy as np
 
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
-from ladder.contract.op import Op, Scalar, distinct, read, update
+from ladder.contract.op import Case, MakeInputs, Op, Scalar, distinct, read, update
 from reference import adamw
+
+
+def hyper(**changes: Any) -> np.ndarray:
+    settings = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1}
+    return adamw.hyper(**{"step": 3, **settings, "clip": 1.0, **changes})
+
+
+def settings(norm: float = 2.5, **changes: Any) -> MakeInputs:
+    """The usual state, with another norm of the gradient or other settings of the step."""
+
+    def make(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        return {"norm": np.array([norm]), "hyper": hyper(**changes)}
+
+    return make
+
+
+def loss_scaled(scale: float) -> MakeInputs:
+    """Gradients, and their norm, of a loss that was multiplied by `scale`."""
+
+    def make(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        return {
+            "grad": scale * rng.standard_normal(dims["N"]),
+            "norm": np.array([scale * 2.5]),
+            "hyper": hyper(inv_scale=1 / scale),
+        }
+
+    return make
+
+
+def gradients(size: float) -> MakeInputs:
+    """Gradients of another size, and moments that belong to them."""
+
+    def make(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        return {
+            "grad": size * rng.standard_normal(dims["N"]),
+            "m": size * rng.standard_normal(dims["N"]),
+            "v": (size * rng.standard_normal(dims["N"])) ** 2,
+            "norm": np.array([2.5 * size]),
+            "hyper": hyper(clip=0.0),
+        }
+
+    return make
+
+
+def first_step(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """The moments are 0 before the first step, and its learning rate may be."""
+    return {"m": np.zeros(dims["N"]), "v": np.zeros(dims["N"]), "hyper": hyper(step=1)}
 
 
 def inputs(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -26,9 +75,7 @@ def inputs(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
         "master": weight,
         "v": rng.standard_normal(count) ** 2,
         "norm": np.array([2.5]),
-        "hyper": adamw.hyper(
-            step=3, lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, clip=1.0
-        ),
+        "hyper": hyper(),
         "rng": rng.integers(0, 2**32, 4, dtype=np.uint32),
     }
 
@@ -61,7 +108,28 @@ step = Op(
     shapes=tuple({"N": N} for N in (1, 31, 33, 1000, 4099, 65536)),
     bench={"GPT-2 124M": {"N": 124_475_904}},
     make_inputs=inputs,
-    hard_inputs={"no gradient yet": no_gradient_yet},
+    cases={
+        "no gradient yet": Case(no_gradient_yet, hard=True),
+        "clipping off": Case(settings(clip=0.0)),
+        "a norm below the clip": Case(settings(norm=0.5)),
+        "first step": Case(first_step, {"stream": 0}),
+        "late step": Case(settings(step=100_000)),
+        "no decay": Case(scalars={"decay": 0.0}),
+        "learning rate and betas 0": Case(settings(lr=0.0, beta1=0.0, beta2=0.0)),
+        "loss scale 1024": Case(loss_scaled(1024.0)),
+        "loss scale 1024, clipping off": Case(
+            lambda dims, rng: {
+                **loss_scaled(1024.0)(dims, rng),
+                **settings(norm=2560.0, clip=0.0, inv_scale=1 / 1024)(dims, rng),
+            }
+        ),
+        "small gradients": Case(gradients(1e-12), hard=True),
+        "large gradients": Case(gradients(1e6), hard=True),
+        **{
+            f"the gradient begins at element {start}": Case(starts={"grad": str(start)})
+            for start in (1, 2)
+        },
+    },
     unmeasured=("rng",),
 )
 

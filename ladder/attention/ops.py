@@ -12,7 +12,7 @@ import numpy as np
 
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
-from ladder.contract.op import MakeInputs, Op, distinct, read, write
+from ladder.contract.op import Case, MakeInputs, Op, distinct, read, write
 from reference import attention
 
 SHAPES = tuple(
@@ -47,6 +47,17 @@ def large_scores(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {"qkv": qkv.reshape(dims["B"], dims["T"], 3 * dims["C"])}
 
 
+def equal_scores(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """No query differs from another, or from 0: each output is a plain mean."""
+    qkv = rng.standard_normal((dims["B"], dims["T"], 3, dims["C"]))
+    qkv[:, :, 0] = 0
+    return {"qkv": qkv.reshape(dims["B"], dims["T"], 3 * dims["C"])}
+
+
+# One layer's part of the arrays of all layers; see Case.starts.
+SECOND_LAYER = Case(starts={"qkv": "3 * B * T * C", "out": "B * T * C", "lse": "B * NH * T"})
+
+
 def with_outputs(inputs: MakeInputs) -> MakeInputs:
     """The same inputs for the backward pass: out and lse that belong to qkv."""
 
@@ -75,11 +86,16 @@ forward = Op(
         read("qkv", "B T 3*C"),
     ),
     dims=("B", "T", "C", "NH"),
+    fits=("C % NH == 0",),
     reference=attention.forward,
     flops=flops(2),
     shapes=SHAPES,
     bench=BENCH,
-    hard_inputs={"large scores": large_scores},
+    cases={
+        "large scores": Case(large_scores, hard=True),
+        "equal scores": Case(equal_scores),
+        "second layer": SECOND_LAYER,
+    },
 )
 
 backward = Op(
@@ -93,12 +109,17 @@ backward = Op(
         read("lse", "B NH T", "float32"),
     ),
     dims=("B", "T", "C", "NH"),
+    fits=("C % NH == 0",),
     reference=attention.backward,
     flops=flops(5),
     shapes=SHAPES,
     bench=BENCH,
     make_inputs=with_outputs(normal),
-    hard_inputs={"large scores": with_outputs(large_scores)},
+    cases={
+        "large scores": Case(with_outputs(large_scores), hard=True),
+        "equal scores": Case(with_outputs(equal_scores)),
+        "second layer": SECOND_LAYER,
+    },
 )
 
 LADDERS = (Ladder(forward), Ladder(backward))

@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 
+from rich.markup import escape
+
 from ladder.commands.options import (
     RUNG_HELP,
     Commands,
@@ -16,12 +18,16 @@ from ladder.commands.options import (
     matching,
     shape_of,
 )
+from ladder.common.errors import LadderError
 from ladder.contract.device import Device
+from ladder.contract.dims import Dims
 from ladder.contract.dtypes import DTYPES
-from ladder.contract.ladder import Ladder
+from ladder.contract.ladder import Ladder, find_rung
 from ladder.contract.rung_file import Rung
 from ladder.device import inventory
 from ladder.device.open import open_device
+from ladder.emulator.coverage import Spot
+from ladder.emulator.emulated import Emulated
 from ladder.verify import check, sandbox
 
 
@@ -36,6 +42,11 @@ def add_to(commands: Commands) -> None:
         default=sandbox.SECONDS,
         help="time limit for your own kernel; default %(default)g",
     )
+    parser.add_argument(
+        "--coverage",
+        action="store_true",
+        help="on the emulator, how often the branches and loops of a rung run at these shapes",
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="one line for each shape")
 
     commands.add("doctor", examine_machine)
@@ -43,6 +54,8 @@ def add_to(commands: Commands) -> None:
 
 def check_rungs(options: argparse.Namespace) -> int:
     """Compare rungs with the float64 reference; without a rung, all of an op or layer."""
+    if options.coverage:
+        return _show_coverage(options)
     failed = False
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
@@ -69,7 +82,54 @@ def _check_ladder(
     else:
         rungs = [rung for rung in ladder.on(device) if _for_device(ladder, rung, device, dtypes)]
     check.compile_ahead(pool, ladder, rungs, device, dtypes, shapes)
-    return (check.check(ladder, rung, device, dtypes, shapes) for rung in rungs)
+    return (_check_rung(ladder, rung, device, dtypes, shapes) for rung in rungs)
+
+
+def _check_rung(
+    ladder: Ladder,
+    rung: Rung,
+    device: Device,
+    dtypes: Sequence[str] | None,
+    shapes: Sequence[Dims] | None,
+) -> check.Report:
+    """The report; until then, a terminal shows what is being checked."""
+    screen = console()
+    if not screen.is_terminal:
+        return check.check(ladder, rung, device, dtypes, shapes)
+    name = escape(f"{ladder.op.name} {rung.label}")
+    with screen.status(name) as status:
+
+        def announce(label: str) -> None:
+            status.update(f"{name}: {escape(label)}")
+
+        return check.check(ladder, rung, device, dtypes, shapes, announce=announce)
+
+
+def _show_coverage(options: argparse.Namespace) -> int:
+    """Check rungs on an emulator that counts, and print the counts of each branch and loop."""
+    if options.device != Emulated.kind:
+        raise LadderError("--coverage counts on the emulator; add --device emulated")
+    failed = False
+    for ladder in matching(options.op):
+        shapes = [shape_of(ladder, options)] if options.shape else None
+        chosen = [find_rung(ladder.op.name, options.rung)] if options.rung else ladder.rungs
+        for rung in chosen:
+            if rung.path is not None:
+                device = Emulated(count_branches=True)
+                report = _check_rung(ladder, rung, device, options.dtype, shapes)
+                failed |= not report.passed
+                _print_report(report, options.verbose)
+                _print_spots(device.coverage(rung))
+    return int(failed)
+
+
+def _print_spots(spots: Sequence[Spot]) -> None:
+    screen = console()
+    for spot in spots:
+        text = f"{spot.line:6}  {spot.kind:5}  {spot.text}: {spot.summary}"
+        mark = f"  <- {spot.never}" if spot.never else ""
+        style = "yellow" if mark else ""
+        screen.print(text + mark, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
 def _for_device(ladder: Ladder, rung: Rung, device: Device, dtypes: Sequence[str] | None) -> bool:

@@ -89,6 +89,8 @@ def matching(name: str) -> list[Ladder]:
 def shape_of(ladder: Ladder, options: argparse.Namespace) -> Dims:
     """The shape that --shape gives, or the first that the op is measured at."""
     dims, op = options.shape or next(iter(ladder.op.bench.values())), ladder.op
+    if set(dims) == set(op.dims) and min(dims.values()) > 0 and (why := op.misfit(dims)):
+        raise LadderError(f"--shape {format_dims(dims)} is no shape of {op.name}: it needs {why}")
     if set(dims) != set(op.dims) or min(dims.values()) < 1 or max(dims.values()) >= 1 << 31:
         example = ",".join(f"{name}={size}" for name, size in op.shapes[-1].items())
         raise LadderError(

@@ -20,7 +20,7 @@ import numpy as np
 
 from ladder.contract.dims import Dims
 from ladder.contract.dtypes import REAL, REALS, resolve_dtype
-from ladder.contract.expressions import evaluate_whole
+from ladder.contract.expressions import evaluate_whole, parse
 
 MakeInputs = Callable[[Dims, np.random.Generator], dict[str, np.ndarray]]
 
@@ -47,6 +47,12 @@ class Arg:
 
     def resolve_shape(self, dims: Dims) -> tuple[int, ...]:
         return tuple(evaluate_whole(expression, dims) for expression in self.shape.split())
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The dimensions along a row; none for a vector."""
+        *rows, last = self.shape.split()
+        return parse(last).names if rows else ()
 
 
 def read(name: str, shape: str, dtype: str = REAL, *, optional: bool = False) -> Arg:
@@ -82,6 +88,25 @@ class Scalar:
 
 
 @dataclass(frozen=True)
+class Case:
+    """Something that callers do and that normal inputs do not show; a rung must be right there too.
+
+    inputs   as `Op.make_inputs`; arguments that it leaves out are as they always are
+    scalars  constants of the call that differ from `Op.scalar_values`
+    starts   the element of a larger array at which an argument begins, an expression, such as
+             "N" for the second layer's part of an array of all layers; 0 for the others
+    hard     breaks careless arithmetic: a rung that says `Accurate: no` is spared
+    finite   False: where the reference's result is no finite number, a rung's must be none either
+    """
+
+    inputs: MakeInputs | None = None
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    starts: Mapping[str, str] = field(default_factory=dict)
+    hard: bool = False
+    finite: bool = True
+
+
+@dataclass(frozen=True)
 class Op:
     """A contract that every rung of one ladder fulfils.
 
@@ -98,10 +123,13 @@ class Op:
     make_inputs  (dims, random generator) -> {argument: array} where plain standard normals would
                  be meaningless (token ids, rstd); arguments that it leaves out are normal. An
                  array may have fewer rows than the argument: they are repeated
-    hard_inputs  the same by name, for inputs that break careless arithmetic: "large mean"
+    cases        settings, values and places in memory by name, beside the normal ones
     cancels      {argument: array} -> {output: size of the intermediate results that cancel in it},
                  where the checker cannot see them by changing the inputs a little
-    shapes       what the checker runs: small and awkward shapes, in order
+    fits         conditions between dimensions, "C % NH == 0" or "T <= P": other shapes have no
+                 meaning
+    shapes       small and awkward shapes, in order; the checker runs them, and others that it
+                 derives from a rung (ladder/verify/shapes.py)
     bench        named shapes for measurements, such as {"B*T=65536": {...}}; the first is shown
     unmeasured   optional arguments that bench, picker and trace leave out, since most runs do
     """
@@ -114,6 +142,7 @@ class Op:
     flops: Callable[[Dims], int]
     shapes: tuple[Dims, ...]
     bench: Mapping[str, Dims]
+    fits: tuple[str, ...] = ()
     scalars: tuple[Scalar, ...] = ()
     scalar_values: Mapping[str, float] = field(default_factory=dict)  # used by check and bench
     reference_dims: tuple[str, ...] = ()
@@ -122,7 +151,7 @@ class Op:
     bytes: Callable[[Dims, np.dtype], int] | None = None
     make_inputs: MakeInputs | None = None
     cancels: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]] | None = None
-    hard_inputs: Mapping[str, MakeInputs] = field(default_factory=dict)
+    cases: Mapping[str, Case] = field(default_factory=dict)
 
     @property
     def layer(self) -> str:
@@ -144,6 +173,21 @@ class Op:
         depend on it, so that one kernel serves runs of all types."""
         narrow = np.dtype(real).itemsize < 4
         return np.dtype(np.float32) if narrow and self.reals == ("float32",) else np.dtype(real)
+
+    def misfit(self, dims: Dims) -> str | None:
+        """The condition of `fits` that a shape does not meet; None if it has a meaning."""
+        return next((text for text in self.fits if not parse(text).evaluate(dims)), None)
+
+    def fitted(self, dims: Dims) -> dict[str, int]:
+        """A shape that fits: C counts the channels of one head, and P is T at least."""
+        sizes = dict(dims)
+        for text in self.fits:
+            one, sign, other = text.split()[:3]
+            if sign == "%":
+                sizes[one] *= sizes[other]
+            else:
+                sizes[other] = max(sizes[one], sizes[other])
+        return sizes
 
     def compute(
         self,

@@ -106,7 +106,7 @@ class Rung:
 
     @property
     def accurate(self) -> bool:
-        """False where it is known to lose its digits on the op's hard inputs."""
+        """False where it is known to lose its digits in the op's hard cases."""
         return not self.header.get("accurate", ("yes",))[0].startswith("no")
 
     @property

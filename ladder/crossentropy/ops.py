@@ -4,11 +4,13 @@
 float16 runs. It is a buffer because the loss scale may change while a captured graph is replayed.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
-from ladder.contract.op import Op, read, update, write
+from ladder.contract.op import Case, Op, read, update, write
 from ladder.softmax import ops as softmax
 from reference import crossentropy
 
@@ -50,6 +52,40 @@ def huge(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
     }
 
 
+def at_the_edges(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Targets that are the first and the last token."""
+    return {"targets": np.where(np.arange(dims["N"]) % 2, dims["V"] - 1, 0)}
+
+
+def unlikely(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Targets to which the model gave hardly any probability."""
+    values = inputs(dims, rng)
+    probs = np.resize(values["probs"], (dims["N"], dims["V"]))
+    probs[np.arange(dims["N"]), values["targets"]] = 1e-4
+    return {"probs": probs, "targets": values["targets"]}
+
+
+def far_away(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    logits = np.zeros((dims["N"], dims["Vp"]))
+    logits[:, : dims["V"]] = softmax.far_away(dims, rng)
+    return {"logits": logits}
+
+
+def loss_scale(scale: float) -> Case:
+    """The loss is multiplied by `scale`; 0 as in a validation before the first step."""
+    return Case(lambda dims, rng: {"dloss": np.array([scale / dims["N"]])})
+
+
+def fused_cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The logit of the target is subtracted from one like it: with one token, nothing is left."""
+    targets = arrays["targets"].astype(int)
+    return {"losses": np.abs(arrays["logits"][np.arange(targets.size), targets])}
+
+
+EDGES = {"first and last token": Case(at_the_edges)}
+UNLIKELY = {"unlikely tokens": Case(unlikely, hard=True)}
+SCALES = {f"loss scale {scale}": loss_scale(scale) for scale in (0, 1024)}
+
 forward = Op(
     name="crossentropy.forward",
     summary="losses = -log(probs[target]), row by row",
@@ -62,6 +98,7 @@ forward = Op(
     reference=crossentropy.forward,
     flops=lambda d: d["N"],
     bytes=lambda d, real: d["N"] * (4 + 4 + real.itemsize),
+    cases={**EDGES, **UNLIKELY},
     shapes=SHAPES,
     bench=PLAIN_BENCH,
     make_inputs=inputs,
@@ -80,6 +117,7 @@ backward = Op(
     reference=crossentropy.backward,
     flops=lambda d: d["N"],
     bytes=lambda d, real: d["N"] * (4 + real.itemsize + d["V"] * real.itemsize) + 4,
+    cases={**EDGES, **UNLIKELY, "loss scale 0": loss_scale(0)},
     shapes=SHAPES,
     bench=PLAIN_BENCH,
     make_inputs=inputs,
@@ -95,13 +133,20 @@ fused = Op(
         read("dloss", "1", "float32"),
     ),
     dims=("N", "V", "Vp"),
+    fits=("V <= Vp",),
     reference=crossentropy.fused,
     reference_dims=("V",),
     flops=lambda d: 7 * d["N"] * d["V"],
     shapes=FUSED_SHAPES,
     bench=BENCH,
     make_inputs=fused_inputs,
-    hard_inputs={"huge logits": huge},
+    cancels=fused_cancels,
+    cases={
+        **EDGES,
+        **SCALES,
+        "huge logits": Case(huge, hard=True),
+        "logits far from 0, or equal": Case(far_away, hard=True),
+    },
 )
 
 LADDERS = (Ladder(forward), Ladder(backward), Ladder(fused))

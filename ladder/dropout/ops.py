@@ -8,13 +8,20 @@ import numpy as np
 
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
-from ladder.contract.op import Op, Scalar, read, write
+from ladder.contract.op import Case, Op, Scalar, read, write
 from reference import dropout
 
 SHAPES = tuple({"N": N} for N in (1, 3, 4, 31, 33, 1000, 4099))
 BENCH = {"N=65536*768": {"N": 65536 * 768}, "N=16384*384": {"N": 16384 * 384}}
 SCALARS = (Scalar("p", "float32"), Scalar("stream", "uint32"))
 VALUES = {"p": 0.2, "stream": 7}
+
+
+CASES = {
+    "p = 0": Case(scalars={"p": 0.0}),
+    "p = 0.1, first stream": Case(scalars={"p": 0.1, "stream": 0}),
+    "p nearly 1": Case(scalars={"p": 1 - 2**-24}),
+}
 
 
 def inputs(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -33,6 +40,7 @@ forward = Op(
     shapes=SHAPES,
     bench=BENCH,
     make_inputs=inputs,
+    cases=CASES,
 )
 
 backward = Op(
@@ -47,6 +55,7 @@ backward = Op(
     shapes=SHAPES,
     bench=BENCH,
     make_inputs=inputs,
+    cases=CASES,
 )
 
 LADDERS = (Ladder(forward), Ladder(backward))

@@ -1,10 +1,12 @@
 """Embedding: a row of the token table plus a row of the position table."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
-from ladder.contract.op import Op, read, update, write
+from ladder.contract.op import Case, Op, read, update, write
 from reference import embedding
 
 SHAPES = tuple(
@@ -15,6 +17,7 @@ SHAPES = tuple(
         (3, 7, 48, 101, 8),
         (2, 5, 768, 50, 5),
         (3, 101, 32, 2, 128),  # every token a hundred times and more
+        (2, 9, 8, 2300, 9),  # a scan over the vocabulary takes several rounds
     ]
 )
 BENCH = {
@@ -26,6 +29,17 @@ BENCH = {
 def inputs(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Token ids with repeats, so that a backward pass without atomics or ordering is caught."""
     return {"tokens": rng.integers(0, dims["V"], (dims["B"], dims["T"]))}
+
+
+def tokens(choose: Callable[[int], list[int]]) -> Case:
+    """All tokens are one of a few, by the size of the vocabulary."""
+    return Case(lambda dims, rng: {"tokens": rng.choice(choose(dims["V"]), (dims["B"], dims["T"]))})
+
+
+CASES = {
+    "first and last token": tokens(lambda V: [0, V - 1]),
+    "one token": tokens(lambda V: [V - 1]),
+}
 
 
 def rows_touched(dims: Dims) -> int:
@@ -61,11 +75,13 @@ forward = Op(
         read("wpe", "P C"),
     ),
     dims=("B", "T", "C", "V", "P"),
+    fits=("T <= P",),
     reference=embedding.forward,
     flops=lambda d: d["B"] * d["T"] * d["C"],
     shapes=SHAPES,
     bench=BENCH,
     bytes=forward_bytes,
+    cases=CASES,
     make_inputs=inputs,
 )
 
@@ -79,11 +95,13 @@ backward = Op(
         read("tokens", "B T", "int32"),
     ),
     dims=("B", "T", "C", "V", "P"),
+    fits=("T <= P",),
     reference=embedding.backward,
     flops=lambda d: 2 * d["B"] * d["T"] * d["C"],
     shapes=SHAPES,
     bench=BENCH,
     bytes=backward_bytes,
+    cases={**CASES, "behind another gradient": Case(starts={"dwpe": "V * C"})},
     make_inputs=inputs,
 )
 

@@ -15,6 +15,7 @@ doc/emulator.md explains how it works, and what it cannot prove.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,7 +31,7 @@ from ladder.contract.host_arrays import HostArrays
 from ladder.contract.identity import code_identity
 from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
-from ladder.emulator import source, toolchain
+from ladder.emulator import coverage, source, toolchain
 from ladder.emulator.kernel import SHARED_BYTES, Kernel, KernelError, Record, Settings, load
 from ladder.emulator.report import Access, LineCount, Problem, Report
 
@@ -58,6 +59,7 @@ class Emulated(HostArrays):
     workers     how many blocks run at a time (default: one for each processor)
     time_limit  seconds that one launch may take
     trace       how many warp requests of each source line `report()` keeps in full
+    count_branches  count how often the branches and loops of a rung's file run; on one processor
 
     Arrays are NumPy's, as on the device cpu. Launches are synchronous. A launch that does
     something wrong raises KernelError when it ends.
@@ -76,10 +78,13 @@ class Emulated(HostArrays):
         workers: int | None = None,
         time_limit: float = 60.0,
         trace: int = 8,
+        count_branches: bool = False,
     ):
         if warp not in (32, 64):
             raise LadderError(f"a warp has 32 or 64 threads, not {warp}")
-        workers = workers or len(os.sched_getaffinity(0))
+        workers = 1 if count_branches else workers or len(os.sched_getaffinity(0))
+        self._counts_branches = count_branches
+        self._counted: dict[Path, list[ctypes.CDLL]] = {}  # libraries by the rung's file
         self._settings = Settings(warp, seed, early, counting, workers, time_limit, trace)
         self._record = Record()
         self._compiled: dict[tuple[Any, ...], dict[str, Kernel]] = {}
@@ -109,7 +114,7 @@ class Emulated(HostArrays):
         The same objects every time: they keep what they have compiled. A device that watches is
         checked as it is.
         """
-        if self._settings.counting:
+        if self._settings.counting or self._counts_branches:
             return [(self,)]
         if not self._variants:
             self._variants = [
@@ -142,6 +147,8 @@ class Emulated(HostArrays):
         if key not in self._compiled:
             library, declared = self.compile_ahead(rung, defines, real)
             self._compiled[key] = load(library, path, declared, self._settings, self._record)
+            if self._counts_branches:
+                self._counted.setdefault(path, []).append(ctypes.CDLL(str(library)))
         return self._compiled[key]
 
     def compile_ahead(
@@ -154,7 +161,8 @@ class Emulated(HostArrays):
         path = Path(os.path.abspath(rung.file))
         macros = [f"REAL_{real.name.upper()}=1", f"WARP_SIZE={self._settings.warp}"]
         macros += [f"{name}={value}" for name, value in defines.items()]
-        text, declared = source.prepare(path, rung.source, [INCLUDE])
+        text = coverage.instrument(rung.source) if self._counts_branches else rung.source
+        text, declared = source.prepare(path, text, [INCLUDE])
         try:
             return toolchain.build_kernel(text, macros, self._settings.counting), declared
         except CompileError as error:
@@ -169,6 +177,24 @@ class Emulated(HostArrays):
         value["element_bytes"] = array.itemsize
         value["box_rows"], value["box_columns"] = box
         return value
+
+    def coverage(self, rung: Rung) -> list[coverage.Spot]:
+        """The branches and loops of a rung's file, as often as they have run so far in this
+        process; not even once, if the rung has not run."""
+        spots = coverage.spots_of(rung.source)
+        libraries = self._counted.get(Path(os.path.abspath(rung.file)), [])
+        runs = [spots]
+        for library in libraries:
+            library.emulator_coverage.restype = ctypes.POINTER(ctypes.c_longlong)
+            counts = library.emulator_coverage()
+            runs.append(
+                [
+                    replace(spot, counts=tuple(counts[i * n : (i + 1) * n]))
+                    for n in (coverage.COUNTERS,)
+                    for i, spot in enumerate(spots)
+                ]
+            )
+        return coverage.merge(runs)
 
     def report(self) -> Report:
         """What was seen since the last reset: problems, and in counting mode all accesses."""

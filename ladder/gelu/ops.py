@@ -1,11 +1,33 @@
 """GELU in its tanh form, as GPT-2 was trained with."""
 
+from collections.abc import Mapping
+
+import numpy as np
+
+from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
-from ladder.contract.op import Op, read, write
+from ladder.contract.op import Case, Op, distinct, read, write
 from reference import gelu
 
 SHAPES = tuple({"N": N} for N in (1, 31, 33, 1000, 4099, 65536))
 BENCH = {"N=65536*3072": {"N": 65536 * 3072}, "N=4096*3072": {"N": 4096 * 3072}}
+
+
+def far_and_near(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Both tails, where tanh is 1 to the last digit and its slope 0, and both sides of 0."""
+    sizes = np.array([0.0, 1e-30, 1e-6, 1e-3, 5.0, 10.0, 30.0, 100.0, 1000.0])
+    count = distinct(dims["N"])
+    return {"inp": rng.choice(sizes, count) * rng.standard_normal(count)}
+
+
+def backward_cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """1 - tanh^2, until tanh is 1 to the last digit of float32, times what stands before it."""
+    x = arrays["inp"]
+    slope = gelu.SCALE * (1 + 3 * gelu.CUBIC * x * x)
+    return {"dinp": np.where(np.abs(x) < 9, np.abs(arrays["dout"] * x * slope / 2), 0.0)}
+
+
+CASES = {"far from 0 and near it": Case(far_and_near, hard=True)}
 
 forward = Op(
     name="gelu.forward",
@@ -16,6 +38,7 @@ forward = Op(
     flops=lambda d: 8 * d["N"],
     shapes=SHAPES,
     bench=BENCH,
+    cases=CASES,
 )
 
 backward = Op(
@@ -27,6 +50,8 @@ backward = Op(
     flops=lambda d: 16 * d["N"],
     shapes=SHAPES,
     bench=BENCH,
+    cases=CASES,
+    cancels=backward_cancels,
 )
 
 LADDERS = (Ladder(forward), Ladder(backward))

@@ -1,8 +1,30 @@
 """Global norm: the length of all gradients as one vector, which clipping compares."""
 
+import numpy as np
+
+from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
-from ladder.contract.op import Op, read, write
+from ladder.contract.op import Case, MakeInputs, Op, read, write
 from reference import global_norm
+
+
+def sized(size: float) -> MakeInputs:
+    def make(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        return {"grad": size * rng.standard_normal(dims["N"])}
+
+    return make
+
+
+def one_is(value: float) -> MakeInputs:
+    """One gradient is no finite number. The norm tells the trainer to skip the update."""
+
+    def make(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        grad = rng.standard_normal(dims["N"])
+        grad[-1] = value
+        return {"grad": grad}
+
+    return make
+
 
 forward = Op(
     name="global_norm.forward",
@@ -12,6 +34,13 @@ forward = Op(
     reference=global_norm.forward,
     flops=lambda d: 2 * d["N"],
     shapes=tuple({"N": N} for N in (1, 31, 33, 1000, 4099, 300_007)),
+    cases={
+        "no gradient": Case(sized(0.0)),
+        "small gradients": Case(sized(1e-15)),
+        "large gradients": Case(sized(1e15)),
+        "an infinite gradient": Case(one_is(np.inf), finite=False),
+        "a gradient that is not a number": Case(one_is(np.nan), finite=False),
+    },
     bench={"GPT-2 124M": {"N": 124_475_904}},
 )
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
-from ladder.contract.op import Op, distinct, read, update, write
+from ladder.contract.op import Case, MakeInputs, Op, distinct, read, update, write
 from reference import layernorm
 
 SHAPES = tuple(
@@ -21,14 +21,36 @@ BENCH = {
 
 def backward_inputs(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Statistics that belong to the input: a rung may rely on the normalised row having mean 0."""
-    inp = rng.standard_normal((distinct(dims["N"], dims["C"]), dims["C"]))
-    variance = inp.var(axis=1)
-    return {"inp": inp, "mean": inp.mean(axis=1), "rstd": 1 / np.sqrt(variance + layernorm.EPS)}
+    shape = distinct(dims["N"], dims["C"]), dims["C"]
+    return with_statistics(lambda dims, rng: {"inp": rng.standard_normal(shape)})(dims, rng)
 
 
 def large_mean(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Rows around 1000: E[x^2] - E[x]^2 in float32 loses the variance in the rounding."""
     return {"inp": 1000 + rng.standard_normal((dims["N"], dims["C"]))}
+
+
+def rows_of_all_sizes(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Rows of equal numbers, whose variance is 0; small rows, where EPS counts; and large ones."""
+    sizes = np.array([0.0, 1e-4, 1e-2, 1e3])[np.arange(dims["N"]) % 4]
+    return {"inp": sizes[:, None] * rng.standard_normal((dims["N"], dims["C"])) + sizes[:, None]}
+
+
+def with_statistics(inputs: MakeInputs) -> MakeInputs:
+    """The same inputs for the backward pass: mean and rstd that belong to inp."""
+
+    def make(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        inp = inputs(dims, rng)["inp"]
+        rstd = 1 / np.sqrt(inp.var(axis=1) + layernorm.EPS)
+        return {"inp": inp, "mean": inp.mean(axis=1), "rstd": rstd}
+
+    return make
+
+
+# Parameters, their gradients and the statistics are parts of larger arrays; see Case.starts.
+STATISTICS = {"mean": "N", "rstd": "N", "weight": "C"}
+SECOND_LAYER = Case(starts={**STATISTICS, "bias": "C"})
+SECOND_LAYER_BACKWARD = Case(starts={**STATISTICS, "dweight": "C", "dbias": "C"})
 
 
 def backward_cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -52,7 +74,11 @@ forward = Op(
     flops=lambda d: 8 * d["N"] * d["C"],
     shapes=SHAPES,
     bench=BENCH,
-    hard_inputs={"large mean": large_mean},
+    cases={
+        "large mean": Case(large_mean, hard=True),
+        "rows of all sizes": Case(rows_of_all_sizes, hard=True),
+        "second layer": SECOND_LAYER,
+    },
 )
 
 backward = Op(
@@ -74,6 +100,10 @@ backward = Op(
     shapes=SHAPES,
     bench=BENCH,
     make_inputs=backward_inputs,
+    cases={
+        "rows of all sizes": Case(with_statistics(rows_of_all_sizes), hard=True),
+        "second layer": SECOND_LAYER_BACKWARD,
+    },
     cancels=backward_cancels,
 )
 

@@ -2,7 +2,7 @@
 
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
-from ladder.contract.op import Op, read, update, write
+from ladder.contract.op import Case, Op, read, update, write
 from ladder.matmul import library_rungs
 from reference import matmul
 
@@ -45,6 +45,7 @@ forward = Op(
     reference=matmul.forward,
     flops=flops,
     shapes=SHAPES,
+    cases={"second layer": Case(starts={"out": "N * OC", "weight": "OC * C", "bias": "OC"})},
     bench=BENCH,
 )
 
@@ -56,6 +57,7 @@ backward_input = Op(
     reference=matmul.backward_input,
     flops=flops,
     shapes=SHAPES,
+    cases={"second layer": Case(starts={"dinp": "N * C", "weight": "OC * C"})},
     bench=BENCH,
 )
 
@@ -71,6 +73,7 @@ backward_weight = Op(
     reference=matmul.backward_weight,
     flops=flops,
     shapes=SHAPES,
+    cases={"second layer": Case(starts={"dweight": "OC * C", "inp": "N * C"})},
     bench=BENCH,
 )
 
@@ -82,6 +85,7 @@ backward_bias = Op(
     reference=matmul.backward_bias,
     flops=lambda d: d["N"] * d["OC"],
     shapes=tuple({"N": s["N"], "OC": s["OC"]} for s in SHAPES),
+    cases={"second layer": Case(starts={"dbias": "OC", "dout": "N * OC"})},
     bench={k: {"N": s["N"], "OC": s["OC"]} for k, s in BENCH.items() if k != "lm head"},
 )
 

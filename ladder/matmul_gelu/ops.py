@@ -6,7 +6,7 @@ import numpy as np
 
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
-from ladder.contract.op import MakeInputs, Op, read, write
+from ladder.contract.op import Case, MakeInputs, Op, read, write
 from ladder.matmul_gelu import library_rungs
 from reference import matmul_gelu
 
@@ -53,7 +53,11 @@ forward = Op(
     shapes=SHAPES,
     bench=BENCH,
     make_inputs=scaled(1),
-    hard_inputs={"large pre": scaled(100)},
+    cases={
+        "large pre": Case(scaled(100), hard=True),
+        "small pre": Case(scaled(1e-4)),
+        "second layer": Case(starts={"out": "N * OC", "weight": "OC * C", "bias": "OC"}),
+    },
 )
 
 LADDERS = (Ladder(forward, (library_rungs.library_rung(),)),)

@@ -4,7 +4,7 @@ import numpy as np
 
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
-from ladder.contract.op import MakeInputs, Op, distinct, read, write
+from ladder.contract.op import Case, MakeInputs, Op, distinct, read, write
 from reference import relu
 
 SHAPES = tuple({"N": N} for N in (1, 31, 33, 1000, 4099, 65536))
@@ -22,6 +22,25 @@ def some_zeros(name: str) -> MakeInputs:
     return make
 
 
+def delicate(name: str) -> dict[str, Case]:
+    """Cases for the argument whose sign decides."""
+
+    def make(dims: Dims, rng: np.random.Generator, *values: float) -> dict[str, np.ndarray]:
+        return {name: rng.choice(np.array(values), distinct(dims["N"]))}
+
+    sizes = 1e-40, 1e-7, 1.0, 6e4
+    return {
+        "tiny, huge and signed zeros": Case(
+            lambda dims, rng: make(dims, rng, 0.0, -0.0, *sizes, *(-size for size in sizes))
+        ),
+    }
+
+
+NOT_A_NUMBER = Case(
+    lambda dims, rng: {"inp": rng.choice(np.array([np.nan, 1.0, -1.0]), distinct(dims["N"]))},
+    finite=False,
+)
+
 forward = Op(
     name="relu.forward",
     summary="out = max(inp, 0)",
@@ -32,6 +51,7 @@ forward = Op(
     shapes=SHAPES,
     bench=BENCH,
     make_inputs=some_zeros("inp"),
+    cases={**delicate("inp"), "not a number": NOT_A_NUMBER},
 )
 
 backward = Op(
@@ -44,6 +64,7 @@ backward = Op(
     shapes=SHAPES,
     bench=BENCH,
     make_inputs=some_zeros("out"),
+    cases=delicate("out"),
 )
 
 LADDERS = (Ladder(forward), Ladder(backward))

@@ -6,8 +6,16 @@ import numpy as np
 
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
-from ladder.contract.op import Op, distinct, read, update, write
-from ladder.layernorm.ops import BENCH, SHAPES, backward_inputs
+from ladder.contract.op import Case, Op, distinct, read, update, write
+from ladder.layernorm.ops import (
+    BENCH,
+    SECOND_LAYER,
+    SECOND_LAYER_BACKWARD,
+    SHAPES,
+    backward_inputs,
+    rows_of_all_sizes,
+    with_statistics,
+)
 from reference import residual_layernorm
 
 
@@ -51,7 +59,7 @@ forward = Op(
     shapes=SHAPES,
     bench=BENCH,
     make_inputs=exact_sums,
-    hard_inputs={"large mean": large_mean},
+    cases={"large mean": Case(large_mean, hard=True), "second layer": SECOND_LAYER},
 )
 
 backward = Op(
@@ -73,6 +81,10 @@ backward = Op(
     shapes=SHAPES,
     bench=BENCH,
     make_inputs=backward_inputs,
+    cases={
+        "rows of all sizes": Case(with_statistics(rows_of_all_sizes), hard=True),
+        "second layer": SECOND_LAYER_BACKWARD,
+    },
     cancels=backward_cancels,
 )
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
-from ladder.contract.op import Op, distinct, read, write
+from ladder.contract.op import Case, Op, distinct, read, write
 from reference import softmax
 
 SHAPES = tuple(
@@ -24,6 +24,23 @@ def huge(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {"logits": 1000 * rng.standard_normal((dims["N"], dims["V"]))}
 
 
+def far_away(dims: Dims, rng: np.random.Generator) -> np.ndarray:
+    """Rows far above 0, far below, of equal numbers, and with one that is far above the others."""
+    logits = rng.standard_normal((dims["N"], dims["V"]))
+    logits[0::4] += 5000
+    logits[1::4] -= 5000
+    logits[2::4] = -3
+    logits[3::4, -1] += 200
+    return logits
+
+
+def certain(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Rows with one probability of 1, and 0 for the others."""
+    probs = np.zeros((dims["N"], dims["V"]))
+    probs[np.arange(dims["N"]), rng.integers(0, dims["V"], dims["N"])] = 1
+    return {"probs": probs}
+
+
 forward = Op(
     name="softmax.forward",
     summary="probs = exp(logits) / sum(exp(logits)), row by row, without overflow",
@@ -33,7 +50,12 @@ forward = Op(
     flops=lambda d: 5 * d["N"] * d["V"],
     shapes=SHAPES,
     bench=BENCH,
-    hard_inputs={"huge logits": huge},
+    cases={
+        "huge logits": Case(huge, hard=True),
+        "logits far from 0, or equal": Case(
+            lambda dims, rng: {"logits": far_away(dims, rng)}, hard=True
+        ),
+    },
 )
 
 backward = Op(
@@ -46,6 +68,7 @@ backward = Op(
     shapes=SHAPES,
     bench=BENCH,
     make_inputs=backward_inputs,
+    cases={"a certain token": Case(certain, hard=True)},
 )
 
 LADDERS = (Ladder(forward), Ladder(backward))

@@ -13,7 +13,7 @@ import numpy as np
 
 from ladder.contract.dims import Dims
 from ladder.contract.op import Op
-from ladder.verify.inputs import Arrays, make_inputs
+from ladder.verify.inputs import Arrays, case_of, make_inputs, scalars
 from ladder.verify.tolerance import Expected, expect
 
 MOST_KEPT = 2 << 30  # bytes
@@ -24,16 +24,16 @@ _Key = tuple[int, tuple[tuple[str, int], ...], str, str, int]
 _kept: dict[_Key, tuple[Op, list[Case]]] = {}  # the oldest first; an op that is kept keeps its id
 
 
-def cases(op: Op, dims: Dims, real: np.dtype, inputs: str, seed: int) -> Iterator[Case]:
+def cases(op: Op, dims: Dims, real: np.dtype, name: str, seed: int) -> Iterator[Case]:
     """Inputs with what to expect of them: with all arguments, then without any of the optional
-    ones, in every combination. The arrays cannot be written to."""
-    key = (id(op), tuple(dims.items()), real.name, inputs, seed)
+    ones, in every combination, for the op's case of that name. The arrays cannot be written to."""
+    key = (id(op), tuple(dims.items()), real.name, name, seed)
     if key in _kept:
         _kept[key] = _kept.pop(key)  # now the newest
         yield from _kept[key][1]
         return
     found: list[Case] | None = []
-    for case in _make(op, dims, real, inputs, seed):
+    for case in _make(op, dims, real, name, seed):
         if found is not None:
             found.append(case)
             if _bytes(found) > MOST_KEPT:
@@ -45,15 +45,15 @@ def cases(op: Op, dims: Dims, real: np.dtype, inputs: str, seed: int) -> Iterato
             del _kept[next(iter(_kept))]
 
 
-def _make(op: Op, dims: Dims, real: np.dtype, inputs: str, seed: int) -> Iterator[Case]:
-    values = make_inputs(op, dims, real, np.random.default_rng(seed), inputs)
+def _make(op: Op, dims: Dims, real: np.dtype, name: str, seed: int) -> Iterator[Case]:
+    values = make_inputs(op, dims, real, np.random.default_rng(seed), name)
     for array in values.values():
         array.flags.writeable = False
     optional = [arg.name for arg in op.args if arg.optional]
     for count in range(len(optional) + 1):
         for left_out in itertools.combinations(optional, count):
             given = {name: value for name, value in values.items() if name not in left_out}
-            yield given, expect(op, dims, real, given)
+            yield given, expect(op, dims, real, given, scalars(op, name), case_of(op, name).finite)
 
 
 def _bytes(found: Sequence[Case]) -> int:

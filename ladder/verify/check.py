@@ -14,7 +14,10 @@ What a rung must survive, for each dtype and shape:
     inputs      unchanged afterwards
     twice       the second run gives the same bits, unless the header says `Deterministic: no`; on
                 the emulator under another order of threads and blocks, and again with warps of 64
-    hard        the op's extreme inputs, unless the header says `Accurate: no`
+    cases       the op's other settings, values and places in memory, at the largest shapes;
+                without the hard ones if the header says `Accurate: no`
+
+By default the shapes are derived from the rung (shapes.py).
 
 ladder/verify/tolerance.py derives how far a result may be from the reference.
 """
@@ -41,9 +44,13 @@ from ladder.contract.op import Op
 from ladder.contract.rung_file import Rung
 from ladder.verify.cases import cases
 from ladder.verify.guards import Guarded
-from ladder.verify.inputs import Arrays, scalars
+from ladder.verify.inputs import NORMAL, Arrays, scalars, starts
+from ladder.verify.shapes import derive_shapes
 from ladder.verify.tolerance import INDENT, Expected
 
+FEW_SHAPES = 5  # that a brief check runs
+CASE_SHAPES = 2  # at which the cases are tried
+MOST_CASE_BYTES = 4 << 20  # of such a shape, if it is given: there may be a dozen cases
 MOST_BYTES = 64 << 20  # of a shape on the GPU: the float64 reference takes a second or two
 
 
@@ -53,15 +60,15 @@ class Outcome:
 
     dims: dict[str, int]
     dtype: str
-    inputs: str  # "normal", or the name of the op's hard inputs
+    inputs: str  # "normal", or the name of one of the op's cases
     status: str  # "passed", "refused", "failed", or "fault": it ended in an error
     detail: str = ""
     error: float = 0.0
 
     @property
     def label(self) -> str:
-        hard = "" if self.inputs == "normal" else f", {self.inputs}"
-        return f"{format_dims(self.dims)}, {self.dtype}{hard}"
+        case = "" if self.inputs == NORMAL else f", {self.inputs}"
+        return f"{format_dims(self.dims)}, {self.dtype}{case}"
 
 
 @dataclass(frozen=True)
@@ -120,27 +127,60 @@ def check(
     shapes: Sequence[Dims] | None = None,
     seed: int = 0,
     brief: bool = False,
+    few: bool = False,
     stop_at_failure: bool = False,
+    announce: Callable[[str], None] = lambda label: None,
 ) -> Report:
     """Check a rung.
 
     dtypes  by default all three real types, or float32 for an op without real arguments
-    shapes  by default the op's own, and on a GPU GPT-2's as well
+    shapes  by default those that take the rung through all of its code (shapes.py), and on a GPU
+            GPT-2's as well
     brief   on the emulator, only one width of the warp and one order of threads
+    few     only the FEW_SHAPES most telling shapes
+    stop_at_failure  leave out what comes after the first failure
+    announce         is called with the label of what comes next
 
     Raises LadderError where the rung does not compile or does not fit its contract.
     """
     op = ladder.op
-    if shapes is None:
-        shapes = [*op.shapes, *([gpt2_shape(op)] if device.is_gpu else [])]
-    kinds = ("normal", *(op.hard_inputs if rung.accurate else ()))
-    outcomes = []
-    for dtype, dims, inputs in itertools.product(dtypes or op.reals, shapes, kinds):
-        outcomes.append(check_case(op, rung, device, dtype, dims, inputs, seed, brief))
-        if outcomes[-1].status == "fault" or (stop_at_failure and outcomes[-1].status == "failed"):
-            break  # after an illegal access, a GPU runs nothing more for this process
+    outcomes: list[Outcome] = []
     which = rung.id if rung.path is not None else ""
+    for dtype in dtypes or op.reals:
+        for dims, case in what_to_run(op, rung, device, dtype, shapes, few):
+            announce(Outcome(dict(dims), dtype, case, "passed").label)
+            outcomes.append(check_case(op, rung, device, dtype, dims, case, seed, brief))
+            status = outcomes[-1].status
+            if status == "fault" or (stop_at_failure and status == "failed"):
+                # After an illegal access, a GPU runs nothing more for this process.
+                return Report(op.name, rung.label, device.name, tuple(outcomes), which)
     return Report(op.name, rung.label, device.name, tuple(outcomes), which)
+
+
+def what_to_run(
+    op: Op,
+    rung: Rung,
+    device: Device,
+    dtype: str,
+    shapes: Sequence[Dims] | None = None,
+    few: bool = False,
+) -> list[tuple[Dims, str]]:
+    """Shapes and names of cases, as `check` goes through them for one real type.
+
+    Of shapes that are given, those of more than MOST_CASE_BYTES are run with normal inputs only.
+    """
+    real = DTYPES[dtype]
+    others = [name for name, case in op.cases.items() if rung.accurate or not case.hard]
+    if shapes is not None:
+        small = [dims for dims in shapes if op.least_bytes(dims, real) <= MOST_CASE_BYTES]
+        return [
+            (dims, name) for dims in shapes for name in (NORMAL, *(others if dims in small else ()))
+        ]
+    derived = derive_shapes(op, rung, device.target(real)) or list(op.shapes)
+    derived = derived[:FEW_SHAPES] if few else derived
+    at = sorted(derived, key=lambda dims: op.least_bytes(dims, real))[-CASE_SHAPES:]
+    normal = [*derived, *([gpt2_shape(op)] if device.is_gpu else [])]
+    return [(dims, NORMAL) for dims in normal] + [(dims, name) for name in others for dims in at]
 
 
 def compile_ahead(
@@ -158,7 +198,8 @@ def compile_ahead(
     for rung, dtype in itertools.product(rungs, dtypes or ladder.op.reals):
         if rung.path is None:
             continue
-        for dims, group in itertools.product(shapes or ladder.op.shapes, device.variants()):
+        chosen = what_to_run(ladder.op, rung, device, dtype, shapes)
+        for (dims, _), group in itertools.product(chosen, device.variants()):
             target = group[0].target(DTYPES[dtype])
             plan = rung.plan(dims, target)
             if plan.refusal is None:
@@ -174,22 +215,29 @@ def check_case(
     device: Device,
     dtype: str,
     dims: Dims,
-    inputs: str = "normal",
+    case: str = NORMAL,
     seed: int = 0,
     brief: bool = False,
 ) -> Outcome:
-    """Check one shape and dtype with one kind of inputs, under every variant of the device."""
+    """Check one shape, dtype and case of the op, under every variant of the device."""
     real = DTYPES[dtype]
-    outcome = functools.partial(Outcome, dict(dims), dtype, inputs)
+    outcome = functools.partial(Outcome, dict(dims), dtype, case)
     groups = device.variants(brief)
     reasons = [rung.plan(dims, group[0].target(real)).refusal for group in groups]
     able = [group for group, why in zip(groups, reasons, strict=True) if why is None]
     if not able:
         return outcome("refused", next(filter(None, reasons)))
     worst = 0.0
-    for values, expected in cases(op, dims, real, inputs, seed):
+    for values, expected in cases(op, dims, real, case, seed):
         run = functools.partial(
-            _run, op, rung, real=real, dims=dims, values=values, expected=expected
+            _run,
+            op,
+            rung,
+            real=real,
+            dims=dims,
+            case=case,
+            values=values,
+            expected=expected,
         )
         for group in able:
             results = []
@@ -234,6 +282,7 @@ def _run(
     device: Device,
     real: np.dtype,
     dims: Dims,
+    case: str,
     values: Arrays,
     expected: Sequence[Expected],
 ) -> tuple[dict[str, np.ndarray], float]:
@@ -241,8 +290,15 @@ def _run(
 
     Raises Wrong where anything is.
     """
+    start = starts(op, dims, case)
     buffers = {
-        arg.name: Guarded(device, arg.name, arg.resolve_shape(dims), resolve_dtype(arg.dtype, real))
+        arg.name: Guarded(
+            device,
+            arg.name,
+            arg.resolve_shape(dims),
+            resolve_dtype(arg.dtype, real),
+            start.get(arg.name, 0),
+        )
         for arg in op.args
         if arg.role == "out" or arg.name in values
     }
@@ -253,7 +309,7 @@ def _run(
         return scratch[-1].array
 
     arrays = {arg.name: buffers[arg.name].array if arg.name in buffers else None for arg in op.args}
-    run = bind(op, rung, device, real, dims, arrays, scalars(op), scratch=allocate)
+    run = bind(op, rung, device, real, dims, arrays, scalars(op, case), scratch=allocate)
     for buffer in (*buffers.values(), *scratch):
         buffer.fill(values.get(buffer.name))
     try:
@@ -309,7 +365,8 @@ def _compare_bits(results: Sequence[dict[str, np.ndarray]]) -> None:
     """Raise Wrong where the last of several runs on the same input differs from the first."""
     for name, first in results[0].items():
         last = results[-1][name]
-        if (differ := first != last).any():
+        differ = (first != last) & ~(np.isnan(first) & np.isnan(last))
+        if differ.any():
             index = np.unravel_index(np.argmax(differ), differ.shape)
             raise Wrong(
                 f"two runs on the same input differ: {name}[{', '.join(map(str, index))}] is "

@@ -18,13 +18,17 @@ class Guarded:
     A write into a guard zone changes it. A read from one makes the kernel's results NaN.
     """
 
-    def __init__(self, device: Device, name: str, shape: tuple[int, ...], dtype: np.dtype):
+    def __init__(
+        self, device: Device, name: str, shape: tuple[int, ...], dtype: np.dtype, start: int = 0
+    ):
+        """`start`: elements from an aligned address on to the first of this array."""
         self.name = name
         self._device = device
         self._shape, self._dtype = shape, np.dtype(dtype)
         size = math.prod(shape) * self._dtype.itemsize
-        self._inside = slice(GUARD, GUARD + size)
-        self._raw = device.empty((size + 2 * GUARD,), np.dtype(np.uint8))
+        first = GUARD + start * self._dtype.itemsize % ALIGNMENT
+        self._inside = slice(first, first + size)
+        self._raw = device.empty((first + size + GUARD,), np.dtype(np.uint8))
         self.array = self._raw[self._inside].view(self._dtype).reshape(shape)
 
     def fill(self, content: np.ndarray | None) -> None:
@@ -39,10 +43,10 @@ class Guarded:
         host = self._device.download(self._raw)
         content = host[self._inside].view(self._dtype).reshape(self._shape)
         after = np.flatnonzero(host[self._inside.stop :] != POISON)
-        before = np.flatnonzero(host[:GUARD] != POISON)
+        before = np.flatnonzero(host[: self._inside.start] != POISON)
         if after.size:
             return content, f"it writes past the end of {self.name}, {after[0]} bytes after it"
         if before.size:
-            ahead = GUARD - before[-1]
+            ahead = self._inside.start - before[-1]
             return content, f"it writes before the start of {self.name}, {ahead} bytes before it"
         return content, None

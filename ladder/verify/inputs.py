@@ -9,21 +9,24 @@ import numpy as np
 
 from ladder.contract.dims import Dims
 from ladder.contract.dtypes import resolve_dtype
-from ladder.contract.op import Op, distinct
+from ladder.contract.expressions import evaluate_whole
+from ladder.contract.op import Case, Op, distinct
 
 Arrays = Mapping[str, np.ndarray]
 
+NORMAL = "normal"  # the case that every op has
+
 
 def make_inputs(
-    op: Op, dims: Dims, real: np.dtype, rng: np.random.Generator, inputs: str = "normal"
+    op: Op, dims: Dims, real: np.dtype, rng: np.random.Generator, case: str = NORMAL
 ) -> dict[str, np.ndarray]:
     """Random contents of all arguments that are read, rounded to the dtypes of the call.
 
-    inputs  "normal", or the name of one of the op's hard inputs
+    case  "normal", or the name of one of the op's cases
     """
     values = op.make_inputs(dims, rng) if op.make_inputs else {}
-    if inputs != "normal":
-        values = {**values, **op.hard_inputs[inputs](dims, rng)}
+    if (more := case_of(op, case).inputs) is not None:
+        values = {**values, **more(dims, rng)}
     arrays = {}
     for arg in op.args:
         if arg.role != "out":
@@ -36,6 +39,18 @@ def make_inputs(
     return arrays
 
 
-def scalars(op: Op) -> dict[str, float]:
+def scalars(op: Op, case: str = NORMAL) -> dict[str, float]:
     """The op's constants as a kernel gets them: rounded to their dtypes."""
-    return {s.name: np.dtype(s.dtype).type(op.scalar_values[s.name]).item() for s in op.scalars}
+    values = {**op.scalar_values, **case_of(op, case).scalars}
+    return {s.name: np.dtype(s.dtype).type(values[s.name]).item() for s in op.scalars}
+
+
+def starts(op: Op, dims: Dims, case: str = NORMAL) -> dict[str, int]:
+    """The element at which each argument begins that does not begin at an aligned address."""
+    found = case_of(op, case).starts
+    return {name: evaluate_whole(text, dims) for name, text in found.items()}
+
+
+def case_of(op: Op, case: str) -> Case:
+    """A case of an op by its name; without settings of its own for the normal one."""
+    return Case() if case == NORMAL else op.cases[case]

@@ -60,7 +60,7 @@ def test_check_passes_for_a_rung_and_says_how_closely(capsys):
     arguments = ["check", "layernorm.forward", "0", "--device", "cpu", "--dtype", "fp32,bf16"]
     assert main([*arguments, "--shape", "N=3,C=5", "-v"]) == 0
     out = capsys.readouterr().out
-    assert "layernorm.forward rung 0 (the NumPy reference) on cpu: 4 passed; largest error" in out
+    assert "layernorm.forward rung 0 (the NumPy reference) on cpu: 8 passed; largest error" in out
     assert "    N=3 C=5, bfloat16, large mean: passed" in out
 
 
@@ -181,6 +181,11 @@ def test_docs_check_agrees_with_the_committed_pages(capsys):
         ("sass layernorm.forward 3 --arch hopper", "no architecture is named 'hopper'"),
         ("list foo", "no op is named 'foo'; 'python -m ladder list' shows them"),
         ("show layernorm.forward no/such.cu", "no/such.cu: no such file"),
+        (
+            "check attention.forward 1 --device emulated --shape B=1,T=3,C=5,NH=2",
+            "--shape B=1 T=3 C=5 NH=2 is no shape of attention.forward: it needs C % NH == 0",
+        ),
+        ("check gelu.forward 1 --device cpu --coverage", "--coverage counts on the emulator"),
         (
             "check layernorm.forward 3 --device emulated --shape N=99999999,C=99999999",
             "GiB of memory; choose a smaller one",

@@ -1,6 +1,7 @@
 """The loops in C++ that an exported program checks its kernel by: they agree with NumPy."""
 
 import ctypes
+import itertools
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from ladder.contract.dtypes import DTYPES, resolve_dtype
 from ladder.contract.ladder import PACKAGE, ladders
 from ladder.emulator import toolchain
 from ladder.show import export
-from ladder.verify.inputs import make_inputs, scalars
+from ladder.verify.inputs import NORMAL, make_inputs, scalars
 from reference import attention
 from reference.philox import random_words
 from reference.rounding import round_at_random
@@ -113,12 +114,13 @@ def small_shapes(op):
 def test_the_loop_computes_what_numpy_does(library, name):
     op = OPS[name]
     assert len(small_shapes(op)) >= 2
-    for dims in small_shapes(op):
+    for dims, case in itertools.product(small_shapes(op), (NORMAL, *op.cases)):
         rng = np.random.default_rng(0)
-        inputs = make_inputs(op, dims, np.dtype(np.float64), rng)
+        inputs = make_inputs(op, dims, np.dtype(np.float64), rng, case)
         expected, arrays = arrays_of(op, dims, inputs), arrays_of(op, dims, inputs)
-        op.compute(list(expected.values()), dims, scalars(op))
-        run(library, op, "cpu", {**arrays, **dims, **scalars(op)})
+        constants = scalars(op, case)
+        op.compute(list(expected.values()), dims, constants)
+        run(library, op, "cpu", {**arrays, **dims, **constants})
         for arg in op.args:
             got = arrays[arg.name]
             np.testing.assert_allclose(got, expected[arg.name], rtol=1e-9, atol=1e-11)

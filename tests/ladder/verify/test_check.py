@@ -126,7 +126,7 @@ def test_a_rung_that_says_it_loses_digits_is_spared_the_hard_inputs(tmp_path, de
     honest = Rung(rung.id, rung.idea, rung.path, rung.source, header)
     report = check(ladder, honest, device, dtypes=["float32"], shapes=SHAPES[1:])
     assert report.passed, report
-    assert {outcome.inputs for outcome in report.outcomes} == {"normal"}
+    assert {outcome.inputs for outcome in report.outcomes} == {"normal", "second layer"}
 
 
 # ---- what a failure says, on a Python function in the place of a kernel -------------------------
@@ -201,8 +201,9 @@ def test_a_shape_that_is_refused_is_not_passed():
     ladder = find("layernorm.forward")
     rung = python_rung(needs="C % 4 == 0")
     report = check(ladder, rung, Cpu(), ["float32"], [{"N": 1, "C": 8}, {"N": 1, "C": 9}])
-    assert [outcome.status for outcome in report.outcomes] == ["passed", "passed"] + ["refused"] * 2
-    assert "C % 4 == 0, and here C = 9" in report.outcomes[2].detail
+    each = 1 + len(ladder.op.cases)
+    assert [o.status for o in report.outcomes] == ["passed"] * each + ["refused"] * each
+    assert "C % 4 == 0, and here C = 9" in report.outcomes[each].detail
     assert report.passed
     everywhere = check(ladder, rung, Cpu(), ["float32"], [{"N": 1, "C": 9}])
     assert not everywhere.passed
@@ -330,3 +331,81 @@ def test_cases_that_are_too_large_are_not_kept(monkeypatch):
     for elements in (5, 6, 7, 1000):
         list(cases(op, {"N": elements}, real, "normal", 0))
     assert [dict(key[1])["N"] for key in case_store._kept] == [7]
+
+
+# ---- the cases of the ops ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(ladders()))
+def test_the_reference_passes_every_case_of_its_op(name):
+    """Rung 0 on NumPy arrays, at a shape that has rows of every kind."""
+    op = find(name).op
+    (shape,) = [dims for dims in op.shapes if op.flops(dims) < 2e5][-1:]
+    report = check(find(name), find(name).rung(0), Cpu(), shapes=[shape])
+    assert report.passed, report
+    assert {outcome.inputs for outcome in report.outcomes} == {"normal", *op.cases}
+
+
+@pytest.mark.parametrize("name", sorted(ladders()))
+def test_a_case_names_what_the_op_has(name):
+    op = find(name).op
+    for case in op.cases.values():
+        assert set(case.scalars) <= set(op.scalar_values)
+        assert set(case.starts) <= {arg.name for arg in op.args}
+        if case.inputs is not None:
+            made = case.inputs(op.shapes[-1], np.random.default_rng(0))
+            assert set(made) <= {arg.name for arg in op.args}
+
+
+ADAMW_BUGS = {
+    "zeroes the gradient when clipping is off": lambda a, h: h[5] == 0,
+    "ignores the loss scale": lambda a, h: h[8] != 1,
+    "decays what must not decay": lambda a, h: h[4] > 0,
+    "is wrong in the first step only": lambda a, h: h[6] < 0.11,
+    "is wrong where the gradient is not aligned": lambda a, h: a["grad"].ctypes.data % 16 != 0,
+}
+
+
+@pytest.mark.parametrize("bug", ADAMW_BUGS)
+def test_a_bug_of_one_setting_is_caught(bug):
+    op, applies = find("adamw.update").op, ADAMW_BUGS[bug]
+
+    def run(device, arrays, dims, scalars):
+        changed = dict(arrays)
+        if applies(arrays, arrays["hyper"]) and "decays" not in bug:
+            changed["grad"] = 0 * arrays["grad"]
+        decays = {"decay": 1.0} if "decays" in bug else {}
+        op.compute(list(changed.values()), dims, {**scalars, **decays})
+
+    report = check(
+        find("adamw.update"), Rung("1", "test", run=run), Cpu(), ["float32"], [{"N": 33}]
+    )
+    assert "normal" not in {outcome.inputs for outcome in report.failures}
+    assert report.failures, "no setting shows it"
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_a_norm_that_hides_a_gradient_that_is_not_finite_is_caught(value):
+    op = find("global_norm.forward").op
+
+    def run(device, arrays, dims, scalars):
+        op.compute([arrays["norm"], np.nan_to_num(arrays["grad"], posinf=1.0)], dims)
+
+    report = check(find(op.name), Rung("1", "test", run=run), Cpu(), shapes=[{"N": 33}])
+    assert {o.inputs for o in report.failures} == {
+        name for name, case in op.cases.items() if not case.finite
+    }
+
+
+def test_an_argument_begins_where_the_case_says():
+    found = {}
+
+    def run(device, arrays, dims, scalars):
+        find("layernorm.forward").op.compute(list(arrays.values()), dims)
+        found.update({name: array.ctypes.data % 256 for name, array in arrays.items()})
+
+    rung = Rung("1", "test", run=run)
+    op = find("layernorm.forward").op
+    outcome = check_case(op, rung, Cpu(), "float32", {"N": 3, "C": 5}, "second layer")
+    assert outcome.status == "passed", outcome.detail
+    assert found == {"out": 0, "mean": 12, "rstd": 12, "inp": 0, "weight": 20, "bias": 20}
