@@ -44,7 +44,7 @@ class Instruction:
     text: str  # "@P0 LDG.E.128 R4, desc[UR4][R2.64]"
     line: int | None  # of the rung's file; None for what belongs to none
     address: int = 0  # in its kernel
-    back_to: int | None = None  # of a conditional jump back: where the loop begins
+    back_to: int | None = None  # of a jump back: where it leads
 
     @property
     def opcode(self) -> str:
@@ -100,7 +100,7 @@ def instructions(cubin: Path, source: Path) -> list[Instruction]:
             address, code = int(match.group(1), 16), " ".join(match.group(2).split())
             labels.update(dict.fromkeys(waiting, address))
             waiting = []
-            jump = re.match(r"@.*\bBRA\b.*`\((\.L_\w+)\)", code)
+            jump = re.search(r"\bBRA\b.*`\((\.L_\w+)\)", code)
             back_to = labels.get(jump.group(1)) if jump else None
             found.append(Instruction(name, code, line, address, back_to))
     return [i for i in found if i.opcode != "NOP"]
@@ -123,10 +123,15 @@ def summary(instructions: Iterable[Instruction]) -> dict[str, dict[str, int]]:
 def longest_loop(kernel: Sequence[Instruction]) -> list[Instruction]:
     """The loop of a kernel that has most instructions, inner loops included; without one, all.
 
-    A loop ends with a jump that depends on a predicate. One that does not depend on any leads back
-    from code that the compiler moved out of the way.
+    Jumps back from behind the end of the kernel (EXIT) close no loop: there is the code that the
+    compiler moved out of the way.
     """
-    spans = [(i.back_to, i.address) for i in kernel if i.back_to is not None]
+    ends = [i.address for i in kernel if i.text == "EXIT"]
+    spans = [
+        (i.back_to, i.address)
+        for i in kernel
+        if i.back_to is not None and not any(i.back_to <= end < i.address for end in ends)
+    ]
     if not spans:
         return list(kernel)
     start, end = max(spans, key=lambda span: span[1] - span[0])

@@ -109,3 +109,9 @@ def test_the_longest_loop_ends_where_a_jump_leads_back_the_farthest():
     inner_and_outer = code(None, None, 16, None, 16, 80)
     assert [i.address for i in sass.longest_loop(inner_and_outer)] == [16, 32, 48, 64]
     assert sass.longest_loop(code(None, None)) == code(None, None)
+    moved_away = [
+        *code(None, 0),
+        sass.Instruction("k", "EXIT", None, 32),
+        *code(*[None] * 3, 0)[3:],
+    ]
+    assert [i.address for i in sass.longest_loop(moved_away)] == [0, 16]
