@@ -11,6 +11,9 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
     tiles OP RUNG           who writes which element: grid, block, warp, thread; buffer=out shape=
     banks OP RUNG line=TEXT one request to shared memory by bank and wavefront; array= kind=
                             request=0 shape=
+    mma                     fragments of mma.sync and ldmatrix: lane and register of each element
+    wgmma-accumulator       of wgmma: warp, lane and register of each element
+    wgmma-operand           a tile with the 128-byte swizzle, K-major and MN-major
     waves OP RUNG shape=    tiles over SMs, wave by wave; sms=132
     rasterization OP RUNG ... shape=   the tiles of one wave, and what they read; sms=132 wave=0
     causal                  tiles of scores that are computed, masked, skipped; T= queries= keys=
@@ -30,12 +33,20 @@ from ladder.common import cache
 from ladder.common.errors import LadderError
 from ladder.contract.identity import code_identity
 from ladder.contract.ladder import find
-from ladder.show.pictures import banks, causal, softmax, tiles, waves
+from ladder.show.pictures import banks, causal, fragments, probes, softmax, tiles, waves
 from ladder.show.pictures.drawing import Drawing
 
+PROBES = {  # kinds that are drawn from a probe, not from a rung
+    "mma": probes.MMA,
+    "wgmma-accumulator": probes.WGMMA,
+    "wgmma-operand": probes.WGMMA,
+}
 KINDS: dict[str, Callable[..., Drawing]] = {
     "tiles": tiles.draw,
     "banks": banks.draw,
+    "mma": fragments.draw,
+    "wgmma-accumulator": fragments.draw_accumulator,
+    "wgmma-operand": fragments.draw_operand,
     "waves": waves.draw_waves,
     "rasterization": waves.draw_rasterization,
     "causal": causal.draw,
@@ -58,9 +69,11 @@ def made_from(kind: str, *args: str, **options: str) -> str:
     """Names what a picture shows, 12 hexadecimal digits: its arguments and the code of the rung
     among them. It is known without running anything."""
     given = inspect.signature(_find(kind)).bind(*args, **options).arguments
-    code = ""
-    if "op" in given and "rung" in given:
-        code = code_identity(find(given["op"]).rung(given["rung"]))
+    rungs = [probes.rung(PROBES[kind])] if kind in PROBES else []
+    if "op" in given:
+        ids = [given["rung"]] if "rung" in given else given["rungs"]
+        rungs = [find(given["op"]).rung(id) for id in ids]
+    code = " ".join(map(code_identity, rungs))
     return cache.digest("picture", kind, code, *(f"{k}={v}" for k, v in given.items()))[:12]
 
 

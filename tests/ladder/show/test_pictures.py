@@ -8,7 +8,7 @@ import pytest
 
 from ladder.common.errors import LadderError
 from ladder.show import pages, pictures
-from ladder.show.pictures import banks, causal, palette, softmax, tiles, waves
+from ladder.show.pictures import banks, causal, fragments, palette, probes, softmax, tiles, waves
 from ladder.show.pictures.drawing import Drawing
 from ladder.show.pictures.places import tiles_in_order
 
@@ -155,3 +155,29 @@ def test_a_picture_is_well_formed_and_says_what_it_shows(kind, args, options):
     drawing = pictures.make(kind, *args, **options)
     assert ET.fromstring(drawing.svg()).tag.endswith("svg")
     assert len(drawing.description) > 60
+
+
+@pytest.mark.emulator
+def test_fragments_cover_each_matrix_and_lie_as_the_header_says():
+    found = probes.mma_fragments()
+    for numbers, size in ((found.a, 256), (found.b, 128), (found.d, 128)):
+        assert sorted(numbers.ravel()) == list(range(size))
+    lane = np.arange(32)
+    g, t = lane // 4, lane % 4
+    assert (found.a[:, 0] == g * 16 + 2 * t).all() and (found.a[:, 2] == (g + 8) * 16 + 2 * t).all()
+    assert (found.a[:, 5] == g * 16 + 2 * t + 9).all()
+    assert (found.b[:, 2] == g * 16 + 2 * t + 8).all()
+    assert (found.d[:, 3] == (g + 8) * 8 + 2 * t + 1).all()
+    lanes, registers = fragments.owners(found.a, (16, 16), 2)
+    assert (np.bincount(lanes.ravel()) == 8).all() and set(registers.ravel()) == {0, 1, 2, 3}
+
+
+@pytest.mark.emulator
+def test_a_warpgroup_holds_each_accumulator_once_and_a_swizzled_tile_has_no_conflicts():
+    found = probes.warpgroup()
+    assert sorted((found.row * 64 + found.column).ravel()) == list(range(64 * 64))
+    assert (found.row // 16 == np.arange(128)[:, None] // 32).all()  # 16 rows to a warp
+    assert sorted(found.tile.ravel()) == list(range(64 * 64))
+    pieces = found.tile.reshape(8, 8, 8, 8)[..., 0] % 64 // 8  # atom, row, place
+    for atom in pieces:
+        assert (np.sort(atom, axis=0) == np.arange(8)[:, None]).all()  # each place: every piece

@@ -1,0 +1,151 @@
+"""Small kernels that write down what `ldmatrix`, `mma.sync`, TMA and `wgmma` do to known elements.
+
+The CPU twins of ladder/include run in the emulator with the number of each element as its value.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ladder.contract.dtypes import DTYPES
+from ladder.contract.launch_plan import Launch
+from ladder.contract.rung_file import Rung
+from ladder.emulator.emulated import Emulated
+
+MMA = """
+#include "mma.cuh"
+
+extern "C" __global__ void probe(
+    unsigned* a_out,                 // (32, 4) the registers of each lane
+    unsigned* b_out,                 // (32, 2)
+    float* d_out,                    // (32, 4)
+    const unsigned short* a_in,      // (16, 16) rows, k
+    const unsigned short* b_in) {    // (8, 16)  columns, k
+    __shared__ __align__(16) unsigned short tile_a[256], tile_b[128];
+    int lane = threadIdx.x;
+    for (int i = lane; i < 256; i += 32) tile_a[i] = a_in[i];
+    for (int i = lane; i < 128; i += 32) tile_b[i] = b_in[i];
+    __syncthreads();
+    unsigned a[4], b[2];
+    float d[4] = {};
+    ldmatrix_x4(a, tile_a + lane % 16 * 16 + lane / 16 * 8);
+    ldmatrix_x2(b, tile_b + lane % 8 * 16 + lane / 8 % 2 * 8);
+    mma_m16n8k16_bf16(d, a, b);
+    for (int i = 0; i < 4; i++) a_out[lane * 4 + i] = a[i];
+    for (int i = 0; i < 2; i++) b_out[lane * 2 + i] = b[i];
+    for (int i = 0; i < 4; i++) d_out[lane * 4 + i] = d[i];
+}
+"""
+
+WGMMA = """
+#include "hopper.cuh"
+
+extern "C" __global__ void probe(
+    unsigned short* tile_out,                       // (64, 64) the bytes of a tile, as they lie
+    float* d_out,                                   // (128, 32) the accumulators of each thread
+    const __grid_constant__ TensorMap a_tiles,      // of a (64, 64) matrix
+    const __grid_constant__ TensorMap b_tiles) {    // of a (64, 64) matrix
+    __shared__ __align__(1024) unsigned short a[64 * 64];
+    __shared__ __align__(1024) unsigned short b[64 * 64];
+    __shared__ Mbarrier full;
+    if (threadIdx.x == 0) mbarrier_init(&full, 1);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        mbarrier_expect(&full, sizeof a + sizeof b);
+        tma_load_2d(a, &a_tiles, &full, 0, 0);
+        tma_load_2d(b, &b_tiles, &full, 0, 0);
+    }
+    mbarrier_wait(&full, 0);
+    float d[32] = {};
+    wgmma_fence();
+    wgmma_m64k16_bf16<64>(d, a, b);
+    wgmma_commit();
+    wgmma_wait<0>(d);
+    for (int i = 0; i < 32; i++) d_out[threadIdx.x * 32 + i] = d[i];
+    for (int i = threadIdx.x; i < 64 * 64; i += 128) tile_out[i] = a[i];
+}
+"""
+LAUNCH = {"launch": ("probe<<<1, 32>>>",)}
+
+
+def rung(source: str) -> Rung:
+    """A probe as the emulator takes it."""
+    return Rung("probe", "a probe", Path(__file__).with_name("probe.cu"), source, LAUNCH)
+
+
+def bfloat16(values: np.ndarray) -> np.ndarray:
+    """The bits of whole numbers up to 256, which bfloat16 holds exactly."""
+    return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+class Fragments(NamedTuple):
+    """The element that each lane has in each half register: its number in the matrix.
+
+    a  (32, 8) of A (16, 16): row * 16 + k
+    b  (32, 4) of B (16, 8): column * 16 + k
+    d  (32, 4) of D (16, 8): row * 8 + column
+    """
+
+    a: np.ndarray
+    b: np.ndarray
+    d: np.ndarray
+
+
+@functools.cache
+def mma_fragments() -> Fragments:
+    """What `ldmatrix` hands to the lanes, and where `mma.sync` leaves the result."""
+    a, b, _ = _run_mma(np.arange(256, dtype=np.uint16), np.arange(128, dtype=np.uint16))
+    left, right = np.zeros((16, 16)), np.zeros((8, 16))
+    left[:, 0], right[:, 0] = 8 * np.arange(16), 1  # D = 8 * row + column
+    left[:, 1], right[:, 1] = 1, np.arange(8)
+    _, _, d = _run_mma(bfloat16(left), bfloat16(right))
+    halves = [np.stack([part & 0xFFFF, part >> 16], -1).reshape(32, -1) for part in (a, b)]
+    return Fragments(*halves, d.astype(int))
+
+
+def _run_mma(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    device = Emulated()
+    kernel = device.compile(rung(MMA), {}, DTYPES["bfloat16"])["probe"]
+    out = np.zeros((32, 4), np.uint32), np.zeros((32, 2), np.uint32), np.zeros((32, 4), np.float32)
+    kernel(Launch("probe", (1, 1, 1), (32, 1, 1)), (*out, a.copy(), b.copy()))
+    return out
+
+
+class Warpgroup(NamedTuple):
+    """What TMA and `wgmma` do, for a tile of 64 x 64 elements of 16 bits.
+
+    tile  (64, 64) the number (row * 64 + column) of the element at each place of shared memory
+    row   (128, 32) of the element that each thread has in each accumulator
+    column
+    """
+
+    tile: np.ndarray
+    row: np.ndarray
+    column: np.ndarray
+
+
+@functools.cache
+def warpgroup() -> Warpgroup:
+    """Where TMA puts the elements of a tile, and where `wgmma` leaves the result."""
+    ramp, ones = np.zeros((64, 64)), np.zeros((64, 64))
+    ramp[:, 0], ones[:, 0] = np.arange(64), 1
+    numbers = np.arange(64 * 64, dtype=np.uint16).reshape(64, 64)
+    tile, _ = _run_wgmma(numbers, numbers)
+    _, row = _run_wgmma(bfloat16(ramp), bfloat16(ones))
+    _, column = _run_wgmma(bfloat16(ones), bfloat16(ramp))
+    return Warpgroup(tile.astype(int), row.astype(int), column.astype(int))
+
+
+def _run_wgmma(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    device = Emulated()
+    kernel = device.compile(rung(WGMMA), {}, DTYPES["bfloat16"])["probe"]
+    tile, d = np.zeros((64, 64), np.uint16), np.zeros((128, 32), np.float32)
+    operands = [device.empty((64, 64), np.dtype(np.uint16)) for _ in range(2)]
+    operands[0][...], operands[1][...] = a, b
+    maps = [device.tensor_map(operand, (64, 64)) for operand in operands]
+    kernel(Launch("probe", (1, 1, 1), (128, 1, 1)), (tile, d, *maps))
+    return tile, d
