@@ -73,7 +73,7 @@ def _matrix(
         drawing.box(left, top, CELL, LOW, fill, "paper", 0.8, title)
         drawing.text(left + 3, top + 14.5, str(lane), 11, colour=text_on(fill))
         drawing.text(left + CELL - 3, top + 14.5, register, 9, "end", text_on(fill))
-    return y + 8 + lanes.shape[0] * LOW
+    return y + 8 + len(lanes) * LOW
 
 
 def draw_accumulator() -> Drawing:

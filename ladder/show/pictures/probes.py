@@ -103,8 +103,12 @@ def mma_fragments() -> Fragments:
     left[:, 0], right[:, 0] = 8 * np.arange(16), 1  # D = 8 * row + column
     left[:, 1], right[:, 1] = 1, np.arange(8)
     _, _, d = _run_mma(bfloat16(left), bfloat16(right))
-    halves = [np.stack([part & 0xFFFF, part >> 16], -1).reshape(32, -1) for part in (a, b)]
-    return Fragments(*halves, d.astype(int))
+    return Fragments(_halves(a), _halves(b), d.astype(int))
+
+
+def _halves(registers: np.ndarray) -> np.ndarray:
+    """The two elements of 16 bits in each register, the low one first."""
+    return np.stack([registers & 0xFFFF, registers >> 16], -1).reshape(32, -1)
 
 
 def _run_mma(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
