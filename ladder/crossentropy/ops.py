@@ -77,9 +77,13 @@ def loss_scale(scale: float) -> Case:
 
 
 def fused_cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The logit of the target is subtracted from one like it: with one token, nothing is left."""
+    """The logit of the target is subtracted from one like it: with one token, nothing is left. And
+    1 is subtracted from the target's probability, which may be nearly 1."""
     targets = arrays["targets"].astype(int)
-    return {"losses": np.abs(arrays["logits"][np.arange(targets.size), targets])}
+    at = np.arange(targets.size), targets
+    ones = np.zeros(arrays["logits"].shape)
+    ones[at] = np.abs(arrays["dloss"])
+    return {"losses": np.abs(arrays["logits"][at]), "logits": ones}
 
 
 EDGES = {"first and last token": Case(at_the_edges)}
