@@ -53,9 +53,10 @@ DEFAULT_STAGES = 2  # of a ring whose header names no STAGES
 FEW = 3  # values of a constant that are tried one by one
 UNLIMITED = 1 << 16  # multiprocessors: enough for a block for each tile
 MOST_SECONDS = 6.0  # that one shape may take; a goal for which none takes less is given up
-# What takes how long on the emulator. It runs a `wgmma` instruction as one call.
+# What takes how long, mostly on the emulator, which runs a `wgmma` instruction as one call.
 SECONDS_PER_COMPILATION, SECONDS_PER_CASE, SECONDS_PER_THREAD = 1.0, 0.1, 5e-6
 SECONDS_PER_FLOP, SECONDS_PER_FLOP_OF_WGMMA = 2e-7, 2e-8
+SECONDS_PER_FLOP_OF_REFERENCE, SECONDS_PER_BYTE = 1e-9, 1e-7  # float64, five times
 
 RING, TILES = "more than two rounds of the ring", "more than two tiles for a block"
 WEIGHTS: Mapping[Hashable, int] = {RING: 10, TILES: 10}  # of goals that are worth more time than 1
@@ -77,15 +78,16 @@ def derive_shapes(op: Op, rung: Rung, target: Target) -> list[Dims]:
     if not own:
         return []
     axes = _axes(op, unlimited, own[-1])
-    on_wgmma = any("sm == 90" in condition for condition in rung.conditions())
-    per_flop = SECONDS_PER_FLOP_OF_WGMMA if on_wgmma else SECONDS_PER_FLOP
+    per_flop, per_thread = _speed(rung, target)
     shots: dict[Sizes, _Shot] = {}
     for dims in [*own, *_combinations(op, axes, target.multiprocessors)]:
         sizes = tuple(dims.values())
         seconds = per_flop * op.flops(_filled(axes, dims))
+        seconds += SECONDS_PER_BYTE * op.least_bytes(dims, target.real)
         if sizes in shots or (seconds > MOST_SECONDS and dims not in own):
             continue
         if (plan := plan_of(dims)) is not None:
+            seconds += per_thread * _threads(plan)
             shots[sizes] = _Shot(dims, plan, unlimited(dims) or plan, seconds)
     goals = {sizes: set(_goals(op, axes, shot)) for sizes, shot in shots.items()}
     for part, values in _values(shots.values()).items():
@@ -93,6 +95,15 @@ def derive_shapes(op: Op, rung: Rung, target: Target) -> list[Dims]:
             if (value := _parts(shot.plan).get(part)) is not None:
                 goals[sizes].add((part, value if len(values) <= FEW else min(value, FEW)))
     return [shots[sizes].dims for sizes in _cover(shots, goals)]
+
+
+def _speed(rung: Rung, target: Target) -> tuple[float, float]:
+    """Seconds for an operation, and for a thread. On a GPU only the reference takes time."""
+    if target.arch != "emulated":
+        return SECONDS_PER_FLOP_OF_REFERENCE, 0.0
+    if any("sm == 90" in condition for condition in rung.conditions()):
+        return SECONDS_PER_FLOP_OF_WGMMA, SECONDS_PER_THREAD
+    return SECONDS_PER_FLOP, SECONDS_PER_THREAD
 
 
 def _planner(op: Op, rung: Rung, target: Target) -> PlanOf:
@@ -125,6 +136,10 @@ def _parts(plan: LaunchPlan) -> dict[Part, int]:
 
 def _blocks(parts: Mapping[Part, int]) -> int:
     return math.prod(size for (_, axis), size in parts.items() if axis >= 0)
+
+
+def _threads(plan: LaunchPlan) -> int:
+    return sum(math.prod((*launch.grid, *launch.block)) for launch in plan.launches)
 
 
 # ---- dimensions ----------------------------------------------------------------------------------
@@ -289,7 +304,7 @@ def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
 @dataclass(frozen=True)
 class _Shot:
     """A shape that could be run: its plan, the plan with a block for each tile, and the seconds
-    that its arithmetic takes."""
+    that it takes once it is compiled."""
 
     dims: Dims
     plan: LaunchPlan
@@ -300,18 +315,17 @@ class _Shot:
     def constants(self) -> tuple[tuple[str, int], ...]:
         return tuple(self.plan.constants.items())
 
-    @property
-    def threads(self) -> int:
-        return sum(math.prod((*launch.grid, *launch.block)) for launch in self.plan.launches)
-
 
 def _combinations(op: Op, axes: Sequence[_Axis], multiprocessors: int) -> Iterator[Dims]:
     """The combinations of sizes at which something changes, or as many as are looked at: those
     that change one dimension are always among them."""
     sizes = [axis.sizes(multiprocessors) for axis in axes]
-    usual = {axis.name: axis.busy for axis in axes}
-    for axis, several in zip(axes, sizes, strict=True):
-        yield from (op.fitted({**usual, axis.name: size}) for size in several)
+    once = {axis.name: axis.busy for axis in axes}
+    several_times = {axis.name: 2 * axis.step + axis.busy for axis in axes}
+    for usual, (axis, found) in itertools.product(
+        (once, several_times), zip(axes, sizes, strict=True)
+    ):
+        yield from (op.fitted({**usual, axis.name: size}) for size in found)
     chosen: Iterable[Sizes] = itertools.product(*sizes)
     if math.prod(map(len, sizes)) > MOST_COMBINATIONS:
         draw = random.Random(0)
@@ -370,7 +384,7 @@ def _cover(shots: Mapping[Sizes, _Shot], goals: Mapping[Sizes, set[Goal]]) -> It
 
     def worth(sizes: Sizes) -> float:
         shot = shots[sizes]
-        seconds = SECONDS_PER_CASE + shot.seconds + SECONDS_PER_THREAD * shot.threads
+        seconds = SECONDS_PER_CASE + shot.seconds
         if shot.constants not in compiled:
             seconds += SECONDS_PER_COMPILATION
         return sum(WEIGHTS.get(goal[-1], 1) for goal in goals[sizes] & left) / seconds
