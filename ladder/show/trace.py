@@ -48,8 +48,14 @@ def trace(
     """
     if rung.path is None:
         raise LadderError(f"{ladder.op.name} {rung.label} is no kernel: there is nothing to trace")
-    op, real, dims = ladder.op, DTYPES[dtype], dims or source_code.small_shape(ladder.op)
     device = Emulated(warp=warp, counting=True, trace=keep)
+    run_on(device, ladder, rung, dtype, dims or source_code.small_shape(ladder.op))
+    return device.report()
+
+
+def run_on(device: Emulated, ladder: Ladder, rung: Rung, dtype: str, dims: Dims) -> None:
+    """Run a rung once on random inputs, which are always the same."""
+    op, real = ladder.op, DTYPES[dtype]
     inputs = make_inputs(op, dims, real, np.random.default_rng(0))
     arrays: dict[str, np.ndarray | None] = {}
     for arg in op.args:
@@ -61,7 +67,6 @@ def trace(
         arrays[arg.name] = array
     bind(op, rung, device, real, dims, arrays, scalars(op))()
     device.synchronize()
-    return device.report()
 
 
 def own_lines(report: Report, rung: Rung) -> list[LineCount]:

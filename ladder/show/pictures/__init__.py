@@ -14,6 +14,8 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
     mma                     fragments of mma.sync and ldmatrix: lane and register of each element
     wgmma-accumulator       of wgmma: warp, lane and register of each element
     wgmma-operand           a tile with the 128-byte swizzle, K-major and MN-major
+    timeline OP RUNG shape=   a TMA pipeline over time: producer, stages, consumers; copy=5
+                            product=2 store=1 (durations) cluster=1 until=60
     waves OP RUNG shape=    tiles over SMs, wave by wave; sms=132
     rasterization OP RUNG ... shape=   the tiles of one wave, and what they read; sms=132 wave=0
     causal                  tiles of scores that are computed, masked, skipped; T= queries= keys=
@@ -33,7 +35,7 @@ from ladder.common import cache
 from ladder.common.errors import LadderError
 from ladder.contract.identity import code_identity
 from ladder.contract.ladder import find
-from ladder.show.pictures import banks, causal, fragments, probes, softmax, tiles, waves
+from ladder.show.pictures import banks, causal, fragments, probes, softmax, tiles, timeline, waves
 from ladder.show.pictures.drawing import Drawing
 
 PROBES = {  # kinds that are drawn from a probe, not from a rung
@@ -47,6 +49,7 @@ KINDS: dict[str, Callable[..., Drawing]] = {
     "mma": fragments.draw,
     "wgmma-accumulator": fragments.draw_accumulator,
     "wgmma-operand": fragments.draw_operand,
+    "timeline": timeline.draw,
     "waves": waves.draw_waves,
     "rasterization": waves.draw_rasterization,
     "causal": causal.draw,

@@ -1,5 +1,6 @@
 """What the pictures draw, as data: who writes what, who reads which bank. No pixels."""
 
+import itertools
 import re
 import xml.etree.ElementTree as ET
 
@@ -8,7 +9,17 @@ import pytest
 
 from ladder.common.errors import LadderError
 from ladder.show import pages, pictures
-from ladder.show.pictures import banks, causal, fragments, palette, probes, softmax, tiles, waves
+from ladder.show.pictures import (
+    banks,
+    causal,
+    fragments,
+    palette,
+    probes,
+    softmax,
+    tiles,
+    timeline,
+    waves,
+)
 from ladder.show.pictures.drawing import Drawing
 from ladder.show.pictures.places import tiles_in_order
 
@@ -181,3 +192,36 @@ def test_a_warpgroup_holds_each_accumulator_once_and_a_swizzled_tile_has_no_conf
     pieces = found.tile.reshape(8, 8, 8, 8)[..., 0] % 64 // 8  # atom, row, place
     for atom in pieces:
         assert (np.sort(atom, axis=0) == np.arange(8)[:, None]).all()  # each place: every piece
+
+
+@pytest.mark.emulator
+def test_ping_pong_multiplies_for_one_tile_while_it_stores_another():
+    events = timeline.record("matmul.forward", "16bit-16", "bfloat16", "N=256 C=256 OC=768")
+    spans = timeline.replay(events, cluster=2, copy=5, product=2, store=2)
+
+    def of(kind, row):
+        return [span for span in spans if (span.kind, span.row) == (kind, row)]
+
+    first, second = (of("product", ("consumer", group)) for group in (0, 1))
+    both = sorted((span.start, span.end) for span in first + second)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(both))
+    stores = of("store", ("consumer", 0))
+    assert stores[0].start < second[-1].end and second[0].start < stores[-1].end
+    for stage in range(2):  # a stage is copied, used, and only then copied again
+        copies, uses = of("copy", ("stage", stage)), of("held", ("stage", stage))
+        for copy, use, again in zip(copies, uses, copies[1:], strict=False):
+            assert copy.end == use.start and use.end <= again.start
+
+
+def test_a_replay_starts_a_copy_only_when_its_stage_is_empty():
+    """One stage, a producer (lane 0 of warp 4) and a consumer warp, two rounds."""
+    E = timeline.Event
+    events = [E(0, 0, "init-&full", "f", 1), E(0, 0, "init-&empty", "e", 1)]
+    for turn in (0, 1):
+        events += [E(0, 128, "wait", "e", 1 - turn), E(0, 128, "expect", "f", 8)]
+        events += [E(0, 128, "load", "f", 0), E(0, 0, "wait", "f", turn)]
+        events += [E(0, 0, "product", "(nil)", 0), E(0, 0, "product-wait", "(nil)", 0)]
+        events += [E(0, 0, "arrive", "e", -1)]
+    spans = timeline.replay(events, cluster=1, copy=5, product=2, store=1)
+    shown = [(span.kind, span.start, span.end) for span in spans if span.row == ("stage", 0)]
+    assert shown == [("copy", 0, 5), ("held", 5, 7), ("copy", 7, 12), ("held", 12, 14)]
