@@ -266,8 +266,8 @@ def draw(
         f"{op}, {find(op).rung(rung).name}: the pipeline over time",
         f"Block 0, with {stages} stages and {consumers} consumer warpgroups. The tensor cores work "
         f"in {busy / end:.0%} of the first {end:g} time units. Assumed durations, in these units: "
-        f"a copy {copy}, the products of a stage {product}, a store {store}. Order and waiting come "
-        "from the kernel's barriers.",
+        f"a copy {copy}, the products of a stage {product}, a store {store}. Order and waiting "
+        "come from the kernel's barriers.",
     )
     y, x0 = drawing.top, MARGIN + 92.0
     scale = (WIDTH - MARGIN - x0) / end
