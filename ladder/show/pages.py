@@ -66,7 +66,6 @@ if TYPE_CHECKING:
 
 ROOT = PACKAGE.parent
 CITING_PAGES = ("README.md", "training.md")  # beside chapters: every number names its source
-UNFINISHED = "unfinished.md"  # in a folder of chapters: what is still to be rewritten
 _BLOCK = re.compile(
     r"(?P<begin><!-- ladder:begin (?P<request>[^>]*?) -->\n)(?P<body>.*?)"
     r"(?P<end><!-- ladder:end -->)",
@@ -104,8 +103,6 @@ def of_layer(layer: str, root: Path = ROOT) -> list[Path]:
 
 def cites(page: Path) -> bool:
     """Whether every measured number in the page's sentences must name its source."""
-    if page.name == UNFINISHED:
-        return False
     chapters = page.parent.parent.name == "doc" and page.parent.name != "results"
     return page.name in CITING_PAGES or chapters or page.with_suffix("").is_dir()
 

@@ -27,7 +27,7 @@ CHAPTERS = [  # the pages of a layer that has more than one
     page
     for layer in sorted({ladder.op.layer for ladder in ladders().values()})
     for page in pages.of_layer(layer)
-    if len(pages.of_layer(layer)) > 1 and page.name != pages.UNFINISHED
+    if len(pages.of_layer(layer)) > 1
 ]
 
 # A number with a unit of time or rate: it belongs into doc/results.
