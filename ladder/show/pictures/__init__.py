@@ -18,6 +18,8 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
                             product=2 store=1 (durations) cluster=1 until=60
     waves OP RUNG shape=    tiles over SMs, wave by wave; sms=132
     rasterization OP RUNG ... shape=   the tiles of one wave, and what they read; sms=132 wave=0
+    ladder OP               measured times on a logarithmic scale; dtype= shape= device=
+    roofline OP             from 0.1 to 1,000 FLOPs per byte; dtype= shape= device=
     causal                  tiles of scores that are computed, masked, skipped; T= queries= keys=
     softmax                 online softmax, tile by tile; T=16 tile=4 seed=3
 
@@ -35,7 +37,17 @@ from ladder.common import cache
 from ladder.common.errors import LadderError
 from ladder.contract.identity import code_identity
 from ladder.contract.ladder import find
-from ladder.show.pictures import banks, causal, fragments, probes, softmax, tiles, timeline, waves
+from ladder.show.pictures import (
+    banks,
+    causal,
+    fragments,
+    measured,
+    probes,
+    softmax,
+    tiles,
+    timeline,
+    waves,
+)
 from ladder.show.pictures.drawing import Drawing
 
 PROBES = {  # kinds that are drawn from a probe, not from a rung
@@ -50,6 +62,8 @@ KINDS: dict[str, Callable[..., Drawing]] = {
     "wgmma-accumulator": fragments.draw_accumulator,
     "wgmma-operand": fragments.draw_operand,
     "timeline": timeline.draw,
+    "ladder": measured.draw_ladder,
+    "roofline": measured.draw_roofline,
     "waves": waves.draw_waves,
     "rasterization": waves.draw_rasterization,
     "causal": causal.draw,
@@ -72,6 +86,9 @@ def made_from(kind: str, *args: str, **options: str) -> str:
     """Names what a picture shows, 12 hexadecimal digits: its arguments and the code of the rung
     among them. It is known without running anything."""
     given = inspect.signature(_find(kind)).bind(*args, **options).arguments
+    if kind in ("ladder", "roofline"):
+        code = measured.digest(**given)
+        return cache.digest("picture", kind, code)[:12]
     rungs = [probes.rung(PROBES[kind])] if kind in PROBES else []
     if "op" in given:
         ids = [given["rung"]] if "rung" in given else given["rungs"]

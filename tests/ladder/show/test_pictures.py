@@ -160,6 +160,8 @@ def test_online_softmax_ends_with_the_largest_score_and_the_sum_of_all():
         ("rasterization", ("matmul.forward", "16bit-11"), {"shape": "N=4096 C=768 OC=50304"}),
         ("causal", (), {}),
         ("softmax", (), {}),
+        ("ladder", ("matmul.forward",), {}),
+        ("roofline", ("layernorm.forward",), {}),
     ],
 )
 def test_a_picture_is_well_formed_and_says_what_it_shows(kind, args, options):
