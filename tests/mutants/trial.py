@@ -1,8 +1,8 @@
 """Runs the checker on changed rungs, and says whether it caught each change.
 
-A changed rung is written to a temporary file and checked as a user's own kernel would be: in the
-first type that the rung is written for, then in the others, up to the first failure. The
-checks run in worker processes: one that crashes or runs too long is replaced, and what it was
+A changed rung is written to a temporary file and checked as a user's own kernel would be, up to the
+first failure: in the first type that the rung is written for, then at the most telling shapes in
+the others. The checks run in worker processes: one that crashes is replaced, and what it was
 checking goes through the sandbox, as a stranger's kernel does. What the compiler makes of a change
 is kept in a temporary folder, not in the user's cache.
 """
@@ -32,7 +32,7 @@ from ladder.emulator.emulated import Emulated
 from ladder.verify import sandbox
 from ladder.verify.check import check
 
-SECONDS = 60.0  # for one check
+SECONDS = 400.0  # for one check
 LAUNCH_SECONDS = 10.0  # for one launch
 NAMED_LINE = re.compile(r"\.cuh?:[1-9]\d*\b")
 
@@ -50,7 +50,8 @@ class Trial:
 class Verdict:
     """What the checker says of a changed rung.
 
-    status   "caught", "survived", "invalid": it does not compile, or its header makes no sense
+    status   "caught", "survived", "undecided": the check took too long, or "invalid": it does not
+             compile
     message  the report
     """
 
@@ -79,13 +80,17 @@ def judge(trial: Trial) -> Verdict:
     """Check a changed rung in this process."""
     start = time.monotonic()
     ladder = find(trial.op)
+    status, message = "caught", "refused: it is for no real type"
     with tempfile.TemporaryDirectory(prefix="kernel-ladder-") as folder:
         path = Path(folder) / trial.path.name
         path.write_text(trial.source, encoding="utf-8")
         try:
             rung = rung_file.parse(path, ladder.op.kernel)
-            report = check(ladder, rung, device(), types(ladder, rung), stop_at_failure=True)
-            status, message = "survived" if report.passed else "caught", str(report)
+            for i, dtype in enumerate(types(ladder, rung)):
+                report = check(ladder, rung, device(), [dtype], few=i > 0, stop_at_failure=True)
+                status, message = "survived" if report.passed else "caught", str(report)
+                if not report.passed:
+                    break
         except CompileError as error:
             status, message = "invalid", str(error)
         except LadderError as error:
@@ -188,7 +193,7 @@ def _collect(workers: list[_Worker], trials: Sequence[Trial]) -> Iterator[tuple[
             yield index, verdict
         elif time.monotonic() > worker.deadline:
             worker.replace()
-            yield index, judge_in_sandbox(trials[index])
+            yield index, Verdict("undecided", f"not done after {SECONDS:g} s", SECONDS)
 
 
 @contextlib.contextmanager
