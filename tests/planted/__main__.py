@@ -9,6 +9,7 @@ explains the form. Their kinds say what a report must name besides the failure:
 
     python -m tests.planted                    all of them
     python -m tests.planted matmul             those whose rung, class or text contains a word
+    python -m tests.planted --every 8          a sample: every eighth
     python -m tests.planted -v matmul          with the reports
 
 The status is 1 where a bug is not caught.
@@ -35,6 +36,7 @@ def planted() -> list[Change]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.planted")
     parser.add_argument("word", nargs="?", default="", help="only bugs that contain it")
+    parser.add_argument("--every", type=int, default=1, metavar="K", help="only every K-th")
     parser.add_argument("-v", "--verbose", action="store_true", help="show the reports")
     parser.add_argument("-j", "--processes", type=int, default=1)
     options = parser.parse_args()
