@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
 
 from rich.markup import escape
 
@@ -144,12 +145,13 @@ def _for_device(ladder: Ladder, rung: Rung, device: Device, dtypes: Sequence[str
 
 def _print_report(report: check.Report, verbose: bool) -> None:
     screen = console()
+    text = str(report).replace(f"{Path.cwd()}{os.sep}", "")  # files as they were named
     style = "green" if report.passed else "bold red"
-    screen.print(str(report), style=style, highlight=False, markup=False, soft_wrap=True)
+    screen.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
     for outcome in report.outcomes:
         if verbose or (not report.passed and outcome in report.failures[1:]):
-            detail = f": {outcome.detail}" if outcome.detail else ""
-            text = f"    {outcome.label}: {outcome.status}{detail}"
+            detail = outcome.detail if verbose else outcome.detail.partition("\n")[0]
+            text = f"    {outcome.label}: {outcome.status}{': ' if detail else ''}{detail}"
             screen.print(text, highlight=False, markup=False, soft_wrap=True)
 
 

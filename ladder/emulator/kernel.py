@@ -61,7 +61,7 @@ class KernelError(LadderError):
         # A thread that comes too early also reads what is not there yet: the race explains it.
         by_cause = sorted(problems, key=lambda problem: problem.kind == UNINITIALISED)
         by_place = {
-            (problem.kind, problem.file, problem.line, problem.other): problem
+            (problem.kind, frozenset({(problem.file, problem.line), problem.other})): problem
             for problem in reversed(by_cause)
         }
         found = list(reversed(by_place.values()))

@@ -40,9 +40,7 @@ def main() -> int:
     parser.add_argument("-v", "--verbose", action="store_true", help="show the reports")
     parser.add_argument("-j", "--processes", type=int, default=1)
     options = parser.parse_args()
-    bugs = [
-        bug for bug in planted() if options.word in f"{bug.layer}/{bug.file} {bug.kind} {bug.what}"
-    ]
+    bugs = [bug for bug in planted() if options.word in name(bug)][:: options.every]
 
     def show(index: int, verdict: Verdict) -> None:
         bug = bugs[index]
