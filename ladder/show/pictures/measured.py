@@ -34,16 +34,16 @@ def draw_ladder(op: str, *, dtype: str = "", shape: str = "", device: str = "") 
     drawing = Drawing(
         f"{title}: time, logarithmic",
         f"From {slowest.us:,.1f} µs ({slowest.name}) to {fastest.us:,.1f} µs ({fastest.name}): "
-        f"{slowest.us / fastest.us:,.0f} times as fast.",
+        f"{slowest.us / fastest.us:,.0f} times as fast. {_remark(rows)}",
     )
     low = 10 ** math.floor(math.log10(min(row.us for row in rows)))
     high = 10 ** math.ceil(math.log10(max(row.us for row in rows)))
     x0, wide, y = MARGIN + 236.0, WIDTH - 2 * MARGIN - 236 - 58.0, drawing.top
     for row in rows:
-        name = f"{row.rung}: {row.name}" if row.rung is not None else row.name
+        name = (f"{row.rung}: {row.name}" if row.rung is not None else row.name) + row.since
         drawing.text(x0 - 6, y + 12, name if len(name) < 36 else name[:34] + "…", 11, "end")
         length = wide * math.log10(row.us / low) / math.log10(high / low)
-        drawing.box(x0, y + 1, length, 14, "blue" if row.kernel else "line", title=name)
+        drawing.box(x0, y + 1, length, 14, _fill(row), title=name)
         drawing.text(x0 + length + 5, y + 12, f"{row.us:,.0f} µs", 11)
         y += 19
     for power in range(round(math.log10(low)), round(math.log10(high)) + 1):
@@ -71,7 +71,7 @@ def draw_roofline(op: str, *, dtype: str = "", shape: str = "", device: str = ""
         f"{title}: roofline",
         f"The op needs {intensity:,.1f} FLOPs per byte{ridge}: {side} sets its roof. The "
         f"{len(kernels)} rungs reach {min(rates.values()):.3g} to {max(rates.values()):.3g} "
-        f"TFLOP/s; the best, {best.name}, {best.of_roof:.0%} of the roof.",
+        f"TFLOP/s; the best, {best.name}, {best.of_roof:.0%} of the roof. {_remark(kernels)}",
     )
     top = 10 ** math.ceil(math.log10(min(matrix, MOST * copy)))
     low = 10 ** math.floor(math.log10(min(*rates.values(), LEAST * copy)))
@@ -100,7 +100,7 @@ def draw_roofline(op: str, *, dtype: str = "", shape: str = "", device: str = ""
     level = -math.inf
     for number, row in enumerate(sorted(kernels, key=lambda row: row.us)):
         x, y = at(intensity, rates[row.rung])
-        drawing.box(x - 4, y - 4, 8, 8, "blue", "paper", 1, row.name)
+        drawing.box(x - 4, y - 4, 8, 8, _fill(row), "paper", 1, row.name + row.since)
         last = y0 + HIGH - 8 - 13 * (len(kernels) - 1 - number)  # leaves room for those below
         level = max(level + 13, min(y + 4, last))
         shift = 26 if right else -26
@@ -112,3 +112,12 @@ def draw_roofline(op: str, *, dtype: str = "", shape: str = "", device: str = ""
     drawing.text(MARGIN, y0 - 10, "TFLOP/s", 11, colour="muted")
     drawing.paragraph(MARGIN, bottom + 22, drawing.description, size=12)
     return drawing
+
+
+def _fill(row: Row) -> str:
+    return "line" if not row.kernel else "pale blue" if row.stale else "blue"
+
+
+def _remark(rows: list[Row]) -> str:
+    """Which rows are pale, if any: those whose code was measured before it changed."""
+    return "Pale: the file has changed since." if any(row.stale for row in rows) else ""
