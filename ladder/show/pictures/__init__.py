@@ -18,6 +18,7 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
                             product=2 store=1 (durations) cluster=1 until=60
     waves OP RUNG shape=    tiles over SMs, wave by wave; sms=132
     rasterization OP RUNG ... shape=   the tiles of one wave, and what they read; sms=132 wave=0
+    stream-k OP RUNG shape= which steps of which tile each block has; sms=132
     ladder OP               measured times on a logarithmic scale; dtype= shape= device=
     roofline OP             from 0.1 to 1,000 FLOPs per byte; dtype= shape= device=
     causal                  tiles of scores that are computed, masked, skipped; T= queries= keys=
@@ -43,6 +44,7 @@ from ladder.show.pictures import (
     fragments,
     measured,
     probes,
+    shares,
     softmax,
     tiles,
     timeline,
@@ -64,6 +66,7 @@ KINDS: dict[str, Callable[..., Drawing]] = {
     "timeline": timeline.draw,
     "ladder": measured.draw_ladder,
     "roofline": measured.draw_roofline,
+    "stream-k": shares.draw,
     "waves": waves.draw_waves,
     "rasterization": waves.draw_rasterization,
     "causal": causal.draw,

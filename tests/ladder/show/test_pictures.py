@@ -15,6 +15,7 @@ from ladder.show.pictures import (
     fragments,
     palette,
     probes,
+    shares,
     softmax,
     tiles,
     timeline,
@@ -227,3 +228,15 @@ def test_a_replay_starts_a_copy_only_when_its_stage_is_empty():
     spans = timeline.replay(events, cluster=1, copy=5, product=2, store=1)
     shown = [(span.kind, span.start, span.end) for span in spans if span.row == ("stage", 0)]
     assert shown == [("copy", 0, 5), ("held", 5, 7), ("copy", 7, 12), ("held", 12, 14)]
+
+
+@pytest.mark.parametrize(
+    "shape", ["N=4096 C=768 OC=2304", "N=4096 C=768 OC=768", "N=4096 C=768 OC=50304"]
+)
+def test_stream_k_gives_every_step_of_every_tile_to_one_block(shape):
+    found = shares.parts("matmul.backward_weight", "16bit-12", "bfloat16", shape, 132)
+    steps = sorted((p.tile, k) for own in found for p in own for k in range(p.first, p.last))
+    tiles = steps[-1][0] + 1
+    assert steps == [(tile, k) for tile in range(tiles) for k in range(64)]
+    busiest = max(sum(part.last - part.first for part in own) for own in found)
+    assert busiest <= -(-tiles // 132) * 64  # never more than with whole tiles
