@@ -45,7 +45,12 @@ struct Pending {
         }
         return committed - (Time)groups.size();
     }
-    void clear() { *this = Pending(); }
+    void clear() {
+        tasks.clear();
+        groups.clear();
+        ungrouped = 0;
+        committed = 0;
+    }
 };
 
 struct AsyncCopy {
