@@ -157,7 +157,10 @@ void emulator_named_barrier(int id, int threads) {
         barrier.generation++;
         if (memory) barrier.opened = std::move(barrier.arriving), barrier.arriving = View();
     }
+    Fiber &fiber = worker.fiber();
+    fiber.waits_with = &barrier;
     while (barrier.generation == generation) worker.yield(State::polling, CALLER);
+    fiber.waits_with = nullptr;
     if (memory) memory->acquire(worker, barrier.opened);
 }
 

@@ -209,6 +209,7 @@ void Worker::start_cluster(unsigned id) {
         fiber.fenced = false;
         fiber.accumulators.clear();
         fiber.waits_at = nullptr;
+        fiber.waits_with = nullptr;
     }
     loads.clear();
     cluster_barrier = {};
@@ -296,18 +297,18 @@ bool Worker::complete_load() {
     return true;
 }
 
-// Names the thread that waits in vain and, if there is one, another that waits elsewhere.
+// Names the thread that waits in vain and, if there is one, another that waits elsewhere. The wait
+// of fewest threads tells most: that at an mbarrier rather than that at a barrier of all.
 void Worker::report_deadlock() {
+    auto rank = [](const Fiber &fiber) {
+        return fiber.waits_at ? 3 : fiber.state == State::at_barrier ? 0 : fiber.waits_with ? 1 : 2;
+    };
     const Fiber *waiting = nullptr, *other = nullptr;
-    for (const Fiber &fiber : fibers) {
-        if (fiber.state == State::done) continue;
-        if (!waiting || (waiting->state == State::at_barrier && fiber.state != State::at_barrier)) {
-            other = waiting ? waiting : other;
+    for (const Fiber &fiber : fibers)
+        if (fiber.state != State::done && (!waiting || rank(fiber) > rank(*waiting)))
             waiting = &fiber;
-        } else if (fiber.pc != waiting->pc && !other) {
-            other = &fiber;
-        }
-    }
+    for (const Fiber &fiber : fibers)
+        if (fiber.state != State::done && fiber.pc != waiting->pc && !other) other = &fiber;
     Problem problem{};
     problem.kind = DEADLOCK;
     problem.fatal = 1;
@@ -322,6 +323,10 @@ void Worker::report_deadlock() {
                       std::abs(barrier->missing_bytes),
                       barrier->missing_bytes < 0 ? "more were copied than expected"
                                                  : "have yet to be copied");
+    } else if (const NamedBarrier *barrier = waiting->waits_with) {
+        std::snprintf(problem.text, sizeof problem.text,
+                      "waits at a barrier to which %d of %d threads have come", barrier->arrived,
+                      barrier->threads);
     } else {
         static const char *const WAITS[] = {"", "", "in a warp operation", "at a barrier",
                                             "for memory to change", ""};

@@ -104,6 +104,11 @@ struct TileCopy {
     const void *pc;
 };
 
+struct NamedBarrier {
+    int arrived = 0, threads = 0, generation = 0;
+    View arriving, opened;  // in counting mode
+};
+
 struct Fiber : emulator::Thread {
     int member;  // its block's place in the cluster
     State state;
@@ -121,12 +126,7 @@ struct Fiber : emulator::Thread {
     std::unordered_map<const float *, std::vector<float>> accumulators;
     const Mbarrier *waits_at;  // while it polls
     int parity;
-};
-
-struct NamedBarrier {
-    int arrived = 0, threads = 0, generation = 0;
-    const void *pc = nullptr;  // of the first that came
-    View arriving, opened;     // in counting mode
+    const NamedBarrier *waits_with;  // likewise
 };
 
 // One block of a cluster. A kernel without __cluster_dims__ has clusters of one.
