@@ -189,7 +189,8 @@ void Worker::start_cluster(unsigned id) {
         if (launch->memory) member->shared.written.resize(SharedLayout::BYTES);
         else member->shared.written.clear();
         member->shared.clear(0, layout.end());
-        for (NamedBarrier &barrier : member->named_barriers) barrier = {};
+        for (NamedBarrier &barrier : member->named_barriers)
+            if (barrier.generation || barrier.arrived) barrier = {};
         member->mbarriers.clear();
         member->running = (int)(size.x * size.y * size.z);
         number++;
@@ -207,7 +208,7 @@ void Worker::start_cluster(unsigned id) {
         fiber.products.clear();
         fiber.stores.clear();
         fiber.fenced = false;
-        fiber.accumulators.clear();
+        if (!fiber.accumulators.empty()) fiber.accumulators.clear();
         fiber.waits_at = nullptr;
         fiber.waits_with = nullptr;
     }

@@ -46,6 +46,7 @@ struct Pending {
         return committed - (Time)groups.size();
     }
     void clear() {
+        if (!committed && !ungrouped) return;  // as in most kernels
         tasks.clear();
         groups.clear();
         ungrouped = 0;

@@ -91,7 +91,8 @@ static void check(Worker &worker, const Operand &operand, int rows, const char *
     bool several = operand.mn_major && rows > 64;
     if (operand.swizzle != SWIZZLE_128)
         worker.refuse(MISALIGNED, pc,
-                      "wgmma: the descriptor of operand %s does not have the 128-byte swizzle", name);
+                      "wgmma: the descriptor of operand %s does not have the 128-byte swizzle",
+                      name);
     if (atoms != operand.base_offset)
         worker.refuse(MISALIGNED, pc,
                       "wgmma: operand %s begins at shared address %u, %u bytes behind a multiple "
