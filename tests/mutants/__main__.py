@@ -45,9 +45,9 @@ class Mutant:
         return Trial(self.op, self.rung.file, self.mutation.apply(self.rung.source))
 
     @property
-    def key(self) -> tuple[str, str, str]:
+    def key(self) -> tuple[Path, str, str]:
         """What names it in the list of equivalent ones: the file, and its lines."""
-        return self.rung.file.name, *self.mutation.lines(self.rung.source)
+        return self.rung.file, *self.mutation.lines(self.rung.source)
 
     def __str__(self) -> str:
         _, old, new = self.key
@@ -85,11 +85,10 @@ def sample(mutants: Sequence[Mutant], size: int, seed: int) -> list[Mutant]:
     return chosen
 
 
-def equivalent() -> dict[tuple[str, str, str], str]:
+def equivalent() -> dict[tuple[Path, str, str], str]:
     """Mutations that compute the same: the reason of each."""
     return {
-        (Path(change.file).name, change.old, change.new): change.what
-        for change in read(EQUIVALENT, ("same",))
+        (change.path, change.old, change.new): change.what for change in read(EQUIVALENT, ("same",))
     }
 
 
@@ -130,13 +129,13 @@ def main() -> int:
 
     def show(index: int, verdict: Verdict) -> None:
         print(f"{index + 1}/{len(mutants)} {verdict.status}", end="\r", file=sys.stderr, flush=True)
-        if verdict.status == "survived" and mutants[index].key not in known:
-            survivors.append(str(mutants[index]))
+        if verdict.status in ("survived", "undecided") and mutants[index].key not in known:
+            survivors.append(f"{verdict.status}: {mutants[index]}")
 
     verdicts = judge_all([mutant.trial for mutant in mutants], options.processes, show)
     print("\n".join(table(mutants, verdicts)))
     for survivor in survivors:
-        print(f"\nsurvived: {survivor}")
+        print(f"\n{survivor}")
     return int(bool(survivors))
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.mutants.__main__ import make, sample
+from tests.mutants.__main__ import EQUIVALENT, equivalent, make, sample
+from tests.mutants.changes import read
 from tests.mutants.operators import mutations
 
 SOURCE = """\
@@ -69,3 +70,10 @@ def test_a_sample_is_the_same_each_time_and_of_all_kinds():
     assert len(chosen) == 18
     kinds = {m.mutation.operator for m in mutants if m.layer == "relu"}
     assert {m.mutation.operator for m in chosen if m.layer == "relu"} == kinds
+
+
+def test_what_is_listed_as_equivalent_is_a_mutant_and_has_a_reason():
+    listed = read(EQUIVALENT, ("same",))
+    made = {m.key for m in make(sorted({change.op for change in listed}))}
+    assert set(equivalent()) <= made
+    assert all(equivalent().values())

