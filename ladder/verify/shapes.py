@@ -339,7 +339,7 @@ def _filled(axes: Sequence[_Axis], dims: Dims) -> dict[str, int]:
     return {
         axis.name: -(-dims[axis.name] // unit) * unit
         for axis in axes
-        for unit in [min(axis.tiles, default=axis.most or 1)]
+        for unit in [min(axis.tiles, default=axis.most or 1) if axis.shared else 1]
     }
 
 
