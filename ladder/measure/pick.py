@@ -180,7 +180,9 @@ def _wrong(
                 report = check(ladder, rung, device, [dtype], [dims])
             except LadderError as error:
                 return str(error)
-            wrong = "" if report.passed else f"wrong: {report.failures[0].detail}"
+            wrong = ""
+            if not report.passed:  # the first line of what may be a page
+                wrong = f"wrong: {report.failures[0].detail.splitlines()[0]}"
             if report.outcomes[-1].status != "fault":
                 picks.add(rung, dims, wrong=wrong)
         if wrong:
