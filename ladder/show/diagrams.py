@@ -149,6 +149,37 @@ def steps(reports: Sequence[Report], rungs: Sequence[Rung], text: str) -> Figure
 def climb(reports: Sequence[Report], rungs: Sequence[Rung], least_bytes: int, title: str) -> Figure:
     """What each rung requests from memory: a panel for every kind of count that is not always 0."""
     panels = [entry for entry in _counted(reports, rungs, least_bytes) if any(entry[1])]
+    return _beside(panels, rungs, title)
+
+
+def deliveries(reports: Sequence[Report], rungs: Sequence[Rung], flops: int, title: str) -> Figure:
+    """What it takes to deliver the factors of the multiply-adds: 4 of them, each for a whole warp,
+    are the work of an SM in one clock."""
+    lines = [own_lines(report, rung) for report, rung in zip(reports, rungs, strict=True)]
+    warp_multiply_adds = flops / 2 / 32
+    loads = [sum(line.requests for line in own if line.kind == "read") for own in lines]
+    sectors = [sum(line.sectors for line in own if line.kind == "read") for own in lines]
+    wavefronts = [sum(line.wavefronts for line in own) for own in lines]
+    panels: list[tuple[str, np.ndarray, np.ndarray | None]] = [
+        ("load instructions\nper multiply-add", np.array(loads) / warp_multiply_adds, None),
+        (
+            "sectors from global memory\nper 4 multiply-adds",
+            4 * np.array(sectors) / warp_multiply_adds,
+            None,
+        ),
+        (
+            "clocks of shared memory\nper 4 multiply-adds (mark: 1)",
+            4 * np.array(wavefronts) / warp_multiply_adds,
+            np.ones(len(rungs)),
+        ),
+    ]
+    return _beside(panels, rungs, title)
+
+
+def _beside(
+    panels: Sequence[tuple[str, np.ndarray, np.ndarray | None]], rungs: Sequence[Rung], title: str
+) -> Figure:
+    """Bars for each rung, a panel for each count; a mark where the least of it is known."""
     figure = Figure(figsize=(9.5, 1.1 + 0.3 * len(rungs)), layout="constrained")
     axes = np.atleast_1d(figure.subplots(1, len(panels), sharey=True))
     for panel, (name, values, ideals) in zip(axes, panels, strict=True):

@@ -15,7 +15,7 @@ import functools
 import io
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,9 @@ from ladder.contract.rung_file import Rung
 from ladder.device.open import default_device, open_device
 from ladder.emulator.report import Report
 from ladder.measure import bench
-from ladder.show import charts, diagrams, pages, pictures, source_code, tables
+from ladder.show import charts, diagrams, limits, pages, pictures, source_code, tables
 from ladder.show import trace as tracer
+from ladder.show.pictures import banks as bank_pictures
 from ladder.verify import check as checker
 from ladder.verify import sandbox
 from ladder.verify.inputs import scalars
@@ -80,9 +81,19 @@ def run(op: str, kernel: int | str, dims: Dims, **inputs: Any) -> dict[str, np.n
 
 
 def check(
-    op: str, kernel: int | str, dtypes: Sequence[str] = ("float32",), device: str | None = None
+    op: str,
+    kernel: int | str,
+    dtypes: Sequence[str] = ("float32",),
+    device: str | None = None,
+    shapes: Sequence[Dims] | None = None,
+    at_most: Mapping[str, float] | None = None,
+    **dims: int,
 ) -> None:
     """Print the checker's verdict on a rung, or on a kernel in a string.
+
+    shapes   by default those that take the kernel through all of its code
+    at_most  limits of an exercise, `{"sectors of inp": 256}` (ladder/show/limits.py), which the
+             emulator counts at the shape `dims` once the result is right
 
     A kernel in a string runs in a child process, where it cannot take the notebook down.
     """
@@ -91,10 +102,13 @@ def check(
         try:
             if isinstance(kernel, int):
                 rung, opened = rung_of(op, kernel), open_device(device)
-                report = checker.check(find(op), rung, opened, dtypes)
+                report = checker.check(find(op), rung, opened, dtypes, shapes)
             else:
-                report = sandbox.check(op, path, device, dtypes)
+                report = sandbox.check(op, path, device, dtypes, shapes)
             passed, text = report.passed, str(report)
+            if passed and at_most:
+                passed, counts = limits.judge(find(op), rung_of(op, str(path)), dims, at_most)
+                text = "\n".join([text, *counts] if passed else counts)
         except LadderError as error:  # it does not compile, or its header does not fit
             passed, text = False, str(error)
         text = text.replace(f"{path.parent}/", "")
@@ -136,6 +150,25 @@ def steps(op: str, which: Sequence[int | str], text: str, **dims: int) -> None:
     draw(diagrams.steps(reports, chosen, text), f"who works in each step: {op}, rungs {which}")
 
 
+def banks(op: str, which: int | str, text: str, array: str, request: int = 0, **dims: int) -> None:
+    """Which bank of shared memory serves which lane, in one request of the line with `text`."""
+    rung, report, _ = _trace(op, which, keep=request + 1, **dims)
+    lines = rung.source.splitlines()
+    seen = [
+        access
+        for access in report.accesses
+        if access.buffer == array and text in lines[access.line - 1]
+    ]
+    display(SVG(bank_pictures.of_request(f"{rung.idea}: {text}", seen[request]).svg()))
+
+
+def deliveries(op: str, kernels: Sequence[int | str], **dims: int) -> None:
+    """What it takes to deliver the factors of the multiply-adds: loads, sectors, wavefronts."""
+    chosen, reports, (shape, *_) = zip(*(_trace(op, k, **dims) for k in kernels), strict=True)
+    title = f"{op}, {format_dims(shape)}, float32: counted by the emulator"
+    draw(diagrams.deliveries(reports, chosen, find(op).op.flops(shape), title), title)
+
+
 def climb(op: str, kernels: Sequence[int | str] | None = None, dtype: str = "float32") -> None:
     """What each rung, or kernel in a string, asks of memory; by default the whole ladder.
 
@@ -167,21 +200,21 @@ def draw(figure: Any, alt: str) -> None:
 # ---- measurements -------------------------------------------------------------------------------
 
 
-def bars(op: str, dtype: str = "") -> None:
+def bars(op: str, dtype: str = "", shape: str = "") -> None:
     """Bytes or FLOPs per second of every rung: measured now if there is a GPU, or on another."""
-    _plot(op, dtype, charts.bars)
+    _plot(op, dtype, shape, charts.bars)
 
 
-def bars_and_roofline(op: str, dtype: str = "") -> None:
+def bars_and_roofline(op: str, dtype: str = "", shape: str = "") -> None:
     """The same, and every rung under what memory and arithmetic allow."""
-    _plot(op, dtype, charts.bars, charts.roofline)
+    _plot(op, dtype, shape, charts.bars, charts.roofline)
 
 
-def _plot(op: str, dtype: str, *pictures: Callable[..., Any]) -> None:
+def _plot(op: str, dtype: str, shape: str, *pictures: Callable[..., Any]) -> None:
     here = default_device() == "cuda"
     try:
         find_it = _measure if here else tables.find_measurement
-        device, measurement = find_it(op, dtype=dtype)
+        device, measurement = find_it(op, dtype=dtype, shape=shape)
     except LadderError as error:
         where = "" if here else " --save, on a machine with an NVIDIA GPU"
         display(Markdown(f"*No measurement to show yet: {error}{where}.*"))
@@ -193,17 +226,18 @@ def _plot(op: str, dtype: str, *pictures: Callable[..., Any]) -> None:
 
 
 @functools.lru_cache(maxsize=16)
-def _measure(op: str, dtype: str) -> Any:
-    """Measure an op on this machine's GPU, at the first of its shapes."""
+def _measure(op: str, dtype: str, shape: str) -> Any:
+    """Measure an op on this machine's GPU, by default at the first of its shapes."""
     ladder, device = find(op), open_device("cuda")
-    name, dims = next(iter(ladder.op.bench.items()))
+    shape = shape or next(iter(ladder.op.bench))
     dtype = dtype or ("bfloat16" if "bfloat16" in ladder.op.reals else ladder.op.reals[0])
 
     def say(line: str, wrong: bool) -> None:
         if wrong:
             print(line)
 
-    (measurement,) = bench.bench(ladder, device, [dtype], {name: dims}, say=say)
+    sizes = {shape: ladder.op.bench[shape]}
+    (measurement,) = bench.bench(ladder, device, [dtype], sizes, say=say)
     return device.description(), measurement
 
 

@@ -9,6 +9,7 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
 ...)`. The kinds, and what they take (every one may also take `dtype`):
 
     tiles OP RUNG           who writes which element: grid, block, warp, thread; buffer=out shape=
+    walk OP RUNG steps=     the tiles of factors that a block loads, step by step; block=0 shape=
     banks OP RUNG line=TEXT one request to shared memory by bank and wavefront; array= kind=
                             request=0 shape=
     mma                     fragments of mma.sync and ldmatrix: lane and register of each element
@@ -48,6 +49,7 @@ from ladder.show.pictures import (
     softmax,
     tiles,
     timeline,
+    walk,
     waves,
 )
 from ladder.show.pictures.drawing import Drawing
@@ -59,6 +61,7 @@ PROBES = {  # kinds that are drawn from a probe, not from a rung
 }
 KINDS: dict[str, Callable[..., Drawing]] = {
     "tiles": tiles.draw,
+    "walk": walk.draw,
     "banks": banks.draw,
     "mma": fragments.draw,
     "wgmma-accumulator": fragments.draw_accumulator,
