@@ -232,39 +232,94 @@ def test_measurements_are_drawn_where_there_are_any(shown, tmp_path, monkeypatch
 
 # ---- the exercises ------------------------------------------------------------------------------
 
-SOLUTIONS = {  # op: the comment that stands where code is missing, and code that follows the hints
-    "start.sum": (
-        "// Your loop",
-        """for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < N; i += gridDim.x * blockDim.x) {
-               sum += inp[i];
-           }
-           """,
-    ),
-    "layernorm.forward": (
-        "// Your code",
-        """#define EACH(DO) _Pragma("unroll") for (int j = 0; j < LANE_CHANNELS; j++) { \\
-               int i = j * WARP_SIZE + lane; if (i >= CHANNELS) break; DO }
-           float sum = 0.0f, squares = 0.0f;
-           EACH(xs[j] = to_float(x[i]); sum += xs[j];)
-           float m = warp_sum(sum) / CHANNELS;
-           EACH(squares += (xs[j] - m) * (xs[j] - m);)
-           float r = rsqrtf(warp_sum(squares) / CHANNELS + 1e-5f);
-           EACH(y[i] = to_real((xs[j] - m) * r * to_float(weight[i]) + to_float(bias[i]));)
-           if (lane == 0) { mean[row] = m; rstd[row] = r; }
-           """,
-    ),
+WRONG = {  # title of an exercise: changes of its solution, and what the refusal must say
+    "many elements per thread": [
+        (("i += stride", "i += blockDim.x"), "elements are wrong"),
+    ],
+    "the row stays in registers": [
+        (("(xs[j] - m) * r", "(to_float(x[i]) - m) * r"), "too many sectors of inp: 512"),
+    ],
+    "tiles in shared memory": [
+        (
+            ("a[y][k] *", "to_float(inp[(size_t)min(row, N - 1) * C + min(start + k, C - 1)]) *"),
+            "too many sectors: 11,264",
+        ),
+        (("b[x][k];\n        __syncthreads();", "b[x][k];"), "race on"),
+        (("row < N && i < C ? to_float", "row < N ? to_float"), "outside of"),
+    ],
+    "4 x 4 outputs in registers": [
+        (("as[i] * bs[j]", "as[i] * b[k][x + j * THREADS]"), "too many loads per multiply-add"),
+        (("as[i] * bs[j]", "as[i] * bs[i]"), "elements are wrong"),
+    ],
+    "any size, no bank conflicts": [
+        (("PAD = 2", "PAD = 1"), "too many extra wavefronts: 256"),
+        (("    float sums", "    if (row + y >= N) return;\n    float sums"), "barrier"),
+        (("start + k < C;", "start < C;"), "outside of"),
+    ],
 }
+EXERCISE = re.compile(r'r"""(// .*?: (.*?)\n.*?)"""', flags=re.DOTALL)
+
+
+def exercises():
+    """By title: the first cell of the notebook, that of the exercise, and the solution's fold."""
+    for path in NOTEBOOKS:
+        cells = nbformat.read(path, as_version=4).cells
+        first, text = next(cell.source for cell in cells if cell.cell_type == "code"), ""
+        for cell in cells:
+            if cell.cell_type == "markdown":
+                text = cell.source
+            elif cell.source.startswith('MINE = r"""'):
+                yield EXERCISE.search(cell.source).group(2), (first, cell.source, text)
+
+
+EXERCISES = dict(exercises())
+
+
+def grade(exercise, changes, capsys):
+    """What the cell of an exercise prints if its solution is typed in, with a change."""
+    first, cell, text = EXERCISES[exercise]
+    (solution,) = re.findall(r"<summary>Solution</summary>\n\n```cpp\n(.*?)```", text, re.DOTALL)
+    if changes:
+        assert solution.count(changes[0]) == 1
+        solution = solution.replace(*changes)
+    names = {}
+    exec(first, names)
+    capsys.readouterr()
+    exec(EXERCISE.sub(lambda _: f'r"""{solution}"""', cell), names)
+    return capsys.readouterr().out
+
+
+def test_each_exercise_has_hints_a_solution_and_wrong_answers():
+    assert set(WRONG) == set(EXERCISES)
+    for _, cell, text in EXERCISES.values():
+        assert text.count("<details><summary>Hint ") >= 2
+        assert text.index("<summary>Hint 2") < text.index("<summary>Solution")
+        assert EXERCISE.search(cell).group(1) not in text  # what is given is not the solution
 
 
 @pytest.mark.emulator
-@pytest.mark.parametrize("op", SOLUTIONS)
-def test_an_exercise_can_be_solved_as_its_hints_say(op, capsys):
-    sources = [c.source for p in NOTEBOOKS for c in code_cells(nbformat.read(p, as_version=4))]
-    (cell,) = (text for text in sources if text.startswith("MINE") and f'check("{op}"' in text)
-    given = re.search(r'r"""(.*?)"""', cell, flags=re.DOTALL).group(1)
-    gap, code = SOLUTIONS[op]
-    assert given.count(gap) == 1
-    notebook.check(op, given, device="emulated")
-    assert capsys.readouterr().out.startswith("✗")
-    notebook.check(op, given.replace(gap, code + gap), device="emulated")
-    assert capsys.readouterr().out.startswith("✓")
+@pytest.mark.parametrize("exercise", WRONG)
+def test_the_solution_of_an_exercise_passes(exercise, capsys, monkeypatch):
+    monkeypatch.setattr(notebook, "default_device", lambda: "emulated")
+    assert grade(exercise, (), capsys).startswith("✓")
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize(
+    ("exercise", "change", "says"),
+    [
+        pytest.param(name, *case, id=f"{name} {i}", marks=[pytest.mark.sweep] * (i > 0))
+        for name, cases in WRONG.items()
+        for i, case in enumerate(cases)
+    ],
+)
+def test_a_wrong_answer_is_refused(exercise, change, says, capsys, monkeypatch):
+    monkeypatch.setattr(notebook, "default_device", lambda: "emulated")
+    said = grade(exercise, change, capsys)
+    assert said.startswith("✗")
+    assert says in " ".join(said.split())
+
+
+def test_a_limit_on_what_nothing_counts_is_an_error(capsys):
+    notebook.check("start.add", 3, device="emulated", at_most={"sektors": 1}, N=5)
+    assert "nothing counts 'sektors'; there are sectors" in capsys.readouterr().out

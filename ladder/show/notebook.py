@@ -112,6 +112,8 @@ def check(
         except LadderError as error:  # it does not compile, or its header does not fit
             passed, text = False, str(error)
         text = text.replace(f"{path.parent}/", "")
+    if "\n" in str(kernel):  # it has no file that a command could name
+        text = "\n".join(line for line in text.splitlines() if "more: python -m" not in line)
     lines = [textwrap.fill(line, 100, subsequent_indent="  ") for line in text.splitlines()]
     print("✓" if passed else "✗", "\n".join(lines))
 

@@ -25,12 +25,14 @@ class Walk:
     left, right  the step in which each element is loaded for the first time; -1 where it never is
     out          whether the block writes the element
     repeats      how many elements the block loads more than once
+    names        of out, left and right
     """
 
     left: np.ndarray
     right: np.ndarray
     out: np.ndarray
     repeats: int
+    names: tuple[str, str, str]
 
 
 def walk(op: str, rung: str, dtype: str, shape: str, block: int, steps: int) -> Walk:
@@ -38,12 +40,11 @@ def walk(op: str, rung: str, dtype: str, shape: str, block: int, steps: int) -> 
     requests. Raises LadderError where that does not hold."""
     dims = parse_shape(op, shape)
     contract, chosen = find(op).op, find(op).rung(rung)
-    matrices = [arg for arg in contract.args if len(arg.resolve_shape(dims)) == 2]
-    result, *factors = matrices
+    result, left, right = (arg for arg in contract.args if len(arg.resolve_shape(dims)) == 2)
     across = emulated_plan(chosen, dtype, dims).launches[-1].grid[0]
     place = (block % across, block // across, 0)
     found, repeats = [], 0
-    for arg in factors:
+    for arg in (left, right):
         rows, columns = arg.resolve_shape(dims)
         loads = np.zeros(rows * columns, int)
         when = np.full(rows * columns, -1)
@@ -67,7 +68,8 @@ def walk(op: str, rung: str, dtype: str, shape: str, block: int, steps: int) -> 
         repeats += int((loads > 1).sum())
         found.append(when.reshape(rows, columns))
     written = owners(op, rung, dtype, shape, result.name).block == block
-    return Walk(found[0], found[1], written, repeats)
+    names = (result.name, left.name, right.name)
+    return Walk(found[0], found[1], written, repeats, names)
 
 
 def draw(
@@ -76,8 +78,7 @@ def draw(
     """A frame for each step: the left factor, the right one on its side above the result."""
     dtype, count = dtype or default_dtype(op, rung), int(steps)
     seen = walk(op, rung, dtype, shape, int(block), count)
-    matrices = [arg.name for arg in find(op).op.args if len(arg.dims) == 2]
-    name, left, right = matrices
+    name, left, right = seen.names
     sizes = [int((seen.left == 0).sum()), int((seen.right == 0).sum())]
     drawing = Drawing(
         f"{op}, {find(op).rung(rung).name}: how block {block} walks",
@@ -94,22 +95,19 @@ def draw(
     (rows, summed), columns = seen.left.shape, seen.right.shape[0]
     wide = (WIDTH - 2 * MARGIN - (ACROSS - 1) * GAP) / ACROSS
     cell = (wide - INNER) / (summed + columns)
-    high = (summed + rows) * cell + INNER + 40
+    high = (summed + rows) * cell + INNER + 48
     for step in range(count):
         x = MARGIN + step % ACROSS * (wide + GAP)
         top = y + 8 + step // ACROSS * high
-        _frame(drawing, x, top, cell, seen, step, (name, left, right))
+        _frame(drawing, x, top, cell, seen, step)
     return drawing
 
 
-def _frame(
-    drawing: Drawing, x: float, y: float, cell: float, seen: Walk, step: int,
-    names: tuple[str, str, str],
-) -> None:  # fmt: skip
+def _frame(drawing: Drawing, x: float, y: float, cell: float, seen: Walk, step: int) -> None:
     """One step: the right factor above the result, the left one beside it."""
     summed = seen.left.shape[1]
     middle, low = x + summed * cell + INNER, y + 16 + summed * cell + INNER
-    out, left, right = names
+    out, left, right = seen.names
     drawing.text(x, y + 12, f"step {step + 1}", bold=True)
     panels = (
         (x, low, left, _shades(seen.left, step, "blue", "pale blue")),
@@ -117,10 +115,11 @@ def _frame(
         (middle, low, out, [["green" if own else "" for own in row] for row in seen.out]),
     )
     for at, top, label, colours in panels:
-        wide, high = len(colours[0]), len(colours)
-        drawing.box(at, top, wide * cell, high * cell, "panel", "line")
+        wide, high = cell * len(colours[0]), cell * len(colours)
+        drawing.box(at, top, wide, high, "panel", "line")
         drawing.cells(at, top, cell, colours)
-        drawing.text(at + wide * cell - 4, top + high * cell - 5, label, 11, "end", mono=True)
+        place = top + high + 14 if top == low else top - 4
+        drawing.text(at + wide / 2, place, label, 11, "middle", mono=True)
 
 
 def _shades(when: np.ndarray, step: int, now: str, before: str) -> list[list[str]]:

@@ -19,6 +19,7 @@ from ladder.show.pictures import (
     softmax,
     tiles,
     timeline,
+    walk,
     waves,
 )
 from ladder.show.pictures.drawing import Drawing
@@ -240,3 +241,19 @@ def test_stream_k_gives_every_step_of_every_tile_to_one_block(shape):
     assert steps == [(tile, k) for tile in range(tiles) for k in range(64)]
     busiest = max(sum(part.last - part.first for part in own) for own in found)
     assert busiest <= -(-tiles // 132) * 64  # never more than with whole tiles
+
+
+@pytest.mark.emulator
+def test_a_block_walks_along_the_summed_dimension_and_loads_each_element_once():
+    seen = walk.walk("matmul.forward", "2", "float32", "N=64 C=96 OC=32", 1, 3)
+    assert (seen.left[:32] == -1).all()  # block 1 has the second square
+    assert (seen.left[32:] == np.arange(96) // 32).all()
+    assert (seen.right == np.arange(96) // 32).all()
+    assert seen.repeats == 0
+    assert seen.out[32:].all() and not seen.out[:32].any()
+
+
+@pytest.mark.emulator
+def test_a_walk_in_unequal_steps_is_refused():
+    with pytest.raises(LadderError, match=r"3 requests of a warp, which is no multiple of 2 steps"):
+        walk.walk("matmul.forward", "2", "float32", "N=64 C=96 OC=32", 1, 2)
