@@ -268,7 +268,7 @@ def exercises():
         for cell in cells:
             if cell.cell_type == "markdown":
                 text = cell.source
-            elif cell.source.startswith('MINE = r"""'):
+            elif cell.source.startswith('MINE = r"""//'):
                 yield EXERCISE.search(cell.source).group(2), (first, cell.source, text)
 
 
@@ -276,7 +276,8 @@ EXERCISES = dict(exercises())
 
 
 def grade(exercise, changes, capsys):
-    """What the cell of an exercise prints if its solution is typed in, with a change."""
+    """What the cell of an exercise prints if its solution is typed in, with a change. A wrong
+    answer is tried at fewer shapes, to save time."""
     first, cell, text = EXERCISES[exercise]
     (solution,) = re.findall(r"<summary>Solution</summary>\n\n```cpp\n(.*?)```", text, re.DOTALL)
     if changes:
@@ -284,6 +285,8 @@ def grade(exercise, changes, capsys):
         solution = solution.replace(*changes)
     names = {}
     exec(first, names)
+    if changes and "SHAPES" in names:
+        names["SHAPES"] = names["SHAPES"][:2]
     capsys.readouterr()
     exec(EXERCISE.sub(lambda _: f'r"""{solution}"""', cell), names)
     return capsys.readouterr().out
