@@ -35,12 +35,17 @@ using Mbarrier = unsigned long long;  // in shared memory
 // bits 24 and up hold the rank of the block.
 __device__ __forceinline__ unsigned shared_address(const void* pointer);
 
-// The descriptor of a matrix in shared memory, as `wgmma` reads it: address / 16, in 14 bits that
-// leave out the block's rank; the leading dimension byte offset, `block` bytes from 64 columns of a
-// transposed matrix to the next 64 (otherwise ignored); the stride byte offset, 1024 bytes from one
-// group of 8 rows to the next; 128-byte swizzle.
+// The descriptor of a matrix in shared memory, as `wgmma` reads it: address / 16, in 14 bits; the
+// leading dimension byte offset, `block` bytes from 64 columns of a transposed matrix to the next 64
+// (otherwise ignored); the stride byte offset, 1024 bytes from one group of 8 rows to the next;
+// 128-byte swizzle. A rung that reads transposed matrices in a cluster needs `Define: IN_CLUSTER = 1`,
+// which keeps the block's rank out of the offset, at the price of instructions in each loop.
 __device__ __forceinline__ unsigned long long wgmma_descriptor(const void* tile, int block) {
+#ifdef IN_CLUSTER
     unsigned low = (shared_address(tile) / 16 & 0x3fff) | block / 16 << 16;
+#else
+    unsigned low = shared_address(tile) / 16 + (block / 16 << 16);
+#endif
     unsigned high = 1024 / 16 | 1 << 30;
 #ifdef KERNEL_LADDER_EMULATOR
     return (unsigned long long)high << 32 | low;

@@ -101,7 +101,8 @@ static void check(Worker &worker, const Operand &operand, int rows, const char *
     if (operand.stride % ATOM || (several && operand.leading % ATOM))
         worker.refuse(MISALIGNED, pc,
                       "wgmma: the stride byte offset %u or the leading dimension byte offset %u of "
-                      "operand %s is not a multiple of 1024",
+                      "operand %s is not a multiple of 1024 (a kernel in a cluster that reads a "
+                      "transposed operand needs Define: IN_CLUSTER = 1)",
                       operand.stride, operand.leading, name);
     for (unsigned piece : operand.pieces(rows)) {
         if (array && piece - array->offset < array->bytes) continue;

@@ -199,7 +199,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) second_block(float* out, co
     if (cluster_rank() == 0) return;
     float d[64] = {};
     wgmma_fence();
-    wgmma_m64k16<128, false, sizeof y[0]>(d, x, y[0]);
+    wgmma_m64k16<128, false, sizeof y[0]>(d, x, y[0]);  // SECOND
     wgmma_commit();
     wgmma_wait<0>(d);
     for (int i = 0, t = threadIdx.x; i < 64; i++) {
