@@ -84,6 +84,11 @@ def named(device, bug):
     return (out == np.arange(64) ^ 33).all()
 
 
+def short(value):
+    """A part of a test's name: the same in every process."""
+    return getattr(value, "__name__", str(value)[:24])
+
+
 KERNELS = (pipeline, store, product, pair, copies, named)
 
 
@@ -160,7 +165,7 @@ RULES = [
 ]
 
 
-@pytest.mark.parametrize("kernel, bug, kind, marks, message", RULES, ids=lambda x: str(x)[:24])
+@pytest.mark.parametrize("kernel, bug, kind, marks, message", RULES, ids=short)
 def test_broken_rule_is_named(devices, kernel, bug, kind, marks, message):
     found = broken(devices["counting"], kernel, bug)
     lines = {line(SOURCE, f"// {mark}") for mark in marks.split()}
@@ -182,7 +187,7 @@ NOT_FAST = ("INVISIBLE_BARRIER", "NO_CLUSTER_BARRIER", "NO_LAST_CLUSTER_BARRIER"
 @pytest.mark.parametrize(
     "kernel, bug, kind, message",
     [(kernel, bug, kind, text) for kernel, bug, kind, _, text in RULES if kind in FAST],
-    ids=lambda x: str(x)[:24],
+    ids=short,
 )
 def test_fast_mode_names_what_it_can(devices, kernel, bug, kind, message):
     if bug in NOT_FAST:
@@ -219,7 +224,7 @@ def test_descriptor_of_an_operand_in_another_block_of_the_cluster(devices):
     multiply({"IN_CLUSTER": 1})
     assert (out == a.astype(np.float32) @ b.astype(np.float32)).all()
     with pytest.raises(
-        KernelError, match="leading dimension byte offset 2304 .* IN_CLUSTER"
+        KernelError, match=r"leading dimension byte offset 2304 .* IN_CLUSTER"
     ) as caught:
         multiply({})
     assert caught.value.problems[0].line == line(SOURCE, "// SECOND")
