@@ -1,5 +1,6 @@
 """Counts of branches and loops, and that the shapes of the checker take every rung through all."""
 
+import numpy as np
 import pytest
 
 from ladder.contract.dtypes import DTYPES
@@ -30,7 +31,7 @@ extern "C" __global__ void k(int *out, int n) {
 @pytest.mark.emulator
 def test_branches_and_loops_are_counted_by_thread(tmp_path):
     device, out = Emulated(count_branches=True), zeros(8, dtype="int32")
-    run(device, tmp_path, KERNEL, 1, 8, out, 5)
+    run(device, tmp_path, KERNEL, 1, 8, out, np.int32(5))
     assert out.tolist() == [0, 11, 20, 21, 25, 0, 0, 0]
     spots = {(spot.line, spot.kind): spot for spot in device.coverage(rung(tmp_path, KERNEL))}
     assert spots[4, "if"].counts[:2] == (5, 3)
