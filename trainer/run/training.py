@@ -105,7 +105,8 @@ class Trainer:
                 kept = f"the checkpoint of step {step} in {directory} is intact; continue with -y 1"
             named = self.config.debug_sync or not self.setup.device.asynchronous
             more = "" if named else "; --debug-sync names the op at fault"
-            raise DeviceFault(f"{error}; {kept}{more}") from None
+            apart = "\n" if "\n" in str(error) else "; "  # the emulator quotes the kernel's line
+            raise DeviceFault(f"{error}{apart}{kept}{more}") from None
 
     @staticmethod
     def _due(step: int, every: int, last: bool) -> bool:

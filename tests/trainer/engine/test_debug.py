@@ -121,8 +121,9 @@ def test_a_kernel_that_faults_after_some_steps_is_named_with_the_checkpoint(tmp_
     assert 0 < step < 200
     assert re.fullmatch(
         rf"h\d\.gelu, gelu\.forward mine\.cu \(one thread per element\): {re.escape(str(mine))}:\d+"
-        r": block \(0, 0, 0\), thread \(5, 0, 0\): invalid access to address 0x\w+; the checkpoint "
-        rf"of step {step} in {re.escape(str(directory))} is intact; continue with -y 1",
+        r": block \(0, 0, 0\), thread \(5, 0, 0\): invalid access to address 0x\w+\n +\d+ \| "
+        rf".*\nthe checkpoint of step {step} in {re.escape(str(directory))} is intact; "
+        "continue with -y 1",
         str(told.value),
     )
     run(tmp_path, steps=step + 1, resume=True, device="emulated", rung={"gelu.forward": "1"})
