@@ -225,7 +225,7 @@ def counts(
     place: Place, op: str, number: str, dtype: str = "float32", shape: str = "", lines: str = ""
 ) -> str:
     """What each line asks of memory per request of a warp, beside the least that it could."""
-    rung, dims = find(op).rung(number), _traced_shape(op, shape)
+    rung, dims = find(op).rung(number), source_code.parse_shape(find(op).op, shape)
     wanted = _lines_with(rung, lines)
     made = _made_from("counts", op, rung, dtype, dims, wanted)
     if made in place.old:
@@ -250,7 +250,7 @@ def counts(
 
 def reuse(place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "") -> str:
     """How many FLOPs each load serves, rung by rung."""
-    ladder, dims = find(op), _traced_shape(op, shape)
+    ladder, dims = find(op), source_code.parse_shape(find(op).op, shape)
     rungs = [ladder.rung(id) for id in ids]
     code = " ".join(code_identity(rung) for rung in rungs)
     made = f"<!-- made from {cache.digest('reuse', op, code, dtype, format_dims(dims))[:12]} -->"
@@ -264,7 +264,7 @@ def reuse(place: Place, op: str, *ids: str, dtype: str = "float32", shape: str =
 
 def traffic(place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "") -> str:
     """The sectors of each array, rung by rung."""
-    ladder, dims = find(op), _traced_shape(op, shape)
+    ladder, dims = find(op), source_code.parse_shape(find(op).op, shape)
     rungs = [ladder.rung(id) for id in ids]
     made = _made_from_all("traffic", op, rungs, dtype, dims)
     if made in place.old:
@@ -286,7 +286,11 @@ def machine(
 ) -> str:
     """What the machine code takes, kernel by kernel."""
     ladder = find(op)
-    dims = dict(next(iter(ladder.op.bench.values()))) if not shape else _traced_shape(op, shape)
+    dims = (
+        dict(next(iter(ladder.op.bench.values())))
+        if not shape
+        else source_code.parse_shape(find(op).op, shape)
+    )
     rungs = [ladder.rung(id) for id in ids]
     made = _made_from_all("machine", op, rungs, dtype, dims, opcodes, *([loop] if loop else []))
     if made in place.old:
@@ -313,7 +317,7 @@ def access(
     place: Place, op: str, number: str, dtype: str = "float32", shape: str = "", lines: str = ""
 ) -> str:
     """The first request of each line, sector by sector."""
-    rung, dims = find(op).rung(number), _traced_shape(op, shape)
+    rung, dims = find(op).rung(number), source_code.parse_shape(find(op).op, shape)
     wanted = _lines_with(rung, lines)
     title = f"{op}, {rung.name}: {rung.idea} ({format_dims(dims)}, {dtype})"
     made = _made_from(f"access {title}", op, rung, dtype, dims, wanted)
@@ -355,12 +359,6 @@ def _lines_with(rung: Rung, texts: str) -> dict[int, str]:
     if not found:
         raise LadderError(f"{rung.label} has no line with {texts}")
     return found
-
-
-def _traced_shape(op: str, text: str) -> Dims:
-    if not text:
-        return source_code.small_shape(find(op).op)
-    return {name: int(size) for name, size in (entry.split("=") for entry in text.split())}
 
 
 def _made_from(

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 
+from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
 from ladder.contract.op import Op
 from ladder.contract.rung_file import MACHINE_READ, Rung
@@ -124,3 +125,10 @@ def small_shape(op: Op) -> dict[str, int]:
         name = rows if dims[rows] > 32 else max(dims, key=dims.__getitem__)
         dims[name] //= 2
     return dims
+
+
+def parse_shape(op: Op, text: str) -> Dims:
+    """`"N=64 C=32 OC=64"` as dimensions; the op's small shape where the text is empty."""
+    if not text:
+        return small_shape(op)
+    return {name: int(size) for name, size in (entry.split("=") for entry in text.split())}

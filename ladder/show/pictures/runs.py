@@ -11,23 +11,17 @@ from ladder.contract.launch_plan import LaunchPlan
 from ladder.contract.rung_file import Rung
 from ladder.emulator.emulated import Emulated
 from ladder.emulator.report import Report
-from ladder.show import source_code
+from ladder.show.source_code import parse_shape
 from ladder.show.trace import trace
 
 ALL = 1 << 20  # requests of a line that are kept in full
 
 
-def parse_shape(op: str, text: str) -> Dims:
-    """`"N=64 C=32 OC=64"` as dimensions; the op's small shape where the text is empty."""
-    if not text:
-        return source_code.small_shape(find(op).op)
-    return {name: int(size) for name, size in (entry.split("=") for entry in text.split())}
-
-
 @functools.lru_cache(maxsize=8)
 def counted(op: str, rung: str, dtype: str, shape: str) -> Report:
     """Everything that a rung asks of memory in one call."""
-    return trace(find(op), find(op).rung(rung), dtype, parse_shape(op, shape), keep=ALL)
+    ladder = find(op)
+    return trace(ladder, ladder.rung(rung), dtype, parse_shape(ladder.op, shape), keep=ALL)
 
 
 def emulated_plan(rung: Rung, dtype: str, dims: Dims) -> LaunchPlan:

@@ -9,7 +9,7 @@ from ladder.contract.ladder import find
 from ladder.show.pictures.drawing import MARGIN, WIDTH, Drawing
 from ladder.show.pictures.palette import distinct
 from ladder.show.pictures.places import SMS, plan_on_gpu
-from ladder.show.pictures.runs import parse_shape
+from ladder.show.source_code import parse_shape
 
 NEEDED = ("TILES", "STEPS", "WAVES", "REST", "SHARE", "LINE", "FULL", "LEFT")
 HIGH = 240.0
@@ -31,7 +31,7 @@ def parts(op: str, rung: str, dtype: str, shape: str, sms: int) -> list[list[Par
     block takes LINE steps (ladder/matmul/tiles.py, stream_k).
     """
     chosen = find(op).rung(rung)
-    constants = plan_on_gpu(chosen, dtype, parse_shape(op, shape), sms).constants
+    constants = plan_on_gpu(chosen, dtype, parse_shape(find(op).op, shape), sms).constants
     if missing := [name for name in NEEDED if name not in constants]:
         raise LadderError(f"picture stream-k: {op} {rung} defines no {', '.join(missing)}")
     tiles, steps, waves, rest, share, line, full, left = (constants[name] for name in NEEDED)

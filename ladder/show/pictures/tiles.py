@@ -11,7 +11,8 @@ from ladder.contract.dtypes import DTYPES, resolve_dtype
 from ladder.contract.ladder import find
 from ladder.show.pictures.drawing import MARGIN, WIDTH, Drawing
 from ladder.show.pictures.palette import distinct
-from ladder.show.pictures.runs import counted, default_dtype, emulated_plan, parse_shape
+from ladder.show.pictures.runs import counted, default_dtype, emulated_plan
+from ladder.show.source_code import parse_shape
 
 GAP = 24  # between panels
 SIDE = (WIDTH - 2 * MARGIN - GAP) / 2  # of a panel
@@ -39,11 +40,11 @@ def owners(op: str, rung: str, dtype: str, shape: str, buffer: str) -> Owners:
     """From the writes that the emulator records in one run of the rung."""
     contract = find(op).op
     (arg,) = (arg for arg in contract.args if arg.name == buffer)
-    *outer, columns = arg.resolve_shape(parse_shape(op, shape))
+    *outer, columns = arg.resolve_shape(parse_shape(find(op).op, shape))
     rows, size = int(np.prod(outer)), resolve_dtype(arg.dtype, DTYPES[dtype]).itemsize
     block, warp, lane = (np.full(rows * columns, -1) for _ in range(3))
     writes = np.zeros(rows * columns, int)
-    plan = emulated_plan(find(op).rung(rung), dtype, parse_shape(op, shape))
+    plan = emulated_plan(find(op).rung(rung), dtype, parse_shape(find(op).op, shape))
     across, down, _ = plan.launches[-1].grid
     for access in counted(op, rung, dtype, shape).accesses:
         if access.buffer != buffer or access.kind != "write":

@@ -20,7 +20,7 @@ from ladder.common.errors import LadderError
 from ladder.contract.ladder import find
 from ladder.emulator.emulated import Emulated
 from ladder.show.pictures.drawing import MARGIN, WIDTH, Drawing
-from ladder.show.pictures.runs import parse_shape
+from ladder.show.source_code import parse_shape
 from ladder.show.trace import run_on
 
 RECORDER = r"""
@@ -108,7 +108,7 @@ def record(op: str, rung: str, dtype: str, shape: str) -> tuple[Event, ...]:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         run_on(Emulated(), find(op), dataclasses.replace(chosen, source=source), dtype,
-               parse_shape(op, shape))  # fmt: skip
+               parse_shape(find(op).op, shape))  # fmt: skip
     events = []
     for line in printed.getvalue().splitlines():
         if line.startswith("@ "):

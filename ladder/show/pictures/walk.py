@@ -10,8 +10,9 @@ from ladder.common.errors import LadderError
 from ladder.contract.dtypes import DTYPES
 from ladder.contract.ladder import find
 from ladder.show.pictures.drawing import MARGIN, WIDTH, Drawing
-from ladder.show.pictures.runs import counted, default_dtype, emulated_plan, parse_shape
+from ladder.show.pictures.runs import counted, default_dtype, emulated_plan
 from ladder.show.pictures.tiles import owners
+from ladder.show.source_code import parse_shape
 
 ACROSS = 2  # frames side by side
 GAP = 20  # between frames, and for the names within one
@@ -38,7 +39,7 @@ class Walk:
 def walk(op: str, rung: str, dtype: str, shape: str, block: int, steps: int) -> Walk:
     """From the loads that the emulator records. In every step, each warp has the same number of
     requests. Raises LadderError where that does not hold."""
-    dims = parse_shape(op, shape)
+    dims = parse_shape(find(op).op, shape)
     contract, chosen = find(op).op, find(op).rung(rung)
     result, left, right = (arg for arg in contract.args if len(arg.resolve_shape(dims)) == 2)
     across = emulated_plan(chosen, dtype, dims).launches[-1].grid[0]

@@ -8,7 +8,7 @@ from ladder.contract.ladder import find
 from ladder.show.pictures.drawing import MARGIN, WIDTH, Drawing
 from ladder.show.pictures.palette import distinct
 from ladder.show.pictures.places import SMS, plan_on_gpu, tiles_in_order
-from ladder.show.pictures.runs import parse_shape
+from ladder.show.source_code import parse_shape
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Waves:
 
 def waves(op: str, rung: str, dtype: str, shape: str, sms: int) -> Waves:
     """From the launch plan: the tiles of a persistent kernel, or the blocks of the grid."""
-    plan = plan_on_gpu(find(op).rung(rung), dtype, parse_shape(op, shape), sms)
+    plan = plan_on_gpu(find(op).rung(rung), dtype, parse_shape(find(op).op, shape), sms)
     x, y, z = plan.launches[0].grid
     return Waves(plan.constants.get("TILES", x * y * z), sms)
 
@@ -94,7 +94,7 @@ def draw_rasterization(
     op: str, *rungs: str, shape: str, dtype: str = "bfloat16", sms: str = str(SMS), wave: str = "0"
 ) -> Drawing:
     """The tiles of the result, and those of one wave coloured in the order in which they start."""
-    dims, parts, panels = parse_shape(op, shape), [], []
+    dims, parts, panels = parse_shape(find(op).op, shape), [], []
     for rung in rungs:
         order = tiles_in_order(op, rung, dtype, dims, int(sms))
         reads = of_wave(order, int(sms), int(wave))
