@@ -65,7 +65,7 @@ def test_an_expression_has_a_bounded_value_or_is_refused(text):
 @given(
     st.one_of(
         damaged(GELU),
-        st.lists(st.tuples(st.sampled_from(KEYS), EXPRESSIONS), max_size=5).map(
+        st.lists(st.tuples(st.sampled_from(tuple(KEYS)), EXPRESSIONS), max_size=5).map(
             lambda lines: b"".join(
                 f"// {key}: {text}\n".encode("utf-8", "replace") for key, text in lines
             ).join(GELU.split(b"\n", 1))

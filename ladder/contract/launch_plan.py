@@ -25,6 +25,15 @@ _NAME = r"[A-Za-z_]\w*"
 _DEFINE = re.compile(rf"({_NAME}(?:\s*,\s*{_NAME})*)\s*=([^=].*)")
 _SCRATCH = re.compile(rf"(real|u?int32|float32)\s+({_NAME})\s*\[(.+)\]")
 _TILE = re.compile(rf"({_NAME})\s*\[(.+)\]")
+NAMES: Mapping[str, str] = {  # what an expression may use beside dimensions and constants
+    "warp": "lanes of a warp: 32, or 64 on some AMD GPUs",
+    "multiprocessors": "SMs of the device",
+    "shared_bytes": "the most shared memory that one block can have",
+    "vector": "elements of type `real` in 16 bytes: 4 in float32, 8 in 16 bits",
+    "real": "the type of this run, to compare with `float32`, `float16` or `bfloat16`",
+    "sizeof_real": "bytes of one such element",
+    "sm": "NVIDIA's compute capability times ten (75, 80, 90, …); 0 on other devices",
+}
 _OF_TARGET = {"sm", "real", "warp", *REALS}  # what a condition on architecture and type may name
 
 

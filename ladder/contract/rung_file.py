@@ -17,32 +17,11 @@
 
 Launch geometry thus stands beside the kernel that depends on it, and a file from outside the
 repository (`--rung layernorm.forward=mine.cu`) is a rung like any other. A key stands one space
-after `//`; a line that continues the one above it is indented further. There are no other keys
-than these, and those that the line above lists for people:
-
-    Needs    conditions, separated by `;`, or `nothing`; where one fails the rung is refused
-    Define   preprocessor constants, `NAME = expression`, separated by `;`. A choice of tile sizes
-             that takes more than a line or two is a function (tilings.py), which may return
-             several constants: `ROWS, PARTS = matmul.tiles.split_tiles(N, C, multiprocessors)`
-    Launch   `kernel<<<grid, block>>>` or `kernel<<<grid, block, shared bytes>>>`; grid and block
-             are an integer or a tuple; several Launch lines run one after the other, all with
-             the same arguments; one that ends in `if condition` only where that holds
-    Scratch  `dtype name[shape]`, separated by `;`: buffers passed after all other arguments,
-             their content undefined at the start
-    Tiles    `argument[rows, columns]`, separated by `;`: passed last, as `TensorMap argument_tiles`
-             (include/hopper.cuh), for copies of such tiles of it by TMA; a row has 128 bytes
-    Deterministic, Accurate, Pays
-             `yes`, or `no` and why; without the line, yes
-    Rounds   there at all: an intermediate result is rounded to `real`
-    After    the id of the rung that it grew from; the first of a ladder has none
-    Rewrite  why the diff against that rung is no lesson, where it is a long one
-
-Expressions (expressions.py) have Python's syntax: whole numbers, `+ - * // %`, comparisons, `and`,
-`or`, `not`, `a if b else c`, tuples, and the functions `ceil_div`, `min`, `max`. They may name the
-call's dimensions (N, C, ...), the constants of Define above them, `warp` (its width),
-`multiprocessors`, `shared_bytes` (the most one block can have), `vector` (reals in 16 bytes),
-`real` (one of `float32`, `float16`, `bfloat16`), `sizeof_real`, and `sm` (75, 80, 90, ...; 0 if not
-NVIDIA).
+after `//`; a line that continues the one above it is indented further. KEYS says what each key
+means, and there are no others; expressions.py, what an expression may be; launch_plan.NAMES, which
+names it may use. A choice of tile sizes that takes more than a line or two is a function
+(tilings.py), which may return several constants:
+`ROWS, PARTS = matmul.tiles.split_tiles(N, C, multiprocessors)`.
 """
 
 from __future__ import annotations
@@ -61,12 +40,66 @@ from ladder.contract.dims import Dims
 from ladder.contract.launch_plan import LaunchLines, LaunchPlan
 from ladder.contract.target import Target
 
-MACHINE_READ = ("Needs", "Define", "Launch", "Scratch", "Tiles")  # what a launch depends on
-KEYS = (
-    *("Before", "Change", "Expect"),
-    *MACHINE_READ,
-    *("Deterministic", "Accurate", "Rounds", "Pays", "After", "Rewrite", "Left"),
-)
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a header: who acts on its lines, and what they say, in Markdown for the pages."""
+
+    reader: str
+    says: str
+
+
+KEYS: Mapping[str, Key] = {  # in the order in which they stand
+    "Before": Key("people", "what the rung that it grew from does, and what is slow about it"),
+    "Change": Key("people", "the one idea"),
+    "Expect": Key(
+        "people",
+        "the expected effect on bytes, instructions and waiting; no measured numbers, which are in "
+        "`doc/results`",
+    ),
+    "Needs": Key(
+        "launcher",
+        "conditions, separated by `;`, or `nothing`; where one fails, the rung is refused",
+    ),
+    "Define": Key("compiler", "constants of the kernel, `NAME = expression`, separated by `;`"),
+    "Launch": Key(
+        "launcher",
+        "`kernel<<<grid, block>>>` or `kernel<<<grid, block, shared bytes>>>`; grid and block are "
+        "one to three numbers; several lines run one after the other with the same arguments, one "
+        "that ends in `if condition` only where that holds",
+    ),
+    "Scratch": Key(
+        "launcher",
+        "`dtype name[shape]`, separated by `;`: buffers passed after all other arguments, their "
+        "content undefined at the start",
+    ),
+    "Tiles": Key(
+        "launcher",
+        "`argument[rows, columns]`, separated by `;`: passed last, as a `TensorMap`, so that the "
+        "kernel can copy such tiles of the argument by TMA",
+    ),
+    "Deterministic": Key(
+        "checker", "`no`, and why: the last bits of two runs may differ; without the line, yes"
+    ),
+    "Accurate": Key(
+        "checker",
+        "`no`, and why: it loses digits in the hard cases of the op, which are then not checked; "
+        "without the line, yes",
+    ),
+    "Rounds": Key(
+        "checker", "it rounds an intermediate result to `real`; the tolerance allows for that"
+    ),
+    "Pays": Key(
+        "people", "`no`, and why: a good idea that is no faster; it stays for what it teaches"
+    ),
+    "After": Key(
+        "diff",
+        "the id of the rung that it grew from, `3` or `16bit-5`; the first of a ladder has none",
+    ),
+    "Rewrite": Key("people", "why the diff against that rung is no lesson, where it is a long one"),
+    "Left": Key("people", "what still limits it, and which rung goes on from there"),
+}
+MACHINE_READ = tuple(name for name, key in KEYS.items() if key.reader in ("launcher", "compiler"))
 _ANSWER = re.compile(r"(yes|no)\b.*")
 _FORMS = {  # what some of the other lines must look like, and how to say so
     "deterministic": (_ANSWER, "no, and why"),

@@ -17,6 +17,13 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
     change OP N M   of that only what runs, without the words of the headers; context=1. Here and
                     in diff, N alone means: from the rung that N grew from
     source OP N     the whole file
+    passage OP N    of that the lines from first= to last= (texts that they contain); without
+                    last=, one line. `passage FILE`: of a file in ladder/include
+    launches OP N   what its header comes to: constants, grid and block, or why it is refused;
+                    shapes="N=8|N=9" dtypes="float32 bfloat16"; without shapes=, the checker's
+    header-keys     every key of a header, and what it says
+    header-names    what the expressions of a header may name
+    includes        the headers that rungs include
     table OP        what was measured
     gain OP N       of that one rung and the one that it grew from, at every shape and type; N M:
                     two rungs
@@ -55,11 +62,11 @@ from typing import TYPE_CHECKING
 from ladder.common import cache
 from ladder.common.errors import LadderError
 from ladder.contract.dims import Dims, format_dims
-from ladder.contract.identity import code_identity
+from ladder.contract.identity import INCLUDE, code_identity
 from ladder.contract.ladder import PACKAGE, find
 from ladder.contract.rung_file import Rung
 from ladder.measure import results
-from ladder.show import charts, citations, pictures, source_code, tables, training_tables
+from ladder.show import anatomy, charts, citations, pictures, source_code, tables, training_tables
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -219,6 +226,36 @@ def source(place: Place, op: str, number: str) -> str:
     ladder = find(op)
     text, language = source_code.source(ladder, ladder.rung(number))
     return f"```{'cpp' if language == 'cuda' else language}\n{text.rstrip()}\n```"
+
+
+def passage(place: Place, *where: str, first: str, last: str = "") -> str:
+    """Some lines of a rung's file, or of a header that rungs include."""
+    if len(where) not in (1, 2):
+        raise ValueError("name an op and a rung, or a file in ladder/include")
+    path = find(where[0]).rung(where[1]).file if len(where) == 2 else INCLUDE / where[0]
+    text = anatomy.passage(path, first, last or first)
+    return f"```cpp\n{text}\n```"
+
+
+def launches(
+    place: Place, op: str, number: str, shapes: str = "", dtypes: str = "float32 bfloat16"
+) -> str:
+    """What the header of a rung comes to at some shapes, or at those of the checker."""
+    ladder = find(op)
+    wanted = [source_code.parse_shape(ladder.op, shape) for shape in shapes.split("|") if shape]
+    return anatomy.launches(ladder, ladder.rung(number), dtypes.split(), wanted or None)
+
+
+def header_keys(place: Place) -> str:
+    return anatomy.keys()
+
+
+def header_names(place: Place) -> str:
+    return anatomy.names()
+
+
+def includes(place: Place) -> str:
+    return anatomy.includes(place.link)
 
 
 def counts(
@@ -452,7 +489,8 @@ def _prose(text: str) -> str:
 BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__.replace("_", "-"): block
     for block in (
-        rungs, header, diff, change, source, counts, reuse, traffic, machine, access, picture,
+        rungs, header, diff, change, source, passage, launches, header_keys, header_names, includes,
+        counts, reuse, traffic, machine, access, picture,
         table, gain, overview, roofline, bars, step_times, step_summary, agreement, log,
     )
 }  # fmt: skip

@@ -1,14 +1,11 @@
 """A header is read as it is meant, or refused with the line and what to write instead."""
 
-import re
-
 import numpy as np
 import pytest
 
 from ladder.common.errors import LadderError
-from ladder.contract.ladder import PACKAGE
-from ladder.contract.launch_plan import Launch, Scratch, Tile
-from ladder.contract.rung_file import KEYS, parse
+from ladder.contract.launch_plan import NAMES, Launch, LaunchLines, Scratch, Tile
+from ladder.contract.rung_file import parse
 from ladder.contract.target import Target
 
 HOPPER = Target("sm_90a", 32, 132, 227 << 10, np.dtype(np.float32))
@@ -156,7 +153,8 @@ def test_a_constant_from_a_comparison_is_a_number(read):
     assert plan.constants["LARGE"] == 1 and type(plan.constants["LARGE"]) is int
 
 
-def test_every_key_of_a_rung_in_the_repository_is_known_to_the_documentation():
-    page = (PACKAGE.parent / "doc" / "adding_a_rung.md").read_text(encoding="utf-8")
-    for key in KEYS:
-        assert re.search(rf"^\| `{key}\b", page, re.MULTILINE), key
+def test_the_names_that_pages_list_are_those_of_expressions():
+    for name in NAMES:
+        LaunchLines.parse({"needs": (f"{name} == {name}",)}).plan({}, HOPPER)
+    with pytest.raises(LadderError, match=r"there is no vectors; did you mean vector\?"):
+        LaunchLines.parse({"needs": ("vectors == 4",)}).plan({}, HOPPER)

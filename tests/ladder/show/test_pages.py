@@ -8,6 +8,7 @@ from fakes import FakeGpu
 from ladder.common.errors import LadderError
 from ladder.contract.identity import code_identity
 from ladder.contract.ladder import find
+from ladder.contract.rung_file import KEYS
 from ladder.measure import results
 from ladder.show import charts, machine, pages, tables
 
@@ -84,6 +85,33 @@ def test_a_header_a_diff_and_a_source_come_from_the_files(site):
     assert "- **Change:** " + rung.header["change"][0][:30] in text
     assert "```diff\n--- 2_" in text
     assert find("layernorm.forward").rung(1).source in text
+
+
+def test_a_passage_goes_from_one_line_to_another(site):
+    text = write(site, 'passage residual.forward 2 first="// Define" last="// Launch"')
+    assert text.count("\n// ") == 2
+    assert "\n// Launch: residual_forward<<<" in text
+    assert "constexpr int VECTOR" in write(
+        site, 'passage portable.cuh first="constexpr int VECTOR"'
+    )
+    with pytest.raises(LadderError, match=r"portable\.cuh has no line with zzz"):
+        write(site, "passage portable.cuh first=zzz")
+
+
+def test_launches_are_worked_out_from_the_header(site):
+    text = write(site, 'launches residual.forward 2 shapes="N=4096|N=7" dtypes=bfloat16')
+    assert "| bfloat16 | N=4096 | BLOCK = 256 | 2 | 256 |" in text
+    assert "| refused: it needs N % vector == 0, and here N = 7, vector = 8 |  |" in text
+    text = write(site, "launches matmul.forward 2 dtypes=float32")  # the checker's shapes
+    assert re.search(r"\| TILE = 32 \| \(1, [23]\) \| 1,024 \|", text)
+
+
+def test_what_a_header_may_say_and_what_rungs_include_is_listed(site):
+    text = write(site, "header-keys", "header-names", "includes")
+    for key in KEYS:
+        assert f"\n| `{key}` | " in text
+    assert "| `multiprocessors` | SMs of the device |" in text
+    assert re.search(r"\n\| \[portable\.cuh\]\(\S+\) \| Included by every rung: .* \| \d+ \|", text)
 
 
 def test_of_a_header_some_lines_can_be_chosen(site):
