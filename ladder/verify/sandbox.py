@@ -64,22 +64,23 @@ def check(
         try:
             return _report(in_child("check", request, seconds))
         except ChildDied as death:
-            line = _watch(request, seconds)
-            outcome = Outcome({}, "", "normal", "fault", INDENT.join([str(death), *line]))
+            outcome = Outcome({}, "", "normal", "fault", str(death))
+            if seen := _watch(
+                request, seconds
+            ):  # line, thread and cause: what a reader needs first
+                detail = INDENT.join([seen.detail, f"process: {death}"])
+                outcome = dataclasses.replace(seen, status="fault", detail=detail)
             return Report(op, rung.label, device, (outcome,))
 
 
-def _watch(request: Mapping[str, Any], seconds: float) -> list[str]:
+def _watch(request: Mapping[str, Any], seconds: float) -> Outcome | None:
     """What the emulator sees where a kernel has ended the process or does not end: in a child that
     watches every memory access, and stops the kernel before it does what it must not."""
     try:
         report = _report(in_child("watch", {**request, "device": "emulated"}, seconds))
     except (ChildDied, LadderError):
-        return []
-    if not report.failures:
-        return []
-    first = report.failures[0]
-    return [f"line: {first.detail}", f"at: {first.label}"]
+        return None
+    return report.failures[0] if report.failures else None
 
 
 def _report(answer: dict[str, Any]) -> Report:

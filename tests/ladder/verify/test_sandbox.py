@@ -65,6 +65,24 @@ def test_an_illegal_address_ends_in_a_message(device_name):
     assert str(report).startswith("layernorm.forward kernel.cu")
 
 
+def test_a_crash_is_reported_with_the_line_that_caused_it_before_the_way_it_ended(monkeypatch):
+    in_child = sandbox.in_child
+
+    def dies(task, request, seconds):
+        if task == "check":
+            raise sandbox.ChildDied("kernel.cu crashed (SIGABRT): free(): invalid pointer")
+        return in_child(task, request, seconds)
+
+    monkeypatch.setattr(sandbox, "in_child", dies)
+    line = SOURCE[: SOURCE.index("mean[row] = m;")].count("\n") + 1
+    first, *rest = str(check(replaced("mean[row] = m;", "mean[row + N] = m;"), "emulated")).split(
+        "\n"
+    )
+    assert "FAILED at N=2 C=33, float32: " in first
+    assert f"kernel.cu:{line}: block (0, 0, 0), thread" in first and "outside of" in first
+    assert rest[-1].strip() == "process: kernel.cu crashed (SIGABRT): free(): invalid pointer"
+
+
 def test_a_kernel_that_does_not_compile_shows_its_line(device_name):
     line = SOURCE[: SOURCE.index("mean[row] = m;")].count("\n") + 1
     with pytest.raises(LadderError, match=rf"kernel\.cu:{line}"):
