@@ -7,51 +7,110 @@ loads everything again and again computes the same numbers. The counts tell the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from ladder.common.errors import LadderError
 from ladder.contract.dims import Dims, format_dims
 from ladder.contract.ladder import Ladder
 from ladder.contract.rung_file import Rung
-from ladder.emulator.report import LineCount
+from ladder.emulator.report import LineCount, Report
 from ladder.show import trace
+from ladder.show.pictures import ring
+from ladder.show.pictures.runs import ALL
 
 WARP = 32  # lanes, whose multiply-adds are one instruction
 
-MEASURES: dict[str, Callable[[LineCount], int]] = {  # what a line of the source adds to each
-    "sectors": lambda line: line.sectors,
-    "wavefronts": lambda line: line.wavefronts,
-    "extra wavefronts": lambda line: line.wavefronts - line.ideal_wavefronts,
-    "loads per multiply-add": lambda line: line.requests if line.kind == "read" else 0,
+
+@dataclass(frozen=True)
+class Run:
+    """A kernel, and what the emulator counted in one run of it."""
+
+    ladder: Ladder
+    rung: Rung
+    dtype: str
+    dims: Dims
+    report: Report
+
+
+Costs = dict[str, float]  # what is counted, by place: a sentence on where the most of it is
+
+
+def _of_lines(count: Callable[[LineCount], int]) -> Callable[[Run, str], Costs]:
+    """What each line of the source adds, of one array or of all ("")."""
+
+    def costs(run: Run, array: str) -> Costs:
+        lines = [line for line in run.report.lines if array in ("", line.buffer)]
+        found: Costs = {}
+        for line in lines:
+            found[_where(line)] = found.get(_where(line), 0) + count(line)
+        return found
+
+    return costs
+
+
+def _loads_per_multiply_add(run: Run, array: str) -> Costs:
+    per = run.ladder.op.flops(run.dims) / 2 / WARP
+    loads = _of_lines(lambda line: line.requests if line.kind == "read" else 0)(run, array)
+    return {where: count / per for where, count in loads.items()}
+
+
+def _shared_bytes(run: Run, array: str) -> Costs:
+    """Up to the last byte of each array that a lane accesses, padding included."""
+    ends: dict[str, int] = {}
+    for access in run.report.accesses:
+        if access.space == "shared" and array in ("", access.buffer):
+            end = max(access.offsets) + access.bytes
+            ends[access.buffer] = max(end, ends.get(access.buffer, 0))
+    return {f"The largest array is {name}, with {end:,}.": end for name, end in ends.items()}
+
+
+def _steps_without_a_copy(run: Run, array: str) -> Costs:
+    """Steps that read a tile while no copy by cp.async is in flight."""
+    seen = ring.record(run.ladder, run.rung, run.dtype, run.dims)
+    idle = [number for number, step in enumerate(seen.steps) if step.flight == 0]
+    return {
+        f"In step {number - 1}, for one, it multiplies while no copy is in flight.": 1
+        for number in idle
+    }
+
+
+MEASURES: dict[str, Callable[[Run, str], Costs]] = {
+    "sectors": _of_lines(lambda line: line.sectors),
+    "wavefronts": _of_lines(lambda line: line.wavefronts),
+    "extra wavefronts": _of_lines(lambda line: line.wavefronts - line.ideal_wavefronts),
+    "loads per multiply-add": _loads_per_multiply_add,
+    "shared bytes": _shared_bytes,
+    "steps without a copy": _steps_without_a_copy,
 }
 
 
 def judge(
-    ladder: Ladder, rung: Rung, dims: Dims, at_most: Mapping[str, float]
+    ladder: Ladder, rung: Rung, dims: Dims, at_most: Mapping[str, float], dtype: str = "float32"
 ) -> tuple[bool, list[str]]:
-    """Whether a kernel keeps all limits, and a sentence on each of them.
+    """Whether a kernel keeps all limits in one real type, and a sentence on each of them.
 
     at_most  the most of each measure: of all arrays, or of one ("sectors of inp"). Sectors are
              those of global memory, wavefronts those of shared memory; extra wavefronts are due to
-             bank conflicts. Loads and multiply-adds are the instructions of a warp.
+             bank conflicts. Loads and multiply-adds are the instructions of a warp. Shared bytes
+             are those of a block. Steps are those of a ring of stages (pictures/ring.py).
 
     Raises LadderError for an unknown measure, and where the kernel cannot run at this shape.
     """
-    lines = trace.trace(ladder, rung, "float32", dims).lines
+    run = Run(ladder, rung, dtype, dims, trace.trace(ladder, rung, dtype, dims, keep=ALL))
     kept, sentences = True, []
     for name, limit in at_most.items():
         what, _, array = name.partition(" of ")
         if what not in MEASURES:
             raise LadderError(f"nothing counts {what!r}; there are {', '.join(MEASURES)}")
-        per = ladder.op.flops(dims) / 2 / WARP if "per multiply-add" in what else 1
-        costs = {line: MEASURES[what](line) / per for line in lines if array in ("", line.buffer)}
+        costs = MEASURES[what](run, array)
         total = sum(costs.values())
-        text = f"{name}: {total:,.4g}" if per > 1 else f"{name}: {total:,.0f}"
+        text = f"{name}: {total:,.4g}" if total != round(total) else f"{name}: {total:,.0f}"
         text += f" at {format_dims(dims)}; the limit is {limit:,g}"
         if total > limit:
             kept = False
-            worst = max(costs, key=lambda line: costs[line])
-            text = f"The result is right, but the kernel takes too many {text}. {_where(worst)}"
+            worst = max(costs, key=lambda where: costs[where])
+            text = f"The result is right, but the kernel takes too many {text}. {worst}"
         sentences.append(text)
     return kept, sentences
 

@@ -34,6 +34,7 @@ from ladder.measure import bench
 from ladder.show import charts, diagrams, limits, pages, pictures, source_code, tables
 from ladder.show import trace as tracer
 from ladder.show.pictures import banks as bank_pictures
+from ladder.show.pictures import ring as ring_pictures
 from ladder.verify import check as checker
 from ladder.verify import sandbox
 from ladder.verify.inputs import scalars
@@ -93,7 +94,7 @@ def check(
 
     shapes   by default those that take the kernel through all of its code
     at_most  limits of an exercise, `{"sectors of inp": 256}` (ladder/show/limits.py), which the
-             emulator counts at the shape `dims` once the result is right
+             emulator counts at the shape `dims`, in the first of `dtypes`, once the result is right
 
     A kernel in a string runs in a child process, where it cannot take the notebook down.
     """
@@ -107,7 +108,8 @@ def check(
                 report = sandbox.check(op, path, device, dtypes, shapes)
             passed, text = report.passed, str(report)
             if passed and at_most:
-                passed, counts = limits.judge(find(op), rung_of(op, str(path)), dims, at_most)
+                rung = rung_of(op, str(path))
+                passed, counts = limits.judge(find(op), rung, dims, at_most, dtypes[0])
                 text = "\n".join([text, *counts] if passed else counts)
         except LadderError as error:  # it does not compile, or its header does not fit
             passed, text = False, str(error)
@@ -152,9 +154,12 @@ def steps(op: str, which: Sequence[int | str], text: str, **dims: int) -> None:
     draw(diagrams.steps(reports, chosen, text), f"who works in each step: {op}, rungs {which}")
 
 
-def banks(op: str, which: int | str, text: str, array: str, request: int = 0, **dims: int) -> None:
+def banks(
+    op: str, which: int | str, text: str, array: str, request: int = 0, dtype: str = "float32",
+    **dims: int,
+) -> None:  # fmt: skip
     """Which bank of shared memory serves which lane, in one request of the line with `text`."""
-    rung, report, _ = _trace(op, which, keep=request + 1, **dims)
+    rung, report, _ = _trace(op, which, dtype, keep=request + 1, **dims)
     lines = rung.source.splitlines()
     seen = [
         access
@@ -162,6 +167,14 @@ def banks(op: str, which: int | str, text: str, array: str, request: int = 0, **
         if access.buffer == array and text in lines[access.line - 1]
     ]
     display(SVG(bank_pictures.of_request(f"{rung.idea}: {text}", seen[request]).svg()))
+
+
+def ring(op: str, kernel: int | str, dtype: str = "bfloat16", **dims: int) -> None:
+    """The stages of a rung's cp.async pipeline, or of that of a kernel in a string, over time."""
+    rung = rung_of(op, kernel)
+    title = rung.name if rung.number is not None else rung.idea
+    seen = ring_pictures.record(find(op), rung, dtype, dims)
+    display(SVG(ring_pictures.of_ring(title, seen).svg()))
 
 
 def deliveries(op: str, kernels: Sequence[int | str], **dims: int) -> None:

@@ -10,13 +10,17 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
 
     tiles OP RUNG           who writes which element: grid, block, warp, thread; buffer=out shape=
     walk OP RUNG steps=     the tiles of factors that a block loads, step by step; block=0 shape=
+    outer OP RUNG rows=TEXT columns=TEXT  a thread's register tile as an outer product; TEXT of the
+                            lines that load its factors; thread=0 shape=
     banks OP RUNG line=TEXT one request to shared memory by bank and wavefront; array= kind=
                             request=0 shape=
-    mma                     fragments of mma.sync and ldmatrix: lane and register of each element
+    mma                     fragments of mma.sync: lane and register of each element; lane=
+    ldmatrix                who passes the address of a row, and who receives its elements; lane=
     wgmma-accumulator       of wgmma: warp, lane and register of each element
     wgmma-operand           a tile with the 128-byte swizzle, K-major and MN-major
     timeline OP RUNG shape=   a TMA pipeline over time: producer, stages, consumers; copy=5
                             product=2 store=1 (durations) cluster=1 until=60
+    ring OP RUNG shape=     the stages of a cp.async pipeline, step by step: filled, awaited, read
     waves OP RUNG shape=    tiles over SMs, wave by wave; sms=132
     rasterization OP RUNG ... shape=   the tiles of one wave, and what they read; sms=132 wave=0
     stream-k OP RUNG shape= which steps of which tile each block has; sms=132
@@ -44,7 +48,9 @@ from ladder.show.pictures import (
     causal,
     fragments,
     measured,
+    outer,
     probes,
+    ring,
     shares,
     softmax,
     tiles,
@@ -56,17 +62,21 @@ from ladder.show.pictures.drawing import Drawing
 
 PROBES = {  # kinds that are drawn from a probe, not from a rung
     "mma": probes.MMA,
+    "ldmatrix": probes.MMA,
     "wgmma-accumulator": probes.WGMMA,
     "wgmma-operand": probes.WGMMA,
 }
 KINDS: dict[str, Callable[..., Drawing]] = {
     "tiles": tiles.draw,
     "walk": walk.draw,
+    "outer": outer.draw,
     "banks": banks.draw,
     "mma": fragments.draw,
+    "ldmatrix": fragments.draw_ldmatrix,
     "wgmma-accumulator": fragments.draw_accumulator,
     "wgmma-operand": fragments.draw_operand,
     "timeline": timeline.draw,
+    "ring": ring.draw,
     "ladder": measured.draw_ladder,
     "roofline": measured.draw_roofline,
     "stream-k": shares.draw,

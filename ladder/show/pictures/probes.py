@@ -88,11 +88,14 @@ class Fragments(NamedTuple):
     a  (32, 8) of A (16, 16): row * 16 + k
     b  (32, 4) of B (16, 8): column * 16 + k
     d  (32, 4) of D (16, 8): row * 8 + column
+
+    addresses  (32) the offset in A, in bytes, that each lane passes to `ldmatrix`
     """
 
     a: np.ndarray
     b: np.ndarray
     d: np.ndarray
+    addresses: np.ndarray
 
 
 @functools.cache
@@ -103,7 +106,7 @@ def mma_fragments() -> Fragments:
     left[:, 0], right[:, 0] = 8 * np.arange(16), 1  # D = 8 * row + column
     left[:, 1], right[:, 1] = 1, np.arange(8)
     _, _, d = _run_mma(bfloat16(left), bfloat16(right))
-    return Fragments(_halves(a), _halves(b), d.astype(int))
+    return Fragments(_halves(a), _halves(b), d.astype(int), _addresses())
 
 
 def _halves(registers: np.ndarray) -> np.ndarray:
@@ -112,11 +115,28 @@ def _halves(registers: np.ndarray) -> np.ndarray:
 
 
 def _run_mma(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    device = Emulated()
+    return _run_mma_on(Emulated(), a, b)
+
+
+def _run_mma_on(
+    device: Emulated, a: np.ndarray, b: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     kernel = device.compile(rung(MMA), {}, DTYPES["bfloat16"])["probe"]
     out = np.zeros((32, 4), np.uint32), np.zeros((32, 2), np.uint32), np.zeros((32, 4), np.float32)
     kernel(Launch("probe", (1, 1, 1), (32, 1, 1)), (*out, a.copy(), b.copy()))
     return out
+
+
+def _addresses() -> np.ndarray:
+    """From the requests that the emulator counts: the one that reads 16 bytes of tile A."""
+    device = Emulated(counting=True)
+    _run_mma_on(device, np.zeros(256, np.uint16), np.zeros(128, np.uint16))
+    (request,) = (
+        access
+        for access in device.report().accesses
+        if access.buffer == "tile_a" and access.kind == "read" and access.bytes == 16
+    )
+    return np.array([request.offsets[request.lanes.index(lane)] for lane in range(32)])
 
 
 class Warpgroup(NamedTuple):

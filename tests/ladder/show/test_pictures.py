@@ -1,5 +1,6 @@
 """What the pictures draw, as data: who writes what, who reads which bank. No pixels."""
 
+import dataclasses
 import itertools
 import re
 import xml.etree.ElementTree as ET
@@ -8,13 +9,16 @@ import numpy as np
 import pytest
 
 from ladder.common.errors import LadderError
+from ladder.contract.ladder import find
 from ladder.show import pages, pictures
 from ladder.show.pictures import (
     banks,
     causal,
     fragments,
+    outer,
     palette,
     probes,
+    ring,
     shares,
     softmax,
     tiles,
@@ -75,6 +79,73 @@ def test_every_element_has_one_writer_and_every_thread_equally_many():
     assert threads.tolist() == list(range(256)) and set(counts) == {64}
     rows, columns = np.nonzero((who.warp == 0) & (who.lane == 0))
     assert set(rows) == set(columns) == set(range(0, 128, 16))
+
+
+@pytest.mark.emulator
+def test_the_factors_that_a_thread_loads_meet_at_the_outputs_that_it_writes():
+    op, rung, dtype, shape = RUNG_3
+    seen = outer.outer(op, rung, dtype, shape, "as[i] =", "bs[i] =", thread=37)
+    assert seen.rows == tuple(range(2, 128, 16)) and seen.columns == tuple(range(5, 128, 16))
+    rows, columns = np.nonzero(seen.mine)
+    assert list(zip(rows, columns, strict=True)) == list(itertools.product(seen.rows, seen.columns))
+    with pytest.raises(LadderError, match="reads nothing in lines with 'cs'"):
+        outer.outer(op, rung, dtype, shape, "cs", "bs[i] =", thread=0)
+
+
+RING = ("matmul.forward", "16bit-8", "bfloat16", {"N": 32, "C": 192, "OC": 32})
+
+
+def record(source_changes=()):
+    op, rung, dtype, dims = RING
+    chosen = find(op).rung(rung)
+    source = chosen.source
+    for was, becomes in source_changes:
+        assert source.count(was) == 1
+        source = source.replace(was, becomes)
+    return ring.record(find(op), dataclasses.replace(chosen, source=source), dtype, dims)
+
+
+@pytest.mark.emulator
+def test_a_ring_of_four_stages_copies_three_tiles_ahead_and_waits_for_each_tile_that_it_reads():
+    seen = record()
+    assert seen.stage == (0, 1, 2, 3, 0, 1)
+    assert [step.read for step in seen.steps] == [[], [0], [1], [2], [3], [4], [5]]
+    assert [step.copied for step in seen.steps] == [[0, 1, 2], [3], [4], [5], [], [], []]
+    assert [step.arrived for step in seen.steps] == [-1, 0, 1, 2, 3, 4, 5]
+    assert [step.flight for step in seen.steps] == [None, 3, 3, 3, 2, 1, 0]
+    assert seen.early() == []
+    names = [[state for state, _ in states] for states in ring.states_of(seen, 1)]
+    expected = ["copy", "flight", "read", "copy", "flight", "flight", "read"]
+    assert names == [[name] for name in expected]
+
+
+@pytest.mark.emulator
+def test_a_wait_that_allows_one_group_too_many_reads_tiles_that_have_not_arrived():
+    seen = record([("cp_async_wait<STAGES - 2>", "cp_async_wait<STAGES - 1>")])
+    assert seen.early() == [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 5)]
+    drawing = ring.of_ring("wrong", seen)
+    assert "In step 0 it reads tile 0, which no wait has covered yet" in drawing.description
+
+
+def test_a_rung_that_copies_nothing_with_cp_async_has_no_ring():
+    with pytest.raises(LadderError, match=r"includes no async\.cuh"):
+        pictures.make("ring", "matmul.forward", "3", shape="N=1 C=1 OC=1")
+
+
+@pytest.mark.emulator
+def test_ldmatrix_takes_a_row_from_each_lane_and_gives_each_a_pair_of_every_matrix():
+    senders, lanes, registers = fragments.ldmatrix()
+    assert senders.T.ravel().tolist() == list(range(32))  # down the left half, then the right one
+    for number, (row, column) in enumerate(((0, 0), (8, 0), (0, 8), (8, 8))):
+        quarter = np.s_[row : row + 8, column : column + 8]
+        assert (registers[quarter] == number).all()
+        assert lanes[quarter].ravel().tolist() == [lane for lane in range(32) for _ in range(2)]
+
+
+def test_a_lane_that_does_not_exist_is_refused():
+    for kind in ("mma", "ldmatrix"):
+        with pytest.raises(LadderError, match="a lane is a number from 0 to 31, not 32"):
+            pictures.make(kind, lane="32")
 
 
 @pytest.mark.emulator
