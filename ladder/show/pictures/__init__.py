@@ -17,10 +17,12 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
     mma                     fragments of mma.sync: lane and register of each element; lane=
     ldmatrix                who passes the address of a row, and who receives its elements; lane=
     wgmma-accumulator       of wgmma: warp, lane and register of each element
-    wgmma-operand           a tile with the 128-byte swizzle, K-major and MN-major
+    wgmma-operand           what a step reads of a swizzled tile; major=K, or MN (transposed)
     timeline OP RUNG shape=   a TMA pipeline over time: producer, stages, consumers; copy=5
                             product=2 store=1 (durations) cluster=1 until=60
     ring OP RUNG shape=     the stages of a cp.async pipeline, step by step: filled, awaited, read
+    multicast OP RUNG shape=  which block of a cluster asks for which rows, and who receives them;
+                            cluster=2 step=0
     waves OP RUNG shape=    tiles over SMs, wave by wave; sms=132
     rasterization OP RUNG ... shape=   the tiles of one wave, and what they read; sms=132 wave=0
     stream-k OP RUNG shape= which steps of which tile each block has; sms=132
@@ -48,6 +50,8 @@ from ladder.show.pictures import (
     causal,
     fragments,
     measured,
+    multicast,
+    operand,
     outer,
     probes,
     ring,
@@ -74,9 +78,10 @@ KINDS: dict[str, Callable[..., Drawing]] = {
     "mma": fragments.draw,
     "ldmatrix": fragments.draw_ldmatrix,
     "wgmma-accumulator": fragments.draw_accumulator,
-    "wgmma-operand": fragments.draw_operand,
+    "wgmma-operand": operand.draw,
     "timeline": timeline.draw,
     "ring": ring.draw,
+    "multicast": multicast.draw,
     "ladder": measured.draw_ladder,
     "roofline": measured.draw_roofline,
     "stream-k": shares.draw,

@@ -62,7 +62,7 @@ extern "C" __global__ void probe(
     mbarrier_wait(&full, 0);
     float d[32] = {};
     wgmma_fence();
-    wgmma_m64k16_bf16<64>(d, a, b);
+    wgmma_m64k16_bf16<64, TRANSPOSED>(d, a, b);
     wgmma_commit();
     wgmma_wait<0>(d);
     for (int i = 0; i < 32; i++) d_out[threadIdx.x * 32 + i] = d[i];
@@ -164,9 +164,35 @@ def warpgroup() -> Warpgroup:
     return Warpgroup(tile.astype(int), row.astype(int), column.astype(int))
 
 
-def _run_wgmma(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+class Operand(NamedTuple):
+    """Which element of a tile of 64 x 64 each element of A (64, 16) is, in the first step of
+    `wgmma`: its row and its column in the tile, by (m, k)."""
+
+    row: np.ndarray
+    column: np.ndarray
+
+
+@functools.cache
+def operand(mn_major: bool) -> Operand:
+    """What `wgmma` takes for A from a tile that is K-major or MN-major (transposed)."""
+    pick = np.zeros((64, 64))
+    pick[:16, :16] = np.eye(16)  # D[m, n] = A[m, n] for the first 16 columns n
+    found = warpgroup()
+    parts = []
+    for values in np.indices((64, 64)):
+        _, d = _run_wgmma(bfloat16(values), bfloat16(pick), mn_major)
+        matrix = np.zeros((64, 64), int)
+        matrix[found.row, found.column] = d
+        parts.append(matrix[:, :16])
+    return Operand(*parts)
+
+
+def _run_wgmma(
+    a: np.ndarray, b: np.ndarray, mn_major: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     device = Emulated()
-    kernel = device.compile(rung(WGMMA), {}, DTYPES["bfloat16"])["probe"]
+    defines = {"TRANSPOSED": int(mn_major)}
+    kernel = device.compile(rung(WGMMA), defines, DTYPES["bfloat16"])["probe"]
     tile, d = np.zeros((64, 64), np.uint16), np.zeros((128, 32), np.float32)
     operands = [device.empty((64, 64), np.dtype(np.uint16)) for _ in range(2)]
     operands[0][...], operands[1][...] = a, b

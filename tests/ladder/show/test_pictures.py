@@ -9,15 +9,19 @@ import numpy as np
 import pytest
 
 from ladder.common.errors import LadderError
-from ladder.contract.ladder import find
+from ladder.contract.ladder import find, ladders
 from ladder.show import pages, pictures
 from ladder.show.pictures import (
     banks,
     causal,
     fragments,
+    multicast,
+    operand,
     outer,
     palette,
     probes,
+    recording,
+    replay,
     ring,
     shares,
     softmax,
@@ -271,8 +275,8 @@ def test_a_warpgroup_holds_each_accumulator_once_and_a_swizzled_tile_has_no_conf
 
 @pytest.mark.emulator
 def test_ping_pong_multiplies_for_one_tile_while_it_stores_another():
-    events = timeline.record("matmul.forward", "16bit-16", "bfloat16", "N=256 C=256 OC=768")
-    spans = timeline.replay(events, cluster=2, copy=5, product=2, store=2)
+    events = recording.record("matmul.forward", "16bit-16", "bfloat16", "N=256 C=256 OC=768")
+    spans = replay.Replay(events, 2, replay.Durations(copy=5, product=2, store=2)).spans
 
     def of(kind, row):
         return [span for span in spans if (span.kind, span.row) == (kind, row)]
@@ -290,16 +294,73 @@ def test_ping_pong_multiplies_for_one_tile_while_it_stores_another():
 
 def test_a_replay_starts_a_copy_only_when_its_stage_is_empty():
     """One stage, a producer (lane 0 of warp 4) and a consumer warp, two rounds."""
-    E = timeline.Event
-    events = [E(0, 0, "init-&full", "f", 1), E(0, 0, "init-&empty", "e", 1)]
+    E = recording.Event
+    events = [E(0, 0, "init", "full", "f", 1), E(0, 0, "init", "empty", "e", 1)]
     for turn in (0, 1):
-        events += [E(0, 128, "wait", "e", 1 - turn), E(0, 128, "expect", "f", 8)]
-        events += [E(0, 128, "load", "f", 0), E(0, 0, "wait", "f", turn)]
-        events += [E(0, 0, "product", "(nil)", 0), E(0, 0, "product-wait", "(nil)", 0)]
-        events += [E(0, 0, "arrive", "e", -1)]
-    spans = timeline.replay(events, cluster=1, copy=5, product=2, store=1)
+        events += [E(0, 128, "wait", "", "e", 1 - turn), E(0, 128, "expect", "", "f", 8)]
+        events += [E(0, 128, "load", "", "f", 0), E(0, 0, "wait", "", "f", turn)]
+        events += [E(0, 0, "product"), E(0, 0, "product-wait"), E(0, 0, "arrive", "", "e", -1)]
+    spans = replay.Replay(events, 1, replay.Durations(copy=5, product=2, store=1)).spans
     shown = [(span.kind, span.start, span.end) for span in spans if span.row == ("stage", 0)]
     assert shown == [("copy", 0, 5), ("held", 5, 7), ("copy", 7, 12), ("held", 12, 14)]
+    drawing = timeline.of_events("a kernel", events, replay.Durations(5, 2, 1))
+    assert "with 1 stage and 1 consumer warpgroup" in drawing.description
+    assert "work in 29% of the first 14 time units" in drawing.description
+
+
+def test_a_kernel_without_an_mbarrier_has_no_timeline():
+    with pytest.raises(LadderError, match=r"matmul.forward, rung 3.*: it uses no mbarrier"):
+        pictures.make("timeline", "matmul.forward", "3", shape="N=64 C=64 OC=64")
+
+
+def test_a_replay_that_cannot_go_on_says_so():
+    """The consumer waits for a phase that nobody ends."""
+    E = recording.Event
+    events = [E(0, 0, "init", "full", "f", 1), E(0, 0, "wait", "", "f", 0), E(0, 0, "product")]
+    with pytest.raises(LadderError, match="its barriers do not fit"):
+        replay.Replay(events, 1, replay.Durations(copy=5, product=2, store=1))
+
+
+@pytest.mark.emulator
+def test_in_a_cluster_each_row_is_asked_for_once_and_reaches_all_who_need_it():
+    shape = "N=256 C=256 OC=768"  # as for the timeline: recorded once
+    events = recording.record("matmul.forward", "16bit-16", "bfloat16", shape)
+    rung = ladders()["matmul.forward"].rung("16bit-16")
+    dims = {"N": 256, "C": 256, "OC": 768}
+    found = multicast.copies(events, rung, "bfloat16", dims, cluster=2, step=0)
+    for array, needed in (
+        ("inp", ([*range(128)], [*range(128, 256)])),
+        ("weight", ([*range(128)],) * 2),
+    ):
+        parts = [copy for copy in found if copy.array == array]
+        rows = [row for copy in parts for row in range(copy.row, copy.row + copy.rows)]
+        assert len(rows) == len(set(rows))
+        for block in (0, 1):
+            got = [range(c.row, c.row + c.rows) for c in parts if block in c.receives]
+            assert sorted(row for part in got for row in part) == needed[block]
+    asked = {block: sum(copy.bytes for copy in found if copy.asks == block) for block in (0, 1)}
+    assert asked == {0: 24 << 10, 1: 24 << 10}
+    drawing = multicast.of_copies("a rung", found, 2)
+    assert "each block asks L2 for 24 KB and receives 32 KB" in drawing.description
+    with pytest.raises(LadderError, match="copies nothing by TMA in step 99"):
+        multicast.copies(events, rung, "bfloat16", dims, cluster=2, step=99)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("major, rows, pieces, further", [("K", 64, 2, 32), ("MN", 16, 8, 2048)])
+def test_a_step_of_wgmma_reads_part_of_each_row_or_whole_rows(major, rows, pieces, further):
+    step = operand.read_first(major)
+    assert step[:rows, :pieces].all() and step.sum() == rows * pieces == 64 * 16 // 8
+    assert operand.distance(major) == further  # as ladder/include/hopper.cuh says
+    found = probes.operand(major == "MN")
+    m, k = np.indices((64, 16))
+    assert (found.row == (m if major == "K" else k)).all()
+    assert (found.column == (k if major == "K" else m)).all()
+
+
+def test_an_operand_is_k_major_or_mn_major():
+    with pytest.raises(LadderError, match="major is K or MN, not N"):
+        pictures.make("wgmma-operand", major="N")
 
 
 @pytest.mark.parametrize(
