@@ -263,6 +263,8 @@ class Kernel:
         return Problem(kind, message, self.name, file, line, block, thread, other)
 
     def _say_out_of_bounds(self, problem: CProblem, who: str, other: Line | None) -> str:
+        if problem.text:
+            return f"{who}: {problem.text.decode()}"
         where = problem.where
         action = ACCESSES[problem.place.access]
         if where.shared_name or where.argument >= 0:
@@ -286,8 +288,13 @@ class Kernel:
             return (
                 f"{who} waits at a barrier, and thread {tuple(problem.other.thread)} has returned"
             )
-        what = "the same warp operation" if problem.text else "a barrier"
         there = tuple(problem.other.thread)
+        if problem.text == b"cluster":
+            return (
+                f"{who} waits at the cluster's barrier, to which thread {there} of its warp comes "
+                f"apart, after a wait in line {other[1]}: no __syncwarp comes between"
+            )
+        what = "the same warp operation" if problem.text else "a barrier"
         return f"{who} waits at {what}, and thread {there} at another one, in line {other[1]}"
 
     def _say_deadlock(self, problem: CProblem, who: str, other: Line | None) -> str:

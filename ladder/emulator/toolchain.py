@@ -33,6 +33,7 @@ COMMON = [
 KERNEL = [
     *COMMON,
     "-gdwarf-4",  # reports name source lines; of version 5, addr2line mistakes some file names
+    "-g1",  # lines and inlined functions: where variables are takes a fifth of the time
     "-nostdinc",  # a kernel has no C library, on a GPU as little as here
     "-fno-exceptions",
     "-fno-rtti",
@@ -42,11 +43,14 @@ KERNEL = [
 # A call at the end of a function must not become a jump: its return address names the source line.
 FAST = ["-O2", "-fno-optimize-sibling-calls"]
 FAST_GCC = ["-fno-crossjumping", "-fno-tree-tail-merge"]  # two barriers stay two: see nomerge
-# The compiler inserts a call for every memory access. Copies of float4 and similar types must stay
-# whole, one access of 16 bytes as on the GPU: gcc must not split structures, and clang must not
-# optimise at all.
+# The compiler inserts a call for every memory access, and one for an index that is past its array.
+# Copies of float4 and similar types must stay whole, one access of 16 bytes as on the GPU: gcc must
+# not split structures, and clang must not optimise at all.
 COUNT = ["-DEMULATOR_COUNT", "-fsanitize=thread"]
-COUNT_GCC = ["-O1", "-fno-tree-sra", "--param=tsan-distinguish-volatile=0", "-finline-functions"]
+COUNT_GCC = [
+    *("-O1", "-fno-tree-sra", "-finline-functions"),
+    *("--param=tsan-distinguish-volatile=0", "-fsanitize=bounds-strict"),
+]
 COUNT_CLANG = ["-O0"]
 
 

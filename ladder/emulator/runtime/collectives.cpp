@@ -51,6 +51,7 @@ bool Worker::complete_warp_operation(int warp, Fiber &first) {
     for (uint64_t rest = mask; rest; rest &= rest - 1) {
         Fiber &lane = lanes[__builtin_ctzll(rest)];
         lane.state = State::ready;
+        if (mask == existing) lane.waits = 0;
         switch (lane.operation) {
             case WARP_SYNC:
             case WARP_ORDER:
@@ -106,6 +107,6 @@ bool Worker::complete_barrier(int member) {
             launch->memory->finish_warp(*this, member * warps_of_block + warp);
     }
     for (Fiber *fiber = begin; fiber < end; fiber++)
-        if (fiber->state == State::at_barrier) fiber->state = State::ready;
+        if (fiber->state == State::at_barrier) fiber->state = State::ready, fiber->waits = 0;
     return true;
 }

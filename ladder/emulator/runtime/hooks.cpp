@@ -1,7 +1,12 @@
 // The hooks of counting mode. Compiled with -fsanitize=thread, a kernel calls these before every
 // load and store that is not provably of its own local variables. The functions have the names that
 // ThreadSanitizer gives them (https://github.com/google/sanitizers/wiki); nothing of it is linked.
+// The same holds for the one hook of UndefinedBehaviorSanitizer: an index past its array, which is
+// the only way to see one past an array in registers.
+#include <algorithm>
 #include <cstring>
+#include <fstream>
+#include <string>
 
 #include "scheduler.h"
 
@@ -21,7 +26,38 @@ static void record_aligned(const void *address, size_t bytes, Access access, con
     record(address, bytes, access, pc);
 }
 
+// What gcc knows of an index that it has found to be past its array.
+struct IndexedArray {
+    const char *file;
+    uint32_t line, column;  // of the closing bracket
+    const struct Type {
+        uint16_t kind, info;  // of an integer: the logarithm of its bits, and whether it has a sign
+        char name[1];  // such as 'float [8]', with the quotes
+    } *array, *index;
+};
+
+// Whether an index runs on from row 0 through a whole array, as in tile[0][i]: nothing is wrong
+// with it unless it leaves the array, which the model of memory notices for shared memory.
+static bool runs_on(const IndexedArray &at) {
+    std::ifstream file(at.file);
+    std::string text;
+    for (uint32_t line = 0; line < at.line; line++)
+        if (!std::getline(file, text)) return true;  // the text is not there to be looked at
+    size_t i = std::min<size_t>(at.column ? at.column - 1 : 0, text.size());
+    for (int depth = 1; depth > 0 && i > 0;) depth += (text[--i] == ']') - (text[i] == '[');
+    while (i > 0 && text[i - 1] == ' ') i--;
+    return i >= 3 && text.compare(i - 3, 3, "[0]") == 0;
+}
+
 extern "C" {
+EMULATOR_EXPORT void __ubsan_handle_out_of_bounds(const IndexedArray *at, uintptr_t index) {
+    if (!this_worker || runs_on(*at)) return;
+    int unused = 64 - (1 << (at->index->info >> 1));
+    long long value = at->index->info & 1 ? (long long)(index << unused) >> unused : (long long)index;
+    this_worker->refuse(OUT_OF_BOUNDS, CALLER, "index %lld is outside of an array %s", value,
+                        at->array->name);
+}
+
 #define HOOK(NAME, RECORD, BYTES, ACCESS)                                                       \
     EMULATOR_EXPORT void NAME(void *address) { RECORD(address, BYTES, ACCESS, CALLER); }
 #define HOOKS(BYTES)                                                                            \

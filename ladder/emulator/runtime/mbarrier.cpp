@@ -62,6 +62,28 @@ void Worker::complete(Mbarrier &barrier) {
     if (launch->memory) launch->memory->complete_phase(barrier);
 }
 
+// The lanes of a warp must come to the cluster's barrier together. Lanes of which one has waited at
+// mbarriers and another has not run apart, until they meet again. Called when all have come.
+void Worker::check_converged(const void *pc) {
+    for (const Warp &warp : warps) {
+        Fiber *first = &fibers[warp.first];
+        for (Fiber *lane = first; lane < first + warp.count; lane++) {
+            if (lane->waits != first->waits) {
+                const Fiber &waited = lane->waits > first->waits ? *lane : *first;
+                const Fiber &other = &waited == lane ? *first : *lane;
+                Problem problem{};
+                problem.kind = DIVERGENT_BARRIER;
+                problem.place = place(other, &other == &fiber() ? pc : other.pc);
+                problem.other = place(waited, waited.last_wait);
+                std::strcpy(problem.text, "cluster");
+                launch->add(problem);
+                break;
+            }
+        }
+        for (Fiber *lane = first; lane < first + warp.count; lane++) lane->waits = 0;
+    }
+}
+
 extern "C" {
 namespace emulator {
 
@@ -124,6 +146,8 @@ void emulator_mbarrier_wait(void *address, int parity) {
     fiber.waits_at = &barrier;
     while (barrier.is_in(parity)) worker.yield(State::polling, CALLER);
     fiber.waits_at = nullptr;
+    fiber.waits++;
+    fiber.last_wait = CALLER;
     if (worker.launch->memory) worker.launch->memory->acquire(worker, barrier.completed);
 }
 
@@ -153,6 +177,7 @@ void emulator_named_barrier(int id, int threads) {
     barrier.threads = threads;
     if (memory) memory->release(worker, barrier.arriving);
     if (++barrier.arrived == threads) {
+        if (of_cluster) worker.check_converged(CALLER);
         barrier.arrived = 0;
         barrier.generation++;
         if (memory) barrier.opened = std::move(barrier.arriving), barrier.arriving = View();

@@ -211,6 +211,7 @@ void Worker::start_cluster(unsigned id) {
         if (!fiber.accumulators.empty()) fiber.accumulators.clear();
         fiber.waits_at = nullptr;
         fiber.waits_with = nullptr;
+        fiber.waits = 0;
     }
     loads.clear();
     cluster_barrier = {};

@@ -128,6 +128,8 @@ struct Fiber : emulator::Thread {
     const Mbarrier *waits_at;  // while it polls
     int parity;
     const NamedBarrier *waits_with;  // likewise
+    int waits;  // at an mbarrier, since all lanes of its warp last met
+    const void *last_wait;  // the last of these
 };
 
 // One block of a cluster. A kernel without __cluster_dims__ has clusters of one.
@@ -203,6 +205,7 @@ class Worker {
     uint64_t at_warp(emulator::WarpOperation operation, uint64_t mask, uint64_t value, int source,
                      const void *pc);
     void record(const void *address, int bytes, emulator::Access access, const void *pc);
+    void check_converged(const void *pc);
     void check_accumulators(const char *at, int bytes, const void *pc);
     Mbarrier &find_mbarrier(const void *address, int rank, const void *pc);
     SharedPlace check_tile(const void *tile, int bytes, emulator::Access access, const void *pc);

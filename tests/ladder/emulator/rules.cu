@@ -12,7 +12,7 @@ enum Bug {
     NO_PROXY_FENCE, NO_BARRIER, NO_STORE_WAIT, STORE_WAIT_TOO_FEW, NO_STORE_COMMIT,
     NO_WGMMA_FENCE, FENCE_BEFORE_CHANGE, NO_WGMMA_COMMIT, NO_WGMMA_WAIT, READ_IN_FLIGHT,
     OVERWRITTEN_OPERAND, UNALIGNED_OPERAND, OPERAND_PAST_END,
-    NO_CLUSTER_BARRIER, NO_LAST_CLUSTER_BARRIER, NO_PEER_BARRIER, TOO_MANY_BLOCKS,
+    NO_CLUSTER_BARRIER, NO_LAST_CLUSTER_BARRIER, NO_PEER_BARRIER, TOO_MANY_BLOCKS, LANES_APART,
     NO_COPY_WAIT, NO_BARRIER_AFTER_WAIT, REFILLED_TOO_EARLY, COPY_NEVER_WAITED_FOR, UNALIGNED_COPY,
     BARRIER_OF_TOO_FEW, BARRIER_OF_OTHERS, NO_SYNCWARP,
 };
@@ -142,7 +142,8 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) pair(
     float sum = *cluster_shared(&own[threadIdx.x], rank ^ 1);  // PEER
     mbarrier_wait(&full, 0);
     out[blockIdx.x * 64 + threadIdx.x] = sum + to_float(tile[threadIdx.x]);
-    if (bug != NO_LAST_CLUSTER_BARRIER) cluster_barrier();
+    if (bug == LANES_APART && threadIdx.x == 5) mbarrier_wait(&full, 0);  // ALONE
+    if (bug != NO_LAST_CLUSTER_BARRIER) cluster_barrier();  // LEAVE
 }
 
 // out[i] = inp[i] + inp[i ^ 8], through a double buffer that cp.async fills.

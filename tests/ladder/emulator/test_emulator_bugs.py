@@ -1,6 +1,7 @@
 """Planted bugs: the emulator names the kind, the line, the block and the thread of each."""
 
 import faulthandler
+import re
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 
 from ladder.common.errors import CompileError, LadderError
 from ladder.emulator.emulated import Emulated, KernelError
+from ladder.emulator.toolchain import find_compiler
 from tests.ladder.emulation import array, line, run, rung, zeros
 
 pytestmark = pytest.mark.emulator
@@ -174,6 +176,56 @@ extern "C" __global__ void k(float* out, const float* inp) {
     (problem,) = problems(Emulated(counting=True), tmp_path, source)
     assert (problem.kind, problem.line) == ("out of bounds", line(source))
     assert problem.thread == (63, 0, 0)
+
+
+INDICES = """\
+struct Two { float at[2]; };
+__device__ float last(Two two, int i) { return two.at[i]; }  // AT
+extern "C" __global__ void k(float* out, const float* inp, int bug) {
+    __shared__ float tile[2][64];
+    for (int i = threadIdx.x; i < 128; i += 64) tile[0][i] = inp[i];  // through both rows
+    __syncthreads();
+    float sums[4] = {};
+    for (int i = 0; i < 4 + (bug == 1); i++) sums[i] += tile[i % 2][threadIdx.x];  // SUMS
+    Two pair = {sums[1], sums[0] + sums[2]};
+    out[threadIdx.x] = last(pair, bug == 2 ? -1 : 1);
+}
+"""
+
+
+@pytest.mark.skipif("clang" in find_compiler().version, reason="the hook is gcc's")
+def test_index_outside_of_an_array_in_registers(tmp_path):
+    device = Emulated(counting=True)
+    out, inp = zeros(64), array(np.arange(128))
+    arguments = (device, tmp_path, INDICES, 1, 64, out, inp)
+    run(*arguments, np.int32(0))
+    assert (out == inp[:64] + inp[:64]).all()
+    for bug, mark, index in (
+        (1, "SUMS", "index 4 .* 'float [4]'"),
+        (2, "AT", "index -1 .* 'float [2]'"),
+    ):
+        with pytest.raises(KernelError) as caught:
+            run(*arguments, np.int32(bug))
+        (problem,) = caught.value.problems
+        assert (problem.kind, problem.line) == ("out of bounds", line(INDICES, f"// {mark}"))
+        assert re.search(index.replace("[", r"\["), problem.message)
+
+
+VECTOR_BY_VALUE = """\
+__device__ float product(float4 v) { return v.x * v.y * v.z * v.w; }
+extern "C" __global__ void k(float* out, const float* inp) {
+    int i = threadIdx.x * 4;
+    out[i] = product(reinterpret_cast<const float4&>(inp[i]));  // BUG
+    out[i + 1] = product(reinterpret_cast<const float4&>(inp[64 + i]));
+}
+"""
+
+
+def test_a_vector_that_is_passed_by_value_is_one_access(tmp_path):
+    inp = array(np.arange(400))
+    device = Emulated(counting=True)
+    (problem,) = problems(device, tmp_path, VECTOR_BY_VALUE, args=(zeros(256), inp[1:]))
+    assert (problem.kind, problem.line) == ("misaligned", line(VECTOR_BY_VALUE))
 
 
 @pytest.mark.parametrize("declaration", ("__shared__ float s[64];", "extern __shared__ float s[];"))

@@ -154,6 +154,7 @@ RULES = [
     (pair, "NO_LAST_CLUSTER_BARRIER", "cluster", "PEER", "which may have ended by then"),
     (pair, "NO_PEER_BARRIER", "race", "OWN PEER", "no cluster barrier between them"),
     (pair, "TOO_MANY_BLOCKS", "cluster", "MULTICAST", "blocks 0x7 of a cluster of 2 blocks"),
+    (pair, "LANES_APART", "divergent barrier", "ALONE LEAVE", "comes apart, after a wait"),
     (copies, "NO_COPY_WAIT", "race", "COPY USE", "no cp_async_wait and barrier"),
     (copies, "NO_BARRIER_AFTER_WAIT", "race", "COPY USE", "no cp_async_wait and barrier"),
     (copies, "REFILLED_TOO_EARLY", "race", "COPY USE", "no barrier between them"),

@@ -9,7 +9,15 @@
 #define EMULATOR_UNCOUNTED
 #endif
 
-#define __global__
+// gcc puts no hook before what a call passes by value, such as a float4: in counting mode, kernels
+// have no calls of their own functions.
+#if defined(EMULATOR_COUNT) && !defined(__clang__)
+#define EMULATOR_FLATTEN __attribute__((flatten))
+#else
+#define EMULATOR_FLATTEN
+#endif
+
+#define __global__ EMULATOR_FLATTEN
 #define __device__
 #define __host__
 #define __constant__ static
