@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from ladder.common.errors import LadderError
 from ladder.contract.device import Device
 from ladder.contract.dims import Dims
 from ladder.contract.dtypes import DTYPES
-from ladder.contract.ladder import Ladder, find_rung
+from ladder.contract.ladder import Ladder
 from ladder.contract.rung_file import Rung
 from ladder.device import inventory
 from ladder.device.open import open_device
@@ -112,16 +112,27 @@ def _show_coverage(options: argparse.Namespace) -> int:
         raise LadderError("--coverage counts on the emulator; add --device emulated")
     failed = False
     for ladder in matching(options.op):
-        shapes = [shape_of(ladder, options)] if options.shape else None
-        chosen = [find_rung(ladder.op.name, options.rung)] if options.rung else ladder.rungs
-        for rung in chosen:
-            if rung.path is not None:
-                device = Emulated(count_branches=True)
-                report = _check_rung(ladder, rung, device, options.dtype, shapes)
-                failed |= not report.passed
-                _print_report(report, options.verbose)
-                _print_spots(device.coverage(rung))
+        for report, spots in _covered(ladder, options):
+            failed |= not report.passed
+            _print_report(report, options.verbose)
+            _print_spots(spots)
     return int(failed)
+
+
+def _covered(
+    ladder: Ladder, options: argparse.Namespace
+) -> Iterator[tuple[check.Report, list[Spot]]]:
+    """The report of each rung, and the counts of its branches and loops."""
+    dtypes, name = options.dtype, ladder.op.name
+    shapes = [shape_of(ladder, options)] if options.shape else None
+    if options.rung is not None and options.rung.endswith(".cu"):
+        yield sandbox.cover(name, options.rung, dtypes, shapes, options.seconds)
+        return
+    for rung in [ladder.rung(options.rung)] if options.rung else ladder.rungs:
+        if rung.path is not None:
+            device = Emulated(count_branches=True)
+            report = _check_rung(ladder, rung, device, dtypes, shapes)
+            yield report, device.coverage(rung)
 
 
 def _print_spots(spots: Sequence[Spot]) -> None:

@@ -32,6 +32,8 @@ from ladder.contract.dims import Dims
 from ladder.contract.ladder import PACKAGE, find, find_rung
 from ladder.contract.rung_file import Rung
 from ladder.device.open import open_device
+from ladder.emulator.coverage import Spot
+from ladder.emulator.emulated import Emulated
 from ladder.verify.check import Outcome, Report
 from ladder.verify.check import check as check_here
 from ladder.verify.tolerance import INDENT
@@ -53,24 +55,52 @@ def check(
     Raises LadderError where it does not compile, or its header or arguments do not fit.
     """
     with as_file(kernel) as path:
-        rung = find_rung(op, path)
-        request = {
-            "op": op,
-            "path": str(path),
-            "device": device,
-            "dtypes": dtypes,
-            "shapes": shapes and [dict(dims) for dims in shapes],
-        }
-        try:
-            return _report(in_child("check", request, seconds))
-        except ChildDied as death:
-            outcome = Outcome({}, "", "normal", "fault", str(death))
-            if seen := _watch(
-                request, seconds
-            ):  # line, thread and cause: what a reader needs first
-                detail = INDENT.join([seen.detail, f"process: {death}"])
-                outcome = dataclasses.replace(seen, status="fault", detail=detail)
-            return Report(op, rung.label, device, (outcome,))
+        request = _request(op, path, device, dtypes, shapes)
+        return _report(_answer("check", request, seconds))
+
+
+def cover(
+    op: str,
+    path: str | Path,
+    dtypes: Sequence[str] | None = None,
+    shapes: Sequence[Dims] | None = None,
+    seconds: float = SECONDS,
+) -> tuple[Report, list[Spot]]:
+    """Check a kernel on the emulator, in a child process, as `check` does; and how often its
+    branches and loops ran, if it ended."""
+    answer = _answer("cover", _request(op, path, Emulated.kind, dtypes, shapes), seconds)
+    spots = [Spot(**spot) for spot in answer.pop("spots", ())]
+    return _report(answer), spots
+
+
+def _request(
+    op: str,
+    path: str | Path,
+    device: str,
+    dtypes: Sequence[str] | None,
+    shapes: Sequence[Dims] | None,
+) -> dict[str, Any]:
+    return {
+        "op": op,
+        "path": str(path),
+        "device": device,
+        "dtypes": dtypes,
+        "shapes": shapes and [dict(dims) for dims in shapes],
+    }
+
+
+def _answer(task: str, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """What a child says of a kernel; a report that failed, if the child dies of it."""
+    rung = find_rung(request["op"], request["path"])
+    try:
+        return in_child(task, request, seconds)
+    except ChildDied as death:
+        outcome = Outcome({}, "", "normal", "fault", str(death))
+        if seen := _watch(request, seconds):  # line, thread and cause: what a reader needs first
+            detail = INDENT.join([seen.detail, f"process: {death}"])
+            outcome = dataclasses.replace(seen, status="fault", detail=detail)
+        report = Report(request["op"], rung.label, request["device"], (outcome,))
+        return dataclasses.asdict(report)
 
 
 def _watch(request: Mapping[str, Any], seconds: float) -> Outcome | None:
@@ -199,7 +229,14 @@ def _check_on(
     return dataclasses.asdict(report)
 
 
-TASKS = {"check": _check, "watch": _check_watching}
+def _check_covering(request: Mapping[str, Any]) -> dict[str, Any]:
+    device = Emulated(count_branches=True)
+    answer = _check_on(device, request)
+    spots = device.coverage(find_rung(request["op"], request["path"]))
+    return {**answer, "spots": [dataclasses.asdict(spot) for spot in spots]}
+
+
+TASKS = {"check": _check, "watch": _check_watching, "cover": _check_covering}
 
 
 def _main(task: str, answer: str, seconds: str) -> None:

@@ -57,6 +57,15 @@ def test_a_loop_without_end_is_stopped(device_name):
     assert time.monotonic() - start < 30
 
 
+@pytest.mark.emulator
+def test_branches_of_ones_own_kernel_are_counted_in_a_child(tmp_path):
+    path = tmp_path / "mine.cu"
+    path.write_text(SOURCE)
+    report, spots = sandbox.cover("layernorm.forward", path, ["float32"], SHAPES)
+    assert report.passed, report
+    assert {spot.kind for spot in spots} >= {"if", "for"} and any(any(s.counts) for s in spots)
+
+
 def test_an_illegal_address_ends_in_a_message(device_name):
     source = replaced("mean[row] = m;", "mean[(size_t)1 << 40] = m;")
     report = check(source, device_name)
