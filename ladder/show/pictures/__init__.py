@@ -30,6 +30,7 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
     roofline OP             from 0.1 to 1,000 FLOPs per byte; dtype= shape= device=
     causal                  tiles of scores that are computed, masked, skipped; T= queries= keys=
     softmax                 online softmax, tile by tile; T=16 tile=4 seed=3
+    softmax-threads         how threads that share a row merge their sums; T=16 threads=4 seed=3
 
 Each kind is a function in a file of its own. What it draws is computed: from the rung's
 launch plan, or from what the emulator records while it runs the rung. The function that computes
@@ -89,6 +90,7 @@ KINDS: dict[str, Callable[..., Drawing]] = {
     "rasterization": waves.draw_rasterization,
     "causal": causal.draw,
     "softmax": softmax.draw,
+    "softmax-threads": softmax.draw_threads,
 }
 
 

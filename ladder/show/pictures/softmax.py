@@ -1,4 +1,7 @@
-"""Online softmax, tile by tile: running maximum, running sum, and the factor that rescales it."""
+"""Online softmax: running maximum, running sum, and the factor that rescales it.
+
+Of one thread, tile by tile; and of the threads that share a row, which merge what they have.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +47,14 @@ def draw(*, T: str = "16", tile: str = "4", seed: str = "3") -> Drawing:
     found = steps(scores, width)
     probabilities = np.exp(scores - found[-1].largest) / found[-1].total
     rescaled = [i + 1 for i, step in enumerate(found) if i and step.factor < 1]
+    name = "tile" if width > 1 else "score"
     drawing = Drawing(
         f"Online softmax of {T} scores, {tile} at a time",
-        "After each tile only the largest score and the sum are kept. Where a tile brings a larger "
-        "score, the old sum is multiplied by exp(old largest - new largest). "
-        f"Here that happens at tile {' and '.join(map(str, rescaled)) or 'none'}. "
+        f"After each {name} only the largest score and the sum are kept. Where a {name} brings a "
+        "larger score, the old sum is multiplied by exp(old largest - new largest). "
+        f"Here that happens at {name} {' and '.join(map(str, rescaled)) or 'none'}. "
         + " ".join(
-            f"Tile {i + 1}: largest {s.largest:.1f}, factor {s.factor:.3f}, sum {s.total:.3f}."
+            f"{name.capitalize()} {i + 1}: largest {s.largest:.1f}, factor {s.factor:.3f}, sum {s.total:.3f}."
             for i, s in enumerate(found)
         ),
     )
@@ -69,8 +73,8 @@ def draw(*, T: str = "16", tile: str = "4", seed: str = "3") -> Drawing:
         line = zero - step.largest * scale
         drawing.line([(MARGIN, line), (MARGIN + len(scores) * bar, line)], "red", 1.5, dashed=True)
         x = MARGIN + len(scores) * bar + 16
-        drawing.text(x, y + 10, f"tile {number + 1}", 12, bold=True)
-        drawing.text(x + 52, y + 10, f"largest {step.largest:.1f}", 12, colour="red")
+        drawing.text(x, y + 10, f"{name} {number + 1}", 12, bold=True)
+        drawing.text(x + 60, y + 10, f"largest {step.largest:.1f}", 12, colour="red")
         if number:
             drawing.text(x, y + 27, f"old sum × {step.factor:.3f}", 12)
         drawing.text(x, y + 44, f"sum {step.total:.3f}", 12)
@@ -78,4 +82,77 @@ def draw(*, T: str = "16", tile: str = "4", seed: str = "3") -> Drawing:
     drawing.line([(MARGIN, y - 10), (WIDTH - MARGIN, y - 10)])
     text = f"Largest probability: 1 / {found[-1].total:.3f} = {probabilities.max():.3f}"
     drawing.paragraph(MARGIN, y + 8, text, size=12)
+    return drawing
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one thread has after its part of the row.
+
+    largest, total  of its own scores: the largest, and the sum of exp(score - largest)
+    factor          exp(largest - largest of the row), by which its sum is multiplied in the end
+    """
+
+    largest: float
+    total: float
+    factor: float
+
+
+def shares(scores: np.ndarray, threads: int) -> list[Share]:
+    """Thread t has the scores t, t + threads, ... Each thread's loop is `steps`."""
+    own = [steps(scores[thread::threads], 1)[-1] for thread in range(threads)]
+    row = max(step.largest for step in own)
+    return [Share(step.largest, step.total, float(np.exp(step.largest - row))) for step in own]
+
+
+def draw_threads(*, T: str = "16", threads: str = "4", seed: str = "3") -> Drawing:
+    """The scores in the colours of their threads, and how the threads' sums become the row's."""
+    count = int(threads)
+    scores = np.random.default_rng(int(seed)).normal(size=int(T)).round(1) * 2
+    found = shares(scores, count)
+    total = sum(share.total * share.factor for share in found)
+    drawing = Drawing(
+        f"{threads} threads share a row of {T} scores",
+        f"Thread t reads the scores t, t + {threads}, and so on. It has the largest of its own "
+        "scores, and the sum of exponentials relative to it. In the end every sum is multiplied by "
+        "exp(own largest - row's largest), and the products are added. "
+        + " ".join(
+            f"Thread {t}: largest {s.largest:.1f}, sum {s.total:.3f}, factor {s.factor:.3f}."
+            for t, s in enumerate(found)
+        )
+        + f" Sum of the row: {total:.3f}.",
+    )
+    fills = ("pale blue", "pale orange", "pale green", "pale purple")
+    y, high = drawing.top, 80.0
+    low, top = min(scores.min(), 0.0), max(scores.max(), 0.0)
+    bar, scale = (WIDTH - 2 * MARGIN) / len(scores), high / (top - low)
+    for i, score in enumerate(scores):
+        share, x = found[i % count], MARGIN + i * bar
+        edge = "red" if score == share.largest else "line"
+        up = y + (top - max(score, 0.0)) * scale
+        drawing.box(x, up, bar - 4, max(abs(score) * scale, 1), fills[i % len(fills)], edge)
+    y += high + 26
+    places = (MARGIN + 22, 150, 235, 345, 455)
+    titles = ("", "own largest", "own sum", "factor", "product")
+    for place, title in zip(places, titles, strict=True):
+        drawing.text(place, y, title, 12, "middle", colour="muted")
+    for thread, share in enumerate(found):
+        y += 24
+        drawing.box(MARGIN, y - 15, 90, 20, fills[thread % len(fills)])
+        drawing.text(MARGIN + 8, y, f"thread {thread}", 12)
+        cells = (
+            f"{share.largest:.1f}",
+            f"{share.total:.3f}",
+            f"× {share.factor:.3f}",
+            f"{share.total * share.factor:.3f}",
+        )
+        for place, cell in zip(places[1:], cells, strict=True):
+            drawing.text(place, y, cell, 12, "middle")
+    y += 12
+    drawing.line([(MARGIN, y), (WIDTH - MARGIN, y)])
+    y += 20
+    row = max(share.largest for share in found)
+    drawing.text(MARGIN + 8, y, "row", 12, bold=True)
+    drawing.text(places[1], y, f"{row:.1f}", 12, "middle", colour="red", bold=True)
+    drawing.text(places[4], y, f"{total:.3f}", 12, "middle", bold=True)
     return drawing

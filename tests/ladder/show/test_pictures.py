@@ -230,6 +230,15 @@ def test_online_softmax_ends_with_the_largest_score_and_the_sum_of_all():
     assert last.total == pytest.approx(np.exp(scores - scores.max()).sum())
 
 
+def test_the_sums_of_threads_that_share_a_row_add_up_to_that_of_the_row():
+    scores = np.random.default_rng(0).normal(size=50)
+    found = softmax.shares(scores, 4)
+    assert max(share.largest for share in found) == scores.max()
+    assert [share.factor == 1 for share in found].count(True) == 1
+    total = sum(share.total * share.factor for share in found)
+    assert total == pytest.approx(np.exp(scores - scores.max()).sum())
+
+
 @pytest.mark.parametrize(
     "kind, args, options",
     [
@@ -237,6 +246,7 @@ def test_online_softmax_ends_with_the_largest_score_and_the_sum_of_all():
         ("rasterization", ("matmul.forward", "16bit-11"), {"shape": "N=4096 C=768 OC=3072"}),
         ("causal", (), {}),
         ("softmax", (), {}),
+        ("softmax-threads", (), {}),
         ("ladder", ("matmul.forward",), {}),
         ("roofline", ("layernorm.forward",), {}),
     ],
