@@ -54,7 +54,8 @@ def draw(*, T: str = "16", tile: str = "4", seed: str = "3") -> Drawing:
         "larger score, the old sum is multiplied by exp(old largest - new largest). "
         f"Here that happens at {name} {' and '.join(map(str, rescaled)) or 'none'}. "
         + " ".join(
-            f"{name.capitalize()} {i + 1}: largest {s.largest:.1f}, factor {s.factor:.3f}, sum {s.total:.3f}."
+            f"{name.capitalize()} {i + 1}: largest {s.largest:.1f}, factor {s.factor:.3f}, "
+            f"sum {s.total:.3f}."
             for i, s in enumerate(found)
         ),
     )
