@@ -256,6 +256,44 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
         (("    float sums", "    if (row + y >= N) return;\n    float sums"), "barrier"),
         (("start + k < C;", "start < C;"), "outside of"),
     ],
+    "fragments by hand": [
+        (
+            ("a[1] = pair(A + (g + 8) * C + k + 2 * t)", "a[1] = pair(A + g * C + k + 2 * t + 8)"),
+            "elements are wrong",
+        ),
+        (
+            ("g + i / 2 * 8, c = 2 * t + i % 2", "g + i % 2 * 8, c = 2 * t + i / 2"),
+            "elements are wrong",
+        ),
+    ],
+    "swizzled tiles": [
+        (("p ^ r % 8", "p ^ r / 2 % 4"), "too many extra wavefronts"),
+        (("ROW = DEPTH; ", "ROW = DEPTH + VECTOR; "), "too many shared bytes: 18,"),
+        (("p ^ r % 8", "p + r % 8"), "across the end of shared memory"),
+    ],
+    "a double buffer filled by cp.async": [
+        (("cp_async_wait<1>", "cp_async_wait<0>"), "too many steps without a copy: 6"),
+        (("cp_async_wait<1>", "cp_async_wait<2>"), "no cp_async_wait and barrier between them"),
+        (("y, x);\n        __syncthreads();", "y, x);"), "race on"),
+        (
+            ("cp_async_commit();  // in", "if (step + 1 < steps) cp_async_commit();  // in"),
+            "no cp_async_commit and cp_async_wait cover it",
+        ),
+    ],
+    "a ring of three stages": [
+        (("cp_async_wait<STAGES - 2>", "cp_async_wait<0>"), "too many early waits"),
+        (
+            (
+                "cp_async_wait<STAGES - 2>();\n        __syncthreads();",
+                "__syncthreads();\n        cp_async_wait<STAGES - 2>();",
+            ),
+            "race on",
+        ),
+        (
+            ("cp_async_wait<STAGES - 2>", "cp_async_wait<STAGES - 1>"),
+            "no cp_async_wait and barrier between them",
+        ),
+    ],
 }
 EXERCISE = re.compile(r'r"""(// .*?: (.*?)\n.*?)"""', flags=re.DOTALL)
 

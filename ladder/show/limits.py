@@ -75,6 +75,17 @@ def _steps_without_a_copy(run: Run, array: str) -> Costs:
     }
 
 
+def _early_waits(run: Run, array: str) -> Costs:
+    """Tiles that a step waits for although a later one reads them."""
+    seen = ring.record(run.ladder, run.rung, run.dtype, run.dims)
+    return {
+        f"In step {number - 1}, it waits for tile {step.arrived}, and reads tile {last}.": early
+        for number, step in enumerate(seen.steps)
+        for last in (max(step.read, default=step.arrived),)
+        if (early := step.arrived - last) > 0
+    }
+
+
 MEASURES: dict[str, Callable[[Run, str], Costs]] = {
     "sectors": _of_lines(lambda line: line.sectors),
     "wavefronts": _of_lines(lambda line: line.wavefronts),
@@ -82,6 +93,7 @@ MEASURES: dict[str, Callable[[Run, str], Costs]] = {
     "loads per multiply-add": _loads_per_multiply_add,
     "shared bytes": _shared_bytes,
     "steps without a copy": _steps_without_a_copy,
+    "early waits": _early_waits,
 }
 
 
@@ -93,7 +105,7 @@ def judge(
     at_most  the most of each measure: of all arrays, or of one ("sectors of inp"). Sectors are
              those of global memory, wavefronts those of shared memory; extra wavefronts are due to
              bank conflicts. Loads and multiply-adds are the instructions of a warp. Shared bytes
-             are those of a block. Steps are those of a ring of stages (pictures/ring.py).
+             are those of a block. Steps and waits are those of a ring (pictures/ring.py).
 
     Raises LadderError for an unknown measure, and where the kernel cannot run at this shape.
     """

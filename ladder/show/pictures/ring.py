@@ -169,7 +169,8 @@ FILLS = {  # what a stage is in a step: the words of the legend, and the colour
 
 def of_ring(title: str, seen: Ring) -> Drawing:
     """The picture of a ring."""
-    drawing = Drawing(f"{title}: a ring of {seen.stages} stages", _describe(seen))
+    plural = "s" if seen.stages > 1 else ""
+    drawing = Drawing(f"{title}: {seen.stages} stage{plural}, step by step", _describe(seen))
     x0, y = MARGIN + 62.0, drawing.top + 6
     wide, high = (WIDTH - MARGIN - x0) / len(seen.steps), 24.0
     for number in range(len(seen.steps)):
@@ -235,15 +236,13 @@ def states_of(seen: Ring, stage: int) -> list[list[tuple[str, int]]]:
 
 def _describe(seen: Ring) -> str:
     """In words: how far ahead copies run, and what is wrong."""
-    ahead = max(
-        tile - min(step.read) for step in seen.steps if step.read for tile in step.copied or [0]
-    )
+    most = max(step.flight or 0 for step in seen.steps)
     waits = sorted({step.pending for step in seen.steps if step.pending is not None})
     allowed = " or ".join(map(str, waits))
     text = (
-        f"Thread 0 reads {sum(bool(step.read) for step in seen.steps)} tiles, starts copies up to "
-        f"{ahead} tile{'s' if ahead != 1 else ''} ahead, and waits until at most {allowed} groups "
-        "of copies are in flight."
+        f"Thread 0 reads {sum(len(step.read) for step in seen.steps)} tiles. It waits until at "
+        f"most {allowed} groups of copies are in flight. While it reads a tile, "
+        + (f"up to {most} tiles are in flight." if most else "no other is in flight.")
     )
     for step, tile in seen.early()[:1]:
         text += f" In step {step - 1} it reads tile {tile}, which no wait has covered yet."
