@@ -41,9 +41,11 @@ def flops(products: int) -> Callable[[Dims], int]:
 
 
 def large_scores(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Scores far from zero, whose exponentials overflow unless the largest is subtracted."""
+    """Scores far above 0 in every second row, and far below in the others. Unless the largest is
+    subtracted, their exponentials overflow, or all of a row become 0."""
     qkv = rng.standard_normal((dims["B"], dims["T"], 3, dims["C"]))
     qkv[:, :, :2] += 5  # q and k: scores around 25 sqrt(HS)
+    qkv[:, 1::2, 0] -= 10  # and around -25 sqrt(HS)
     return {"qkv": qkv.reshape(dims["B"], dims["T"], 3 * dims["C"])}
 
 

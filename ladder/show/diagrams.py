@@ -5,6 +5,7 @@ Those of memory accesses are in trace.py, those of measurements in charts.py.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from ladder.show.trace import own_lines
 
 INK, LINE, PAPER, GOLD = "#222222", "#888888", "#f4f4f4", "#ffe9a8"
 BUSY, WAITING, GONE = "#1f77b4", "#f5b7a5", "#eeeeee"
+SHARES = ("#9ecae1", "#fdae6b", "#a1d99b", "#bcbddc", "#d9d9d9", "#fdd0a2", "#c7e9c0", "#dadaeb")
 LANES = matplotlib.colormaps["turbo"]
 Colour = str | tuple[float, float, float, float]
 
@@ -174,6 +176,39 @@ def deliveries(reports: Sequence[Report], rungs: Sequence[Rung], flops: int, tit
         ),
     ]
     return _beside(panels, rungs, title)
+
+
+def traffic(reports: Sequence[Report], rungs: Sequence[Rung], title: str) -> Figure:
+    """Which arrays the sectors of global memory belong to, as shares of each kernel's own total."""
+    sectors = [Counter[str]() for _ in rungs]
+    for counted, report in zip(sectors, reports, strict=True):
+        for line in report.lines:
+            counted[line.buffer] += line.sectors
+    totals = [counted.total() for counted in sectors]
+    arrays = [name for name, _ in sum(sectors, Counter()).most_common()]
+    figure = Figure(figsize=(9.5, 1.0 + 0.34 * len(rungs)), layout="constrained")
+    axes = figure.add_subplot()
+    left = np.zeros(len(rungs))
+    for colour, array in zip(SHARES, arrays, strict=False):
+        shares = np.array([sectors[i][array] / totals[i] for i in range(len(rungs))])
+        axes.barh(range(len(rungs)), shares, left=left, color=colour, height=0.65, label=array)
+        for row, share in enumerate(shares):
+            if share >= 0.04:
+                where = left[row] + share / 2
+                axes.text(where, row, f"{share:.0%}", fontsize=8, va="center", ha="center")
+        left += shares
+    for row, total in enumerate(totals):
+        axes.text(1.01, row, f"of {total:,} sectors", fontsize=8, va="center")
+    axes.set_xlim(0, 1.22)
+    axes.set_xticks([])
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    names = [rung.idea if rung.is_own_file else f"{rung.id}  {rung.idea}" for rung in rungs]
+    axes.set_yticks(range(len(rungs)), names, fontsize=8)
+    axes.invert_yaxis()
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.4, 0), ncols=6, frameon=False)
+    figure.suptitle(title, fontsize=9.5, x=0.01, ha="left")
+    return figure
 
 
 def _beside(

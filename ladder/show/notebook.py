@@ -184,6 +184,13 @@ def deliveries(op: str, kernels: Sequence[int | str], **dims: int) -> None:
     draw(diagrams.deliveries(reports, chosen, find(op).op.flops(shape), title), title)
 
 
+def traffic(op: str, kernels: Sequence[int | str], **dims: int) -> None:
+    """Which arrays the sectors belong to that each rung, or kernel in a string, moves."""
+    chosen, reports, (shape, *_) = zip(*(_trace(op, k, **dims) for k in kernels), strict=True)
+    title = f"{op}, {format_dims(shape)}, float32: sectors by array, counted by the emulator"
+    draw(diagrams.traffic(reports, chosen, title), title)
+
+
 def climb(op: str, kernels: Sequence[int | str] | None = None, dtype: str = "float32") -> None:
     """What each rung, or kernel in a string, asks of memory; by default the whole ladder.
 

@@ -34,6 +34,14 @@ def far_away(dims: Dims, rng: np.random.Generator) -> np.ndarray:
     return logits
 
 
+def masked(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Logits of -infinity, whose probability is 0: the first half of each row, and every third."""
+    logits = rng.standard_normal((dims["N"], dims["V"]))
+    logits[:, : dims["V"] // 2] = -np.inf
+    logits[:, dims["V"] // 2 + 1 :: 3] = -np.inf
+    return {"logits": logits}
+
+
 def certain(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Rows with one probability of 1, and 0 for the others."""
     probs = np.zeros((dims["N"], dims["V"]))
@@ -55,6 +63,7 @@ forward = Op(
         "logits far from 0, or equal": Case(
             lambda dims, rng: {"logits": far_away(dims, rng)}, hard=True
         ),
+        "masked logits": Case(masked, hard=True),
     },
 )
 

@@ -12,8 +12,8 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
     walk OP RUNG steps=     the tiles of factors that a block loads, step by step; block=0 shape=
     outer OP RUNG rows=TEXT columns=TEXT  a thread's register tile as an outer product; TEXT of the
                             lines that load its factors; thread=0 shape=
-    banks OP RUNG line=TEXT one request to shared memory by bank and wavefront; array= kind=
-                            request=0 shape=
+    banks OP RUNG line=TEXT one request to shared memory by bank and wavefront; array=
+                            does=read request=0 shape=
     mma                     fragments of mma.sync: lane and register of each element; lane=
     ldmatrix                who passes the address of a row, and who receives its elements; lane=
     wgmma-accumulator       of wgmma: warp, lane and register of each element
@@ -31,6 +31,8 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
     causal                  tiles of scores that are computed, masked, skipped; T= queries= keys=
     softmax                 online softmax, tile by tile; T=16 tile=4 seed=3
     softmax-threads         how threads that share a row merge their sums; T=16 threads=4 seed=3
+    flow OP RUNG shape=     attention backward: which block loads which tile of Q, K, V and dO,
+                            and where dQ, dK and dV are summed; tile=
 
 Each kind is a function in a file of its own. What it draws is computed: from the rung's
 launch plan, or from what the emulator records while it runs the rung. The function that computes
@@ -49,6 +51,7 @@ from ladder.contract.ladder import find
 from ladder.show.pictures import (
     banks,
     causal,
+    flow,
     fragments,
     measured,
     multicast,
@@ -91,6 +94,7 @@ KINDS: dict[str, Callable[..., Drawing]] = {
     "causal": causal.draw,
     "softmax": softmax.draw,
     "softmax-threads": softmax.draw_threads,
+    "flow": flow.draw,
 }
 
 

@@ -67,20 +67,20 @@ def requests(op: str, rung: str, dtype: str, shape: str, line: str) -> list[Acce
 
 
 def draw(
-    op: str, rung: str, *, line: str, array: str = "", kind: str = "", request: str = "0",
+    op: str, rung: str, *, line: str, array: str = "", does: str = "", request: str = "0",
     dtype: str = "", shape: str = "",
 ) -> Drawing:  # fmt: skip
     """One request of a warp: a column for each bank, a row for each wavefront.
 
     line     text of the source line, "a[y][k]"
-    array    where the line has several: "a"; kind: "read", "write"
+    array    where the line has several: "a"; does: "read", "write"
     request  which one of them, by its number
     """
     dtype = dtype or default_dtype(op, rung)
     found = [
         access
         for access in requests(op, rung, dtype, shape, line)
-        if array in ("", access.buffer) and kind in ("", access.kind)
+        if array in ("", access.buffer) and does in ("", access.kind)
     ]
     if int(request) >= len(found):
         raise LadderError(
