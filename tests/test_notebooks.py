@@ -294,6 +294,34 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
             "no cp_async_wait and barrier between them",
         ),
     ],
+    "online softmax": [
+        (("largest = LOWEST", "largest = -INFINITY"), "masked logits"),
+        (("largest = LOWEST", "largest = 0.0f"), "logits far from 0"),
+        (("total * expf(before - largest)", "total"), "elements are wrong"),
+        (("warp_sum(total * expf(own - largest))", "warp_sum(total)"), "elements are wrong"),
+        (
+            (
+                "total = warp_sum(total * expf(own - largest));",
+                "total = 0.0f;\n    for (int i = lane_id(); i < V; i += WARP_SIZE) "
+                "total += expf(to_float(x[i]) - largest);\n    total = warp_sum(total);",
+            ),
+            "too many sectors of logits: 1,536",
+        ),
+    ],
+    "FlashAttention, a warp per query": [
+        (("start <= first", "start < T"), "too many sectors of qkv: 9,216"),
+        (("sums[c] *= rescale;", ""), "elements are wrong"),
+        (("__syncthreads();  // the tiles", "// the tiles"), "race on"),
+        (("__syncthreads();  // all", "// all"), "race on"),
+        (("__syncwarp();", ""), "race on p"),
+        (("    float largest =", "    if (query >= T) return;\n    float largest ="), "barrier"),
+    ],
+    "recomputed probabilities": [
+        (("start = first; start", "start = 0; start"), "too many sectors: 26,112"),
+        (("__syncwarp();  // both", "// both"), "race on"),
+        (("key <= query && query < T", "query < T"), "elements are wrong"),
+        (("to_real(dk[c] * rsqrtf(HS))", "to_real(dk[c])"), "elements are wrong"),
+    ],
 }
 EXERCISE = re.compile(r'r"""(// .*?: (.*?)\n.*?)"""', flags=re.DOTALL)
 

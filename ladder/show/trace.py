@@ -118,15 +118,17 @@ def per_request(count: LineCount) -> tuple[float, float, str]:
 def picture(report: Report, rung: Rung, title: str = "", lines: Iterable[int] | None = None) -> Any:
     """What the first request of each line to global memory touches; a matplotlib figure.
 
+    A line that reads one address for all lanes, and others of the same array, has both shown.
     Each box is a sector, moved as a whole; its coloured parts are what lanes asked for, the colour
     is the lane, and the grey rest is moved for nothing.
     """
     wanted = None if lines is None else set(lines)
-    first: dict[tuple[int, str, str], Access] = {}
+    first: dict[tuple[int, str, str, bool], Access] = {}
     for access in report.accesses:
         ours = _is_of(access, rung) and access.space == "global"
         if ours and (wanted is None or access.line in wanted):
-            first.setdefault((access.line, access.buffer, access.kind), access)
+            key = (access.line, access.buffer, access.kind, _is_broadcast(access))
+            first.setdefault(key, access)
     if not first:
         raise LadderError(f"{rung.label}: no access to global memory was recorded")
     rows = [first[key] for key in sorted(first)]
@@ -189,9 +191,14 @@ def _describe(access: Access) -> str:
     used = {byte for offset in access.offsets for byte in range(offset, offset + access.bytes)}
     share = len(used) / (sectors * SECTOR)
     text = f"{access.kind} {access.buffer}: {sectors} sector{'s' if sectors > 1 else ''}, "
-    if len(access.lanes) > 1 and len(set(access.offsets)) == 1:
+    if _is_broadcast(access):
         return text + "the same address for all lanes"
     return text + f"{share:.0%} of {'their' if sectors > 1 else 'its'} bytes used"
+
+
+def _is_broadcast(access: Access) -> bool:
+    """Whether several lanes have one address."""
+    return len(access.lanes) > 1 and len(set(access.offsets)) == 1
 
 
 def touched_sectors(access: Access) -> list[int]:

@@ -14,6 +14,7 @@ from ladder.show import pages, pictures
 from ladder.show.pictures import (
     banks,
     causal,
+    flow,
     fragments,
     multicast,
     operand,
@@ -399,3 +400,44 @@ def test_a_block_walks_along_the_summed_dimension_and_loads_each_element_once():
 def test_a_walk_in_unequal_steps_is_refused():
     with pytest.raises(LadderError, match=r"3 requests of a warp, which is no multiple of 2 steps"):
         walk.walk("matmul.forward", "2", "float32", "N=64 C=96 OC=32", 1, 2)
+
+
+@pytest.mark.emulator
+def test_the_flow_of_backward_tiles_has_seven_products_or_five_and_atomics():
+    """Two tiles of 64 tokens. Each way, the tile in the future has no block."""
+    shape = "B=1 T=128 C=64 NH=1"
+    found = flow.passes("attention.backward", "4", "float32", shape, 64)
+    columns, rows = found
+    assert columns.block.tolist() == [[0, -1], [0, 1]] and columns.step.tolist() == [
+        [0, -1],
+        [1, 0],
+    ]
+    assert (columns.keeps, columns.walks) == (("K", "V"), ("Q", "dO"))
+    assert rows.block.tolist() == [[1, -1], [0, 0]] and rows.step.tolist() == [[0, -1], [0, 1]]
+    assert (rows.keeps, rows.walks, rows.stored) == (("Q", "dO"), ("K", "V"), ("dQ",))
+    assert [each.products for each in found] == [
+        ("scores", "dprobs", "dk", "dv"),
+        ("scores", "dprobs", "dq"),
+    ]
+    (fused,) = flow.passes("attention.backward", "float32-6", "float32", shape, 64)
+    assert fused.stored == ("dK", "dV") and fused.added == {"dQ": (1, 2)}
+    assert len(fused.products) == 5
+    with pytest.raises(LadderError, match="tile= must be the size of its own"):
+        flow.passes("attention.backward", "4", "float32", shape, 32)
+
+
+@pytest.mark.emulator
+def test_the_flow_names_the_matrices_that_are_kept_in_memory():
+    found = flow.passes("attention.backward", "3", "float32", "B=1 T=128 C=64 NH=1", 64)
+    scores, columns, rows = found
+    assert scores.matrices == {"probs": "write", "dscores": "write"} and not scores.stored
+    assert set(columns.matrices.values()) == {"read"} and rows.matrices == {"dscores": "read"}
+    assert sum(len(each.products) for each in found) == 5
+
+
+@pytest.mark.emulator
+def test_the_option_that_chooses_reads_or_writes_can_be_given_to_make():
+    drawing = pictures.make(
+        "banks", "matmul.forward", "2", line="a[y][x] =", does="write", shape="N=32 C=32 OC=32"
+    )
+    assert "write array a" in drawing.description
