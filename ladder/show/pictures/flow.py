@@ -186,8 +186,8 @@ def _panel(drawing: Drawing, x: float, y: float, wide: float, each: Pass) -> Non
             fill = distinct(number, blocks)
             drawing.box(*at, cell, cell, fill, "paper", 1.5)
             text = str(each.step[row, column] + 1)
-            middle = at[0] + cell / 2, at[1] + cell / 2 + 5
-            drawing.text(*middle, text, 13, "middle", text_on(fill))
+            x, y = at[0] + cell / 2, at[1] + cell / 2 + 5
+            drawing.text(x, y, text, 13, "middle", text_on(fill))
     for i in range(count):
         _sums(drawing, each, i, (left + count * cell + 6, top + i * cell), (SIDE - 8, cell), QUERY)
         _sums(drawing, each, i, (left + i * cell, top + count * cell + 6), (cell, 34), KEY)
