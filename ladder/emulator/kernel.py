@@ -299,7 +299,7 @@ class Kernel:
 
     def _say_deadlock(self, problem: CProblem, who: str, other: Line | None) -> str:
         text = f"deadlock: {who} {problem.text.decode()}"
-        return f"{text}; another one waits in line {other[1]}" if other else text
+        return f"{text} in line {other[1]}" if other else text
 
     def _say_uninitialised_shared_memory(
         self, problem: CProblem, who: str, other: Line | None

@@ -56,7 +56,7 @@ class CProblem(ctypes.Structure):
         ("place", CPlace),
         ("other", CPlace),
         ("where", CWhere),
-        ("text", ctypes.c_char * 240),
+        ("text", ctypes.c_char * 360),
     )
 
 

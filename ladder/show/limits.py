@@ -16,7 +16,7 @@ from ladder.contract.ladder import Ladder
 from ladder.contract.rung_file import Rung
 from ladder.emulator.report import LineCount, Report
 from ladder.show import trace
-from ladder.show.pictures import ring
+from ladder.show.pictures import multicast, recording, ring
 from ladder.show.pictures.runs import ALL
 
 WARP = 32  # lanes, whose multiply-adds are one instruction
@@ -86,6 +86,25 @@ def _early_waits(run: Run, array: str) -> Costs:
     }
 
 
+def _waits_for_all_products(run: Run, array: str) -> Costs:
+    """Waits of a warp that leave no wgmma in flight, in block 0."""
+    events = recording.record_kernel(run.ladder.op.name, run.rung, run.dtype, run.dims)
+    mine = [event for event in events if (event.block, event.thread) == (0, 0)]
+    waits = sum(event.name == "product-wait" and event.value == 0 for event in mine)
+    return {"In each step, it waits until the tensor cores have nothing to do.": waits}
+
+
+def _bytes_read_by_tma(run: Run, array: str) -> Costs:
+    """What TMA reads from L2: a multicast reads once for all blocks that receive it."""
+    events = recording.record_kernel(run.ladder.op.name, run.rung, run.dtype, run.dims)
+    found: Costs = {}
+    for copy in multicast.copies(events, run.rung, run.dtype, run.dims):
+        if array in ("", copy.array):
+            where = f"Block {copy.asks} asks for rows of {copy.array}."
+            found[where] = found.get(where, 0) + copy.bytes
+    return found
+
+
 MEASURES: dict[str, Callable[[Run, str], Costs]] = {
     "sectors": _of_lines(lambda line: line.sectors),
     "wavefronts": _of_lines(lambda line: line.wavefronts),
@@ -94,6 +113,8 @@ MEASURES: dict[str, Callable[[Run, str], Costs]] = {
     "shared bytes": _shared_bytes,
     "steps without a copy": _steps_without_a_copy,
     "early waits": _early_waits,
+    "waits for all products": _waits_for_all_products,
+    "bytes read by TMA": _bytes_read_by_tma,
 }
 
 
@@ -105,7 +126,8 @@ def judge(
     at_most  the most of each measure: of all arrays, or of one ("sectors of inp"). Sectors are
              those of global memory, wavefronts those of shared memory; extra wavefronts are due to
              bank conflicts. Loads and multiply-adds are the instructions of a warp. Shared bytes
-             are those of a block. Steps and waits are those of a ring (pictures/ring.py).
+             are those of a block. Steps and early waits are those of a ring (pictures/ring.py),
+             waits for all products those of one warp.
 
     Raises LadderError for an unknown measure, and where the kernel cannot run at this shape.
     """

@@ -34,7 +34,11 @@ from ladder.measure import bench
 from ladder.show import charts, diagrams, limits, pages, pictures, source_code, tables
 from ladder.show import trace as tracer
 from ladder.show.pictures import banks as bank_pictures
+from ladder.show.pictures import multicast as multicast_pictures
+from ladder.show.pictures import recording
 from ladder.show.pictures import ring as ring_pictures
+from ladder.show.pictures import timeline as timeline_pictures
+from ladder.show.pictures.replay import Durations
 from ladder.verify import check as checker
 from ladder.verify import sandbox
 from ladder.verify.inputs import scalars
@@ -175,6 +179,29 @@ def ring(op: str, kernel: int | str, dtype: str = "bfloat16", **dims: int) -> No
     title = rung.name if rung.number is not None else rung.idea
     seen = ring_pictures.record(find(op), rung, dtype, dims)
     display(SVG(ring_pictures.of_ring(title, seen).svg()))
+
+
+def timeline(
+    op: str, kernel: int | str, dtype: str = "bfloat16", copy: float = 5, product: float = 2,
+    store: float = 1, until: float = 60, **dims: int,
+) -> None:  # fmt: skip
+    """A TMA pipeline over time, of a rung or of a kernel in a string; durations are assumed."""
+    rung = rung_of(op, kernel)
+    events = recording.record_kernel(op, rung, dtype, dims)
+    durations = Durations(copy, product, store)
+    title = rung.name if rung.number is not None else rung.idea
+    display(SVG(timeline_pictures.of_events(title, events, durations, until=until).svg()))
+
+
+def multicast(
+    op: str, kernel: int | str, dtype: str = "bfloat16", cluster: int = 2, **dims: int
+) -> None:
+    """Who asks for which rows, and who receives them, in a cluster of a kernel."""
+    rung = rung_of(op, kernel)
+    events = recording.record_kernel(op, rung, dtype, dims)
+    found = multicast_pictures.copies(events, rung, dtype, dims)
+    title = rung.name if rung.number is not None else rung.idea
+    display(SVG(multicast_pictures.of_copies(title, found, cluster).svg()))
 
 
 def deliveries(op: str, kernels: Sequence[int | str], **dims: int) -> None:

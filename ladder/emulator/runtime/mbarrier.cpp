@@ -119,9 +119,10 @@ void emulator_mbarrier_arrive(void *address, int rank, int bytes) {
     Mbarrier &barrier = worker.find_mbarrier(address, rank, CALLER);
     if (barrier.missing_threads == 0)
         worker.refuse(MBARRIER, CALLER,
-                      "arrives at the mbarrier %s, at which all %d threads of this phase have "
-                      "arrived already, and %d bytes have yet to be copied",
-                      worker.name_of(barrier).c_str(), barrier.count, barrier.missing_bytes);
+                      "arrives at the mbarrier %s once more before phase %u has ended: all %d "
+                      "threads have arrived already, and %d bytes have yet to be copied",
+                      worker.name_of(barrier).c_str(), barrier.phases, barrier.count,
+                      barrier.missing_bytes);
     if (bytes < 0 || barrier.missing_bytes + bytes > MOST_BYTES)
         worker.refuse(MBARRIER, CALLER, "expects %d bytes at the mbarrier %s; %d are possible",
                       barrier.missing_bytes + bytes, worker.name_of(barrier).c_str(), MOST_BYTES);

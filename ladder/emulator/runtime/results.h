@@ -43,7 +43,7 @@ struct Problem {
     int32_t fatal;  // the launch was given up
     Place place, other;
     Where where;
-    char text[240];
+    char text[360];
 };
 
 // All warp requests of one instruction to one piece of memory.

@@ -315,25 +315,36 @@ void Worker::report_deadlock() {
     problem.kind = DEADLOCK;
     problem.fatal = 1;
     problem.place = place(*waiting, waiting->pc);
-    if (other) problem.other = place(*other, other->pc);
-    if (const Mbarrier *barrier = waiting->waits_at) {
-        std::snprintf(problem.text, sizeof problem.text,
-                      "waits at the mbarrier %s for phase %u (parity %d), in which %d of %d "
-                      "threads have arrived and %d bytes %s",
-                      name_of(*barrier).c_str(), barrier->phases + 1, waiting->parity,
+    std::string text = describe_wait(*waiting);
+    if (other) {
+        problem.other = place(*other, other->pc);
+        text += "; another one waits";
+        if (other->waits_at) text = text + " " + describe_wait(*other).substr(6) + ",";
+    }
+    std::snprintf(problem.text, sizeof problem.text, "%s", text.c_str());
+    launch->add(problem);
+}
+
+// What a thread waits for, and what is missing: "waits at the mbarrier full[0] ...".
+std::string Worker::describe_wait(const Fiber &fiber) const {
+    char text[sizeof Problem::text];
+    if (const Mbarrier *barrier = fiber.waits_at) {
+        std::snprintf(text, sizeof text,
+                      "waits at the mbarrier %s for the end of phase %u (parity %d), in which %d of "
+                      "%d threads have arrived and %d bytes %s",
+                      name_of(*barrier).c_str(), barrier->phases, fiber.parity,
                       barrier->count - barrier->missing_threads, barrier->count,
                       std::abs(barrier->missing_bytes),
                       barrier->missing_bytes < 0 ? "more were copied than expected"
                                                  : "have yet to be copied");
-    } else if (const NamedBarrier *barrier = waiting->waits_with) {
-        std::snprintf(problem.text, sizeof problem.text,
-                      "waits at a barrier to which %d of %d threads have come", barrier->arrived,
-                      barrier->threads);
+    } else if (const NamedBarrier *barrier = fiber.waits_with) {
+        std::snprintf(text, sizeof text, "waits at a barrier to which %d of %d threads have come",
+                      barrier->arrived, barrier->threads);
     } else {
         static const char *const WAITS[] = {"", "", "in a warp operation", "at a barrier",
                                             "for memory to change", ""};
-        std::snprintf(problem.text, sizeof problem.text, "waits %s for threads that never come",
-                      WAITS[(int)waiting->state]);
+        std::snprintf(text, sizeof text, "waits %s for threads that never come",
+                      WAITS[(int)fiber.state]);
     }
-    launch->add(problem);
+    return text;
 }

@@ -249,6 +249,7 @@ class Worker {
     bool complete_load();
     void finish_thread();
     void report_deadlock();
+    std::string describe_wait(const Fiber &fiber) const;
     static void entry();
 
     void *stack_pointer_ = nullptr;  // of the scheduler, while a fiber runs

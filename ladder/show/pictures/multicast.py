@@ -15,6 +15,7 @@ from ladder.show.pictures.recording import Event, record
 from ladder.show.pictures.runs import emulated_plan
 from ladder.show.source_code import parse_shape
 
+ROW_BYTES = 128  # of a tile that TMA copies
 GAP = 8.0
 HIGH = 34.0  # of a box
 BETWEEN = 74.0  # L2 and the blocks, where the arrows are
@@ -25,9 +26,11 @@ COLOURS = (("pale blue", "blue"), ("pale orange", "orange"), ("pale green", "gre
 class Copy(NamedTuple):
     """One copy by TMA, of rows of an argument: L2 is read once for all receivers.
 
+    step   of the block that asks: a stage is filled in each
     place  of the tile in the receivers' shared memory, in bytes from its start
     """
 
+    step: int
     asks: int
     receives: tuple[int, ...]
     array: str
@@ -37,25 +40,21 @@ class Copy(NamedTuple):
     place: int
 
 
-def copies(
-    events: Sequence[Event], rung: Rung, dtype: str, dims: Dims, cluster: int, step: int
-) -> list[Copy]:
-    """What the first cluster of a kernel copies in a step: until the next `mbarrier_expect`."""
-    boxes = {tile.argument: tile for tile in emulated_plan(rung, dtype, dims).tiles}
-    steps: dict[int, int] = defaultdict(lambda: -1)  # that a block has begun
+def copies(events: Sequence[Event], rung: Rung, dtype: str, dims: Dims) -> list[Copy]:
+    """All copies to shared memory in a recording of a kernel, by the blocks that ask for them."""
+    boxes = {tile.argument: tile.rows for tile in emulated_plan(rung, dtype, dims).tiles}
+    steps: dict[int, int] = defaultdict(lambda: -1)  # that a block has begun, with mbarrier_expect
     found = []
     for event in events:
-        if event.block >= cluster or event.name not in ("expect", "load"):
-            continue
         steps[event.block] += event.name == "expect"
-        if event.name == "load" and steps[event.block] == step:
+        if event.name == "load":
             array = event.of.removesuffix("_tiles")
-            to = [block for block in range(cluster) if event.value >> block & 1] or [event.block]
-            rows, size = boxes[array].rows, boxes[array].rows * boxes[array].columns * 2
-            found.append(Copy(event.block, tuple(to), array, event.y, rows, size, event.tile))
-    if not found:
-        raise LadderError(f"picture multicast: {rung.label} copies nothing by TMA in step {step}")
-    return sorted(found, key=lambda copy: (copy.array, copy.row, copy.asks))
+            to = [block for block in range(event.value.bit_length()) if event.value >> block & 1]
+            found.append(
+                Copy(steps[event.block], event.block, tuple(to or [event.block]), array,
+                     event.y, boxes[array], boxes[array] * ROW_BYTES, event.tile)
+            )  # fmt: skip
+    return found
 
 
 def draw(
@@ -63,13 +62,16 @@ def draw(
 ) -> Drawing:
     """One step of a cluster's copies: from L2, through the block that asks, to all receivers."""
     chosen, dims = find(op).rung(rung), parse_shape(find(op).op, shape)
-    events = record(op, rung, dtype, shape)
-    found = copies(events, chosen, dtype, dims, int(cluster), int(step))
-    return of_copies(f"{op}, {chosen.name}", found, int(cluster))
+    found = copies(record(op, rung, dtype, shape), chosen, dtype, dims)
+    return of_copies(f"{op}, {chosen.name}", found, int(cluster), int(step))
 
 
-def of_copies(title: str, found: Sequence[Copy], cluster: int) -> Drawing:
-    """The same of copies that are known."""
+def of_copies(title: str, found: Sequence[Copy], cluster: int = 2, step: int = 0) -> Drawing:
+    """The same of copies that are known, of the first cluster."""
+    found = [copy for copy in found if copy.asks < cluster and copy.step == step]
+    if not found:
+        raise LadderError(f"picture multicast: {title} copies nothing by TMA in step {step}")
+    found.sort(key=lambda copy: (copy.array, copy.row, copy.asks))
     asked, received = (
         [sum(copy.bytes for copy in found if block in who(copy)) / 1024 for block in range(cluster)]
         for who in (lambda copy: (copy.asks,), lambda copy: copy.receives)
