@@ -294,6 +294,57 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
             "no cp_async_wait and barrier between them",
         ),
     ],
+    "one stage, and who waits": [
+        (("        mbarrier_wait(&full, parity);\n", ""), "with no wait at the mbarrier"),
+        (("        parity ^= 1;\n", ""), "once more before phase 1 has ended"),
+        (("        wgmma_wait<0>(sums);\n", ""), "no wgmma_commit and wgmma_wait cover it"),
+        (
+            ("        __syncthreads();  // all four warps are done with the tiles\n", ""),
+            "race on a in shared memory",
+        ),
+    ],
+    "a producer, consumers and a ring": [
+        (("parity ^ 1)", "0)"), "waits at the mbarrier empty[0] for the end of phase 0"),
+        (
+            ("            mbarrier_wait(&empty[stage], parity ^ 1);\n", ""),
+            "once more before phase 0 has ended",
+        ),
+        (("empty[i], 4", "empty[i], 1"), "race on tiles"),
+    ],
+    "products in flight": [
+        (("wgmma_wait<1>();", "wgmma_wait<0>();"), "too many waits for all products: 13"),
+        (("lane == 0 && start > 0", "lane == 0"), "race on tiles"),
+        (("&empty[last]", "&empty[stage]"), "deadlock"),
+        (("    wgmma_wait<0>(sums);\n", ""), "no wgmma_commit and wgmma_wait cover it"),
+    ],
+    "two blocks share a tile": [
+        (
+            (
+                "half * DEPTH, &inp_tiles, &full[stage], start,\n"
+                "                                  row + half, 3);",
+                "half * DEPTH, &inp_tiles, &full[stage], start,\n"
+                "                                  row + half, 1 << half / (TILE / 2));",
+            ),
+            "4096 bytes have yet to be copied",
+        ),
+        (
+            (
+                "tma_load_2d_multicast(a + stage * SIZE + half * DEPTH, &inp_tiles, &full[stage], "
+                "start,\n                                  row + half, 3);",
+                "for (int i = 0; i < TILE; i += TILE / 2) tma_load_2d(a + stage * SIZE + i * DEPTH, "
+                "&inp_tiles, &full[stage], start, row + i);",
+            ),
+            "too many bytes read by TMA: 131,072",
+        ),
+        (("empty[i], 8", "empty[i], 4"), "once more before phase 0 has ended"),
+        (
+            (
+                "lane < 2 && start > 0) mbarrier_arrive_at(&empty[last], lane)",
+                "lane == 0 && start > 0) mbarrier_arrive(&empty[last])",
+            ),
+            "deadlock",
+        ),
+    ],
     "online softmax": [
         (("largest = LOWEST", "largest = -INFINITY"), "masked logits"),
         (("largest = LOWEST", "largest = 0.0f"), "logits far from 0"),

@@ -47,7 +47,7 @@ __forceinline__ void recorded_wgmma_wait(Registers &...registers) {
     (RECORD("meet", nullptr, (id) * 4096 + (threads)), named_barrier(id, threads))
 #define __syncthreads() (RECORD("meet", nullptr, blockDim.x), __syncthreads())
 #define wgmma_commit() (RECORD("product", nullptr, 0), wgmma_commit())
-#define tma_store_commit() (RECORD("store", nullptr, 0), tma_store_commit())
+#define tma_store_fence() (RECORD("store", nullptr, 0), tma_store_fence())
 #define wgmma_wait recorded_wgmma_wait
 """
 WARPGROUP = 128  # threads

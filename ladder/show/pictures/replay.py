@@ -34,7 +34,8 @@ class Durations:
 
     copy     from the start of a copy by TMA to its end
     product  of a warpgroup's products of one stage
-    store    of one of the stores of a warpgroup's results
+    store    until a warpgroup has written one of its tiles of results to shared memory, from where
+             TMA stores it
     """
 
     copy: float
