@@ -331,8 +331,8 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
             (
                 "tma_load_2d_multicast(a + stage * SIZE + half * DEPTH, &inp_tiles, &full[stage], "
                 "start,\n                                  row + half, 3);",
-                "for (int i = 0; i < TILE; i += TILE / 2) tma_load_2d(a + stage * SIZE + i * DEPTH, "
-                "&inp_tiles, &full[stage], start, row + i);",
+                "for (int i = 0; i < TILE; i += TILE / 2) tma_load_2d(a + stage * SIZE + "
+                "i * DEPTH, &inp_tiles, &full[stage], start, row + i);",
             ),
             "too many bytes read by TMA: 131,072",
         ),
