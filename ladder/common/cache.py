@@ -15,11 +15,11 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from ladder.common.errors import LadderError
-from ladder.common.files import read_bytes, read_json, read_text, replacing
+from ladder.common.files import alone_in, read_bytes, read_json, read_text, replacing
 
 VARIABLE = "KERNEL_LADDER_CACHE"
 CHECKSUMS = "checksums.json"  # of the other files of an entry
@@ -75,6 +75,12 @@ def cached(kind: str, key: str, build: Callable[[Path], None]) -> Path:
         if not _is_whole(entry):
             raise LadderError(f"the compiled kernel in {entry} is damaged; delete that folder")
     return entry
+
+
+def alone(kind: str) -> AbstractContextManager[None]:
+    """Keep others out of the folder `kind`, for what takes so long to build that a second process
+    should wait for the first one's."""
+    return alone_in(_folder(kind), wait=True)
 
 
 def store(kind: str, key: str, text: str) -> None:

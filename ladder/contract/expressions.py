@@ -19,7 +19,9 @@ from dataclasses import dataclass, field
 from ladder.common.errors import LadderError
 
 Value = int | str | tuple["Value", ...]
+Names = Mapping[str, Value]
 Function = Callable[..., int | tuple[int, ...]]
+Evaluator = Callable[[Names], Value]
 
 MOST_CHARACTERS = 500
 MOST_DEPTH = 30  # of nodes within nodes
@@ -57,12 +59,12 @@ class Expression:
     text: str
     names: tuple[str, ...]
     functions: Mapping[str, Function] = field(repr=False, compare=False)
-    _tree: ast.expr = field(repr=False, compare=False)
+    _value: Evaluator = field(repr=False, compare=False)
 
-    def evaluate(self, names: Mapping[str, Value]) -> Value:
+    def evaluate(self, names: Names) -> Value:
         """Its value. Raises ExpressionError where it has none, such as for a division by 0."""
         try:
-            return _evaluate(self._tree, names, self.functions)
+            return self._value(names)
         except ExpressionError as error:
             raise ExpressionError(f"cannot evaluate {self.text!r}: {error}") from None
 
@@ -100,7 +102,7 @@ def parse(text: str, find: Callable[[str], Function] = no_more_functions) -> Exp
         names = _check(tree, functions, find, MOST_DEPTH)
     except ExpressionError as error:
         raise ExpressionError(f"cannot read {text!r}: {error}") from None
-    return Expression(text, tuple(dict.fromkeys(names)), functions, tree)
+    return Expression(text, tuple(dict.fromkeys(names)), functions, _evaluator(tree, functions))
 
 
 # ---- reading ------------------------------------------------------------------------------------
@@ -175,52 +177,69 @@ _ORDER: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = {
 _COMPARISONS = (*_ORDER, ast.Eq, ast.NotEq, ast.In, ast.NotIn)
 
 
-def _evaluate(
-    node: ast.expr, names: Mapping[str, Value], functions: Mapping[str, Function]
-) -> Value:
-    """The value of a node that `_check` has let pass."""
+def _evaluator(node: ast.expr, functions: Mapping[str, Function]) -> Evaluator:
+    """What computes the value of a node that `_check` has let pass. An expression is read once and
+    evaluated for thousands of shapes, so the kind of each node is looked at here, and only once."""
 
-    def value(part: ast.expr) -> Value:
-        return _evaluate(part, names, functions)
+    def below(*parts: ast.expr) -> list[Evaluator]:
+        return [_evaluator(part, functions) for part in parts]
 
     match node:
         case ast.Constant(value=int(number)):
-            return number
+            return lambda names: number
         case ast.Name(id=name):
-            return _look_up(name, names)
-        case ast.Tuple(elts=parts):
-            return tuple(value(part) for part in parts)
+            return lambda names: names[name] if name in names else _missing(name, names)
+        case ast.Tuple(elts=elements):
+            values = below(*elements)
+            return lambda names: tuple([value(names) for value in values])
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return not value(operand)
+            (value,) = below(operand)
+            return lambda names: not value(names)
         case ast.UnaryOp(op=sign, operand=operand):
-            number = _whole(value(operand))
-            return -number if isinstance(sign, ast.USub) else number
-        case ast.BinOp(left=left, op=operator, right=right):
-            a, b = _whole(value(left)), _whole(value(right))
-            if b == 0 and isinstance(operator, (ast.FloorDiv, ast.Mod)):
-                raise ExpressionError(f"{ast.unparse(node)} divides by 0")
-            return _bounded(_ARITHMETIC[type(operator)](a, b))
-        case ast.BoolOp(op=operator, values=parts):
-            stop = isinstance(operator, ast.Or)
-            return next((stop for part in parts if bool(value(part)) is stop), not stop)
-        case ast.Compare(left=left, ops=operators, comparators=others):
-            return _compare(value(left), operators, (value(other) for other in others))
-        case ast.IfExp(test=test, body=body, orelse=other):
-            return value(body if value(test) else other)
-        case ast.Call(func=function, args=arguments, keywords=keywords):
-            name = _dotted(function)
-            positional = [_whole(value(argument)) for argument in arguments]
-            named = {str(keyword.arg): _whole(value(keyword.value)) for keyword in keywords}
-            return _call(name, functions[name], positional, named)
+            (value,) = below(operand)
+            factor = -1 if isinstance(sign, ast.USub) else 1
+            return lambda names: factor * _whole(value(names))
+        case ast.BinOp(left=first, op=operator, right=second):
+            left, right = below(first, second)
+            combine = _ARITHMETIC[type(operator)]
+            return lambda names: _arithmetic(node, combine, left(names), right(names))
+        case ast.BoolOp(op=joint, values=conditions):
+            values, stop = below(*conditions), isinstance(joint, ast.Or)
+            return lambda names: any(bool(v(names)) is stop for v in values) is stop
+        case ast.Compare(left=first, ops=operators, comparators=others):
+            left, *values = below(first, *others)
+            return lambda names: _compare(
+                left(names), operators, (value(names) for value in values)
+            )
+        case ast.IfExp(test=condition, body=body, orelse=other):
+            test, yes, no = below(condition, body, other)
+            return lambda names: (yes if test(names) else no)(names)
+        case ast.Call(func=called, args=arguments, keywords=keywords):
+            name = _dotted(called)
+            positional = below(*arguments)
+            named = {str(k.arg): _evaluator(k.value, functions) for k in keywords}
+            return lambda names: _call(
+                name,
+                functions[name],
+                [_whole(value(names)) for value in positional],
+                {key: _whole(value(names)) for key, value in named.items()},
+            )
     raise AssertionError(f"_check let {ast.dump(node)} pass")
 
 
-def _look_up(name: str, names: Mapping[str, Value]) -> Value:
-    if name in names:
-        return names[name]
+def _missing(name: str, names: Names) -> Value:
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(names)}"
     raise ExpressionError(f"there is no {name}{hint}")
+
+
+def _arithmetic(
+    node: ast.expr, combine: Callable[[int, int], int], left: Value, right: Value
+) -> int:
+    try:
+        return _bounded(combine(_whole(left), _whole(right)))
+    except ZeroDivisionError:
+        raise ExpressionError(f"{ast.unparse(node)} divides by 0") from None
 
 
 def _compare(left: Value, operators: list[ast.cmpop], others: Iterator[Value]) -> bool:

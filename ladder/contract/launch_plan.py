@@ -138,6 +138,18 @@ class LaunchLines:
         )
 
     @property
+    def names(self) -> set[str]:
+        """The names that any line uses."""
+        expressions = [
+            *self.needs,
+            *(definition.value for definition in self.definitions),
+            *(line.geometry for line in self.launches),
+            *(line.condition for line in self.launches if line.condition is not None),
+            *(line.shape for line in (*self.scratch, *self.tiles)),
+        ]
+        return {name for expression in expressions for name in expression.names}
+
+    @property
     def heuristics(self) -> dict[str, tilings.Tiling]:
         """The tile heuristics that Define names, by their names there."""
         return {

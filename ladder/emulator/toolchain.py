@@ -120,7 +120,8 @@ def runtime() -> Path:
         folder.mkdir()
         compiler.build(arguments, folder / "runtime.so")
 
-    entry = cache.cached("emulator", key, build)
+    with cache.alone("emulator"):  # it takes many seconds
+        entry = cache.cached("emulator", key, build)
     return entry / "runtime.so"
 
 

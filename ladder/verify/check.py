@@ -49,8 +49,9 @@ from ladder.verify.shapes import derive_shapes
 from ladder.verify.tolerance import INDENT, Expected
 
 FEW_SHAPES = 5  # that a brief check runs
-CASE_SHAPES = 2  # at which the cases are tried
+CASE_SHAPES = 2  # at which the cases are tried; a brief check takes one
 MOST_CASE_BYTES = 4 << 20  # of such a shape, if it is given: there may be a dozen cases
+FEW_CASE_BYTES = 256 << 10  # of the one that a brief check takes, if there is one as small
 MOST_BYTES = 64 << 20  # of a shape on the GPU: the float64 reference takes a second or two
 
 
@@ -137,7 +138,7 @@ def check(
     shapes  by default those that take the rung through all of its code (shapes.py), and on a GPU
             GPT-2's as well
     brief   on the emulator, only one width of the warp and one order of threads
-    few     only the FEW_SHAPES most telling shapes
+    few     only the FEW_SHAPES most telling shapes, and the cases at one of them
     stop_at_failure  leave out what comes after the first failure
     announce         is called with the label of what comes next
 
@@ -178,9 +179,25 @@ def what_to_run(
         ]
     derived = derive_shapes(op, rung, device.target(real)) or list(op.shapes)
     derived = derived[:FEW_SHAPES] if few else derived
-    at = sorted(derived, key=lambda dims: op.least_bytes(dims, real))[-CASE_SHAPES:]
+    at = largest(op, real, derived, 1, FEW_CASE_BYTES) if few else largest(op, real, derived)
     normal = [*derived, *([gpt2_shape(op)] if device.is_gpu else [])]
     return [(dims, NORMAL) for dims in normal] + [(dims, name) for name in others for dims in at]
+
+
+def largest(
+    op: Op,
+    real: np.dtype,
+    shapes: Sequence[Dims],
+    count: int = CASE_SHAPES,
+    most_bytes: int | None = None,
+) -> list[Dims]:
+    """The largest of some shapes; those beyond `most_bytes` only where there are no others."""
+
+    def place(dims: Dims) -> tuple[bool, int]:
+        size = op.least_bytes(dims, real)
+        return (True, size) if most_bytes is None or size <= most_bytes else (False, -size)
+
+    return sorted(shapes, key=place)[-count:]
 
 
 def compile_ahead(

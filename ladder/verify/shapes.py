@@ -73,7 +73,9 @@ def derive_shapes(op: Op, rung: Rung, target: Target) -> list[Dims]:
     if rung.path is None:
         return list(op.shapes)
     plan_of = _planner(op, rung, target)
-    unlimited = _planner(op, rung, replace(target, multiprocessors=UNLIMITED))
+    unlimited = plan_of
+    if "multiprocessors" in rung.lines.names:
+        unlimited = _planner(op, rung, replace(target, multiprocessors=UNLIMITED))
     own = [dims for dims in op.shapes if plan_of(dims) is not None]
     if not own:
         return []
@@ -88,7 +90,8 @@ def derive_shapes(op: Op, rung: Rung, target: Target) -> list[Dims]:
             continue
         if (plan := plan_of(dims)) is not None:
             seconds += per_thread * _threads(plan)
-            shots[sizes] = _Shot(dims, plan, unlimited(dims) or plan, seconds)
+            free = plan if unlimited is plan_of else unlimited(dims) or plan
+            shots[sizes] = _Shot(dims, plan, free, seconds)
     goals = {sizes: set(_goals(op, axes, shot)) for sizes, shot in shots.items()}
     for part, values in _values(shots.values()).items():
         for sizes, shot in shots.items():

@@ -143,7 +143,7 @@ def test_doctor_finds_something(capsys):
     assert "C++ compiler" in capsys.readouterr().out
 
 
-def test_docs_check_agrees_with_the_committed_pages(capsys):
+def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
     assert main(["docs", "--check"]) == 0, capsys.readouterr().out
 
 

@@ -28,9 +28,16 @@ SHAPES = [  # multiprocessors, and N, C, OC
     (8, (300, 72, 136)),  # forward 16bit-16: the second warpgroups have nothing to do
     (3, (2440, 264, 64)),  # backward_weight: an equal number of steps, from several tiles
 ]
+IN_MAKE_TEST = (2, 4)  # of these: most tiles to a block, and shares that end within a tile
 
 
-@pytest.mark.parametrize(("multiprocessors", "sizes"), SHAPES)
+@pytest.mark.parametrize(
+    ("multiprocessors", "sizes"),
+    [
+        pytest.param(*shape, marks=[pytest.mark.sweep] * (i not in IN_MAKE_TEST))
+        for i, shape in enumerate(SHAPES)
+    ],
+)
 @each(
     ("matmul.forward", (13, 14, 15, 16)),
     ("matmul.backward_input", (13, 14)),
