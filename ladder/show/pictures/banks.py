@@ -30,11 +30,23 @@ class Wavefronts:
 
 def wavefronts(access: Access) -> Wavefronts:
     """In each wavefront every bank serves one word, to all lanes that asked for it. Lanes that ask
-    for 8 or 16 bytes each are served in groups of 16 or 8, since a wavefront has 128 bytes.
+    for 8 or 16 bytes each are served in groups of 16 or 8, since a wavefront has 128 bytes; two
+    groups together where lanes read the same in pairs.
 
-    The emulator counts by the same rule (ladder/emulator/runtime/counts.cpp).
+    The emulator counts by the same rule, and says where it comes from
+    (ladder/emulator/runtime/counts.cpp).
     """
     together = 32 if access.bytes <= 4 else 16 if access.bytes == 8 else 8
+    offset_of = dict(zip(access.lanes, access.offsets, strict=True))
+    if (
+        together < 32
+        and access.kind == "read"
+        and any(
+            all(offset_of.get(lane ^ bit, offset) == offset for lane, offset in offset_of.items())
+            for bit in (1, 2)
+        )
+    ):
+        together *= 2
     passes: list[tuple[tuple[int, ...], ...]] = []
     ideal = 0
     for first in range(0, 64, together):

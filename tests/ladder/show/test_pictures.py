@@ -10,6 +10,7 @@ import pytest
 
 from ladder.common.errors import LadderError
 from ladder.contract.ladder import find, ladders
+from ladder.emulator.emulated import Emulated
 from ladder.show import pages, pictures
 from ladder.show.pictures import (
     banks,
@@ -33,6 +34,7 @@ from ladder.show.pictures import (
 )
 from ladder.show.pictures.drawing import Drawing
 from ladder.show.pictures.places import tiles_in_order
+from tests.ladder.emulation import run, zeros
 
 RUNG_3 = ("matmul.forward", "3", "float32", "N=128 C=16 OC=128")
 
@@ -173,6 +175,34 @@ def test_without_padding_a_column_of_32_words_takes_32_wavefronts():
         return banks.wavefronts(Access(*where, (0, 0, 0), 0, lanes, offsets))
 
     assert [len(column(stride).passes) for stride in (1, 2, 32, 33)] == [1, 2, 32, 1]
+
+
+@pytest.mark.emulator
+def test_lanes_that_read_16_bytes_in_pairs_take_half_the_wavefronts(tmp_path):
+    """By the rule that others measured; the emulator and the picture count alike."""
+    patterns = ("lane", "lane / 2", "lane & 29", "0", "lane ^ lane / 4", "lane / 4 * 8")
+    takes = [4, 2, 2, 2, 4, 8]
+    cases = "".join(
+        f"*(float4*)(out + 128 * {i} + 4 * lane) = a[{pattern}];\n"
+        for i, pattern in enumerate(patterns)
+    )
+    source = f"""
+extern "C" __global__ void k(float* out) {{
+    __shared__ float4 a[64];
+    int lane = threadIdx.x;
+    for (int i = lane; i < 64; i += 32) a[i] = float4{{1, 2, 3, 4}};
+    __syncthreads();
+    {cases}}}
+"""
+    device = Emulated(counting=True, trace=1)
+    run(device, tmp_path, source, 1, 32, zeros(128 * len(patterns)))
+    report = device.report()
+    assert report.problems == []
+    reads = [x for x in report.lines if x.space == "shared" and x.kind == "read"]
+    assert [x.wavefronts for x in sorted(reads, key=lambda x: x.line)] == takes
+    requests = [x for x in report.accesses if x.space == "shared" and x.kind == "read"]
+    shown = [len(banks.wavefronts(x).passes) for x in sorted(requests, key=lambda x: x.line)]
+    assert shown == takes
 
 
 def test_a_page_shows_a_picture_with_its_description_and_notices_drift(tmp_path, monkeypatch):
