@@ -166,7 +166,7 @@ def test_its_links_lead_to_files(path, committed):
 
 @pytest.fixture
 def shown(monkeypatch):
-    """What is displayed: Markdown texts, and PNG images as bytes."""
+    """What is displayed: Markdown and SVG as text, PNG as bytes."""
     seen = []
     monkeypatch.setattr(notebook, "display", lambda thing: seen.append(thing.data))
     return seen
@@ -197,7 +197,7 @@ def test_pictures_are_images(shown):
     notebook.machine()
     notebook.access("start.add", 1, "c[i]", N=4096)
     notebook.steps("start.sum", (2, 3), "partial[t] +=", N=256)
-    assert [image[:4] for image in shown] == [b"\x89PNG"] * 3
+    assert [image[:4] for image in shown] == [b"\x89PNG", "<svg", b"\x89PNG"]
 
 
 MEASUREMENT = {
@@ -227,7 +227,7 @@ def test_measurements_are_drawn_where_there_are_any(shown, tmp_path, monkeypatch
     assert "No measurement to show yet: start.add has not been measured" in shown.pop()
     results.record({"gpu": "Fake 9000"}, MEASUREMENT)
     notebook.bars_and_roofline("start.add")
-    assert [image[:4] for image in shown] == [b"\x89PNG"] * 2
+    assert [image[:4] for image in shown] == ["<svg"] * 2
 
 
 # ---- the exercises ------------------------------------------------------------------------------

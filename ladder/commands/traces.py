@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+from pathlib import Path
 
 from ladder.commands.options import (
     OP_HELP,
@@ -21,6 +22,7 @@ from ladder.contract.ladder import find, find_rung
 from ladder.device.cuda import compiler, sass
 from ladder.emulator.emulated import Emulated
 from ladder.show import source_code, trace
+from ladder.show.pictures import accesses
 from ladder.verify import sandbox
 
 
@@ -33,7 +35,7 @@ def add_to(commands: Commands) -> None:
         "--warp", type=int, default=32, choices=(32, 64), help="lanes of a warp; default 32"
     )
     parser.add_argument(
-        "--picture", metavar="FILE", help="also draw which lane touches what (.svg)"
+        "--picture", metavar="FILE", help="also draw which lane touches what (an SVG file)"
     )
 
     parser = commands.add("sass", show_sass)
@@ -59,10 +61,11 @@ def trace_rung(options: argparse.Namespace) -> int:
     console().print(trace.table(report, rung))
     if options.picture:
         try:
-            trace.picture(report, rung, title).savefig(options.picture)
-        except (OSError, ValueError) as error:  # ValueError: an ending that means no format
-            why = getattr(error, "strerror", None) or error
-            raise LadderError(f"cannot draw --picture {options.picture}: {why}") from None
+            text = accesses.of_report(report, rung, title).svg()
+            Path(options.picture).write_text(text, encoding="utf-8")
+        except OSError as error:
+            why = f"cannot draw --picture {options.picture}: {error.strerror}"
+            raise LadderError(why) from None
         print(f"written to {options.picture}")
     return 0
 

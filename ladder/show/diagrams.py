@@ -1,6 +1,6 @@
 """Drawings that explain: what a GPU consists of, who works in each step, how a ladder climbs.
 
-Those of memory accesses are in trace.py, those of measurements in charts.py.
+Those of memory accesses and of measurements are in pictures/.
 """
 
 from __future__ import annotations

@@ -31,14 +31,16 @@ from ladder.contract.rung_file import Rung
 from ladder.device.open import default_device, open_device
 from ladder.emulator.report import Report
 from ladder.measure import bench
-from ladder.show import charts, diagrams, limits, pages, pictures, source_code, tables
+from ladder.show import diagrams, limits, pages, pictures, source_code, tables
 from ladder.show import trace as tracer
+from ladder.show.pictures import accesses, measured
 from ladder.show.pictures import banks as bank_pictures
 from ladder.show.pictures import multicast as multicast_pictures
 from ladder.show.pictures import recording
 from ladder.show.pictures import ring as ring_pictures
 from ladder.show.pictures import timeline as timeline_pictures
 from ladder.show.pictures.replay import Durations
+from ladder.show.pictures.drawing import Drawing
 from ladder.verify import check as checker
 from ladder.verify import sandbox
 from ladder.verify.inputs import scalars
@@ -143,7 +145,7 @@ def access(op: str, which: int | str, text: str = "", dtype: str = "float32", **
     rung, report, shape = _trace(op, which, dtype, **dims)
     lines = [i for i, line in enumerate(rung.source.splitlines(), 1) if text in line]
     title = f"{op}, {rung.label}, {format_dims(shape)}, {dtype}"
-    draw(tracer.picture(report, rung, title, lines), f"which lane touches which address: {title}")
+    display(SVG(accesses.of_report(report, rung, title, lines).svg()))
 
 
 def picture(kind: str, *args: int | str, **options: int | str) -> None:
@@ -250,16 +252,16 @@ def draw(figure: Any, alt: str) -> None:
 
 
 def bars(op: str, dtype: str = "", shape: str = "") -> None:
-    """Bytes or FLOPs per second of every rung: measured now if there is a GPU, or on another."""
-    _plot(op, dtype, shape, charts.bars)
+    """The time of every rung: measured now if there is a GPU, or on another."""
+    _plot(op, dtype, shape, measured.ladder)
 
 
 def bars_and_roofline(op: str, dtype: str = "", shape: str = "") -> None:
     """The same, and every rung under what memory and arithmetic allow."""
-    _plot(op, dtype, shape, charts.bars, charts.roofline)
+    _plot(op, dtype, shape, measured.ladder, measured.roofline)
 
 
-def _plot(op: str, dtype: str, shape: str, *pictures: Callable[..., Any]) -> None:
+def _plot(op: str, dtype: str, shape: str, *draw: Callable[[measured.Measured], Drawing]) -> None:
     here = default_device() == "cuda"
     try:
         find_it = _measure if here else tables.find_measurement
@@ -268,10 +270,9 @@ def _plot(op: str, dtype: str, shape: str, *pictures: Callable[..., Any]) -> Non
         where = "" if here else " --save, on a machine with an NVIDIA GPU"
         display(Markdown(f"*No measurement to show yet: {error}{where}.*"))
         return
-    title = f"{op}, {measurement['shape']}, {measurement['dtype']}, {device['gpu']}"
-    title += ", measured just now" if here else ""
-    for picture in pictures:
-        draw(picture(title, tables.measured_rows(measurement), measurement), title)
+    shown = measured.of(device, measurement, ", measured just now" if here else "")
+    for picture in draw:
+        display(SVG(picture(shown).svg()))
 
 
 @functools.lru_cache(maxsize=16)

@@ -27,26 +27,24 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
     table OP        what was measured
     gain OP N       of that one rung and the one that it grew from, at every shape and type; N M:
                     two rungs
-    roofline OP     a picture: every rung under the roof
-    bars OP         a picture: bytes per second of every rung and peer
     overview        every op that was measured: its best rung beside the library and PyTorch
     counts OP N     memory accesses by source line, counted by the emulator; dtype=float32
     reuse OP N M …  how often each rung uses what it loads, counted likewise
     traffic OP N M … how many sectors of each array the rungs move, counted likewise
     machine OP N M … registers, shared memory and instructions of the rungs' machine code;
                     opcodes="R2UR LDS" counts these, loop=longest in the longest loop only
-    access OP N     a picture: which lane touches which address
-    picture KIND    a picture of what cannot be seen; ladder/show/pictures lists the kinds
+    picture KIND    a picture of what cannot be seen, or of what was measured;
+                    ladder/show/pictures lists the kinds
     step-times DEVICE           the time of a training step, ours and PyTorch's
     step-summary DEVICE DTYPE   of that the least: ours, and PyTorch's fastest
     agreement LOG LOG ...       how far losses and gradients are from PyTorch's
     log LOG                     output that is kept in doc/results/logs
 
-`counts` and `access` take lines="x[i]|y[i]": only lines of the source that contain one of these.
+`counts` takes lines="x[i]|y[i]": only lines of the source that contain one of these.
 Where nothing has been measured yet, `table` says how to, and pictures are left out.
 
 A generated picture or count names what it was made from in a comment after it, so that looking for
-drift needs neither matplotlib's exact version nor a C++ compiler.
+drift needs no C++ compiler.
 """
 
 from __future__ import annotations
@@ -57,7 +55,6 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ladder.common import cache
 from ladder.common.errors import LadderError
@@ -66,10 +63,7 @@ from ladder.contract.identity import INCLUDE, code_identity
 from ladder.contract.ladder import PACKAGE, find
 from ladder.contract.rung_file import Rung
 from ladder.measure import results
-from ladder.show import anatomy, charts, citations, pictures, source_code, tables, training_tables
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from ladder.show import anatomy, citations, pictures, source_code, tables, training_tables
 
 ROOT = PACKAGE.parent
 CITING_PAGES = ("README.md", "training.md")  # beside chapters: every number names its source
@@ -171,7 +165,7 @@ def _citations(text: str, page: Path, root: Path) -> Iterator[str]:
 
 def _stale_pictures(text: str, page: Path) -> Iterator[str]:
     for picture, digest in _SOURCE.findall(text):
-        if charts.drawn_from(page.parent / picture) != digest:
+        if pictures.drawn_from(page.parent / picture) != digest:
             yield picture
 
 
@@ -263,7 +257,7 @@ def counts(
 ) -> str:
     """What each line asks of memory per request of a warp, beside the least that it could."""
     rung, dims = find(op).rung(number), source_code.parse_shape(find(op).op, shape)
-    wanted = _lines_with(rung, lines)
+    wanted = source_code.lines_with(rung, lines)
     made = _made_from("counts", op, rung, dtype, dims, wanted)
     if made in place.old:
         return place.old
@@ -350,32 +344,16 @@ def _made_from_all(
     return f"<!-- made from {digest[:12]} -->"
 
 
-def access(
-    place: Place, op: str, number: str, dtype: str = "float32", shape: str = "", lines: str = ""
-) -> str:
-    """The first request of each line, sector by sector."""
-    rung, dims = find(op).rung(number), source_code.parse_shape(find(op).op, shape)
-    wanted = _lines_with(rung, lines)
-    title = f"{op}, {rung.name}: {rung.idea} ({format_dims(dims)}, {dtype})"
-    made = _made_from(f"access {title}", op, rung, dtype, dims, wanted)
-    digest = made.split()[-2]
-    name = f"{op.replace('.', '-')}-{rung.id}-access" + (f"-{dtype}" * (dtype != "float32"))
-    path = place.picture(name)
-    if place.draw and charts.drawn_from(path) != digest:
-        from ladder.show import trace
-
-        report = trace.trace(find(op), rung, dtype, dims)
-        charts.save(trace.picture(report, rung, title, wanted), path, digest)
-    return f"![Which lane touches which address: {title}]({place.link(path)})\n{made}"
-
-
 def picture(place: Place, kind: str, *args: str, **options: str) -> str:
     """A computed picture; its description in words is for those who do not see it."""
-    digest = pictures.made_from(kind, *args, **options)
+    try:
+        digest = pictures.made_from(kind, *args, **options)
+    except tables.NotMeasured:
+        return ""  # the table says so
     words = [kind, *args, *(f"{key}-{value}" for key, value in options.items())]
     path = place.picture(re.sub(r"[^a-z0-9]+", "-", "-".join(words).lower()).strip("-"))
     made = f"<!-- made from {digest} -->"
-    drawn = charts.drawn_from(path) == digest
+    drawn = pictures.drawn_from(path) == digest
     if made in place.old and (drawn or not place.draw):
         return place.old
     drawing = pictures.make(kind, *args, **options)  # may need a C++ compiler
@@ -384,18 +362,6 @@ def picture(place: Place, kind: str, *args: str, **options: str) -> str:
         path.write_text(drawing.svg(digest), encoding="utf-8")
     text = re.sub(r"([][<>*_])", r"\\\1", f"{drawing.title}. {drawing.description}")
     return f"![{text}]({place.link(path)})\n{made}"
-
-
-def _lines_with(rung: Rung, texts: str) -> dict[int, str]:
-    """The lines that contain one of the texts, which `|` separates, by their number."""
-    found = {
-        number: line.strip()
-        for number, line in enumerate(rung.source.splitlines(), 1)
-        if any(text in line for text in texts.split("|"))
-    }
-    if not found:
-        raise LadderError(f"{rung.label} has no line with {texts}")
-    return found
 
 
 def _made_from(
@@ -448,34 +414,6 @@ def log(place: Place, name: str) -> str:
     return f"```\n{training_tables.log(name)}\n```"
 
 
-def roofline(place: Place, op: str, **which: str) -> str:
-    return _plot(place, "roofline", charts.roofline, op, **which)
-
-
-def bars(place: Place, op: str, **which: str) -> str:
-    return _plot(place, "bars", charts.bars, op, **which)
-
-
-def _plot(place: Place, kind: str, plot: Callable[..., Figure], op: str, **which: str) -> str:
-    try:
-        device, measurement = tables.find_measurement(op, **which)
-    except tables.NotMeasured:
-        return ""  # the table says so
-    rows = tables.measured_rows(measurement)
-    name = "-".join([op.replace(".", "-"), kind, results.slug(device["gpu"])])
-    if which.get("dtype") or which.get("shape"):
-        name += f"-{measurement['dtype']}-{results.slug(measurement['shape'])}"
-    path = place.picture(name)
-    title = f"{op}, {measurement['shape']}, {measurement['dtype']}, {device['gpu']}"
-    digest = charts.digest(kind, title, rows, measurement)
-    if place.draw and charts.drawn_from(path) != digest:
-        charts.save(plot(title, rows, measurement), path, digest)
-    best = tables.best_kernel(rows) or rows[0]
-    share = f"{best.of_roof:.0%} of the measured roof"
-    text = f"{title}: {best.name}{best.since} reaches {share}"
-    return f"![{text}]({place.link(path)})\n<!-- made from {digest} -->"
-
-
 def link(place: Place, rung: Rung) -> str:
     """The rung's id as a link to its file; an id alone where there is no file."""
     return f"[{rung.id}]({place.link(rung.path)})" if rung.path else rung.id
@@ -490,7 +428,7 @@ BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__.replace("_", "-"): block
     for block in (
         rungs, header, diff, change, source, passage, launches, header_keys, header_names, includes,
-        counts, reuse, traffic, machine, access, picture,
-        table, gain, overview, roofline, bars, step_times, step_summary, agreement, log,
+        counts, reuse, traffic, machine, picture,
+        table, gain, overview, step_times, step_summary, agreement, log,
     )
 }  # fmt: skip

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 
+from ladder.common.errors import LadderError
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
 from ladder.contract.op import Op
@@ -112,6 +113,21 @@ def tree(ladder: Ladder) -> Iterator[tuple[str, Rung]]:
 
     for rung in grown.get("", []):
         yield from climb(rung, "", "")
+
+
+def lines_with(rung: Rung, texts: str) -> dict[int, str]:
+    """The lines of a rung that contain one of the texts, which `|` separates, by their number.
+
+    Raises LadderError where there is none.
+    """
+    found = {
+        number: line.strip()
+        for number, line in enumerate(rung.source.splitlines(), 1)
+        if any(text in line for text in texts.split("|"))
+    }
+    if not found:
+        raise LadderError(f"{rung.label} has no line with {texts}")
+    return found
 
 
 def small_shape(op: Op) -> dict[str, int]:

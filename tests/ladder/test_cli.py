@@ -115,10 +115,10 @@ def test_trace_prints_sectors_and_draws(tmp_path, capsys):
     arguments = ["trace", "layernorm.forward", "1", "--shape", "N=32,C=32"]
     assert main([*arguments, "--picture", str(picture)]) == 0
     assert "32.0 sectors" in capsys.readouterr().out
-    assert picture.read_text().startswith("<?xml")
-    for path in (tmp_path / "missing" / "access.svg", tmp_path / "access.nonsense"):
-        assert main([*arguments, "--picture", str(path)]) == 2
-        assert capsys.readouterr().err.startswith(f"ladder: cannot draw --picture {path}: ")
+    assert "read inp: 32 sectors" in picture.read_text()
+    path = tmp_path / "missing" / "access.svg"
+    assert main([*arguments, "--picture", str(path)]) == 2
+    assert capsys.readouterr().err.startswith(f"ladder: cannot draw --picture {path}: ")
 
 
 def test_sass_prints_instructions_and_registers(capsys):

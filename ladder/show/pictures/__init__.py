@@ -12,6 +12,8 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
     walk OP RUNG steps=     the tiles of factors that a block loads, step by step; block=0 shape=
     outer OP RUNG rows=TEXT columns=TEXT  a thread's register tile as an outer product; TEXT of the
                             lines that load its factors; thread=0 shape=
+    access OP RUNG lines=   which lane touches which sector of global memory; lines="x[i]|y[i]":
+                            only lines that contain one of these; shape=
     banks OP RUNG line=TEXT one request to shared memory by bank and wavefront; array=
                             does=read request=0 shape=
     mma                     fragments of mma.sync: lane and register of each element; lane=
@@ -42,13 +44,17 @@ it stands beside the one that draws it, and is tested.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 from ladder.common import cache
 from ladder.common.errors import LadderError
+from ladder.common.files import read_text
 from ladder.contract.identity import code_identity
 from ladder.contract.ladder import find
 from ladder.show.pictures import (
+    accesses,
     banks,
     causal,
     flow,
@@ -78,6 +84,7 @@ KINDS: dict[str, Callable[..., Drawing]] = {
     "tiles": tiles.draw,
     "walk": walk.draw,
     "outer": outer.draw,
+    "access": accesses.draw,
     "banks": banks.draw,
     "mma": fragments.draw,
     "ldmatrix": fragments.draw_ldmatrix,
@@ -122,6 +129,15 @@ def made_from(kind: str, *args: str, **options: str) -> str:
         rungs = [find(given["op"]).rung(id) for id in ids]
     code = " ".join(map(code_identity, rungs))
     return cache.digest("picture", kind, code, *(f"{k}={v}" for k, v in given.items()))[:12]
+
+
+def drawn_from(picture: Path) -> str | None:
+    """The digest that a picture's file was drawn from, or None."""
+    try:
+        found = re.search(r"ladder:([0-9a-f]{12})", read_text(picture))
+    except LadderError:  # it is not there
+        return None
+    return found.group(1) if found else None
 
 
 def _find(kind: str) -> Callable[..., Drawing]:

@@ -2,122 +2,249 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from ladder.common import cache
+from ladder.measure import results
 from ladder.measure.results import Measurement
-from ladder.show import charts, tables
-from ladder.show.pictures.drawing import MARGIN, WIDTH, Drawing
+from ladder.show import tables
+from ladder.show.pictures.drawing import GLYPH, MARGIN, WIDTH, Drawing
 from ladder.show.tables import Row
 
-LEAST, MOST = 0.1, 1000.0  # FLOPs per byte of a roofline
+LEAST, MOST = 0.1, 1000.0  # FLOPs per byte of a roofline, at least
 HIGH = 300.0  # of a roofline, in pixels
+LABEL, APART = 10, 13  # size of a rung's label, and from one to the next
+Point = tuple[float, float]
 
 
-def found(op: str, **which: str) -> tuple[str, Measurement, list[Row]]:
-    """What was measured, in words, and its rows. Raises LadderError where nothing was."""
-    device, measurement = tables.find_measurement(op, **{k: v for k, v in which.items() if v})
-    title = f"{op}, {measurement['shape']}, {measurement['dtype']}, {device['gpu']}"
-    return title, measurement, tables.measured_rows(measurement)
+@dataclass(frozen=True)
+class Measured:
+    """What a picture shows: one measurement, its rows, and the rate of matrix products.
+
+    product  TFLOP/s of a large product in this type on this device; None where none was measured
+    """
+
+    title: str
+    measurement: Measurement
+    rows: Sequence[Row]
+    product: float | None
+
+    @property
+    def kernels(self) -> list[Row]:
+        return [row for row in self.rows if row.kernel]
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs of the op for each byte that it must move."""
+        return self.measurement["flops"] / self.measurement["bytes"]
+
+    def rate(self, row: Row) -> float:
+        """TFLOP/s."""
+        return self.measurement["flops"] / row.us / 1e6
+
+    @property
+    def remark(self) -> str:
+        """What pale bars and points mean, if there are any."""
+        stale = any(row.stale for row in self.rows)
+        return " Pale: the file has changed since." if stale else ""
+
+
+def of(device: Mapping[str, Any], measurement: Measurement, when: str = "") -> Measured:
+    """What was measured on a device; `when` ends the title."""
+    title = f"{measurement['op']}, {measurement['shape']}, {measurement['dtype']}, {device['gpu']}"
+    product = measurement["roof"]["matrix_tflops"] or _product(device, measurement["dtype"])
+    return Measured(title + when, measurement, tables.measured_rows(measurement), product)
+
+
+def found(op: str, **which: str) -> Measured:
+    """What was measured and kept. Raises LadderError where nothing was."""
+    return of(*tables.find_measurement(op, **{k: v for k, v in which.items() if v}))
 
 
 def digest(op: str, **which: str) -> str:
     """Changes with any number of the measurement."""
-    title, measurement, rows = found(op, **which)
-    return charts.digest("measured", title, rows, measurement)
+    shown = found(op, **which)
+    rows = json.dumps([dataclasses.asdict(row) for row in shown.rows])
+    roof = json.dumps([shown.measurement["roof"], shown.product])
+    return cache.digest("measured", shown.title, rows, roof)[:12]
+
+
+def _product(device: Mapping[str, Any], dtype: str) -> float | None:
+    """The rate of matrix products on this device, from the measurement of another op."""
+    rates = [
+        measurement["roof"]["matrix_tflops"]
+        for content in results.load_all().values()
+        for measurement in content["measurements"]
+        if content["device"]["gpu"] == device["gpu"] and measurement["dtype"] == dtype
+    ]
+    return next((rate for rate in rates if rate), None)
 
 
 def draw_ladder(op: str, *, dtype: str = "", shape: str = "", device: str = "") -> Drawing:
-    """A bar for each rung and library: its time, on a logarithmic scale."""
-    title, _, rows = found(op, dtype=dtype, shape=shape, device=device)
-    kernels = [row for row in rows if row.kernel]
-    slowest, fastest = (choose(kernels, key=lambda row: row.us) for choose in (max, min))
-    drawing = Drawing(
-        f"{title}: time, logarithmic",
-        f"From {slowest.us:,.1f} µs ({slowest.name}) to {fastest.us:,.1f} µs ({fastest.name}): "
-        f"{slowest.us / fastest.us:,.0f} times as fast. {_remark(rows)}",
-    )
-    low = 10 ** math.floor(math.log10(min(row.us for row in rows)))
-    high = 10 ** math.ceil(math.log10(max(row.us for row in rows)))
-    x0, wide, y = MARGIN + 236.0, WIDTH - 2 * MARGIN - 236 - 58.0, drawing.top
-    for row in rows:
-        name = (f"{row.rung}: {row.name}" if row.rung is not None else row.name) + row.since
-        drawing.text(x0 - 6, y + 12, name if len(name) < 36 else name[:34] + "…", 11, "end")
-        length = wide * math.log10(row.us / low) / math.log10(high / low)
-        drawing.box(x0, y + 1, length, 14, _fill(row), title=name)
-        drawing.text(x0 + length + 5, y + 12, f"{row.us:,.0f} µs", 11)
-        y += 19
-    for power in range(round(math.log10(low)), round(math.log10(high)) + 1):
-        x = x0 + wide * (power - math.log10(low)) / math.log10(high / low)
-        drawing.line([(x, drawing.top), (x, y)], "line", 0.6, dashed=True)
-        drawing.text(x, y + 13, f"{10**power:,}", 10, "middle", "muted")
-    return drawing
+    """The times of an op's rungs that are kept."""
+    return ladder(found(op, dtype=dtype, shape=shape, device=device))
 
 
 def draw_roofline(op: str, *, dtype: str = "", shape: str = "", device: str = "") -> Drawing:
-    """FLOPs per second over FLOPs per byte from 0.1 to 1,000, and every rung at its op's intensity.
+    """The rates of an op's rungs that are kept, under the roof."""
+    return roofline(found(op, dtype=dtype, shape=shape, device=device))
+
+
+# ---- times --------------------------------------------------------------------------------------
+
+
+def ladder(shown: Measured) -> Drawing:
+    """A bar for each rung and library: its time, on a logarithmic scale; a line at the floor."""
+    rows = shown.rows
+    slowest, fastest = (choose(shown.kernels, key=lambda row: row.us) for choose in (max, min))
+    floor = fastest.us * fastest.of_roof
+    drawing = Drawing(
+        f"{shown.title}: time",
+        f"From {_time(slowest.us)} ({slowest.name}) to {_time(fastest.us)} ({fastest.name}): "
+        f"{slowest.us / fastest.us:,.3g} times as fast. The floor, the least time that the "
+        f"measured roof allows, is {_time(floor)}.{shown.remark}",
+    )
+    times = [floor, *(row.us for row in rows)]
+    low, high = 10 ** math.floor(math.log10(min(times))), 10 ** math.ceil(math.log10(max(times)))
+    x0, wide, y = MARGIN, WIDTH - 2 * MARGIN - 110.0, drawing.top + 8
+
+    def at(us: float) -> float:
+        return x0 + wide * math.log10(us / low) / math.log10(high / low)
+
+    bottom = y + 28 * len(rows) + 2
+    for power in range(round(math.log10(low)), round(math.log10(high)) + 1):
+        x = at(10.0**power)
+        drawing.line([(x, y), (x, bottom)], "panel")
+        drawing.text(
+            x, bottom + 12, _axis(10.0**power), 10, "middle" if x > x0 else "start", "muted"
+        )
+    for row in rows:
+        drawing.text(x0, y + 11, _label(row) + row.since, 11)
+        drawing.box(x0, y + 14, max(at(row.us) - x0, 1), 10, _fill(row), title=_label(row))
+        share = f"{_time(row.us)}, {tables.percent(row.of_roof)}"
+        drawing.text(max(at(row.us), at(floor)) + 5, y + 23, share, 11)
+        drawing.line([(at(floor), y + 12), (at(floor), y + 26)], "red", 1.5)
+        y += 28
+    y = bottom + 30
+    drawing.line([(x0 + 4, y - 8), (x0 + 4, y + 4)], "red", 1.5)
+    note = f"floor, at the measured roof: {_time(floor)}; % is the share of that roof"
+    drawing.text(x0 + 12, y, note, 11, colour="muted")
+    return drawing
+
+
+def _time(us: float) -> str:
+    return f"{us:,.0f} µs" if us >= 100 else f"{us:,.1f} µs"
+
+
+def _axis(us: float) -> str:
+    return f"{us / 1e3:,.0f} ms" if us >= 1e3 else f"{us:g} µs"
+
+
+# ---- rates --------------------------------------------------------------------------------------
+
+
+def roofline(shown: Measured) -> Drawing:
+    """FLOPs per second over FLOPs per byte, and every rung at its op's intensity.
 
     The ridge is where the memory roof meets the arithmetic roof, where that was measured.
     """
-    title, measurement, rows = found(op, dtype=dtype, shape=shape, device=device)
-    copy = measurement["roof"]["copy_gbps"] / 1e3  # TFLOP/s at one FLOP per byte
-    matrix = measurement["roof"]["matrix_tflops"] or math.inf
-    intensity = measurement["flops"] / measurement["bytes"]
-    kernels = [row for row in rows if row.kernel]
-    rates = {row.rung: measurement["flops"] / row.us / 1e6 for row in kernels}
-    ridge = f", the ridge at {matrix / copy:,.0f}" if matrix < math.inf else ""
-    side = "memory" if intensity < matrix / copy else "arithmetic"
+    intensity, kernels = shown.intensity, shown.kernels
+    copy = shown.measurement["roof"]["copy_gbps"] / 1e3  # TFLOP/s at one FLOP per byte
+    product = shown.product or math.inf
+    rates = [shown.rate(row) for row in kernels]
     best = max(kernels, key=lambda row: row.of_roof)
+    side = "memory" if intensity < product / copy else "arithmetic"
+    ridge = f"; the ridge is at {product / copy:,.0f}" if shown.product else ""
     drawing = Drawing(
-        f"{title}: roofline",
-        f"The op needs {intensity:,.1f} FLOPs per byte{ridge}: {side} sets its roof. The "
-        f"{len(kernels)} rungs reach {min(rates.values()):.3g} to {max(rates.values()):.3g} "
-        f"TFLOP/s; the best, {best.name}, {best.of_roof:.0%} of the roof. {_remark(kernels)}",
+        f"{shown.title}: roofline",
+        f"The op has {intensity:,.3g} FLOPs for each byte that must be moved{ridge}, so {side} is "
+        f"its limit. The {len(kernels)} rungs reach {min(rates):.3g} to {max(rates):.3g} TFLOP/s; "
+        f"the best, {best.name}, has {best.of_roof:.0%} of the roof.{shown.remark}",
     )
-    top = 10 ** math.ceil(math.log10(min(matrix, MOST * copy)))
-    low = 10 ** math.floor(math.log10(min(*rates.values(), LEAST * copy)))
-    x0, wide, y0 = MARGIN + 44.0, WIDTH - 2 * MARGIN - 52.0, drawing.top + 10
+    least = min(LEAST, 10 ** math.floor(math.log10(intensity)))
+    top = 10 ** math.ceil(math.log10(min(product, MOST * copy)))
+    low = 10.0 ** math.floor(math.log10(min(*rates, least * copy)))
+    x0, wide, y0 = MARGIN + 44.0, WIDTH - 2 * MARGIN - 52.0, drawing.top + 14
 
-    def at(flops_per_byte: float, rate: float) -> tuple[float, float]:
-        across = math.log10(flops_per_byte / LEAST) / math.log10(MOST / LEAST)
+    def roof(flops_per_byte: float) -> float:
+        return min(flops_per_byte * copy, product)
+
+    def at(flops_per_byte: float, rate: float) -> Point:
+        across = math.log10(flops_per_byte / least) / math.log10(MOST / least)
         return x0 + wide * across, y0 + HIGH * (1 - math.log10(rate / low) / math.log10(top / low))
 
-    for power in range(-1, 4):
+    def below_roof(x: float) -> float:
+        """The y of the roof at x: what stands right of x and lower does not cross it."""
+        return at(least, roof(least * (MOST / least) ** ((x - x0) / wide)))[1]
+
+    peer = tables.best_peer(shown.measurement)
+    points = [
+        (row, at(intensity, shown.rate(row))) for row in (*kernels, *([peer] if peer else ()))
+    ]
+    while True:  # a decade more below, until all labels fit
+        points = [(row, at(intensity, shown.rate(row))) for row, _ in points]
+        labels = _labels(points, below_roof, least_x=x0)
+        if max(y for _, y, _ in labels) <= y0 + HIGH - 4:
+            break
+        low /= 10
+    for power in range(round(math.log10(least)), 4):
         x, _ = at(10.0**power, low)
         drawing.line([(x, y0), (x, y0 + HIGH)], "panel")
         drawing.text(x, y0 + HIGH + 14, f"{10.0**power:g}", 10, "middle", "muted")
     for power in range(round(math.log10(low)), round(math.log10(top)) + 1):
-        _, y = at(LEAST, 10.0**power)
+        _, y = at(least, 10.0**power)
         drawing.line([(x0, y), (x0 + wide, y)], "panel")
         drawing.text(x0 - 5, y + 4, f"{10.0**power:g}", 10, "end", "muted")
-    corner = min(matrix / copy, MOST)
-    drawing.line([at(LEAST, LEAST * copy), at(corner, corner * copy)], "red", 2)
-    if matrix < math.inf:
-        drawing.line([at(corner, matrix), at(MOST, matrix)], "red", 2)
-    drawing.line(
-        [at(intensity, low), at(intensity, min(intensity * copy, matrix))], "line", 1, True
-    )
-    right = intensity < 10  # side of the point on which there is room for names
-    level = -math.inf
-    for number, row in enumerate(sorted(kernels, key=lambda row: row.us)):
-        x, y = at(intensity, rates[row.rung])
-        drawing.box(x - 4, y - 4, 8, 8, _fill(row), "paper", 1, row.name + row.since)
-        last = y0 + HIGH - 8 - 13 * (len(kernels) - 1 - number)  # leaves room for those below
-        level = max(level + 13, min(y + 4, last))
-        shift = 26 if right else -26
-        drawing.line([(x, y), (x + shift - math.copysign(4, shift), level - 4)], "line", 0.7)
-        name = f"{row.rung}: {row.name}" if right else str(row.rung)  # names would cross the roof
-        drawing.text(x + shift, level, name, 10, "start" if right else "end")
-    bottom = max(y0 + HIGH + 34, level + 20)
+    corner = min(product / copy, MOST)
+    drawing.line([at(least, least * copy), at(corner, corner * copy)], "red", 2)
+    if shown.product:
+        drawing.line([at(corner, product), at(MOST, product)], "red", 2)
+        name = f"matrix product: {product:,.0f} TFLOP/s"
+        drawing.text(at(MOST, product)[0], at(MOST, product)[1] - 5, name, 10, "end", "red")
+    drawing.line([at(intensity, low), at(intensity, roof(intensity))], "line", 1, True)
+    for (_, (x, y)), (to_x, to_y, name) in zip(points, labels, strict=True):
+        toward = math.copysign(1, to_x - x)
+        drawing.line([(x, y), (to_x - 4 * toward, to_y - 4)], "line", 0.7)
+        drawing.text(to_x, to_y, name, LABEL, "start" if toward > 0 else "end")
+    for row, (x, y) in points:
+        drawing.box(x - 4, y - 4, 8, 8, _fill(row), "paper", 1, _label(row) + row.since)
+    bottom = y0 + HIGH + 34
     drawing.text(x0 + wide / 2, bottom, "FLOPs per byte that must be moved", 11, "middle", "muted")
     drawing.text(MARGIN, y0 - 10, "TFLOP/s", 11, colour="muted")
+    copies, x = f"copy: {copy * 1e3:,.0f} GB/s", x0 + wide / 3
+    drawing.text(x - 8, below_roof(x), copies, 10, "end", "red")  # left of its line
     drawing.paragraph(MARGIN, bottom + 22, drawing.description, size=12)
     return drawing
 
 
+def _labels(
+    points: Sequence[tuple[Row, Point]], below_roof: Callable[[float], float], least_x: float
+) -> list[tuple[float, float, str]]:
+    """Where each point's label begins (right of it) or ends (left of it), and its text: below each
+    other in the order of the points, clear of each other and of the roof."""
+    (x, _) = points[0][1]
+    room = int((WIDTH - MARGIN - (x + 26)) / (GLYPH * LABEL))  # characters, right of the points
+    right = room >= 40
+    names = [_label(row) if right else row.rung or row.name for row, _ in points]
+    names = [n if len(n) <= room or not right else n[: room - 1] + "…" for n in names]
+    start = x + 26 if right else x - 26
+    first = start if right else start - GLYPH * LABEL * max(map(len, names))
+    level = below_roof(max(first, least_x)) + 3
+    found: dict[int, tuple[float, float, str]] = {}
+    for i in sorted(range(len(points)), key=lambda i: points[i][1][1]):
+        level = max(level + APART, points[i][1][1] + 4)
+        found[i] = (start, level, names[i])
+    return [found[i] for i in range(len(points))]
+
+
+def _label(row: Row) -> str:
+    return f"{row.rung}: {row.name}" if row.rung is not None and row.kernel else row.name
+
+
 def _fill(row: Row) -> str:
     return "line" if not row.kernel else "pale blue" if row.stale else "blue"
-
-
-def _remark(rows: list[Row]) -> str:
-    """Which rows are pale, if any: those whose code was measured before it changed."""
-    return "Pale: the file has changed since." if any(row.stale for row in rows) else ""

@@ -37,12 +37,9 @@ def light(colour: str) -> str:
 
 
 def dark_style() -> str:
-    """The style sheet of a picture: dark values instead of the light ones, where they are wanted.
-
-    It finds colours in attributes, as `Drawing` writes them, and in styles, as matplotlib does.
-    """
+    """The style sheet of a picture: dark values instead of the light ones, where they are wanted."""
     rules = [
-        f'[{what}="{was}"],[style*="{what}: {was}"]{{{what}:{becomes}!important}}'
+        f'[{what}="{was}"]{{{what}:{becomes}}}'
         for was, becomes in COLOURS.values()
         for what in ("fill", "stroke")
     ]

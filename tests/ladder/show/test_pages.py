@@ -10,7 +10,7 @@ from ladder.contract.identity import code_identity
 from ladder.contract.ladder import find
 from ladder.contract.rung_file import KEYS
 from ladder.measure import results
-from ladder.show import charts, machine, pages, tables
+from ladder.show import machine, pages, pictures, tables
 
 OP = find("layernorm.forward").op
 SHAPE = "N=65536 C=768"
@@ -129,7 +129,8 @@ def test_a_change_leaves_out_header_comments_and_lines_that_are_only_indented(si
 
 
 def test_a_missing_measurement_names_the_command_that_makes_it(site):
-    requests = "table layernorm.backward", "bars layernorm.backward", "roofline layernorm.backward"
+    pictures = (f"picture {kind} layernorm.backward" for kind in ("ladder", "roofline"))
+    requests = "table layernorm.backward", *pictures
     text = write(site, *requests, "table layernorm.forward dtype=float16")
     line = "_Not measured yet{}: `python -m ladder bench layernorm.{} --save`, on a GPU._"
     assert line.format("", "backward") in text
@@ -155,12 +156,12 @@ def test_the_gain_of_a_rung_is_shown_beside_the_one_that_it_grew_from(site):
 def test_a_chapter_keeps_its_pictures_with_those_of_the_other_pages(site):
     chapter = site / "doc" / "layernorm" / "forward.md"
     chapter.parent.mkdir()
-    chapter.write_text(block("bars layernorm.forward") + block("rungs layernorm.forward"))
+    chapter.write_text(block("picture ladder layernorm.forward") + block("rungs layernorm.forward"))
     (site / "doc" / "layernorm.md").write_text("The page.\n")
     assert pages.update(write=True, root=site)
     text = chapter.read_text()
-    assert "](../img/layernorm-forward-bars-fake-9000.svg)" in text
-    assert (site / "doc" / "img" / "layernorm-forward-bars-fake-9000.svg").exists()
+    assert "](../img/ladder-layernorm-forward.svg)" in text
+    assert (site / "doc" / "img" / "ladder-layernorm-forward.svg").exists()
     assert pages.of_layer("layernorm", site) == [site / "doc" / "layernorm.md", chapter]
     assert pages.of_layer("gelu", site) == []
 
@@ -244,11 +245,11 @@ def test_the_overview_has_the_best_rung_of_what_was_measured(site):
     assert "layernorm.backward" not in text
 
 
-@pytest.mark.parametrize("kind", ["roofline", "bars"])
+@pytest.mark.parametrize("kind", ["roofline", "ladder"])
 def test_a_picture_is_drawn_and_names_its_numbers(site, kind):
-    text = write(site, f"{kind} layernorm.forward")
-    picture = site / "doc" / "img" / f"layernorm-forward-{kind}-fake-9000.svg"
-    assert f"](img/{picture.name})\n<!-- made from {charts.drawn_from(picture)} -->" in text
+    text = write(site, f"picture {kind} layernorm.forward")
+    picture = site / "doc" / "img" / f"{kind}-layernorm-forward.svg"
+    assert f"](img/{picture.name})\n<!-- made from {pictures.drawn_from(picture)} -->" in text
     assert "one block per row" in picture.read_text()
     first = picture.read_bytes()
     picture.unlink()
@@ -263,33 +264,34 @@ def test_a_rung_that_was_renamed_after_its_measurement_has_its_new_title(site):
     (content,) = results.load_all().values()
     content["measurements"][0]["rows"][1]["idea"] = "a title of the past"
     results.record(content["device"], content["measurements"][0])
-    text = write(site, "bars layernorm.forward", "table layernorm.forward")
-    picture = (site / "doc" / "img" / "layernorm-forward-bars-fake-9000.svg").read_text()
+    text = write(site, "picture ladder layernorm.forward", "table layernorm.forward")
+    picture = (site / "doc" / "img" / "ladder-layernorm-forward.svg").read_text()
     for shown in (text, picture):
         assert find("layernorm.forward").rung(2).idea in shown
         assert "a title of the past" not in shown
 
 
 def test_new_numbers_are_seen_as_drift(site):
-    write(site, "table layernorm.forward", "bars layernorm.forward")
+    write(site, "table layernorm.forward", "picture ladder layernorm.forward")
     (content,) = results.load_all().values()
     measurement = content["measurements"][0]
     measurement["rows"][1]["median_us"] = 150.0
     results.record(content["device"], measurement)
     assert pages.update(write=False, root=site) == [
         "doc/layernorm.md: the generated parts have changed",
-        "doc/layernorm.md: img/layernorm-forward-bars-fake-9000.svg is missing or out of date",
+        "doc/layernorm.md: img/ladder-layernorm-forward.svg is missing or out of date",
     ]
 
 
 @pytest.mark.emulator
 def test_counts_and_access_can_be_of_some_lines_only(site):
     some = 'layernorm.forward 1 shape="N=4 C=32" lines="mean[row] =|rstd[row] ="'
-    text = write(site, f"counts {some}", f"access {some}")
+    text = write(site, f"counts {some}", f"picture access {some}")
     assert "write `mean`" in text
     assert "write `rstd`" in text
     assert "`inp`" not in text
-    picture = (site / "doc" / "img" / "layernorm-forward-1-access.svg").read_text()
+    name = "access-layernorm-forward-1-shape-n-4-c-32-lines-mean-row-rstd-row.svg"
+    picture = (site / "doc" / "img" / name).read_text()
     assert "write mean" in picture
     assert "read inp" not in picture
     with pytest.raises(LadderError, match=r"rung 2 .* has no line with zzz"):
@@ -333,10 +335,10 @@ def test_a_small_share_is_not_nothing():
 
 @pytest.mark.emulator
 def test_counts_and_access_pictures_are_made_once(site, monkeypatch):
-    text = write(site, "counts start.add 2", "access start.add 2")
+    text = write(site, "counts start.add 2", "picture access start.add 2")
     assert "| read `a` |" in text
     assert "per request of a warp, counted by the emulator" in text
-    assert (site / "doc" / "img" / "start-add-2-access.svg").exists()
+    assert (site / "doc" / "img" / "access-start-add-2.svg").exists()
 
     def fail(*arguments):
         raise AssertionError("nothing has changed: the emulator is not needed")
@@ -353,7 +355,10 @@ def test_counts_and_access_pictures_are_made_once(site, monkeypatch):
         ("source layernorm.forward", "missing 1 required positional argument"),
         ("source layernorm.forward 99", "has no rung '99'"),
         ("table layernorm.forward shape=N=7", "is measured at N=65536 C=768, .* not at N=7"),
-        ("bars layernorm.forward dtype=float8", "is measured in float32, .* not in float8"),
+        (
+            "picture ladder layernorm.forward dtype=float8",
+            "is measured in float32, .* not in float8",
+        ),
     ],
 )
 def test_a_request_that_is_not_understood_is_refused_with_its_place(site, request_, message):

@@ -180,7 +180,14 @@ def test_without_padding_a_column_of_32_words_takes_32_wavefronts():
 @pytest.mark.emulator
 def test_lanes_that_read_16_bytes_in_pairs_take_half_the_wavefronts(tmp_path):
     """By the rule that others measured; the emulator and the picture count alike."""
-    patterns = ("lane", "lane / 2", "lane & 1 | lane / 4 * 2", "0", "lane ^ lane / 4", "lane / 4 * 8")
+    patterns = (
+        "lane",
+        "lane / 2",
+        "lane & 1 | lane / 4 * 2",
+        "0",
+        "lane ^ lane / 4",
+        "lane / 4 * 8",
+    )
     takes = [4, 2, 2, 2, 4, 8]
     cases = "".join(
         f"*(float4*)(out + 128 * {i} + 4 * lane) = a[{pattern}];\n"
