@@ -20,7 +20,9 @@ from ladder.show.pictures.palette import distinct
 from ladder.show.source_code import lines_with, parse_shape
 from ladder.show.trace import is_of, trace
 
-CELL, GAP = 11.0, 0.35  # width of a sector in pixels, and of a gap in the addresses in sectors
+CELL, GAP = 11.3, 0.35  # width of a sector in pixels, and of a gap in the addresses in sectors
+BETWEEN = 1.0  # pixels between sectors
+LEAST = 1.6  # width of what a lane asked for: two bytes of a sector would be too narrow to see
 HEIGHT = 15  # of a sector
 CODE = 11  # size of the source line
 
@@ -84,19 +86,19 @@ def _sectors(drawing: Drawing, access: Access, x: float, y: float, cell: float, 
     sectors = touched_sectors(access)
     gaps = np.cumsum([0, *(np.diff(sectors) > 1)])
     left = {s: x + cell * (i + GAP * float(gaps[i])) for i, s in enumerate(sectors)}
+    wide = cell - BETWEEN
     for sector in sectors:
-        drawing.box(left[sector], y, cell, HEIGHT, "line")
+        drawing.box(left[sector], y, wide, HEIGHT, "line")
     for lane, offset in zip(access.lanes, access.offsets, strict=True):
         start, end = offset, offset + access.bytes
         while start < end:  # an access may reach into several sectors
             sector = start // SECTOR
             stop = min(end, (sector + 1) * SECTOR)
-            at = left[sector] + cell * (start % SECTOR) / SECTOR
-            wide = cell * (stop - start) / SECTOR
-            drawing.box(at, y, wide, HEIGHT, distinct(lane, warp), title=f"lane {lane}")
+            at = left[sector] + wide * (start % SECTOR) / SECTOR
+            part = wide * (stop - start) / SECTOR
+            part = part if len(access.lanes) > len(sectors) else max(part, LEAST)
+            drawing.box(at, y, part, HEIGHT, distinct(lane, warp), title=f"lane {lane}")
             start = stop
-    for sector in sectors:
-        drawing.box(left[sector], y, cell, HEIGHT, "none", "muted", 0.7)
     return max(left.values()) + cell
 
 

@@ -41,11 +41,11 @@ class Measured:
     @property
     def intensity(self) -> float:
         """FLOPs of the op for each byte that it must move."""
-        return self.measurement["flops"] / self.measurement["bytes"]
+        return float(self.measurement["flops"] / self.measurement["bytes"])
 
     def rate(self, row: Row) -> float:
         """TFLOP/s."""
-        return self.measurement["flops"] / row.us / 1e6
+        return float(self.measurement["flops"] / row.us / 1e6)
 
     @property
     def remark(self) -> str:
@@ -172,7 +172,7 @@ def roofline(shown: Measured) -> Drawing:
     x0, wide, y0 = MARGIN + 44.0, WIDTH - 2 * MARGIN - 52.0, drawing.top + 14
 
     def roof(flops_per_byte: float) -> float:
-        return min(flops_per_byte * copy, product)
+        return float(min(flops_per_byte * copy, product))
 
     def at(flops_per_byte: float, rate: float) -> Point:
         across = math.log10(flops_per_byte / least) / math.log10(MOST / least)
