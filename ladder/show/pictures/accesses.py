@@ -87,6 +87,7 @@ def _sectors(drawing: Drawing, access: Access, x: float, y: float, cell: float, 
     gaps = np.cumsum([0, *(np.diff(sectors) > 1)])
     left = {s: x + cell * (i + GAP * float(gaps[i])) for i, s in enumerate(sectors)}
     wide = cell - BETWEEN
+    few = len(set(access.offsets)) <= 2 * len(sectors)
     for sector in sectors:
         drawing.box(left[sector], y, wide, HEIGHT, "line")
     for lane, offset in zip(access.lanes, access.offsets, strict=True):
@@ -96,7 +97,7 @@ def _sectors(drawing: Drawing, access: Access, x: float, y: float, cell: float, 
             stop = min(end, (sector + 1) * SECTOR)
             at = left[sector] + wide * (start % SECTOR) / SECTOR
             part = wide * (stop - start) / SECTOR
-            part = part if len(access.lanes) > len(sectors) else max(part, LEAST)
+            part = max(part, LEAST) if few else part
             drawing.box(at, y, part, HEIGHT, distinct(lane, warp), title=f"lane {lane}")
             start = stop
     return max(left.values()) + cell
