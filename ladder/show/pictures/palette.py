@@ -37,7 +37,7 @@ def light(colour: str) -> str:
 
 
 def dark_style() -> str:
-    """The style sheet of a picture: dark values instead of the light ones, where they are wanted."""
+    """The style sheet of a picture: dark values instead of light ones, where they are wanted."""
     rules = [
         f'[{what}="{was}"]{{{what}:{becomes}}}'
         for was, becomes in COLOURS.values()
