@@ -33,14 +33,13 @@ from ladder.emulator.report import Report
 from ladder.measure import bench
 from ladder.show import diagrams, limits, pages, pictures, source_code, tables
 from ladder.show import trace as tracer
-from ladder.show.pictures import accesses, measured
+from ladder.show.pictures import accesses, measured, recording
 from ladder.show.pictures import banks as bank_pictures
 from ladder.show.pictures import multicast as multicast_pictures
-from ladder.show.pictures import recording
 from ladder.show.pictures import ring as ring_pictures
 from ladder.show.pictures import timeline as timeline_pictures
-from ladder.show.pictures.replay import Durations
 from ladder.show.pictures.drawing import Drawing
+from ladder.show.pictures.replay import Durations
 from ladder.verify import check as checker
 from ladder.verify import sandbox
 from ladder.verify.inputs import scalars
