@@ -232,6 +232,12 @@ def test_measurements_are_drawn_where_there_are_any(shown, tmp_path, monkeypatch
 
 # ---- the exercises ------------------------------------------------------------------------------
 
+ONE_PASS = """if (value > largest) {
+            sum *= __expf(largest - value);
+            largest = value;
+        }
+        sum += __expf(value - largest);
+"""
 WRONG = {  # title of an exercise: changes of its solution, and what the refusal must say
     "many elements per thread": [
         (("i += stride", "i += blockDim.x"), "elements are wrong"),
@@ -372,6 +378,45 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
         (("__syncwarp();  // both", "// both"), "race on"),
         (("key <= query && query < T", "query < T"), "elements are wrong"),
         (("to_real(dk[c] * rsqrtf(HS))", "to_real(dk[c])"), "elements are wrong"),
+    ],
+    "maximum and sum in one pass": [
+        (
+            (
+                ONE_PASS,
+                "largest = fmaxf(largest, value);\n    }\n"
+                "    for (int i = lane_id(); i < V; i += WARP_SIZE) {\n"
+                "        sum += __expf(to_float(x[i]) - largest);\n",
+            ),
+            "too many sectors of logits: 3,072",
+        ),
+        (("sum *= __expf(largest - value);", ""), "elements are wrong"),
+        (("warp_sum(sum * __expf(own - largest))", "warp_sum(sum)"), "elements are wrong"),
+        (("largest = LOWEST, sum", "largest = 0.0f, sum"), "elements are wrong"),
+    ],
+    "loss and gradient in one kernel": [
+        (
+            (
+                ONE_PASS,
+                "largest = fmaxf(largest, value);\n    }\n"
+                "    for (int i = threadIdx.x; i < V; i += BLOCK) {\n"
+                "        sum += __expf(to_float(x[i]) - largest);\n",
+            ),
+            "too many sectors of logits: 2,",
+        ),
+        (
+            ("__syncthreads();  // the whole row is written before its target is overwritten", ""),
+            "race on logits",
+        ),
+        (("i < Vp; i += BLOCK", "i < V; i += BLOCK"), "elements are wrong"),
+        (("(correct - largest);", "(to_float(x[target]) - largest);"), "elements are wrong"),
+    ],
+    "the row waits in shared memory": [
+        (
+            ("Vec xs = kept[v], ds;", "Vec xs = load_vec(x + v * VECTOR), ds;"),
+            "too many sectors of logits",
+        ),
+        (("Vec xs = kept[v], ds;", "Vec xs = kept[vectors - 1 - v], ds;"), "elements are wrong"),
+        (("BLOCK, Vp * sizeof_real>>>", "BLOCK>>>"), "across the end of shared memory"),
     ],
 }
 EXERCISE = re.compile(r'r"""(// .*?: (.*?)\n.*?)"""', flags=re.DOTALL)

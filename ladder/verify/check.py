@@ -373,8 +373,10 @@ def _watch(device: Device, run: Callable[[Device], object]) -> str | None:
 def _explain(wrong: str, seen: str | None, variant: str) -> str:
     """A report's detail: what is wrong, where, the cause; then the rest."""
     first, *rest = wrong.split(INDENT)
-    if seen and seen.split(INDENT)[0] != first:  # the accesses tell more than the pattern
-        rest = [f"line: {seen}", *(line for line in rest if not line.startswith("cause:"))]
+    watched = seen.split(INDENT) if seen else [first]
+    if watched[0] != first:  # the accesses tell more than the pattern
+        more = [line for line in rest if not line.startswith("cause:") and line not in watched]
+        rest = [f"line: {watched[0]}", *watched[1:], *more]
     return INDENT.join([f"{first} [{variant}]", *rest])
 
 

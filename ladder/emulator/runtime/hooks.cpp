@@ -21,8 +21,8 @@ static void record(const void *address, size_t bytes, Access access, const void 
 // An access that the compiler takes to be aligned must be, on a GPU.
 static void record_aligned(const void *address, size_t bytes, Access access, const void *pc) {
     if (this_worker && (uintptr_t)address % bytes)
-        this_worker->refuse(MISALIGNED, pc, "%s at address %p, which is not a multiple of its size",
-                            access == ACCESS_READ ? "read" : "write", address);
+        this_worker->refuse(MISALIGNED, pc, "%s of %zu bytes at an address that is no multiple of %zu",
+                            access == ACCESS_READ ? "read" : "write", bytes, bytes);
     record(address, bytes, access, pc);
 }
 

@@ -342,6 +342,7 @@ extern "C" __global__ void k(float* out, const float* inp) {
         run(Emulated(counting=True), tmp_path, source, 1, 1, zeros(4), zeros(8))
     (problem,) = caught.value.problems
     assert (problem.kind, problem.line) == ("misaligned", line(source))
+    assert "read of 16 bytes at an address that is no multiple of 16" in problem.message
 
 
 # Fills a tile again and again, and has TMA store it.

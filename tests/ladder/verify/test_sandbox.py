@@ -92,6 +92,17 @@ def test_a_crash_is_reported_with_the_line_that_caused_it_before_the_way_it_ende
     assert rest[-1].strip() == "process: kernel.cu crashed (SIGABRT): free(): invalid pointer"
 
 
+@pytest.mark.emulator
+def test_a_misaligned_load_is_reported_with_its_size_and_shows_its_line_once(tmp_path):
+    source = find("softmax.forward").rung("4").source
+    path = tmp_path / "kernel.cu"
+    path.write_text(source.replace("// Needs:  V % vector == 0", "// Needs:  nothing"))
+    report = sandbox.check("softmax.forward", path, "emulated", ["float32"], [{"N": 2, "V": 33}])
+    text = str(report)
+    assert "read of 16 bytes at an address that is no multiple of 16" in text
+    assert text.count("| Vec xs = load_vec(x + i);") == 1
+
+
 def test_a_kernel_that_does_not_compile_shows_its_line(device_name):
     line = SOURCE[: SOURCE.index("mean[row] = m;")].count("\n") + 1
     with pytest.raises(LadderError, match=rf"kernel\.cu:{line}"):
