@@ -379,19 +379,11 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
         (("key <= query && query < T", "query < T"), "elements are wrong"),
         (("to_real(dk[c] * rsqrtf(HS))", "to_real(dk[c])"), "elements are wrong"),
     ],
-    "maximum and sum in one pass": [
-        (
-            (
-                ONE_PASS,
-                "largest = fmaxf(largest, value);\n    }\n"
-                "    for (int i = lane_id(); i < V; i += WARP_SIZE) {\n"
-                "        sum += __expf(to_float(x[i]) - largest);\n",
-            ),
-            "too many sectors of logits: 3,072",
-        ),
-        (("sum *= __expf(largest - value);", ""), "elements are wrong"),
-        (("warp_sum(sum * __expf(own - largest))", "warp_sum(sum)"), "elements are wrong"),
-        (("largest = LOWEST, sum", "largest = 0.0f, sum"), "elements are wrong"),
+    "one barrier for a pair": [
+        (("__syncthreads();", "__syncthreads();\n__syncthreads();"), "too many barriers: 2"),
+        (("__syncthreads();  // every pair is written before it is read", ""), "race on maxima"),
+        (("? maxima[lane_id()] : LOWEST", "? maxima[lane_id()] : 0.0f"), "elements are wrong"),
+        (("sum = warp_sum(part * __expf(own - largest));", "sum = warp_sum(part);"), "wrong"),
     ],
     "loss and gradient in one kernel": [
         (

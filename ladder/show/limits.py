@@ -6,6 +6,9 @@ loads everything again and again computes the same numbers. The counts tell the 
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +17,7 @@ from ladder.common.errors import LadderError
 from ladder.contract.dims import Dims, format_dims
 from ladder.contract.ladder import Ladder
 from ladder.contract.rung_file import Rung
+from ladder.emulator.emulated import Emulated
 from ladder.emulator.report import LineCount, Report
 from ladder.show import trace
 from ladder.show.pictures import multicast, recording, ring
@@ -105,12 +109,35 @@ def _bytes_read_by_tma(run: Run, array: str) -> Costs:
     return found
 
 
+BARRIER = r"""
+#define __syncthreads()                                            \
+    (blockIdx.x + blockIdx.y + blockIdx.z + threadIdx.x == 0       \
+         ? (void)emulator::emulator_print("@ barrier %d\n", __LINE__) \
+         : (void)0,                                                \
+     __syncthreads())
+"""
+
+
+def _barriers(run: Run, array: str) -> Costs:
+    """How often the first thread waits at __syncthreads, counted in a copy that prints each."""
+    lines = run.rung.source.splitlines()
+    first = 1 + max((i for i, line in enumerate(lines) if line.startswith("#include")), default=-1)
+    source = "\n".join([*lines[:first], BARRIER, f"#line {first + 1}", *lines[first:], ""])
+    printed, copy = io.StringIO(), dataclasses.replace(run.rung, source=source)
+    with contextlib.redirect_stdout(printed):
+        trace.run_on(Emulated(), run.ladder, copy, run.dtype, run.dims)
+    marks = (line.split() for line in printed.getvalue().splitlines())
+    met = [int(mark[2]) for mark in marks if mark[:2] == ["@", "barrier"]]
+    return {f"They are in lines {', '.join(map(str, sorted(set(met))))}.": len(met)}
+
+
 MEASURES: dict[str, Callable[[Run, str], Costs]] = {
     "sectors": _of_lines(lambda line: line.sectors),
     "wavefronts": _of_lines(lambda line: line.wavefronts),
     "extra wavefronts": _of_lines(lambda line: line.wavefronts - line.ideal_wavefronts),
     "loads per multiply-add": _loads_per_multiply_add,
     "shared bytes": _shared_bytes,
+    "barriers": _barriers,
     "steps without a copy": _steps_without_a_copy,
     "early waits": _early_waits,
     "waits for all products": _waits_for_all_products,
@@ -126,8 +153,8 @@ def judge(
     at_most  the most of each measure: of all arrays, or of one ("sectors of inp"). Sectors are
              those of global memory, wavefronts those of shared memory; extra wavefronts are due to
              bank conflicts. Loads and multiply-adds are the instructions of a warp. Shared bytes
-             are those of a block. Steps and early waits are those of a ring (pictures/ring.py),
-             waits for all products those of one warp.
+             are those of a block, barriers those that a thread waits at. Steps and early waits are
+             those of a ring (pictures/ring.py), waits for all products those of one warp.
 
     Raises LadderError for an unknown measure, and where the kernel cannot run at this shape.
     """
