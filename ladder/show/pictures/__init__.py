@@ -21,7 +21,7 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
     wgmma-accumulator       of wgmma: warp, lane and register of each element
     wgmma-operand           what a step reads of a swizzled tile; major=K, or MN (transposed)
     timeline OP RUNG shape=   a TMA pipeline over time: producer, stages, consumers; copy=5
-                            product=2 store=1 (durations) cluster=1 until=60
+                            product=2 store=1 softmax=0 (durations) cluster=1 until=60
     ring OP RUNG shape=     the stages of a cp.async pipeline, step by step: filled, awaited, read
     multicast OP RUNG shape=  which block of a cluster asks for which rows, and who receives them;
                             cluster=2 step=0
@@ -33,6 +33,7 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
     causal                  tiles of scores that are computed, masked, skipped; T= queries= keys=
     softmax                 online softmax, tile by tile; T=16 tile=4 seed=3
     softmax-threads         how threads that share a row merge their sums; T=16 threads=4 seed=3
+    heads OP RUNG ... shape=  in which order blocks of attention take the heads; kernel=
     flow OP RUNG shape=     attention backward: which block loads which tile of Q, K, V and dO,
                             and where dQ, dK and dV are summed; tile=
 
@@ -59,6 +60,7 @@ from ladder.show.pictures import (
     causal,
     flow,
     fragments,
+    heads,
     measured,
     multicast,
     operand,
@@ -102,6 +104,7 @@ KINDS: dict[str, Callable[..., Drawing]] = {
     "softmax": softmax.draw,
     "softmax-threads": softmax.draw_threads,
     "flow": flow.draw,
+    "heads": heads.draw,
 }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from ladder.common.errors import LadderError
 from ladder.contract.dims import Dims
@@ -27,7 +28,7 @@ def plan_on_gpu(rung: Rung, dtype: str, dims: Dims, sms: int = SMS) -> LaunchPla
     return plan
 
 
-def tiles_in_order(op: str, rung: str, dtype: str, dims: Dims, sms: int) -> list[tuple[int, int]]:
+def tiles_in_order(op: str, rung: str, dtype: str, dims: Dims, sms: int) -> list[tuple[int, ...]]:
     """(row, column) of the first element of each tile of the result, in the order in which tiles
     are started: that of the blocks, or of a persistent kernel's tile numbers.
 
@@ -38,13 +39,34 @@ def tiles_in_order(op: str, rung: str, dtype: str, dims: Dims, sms: int) -> list
     lines = list(_assignments(chosen.source))
     across, down, _ = plan.launches[0].grid
     count = plan.constants.get("TILES", across * down)
-    found = []
+    found: list[tuple[int, ...]] = []
     for number in range(count):
         names = {**dims, **plan.constants, "tile": number, "pair": number}
         names |= {"blockIdx.x": number % across, "blockIdx.y": number // across}
         if "TILES" in plan.constants:  # a persistent kernel's blocks take them by their number
             names["blockIdx.x"] = number
-        found.append(_place(lines, names, chosen))
+        found.append(_place(lines, names, ("row", "column"), chosen))
+    return found
+
+
+def heads_in_order(
+    op: str, rung: str, dtype: str, dims: Dims, kernel: str
+) -> list[tuple[int, ...]]:
+    """(first token, head) of each block of a kernel of attention, in the order in which blocks are
+    started: x first, then y, then z. Heads are numbered over the batch: b * NH + h."""
+    chosen = find(op).rung(rung)
+    plan = plan_on_gpu(chosen, dtype, dims)
+    (grid,) = (launch.grid for launch in plan.launches if launch.kernel == kernel)
+    _, _, body = chosen.source.partition(f" {kernel}(")
+    lines = list(_assignments(body.partition('extern "C"')[0]))
+    found: list[tuple[int, ...]] = []
+    for z, y, x in itertools.product(*(range(size) for size in reversed(grid))):
+        at = {"blockIdx.x": x, "blockIdx.y": y, "blockIdx.z": z}
+        size = dict(zip(("gridDim.x", "gridDim.y", "gridDim.z"), grid, strict=True))
+        names = {**dims, **plan.constants, **at, **size}
+        first, b, h = _place(lines, names, ("first", "b", "h"), chosen)
+        if b < dims["B"]:  # the last group may have fewer heads
+            found.append((first, b * dims["NH"] + h))
     return found
 
 
@@ -58,15 +80,18 @@ def _assignments(source: str) -> Iterator[tuple[str, str]]:
             yield name, expression
 
 
-def _place(lines: list[tuple[str, str]], names: Mapping[str, int], rung: Rung) -> tuple[int, int]:
+def _place(
+    lines: list[tuple[str, str]], names: Mapping[str, int], wanted: Sequence[str], rung: Rung
+) -> tuple[int, ...]:
+    """The values of the wanted variables, by the kernel's declarations."""
     known = dict(names)
     for name, expression in lines * 2:  # a function may stand above what it is called with
-        text = re.sub(r"blockIdx\.(\w)", lambda match: f"blockIdx_{match[1]}", expression)
+        text = re.sub(r"\b(blockIdx|gridDim)\.(\w)", r"\1_\2", expression)
         words = set(re.findall(r"[A-Za-z_]\w*", text)) - {"min"}
         usable = {key.replace(".", "_"): value for key, value in known.items()}
         if name in names or not words <= set(usable) or not re.fullmatch(r"[\w\s+*/%(),-]+", text):
             continue
         known[name] = eval(text.replace("/", "//"), {"__builtins__": {}, "min": min}, usable)
-        if "row" in known and "column" in known:
-            return known["row"], known["column"]
+        if all(name in known for name in wanted):
+            return tuple(known[name] for name in wanted)
     raise LadderError(f"{rung.label} does not say in plain terms where a block's tile begins")

@@ -23,9 +23,11 @@ from ladder.show.trace import run_on
 RECORDER = r"""
 #define RECORD_COPY(event, address, value, tile, column, row)                                   \
     (threadIdx.x % 32 < 2                                                                      \
-         ? (void)emulator::emulator_print("@ %d %d %s %p %d %d %d %d\n", (int)blockIdx.x,      \
-                                          (int)threadIdx.x, event, (const void *)(address),    \
-                                          (int)(value), (int)(tile), (int)(column), (int)(row)) \
+         ? (void)emulator::emulator_print(                                                     \
+               "@ %d %d %s %p %d %d %d %d\n",                                                  \
+               (int)(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z)),          \
+               (int)threadIdx.x, event, (const void *)(address), (int)(value), (int)(tile),    \
+               (int)(column), (int)(row))                                                      \
          : (void)0)
 #define RECORD(event, address, value) RECORD_COPY(event, address, value, 0, 0, 0)
 template <int PENDING, class... Registers>

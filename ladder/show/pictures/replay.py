@@ -36,11 +36,14 @@ class Durations:
     product  of a warpgroup's products of one stage
     store    until a warpgroup has written one of its tiles of results to shared memory, from where
              TMA stores it
+    softmax  of what a warpgroup computes from the result of products before its next ones: in
+             attention, the exponentials of a tile of scores
     """
 
     copy: float
     product: float
     store: float
+    softmax: float = 0.0
 
 
 @dataclass
@@ -192,7 +195,12 @@ class Replay:
     def _product_wait(self, thread: Thread, event: Event, now: float) -> float:
         done = self._started[thread] - event.value
         ends = self._ends[thread[0], thread[1] // WARPGROUP]
-        return max(now, ends[done - 1]) if done > 0 else now
+        until = max(now, ends[done - 1]) if done > 0 else now
+        following = self._events[thread][self._place[thread] + 1 :]
+        if following and following[0].name == "product":  # it takes what has been waited for
+            self._show(thread, "softmax", until, until + self._lasts.softmax)
+            until += self._lasts.softmax
+        return until
 
     def _meet(self, thread: Thread, event: Event, now: float) -> float | None:
         """A barrier of warps, for which their first lanes stand."""

@@ -13,6 +13,7 @@ FILLS = {
     "copy": "orange",
     "held": "pale orange",
     "product": "blue",
+    "softmax": "purple",
     "wait": "pale red",
     "store": "green",
 }
@@ -20,6 +21,7 @@ LEGEND = {
     "copy": "copy",
     "held": "landed, in use",
     "product": "products",
+    "softmax": "softmax",
     "store": "store",
     "wait": "waits",
 }
@@ -28,10 +30,10 @@ ORDER = ("producer", "stage", "consumer")
 
 def draw(
     op: str, rung: str, *, shape: str, dtype: str = "bfloat16", copy: str = "5", product: str = "2",
-    store: str = "1", cluster: str = "1", until: str = "60",
+    store: str = "1", softmax: str = "0", cluster: str = "1", until: str = "60",
 ) -> Drawing:  # fmt: skip
     """A row for the producer, for each stage of the ring, and for each consumer warpgroup."""
-    durations = Durations(float(copy), float(product), float(store))
+    durations = Durations(float(copy), float(product), float(store), float(softmax))
     title = f"{op}, {find(op).rung(rung).name}"
     return of_events(title, record(op, rung, dtype, shape), durations, int(cluster), float(until))
 
@@ -77,7 +79,8 @@ def _describe(spans: Sequence[Span], durations: Durations, end: float) -> str:
     products = [span for span in spans if span.kind == "product" and span.start < end]
     busy = sum(min(span.end, end) - span.start for span in products)
     stores = any(span.kind == "store" for span in spans)
-    store = f", a store {durations.store:g}" if stores else ""
+    store = f", the softmax of a tile {durations.softmax:g}" if durations.softmax else ""
+    store += f", a store {durations.store:g}" if stores else ""
     return (
         f"Block 0, with {stages} {'stage' if stages == 1 else 'stages'} and {consumers} consumer "
         f"{'warpgroup' if consumers == 1 else 'warpgroups'}. The tensor cores work in "

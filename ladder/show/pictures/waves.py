@@ -82,7 +82,7 @@ class Reads:
     columns: int
 
 
-def of_wave(order: list[tuple[int, int]], places: int, wave: int) -> Reads:
+def of_wave(order: list[tuple[int, ...]], places: int, wave: int) -> Reads:
     """The tiles of one wave in an order that `tiles_in_order` gives."""
     highs, wides = (sorted({place[i] for place in order}) for i in (0, 1))
     part = order[wave * places : (wave + 1) * places]

@@ -40,7 +40,9 @@ def test_what_follows_from_the_file_is_accepted(root, sentence, comment):
 
 def test_a_number_of_the_kernels_is_looked_up_in_the_tables_of_its_page(root):
     table = "<!-- ladder:begin machine op 1 -->\n| 1 | 373 |\n| 2 | 1,400 |\n<!-- ladder:end -->\n"
-    page = f"{table}\nOf 1,400 instructions, 400 are gone.\n<!-- from this page's tables: {{}} -->\n"
+    page = (
+        f"{table}\nOf 1,400 instructions, 400 are gone.\n<!-- from this page's tables: {{}} -->\n"
+    )
 
     def found(comment):
         return list(citations.problems(page.format(comment), root))

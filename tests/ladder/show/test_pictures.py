@@ -17,6 +17,7 @@ from ladder.show.pictures import (
     causal,
     flow,
     fragments,
+    heads,
     multicast,
     operand,
     outer,
@@ -33,7 +34,7 @@ from ladder.show.pictures import (
     waves,
 )
 from ladder.show.pictures.drawing import Drawing
-from ladder.show.pictures.places import tiles_in_order
+from ladder.show.pictures.places import heads_in_order, tiles_in_order
 from tests.ladder.emulation import run, zeros
 
 RUNG_3 = ("matmul.forward", "3", "float32", "N=128 C=16 OC=128")
@@ -479,3 +480,33 @@ def test_the_option_that_chooses_reads_or_writes_can_be_given_to_make():
         "banks", "matmul.forward", "2", line="a[y][x] =", does="write", shape="N=32 C=32 OC=32"
     )
     assert "write array a" in drawing.description
+
+
+def test_grouped_heads_return_before_many_others_have_been_read():
+    """3 heads of 2 tiles: ungrouped, both others come between; in groups of one, none does."""
+    assert heads.order_of([(0, 0), (0, 1), (0, 2), (64, 0), (64, 1), (64, 2)]).between == 2
+    grouped = heads.order_of([(64, 0), (0, 0), (64, 1), (0, 1), (64, 2), (0, 2)])
+    assert grouped.between == 0 and grouped.number.tolist() == [[1, 3, 5], [0, 2, 4]]
+
+
+def test_blocks_of_attention_take_each_tile_of_each_head_once():
+    dims = {"B": 8, "T": 256, "C": 768, "NH": 12}
+    for rung, between in (("16bit-11", 95), ("16bit-12", 63)):
+        found = heads_in_order("attention.forward", rung, "bfloat16", dims, "attention_forward")
+        assert sorted(found) == [(first, head) for first in (0, 128) for head in range(96)]
+        assert heads.order_of(found).between == between
+
+
+@pytest.mark.emulator
+def test_exponentials_of_one_warpgroup_overlap_with_products_of_the_other():
+    events = recording.record("attention.forward", "16bit-13", "bfloat16", "B=1 T=256 C=64 NH=1")
+    durations = replay.Durations(copy=6, product=2, store=1, softmax=4)
+    spans = replay.Replay(events, 1, durations).spans
+
+    def of(kind, group):
+        return [span for span in spans if (span.kind, span.row) == (kind, ("consumer", group))]
+
+    assert [len(of("product", group)) for group in (0, 1)] == [2 * 3, 2 * 4]  # two for each tile
+    assert [len(of("softmax", group)) for group in (0, 1)] == [3, 4]
+    for span in of("softmax", 0):
+        assert any(p.start < span.end and span.start < p.end for p in of("product", 1))
