@@ -29,6 +29,11 @@ CHAPTERS = [  # the pages of a layer that has more than one
     for page in pages.of_layer(layer)
     if len(pages.of_layer(layer)) > 1
 ]
+IN_FORM = CHAPTERS + [  # and those in which a section has the form of the chapters' sections
+    page
+    for page in sorted((pages.ROOT / "doc").glob("*.md"))
+    if page not in CHAPTERS and "**Why.**" in page.read_text(encoding="utf-8")
+]
 
 # A number with a unit of time or rate: it belongs into doc/results.
 MEASURED = re.compile(r"\d\s*(µs|us|ms|GB/s|TB/s|TFLOP|GFLOP)|\d\s*%|\dx faster|times faster")
@@ -171,8 +176,8 @@ def test_a_chapter_is_read_in_one_sitting(page):
     assert len(words) <= (1700 if page.parent.name == "doc" else 3700)
 
 
-@pytest.mark.parametrize("page", CHAPTERS, ids=lambda page: page.relative_to(pages.ROOT).as_posix())
-def test_every_section_of_a_chapter_has_the_same_form(page):
+@pytest.mark.parametrize("page", IN_FORM, ids=lambda page: page.relative_to(pages.ROOT).as_posix())
+def test_every_section_of_a_page_has_the_same_form(page):
     for section in re.split(r"^## .*$", page.read_text(encoding="utf-8"), flags=re.MULTILINE):
         for rung in section.split("\n### ")[1:]:
             places = [rung.find(f"**{label}.**") for label in FORM]
