@@ -35,7 +35,6 @@ from ladder.show import diagrams, limits, pages, pictures, source_code, tables
 from ladder.show import trace as tracer
 from ladder.show.pictures import accesses, measured, recording
 from ladder.show.pictures import banks as bank_pictures
-from ladder.show.pictures import multicast as multicast_pictures
 from ladder.show.pictures import ring as ring_pictures
 from ladder.show.pictures import timeline as timeline_pictures
 from ladder.show.pictures.drawing import Drawing
@@ -192,17 +191,6 @@ def timeline(
     durations = Durations(copy, product, store)
     title = rung.name if rung.number is not None else rung.idea
     display(SVG(timeline_pictures.of_events(title, events, durations, until=until).svg()))
-
-
-def multicast(
-    op: str, kernel: int | str, dtype: str = "bfloat16", cluster: int = 2, **dims: int
-) -> None:
-    """Who asks for which rows, and who receives them, in a cluster of a kernel."""
-    rung = rung_of(op, kernel)
-    events = recording.record_kernel(op, rung, dtype, dims)
-    found = multicast_pictures.copies(events, rung, dtype, dims)
-    title = rung.name if rung.number is not None else rung.idea
-    display(SVG(multicast_pictures.of_copies(title, found, cluster).svg()))
 
 
 def deliveries(op: str, kernels: Sequence[int | str], **dims: int) -> None:

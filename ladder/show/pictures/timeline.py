@@ -41,11 +41,10 @@ def draw(
 def of_events(
     title: str, events: Sequence[Event], durations: Durations, cluster: int = 1, until: float = 60
 ) -> Drawing:
-    """The same from a recording; `cluster` blocks run together, `until` is where it ends."""
-    spans = Replay(events, cluster, durations).spans
-    end = min(until, max(span.end for span in spans))
+    """The same from a recording; `cluster` blocks run together, `until` is where the axis ends."""
+    spans, end = Replay(events, cluster, durations).spans, until
     rows = sorted({span.row for span in spans}, key=lambda row: (ORDER.index(row[0]), row[1]))
-    drawing = Drawing(f"{title}: the pipeline over time", _describe(spans, durations, end))
+    drawing = Drawing(f"{title}: the pipeline over time", _describe(spans, durations, until))
     y, x0 = drawing.top, MARGIN + 92.0
     scale = (WIDTH - MARGIN - x0) / end
     for row in rows:
@@ -71,11 +70,14 @@ def of_events(
     return drawing
 
 
-def _describe(spans: Sequence[Span], durations: Durations, end: float) -> str:
+def _describe(spans: Sequence[Span], durations: Durations, until: float) -> str:
     """How many of everything there are, and what is assumed."""
     stages, consumers = (
         len({span.row for span in spans if span.row[0] == name}) for name in ("stage", "consumer")
     )
+    last = max(span.end for span in spans)
+    end = min(last, until)
+    time = f"the {last:g} time units that it takes" if last <= until else f"the first {end:g} units"
     products = [span for span in spans if span.kind == "product" and span.start < end]
     busy = sum(min(span.end, end) - span.start for span in products)
     stores = any(span.kind == "store" for span in spans)
@@ -84,7 +86,7 @@ def _describe(spans: Sequence[Span], durations: Durations, end: float) -> str:
     return (
         f"Block 0, with {stages} {'stage' if stages == 1 else 'stages'} and {consumers} consumer "
         f"{'warpgroup' if consumers == 1 else 'warpgroups'}. The tensor cores work in "
-        f"{busy / end:.0%} of the first {end:g} time units. Assumed durations, in these units: "
+        f"{busy / end:.0%} of {time}. Assumed durations, in these units: "
         f"a copy {durations.copy:g}, the products of a stage {durations.product:g}{store}. Order "
         "and waiting come from the kernel's barriers."
     )

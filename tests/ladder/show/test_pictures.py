@@ -354,7 +354,7 @@ def test_a_replay_starts_a_copy_only_when_its_stage_is_empty():
     assert shown == [("copy", 0, 5), ("held", 5, 7), ("copy", 7, 12), ("held", 12, 14)]
     drawing = timeline.of_events("a kernel", events, replay.Durations(5, 2, 1))
     assert "with 1 stage and 1 consumer warpgroup" in drawing.description
-    assert "work in 29% of the first 14 time units" in drawing.description
+    assert "work in 29% of the 14 time units that it takes" in drawing.description
 
 
 def test_a_kernel_without_an_mbarrier_has_no_timeline():
