@@ -77,7 +77,9 @@ def _describe(spans: Sequence[Span], durations: Durations, until: float) -> str:
     )
     last = max(span.end for span in spans)
     end = min(last, until)
-    took, first = f"the {last:g} time units that it takes", f"the first {until:g} time units"
+    time = f"the {last:g} time units that it takes"
+    if last > until:
+        time = f"the first {until:g} time units"
     products = [span for span in spans if span.kind == "product" and span.start < end]
     busy = sum(min(span.end, end) - span.start for span in products)
     stores = any(span.kind == "store" for span in spans)
@@ -86,7 +88,7 @@ def _describe(spans: Sequence[Span], durations: Durations, until: float) -> str:
     return (
         f"Block 0, with {stages} {'stage' if stages == 1 else 'stages'} and {consumers} consumer "
         f"{'warpgroup' if consumers == 1 else 'warpgroups'}. The tensor cores work in "
-        f"{busy / end:.0%} of {took if last <= until else first}. Assumed durations, in these units: "
+        f"{busy / end:.0%} of {time}. Assumed durations, in these units: "
         f"a copy {durations.copy:g}, the products of a stage {durations.product:g}{store}. Order "
         "and waiting come from the kernel's barriers."
     )
