@@ -39,6 +39,7 @@ __all__ = ["Access", "Emulated", "KernelError", "LineCount", "Problem", "Report"
 
 INCLUDE = Path(__file__).parent.parent / "include"
 MULTIPROCESSORS = 4  # small, so that a persistent kernel has work left for a second round
+MANY_MULTIPROCESSORS = 132  # as an H100: so many partial sums that a thread has more than one
 ERRORS_SHOWN = 3
 WATCHING_SECONDS = 10.0  # time limit of a launch that is watched to explain a failure
 
@@ -60,6 +61,7 @@ class Emulated(HostArrays):
     time_limit  seconds that one launch may take
     trace       how many warp requests of each source line `report()` keeps in full
     count_branches  count how often the branches and loops of a rung's file run; on one processor
+    multiprocessors  SMs that the device has for what a launch works out (default: 4)
 
     Arrays are NumPy's, as on the device cpu. Launches are synchronous. A launch that does
     something wrong raises KernelError when it ends.
@@ -79,13 +81,23 @@ class Emulated(HostArrays):
         time_limit: float = 60.0,
         trace: int = 8,
         count_branches: bool = False,
+        multiprocessors: int | None = None,
     ):
         if warp not in (32, 64):
             raise LadderError(f"a warp has 32 or 64 threads, not {warp}")
         workers = 1 if count_branches else workers or len(os.sched_getaffinity(0))
         self._counts_branches = count_branches
         self._counted: dict[Path, list[ctypes.CDLL]] = {}  # libraries by the rung's file
-        self._settings = Settings(warp, seed, early, counting, workers, time_limit, trace)
+        self._settings = Settings(
+            warp,
+            seed,
+            early,
+            counting,
+            workers,
+            time_limit,
+            trace,
+            multiprocessors or MULTIPROCESSORS,
+        )
         self._record = Record()
         self._compiled: dict[tuple[Any, ...], dict[str, Kernel]] = {}
         self._variants: list[tuple[Emulated, ...]] = []
@@ -97,19 +109,21 @@ class Emulated(HostArrays):
         order = f", order {settings.seed}" if settings.seed else ""
         warp = f", warps of {settings.warp}" if settings.warp != 32 else ""
         early = ", early copies" if settings.early else ""
-        return f"emulated{warp}{order}{early}"
+        many = settings.multiprocessors
+        sms = f", {many} SMs" if many != MULTIPROCESSORS else ""
+        return f"emulated{warp}{sms}{order}{early}"
 
     def variant(self, **changes: Any) -> Emulated:
         """The same device with another `warp`, `seed`, `early`, `counting`, `workers`,
-        `time_limit` or `trace`."""
+        `time_limit`, `trace` or `multiprocessors`."""
         device = Emulated()
         device._settings = replace(self._settings, **changes)
         return device
 
     def variants(self, brief: bool = False) -> Sequence[tuple[Emulated, ...]]:
-        """Both widths of a warp, threads and blocks in several orders, asynchronous copies late and
-        early, and one run more that watches every access: it finds races that did no harm, and
-        reads out of bounds.
+        """Both widths of a warp, few and many SMs, threads and blocks in several orders,
+        asynchronous copies late and early, and one run more that watches every access: it finds
+        races that did no harm, and reads out of bounds.
 
         The same objects every time: they keep what they have compiled. A device that watches is
         checked as it is.
@@ -119,7 +133,7 @@ class Emulated(HostArrays):
         if not self._variants:
             self._variants = [
                 (self.variant(warp=32, seed=1), self.variant(warp=32, seed=2, early=True)),
-                (self.variant(warp=64, seed=3),),
+                (self.variant(warp=64, seed=3, multiprocessors=MANY_MULTIPROCESSORS),),
                 (self.variant(warp=32, seed=4, counting=True),),
             ]
         return [self._variants[0][:1]] if brief else self._variants
@@ -133,7 +147,11 @@ class Emulated(HostArrays):
 
     def target(self, real: np.dtype) -> Target:
         return Target(
-            "emulated", self._settings.warp, MULTIPROCESSORS, SHARED_BYTES, np.dtype(real)
+            "emulated",
+            self._settings.warp,
+            self._settings.multiprocessors,
+            SHARED_BYTES,
+            np.dtype(real),
         )
 
     def compile(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> dict[str, Kernel]:

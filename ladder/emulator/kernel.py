@@ -83,6 +83,7 @@ class Settings:
     workers: int
     time_limit: float
     trace: int
+    multiprocessors: int
 
 
 @dataclass

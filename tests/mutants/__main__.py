@@ -128,9 +128,12 @@ def main() -> int:
     survivors = []
 
     def show(index: int, verdict: Verdict) -> None:
-        print(f"{index + 1}/{len(mutants)} {verdict.status}", end="\r", file=sys.stderr, flush=True)
-        if verdict.status in ("survived", "undecided") and mutants[index].key not in known:
-            survivors.append(f"{verdict.status}: {mutants[index]}")
+        mutant = mutants[index]
+        left = verdict.status in ("survived", "undecided") and mutant.key not in known
+        if left:
+            survivors.append(f"{verdict.status}: {mutant}")
+        shown = str(mutant) if left else str(mutant).partition("\n")[0]
+        print(f"{verdict.status:9} {verdict.seconds:5.1f} s  {shown}", file=sys.stderr, flush=True)
 
     verdicts = judge_all([mutant.trial for mutant in mutants], options.processes, show)
     print("\n".join(table(mutants, verdicts)))

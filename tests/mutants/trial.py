@@ -2,9 +2,9 @@
 
 A changed rung is written to a temporary file and checked as a user's own kernel would be, up to the
 first failure: in the first type that the rung is written for, then at the most telling shapes in
-the others. The checks run in worker processes: one that crashes is replaced, and what it was
-checking goes through the sandbox, as a stranger's kernel does. What the compiler makes of a change
-is kept in a temporary folder, not in the user's cache.
+the others. Each check runs in a process of its own, since a kernel may damage the process that it
+runs in. What was checked in one that crashes goes through the sandbox, as a stranger's kernel does.
+What the compiler makes of a change is kept in a temporary folder, not in the user's cache.
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ class Verdict:
 
 
 @functools.cache
-def device() -> Emulated:
-    """The emulator, with a time limit that suits small shapes."""
-    return Emulated(time_limit=LAUNCH_SECONDS)
+def device(processes: int = 1) -> Emulated:
+    """The emulator, with a time limit that suits small shapes, on its share of the processors."""
+    cores = len(os.sched_getaffinity(0))
+    return Emulated(time_limit=LAUNCH_SECONDS, workers=max(1, cores // processes))
 
 
 def types(ladder: Ladder, rung: Rung) -> list[str]:
@@ -76,18 +77,25 @@ def types(ladder: Ladder, rung: Rung) -> list[str]:
     return [name for name in ladder.op.reals if rung.claims(device().target(DTYPES[name]))]
 
 
-def judge(trial: Trial) -> Verdict:
-    """Check a changed rung in this process."""
+def scratch() -> tempfile.TemporaryDirectory[str]:
+    """A folder for one changed rung, in that of `own_cache`."""
+    return tempfile.TemporaryDirectory(prefix="kernel-ladder-", dir=os.environ[cache.VARIABLE])
+
+
+def judge(trial: Trial, processes: int) -> Verdict:
+    """Check a changed rung in this process, one of several."""
     start = time.monotonic()
     ladder = find(trial.op)
     status, message = "caught", "refused: it is for no real type"
-    with tempfile.TemporaryDirectory(prefix="kernel-ladder-") as folder:
+    with scratch() as folder:
         path = Path(folder) / trial.path.name
         path.write_text(trial.source, encoding="utf-8")
         try:
             rung = rung_file.parse(path, ladder.op.kernel)
             for i, dtype in enumerate(types(ladder, rung)):
-                report = check(ladder, rung, device(), [dtype], few=i > 0, stop_at_failure=True)
+                report = check(
+                    ladder, rung, device(processes), [dtype], few=i > 0, stop_at_failure=True
+                )
                 status, message = "survived" if report.passed else "caught", str(report)
                 if not report.passed:
                     break
@@ -101,7 +109,7 @@ def judge(trial: Trial) -> Verdict:
 def judge_in_sandbox(trial: Trial) -> Verdict:
     """Check a changed rung as a stranger's kernel: in a process of its own, with a time limit."""
     start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="kernel-ladder-") as folder:
+    with scratch() as folder:
         path = Path(folder) / trial.path.name
         path.write_text(trial.source, encoding="utf-8")
         ladder = find(trial.op)
@@ -114,11 +122,12 @@ def judge_in_sandbox(trial: Trial) -> Verdict:
 def judge_all(
     trials: Sequence[Trial], processes: int = 1, show: Callable[[int, Verdict], None] | None = None
 ) -> list[Verdict]:
-    """Check many, in worker processes; `show` is called with the index of each as it is known."""
+    """Check many, so many at a time; `show` is called with the index of each as it is known."""
     verdicts: dict[int, Verdict] = {}
+    count = min(processes, len(trials))
     with own_cache():
         waiting = list(reversed(range(len(trials))))
-        workers = [_Worker() for _ in range(min(processes, len(trials)))]
+        workers = [_Worker(count) for _ in range(count)]
         try:
             while len(verdicts) < len(trials):
                 for worker in workers:
@@ -135,23 +144,27 @@ def judge_all(
 
 
 class _Worker:
-    """A process that checks one rung after the other, and keeps what the reference computed."""
+    """A process that checks one rung, and is then replaced."""
 
-    def __init__(self) -> None:
-        self.index: int | None = None
-        self.deadline = 0.0
+    def __init__(self, processes: int) -> None:
+        self.processes = processes  # that there are
         self._start()
 
     def _start(self) -> None:
+        self.index: int | None = None
+        self.deadline = 0.0
+        self.crashed = False
         context = multiprocessing.get_context("fork")
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self.process = context.Process(target=_serve, args=(theirs, self.processes), daemon=True)
         self.process.start()
         theirs.close()
 
-    def give(self, index: int, trials: Sequence[Trial]) -> None:
-        self.index, self.deadline = index, time.monotonic() + SECONDS
-        self.connection.send(trials[index])
+    def give(self, index: int, trials: Sequence[Trial], crashed: bool = False) -> None:
+        seconds = 2 * SECONDS if crashed else SECONDS
+        self.index, self.deadline = index, time.monotonic() + seconds
+        self.crashed = crashed  # the process that had it before
+        self.connection.send((trials[index], crashed))
 
     def end(self) -> None:
         self.process.kill()
@@ -160,18 +173,16 @@ class _Worker:
 
     def replace(self) -> None:
         self.end()
-        self.index = None
         self._start()
 
 
-def _serve(connection: Connection) -> None:
+def _serve(connection: Connection, processes: int) -> None:
     with contextlib.suppress(EOFError):
-        while True:
-            trial = connection.recv()
-            try:
-                connection.send(judge(trial))
-            except Exception as bug:  # of the checker itself: no verdict on the rung
-                connection.send(bug)
+        trial, crashed = connection.recv()
+        try:
+            connection.send(judge_in_sandbox(trial) if crashed else judge(trial, processes))
+        except Exception as bug:  # of the checker itself: no verdict on the rung
+            connection.send(bug)
 
 
 def _collect(workers: list[_Worker], trials: Sequence[Trial]) -> Iterator[tuple[int, Verdict]]:
@@ -186,10 +197,13 @@ def _collect(workers: list[_Worker], trials: Sequence[Trial]) -> Iterator[tuple[
                 verdict = worker.connection.recv()
                 if isinstance(verdict, Exception):
                     raise RuntimeError(f"the checker fails on {trials[index].path}") from verdict
-            except (EOFError, OSError):  # it crashed
+            except (EOFError, OSError):
+                if worker.crashed:
+                    raise RuntimeError(f"the checker crashes on {trials[index].path}") from None
                 worker.replace()
-                verdict = judge_in_sandbox(trials[index])
-            worker.index = None
+                worker.give(index, trials, crashed=True)
+                continue
+            worker.replace()
             yield index, verdict
         elif time.monotonic() > worker.deadline:
             worker.replace()
