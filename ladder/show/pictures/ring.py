@@ -109,7 +109,7 @@ def follow(events: list[tuple[int, str, int]]) -> Ring:
     """The ring from (thread, "copy", "commit", "wait" or "read", address or number) in order.
 
     The copies of all threads say which pieces of shared memory a group fills. Groups that share
-    pieces share a stage. The waits and reads are those of thread 0.
+    most pieces share a stage. The waits and reads are those of thread 0.
     """
     pieces: dict[int, set[int]] = {}  # of each group
     current: dict[int, int] = {}  # the group that each thread fills
@@ -120,13 +120,7 @@ def follow(events: list[tuple[int, str, int]]) -> Ring:
         current[thread] = group + (name == "commit")
     groups = sorted(pieces)  # of each tile
     tiles = {group: tile for tile, group in enumerate(groups)}
-    stages: list[set[int]] = []
-    stage = []
-    for group in groups:
-        same = next((i for i, known in enumerate(stages) if known & pieces[group]), len(stages))
-        stages += [set()] * (same == len(stages))
-        stages[same] = stages[same] | pieces[group]
-        stage.append(same)
+    stage = _stages([pieces[group] for group in groups])
 
     steps, group, started = [Step()], 0, list[int]()
     for thread, name, value in events:
@@ -149,6 +143,23 @@ def follow(events: list[tuple[int, str, int]]) -> Ring:
     if not stage or len(steps) == 1:
         raise LadderError("block 0 copies no tile with cp.async and waits for it: there is no ring")
     return Ring(tuple(stage), tuple(steps))
+
+
+def _stages(pieces: list[set[int]]) -> list[int]:
+    """The stage of each group: that of the later group with which it shares most pieces. The first
+    group may bring something more, which lies in another stage until that is filled."""
+    known: list[set[int]] = []
+    found = []
+    for own in reversed(pieces):
+        shared = [len(stage & own) for stage in known]
+        if not any(shared):
+            known.append(set())
+            shared.append(1)
+        best = shared.index(max(shared))
+        known[best] |= own
+        found.append(best)
+    order = list(dict.fromkeys(reversed(found)))  # numbered as they are filled first
+    return [order.index(stage) for stage in reversed(found)]
 
 
 def draw(op: str, rung: str, *, shape: str, dtype: str = "bfloat16") -> Drawing:
@@ -239,10 +250,11 @@ def _describe(seen: Ring) -> str:
     most = max(step.flight or 0 for step in seen.steps)
     waits = sorted({step.pending for step in seen.steps if step.pending is not None})
     allowed = " or ".join(map(str, waits))
+    tiles = len({tile for step in seen.steps for tile in step.read})
+    flight = ("no other is", "another one is", f"up to {most} others are")[min(most, 2)]
     text = (
-        f"Thread 0 reads {sum(len(step.read) for step in seen.steps)} tiles. It waits until at "
-        f"most {allowed} groups of copies are in flight. While it reads a tile, "
-        + (f"up to {most} tiles are in flight." if most else "no other is in flight.")
+        f"Thread 0 reads {tiles} tiles. It waits until at most {allowed} groups of copies are in "
+        f"flight. While it reads a tile, {flight} in flight."
     )
     for step, tile in seen.early()[:1]:
         text += f" In step {step - 1} it reads tile {tile}, which no wait has covered yet."

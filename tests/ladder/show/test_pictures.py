@@ -510,3 +510,9 @@ def test_exponentials_of_one_warpgroup_overlap_with_products_of_the_other():
     assert [len(of("softmax", group)) for group in (0, 1)] == [3, 4]
     for span in of("softmax", 0):
         assert any(p.start < span.end and span.start < p.end for p in of("product", 1))
+
+
+def test_a_first_group_that_brings_something_more_lies_in_the_stage_of_its_tile():
+    """As in attention: the queries come with the first keys, and lie where the second will."""
+    turns = [{1, 2}, {3, 4}, {1, 2}, {3, 4}]
+    assert ring._stages([{1, 2, 3}, *turns[1:]]) == [0, 1, 0, 1]
