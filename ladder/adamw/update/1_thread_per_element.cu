@@ -3,7 +3,7 @@
 // Change: one thread for each of the N weights does all of its arithmetic in registers. m, v, the
 //         weight and the gradient are read once, and what has changed is written once.
 // Expect: memory-bound: some twenty operations for 28 bytes or more. Every thread has several loads
-//         in flight at once, so even narrow ones may nearly suffice.
+//         in flight at once, so even narrow ones may be nearly enough.
 // Needs:  nothing
 // Define: BLOCK = 256
 // Launch: adamw_update<<<ceil_div(N, BLOCK), BLOCK>>>

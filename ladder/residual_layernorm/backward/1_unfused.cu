@@ -15,7 +15,7 @@
 // Launch: residual_layernorm_backward_add<<<ceil_div(N * C, BLOCK), BLOCK>>>
 // Scratch: float32 partial[GRID, 2, C]; real through[N, C]
 // Rounds: the gradient through the norm, before it is added
-// Left:   that gradient goes through memory on its way to the sum -> rung 2.
+// Left:   that gradient goes through memory before it is added -> rung 2.
 
 #include "portable.cuh"
 

@@ -8,7 +8,7 @@
 // Define: BLOCK = 256; ROWS = 4
 // Launch: residual_layernorm_forward_sum<<<ceil_div(N * C, BLOCK), BLOCK>>>
 // Launch: residual_layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
-// Left:   the sum goes through memory on its way to the norm -> rung 2.
+// Left:   the sum goes through memory before it is normalised -> rung 2.
 
 #include "portable.cuh"
 

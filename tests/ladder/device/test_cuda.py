@@ -138,6 +138,23 @@ extern "C" __global__ void shared(float* out, Pair pair) {
     tile[20000] = pair.a - pair.b;
     out[0] = tile[20000];
 }
+// Clocks for `rounds` loads of 16 bytes per lane from shared memory, by each of 32 warps. A load
+// needs the one before it, whose value is 0.
+extern "C" __global__ void reads(int* clocks, const int* place, int rounds) {
+    __shared__ uint4 a[64];
+    if (threadIdx.x < 64) a[threadIdx.x] = make_uint4(0, 0, 0, 0);
+    unsigned at = place[threadIdx.x % 32];
+    __syncthreads();
+    long long start = clock64();
+#pragma unroll 8
+    for (int i = 0; i < rounds; i++) {
+        uint4 v = a[at];
+        at += v.x + v.y + v.z + v.w;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) clocks[0] = (int)(clock64() - start);
+    if (at > 63) clocks[0] = 0;
+}
 extern "C" __global__ void fault(float* out) {
     out[1ull << 40] = 1.0f;
 }
@@ -185,6 +202,24 @@ def test_large_dynamic_shared_memory_and_structures_by_value(device, kernels):
         pytest.skip(f"{device.name} has {device.shared_bytes} bytes of shared memory a block")
     kernels("float32")["shared"](launch, (out, pair))
     assert device.download(out)[0] == 2.0
+
+
+LANES = np.arange(32)
+
+
+@pytest.mark.parametrize(
+    ("places", "wavefronts"),
+    [(LANES, 4), (LANES // 2, 2), (LANES & 1 | LANES // 4 * 2, 2), (0 * LANES, 2)],
+    ids=["neighbours", "lane ^ 1", "lane ^ 2", "all the same"],
+)
+def test_a_wavefront_is_a_clock_and_pairs_of_lanes_share_one(device, kernels, places, wavefronts):
+    """The rule by which the emulator counts (ladder/emulator/runtime/counts.cpp)."""
+    clocks, place, rounds = device.empty((1,), np.int32), device.empty((32,), np.int32), 4096
+    device.upload(place, places.astype(np.int32))
+    kernel = kernels("float32")["reads"]
+    for _ in range(2):  # the first time, instructions come from far away
+        kernel(Launch("", (1, 1, 1), (1024, 1, 1)), (clocks, place, np.int32(rounds)))
+    assert device.download(clocks)[0] / (32 * rounds) == pytest.approx(wavefronts, rel=0.2)
 
 
 def test_more_shared_memory_than_the_gpu_has_is_refused(device, kernels):

@@ -14,7 +14,7 @@
 // Launch: matmul_backward_weight_finish<<<ceil_div(OC * C, 4 * 256), 256>>>
 // Scratch: float32 partial[SPLITS, OC, C]
 // After:  16bit-6
-// Left:   tiles pass through registers on their way to shared memory. wmma reads each element there
+// Left:   tiles go through registers to shared memory. wmma reads each element there
 //         several times. In bfloat16 it reads pairs of elements instead of using ldmatrix, as the
 //         machine code (SASS) shows -> rung 8.
 

@@ -16,7 +16,7 @@
 // Launch: matmul_backward_weight_finish<<<ceil_div(OC * C, 4 * 256), 256>>>
 // Scratch: float32 partial[SPLITS, OC, C]
 // After:  16bit-7
-// Left:   tiles pass through registers on their way to shared memory, only one step ahead -> rung
+// Left:   tiles go through registers to shared memory, only one step ahead -> rung
 //         9.
 
 #include "mma_real.cuh"

@@ -9,7 +9,7 @@
 // Define: TILE = 128; DEPTH = 32; WARPS = 8; BLOCKS = max(1, min(2, shared_bytes // 40960))
 // Launch: matmul_forward<<<(ceil_div(OC, TILE), ceil_div(N, TILE)), WARPS * warp>>>
 // After:  16bit-5
-// Left:   tiles pass through registers on their way to shared memory. wmma reads each element there
+// Left:   tiles go through registers to shared memory. wmma reads each element there
 //         several times. In bfloat16 it reads pairs of elements instead of using ldmatrix, as the
 //         machine code (SASS) shows -> rung 7.
 

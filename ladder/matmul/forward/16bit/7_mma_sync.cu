@@ -10,7 +10,7 @@
 // Define: TILE = 128; DEPTH = 32; WARPS = 8
 // Launch: matmul_forward<<<(ceil_div(OC, TILE), ceil_div(N, TILE)), WARPS * warp>>>
 // After:  16bit-6
-// Left:   tiles pass through registers on their way to shared memory, only one step ahead -> rung
+// Left:   tiles go through registers to shared memory, only one step ahead -> rung
 //         8.
 
 #include "mma_real.cuh"

@@ -2,7 +2,7 @@
 // Before: in rung 8, a warp reads 64 + 32 rows of 16 elements from shared memory for 64 x 32
 //         outputs. With the copies, this takes shared memory longer than the products take the
 //         tensor cores.
-// Change: a warp has 64 x 64 outputs, a block 128 x 256. The registers suffice for one block per SM
+// Change: a warp has 64 x 64 outputs, a block 128 x 256. Registers are left for one block per SM
 //         (streaming multiprocessor). Each quarter of the SM then has only two warps, too few to
 //         hide each other's reads. So a warp loads the fragments of the next 16 channels before it
 //         multiplies the present ones.
