@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -53,6 +54,7 @@ CASE_SHAPES = 2  # at which the cases are tried; a brief check takes one
 MOST_CASE_BYTES = 4 << 20  # of such a shape, if it is given: there may be a dozen cases
 FEW_CASE_BYTES = 256 << 10  # of the one that a brief check takes, if there is one as small
 MOST_BYTES = 64 << 20  # of a shape on the GPU: the float64 reference takes a second or two
+_QUOTE = re.compile(r"\s*\d+ \| ")  # a line of the source, below a problem that names it
 
 
 @dataclass(frozen=True)
@@ -375,9 +377,22 @@ def _explain(wrong: str, seen: str | None, variant: str) -> str:
     first, *rest = wrong.split(INDENT)
     watched = seen.split(INDENT) if seen else [first]
     if watched[0] != first:  # the accesses tell more than the pattern
-        more = [line for line in rest if not line.startswith("cause:") and line not in watched]
-        rest = [f"line: {watched[0]}", *watched[1:], *more]
+        quoted = list(itertools.takewhile(_QUOTE.match, rest))  # the source lines of the first
+        watched = _without(watched, first)
+        more = [line for line in rest[len(quoted) :] if not line.startswith("cause:")]
+        own, more = ([line for line in part if line not in watched] for part in (quoted, more))
+        rest = [*own, f"line: {watched[0]}", *watched[1:], *more]
     return INDENT.join([f"{first} [{variant}]", *rest])
+
+
+def _without(lines: Sequence[str], problem: str) -> list[str]:
+    """The lines of a report without a problem and the source lines below it."""
+    kept, skip = [], False
+    for line in lines:
+        skip = line == problem or (skip and _QUOTE.match(line) is not None)
+        if not skip:
+            kept.append(line)
+    return kept
 
 
 def _compare_bits(results: Sequence[dict[str, np.ndarray]]) -> None:
