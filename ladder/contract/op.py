@@ -130,6 +130,8 @@ class Op:
                  meaning
     shapes       small and awkward shapes, in order; the checker runs them, and others that it
                  derives from a rung (ladder/verify/shapes.py)
+    also         shapes at which it runs every rung besides, because no rung's header tells that
+                 they matter
     bench        named shapes for measurements, such as {"B*T=65536": {...}}; the first is shown
     unmeasured   optional arguments that bench, picker and trace leave out, since most runs do
     """
@@ -151,6 +153,7 @@ class Op:
     bytes: Callable[[Dims, np.dtype], int] | None = None
     make_inputs: MakeInputs | None = None
     cancels: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]] | None = None
+    also: tuple[Dims, ...] = ()
     cases: Mapping[str, Case] = field(default_factory=dict)
 
     @property

@@ -36,6 +36,13 @@ def tokens(choose: Callable[[int], list[int]]) -> Case:
     return Case(lambda dims, rng: {"tokens": rng.choice(choose(dims["V"]), (dims["B"], dims["T"]))})
 
 
+def runs(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """The last token once, the first twice, others 4 times, 8 times ...: runs that are filled."""
+    n, V = dims["B"] * dims["T"], dims["V"]
+    found = np.repeat(np.arange(-1, n.bit_length() - 1) % V, 1 << np.arange(n.bit_length()))
+    return {"tokens": rng.permutation(found[:n]).reshape(dims["B"], dims["T"])}
+
+
 CASES = {
     "first and last token": tokens(lambda V: [0, V - 1]),
     "one token": tokens(lambda V: [V - 1]),
@@ -101,7 +108,11 @@ backward = Op(
     shapes=SHAPES,
     bench=BENCH,
     bytes=backward_bytes,
-    cases={**CASES, "behind another gradient": Case(starts={"dwpe": "V * C"})},
+    cases={
+        "runs of 1, 2, 4 ... tokens": Case(runs),
+        "one token": CASES["one token"],
+        "behind another gradient": Case(starts={"dwpe": "V * C"}),
+    },
     make_inputs=inputs,
 )
 

@@ -179,10 +179,12 @@ def what_to_run(
         return [
             (dims, name) for dims in shapes for name in (NORMAL, *(others if dims in small else ()))
         ]
-    derived = derive_shapes(op, rung, device.target(real)) or list(op.shapes)
+    target = device.target(real)
+    derived = derive_shapes(op, rung, target) or list(op.shapes)
     derived = derived[:FEW_SHAPES] if few else derived
+    also = [dims for dims in op.also if not few and rung.plan(dims, target).refusal is None]
     at = largest(op, real, derived, 1, FEW_CASE_BYTES) if few else largest(op, real, derived)
-    normal = [*derived, *([gpt2_shape(op)] if device.is_gpu else [])]
+    normal = [*derived, *also, *([gpt2_shape(op)] if device.is_gpu else [])]
     return [(dims, NORMAL) for dims in normal] + [(dims, name) for name in others for dims in at]
 
 
