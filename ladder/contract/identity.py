@@ -12,6 +12,7 @@ all of these files.)
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import io
 import os
@@ -79,6 +80,7 @@ def included(source: str, folder: Path) -> dict[Path, bytes]:
     return found
 
 
+@functools.lru_cache(maxsize=1024)  # all rungs include the same few headers
 def _without_comments(text: str) -> str:
     """CUDA C++ without comments, blank lines, and blanks at line ends."""
     return _without_blanks(_COMMENT_OR_STRING.sub(lambda match: match["string"] or "", text))

@@ -89,8 +89,10 @@ def gain(op: str, before: Rung, after: Rung, device: str = "") -> str:
             continue
         lines = []
         for measurement in content["measurements"]:
+            if measurement["op"] != op:
+                continue
             rows = {row.rung: row for row in measured_rows(measurement)}
-            if measurement["op"] != op or not {before.id, after.id} <= rows.keys():
+            if not {before.id, after.id} <= rows.keys():
                 continue
             first, second = rows[before.id], rows[after.id]
             unit = "TFLOP/s" if measurement["roof"]["matrix_tflops"] else "GB/s"
