@@ -8,7 +8,9 @@ import nbformat
 import pytest
 from nbclient.exceptions import CellExecutionError
 
+from ladder.contract.dtypes import DTYPES, REALS
 from ladder.contract.ladder import ladders
+from ladder.device.cuda import compiler, nvrtc
 from ladder.device.open import default_device
 from ladder.measure import results
 from ladder.show import notebook, pages
@@ -336,9 +338,9 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
         ),
         (
             (
-                "tma_load_2d_multicast(a + stage * SIZE + half * DEPTH, &inp_tiles, &full[stage], "
+                "tma_load_2d_multicast(a + stage * AREA + half * DEPTH, &inp_tiles, &full[stage], "
                 "start,\n                                  row + half, 3);",
-                "for (int i = 0; i < TILE; i += TILE / 2) tma_load_2d(a + stage * SIZE + "
+                "for (int i = 0; i < TILE; i += TILE / 2) tma_load_2d(a + stage * AREA + "
                 "i * DEPTH, &inp_tiles, &full[stage], start, row + i);",
             ),
             "too many bytes read by TMA: 131,072",
@@ -430,11 +432,18 @@ def exercises():
 EXERCISES = dict(exercises())
 
 
+def solution_of(exercise):
+    """The kernel in the fold."""
+    *_, text = EXERCISES[exercise]
+    (solution,) = re.findall(r"<summary>Solution</summary>\n\n```cpp\n(.*?)```", text, re.DOTALL)
+    return solution
+
+
 def grade(exercise, changes, capsys):
     """What the cell of an exercise prints if its solution is typed in, with a change. A wrong
     answer is tried at fewer shapes, to save time."""
-    first, cell, text = EXERCISES[exercise]
-    (solution,) = re.findall(r"<summary>Solution</summary>\n\n```cpp\n(.*?)```", text, re.DOTALL)
+    first, cell, _ = EXERCISES[exercise]
+    solution = solution_of(exercise)
     if changes:
         assert solution.count(changes[0]) == 1
         solution = solution.replace(*changes)
@@ -460,6 +469,25 @@ def test_each_exercise_has_hints_a_solution_and_wrong_answers():
 def test_the_solution_of_an_exercise_passes(exercise, capsys, monkeypatch):
     monkeypatch.setattr(notebook, "default_device", lambda: "emulated")
     assert grade(exercise, (), capsys).startswith("✓")
+
+
+@pytest.mark.nvrtc
+@pytest.mark.skipif(not nvrtc.installed(), reason="NVRTC is not installed")
+@pytest.mark.parametrize("exercise", WRONG)
+def test_the_solution_of_an_exercise_compiles_for_a_gpu(exercise):
+    first, cell, _ = EXERCISES[exercise]
+    names = {}
+    exec(first, names)
+    (op,) = re.findall(r'nb\.check\(\s*"?([\w.]+)', cell)
+    name = names.get(op, op)
+    rung = notebook.rung_of(name, solution_of(exercise))
+    targets = (compiler.typical_target("sm_90a", DTYPES[real]) for real in REALS)
+    target = next(target for target in targets if rung.claims(target))
+    plans = (rung.plan(dims, target) for dims in ladders()[name].op.shapes)
+    plan = next(plan for plan in plans if plan.refusal is None)
+    cubin = compiler.compile_cubin(rung, plan.constants, target.real, target.arch)
+    assert "warning" not in compiler.compile_log(cubin)
+    assert compiler.remarks(cubin) == []
 
 
 @pytest.mark.emulator
