@@ -135,6 +135,7 @@ MEASURES: dict[str, Callable[[Run, str], Costs]] = {
     "sectors": _of_lines(lambda line: line.sectors),
     "wavefronts": _of_lines(lambda line: line.wavefronts),
     "extra wavefronts": _of_lines(lambda line: line.wavefronts - line.ideal_wavefronts),
+    "atomics": _of_lines(lambda line: line.lanes if line.kind == "atomic" else 0),
     "loads per multiply-add": _loads_per_multiply_add,
     "shared bytes": _shared_bytes,
     "barriers": _barriers,
@@ -152,8 +153,9 @@ def judge(
 
     at_most  the most of each measure: of all arrays, or of one ("sectors of inp"). Sectors are
              those of global memory, wavefronts those of shared memory; extra wavefronts are due to
-             bank conflicts. Loads and multiply-adds are the instructions of a warp. Shared bytes
-             are those of a block, barriers those that a thread waits at. Steps and early waits are
+             bank conflicts. Atomics are counted lane by lane; loads and multiply-adds are the
+             instructions of a warp. Shared bytes are those of a block, barriers those that a
+             thread waits at. Steps and early waits are
              those of a ring (pictures/ring.py), waits for all products those of one warp.
 
     Raises LadderError for an unknown measure, and where the kernel cannot run at this shape.
