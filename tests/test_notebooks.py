@@ -268,6 +268,14 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
         ),
         (("dwpe[(size_t)t * C + i] += sum", "dwpe[(size_t)t * C + i] = sum"), "wrong"),
         (("(size_t)b * T + t) * C", "(size_t)t * B + b) * C"), "elements are wrong"),
+        (
+            (
+                "int t = blockIdx.x;\n    for (int i = threadIdx.x; i < C; i += blockDim.x) {",
+                "int t = blockIdx.x * 128 + threadIdx.x;\n    if (t >= T) return;\n"
+                "    for (int i = 0; i < C; i++) {",
+            ),
+            "too many sectors of dout: 9,216",
+        ),
         (("positions<<<T, 128>>>", "positions<<<P, 128>>>"), "outside of"),
     ],
     "one block per run": [

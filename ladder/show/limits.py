@@ -149,7 +149,7 @@ MEASURES: dict[str, Callable[[Run, str], Costs]] = {
 def judge(
     ladder: Ladder, rung: Rung, dims: Dims, at_most: Mapping[str, float], dtype: str = "float32"
 ) -> tuple[bool, list[str]]:
-    """Whether a kernel keeps all limits in one real type, and a sentence on each of them.
+    """Whether a kernel keeps all limits in one real type, and a sentence on each, broken ones first.
 
     at_most  the most of each measure: of all arrays, or of one ("sectors of inp"). Sectors are
              those of global memory, wavefronts those of shared memory; extra wavefronts are due to
@@ -161,7 +161,8 @@ def judge(
     Raises LadderError for an unknown measure, and where the kernel cannot run at this shape.
     """
     run = Run(ladder, rung, dtype, dims, trace.trace(ladder, rung, dtype, dims, keep=ALL))
-    kept, sentences = True, []
+    kept: list[str] = []
+    broken: list[str] = []
     for name, limit in at_most.items():
         what, _, array = name.partition(" of ")
         if what not in MEASURES:
@@ -171,11 +172,11 @@ def judge(
         text = f"{name}: {total:,.4g}" if total != round(total) else f"{name}: {total:,.0f}"
         text += f" at {format_dims(dims)}; the limit is {limit:,g}"
         if total > limit:
-            kept = False
             worst = max(costs, key=lambda where: costs[where])
-            text = f"The result is right, but the kernel takes too many {text}. {worst}"
-        sentences.append(text)
-    return kept, sentences
+            broken.append(f"The result is right, but the kernel takes too many {text}. {worst}")
+        else:
+            kept.append(text)
+    return not broken, broken + kept
 
 
 def _where(line: LineCount) -> str:
