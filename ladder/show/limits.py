@@ -149,7 +149,7 @@ MEASURES: dict[str, Callable[[Run, str], Costs]] = {
 def judge(
     ladder: Ladder, rung: Rung, dims: Dims, at_most: Mapping[str, float], dtype: str = "float32"
 ) -> tuple[bool, list[str]]:
-    """Whether a kernel keeps all limits in one real type, and a sentence on each, broken ones first.
+    """Whether a kernel keeps all limits in one real type, and a sentence on each, broken first.
 
     at_most  the most of each measure: of all arrays, or of one ("sectors of inp"). Sectors are
              those of global memory, wavefronts those of shared memory; extra wavefronts are due to
