@@ -483,6 +483,8 @@ def exercises():
 
 
 EXERCISES = dict(exercises())
+# Those that `make test` gives a wrong answer to: one of each notebook, by its first cell.
+FIRST = {cell: title for title, (cell, *_) in reversed(EXERCISES.items())}.values()
 
 
 def solution_of(exercise):
@@ -547,7 +549,12 @@ def test_the_solution_of_an_exercise_compiles_for_a_gpu(exercise):
 @pytest.mark.parametrize(
     ("exercise", "change", "says"),
     [
-        pytest.param(name, *case, id=f"{name} {i}", marks=[pytest.mark.sweep] * (i > 0))
+        pytest.param(
+            name,
+            *case,
+            id=f"{name} {i}",
+            marks=[pytest.mark.sweep] * (i > 0 or name not in FIRST),
+        )
         for name, cases in WRONG.items()
         for i, case in enumerate(cases)
     ],

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
@@ -278,11 +279,21 @@ def check_case(
 def gpt2_shape(op: Op) -> Dims:
     """The smallest shape that the op is measured at, with fewer rows if the reference needs it."""
     real = np.dtype(np.float32)
-    smallest = min(op.bench.values(), key=lambda dims: op.least_bytes(dims, real))
+
+    smallest = min(op.bench.values(), key=lambda sizes: _largest_bytes(op, sizes, real))
     dims = dict(smallest)
-    while op.least_bytes(dims, real) > MOST_BYTES and dims[op.dims[0]] > 1:
+    while _largest_bytes(op, dims, real) > MOST_BYTES and dims[op.dims[0]] > 1:
         dims[op.dims[0]] //= 2
     return dims
+
+
+def _largest_bytes(op: Op, dims: Dims, real: np.dtype) -> int:
+    """What the op must move, or its largest array: a gather may touch little of one."""
+    arrays = (
+        math.prod(arg.resolve_shape(dims)) * resolve_dtype(arg.dtype, real).itemsize
+        for arg in op.args
+    )
+    return max(op.least_bytes(dims, real), *arrays)
 
 
 class Wrong(Exception):
