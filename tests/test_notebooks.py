@@ -435,6 +435,79 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
         (("key <= query && query < T", "query < T"), "elements are wrong"),
         (("to_real(dk[c] * rsqrtf(HS))", "to_real(dk[c])"), "elements are wrong"),
     ],
+    "vectors, and one exponential": [
+        (
+            (
+                "Vec xs = load_vec(inp + i), ys;\n        for (int k = 0; k < VECTOR; k++) "
+                "ys[k] = to_real(gelu(to_float(xs[k])));\n        store_vec(out + i, ys);",
+                "for (int k = 0; k < VECTOR; k++) "
+                "out[i + k] = to_real(gelu(to_float(inp[i + k])));",
+            ),
+            "too many sectors: 4,096",
+        ),
+        (
+            (
+                "x / (1.0f + __expf(-2.0f * u));",
+                "x * __expf(2.0f * u) / (1.0f + __expf(2.0f * u));",
+            ),
+            "infinity - infinity",
+        ),
+        (("i + VECTOR <= N", "i < N"), "across the end of inp"),
+        (("x / (1.0f + __expf(-2.0f * u))", "0.5f * x * (1.0f + tanhf(u))"), "calls of tanhf"),
+        (
+            (
+                "int i = (blockIdx.x * BLOCK + threadIdx.x) * VECTOR;",
+                "int i = blockIdx.x * BLOCK * VECTOR + threadIdx.x;\n"
+                "    for (int k = 0; k < VECTOR; k++, i += BLOCK)\n"
+                "        if (i < N) out[i] = to_real(gelu(to_float(inp[i])));\n    return;",
+            ),
+            "too many requests: 256",
+        ),
+    ],
+    "the sum stays in registers": [
+        (
+            (
+                "squares += (xs[j] - m) * (xs[j] - m);",
+                "float x = to_float(residual[start + j * WARP_SIZE + lane]);\n"
+                "        squares += (x - m) * (x - m);",
+            ),
+            "too many sectors of residual: 1,536",
+        ),
+        (
+            (
+                "squares += (xs[j] - m) * (xs[j] - m);",
+                "size_t i = start + j * WARP_SIZE + lane;\n"
+                "        float x = to_float(inp1[i]) + to_float(inp2[i]);\n"
+                "        squares += (x - m) * (x - m);",
+            ),
+            "too many sectors: 6,160",
+        ),
+        (
+            (
+                "        if (j * WARP_SIZE + lane >= C) break;\n        squares",
+                "        if (j * WARP_SIZE + lane >= C) xs[j] = 0.0f;\n        squares",
+            ),
+            "elements are wrong",
+        ),
+        (("EACH = ceil_div(C, warp)", "EACH = C // warp"), "elements are wrong"),
+    ],
+    "a mask that is not stored": [
+        (("(unsigned)(i + first) / 4", "(unsigned)(i / VECTOR)"), "FAILED at N=1000, bfloat16"),
+        (
+            ("to_float(dys[first + k])", "to_float(dout[i + first + k])"),
+            "too many sectors: 2,688",
+        ),
+        (
+            (
+                "int k = 0; k < 4; k++) {",
+                "int k = 0; k < 4; k++) {\n            unsigned counter = (i + first) / 4;\n"
+                "            unsigned words[4] = {counter, stream, rng[2], rng[3]};\n"
+                "            philox4x32(words, rng[0], rng[1]);",
+            ),
+            "too many calls of philox4x32: 5,120",
+        ),
+        ((" / (1.0f - p)", ""), "a scale factor"),
+    ],
     "one barrier for a pair": [
         (("__syncthreads();", "__syncthreads();\n__syncthreads();"), "too many barriers: 2"),
         (("__syncthreads();  // every pair is written before it is read", ""), "race on maxima"),
@@ -569,3 +642,18 @@ def test_a_wrong_answer_is_refused(exercise, change, says, capsys, monkeypatch):
 def test_a_limit_on_what_nothing_counts_is_an_error(capsys):
     notebook.check("start.add", 3, device="emulated", at_most={"sektors": 1}, N=5)
     assert "nothing counts 'sektors'; there are sectors" in capsys.readouterr().out
+
+
+def test_a_limit_on_calls_names_the_function(capsys):
+    notebook.check("start.add", 3, device="emulated", at_most={"calls": 1}, N=5)
+    assert "calls of what? Name a function: 'calls of tanhf'" in capsys.readouterr().out
+
+
+def test_what_is_beyond_its_limit_is_said_first_with_the_line_that_takes_most(capsys):
+    limits = {"sectors of a": 1, "sectors": 2}
+    notebook.check("start.add", 3, device="emulated", at_most=limits, N=5)
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first.startswith(
+        "✗ The result is right, but the kernel takes too many sectors: 3 at N=5"
+    )
+    assert last == "sectors of a: 1 at N=5; the limit is 1"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,11 @@ def _of_lines(count: Callable[[LineCount], int]) -> Callable[[Run, str], Costs]:
         found: Costs = {}
         for line in lines:
             found[_where(line)] = found.get(_where(line), 0) + count(line)
-        return found
+        total = sum(found.values())
+        return {
+            f"{'Most of them are in' if 2 * n > total else 'No line has more than'} {where}": n
+            for where, n in found.items()
+        }
 
     return costs
 
@@ -112,33 +117,51 @@ def _bytes_read_by_tma(run: Run, array: str) -> Costs:
 BARRIER = r"""
 #define __syncthreads()                                            \
     (blockIdx.x + blockIdx.y + blockIdx.z + threadIdx.x == 0       \
-         ? (void)emulator::emulator_print("@ barrier %d\n", __LINE__) \
+         ? (void)emulator::emulator_print("@ %d\n", __LINE__)      \
          : (void)0,                                                \
      __syncthreads())
 """
+CALL = r"""
+#define {0}(...) ((void)emulator::emulator_print("@ %d\n", __LINE__), {0}(__VA_ARGS__))
+"""
 
 
-def _barriers(run: Run, array: str) -> Costs:
-    """How often the first thread waits at __syncthreads, counted in a copy that prints each."""
+def _marked_lines(run: Run, macro: str) -> list[int]:
+    """The lines that a copy of the kernel prints when it comes by what the macro replaces."""
     lines = run.rung.source.splitlines()
     first = 1 + max((i for i, line in enumerate(lines) if line.startswith("#include")), default=-1)
-    source = "\n".join([*lines[:first], BARRIER, f"#line {first + 1}", *lines[first:], ""])
+    source = "\n".join([*lines[:first], macro, f"#line {first + 1}", *lines[first:], ""])
     printed, copy = io.StringIO(), dataclasses.replace(run.rung, source=source)
     with contextlib.redirect_stdout(printed):
         trace.run_on(Emulated(), run.ladder, copy, run.dtype, run.dims)
     marks = (line.split() for line in printed.getvalue().splitlines())
-    met = [int(mark[2]) for mark in marks if mark[:2] == ["@", "barrier"]]
+    return [int(mark[1]) for mark in marks if mark[:1] == ["@"]]
+
+
+def _barriers(run: Run, array: str) -> Costs:
+    """How often the first thread waits at __syncthreads."""
+    met = _marked_lines(run, BARRIER)
     return {f"They are in lines {', '.join(map(str, sorted(set(met))))}.": len(met)}
+
+
+def _calls(run: Run, function: str) -> Costs:
+    """How often all threads together call a function of a header or of the C library."""
+    if not function:
+        raise LadderError("calls of what? Name a function: 'calls of tanhf'")
+    found = Counter(_marked_lines(run, CALL.format(function)))
+    return {f"Line {line} calls {function} {n:,} times.": n for line, n in found.items()}
 
 
 MEASURES: dict[str, Callable[[Run, str], Costs]] = {
     "sectors": _of_lines(lambda line: line.sectors),
+    "requests": _of_lines(lambda line: line.requests),
     "wavefronts": _of_lines(lambda line: line.wavefronts),
     "extra wavefronts": _of_lines(lambda line: line.wavefronts - line.ideal_wavefronts),
     "atomics": _of_lines(lambda line: line.lanes if line.kind == "atomic" else 0),
     "loads per multiply-add": _loads_per_multiply_add,
     "shared bytes": _shared_bytes,
     "barriers": _barriers,
+    "calls": _calls,
     "steps without a copy": _steps_without_a_copy,
     "early waits": _early_waits,
     "waits for all products": _waits_for_all_products,
@@ -153,10 +176,11 @@ def judge(
 
     at_most  the most of each measure: of all arrays, or of one ("sectors of inp"). Sectors are
              those of global memory, wavefronts those of shared memory; extra wavefronts are due to
-             bank conflicts. Atomics are counted lane by lane; loads and multiply-adds are the
-             instructions of a warp. Shared bytes are those of a block, barriers those that a
-             thread waits at. Steps and early waits are
-             those of a ring (pictures/ring.py), waits for all products those of one warp.
+             bank conflicts. Atomics are counted lane by lane; requests, loads and multiply-adds are
+             the instructions of a warp. Shared bytes are those of a block, barriers those that a
+             thread waits at. Calls are those of all threads, of a function ("calls of tanhf"). Steps
+             and early waits are those of a ring (pictures/ring.py), waits for all products those of
+             one warp.
 
     Raises LadderError for an unknown measure, and where the kernel cannot run at this shape.
     """
@@ -172,7 +196,7 @@ def judge(
         text = f"{name}: {total:,.4g}" if total != round(total) else f"{name}: {total:,.0f}"
         text += f" at {format_dims(dims)}; the limit is {limit:,g}"
         if total > limit:
-            worst = max(costs, key=lambda where: costs[where])
+            worst = max(reversed(costs), key=lambda where: costs[where])  # of equals the last
             broken.append(f"The result is right, but the kernel takes too many {text}. {worst}")
         else:
             kept.append(text)
@@ -184,4 +208,4 @@ def _where(line: LineCount) -> str:
     space = "shared memory" if line.space == "shared" else "global memory"
     verb = {"read": "reads", "write": "writes"}.get(line.kind, "adds to")
     place = f"{Path(line.file).name}:{line.line}"
-    return f"Most of them are in {place}, which {verb} {line.buffer} in {space}."
+    return f"{place}, which {verb} {line.buffer} in {space}."
