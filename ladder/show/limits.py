@@ -178,7 +178,7 @@ def judge(
              those of global memory, wavefronts those of shared memory; extra wavefronts are due to
              bank conflicts. Atomics are counted lane by lane; requests, loads and multiply-adds are
              the instructions of a warp. Shared bytes are those of a block, barriers those that a
-             thread waits at. Calls are those of all threads, of a function ("calls of tanhf"). Steps
+             thread waits at. Calls are those of a function ("calls of tanhf") by all threads. Steps
              and early waits are those of a ring (pictures/ring.py), waits for all products those of
              one warp.
 
