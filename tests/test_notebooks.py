@@ -539,6 +539,52 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
         (("Vec xs = kept[v], ds;", "Vec xs = kept[vectors - 1 - v], ds;"), "elements are wrong"),
         (("BLOCK, Vp * sizeof_real>>>", "BLOCK>>>"), "across the end of shared memory"),
     ],
+    "one sum for each block": [
+        (
+            (
+                "(size_t)blockIdx.x * BLOCK + threadIdx.x; i < N; i += GRID * BLOCK) {",
+                "blockIdx.x == 0 ? threadIdx.x : N; i < N; i += BLOCK) {",
+            ),
+            "too many sectors per block of grad: 4,096",
+        ),
+        (
+            (
+                "        sum += grad[i] * grad[i];\n    }\n    sum = block_sum(sum);\n",
+                "        sum += grad[i] * grad[i];\n    }\n    sum = block_sum(sum);\n"
+                "    if (blockIdx.x == 0 && threadIdx.x == 0) norm[0] = partial[GRID - 1];\n",
+            ),
+            "race on partial",
+        ),
+        (
+            ("if (threadIdx.x == 0) partial[blockIdx.x] = sum;", "atomicAdd(partial, sum);"),
+            "elements are wrong",
+        ),
+        (("<<<GRID, BLOCK>>>", "<<<1, BLOCK>>>"), "elements are wrong"),
+        (("i += GRID * BLOCK) {", "i += N) {"), "elements are wrong"),
+    ],
+    "clipped on the device, each byte once": [
+        (
+            (
+                "grad[i] * scale;",
+                "grad[i] * hyper[8] * (clip > 0.0f ? "
+                "fminf(1.0f, clip / (norm[0] * hyper[8] + 1e-6f)) : 1.0f);",
+            ),
+            "too many sectors of hyper",
+        ),
+        (("rate * new_m", "rate * m[i]"), "too many sectors: "),
+        (("if (clip > 0.0f) scale", "scale"), "elements are wrong"),
+        (("fminf(1.0f, clip / (norm[0] * hyper[8] + 1e-6f))", "clip / norm[0]"), "are wrong"),
+        (("(norm[0] * hyper[8] + 1e-6f)", "(norm[0] + 1e-6f)"), "elements are wrong"),
+        (("lr / hyper[6]", "lr"), "elements are wrong"),
+    ],
+    "a weight of 16 bits, rounded at random": [
+        (("rng ? round_at_random(exact, random_word(rng, stream, i)) : ", ""), "are wrong"),
+        (("(rng, stream, i))", "(rng, stream, 0))"), "elements are wrong"),
+        (("bits & 0xffff0000", "bits"), "elements are wrong"),
+        (("> (word >> 16)", "< (word >> 16)"), "elements are wrong"),
+        (("bits += 0x10000;", "bits += x > 0 ? 0x10000 : -0x10000;"), "elements are wrong"),
+        (("master[i] = exact;", "master[i] = to_float(to_real(exact));"), "master["),
+    ],
 }
 EXERCISE = re.compile(r'r"""(// .*?: (.*?)\n.*?)"""', flags=re.DOTALL)
 

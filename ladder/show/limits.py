@@ -19,7 +19,7 @@ from ladder.contract.dims import Dims, format_dims
 from ladder.contract.ladder import Ladder
 from ladder.contract.rung_file import Rung
 from ladder.emulator.emulated import Emulated
-from ladder.emulator.report import LineCount, Report
+from ladder.emulator.report import SECTOR, LineCount, Report
 from ladder.show import trace
 from ladder.show.pictures import multicast, recording, ring
 from ladder.show.pictures.runs import ALL
@@ -56,6 +56,20 @@ def _of_lines(count: Callable[[LineCount], int]) -> Callable[[Run, str], Costs]:
         }
 
     return costs
+
+
+def _sectors_per_block(run: Run, array: str) -> Costs:
+    """What the busiest block asks of global memory."""
+    blocks: Counter[tuple[str, tuple[int, int, int]]] = Counter()
+    for access in run.report.accesses:
+        if access.space == "global" and array in ("", access.buffer):
+            ends = (first + access.bytes - 1 for first in access.offsets)
+            touched = {byte // SECTOR for byte in (*access.offsets, *ends)}
+            blocks[access.kernel, access.block] += len(touched)
+    return {
+        f"Those are of block {block} of {kernel}, the busiest of {len(blocks)}.": most
+        for (kernel, block), most in blocks.most_common(1)
+    }
 
 
 def _loads_per_multiply_add(run: Run, array: str) -> Costs:
@@ -154,6 +168,7 @@ def _calls(run: Run, function: str) -> Costs:
 
 MEASURES: dict[str, Callable[[Run, str], Costs]] = {
     "sectors": _of_lines(lambda line: line.sectors),
+    "sectors per block": _sectors_per_block,
     "requests": _of_lines(lambda line: line.requests),
     "wavefronts": _of_lines(lambda line: line.wavefronts),
     "extra wavefronts": _of_lines(lambda line: line.wavefronts - line.ideal_wavefronts),
@@ -175,12 +190,12 @@ def judge(
     """Whether a kernel keeps all limits in one real type, and a sentence on each, broken first.
 
     at_most  the most of each measure: of all arrays, or of one ("sectors of inp"). Sectors are
-             those of global memory, wavefronts those of shared memory; extra wavefronts are due to
-             bank conflicts. Atomics are counted lane by lane; requests, loads and multiply-adds are
-             the instructions of a warp. Shared bytes are those of a block, barriers those that a
-             thread waits at. Calls are those of a function ("calls of tanhf") by all threads. Steps
-             and early waits are those of a ring (pictures/ring.py), waits for all products those of
-             one warp.
+             those of global memory, sectors per block those of the block with the most. Wavefronts
+             are those of shared memory; extra wavefronts are due to bank conflicts. Atomics are
+             counted lane by lane; requests, loads and multiply-adds are the instructions of a warp.
+             Shared bytes are those of a block, barriers those that a thread waits at. Calls are
+             those of a function ("calls of tanhf") by all threads. Steps and early waits are those
+             of a ring (pictures/ring.py), waits for all products those of one warp.
 
     Raises LadderError for an unknown measure, and where the kernel cannot run at this shape.
     """
