@@ -97,9 +97,9 @@ def machine() -> Figure:
     say(89.5, 5.6, "farther:")
     say(89.5, 3.4, "large, slow")
     axes.annotate(
-        "each block runs on one SM\n(streaming multiprocessor)",
-        (39, 29),
-        (45, 32.2),
+        "each block runs on one SM",
+        (72, 29),
+        (74, 32.6),
         fontsize=8,
         color=INK,
         va="center",

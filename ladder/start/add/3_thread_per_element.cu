@@ -5,7 +5,8 @@
 // Needs:  real == float32
 // Launch: start_add<<<ceil_div(N, 256), 256>>>
 // After:  2
-// Left:   only the bytes themselves: 12 for each addition.
+// Left:   each thread loads 8 bytes and ends: with vectorized (128-bit) loads, as in the residual
+//         ladder, more bytes are in flight.
 extern "C" __global__ void start_add(float* c,        // (N)
                                      const float* a,  // (N)
                                      const float* b,  // (N)
