@@ -21,7 +21,8 @@ from ladder.show.trace import own_lines
 
 INK, LINE, PAPER, GOLD = "#222222", "#888888", "#f4f4f4", "#ffe9a8"
 BUSY, WAITING, GONE = "#1f77b4", "#f5b7a5", "#eeeeee"
-SHARES = ("#9ecae1", "#fdae6b", "#a1d99b", "#bcbddc", "#d9d9d9", "#fdd0a2", "#c7e9c0", "#dadaeb")
+SHARES = ("#9ecae1", "#fdae6b", "#a1d99b", "#bcbddc", "#d9d9d9", "#f7b6d2", "#dbdb8d", "#c49c94")
+_colours: dict[str, str] = {}  # of the arrays that `traffic` has drawn: one of SHARES each
 LANES = matplotlib.colormaps["turbo"]
 Colour = str | tuple[float, float, float, float]
 
@@ -179,7 +180,10 @@ def deliveries(reports: Sequence[Report], rungs: Sequence[Rung], flops: int, tit
 
 
 def traffic(reports: Sequence[Report], rungs: Sequence[Rung], title: str) -> Figure:
-    """Which arrays the sectors of global memory belong to, as shares of each kernel's own total."""
+    """Which arrays the sectors of global memory belong to, as shares of each kernel's own total.
+
+    An array keeps the colour of its first chart, so that a notebook's charts can be compared.
+    """
     sectors = [Counter[str]() for _ in rungs]
     for counted, report in zip(sectors, reports, strict=True):
         for line in report.lines:
@@ -189,7 +193,8 @@ def traffic(reports: Sequence[Report], rungs: Sequence[Rung], title: str) -> Fig
     figure = Figure(figsize=(9.5, 1.0 + 0.34 * len(rungs)), layout="constrained")
     axes = figure.add_subplot()
     left = np.zeros(len(rungs))
-    for colour, array in zip(SHARES, arrays, strict=False):
+    for array in arrays:
+        colour = _colours.setdefault(array, SHARES[len(_colours) % len(SHARES)])
         shares = np.array([sectors[i][array] / totals[i] for i in range(len(rungs))])
         axes.barh(range(len(rungs)), shares, left=left, color=colour, height=0.65, label=array)
         for row, share in enumerate(shares):

@@ -15,7 +15,7 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
     access OP RUNG lines=   which lane touches which sector of global memory; lines="x[i]|y[i]":
                             only lines that contain one of these; shape=
     banks OP RUNG line=TEXT one request to shared memory by bank and wavefront; array=
-                            does=read request=0 shape=
+                            does=read request=0 shape= title=
     mma                     fragments of mma.sync: lane and register of each element; lane=
     ldmatrix                who passes the address of a row, and who receives its elements; lane=
     wgmma-accumulator       of wgmma: warp, lane and register of each element
@@ -34,8 +34,8 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
     softmax                 online softmax, tile by tile; T=16 tile=4 seed=3
     softmax-threads         how threads that share a row merge their sums; T=16 threads=4 seed=3
     heads OP RUNG ... shape=  in which order blocks of attention take the heads; kernel=
-    flow OP RUNG shape=     attention backward: which block loads which tile of Q, K, V and dO,
-                            and where dQ, dK and dV are summed; tile=
+    flow OP RUNG shape=     attention backward: which block loads which tile of q, k, v and dout,
+                            and where dq, dk and dv are summed; tile=
 
 Each kind is a function in a file of its own. What it draws is computed: from the rung's
 launch plan, or from what the emulator records while it runs the rung. The function that computes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,13 +81,14 @@ def requests(op: str, rung: str, dtype: str, shape: str, line: str) -> list[Acce
 
 def draw(
     op: str, rung: str, *, line: str, array: str = "", does: str = "", request: str = "0",
-    dtype: str = "", shape: str = "",
+    dtype: str = "", shape: str = "", title: str = "",
 ) -> Drawing:  # fmt: skip
     """One request of a warp: a column for each bank, a row for each wavefront.
 
     line     text of the source line, "a[y][k]"
     array    where the line has several: "a"; does: "read", "write"
     request  which one of them, by its number
+    title    what the picture shows, where the text of the line does not say it
     """
     dtype = dtype or default_dtype(op, rung)
     found = [
@@ -99,7 +101,7 @@ def draw(
             f"picture banks: {op} {rung} has {len(found)} requests to shared memory in lines with "
             f"{line!r}, and {request} is asked for"
         )
-    return of_request(f"{op}, {find(op).rung(rung).name}: {line}", found[int(request)])
+    return of_request(f"{op}, {find(op).rung(rung).name}: {title or line}", found[int(request)])
 
 
 def of_request(title: str, access: Access) -> Drawing:
@@ -124,18 +126,30 @@ def of_request(title: str, access: Access) -> Drawing:
     y += 5
     for number, banks in enumerate(served.passes):
         drawing.text(x0 - 6, y + 14, str(number + 1), 11, "end", "muted")
-        for bank, lanes in enumerate(banks):
-            x = x0 + bank * cell
+        for lanes, group in itertools.groupby(range(BANKS), key=lambda bank: banks[bank]):
+            own = list(group)
+            x, wide = x0 + own[0] * cell, len(own) * cell
             if not lanes:
-                drawing.box(x, y, cell, 20, "paper", "line", 0.5)
+                for bank in own:
+                    drawing.box(x0 + bank * cell, y, cell, 20, "paper", "line", 0.5)
                 continue
             fill = distinct(lanes[0], 32)
             names = ", ".join(map(str, lanes))
-            drawing.box(x, y, cell, 20, fill, "line", 0.5, f"bank {bank}: lane {names}")
-            short = str(lanes[0]) + ("+" if len(lanes) > 1 else "")
-            drawing.text(x + cell / 2, y + 14, short, 9, "middle", text_on(fill))
+            where = f"bank {own[0]}" if len(own) == 1 else f"banks {own[0]} to {own[-1]}"
+            drawing.box(x, y, wide, 20, fill, "line", 0.5, f"{where}: lane {names}")
+            drawing.text(x + wide / 2, y + 14, _short(lanes, len(own)), 9, "middle", text_on(fill))
         y += 20
     return drawing
+
+
+def _short(lanes: Sequence[int], banks: int) -> str:
+    """The lanes that share a word; only the first of them where there is no room for more."""
+    if len(lanes) == 1:
+        return str(lanes[0])
+    text = ", ".join(map(str, lanes))
+    if len(lanes) > 2 and lanes[-1] - lanes[0] == len(lanes) - 1:
+        text = f"{lanes[0]} to {lanes[-1]}"
+    return text if len(text) <= 3 * banks else f"{lanes[0]}+"
 
 
 def _worst(passes: Sequence[Sequence[tuple[int, ...]]]) -> str:

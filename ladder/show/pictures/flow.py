@@ -20,9 +20,9 @@ from ladder.show.source_code import parse_shape
 
 ACROSS = 2  # panels side by side
 GAP = 20  # between them
-SIDE = 46  # beside the map: for names of tiles, and for dQ
-QUERY, KEY = ("Q", "dO", "dQ"), ("K", "V", "dK", "dV")  # what belongs to a query, and to a key
-PARTS = {"qkv": "QKV", "dqkv": ("dQ", "dK", "dV")}
+SIDE = 46  # beside the map: for names of tiles, and for dq
+QUERY, KEY = ("q", "dout", "dq"), ("k", "v", "dk", "dv")  # what belongs to a query, and to a key
+PARTS = {"qkv": "qkv", "dqkv": ("dq", "dk", "dv")}
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Pass:
 
     block     for each tile of queries (rows) and keys (columns): the block that has it, or -1
     step      of that block, counted from 0
-    keeps     what a block loads once: ("K", "V"); walks: what it loads anew in every step
-    stored    what it writes once: ("dK", "dV")
-    added     what it adds to atomically: for each tile of it, how many blocks do: {"dQ": (4, 3)}
+    keeps     what a block loads once: ("k", "v"); walks: what it loads anew in every step
+    stored    what it writes once: ("dk", "dv")
+    added     what it adds to atomically: for each tile of it, how many blocks do: {"dq": (4, 3)}
     matrices  (T, T) matrices in memory that it writes or reads: {"probs": "write"}
     """
 
@@ -48,11 +48,11 @@ class Pass:
 
     @property
     def products(self) -> tuple[str, ...]:
-        """Of a tile: the scores need Q and K, dprobs needs dO and V, and each gradient is one."""
+        """Of a tile: the scores need q and k, dprobs needs dout and v, and each gradient is one."""
         loads = {*self.keeps, *self.walks}
-        again = [("scores", {"Q", "K"}), ("dprobs", {"dO", "V"})]
+        again = [("scores", {"q", "k"}), ("dprobs", {"dout", "v"})]
         recomputed = [name for name, needs in again if needs <= loads]
-        return (*recomputed, *(name.lower() for name in (*self.stored, *self.added)))
+        return (*recomputed, *self.stored, *self.added)
 
 
 @dataclass
@@ -93,7 +93,7 @@ def passes(op: str, rung: str, dtype: str, shape: str, tile: int) -> list[Pass]:
         if any(block.tiles(QUERY) and block.tiles(KEY) for block in blocks.values()):
             found.append(_pass(kernel, list(blocks.values()), count, matrices[kernel]))
     if not found:
-        raise LadderError(f"picture flow: {op} {rung} loads no tiles of Q, K, V and dO")
+        raise LadderError(f"picture flow: {op} {rung} loads no tiles of q, k, v and dout")
     return found
 
 
@@ -106,7 +106,7 @@ def _what(access: Access, dims: Dims, size: int) -> tuple[str, int]:
     token, channel = divmod(access.offsets[0] // size, width)
     if token >= T or channel % C >= C // NH:
         return "", 0
-    return PARTS[access.buffer][channel // C] if width > C else "dO", token
+    return PARTS[access.buffer][channel // C] if width > C else "dout", token
 
 
 def _pass(kernel: str, blocks: list[_Seen], count: int, matrices: dict[str, str]) -> Pass:
@@ -126,8 +126,8 @@ def _pass(kernel: str, blocks: list[_Seen], count: int, matrices: dict[str, str]
         for name, tiles in block.adds.items():
             for at in tiles:
                 adders.setdefault(name, [0] * count)[at] += 1
-    loads = [name for name in ("Q", "dO", "K", "V") if any(block.loads[name] for block in blocks)]
-    stored = [name for name in ("dQ", "dK", "dV") if any(block.stores[name] for block in blocks)]
+    loads = [name for name in ("q", "dout", "k", "v") if any(block.loads[name] for block in blocks)]
+    stored = [name for name in ("dq", "dk", "dv") if any(block.stores[name] for block in blocks)]
     return Pass(
         kernel, owner, step, tuple(n for n in loads if n not in walks),
         tuple(n for n in loads if n in walks), tuple(stored),
@@ -172,7 +172,7 @@ def _panel(drawing: Drawing, x: float, y: float, wide: float, each: Pass) -> Non
     left, top = x + SIDE, y + 50
     blocks = each.block.max() + 1
     drawing.text(x, y + 10, _short(each), bold=True)
-    drawing.text(x, y + 26, f"{len(each.products)} products a tile", 11, colour="muted")
+    drawing.text(x, y + 26, f"{_times(len(each.products), 'product')} a tile", 11, colour="muted")
     sides = ([n for n in QUERY if n in loads], [n for n in KEY if n in loads])
     for i in range(count):
         middle = (i + 0.5) * cell
@@ -207,7 +207,10 @@ def _sums(
     fill = distinct(int(own.max()), int(each.block.max()) + 1) if stored else "pale red"
     ink = text_on(fill) if stored else "ink"
     drawing.box(*at, *size, fill, "paper" if stored else "red", 1.5)
-    lines = [*stored, *(text for name in added for text in (name, f"{each.added[name][i]} adds"))]
+    lines = [
+        *stored,
+        *(text for name in added for text in (name, _times(each.added[name][i], "add"))),
+    ]
     for number, text in enumerate(lines):
         y = at[1] + size[1] / 2 + 4 + 13 * (number - (len(lines) - 1) / 2)
         drawing.text(at[0] + size[0] / 2, y, text, 11, "middle", ink)
@@ -221,7 +224,7 @@ def _sentence(each: Pass) -> str:
     """What a kernel does, in words."""
     does = [f"keeps {_list(each.keeps)}"] if each.keeps else []
     if each.walks:
-        along = "down the queries" if {"Q", "dO"} & {*each.walks} else "along the keys"
+        along = "down the queries" if {"q", "dout"} & {*each.walks} else "along the keys"
         does.append(f"walks {along} and loads {_list(each.walks)} in each step")
     for kind, verb in (("write", "stores"), ("read", "reads")):
         names = [name for name, how in each.matrices.items() if how == kind]
@@ -231,6 +234,10 @@ def _sentence(each: Pass) -> str:
     for name, times in each.added.items():
         does.append(f"adds to {name} by atomics, up to {max(times)} blocks to the same tile")
     return f"{_short(each)}: a block {'; '.join(does)}. Products: {_list(each.products)}."
+
+
+def _times(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count > 1 else ''}"
 
 
 def _list(names: Sequence[str]) -> str:

@@ -129,10 +129,14 @@ def draw_threads(*, T: str = "16", threads: str = "4", seed: str = "3") -> Drawi
     bar, scale = (WIDTH - 2 * MARGIN) / len(scores), high / (top - low)
     for i, score in enumerate(scores):
         share, x = found[i % count], MARGIN + i * bar
-        edge = "red" if score == share.largest else "line"
+        largest = score == share.largest
         up = y + (top - max(score, 0.0)) * scale
-        drawing.box(x, up, bar - 4, max(abs(score) * scale, 1), fills[i % len(fills)], edge)
-    y += high + 26
+        size, edge = max(abs(score) * scale, 1), ("red", 2) if largest else ("line", 1)
+        drawing.box(x, up, bar - 4, size, fills[i % count % len(fills)], *edge)
+    y += high + 24
+    drawing.box(MARGIN, y - 10, 11, 11, "paper", "red", 2)
+    drawing.text(MARGIN + 18, y, "the largest score of its thread", 12, colour="muted")
+    y += 26
     places = (MARGIN + 22, 150, 235, 345, 455)
     titles = ("", "own largest", "own sum", "factor", "product")
     for place, title in zip(places, titles, strict=True):

@@ -178,6 +178,13 @@ def test_without_padding_a_column_of_32_words_takes_32_wavefronts():
     assert [len(column(stride).passes) for stride in (1, 2, 32, 33)] == [1, 2, 32, 1]
 
 
+def test_a_bank_names_the_lanes_that_share_its_word_where_there_is_room():
+    assert banks._short((7,), 1) == "7"
+    assert banks._short((0, 1), 1) == "0+" and banks._short((0, 1), 4) == "0, 1"
+    assert banks._short(tuple(range(16, 32)), 4) == "16 to 31"
+    assert banks._short((0, 2, 4, 6), 2) == "0+" and banks._short((0, 2, 4, 6), 4) == "0, 2, 4, 6"
+
+
 @pytest.mark.emulator
 def test_lanes_that_read_16_bytes_in_pairs_take_half_the_wavefronts(tmp_path):
     """By the rule that others measured; the emulator and the picture count alike."""
@@ -451,15 +458,15 @@ def test_the_flow_of_backward_tiles_has_seven_products_or_five_and_atomics():
         [0, -1],
         [1, 0],
     ]
-    assert (columns.keeps, columns.walks) == (("K", "V"), ("Q", "dO"))
+    assert (columns.keeps, columns.walks) == (("k", "v"), ("q", "dout"))
     assert rows.block.tolist() == [[1, -1], [0, 0]] and rows.step.tolist() == [[0, -1], [0, 1]]
-    assert (rows.keeps, rows.walks, rows.stored) == (("Q", "dO"), ("K", "V"), ("dQ",))
+    assert (rows.keeps, rows.walks, rows.stored) == (("q", "dout"), ("k", "v"), ("dq",))
     assert [each.products for each in found] == [
         ("scores", "dprobs", "dk", "dv"),
         ("scores", "dprobs", "dq"),
     ]
     (fused,) = flow.passes("attention.backward", "float32-6", "float32", shape, 64)
-    assert fused.stored == ("dK", "dV") and fused.added == {"dQ": (1, 2)}
+    assert fused.stored == ("dk", "dv") and fused.added == {"dq": (1, 2)}
     assert len(fused.products) == 5
     with pytest.raises(LadderError, match="tile= must be the size of its own"):
         flow.passes("attention.backward", "4", "float32", shape, 32)
