@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from ladder.common.errors import LadderError
 from ladder.common.files import read_text
 from ladder.contract.dims import Dims, format_dims
 from ladder.contract.dtypes import DTYPES
-from ladder.contract.identity import INCLUDE
+from ladder.contract.identity import INCLUDE, included
 from ladder.contract.ladder import Ladder, ladders
 from ladder.contract.launch_plan import NAMES
 from ladder.contract.rung_file import KEYS, Rung
@@ -36,13 +37,17 @@ def names() -> str:
 
 
 def includes(link: Callable[[Path], str]) -> str:
-    """The headers that rungs include, with the first sentence of each, the most used one first."""
-    users: dict[str, int] = {}
-    for ladder in ladders().values():
-        for rung in ladder.rungs:
-            for name in re.findall(r'^#include "(.+)"', rung.source, re.MULTILINE):
-                users[name] = users.get(name, 0) + 1
-    lines = ["| header | what it has | rungs that include it |", "|---|---|--:|"]
+    """The headers that rungs include, directly or not, with the first sentence of each, the most
+    used one first."""
+    users = Counter(
+        path.name
+        for ladder in ladders().values()
+        for rung in ladder.rungs
+        if rung.path is not None
+        for path in included(rung.source, rung.path.parent)
+        if path.parent == INCLUDE
+    )
+    lines = ["| header | what it has | rungs that use it |", "|---|---|--:|"]
     for name in sorted(users, key=lambda name: (-users[name], name)):
         path = INCLUDE / name
         lines.append(f"| [{name}]({link(path)}) | {_first_sentence(path)} | {users[name]} |")
