@@ -137,11 +137,16 @@ class Device(Protocol):
         """What belongs to a measurement: the GPU, and the versions of what drives it. Empty where
         there is nothing to tell but the host."""
 
-    def variants(self, brief: bool = False) -> Sequence[tuple[Device, ...]]:
+    def variants(
+        self, brief: bool = False, multiprocessors: int | None = None
+    ) -> Sequence[tuple[Device, ...]]:
         """The devices to check a rung on, in groups that must give the same bits.
 
         A GPU runs everything twice. The emulator also changes the order of threads and the width
-        of a warp, and watches every memory access; `brief`: one run only.
+        of a warp, and watches every memory access.
+
+        brief            one run only
+        multiprocessors  SMs of the emulator where it has few, if not as many as usual
         """
 
     def watching(self) -> Device | None:

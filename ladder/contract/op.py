@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -106,6 +106,13 @@ class Case:
     finite: bool = True
 
 
+class OnGpu(NamedTuple):
+    """A shape, and the SMs of the emulated GPU that runs it."""
+
+    multiprocessors: int
+    dims: Dims
+
+
 @dataclass(frozen=True)
 class Op:
     """A contract that every rung of one ladder fulfils.
@@ -125,13 +132,16 @@ class Op:
                  array may have fewer rows than the argument: they are repeated
     cases        settings, values and places in memory by name, beside the normal ones
     cancels      {argument: array} -> {output: size of the intermediate results that cancel in it},
-                 where the checker cannot see them by changing the inputs a little
+                 where the checker cannot see them by changing the inputs a little. Its arrays are
+                 the inputs, and the outputs that are overwritten
     fits         conditions between dimensions, "C % NH == 0" or "T <= P": other shapes have no
                  meaning
     shapes       small and awkward shapes, in order; the checker runs them, and others that it
                  derives from a rung (ladder/verify/shapes.py)
     also         shapes at which it runs every rung besides, because no rung's header tells that
                  they matter
+    also_with    {tile heuristic: shape} at which it runs only the rungs whose header names that
+                 heuristic, on an emulated GPU of the size at which the shape matters
     bench        named shapes for measurements, such as {"B*T=65536": {...}}; the first is shown
     unmeasured   optional arguments that bench, picker and trace leave out, since most runs do
     """
@@ -154,6 +164,7 @@ class Op:
     make_inputs: MakeInputs | None = None
     cancels: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]] | None = None
     also: tuple[Dims, ...] = ()
+    also_with: Mapping[str, OnGpu] = field(default_factory=dict)
     cases: Mapping[str, Case] = field(default_factory=dict)
 
     @property

@@ -24,7 +24,9 @@ class Cpu(HostArrays):
     def target(self, real: np.dtype) -> Target:
         return Target("cpu", 32, 1, 0, np.dtype(real))
 
-    def variants(self, brief: bool = False) -> Sequence[tuple[Device, ...]]:
+    def variants(
+        self, brief: bool = False, multiprocessors: int | None = None
+    ) -> Sequence[tuple[Device, ...]]:
         return [(self, self)]
 
     def watching(self) -> None:

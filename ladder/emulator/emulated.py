@@ -100,7 +100,7 @@ class Emulated(HostArrays):
         )
         self._record = Record()
         self._compiled: dict[tuple[Any, ...], dict[str, Kernel]] = {}
-        self._variants: list[tuple[Emulated, ...]] = []
+        self._variants: dict[int, list[tuple[Emulated, ...]]] = {}  # by the number of SMs
         self._watching: Emulated | None = None
 
     @property
@@ -120,7 +120,9 @@ class Emulated(HostArrays):
         device._settings = replace(self._settings, **changes)
         return device
 
-    def variants(self, brief: bool = False) -> Sequence[tuple[Emulated, ...]]:
+    def variants(
+        self, brief: bool = False, multiprocessors: int | None = None
+    ) -> Sequence[tuple[Emulated, ...]]:
         """Both widths of a warp, few and many SMs, threads and blocks in several orders,
         asynchronous copies late and early, and one run more that watches every access: it finds
         races that did no harm, and reads out of bounds.
@@ -130,13 +132,16 @@ class Emulated(HostArrays):
         """
         if self._settings.counting or self._counts_branches:
             return [(self,)]
-        if not self._variants:
-            self._variants = [
-                (self.variant(warp=32, seed=1), self.variant(warp=32, seed=2, early=True)),
-                (self.variant(warp=64, seed=3, multiprocessors=MANY_MULTIPROCESSORS),),
-                (self.variant(warp=32, seed=4, counting=True),),
+        few = multiprocessors or self._settings.multiprocessors
+        if few not in self._variants:
+            base = self.variant(warp=32, multiprocessors=few)
+            self._variants[few] = [
+                (base.variant(seed=1), base.variant(seed=2, early=True)),
+                (base.variant(warp=64, seed=3, multiprocessors=MANY_MULTIPROCESSORS),),
+                (base.variant(seed=4, counting=True),),
             ]
-        return [self._variants[0][:1]] if brief else self._variants
+        groups = self._variants[few]
+        return [groups[0][:1]] if brief else groups
 
     def watching(self) -> Emulated | None:
         if self._settings.counting:

@@ -183,10 +183,26 @@ def what_to_run(
     target = device.target(real)
     derived = derive_shapes(op, rung, target) or list(op.shapes)
     derived = derived[:FEW_SHAPES] if few else derived
-    also = [dims for dims in op.also if not few and rung.plan(dims, target).refusal is None]
+    also = [*op.also, *(on.dims for name, on in op.also_with.items() if _names(rung, name))]
+    also = [dims for dims in also if not few and rung.plan(dims, target).refusal is None]
     at = largest(op, real, derived, 1, FEW_CASE_BYTES) if few else largest(op, real, derived)
     normal = [*derived, *also, *([gpt2_shape(op)] if device.is_gpu else [])]
     return [(dims, NORMAL) for dims in normal] + [(dims, name) for name in others for dims in at]
+
+
+def _names(rung: Rung, heuristic: str) -> bool:
+    """Whether the rung's header names a tile heuristic."""
+    return rung.path is not None and heuristic in rung.lines.heuristics
+
+
+def _variants(
+    op: Op, rung: Rung, device: Device, dims: Dims, brief: bool = False
+) -> Sequence[tuple[Device, ...]]:
+    """The devices on which a shape is checked; the size of the GPU may be part of it."""
+    for name, on in op.also_with.items():
+        if dims == on.dims and _names(rung, name):
+            return device.variants(brief, on.multiprocessors)
+    return device.variants(brief)
 
 
 def largest(
@@ -221,7 +237,8 @@ def compile_ahead(
         if rung.path is None:
             continue
         chosen = what_to_run(ladder.op, rung, device, dtype, shapes)
-        for (dims, _), group in itertools.product(chosen, device.variants()):
+        runs = [(dims, g) for dims, _ in chosen for g in _variants(ladder.op, rung, device, dims)]
+        for dims, group in runs:
             target = group[0].target(DTYPES[dtype])
             plan = rung.plan(dims, target)
             if plan.refusal is None:
@@ -244,7 +261,7 @@ def check_case(
     """Check one shape, dtype and case of the op, under every variant of the device."""
     real = DTYPES[dtype]
     outcome = functools.partial(Outcome, dict(dims), dtype, case)
-    groups = device.variants(brief)
+    groups = _variants(op, rung, device, dims, brief)
     reasons = [rung.plan(dims, group[0].target(real)).refusal for group in groups]
     able = [group for group, why in zip(groups, reasons, strict=True) if why is None]
     if not able:

@@ -9,7 +9,8 @@ A goal is something that a shape may do to a rung:
     the smallest and the largest size that `Needs` allows, and all dimensions larger than 1 at once
     two dimensions that are equal, and that differ, where one must not exceed the other
     each value of a constant of `Define` or size of the grid, if there are few; else 0, 1, 2, more
-    more than two tiles for a block, where `multiprocessors` limits the number of blocks
+    more than two tiles for a block, where `multiprocessors` limits the number of blocks, and in
+    each of them more steps than a ring has stages
 
 A goal in one dimension counts only where the others are large enough for most threads to have work.
 
@@ -82,7 +83,10 @@ def derive_shapes(op: Op, rung: Rung, target: Target) -> list[Dims]:
     axes = _axes(op, unlimited, own[-1])
     per_flop, per_thread = _speed(rung, target)
     shots: dict[Sizes, _Shot] = {}
-    for dims in [*own, *_combinations(op, axes, target.multiprocessors)]:
+    found = list(_combinations(op, axes, target.multiprocessors))
+    if unlimited is not plan_of:
+        found += _long_sums(op, axes, target.multiprocessors)
+    for dims in [*own, *found]:
         sizes = tuple(dims.values())
         seconds = per_flop * op.flops(_filled(axes, dims))
         seconds += SECONDS_PER_BYTE * op.least_bytes(dims, target.real)
@@ -158,6 +162,7 @@ class _Axis:
     shared  several indices belong to one block, so that some of its threads idle where there is one
     step    of the loop over it; 0 for no loop
     stages  steps of one round of the loop's ring
+    ring    the header names the stages, and the grid may grow with the number of tiles
     """
 
     name: str
@@ -167,6 +172,7 @@ class _Axis:
     shared: bool
     step: int = 0
     stages: int = 0
+    ring: bool = False
 
     @property
     def units(self) -> set[int]:
@@ -229,6 +235,8 @@ def _axes(op: Op, plan_of: PlanOf, base: Dims) -> list[_Axis]:
         if name not in NO_STEPS and value not in threads
     }
     stages = plan.constants.get("STAGES", DEFAULT_STAGES)
+    fixed = any(math.prod(launch.grid) == UNLIMITED for launch in plan.launches)  # a block per SM
+    ring = "STAGES" in plan.constants and not fixed
     columns = {name for arg in op.args for name in arg.columns} or set(op.dims)
     found = []
     for axis in axes:
@@ -236,7 +244,7 @@ def _axes(op: Op, plan_of: PlanOf, base: Dims) -> list[_Axis]:
             choices = steps or set(axis.tiles) or {count * axis.least for count in threads}
             step = min(choices, default=0)
             if step <= (axis.most or step):
-                axis = replace(axis, step=step, stages=stages)
+                axis = replace(axis, step=step, stages=stages, ring=ring)
         found.append(axis)
     return found
 
@@ -337,6 +345,20 @@ def _combinations(op: Op, axes: Sequence[_Axis], multiprocessors: int) -> Iterat
         yield op.fitted(dict(zip(op.dims, combination, strict=True)))
 
 
+def _long_sums(op: Op, axes: Sequence[_Axis], multiprocessors: int) -> Iterator[Dims]:
+    """Shapes of few tiles, each of one step more than the ring has stages, if there is a ring."""
+
+    def sizes(axis: _Axis) -> list[int]:
+        if axis.ring:
+            return [axis.stages * axis.step + axis.least]
+        most = FEW * max(axis.tiles, default=1)
+        return [size for size in axis.sizes(multiprocessors) if size <= most]
+
+    if any(axis.ring for axis in axes):
+        for combination in itertools.product(*map(sizes, axes)):
+            yield op.fitted(dict(zip(op.dims, combination, strict=True)))
+
+
 def _filled(axes: Sequence[_Axis], dims: Dims) -> dict[str, int]:
     """The shape whose tiles are all full: a block computes whole tiles, whatever it stores."""
     return {
@@ -376,7 +398,8 @@ def _goals(op: Op, axes: Sequence[_Axis], shot: _Shot) -> Iterator[Goal]:
         ):
             tiles = math.prod(free.grid) / math.prod(launch.grid)
             steps = [-(-dims[axis.name] // axis.step) for axis in axes if axis.step]
-            if tiles > 2 and all(math.ceil(tiles) * n > 2 * stages for n in steps):
+            long = all(dims[axis.name] > axis.stages * axis.step for axis in axes if axis.ring)
+            if tiles > 2 and long and all(math.ceil(tiles) * n > 2 * stages for n in steps):
                 yield i, TILES
 
 

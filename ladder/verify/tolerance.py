@@ -148,7 +148,9 @@ def expect(
                     change = np.nan_to_num(np.abs(changed[name] - array), posinf=0.0)
                 change = change.max(axis=-1, keepdims=True) if change.ndim > 1 else change.max()
                 sensitivity[name] = np.maximum(sensitivity[name], change)
-    cancelled = op.cancels(_widened(values)) if op.cancels else {}
+    written = {arg.name: outputs[arg.name] for arg in op.args if arg.role == "out"}
+    known = {name: array for name, array in written.items() if array is not None} | dict(values)
+    cancelled = op.cancels(_widened(known)) if op.cancels else {}
     expected = []
     for arg in op.args:
         y = outputs[arg.name]

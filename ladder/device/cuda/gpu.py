@@ -105,7 +105,9 @@ class Cuda:
     def linear_layer(self) -> cublaslt.Linear:
         return cublaslt.Linear(self)
 
-    def variants(self, brief: bool = False) -> Sequence[tuple[Cuda, ...]]:
+    def variants(
+        self, brief: bool = False, multiprocessors: int | None = None
+    ) -> Sequence[tuple[Cuda, ...]]:
         return [(self, self)]
 
     def watching(self) -> None:

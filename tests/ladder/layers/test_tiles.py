@@ -4,7 +4,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from ladder.contract.dtypes import DTYPES
 from ladder.contract.expressions import ceil_div
+from ladder.contract.ladder import find
+from ladder.emulator.emulated import Emulated
 from ladder.matmul import tiles
 
 SMS = 132
@@ -20,6 +23,35 @@ def test_a_narrow_tile_where_it_takes_no_more_waves(columns, waves_of_256, waves
     assert ceil_div(high * ceil_div(columns, 256), SMS) == waves_of_256
     assert ceil_div(high * ceil_div(columns, 192), SMS) == waves_of_192
     assert tiles.tile_columns(high, columns, SMS, 256, 192) == chosen
+
+
+@pytest.mark.parametrize("id", [12, 13, 14])
+def test_the_shape_for_stream_k_cuts_the_last_steps_of_a_tile(id):
+    """As backward_weight 16bit rungs 12 to 14 find it out, for one of 3 tiles."""
+    op = find("matmul.backward_weight").op
+    multiprocessors, dims = op.also_with["matmul.tiles.stream_k"]
+    target = Emulated().variant(multiprocessors=multiprocessors).target(DTYPES["bfloat16"])
+    found = find(op.name).rung(f"16bit-{id}").plan(dims, target).constants
+    assert (found["TILES"], found["REST"], found["STEPS"]) == (3, 3, 23)
+    assert cut(multiprocessors, 3, 23) == [False, True, False]
+
+
+def test_stream_k_cuts_no_tile_on_fewer_sms():
+    fewer = range(1, 5)
+    assert not any(
+        any(cut(sms, rest, steps))
+        for sms in fewer
+        for rest in range(1, sms)
+        for steps in range(1, 400)
+    )
+
+
+def cut(sms, rest, steps):
+    """Whether the last steps of each of `rest` tiles are split between two blocks."""
+    share, line = tiles.stream_k(rest, steps, sms)
+    left = steps % share
+    firsts = (tile * left for tile in range(rest))
+    return [left > 1 and first // line < (first + left - 1) // line for first in firsts]
 
 
 def test_a_narrow_tile_may_count_as_wider_than_it_is():

@@ -13,9 +13,18 @@ from ladder.contract.dtypes import DTYPES
 from ladder.contract.ladder import Ladder, find, ladders
 from ladder.contract.rung_file import Rung
 from ladder.device.cpu import Cpu
+from ladder.emulator import emulated
 from ladder.verify import cases as case_store
 from ladder.verify.cases import cases
-from ladder.verify.check import MOST_BYTES, _explain, check, check_case, gpt2_shape
+from ladder.verify.check import (
+    MOST_BYTES,
+    _explain,
+    _variants,
+    check,
+    check_case,
+    gpt2_shape,
+    what_to_run,
+)
 from ladder.verify.inputs import make_inputs
 from ladder.verify.tolerance import INDENT, expect
 from reference import attention
@@ -309,6 +318,33 @@ def test_of_large_inputs_for_attention_three_sequences_are_drawn(monkeypatch):
     np.testing.assert_allclose(values["out"], out)
     np.testing.assert_allclose(values["lse"], lse)
     assert len(np.unique(values["qkv"].reshape(8, -1), axis=0)) == 3
+
+
+def test_a_tile_heuristic_brings_its_shape_and_size_of_the_gpu():
+    """To the rungs that name it, and to no others."""
+    ladder, device = find("matmul.backward_weight"), emulated.Emulated()
+    (special,) = ladder.op.also_with.values()
+    for id, names_it in (("16bit-11", False), ("16bit-13", True)):
+        rung = ladder.rung(id)
+        shapes = [dims for dims, _ in what_to_run(ladder.op, rung, device, "bfloat16")]
+        assert (special.dims in shapes) == names_it
+        groups = _variants(ladder.op, rung, device, special.dims)
+        few = special.multiprocessors if names_it else emulated.MULTIPROCESSORS
+        sizes = [each.target(DTYPES["bfloat16"]).multiprocessors for (each, *_) in groups]
+        assert sizes == [few, emulated.MANY_MULTIPROCESSORS, few]
+
+
+def test_gelu_of_a_number_far_below_0_may_cancel():
+    """In a row without larger numbers, which would show how much. The float32 result is -0."""
+    op = find("matmul_gelu.forward").op
+
+    def run(device, arrays, dims, scalars):
+        op.compute(list(arrays.values()), dims)
+        arrays["out"][arrays["pre"] < -6] = -0.0
+
+    rung = Rung("1", "test", run=run)
+    outcome = check_case(op, rung, Cpu(), "float32", {"N": 255, "C": 1, "OC": 2}, "large pre")
+    assert outcome.status == "passed", outcome.detail
 
 
 def test_the_reference_runs_once_for_all_rungs_of_a_ladder(monkeypatch):

@@ -58,6 +58,21 @@ def test_blocks_of_a_persistent_kernel_get_more_than_two_tiles(tmp_path):
     assert max(sizes) > 2 * 8 * 2 * TARGET.multiprocessors
 
 
+def test_tiles_of_a_persistent_kernel_have_more_steps_than_its_ring_has_stages(tmp_path):
+    header = (
+        "// Needs: sm == 90\n"
+        "// Define: TILE = 128; DEPTH = 32; STAGES = 5;\n"
+        "//         TILES = ceil_div(OC, TILE) * ceil_div(N, TILE)\n"
+        "// Launch: {kernel}<<<min(TILES, multiprocessors), 256>>>"
+    )
+    found = derived(tmp_path, "matmul.forward", header)
+    assert any(
+        -(-dims["N"] // 128) * -(-dims["OC"] // 128) > 2 * TARGET.multiprocessors
+        for dims in found
+        if dims["C"] > 5 * 32
+    )
+
+
 def test_each_value_of_a_constant_is_tried(tmp_path):
     header = (
         "// Define: WIDE = 2 if C > 700 else 1\n// Launch: {kernel}<<<ceil_div(N, 4), 4 * warp>>>"
