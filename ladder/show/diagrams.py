@@ -5,6 +5,7 @@ Those of memory accesses and of measurements are in pictures/.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -162,7 +163,8 @@ def deliveries(reports: Sequence[Report], rungs: Sequence[Rung], flops: int, tit
     warp_multiply_adds = flops / 2 / 32
     loads = [sum(line.requests for line in own if line.kind == "read") for own in lines]
     sectors = [sum(line.sectors for line in own if line.kind == "read") for own in lines]
-    wavefronts = [sum(line.wavefronts for line in own) for own in lines]
+    # A rung without shared memory gets no bar: its factors take clocks elsewhere, which are not 0.
+    wavefronts = [sum(line.wavefronts for line in own) or math.nan for own in lines]
     panels: list[tuple[str, np.ndarray, np.ndarray | None]] = [
         ("load instructions\nper multiply-add", np.array(loads) / warp_multiply_adds, None),
         (
@@ -219,17 +221,18 @@ def traffic(reports: Sequence[Report], rungs: Sequence[Rung], title: str) -> Fig
 def _beside(
     panels: Sequence[tuple[str, np.ndarray, np.ndarray | None]], rungs: Sequence[Rung], title: str
 ) -> Figure:
-    """Bars for each rung, a panel for each count; a mark where the least of it is known."""
+    """Bars for each rung, a panel for each count, – for NaN; a mark where the least is known."""
     figure = Figure(figsize=(9.5, 1.1 + 0.3 * len(rungs)), layout="constrained")
     axes = np.atleast_1d(figure.subplots(1, len(panels), sharey=True))
     for panel, (name, values, ideals) in zip(axes, panels, strict=True):
+        known, most = ~np.isnan(values), np.nan_to_num(values).max() or 1
         panel.barh(range(len(rungs)), values, color=BUSY, height=0.65)
         for row, value in enumerate(values):
-            short = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-            panel.text(value + 0.04 * max(values), row, short, fontsize=8, va="center")
-            if ideals is not None:
+            short = f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if known[row] else "–"
+            panel.text(np.nan_to_num(value) + 0.04 * most, row, short, fontsize=8, va="center")
+            if ideals is not None and known[row]:
                 panel.plot([ideals[row]] * 2, [row - 0.42, row + 0.42], color=INK, lw=1.5)
-        panel.set_xlim(0, 1.45 * max(values))
+        panel.set_xlim(0, 1.45 * most)
         panel.set_title(name, fontsize=8.5, loc="left")
         panel.set_xticks([])
         panel.tick_params(length=0)
