@@ -317,6 +317,7 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
         (("PAD = 2", "PAD = 1"), "too many extra wavefronts: 256"),
         (("    float sums", "    if (row + y >= N) return;\n    float sums"), "barrier"),
         (("start + k < C;", "start < C;"), "outside of"),
+        (("            if (r >= N || c >= OC) continue;\n", ""), "outside of"),
     ],
     "fragments by hand": [
         (
