@@ -448,13 +448,16 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
         ),
         (
             (
-                "x / (1.0f + __expf(-2.0f * u));",
+                "__fdividef(x, 1.0f + __expf(-2.0f * u));",
                 "x * __expf(2.0f * u) / (1.0f + __expf(2.0f * u));",
             ),
             "infinity - infinity",
         ),
         (("i + VECTOR <= N", "i < N"), "across the end of inp"),
-        (("x / (1.0f + __expf(-2.0f * u))", "0.5f * x * (1.0f + tanhf(u))"), "calls of tanhf"),
+        (
+            ("__fdividef(x, 1.0f + __expf(-2.0f * u))", "0.5f * x * (1.0f + tanhf(u))"),
+            "calls of tanhf",
+        ),
         (
             (
                 "int i = (blockIdx.x * BLOCK + threadIdx.x) * VECTOR;",
@@ -507,7 +510,7 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
             ),
             "too many calls of philox4x32: 5,120",
         ),
-        ((" / (1.0f - p)", ""), "a scale factor"),
+        (("to_float(dys[first + k]) * scale", "to_float(dys[first + k])"), "a scale factor"),
     ],
     "one barrier for a pair": [
         (("__syncthreads();", "__syncthreads();\n__syncthreads();"), "too many barriers: 2"),
