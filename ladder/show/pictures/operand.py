@@ -40,9 +40,10 @@ def draw(major: str = "K") -> Drawing:
         f"wgmma operand A, {major}-major: what a step of 16 k reads",
         f"A tile of 64 rows of 128 bytes. A row is one {row} and holds 64 {along}, in 8 pieces of "
         f"16 bytes. The first step reads {int(step[0].sum())} pieces of each of "
-        f"{int(step.any(1).sum())} rows (coloured); the next step begins {distance(major):,} bytes "
-        "further. In row r of shared memory, piece p lies at place p ^ r % 8, as TMA's swizzle "
-        "puts it. Framed: 8 rows of one piece, 8 x 8 elements. In the tile they are below each "
+        f"{int(step.any(1).sum())} rows (coloured, a colour for each piece number); the next step "
+        f"begins {distance(major):,} bytes further. In row r of shared memory, piece p lies at "
+        "place p ^ r % 8, as TMA's swizzle puts it. Framed: 8 rows of one piece, 8 x 8 elements. "
+        "In the tile they are below each "
         "other; in shared memory they are in 8 different places, which are all 32 banks once: no "
         "bank conflict.",
     )

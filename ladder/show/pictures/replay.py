@@ -20,7 +20,11 @@ Group = tuple[int, int]  # block, warpgroup
 
 
 class Span(NamedTuple):
-    """Something that takes time; `row`: ("stage", i), ("producer", 0) or ("consumer", group)."""
+    """Something that takes time; `row`: ("stage", i), ("producer", 0) or ("consumer", group).
+
+    kind  "ask" (for copies: it takes no time), "copy", "held", "queue" (products that are issued
+          and wait for the tensor cores), "product", "softmax", "store" or "wait" (at an mbarrier)
+    """
 
     row: tuple[str, int]
     kind: str
@@ -177,6 +181,8 @@ class Replay:
         return now
 
     def _load(self, thread: Thread, event: Event, now: float) -> float:
+        if thread[0] == 0:
+            self.spans.append(Span(self._row(thread), "ask", now, now))
         for barrier in self._barriers.of(event):
             barrier.landed.append(now + self._lasts.copy)
             barrier.advance()
@@ -186,8 +192,10 @@ class Replay:
         block, group = thread[0], (thread[0], thread[1] // WARPGROUP)
         if self._started[thread] == len(self._ends[group]):  # the first of the group's threads
             start = max(now, self._busy[block])
+            before = max(now, self._ends[group][-1]) if self._ends[group] else now
             self._busy[block] = start + self._lasts.product
             self._ends[group].append(self._busy[block])
+            self._show((block, group[1] * WARPGROUP), "queue", before, start)
             self._show((block, group[1] * WARPGROUP), "product", start, self._busy[block])
         self._started[thread] += 1
         return now

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 from ladder.common.errors import LadderError
 from ladder.contract.ladder import find
 from ladder.show.pictures.drawing import MARGIN, WIDTH, Drawing
-from ladder.show.pictures.palette import distinct
+from ladder.show.pictures.palette import distinct, text_on
 from ladder.show.pictures.places import SMS, plan_on_gpu
 from ladder.show.source_code import parse_shape
 
@@ -55,17 +56,19 @@ def parts(op: str, rung: str, dtype: str, shape: str, sms: int) -> list[list[Par
 def draw(
     op: str, rung: str, *, shape: str, dtype: str = "bfloat16", sms: str = str(SMS)
 ) -> Drawing:
-    """A column for each block: its steps, coloured by tile."""
+    """A column for each block: its steps, coloured by tile, with the tile's number if it fits."""
     found = parts(op, rung, dtype, shape, int(sms))
     work = [sum(part.last - part.first for part in own) for own in found]
-    tiles = {part.tile for own in found for part in own}
-    steps = sum(work) // len(tiles)
-    whole = -(-len(tiles) // len(found)) * steps
+    holders = Counter(part.tile for own in found for part in own)
+    steps = sum(work) // len(holders)
+    whole = -(-len(holders) // len(found)) * steps
+    cut = sum(count > 1 for count in holders.values())
     drawing = Drawing(
-        f"{op}, {find(op).rung(rung).name}: {len(tiles)} tiles shared by {len(found)} blocks",
-        f"{shape}: {len(tiles)} tiles of {steps} steps each. The busiest block has {max(work)} "
-        f"steps and the least busy one {min(work)}; with whole tiles only, the busiest would have "
-        f"{whole}. A colour is a tile.",
+        f"{op}, {find(op).rung(rung).name}: {len(holders)} tiles shared by {len(found)} blocks",
+        f"{shape}, {len(found)} SMs: {len(holders)} tiles of {steps} steps each. {cut} of them are "
+        f"cut, and their parts are in {max(holders.values())} blocks or fewer. The busiest block "
+        f"has {max(work)} steps and the least busy one {min(work)}; with whole tiles only, the "
+        f"busiest would have {whole}. A column is a block, a colour is a tile.",
     )
     y = drawing.paragraph(MARGIN, drawing.top, drawing.description, size=12) + 4
     x0, wide = MARGIN + 34.0, (WIDTH - 2 * MARGIN - 34) / len(found)
@@ -74,11 +77,11 @@ def draw(
         done = 0
         for part in own:
             count = part.last - part.first
+            fill = distinct(part.tile * 7 % len(holders), len(holders))
+            box = (x0 + block * wide, y + done * scale, wide, count * scale)
             title = f"block {block}: steps {part.first} to {part.last - 1} of tile {part.tile}"
-            fill = distinct(part.tile * 7 % len(tiles), len(tiles))
-            drawing.box(
-                x0 + block * wide, y + done * scale, wide, count * scale, fill, "paper", 0.4, title
-            )
+            drawing.box(*box, fill, "paper", min(2.0, wide / 20), title)
+            _label(drawing, part, *box, text_on(fill))
             done += count
     drawing.text(x0 - 6, y + 10, "0", 10, "end", "muted")
     drawing.text(x0 - 6, y + HIGH, str(max(work)), 10, "end", "muted")
@@ -86,3 +89,14 @@ def draw(
     drawing.text(x0, y + HIGH + 14, "block 0", 10, colour="muted")
     drawing.text(WIDTH - MARGIN, y + HIGH + 14, f"block {len(found) - 1}", 10, "end", "muted")
     return drawing
+
+
+def _label(
+    drawing: Drawing, part: Part, x: float, y: float, wide: float, high: float, colour: str
+) -> None:
+    """The tile's number and the steps, where the part has room for them."""
+    lines = (f"tile {part.tile}", f"{part.first}–{part.last - 1}")
+    if wide < max(len(line) for line in lines) * 6 or high < 14:
+        return
+    for i, line in enumerate(lines[: int(high // 14)]):
+        drawing.text(x + wide / 2, y + 13 + 14 * i, line, 10, "middle", colour, bold=i == 0)
