@@ -8,6 +8,7 @@ import nbformat
 import pytest
 from nbclient.exceptions import CellExecutionError
 
+from ladder.common.errors import LadderError
 from ladder.contract.dtypes import DTYPES, REALS
 from ladder.contract.ladder import ladders
 from ladder.device.cuda import compiler, nvrtc
@@ -613,7 +614,7 @@ FIRST = {cell: title for title, (cell, *_) in reversed(EXERCISES.items())}.value
 def solution_of(exercise):
     """The kernel in the fold."""
     *_, text = EXERCISES[exercise]
-    (solution,) = re.findall(r"<summary>Solution</summary>\n\n```cpp\n(.*?)```", text, re.DOTALL)
+    (solution,) = notebook.SOLUTION.findall(text)
     return solution
 
 
@@ -647,6 +648,13 @@ def test_each_exercise_has_hints_a_solution_and_wrong_answers():
 def test_the_solution_of_an_exercise_passes(exercise, capsys, monkeypatch):
     monkeypatch.setattr(notebook, "default_device", lambda: "emulated")
     assert grade(exercise, (), capsys).startswith("✓")
+
+
+def test_a_notebook_goes_on_with_the_solution_of_an_exercise():
+    title = "one stage, and who waits"
+    assert notebook.solution(title) == solution_of(title)
+    with pytest.raises(LadderError, match="no notebook has an exercise with the title 'nothing'"):
+        notebook.solution("nothing")
 
 
 @pytest.mark.nvrtc

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import functools
 import io
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import nbformat
 import numpy as np
 from IPython import get_ipython
 from IPython.display import SVG, Image, Markdown, display
@@ -45,6 +47,7 @@ from ladder.verify.inputs import scalars
 
 FOLDER = pages.ROOT / "notebooks"
 PLACE = pages.Place(FOLDER / "notebook.ipynb", old="", draw=False)  # what links are relative to
+SOLUTION = re.compile(r"<summary>Solution</summary>\n\n```cpp\n(.*?)```", re.DOTALL)
 DPI = 110  # of pictures: 9.5 inches fill a page
 
 
@@ -122,6 +125,20 @@ def check(
         text = "\n".join(line for line in text.splitlines() if "more: python -m" not in line)
     lines = [textwrap.fill(line, 100, subsequent_indent="  ") for line in text.splitlines()]
     print("✓" if passed else "✗", "\n".join(lines))
+
+
+def solution(title: str) -> str:
+    """The kernel behind the fold "Solution" of the exercise that begins with `// op: title`.
+
+    A notebook goes on with it, without showing it below the exercise. Raises LadderError where no
+    notebook has such an exercise.
+    """
+    for path in sorted(FOLDER.glob("[0-9]*.ipynb")):
+        for cell in nbformat.read(path, as_version=4).cells:
+            for kernel in SOLUTION.findall(cell.source if cell.cell_type == "markdown" else ""):
+                if kernel.partition("\n")[0].partition(": ")[2] == title:
+                    return str(kernel)
+    raise LadderError(f"no notebook has an exercise with the title {title!r}")
 
 
 def rung_of(op: str, kernel: int | str) -> Rung:

@@ -43,9 +43,8 @@ def draw(major: str = "K") -> Drawing:
         f"{int(step.any(1).sum())} rows (coloured, a colour for each piece number); the next step "
         f"begins {distance(major):,} bytes further. In row r of shared memory, piece p lies at "
         "place p ^ r % 8, as TMA's swizzle puts it. Framed: 8 rows of one piece, 8 x 8 elements. "
-        "In the tile they are below each "
-        "other; in shared memory they are in 8 different places, which are all 32 banks once: no "
-        "bank conflict.",
+        "In the tile they are below each other; in shared memory they are in 8 different places, "
+        "which are all 32 banks once: no bank conflict.",
     )
     y = _panels(drawing, step, row, along) + 16
     drawing.text(MARGIN + 44, y, f"… to {row} = 63", 10, colour="muted")

@@ -64,11 +64,11 @@ def draw(
     whole = -(-len(holders) // len(found)) * steps
     cut = sum(count > 1 for count in holders.values())
     drawing = Drawing(
-        f"{op}, {find(op).rung(rung).name}: {len(holders)} tiles shared by {len(found)} blocks",
+        f"{op}, {find(op).rung(rung).name}: {len(found)} blocks share {len(holders)} tiles",
         f"{shape}, {len(found)} SMs: {len(holders)} tiles of {steps} steps each. {cut} of them are "
-        f"cut, and their parts are in {max(holders.values())} blocks or fewer. The busiest block "
-        f"has {max(work)} steps and the least busy one {min(work)}; with whole tiles only, the "
-        f"busiest would have {whole}. A column is a block, a colour is a tile.",
+        f"cut, into {max(holders.values())} parts at most. The busiest block has {max(work)} steps "
+        f"and the least busy one {min(work)}; with whole tiles only, the busiest would have "
+        f"{whole}. A column is a block, a colour is a tile.",
     )
     y = drawing.paragraph(MARGIN, drawing.top, drawing.description, size=12) + 4
     x0, wide = MARGIN + 34.0, (WIDTH - 2 * MARGIN - 34) / len(found)

@@ -361,7 +361,27 @@ def test_a_replay_starts_a_copy_only_when_its_stage_is_empty():
     assert shown == [("copy", 0, 5), ("held", 5, 7), ("copy", 7, 12), ("held", 12, 14)]
     drawing = timeline.of_events("a kernel", events, replay.Durations(5, 2, 1))
     assert "with 1 stage and 1 consumer warpgroup" in drawing.description
-    assert "work in 29% of the 14 time units that it takes" in drawing.description
+    assert "takes 14 time units, and the tensor cores work in 4 of them" in drawing.description
+    assert "at 5, to the end of the last one, at 14, they work in 44%" in drawing.description
+    svg = drawing.svg()
+    assert svg.count(">tensor cores</text>") == 1 and "idle, or empty" in svg
+    assert svg.count("product: 5 to 7") == 2  # in the consumer's row, and the tensor cores'
+    asks = [span.start for span in spans if span.kind == "ask"]
+    assert asks == [0, 7] and all(f"copy: starts at {time}<" in svg for time in (0, 7))
+
+
+def test_products_that_are_issued_wait_for_the_tensor_cores():
+    """Two warpgroups start products at the same time: the second one's wait for the first one's."""
+    E = recording.Event
+    events = [E(0, 0, "init", "full", "f", 1), E(0, 256, "arrive", "", "f", -1)]
+    for first in (0, 128):
+        events += [E(0, first, "wait", "", "f", 0), E(0, first, "product")]
+        events += [E(0, first, "product-wait")]
+    spans = replay.Replay(events, 1, replay.Durations(copy=5, product=2, store=1)).spans
+    shown = [(span.row, span.kind, span.start, span.end) for span in spans if span.end > 0]
+    second = ("consumer", 1)
+    assert (second, "queue", 0, 2) in shown and (second, "product", 2, 4) in shown
+    assert not [kind for row, kind, *_ in shown if row == ("consumer", 0) and kind == "queue"]
 
 
 def test_a_kernel_without_an_mbarrier_has_no_timeline():
@@ -430,6 +450,14 @@ def test_stream_k_gives_every_step_of_every_tile_to_one_block(shape):
     assert steps == [(tile, k) for tile in range(tiles) for k in range(64)]
     busiest = max(sum(part.last - part.first for part in own) for own in found)
     assert busiest <= -(-tiles // 132) * 64  # never more than with whole tiles
+
+
+def test_the_picture_of_stream_k_numbers_tiles_where_there_is_room():
+    name, shape = ("matmul.backward_weight", "16bit-12"), "N=4096 C=768 OC=256"
+    drawing = pictures.make("stream-k", *name, shape=shape, sms="11")
+    assert "6 tiles of 64 steps each. 6 of them are cut, into 3 parts" in drawing.description
+    assert [drawing.svg().count(f">tile {tile}</text>") for tile in range(6)] == [2, 3, 3, 3, 3, 2]
+    assert ">tile 0<" not in pictures.make("stream-k", *name, shape="N=4096 C=768 OC=3072").svg()
 
 
 @pytest.mark.emulator
