@@ -20,7 +20,7 @@ FILLS = {
     "": "panel",
 }
 LEGEND = {
-    "copy": "copy (in the producer's row: its start)",
+    "copy": "copy (thin bar: its start)",
     "held": "landed, in use",
     "product": "products",
     "queue": "products wait for the tensor cores",
