@@ -88,6 +88,7 @@ forward = Op(
     shapes=SHAPES,
     bench=BENCH,
     bytes=forward_bytes,
+    also=({"B": 2, "T": 3, "C": 8, "V": 3, "P": 5},),  # fewer tokens than positions
     cases=CASES,
     make_inputs=inputs,
 )
@@ -110,6 +111,7 @@ backward = Op(
     bytes=backward_bytes,
     cases={
         "runs of 1, 2, 4 ... tokens": Case(runs),
+        "first and last token": CASES["first and last token"],
         "one token": CASES["one token"],
         "behind another gradient": Case(starts={"dwpe": "V * C"}),
     },

@@ -73,6 +73,8 @@ backward_weight = Op(
     reference=matmul.backward_weight,
     flops=flops,
     shapes=SHAPES,
+    # Split over the emulator's 4 SMs, each has 9 steps: more than two rounds of a ring of 4 stages.
+    also=({"N": 2113, "C": 8, "OC": 8},),
     # 3 tiles of 23 steps: stream-K cuts the second one's last steps. With fewer SMs, it never does.
     also_with={"matmul.tiles.stream_k": OnGpu(5, {"N": 1409, "C": 8, "OC": 264})},
     cases={"second layer": Case(starts={"dweight": "OC * C", "inp": "N * C"})},

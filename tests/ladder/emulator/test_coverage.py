@@ -58,7 +58,12 @@ def test_counts_of_several_runs_are_added():
 
 
 # What no shape or value that is checked reaches: (op, rung, condition): why.
-UNREACHED: dict[tuple[str, str, str], str] = {}
+UNREACHED: dict[tuple[str, str, str], str] = {
+    ("attention.backward", id, "start < first + own"): (
+        "with KEYS = 64, a block has one warpgroup; of 128 keys, a second one would skip queries"
+    )
+    for id in ("16bit-8", "16bit-9", "16bit-10")
+}
 
 RUNGS = [
     pytest.param(ladder, rung, id=f"{ladder.op.name}-{rung.id}")
