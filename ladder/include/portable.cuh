@@ -1,4 +1,4 @@
-// Included by every rung: the storage type `real`, warp operations, vectorized (128-bit) accesses.
+// What all layers share: the storage type `real`, warp operations, vectorized (128-bit) accesses.
 //
 // One source for three compilers: CUDA, HIP, and a C++ compiler with the emulator's headers.
 // The build defines what it compiles for:

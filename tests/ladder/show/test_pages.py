@@ -111,7 +111,7 @@ def test_what_a_header_may_say_and_what_rungs_include_is_listed(site):
     for key in KEYS:
         assert f"\n| `{key}` | " in text
     assert "| `multiprocessors` | SMs of the device |" in text
-    assert re.search(r"\n\| \[portable\.cuh\]\(\S+\) \| Included by every rung: .* \| \d+ \|", text)
+    assert re.search(r"\n\| \[portable\.cuh\]\(\S+\) \| What all layers share: .* \| \d+ \|", text)
 
 
 def test_of_a_header_some_lines_can_be_chosen(site):
