@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,19 +109,31 @@ def runtime() -> Path:
     compiler = find_compiler()
     sources = sorted((HERE / "runtime").glob("*.cpp"))
     headers = [*(HERE / "runtime").glob("*.h"), *(INCLUDE / "emulator").glob("*.h")]
-    arguments = [*COMMON, "-O2", "-pthread", "-iquote", str(INCLUDE), *map(str, sources)]
+    arguments = [*COMMON, "-O2", "-pthread", "-iquote", str(INCLUDE)]
     key = cache.digest(
         compiler.version,
         platform.machine(),
         *arguments,
+        *map(str, sources),
         *(path.read_bytes() for path in sorted([*sources, *headers])),
     )
 
     def build(folder: Path) -> None:
         folder.mkdir()
-        compiler.build(arguments, folder / "runtime.so")
+        objects = [folder / f"{source.stem}.o" for source in sources]
+        compile_only = [flag for flag in arguments if flag != "-shared"]
+        with ThreadPoolExecutor() as pool:  # a compiler has one thread, and this takes many seconds
+            done = [
+                pool.submit(compiler.build, [*compile_only, "-c", str(source)], target)
+                for source, target in zip(sources, objects, strict=True)
+            ]
+        for one in done:
+            one.result()
+        compiler.build([*arguments, *map(str, objects)], folder / "runtime.so")
+        for target in objects:
+            target.unlink()
 
-    with cache.alone("emulator"):  # it takes many seconds
+    with cache.alone("emulator"):
         entry = cache.cached("emulator", key, build)
     return entry / "runtime.so"
 

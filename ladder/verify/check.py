@@ -141,7 +141,7 @@ def check(
     shapes  by default those that take the rung through all of its code (shapes.py), and on a GPU
             GPT-2's as well
     brief   on the emulator, only one width of the warp and one order of threads
-    few     only the FEW_SHAPES most telling shapes, and the cases at one of them
+    few     only the FEW_SHAPES most telling shapes, and the cases, in brief, at one of them
     stop_at_failure  leave out what comes after the first failure
     announce         is called with the label of what comes next
 
@@ -153,7 +153,8 @@ def check(
     for dtype in dtypes or op.reals:
         for dims, case in what_to_run(op, rung, device, dtype, shapes, few):
             announce(Outcome(dict(dims), dtype, case, "passed").label)
-            outcomes.append(check_case(op, rung, device, dtype, dims, case, seed, brief))
+            once = brief or (few and case != NORMAL)
+            outcomes.append(check_case(op, rung, device, dtype, dims, case, seed, once))
             status = outcomes[-1].status
             if status == "fault" or (stop_at_failure and status == "failed"):
                 # After an illegal access, a GPU runs nothing more for this process.

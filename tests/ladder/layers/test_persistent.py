@@ -67,6 +67,7 @@ def test_tiles_of_either_width(monkeypatch, op, id, multiprocessors, columns):
     assert report.passed, report
 
 
+@pytest.mark.sweep
 @each(("attention.forward", (12, 13)), ("attention.backward", (10, 11)))
 def test_more_heads_than_go_at_a_time(op, id):
     device, dims = open_device("emulated"), {"B": 33, "T": 131, "C": 16, "NH": 2}
