@@ -27,7 +27,7 @@ train: $(VENV)/.core  ## fine-tune GPT-2 124M on tinyshakespeare; flags: make tr
 test: $(VENV)/.test  ## run the tests; no GPU needed, the same ones use a GPU where there is one
 	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) -m "not sweep" $(ARGS)
 
-sweep: $(VENV)/.test  ## every rung under every order of threads and for every architecture: half an hour
+sweep: $(VENV)/.test  ## every rung at every shape, every planted bug, every notebook: most of an hour
 	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) -m sweep $(ARGS)
 
 check: lint  ## what to run before each commit: style, types and the fast tests, in under two minutes
