@@ -297,7 +297,6 @@ def check_case(
 def gpt2_shape(op: Op) -> Dims:
     """The smallest shape that the op is measured at, with fewer rows if the reference needs it."""
     real = np.dtype(np.float32)
-
     smallest = min(op.bench.values(), key=lambda sizes: _largest_bytes(op, sizes, real))
     dims = dict(smallest)
     while _largest_bytes(op, dims, real) > MOST_BYTES and dims[op.dims[0]] > 1:
