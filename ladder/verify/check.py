@@ -50,7 +50,8 @@ from ladder.verify.inputs import NORMAL, Arrays, scalars, starts
 from ladder.verify.shapes import derive_shapes
 from ladder.verify.tolerance import INDENT, Expected
 
-FEW_SHAPES = 5  # that a brief check runs
+FEW_SHAPES = 5  # of a check with `few`
+FEW_ORDERS = 2  # of these, the first: under every width of the warp and order of threads
 CASE_SHAPES = 2  # at which the cases are tried; a brief check takes one
 MOST_CASE_BYTES = 4 << 20  # of such a shape, if it is given: there may be a dozen cases
 FEW_CASE_BYTES = 256 << 10  # of the one that a brief check takes, if there is one as small
@@ -141,7 +142,8 @@ def check(
     shapes  by default those that take the rung through all of its code (shapes.py), and on a GPU
             GPT-2's as well
     brief   on the emulator, only one width of the warp and one order of threads
-    few     only the FEW_SHAPES most telling shapes, and the cases, in brief, at one of them
+    few     only the FEW_SHAPES most telling shapes, in brief but for the FEW_ORDERS first ones, and
+            the cases, in brief, at one of them
     stop_at_failure  leave out what comes after the first failure
     announce         is called with the label of what comes next
 
@@ -151,9 +153,9 @@ def check(
     outcomes: list[Outcome] = []
     which = rung.id if rung.path is not None else ""
     for dtype in dtypes or op.reals:
-        for dims, case in what_to_run(op, rung, device, dtype, shapes, few):
+        for place, (dims, case) in enumerate(what_to_run(op, rung, device, dtype, shapes, few)):
             announce(Outcome(dict(dims), dtype, case, "passed").label)
-            once = brief or (few and case != NORMAL)
+            once = brief or (few and place >= FEW_ORDERS)
             outcomes.append(check_case(op, rung, device, dtype, dims, case, seed, once))
             status = outcomes[-1].status
             if status == "fault" or (stop_at_failure and status == "failed"):

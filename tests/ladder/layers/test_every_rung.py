@@ -31,8 +31,8 @@ CASES = [
 @pytest.mark.gpu
 @pytest.mark.parametrize(("ladder", "rung", "dtype"), CASES)
 def test_a_rung_computes_what_its_contract_says(ladder, rung, dtype, device):
-    """In one type at the most telling shapes and under every order of threads, in the others at
-    a larger one of these under one order. On a GPU, which is fast, at all shapes."""
+    """In one type at the most telling shapes, two of them under every order of threads, in the
+    others at a larger one of these. On a GPU, which is fast, at all shapes."""
     device = device_for(ladder, rung, dtype, device)
     if dtype == main_type(ladder, rung, device):
         report = check(ladder, rung, device, [dtype], few=not device.is_gpu)
