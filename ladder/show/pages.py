@@ -17,6 +17,8 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
     change OP N M   of that only what runs, without the words of the headers; context=1. Here and
                     in diff, N alone means: from the rung that N grew from
     source OP N     the whole file
+    solution OP X   what the solution X of an exercise, doc/solutions/<layer>/<direction>/X.cu,
+                    changes in the rung that its line `After` names
     passage OP N    of that the lines from first= to last= (texts that they contain); without
                     last=, one line. `passage FILE`: of a file in ladder/include
     launches OP N   what its header comes to: constants, grid and block, or why it is refused;
@@ -52,6 +54,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +63,7 @@ from ladder.common import cache
 from ladder.common.errors import LadderError
 from ladder.contract.dims import Dims, format_dims
 from ladder.contract.identity import INCLUDE, code_identity
-from ladder.contract.ladder import PACKAGE, find
+from ladder.contract.ladder import PACKAGE, find, find_rung
 from ladder.contract.rung_file import Rung
 from ladder.measure import results
 from ladder.show import anatomy, citations, pictures, source_code, tables, training_tables
@@ -68,9 +71,9 @@ from ladder.show import anatomy, citations, pictures, source_code, tables, train
 ROOT = PACKAGE.parent
 CITING_PAGES = ("README.md", "training.md")  # beside chapters: every number names its source
 _BLOCK = re.compile(
-    r"(?P<begin><!-- ladder:begin (?P<request>[^>]*?) -->\n)(?P<body>.*?)"
-    r"(?P<end><!-- ladder:end -->)",
-    re.DOTALL,
+    r"^(?P<indent> *)(?P<begin><!-- ladder:begin (?P<request>[^>]*?) -->\n)(?P<body>.*?)"
+    r"(?P<end> *<!-- ladder:end -->)",
+    re.DOTALL | re.MULTILINE,
 )
 _SOURCE = re.compile(r"\(([^)\s]+\.svg)\)\n<!-- made from (\w+) -->")
 
@@ -144,13 +147,16 @@ def render(text: str, page: Path, draw: bool) -> str:
         where = f"{page}:{line}: ladder:begin {block['request']}"
         if not words or words[0] not in BLOCKS:
             raise LadderError(f"{where}: there are {', '.join(BLOCKS)}")
+        place = Place(page, textwrap.dedent(block["body"]), draw)
         try:
-            body = BLOCKS[words[0]](Place(page, block["body"], draw), *words[1:], **options)
+            body = BLOCKS[words[0]](place, *words[1:], **options)
         except (TypeError, ValueError) as error:  # words that the block does not take
             raise LadderError(f"{where}: {error}") from None
         except LadderError as error:
             raise LadderError(f"{where}: {error}") from None
-        return f"{block['begin']}{body.strip()}\n{block['end']}"
+        indent = block["indent"]  # of a block in a list
+        body = textwrap.indent(body.strip(), indent)
+        return f"{indent}{block['begin']}{body}\n{indent}{block['end'].lstrip()}"
 
     return _BLOCK.sub(renew, text)
 
@@ -220,6 +226,17 @@ def source(place: Place, op: str, number: str) -> str:
     ladder = find(op)
     text, language = source_code.source(ladder, ladder.rung(number))
     return f"```{'cpp' if language == 'cuda' else language}\n{text.rstrip()}\n```"
+
+
+def solution(place: Place, op: str, name: str) -> str:
+    """What the solution of an exercise changes, and a link to its file."""
+    ladder = find(op)
+    file = ROOT / "doc" / "solutions" / ladder.op.layer / op.split(".")[1] / f"{name}.cu"
+    answer = find_rung(op, file)
+    if (parent := ladder.parent(answer)) is None:
+        raise ValueError(f"{file} has no line such as '// After: 3'")
+    text = source_code.code_diff(ladder, parent, answer)
+    return f"```diff\n{text.rstrip()}\n```\n\nThe whole file: [{file.name}]({place.link(file)})."
 
 
 def passage(place: Place, *where: str, first: str, last: str = "") -> str:
@@ -427,8 +444,8 @@ def _prose(text: str) -> str:
 BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__.replace("_", "-"): block
     for block in (
-        rungs, header, diff, change, source, passage, launches, header_keys, header_names, includes,
-        counts, reuse, traffic, machine, picture,
+        rungs, header, diff, change, source, solution, passage, launches, header_keys, header_names,
+        includes, counts, reuse, traffic, machine, picture,
         table, gain, overview, step_times, step_summary, agreement, log,
     )
 }  # fmt: skip

@@ -87,6 +87,26 @@ def test_a_header_a_diff_and_a_source_come_from_the_files(site):
     assert find("layernorm.forward").rung(1).source in text
 
 
+def test_a_solution_is_shown_as_a_change_of_the_rung_that_it_grew_from(site, monkeypatch):
+    kernel = site / "doc" / "solutions" / "layernorm" / "forward" / "slow.cu"
+    kernel.parent.mkdir(parents=True)
+    source = find("layernorm.forward").rung(2).source.replace("BLOCK = 256", "BLOCK = 64")
+    kernel.write_text(source.replace("// After:  1", "// After:  2"))
+    monkeypatch.setattr(pages, "ROOT", site)
+    page = site / "doc" / "layernorm.md"
+    request = "<!-- ladder:begin solution layernorm.forward slow -->"
+    page.write_text(f"1. An exercise.\n\n   {request}\n   <!-- ladder:end -->\n")
+    pages.update(write=True, root=site)
+    text = page.read_text()
+    assert "\n   -// Define: BLOCK = 256" in text  # as deep in the list as the comments
+    assert "\n   +// Define: BLOCK = 64" in text
+    assert "\n   The whole file: [slow.cu](solutions/layernorm/forward/slow.cu).\n   <!--" in text
+    assert pages.update(write=False, root=site) == []
+    kernel.write_text(source.replace("// After:  1\n", ""))
+    with pytest.raises(LadderError, match=r"slow\.cu has no line such as '// After: 3'"):
+        pages.update(write=False, root=site)
+
+
 def test_a_passage_goes_from_one_line_to_another(site):
     text = write(site, 'passage residual.forward 2 first="// Define" last="// Launch"')
     assert text.count("\n// ") == 2
