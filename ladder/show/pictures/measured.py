@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import mean
 from typing import Any
 
 from ladder.common import cache
@@ -19,6 +20,7 @@ from ladder.show.tables import Row
 LEAST, MOST = 0.1, 1000.0  # FLOPs per byte of a roofline, at least
 HIGH = 300.0  # of a roofline, in pixels
 LABEL, APART = 10, 13  # size of a rung's label, and from one to the next
+LEADER = 34  # from a rung's mark to its label
 Point = tuple[float, float]
 
 
@@ -183,12 +185,12 @@ def roofline(shown: Measured) -> Drawing:
         return at(least, roof(least * (MOST / least) ** ((x - x0) / wide)))[1]
 
     peer = tables.best_peer(shown.measurement)
-    points = [
-        (row, at(intensity, shown.rate(row))) for row in (*kernels, *([peer] if peer else ()))
-    ]
+    shown_rows = [*kernels, *([peer] if peer else ())]
+    names = [f"{_label(row)}, {shown.rate(row):.3g}" for row in shown_rows]
+    short = [f"{_number(row)}: {shown.rate(row):.3g}" for row in shown_rows]
     while True:  # a decade more below, until all labels fit
-        points = [(row, at(intensity, shown.rate(row))) for row, _ in points]
-        labels = _labels(points, below_roof, least_x=x0)
+        points = [at(intensity, shown.rate(row)) for row in shown_rows]
+        labels = _labels(points, names, short, below_roof, least_x=x0)
         if max(y for _, y, _ in labels) <= y0 + HIGH - 4:
             break
         low /= 10
@@ -207,12 +209,13 @@ def roofline(shown: Measured) -> Drawing:
         name = f"matrix product: {product:,.0f} TFLOP/s"
         drawing.text(at(MOST, product)[0], at(MOST, product)[1] - 5, name, 10, "end", "red")
     drawing.line([at(intensity, low), at(intensity, roof(intensity))], "line", 1, True)
-    for (_, (x, y)), (to_x, to_y, name) in zip(points, labels, strict=True):
+    for (x, y), (to_x, to_y, name) in zip(points, labels, strict=True):
         toward = math.copysign(1, to_x - x)
-        drawing.line([(x, y), (to_x - 4 * toward, to_y - 4)], "line", 0.7)
+        bends = [(x + 12 * toward, y), (to_x - 12 * toward, to_y - 4)]
+        drawing.line([(x, y), *bends, (to_x - 4 * toward, to_y - 4)], "line", 0.7)
         drawing.text(to_x, to_y, name, LABEL, "start" if toward > 0 else "end")
-    for row, (x, y) in points:
-        drawing.box(x - 4, y - 4, 8, 8, _fill(row), "paper", 1, _label(row) + row.since)
+    for row, (x, y), name in zip(shown_rows, points, names, strict=True):
+        drawing.box(x - 6, y - 1.5, 12, 3, _fill(row), title=name + row.since)
     bottom = y0 + HIGH + 34
     drawing.text(x0 + wide / 2, bottom, "FLOPs per byte that must be moved", 11, "middle", "muted")
     drawing.text(MARGIN, y0 - 10, "TFLOP/s", 11, colour="muted")
@@ -223,27 +226,58 @@ def roofline(shown: Measured) -> Drawing:
 
 
 def _labels(
-    points: Sequence[tuple[Row, Point]], below_roof: Callable[[float], float], least_x: float
-) -> list[tuple[float, float, str]]:
-    """Where each point's label begins (right of it) or ends (left of it), and its text: below each
-    other in the order of the points, clear of each other and of the roof."""
-    (x, _) = points[0][1]
-    room = int((WIDTH - MARGIN - (x + 26)) / (GLYPH * LABEL))  # characters, right of the points
+    points: Sequence[Point], names: Sequence[str], short: Sequence[str],
+    below_roof: Callable[[float], float], least_x: float,
+) -> list[tuple[float, float, str]]:  # fmt: skip
+    """Where each point's label begins (right of it) or ends (left of it), and its text: in the
+    order of the points, each as near to its own as the others and the roof let it be.
+
+    names, short  what a label says where there is room right of the points, and where there is not
+    """
+    (x, _) = points[0]
+    room = int((WIDTH - MARGIN - (x + LEADER)) / (GLYPH * LABEL))  # characters, right of the points
     right = room >= 40
-    names = [_label(row) if right else row.rung or row.name for row, _ in points]
-    names = [n if len(n) <= room or not right else n[: room - 1] + "…" for n in names]
-    start = x + 26 if right else x - 26
-    first = start if right else start - GLYPH * LABEL * max(map(len, names))
-    level = below_roof(max(first, least_x)) + 3
-    found: dict[int, tuple[float, float, str]] = {}
-    for i in sorted(range(len(points)), key=lambda i: points[i][1][1]):
-        level = max(level + APART, points[i][1][1] + 4)
-        found[i] = (start, level, names[i])
-    return [found[i] for i in range(len(points))]
+    texts = [n if len(n) <= room else _shortened(n, room) for n in names] if right else short
+    start = x + LEADER if right else x - LEADER
+    order = sorted(range(len(points)), key=lambda i: points[i][1])
+    lefts = [start if right else start - GLYPH * LABEL * len(texts[i]) for i in order]
+    highest = [below_roof(max(left, least_x)) + 3 + APART for left in lefts]
+    levels = spread([points[i][1] + 4 for i in order], APART, highest)
+    return [(start, levels[order.index(i)], texts[i]) for i in range(len(points))]
+
+
+def spread(wanted: Sequence[float], apart: float, least: Sequence[float]) -> list[float]:
+    """Places in the order of those that are wanted (ascending), `apart` from each other, with the
+    least sum of squared distances from the wanted ones; then each is moved on to its `least`.
+
+    Without the gaps between them it is a monotone regression: pools of neighbours share a mean.
+    Source: Barlow et al., Statistical Inference under Order Restrictions, 1972.
+    """
+    pools: list[list[float]] = []
+    for number, place in enumerate(wanted):
+        pools.append([place - number * apart])
+        while len(pools) > 1 and mean(pools[-2]) > mean(pools[-1]):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    found: list[float] = []
+    for number, place in enumerate(mean(pool) for pool in pools for _ in pool):
+        before = found[-1] + apart if found else -math.inf
+        found.append(max(place + number * apart, least[number], before))
+    return found
+
+
+def _shortened(name: str, room: int) -> str:
+    """A label's words cut off, so that its number can be read."""
+    words, _, number = name.rpartition(", ")
+    return f"{words[: room - len(number) - 3]}…, {number}"
 
 
 def _label(row: Row) -> str:
     return f"{row.rung}: {row.name}" if row.rung is not None and row.kernel else row.name
+
+
+def _number(row: Row) -> str:
+    """A rung's number. In one type no two have the same one; the track is left out for brevity."""
+    return row.rung.rpartition("-")[2] if row.rung is not None else row.name
 
 
 def _fill(row: Row) -> str:

@@ -18,6 +18,7 @@ from ladder.show.pictures import (
     flow,
     fragments,
     heads,
+    measured,
     multicast,
     operand,
     outer,
@@ -301,6 +302,18 @@ def test_a_picture_is_well_formed_and_says_what_it_shows(kind, args, options):
     drawing = pictures.make(kind, *args, **options)
     assert ET.fromstring(drawing.svg()).tag.endswith("svg")
     assert len(drawing.description) > 60
+
+
+@pytest.mark.parametrize(
+    "wanted, least, found",
+    [
+        ((0, 50, 90), 0, (0, 50, 90)),  # nothing is in the way
+        ((50, 50, 50), 0, (40, 50, 60)),  # half of the labels move up, half down
+        ((50, 50, 90), 55, (55, 65, 90)),  # the roof is above
+    ],
+)
+def test_labels_of_a_roofline_are_apart_and_near_their_points(wanted, least, found):
+    assert measured.spread(wanted, 10, [least] * 3) == pytest.approx(found)
 
 
 @pytest.mark.emulator
