@@ -23,10 +23,10 @@ COPIES = 10  # of each turn; the median ignores the first ones, made at low cloc
 MATRIX = 4096  # rows and columns; larger products make a card lower its clocks
 COMPUTE_BOUND = 32  # FLOPs per byte from which the matrix rate is worth measuring
 
-# A kernel may exceed the roof by this share before it counts as a mistake in measuring. Reasons are
-# noise, and kernels that read more than they write: switching between reads and writes costs DRAM
-# time, and a copy switches most often.
-ALLOWANCE = 0.05
+# By this share a kernel's time may lie below the floor before it counts as a mistake in measuring.
+# Switching between reads and writes costs DRAM time, and a copy switches most often: on an H200 it
+# reaches 4.2 of the data sheet's 4.8 TB/s. A kernel that only writes comes nearer to these.
+ALLOWANCE = 0.12
 
 
 @dataclass(frozen=True)
