@@ -1,9 +1,11 @@
-"""What a rung does: `trace` its memory accesses, `sass` shows its machine code."""
+"""What a rung does: `trace` its memory accesses, `sass` shows its machine code, `ncu` says how to
+profile it."""
 
 from __future__ import annotations
 
 import argparse
 import functools
+import math
 from pathlib import Path
 
 from ladder.commands.options import (
@@ -20,8 +22,9 @@ from ladder.contract.dims import format_dims
 from ladder.contract.dtypes import DTYPES
 from ladder.contract.ladder import find, find_rung
 from ladder.device.cuda import compiler, sass
+from ladder.device.cuda.occupancy import occupancy
 from ladder.emulator.emulated import Emulated
-from ladder.show import source_code, trace
+from ladder.show import ncu, source_code, trace
 from ladder.show.pictures import accesses
 from ladder.verify import sandbox
 
@@ -46,6 +49,12 @@ def add_to(commands: Commands) -> None:
         "--arch", default="sm_90a", help="sm_75, sm_80, sm_90a, ...; default sm_90a"
     )
     parser.add_argument("--summary", action="store_true", help="only counts and registers")
+
+    parser = commands.add("ncu", how_to_profile)
+    parser.add_argument("op", help=OP_HELP)
+    parser.add_argument("rung", help=RUNG_HELP)
+    add_call_options(parser)
+    parser.add_argument("--arch", default="sm_90a", help="of the GPU; default sm_90a")
 
 
 def trace_rung(options: argparse.Namespace) -> int:
@@ -86,13 +95,52 @@ def show_sass(options: argparse.Namespace) -> int:
     found = sass.instructions(cubin, rung.path)
     if not options.summary:
         console().print(sass.listing(found, rung.source), soft_wrap=True)
+    launched = {launch.kernel: launch for launch in plan.launches}
     for name, takes in compiler.resources(cubin).items():
         print(
             f"{name}: {takes.registers} registers, {takes.shared} bytes of shared memory, "
             f"{takes.stack} of stack, {takes.spill} spilled"
         )
+        if (launch := launched.get(name)) is not None:
+            threads = math.prod(launch.block)
+            print(f"  {threads} threads per block: {occupancy(target.arch, takes, launch)}")
     for remark in compiler.remarks(cubin):
         print(f"  the compiler: {remark}")
     for group, kinds in sass.summary(found).items():
         print(f"  {group}: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
+    return 0
+
+
+def how_to_profile(options: argparse.Namespace) -> int:
+    """How to profile a rung with Nsight Compute, and what it should count; needs no GPU."""
+    ladder, rung = find(options.op), find_rung(options.op, options.rung)
+    if rung.is_own_file:
+        sandbox.require(options.op, rung, "emulated")
+    target_of = functools.partial(compiler.typical_target, options.arch)
+    dtype = dtype_of(ladder, rung, options, target_of)
+    large = shape_of(ladder, options)
+    small = large if options.shape else source_code.small_shape(ladder.op)
+    counted = ncu.kernels(ladder, rung, dtype, small, options.arch)
+    timed = ncu.kernels(ladder, rung, dtype, large, options.arch)
+    counts = ncu.count(ladder, rung, dtype, small, counted[0].multiprocessors)
+    predicted = [list(ncu.predictions(kernel, counts)) for kernel in counted]
+    metrics = list(dict.fromkeys(p.metric for values in predicted for p in values))
+    call = options.op, options.rung, dtype
+
+    print(
+        f"Counts at {format_dims(small)}, {dtype}; the numbers are predictions, for {options.arch}:"
+    )
+    print(f"\n{ncu.count_command(*call, small, counted, metrics)}")
+    for kernel, values in zip(counted, predicted, strict=True):
+        print(f"\n{kernel.launch.kernel}")
+        for p in values:
+            print(f"{p.value:>12,}  {p.metric}: {p.meaning}")
+    print(f"\nTime at {format_dims(large)}, {dtype}; a report, and which sections to open:")
+    print(f"\n{ncu.report_command(*call, large, timed)}")
+    for kernel in timed:
+        print(f"\n{kernel.launch.kernel}")
+        for item in ncu.advice(kernel, counts):
+            print(f"  {item.section}: {item.why}")
+    for left in rung.header.get("left", ()):
+        print(f"\nWhat limits it, as its header says: {left}")
     return 0

@@ -11,21 +11,9 @@ from ladder.contract.dtypes import DTYPES
 from ladder.contract.ladder import Ladder
 from ladder.contract.rung_file import Rung
 from ladder.device.cuda import compiler, sass
+from ladder.device.cuda.occupancy import occupancy
 
 ARCHITECTURE = "sm_90a"
-
-# Of an SM of that architecture: https://docs.nvidia.com/cuda/cuda-c-programming-guide (technical
-# specifications). Each of its four parts has 16,384 registers and room for 16 warps; all of them
-# together, for 32 blocks.
-PARTS, REGISTERS, WARPS, BLOCKS = 4, 16_384, 16, 32
-SHARED, RESERVED = 228 * 1024, 1024  # bytes of an SM; of these for each block
-
-
-def blocks_per_sm(registers: int, shared: int, threads: int) -> int:
-    """How many blocks fit on an SM at once. Registers are dealt out to warps, in eights a lane."""
-    per_warp = -(-registers // 8) * 8 * 32
-    warps = PARTS * min(WARPS, REGISTERS // per_warp)
-    return min(warps // -(-threads // 32), SHARED // (shared + RESERVED), BLOCKS)
 
 
 def table(
@@ -58,13 +46,11 @@ def table(
             kernel = [i for i in code if i.kernel == launch.kernel]
             counted = sass.longest_loop(kernel) if loop else kernel
             found = Counter(i.opcode.split(".")[0] for i in counted)
-            registers = takes[launch.kernel].registers
-            shared = takes[launch.kernel].shared + launch.shared
-            x, y, z = launch.block
+            kernel_takes = takes[launch.kernel]
             cells = (
-                registers,
-                shared,
-                blocks_per_sm(registers, shared, x * y * z),
+                kernel_takes.registers,
+                kernel_takes.shared + launch.shared,
+                occupancy(ARCHITECTURE, kernel_takes, launch).blocks,
                 found.total(),
                 *(found[opcode] for opcode in opcodes),
             )

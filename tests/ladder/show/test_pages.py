@@ -10,7 +10,7 @@ from ladder.contract.identity import code_identity
 from ladder.contract.ladder import find
 from ladder.contract.rung_file import KEYS
 from ladder.measure import results
-from ladder.show import machine, pages, pictures, tables
+from ladder.show import pages, pictures, tables
 
 OP = find("layernorm.forward").op
 SHAPE = "N=65536 C=768"
@@ -326,22 +326,6 @@ def test_the_sectors_of_each_array_are_counted(site):
     assert len(rows) == 2
     for row in rows:
         assert re.findall(r"[\d,]+ \(33%\)|\b384\b", row) == [f"{total}"] + ["128 (33%)"] * 3
-
-
-@pytest.mark.parametrize(
-    ("registers", "shared", "threads", "blocks"),
-    [
-        (116, 66_560, 256, 2),  # both fit three and two times
-        (128, 0, 256, 2),
-        (129, 0, 256, 1),  # a lane gets 136
-        (96, 81_920, 288, 2),  # 9 warps: five in one of the four parts
-        (32, 0, 32, 32),
-        (16, 115_712, 128, 2),
-        (16, 115_713, 128, 1),
-    ],
-)
-def test_registers_and_shared_memory_limit_the_blocks_on_an_sm(registers, shared, threads, blocks):
-    assert machine.blocks_per_sm(registers, shared, threads) == blocks
 
 
 def test_a_small_share_is_not_nothing():
