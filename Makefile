@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin/python
-PIP    := $(RUN) -m pip install --quiet --disable-pip-version-check
+# Python compiles what is imported: to compile all of every package takes longer than to install it.
+PIP    := $(RUN) -m pip install --quiet --disable-pip-version-check --no-compile
 # The packages of some files in requirements/, which name versions and hashes: no other file gets in.
 LOCKED  = $(PIP) --require-hashes $(patsubst %,--requirement requirements/%.txt,$(1))
 

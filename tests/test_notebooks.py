@@ -21,7 +21,7 @@ from trainer.data.download import VARIABLE
 NOTEBOOKS = sorted(FOLDER.glob("[0-9]*.ipynb"))
 MOST_BYTES = 1_500_000  # a web page shows no larger ones
 LONGEST_CELL = 12  # lines, beside the text of a kernel
-QUICK = ("00_start",)  # `make test` runs these; `make sweep` runs the others
+QUICK = ("00_start",)  # `make test` runs these and their exercises, `make sweep` the others
 FOLDERS = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users|mnt|var|opt|workspace)/[\w./-]+")
 
 
@@ -594,9 +594,9 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
 EXERCISE = re.compile(r'r"""(// .*?: (.*?)\n.*?)"""', flags=re.DOTALL)
 
 
-def exercises():
+def exercises(notebooks):
     """By title: the first cell of the notebook, that of the exercise, and the solution's fold."""
-    for path in NOTEBOOKS:
+    for path in notebooks:
         cells = nbformat.read(path, as_version=4).cells
         first, text = next(cell.source for cell in cells if cell.cell_type == "code"), ""
         for cell in cells:
@@ -606,9 +606,9 @@ def exercises():
                 yield EXERCISE.search(cell.source).group(2), (first, cell.source, text)
 
 
-EXERCISES = dict(exercises())
-# `make test` gives a right and a wrong answer to one of each notebook, found by its first cell.
-FIRST = {cell: title for title, (cell, *_) in reversed(EXERCISES.items())}.values()
+EXERCISES = dict(exercises(NOTEBOOKS))
+# `make test` gives a right answer and a wrong one to each of these.
+QUICK_EXERCISES = dict(exercises(path for path in NOTEBOOKS if path.stem in QUICK))
 
 
 def solution_of(exercise):
@@ -646,7 +646,10 @@ def test_each_exercise_has_hints_a_solution_and_wrong_answers():
 @pytest.mark.emulator
 @pytest.mark.parametrize(
     "exercise",
-    [pytest.param(name, marks=[pytest.mark.sweep] * (name not in FIRST)) for name in WRONG],
+    [
+        pytest.param(name, marks=[pytest.mark.sweep] * (name not in QUICK_EXERCISES))
+        for name in WRONG
+    ],
 )
 def test_the_solution_of_an_exercise_passes(exercise, capsys, monkeypatch):
     monkeypatch.setattr(notebook, "default_device", lambda: "emulated")
@@ -687,7 +690,7 @@ def test_the_solution_of_an_exercise_compiles_for_a_gpu(exercise):
             name,
             *case,
             id=f"{name} {i}",
-            marks=[pytest.mark.sweep] * (i > 0 or name not in FIRST),
+            marks=[pytest.mark.sweep] * (i > 0 or name not in QUICK_EXERCISES),
         )
         for name, cases in WRONG.items()
         for i, case in enumerate(cases)
