@@ -127,7 +127,7 @@ def _measurement(
         "dims": dict(dims),
         "bytes": op.least_bytes(dims, real),
         "flops": op.flops(dims),
-        "inputs": f"random, new ones in each of {len(buffers.sets)} sets of buffers in turn",
+        "inputs": f"random, the same in each of {len(buffers.sets)} sets of buffers in turn",
         "in_cache": in_cache,
         "roof": {
             "copy_gbps": round(roof.bandwidth / 1e9, 1),

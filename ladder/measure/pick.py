@@ -4,7 +4,8 @@
     choice.rung, choice.reasons
 
 Results are cached by rung and shape (pick_cache.py), so that a later pick checks and times only the
-rungs that are new or edited, and only at new shapes.
+rungs that are new or edited, and only at new shapes. Rungs that are far behind by the repository's
+own measurements (known.py) are left out.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ladder.contract.ladder import Ladder
 from ladder.contract.op import Op
 from ladder.contract.rung_file import Rung
 from ladder.measure.bench import refuse_emulated
+from ladder.measure.known import outclassed
 from ladder.measure.pick_cache import PickCache
 from ladder.measure.timing import BufferSets, compare
 from ladder.verify.check import check, compile_ahead
@@ -63,7 +65,7 @@ def pick(
 
     library        whether library rungs may be chosen
     deterministic  whether only rungs that give the same bits every time may
-    fresh          check and measure even what is cached
+    fresh          check and measure everything, even what is cached, or known to be far behind
 
     Raises LadderError where no rung can run, with the reason for each.
     """
@@ -71,7 +73,7 @@ def pick(
     picks = PickCache(device, ladder.op.name, dtype, fresh)
     counted = Counter(tuple(dims.items()) for dims in shapes)
     distinct = [dict(dims) for dims in counted]
-    able, reasons = _able(picks, ladder, device, dtype, distinct, library, deterministic)
+    able, reasons = _able(picks, ladder, device, dtype, distinct, library, deterministic, fresh)
     if not able:
         listed = "; ".join(f"rung {rung.id}: {reasons[rung.id]}" for rung in ladder.rungs)
         raise LadderError(f"{ladder.op.name} has no rung that can run here: {listed}")
@@ -95,6 +97,7 @@ def _able(
     shapes: Sequence[Dims],
     library: bool,
     deterministic: bool,
+    fresh: bool,
 ) -> tuple[list[Rung], dict[str, str]]:
     """The rungs that can be chosen, and by id why the others cannot."""
     reasons, fit = {}, []
@@ -104,6 +107,11 @@ def _able(
             fit.append(rung)
         else:
             reasons[rung.id] = why
+    far = {} if fresh else outclassed(ladder, fit, device, dtype)
+    for rung in fit:
+        if rung.id in far and any(picks.get(rung, dims).rough is None for dims in shapes):
+            reasons[rung.id] = far[rung.id]
+    fit = [rung for rung in fit if rung.id not in reasons]
     _compile_unknown(picks, ladder, fit, device, dtype, shapes)
     for rung in fit:
         if why := _wrong(picks, ladder, rung, device, dtype, shapes):

@@ -74,15 +74,17 @@ def compare(
     They are measured in turn and then in the other order, for half of `seconds` each time. A GPU
     is fastest after an idle time, so the first contender would win by a few percent. In the second
     half it is the last one. That cancels its advantage where the GPU slows down evenly, and half of
-    it where the GPU slows down at once.
+    it where the GPU slows down at once. Only the first one is warmed up at length: while the others
+    have their turns, the GPU does not rest.
     """
     replays = [_prepare(clock, calls) for calls in contenders]
     means = [0.0] * len(replays)  # of the medians of both halves
     order = range(len(replays))
-    for index in (*order, *reversed(order)):
-        _for_seconds(WARM_UP_SECONDS, replays[index])
-        samples = _sample(replays[index], FEWEST // 2, seconds / 2)
-        means[index] += float(np.median(samples)) / 2
+    for half in (order, reversed(order)):
+        for place, index in enumerate(half):
+            _for_seconds(0 if place else WARM_UP_SECONDS, replays[index])
+            samples = _sample(replays[index], FEWEST // 2, seconds / 2)
+            means[index] += float(np.median(samples)) / 2
     return means
 
 
@@ -127,7 +129,8 @@ def _for_seconds(seconds: float, work: Callable[[], Any]) -> None:
 
 
 class BufferSets:
-    """Several sets of an op's arguments on a device, each with random inputs of its own."""
+    """Several sets of an op's arguments on a device, with the same random inputs: it is the place
+    in memory that decides whether a cache holds them, and to draw new ones takes seconds."""
 
     def __init__(self, op: Op, device: Device, real: np.dtype, dims: Dims, seed: int = 0):
         self.op, self.device, self.real, self.dims = op, device, np.dtype(real), dict(dims)
@@ -137,21 +140,17 @@ class BufferSets:
         )
         count = min(math.ceil(ROTATED_BYTES / one), MOST_SETS)
         self.bytes = count * one
-        self.inputs: Arrays = {}  # of the first set
-        self.sets = []
-        for index in range(count):
-            inputs = make_inputs(op, dims, self.real, np.random.default_rng(seed + index))
-            inputs = {name: array for name, array in inputs.items() if name not in op.unmeasured}
-            self.inputs = self.inputs or inputs
-            self.sets.append({arg.name: self._array(arg, inputs) for arg in op.args})
+        inputs = make_inputs(op, dims, self.real, np.random.default_rng(seed))
+        self.inputs: Arrays = {n: array for n, array in inputs.items() if n not in op.unmeasured}
+        self.sets = [{arg.name: self._array(arg) for arg in op.args} for _ in range(count)]
 
-    def _array(self, arg: Arg, inputs: Arrays) -> Any:
+    def _array(self, arg: Arg) -> Any:
         if arg.name in self.op.unmeasured:
             return None
         dtype = resolve_dtype(arg.dtype, self.real)
         array = self.device.empty(arg.resolve_shape(self.dims), dtype)
-        if arg.name in inputs:
-            self.device.upload(array, inputs[arg.name])
+        if arg.name in self.inputs:
+            self.device.upload(array, self.inputs[arg.name])
         return array
 
     def bind(self, rung: Rung) -> list[Callable[[], None]]:
