@@ -16,6 +16,23 @@ from ladder.device.cuda.occupancy import occupancy
 ARCHITECTURE = "sm_90a"
 
 
+def loops(rung: Rung, dtype: str, dims: Dims) -> dict[str, list[sass.Instruction]]:
+    """The longest loop of each kernel that a rung launches, by the kernel's name.
+
+    Raises LadderError where the rung does not compile for ARCHITECTURE.
+    """
+    real = DTYPES[dtype]
+    target = compiler.typical_target(ARCHITECTURE, real)
+    plan = rung.plan(dims, target)
+    code = sass.instructions(
+        compiler.compile_cubin(rung, plan.constants, real, target.arch), rung.file
+    )
+    return {
+        launch.kernel: sass.longest_loop([i for i in code if i.kernel == launch.kernel])
+        for launch in plan.launches
+    }
+
+
 def table(
     ladder: Ladder,
     rungs: Sequence[Rung],

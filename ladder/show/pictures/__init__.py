@@ -20,9 +20,18 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
     ldmatrix                who passes the address of a row, and who receives its elements; lane=
     wgmma-accumulator       of wgmma: warp, lane and register of each element
     wgmma-operand           what a step reads of a swizzled tile; major=K, or MN (transposed)
+    wgmma-directions k=TEXT mn=TEXT   a tile that two products read, K-major and MN-major; tile=
+                            rows= columns= (what they are called)
+    chain                   a result beside the left factor of the next product, lane by lane;
+                            instruction=mma, or wgmma
+    chain-transposed        which of q @ k.T and k @ q.T leaves the left factor of probs.T @ dout
     timeline OP RUNG shape=   a TMA pipeline over time: producer, stages, consumers; copy=5
                             product=2 store=1 softmax=0 (durations) cluster=1 until=60
-    ring OP RUNG shape=     the stages of a cp.async pipeline, step by step: filled, awaited, read
+    ring OP RUNG shape=     the stages of a cp.async pipeline, step by step: filled, awaited, read;
+                            kernel=
+    copies OP RUNG ... shape=   who asks for copies: all threads with cp.async, or one with TMA;
+                            kernel=
+    instructions OP RUNG ...    what the instructions of a loop are for; kernel= dtype=bfloat16
     multicast OP RUNG shape=  which block of a cluster asks for which rows, and who receives them;
                             cluster=2 step=0
     waves OP RUNG shape=    tiles over SMs, wave by wave; sms=132
@@ -58,9 +67,12 @@ from ladder.show.pictures import (
     accesses,
     banks,
     causal,
+    chain,
+    copies,
     flow,
     fragments,
     heads,
+    instructions,
     measured,
     multicast,
     operand,
@@ -81,6 +93,9 @@ PROBES = {  # kinds that are drawn from a probe, not from a rung
     "ldmatrix": probes.MMA,
     "wgmma-accumulator": probes.WGMMA,
     "wgmma-operand": probes.WGMMA,
+    "wgmma-directions": probes.WGMMA,
+    "chain": probes.MMA + probes.WGMMA + probes.WGMMA_REGISTERS,
+    "chain-transposed": probes.MMA + probes.WGMMA + probes.WGMMA_REGISTERS,
 }
 KINDS: dict[str, Callable[..., Drawing]] = {
     "tiles": tiles.draw,
@@ -92,8 +107,13 @@ KINDS: dict[str, Callable[..., Drawing]] = {
     "ldmatrix": fragments.draw_ldmatrix,
     "wgmma-accumulator": fragments.draw_accumulator,
     "wgmma-operand": operand.draw,
+    "wgmma-directions": operand.draw_directions,
+    "chain": chain.draw,
+    "chain-transposed": chain.draw_transposed,
     "timeline": timeline.draw,
     "ring": ring.draw,
+    "copies": copies.draw,
+    "instructions": instructions.draw,
     "multicast": multicast.draw,
     "ladder": measured.draw_ladder,
     "roofline": measured.draw_roofline,

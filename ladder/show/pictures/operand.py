@@ -52,6 +52,52 @@ def draw(major: str = "K") -> Drawing:
     return drawing
 
 
+def steps(major: str) -> np.ndarray:
+    """By group of 8 rows of a tile and piece of 16 bytes (8, 8): the step that reads it."""
+    down, right = divmod(distance(major), 128)
+    found = np.full((64, 8), -1)
+    for step in range(4):
+        found[np.roll(read_first(major), (step * down, step * right // 16), (0, 1))] = step
+    return found[::8]  # a core matrix of 8 rows is read in one step
+
+
+def draw_directions(
+    *, tile: str = "tile", rows: str = "row", columns: str = "column", k: str, mn: str
+) -> Drawing:
+    """One tile in shared memory that two products read, each in another direction.
+
+    tile, rows, columns  what it is called, and what its rows and columns are
+    k, mn                the product that reads it K-major, and the one that reads it MN-major
+    """
+    drawing = Drawing(
+        f"{tile}: one tile, read in two directions",
+        f"{tile} has 64 rows ({rows}) of 64 elements ({columns}), once in shared memory. A cell is "
+        "a core matrix of 8 x 8 elements, its number the step of 16 that reads it. "
+        f"{k} sums over each {columns}: a step reads 16 columns of all rows (K-major), and the "
+        f"next step begins {distance('K'):,} bytes further. {mn} sums over each {rows}: a step "
+        f"reads 16 whole rows (MN-major, transposed), and the next step begins "
+        f"{distance('MN'):,} bytes further. A flag of the instruction says which.",
+    )
+    side, left = 23.0, MARGIN + 46.0
+    y = drawing.top
+    for number, (major, name) in enumerate((("K", k), ("MN", mn))):
+        x = left + number * (8 * side + 60)
+        drawing.text(x, y, f"{major}-major", 12, bold=True)
+        drawing.text(x, y + 16, name, 11, mono=True)
+        for place in range(0, 8, 2):
+            drawing.text(x + (place + 0.5) * side, y + 34, str(8 * place), 9, "middle", "muted")
+            drawing.text(x - 5, y + 40 + (place + 0.65) * side, str(8 * place), 9, "end", "muted")
+        drawing.text(x - 5, y + 34, columns, 9, "end", "muted")
+        drawing.text(x - 5, y + 40 + 8 * side + 8, rows, 9, "end", "muted")
+        for (row, column), step in np.ndenumerate(steps(major)):
+            fill = distinct(int(step), 4)
+            at = x + column * side, y + 40 + row * side
+            drawing.box(*at, side, side, fill, "paper")
+            drawing.text(at[0] + side / 2, at[1] + 16, str(step), 11, "middle", text_on(fill))
+    drawing.paragraph(MARGIN, drawing.bottom + 26, drawing.description, size=12, colour="muted")
+    return drawing
+
+
 def _panels(drawing: Drawing, step: np.ndarray, row: str, along: str) -> float:
     """The tile on the left, shared memory on the right; where they end."""
     lies = probes.warpgroup().tile.reshape(64, 8, 8)[:, :, 0] % 64 // 8  # piece at each place

@@ -69,6 +69,34 @@ extern "C" __global__ void probe(
     for (int i = threadIdx.x; i < 64 * 64; i += 128) tile_out[i] = a[i];
 }
 """
+
+WGMMA_REGISTERS = """
+#include "hopper.cuh"
+
+extern "C" __global__ void probe(
+    float* d_out,                                   // (128, 32) the accumulators of each thread
+    const unsigned* a_in,                           // (128, 4) the registers of each thread
+    const __grid_constant__ TensorMap b_tiles) {    // of a (64, 64) matrix
+    __shared__ __align__(1024) unsigned short b[64 * 64];
+    __shared__ Mbarrier full;
+    if (threadIdx.x == 0) mbarrier_init(&full, 1);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        mbarrier_expect(&full, sizeof b);
+        tma_load_2d(b, &b_tiles, &full, 0, 0);
+    }
+    mbarrier_wait(&full, 0);
+    unsigned a[1][4];
+    for (int i = 0; i < 4; i++) a[0][i] = a_in[threadIdx.x * 4 + i];
+    float d[32] = {};
+    wgmma_pin(d), wgmma_pin(a);
+    wgmma_fence();
+    wgmma_m64k16_bf16_registers<64>(d, a[0], b);
+    wgmma_commit();
+    wgmma_wait<0>(d);
+    for (int i = 0; i < 32; i++) d_out[threadIdx.x * 32 + i] = d[i];
+}
+"""
 LAUNCH = {"launch": ("probe<<<1, 32>>>",)}
 
 
@@ -185,6 +213,27 @@ def operand(mn_major: bool) -> Operand:
         matrix[found.row, found.column] = d
         parts.append(matrix[:, :16])
     return Operand(*parts)
+
+
+@functools.cache
+def register_operand() -> tuple[np.ndarray, np.ndarray]:
+    """Of each element of A (64, 16) that `wgmma` takes from registers: the thread of the warpgroup
+    that holds it, and in which half register, 0 to 7."""
+    found, device = warpgroup(), Emulated()
+    kernel = device.compile(rung(WGMMA_REGISTERS), {}, DTYPES["bfloat16"])["probe"]
+    pick = device.empty((64, 64), np.dtype(np.uint16))
+    pick[...] = bfloat16(np.eye(64, 64))  # D[m, n] = A[m, n] for the first 16 columns n
+    thread, half = np.indices((128, 8))
+    parts = []
+    for values in (thread, half):
+        a = bfloat16(values).reshape(128, 8).view(np.uint32)  # two halves are a register
+        d = np.zeros((128, 32), np.float32)
+        launch = Launch("probe", (1, 1, 1), (128, 1, 1))
+        kernel(launch, (d, a.copy(), device.tensor_map(pick, (64, 64))))
+        matrix = np.zeros((64, 64), int)
+        matrix[found.row, found.column] = d
+        parts.append(matrix[:, :16])
+    return parts[0], parts[1]
 
 
 def _run_wgmma(

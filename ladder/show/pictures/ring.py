@@ -18,6 +18,7 @@ from ladder.contract.ladder import Ladder, find
 from ladder.contract.rung_file import Rung
 from ladder.emulator.emulated import Emulated, KernelError
 from ladder.show.pictures.drawing import MARGIN, WIDTH, Drawing
+from ladder.show.pictures.runs import alone
 from ladder.show.source_code import parse_shape
 from ladder.show.trace import run_on
 
@@ -162,11 +163,14 @@ def _stages(pieces: list[set[int]]) -> list[int]:
     return [order.index(stage) for stage in reversed(found)]
 
 
-def draw(op: str, rung: str, *, shape: str, dtype: str = "bfloat16") -> Drawing:
-    """A row for each stage, a column for each step."""
+def draw(op: str, rung: str, *, shape: str, dtype: str = "bfloat16", kernel: str = "") -> Drawing:
+    """A row for each stage, a column for each step.
+
+    kernel  by default the only one
+    """
     chosen = find(op).rung(rung)
-    seen = record(find(op), chosen, dtype, parse_shape(find(op).op, shape))
-    return of_ring(f"{op}, {chosen.name}", seen)
+    seen = record(find(op), alone(chosen, kernel), dtype, parse_shape(find(op).op, shape))
+    return of_ring(f"{op}, {chosen.name}" + (f", {kernel}" if kernel else ""), seen)
 
 
 FILLS = {  # what a stage is in a step: the words of the legend, and the colour

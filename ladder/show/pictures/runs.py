@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
+from ladder.common.errors import LadderError
 from ladder.contract.dims import Dims
 from ladder.contract.dtypes import DTYPES
 from ladder.contract.ladder import find
@@ -27,6 +29,18 @@ def counted(op: str, rung: str, dtype: str, shape: str) -> Report:
 def emulated_plan(rung: Rung, dtype: str, dims: Dims) -> LaunchPlan:
     """How the emulator launches a rung. Raises LadderError where it cannot."""
     return rung.plan(dims, Emulated().target(DTYPES[dtype]))
+
+
+def alone(rung: Rung, kernel: str) -> Rung:
+    """A rung that launches only one of its kernels; "": the rung as it is. What the others would
+    have left in scratch memory is missing.
+
+    Raises LadderError where it launches no such kernel.
+    """
+    lines = tuple(line for line in rung.header["launch"] if line.partition("<<<")[0] == kernel)
+    if kernel and not lines:
+        raise LadderError(f"{rung.name} launches no kernel {kernel!r}")
+    return dataclasses.replace(rung, header={**rung.header, "launch": lines}) if kernel else rung
 
 
 def default_dtype(op: str, rung: str) -> str:

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import re
 import xml.etree.ElementTree as ET
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -15,9 +16,12 @@ from ladder.show import pages, pictures
 from ladder.show.pictures import (
     banks,
     causal,
+    chain,
+    copies,
     flow,
     fragments,
     heads,
+    instructions,
     measured,
     multicast,
     operand,
@@ -36,6 +40,7 @@ from ladder.show.pictures import (
 )
 from ladder.show.pictures.drawing import Drawing
 from ladder.show.pictures.places import heads_in_order, tiles_in_order
+from ladder.show.source_code import parse_shape
 from tests.ladder.emulation import run, zeros
 
 RUNG_3 = ("matmul.forward", "3", "float32", "N=128 C=16 OC=128")
@@ -340,6 +345,62 @@ def test_a_warpgroup_holds_each_accumulator_once_and_a_swizzled_tile_has_no_conf
     pieces = found.tile.reshape(8, 8, 8, 8)[..., 0] % 64 // 8  # atom, row, place
     for atom in pieces:
         assert (np.sort(atom, axis=0) == np.arange(8)[:, None]).all()  # each place: every piece
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("instruction", ["mma", "wgmma"])
+def test_a_result_lies_where_the_next_product_wants_its_left_factor(instruction):
+    had, accumulator = chain.result(instruction)
+    wanted, half = chain.left_factor(instruction)
+    assert (had == wanted).all() and (accumulator == half).all()
+    assert (wanted == had.T).sum() == 32  # of 256: the others would have to be exchanged
+    assert "In 256 of 256 places" in chain.draw(instruction).description
+    assert "32 of 256 places" in chain.draw_transposed(instruction).description
+
+
+@pytest.mark.emulator
+def test_a_tile_is_read_in_bands_of_columns_or_of_rows():
+    bands = np.repeat(np.arange(4), 2)
+    assert (operand.steps("K") == bands[None, :]).all()
+    assert (operand.steps("MN") == bands[:, None]).all()
+
+
+@pytest.mark.emulator
+def test_all_threads_ask_for_copies_or_one_does():
+    shape, kernel = "B=1 T=64 C=64 NH=1", "attention_backward_dkdv"
+    dims, find_rung = parse_shape(find("attention.backward").op, shape), find("attention.backward")
+
+    def copied(rung):
+        chosen = find_rung.rung(rung)
+        return copies.record("attention.backward", chosen, "bfloat16", dims, kernel)
+
+    before, after = copied("16bit-10"), copied("16bit-11")
+    tiles = 4 * 64 * 64 * 2  # bytes: k, v, q and dout
+    assert (before.pieces == 16).all() and before.bytes == tiles and not before.tiles.any()
+    assert after.tiles.tolist() == [4] + 127 * [0] and after.tile_bytes == tiles
+    assert after.pieces.sum() * 16 == 2 * 64 * 4  # lse and delta of 64 queries
+    with pytest.raises(LadderError, match="launches no kernel 'dkdv'"):
+        pictures.make("copies", "attention.backward", "16bit-10", shape=shape, kernel="dkdv")
+
+
+def test_instructions_are_sorted_by_what_they_are_for():
+    kinds = {
+        "HGMMA": "products on tensor cores", "FFMA": "float32 and exponentials",
+        "MUFU": "float32 and exponentials", "FENCE": "waiting and control",
+        "LDGSTS": "copies from memory", "LDGDEPBAR": "waiting and control",
+        "LDSM": "shared memory, shuffles", "UTMALDG": "copies from memory",
+        "UIADD3": "addresses and counters, once for the warp",
+        "IMAD": "addresses and masks, in each lane",
+        "R2UR": "to uniform registers (R2UR)",
+    }  # fmt: skip
+    assert {opcode: instructions.kind_of(opcode) for opcode in kinds} == kinds
+    loops = [
+        instructions.Loop("rung 1", "k", Counter({"products on tensor cores": 3})),
+        instructions.Loop("rung 2", "k", Counter({"to uniform registers (R2UR)": 4})),
+    ]
+    drawing = instructions.of_loops("an.op", loops)
+    assert "rung 1: 3, of them 3 products" in drawing.description
+    ET.fromstring(drawing.svg())
 
 
 @pytest.mark.emulator
