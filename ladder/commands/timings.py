@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Sequence
 
 from ladder.commands.options import OP_HELP, Commands, add_device_options, matching, shape_of
 from ladder.common.errors import LadderError
 from ladder.contract.dims import format_dims
 from ladder.contract.ladder import find, find_rung, ladders
+from ladder.contract.rung_file import Rung
 from ladder.device.open import open_device
 from ladder.measure import bench, pick, results
 from ladder.verify import sandbox
@@ -19,6 +22,9 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--all", action="store_true", help="every op")
     parser.add_argument("--rung", nargs="+", default=[], help="only these; ids or .cu files")
     add_device_options(parser)
+    parser.add_argument(
+        "--define", metavar="NAME=V,V", help="one rung, with each value of a constant: BLOCK=32,64"
+    )
     parser.add_argument("--save", action="store_true", help="write to doc/results/<gpu>.json")
 
     parser = commands.add("pick", pick_rung)
@@ -46,6 +52,8 @@ def bench_ladders(options: argparse.Namespace) -> int:
             if options.save:
                 raise LadderError(f"--save keeps the repository's own rungs, not {rung.path}")
             sandbox.require(chosen[0].op.name, rung, options.device)
+    if options.define:
+        rungs = _variants(rungs, options.define, options.save)
     roofs, problems = bench.Roofs(device), []
 
     def say(line: str, wrong: bool) -> None:
@@ -62,6 +70,18 @@ def bench_ladders(options: argparse.Namespace) -> int:
             if options.save:
                 print(f"written to {results.record(device.description(), measurement)}")
     return int(bool(problems))
+
+
+def _variants(rungs: Sequence[Rung], define: str, save: bool) -> list[Rung]:
+    """The rung with each of the values that --define names."""
+    name, _, values = define.partition("=")
+    if not re.fullmatch(r"\d+(,\d+)*", values):
+        raise LadderError(f"--define {define}: write NAME=V,V with whole numbers: BLOCK=32,64,128")
+    if len(rungs) != 1:
+        raise LadderError("--define changes one rung; name it with --rung")
+    if save:
+        raise LadderError("--save keeps the rungs as their files are; leave it or --define out")
+    return [rungs[0].with_constant(name, int(value)) for value in values.split(",")]
 
 
 def pick_rung(options: argparse.Namespace) -> int:

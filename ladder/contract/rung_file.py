@@ -26,6 +26,7 @@ names it may use. A choice of tile sizes that takes more than a line or two is a
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import functools
 import os
@@ -37,7 +38,7 @@ from pathlib import Path
 from ladder.common.errors import LadderError
 from ladder.common.files import read_text
 from ladder.contract.dims import Dims
-from ladder.contract.launch_plan import LaunchLines, LaunchPlan
+from ladder.contract.launch_plan import LaunchLines, LaunchPlan, entries
 from ladder.contract.target import Target
 
 
@@ -222,6 +223,20 @@ class Rung:
     def claims(self, target: Target) -> bool:
         """Whether it is written for this architecture and real type, whatever the shape."""
         return self.lines.claims(target)
+
+    def with_constant(self, name: str, value: int) -> Rung:
+        """The same kernel with another value of a constant that its Define lines set.
+
+        Raises LadderError where none of them sets it alone.
+        """
+        defines = entries(self.header.get("define", ()))
+        alone = {d.names[0]: at for at, d in enumerate(self.lines.definitions) if len(d.names) == 1}
+        if name not in alone:
+            known = f"it defines {', '.join(alone)}" if alone else "its header defines no constant"
+            raise LadderError(f"{self.label} has no constant {name} to set; {known}")
+        defines[alone[name]] = f"{name} = {value}"
+        idea = f"{self.idea}, {name} = {value}"
+        return dataclasses.replace(self, idea=idea, header={**self.header, "define": (*defines,)})
 
 
 def _split(id: str) -> tuple[str, int | None]:

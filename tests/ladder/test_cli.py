@@ -167,6 +167,22 @@ def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
         ("check layernorm.forward 1 --device cpu", "device cpu runs the NumPy reference only"),
         ("bench layernorm --device emulated", "says nothing about a GPU"),
         ("bench --device cpu", "name an op or a layer to measure, or give --all"),
+        (
+            "bench relu.forward --device emulated --define BLOCK=32",
+            "--define changes one rung; name it with --rung",
+        ),
+        (
+            "bench relu.forward --device emulated --rung 1 --define BLOCK=x",
+            "--define BLOCK=x: write NAME=V,V with",
+        ),
+        (
+            "bench relu.forward --device emulated --rung 1 --define WIDTH=2",
+            "has no constant WIDTH to set; it defines",
+        ),
+        (
+            "bench relu.forward --device emulated --rung 1 --define BLOCK=32",
+            "says nothing about a GPU",
+        ),
         ("pick layernorm.forward --device emulated", "says nothing about a GPU"),
         ("trace layernorm.forward 0", "is no kernel"),
         (

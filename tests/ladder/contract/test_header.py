@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ladder.common.errors import LadderError
+from ladder.contract.identity import code_identity
 from ladder.contract.launch_plan import NAMES, Launch, LaunchLines, Scratch, Tile
 from ladder.contract.rung_file import parse
 from ladder.contract.target import Target
@@ -158,3 +159,15 @@ def test_the_names_that_pages_list_are_those_of_expressions():
         LaunchLines.parse({"needs": (f"{name} == {name}",)}).plan({}, HOPPER)
     with pytest.raises(LadderError, match=r"there is no vectors; did you mean vector\?"):
         LaunchLines.parse({"needs": ("vectors == 4",)}).plan({}, HOPPER)
+
+
+def test_a_constant_takes_another_value_and_what_follows_from_it_too(read):
+    rung = read(HEADER)
+    other = rung.with_constant("EACH", 8)
+    plan = other.plan({"N": 4096}, HOPPER)
+    assert plan.constants == {"EACH": 8, "BLOCKS": 2}
+    assert rung.plan({"N": 4096}, HOPPER).constants == {"EACH": 4, "BLOCKS": 4}
+    assert other.idea == "an idea, EACH = 8"
+    assert code_identity(other) != code_identity(rung)
+    with pytest.raises(LadderError, match="no constant WIDTH to set; it defines EACH, BLOCKS"):
+        rung.with_constant("WIDTH", 8)
