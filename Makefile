@@ -14,7 +14,7 @@ ACCELERATOR := $(if $(CUDA),$(if $(filter 12,$(CUDA)),cuda12,$(if $(filter 11 10
 # Up to eight: more only wait for each other, for memory and for the GPU.
 TEST_PROCESSES := $(shell n=$$(nproc); [ $$n -gt 8 ] && echo 8 || echo $$n)
 
-.PHONY: help setup train test sweep check lint notebooks bench profile climb doctor lock clean
+.PHONY: help setup train test sweep check lint notebooks site sitetest bench profile climb doctor lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -26,19 +26,26 @@ train: $(VENV)/.core  ## fine-tune GPT-2 124M on tinyshakespeare; flags: make tr
 	@$(RUN) -m trainer $(ARGS)
 
 test: $(VENV)/.test  ## run the tests; no GPU needed, the same ones use a GPU where there is one
-	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) -m "not sweep" $(ARGS)
+	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) -m "not (sweep or site)" $(ARGS)
 
 sweep: $(VENV)/.test  ## every rung at every shape, every planted bug, every notebook: most of an hour
 	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) -m sweep $(ARGS)
 
 check: lint  ## what to run before each commit: style, types and the fast tests, in under two minutes
-	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) -m "not (emulator or nvrtc or gpu or torch or sweep)" $(ARGS)
+	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) -m "not (emulator or nvrtc or gpu or torch or sweep or site)" $(ARGS)
 
 lint: $(VENV)/.test  ## check format, style and types
 	@$(RUN) -m ruff format --check . && $(RUN) -m ruff check . && $(RUN) -m mypy
 
 notebooks: $(VENV)/.notebooks  ## open the notebooks in JupyterLab
 	@$(RUN) -m jupyter lab notebooks
+
+site: $(VENV)/.site  ## build the documentation site, build/site/index.html
+	@$(RUN) -m sphinx --quiet --fail-on-warning --keep-going --jobs auto \
+	  --conf-dir doc/site --doctree-dir build/doctrees . build/site
+
+sitetest: site $(VENV)/.sitetest  ## follow the links of the site; with Chromium, look at every page of it
+	@$(RUN) -m pytest -ra tests/site $(ARGS)
 
 bench: $(VENV)/.core  ## time one training step on this machine and write doc/results
 	@$(RUN) -m trainer bench $(ARGS)
@@ -75,6 +82,16 @@ $(VENV)/.notebooks: $(VENV)/.core
 	@$(call LOCKED,core test notebooks compile)
 	@touch $@
 
+$(VENV)/.site: $(VENV)/.core
+	@$(RUN) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "the site needs Python 3.11 or newer: make clean, then make site PYTHON=/path/to/python3.12" >&2; exit 2; }
+	@$(call LOCKED,core test site)
+	@touch $@
+
+$(VENV)/.sitetest: $(VENV)/.site
+	@$(call LOCKED,core test site sitetest)
+	@touch $@
+
 # Extras add to core, and name only what core lacks. `make lock UPGRADE=--upgrade` takes new versions.
 LOCK = uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate \
   --custom-compile-command "make lock" $(UPGRADE) pyproject.toml
@@ -83,7 +100,7 @@ LACKING = $$(sed -n 's/^\([a-z0-9.-]*\)==.*/--no-emit-package \1/p' $(patsubst %
 lock:  ## resolve the packages of pyproject.toml anew into requirements/; needs uv
 	$(LOCK) requirements/build.in --output-file requirements/core.txt
 	$(LOCK) --extra test --constraint requirements/core.txt $(call LACKING,core) --output-file requirements/test.txt
-	for extra in notebooks compile cuda12 cuda13 rocm; do \
+	for extra in notebooks compile site sitetest cuda12 cuda13 rocm; do \
 	  $(LOCK) --extra $$extra --constraint requirements/core.txt --constraint requirements/test.txt \
 	    $(call LACKING,core test) --output-file requirements/$$extra.txt || exit 1; \
 	done

@@ -15,7 +15,7 @@ else:
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = ("test", "notebooks", "compile", "cuda12", "cuda13", "rocm")  # those that make installs
+EXTRAS = ("test", "notebooks", "compile", "site", "sitetest", "cuda12", "cuda13", "rocm")  # those that make installs
 
 
 def locked(name):

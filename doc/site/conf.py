@@ -1,0 +1,57 @@
+"""The site: Sphinx shows doc/ and notebooks/ as they are. `make site` writes it to build/site.
+
+The source folder is the repository, so that a link on a page means the same as on GitHub. Only
+this folder has pages that are made for Sphinx: index.md, the front page with the table of contents,
+and api.rst. Notebooks are not run: they show the outputs that they were saved with.
+"""
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+sys.path[:0] = [str(FOLDER), str(FOLDER.parents[1])]
+
+import repository  # noqa: E402
+
+project = "Kernel Ladder"
+root_doc = "doc/site/index"
+include_patterns = ["doc/**", "notebooks/*.ipynb", "CONTRIBUTING.md", "CHANGELOG.md"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "repository",
+    "docstrings",
+]
+suppress_warnings = ["myst.header"]  # chapters go from # to ###, which is the level of a rung
+
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_heading_anchors = 6
+nb_execution_mode = "off"
+nb_render_markdown_format = "gfm"
+
+# MathJax comes with the site, which needs no other server. What only other outputs need stays out.
+MATHJAX = Path(find_spec("sphinx-mathjax-offline").origin).parent / "static"
+mathjax_path = "mathjax/tex-chtml.js"
+exclude_patterns = [
+    *(f"mathjax/{folder}/**" for folder in ("a11y", "adaptors", "input", "output/svg", "sre")),
+    *(f"mathjax/{files}" for files in ("*mml*", "*svg*", "*full*", "node-main.js")),
+]
+
+autodoc_default_options = {"members": True, "member-order": "bysource"}
+add_module_names = False
+python_display_short_literal_types = True
+
+html_theme = "furo"
+html_title = project
+html_static_path = ["static", str(MATHJAX)]
+html_css_files = ["site.css"]
+html_favicon = "static/ladder.svg"
+html_copy_source = False
+html_show_sphinx = False
+html_use_index = False
+html_domain_indices = False
+html_theme_options = {"light_logo": "ladder.svg", "dark_logo": "ladder.svg", **repository.theme()}
+pygments_style = "friendly"
+pygments_dark_style = "github-dark"

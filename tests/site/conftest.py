@@ -1,0 +1,75 @@
+"""The site that `make site` built; without it, the tests of the site are skipped."""
+
+import functools
+import http.server
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SITE = ROOT / "build" / "site"
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="session")
+def site() -> Path:
+    if not (SITE / "index.html").exists():
+        pytest.skip("the site is not built: make sitetest")
+    return SITE
+
+
+@pytest.fixture(scope="session")
+def address(site):
+    """A web server for the site, on this machine only."""
+    handler = functools.partial(Quiet, directory=site)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def chromium(site):
+    """A browser without a window."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="no Playwright: make sitetest")
+    program = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
+    if not program:
+        pytest.skip("no Chromium on this machine: apt install chromium")
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=program, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def tab(chromium):
+    """Opens a tab: tab(width=390, color_scheme="dark"). What goes wrong in it fails the test."""
+    problems: list[str] = []
+
+    def open_tab(width: int = 1300, height: int = 1000, **options):
+        context = chromium.new_context(viewport={"width": width, "height": height}, **options)
+        page = context.new_page()
+        page.on("pageerror", lambda error: problems.append(f"{page.url}: {error}"))
+        page.on("requestfailed", lambda request: problems.append(f"{request.url} failed"))
+        page.on(
+            "console",
+            lambda said: (
+                said.type in ("error", "warning") and problems.append(f"{page.url}: {said.text}")
+            ),
+        )
+        return page
+
+    yield open_tab
+    for context in chromium.contexts:
+        context.close()
+    assert problems == []
