@@ -15,7 +15,10 @@ else:
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = ("test", "notebooks", "compile", "site", "sitetest", "cuda12", "cuda13", "rocm")  # those that make installs
+EXTRAS = (  # those that make installs
+    *("test", "notebooks", "compile", "site", "sitetest"),
+    *("cuda12", "cuda13", "rocm"),
+)
 
 
 def locked(name):
