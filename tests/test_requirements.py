@@ -15,10 +15,8 @@ else:
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = (  # those that make installs
-    *("test", "notebooks", "compile", "site", "sitetest"),
-    *("cuda12", "cuda13", "rocm"),
-)
+# those that make installs
+EXTRAS = ("test", "notebooks", "compile", "site", "sitetest", "cuda12", "cuda13", "rocm")
 
 
 def locked(name):
