@@ -8,7 +8,7 @@
 // Needs:  N % vector == 0
 // Define: BLOCK = 256; IN_FLIGHT = 4
 // Launch: gelu_forward<<<ceil_div(N, BLOCK * IN_FLIGHT * vector), BLOCK>>>
-// Pays:   no, rung 3 has enough warps to hide the latency, and more of them than this rung
+// Pays:   no, rung 3 has enough warps to hide the latency
 // After:  3
 // Left:   only the bytes themselves: the matmul next to it could do this, too (fusion).
 
