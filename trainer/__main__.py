@@ -14,6 +14,7 @@ python -m trainer climb                what each ladder is worth to the training
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -44,9 +45,18 @@ def main(argv: Sequence[str]) -> int:
     from trainer.settings.parser import parse
 
     flags = parse(argv)  # a wrong flag is reported before anything slow is imported
+    from trainer.parallel.launch import wants_supervisor
+
+    if wants_supervisor(flags, os.environ):
+        from trainer.parallel.supervise import supervise
+
+        return supervise(argv, flags.value("ranks"))
+    from trainer.parallel.join import join
+    from trainer.run.setup import run_directory
     from trainer.run.training import train
 
-    return train(flags).status
+    with join(flags, run_directory(flags)) as group:
+        return train(flags, group=group).status
 
 
 if __name__ == "__main__":

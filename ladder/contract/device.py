@@ -70,6 +70,28 @@ class LinearLayer(Protocol):
         """Whether the library has a kernel. What it says is kept: calls need not ask again."""
 
 
+class Communicator(Protocol):
+    """What the processes of a group do together with the arrays of their devices: every one of them
+    calls the same methods in the same order, each with an array of its own of the same size.
+
+    The array is cut into as many equal shares as there are ranks. Everything happens in place, in
+    order with the device's other work, and can be recorded into a graph.
+    """
+
+    def all_reduce(self, array: Any) -> None:
+        """The array (float32) becomes the sum over all ranks."""
+
+    def reduce_scatter(self, array: Any) -> None:
+        """On rank r, share r (float32) becomes the sum over all ranks; the rest is undefined."""
+
+    def all_gather(self, array: Any) -> None:
+        """Share r becomes on every rank what it is on rank r."""
+
+    def close(self) -> None:
+        """Leave the group, once all submitted work is done. Graphs that recorded an exchange must
+        be gone before."""
+
+
 class Device(Protocol):
     """What check, bench, picker and trainer know of a machine."""
 
@@ -152,6 +174,16 @@ class Device(Protocol):
     def watching(self) -> Device | None:
         """The same device, so that it watches every memory access of a kernel and names the line
         that does what it must not. None where it cannot, or does so already."""
+
+    # ---- other processes ----
+
+    def new_group(self) -> bytes | None:
+        """The name of a new group of processes, which one of them makes and all hand to
+        `join_group`; None where the arrays are the host's, and the host exchanges them."""
+
+    def join_group(self, name: bytes, rank: int, size: int) -> Communicator:
+        """Join a group as rank `rank` of `size`, each on a device of its own, through the vendor's
+        library (NCCL). Waits until all have. Raises LadderError where that is not possible."""
 
     # ---- arrays, kernels and time ----
 

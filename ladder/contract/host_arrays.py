@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ladder.common.errors import LadderError
-from ladder.contract.device import ALIGNMENT
+from ladder.contract.device import ALIGNMENT, Communicator
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -38,6 +38,12 @@ class HostArrays:
     matrix_product = None
     linear_layer = None
     l2_bytes = 0
+
+    def new_group(self) -> None:
+        return None
+
+    def join_group(self, name: bytes, rank: int, size: int) -> Communicator:
+        raise LadderError("arrays of the host are exchanged by the host, not by a library")
 
     def memory(self) -> None:
         return None

@@ -122,15 +122,28 @@ class TokenLoader:
     first of the next; what is left at the end of a shard, less than a window, is not used. With
     `shuffle`, each epoch takes the shards in a new order, and the windows of each shard in a new
     order. The order depends on the seed and the epoch only, so that a position is three numbers.
+
+    Of several ranks, each takes every `ranks`-th batch, number `rank` first, and all have the same
+    position: together they see what one process sees.
     """
 
     def __init__(
-        self, pattern: str | Path, B: int, T: int, *, vocab: int, shuffle: bool, seed: int = 0
+        self,
+        pattern: str | Path,
+        B: int,
+        T: int,
+        *,
+        vocab: int,
+        shuffle: bool,
+        seed: int = 0,
+        rank: int = 0,
+        ranks: int = 1,
     ):
         if B < 1 or T < 1:
             raise LadderError(f"B={B} sequences of T={T} tokens: both must be at least 1")
         self.B, self.T, self.vocab, self.shuffle = B, T, vocab, shuffle
         self.seed = seed % 2**64
+        self.rank, self.ranks = rank, ranks
         self._paths = find_shards(pattern)
         self._counts = [read_count(path) for path in self._paths]
         for path, count in zip(self._paths, self._counts, strict=True):
@@ -153,9 +166,25 @@ class TokenLoader:
         Raises LadderError where a token is beyond the vocabulary. That is looked for here, in what
         is read anyway, since looking through a large set at the start would take minutes.
         """
+        self._skip(self.rank)
+        batch = self._read_batch()
+        self._skip(self.ranks - self.rank - 1)
+        return batch
+
+    def _skip(self, count: int) -> None:
+        """Go past so many batches."""
+        for _ in range(count):
+            self._settle()
+            self._batch += 1
+
+    def _settle(self) -> None:
+        """Where a shard is used up, go to the next one."""
         if self._batch == len(self._window_order):
             last = self._shard + 1 == len(self._paths)
             self._go_to(self._epoch + last, 0 if last else self._shard + 1, 0)
+
+    def _read_batch(self) -> tuple[np.ndarray, np.ndarray]:
+        self._settle()
         start = int(self._window_order[self._batch]) * self.B * self.T
         window = read_tokens(self._path, start, self.B * self.T + 1).astype(np.int32)
         if (largest := int(window.max())) >= self.vocab:

@@ -10,25 +10,31 @@ from ladder.common.errors import LadderError
 from ladder.contract.device import Device
 from ladder.contract.dtypes import DTYPES as DTYPE_OF
 from ladder.contract.ladder import find
-from ladder.device.open import default_gpu, open_device
+from ladder.device.open import GPUS, default_gpu, open_device
 from trainer.model.program import build
 from trainer.model.registry import SIZES
 from trainer.settings.config import Place
 from trainer.settings.flags import DEFAULT_DTYPE, DTYPES
 
 
-def open_for(name: str | None, dtype: str | None, model: str) -> tuple[Device, Place, list[str]]:
+def open_for(
+    name: str | None, dtype: str | None, model: str, local_rank: int | None = None
+) -> tuple[Device, Place, list[str]]:
     """The device of a run, what the settings say of it, and notes: what is used instead of what
     would be the default, and why.
 
     name, dtype  as typed
     model        what -e says: a GPU is the default where it has a kernel for each of its ops
+    local_rank   of several processes of this machine, the number of this one and of its GPU; None
+                 where there is one process
 
     Raises LadderError where the device, or the type on it, is not available.
     """
     if name is not None:
-        return _open(name, dtype)
+        return _open(_own_gpu(name, local_rank), dtype)
     gpu, why = default_gpu(), []
+    if gpu is not None:
+        gpu = _own_gpu(gpu, local_rank)
     if gpu is not None:
         try:
             device, place, notes = _open(gpu, dtype)
@@ -41,6 +47,19 @@ def open_for(name: str | None, dtype: str | None, model: str) -> tuple[Device, P
             why = [f"no rung of {ops} runs in {place.dtype} on {device.name}"]
     device, place, notes = _open("cpu", dtype)
     return device, place, [*notes, *(f"{reason}: this run uses the CPU" for reason in why)]
+
+
+def _own_gpu(name: str, local_rank: int | None) -> str:
+    """The name of this process's own GPU, where `name` is a kind of GPU: "cuda:1"."""
+    kind, _, index = name.partition(":")
+    if local_rank is None or kind not in GPUS:
+        return name
+    if index:
+        raise LadderError(
+            f"--device {name}: each of several ranks has a GPU of its own; name the kind only, "
+            f"--device {kind}, and choose GPUs by CUDA_VISIBLE_DEVICES in the environment"
+        )
+    return f"{kind}:{local_rank}"
 
 
 def _open(name: str, dtype: str | None) -> tuple[Device, Place, list[str]]:

@@ -17,12 +17,12 @@ import numpy as np
 
 from ladder.common.errors import DeviceFault, LadderError
 from ladder.contract.binding import bind
-from ladder.contract.device import Device
+from ladder.contract.device import Communicator, Device
 from ladder.contract.ladder import find
 from ladder.contract.rung_file import Rung
 from trainer.engine import memory
 from trainer.engine.memory import Layout, padded
-from trainer.model.calls import Call, Ref
+from trainer.model.calls import Call, Exchange, Ref
 from trainer.model.program import Program
 
 
@@ -37,6 +37,7 @@ class Engine:
     bound       the function of every call, to time them one by one
     watch       is called after every call, with the engine and the call, and waits for the call;
                 there are no graphs then
+    peers       the other ranks, where the program exchanges buffers with them
     waits       whether a call is done when it returns: on a device that does not work beside the
                 host, or with a `watch`
 
@@ -54,6 +55,7 @@ class Engine:
         rungs: Mapping[str, Rung],
         weights_of: Engine | None = None,
         watch: Callable[[Engine, Call], None] | None = None,
+        peers: Communicator | None = None,
     ) -> None:
         self.program, self.device, self.real = program, device, np.dtype(real)
         self.rungs = dict(rungs)
@@ -68,9 +70,10 @@ class Engine:
         self._scratch = _Scratch(
             device, memory.scratch_needed(program.calls, device, self.real, self.rungs)
         )
-        self.bound: dict[Call, Callable[[], None]] = {}
+        self.bound: dict[Call | Exchange, Callable[[], None]] = {}
+        self._peers = peers
 
-        def bind_all(calls: Sequence[Call]) -> Callable[[], None]:
+        def bind_all(calls: Sequence[Call | Exchange]) -> Callable[[], None]:
             for call in calls:
                 if call not in self.bound:  # parts share calls
                     self.bound[call] = self._bind(call)
@@ -82,16 +85,14 @@ class Engine:
         self._evaluate = bind_all(program.evaluate)
         self._predict = bind_all(program.predict)
         self._backward = bind_all(program.backward)
-        self._norm, self._update = bind_all(program.update[:1]), bind_all(program.update[1:])
-        self._norm_is_known = (
-            False  # does the buffer "norm" hold the norm of the current gradients?
-        )
+        self._reduce, self._apply = bind_all(program.reduce), bind_all(program.apply)
+        self._reduced = False  # are the gradients those of all ranks, and is "norm" their norm?
 
     @property
     def settled(self) -> bool:
         """Whether a training step now runs as every later one will: from graphs, unless each call
         is waited for. The first steps set libraries up and record the graphs."""
-        parts = (self._forward, self._backward, self._norm, self._update)
+        parts = (self._forward, self._backward, self._reduce, self._apply)
         return self.waits or all(part.recorded for part in parts if isinstance(part, _Replayed))
 
     def forward(self) -> None:
@@ -109,16 +110,19 @@ class Engine:
     def zero_gradients(self) -> None:
         """To be called before the first backward pass of a step: gradients accumulate."""
         self.device.zero(self.arrays["gradients"])
+        self._reduced = False
 
     def backward(self) -> None:
         """Add the gradients of the batch that `forward` saw last."""
         self._backward()
-        self._norm_is_known = False
+        self._reduced = False
 
     def compute_norm(self) -> None:
-        """Compute the gradients' global norm into "norm", to look at it before `update`."""
-        self._norm()
-        self._norm_is_known = True
+        """Add up the gradients of all ranks, if there are several, and compute their global norm
+        into "norm", to look at it before `update`. Once: a second time would add up sums."""
+        if not self._reduced:
+            self._reduce()
+            self._reduced = True
 
     def gradient_norm(self) -> float:
         """The global norm of the gradients, waited for."""
@@ -127,18 +131,32 @@ class Engine:
 
     def update(self) -> None:
         """One step of AdamW with the gradients and `hyper`."""
-        if not self._norm_is_known:
-            self._norm()
-        self._update()
+        self.compute_norm()
+        self._apply()
 
     def write(self, name: str, array: np.ndarray, layer: int | None = None) -> None:
-        """Copy an array into a buffer or one layer of it; a parameter also into its master copy."""
-        self.device.upload(self._view((name, layer)), array)
+        """Copy an array into a buffer or one layer of it; a parameter also into its master copy.
+
+        Of a moment or master copy that ranks share, this rank takes its piece of the tensor.
+        """
+        self._write_one(name, array, layer)
         if name + ".master" in self.arrays:
-            self.device.upload(self._view((name + ".master", layer)), array)
+            self._write_one(name + ".master", array, layer)
+
+    def _write_one(self, name: str, array: np.ndarray, layer: int | None) -> None:
+        first = self.program.buffers[name].first
+        if first is None:
+            self.device.upload(self._view((name, layer)), array)
+            return
+        piece = self.arrays[name]
+        start = (layer or 0) * array.size - first  # of `array`, as an index of the piece
+        begin, end = max(start, 0), min(start + array.size, piece.size)
+        if begin < end:
+            self.device.upload(piece[begin:end], array.reshape(-1)[begin - start : end - start])
 
     def read(self, name: str, layer: int | None = None) -> np.ndarray:
-        """A copy of a buffer or a layer of it; of a parameter, its master copy if there is one."""
+        """A copy of a buffer or a layer of it; of a parameter, its master copy if there is one,
+        and where ranks share that, this rank's piece of it."""
         exact = name + ".master" if name + ".master" in self.arrays else name
         return self.device.download(self._view((exact, layer)))
 
@@ -165,11 +183,20 @@ class Engine:
                 arrays.append(self._view(ref).reshape(arg.resolve_shape(call.dims)))
         return arrays
 
+    def close(self) -> None:
+        """Let go of the recorded graphs. Nothing can be run afterwards."""
+        self.device.synchronize()
+        self._forward = self._evaluate = self._predict = self._backward = _closed
+        self._reduce = self._apply = _closed
+        self.bound.clear()
+
     def describe(self, call: Call) -> str:
         """Its name in messages: "h3.ln_1, layernorm.forward rung 3 (one warp per row)"."""
         return f"{call.where}, {call.op} {self.rungs[call.op].label}"
 
-    def _bind(self, call: Call) -> Callable[[], None]:
+    def _bind(self, call: Call | Exchange) -> Callable[[], None]:
+        if isinstance(call, Exchange):
+            return functools.partial(getattr(self._peers, call.kind), self.arrays[call.buffer])
         op = find(call.op).op
         names = (arg.name for arg in op.args)
         arrays = dict(zip(names, self.arguments(call), strict=True))
@@ -188,10 +215,17 @@ class Engine:
 
         return run_or_name
 
-    def _run_watched(self, calls: Sequence[Call], watch: Callable[[Engine, Call], None]) -> None:
+    def _run_watched(
+        self, calls: Sequence[Call | Exchange], watch: Callable[[Engine, Call], None]
+    ) -> None:
         for call in calls:
             self.bound[call]()
-            watch(self, call)
+            if isinstance(call, Call):
+                watch(self, call)
+
+
+def _closed() -> None:
+    raise RuntimeError("the engine is closed")
 
 
 class _Replayed:

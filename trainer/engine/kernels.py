@@ -33,6 +33,11 @@ class Kernels:
         """The rung of every op."""
         return {op: choice.rung for op, choice in self.choices.items()}
 
+    def describe(self) -> dict[str, Any]:
+        """All of it for `follow`, as JSON."""
+        reasons = {op: choice.reason for op, choice in self.choices.items()}
+        return {**self.record(), "reasons": reasons, "notes": list(self.notes)}
+
     def record(self) -> dict[str, Any]:
         """What a checkpoint keeps; `choose` takes it as `before`."""
         return {**rung_choice.record(self.choices), "fusions": self.program.fusions}
@@ -57,3 +62,14 @@ def choose(
     program = build(fusions)
     choices = rung_choice.choose(calls_of(program), settings, device, before)
     return Kernels(program, choices, settings, notes)
+
+
+def follow(
+    described: Mapping[str, Any],
+    settings: KernelSettings,
+    build: Callable[[Collection[str]], Program],
+) -> Kernels:
+    """The kernels that another rank has chosen. Raises LadderError where this rank has another
+    version of one."""
+    choices = rung_choice.as_recorded(described, described["reasons"])
+    return Kernels(build(described["fusions"]), choices, settings, described["notes"])

@@ -100,6 +100,20 @@ def record(choices: Mapping[str, Choice]) -> dict[str, dict[str, Any]]:
     return {"rungs": as_json(choices), "digests": digests}
 
 
+def as_recorded(recorded: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, Choice]:
+    """The choices of a `record` that another rank of this run has made."""
+    choices = {}
+    for op, which in recorded["rungs"].items():
+        rung = find_rung(op, which)
+        if code_identity(rung) != recorded["digests"][op]:
+            raise LadderError(
+                f"{op} {rung.label} is not the same file here as on rank 0; install the same "
+                "version on all machines"
+            )
+        choices[op] = Choice(rung, reasons[op])
+    return choices
+
+
 def _refuse_code(named: Mapping[str, Any], who: str) -> None:
     """Raise LadderError where a checkpoint or a file of rungs names a kernel file. It may be a
     stranger's, so it is only data: code runs where the user names it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -14,6 +15,8 @@ class Buffer:
     kind     "parameter", "gradient", "moment", "master", "input", "activation" or "scratch"
     stacked  the first dimension counts layers, and a call in a layer takes its slice
     inside   (name, start): the buffer is a part of another one, from that element on
+    first    the buffer holds a piece of a tensor, from this element of it on: the rest of the
+             tensor is in the memory of other ranks; None: it holds the whole tensor
     """
 
     shape: tuple[int, ...]
@@ -21,6 +24,7 @@ class Buffer:
     kind: str
     stacked: bool = False
     inside: tuple[str, int] | None = None
+    first: int | None = None
 
 
 Ref = tuple[str, int | None]  # a buffer, or one layer of a stacked one
@@ -35,6 +39,20 @@ class Call:
     dims: Mapping[str, int]
     scalars: Mapping[str, float]
     where: str
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """What the ranks of a group do together with a buffer, each with its own copy, in place.
+
+    all_reduce      the buffer becomes the sum over all ranks
+    reduce_scatter  share r of it, of as many equal shares as there are ranks, becomes on rank r the
+                    sum over all ranks; the rest is undefined from then on
+    all_gather      share r of it becomes on all ranks what it is on rank r
+    """
+
+    kind: Literal["all_reduce", "reduce_scatter", "all_gather"]
+    buffer: str
 
 
 class CallList:

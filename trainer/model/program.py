@@ -1,25 +1,23 @@
 """The program of a model at one batch size: the calls of all passes, and the buffers they work on.
 
 `build` puts it together from what the model says of itself (model_config.py) and what every model
-has: the loss, gradients, AdamW. It knows nothing of devices or kernels: the engine binds each call
-to a rung. Where fusions are asked for, one op replaces two when the list is complete (fusion.py).
+has: the loss, and the update (update.py). It knows nothing of devices or kernels: the engine binds
+each call to a rung. Where fusions are asked for, one op replaces two when the list is complete
+(fusion.py).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.model.calls import Buffer, Call, CallList
+from trainer.model.calls import Buffer, Call, CallList, Exchange
 from trainer.model.fusion import FUSIONS, JOIN, fuse
 from trainer.model.model_config import ModelConfig
-
-# Streams of random words: a model's dropouts count from 0, the rounding of weights from here, in
-# the order of the model's parameters.
-ROUNDING_STREAMS = 1 << 31
+from trainer.model.sharding import WHOLE, Sharding
+from trainer.model.update import add_share, add_whole, apply_calls, reduce_calls
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,8 @@ class Program:
     evaluate  the same without dropout (the same calls where the model has none)
     predict   `evaluate` up to the logits
     backward  accumulates the gradients of all parameters; follows `forward`
-    update    the global norm of the gradients, then AdamW, tensor by tensor
+    reduce    the gradients' sum over all ranks, where there are several, and its global norm
+    apply     AdamW, tensor by tensor; where ranks share that work, the exchange of the new weights
     fusions   the names of those that its calls went through (fusion.py)
 
     Only the small buffers of kind "input" change between steps: tokens and targets (B, T), dloss
@@ -45,13 +44,19 @@ class Program:
     evaluate: tuple[Call, ...]
     predict: tuple[Call, ...]
     backward: tuple[Call, ...]
-    update: tuple[Call, ...]
+    reduce: tuple[Call | Exchange, ...]
+    apply: tuple[Call | Exchange, ...]
     fusions: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """The names of the buffers that are trained."""
         return tuple(self.config.parameters())
+
+    @property
+    def update(self) -> tuple[Call, ...]:
+        """The op calls of `reduce` and `apply`."""
+        return tuple(call for call in (*self.reduce, *self.apply) if isinstance(call, Call))
 
     @property
     def training_step(self) -> tuple[Call, ...]:
@@ -74,6 +79,7 @@ def build(
     fusions: Collection[str] = (),
     master_weights: bool = True,
     stochastic_rounding: bool = False,
+    sharding: Sharding = WHOLE,
 ) -> Program:
     """The program for batches of B sequences of T tokens; not `training`: only its forward part.
 
@@ -82,6 +88,7 @@ def build(
     fusions    names of FUSIONS, to take several ops in one
     master_weights       16-bit weights have float32 copies, which the update moves
     stochastic_rounding  the update rounds 16-bit weights at random, not to nearest
+    sharding   the rank that it is for, and how ranks share the update
 
     Raises ValueError where the shape is not possible.
     """
@@ -91,7 +98,10 @@ def build(
         raise ValueError(refusal)
     buffers = _model_buffers(config, B, T, training, recompute)
     if training:
-        buffers |= _optimizer_buffers(config, master_weights)
+        if sharding.cuts:
+            add_share(buffers, config, master_weights, sharding)
+        else:
+            add_whole(buffers, config, master_weights)
         if config.dropout or stochastic_rounding:
             buffers["rng"] = Buffer((4,), "uint32", "input")
     fusions = tuple(name for name in FUSIONS if name in fusions)
@@ -104,18 +114,32 @@ def build(
     predict = fuse(config.forward(B, T, buffers, 0.0), rules)
     evaluate = forward = predict + loss
     backward: tuple[Call, ...] = ()
-    update: tuple[Call, ...] = ()
+    reduce: tuple[Call | Exchange, ...] = ()
+    apply: tuple[Call | Exchange, ...] = ()
     if training:
         if config.dropout:
             forward = fuse(config.forward(B, T, buffers, config.dropout), rules) + loss
         backward = fuse(config.backward(B, T, buffers), rules)
-        update = _update(config, buffers, master_weights, stochastic_rounding)
+        reduce = reduce_calls(buffers, sharding)
+        apply = apply_calls(config, buffers, master_weights, stochastic_rounding, sharding)
     used = {ref[0] for call in (*forward, *evaluate, *backward) for ref in call.args if ref}
     used |= {inside[0] for name in used if (inside := buffers[name].inside)}
     buffers = {  # a fused op does not store the result of the first op that it replaces
         name: buffer for name, buffer in buffers.items() if buffer.kind != "scratch" or name in used
     }
-    return Program(config, B, T, buffers, forward, evaluate, predict, backward, update, fusions)
+    return Program(
+        config,
+        B,
+        T,
+        buffers,
+        forward=forward,
+        evaluate=evaluate,
+        predict=predict,
+        backward=backward,
+        reduce=reduce,
+        apply=apply,
+        fusions=fusions,
+    )
 
 
 def initial_parameters(
@@ -156,45 +180,9 @@ def _model_buffers(
     return buffers | config.activations(B, T, training=training, recompute=recompute)
 
 
-def _optimizer_buffers(config: ModelConfig, master_weights: bool) -> dict[str, Buffer]:
-    """Gradients, as parts of one vector so that their norm is one call; moments; master copies."""
-    buffers = {"hyper": Buffer((9,), "float32", "input")}
-    buffers["norm"] = Buffer((1,), "float32", "activation")
-    start = 0
-    for name, parameter in config.parameters().items():
-        shape, inside = parameter.shape, ("gradients", start)
-        buffers["d" + name] = Buffer(shape, "float32", "gradient", parameter.stacked, inside)
-        buffers[name + ".m"] = Buffer(shape, "float32", "moment")
-        buffers[name + ".v"] = Buffer(shape, "float32", "moment")
-        if master_weights:
-            buffers[name + ".master"] = Buffer(shape, "float32", "master")
-        start += math.prod(shape)
-    buffers["gradients"] = Buffer((start,), "float32", "gradient")
-    return buffers
-
-
 def _loss(config: ModelConfig, B: int, T: int, buffers: Mapping[str, Buffer]) -> tuple[Call, ...]:
     """Logits to losses; the logits become their gradient."""
     calls = CallList(buffers)
     dims = {"N": B * T, "V": config.vocab, "Vp": config.padded_vocab}
     calls.call("loss", "crossentropy.fused", dims, "losses logits targets dloss")
-    return tuple(calls.calls)
-
-
-def _update(
-    config: ModelConfig,
-    buffers: Mapping[str, Buffer],
-    master_weights: bool,
-    stochastic_rounding: bool,
-) -> tuple[Call, ...]:
-    """One step of AdamW."""
-    calls = CallList(buffers)
-    count = math.prod(buffers["gradients"].shape)
-    calls.call("clip", "global_norm.forward", {"N": count}, "norm gradients")
-    rng = "rng" if stochastic_rounding else "-"
-    for index, (name, parameter) in enumerate(config.parameters().items()):
-        master = name + ".master" if master_weights else "-"
-        args = f"{name} {name}.m {name}.v {master} d{name} norm hyper {rng}"
-        scalars = {"decay": float(parameter.decay), "stream": ROUNDING_STREAMS + index}
-        calls.call(name, "adamw.update", {"N": math.prod(parameter.shape)}, args, **scalars)
     return tuple(calls.calls)

@@ -30,12 +30,12 @@ class Interrupt:
     def __bool__(self) -> bool:
         return self.signal is not None
 
-    @property
-    def status(self) -> int:
-        """The exit status as shells define it, 128 + signal: 130 for Ctrl-C, 143 for SIGTERM."""
-        return 128 + (self.signal or 0)
-
     def _handle(self, number: int, frame: object) -> None:
         if self.signal is not None:
             raise KeyboardInterrupt
         self.signal = number
+
+
+def exit_status(number: int) -> int:
+    """Of a run that a signal has stopped, as shells define it: 130 for Ctrl-C, 143 for SIGTERM."""
+    return 128 + number

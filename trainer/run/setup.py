@@ -13,7 +13,7 @@ import numpy as np
 
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write
-from ladder.contract.device import Device
+from ladder.contract.device import Communicator, Device
 from trainer.data.datasets import TokenLoader, data_directory, prepare
 from trainer.data.download import DownloadError
 from trainer.data.token_files import count_tokens
@@ -22,12 +22,14 @@ from trainer.engine import rung_choice
 from trainer.engine.debug import watch_of
 from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
-from trainer.engine.kernels import Kernels, choose
+from trainer.engine.kernels import Kernels, choose, follow
 from trainer.engine.memory import refuse_what_does_not_fit
 from trainer.model import checkpoint, weights
 from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, build
+from trainer.model.sharding import Sharding
 from trainer.model.tensor_file import Pieces
+from trainer.parallel.group import ALONE, Group, HostSums, Ranks
 from trainer.run.resume import check_same, check_state, resume_step
 from trainer.run.sample import Predictor, encode_prompt, forward_only
 from trainer.settings.config import Place, TrainConfig, resolve_run
@@ -40,12 +42,16 @@ class Setup:
     """All parts of a run. `step` is the first step to take: not 0 when resumed.
 
     notes      what is used instead of what was asked for, and why: a line each
+    group      the processes that train together
+    peers      by which their devices exchange arrays; None where there is one process
     tokenizer  None where its vocabulary is not available
-    predictor  None where no samples are taken
+    predictor  None where no samples are taken, which rank 0 does
     state      of the checkpoint that the run goes on from; None for a new run
     """
 
     config: TrainConfig
+    group: Group
+    peers: Communicator | None
     device: Device
     shape: ModelConfig
     kernels: Kernels
@@ -62,6 +68,17 @@ class Setup:
     @property
     def directory(self) -> Path:
         return Path(self.config.output)
+
+    @property
+    def sharding(self) -> Sharding:
+        """Which rank this is, and how the ranks share the update."""
+        return Sharding(self.group.rank, self.group.size, self.config.zero)
+
+    def close(self) -> None:
+        """Take down what the ranks made together: first the graphs, which use the group."""
+        if self.peers is not None:
+            self.engine.close()
+            self.peers.close()
 
 
 @dataclass(frozen=True)
@@ -87,30 +104,33 @@ class Resumed:
     state: dict[str, Any]
 
 
-def set_up(flags: Flags) -> Setup:
+def set_up(flags: Flags, group: Group = ALONE) -> Setup:
     """Open device, data, model and weights. Raises LadderError before anything is written."""
-    device, place, notes = open_for(flags.device, flags.dtype, flags.value("model"))
+    name, seed = flags.value("model"), flags.value("seed")
+    local_rank = group.local_rank if group.size > 1 else None
+    device, place, notes = open_for(flags.device, flags.dtype, name, local_rank)
+    group.agree("the device", [device.kind, place.dtype])
     wanted = resolve_kernels(flags, place)
     output = run_directory(flags)
-    resumed = find_checkpoint(flags, output)
+    resumed = find_checkpoint(flags, output, group)
     data_dir = data_directory(flags.data_dir)
-    data = open_data(flags, data_dir, resumed.state.get("tokenizer") if resumed else None)
-    notes += [data.note] if data.note else []
-    name, seed = flags.value("model"), flags.value("seed")
     pieces: Pieces = ()
-    if resumed is None:
-        model = weights.open_model(name, vocab=data.vocab, seed=seed, data_dir=data_dir)
-        notes += [model.note] if model.note else []
-        shape, source, pieces = model.shape, model.source, model.pieces
-    else:
-        shape = weights.shape_of(resumed.tensors, resumed.state)
-        source = f"checkpoint of step {resumed.step}"
+    with group.machine_by_machine("data and weights"):
+        data = open_data(flags, data_dir, resumed.state.get("tokenizer") if resumed else None)
+        notes += [data.note] if data.note else []
+        if resumed is None:
+            model = weights.open_model(name, vocab=data.vocab, seed=seed, data_dir=data_dir)
+            notes += [model.note] if model.note else []
+            shape, source, pieces = model.shape, model.source, model.pieces
+        else:
+            shape = weights.shape_of(resumed.tensors, resumed.state)
+            source = f"checkpoint of step {resumed.step}"
     if data.vocab > shape.vocab:
         raise LadderError(
             f"the tokenizer has {data.vocab} tokens, beyond the model's {shape.vocab}; "
             "choose another --tokenizer or -e"
         )
-    config = resolve(flags, place, data, shape.context, data_dir, output)
+    config = resolve(flags, place, data, shape.context, data_dir, output, group.size)
     before = None
     if resumed is not None:
         check_same(config, resumed.state)
@@ -121,17 +141,26 @@ def set_up(flags: Flags) -> Setup:
             )
         if resumed.state["device"] == device.kind and flags.rungs is None:
             before = resumed.state["kernels"]
-    train, val = open_loaders(config, shape.vocab)
+    train, val = open_loaders(config, shape.vocab, group.rank)
+    group.agree("the model", [source, asdict(shape)])
+    group.agree("the training data", train.state())
+    group.agree("the validation data", val.state())
+    sharding = Sharding(group.rank, group.size, config.zero)
 
     def rebuild(B: int, fused: Collection[str] = ()) -> Program:
-        return build(shape, B, config.sequence, fusions=fused, **config.program_options)
+        options = config.program_options
+        return build(shape, B, config.sequence, fusions=fused, sharding=sharding, **options)
 
     # Once before kernels are compared, which takes a while, and once with their scratch memory.
     refuse_what_does_not_fit(rebuild(config.batch), device, config.real, rebuild)
     build_fused = functools.partial(rebuild, config.batch)
-    kernels = choose(wanted, device, build_fused, before=before)
+    if group.leads:
+        kernels = choose(wanted, device, build_fused, before=before)
+        group.share("the kernels", kernels.describe())
+    else:
+        kernels = follow(group.share("the kernels"), wanted, build_fused)
     notes += kernels.notes
-    window = _window(config, data.tokenizer, shape)
+    window = _window(config, data.tokenizer, shape) if group.leads else None
     sampling = None
     if window is not None:
         sampling = forward_only(shape, window, kernels.program.fusions, config.recompute)
@@ -139,12 +168,14 @@ def set_up(flags: Flags) -> Setup:
     refuse_what_does_not_fit(
         kernels.program, device, config.real, rebuild_fused, kernels.rungs, beside=sampling
     )
+    peers = open_communicator(device, group)
     engine = Engine(
         kernels.program,
         device,
         config.real,
         kernels.rungs,
         watch=watch_of(config.debug_nan, config.debug_sync),
+        peers=peers,
     )
     predictor = None
     if sampling is not None and data.tokenizer is not None:
@@ -157,6 +188,8 @@ def set_up(flags: Flags) -> Setup:
         train.restore(resumed.state["train"])
     return Setup(
         config=config,
+        group=group,
+        peers=peers,
         device=device,
         shape=shape,
         kernels=kernels,
@@ -172,8 +205,26 @@ def set_up(flags: Flags) -> Setup:
     )
 
 
+def open_communicator(device: Device, group: Group) -> Communicator | None:
+    """By which the devices of a group exchange arrays: the vendor's library, or the host itself
+    where arrays are the host's. None for a process alone."""
+    if not isinstance(group, Ranks):
+        return None
+    made = device.new_group() if group.leads else None
+    name = group.exchange("the name of the devices' group", made or b"")[0]
+    if not name:
+        return HostSums(group)
+    return device.join_group(name, group.rank, group.size)
+
+
 def resolve(
-    flags: Flags, place: Place, data: Data, context: int, data_dir: Path, output: Path
+    flags: Flags,
+    place: Place,
+    data: Data,
+    context: int,
+    data_dir: Path,
+    output: Path,
+    ranks: int = 1,
 ) -> TrainConfig:
     """The settings of a run on this data; `context`: the model's. Raises LadderError."""
     return resolve_run(
@@ -187,6 +238,7 @@ def resolve(
         tokenizer=data.tokenizer_name,
         data_dir=str(data_dir),
         output=str(output),
+        ranks=ranks,
     )
 
 
@@ -198,9 +250,11 @@ def _window(config: TrainConfig, tokenizer: Tokenizer | None, shape: ModelConfig
     return min(len(prompt) + config.sample_tokens, shape.context)
 
 
-def find_checkpoint(flags: Flags, directory: Path) -> Resumed | None:
-    """The checkpoint in the run's folder that it goes on from; None to start anew."""
-    step = resume_step(bool(flags.resume), directory)
+def find_checkpoint(flags: Flags, directory: Path, group: Group = ALONE) -> Resumed | None:
+    """The checkpoint in the run's folder that it goes on from; None to start anew. Rank 0 looks
+    for it, and every rank reads it."""
+    found = resume_step(bool(flags.resume), directory) if group.leads else None
+    step: int | None = group.share("the checkpoint", found)
     if step is None:
         return None
     tensors, state = checkpoint.load(directory, step)
@@ -239,15 +293,19 @@ def open_data(flags: Flags, data_dir: Path, before: str | None = None) -> Data:
     return Data(*patterns, name, tokenizer, tokenizer.vocab)
 
 
-def open_loaders(config: TrainConfig, vocab: int) -> tuple[TokenLoader, TokenLoader]:
+def open_loaders(config: TrainConfig, vocab: int, rank: int = 0) -> tuple[TokenLoader, TokenLoader]:
     """Batches for training and for validation. Overfitting takes the first batch of the latter, as
-    in llm.c."""
-    size = (config.batch, config.sequence)
-    val = TokenLoader(config.val_data, *size, vocab=vocab, shuffle=False)
+    in llm.c, on all ranks."""
+
+    def loader(data: str, shuffle: bool, seed: int = 0, **turns: int) -> TokenLoader:
+        size = config.batch, config.sequence
+        return TokenLoader(data, *size, vocab=vocab, shuffle=shuffle, seed=seed, **turns)
+
+    turns = {"rank": rank, "ranks": config.ranks}
+    val = loader(config.val_data, False, **turns)
     if config.overfit:
-        return TokenLoader(config.val_data, *size, vocab=vocab, shuffle=False), val
-    shuffle, seed = config.shuffle, config.seed
-    return TokenLoader(config.train_data, *size, vocab=vocab, shuffle=shuffle, seed=seed), val
+        return loader(config.val_data, False), val
+    return loader(config.train_data, config.shuffle, config.seed, **turns), val
 
 
 def load_parameters(engine: Engine, pieces: Pieces) -> None:
@@ -271,20 +329,36 @@ def restore_tensors(engine: Engine, tensors: Mapping[str, np.ndarray]) -> None:
     for name in kept(engine.program):
         if name not in tensors:
             raise LadderError(f"the checkpoint has no {name}: it is not of a training run")
-        engine.write(name, tensors[name])
+        if name in engine.arrays:  # other ranks may have it
+            engine.write(name, tensors[name])
         if name + ROUNDED in tensors:
             engine.device.upload(engine.arrays[name], tensors[name + ROUNDED])
 
 
 def _tensors(setup: Setup) -> dict[str, Callable[[], np.ndarray]]:
-    """What `restore_tensors` puts back; every weight is there in float32, whatever its type."""
-    engine, config = setup.engine, setup.config
+    """What `restore_tensors` puts back; every weight is there in float32, whatever its type.
+
+    Of a tensor that ranks share, every rank gives its piece, and must call the function."""
+    engine, config, group = setup.engine, setup.config, setup.group
+    shapes = setup.shape.parameter_shapes()
+    masters = config.master_weights and engine.real.itemsize < 4
 
     def read(name: str) -> np.ndarray:
         return np.asarray(engine.read(name), np.float32)
 
-    tensors: dict[str, Callable[[], np.ndarray]]
-    tensors = {name: functools.partial(read, name) for name in kept(engine.program)}
+    def gather(name: str, parameter: str) -> np.ndarray:
+        piece = read(name).reshape(-1) if name in engine.arrays else np.empty(0, np.float32)
+        pieces = group.gather(name, piece)
+        return np.concatenate(pieces).reshape(shapes[parameter]) if group.leads else piece
+
+    tensors: dict[str, Callable[[], np.ndarray]] = {}
+    for name in kept(engine.program):
+        parameter = name.split(".")[0]
+        if setup.sharding.cuts and (masters or name != parameter):
+            source = name + ".master" if name == parameter else name
+            tensors[name] = functools.partial(gather, source, parameter)
+        else:  # whole on every rank, as is a weight without a master copy
+            tensors[name] = functools.partial(read, name)
     if config.stochastic_rounding and config.master_weights:
         for name in engine.program.parameters:
             weight = engine.arrays[name]
@@ -297,8 +371,14 @@ def _settings(setup: Setup) -> dict[str, Any]:
     return {**asdict(setup.config), **setup.kernels.settings.record()}
 
 
-def save_checkpoint(setup: Setup, step: int, state: dict[str, Any]) -> Path:
-    """Write a checkpoint of the moment before step `step`; `state` is what the loop adds."""
+def save_checkpoint(setup: Setup, step: int, state: dict[str, Any]) -> Path | None:
+    """Write a checkpoint of the moment before step `step`; `state` is what the loop adds. Rank 0
+    writes; the others give it what they have, and return None."""
+    tensors = _tensors(setup)
+    if not setup.group.leads:
+        for give in tensors.values():
+            give()
+        return None
     state = {
         **weights.state_of(setup.shape),
         "config": _settings(setup),
@@ -310,7 +390,7 @@ def save_checkpoint(setup: Setup, step: int, state: dict[str, Any]) -> Path:
     }
     keep, major_every = setup.config.keep, setup.config.major_every
     return checkpoint.save(
-        setup.directory, step, _tensors(setup), state, keep=keep, major_every=major_every
+        setup.directory, step, tensors, state, keep=keep, major_every=major_every
     )
 
 

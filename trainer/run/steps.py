@@ -11,6 +11,7 @@ its own start if the device did something else in between.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import numpy as np
 from reference import adamw
 from trainer.data.datasets import TokenLoader
 from trainer.engine.engine import Engine
+from trainer.parallel.group import ALONE, Group
 from trainer.run.loss_scale import LossScale
 from trainer.run.schedule import OutlierDetector, learning_rate
 from trainer.settings.config import TrainConfig
@@ -73,10 +75,15 @@ class Submitted:
 
 
 class Stepper:
-    """Takes optimizer steps: accumulates gradients, watches for outliers, clips, updates."""
+    """Takes optimizer steps: accumulates gradients, watches for outliers, clips, updates.
 
-    def __init__(self, config: TrainConfig, engine: Engine, train: TokenLoader) -> None:
-        self.config, self.engine, self.train = config, engine, train
+    All ranks of a group see the same loss and norm, so they decide the same about an update.
+    """
+
+    def __init__(
+        self, config: TrainConfig, engine: Engine, train: TokenLoader, group: Group = ALONE
+    ) -> None:
+        self.config, self.engine, self.train, self.group = config, engine, train, group
         self.losses, self.norms = OutlierDetector(), OutlierDetector()
         self.scale = LossScale() if config.dtype == "fp16" else None
         self.updates = 0  # made so far: AdamW's bias correction counts these, not the skipped ones
@@ -142,22 +149,28 @@ class Stepper:
 
     def _accumulate(self, number: int) -> Callable[[], float]:
         """Forward and backward over all micro-batches; the result waits for their mean loss."""
-        engine, micro_steps = self.engine, self.config.accumulation
-        rows = self.config.batch * self.config.sequence
+        engine, config, group = self.engine, self.config, self.group
         scale = 1.0 if self.scale is None else self.scale.value
-        engine.write("dloss", np.array([scale / (rows * micro_steps)], np.float32))
+        engine.write("dloss", np.array([scale / config.total_tokens], np.float32))
         engine.zero_gradients()
         losses = []
-        for micro_step in range(micro_steps):
-            write_batch(engine, self.train, again=self.config.overfit)
-            if "rng" in engine.arrays:
-                seed = self.config.seed
-                words = [seed & 0xFFFFFFFF, seed >> 32, number, micro_step]
-                engine.write("rng", np.array(words, np.uint32))
+        for micro_step in range(config.accumulation):
+            write_batch(engine, self.train, again=config.overfit)
+            self._write_rng(number, micro_step * group.size + group.rank)
             engine.forward()
             engine.backward()
             losses.append(fetch_loss(engine))
-        return lambda: sum(loss() for loss in losses) / micro_steps
+        # Rounding at random draws from the last words, which must be the same on all ranks.
+        if group.size > 1 and config.stochastic_rounding:
+            self._write_rng(number, config.accumulation * group.size - 1)
+        return lambda: mean_loss(group, f"the loss of step {number}", [loss() for loss in losses])
+
+    def _write_rng(self, step: int, micro_step: int) -> None:
+        """Where the random words of a micro-batch start, which is counted over all ranks."""
+        if "rng" in self.engine.arrays:
+            seed = self.config.seed
+            words = [seed & 0xFFFFFFFF, seed >> 32, step, micro_step]
+            self.engine.write("rng", np.array(words, np.uint32))
 
     def _end(self, step: Submitted, skipped: str | None) -> Step:
         """The outcome of a step, once the device is done with it."""
@@ -233,25 +246,41 @@ def fetch_loss(engine: Engine) -> Callable[[], float]:
     return lambda: float(losses().mean(dtype=np.float64))
 
 
+def mean_loss(group: Group, what: str, losses: list[float]) -> float:
+    """The mean over the batches of all ranks, which take turns: the first batch is rank 0's. Added
+    up in the order of batches, so that it does not depend on the number of ranks."""
+    turns = itertools.zip_longest(*group.collect(what, losses))
+    in_order: list[float] = [loss for turn in turns for loss in turn if loss is not None]
+    return sum(in_order) / len(in_order)
+
+
 def validate(
-    engine: Engine, loader: TokenLoader, batches: int, stop: Callable[[], bool]
+    engine: Engine,
+    loader: TokenLoader,
+    batches: int,
+    stop: Callable[[], bool],
+    group: Group = ALONE,
 ) -> float | None:
     """The mean loss over the first `batches` batches, or over all if there are fewer or it is -1.
 
-    None if `stop` says so between two batches.
+    None if `stop` says so between two batches, which it must on all ranks or on none.
 
     Where there are fewer, llm.c starts over and counts batches twice; here each counts once.
     """
     loader.reset()
     count = loader.batches if batches < 0 else min(batches, loader.batches)
-    total = 0.0
-    under_way: list[Callable[[], float]] = []
-    for _ in range(count):
+    losses: list[float] = []
+    under_way: Callable[[], float] | None = None
+    for first in range(0, count, group.size):
         if stop():
             return None
+        if first + group.rank >= count:
+            continue  # the last batches are fewer than the ranks
         write_batch(engine, loader)
         engine.evaluate()
-        under_way.append(fetch_loss(engine))
-        if len(under_way) == 2:
-            total += under_way.pop(0)()  # while the device works on the second
-    return (total + under_way.pop()()) / count
+        before, under_way = under_way, fetch_loss(engine)
+        if before is not None:
+            losses.append(before())  # while the device works on the next
+    if under_way is not None:
+        losses.append(under_way())
+    return mean_loss(group, "the validation loss", losses)

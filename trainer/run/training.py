@@ -19,8 +19,9 @@ from trainer.engine.memory import by_kind
 from trainer.engine.mfu import measured_roof
 from trainer.model import checkpoint
 from trainer.model.program import build
+from trainer.parallel.group import ALONE, Group, Ranks, roster
 from trainer.run.display import Display, Speed, open_console, printable
-from trainer.run.interrupt import Interrupt
+from trainer.run.interrupt import Interrupt, exit_status
 from trainer.run.logs import RunLog
 from trainer.run.plot import plot
 from trainer.run.resume import check_directory
@@ -39,19 +40,29 @@ class Outcome:
     status: int
 
 
-def train(flags: Flags, console: Console | None = None) -> Outcome:
+def train(flags: Flags, console: Console | None = None, group: Group = ALONE) -> Outcome:
     """Run the whole training. Raises LadderError for whatever a user can fix.
+
+    Of a group of processes each calls this; rank 0 prints, logs, samples and saves.
 
     The first Ctrl-C (or SIGTERM) lets the step under way finish, writes a checkpoint if checkpoints
     are on, and ends with status 130 (143); a second one ends at once.
     """
     directory = run_directory(flags)
+    if not group.leads:
+        return _train(flags, Console(quiet=True), group)
     check_directory(directory)
     with alone_in(directory):  # before anything there is read: another run may delete checkpoints
-        setup = set_up(flags)
-        # Overflows are looked for where it matters, in the loss and the gradient.
-        with np.errstate(all="ignore"), Interrupt() as interrupt:
-            return Trainer(setup, console or open_console(), interrupt).run()
+        return _train(flags, console or open_console(), group)
+
+
+def _train(flags: Flags, console: Console, group: Group) -> Outcome:
+    setup = set_up(flags, group)
+    # Overflows are looked for where it matters, in the loss and the gradient.
+    with np.errstate(all="ignore"), Interrupt() as interrupt:
+        outcome = Trainer(setup, console, interrupt).run()
+    setup.close()
+    return outcome
 
 
 class Trainer:
@@ -59,30 +70,36 @@ class Trainer:
 
     def __init__(self, setup: Setup, console: Console, interrupt: Interrupt) -> None:
         self.setup, self.config, self.interrupt = setup, setup.config, interrupt
+        self.group = setup.group
         self.display = Display(console, setup.config.steps, setup.step)
-        self.stepper = Stepper(setup.config, setup.engine, setup.train)
+        self.stepper = Stepper(setup.config, setup.engine, setup.train, setup.group)
         if setup.state is not None:
             self.stepper.restore(setup.state["stepper"])
         self.flops = setup.shape.flops_per_token(self.config.sequence) * self.config.total_tokens
-        self.roof = measured_roof(setup.device, setup.config.real)
+        # Of all devices together, by that of rank 0.
+        self.roof = measured_roof(setup.device, setup.config.real) * setup.group.size
         self.times: list[float] = []  # ms of the steps that count in the median
         self.logged = False  # is there a loss in the logs?
         self.val_losses: list[tuple[int, float]] = []
+        self.stopped_by = 0  # the signal
 
     def run(self) -> Outcome:
         """The loop. A step's validation, sample and checkpoint come before its training, so that
         the first and the last validation frame the run, and a checkpoint of step N holds what N
         steps have made."""
+        self.group.advise(self._how_to_go_on)
         self._announce()
-        write_record(self.setup)
-        self.log = RunLog(self.setup.directory, self.setup.step if self.setup.state else None)
+        self.log: RunLog | None = None
+        if self.group.leads:
+            write_record(self.setup)
+            self.log = RunLog(self.setup.directory, self.setup.step if self.setup.state else None)
         saved = self.setup.step if self.setup.state else None
         with self.display, self._fault_explained():
             for step in range(self.setup.step, self.config.steps + 1):
                 last = step == self.config.steps
                 self._validate(step, last)
                 self._sample(step, last)
-                last = last or bool(self.interrupt)
+                last = last or self._interrupted()
                 if self._due(step, self.config.checkpoint_every, last) and step != saved:
                     self._save(step)
                     saved = step
@@ -98,15 +115,24 @@ class Trainer:
         try:
             yield
         except DeviceFault as error:
-            directory = self.setup.directory
-            step = checkpoint.latest(directory)
-            kept = "there is no checkpoint, since they are off (-n)"
-            if step is not None:
-                kept = f"the checkpoint of step {step} in {directory} is intact; continue with -y 1"
+            kept = self._how_to_go_on()
             named = self.config.debug_sync or not self.setup.device.asynchronous
             more = "" if named else "; --debug-sync names the op at fault"
             apart = "\n" if "\n" in str(error) else "; "  # the emulator quotes the kernel's line
             raise DeviceFault(f"{error}{apart}{kept}{more}") from None
+
+    def _how_to_go_on(self) -> str:
+        """Which checkpoint is left after the run has broken off."""
+        directory = self.setup.directory
+        step = checkpoint.latest(directory)
+        if step is None:
+            return "there is no checkpoint, since they are off (-n)"
+        return f"the checkpoint of step {step} in {directory} is intact; continue with -y 1"
+
+    def _interrupted(self) -> bool:
+        """Whether the user has interrupted any rank: all of them stop at the same step."""
+        self.stopped_by = max(self.group.collect("the interrupt", self.interrupt.signal or 0))
+        return self.stopped_by > 0
 
     @staticmethod
     def _due(step: int, every: int, last: bool) -> bool:
@@ -118,10 +144,15 @@ class Trainer:
             return
         self._report(self.stepper.finish())
         loss = validate(
-            self.setup.engine, self.setup.val, self.config.val_batches, lambda: bool(self.interrupt)
+            self.setup.engine,
+            self.setup.val,
+            self.config.val_batches,
+            self._interrupted,
+            self.group,
         )
         if loss is not None:
-            self.log.validation(step, loss)
+            if self.log is not None:
+                self.log.validation(step, loss)
             self.logged = True
             self.val_losses.append((step, loss))
             self.display.say(f"val loss {loss:.6f} (step {step})")
@@ -149,14 +180,15 @@ class Trainer:
         except NoChoice as error:  # the next step decides whether the run stops
             self.display.say(f"no sample at step {step}: {error}")
             return
-        if not self.interrupt:
+        if not self.interrupt and self.log is not None:
             self.log.event(step, sample=text)
             self.display.say(f"--- sample at step {step} ---\n{printable(text)}\n---")
 
     def _save(self, step: int) -> None:
         self._report(self.stepper.finish())
         path = save_checkpoint(self.setup, step, {"stepper": self.stepper.state()})
-        self.log.event(step, checkpoint=str(path))
+        if self.log is not None:
+            self.log.event(step, checkpoint=str(path))
         self.display.say(f"checkpoint {path}")
 
     def _report(self, step: Step | None) -> None:
@@ -167,7 +199,8 @@ class Trainer:
         more: dict[str, Any] = {} if speed is None else asdict(speed)
         if step.skipped is not None:
             more["skipped"] = step.skipped
-        self.log.train(step.number, step.loss, step.lr, step.norm, **more)
+        if self.log is not None:
+            self.log.train(step.number, step.loss, step.lr, step.norm, **more)
         self.logged = True
         if step.skipped == NOT_FINITE and self.config.nonfinite == "stop":
             self._stop_not_finite(step)
@@ -202,10 +235,17 @@ class Trainer:
         steps = f"{c.steps} of {c.total_tokens:,} tokens, B={c.batch} T={c.sequence}"
         if c.accumulation > 1:
             steps += f", accumulated over {c.accumulation} micro-batches"
+        if isinstance(self.group, Ranks):
+            steps += f" on each of {c.ranks} ranks"
         flat = c.schedule == "constant" or (c.schedule == "cosine" and c.final_lr == 1)
         rate = f"{c.lr:g}, " + ("constant" if flat else f"{c.schedule} to {c.final_lr:g} of it")
         rate += f", warm-up {c.warmup} steps" if c.warmup else ""
         roof = f"{self.roof / 1e9:,.0f} GFLOP/s in matrix products, which MFU is a share of"
+        ranks = []
+        if isinstance(self.group, Ranks):
+            shared = "each updates its share of the weights (-z 1)"
+            how = shared if c.zero else "each updates all weights (-z 0)"
+            ranks = [("ranks", f"{c.ranks}: {roster(self.group.members)}; {how}")]
         self.display.facts(
             [
                 ("model", model),
@@ -215,6 +255,7 @@ class Trainer:
                 ("rate", rate),
                 ("device", f"{s.device.name}, {c.dtype}, {memory / 2**30:.2f} GiB of buffers"),
                 ("roof", roof),
+                *ranks,
                 ("output", str(s.directory)),
             ]
         )
@@ -232,10 +273,15 @@ class Trainer:
         """The memory allocated, by kind, and the memory that --recompute saves."""
         engine, c = self.setup.engine, self.config
         table = engine.memory_table()
+        if self.setup.sharding.cuts:  # the rest of them is on the other ranks
+            share = f", 1/{c.ranks} of all"
+            of_share = ("moment", "master")
+            table = [(what + share * (what in of_share), size) for what, size in table]
         rows = [*table, ("together", sum(size for _, size in table))]
         if c.recompute:
             options = {**c.program_options, "recompute": 0}
-            kept = build(self.setup.shape, c.batch, c.sequence, **options)
+            shape, sharding = self.setup.shape, self.setup.sharding
+            kept = build(shape, c.batch, c.sequence, sharding=sharding, **options)
             spared = (
                 by_kind(kept, engine.real).total() - by_kind(engine.program, engine.real).total()
             )
@@ -253,14 +299,14 @@ class Trainer:
         ]
 
     def _finish(self, step: int, saved: int | None) -> Outcome:
-        if self.config.plot and self.logged:
+        if self.config.plot and self.logged and self.group.leads:
             self.display.say(f"plot {plot(self.setup.directory)}")
         if self.times:
             # The first step is slower on a CPU as well: caches are cold, and threads start.
             median = statistics.median(self.times[1:] or self.times)
             speed = 1e3 * self.config.total_tokens / median
             self.display.say(f"median step {median:.1f} ms, {speed:,.0f} tokens/s")
-        if self.interrupt:
+        if self._interrupted():
             kept = "no checkpoint was written, since they are off (-n)"
             if saved is not None:
                 kept = (
@@ -271,5 +317,5 @@ class Trainer:
         elif len(self.val_losses) > 1:
             (_, before), (_, after) = self.val_losses[0], self.val_losses[-1]
             self.display.say(f"validation loss {before:.4f} -> {after:.4f}")
-        status = self.interrupt.status if self.interrupt else 0
+        status = exit_status(self.stopped_by) if self.stopped_by else 0
         return Outcome(self.setup.directory, self.val_losses, status)

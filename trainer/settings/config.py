@@ -91,7 +91,9 @@ class TrainConfig(StepConfig, SampleConfig):
     dataset               its name; of files given by -i, their pattern
     train_data, val_data  patterns of its token files
     output                the run's folder
-    total_tokens          of an optimizer step
+    total_tokens          of an optimizer step, over all ranks
+    ranks                 processes that train together
+    zero                  1: each updates its share of the weights; 0: each updates all (ZeRO)
     """
 
     dataset: str
@@ -99,6 +101,8 @@ class TrainConfig(StepConfig, SampleConfig):
     val_data: str
     shuffle: bool
     total_tokens: int
+    ranks: int
+    zero: int
     overfit: bool
     lr: float
     warmup: int
@@ -124,8 +128,8 @@ class TrainConfig(StepConfig, SampleConfig):
 
     @property
     def accumulation(self) -> int:
-        """Micro-batches of an optimizer step."""
-        return self.total_tokens // (self.batch * self.sequence)
+        """Micro-batches of an optimizer step on each rank."""
+        return self.total_tokens // (self.batch * self.sequence * self.ranks)
 
 
 def _real(dtype: str) -> np.dtype:
@@ -161,22 +165,26 @@ def resolve_run(
     tokenizer: str,
     data_dir: str,
     output: str,
+    ranks: int = 1,
 ) -> TrainConfig:
     """The settings of a training run.
 
     context  the longest sequence that the model takes
     tokens   of the training data, which an epoch sees once
+    ranks    how many processes there are
 
     Raises LadderError where settings do not go together.
     """
     values, sequence = _common(flags, place), _sequence(flags, place, context)
-    step = values["batch"] * sequence
+    step = values["batch"] * sequence * ranks
     total = flags.total_tokens or step
     if total % step:
         near = max(1, round(total / step)) * step
+        what, product = "B*T", f"{values['batch']}*{sequence}"
+        if ranks > 1:
+            what, product = "B*T*ranks", f"{product}*{ranks}"
         raise LadderError(
-            f"-d {total} is no multiple of B*T = {values['batch']}*{sequence} = {step}; "
-            f"choose e.g. -d {near}"
+            f"-d {total} is no multiple of {what} = {product} = {step}; choose e.g. -d {near}"
         )
     steps = values["steps"]
     return _config(
@@ -184,6 +192,8 @@ def resolve_run(
         values,
         sequence=sequence,
         total_tokens=total,
+        ranks=ranks,
+        zero=_zero(flags, ranks, values["stochastic_rounding"]),
         steps=max(1, tokens // total) if steps == -1 else steps,
         dataset=dataset,
         train_data=train_data,
@@ -218,6 +228,18 @@ def _sequence(flags: Flags, place: Place, context: int) -> int:
             f"-t {flags.sequence} is beyond the model's context; choose -t {context} or less"
         )
     return flags.sequence
+
+
+def _zero(flags: Flags, ranks: int, stochastic_rounding: bool) -> int:
+    """The ZeRO stage; alone, a process has nothing to share."""
+    if ranks == 1:
+        return 0
+    if stochastic_rounding and flags.zero == 1:
+        raise LadderError(
+            "-z 1: the random words of --stochastic-rounding count from the start of a tensor, and "
+            "a share may start within one; choose -z 0, or --stochastic-rounding 0"
+        )
+    return flags.zero if flags.zero is not None else int(not stochastic_rounding)
 
 
 def _stochastic_rounding(flags: Flags, dtype: str) -> bool:

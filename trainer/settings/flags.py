@@ -233,6 +233,48 @@ class Flags:
     debug_sync: bool | None = flag(
         "--debug-sync", "wait after every op, so that a fault names its op", False
     )
+    # Several processes
+    ranks: int | None = flag(
+        "--ranks --gpus",
+        "processes of this machine that train together, each on a GPU of its own",
+        1,
+        least=1,
+        most=1024,
+    )
+    zero: int | None = flag(
+        "--zero -z",
+        "ZeRO stage: 1: each rank updates, and keeps the optimizer's state of, its share of the "
+        "weights; 0: every rank of all; default 1, but 0 with --stochastic-rounding",
+        least=0,
+        most=1,
+    )
+    rank_timeout: float | None = flag(
+        "--rank-timeout",
+        "seconds without a sign of life after which a rank counts as lost; at the start, ranks "
+        "wait ten times as long for each other",
+        20.0,
+        above=0.0,
+        most=1e6,
+    )
+    processes: int | None = flag(
+        "--processes -pn", "for ranks started one by one: how many there are", least=1
+    )
+    process_rank: int | None = flag("--process-rank -pr", "and which of them this is", least=0)
+    gpus_per_node: int | None = flag(
+        "--gpus-per-node -pg", "and how many GPUs a machine has", least=1
+    )
+    meeting: str | None = flag(
+        "--meeting -pi -pm",
+        "how ranks find each other: by a file in a folder (fs, and mpi, whose mpirun only starts "
+        "them), or by an address",
+        "fs",
+        choices=("fs", "mpi", "tcp"),
+    )
+    meeting_folder: str | None = flag(
+        "--meeting-folder -pf -pp", "fs: a folder that all ranks see; default --output"
+    )
+    server: str | None = flag("--server -ps", "tcp: the address of the machine of rank 0")
+
     seed: int | None = flag(
         "--seed", "of weights, shuffling, dropout, samples", 1337, least=0, most=2**63 - 1
     )

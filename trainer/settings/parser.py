@@ -16,22 +16,11 @@ from ladder.common.command_line import Parser
 from ladder.common.errors import LadderError
 from trainer.settings.flags import ByDevice, Flags
 
-_ONE_PROCESS = "this trainer runs one process on one device; leave it out"
-
 # Flags of llm.c that are not honoured: the value that means what is done here anyway, if there is
 # one, and why the others are refused. Ignoring one would train something else than was asked for.
-REFUSED = {
-    "-z": ("0", "there is one device, so no optimizer state to shard (ZeRO); leave it out"),
+REFUSED: dict[str, tuple[str | None, str]] = {
     "-f": ("0", "no rung rounds to TF32 yet; leave it out"),
     "-h": ("0", "HellaSwag is not evaluated; leave it out (the list of flags is --help)"),
-    "-pn": ("1", _ONE_PROCESS),
-    "-pr": ("0", _ONE_PROCESS),
-    "-pg": (None, _ONE_PROCESS),
-    "-pm": (None, _ONE_PROCESS),
-    "-pi": (None, _ONE_PROCESS),
-    "-ps": (None, _ONE_PROCESS),
-    "-pp": (None, _ONE_PROCESS),
-    "-pf": (None, _ONE_PROCESS),
 }
 
 

@@ -21,7 +21,7 @@ from ladder.contract.host_arrays import aligned_empty
 from ladder.contract.launch_plan import Launch
 from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
-from ladder.device.cuda import compiler, cublas, cublaslt
+from ladder.device.cuda import compiler, cublas, cublaslt, nccl
 from ladder.device.cuda.nvrtc import find_nvrtc
 
 # Above this size the bus limits a copy, and pinned memory is not returned to the system.
@@ -104,6 +104,12 @@ class Cuda:
     @functools.cached_property
     def linear_layer(self) -> cublaslt.Linear:
         return cublaslt.Linear(self)
+
+    def new_group(self) -> bytes:
+        return nccl.unique_id()
+
+    def join_group(self, name: bytes, rank: int, size: int) -> nccl.Communicator:
+        return nccl.Communicator(self, name, rank, size)
 
     def variants(
         self, brief: bool = False, multiprocessors: int | None = None

@@ -1,0 +1,87 @@
+"""NCCL through CuPy: what GPUs of several processes do together, on the stream of each.
+
+https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/collectives.html
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ladder.common.errors import LadderError
+
+INSTALL = "pip install -e '.[cuda13]' (or '.[cuda12]', as for CuPy) brings it"
+
+
+class Gpu(Protocol):
+    """What NCCL needs of a GPU (gpu.py): `device` and `stream` are CuPy's."""
+
+    device: Any
+    stream: Any
+
+    def synchronize(self) -> None: ...
+
+
+def unique_id() -> bytes:
+    """What all processes of a new group must know: 128 bytes, with the address of this process,
+    which must join the group, too. Raises LadderError where NCCL does not load."""
+    name: bytes = _call("making a group", _library().get_unique_id)
+    return name
+
+
+class Communicator:
+    """This process's part of a group. See `ladder.contract.device.Communicator`."""
+
+    def __init__(self, gpu: Gpu, name: bytes, rank: int, size: int) -> None:
+        self._library, self._gpu, self._rank, self._size = _library(), gpu, rank, size
+        with gpu.device:
+            self._group = _call(
+                f"joining a group of {size} GPUs",
+                functools.partial(self._library.NcclCommunicator, size, name, rank),
+            )
+
+    def all_reduce(self, array: Any) -> None:
+        start, float32, total = array.data.ptr, self._library.NCCL_FLOAT32, self._library.NCCL_SUM
+        self._submit(self._group.allReduce, start, start, array.size, float32, total)
+
+    def reduce_scatter(self, array: Any) -> None:
+        start, count = array.data.ptr, array.size // self._size
+        own = start + self._rank * count * array.itemsize  # NCCL works in place from there
+        float32, total = self._library.NCCL_FLOAT32, self._library.NCCL_SUM
+        self._submit(self._group.reduceScatter, start, own, count, float32, total)
+
+    def all_gather(self, array: Any) -> None:
+        """Bytes are copied as they are, so that any type will do."""
+        start, count = array.data.ptr, array.nbytes // self._size
+        own = start + self._rank * count
+        self._submit(self._group.allGather, own, start, count, self._library.NCCL_UINT8)
+
+    def close(self) -> None:
+        self._gpu.synchronize()
+        with self._gpu.device:
+            _call("leaving the group", self._group.destroy)
+
+    def _submit(self, function: Callable[..., Any], *args: int) -> None:
+        with self._gpu.device:
+            _call(function.__name__, functools.partial(function, *args, self._gpu.stream.ptr))
+
+
+def _library() -> Any:
+    try:
+        from cupy.cuda import nccl
+    except ImportError as error:
+        raise LadderError(f"NCCL does not load ({error}); {INSTALL}") from None
+    if not nccl.available:
+        raise LadderError(f"NCCL was not found, and several GPUs need it; {INSTALL}")
+    return nccl
+
+
+def _call(doing: str, function: Callable[[], Any]) -> Any:
+    """The result of a function of NCCL; LadderError where it fails."""
+    try:
+        return function()
+    except _library().NcclError as error:
+        raise LadderError(
+            f"NCCL failed in {doing}: {error}; with NCCL_DEBUG=WARN in the environment it says why"
+        ) from None
