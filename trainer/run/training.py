@@ -76,8 +76,9 @@ class Trainer:
         if setup.state is not None:
             self.stepper.restore(setup.state["stepper"])
         self.flops = setup.shape.flops_per_token(self.config.sequence) * self.config.total_tokens
-        # Of all devices together, by that of rank 0.
-        self.roof = measured_roof(setup.device, setup.config.real) * setup.group.size
+        self.roof = math.nan  # of all devices together, by that of rank 0, which shows it
+        if self.group.leads:
+            self.roof = self.group.size * measured_roof(setup.device, setup.config.real)
         self.times: list[float] = []  # ms of the steps that count in the median
         self.logged = False  # is there a loss in the logs?
         self.val_losses: list[tuple[int, float]] = []
