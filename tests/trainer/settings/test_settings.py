@@ -26,11 +26,12 @@ def test_what_is_not_typed_is_none():
 
 
 def test_an_llmc_command_line_works():
-    """The reproduction of GPT-2 124M in llm.c's scripts, without the multi-GPU flags."""
+    """The reproduction of GPT-2 124M in llm.c's scripts, on two machines of eight GPUs."""
     line = (
         "-i train*.bin -j val*.bin -o log124M -v 250 -s 20000 -g 144 -b 64 -t 1024 -d 524288 "
         "-c 0.1 -l 0.0006 -q 0.0 -u 700 -n 5000 -nk 5 -nm 50000 -y 1 -e d12 -k cosine -x -1 "
-        "-m 20 -a 0 -w 1 -sl 7.0 -sg 7.0 -r 0 -z 0 -h 0 -pn 1"
+        "-m 20 -a 0 -w 1 -sl 7.0 -sg 7.0 -r 0 -z 1 -h 0 "
+        "-pn 16 -pr 3 -pg 8 -ps 10.0.0.1 -pi tcp"
     )
     expected = Flags(
         train_data="train*.bin",
@@ -59,6 +60,12 @@ def test_an_llmc_command_line_works():
         master_weights=True,
         loss_outlier=7.0,
         grad_outlier=7.0,
+        zero=1,
+        processes=16,
+        process_rank=3,
+        gpus_per_node=8,
+        meeting="tcp",
+        server="10.0.0.1",
     )
     assert parse(line.split()) == expected
 
