@@ -76,6 +76,7 @@ def test_every_setting_has_a_long_flag_that_sets_it():
         "plot": ([], False),
         "overfit": ([], True),
         "recompute": (["2"], 2),
+        "zero": (["1"], 1),
         "deterministic": ([], True),
         "debug_nan": ([], True),
         "debug_sync": ([], True),
