@@ -63,11 +63,13 @@ COUNTS = (
         "stores",
     ),
 )
+LEAST_REGISTERS = 16  # that a launch gives each thread
 LOCAL = {"LDL", "STL"}
 ASYNCHRONOUS = {"LDGSTS", "UBLKCP", "UTMALDG", "UTMASTG", "UTMAREDG"}  # cp.async and TMA
 TENSOR_CORES = {"HMMA", "HGMMA", "UTCHMMA"}
 WIDE = 16  # bytes that a lane can access with one instruction
 LOW = 0.5  # of the warps that an SM has room for
+OFTEN = 0.02  # of the instructions
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,8 @@ def predictions(kernel: Kernel, counts: Sequence[LineCount]) -> Iterator[Predict
     Copies by cp.async or TMA have metrics of their own, so of a kernel with these no access is
     predicted.
     """
-    yield Prediction("launch__registers_per_thread", kernel.takes.registers, "registers")
+    registers = max(kernel.takes.registers, LEAST_REGISTERS)
+    yield Prediction("launch__registers_per_thread", registers, "registers")
     yield Prediction("launch__waves_per_multiprocessor", float(f"{kernel.waves:.3g}"), "waves")
     share = round(100 * kernel.occupancy.share)
     yield Prediction("sm__maximum_warps_per_active_cycle_pct", share, "% occupancy, at most")
@@ -174,7 +177,7 @@ def advice(kernel: Kernel, counts: Sequence[LineCount]) -> Iterator[Advice]:
         yield Advice("WarpStateStats", f"why warps wait: {reasons}")
     if kernel.opcodes.keys() & TENSOR_CORES:
         yield Advice("ComputeWorkloadAnalysis", "how busy the tensor pipelines are")
-    elif kernel.opcodes["MUFU"]:
+    elif kernel.opcodes["MUFU"] > OFTEN * kernel.opcodes.total():
         yield Advice("ComputeWorkloadAnalysis", "how busy the XU pipeline is (exponentials, roots)")
 
 

@@ -48,6 +48,7 @@ def test_accesses_of_a_kernel_are_added_by_space_and_kind():
 def test_the_launch_is_predicted_from_registers_and_grid():
     found = predicted(kernel(registers=40))
     assert found["launch__registers_per_thread"] == 40
+    assert predicted(kernel(registers=12))["launch__registers_per_thread"] == 16
     assert found["sm__maximum_warps_per_active_cycle_pct"] == 75  # 6 blocks of 8 warps, of 64
     assert found["launch__waves_per_multiprocessor"] == 0.333  # 264 blocks, room for 132 * 6
     assert found["l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum"] == 0
@@ -86,6 +87,7 @@ def test_reasons_to_wait_follow_from_what_the_kernel_does():
     assert "LG Throttle" in advised(kernel(), ROW, SUM)[-1]
     assert "tensor" in advised(kernel("HGMMA MUFU"))[-1]
     assert "XU" in advised(kernel("MUFU"))[-1]
+    assert "XU" not in advised(kernel("MUFU " + 50 * "FFMA "))[-1]
     assert any("8 bytes of spills" in text for text in advised(kernel("LDL", spill=8)))
 
 
