@@ -5,6 +5,7 @@ python -m trainer prepare NAME         token files of a data set
 python -m trainer doctor               what this machine has, and what will run on it
 python -m trainer sample -e RUN        text from a trained model
 python -m trainer export RUN --to hf   its weights for other programs: transformers, llm.c
+python -m trainer verify -e MODEL STATE  ten steps, compared with llm.c's debug state
 python -m trainer plot RUN             the losses of a run, drawn again
 python -m trainer bench                the time of a training step
 python -m trainer profile              the same by op, against each one's floor, and the memory
@@ -26,6 +27,7 @@ COMMANDS = {  # the module of each
     "doctor": "trainer.measure.doctor",
     "sample": "trainer.run.sample",
     "export": "trainer.run.export",
+    "verify": "trainer.run.verify",
     "plot": "trainer.run.plot",
     "bench": "trainer.measure.throughput",
     "profile": "trainer.measure.profile",

@@ -1,4 +1,4 @@
-"""llm.c's binary files: models in and out; debug states and tokenizers out.
+"""llm.c's binary files: models and debug states in and out; tokenizers out.
 
 All begin with a header of 256 int32: magic, version, then what the file needs. All numbers are
 little-endian. Layouts: https://github.com/karpathy/llm.c, train_gpt2.py (`write_model`,
@@ -14,7 +14,8 @@ little-endian. Layouts: https://github.com/karpathy/llm.c, train_gpt2.py (`write
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import ml_dtypes
@@ -133,6 +134,62 @@ def save_state(
         file.write(_bytes(np.asarray([loss]), np.dtype("<f4")))
         for name in config.parameters():
             file.write(_bytes(read(name), np.dtype("<f4")))
+
+
+@dataclass(frozen=True)
+class State:
+    """What a debug state holds: a batch, and a model's results on it.
+
+    inputs, targets  token ids (B,T)
+    logits           (B,T,V)
+    loss             the mean over all B*T positions
+    gradients        by the parameter's name, stacked and padded
+    """
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    logits: np.ndarray
+    loss: float
+    gradients: Mapping[str, np.ndarray]
+
+
+def load_state(path: str | Path, config: ModelConfig) -> State:
+    """Read the debug state of a model of this shape.
+
+    Raises LadderError for a file that is none, or of another shape, and for token ids, NaN and
+    infinities that no such model has.
+    """
+    path, form, shapes = Path(path), _format_of(config), config.parameter_shapes()
+    with open_regular(path) as file:
+        raw, size = file.read(4 * HEADER_INTS), size_of(file)
+        header = np.frombuffer(raw, "<i4", 4) if len(raw) == 4 * HEADER_INTS else np.zeros(4, int)
+        if tuple(header[:2]) != (form.state_magic, STATE_VERSION):
+            raise LadderError(
+                f"{path} is no debug state of version {STATE_VERSION}: it does not begin with "
+                f"{form.state_magic} and a whole header; write it again with train_gpt2.py, or "
+                "with 'python -m trainer export --to debug-state'"
+            )
+        B, T = int(header[2]), int(header[3])
+        numbers = B * T * (2 + config.vocab) + 1 + sum(map(math.prod, shapes.values()))
+        if B < 1 or not 1 <= T <= config.context or size != 4 * (HEADER_INTS + numbers):
+            raise LadderError(
+                f"{path} is the debug state of another model, or damaged: B={B}, T={T}, "
+                f"{size} bytes; name the model that it was made from with -e"
+            )
+
+        def read(shape: tuple[int, ...], dtype: str, what: str) -> np.ndarray:
+            array = np.empty(shape, dtype)
+            if file.readinto(raw_bytes(array)) != array.nbytes:
+                raise LadderError(f"{path} became shorter while it was read")
+            return check_finite(array, f"{path}: {what}")
+
+        inputs, targets = (read((B, T), "<i4", what) for what in ("inputs", "targets"))
+        if min(inputs.min(), targets.min()) < 0 or max(inputs.max(), targets.max()) >= config.vocab:
+            raise LadderError(f"{path}: it has tokens beyond the model's {config.vocab}")
+        logits = read((B, T, config.vocab), "<f4", "logits")
+        loss = float(read((1,), "<f4", "loss")[0])
+        gradients = {name: read(shape, "<f4", f"d{name}") for name, shape in shapes.items()}
+    return State(inputs, targets, logits, loss, gradients)
 
 
 def save_tokenizer(path: str | Path, tokenizer: Tokenizer) -> None:
