@@ -5,8 +5,18 @@ import os
 import pytest
 from hypothesis import settings
 
+from ladder.show.progress import VARIABLE
+
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_progress_of_the_reader(tmp_path_factory):
+    """An exercise that a test solves is not solved by whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, str(tmp_path_factory.mktemp("progress")))
+        yield
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -10,7 +10,7 @@ from nbclient.exceptions import CellExecutionError
 
 from ladder.common.errors import LadderError
 from ladder.contract.dtypes import DTYPES, REALS
-from ladder.contract.ladder import ladders
+from ladder.contract.ladder import find, ladders
 from ladder.device.cuda import compiler, nvrtc
 from ladder.device.open import default_device
 from ladder.measure import results
@@ -590,6 +590,135 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
         (("bits += 0x10000;", "bits += x > 0 ? 0x10000 : -0x10000;"), "elements are wrong"),
         (("master[i] = exact;", "master[i] = to_float(to_real(exact));"), "master["),
     ],
+    "one thread for each element": [
+        (("i = threadIdx.x;", "i = threadIdx.x + 1;"), "outside of"),
+        (("out[i] = a[i]", "out[0] = a[i]"), "race on out"),
+    ],
+    "one thread, many blocks": [
+        (("blockIdx.x * blockDim.x + threadIdx.x", "threadIdx.x"), "race on out"),
+        (("blockIdx.x * blockDim.x", "blockDim.x"), "outside of"),
+    ],
+    "the last block is not full": [(("    if (i < N) {", "    {"), "outside of")],
+    "rows and columns": [
+        (("row < N && column < C", "row * C + column < N * C"), "race on out"),
+        (("row < N && ", ""), "outside of"),
+        (("out[row * C + column]", "out[row * N + column]"), "wrong"),
+    ],
+    "one address for all lanes": [(("a[row] + b[column]", "a[column] + b[row]"), "outside of")],
+    "a grid of fixed size": [
+        (("factor * a[i]", "x[0] * a[i]"), "too many sectors of x: 313"),
+        (("i += threads", "i += blockDim.x"), "race on out"),
+    ],
+    "which side is coalesced": [
+        (("(ceil_div(N, 32), ceil_div(C, 8))", "(ceil_div(C, 32), ceil_div(N, 8))"), "wrong"),
+    ],
+    "write, wait, read": [
+        (("    __syncthreads();  // the whole tile is written\n", ""), "race on tile"),
+        (("tile[63 - t]", "tile[64 - t]"), "outside of"),
+    ],
+    "a tile, turned in shared memory": [
+        (("PAD = 1", "PAD = 0"), "too many extra wavefronts: 3,968"),
+        (("    __syncthreads();  // the whole tile is written\n", ""), "race on tile"),
+        (("blockIdx.y * 32 + x", "blockIdx.x * 32 + x"), "wrong"),
+    ],
+    "a tile and its halo": [
+        (
+            (
+                "tile[t] + tile[t + 1] + tile[t + 2]",
+                "(i > 0 ? a[i - 1] : 0.0f) + a[i] + (i + 1 < N ? a[i + 1] : 0.0f)",
+            ),
+            "too many sectors of a",
+        ),
+        (("    __syncthreads();  // the tile and its halo are written\n", ""), "race on tile"),
+        (("i + 1 < N ? a[i + 1] : 0.0f", "a[i + 1]"), "outside of"),
+    ],
+    "two floats in one load": [
+        (("fmaxf(pair.x, pair.y)", "fmaxf(a[2 * i], a[2 * i + 1])"), "too many sectors of a: 5"),
+        (("(a)[i]", "(a + i)[0]"), "no multiple of 8"),
+    ],
+    "a tree in shared memory": [
+        (("        __syncthreads();  // the sums of the step before are written\n", ""), "race on"),
+        (
+            (
+                "__syncthreads();  // the sums of the step before are written\n"
+                "        if (t < stride) {",
+                "if (t < stride) {\n__syncthreads();",
+            ),
+            "barrier",
+        ),
+        (
+            (
+                "        if (t < stride) {\n            partial[t] += partial[t + stride];",
+                "        if (t == 0 && stride == 128) {\n"
+                "            for (int j = 1; j < 256; j++) partial[0] += partial[j];",
+            ),
+            "too many wavefronts",
+        ),
+    ],
+    "five shuffles": [
+        (("distance = 16", "distance = 8"), "elements are wrong"),
+        (
+            ("    for (int distance", "    if (i >= 32 * N) return;\n    for (int distance"),
+            "waits in a warp operation for threads that never come",
+        ),
+    ],
+    "a private histogram for each block": [
+        (("&mine[a[i]], 1", "&counts[a[i]], 1"), "too many atomics of counts: 4,"),
+        (("atomicAdd(&mine[a[i]], 1)", "mine[a[i]] += 1"), "race on mine"),
+        (("    __syncthreads();  // all counts are 0\n", ""), "race on mine"),
+        (("    __syncthreads();  // this block has counted everything\n", ""), "race on mine"),
+        (("atomicAdd(&counts[t], mine[t])", "counts[t] += mine[t]"), "race on counts"),
+    ],
+    "sums that double their reach": [
+        (("        __syncthreads();  // all sums are read\n", ""), "race on sums"),
+        (("        __syncthreads();  // all new sums are written\n", ""), "race on sums"),
+        (("t >= distance", "t > distance"), "elements are wrong"),
+    ],
+    "a warp for each row": [
+        (
+            (
+                "int i = lane; i < C; i += WARP_SIZE",
+                "int i = C * lane / WARP_SIZE; i < C * (lane + 1) / WARP_SIZE; i++",
+            ),
+            "too many sectors of a: 8,192",
+        ),
+        (("sum = warp_sum(sum);", ""), "elements are wrong"),
+        (("i += WARP_SIZE", "i += 32"), "elements are wrong"),
+    ],
+    "a window that slides over a tile": [
+        (("* tile[t + k]", "* a[min(start + t + k, N + K - 2)]"), "too many sectors of a"),
+        (("    __syncthreads();  // the whole tile is written\n", ""), "race on tile"),
+        (("start + j < N + K - 1 ? a[start + j] : 0.0f", "a[start + j]"), "outside of"),
+    ],
+    "one thread for each output": [
+        (
+            (
+                "sum += a[row * K + k] * b[k * N + column];",
+                "sum += a[row * K + k] * b[k * N + column];\n"
+                "            out[row * N + column] = sum;",
+            ),
+            "too many sectors: 7",
+        ),
+        (("b[k * N + column]", "b[column * K + k]"), "wrong"),
+    ],
+    "tiles that a block shares": [
+        (("        __syncthreads();  // the tiles are written\n", ""), "race on"),
+        (("        __syncthreads();  // the tiles are read\n", ""), "race on"),
+        (("row < M && start + x < K ? a", "row < M ? a"), "wrong"),
+        (("sum += as[y][k] *", "sum += a[min(row, M - 1) * K + min(start + k, K - 1)] *"), "too"),
+    ],
+    "a row, a warp, two passes": [
+        (("largest = LOWEST, sum", "largest = 0.0f, sum"), "rows far from 0"),
+        (("warp_sum(sum * expf(own - largest))", "warp_sum(sum)"), "elements are wrong"),
+        (
+            (
+                "sum = warp_sum(sum * expf(own - largest));",
+                "sum = 0.0f;\n    for (int i = lane; i < C; i += WARP_SIZE) "
+                "sum += expf(a[row * C + i] - largest);\n    sum = warp_sum(sum);",
+            ),
+            "too many sectors of a: 1,536",
+        ),
+    ],
 }
 EXERCISE = re.compile(r'r"""(// .*?: (.*?)\n.*?)"""', flags=re.DOTALL)
 
@@ -670,12 +799,12 @@ def test_the_solution_of_an_exercise_compiles_for_a_gpu(exercise):
     first, cell, _ = EXERCISES[exercise]
     names = {}
     exec(first, names)
-    (op,) = re.findall(r'nb\.check\(\s*"?([\w.]+)', cell)
+    (op,) = re.findall(r'nb\.(?:check|puzzle)\(\s*"?([\w.]+)', cell)
     name = names.get(op, op)
     rung = notebook.rung_of(name, solution_of(exercise))
     targets = (compiler.typical_target("sm_90a", DTYPES[real]) for real in REALS)
     target = next(target for target in targets if rung.claims(target))
-    plans = (rung.plan(dims, target) for dims in ladders()[name].op.shapes)
+    plans = (rung.plan(dims, target) for dims in find(name).op.shapes)
     plan = next(plan for plan in plans if plan.refusal is None)
     cubin = compiler.compile_cubin(rung, plan.constants, target.real, target.arch)
     assert "warning" not in compiler.compile_log(cubin)

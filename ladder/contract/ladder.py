@@ -108,9 +108,19 @@ def ladders() -> Mapping[str, Ladder]:
     return found
 
 
+@functools.cache
+def puzzles() -> Mapping[str, Ladder]:
+    """The ops of the notebook of puzzles, by name: no layers, so `ladders` leaves them out."""
+    specs = importlib.import_module("ladder.puzzle.specs").LADDERS
+    return {ladder.op.name: ladder for ladder in specs}
+
+
 def find(op: str) -> Ladder:
-    """The ladder of an op; an unknown name is refused with the nearest known ones."""
+    """The ladder of an op, or of a puzzle; an unknown name is refused with the nearest ones."""
     known = ladders()
+    if op in known:
+        return known[op]
+    known = {**known, **puzzles()}
     if op in known:
         return known[op]
     near = difflib.get_close_matches(op, known, n=3, cutoff=0.4)

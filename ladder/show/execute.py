@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import nbformat
@@ -16,6 +17,7 @@ from traitlets import default
 
 from ladder.common.errors import LadderError
 from ladder.show.pages import ROOT
+from ladder.show.progress import VARIABLE
 
 FOLDER = ROOT / "notebooks"
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}  # NumPy's sums do not depend on the number of cores
@@ -60,15 +62,16 @@ def execute(path: Path, seconds: int = 300) -> Any:
     Raises nbclient's CellExecutionError where a cell fails.
     """
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(
-        notebook,
-        timeout=seconds,
-        kernel_name="python3",
-        kernel_manager_class=ThisPython,
-        resources={"metadata": {"path": str(path.parent)}},
-        record_timing=False,
-        coalesce_streams=True,  # lines come in one piece or in several, as chance has it
-    ).execute(env={**os.environ, **ONE_THREAD})
+    with TemporaryDirectory() as progress:  # neither the reader's, nor added to it
+        NotebookClient(
+            notebook,
+            timeout=seconds,
+            kernel_name="python3",
+            kernel_manager_class=ThisPython,
+            resources={"metadata": {"path": str(path.parent)}},
+            record_timing=False,
+            coalesce_streams=True,  # lines come in one piece or in several, as chance has it
+        ).execute(env={**os.environ, **ONE_THREAD, VARIABLE: progress})
     return notebook
 
 

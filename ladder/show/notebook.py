@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import io
 import re
 import sys
@@ -34,6 +35,7 @@ from ladder.device.open import default_device, open_device
 from ladder.emulator.report import Report
 from ladder.measure import bench
 from ladder.show import diagrams, limits, pages, pictures, source_code, tables
+from ladder.show import progress as progress_file
 from ladder.show import trace as tracer
 from ladder.show.pictures import accesses, measured, recording
 from ladder.show.pictures import banks as bank_pictures
@@ -41,6 +43,7 @@ from ladder.show.pictures import ring as ring_pictures
 from ladder.show.pictures import timeline as timeline_pictures
 from ladder.show.pictures.drawing import Drawing
 from ladder.show.pictures.replay import Durations
+from ladder.show.traffic import beside_least
 from ladder.verify import check as checker
 from ladder.verify import sandbox
 from ladder.verify.inputs import scalars
@@ -67,6 +70,13 @@ def show(op: str, rung: int | str) -> None:
 def diff(op: str, rung: int | str, other: int | str = "") -> None:
     """What changes from one rung to another, or to a rung from the one that it grew from."""
     display(Markdown(pages.diff(PLACE, op, str(rung), str(other))))
+
+
+def spec(op: str, **dims: int) -> None:
+    """What a puzzle computes: its reference, and an example of the shape `dims`."""
+    text = inspect.getsource(find(op).op.reference)
+    display(Markdown(f"```python\n{text[text.index('def ') :].rstrip()}\n```"))
+    picture("spec", op, shape=" ".join(f"{name}={size}" for name, size in dims.items()))
 
 
 def run(op: str, kernel: int | str, dims: Dims, **inputs: Any) -> dict[str, np.ndarray]:
@@ -105,6 +115,46 @@ def check(
 
     A kernel in a string runs in a child process, where it cannot take the notebook down.
     """
+    _say(*_judge(op, kernel, dtypes, device, shapes, at_most, dims)[1:])
+
+
+def puzzle(op: str, kernel: str, at_most: Mapping[str, float] | None = None) -> None:
+    """Grade a kernel for a puzzle, with the limits of `check` at the last shape of its op. Below
+    the verdict, what it asks of memory, beside the least; and which lane touches which address."""
+    contract = find(op).op
+    dims = contract.shapes[-1]
+    ran, passed, text = _judge(op, kernel, ("float32",), None, contract.shapes, at_most, dims)
+    if not passed:  # without what a report begins with, and without the tolerance
+        text = f"Not yet: {text.partition(': FAILED ')[2] or text}"
+    _say(passed, "\n".join(line for line in text.splitlines() if "tolerance: " not in line))
+    if not ran:  # it may crash, or never end
+        return
+    try:
+        rung, report, _ = _trace(op, kernel, keep=8, **dims)
+    except LadderError:  # a race, or an access outside of an array: the verdict has said so
+        return
+    if passed or "The result is right" in text:
+        print(beside_least(contract, report, dims))
+    title = f"{rung.idea}, {format_dims(dims)}"
+    if any(access.space == "global" for access in report.accesses):
+        display(SVG(accesses.of_report(report, rung, title).svg()))
+    for access in report.accesses:
+        if access.space == "shared" and bank_pictures.conflicts(access):
+            what = f"bank conflict: line {access.line} {access.kind}s {access.buffer}"
+            display(SVG(bank_pictures.of_request(what, access).svg()))
+            break
+
+
+def _judge(
+    op: str,
+    kernel: int | str,
+    dtypes: Sequence[str],
+    device: str | None,
+    shapes: Sequence[Dims] | None,
+    at_most: Mapping[str, float] | None,
+    dims: Dims,
+) -> tuple[bool, bool, str]:
+    """Whether a kernel ran to its end, whether it passed, and what to say about it."""
     device = device or default_device()
     with sandbox.as_file(str(kernel)) as path:
         try:
@@ -113,21 +163,32 @@ def check(
                 report = checker.check(find(op), rung, opened, dtypes, shapes)
             else:
                 report = sandbox.check(op, path, device, dtypes, shapes)
+            ran = not any(outcome.status == "fault" for outcome in report.outcomes)
             passed, text = report.passed, str(report)
             if passed and at_most:
                 rung = rung_of(op, str(path))
                 passed, counts = limits.judge(find(op), rung, dims, at_most, dtypes[0])
                 text = "\n".join([text, *counts] if passed else counts)
+            if passed and isinstance(kernel, str) and not isinstance(kernel, Given):
+                text = "\n".join([text, progress_file.record(rung_of(op, str(path)).idea)]).rstrip()
         except LadderError as error:  # it does not compile, or its header does not fit
-            passed, text = False, str(error)
+            ran, passed, text = False, False, str(error)
         text = text.replace(f"{path.parent}/", "")
     if "\n" in str(kernel):  # it has no file that a command could name
         text = "\n".join(line for line in text.splitlines() if "more: python -m" not in line)
+    return ran, passed, text
+
+
+def _say(passed: bool, text: str) -> None:
     lines = [textwrap.fill(line, 100, subsequent_indent="  ") for line in text.splitlines()]
     print("✓" if passed else "✗", "\n".join(lines))
 
 
-def solution(title: str) -> str:
+class Given(str):
+    """A kernel that the notebook gives: that it passes is no exercise of the reader's solved."""
+
+
+def solution(title: str) -> Given:
     """The kernel behind the fold "Solution" of the exercise that begins with `// op: title`.
 
     A notebook goes on with it, without showing it below the exercise. Raises LadderError where no
@@ -137,7 +198,7 @@ def solution(title: str) -> str:
         for cell in nbformat.read(path, as_version=4).cells:
             for kernel in SOLUTION.findall(cell.source if cell.cell_type == "markdown" else ""):
                 if kernel.partition("\n")[0].partition(": ")[2] == title:
-                    return str(kernel)
+                    return Given(kernel)
     raise LadderError(f"no notebook has an exercise with the title {title!r}")
 
 
@@ -145,6 +206,11 @@ def rung_of(op: str, kernel: int | str) -> Rung:
     """A rung by its id or unique number, or what a kernel in a string says."""
     with sandbox.as_file(str(kernel)) as path:
         return find_rung(op, path)
+
+
+def progress() -> None:
+    """A bar for each notebook: how many of its exercises are solved, now or in earlier sessions."""
+    display(SVG(progress_file.draw().svg()))
 
 
 # ---- pictures -----------------------------------------------------------------------------------

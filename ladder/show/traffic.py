@@ -6,12 +6,18 @@ elements over and over. Beside each other, the columns tell which of the two it 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
-from ladder.contract.dims import Dims
+import numpy as np
+
+from ladder.contract.dims import Dims, format_dims
+from ladder.contract.dtypes import resolve_dtype
 from ladder.contract.ladder import Ladder
+from ladder.contract.op import Op
 from ladder.contract.rung_file import Rung
+from ladder.emulator.report import SECTOR, Report
 from ladder.show import trace
 
 
@@ -49,3 +55,31 @@ def table(ladder: Ladder, rungs: Sequence[Rung], dtype: str, dims: Dims) -> str:
         cells.append(f"{wavefronts:,}" if wavefronts else "")
         rows.append("| " + " | ".join(cells) + " |")
     return "\n".join(rows)
+
+
+def beside_least(op: Op, report: Report, dims: Dims) -> str:
+    """What a kernel asked of each array, and the least that any kernel could: each sector once.
+
+    The least of shared memory is that of the same requests without bank conflicts. All float32.
+    """
+    rows: list[tuple[str, int, int]] = []
+    for kind, verb, roles in (
+        ("read", "read from", ("in",)),
+        ("write", "write to", ("out",)),
+        ("atomic", "add to", ("inout",)),
+    ):
+        for arg in op.args:
+            own = [x for x in report.lines if (x.buffer, x.kind) == (arg.name, kind)]
+            if arg.role in roles or own:
+                dtype = resolve_dtype(arg.dtype, np.dtype(np.float32))
+                size = math.prod(arg.resolve_shape(dims)) * dtype.itemsize
+                least = -(-size // SECTOR) if arg.role in roles else 0
+                rows.append((f"{verb} {arg.name}, sectors", sum(x.sectors for x in own), least))
+    shared = [line for line in report.lines if line.space == "shared"]
+    if shared:
+        passes = sum(line.wavefronts for line in shared), sum(x.ideal_wavefronts for x in shared)
+        rows.append(("shared memory, wavefronts", *passes))
+    head = f"counted at {format_dims(dims)}"
+    wide = max(len(head), *(len(name) for name, _, _ in rows)) + 2
+    lines = [f"{head:{wide}}{'yours':>8}{'least':>8}"]
+    return "\n".join(lines + [f"{name:{wide}}{n:8,}{least:8,}" for name, n, least in rows])

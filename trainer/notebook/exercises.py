@@ -10,6 +10,7 @@ import numpy as np
 from ladder.contract.ladder import find
 from ladder.device.cpu import Cpu
 from ladder.measure.roofline import Roof
+from ladder.show import progress
 from trainer.engine.engine import Engine
 from trainer.model.calls import Call
 from trainer.model.gpt2 import GPT2Config
@@ -101,6 +102,7 @@ def check_order(text: str) -> None:
         return
     if not wrong:
         print("✓ every gradient is the slope of the loss")
+        _say_progress("check_order")
         return
     print(f"✗ {len(wrong)} of {len(SMALL.parameters())} gradients are not the slope of the loss:")
     print("  wrong:", " ".join(f"d{name}" for name in wrong if np.isfinite(wrong[name])) or "none")
@@ -121,5 +123,11 @@ def check_floor(
     if mine is not None and abs(mine - right) < 1e-3 * right:
         step_ms = profile["step_ms"]
         print(f"✓ {right:.2f} ms, {100 * right / step_ms:.0f} % of the {step_ms:.2f} ms measured")
+        _say_progress("check_floor")
     else:
         print(f"✗ {mine if mine is None else f'{mine:.2f} ms'} is not the floor of this step")
+
+
+def _say_progress(exercise: str) -> None:
+    if said := progress.record(exercise):
+        print(said)

@@ -40,6 +40,7 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
     ladder OP               measured times on a logarithmic scale; dtype= shape= device=
     roofline OP             from 0.1 to 1,000 FLOPs per byte; dtype= shape= device=
     causal                  tiles of scores that are computed, masked, skipped; T= queries= keys=
+    spec OP                 what an op computes, by an example, and what two elements need; shape=
     softmax                 online softmax, tile by tile; T=16 tile=4 seed=3
     softmax-threads         how threads that share a row merge their sums; T=16 threads=4 seed=3
     heads OP RUNG ... shape=  in which order blocks of attention take the heads; kernel=
@@ -81,6 +82,7 @@ from ladder.show.pictures import (
     ring,
     shares,
     softmax,
+    spec,
     tiles,
     timeline,
     walk,
@@ -121,6 +123,7 @@ KINDS: dict[str, Callable[..., Drawing]] = {
     "waves": waves.draw_waves,
     "rasterization": waves.draw_rasterization,
     "causal": causal.draw,
+    "spec": spec.draw,
     "softmax": softmax.draw,
     "softmax-threads": softmax.draw_threads,
     "flow": flow.draw,
@@ -147,6 +150,9 @@ def made_from(kind: str, *args: str, **options: str) -> str:
         code = measured.digest(**given)
         return cache.digest("picture", kind, code)[:12]
     rungs = [probes.rung(PROBES[kind])] if kind in PROBES else []
+    if kind == "spec":
+        code = inspect.getsource(find(given["op"]).op.reference)
+        return cache.digest("picture", kind, code, *(f"{k}={v}" for k, v in given.items()))[:12]
     if "op" in given:
         ids = [given["rung"]] if "rung" in given else given["rungs"]
         rungs = [find(given["op"]).rung(id) for id in ids]

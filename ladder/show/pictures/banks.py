@@ -66,6 +66,12 @@ def wavefronts(access: Access) -> Wavefronts:
     return Wavefronts(tuple(passes), ideal)
 
 
+def conflicts(access: Access) -> bool:
+    """Whether a request to shared memory takes more wavefronts than its bytes need."""
+    served = wavefronts(access)
+    return len(served.passes) > served.ideal
+
+
 def requests(op: str, rung: str, dtype: str, shape: str, line: str) -> list[Access]:
     """The requests to shared memory of the rung's lines that contain the text `line`."""
     chosen = find(op).rung(rung)

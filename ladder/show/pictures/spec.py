@@ -1,0 +1,154 @@
+"""What an op computes, on a small example: the values, and what two elements of the output need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ladder.common.errors import LadderError
+from ladder.contract.dims import Dims, format_dims
+from ladder.contract.dtypes import resolve_dtype
+from ladder.contract.ladder import find
+from ladder.contract.op import Arg, Op
+from ladder.show.pictures.drawing import GLYPH, MARGIN, WIDTH, Drawing
+from ladder.show.source_code import parse_shape
+
+CELL, LEAST, HIGH = 24, 18, 20  # width of a cell, and the least that has room for a number; height
+BETWEEN = 28  # arrays that stand side by side
+MOST_ELEMENTS = 1024  # of an input: the reference runs once for each
+COLOURS = ("pale blue", "pale orange", "pale purple")  # of the first element, the second, both
+FILLS = ("panel", *COLOURS)
+SMALL = (-3, -2, -1, 1, 2, 3, 4)  # values of the inputs
+FLOAT64 = np.dtype(np.float64)
+
+
+@dataclass(frozen=True)
+class Example:
+    """An op at a small shape.
+
+    arrays  its inputs and then its outputs, by name, as matrices: a vector is one row
+    chosen  of the first output, the places (flat) of two elements, or of the only one
+    needed  for each of them, which elements of each input it depends on
+    """
+
+    arrays: dict[str, np.ndarray]
+    output: str
+    chosen: tuple[int, ...]
+    needed: tuple[dict[str, np.ndarray], ...]
+
+
+def example(op: Op, dims: Dims) -> Example:
+    """Run the reference on small whole numbers. An output element needs an input element if a NaN
+    in its place, or any other of the integers, changes the output."""
+    rng = np.random.default_rng(0)
+    given = op.make_inputs(dims, rng) if op.make_inputs else {}
+    arrays: dict[str, np.ndarray] = {}
+    for arg in op.args:
+        shape = arg.resolve_shape(dims)
+        drawn = given.get(arg.name, rng.choice(SMALL, shape))
+        arrays[arg.name] = np.broadcast_to(drawn, shape).astype(resolve_dtype(arg.dtype, FLOAT64))
+    inputs = [arg for arg in op.args if arg.role == "in"]
+    outputs = [arg for arg in op.args if arg.role != "in"]
+    if (most := max(arrays[arg.name].size for arg in inputs)) > MOST_ELEMENTS:
+        raise LadderError(f"an array of {most} elements is no small example; choose fewer")
+    result = _compute(op, dims, arrays)
+    size = result[outputs[0].name].size
+    chosen = (size // 5, size - 1 - size // 6) if size > 1 else (0,)
+    needed = tuple(
+        {arg.name: np.ones(arrays[arg.name].shape, bool) for arg in inputs} for _ in chosen
+    )
+    for arg in inputs:
+        for place in np.ndindex(arrays[arg.name].shape):
+            for value in _others(arrays[arg.name], place):
+                changed = arrays[arg.name].copy()
+                changed[place] = value
+                after = _compute(op, dims, {**arrays, arg.name: changed})[outputs[0].name]
+                for flags, at in zip(needed, chosen, strict=True):
+                    flags[arg.name][place] &= after.flat[at] != result[outputs[0].name].flat[at]
+    shown = {arg.name: np.atleast_2d(result[arg.name]) for arg in (*inputs, *outputs)}
+    flags_2d = tuple({name: np.atleast_2d(own) for name, own in one.items()} for one in needed)
+    return Example(shown, outputs[0].name, chosen, flags_2d)
+
+
+def _others(array: np.ndarray, place: tuple[int, ...]) -> list[float]:
+    """What to put in the place of an element."""
+    if array.dtype.kind == "f":
+        return [np.nan]
+    return [value for value in np.unique(array).tolist() if value != array[place]]
+
+
+def _compute(op: Op, dims: Dims, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    result = {name: array.copy() for name, array in arrays.items()}
+    with np.errstate(all="ignore"):
+        op.compute(list(result.values()), dims)
+    return result
+
+
+def draw(op: str, *, shape: str = "") -> Drawing:
+    """The arrays of an example, inputs first; coloured: two output elements, and what they need."""
+    contract = find(op).op
+    dims = parse_shape(contract, shape)
+    seen = example(contract, dims)
+    names = [_index(seen.output, at, seen.arrays[seen.output]) for at in seen.chosen]
+    needs = [
+        f"{name} needs {' and '.join(f'{own.sum()} of {array}' for array, own in flags.items())}"
+        for name, flags in zip(names, seen.needed, strict=True)
+    ]
+    drawing = Drawing(f"{op} at {format_dims(dims)}", f"An example. {'; '.join(needs)}.")
+    shared = any(3 in line for name in seen.arrays for line in _codes(seen, name).tolist())
+    x, y, row = float(MARGIN), drawing.top + 4, 0.0
+    shapes = {arg.name: _shape(arg) for arg in contract.args}
+    for name, array in seen.arrays.items():
+        cell = min(CELL, (WIDTH - 2 * MARGIN) / array.shape[1])
+        label = f"{name} {shapes[name]}"
+        wide = max(cell * array.shape[1], 7 * len(label))
+        if x > MARGIN and x + wide > WIDTH - MARGIN:
+            x, y, row = float(MARGIN), y + row, 0.0
+        drawing.text(x, y + 10, label, 12, mono=True)
+        _array(drawing, x, y + 16, cell, array, _codes(seen, name))
+        x, row = x + wide + BETWEEN, max(row, 16 + HIGH * array.shape[0] + 14)
+    x, y = float(MARGIN), y + row
+    entries = [f"{name} and what it needs" for name in names] + ["needed by both"] * shared
+    for text, colour in zip(entries, COLOURS, strict=False):
+        drawing.box(x, y, 12, 12, colour, "line")
+        drawing.text(x + 18, y + 10, text, 12, colour="muted")
+        x += 30 + 12 * GLYPH * len(text)
+    return drawing
+
+
+def _shape(arg: Arg) -> str:
+    """ "(N, C)" """
+    return f"({', '.join(arg.shape.split())})"
+
+
+def _index(name: str, at: int, array: np.ndarray) -> str:
+    row, column = divmod(at, array.shape[1])
+    return f"{name}[{column}]" if array.shape[0] == 1 else f"{name}[{row}][{column}]"
+
+
+def _codes(seen: Example, name: str) -> np.ndarray:
+    """For each element of an array: 1 if the first chosen one needs it or is it, 2 if the second
+    one does, 3 if both do."""
+    codes = np.zeros(seen.arrays[name].shape, int)
+    for i, (at, needed) in enumerate(zip(seen.chosen, seen.needed, strict=True)):
+        if name == seen.output:
+            codes.flat[at] = 2**i
+        elif name in needed:
+            codes += 2**i * needed[name]
+    return codes
+
+
+def _array(
+    drawing: Drawing, x: float, y: float, cell: float, array: np.ndarray, codes: np.ndarray
+) -> None:
+    """The cells of an array, with their values where there is room for them."""
+    for r, line in enumerate(array.tolist()):
+        for c, value in enumerate(line):
+            edge = "line" if cell >= LEAST else ""
+            drawing.box(x + c * cell, y + r * HIGH, cell, HIGH, FILLS[codes[r, c]], edge, 0.5)
+            if cell >= LEAST:
+                text = f"{value:.1f}".removesuffix(".0").replace("-0.", "-.").removeprefix("0")
+                middle = x + (c + 0.5) * cell
+                drawing.text(middle, y + r * HIGH + 14, text or "0", 11, "middle")
+    drawing.box(x, y, cell * array.shape[1], HIGH * array.shape[0], "none", "line")
