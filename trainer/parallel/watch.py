@@ -82,7 +82,8 @@ class Watch:
     def explain(self, error: Exception) -> NoReturn:
         """The main thread has lost a connection: let the thread find out about the rank, and end
         the process. Raises LadderError where it finds nothing."""
-        self._ended.wait(self._patience + 2 * INTERVAL)
+        if self._ended.wait(self._patience + 2 * INTERVAL):
+            self._thread.join()  # it ends the process before it ends itself
         raise LadderError(f"the connection with another rank is broken ({error}); start again")
 
     def _run(self) -> None:

@@ -1,0 +1,97 @@
+"""A rank that ends, falls silent or reports an error ends all others, with a message."""
+
+import queue
+import time
+from multiprocessing.connection import Pipe
+
+import pytest
+
+from ladder.common.errors import LadderError
+from tests.trainer.parallel_run import tables, together
+from trainer.parallel import watch
+from trainer.parallel.group import Ranks
+from trainer.parallel.join import open_watch
+
+NAME = "rank 2 of 3 (process 2 on here)"
+
+
+@pytest.fixture
+def ranks(monkeypatch):
+    """Three ranks, their links, and (rank, message) of each that ends."""
+    monkeypatch.setattr(watch, "INTERVAL", 0.05)
+    ended = queue.Queue()
+    met = tables(3)
+
+    def end(rank):
+        return lambda message: ended.put((rank, message))
+
+    groups = [Ranks(t, open_watch(t, 0.5, end=end(t.rank))) for t in met[:2]]
+    groups[0].advise(lambda: "continue with -y 1")
+    yield groups, met, ended
+    for group in groups:
+        group._watch._leaving.set()
+
+
+def two(ended):
+    return dict(ended.get(timeout=10) for _ in range(2))
+
+
+def test_a_rank_that_ends_ends_all_and_is_named_by_rank_0_alone(ranks):
+    _, met, ended = ranks
+    met[2].links[0].watch.close()
+    assert two(ended) == {
+        0: f"{NAME} has ended without a word; all ranks stop; continue with -y 1",
+        1: None,
+    }
+
+
+def test_a_rank_that_falls_silent_is_lost(ranks):
+    _, _, ended = ranks
+    begin = time.monotonic()
+    found = two(ended)  # rank 2 never gives a sign of life
+    assert f"{NAME} has given no sign of life for 0.5 seconds; all ranks stop" in found[0]
+    assert found[1] is None
+    assert time.monotonic() - begin < 5
+
+
+def test_an_error_of_a_rank_is_shown_by_rank_0(ranks):
+    _, met, ended = ranks
+    met[2].links[0].watch.send_bytes(watch.FAILED + b"the disk is full")
+    assert f"{NAME}: the disk is full; all ranks stop" in two(ended)[0]
+
+
+def test_the_loss_of_rank_0_is_shown_once_on_each_machine(monkeypatch):
+    monkeypatch.setattr(watch, "INTERVAL", 0.05)
+    leader, *others = tables(3)
+    shown = queue.Queue()
+    for table in others:
+        open_watch(table, 60.0, end=shown.put)
+        leader.links[table.rank].watch.close()
+    messages = {shown.get(timeout=10) for _ in others}
+    named = "rank 0 of 3 (process 0 on here) has ended without a word; all ranks stop"
+    assert messages == {named, None}
+
+
+def test_ranks_that_leave_together_lose_nobody():
+    ended = queue.Queue()
+    assert together(3, lambda group: group.rank) == [0, 1, 2]
+    assert ended.empty()
+
+
+def test_a_broken_exchange_waits_for_the_watch_to_say_who_is_lost(monkeypatch):
+    monkeypatch.setattr(watch, "INTERVAL", 0.05)
+    here, there = Pipe()
+    ended = queue.Queue()
+    quiet = watch.Watch({1: here}, {1: "rank 1"}, patience=0.2, shows=False, end=ended.put)
+    there.close()
+    assert "rank 1 has ended without a word" in ended.get(timeout=10)
+    with pytest.raises(LadderError, match="the connection with another rank is broken"):
+        quiet.explain(EOFError("gone"))
+
+
+def test_ranks_that_are_at_different_places_of_the_program_are_stopped():
+    def work(group):
+        group.exchange("here" if group.leads else "there")
+
+    with pytest.raises(LadderError, match="rank 1 of 2 is at 'there' where rank 0 is at 'here'"):
+        together(2, work)
