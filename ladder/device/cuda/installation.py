@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import subprocess
+from collections.abc import Mapping
 
 from ladder.common.errors import LadderError
 from ladder.common.finding import Finding
-from ladder.device.cuda import gpu
+from ladder.device.cuda import gpu, nccl
 from ladder.device.cuda.nvrtc import INSTALL, find_nvrtc
 from ladder.device.cuda.sass import find_nvdisasm
 
@@ -16,7 +18,7 @@ NEEDED = ("GPU", "CuPy", "NVRTC", "NVIDIA driver")  # findings without which no 
 
 def findings() -> list[Finding]:
     """Everything that is looked at, in the order of a report."""
-    return [nvrtc(), disassembler(), driver(), cupy(), *gpus()]
+    return [nvrtc(), disassembler(), driver(), cupy(), *gpus(), *several_gpus()]
 
 
 def nvrtc() -> Finding:
@@ -94,3 +96,81 @@ def gpus() -> list[Finding]:
         text = f"{device.name}, {device.arch}, {free:.1f} of {total:.1f} GiB free"
         found.append(Finding(name, text))
     return found
+
+
+# How `nvidia-smi topo -m` names what lies between two GPUs; the slowest last.
+LINKS = {
+    "NV": "NVLink",
+    "PIX": "one PCIe switch",
+    "PXB": "several PCIe switches",
+    "PHB": "PCIe and the CPU",
+    "NODE": "PCIe and the CPU's own interconnect",
+    "SYS": "the interconnect between CPUs",
+}
+
+
+def several_gpus() -> list[Finding]:
+    """What training on several GPUs needs; nothing where there is one."""
+    try:
+        runtime = gpu.Cuda().cupy.cuda.runtime
+    except LadderError:
+        return []
+    if (count := runtime.getDeviceCount()) < 2:
+        return []
+    pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
+    direct = all(runtime.deviceCanAccessPeer(a, b) for a, b in pairs)
+    return [communication(), links(_topology(), direct)]
+
+
+def communication() -> Finding:
+    try:
+        return Finding("NCCL", nccl.version())
+    except LadderError as error:
+        what, _, remedy = str(error).partition("; ")
+        return Finding("NCCL", what, f"--gpus needs it: {remedy}")
+
+
+def links(topology: str, direct: bool) -> Finding:
+    """How the GPUs are linked.
+
+    topology  what `nvidia-smi topo -m` prints; "" where there is no such program
+    direct    whether each of them can read the memory of every other (P2P)
+    """
+    between = link_names(topology)
+    kinds = sorted(set(between.values()))
+    if len(kinds) == 1:
+        text = f"all by {kinds[0]}"
+    elif kinds:
+        text = ", ".join(f"{a}-{b} {name}" for (a, b), name in between.items())
+    else:
+        text = "unknown"
+    if direct:
+        return Finding("GPU links", f"{text}; each reads the others' memory (P2P)")
+    remedy = "data parallel training works, but NCCL copies through the host's memory"
+    return Finding("GPU links", f"{text}; not all read each other's memory (P2P)", remedy)
+
+
+def link_names(topology: str) -> Mapping[tuple[int, int], str]:
+    """For each pair of GPUs what lies between them: "NVLink (18 links)"."""
+    found: dict[tuple[int, int], str] = {}
+    for line in topology.splitlines():
+        # GPU0     X      NV18    NV18    SYS     0-31    0
+        row = re.match(r"GPU(\d+)\s+(.*)", line)
+        if row is None:
+            continue
+        cells = row[2].split()
+        for column in range(int(row[1])):
+            code = (
+                re.fullmatch(r"(NV)(\d+)|([A-Z]+)", cells[column]) if column < len(cells) else None
+            )
+            if code is not None and (name := LINKS.get(code[1] or code[3])):
+                found[column, int(row[1])] = f"{name} ({code[2]} links)" if code[2] else name
+    return found
+
+
+def _topology() -> str:
+    command = ["nvidia-smi", "topo", "-m"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""

@@ -67,6 +67,12 @@ class Communicator:
             _call(function.__name__, functools.partial(function, *args, self._gpu.stream.ptr))
 
 
+def version() -> str:
+    """Such as "2.28.9". Raises LadderError where NCCL does not load."""
+    number = _call("telling its version", _library().get_version)  # 22809
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
 def _library() -> Any:
     try:
         from cupy.cuda import nccl
