@@ -1,0 +1,54 @@
+"""The profile of a training step without a clock: the sectors of memory that each op asks for.
+
+The emulator counts a call of each op at each of the step's shapes, on random inputs. What a step
+asks for is the sum over its calls: caches do not hide any of it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ladder.contract.dtypes import DTYPES
+from ladder.contract.ladder import find
+from ladder.contract.rung_file import Rung
+from ladder.emulator.report import SECTOR
+from ladder.show import trace
+from ladder.show.notebook import rung_of
+from trainer.model.program import Program
+
+FLOAT32 = DTYPES["float32"]
+
+
+@dataclass(frozen=True)
+class OpCount:
+    """Sectors of 32 bytes that all calls of an op in a step ask for, and the least possible."""
+
+    op: str
+    calls: int
+    sectors: int
+    least: int
+
+
+def count(program: Program, rungs: Mapping[str, Rung]) -> list[OpCount]:
+    """A row for each op of a training step in float32, that with the most sectors first.
+
+    Raises LadderError where a rung is no kernel, or cannot run at a shape of the step.
+    """
+    rows = []
+    for name in dict.fromkeys(call.op for call in program.training_step):
+        calls = [call for call in program.training_step if call.op == name]
+        rung, op = rungs[name], find(name).op
+        kernel = rung.source if rung.number is None else rung.id
+        sectors = sum(_sectors(name, kernel, tuple(call.dims.items())) for call in calls)
+        least = sum(op.least_bytes(call.dims, FLOAT32) for call in calls) // SECTOR
+        rows.append(OpCount(name, len(calls), sectors, least))
+    return sorted(rows, key=lambda row: -row.sectors)
+
+
+@functools.lru_cache(maxsize=512)
+def _sectors(op: str, kernel: str, dims: tuple[tuple[str, int], ...]) -> int:
+    """Of one call. `kernel`: the id of a rung, or the source of another kernel."""
+    report = trace.trace(find(op), rung_of(op, kernel), "float32", dict(dims), keep=1)
+    return sum(line.sectors for line in report.lines)
