@@ -590,6 +590,40 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
         (("bits += 0x10000;", "bits += x > 0 ? 0x10000 : -0x10000;"), "elements are wrong"),
         (("master[i] = exact;", "master[i] = to_float(to_real(exact));"), "master["),
     ],
+    "a sum for each column": [
+        (
+            (
+                "int row = warp; row < N && column < OC; row += WARPS) {\n        sum +=",
+                "int row = 0; row < N && column < OC; row++) {\n"
+                "        sum += (row % WARPS == warp) *",
+            ),
+            "too many sectors: 12,",
+        ),
+        (("__syncthreads();  // all warps have written before the first one reads", ""), "race on"),
+        (("row < N && column < OC", "row < N"), "outside of"),
+        (
+            (
+                "    sums[warp][lane] = sum;",
+                "    if (column >= OC) return;\n    sums[warp][lane] = sum;",
+            ),
+            "barrier",
+        ),
+        (("dbias[column] += sum;", "dbias[column] = sum;"), "overwrites what the output held"),
+    ],
+    "a block for each token": [
+        (
+            ("dwte[(size_t)token * C + i] += sum", "dwte[(size_t)token * C + i] = sum"),
+            "overwrites what the output held",
+        ),
+        (
+            (
+                "if (tokens[bt] == token) sum += to_float(dout[(size_t)bt * C + i]);",
+                "if (tokens[bt] != token) continue;\n"
+                "            sum += to_float(dout[(size_t)bt * C + i]);\n            break;",
+            ),
+            "elements are wrong",
+        ),
+        (("int token = blockIdx.x;", "int token = tokens[blockIdx.x];"), "race on dwte"),
     "one thread for each element": [
         (("i = threadIdx.x;", "i = threadIdx.x + 1;"), "outside of"),
         (("out[i] = a[i]", "out[0] = a[i]"), "race on out"),

@@ -57,7 +57,7 @@ def check_next_climb(next_climb: NextClimb, measured: Sequence[Profile]) -> None
             return
         if name != best:
             print(
-                f"✗ {where}: {name} is {gains[name]:.3f} ms above its floor, {best} "
+                f"✗ {where}: at its floor, {name} would save {gains[name]:.3f} ms, {best} "
                 f"{gains[best]:.3f} ms"
             )
             return
@@ -85,19 +85,15 @@ def check_swap(run: Run, swap: Mapping[str, int | str], at_most: int) -> None:
         if op not in run.engine.rungs:
             raise LadderError(f"no call of the step is a {op}")
         rung = rung_of(op, kernel)
-        before, after = (
-            count(run.program, run.engine.rungs),
-            count(run.program, {**run.engine.rungs, op: rung}),
-        )
+        step, rungs = run.program.training_step, run.engine.rungs
+        before, after = count(step, rungs), count(step, {**rungs, op: rung})
     except LadderError as error:
         print(f"✗ {error}")
         return
     sums = [sum(row.sectors for row in rows) for rows in (before, after)]
     passed = sums[1] <= at_most
     share = next(row.sectors for row in before if row.op == op) / sums[0]
-    print(
-        f"{'✓' if passed else '✗'} {op}, rung {kernel}: {sums[0]:,} -> {sums[1]:,} sectors", end=""
-    )
+    print(f"{'✓' if passed else '✗'} {op}, {rung.name}: {sums[0]:,} -> {sums[1]:,} sectors", end="")
     print("" if passed else f"; the limit is {at_most:,}")
     print(f"  it had {share:.1%} of the step, which is now {sums[0] / sums[1]:.3f} times as light")
 
@@ -126,7 +122,7 @@ def check_culprit(run: Run, op: str) -> None:
 def check_bisect(culprit: Bisect) -> None:
     """Print the verdict on a function that finds the wrong one of several ops: for each of them,
     and with as few steps as halving takes."""
-    for size in (1, 2, 3, 8, 13, 17):
+    for size in (8, 1, 2, 3, 13, 17):
         ops, most = [f"op {i}" for i in range(size)], (size - 1).bit_length()
         for wrong in ops:
             oracle = _Oracle(wrong, limit=size + 1)
@@ -141,7 +137,7 @@ def check_bisect(culprit: Bisect) -> None:
                 print(f"✗ of {size} ops, {wrong!r} is wrong, but it returns {found!r}")
                 return
             if oracle.steps > most:
-                print(f"✗ of {size} ops: {oracle.steps} steps, where {most} are enough")
+                print(f"✗ {wrong!r} of {size} takes {oracle.steps} steps, where {most} are enough")
                 return
     print(f"✓ finds each of {size} ops in at most {most} steps")
 

@@ -52,7 +52,7 @@ def show_savings(rows: Sequence[Saving]) -> None:
 
 def sectors(run: Run) -> list[OpCount]:
     """The sectors that a step of a run asks for, by op."""
-    rows = step_counts.count(run.program, run.engine.rungs)
+    rows = step_counts.count(run.program.training_step, run.engine.rungs)
     title = (
         f"A training step, B={run.program.B} T={run.program.T}, float32, counted by the emulator"
     )

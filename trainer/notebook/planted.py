@@ -1,18 +1,13 @@
-"""The kernels that notebook 11 plants into runs: one that is slow, two that are wrong.
+"""The kernels that notebook 11 plants into runs, by their op: one is slow, two are wrong.
 
-Each is right, or looks right, to an author who tests it in the way that the notebook shows. The
-notebook prints a kernel once the reader has found its op.
+The notebook shows a kernel once the reader has found its op.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ladder.contract.ladder import find
 
-# Right, and parallel over rows and columns; but the lanes of a warp read addresses OC apart.
-SLOW = {
-    "matmul.backward_bias": r"""// matmul backward_bias: a sum for each column
+COLUMNS = r"""// matmul backward_bias: a sum for each column
 // Define: WARPS = 4
 // Launch: matmul_backward_bias<<<ceil_div(OC, WARPS), WARPS * warp>>>
 #include "portable.cuh"
@@ -32,11 +27,8 @@ extern "C" __global__ void matmul_backward_bias(
     if (lane_id() == 0) dbias[column] += sum;
 }
 """
-}
 
-# Right where dwte is 0 before. But the model uses wte twice, and adds up two gradients in dwte.
-OVERWRITES = {
-    "embedding.backward": r"""// embedding backward: a block for each token
+TOKENS = r"""// embedding backward: a block for each token
 // Define: BLOCK = 64
 // Launch: embedding_backward_tokens<<<V, BLOCK>>>
 // Launch: embedding_backward_positions<<<T, BLOCK>>>
@@ -68,11 +60,20 @@ extern "C" __global__ void embedding_backward_positions(
     }
 }
 """
-}
 
 
-def without_delta() -> Mapping[str, str]:
-    """attention.backward, rung 1, without the sum that the softmax's gradient subtracts."""
+def slow() -> dict[str, str]:
+    """A right kernel, parallel over rows and columns; but lanes read addresses OC apart."""
+    return {"matmul.backward_bias": COLUMNS}
+
+
+def wrong() -> dict[str, str]:
+    """Rung 1 without the sum that the gradient of a softmax subtracts."""
     source, line = find("attention.backward").rung(1).source, "prob * (dprob - delta[row])"
     assert source.count(line) == 1
     return {"attention.backward": source.replace(line, "prob * dprob")}
+
+
+def odd() -> dict[str, str]:
+    """Right where dwte is 0 before. But the model uses wte twice, and adds up two gradients."""
+    return {"embedding.backward": TOKENS}

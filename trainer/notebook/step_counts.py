@@ -7,7 +7,7 @@ asks for is the sum over its calls: caches do not hide any of it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ladder.contract.dtypes import DTYPES
@@ -16,7 +16,7 @@ from ladder.contract.rung_file import Rung
 from ladder.emulator.report import SECTOR
 from ladder.show import trace
 from ladder.show.notebook import rung_of
-from trainer.model.program import Program
+from trainer.model.calls import Call
 
 FLOAT32 = DTYPES["float32"]
 
@@ -31,14 +31,14 @@ class OpCount:
     least: int
 
 
-def count(program: Program, rungs: Mapping[str, Rung]) -> list[OpCount]:
-    """A row for each op of a training step in float32, that with the most sectors first.
+def count(step: Sequence[Call], rungs: Mapping[str, Rung]) -> list[OpCount]:
+    """A row for each op of a step's calls, in float32, that with the most sectors first.
 
     Raises LadderError where a rung is no kernel, or cannot run at a shape of the step.
     """
     rows = []
-    for name in dict.fromkeys(call.op for call in program.training_step):
-        calls = [call for call in program.training_step if call.op == name]
+    for name in dict.fromkeys(call.op for call in step):
+        calls = [call for call in step if call.op == name]
         rung, op = rungs[name], find(name).op
         kernel = rung.source if rung.number is None else rung.id
         sectors = sum(_sectors(name, kernel, tuple(call.dims.items())) for call in calls)

@@ -51,6 +51,7 @@ def sectors(rows: Sequence[Row], title: str) -> Figure:
         axes.text(max(count, least), place, text, va="center", fontsize=8)
     axes.set_xlim(0, 1.5 * max(count for _, count, _ in rows))
     axes.set_xlabel(f"sectors of 32 bytes: {total:,} in the whole step", fontsize=9)
+    axes.set_xticks([])
     axes.invert_yaxis()
     axes.legend(frameon=False, fontsize=9, loc="lower right")
     return figure

@@ -1,0 +1,255 @@
+"""What notebook 11 calls: predictions, counts and gradients are right; guesses are refused."""
+
+import re
+
+import nbformat
+import pytest
+
+from ladder.common.errors import LadderError
+from ladder.contract.ladder import find
+from ladder.measure import results
+from ladder.show import trace
+from ladder.show.pages import ROOT
+from trainer.data.download import VARIABLE
+from trainer.measure import step_timing
+from trainer.model.gpt2 import GPT2Config
+from trainer.model.program import build
+from trainer.notebook import climb_exercises, climbing, planted, step_counts
+from trainer.notebook import helpers as gpt
+from trainer.notebook.gradient_differences import differences, goes_wrong
+
+SHAPE = GPT2Config(context=8, layers=2, heads=2, channels=8)
+CELLS = nbformat.read(ROOT / "notebooks/11_climb.ipynb", as_version=4).cells
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Starts small runs on the play, in which the emulator runs some ops."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+
+    def start_one(**settings):
+        where = {"dataset": "play", "tokenizer": "bytes", "device": "emulated"}
+        return gpt.start(SHAPE, B=2, T=8, **where, **settings)
+
+    return start_one
+
+
+# ---- a climb, predicted -------------------------------------------------------------------------
+
+
+def a_climb(monkeypatch, tmp_path, rows):
+    """A climb of layernorm.forward by 3 ms, and `rows` of its rungs alone: N, low, high in µs."""
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    for N, low, high in rows:
+        times = [{"rung": "1", "median_us": low}, {"rung": "9", "median_us": high}]
+        shape = {"shape": f"N={N}", "dims": {"N": N, "C": 768}}
+        results.record(
+            {"gpu": "Fake 9000"},
+            {"op": "layernorm.forward", "dtype": "bfloat16", **shape, "rows": times},
+        )
+    stage = {"op": "layernorm.forward", "from": "1", "to": "9", "ms": 7.0}
+    return {
+        "machine": {"name": "Fake 9000"},
+        "job": {"model": "gpt2", "B": 4, "T": 1024},
+        "stages": [{"op": None, "ms": 10.0}, stage, {"fusion": "f", "to": {}, "ms": 6.0}],
+    }
+
+
+def test_a_rung_timed_at_the_shape_of_the_step_counts_once_for_each_call(tmp_path, monkeypatch):
+    climb = a_climb(monkeypatch, tmp_path, [(4096, 100.0, 20.0), (65536, 900.0, 100.0)])
+    (saving,) = climbing.savings(climb)
+    assert saving.exact and saving.calls == 25
+    assert saving.measured == pytest.approx(3.0)
+    assert saving.predicted == pytest.approx(25 * 80e-3)
+
+
+def test_a_rung_timed_at_another_shape_is_scaled_by_its_bytes(tmp_path, monkeypatch):
+    climb = a_climb(monkeypatch, tmp_path, [(4096, 100.0, 20.0), (65536, 900.0, 100.0)])
+    (saving,) = climbing.savings(climb, exact=False)
+    assert not saving.exact
+    assert saving.predicted == pytest.approx(25 * 0.8 / 16, rel=1e-3)
+
+
+def test_an_op_whose_rungs_were_not_timed_is_left_out(tmp_path, monkeypatch):
+    climb = a_climb(monkeypatch, tmp_path, [(4096, None, 20.0)])
+    assert climbing.savings(climb) == []
+
+
+def test_the_measured_climb_is_predicted_within_a_quarter_where_it_saves_most():
+    large = [row for row in climbing.savings(climbing.measured_climb()) if row.measured > 1]
+    assert len(large) >= 9
+    assert all(0.75 < row.predicted / row.measured < 1.25 for row in large)
+
+
+def test_without_a_climb_it_says_how_to_measure_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(step_timing, "FOLDER", tmp_path)
+    with pytest.raises(LadderError, match="`make climb`"):
+        climbing.measured_climb()
+
+
+# ---- what to climb next -------------------------------------------------------------------------
+
+
+def by_gain(profile):
+    row = max(profile["ops"], key=lambda row: row["ms"] - row["floor_ms"])
+    return row["op"], profile["step_ms"] / (profile["step_ms"] - row["ms"] + row["floor_ms"])
+
+
+def test_the_op_with_the_most_to_gain_is_accepted(capsys):
+    climb_exercises.check_next_climb(by_gain, gpt.measured_profiles())
+    said = capsys.readouterr().out
+    assert said.startswith("✓ a step of ")
+    assert said.count("times as fast") == len(gpt.measured_profiles())
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (lambda p: (max(p["ops"], key=lambda r: r["ms"])["op"], 1.1), "would save"),
+        (lambda p: (max(p["ops"], key=lambda r: r["ms"] / r["floor_ms"])["op"], 1.1), "would save"),
+        (lambda p: (by_gain(p)[0], 2 * by_gain(p)[1]), "is not a factor of"),
+        (lambda p: by_gain(p)[0], "return the op and the factor"),
+        (lambda p: ("layernorm", 1.0), "'layernorm' is none of its ops"),
+    ],
+)
+def test_another_op_or_factor_is_refused(answer, says, capsys):
+    climb_exercises.check_next_climb(answer, gpt.measured_profiles())
+    assert (said := capsys.readouterr().out).startswith("✗ ") and says in said
+
+
+# ---- which op is slow ---------------------------------------------------------------------------
+
+
+@pytest.mark.emulator
+def test_the_sectors_of_a_step_are_those_of_its_calls():
+    program = build(SHAPE.with_vocab(100), 2, 8)
+    calls = [call for call in program.training_step if call.op == "layernorm.forward"]
+    seen = trace.trace(
+        find("layernorm.forward"), find("layernorm.forward").rung(1), dims=calls[0].dims
+    )
+    (row,) = step_counts.count(calls, {"layernorm.forward": find("layernorm.forward").rung(1)})
+    assert (row.op, row.calls) == ("layernorm.forward", 5)
+    assert row.sectors == 5 * sum(line.sectors for line in seen.lines)
+    # a row in and one out, weight and bias, mean and rstd; a sector holds 8 floats
+    assert row.least == 5 * (2 * 16 * 8 + 2 * 8 + 2 * 16) // 8
+
+
+@pytest.fixture
+def counted(start, monkeypatch):
+    """A run whose gelu.backward takes 1,000 sectors, and 100 on rung 2; every other op takes 50."""
+
+    def count(step, rungs):
+        def sectors(op):
+            return {"gelu.backward": 100 if rungs[op].number == 2 else 1000}.get(op, 50)
+
+        return [step_counts.OpCount(op, 1, sectors(op), 50) for op in rungs]
+
+    monkeypatch.setattr(climb_exercises, "count", count)
+    return start(rungs="reference")
+
+
+def test_a_swap_that_makes_the_step_light_is_accepted(counted, capsys):
+    climbing.check_swap(counted, {"gelu.backward": 2}, at_most=1000)
+    said = capsys.readouterr().out
+    assert said.startswith("✓ gelu.backward, rung 2: 1,800 -> 900 sectors\n  it had 55.6% of the")
+    assert said.endswith("now 2.000 times as light\n")
+
+
+@pytest.mark.parametrize(
+    ("swap", "says"),
+    [
+        ({"gelu.forward": 2}, "1,800 -> 1,800 sectors; the limit is 1,000"),
+        ({"gelu.backward": 2, "gelu.forward": 2}, "swap one op; these are 2"),
+        ({"relu.forward": 1}, "no call of the step is a relu.forward"),
+        ({"gelu.backward": 99}, "99"),
+    ],
+)
+def test_a_swap_that_does_not_is_refused(swap, says, counted, capsys):
+    climbing.check_swap(counted, swap, at_most=1000)
+    assert (said := capsys.readouterr().out).startswith("✗ ") and says in said
+
+
+# ---- which op is wrong --------------------------------------------------------------------------
+
+
+@pytest.mark.emulator
+def test_a_gradient_that_is_overwritten_is_the_only_wrong_one(start, capsys):
+    run = start(rungs="reference", kernels={"residual.backward": 1, **planted.odd()})
+    apart = differences(run, ["embedding.backward", "residual.backward"])
+    assert [name for name, difference in apart.items() if difference > 1e-3] == ["wte"]
+    assert list(apart)[:2] == ["lnfw", "lnfb"] and len(apart) == 2 * 12 + 4
+    assert goes_wrong(run, ["embedding.backward"])
+    assert not goes_wrong(run, ["residual.backward"])
+    climbing.check_culprit(run, "embedding.backward")
+    assert capsys.readouterr().out.startswith("✓ embedding.backward: ")
+    climbing.check_culprit(run, "residual.backward")
+    assert "1 of 28 gradients are still wrong" in capsys.readouterr().out
+    climbing.check_culprit(run, "matmul.forward")
+    assert "'matmul.forward' is not on a kernel; these are" in capsys.readouterr().out
+
+
+@pytest.mark.emulator
+def test_gradients_are_wrong_from_the_wrong_op_on(start, capsys):
+    run = start(rungs="reference", kernels=planted.wrong())
+    apart = differences(run, ["attention.backward"])
+    wrong = {name: not difference < 1e-3 for name, difference in apart.items()}
+    first = list(wrong).index("h1.qkvb")
+    assert not any(list(wrong.values())[:first]) and wrong["h1.qkvb"]
+
+
+@pytest.mark.emulator
+def test_where_no_op_is_wrong_none_is_found(start, capsys):
+    climbing.check_culprit(
+        start(rungs="reference", kernels={"residual.backward": 1}), "residual.backward"
+    )
+    assert "no gradient of this run is wrong" in capsys.readouterr().out
+
+
+def one_by_one(ops, goes_wrong):
+    return next(op for op in ops if goes_wrong([op]))
+
+
+def forever(ops, goes_wrong):
+    while True:
+        goes_wrong(ops)
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (one_by_one, "'op 3' of 8 takes 4 steps, where 3 are enough"),
+        (lambda ops, goes_wrong: ops[0], "'op 1' is wrong, but it returns 'op 0'"),
+        (forever, "still searching after 9 steps"),
+    ],
+)
+def test_a_search_that_is_slow_or_wrong_is_refused(answer, says, capsys):
+    climbing.check_bisect(answer)
+    assert (said := capsys.readouterr().out).startswith("✗ ") and says in said
+
+
+# ---- the notebook -------------------------------------------------------------------------------
+
+
+def python_solution(name):
+    (found,) = (
+        match.group(1)
+        for cell in CELLS
+        for match in re.finditer(r"```python\n(.*?)```", cell.source, re.DOTALL)
+        if f"def {name}(" in match.group(1)
+    )
+    names = {}
+    exec(found, names)
+    return names[name]
+
+
+def test_the_solutions_behind_the_folds_pass(capsys):
+    climbing.check_next_climb(python_solution("next_climb"), gpt.measured_profiles())
+    climbing.check_bisect(python_solution("culprit"))
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("✓") and last == "✓ finds each of 17 ops in at most 5 steps"
+
+
+def test_the_exercises_start_from_the_planted_kernels():
+    given = "\n".join(cell.source for cell in CELLS if cell.cell_type == "code")
+    for kernel in (*planted.slow().values(), *planted.odd().values()):
+        assert f'MINE = r"""{kernel}"""' in given
