@@ -624,6 +624,7 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
             "elements are wrong",
         ),
         (("int token = blockIdx.x;", "int token = tokens[blockIdx.x];"), "race on dwte"),
+    ],
     "one thread for each element": [
         (("i = threadIdx.x;", "i = threadIdx.x + 1;"), "outside of"),
         (("out[i] = a[i]", "out[0] = a[i]"), "race on out"),

@@ -4,7 +4,7 @@ They are in a small file of the user's own, `solved.json` in $KERNEL_LADDER_STAT
 $XDG_STATE_HOME/kernel-ladder, else in ~/.local/state/kernel-ladder. To start anew, delete it.
 
 An exercise is known by its title: its cell begins with `MINE = r\"""// op: title`, or it calls a
-checker of the notebook on GPT-2, `gpt.check_order(…)`, whose name is the title then.
+checker of the notebooks on whole models, `gpt.check_order(…)`, whose name is the title then.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ladder.show.pictures.drawing import MARGIN, WIDTH, Drawing
 VARIABLE = "KERNEL_LADDER_STATE"
 NOTEBOOKS = ROOT / "notebooks"
 MOST_BYTES = 1 << 16  # of the file: some hundred titles
-TITLE = re.compile(r'^MINE = r"""// .*?: (.*)$|^gpt\.(check_\w+)\(', re.MULTILINE)
+TITLE = re.compile(r'^MINE = r"""// .*?: (.*)$|^(?:gpt|climbing)\.(check_\w+)\(', re.MULTILINE)
 BAR, ROW = 210, 24  # width of a bar, and height of a row, in pixels
 
 

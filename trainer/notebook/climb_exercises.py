@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from ladder.common.errors import LadderError
-from ladder.show.notebook import rung_of
+from ladder.contract.ladder import find
+from trainer.notebook.exercises import say_progress
 from trainer.notebook.gradient_differences import APART, differences, goes_wrong
 from trainer.notebook.small_run import Run
 from trainer.notebook.step_counts import count
@@ -42,34 +43,33 @@ def made_up(seed: int) -> Profile:
 def check_next_climb(next_climb: NextClimb, measured: Sequence[Profile]) -> None:
     """Print the verdict on a function of a profile: the op whose climb to its floor gains the step
     most, and the factor by which the step becomes faster."""
-    lines = []
-    for profile in (*(made_up(seed) for seed in range(5)), *measured):
-        answer = next_climb(profile)
-        if not isinstance(answer, tuple) or len(answer) != 2:
-            print(f"✗ return the op and the factor, as in: return op, factor; this is {answer!r}")
+    made = [made_up(seed) for seed in range(5)]
+    for profile in (*made, *measured):
+        if fault := _fault(next_climb(profile), profile):
+            where = ", made up" if profile in made else ""
+            print(f"✗ a step of {profile['step_ms']:.2f} ms{where}: {fault}")
             return
-        name, factor = answer
-        step, gains = profile["step_ms"], {r["op"]: r["ms"] - r["floor_ms"] for r in profile["ops"]}
-        best = max(gains, key=lambda op: gains[op])
-        where = f"a step of {step:.2f} ms" + ("" if "model" in profile else ", made up")
-        if name not in gains:
-            print(f"✗ {where}: {name!r} is none of its ops")
-            return
-        if name != best:
-            print(
-                f"✗ {where}: at its floor, {name} would save {gains[name]:.3f} ms, {best} "
-                f"{gains[best]:.3f} ms"
-            )
-            return
-        after = step - gains[best]
-        if not abs(factor * after / step - 1) < 1e-3:
-            print(
-                f"✗ {where}: {best} is the op, but {step:.2f} -> {after:.2f} ms is not a factor "
-                f"of {factor:.4g}"
-            )
-            return
-        lines.append(f"{where}: {best}, to {after:.2f} ms, {step / after:.3f} times as fast")
-    print("✓", "\n  ".join(lines[-len(measured) :] if measured else lines))
+    for mark, profile in zip("✓" + " " * len(measured), measured, strict=False):
+        (op, factor), step = next_climb(profile), profile["step_ms"]
+        print(f"{mark} {step:.2f} -> {step / factor:.2f} ms, {factor:.3f} times as fast: {op}")
+    say_progress("check_next_climb")
+
+
+def _fault(answer: Any, profile: Profile) -> str:
+    """What is wrong with an answer; "" if nothing is."""
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        return f"return the op and the factor, as in: return op, factor; this is {answer!r}"
+    (name, factor), step = answer, profile["step_ms"]
+    gains = {row["op"]: row["ms"] - row["floor_ms"] for row in profile["ops"]}
+    best = max(gains, key=lambda op: gains[op])
+    if name not in gains:
+        return f"{name!r} is none of its ops"
+    if name != best:
+        return f"at its floor, {name} would save {gains[name]:.3f} ms, {best} {gains[best]:.3f} ms"
+    after = step - gains[best]
+    if not abs(factor * after / step - 1) < 1e-3:
+        return f"{best} is the op, but {step:.2f} -> {after:.2f} ms is no factor of {factor:.4g}"
+    return ""
 
 
 # ---- which op is slow ---------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def check_swap(run: Run, swap: Mapping[str, int | str], at_most: int) -> None:
         ((op, kernel),) = swap.items()
         if op not in run.engine.rungs:
             raise LadderError(f"no call of the step is a {op}")
-        rung = rung_of(op, kernel)
+        rung = find(op).rung(str(kernel))
         step, rungs = run.program.training_step, run.engine.rungs
         before, after = count(step, rungs), count(step, {**rungs, op: rung})
     except LadderError as error:
@@ -96,6 +96,8 @@ def check_swap(run: Run, swap: Mapping[str, int | str], at_most: int) -> None:
     print(f"{'✓' if passed else '✗'} {op}, {rung.name}: {sums[0]:,} -> {sums[1]:,} sectors", end="")
     print("" if passed else f"; the limit is {at_most:,}")
     print(f"  it had {share:.1%} of the step, which is now {sums[0] / sums[1]:.3f} times as light")
+    if passed:
+        say_progress("check_swap")
 
 
 # ---- which op is wrong --------------------------------------------------------------------------
@@ -115,6 +117,7 @@ def check_culprit(run: Run, op: str) -> None:
         )
     elif goes_wrong(run, [op]):
         print(f"✓ {op}: with it, gradients are wrong, and without it, all {len(apart)} are right")
+        say_progress("check_culprit")
     else:
         print("✗ no gradient of this run is wrong")
 
@@ -140,6 +143,8 @@ def check_bisect(culprit: Bisect) -> None:
                 print(f"✗ {wrong!r} of {size} takes {oracle.steps} steps, where {most} are enough")
                 return
     print(f"✓ finds each of {size} ops in at most {most} steps")
+    say_progress("check_bisect")
+    say_progress("check_bisect")
 
 
 class _TooMany(Exception):

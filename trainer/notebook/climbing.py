@@ -41,21 +41,22 @@ __all__ = [
 
 def show_savings(rows: Sequence[Saving]) -> None:
     """What climbs should save in a step, from times of their rungs alone, and what they saved."""
-    title = (
-        f"What raising an op saves in a step of GPT-2 124M, {measured_climb()['machine']['name']}"
-    )
-    draw(
-        climb_pictures.savings([(row.op, row.predicted, row.measured) for row in rows], title),
-        title,
-    )
+    machine = measured_climb()["machine"]["name"]
+    title = f"What raising an op saves in a step of GPT-2 124M, {machine}"
+    named = [(row.op, row.predicted, row.measured) for row in rows]
+    draw(climb_pictures.savings(named, title), title)
+
+
+def count(run: Run) -> list[OpCount]:
+    """The sectors that a step of a run asks for, by op, the most first."""
+    return step_counts.count(run.program.training_step, run.engine.rungs)
 
 
 def sectors(run: Run) -> list[OpCount]:
-    """The sectors that a step of a run asks for, by op."""
-    rows = step_counts.count(run.program.training_step, run.engine.rungs)
-    title = (
-        f"A training step, B={run.program.B} T={run.program.T}, float32, counted by the emulator"
-    )
+    """The same, and a picture of it."""
+    rows = count(run)
+    setting = f"B={run.program.B} T={run.program.T}, float32"
+    title = f"A training step, {setting}, counted by the emulator"
     named = [(row.op, row.sectors, row.least) for row in rows]
     draw(climb_pictures.sectors(named, title), title)
     return rows

@@ -102,7 +102,7 @@ def check_order(text: str) -> None:
         return
     if not wrong:
         print("✓ every gradient is the slope of the loss")
-        _say_progress("check_order")
+        say_progress("check_order")
         return
     print(f"✗ {len(wrong)} of {len(SMALL.parameters())} gradients are not the slope of the loss:")
     print("  wrong:", " ".join(f"d{name}" for name in wrong if np.isfinite(wrong[name])) or "none")
@@ -123,11 +123,12 @@ def check_floor(
     if mine is not None and abs(mine - right) < 1e-3 * right:
         step_ms = profile["step_ms"]
         print(f"✓ {right:.2f} ms, {100 * right / step_ms:.0f} % of the {step_ms:.2f} ms measured")
-        _say_progress("check_floor")
+        say_progress("check_floor")
     else:
         print(f"✗ {mine if mine is None else f'{mine:.2f} ms'} is not the floor of this step")
 
 
-def _say_progress(exercise: str) -> None:
+def say_progress(exercise: str) -> None:
+    """Keep that an exercise is solved, and print how far the reader has come."""
     if said := progress.record(exercise):
         print(said)

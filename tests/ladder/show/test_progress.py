@@ -31,6 +31,7 @@ def test_every_kind_of_exercise_is_found_and_no_title_occurs_twice():
     found = progress.exercises()
     assert found["00_start"] == [ONE]
     assert found["10_gpt2"] == ["check_order", "check_floor"]
+    assert len(found["11_climb"]) == 6 and found["11_climb"][0] == "check_next_climb"
     assert len(PUZZLES) == 20
     titles = [title for own in found.values() for title in own]
     assert len(titles) == len(set(titles))
