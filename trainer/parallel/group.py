@@ -106,25 +106,24 @@ class Ranks(Group):
         self._watch = watch
 
     def exchange(self, what: str, data: bytes = b"") -> list[bytes]:
-        mine = what.encode()
+        mine = _pack([what.encode(), data])  # one message each way: two would wait for each other
         with self._peers_needed():
             if self.rank > 0:
                 (leader,) = self._talk
                 leader.send_bytes(mine)
-                leader.send_bytes(data)
-                return [leader.recv_bytes() for _ in range(self.size)]
+                return _unpack(leader.recv_bytes())
             parts = [data]
             for rank, peer in enumerate(self._talk, 1):
-                theirs = peer.recv_bytes()
-                if theirs != mine:
+                place, part = _unpack(peer.recv_bytes())
+                if place != what.encode():
                     raise LadderError(
-                        f"rank {rank} of {self.size} is at {theirs.decode()!r} where rank 0 is at "
+                        f"rank {rank} of {self.size} is at {place.decode()!r} where rank 0 is at "
                         f"{what!r}: the ranks do not run the same program"
                     )
-                parts.append(peer.recv_bytes())
+                parts.append(part)
+            answer = _pack(parts)
             for peer in self._talk:
-                for part in parts:
-                    peer.send_bytes(part)
+                peer.send_bytes(answer)
             return parts
 
     def gather(self, what: str, array: np.ndarray) -> list[np.ndarray]:
@@ -218,6 +217,20 @@ class HostSums:
 
     def _shares(self, array: np.ndarray) -> Sequence[np.ndarray]:
         return np.split(array, self._ranks.size)
+
+
+def _pack(parts: Sequence[bytes]) -> bytes:
+    """Each part behind its length."""
+    return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+
+
+def _unpack(message: bytes) -> list[bytes]:
+    parts, start = [], 0
+    while start < len(message):
+        length = int.from_bytes(message[start : start + 8], "little")
+        parts.append(message[start + 8 : start + 8 + length])
+        start += 8 + length
+    return parts
 
 
 def bytes_of(array: np.ndarray) -> memoryview:

@@ -213,7 +213,7 @@ def _listening(launch: Launch) -> Iterator[tuple[queue.Queue[Connection | None],
 
 def _accept_one(listener: Listener, strangers: list[str]) -> Connection | None:
     try:
-        return listener.accept()
+        return _without_delay(listener.accept())
     except AuthenticationError:
         strangers.append("someone came with another secret")
         return None
@@ -301,7 +301,7 @@ def _connect(launch: Launch, address: tuple[str, int], secret: bytes) -> Connect
     """A connection to rank 0; None where it is not there yet, or where a file leads to whoever
     has the port of a run that was killed. Raises LadderError where the secret is wrong."""
     try:
-        return Client(address, authkey=secret)
+        return _without_delay(Client(address, authkey=secret))
     except AuthenticationError:
         if launch.folder is not None:
             return None
@@ -311,6 +311,15 @@ def _connect(launch: Launch, address: tuple[str, int], secret: bytes) -> Connect
         ) from None
     except (EOFError, OSError):
         return None
+
+
+def _without_delay(connection: Connection) -> Connection:
+    """The connection, so that small messages leave at once. By default TCP holds one back until
+    the one before it is acknowledged (Nagle's algorithm), which the other side puts off for 40 ms
+    (delayed acknowledgements): longer than a step."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
 
 
 def _where_to_go(launch: Launch) -> Iterator[tuple[tuple[str, int], bytes]]:

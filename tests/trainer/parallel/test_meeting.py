@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import queue
 import socket
 import threading
@@ -54,6 +55,14 @@ def test_ranks_meet_in_a_folder_and_leave_nothing_there(tmp_path):
     tables[0].links[2].talk.send_bytes(b"to rank 2")
     assert tables[2].links[0].talk.recv_bytes() == b"to rank 2"
     assert not folder.exists()
+
+
+def test_small_messages_leave_at_once(tmp_path):
+    tables = meet_all(launches(tmp_path))
+    connections = [*tables[0].links[1], *tables[1].links[0]]
+    for connection in connections:
+        with socket.socket(fileno=os.dup(connection.fileno())) as same:
+            assert same.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_only_its_user_can_read_where_rank_0_listens(tmp_path):
