@@ -40,6 +40,7 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
     ladder OP               measured times on a logarithmic scale; dtype= shape= device=
     roofline OP             from 0.1 to 1,000 FLOPs per byte; dtype= shape= device=
     causal                  tiles of scores that are computed, masked, skipped; T= queries= keys=
+    ring-all-reduce         what each rank sends and sums in each step; ranks=4
     spec OP                 what an op computes, by an example, and what two elements need; shape=
     softmax                 online softmax, tile by tile; T=16 tile=4 seed=3
     softmax-threads         how threads that share a row merge their sums; T=16 threads=4 seed=3
@@ -80,6 +81,7 @@ from ladder.show.pictures import (
     outer,
     probes,
     ring,
+    ring_all_reduce,
     shares,
     softmax,
     spec,
@@ -114,6 +116,7 @@ KINDS: dict[str, Callable[..., Drawing]] = {
     "chain-transposed": chain.draw_transposed,
     "timeline": timeline.draw,
     "ring": ring.draw,
+    "ring-all-reduce": ring_all_reduce.draw,
     "copies": copies.draw,
     "instructions": instructions.draw,
     "multicast": multicast.draw,

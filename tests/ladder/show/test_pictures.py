@@ -31,6 +31,7 @@ from ladder.show.pictures import (
     recording,
     replay,
     ring,
+    ring_all_reduce,
     shares,
     softmax,
     tiles,
@@ -275,6 +276,19 @@ def test_a_causal_tile_is_skipped_or_whole_where_all_its_scores_are(T, queries, 
         assert kind == (causal.WHOLE if tile.all() else causal.MASKED if tile.any() else 0)
 
 
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5])
+def test_a_ring_sums_every_share_once_and_sends_as_few_as_possible(ranks):
+    course = ring_all_reduce.steps(ranks)
+    everyone = frozenset(range(ranks))
+    scattered = course[ranks - 2].holds
+    assert [[holds == everyone for holds in shares].count(True) for shares in scattered] == (
+        [1] * ranks
+    )
+    assert all(holds == everyone for shares in course[-1].holds for holds in shares)
+    assert len(course) == 2 * (ranks - 1)  # each rank sends one share in each
+    assert all(len(set(step.sent)) == ranks for step in course)  # no share twice at a time
+
+
 def test_online_softmax_ends_with_the_largest_score_and_the_sum_of_all():
     scores = np.random.default_rng(0).normal(size=50)
     last = softmax.steps(scores, 8)[-1]
@@ -297,6 +311,7 @@ def test_the_sums_of_threads_that_share_a_row_add_up_to_that_of_the_row():
         ("waves", ("matmul.forward", "16bit-12"), {"shape": "N=4096 C=768 OC=3072"}),
         ("rasterization", ("matmul.forward", "16bit-11"), {"shape": "N=4096 C=768 OC=3072"}),
         ("causal", (), {}),
+        ("ring-all-reduce", (), {}),
         ("softmax", (), {}),
         ("softmax-threads", (), {}),
         ("ladder", ("matmul.forward",), {}),
