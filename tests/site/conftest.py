@@ -60,7 +60,7 @@ def tab(chromium):
         context = chromium.new_context(viewport={"width": width, "height": height}, **options)
         page = context.new_page()
         page.on("pageerror", lambda error: problems.append(f"{page.url}: {error}"))
-        page.on("response", lambda got: got.ok or problems.append(f"{got.url}: {got.status}"))
+        page.on("response", lambda got: got.status < 400 or problems.append(got.url))
         page.on(
             "console",
             lambda said: (

@@ -43,7 +43,9 @@ function drawPipeline(values) {
   rows.forEach((row, y) => {
     svg.append(make("text", { x: left - 8, y: 22 * y + 14, "text-anchor": "end" }, row));
     svg.append(make("rect", { x: left, y: 22 * y, width: 560, height: 18, class: "idle" }));
-    for (const { kind, start, end } of spans.filter((span) => span.row === row)) {
+    const shown = spans.filter((span) => span.row === row);
+    shown.sort((one, other) => (one.kind === "ask") - (other.kind === "ask")); // starts of copies on top
+    for (const { kind, start, end } of shown) {
       const width = kind === "ask" ? 3 : (end - start) * scale; // the start of a copy
       const place = { x: left + start * scale, y: 22 * y, width, height: 18 };
       svg.append(make("rect", { ...place, class: kind }, make("title", {}, `${kind}: ${start} to ${end}`)));
