@@ -48,3 +48,10 @@ def test_what_the_project_asks_for_is_there_in_a_version_that_fits(extra):
         versions = [str(r.specifier)[2:] for r in there if canonicalize_name(r.name) == name]
         assert versions, f"{requirement}: run make lock"
         assert all(map(requirement.specifier.contains, versions)), f"{requirement}: run make lock"
+
+
+def test_what_is_listed_for_pypy_alone_is_not_left_out_where_cpython_needs_it():
+    """An extra leaves out what test.txt installs, and on CPython that is not all of its names."""
+    for_pypy = {r.name for r, _ in locked("test") if "implementation_name" in str(r.marker)}
+    there = {r.name for r, _ in locked("notebooks") if r.marker.evaluate()}
+    assert for_pypy and for_pypy <= there
