@@ -347,10 +347,12 @@ def _plot(op: str, dtype: str, shape: str, *draw: Callable[[measured.Measured], 
 
 @functools.lru_cache(maxsize=16)
 def _measure(op: str, dtype: str, shape: str) -> Any:
-    """Measure an op on this machine's GPU, by default at the first of its shapes."""
+    """Measure an op on this machine's GPU, by default at the first of its shapes, and in the type
+    that the trainer would choose: float16 where no tensor core multiplies bfloat16."""
     ladder, device = find(op), open_device("cuda")
     shape = shape or next(iter(ladder.op.bench))
-    dtype = dtype or ("bfloat16" if "bfloat16" in ladder.op.reals else ladder.op.reals[0])
+    half = "bfloat16" if device.bfloat16 else "float16"
+    dtype = dtype or (half if half in ladder.op.reals else ladder.op.reals[0])
 
     def say(line: str, wrong: bool) -> None:
         if wrong:

@@ -42,6 +42,7 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
     step-summary DEVICE DTYPE   of that the least: ours, and PyTorch's fastest
     agreement LOG LOG ...       how far losses and gradients are from PyTorch's
     log LOG                     output that is kept in doc/results/logs
+    tally           how many kernels and ladders there are
 
 `counts` takes lines="x[i]|y[i]": only lines of the source that contain one of these.
 Where nothing has been measured yet, `table` says how to, and pictures are left out.
@@ -64,7 +65,7 @@ from ladder.common import cache
 from ladder.common.errors import LadderError
 from ladder.contract.dims import Dims, format_dims
 from ladder.contract.identity import INCLUDE, code_identity
-from ladder.contract.ladder import PACKAGE, find, find_rung
+from ladder.contract.ladder import PACKAGE, find, find_rung, ladders
 from ladder.contract.rung_file import Rung
 from ladder.measure import results
 from ladder.show import anatomy, citations, pictures, source_code, tables, training_tables
@@ -177,6 +178,15 @@ def _stale_pictures(text: str, page: Path) -> Iterator[str]:
 
 
 # ---- from the kernels ---------------------------------------------------------------------------
+
+
+def tally(place: Place) -> str:
+    """How much there is to climb. Rung 0, NumPy, and the libraries' rungs do not count."""
+    kernels = [rung for ladder in ladders().values() for rung in ladder.rungs if rung.path]
+    return (
+        f"- **{len(kernels)} kernels on {len(ladders())} ladders**, each in one file that reads "
+        "alone, in fp32, bf16 and fp16."
+    )
 
 
 def rungs(place: Place, op: str) -> str:
@@ -454,6 +464,6 @@ BLOCKS: dict[str, Callable[..., str]] = {
     for block in (
         rungs, header, diff, change, source, solution, passage, launches, header_keys, header_names,
         includes, counts, reuse, traffic, machine, picture,
-        table, gain, overview, step_times, step_summary, agreement, log,
+        table, gain, overview, step_times, step_summary, agreement, log, tally,
     )
 }  # fmt: skip

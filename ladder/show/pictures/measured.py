@@ -108,7 +108,7 @@ def ladder(shown: Measured) -> Drawing:
     drawing = Drawing(
         f"{shown.title}: time",
         f"From {_time(slowest.us)} ({slowest.name}) to {_time(fastest.us)} ({fastest.name}): "
-        f"{slowest.us / fastest.us:,.3g} times as fast. The floor, the least time that the "
+        f"{_ratio(slowest.us / fastest.us)} times as fast. The floor, the least time that the "
         f"measured roof allows, is {_time(floor)}.{shown.remark}",
     )
     times = [floor, *(row.us for row in rows)]
@@ -141,6 +141,10 @@ def ladder(shown: Measured) -> Drawing:
 
 def _time(us: float) -> str:
     return f"{us:,.0f} µs" if us >= 100 else f"{us:,.1f} µs"
+
+
+def _ratio(times: float) -> str:
+    return f"{times:,.0f}" if times >= 100 else f"{times:.3g}"
 
 
 def _axis(us: float) -> str:

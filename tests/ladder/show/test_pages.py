@@ -68,6 +68,13 @@ def test_words_around_the_blocks_stay(site):
     assert write(site, "rungs layernorm.forward").startswith("Words.\n\n<!-- ladder:begin rungs")
 
 
+def test_the_kernels_of_the_repository_are_counted(tmp_path):
+    files = [path for path in pages.PACKAGE.glob("*/*/**/*.cu") if path.name[0].isdigit()]
+    request = "<!-- ladder:begin tally -->\n<!-- ladder:end -->"
+    shown = pages.render(request, tmp_path / "page.md", draw=False)
+    assert f"**{len(files)} kernels on " in shown
+
+
 def test_the_ladder_is_listed_with_links_to_its_files(site):
     text = write(site, "rungs layernorm.forward")
     for rung in find("layernorm.forward").rungs[1:]:
