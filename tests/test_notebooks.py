@@ -846,6 +846,23 @@ def test_the_solution_of_an_exercise_compiles_for_a_gpu(exercise):
     assert compiler.remarks(cubin) == []
 
 
+@pytest.mark.nvrtc
+@pytest.mark.skipif(not nvrtc.installed(), reason="NVRTC is not installed")
+def test_the_kernel_for_a_t4_compiles_for_it():
+    cells = nbformat.read(FOLDER / "13_colab.ipynb", as_version=4).cells
+    (kernel,) = (
+        re.search(r'KERNEL = r"""(.+?)"""', c.source, re.DOTALL)
+        for c in cells
+        if c.source.startswith("KERNEL = ")
+    )
+    rung = notebook.rung_of("layernorm.forward", kernel.group(1))
+    target = compiler.typical_target("sm_75", DTYPES["float16"])
+    plan = rung.plan({"N": 4096, "C": 768}, target)
+    cubin = compiler.compile_cubin(rung, plan.constants, target.real, target.arch)
+    assert "warning" not in compiler.compile_log(cubin)
+    assert [found.spill for found in compiler.resources(cubin).values()] == [0]
+
+
 @pytest.mark.emulator
 @pytest.mark.parametrize(
     ("exercise", "change", "says"),

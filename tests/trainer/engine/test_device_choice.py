@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from ladder.common.errors import LadderError
-from ladder.contract.ladder import ladders
+from ladder.contract.ladder import find, ladders
 from ladder.contract.target import Target
 from ladder.device.cpu import Cpu
 from trainer.engine import device_choice as choice
+from trainer.model.program import build
+from trainer.model.registry import named_shape
 from trainer.settings.config import Place
 
 
@@ -36,6 +38,17 @@ def with_gpu(monkeypatch):
         )
 
     return pretend
+
+
+@pytest.mark.parametrize("name", ["gpt2", "char"])
+def test_a_t4_has_a_kernel_for_every_call_of_a_step_in_fp16(name):
+    program = build(named_shape(name, 50257), B=4, T=64)
+    for call in {(call.op, tuple(call.dims.items())): call for call in program.calls}.values():
+        ladder = find(call.op)
+        real = "float16" if "float16" in ladder.op.reals else "float32"  # the norm's gradients
+        target = Gpu("sm_75").target(real)
+        kernels = [rung for rung in ladder.rungs if rung.path and rung.claims(target)]
+        assert any(rung.plan(call.dims, target).refusal is None for rung in kernels), call.op
 
 
 def test_without_a_driver_it_is_the_cpu(monkeypatch):
