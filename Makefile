@@ -92,11 +92,12 @@ $(VENV)/.sitetest: $(VENV)/.site
 	@$(call LOCKED,core test site sitetest)
 	@touch $@
 
-# Extras add to core, and name only what core lacks (what it has for PyPy alone, CPython lacks).
+# Extras add to core, and name only what core lacks: also what it has for older Pythons or PyPy alone.
 # `make lock UPGRADE=--upgrade` takes new versions.
 LOCK = uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate \
   --custom-compile-command "make lock" $(UPGRADE) pyproject.toml
-LACKING = $$(sed -n '/implementation_name/!s/^\([a-z0-9.-]*\)==.*/--no-emit-package \1/p' $(patsubst %,requirements/%.txt,$(1)) | sort -u)
+LACKING = $$(sed -n "/implementation_name/d; s/^\([a-z0-9.-]*\)==.* < '3.14' .*/--no-emit-package \1/p" \
+  $(patsubst %,requirements/%.txt,$(1)) | sort -u)
 
 lock:  ## resolve the packages of pyproject.toml anew into requirements/; needs uv
 	$(LOCK) requirements/build.in --output-file requirements/core.txt

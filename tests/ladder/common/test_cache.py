@@ -144,7 +144,7 @@ def test_a_folder_that_others_may_write_to_is_refused(folder, mode):
 def test_a_folder_of_another_user_is_refused(folder, monkeypatch):
     cache.cached("text", "key", fill)
     monkeypatch.setattr(
-        Path, "stat", lambda path: os.stat_result((0o40700, *[0] * 3, 4711, *[0] * 5))
+        Path, "stat", lambda path, **_: os.stat_result((0o40700, *[0] * 3, 4711, *[0] * 5))
     )
     with pytest.raises(LadderError, match=r"text belongs to another user.* KERNEL_LADDER_CACHE to"):
         cache.cached("text", "key", fill)
