@@ -81,8 +81,8 @@ def test_a_link_into_the_glossary_leads_to_an_entry(page):
     assert set(links) <= {entry["id"] for entry in entries()} | anchors(GLOSSARY)
 
 
-def test_every_entry_is_linked_from_a_page():
-    linked = {link["id"] for page in PAGES for link in _LINK.finditer(text_of(page))}
+def test_every_entry_is_linked_from_a_page_or_a_notebook():
+    linked = {link["id"] for page in [*PAGES, *NOTEBOOKS] for link in _LINK.finditer(text_of(page))}
     assert {entry["id"] for entry in entries()} - linked == set()
 
 
