@@ -14,6 +14,7 @@ import os
 import shutil
 import stat
 import tempfile
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -25,6 +26,9 @@ VARIABLE = "KERNEL_LADDER_CACHE"
 CHECKSUMS = "checksums.json"  # of the other files of an entry
 MOST_BYTES = 1 << 30  # of a file of an entry
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+_building: dict[Path, threading.RLock] = {}
 
 
 def directory() -> Path:
@@ -62,7 +66,11 @@ def cached(kind: str, key: str, build: Callable[[Path], None]) -> Path:
     and leaves nothing behind.
     """
     entry = _folder(kind) / key
+    with _building.setdefault(entry, threading.RLock()):  # a second thread waits for the first one
+        return _cached(entry, build)
 
+
+def _cached(entry: Path, build: Callable[[Path], None]) -> Path:
     def build_with_checksums(path: Path) -> None:
         build(path)
         (path / CHECKSUMS).write_text(json.dumps(_checksums(path)), encoding="utf-8")

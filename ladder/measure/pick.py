@@ -1,19 +1,21 @@
-"""Picks the fastest rung for the shapes of a run: checks, times, and caches.
+"""Picks the fastest rung for the shapes of a run: times, checks the fastest, and caches.
 
     choice = pick(find("layernorm.forward"), device, "bfloat16", {"N": 4096, "C": 768})
     choice.rung, choice.reasons
 
-Results are cached by rung and shape (pick_cache.py), so that a later pick checks and times only the
-rungs that are new or edited, and only at new shapes. Rungs that are far behind by the repository's
+The result of the fastest rung is checked; where it is wrong, the next one takes its place. Results
+are cached by rung and shape (pick_cache.py), so that a later pick times only the rungs that are new
+or edited, and only at new shapes. Rungs that are far behind by the repository's
 own measurements (known.py) are left out.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -31,6 +33,8 @@ from ladder.measure.known import outclassed
 from ladder.measure.pick_cache import PickCache
 from ladder.measure.timing import BufferSets, compare
 from ladder.verify.check import check, compile_ahead
+
+Question = tuple[Ladder, str, Sequence[Dims]]  # a ladder, a real type, the shapes of the calls
 
 SECONDS = 0.15  # most time to spend on timing one rung at one shape
 HOPELESS = 4  # times as long as the fastest: not worth an exact measurement, which takes 20 calls
@@ -74,12 +78,24 @@ def pick(
     counted = Counter(tuple(dims.items()) for dims in shapes)
     distinct = [dict(dims) for dims in counted]
     able, reasons = _able(picks, ladder, device, dtype, distinct, library, deterministic, fresh)
-    if not able:
-        listed = "; ".join(f"rung {rung.id}: {reasons[rung.id]}" for rung in ladder.rungs)
-        raise LadderError(f"{ladder.op.name} has no rung that can run here: {listed}")
-    seconds, slow = _race(picks, ladder.op, able, device, DTYPES[dtype], counted)
-    reasons |= slow
-    winner = min(seconds, key=seconds.__getitem__)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for rung in able:
+            at = _timed(picks, ladder.op, rung, device, dtype, distinct)
+            compile_ahead(pool, ladder, [rung], device, [dtype], at)
+    winner = None
+    while winner is None:
+        seconds, out = _race(picks, ladder.op, able, device, DTYPES[dtype], counted)
+        if not seconds:
+            reasons |= out
+            listed = "; ".join(f"rung {rung.id}: {reasons[rung.id]}" for rung in ladder.rungs)
+            raise LadderError(f"{ladder.op.name} has no rung that can run here: {listed}")
+        fastest = ladder.rung(min(seconds, key=seconds.__getitem__))
+        if wrong := _wrong(picks, ladder, fastest, device, dtype, distinct):
+            reasons[fastest.id] = wrong
+            able.remove(fastest)
+        else:
+            winner = fastest.id
+            reasons |= out
     number_of_calls = f" for {counted.total()} calls" if counted.total() > 1 else ""
     for id, time in seconds.items():
         taken = f"{time * 1e6:.1f} us{number_of_calls}"
@@ -111,12 +127,30 @@ def _able(
     for rung in fit:
         if rung.id in far and any(picks.get(rung, dims).rough is None for dims in shapes):
             reasons[rung.id] = far[rung.id]
-    fit = [rung for rung in fit if rung.id not in reasons]
-    _compile_unknown(picks, ladder, fit, device, dtype, shapes)
-    for rung in fit:
-        if why := _wrong(picks, ladder, rung, device, dtype, shapes):
-            reasons[rung.id] = why
     return [rung for rung in fit if rung.id not in reasons], reasons
+
+
+@contextlib.contextmanager
+def compiling_ahead(
+    questions: Sequence[Question],
+    device: Device,
+    library: bool = False,
+    deterministic: bool = False,
+) -> Iterator[None]:
+    """Compile in the background what `pick` will time and check for several ladders: one ladder has
+    too few kernels to keep all cores at work."""
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
+        for needed in (_timed, _checked):
+            for ladder, dtype, shapes in questions:
+                picks = PickCache(device, ladder.op.name, dtype)
+                able, _ = _able(picks, ladder, device, dtype, shapes, library, deterministic, False)
+                for rung in able:
+                    at = needed(picks, ladder.op, rung, device, dtype, shapes)
+                    compile_ahead(pool, ladder, [rung], device, [dtype], at)
+        yield
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _unfit(
@@ -142,35 +176,22 @@ def _unfit(
     return None
 
 
+def _timed(
+    picks: PickCache, op: Op, rung: Rung, device: Device, dtype: str, shapes: Sequence[Dims]
+) -> list[Dims]:
+    """The shapes of the run at which a rung's time is not known."""
+    return [dims for dims in shapes if picks.get(rung, dims).rough is None]
+
+
 def _checked(
-    op: Op, rung: Rung, device: Device, dtype: str, shapes: Sequence[Dims]
-) -> Sequence[Dims]:
-    """The shapes at which a rung is checked: small ones of the run, and the op's own."""
+    picks: PickCache, op: Op, rung: Rung, device: Device, dtype: str, shapes: Sequence[Dims]
+) -> list[Dims]:
+    """The shapes at which a rung has to be checked: small ones of the run, and the op's own."""
     target = device.target(DTYPES[dtype])
     small = [d for d in shapes if op.least_bytes(d, DTYPES["float32"]) < 4 * SMALL]
     able = [dims for dims in op.shapes if rung.plan(dims, target).refusal is None]
-    return [*small, *able[-CHECKED_SHAPES:]] or shapes
-
-
-def _compile_unknown(
-    picks: PickCache,
-    ladder: Ladder,
-    rungs: Sequence[Rung],
-    device: Device,
-    dtype: str,
-    shapes: Sequence[Dims],
-) -> None:
-    """Compile in parallel what has to be checked or timed."""
-
-    def unknown(rung: Rung) -> bool:
-        checked = _checked(ladder.op, rung, device, dtype, shapes)
-        return any(picks.get(rung, dims).wrong is None for dims in checked) or any(
-            picks.get(rung, dims).rough is None for dims in shapes
-        )
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        needed = [*ladder.op.shapes[-CHECKED_SHAPES:], *shapes]
-        compile_ahead(pool, ladder, filter(unknown, rungs), device, [dtype], needed)
+    at = [*small, *able[-CHECKED_SHAPES:]] or shapes
+    return [dims for dims in at if picks.get(rung, dims).wrong != ""]
 
 
 def _wrong(
@@ -181,7 +202,7 @@ def _wrong(
     An error is not cached: a missing compiler or a lack of memory may be gone next time, and after
     an illegal access a GPU fails in every later call.
     """
-    for dims in _checked(ladder.op, rung, device, dtype, shapes):
+    for dims in _checked(picks, ladder.op, rung, device, dtype, shapes):
         wrong = picks.get(rung, dims).wrong
         if wrong is None:
             try:
@@ -210,21 +231,24 @@ def _race(
 
     counted  how many calls of each shape
     """
-    seconds, slow = dict.fromkeys((rung.id for rung in rungs), 0.0), {}
+    seconds, out = dict.fromkeys((rung.id for rung in rungs), 0.0), {}
     for shape in sorted(counted, key=lambda shape: op.least_bytes(dict(shape), real)):
         times = _Times(picks, op, device, real, dict(shape))
+        for id, failure in times.failures([rung for rung in rungs if rung.id in seconds]).items():
+            out[id] = failure
+            del seconds[id]
         left = [rung for rung in rungs if rung.id in seconds]
-        fastest = min([times.rough(rung) for rung in left])
+        fastest = min((times.rough(rung) for rung in left), default=0.0)
         times.compare([rung for rung in left if times.rough(rung) <= HOPELESS * fastest])
         for rung in left:
             ratio = times.rough(rung) / fastest
             if ratio > OUT and len(counted) > 1:
                 del seconds[rung.id]
                 where = format_dims(dict(shape))
-                slow[rung.id] = f"{ratio:.0f} x the time of the fastest at {where}"
+                out[rung.id] = f"{ratio:.0f} x the time of the fastest at {where}"
             else:
                 seconds[rung.id] += counted[shape] * times.best(rung)
-    return seconds, slow
+    return seconds, out
 
 
 @dataclass
@@ -251,6 +275,14 @@ class _Times:
             self.picks.add(rung, self.dims, rough=seconds)
         return seconds
 
+    def failures(self, rungs: Sequence[Rung]) -> dict[str, str]:
+        """Why some of these rungs cannot run: they do not compile, or take too much memory."""
+        found: dict[str, str] = {}
+        for rung in rungs:
+            with _kept(found, rung.id):
+                self.rough(rung)
+        return found
+
     def compare(self, rungs: Sequence[Rung]) -> None:
         """Measure exactly the rungs that have only a rough time."""
         rungs = [rung for rung in rungs if self.picks.get(rung, self.dims).exact is None]
@@ -271,3 +303,11 @@ class _Times:
     @functools.cached_property
     def buffers(self) -> BufferSets:
         return BufferSets(self.op, self.device, self.real, self.dims)
+
+
+@contextlib.contextmanager
+def _kept(errors: dict[str, str], id: str) -> Iterator[None]:
+    try:
+        yield
+    except LadderError as error:
+        errors[id] = str(error)

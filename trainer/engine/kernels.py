@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from ladder.contract.rung_file import Rung
 from trainer.engine import fusion_choice, rung_choice
 from trainer.engine.rung_choice import Choice
 from trainer.model.calls import Call
+from trainer.model.fusion import FUSIONS
 from trainer.model.program import Program
 from trainer.settings.kernel_settings import KernelSettings
 
@@ -58,9 +60,13 @@ def choose(
 
     Raises LadderError as `rung_choice.choose`.
     """
-    fusions, notes = fusion_choice.choose(settings, device, build, before)
-    program = build(fusions)
-    choices = rung_choice.choose(calls_of(program), settings, device, before)
+    with contextlib.ExitStack() as background:
+        if before is None:
+            calls = [call for fused in ((), FUSIONS) for call in calls_of(build(fused))]
+            background.enter_context(rung_choice.compiling_candidates(calls, settings, device))
+        fusions, notes = fusion_choice.choose(settings, device, build, before)
+        program = build(fusions)
+        choices = rung_choice.choose(calls_of(program), settings, device, before)
     return Kernels(program, choices, settings, notes)
 
 

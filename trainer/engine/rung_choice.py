@@ -6,7 +6,9 @@ rungs, or the same ones edited, do not give the same bits. A user's own kernel i
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +20,7 @@ from ladder.contract.dims import Dims
 from ladder.contract.identity import code_identity
 from ladder.contract.ladder import find, find_rung
 from ladder.contract.rung_file import Rung
-from ladder.measure.pick import pick
+from ladder.measure.pick import compiling_ahead, pick
 from ladder.verify import sandbox
 from trainer.model.calls import Call
 from trainer.model.fusion import FUSIONS, JOIN, JOIN_BACKWARD, makes, takes
@@ -73,6 +75,24 @@ def choose(
             _refuse(op, rung, settings, device, real)
         choices[op] = Choice(rung, reason)
     return choices
+
+
+def compiling_candidates(
+    calls: Iterable[Call], settings: KernelSettings, device: Device
+) -> AbstractContextManager[None]:
+    """Compile in the background what will be compared for these calls; ends with the context."""
+    if not device.is_gpu or settings.rung_set not in ("best", "library"):
+        return contextlib.nullcontext()
+    named = settings.rung.keys() | settings.from_file.keys()
+    shapes: dict[str, dict[tuple[tuple[str, int], ...], Dims]] = {}
+    for call in calls:
+        if call.op not in named:
+            shapes.setdefault(call.op, {})[tuple(call.dims.items())] = call.dims
+    questions = [
+        (find(op), find(op).op.real_in(settings.place.real).name, list(distinct.values()))
+        for op, distinct in shapes.items()
+    ]
+    return compiling_ahead(questions, device, **settings.picking)
 
 
 def _refuse_unused(op: str, which: str, used: Collection[str]) -> None:

@@ -92,6 +92,7 @@ class Cuda:
         self.shared_bytes = properties["sharedMemPerBlockOptin"]
         self.l2_bytes = properties["l2CacheSize"]
         self._driver_major = runtime.driverGetVersion() // 1000
+        self._loaded: dict[Path, dict[str, CudaKernel]] = {}  # a model's layers share their kernels
         self._submitted: dict[str, None] = {}  # kernels since the last synchronize, in order
         self._copies: list[tuple[Any, Any]] = []  # (event, pinned memory) of those under way
         self.device.use()
@@ -239,16 +240,18 @@ class Cuda:
         self, rung: Rung, defines: Mapping[str, int], real: np.dtype
     ) -> dict[str, CudaKernel]:
         cubin = self.compile_ahead(rung, defines, real)
-        try:
-            with self.device:
-                module = self.cupy.RawModule(path=str(cubin))
-                return {
-                    name: CudaKernel(self, module.get_function(name), rung.file)
-                    for name in compiler.resources(cubin)
-                }
-        except self._cuda_errors as error:
-            doing = f"loading {rung.path}, compiled, from {cubin.parent}, which can be deleted"
-            raise self._failure(error, doing) from None
+        if cubin not in self._loaded:
+            try:
+                with self.device:
+                    module = self.cupy.RawModule(path=str(cubin))
+                    self._loaded[cubin] = {
+                        name: CudaKernel(self, module.get_function(name), rung.file)
+                        for name in compiler.resources(cubin)
+                    }
+            except self._cuda_errors as error:
+                doing = f"loading {rung.path}, compiled, from {cubin.parent}, which can be deleted"
+                raise self._failure(error, doing) from None
+        return self._loaded[cubin]
 
     def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> Path:
         """Compile a rung file into the cache, and do not load it; several threads may do so."""
