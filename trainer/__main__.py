@@ -9,6 +9,7 @@ python -m trainer verify -e MODEL STATE  ten steps, compared with llm.c's debug 
 python -m trainer plot RUN             the losses of a run, drawn again
 python -m trainer bench                the time of a training step
 python -m trainer profile              the same by op, against each one's floor, and the memory
+python -m trainer scaling              the time of a step on 1, 2, 4, ... GPUs
 python -m trainer climb                what each ladder is worth to the training step
 """
 
@@ -32,6 +33,7 @@ COMMANDS = {  # the module of each
     "bench": "trainer.measure.throughput",
     "profile": "trainer.measure.profile",
     "climb": "trainer.measure.climb",
+    "scaling": "trainer.measure.scaling",
 }
 
 

@@ -22,7 +22,7 @@ from ladder.common import cache
 from ladder.common.command_line import Parser
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write
-from ladder.contract.device import Device
+from ladder.contract.device import Communicator, Device
 from ladder.contract.ladder import find
 from ladder.contract.rung_file import Rung
 from ladder.measure import results
@@ -40,7 +40,10 @@ from trainer.model.calls import Call
 from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, build, initial_parameters
 from trainer.model.registry import named_shape
-from trainer.settings.config import StepConfig, resolve_step
+from trainer.model.sharding import WHOLE, Sharding
+from trainer.parallel.group import ALONE, Group
+from trainer.run.setup import choose_together, open_communicator
+from trainer.settings.config import StepConfig, resolve_step, resolve_zero
 from trainer.settings.flags import FUSIONS, Flags
 from trainer.settings.kernel_settings import resolve_kernels
 from trainer.settings.parser import build_parser
@@ -57,13 +60,15 @@ MOST_ROUNDS = 100
 
 @dataclass(frozen=True)
 class Job:
-    """A training step to be measured. `steps`: how many times."""
+    """A training step to be measured; of one rank, where there are several."""
 
     config: StepConfig
     device: Device
     shape: ModelConfig
     kernels: Kernels
     notes: list[str]
+    sharding: Sharding = WHOLE
+    peers: Communicator | None = None
 
     @property
     def program(self) -> Program:
@@ -84,10 +89,10 @@ class Job:
         c, B, rungs = self.config, self.program.B, rungs or self.kernels.rungs
 
         def rebuild(rows: int) -> Program:
-            return _build(self.shape, c, rows, self.program.fusions)
+            return _build(self.shape, c, rows, self.program.fusions, self.sharding)
 
         refuse_what_does_not_fit(self.program, self.device, c.real, rebuild, rungs)
-        engine = Engine(self.program, self.device, c.real, rungs)
+        engine = Engine(self.program, self.device, c.real, rungs, peers=self.peers)
         for name, tensor in initial_parameters(self.shape, seed=0, equal_layers=True):
             engine.write(name, tensor)
         rng = np.random.default_rng(0)
@@ -149,9 +154,11 @@ class Job:
         return dataclasses.replace(self, kernels=kernels)
 
 
-def parser_of(command: str, description: str) -> Parser:
-    """The flags of a measurement; they mean the same as in training."""
+def parser_of(command: str, description: str, *more: str) -> Parser:
+    """The flags of a measurement; they mean the same as in training. `more`: names of further
+    fields of Flags."""
     names = (
+        *more,
         *("model", "batch", "sequence", "steps", "device", "dtype", "rungs", "rung"),
         *("recompute", "deterministic", "fuse", "gelu_fusion"),
         *("master_weights", "stochastic_rounding"),
@@ -167,9 +174,10 @@ def parser_of(command: str, description: str) -> Parser:
     return parser
 
 
-def open_job(flags: Flags, command: str, needs_gpu: bool = False) -> Job:
+def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group = ALONE) -> Job:
     """The step that the flags describe. Raises LadderError where it cannot be measured."""
-    device, place, notes = open_for(flags.device, flags.dtype, flags.value("model"))
+    local_rank = group.local_rank if group.size > 1 else None
+    device, place, notes = open_for(flags.device, flags.dtype, flags.value("model"), local_rank)
     refuse_emulated(device)
     if needs_gpu and not device.is_gpu:
         raise LadderError(f"{command} needs a GPU: on the CPU every op is on the reference, rung 0")
@@ -178,17 +186,29 @@ def open_job(flags: Flags, command: str, needs_gpu: bool = False) -> Job:
     if shape is None:
         raise LadderError(f"-e {model}: {command} takes a model's name, such as gpt2 or d6")
     config = resolve_step(flags, place, shape.context)
-    build_fused = functools.partial(_build, shape, config, config.batch)
-    kernels = choose(resolve_kernels(flags, place), device, build_fused, _training_step)
-    return Job(config, device, shape, kernels, [*notes, *kernels.notes])
+    zero = resolve_zero(flags, group.size, config.stochastic_rounding)
+    sharding = Sharding(group.rank, group.size, zero)
+    build_fused = functools.partial(_build, shape, config, config.batch, sharding=sharding)
+    kernels = choose_together(
+        group, resolve_kernels(flags, place), device, build_fused, calls_of=_training_step
+    )
+    peers = open_communicator(device, group)
+    return Job(config, device, shape, kernels, [*notes, *kernels.notes], sharding, peers)
 
 
 def _training_step(program: Program) -> tuple[Call, ...]:
     return program.training_step
 
 
-def _build(shape: ModelConfig, config: StepConfig, B: int, fused: Collection[str]) -> Program:
-    return build(shape, B, config.sequence, fusions=fused, **config.program_options)
+def _build(
+    shape: ModelConfig,
+    config: StepConfig,
+    B: int,
+    fused: Collection[str],
+    sharding: Sharding = WHOLE,
+) -> Program:
+    options = config.program_options
+    return build(shape, B, config.sequence, fusions=fused, sharding=sharding, **options)
 
 
 def one_step(engine: Engine) -> None:

@@ -22,6 +22,10 @@ from ladder.common.errors import LadderError
 from trainer.parallel.meeting import Member, Table
 from trainer.parallel.watch import Watch
 
+# Bytes of an array in one message: to receive a message, Python allocates what is left of it anew
+# for each part that arrives.
+PIECE = 1 << 18
+
 
 class Group:
     """A process alone.
@@ -127,23 +131,30 @@ class Ranks(Group):
             return parts
 
     def gather(self, what: str, array: np.ndarray) -> list[np.ndarray]:
-        with self._peers_needed():
-            if self.rank > 0:
-                self._talk[0].send_bytes(bytes_of(array))
-                return []
-            parts = [np.frombuffer(peer.recv_bytes(), array.dtype) for peer in self._talk]
-            return [array.reshape(-1), *parts]
+        sizes = self.collect(what, array.size)
+        if not self.leads:
+            self.send(array, 0)
+            return []
+        others = [np.empty(size, array.dtype) for size in sizes[1:]]
+        for rank, other in enumerate(others, 1):
+            self.receive(other, rank)
+        return [array.reshape(-1), *others]
 
     def send(self, array: np.ndarray, rank: int) -> None:
         """Send a contiguous array to a rank; one of the two is rank 0."""
+        link, data = self._link(rank), bytes_of(array)
         with self._peers_needed():
-            self._link(rank).send_bytes(bytes_of(array))
+            for start in range(0, array.nbytes, PIECE):
+                link.send_bytes(data[start : start + PIECE])
 
     def receive(self, array: np.ndarray, rank: int) -> None:
         """Receive into a contiguous array what a rank sends; one of the two is rank 0."""
+        link, data = self._link(rank), bytes_of(array)
         with self._peers_needed():
-            if self._link(rank).recv_bytes_into(bytes_of(array)) != array.nbytes:
-                raise LadderError(f"rank {rank} of {self.size} sent an array of another size")
+            for start in range(0, array.nbytes, PIECE):
+                piece = data[start : start + PIECE]
+                if link.recv_bytes_into(piece) != len(piece):
+                    raise LadderError(f"rank {rank} of {self.size} sent an array of another size")
 
     def leave(self) -> None:
         self.exchange("the end of the run")

@@ -108,6 +108,12 @@ def wants_supervisor(flags: Flags, environment: Mapping[str, str]) -> bool:
     return several and _by_flags(flags) is None and _by_launcher(environment) is None
 
 
+def in_group(environment: Mapping[str, str]) -> bool:
+    """Whether a launcher has started several processes."""
+    found = _by_launcher(environment)
+    return found is not None and found[1] > 1
+
+
 Found = tuple[int, int, int | None, str]
 
 

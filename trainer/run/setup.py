@@ -34,7 +34,7 @@ from trainer.run.resume import check_same, check_state, resume_step
 from trainer.run.sample import Predictor, encode_prompt, forward_only
 from trainer.settings.config import Place, TrainConfig, resolve_run
 from trainer.settings.flags import Flags
-from trainer.settings.kernel_settings import resolve_kernels
+from trainer.settings.kernel_settings import KernelSettings, resolve_kernels
 
 
 @dataclass
@@ -154,11 +154,7 @@ def set_up(flags: Flags, group: Group = ALONE) -> Setup:
     # Once before kernels are compared, which takes a while, and once with their scratch memory.
     refuse_what_does_not_fit(rebuild(config.batch), device, config.real, rebuild)
     build_fused = functools.partial(rebuild, config.batch)
-    if group.leads:
-        kernels = choose(wanted, device, build_fused, before=before)
-        group.share("the kernels", kernels.describe())
-    else:
-        kernels = follow(group.share("the kernels"), wanted, build_fused)
+    kernels = choose_together(group, wanted, device, build_fused, before=before)
     notes += kernels.notes
     window = _window(config, data.tokenizer, shape) if group.leads else None
     sampling = None
@@ -203,6 +199,21 @@ def set_up(flags: Flags, group: Group = ALONE) -> Setup:
         step=resumed.step if resumed else 0,
         state=resumed.state if resumed else None,
     )
+
+
+def choose_together(
+    group: Group,
+    wanted: KernelSettings,
+    device: Device,
+    build: Callable[[Collection[str]], Program],
+    **how: Any,
+) -> Kernels:
+    """The kernels that rank 0 chooses for all. `how`: what else `choose` takes."""
+    if group.leads:
+        kernels = choose(wanted, device, build, **how)
+        group.share("the kernels", kernels.describe())
+        return kernels
+    return follow(group.share("the kernels"), wanted, build)
 
 
 def open_communicator(device: Device, group: Group) -> Communicator | None:

@@ -193,7 +193,7 @@ def resolve_run(
         sequence=sequence,
         total_tokens=total,
         ranks=ranks,
-        zero=_zero(flags, ranks, values["stochastic_rounding"]),
+        zero=resolve_zero(flags, ranks, values["stochastic_rounding"]),
         steps=max(1, tokens // total) if steps == -1 else steps,
         dataset=dataset,
         train_data=train_data,
@@ -230,8 +230,9 @@ def _sequence(flags: Flags, place: Place, context: int) -> int:
     return flags.sequence
 
 
-def _zero(flags: Flags, ranks: int, stochastic_rounding: bool) -> int:
-    """The ZeRO stage; alone, a process has nothing to share."""
+def resolve_zero(flags: Flags, ranks: int, stochastic_rounding: bool) -> int:
+    """The ZeRO stage; alone, a process has nothing to share. Raises LadderError where it does not
+    go with rounding at random."""
     if ranks == 1:
         return 0
     if stochastic_rounding and flags.zero == 1:

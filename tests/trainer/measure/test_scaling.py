@@ -1,0 +1,69 @@
+"""The table of scaling: ranks are timed in lockstep, and its sums add up."""
+
+import io
+import xml.etree.ElementTree as ET
+
+import pytest
+from rich.console import Console
+
+from ladder.common.errors import LadderError
+from tests.trainer.parallel_run import together
+from tests.trainer.tiny import add_size
+from trainer.measure import scaling
+from trainer.plots.scaling import draw
+from trainer.run.display import Display
+from trainer.settings.flags import Flags
+
+
+@pytest.fixture(scope="module")
+def result():
+    flags = Flags(model="d2", batch=2, sequence=5, steps=2, device="cpu")
+    with pytest.MonkeyPatch.context() as patch:
+        add_size(patch, "d2", layers=2, channels=16, heads=2, vocab=300, padded_vocab=384)
+        parts = [together(n, lambda group: scaling.measure(flags, group, 2))[0] for n in (1, 2)]
+    return scaling.gather(parts)
+
+
+def test_the_rows_of_a_result_add_up(result):
+    one, two = result["rows"]
+    assert (one["ranks"], two["ranks"], result["zero"]) == (1, 2, 1)
+    assert one["exchange_ms"] == {}
+    assert list(two["exchange_ms"]) == [
+        "reduce_scatter gradients",
+        "all_gather norms",
+        "all_gather parameters",
+    ]
+    assert all(ms > 0 for ms in two["exchange_ms"].values())
+    assert one["weak_efficiency"] == one["strong_efficiency"] == 1
+    assert two["weak_efficiency"] == pytest.approx(one["weak_ms"] / two["weak_ms"])
+    assert two["strong_ms"] == two["weak_ms"]  # the largest group does not accumulate
+    assert two["weak_tokens_per_second"] == pytest.approx(1e3 * 2 * 10 / two["weak_ms"])
+    assert one["strong_tokens_per_second"] == pytest.approx(1e3 * 2 * 10 / one["strong_ms"])
+    assert two["memory"]["moment"] < one["memory"]["moment"]
+
+
+def test_the_table_and_the_picture_show_every_number_of_ranks(result):
+    screen = io.StringIO()
+    scaling.show(result, Display(Console(file=screen, width=140), 0))
+    text = screen.getvalue()
+    for row in result["rows"]:
+        assert f"{row['weak_ms']:,.2f}" in text and f"{row['strong_ms']:,.2f}" in text
+    assert "all_gather parameters" in text
+    picture = io.StringIO()
+    draw(result).savefig(picture, format="svg")
+    labels = picture.getvalue()
+    assert ET.fromstring(labels).tag.endswith("svg")
+    assert "weak scaling" in labels and "strong scaling" in labels
+
+
+def test_numbers_of_gpus_that_make_no_sense_are_refused():
+    for text, says in (("1,x", "must be numbers such as 1,2,4"), ("0", "must be numbers")):
+        with pytest.raises(LadderError, match=says):
+            scaling.main(["--gpus", text])
+
+
+def test_scaling_is_started_as_one_process(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(LadderError, match="start it as one process"):
+        scaling.main(["--gpus", "1,2"])

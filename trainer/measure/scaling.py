@@ -1,0 +1,224 @@
+"""`python -m trainer scaling --gpus 1,2,4,8`: the time of a training step on several numbers of
+ranks, with what they exchange.
+
+    weak scaling    each rank has B * T tokens, so a step of more ranks has more tokens
+    strong scaling  a step has as many tokens as the largest group has in the former, and fewer
+                    ranks accumulate more micro-batches
+
+The exchanges are also timed alone, one after the other, each in a graph of its own. Every number of
+ranks runs in processes of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ladder.common.errors import LadderError
+from ladder.common.files import atomic_write, read_json
+from trainer.engine.engine import Engine
+from trainer.measure.step_timing import (
+    FOLDER,
+    LONG,
+    STEPS_AT_A_TIME,
+    WARM_UP,
+    Job,
+    file_name,
+    machine_of,
+    open_job,
+    parser_of,
+    write_json,
+)
+from trainer.model.calls import Exchange
+from trainer.parallel.group import Group
+from trainer.parallel.join import join
+from trainer.parallel.launch import in_group
+from trainer.parallel.supervise import supervise
+from trainer.plots.scaling import draw
+from trainer.run.display import Display, open_console
+from trainer.settings.flags import Flags
+
+EXCHANGES = 10  # of a kind in one graph
+SAMPLES = 5
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Measure, print, and write doc/results/training/<device>-scaling-<job>.json and .png."""
+    parser = parser_of("scaling", "Time a training step on 1, 2, ... ranks.", "zero")
+    parser.add_argument(
+        "--gpus",
+        "--ranks",
+        dest="counts",
+        type=_counts,
+        default=(1, 2),
+        metavar="N,N",
+        help="numbers of GPUs, or of processes on a CPU; default 1,2",
+    )
+    parser.add_argument("--part", help=argparse.SUPPRESS)  # a rank: where rank 0 puts its result
+    options = vars(parser.parse_args(argv))
+    write, counts, part = not options.pop("no_write"), options.pop("counts"), options.pop("part")
+    flags = Flags(**options)
+    if part is not None:
+        with join(flags, Path(part).parent) as group:
+            _write_part(measure(flags, group, max(counts)), group, Path(part))
+        return 0
+    if in_group(os.environ):
+        raise LadderError("scaling starts its ranks itself; start it as one process")
+    found = []
+    with tempfile.TemporaryDirectory(prefix="kernel-ladder-scaling-") as folder:
+        for count in counts:
+            path = Path(folder) / f"{count}.json"
+            if status := supervise(["scaling", *argv, "--part", str(path)], count):
+                return status
+            found.append(read_json(path))
+    result = gather(found)
+    screen = Display(open_console(), 0)
+    show(result, screen)
+    if write:
+        name = file_name("scaling", result["machine"], result)
+        write_json(FOLDER / f"{name}.json", result)
+        with atomic_write(FOLDER / f"{name}.png") as file:
+            draw(result).savefig(file, format="png", dpi=140)
+        screen.say(f"\nwritten to {FOLDER / name}.json and .png")
+    return 0
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    words = text.split(",")
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise argparse.ArgumentTypeError(f"must be numbers such as 1,2,4, not {text!r}")
+    return tuple(sorted({int(word) for word in words}))
+
+
+def measure(flags: Flags, group: Group, most: int) -> dict[str, Any]:
+    """What one rank measures. `most`: ranks of the largest group, which set the tokens of strong
+    scaling."""
+    if most % group.size:
+        raise LadderError(f"--gpus: {group.size} ranks do not divide the work of {most}")
+    job = open_job(flags, "scaling", group=group)
+    engine = job.engine()
+    weak = time_steps(job, engine, group, 1)
+    strong = weak if most == group.size else time_steps(job, engine, group, most // group.size)
+    exchanges = {
+        f"{call.kind} {call.buffer}": _time_exchange(engine, call)
+        for call in (*job.program.reduce, *job.program.apply)
+        if isinstance(call, Exchange)
+    }
+    memory = dict(engine.memory_table())
+    if job.peers is not None:
+        engine.close()
+        job.peers.close()
+    return {
+        "machine": machine_of(job.device),
+        **job.description(),
+        "zero": job.sharding.stage,
+        "ranks": group.size,
+        "tokens": job.tokens,
+        "most": most,
+        "weak_ms": weak,
+        "strong_ms": strong,
+        "exchange_ms": exchanges,
+        "memory": memory,
+    }
+
+
+def time_steps(job: Job, engine: Engine, group: Group, micro_steps: int) -> float:
+    """The median milliseconds of an optimizer step of so many micro-batches on each rank. All
+    ranks take the same number of steps."""
+
+    def step() -> None:
+        engine.zero_gradients()
+        for _ in range(micro_steps):
+            engine.forward()
+            engine.backward()
+        engine.update()
+
+    estimate = [engine.device.time(step) for _ in range(WARM_UP + 1)][-1]
+    short = engine.device.asynchronous and group.share("a step", estimate) < LONG
+    at_a_time = STEPS_AT_A_TIME if short else 1
+
+    def steps() -> None:
+        for _ in range(at_a_time):
+            step()
+
+    rounds = -(-job.config.steps // at_a_time)
+    return float(np.median([1e3 * engine.device.time(steps) for _ in range(rounds)])) / at_a_time
+
+
+def _time_exchange(engine: Engine, call: Exchange) -> float:
+    """Milliseconds of one exchange."""
+    exchange: Callable[[], None] = engine.bound[call]
+
+    def several() -> None:
+        for _ in range(EXCHANGES):
+            exchange()
+
+    engine.zero_gradients()  # which would be added up again and again
+    exchange()
+    replay = engine.device.capture(several)
+    times = [1e3 * engine.device.time(replay) for _ in range(SAMPLES)]
+    return float(np.median(times)) / EXCHANGES
+
+
+def _write_part(part: dict[str, Any], group: Group, path: Path) -> None:
+    if group.leads:
+        with atomic_write(path) as file:
+            file.write(json.dumps(part).encode())
+
+
+def gather(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The content of the result file: what all parts share, and a row for each number of ranks."""
+    own = ("ranks", "weak_ms", "strong_ms", "exchange_ms", "memory")
+    common = {key: value for key, value in parts[-1].items() if key not in own}
+    first = parts[0]
+    rows = []
+    for part in parts:
+        ranks, weak, strong = part["ranks"], part["weak_ms"], part["strong_ms"]
+        row = {key: part[key] for key in own}
+        row["weak_tokens_per_second"] = 1e3 * ranks * part["tokens"] / weak
+        row["strong_tokens_per_second"] = 1e3 * part["most"] * part["tokens"] / strong
+        # Against the smallest group, which usually is one rank.
+        row["weak_efficiency"] = first["weak_ms"] / weak
+        row["strong_efficiency"] = first["ranks"] * first["strong_ms"] / (ranks * strong)
+        rows.append(row)
+    return {**common, "rows": rows}
+
+
+def show(result: dict[str, Any], screen: Display) -> None:
+    """The result as tables."""
+    r = result
+    screen.say(
+        f"{r['model']}, B={r['B']} T={r['T']} on each rank, {r['dtype']}, -z {r['zero']}, "
+        f"{r['machine']['name']}"
+    )
+    rows = [
+        (
+            str(row["ranks"]),
+            f"{row['weak_ms']:,.2f}",
+            f"{row['weak_tokens_per_second']:,.0f}",
+            f"{100 * row['weak_efficiency']:.1f}",
+            f"{row['strong_ms']:,.2f}",
+            f"{row['strong_tokens_per_second']:,.0f}",
+            f"{100 * row['strong_efficiency']:.1f}",
+            f"{sum(row['exchange_ms'].values()):.3f}",
+            f"{sum(row['memory'].values()) / 2**30:.2f}",
+        )
+        for row in r["rows"]
+    ]
+    weak = ("weak ms>", "tokens/s>", "% of ideal>")
+    strong = ("strong ms>", "tokens/s>", "% of ideal>")
+    screen.table(("ranks>", *weak, *strong, "exchange ms>", "GiB each>"), rows)
+    exchanges = [
+        (str(row["ranks"]), name, f"{ms:.3f}")
+        for row in r["rows"]
+        for name, ms in row["exchange_ms"].items()
+    ]
+    if exchanges:
+        screen.table(("ranks>", "exchange", "ms>"), exchanges)
