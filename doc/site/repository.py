@@ -117,9 +117,17 @@ class Site(StandaloneHTMLBuilder):
         return super().get_target_uri(self._place(page), typ)
 
 
+def _add_explorer(app: Sphinx, page: str, *_: Any) -> None:
+    """The pages of doc/explore have a script each, and one in common."""
+    if page.startswith("doc/explore/"):
+        app.add_js_file("explore.js", loading_method="defer")
+        app.add_js_file(f"{Path(page).name}.js", loading_method="defer")
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_lexer("cpp", CudaLexer)  # GitHub has no colours for CUDA, so pages call it cpp
     app.add_builder(Site, override=True)
     app.add_transform(LinksToFiles)
     app.add_transform(Anchors)
+    app.connect("html-page-context", _add_explorer)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -15,7 +15,8 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
                     only="change expect" shows these
     diff OP N M     what changes from rung N to M; context=2 lines around it
     change OP N M   of that only what runs, without the words of the headers; context=1. Here and
-                    in diff, N alone means: from the rung that N grew from
+                    in diff, N alone means: from the rung that N grew from. change OP N with
+                    against="OP M": from a rung of another ladder
     source OP N     the whole file
     solution OP X   what the solution X of an exercise, doc/solutions/<layer>/<direction>/X.cu,
                     changes in the rung that its line `After` names
@@ -215,9 +216,16 @@ def diff(place: Place, op: str, rung: str, other: str = "", context: str = "2") 
     return f"```diff\n{text.rstrip()}\n```"
 
 
-def change(place: Place, op: str, rung: str, other: str = "", context: str = "1") -> str:
+def change(
+    place: Place, op: str, rung: str, other: str = "", context: str = "1", against: str = ""
+) -> str:
     """What changes in the code; the words of the headers are for `header` to show."""
-    text = source_code.code_diff(find(op), *_pair(op, rung, other), int(context))
+    if against:
+        theirs, which = against.split()
+        pair = find(theirs).rung(which), find(op).rung(rung)
+    else:
+        pair = _pair(op, rung, other)
+    text = source_code.code_diff(find(op), *pair, int(context))
     return f"```diff\n{text.rstrip()}\n```"
 
 

@@ -60,7 +60,7 @@ def tab(chromium):
         context = chromium.new_context(viewport={"width": width, "height": height}, **options)
         page = context.new_page()
         page.on("pageerror", lambda error: problems.append(f"{page.url}: {error}"))
-        page.on("requestfailed", lambda request: problems.append(f"{request.url} failed"))
+        page.on("response", lambda got: got.status < 400 or problems.append(got.url))
         page.on(
             "console",
             lambda said: (

@@ -57,7 +57,7 @@ def check_next_climb(next_climb: NextClimb, measured: Sequence[Profile]) -> None
 
 def _fault(answer: Any, profile: Profile) -> str:
     """What is wrong with an answer; "" if nothing is."""
-    if not isinstance(answer, tuple) or len(answer) != 2:
+    if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], float)):
         return f"return the op and the factor, as in: return op, factor; this is {answer!r}"
     (name, factor), step = answer, profile["step_ms"]
     gains = {row["op"]: row["ms"] - row["floor_ms"] for row in profile["ops"]}

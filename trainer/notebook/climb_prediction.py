@@ -23,7 +23,7 @@ from trainer.data.tokenizers import GPT2Tokenizer
 from trainer.measure import step_timing
 from trainer.model.calls import Call
 from trainer.model.program import build
-from trainer.model.registry import named_shape
+from trainer.model.registry import SIZES
 
 BF16 = DTYPES["bfloat16"]
 
@@ -60,10 +60,11 @@ def measured_climb() -> dict[str, Any]:
 
     Raises LadderError where none has been measured.
     """
-    for path in sorted(step_timing.FOLDER.glob("*-climb-gpt2-*.json")):
-        climb: dict[str, Any] = read_json(path)
-        return climb
-    raise LadderError("no climb has been measured yet: `make climb`, on a machine with a GPU")
+    paths = sorted(step_timing.FOLDER.glob("*-climb-gpt2-*.json"))
+    if not paths:
+        raise LadderError("no climb has been measured yet: `make climb`, on a machine with a GPU")
+    climb: dict[str, Any] = read_json(paths[0])
+    return climb
 
 
 def savings(climb: Mapping[str, Any], exact: bool = True) -> list[Saving]:
@@ -73,8 +74,7 @@ def savings(climb: Mapping[str, Any], exact: bool = True) -> list[Saving]:
     exact  prefer a bench at a shape of the step; else the largest shape is scaled down
     """
     job = climb["job"]
-    shape = named_shape(job["model"], GPT2Tokenizer.vocab)
-    assert shape is not None
+    shape = SIZES[job["model"]].config.with_vocab(GPT2Tokenizer.vocab)
     program = build(shape, job["B"], job["T"])
     content = results.load_all()[results.slug(climb["machine"]["name"])]
     found = []

@@ -84,7 +84,7 @@ def test_an_op_whose_rungs_were_not_timed_is_left_out(tmp_path, monkeypatch):
 
 def test_the_measured_climb_is_predicted_within_a_quarter_where_it_saves_most():
     large = [row for row in climbing.savings(climbing.measured_climb()) if row.measured > 1]
-    assert len(large) >= 9
+    assert len(large) >= 5
     assert all(0.75 < row.predicted / row.measured < 1.25 for row in large)
 
 
@@ -116,6 +116,7 @@ def test_the_op_with_the_most_to_gain_is_accepted(capsys):
         (lambda p: (max(p["ops"], key=lambda r: r["ms"] / r["floor_ms"])["op"], 1.1), "would save"),
         (lambda p: (by_gain(p)[0], 2 * by_gain(p)[1]), "is no factor of"),
         (lambda p: by_gain(p)[0], "return the op and the factor"),
+        (lambda p: (by_gain(p)[0], None), "return the op and the factor"),
         (lambda p: ("layernorm", 1.0), "'layernorm' is none of its ops"),
     ],
 )
