@@ -53,7 +53,9 @@ def test_a_kernel_that_is_no_exercise_is_not_kept(file):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\xff\xfe", b"[]", b'{"solved": 3}', b'{"solved": [1]}', b"[" * 99_999]
+    "content",
+    [b"", b"\xff\xfe", b"[]", b'{"solved": 3}', b'{"solved": [1]}', b"[" * 60_000, b" " * 99_999],
+    ids=["empty", "no text", "a list", "a number", "numbers", "too deep", "too long"],
 )
 def test_a_damaged_file_is_named_and_left_as_it_is(file, content):
     file.parent.mkdir()

@@ -87,6 +87,7 @@ def test_a_puzzle_counts_beside_the_least_and_draws_the_accesses(capsys, shown):
 
 
 @pytest.mark.emulator
+@pytest.mark.sweep
 def test_a_puzzle_that_breaks_off_is_not_traced(capsys, shown):
     notebook.puzzle("puzzle.copy", COPY.format("threadIdx.x + 1000000"))
     notebook.puzzle("puzzle.copy", COPY.format("nonsense"))
@@ -102,9 +103,9 @@ def test_an_exercise_counts_as_solved_unless_the_notebook_gave_the_kernel(
     monkeypatch.setenv(progress.VARIABLE, str(tmp_path))
     title = "one thread for each element"
     given = notebook.solution(title)
-    notebook.puzzle("puzzle.plus_ten", given)
+    notebook.check("puzzle.plus_ten", given, shapes=[{"N": 33}])
     assert progress.solved() == set()
-    notebook.puzzle("puzzle.plus_ten", str(given))
+    notebook.check("puzzle.plus_ten", str(given), shapes=[{"N": 33}])
     assert progress.solved() == {title}
     assert "Solved. Your first kernel of this notebook works." in capsys.readouterr().out
     notebook.progress()
