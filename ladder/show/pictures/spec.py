@@ -15,10 +15,10 @@ from ladder.show.pictures.drawing import GLYPH, MARGIN, WIDTH, Drawing
 from ladder.show.source_code import parse_shape
 
 CELL, LEAST, HIGH = 24, 18, 20  # width of a cell, and the least that has room for a number; height
+MOST_COLUMNS = int((WIDTH - 2 * MARGIN) / LEAST)  # of an array whose numbers are shown
 BETWEEN = 28  # arrays that stand side by side
 MOST_ELEMENTS = 1024  # of an input: the reference runs once for each
-COLOURS = ("pale blue", "pale orange", "pale purple")  # of the first element, the second, both
-FILLS = ("panel", *COLOURS)
+COLOURS = ("blue", "orange", "purple")  # of the first element, the second, both; pale below numbers
 SMALL = (-3, -2, -1, 1, 2, 3, 4)  # values of the inputs
 FLOAT64 = np.dtype(np.float64)
 
@@ -55,20 +55,21 @@ def example(op: Op, dims: Dims) -> Example:
     result = _compute(op, dims, arrays)
     size = result[outputs[0].name].size
     chosen = (size // 5, size - 1 - size // 6) if size > 1 else (0,)
-    needed = tuple(
-        {arg.name: np.ones(arrays[arg.name].shape, bool) for arg in inputs} for _ in chosen
-    )
-    for arg in inputs:
-        for place in np.ndindex(arrays[arg.name].shape):
-            for value in _others(arrays[arg.name], place):
-                changed = arrays[arg.name].copy()
+    needed = [{arg.name: np.ones(arrays[arg.name].shape, bool) for arg in inputs} for _ in chosen]
+    before = result[outputs[0].name].ravel()[list(chosen)]
+    for name in needed[0]:
+        for place in np.ndindex(arrays[name].shape):
+            for value in _others(arrays[name], place):
+                changed = arrays[name].copy()
                 changed[place] = value
-                after = _compute(op, dims, {**arrays, arg.name: changed})[outputs[0].name]
-                for flags, at in zip(needed, chosen, strict=True):
-                    flags[arg.name][place] &= after.flat[at] != result[outputs[0].name].flat[at]
+                after = _compute(op, dims, {**arrays, name: changed})[outputs[0].name]
+                for flags, differs in zip(
+                    needed, after.ravel()[list(chosen)] != before, strict=True
+                ):
+                    flags[name][place] &= differs
     shown = {arg.name: np.atleast_2d(result[arg.name]) for arg in (*inputs, *outputs)}
-    flags_2d = tuple({name: np.atleast_2d(own) for name, own in one.items()} for one in needed)
-    return Example(shown, outputs[0].name, chosen, flags_2d)
+    as_matrices = ({name: np.atleast_2d(flags) for name, flags in own.items()} for own in needed)
+    return Example(shown, outputs[0].name, chosen, tuple(as_matrices))
 
 
 def _others(array: np.ndarray, place: tuple[int, ...]) -> list[float]:
@@ -110,8 +111,9 @@ def draw(op: str, *, shape: str = "") -> Drawing:
         x, row = x + wide + BETWEEN, max(row, 16 + HIGH * array.shape[0] + 14)
     x, y = float(MARGIN), y + row
     entries = [f"{name} and what it needs" for name in names] + ["needed by both"] * shared
+    pale = "pale " if all(array.shape[1] <= MOST_COLUMNS for array in seen.arrays.values()) else ""
     for text, colour in zip(entries, COLOURS, strict=False):
-        drawing.box(x, y, 12, 12, colour, "line")
+        drawing.box(x, y, 12, 12, pale + colour, "line")
         drawing.text(x + 18, y + 10, text, 12, colour="muted")
         x += 30 + 12 * GLYPH * len(text)
     return drawing
@@ -143,12 +145,18 @@ def _array(
     drawing: Drawing, x: float, y: float, cell: float, array: np.ndarray, codes: np.ndarray
 ) -> None:
     """The cells of an array, with their values where there is room for them."""
+    shown = array.shape[1] <= MOST_COLUMNS
+    fills = ["panel", *(f"pale {colour}" if shown else colour for colour in COLOURS)]
+    edge = "line" if shown else ""
     for r, line in enumerate(array.tolist()):
         for c, value in enumerate(line):
-            edge = "line" if cell >= LEAST else ""
-            drawing.box(x + c * cell, y + r * HIGH, cell, HIGH, FILLS[codes[r, c]], edge, 0.5)
-            if cell >= LEAST:
-                text = f"{value:.1f}".removesuffix(".0").replace("-0.", "-.").removeprefix("0")
+            drawing.box(x + c * cell, y + r * HIGH, cell, HIGH, fills[codes[r, c]], edge, 0.5)
+            if shown:
+                text = (
+                    f"{round(value, 1) + 0.0:.1f}".removesuffix(".0")
+                    .replace("-0.", "-.")
+                    .removeprefix("0")
+                )
                 middle = x + (c + 0.5) * cell
                 drawing.text(middle, y + r * HIGH + 14, text or "0", 11, "middle")
     drawing.box(x, y, cell * array.shape[1], HIGH * array.shape[0], "none", "line")
