@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import numpy as np
 
@@ -59,7 +60,9 @@ def _own_gpu(name: str, local_rank: int | None) -> str:
             f"--device {name}: each of several ranks has a GPU of its own; name the kind only, "
             f"--device {kind}, and choose GPUs by CUDA_VISIBLE_DEVICES in the environment"
         )
-    return f"{kind}:{local_rank}"
+    # Some launchers let each process see its own GPU only, which is its first one then.
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return f"{kind}:0" if visible and "," not in visible else f"{kind}:{local_rank}"
 
 
 def _open(name: str, dtype: str | None) -> tuple[Device, Place, list[str]]:

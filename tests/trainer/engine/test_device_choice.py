@@ -98,3 +98,24 @@ def test_a_gpu_is_no_default_while_an_op_has_no_kernel_for_it(with_gpu, monkeypa
     assert notes == [
         "no rung of gelu.backward runs in bf16 on GPU of sm_90a: this run uses the CPU"
     ]
+
+
+@pytest.mark.parametrize(
+    ("typed", "visible", "opened"),
+    [
+        (None, "", "cuda:3"),
+        ("cuda", "4,5,6,7", "cuda:3"),
+        (None, "5", "cuda:0"),  # the launcher shows each rank its own GPU
+        ("cpu", "", "cpu"),
+    ],
+)
+def test_each_rank_has_a_gpu_of_its_own(with_gpu, monkeypatch, typed, visible, opened):
+    with_gpu("sm_90a")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    _, place, _ = choice.open_for(typed, None, "gpt2", local_rank=3)
+    assert place.device == opened
+
+
+def test_a_rank_cannot_be_told_a_gpu_by_number():
+    with pytest.raises(LadderError, match="--device cuda:1: each of several ranks has a GPU"):
+        choice.open_for("cuda:1", None, "gpt2", local_rank=0)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -154,3 +155,21 @@ def test_an_error_of_one_rank_is_shown_once(tmp_path):
     assert all(process.returncode != 0 for process in ranks)
     assert re.search(r"error: rank 1 of 2 .*: .*; all ranks stop", texts[0])
     assert "error" not in texts[1]
+
+
+@pytest.mark.sweep
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")
+def test_ranks_that_mpirun_starts_train_together(tmp_path):
+    flags = command(tmp_path, steps=4, checkpoint_every=4)
+    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    done = subprocess.run(
+        ["mpirun", "-np", "2", *flags],
+        cwd=ROOT,
+        env={**os.environ, **allowed, "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "on each of 2 ranks" in done.stdout
+    assert parameters(tmp_path / "run", 4)
