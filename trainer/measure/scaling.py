@@ -5,8 +5,11 @@ ranks, with what they exchange.
     strong scaling  a step has as many tokens as the largest group has in the former, and fewer
                     ranks accumulate more micro-batches
 
-The exchanges are also timed alone, one after the other, each in a graph of its own. Every number of
-ranks runs in processes of its own.
+The exchanges are also timed alone, one after the other, each in a graph of its own.
+
+Every number of ranks runs in processes of its own, and twice: 1, 2, 4, 4, 2, 1. A GPU that was idle
+runs at a higher clock than one at its power limit, so each also takes steps for a while before it
+is timed.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import numpy as np
 
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write, read_json
+from ladder.measure import results
 from trainer.engine.engine import Engine
 from trainer.measure.step_timing import (
     FOLDER,
@@ -47,6 +51,7 @@ from trainer.settings.flags import Flags
 
 EXCHANGES = 10  # of a kind in one graph
 SAMPLES = 5
+HEATING = 2.0  # seconds of steps before a GPU is timed
 
 
 def main(argv: Sequence[str] = ()) -> int:
@@ -73,8 +78,8 @@ def main(argv: Sequence[str] = ()) -> int:
         raise LadderError("scaling starts its ranks itself; start it as one process")
     found = []
     with tempfile.TemporaryDirectory(prefix="kernel-ladder-scaling-") as folder:
-        for count in counts:
-            path = Path(folder) / f"{count}.json"
+        for turn, count in enumerate((*counts, *reversed(counts))):
+            path = Path(folder) / f"{turn}.json"
             if status := supervise(["scaling", *argv, "--part", str(path)], count):
                 return status
             found.append(read_json(path))
@@ -118,6 +123,7 @@ def measure(flags: Flags, group: Group, most: int) -> dict[str, Any]:
     return {
         "machine": machine_of(job.device),
         **job.description(),
+        **results.of_step(engine.rungs),
         "zero": job.sharding.stage,
         "ranks": group.size,
         "tokens": job.tokens,
@@ -140,9 +146,11 @@ def time_steps(job: Job, engine: Engine, group: Group, micro_steps: int) -> floa
             engine.backward()
         engine.update()
 
-    estimate = [engine.device.time(step) for _ in range(WARM_UP + 1)][-1]
-    short = engine.device.asynchronous and group.share("a step", estimate) < LONG
-    at_a_time = STEPS_AT_A_TIME if short else 1
+    estimate = group.share("a step", [engine.device.time(step) for _ in range(WARM_UP + 1)][-1])
+    at_a_time = STEPS_AT_A_TIME if engine.device.asynchronous and estimate < LONG else 1
+    for _ in range(int(HEATING / estimate) if engine.device.is_gpu else 0):
+        step()
+    engine.device.synchronize()
 
     def steps() -> None:
         for _ in range(at_a_time):
@@ -174,21 +182,40 @@ def _write_part(part: dict[str, Any], group: Group, path: Path) -> None:
 
 
 def gather(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The content of the result file: what all parts share, and a row for each number of ranks."""
+    """The content of the result file: what all parts share, and a row for each number of ranks, of
+    the mean of its turns."""
     own = ("ranks", "weak_ms", "strong_ms", "exchange_ms", "memory")
-    common = {key: value for key, value in parts[-1].items() if key not in own}
-    first = parts[0]
-    rows = []
-    for part in parts:
-        ranks, weak, strong = part["ranks"], part["weak_ms"], part["strong_ms"]
-        row = {key: part[key] for key in own}
-        row["weak_tokens_per_second"] = 1e3 * ranks * part["tokens"] / weak
-        row["strong_tokens_per_second"] = 1e3 * part["most"] * part["tokens"] / strong
-        # Against the smallest group, which usually is one rank.
-        row["weak_efficiency"] = first["weak_ms"] / weak
-        row["strong_efficiency"] = first["ranks"] * first["strong_ms"] / (ranks * strong)
-        rows.append(row)
+    largest = max(parts, key=lambda part: part["ranks"])
+    common = {key: value for key, value in largest.items() if key not in own}
+    rows: list[dict[str, Any]] = []
+    for ranks in sorted({part["ranks"] for part in parts}):
+        turns = [part for part in parts if part["ranks"] == ranks]
+        weak, strong = (_mean([turn[key] for turn in turns]) for key in ("weak_ms", "strong_ms"))
+        exchanges = {
+            name: _mean([turn["exchange_ms"][name] for turn in turns])
+            for name in turns[0]["exchange_ms"]
+        }
+        first = rows[0] if rows else {"ranks": ranks, "weak_ms": weak, "strong_ms": strong}
+        rows.append(
+            {
+                "ranks": ranks,
+                "weak_ms": weak,
+                "weak_ms_of_turns": [turn["weak_ms"] for turn in turns],
+                "weak_tokens_per_second": 1e3 * ranks * common["tokens"] / weak,
+                # Against the smallest group, which usually is one rank.
+                "weak_efficiency": first["weak_ms"] / weak,
+                "strong_ms": strong,
+                "strong_tokens_per_second": 1e3 * common["most"] * common["tokens"] / strong,
+                "strong_efficiency": first["ranks"] * first["strong_ms"] / (ranks * strong),
+                "exchange_ms": exchanges,
+                "memory": turns[0]["memory"],
+            }
+        )
     return {**common, "rows": rows}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def show(result: dict[str, Any], screen: Display) -> None:

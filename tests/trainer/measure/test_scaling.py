@@ -21,7 +21,19 @@ def result():
     with pytest.MonkeyPatch.context() as patch:
         add_size(patch, "d2", layers=2, channels=16, heads=2, vocab=300, padded_vocab=384)
         parts = [together(n, lambda group: scaling.measure(flags, group, 2))[0] for n in (1, 2)]
-    return scaling.gather(parts)
+    return scaling.gather([*parts, *reversed(parts)])
+
+
+def test_a_row_is_the_mean_of_its_turns():
+    def part(ranks, weak):
+        common = {"tokens": 10, "most": 2, "exchange_ms": {}, "memory": {}, "zero": ranks - 1}
+        return {"ranks": ranks, "weak_ms": weak, "strong_ms": 2 * weak, **common}
+
+    found = scaling.gather([part(1, 4.0), part(2, 5.0), part(2, 7.0), part(1, 6.0)])
+    assert [row["weak_ms"] for row in found["rows"]] == [5.0, 6.0]
+    assert found["rows"][1]["weak_ms_of_turns"] == [5.0, 7.0]
+    assert found["rows"][1]["weak_efficiency"] == 5 / 6
+    assert found["rows"][1]["strong_efficiency"] == 10 / (2 * 12)
 
 
 def test_the_rows_of_a_result_add_up(result):
