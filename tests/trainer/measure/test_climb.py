@@ -56,7 +56,7 @@ def gpu(monkeypatch):
     device = Gpu()
     add_size(monkeypatch, "d2", layers=2, channels=16, heads=2)
 
-    def open_for(name, dtype, model):
+    def open_for(name, dtype, model, local_rank=None):
         return device, Place("cuda", True, dtype), []
 
     monkeypatch.setattr(step_timing, "open_for", open_for)
