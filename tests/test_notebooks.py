@@ -600,6 +600,13 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
             "too many sectors: 12,",
         ),
         (("__syncthreads();  // all warps have written before the first one reads", ""), "race on"),
+        (
+            (
+                "int row = warp; row < N && column < OC; row += WARPS",
+                "int row = warp > 0 ? N : 0; row < N && column < OC; row++",
+            ),
+            "too many requests per warp: 66",
+        ),
         (("row < N && column < OC", "row < N"), "outside of"),
         (
             (

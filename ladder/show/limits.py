@@ -72,6 +72,19 @@ def _sectors_per_block(run: Run, array: str) -> Costs:
     }
 
 
+def _requests_per_warp(run: Run, array: str) -> Costs:
+    """What the busiest warp asks of global memory: it asks again and again, where others could."""
+    warps = Counter(
+        (access.kernel, access.block, access.warp)
+        for access in run.report.accesses
+        if access.space == "global" and array in ("", access.buffer)
+    )
+    return {
+        f"Those are of warp {warp} of block {block} of {kernel}, the busiest of {len(warps)}.": most
+        for (kernel, block, warp), most in warps.most_common(1)
+    }
+
+
 def _loads_per_multiply_add(run: Run, array: str) -> Costs:
     per = run.ladder.op.flops(run.dims) / 2 / WARP
     loads = _of_lines(lambda line: line.requests if line.kind == "read" else 0)(run, array)
@@ -170,6 +183,7 @@ MEASURES: dict[str, Callable[[Run, str], Costs]] = {
     "sectors": _of_lines(lambda line: line.sectors),
     "sectors per block": _sectors_per_block,
     "requests": _of_lines(lambda line: line.requests),
+    "requests per warp": _requests_per_warp,
     "wavefronts": _of_lines(lambda line: line.wavefronts),
     "extra wavefronts": _of_lines(lambda line: line.wavefronts - line.ideal_wavefronts),
     "atomics": _of_lines(lambda line: line.lanes if line.kind == "atomic" else 0),
@@ -190,8 +204,9 @@ def judge(
     """Whether a kernel keeps all limits in one real type, and a sentence on each, broken first.
 
     at_most  the most of each measure: of all arrays, or of one ("sectors of inp"). Sectors are
-             those of global memory, sectors per block those of the block with the most. Wavefronts
-             are those of shared memory; extra wavefronts are due to bank conflicts. Atomics are
+             those of global memory, sectors per block those of the block with the most, and
+             requests per warp those to global memory of the warp with the most. Wavefronts are
+             those of shared memory; extra wavefronts are due to bank conflicts. Atomics are
              counted lane by lane; requests, loads and multiply-adds are the instructions of a warp.
              Shared bytes are those of a block, barriers those that a thread waits at. Calls are
              those of a function ("calls of tanhf") by all threads. Steps and early waits are those
