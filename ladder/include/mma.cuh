@@ -107,7 +107,7 @@ MMA_M16N8K16(mma_m16n8k16_bf16, "bf16")
 MMA_M16N8K16(mma_m16n8k16_fp16, "f16")
 #undef MMA_M16N8K16
 
-// `ldmatrix.sync.aligned.m8n8`
+// `ldmatrix.sync.aligned.m8n8`: loads four or two 8 x 8 matrices, or their transposes, as fragments.
 #define LDMATRIX_X4(NAME, KIND)                                                                   \
     __device__ __forceinline__ void NAME(unsigned (&r)[4], const void* row) {                     \
         asm volatile("ldmatrix.sync.aligned.m8n8.x4" KIND ".shared.b16 {%0, %1, %2, %3}, [%4];"   \

@@ -12,7 +12,6 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -21,7 +20,8 @@ from ladder.emulator.report import SECTOR, Access, LineCount, Report
 from ladder.show.trace import own_lines
 
 INK, LINE, PAPER, GOLD = "#222222", "#888888", "#f4f4f4", "#ffe9a8"
-BUSY, WAITING, GONE = "#1f77b4", "#f5b7a5", "#eeeeee"
+BUSY = "#1f77b4"
+DOES = (BUSY, "#f5b7a5", "#eeeeee")  # a lane that adds; one that others of its warp wait for; none
 SHARES = ("#9ecae1", "#fdae6b", "#a1d99b", "#bcbddc", "#d9d9d9", "#f7b6d2", "#dbdb8d", "#c49c94")
 _colours: dict[str, str] = {}  # of the arrays that `traffic` has drawn: one of SHARES each
 LANES = matplotlib.colormaps["turbo"]
@@ -129,22 +129,27 @@ def steps(reports: Sequence[Report], rungs: Sequence[Rung], text: str) -> Figure
         for access in shares:
             if access.kind == "write" and text in source[access.line - 1]:
                 requests.setdefault(access.warp, []).append(access)
-        image = np.full((max(map(len, requests.values())), threads, 3), to_rgb(GONE))
+        state = np.full((max(map(len, requests.values())), threads), 2)  # an index of DOES
         for warp, seen in requests.items():
             for step, access in enumerate(seen):
-                image[step, warp * width : (warp + 1) * width] = to_rgb(WAITING)
-                image[step, warp * width + np.array(access.lanes)] = to_rgb(BUSY)
-        extent = (0, threads, len(image) + 0.5, 0.5)
-        axes.imshow(image, aspect="auto", interpolation="nearest", extent=extent)
+                state[step, warp * width : (warp + 1) * width] = 1
+                state[step, warp * width + np.array(access.lanes)] = 0
+        for step, row in enumerate(state):
+            for does, colour in enumerate(DOES):
+                edges = np.flatnonzero(np.diff(row == does, prepend=False, append=False))
+                runs = [(start, stop - start) for start, stop in edges.reshape(-1, 2)]
+                axes.broken_barh(runs, (step + 0.5, 1), color=colour, linewidth=0)
+        axes.set_xlim(0, threads)
+        axes.set_ylim(len(state) + 0.5, 0.5)
         axes.set_xticks(range(0, threads + 1, width))
-        axes.set_yticks(range(1, len(image) + 1))
+        axes.set_yticks(range(1, len(state) + 1))
         axes.grid(axis="x", color="white", lw=1.5)
         axes.tick_params(labelsize=8, length=0)
-        axes.set_xlabel("thread; white lines separate the warps", fontsize=8)
+        axes.set_xlabel("thread; gaps separate the warps", fontsize=8)
         work = sum(map(len, requests.values()))
         axes.set_title(f"{rung.name}: {work} additions by a warp", fontsize=9, loc="left")
     panels[0].set_ylabel("step", fontsize=8)
-    marks = [Rectangle((0, 0), 1, 1, fc=colour) for colour in (BUSY, WAITING, GONE)]
+    marks = [Rectangle((0, 0), 1, 1, fc=colour) for colour in DOES]
     names = ("adds", "idle, while other lanes of its warp add", "the whole warp is idle")
     figure.legend(marks, names, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     return figure

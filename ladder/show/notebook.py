@@ -12,8 +12,8 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
-import io
 import re
 import sys
 import textwrap
@@ -23,7 +23,8 @@ from typing import Any
 import nbformat
 import numpy as np
 from IPython import get_ipython
-from IPython.display import SVG, Image, Markdown, display
+from IPython.display import SVG, Markdown, display
+from matplotlib.figure import Figure
 
 from ladder.common.errors import LadderError
 from ladder.contract.binding import bind
@@ -37,7 +38,7 @@ from ladder.measure import bench
 from ladder.show import diagrams, limits, pages, pictures, source_code, tables
 from ladder.show import progress as progress_file
 from ladder.show import trace as tracer
-from ladder.show.pictures import accesses, measured, recording
+from ladder.show.pictures import accesses, charts, measured, recording
 from ladder.show.pictures import banks as bank_pictures
 from ladder.show.pictures import ring as ring_pictures
 from ladder.show.pictures import timeline as timeline_pictures
@@ -51,7 +52,6 @@ from ladder.verify.inputs import scalars
 FOLDER = pages.ROOT / "notebooks"
 PLACE = pages.Place(FOLDER / "notebook.ipynb", old="", draw=False)  # what links are relative to
 SOLUTION = re.compile(r"<summary>Solution</summary>\n\n```cpp\n(.*?)```", re.DOTALL)
-DPI = 110  # of pictures: 9.5 inches fill a page
 
 
 # ---- kernels ------------------------------------------------------------------------------------
@@ -312,10 +312,17 @@ def _trace(
 
 
 def draw(figure: Any, alt: str) -> None:
-    """Show a picture; `alt` says in words what is in it."""
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=DPI)
-    display(Image(content.getvalue(), alt=alt))
+    """Show a picture, on light and dark pages; `alt` says in words what is in it."""
+    display(SVG(charts.svg(figure, alt)))
+
+
+def draw_for_all_pages() -> None:
+    """From here on, the charts that a cell makes with pyplot are drawn like that, too."""
+    if (shell := get_ipython()) is not None:
+        importlib.import_module("matplotlib_inline.backend_inline")  # which sets formats: once
+        formatters = shell.display_formatter.formatters
+        formatters["image/png"].pop(Figure, None)
+        formatters["image/svg+xml"].for_type(Figure, charts.svg)
 
 
 # ---- measurements -------------------------------------------------------------------------------

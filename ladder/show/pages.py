@@ -27,6 +27,7 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
     header-keys     every key of a header, and what it says
     header-names    what the expressions of a header may name
     includes        the headers that rungs include
+    ptx-wrappers    their functions that issue PTX instructions, with these
     table OP        what was measured
     gain OP N       of that one rung and the one that it grew from, at every shape and type; N M:
                     two rungs
@@ -68,7 +69,15 @@ from ladder.contract.identity import INCLUDE, code_identity
 from ladder.contract.ladder import PACKAGE, find, find_rung, ladders
 from ladder.contract.rung_file import Rung
 from ladder.measure import results
-from ladder.show import anatomy, citations, pictures, source_code, tables, training_tables
+from ladder.show import (
+    anatomy,
+    citations,
+    pictures,
+    source_code,
+    tables,
+    training_tables,
+    wrappers,
+)
 
 ROOT = PACKAGE.parent
 CITING_PAGES = ("README.md", "training.md")  # beside chapters: every number names its source
@@ -287,6 +296,10 @@ def includes(place: Place) -> str:
     return anatomy.includes(place.link)
 
 
+def ptx_wrappers(place: Place) -> str:
+    return wrappers.table(place.link)
+
+
 def counts(
     place: Place, op: str, number: str, dtype: str = "float32", shape: str = "", lines: str = ""
 ) -> str:
@@ -463,7 +476,7 @@ BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__.replace("_", "-"): block
     for block in (
         rungs, header, diff, change, source, solution, passage, launches, header_keys, header_names,
-        includes, counts, reuse, traffic, machine, picture,
+        includes, ptx_wrappers, counts, reuse, traffic, machine, picture,
         table, gain, overview, step_times, step_summary, agreement, log, tally,
     )
 }  # fmt: skip

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
+
+from matplotlib.figure import Figure
 
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write
@@ -51,7 +52,8 @@ def main(argv: Sequence[str] = ()) -> int:
         name = file_name("climb", climb["machine"], climb["job"])
         path = FOLDER / f"{name}.json"
         write_json(path, climb)
-        draw(climb, path.with_suffix(".png"))
+        with atomic_write(path.with_suffix(".png")) as file:
+            draw(climb).savefig(file, format="png")
         screen.say(f"\nwritten to {path} and {path.with_suffix('.png').name}")
     return 0
 
@@ -117,10 +119,8 @@ def show(climb: dict[str, Any], screen: Display) -> None:
     screen.say(f"\ntogether {first['ms'] / last['ms']:,.1f} x, {_title(climb)}")
 
 
-def draw(climb: dict[str, Any], path: Path) -> None:
+def draw(climb: dict[str, Any]) -> Figure:
     """The climb as a waterfall: from one stage's tokens per second to the next one's."""
-    from matplotlib.figure import Figure
-
     stages = climb["stages"]
     speeds = [stage["tokens_per_second"] for stage in stages]
     figure = Figure(figsize=(9, 4.8), dpi=140, layout="constrained")
@@ -146,8 +146,7 @@ def draw(climb: dict[str, Any], path: Path) -> None:
     axes.grid(axis="y", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    with atomic_write(path) as file:
-        figure.savefig(file, format="png")
+    return figure
 
 
 def _change(stage: Mapping[str, Any]) -> tuple[str, str]:

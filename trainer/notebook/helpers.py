@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from IPython.display import Image, Markdown, display
+from IPython.display import Markdown, display
 
 from ladder.common.files import read_json
 from ladder.contract.dtypes import DTYPES
@@ -27,6 +27,7 @@ from ladder.show.notebook import draw
 from reference.rounding import round_at_random
 from trainer.data.tokenizers import GPT2Tokenizer
 from trainer.engine import memory
+from trainer.measure import climb as measured_climb
 from trainer.measure import step_timing
 from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, build
@@ -204,9 +205,12 @@ def _setting(p: Mapping[str, Any]) -> str:
 
 def climb() -> None:
     """What each ladder was worth to the step, where that has been measured."""
-    found = sorted(step_timing.FOLDER.glob("*-climb*.png"))
+    found = sorted(step_timing.FOLDER.glob("*-climb*.json"))
     for path in found:
-        display(Image(path.read_bytes(), width=950))
+        draw(
+            measured_climb.draw(read_json(path)),
+            "tokens per second as one op after the other rises",
+        )
     if not found:
         how = "`make climb`, on a machine with an NVIDIA GPU, measures and draws it"
         display(Markdown(f"*No climb has been measured yet: {how}.*"))

@@ -19,6 +19,7 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
     mma                     fragments of mma.sync: lane and register of each element; lane=
     ldmatrix                who passes the address of a row, and who receives its elements; lane=
     wgmma-accumulator       of wgmma: warp, lane and register of each element
+    swizzle                 which address bits it combines, and 8 rows before and after it
     wgmma-operand           what a step reads of a swizzled tile; major=K, or MN (transposed)
     wgmma-directions k=TEXT mn=TEXT   a tile that two products read, K-major and MN-major; tile=
                             rows= columns= (what they are called)
@@ -85,6 +86,7 @@ from ladder.show.pictures import (
     shares,
     softmax,
     spec,
+    swizzle,
     tiles,
     timeline,
     walk,
@@ -110,6 +112,7 @@ KINDS: dict[str, Callable[..., Drawing]] = {
     "mma": fragments.draw,
     "ldmatrix": fragments.draw_ldmatrix,
     "wgmma-accumulator": fragments.draw_accumulator,
+    "swizzle": swizzle.draw,
     "wgmma-operand": operand.draw,
     "wgmma-directions": operand.draw_directions,
     "chain": chain.draw,

@@ -8,6 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from ladder.common.errors import LadderError
 from ladder.contract.ladder import find, ladders
@@ -17,6 +18,7 @@ from ladder.show.pictures import (
     banks,
     causal,
     chain,
+    charts,
     copies,
     flow,
     fragments,
@@ -34,6 +36,7 @@ from ladder.show.pictures import (
     ring_all_reduce,
     shares,
     softmax,
+    swizzle,
     tiles,
     timeline,
     walk,
@@ -55,6 +58,29 @@ def test_text_can_be_read_on_every_fill_on_light_and_dark_pages():
                 assert palette.contrast(*pair) >= 4.5, (text, fill, page)
     for colour in (palette.distinct(i, 32) for i in range(32)):
         assert palette.contrast(palette.text_on(colour), colour) >= 4.5
+
+
+def test_a_chart_can_be_read_on_dark_pages():
+    figure = Figure()
+    axes = figure.subplots()
+    axes.set_title("sums & <products>")
+    axes.bar([0], [1], color=palette.COLOURS["blue"][0])
+    axes.set_yscale("log")  # its ticks are formulas
+    chart = charts.svg(figure)
+    assert chart == charts.svg(figure)
+    root = ET.fromstring(chart)
+    assert root.attrib["aria-label"] == "sums & <products>"
+    rules = dict(re.findall(r'\[style\*="(\w+: #\w+)"\]\{\w+:(#\w+)!important\}', chart))
+    assert rules["fill: #ffffff"] == palette.COLOURS["paper"][1]
+    assert rules["fill: #1f6fb4"] == palette.COLOURS["blue"][1]
+    assert rules.keys() == set(re.findall(r"\b((?:fill|stroke): #[0-9a-f]{6})", chart))
+    styles = [part.attrib["style"] for part in root.iter() if "font" in part.get("style", "")]
+    assert len(styles) > 10 and all("fill: #" in style for style in styles)
+
+
+@pytest.mark.parametrize("ink", ["#000000", "#222222", "#333333", "#555555", "#666666"])
+def test_ink_stays_readable_when_its_lightness_is_turned_around(ink):
+    assert palette.contrast(charts.dark(ink), charts.dark("#ffffff")) >= 4.5
 
 
 def test_a_drawing_has_a_name_and_a_description_for_screen_readers():
@@ -314,6 +340,7 @@ def test_the_sums_of_threads_that_share_a_row_add_up_to_that_of_the_row():
         ("ring-all-reduce", (), {}),
         ("softmax", (), {}),
         ("softmax-threads", (), {}),
+        ("swizzle", (), {}),
         ("ladder", ("matmul.forward",), {}),
         ("roofline", ("layernorm.forward",), {}),
     ],
@@ -378,6 +405,22 @@ def test_a_tile_is_read_in_bands_of_columns_or_of_rows():
     bands = np.repeat(np.arange(4), 2)
     assert (operand.steps("K") == bands[None, :]).all()
     assert (operand.steps("MN") == bands[:, None]).all()
+
+
+@pytest.mark.parametrize("row, plain", [(32, 2), (64, 4), (128, 8)])
+def test_a_swizzle_takes_the_8_rows_of_a_matrix_to_different_banks(row, plain):
+    for piece in range(row // 16):
+        assert swizzle.wavefronts(swizzle.plain, row, piece) == plain
+        assert swizzle.wavefronts(swizzle.swizzled, row, piece) == 1
+    moved = [swizzle.swizzled(address, row) for address in range(8 * row)]
+    assert sorted(moved) == list(range(8 * row))  # nothing is lost
+    assert [swizzle.swizzled(address, row) for address in moved] == list(range(8 * row))
+
+
+@pytest.mark.emulator
+def test_the_swizzle_of_128_bytes_is_the_one_of_tma():
+    lies = probes.warpgroup().tile.ravel()
+    assert [lies[swizzle.swizzled(2 * i, 128) // 2] for i in range(64 * 64)] == list(range(64 * 64))
 
 
 @pytest.mark.emulator

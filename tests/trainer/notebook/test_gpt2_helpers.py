@@ -30,7 +30,7 @@ PROFILE = {"bandwidth_gbs": 2.0, "matrix_gflops": 3.0, "step_ms": 1e3}
 
 @pytest.fixture
 def shown(monkeypatch):
-    """What is displayed: Markdown texts, and PNG images as bytes."""
+    """What is displayed: Markdown texts, and pictures as SVG texts."""
     seen = []
     for module in ("ladder.show.notebook", "trainer.notebook.helpers"):
         monkeypatch.setattr(f"{module}.display", lambda thing: seen.append(thing.data))
@@ -81,7 +81,7 @@ def test_the_committed_logs_hold_what_the_notebook_shows(shown):
     gpt.char_run(nanoGPT=1.4697)
     gpt.step_times()
     assert gpt.profile()["B"] == 4
-    assert {image[:4] for image in shown} == {b"\x89PNG"} and len(shown) >= 4
+    assert {image[:4] for image in shown} == {"<svg"} and len(shown) >= 4
 
 
 def test_several_profiles_are_shown_side_by_side(shown, tmp_path, monkeypatch):
@@ -91,16 +91,18 @@ def test_several_profiles_are_shown_side_by_side(shown, tmp_path, monkeypatch):
     for name, content in (("b64", other), ("b4", first)):
         step_timing.write_json(tmp_path / f"fake-profile-gpt2-bf16-{name}-t1024-best.json", content)
     assert gpt.profile()["B"] == 4
-    assert [image[:4] for image in shown] == [b"\x89PNG"] * 2
+    assert [image[:4] for image in shown] == ["<svg"] * 2
 
 
 def test_without_a_climb_it_says_how_to_measure_one(shown, tmp_path, monkeypatch):
+    (measured, *_) = step_timing.FOLDER.glob("*-climb*.json")
     monkeypatch.setattr(step_timing, "FOLDER", tmp_path)
     gpt.climb()
     assert "No climb has been measured yet" in shown.pop()
-    (tmp_path / "a-climb.png").write_bytes(b"\x89PNG, say")
+    (tmp_path / "a-climb.json").write_bytes(measured.read_bytes())
     gpt.climb()
-    assert shown == [b"\x89PNG, say"]
+    (picture,) = shown
+    assert "every op on its" in picture and "matmul.forward" in picture
 
 
 # ---- the program, memory, number formats --------------------------------------------------------
@@ -151,7 +153,7 @@ def test_a_run_learns_and_writes_the_same_text_each_time(start, shown):
     gpt.losses("two runs", one=run, other=again)
     gpt.compare(run, again)
     gpt.formats(run, 2**16, "a logit", 1e-9)
-    assert [image[:4] for image in shown] == [b"\x89PNG"] * 3
+    assert [image[:4] for image in shown] == ["<svg"] * 3
 
 
 def test_the_losses_of_a_unigram_and_a_bigram_model(start):
@@ -182,7 +184,7 @@ def test_swapped_rungs_are_timed_on_a_gpu(gpu, shown, monkeypatch):  # noqa: F81
         ),
     )
     gpt.swap("layernorm.forward", 1, 2, B=2)
-    assert shown.pop()[:4] == b"\x89PNG"
+    assert shown.pop()[:4] == "<svg"
 
 
 # ---- the exercises ------------------------------------------------------------------------------
