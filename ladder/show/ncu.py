@@ -29,40 +29,19 @@ from ladder.emulator.emulated import Emulated
 from ladder.emulator.report import LineCount
 from ladder.show import trace
 
-# Metrics that the emulator counts: (metric, space, kind, what of a count, what that is).
-COUNTS = (
-    ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum", "global", "read", "requests", "loads"),
-    (
-        "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
-        "global",
-        "read",
-        "sectors",
-        "their sectors",
-    ),
-    ("l1tex__t_requests_pipe_lsu_mem_global_op_st.sum", "global", "write", "requests", "stores"),
-    (
-        "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
-        "global",
-        "write",
-        "sectors",
-        "their sectors",
-    ),
-    ("l1tex__t_sectors_pipe_lsu_mem_global_op_red.sum", "global", "atomic", "sectors", "atomics"),
-    (
-        "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
-        "shared",
-        "read",
-        "wavefronts",
-        "loads",
-    ),
-    (
-        "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
-        "shared",
-        "write",
-        "wavefronts",
-        "stores",
-    ),
-)
+# Metrics that the emulator counts: in which memory, of which accesses, and what of them.
+COUNTS = {
+    "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": ("global", "read", "requests"),
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": ("global", "read", "sectors"),
+    "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum": ("global", "write", "requests"),
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum": ("global", "write", "sectors"),
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_red.sum": ("global", "atomic", "sectors"),
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_atom.sum": ("global", "atomic", "sectors"),
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum": ("shared", "read", "wavefronts"),
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum": ("shared", "write", "wavefronts"),
+}
+OPERATIONS = {"read": "loads", "write": "stores", "atomic": "atomics"}
+REDUCTIONS, EXCHANGES = {"RED", "REDG"}, {"ATOM", "ATOMG"}  # atomics without and with a result
 LEAST_REGISTERS = 16  # that a launch gives each thread
 LOCAL = {"LDL", "STL"}
 ASYNCHRONOUS = {"LDGSTS", "UBLKCP", "UTMALDG", "UTMASTG", "UTMAREDG"}  # cp.async and TMA
@@ -156,11 +135,21 @@ def predictions(kernel: Kernel, counts: Sequence[LineCount]) -> Iterator[Predict
     if kernel.copies_asynchronously:
         return
     mine = [line for line in counts if line.kernel == kernel.launch.kernel]
-    for metric, space, kind, attribute, meaning in COUNTS:
+    for metric, (space, kind, attribute) in COUNTS.items():
         chosen = [line for line in mine if (line.space, line.kind) == (space, kind)]
-        if chosen:
+        if chosen and (kind != "atomic" or metric == _atomic_metric(kernel)):
             total = sum(getattr(line, attribute) for line in chosen)
-            yield Prediction(metric, total, meaning)
+            yield Prediction(metric, total, f"{attribute} of {OPERATIONS[kind]}")
+
+
+def _atomic_metric(kernel: Kernel) -> str | None:
+    """The one that counts all atomics of a kernel; None if there are both kinds."""
+    kinds = [
+        name
+        for name, opcodes in (("red", REDUCTIONS), ("atom", EXCHANGES))
+        if opcodes & kernel.opcodes.keys()
+    ]
+    return f"l1tex__t_sectors_pipe_lsu_mem_global_op_{kinds[0]}.sum" if len(kinds) == 1 else None
 
 
 def advice(kernel: Kernel, counts: Sequence[LineCount]) -> Iterator[Advice]:

@@ -36,13 +36,21 @@ def advised(kernel, *counts):
 
 
 def test_accesses_of_a_kernel_are_added_by_space_and_kind():
-    found = predicted(kernel(), COLUMN, COLUMN, ROW, SUM, TILE, OTHER)
+    found = predicted(kernel("LDG REDG"), COLUMN, COLUMN, ROW, SUM, TILE, OTHER)
     assert found["l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"] == 20
     assert found["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"] == 640
     assert found["l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"] == 160
     assert found["l1tex__t_sectors_pipe_lsu_mem_global_op_red.sum"] == 10
     assert found["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"] == 80
     assert "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum" not in found
+
+
+def test_atomics_are_counted_by_the_metric_of_their_instruction():
+    red, atom = (f"l1tex__t_sectors_pipe_lsu_mem_global_op_{kind}.sum" for kind in ("red", "atom"))
+    assert predicted(kernel("REDG"), SUM)[red] == 10
+    assert atom not in predicted(kernel("REDG"), SUM)
+    assert predicted(kernel("ATOMG"), SUM)[atom] == 10
+    assert not {red, atom} & predicted(kernel("REDG ATOMG"), SUM).keys()
 
 
 def test_the_launch_is_predicted_from_registers_and_grid():
@@ -112,7 +120,9 @@ def test_a_rung_is_counted_on_as_many_sms_as_the_gpu_has(capsys):
     assert main(["ncu", "start.sum", "5", "--shape", "N=10240"]) == 0
     said = capsys.readouterr().out
     warps = 10240 // 32  # one atomic each; 32 blocks, enough for the emulated GPU, have fewer
-    assert f"{warps:>12,}  l1tex__t_sectors_pipe_lsu_mem_global_op_red.sum: atomics" in said
+    assert (
+        f"{warps:>12,}  l1tex__t_sectors_pipe_lsu_mem_global_op_red.sum: sectors of atomics" in said
+    )
     assert said.endswith(f"as its header says: {find('start.sum').rung(5).header['left'][0]}\n")
 
 
