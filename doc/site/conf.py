@@ -23,6 +23,7 @@ extensions = [
     "sphinx.ext.mathjax",
     "repository",
     "docstrings",
+    "alternatives",
 ]
 suppress_warnings = ["myst.header"]  # chapters go from # to ###, which is the level of a rung
 

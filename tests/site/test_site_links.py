@@ -39,3 +39,10 @@ def test_the_front_page_is_at_the_top_and_the_menu_leads_back_to_it(site):
     assert "Kernel Ladder" in (site / "index.html").read_text(encoding="utf-8")
     assert 'href="../index.html"' in (site / "doc" / "gelu.html").read_text(encoding="utf-8")
     assert not Path(site / "doc" / "site" / "index.html").exists()
+
+
+def test_every_picture_is_described_in_words(site):
+    for path in site.rglob("*.html"):
+        for image in re.findall(r"<img\b[^>]*>", path.read_text(encoding="utf-8")):
+            words = re.search(r'\balt="([^"]*)"', image)
+            assert words and " " in words[1] and "/" not in words[1].split()[0], (path.name, image)
