@@ -40,7 +40,7 @@ exclude_patterns = [
     *(f"mathjax/{files}" for files in ("*mml*", "*svg*", "*full*", "node-main.js")),
 ]
 
-autodoc_default_options = {"members": True, "member-order": "bysource"}
+autodoc_default_options = {"member-order": "bysource"}
 add_module_names = False
 python_display_short_literal_types = True
 
@@ -50,6 +50,7 @@ html_static_path = ["static", str(MATHJAX)]
 html_css_files = ["site.css"]
 html_favicon = "static/ladder.svg"
 html_copy_source = False
+html_show_copyright = False
 html_show_sphinx = False
 html_use_index = False
 html_domain_indices = False

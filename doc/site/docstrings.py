@@ -12,6 +12,7 @@ from typing import Any
 from sphinx.application import Sphinx
 
 _CODE = re.compile(r"(?<![`:\w])`([^`]+)`(?!`)")
+_MODULES = re.compile(r"('[^']*')|~?\b(?:[A-Za-z_]\w*\.)+(?=\w)|~")  # not those in texts
 _ENTRY = re.compile(r"(\S.*?\S|\S) {2,}(\S.*)")
 
 
@@ -40,23 +41,16 @@ def _process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: l
     lines[:] = [*as_rst("\n".join(lines)).splitlines(), ""]
 
 
+def short(signature: str) -> str:
+    """A signature without the modules of types, and without defaults that are no expressions."""
+    names = _MODULES.sub(lambda found: found[1] or "", signature)
+    return re.sub(r"<[^<>]*>", "...", names)
+
+
 def _shorten(
-    app: Sphinx,
-    what: str,
-    name: str,
-    obj: Any,
-    options: Any,
-    signature: str | None,
-    gives: str | None,
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, takes: str | None, gives: str | None
 ) -> tuple[str | None, str | None]:
-    """Signatures name types without their modules, and no default that only a factory knows."""
-
-    def short(text: str | None) -> str | None:
-        return text and re.sub(r"~?\b(?:\w+\.)+(?=\w)", "", text).replace("~", "").replace(
-            "<factory>", "..."
-        )
-
-    return short(signature), short(gives)
+    return takes and short(takes), gives and short(gives)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -34,6 +34,7 @@ class Ladder:
 
     @functools.cached_property
     def rungs(self) -> tuple[Rung, ...]:
+        """All rungs, in climbing order; rung 0 is the reference."""
         folder = PACKAGE / self.op.layer / self.op.name.split(".")[1]
         found = [*folder.glob("*.cu"), *(p for t in TRACKS for p in (folder / t).glob("*.cu"))]
         files = (rung_file.parse(path, self.op.kernel, rung_file.id_of(path)) for path in found)

@@ -46,6 +46,7 @@ class Arg:
     rounded_by: str | None = None
 
     def resolve_shape(self, dims: Dims) -> tuple[int, ...]:
+        """The numbers that the expressions of `shape` come to at these dimensions."""
         return tuple(evaluate_whole(expression, dims) for expression in self.shape.split())
 
     @property
@@ -56,10 +57,12 @@ class Arg:
 
 
 def read(name: str, shape: str, dtype: str = REAL, *, optional: bool = False) -> Arg:
+    """An argument that the kernel only reads."""
     return Arg(name, shape, "in", dtype, optional)
 
 
 def write(name: str, shape: str, dtype: str = REAL, *, terms: str = "1") -> Arg:
+    """An argument that the kernel overwrites; its old content must not matter."""
     return Arg(name, shape, "out", dtype, terms=terms)
 
 
@@ -72,6 +75,7 @@ def update(
     optional: bool = False,
     rounded_by: str | None = None,
 ) -> Arg:
+    """An argument that the kernel reads and changes, such as a sum that it adds to."""
     return Arg(name, shape, "inout", dtype, optional, terms, rounded_by)
 
 

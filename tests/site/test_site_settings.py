@@ -49,3 +49,10 @@ def test_docstrings_become_rst():
         "Does ``x`` well.\n\n``name``\n   what it\n   means\n``n``\n   a count\n\n"
         "::\n\n    example(1)\n    two"
     )
+
+
+def test_signatures_keep_numbers_and_texts_and_lose_modules():
+    long = "(x: ~collections.abc.Callable[[int], ~a.b.C] = 0.8, y='m.n', z: t.U = <factory>) -> a.B"
+    assert (
+        load("docstrings").short(long) == "(x: Callable[[int], C] = 0.8, y='m.n', z: U = ...) -> B"
+    )
