@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from docutils import nodes
+from ipython_pygments_lexers import IPython3Lexer
 from pygments.lexers.c_like import CudaLexer
 from sphinx import addnodes
 from sphinx.application import Sphinx
@@ -126,6 +127,7 @@ def _add_explorer(app: Sphinx, page: str, *_: Any) -> None:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_lexer("cpp", CudaLexer)  # GitHub has no colours for CUDA, so pages call it cpp
+    app.add_lexer("python", IPython3Lexer)  # cells of notebooks may hold !commands
     app.add_builder(Site, override=True)
     app.add_transform(LinksToFiles)
     app.add_transform(Anchors)
