@@ -193,7 +193,7 @@ def tally(place: Place) -> str:
     """How much there is to climb. Rung 0, NumPy, and the libraries' rungs do not count."""
     kernels = [rung for ladder in ladders().values() for rung in ladder.rungs if rung.path]
     return (
-        f"- **{len(kernels)} kernels on {len(ladders())} ladders**, each in one file that reads "
+        f"**{len(kernels)} kernels on {len(ladders())} ladders**, each in one file that reads "
         "alone, in fp32, bf16 and fp16."
     )
 
