@@ -104,19 +104,23 @@ def refuse_what_does_not_fit(
     rebuild: Callable[[int], Program],
     rungs: Mapping[str, Rung] | None = None,
     beside: Program | None = None,
+    sharers: int = 1,
 ) -> None:
     """Raise LadderError, with the largest B that fits, where the device lacks the memory.
 
     rebuild  the same program at another B
     rungs    counts their scratch memory too, once they are chosen
     beside   a program that needs memory at the same time, and borrows the weights of this one
+    sharers  processes of this machine that will need as much, where the memory is the host's
     """
     also = by_kind(beside, real, device, rungs, True).total() if beside else 0
 
     def total(program: Program) -> int:
         return by_kind(program, real, device, rungs).total() + also
 
-    free = available(device)
+    free, each = available(device), ""
+    if free is not None and device.memory() is None and sharers > 1:
+        free, each = free // sharers, f" for each of {sharers} ranks"
     if free is None or (need := total(program)) <= free:
         return
     # total(rebuild(B)) grows with B: 0 fits, program.B does not
@@ -124,7 +128,7 @@ def refuse_what_does_not_fit(
     remedy = f"-b {largest} is the largest that fits" if largest else "choose a smaller -t or -e"
     raise LadderError(
         f"-b {program.B} -t {program.T} needs {need / GIB:.1f} GiB of memory, and {device.name} "
-        f"has {free / GIB:.1f} GiB available; {remedy}"
+        f"has {free / GIB:.1f} GiB available{each}; {remedy}"
     )
 
 

@@ -32,11 +32,13 @@ class Group:
 
     rank, size   which one of how many
     local_rank   its number among those on the same machine: the number of its GPU
+    local_size   how many there are on the same machine
     """
 
     rank = 0
     size = 1
     local_rank = 0
+    local_size = 1
 
     @property
     def leads(self) -> bool:
@@ -105,7 +107,9 @@ class Ranks(Group):
 
     def __init__(self, table: Table, watch: Watch) -> None:
         self.rank, self.size, self.members = table.rank, len(table.members), table.members
-        self.local_rank = self.members[self.rank].local_rank
+        own = self.members[self.rank]
+        self.local_rank = own.local_rank
+        self.local_size = sum(member.host == own.host for member in self.members)
         self._talk = [table.links[rank].talk for rank in sorted(table.links)]
         self._watch = watch
 

@@ -151,8 +151,11 @@ def set_up(flags: Flags, group: Group = ALONE) -> Setup:
         options = config.program_options
         return build(shape, B, config.sequence, fusions=fused, sharding=sharding, **options)
 
-    # Once before kernels are compared, which takes a while, and once with their scratch memory.
-    refuse_what_does_not_fit(rebuild(config.batch), device, config.real, rebuild)
+    # Once before kernels are compared, which takes a while and after which other ranks may have
+    # taken their memory, and once with the scratch memory of the kernels.
+    refuse_what_does_not_fit(
+        rebuild(config.batch), device, config.real, rebuild, sharers=group.local_size
+    )
     build_fused = functools.partial(rebuild, config.batch)
     kernels = choose_together(group, wanted, device, build_fused, before=before)
     notes += kernels.notes

@@ -6,9 +6,11 @@ import pytest
 from ladder.common.errors import LadderError
 from tests.trainer.parallel_run import run_ranks, together
 from tests.trainer.tiny import SHAPE, parameters, save_model, settings
+from trainer.engine import memory
 from trainer.model import checkpoint
 from trainer.model.program import build
 from trainer.model.sharding import Sharding, pieces, share_size
+from trainer.parallel import group as group_module
 from trainer.parallel.group import HostSums
 from trainer.run import logs, training
 from trainer.run.setup import set_up
@@ -80,6 +82,22 @@ def test_ranks_train_as_accumulated_micro_batches_do(tmp_path, kind, ranks):
     assert f"{ranks} on here" in screen
 
 
+@pytest.mark.sweep
+@pytest.mark.emulator
+def test_kernels_update_shares_as_they_update_whole_tensors(tmp_path):
+    """The emulator watches every access, at the ends of pieces, too."""
+    kernels = {
+        "device": "emulated",
+        "rungs": "naive",
+        "rung": {"adamw.update": "3", "global_norm.forward": "3"},
+        "steps": 2,
+        "dtype": "bf16",
+    }
+    run_ranks(1, flags_of(tmp_path, 1, **kernels))
+    run_ranks(3, flags_of(tmp_path, 3, **kernels))
+    np.testing.assert_allclose(course(tmp_path / "run3"), course(tmp_path / "run1"), rtol=2e-3)
+
+
 @pytest.mark.parametrize("zero", [0, 1])
 def test_all_ranks_have_the_same_weights_bit_for_bit(tmp_path, zero):
     flags = flags_of(tmp_path, 3, dtype="bf16", zero=zero, checkpoint_every=0)
@@ -146,7 +164,9 @@ def test_shares_hold_every_element_of_every_parameter_once(size):
     assert all((counts == 1).all() for counts in seen.values())
 
 
-def test_sums_of_the_host_are_those_of_the_ranks_in_order():
+@pytest.mark.parametrize("piece", [8, 1 << 18])
+def test_sums_of_the_host_are_those_of_the_ranks_in_order(monkeypatch, piece):
+    monkeypatch.setattr(group_module, "PIECE", piece)  # bytes of a message
     arrays = [np.float32([1e8, 1.0, -3.0]) * (rank + 1) for rank in range(3)]
 
     def work(group):
@@ -196,6 +216,15 @@ def test_tokens_of_a_step_are_divided_among_the_ranks(tmp_path):
         run_ranks(5, flags_of(tmp_path, 5))
     _, screen = run_ranks(2, flags_of(tmp_path, 2, total_tokens=None, steps=1))
     assert "1 of 64 tokens, B=2 T=16 on each of 2 ranks" in screen
+
+
+def test_ranks_of_one_machine_share_its_memory(tmp_path, monkeypatch):
+    """Enough for one rank, not for two."""
+    needed = memory.by_kind(build(SHAPE, 2, 16), np.dtype(np.float32)).total()
+    monkeypatch.setattr(memory, "available", lambda device: int(1.5 * needed))
+    run_ranks(1, flags_of(tmp_path, 1, steps=1))
+    with pytest.raises(LadderError, match=r"needs .* GiB available for each of 2 ranks; "):
+        run_ranks(2, flags_of(tmp_path, 2, zero=0))
 
 
 def test_random_rounding_is_not_sharded(tmp_path):
