@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -10,6 +11,13 @@ from matplotlib.figure import Figure
 from trainer.plots.style import BLUE, GREY, INK, ORANGE, figure_of
 
 Row = tuple[str, float, float]  # a name, and two values that belong together
+BESIDE: Any = {  # a text to the right of a point
+    "xytext": (8, 0),
+    "textcoords": "offset points",
+    "va": "center",
+    "fontsize": 8,
+    "color": INK,
+}
 
 
 def savings(rows: Sequence[Row], title: str) -> Figure:
@@ -23,12 +31,12 @@ def savings(rows: Sequence[Row], title: str) -> Figure:
     axes.hlines(names, predicted, measured, color=GREY, lw=2, zorder=1)
     axes.scatter(measured, names, color=BLUE, s=45, label="saved in the step", zorder=2)
     axes.scatter(
-        predicted, names, facecolor="white", edgecolor=ORANGE, s=45, lw=1.6, zorder=3,
+        predicted, names, facecolor="none", edgecolor=ORANGE, s=45, lw=1.6, zorder=3,
         label="predicted from the rungs alone",
     )  # fmt: skip
     for place, (_, foretold, saved) in enumerate(rows):
         apart = f"{round(100 * (foretold / saved - 1)):+d} %"
-        axes.text(1.5 * max(foretold, saved), place, apart, va="center", fontsize=8, color=INK)
+        axes.annotate(apart, (max(foretold, saved), place), **BESIDE)
     axes.set_xscale("log")
     axes.set_xlim(right=5 * max(predicted.max(), measured.max()))
     axes.set_xlabel("ms of a step", fontsize=9)
@@ -47,8 +55,8 @@ def sectors(rows: Sequence[Row], title: str) -> Figure:
     axes.barh(names, [row[1] for row in rows], color="#b7cde3", height=0.72, label="asked for")
     axes.barh(names, [row[2] for row in rows], color=BLUE, height=0.36, label="least possible")
     for place, (_, count, least) in enumerate(rows):
-        text = f"  {count:,}: {100 * count / total:.1f} % of the step, {count / least:.1f} x least"
-        axes.text(max(count, least), place, text, va="center", fontsize=8)
+        text = f"{count:,}: {100 * count / total:.1f} % of the step, {count / least:.1f} x least"
+        axes.annotate(text, (max(count, least), place), **BESIDE)
     axes.set_xlim(0, 1.5 * max(count for _, count, _ in rows))
     axes.set_xlabel(f"sectors of 32 bytes: {total:,} in the whole step", fontsize=9)
     axes.set_xticks([])
