@@ -270,8 +270,8 @@ def _go_to_leader(launch: Launch, hello: dict[str, Any], end: float, patience: f
         f"seconds ({launch.told_by}); rank 0's own output may say why"
     )
 
-    def connect(channel: str) -> Connection:
-        while time.monotonic() < end:
+    def connect(channel: str, answered: Callable[[], bool] = lambda: False) -> Connection:
+        while time.monotonic() < end and not answered():
             for address, secret in _where_to_go(launch):
                 if (connection := _connect(launch, address, secret)) is not None:
                     connection.send_bytes(json.dumps({**hello, "channel": channel}).encode())
@@ -280,7 +280,12 @@ def _go_to_leader(launch: Launch, hello: dict[str, Any], end: float, patience: f
         raise LadderError(missing)
 
     def both() -> Table:
-        talk, watch = connect("talk"), connect("watch")
+        talk = connect("talk")
+        try:
+            watch = connect("watch", talk.poll)  # an answer before that is a refusal
+        except LadderError:
+            if not talk.poll():
+                raise
         if not talk.poll(max(0.0, end - time.monotonic())):
             raise LadderError(missing)
         answer = json.loads(talk.recv_bytes(MOST_BYTES))
