@@ -22,7 +22,8 @@ from trainer.settings.flags import Flags
 
 SECRET = "KERNEL_LADDER_SECRET"
 FOLDER = "KERNEL_LADDER_RANKS"  # where the processes of a supervisor meet (supervise.py)
-PORT = 12345  # llm.c's, where ranks meet at an address
+PORT = "KERNEL_LADDER_PORT"  # where ranks meet at an address
+DEFAULT_PORT = 12345  # llm.c's
 MOST_RANKS = 4096
 
 
@@ -98,8 +99,9 @@ def find_launch(flags: Flags, environment: Mapping[str, str], output: Path) -> L
     address = flags.server or environment.get("MASTER_ADDR", "")
     if not address:
         raise LadderError("-pi tcp: name the machine of rank 0 by -ps ADDRESS")
-    port = _number(environment, "MASTER_PORT") if not flags.server else None
-    return Launch(rank, size, local_rank, told_by, None, address, port or PORT)
+    # Not MASTER_PORT, where torchrun itself listens.
+    port = _number(environment, PORT) or DEFAULT_PORT
+    return Launch(rank, size, local_rank, told_by, None, address, port)
 
 
 def wants_supervisor(flags: Flags, environment: Mapping[str, str]) -> bool:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write, read_json
-from trainer.parallel.launch import SECRET, Launch
+from trainer.parallel.launch import PORT, SECRET, Launch
 
 FILE = "ranks.json"
 MOST_BYTES = 1 << 20  # of a message of the meeting
@@ -190,7 +190,7 @@ def _listening(launch: Launch) -> Iterator[tuple[queue.Queue[Connection | None],
     except OSError as error:
         raise LadderError(
             f"rank 0 cannot listen on port {launch.port}: {error.strerror}; choose another by "
-            "MASTER_PORT in the environment of all ranks"
+            f"{PORT} in the environment of all ranks"
         ) from None
     arrivals: queue.Queue[Connection | None] = queue.Queue()  # None: of a stranger
     strangers: list[str] = []

@@ -68,6 +68,8 @@ def test_flags_of_llmc_say_which_rank_this_is(tmp_path):
     launch = find_launch(parse(words), {}, tmp_path)
     assert (launch.rank, launch.size, launch.local_rank) == (11, 16, 3)
     assert (launch.folder, launch.address, launch.port) == (None, "10.0.0.1", 12345)
+    other = find_launch(parse(words), {"KERNEL_LADDER_PORT": "4711", "MASTER_PORT": "1"}, tmp_path)
+    assert other.port == 4711
     folder = find_launch(parse(["-pn", "2", "-pi", "fs", "-pf", "/shared"]), {}, tmp_path)
     assert (folder.rank, folder.local_rank, str(folder.folder)) == (0, None, "/shared")
     mpi = find_launch(parse(["-pi", "mpi"]), ENVIRONMENTS["Open MPI"], tmp_path)

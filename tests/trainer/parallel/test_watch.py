@@ -25,7 +25,7 @@ def ranks(monkeypatch):
     def end(rank):
         return lambda message: ended.put((rank, message))
 
-    groups = [Ranks(t, open_watch(t, 0.5, end=end(t.rank))) for t in met[:2]]
+    groups = [Ranks(t, open_watch(t, 2.0, end=end(t.rank))) for t in met[:2]]
     groups[0].advise(lambda: "continue with -y 1")
     yield groups, met, ended
     for group in groups:
@@ -49,9 +49,9 @@ def test_a_rank_that_falls_silent_is_lost(ranks):
     _, _, ended = ranks
     begin = time.monotonic()
     found = two(ended)  # rank 2 never gives a sign of life
-    assert f"{NAME} has given no sign of life for 0.5 seconds; all ranks stop" in found[0]
+    assert f"{NAME} has given no sign of life for 2 seconds; all ranks stop" in found[0]
     assert found[1] is None
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 10
 
 
 def test_an_error_of_a_rank_is_shown_by_rank_0(ranks):
