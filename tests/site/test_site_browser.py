@@ -4,6 +4,7 @@ import io
 from itertools import product
 
 import matplotlib.image
+import numpy as np
 import pytest
 
 from ladder.emulator.report import Access
@@ -73,9 +74,10 @@ def test_cuda_is_highlighted(address, tab):
 
 
 def ground(picture) -> str:
-    """The colour of a picture near its upper left corner, as the browser shows it."""
-    pixels = matplotlib.image.imread(io.BytesIO(picture.screenshot()))
-    red, green, blue = (round(255 * float(channel)) for channel in pixels[10, 5][:3])
+    """The colour of most of a picture, as the browser shows it."""
+    pixels = matplotlib.image.imread(io.BytesIO(picture.screenshot()))[..., :3].reshape(-1, 3)
+    colours, counts = np.unique((255 * pixels).round().astype(int), axis=0, return_counts=True)
+    red, green, blue = colours[counts.argmax()]
     return f"#{red:02x}{green:02x}{blue:02x}"
 
 
