@@ -204,7 +204,7 @@ def test_pictures_are_images(shown):
     notebook.access("start.add", 1, "c[i]", N=4096)
     notebook.steps("start.sum", (2, 3), "partial[t] +=", N=256)
     notebook.traffic("start.add", (1, 2), N=4096)
-    assert [image[:4] for image in shown] == [b"\x89PNG", "<svg", b"\x89PNG", b"\x89PNG"]
+    assert [image[:4] for image in shown] == ["<svg"] * 4
 
 
 MEASUREMENT = {

@@ -39,7 +39,7 @@ def goes_wrong(run: Run, ops: Collection[str]) -> bool:
 
 
 def _gradients(run: Run, ops: Collection[str]) -> dict[str, np.ndarray]:
-    """Of the first B * T tokens of the text, by tensor and layer: "h1.fcw"."""
+    """Of the first B * T tokens of the text, by tensor, and for a stacked one by layer."""
     rungs = {op: run.engine.rungs[op] if op in ops else find(op).rung(0) for op in run.engine.rungs}
     engine = Engine(run.program, run.engine.device, run.engine.real, rungs, weights_of=run.engine)
     B, T = run.program.B, run.program.T

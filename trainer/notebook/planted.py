@@ -75,5 +75,6 @@ def wrong() -> dict[str, str]:
 
 
 def odd() -> dict[str, str]:
-    """Right where dwte is 0 before. But the model uses wte twice, and adds up two gradients."""
+    """Right where the gradient is 0 before. But the model uses the embedding of tokens twice, at
+    its beginning and its end, and adds up two gradients."""
     return {"embedding.backward": TOKENS}
