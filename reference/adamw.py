@@ -1,11 +1,11 @@
 """AdamW (Kingma and Ba 2015; Loshchilov and Hutter 2019) with clipping by the global norm.
 
-    g = grad * inv_scale * min(1, clip / (norm + 1e-6))       clip = 0: no clipping
+    g = grad * inv_scale * min(1, clip / (norm * inv_scale + 1e-6))     clip = 0: no clipping
     m = beta1 * m + (1 - beta1) * g
     v = beta2 * v + (1 - beta2) * g^2
     weight -= lr * (m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay * weight)
 
-inv_scale undoes a loss scale (1 outside float16 runs); norm is that of the unscaled gradient.
+inv_scale undoes a loss scale (1 outside float16 runs); norm is that of grad, still with the scale.
 
 A weight of 16 bits is rounded from float32: to nearest, or at random (see rounding.py), with the
 random words that dropout would have for the same rng and stream (see philox.py).

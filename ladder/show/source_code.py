@@ -54,11 +54,20 @@ class _Line(str):
 
 def code_diff(ladder: Ladder, before: Rung, after: Rung, context: int = 1) -> str:
     """The hunks of a diff of what runs: without the words of the headers, without lines that are
-    only indented otherwise, and without line numbers. `patch` would not take it."""
+    only indented otherwise, and without line numbers. `patch` would not take it.
+
+    A line that both rungs have is indented as in the later one, like the added lines around it.
+    """
     texts = [_without_words(source(ladder, rung)[0]) for rung in (before, after)]
     old, new = ([_Line(line) for line in text.splitlines(True)] for text in texts)
-    hunks = list(difflib.unified_diff(old, new, n=context))[2:]
-    return "".join("@@\n" if line.startswith("@@") else line for line in hunks)
+    lines: list[str] = []
+    for hunk in difflib.SequenceMatcher(None, old, new).get_grouped_opcodes(context):
+        lines.append("@@\n")
+        for kind, i1, i2, j1, j2 in hunk:
+            if kind != "equal":
+                lines += ["-" + line for line in old[i1:i2]]
+            lines += [(" " if kind == "equal" else "+") + line for line in new[j1:j2]]
+    return "".join(lines)
 
 
 def _without_words(text: str) -> str:

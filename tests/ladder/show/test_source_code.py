@@ -1,5 +1,7 @@
 """The tree of a ladder, and what changes from rung to rung."""
 
+from pathlib import Path
+
 import pytest
 
 from ladder.__main__ import main
@@ -71,6 +73,16 @@ def test_a_diff_with_header_shows_whole_files():
     text = source_code.diff(START, START.rung(2), START.rung(3), header=True)
     assert "+// start add, rung 3: " in text and "+// After:  2" in text
     assert "@@ -1," in text
+
+
+def test_a_diff_indents_unchanged_lines_as_the_later_rung_does():
+    before = Rung("1", "", path=Path("1.cu"), source="\nvoid f() {\n    g();\n}\n")
+    after = Rung(
+        "2", "", path=Path("2.cu"), source="\nvoid f() {\n    if (x) {\n        g();\n    }\n}\n"
+    )
+    assert source_code.code_diff(START, before, after) == (
+        "@@\n void f() {\n+    if (x) {\n         g();\n     }\n+}\n"
+    )
 
 
 def test_the_same_rung_twice_differs_in_nothing():
