@@ -12,6 +12,7 @@ here have at most 1.1 MB, so starting again costs a second.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import threading
 from dataclasses import dataclass
@@ -56,8 +57,10 @@ class DownloadError(LadderError):
 def data_directory(flag: str | Path | None = None) -> Path:
     """The data directory; it need not exist yet."""
     directory = Path(flag or os.environ.get(VARIABLE) or "data").expanduser()
-    try:
-        usable = directory.is_dir() or not directory.exists()
+    try:  # once: another rank may make the folder between two questions
+        usable = stat.S_ISDIR(directory.stat().st_mode)
+    except FileNotFoundError:
+        usable = True
     except OSError:  # this user may not read a folder above it
         usable = False
     if not usable:
