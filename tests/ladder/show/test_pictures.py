@@ -183,6 +183,7 @@ def test_ldmatrix_takes_a_row_from_each_lane_and_gives_each_a_pair_of_every_matr
         assert lanes[quarter].ravel().tolist() == [lane for lane in range(32) for _ in range(2)]
 
 
+@pytest.mark.emulator
 def test_a_lane_that_does_not_exist_is_refused():
     for kind in ("mma", "ldmatrix"):
         with pytest.raises(LadderError, match="a lane is a number from 0 to 31, not 32"):
