@@ -278,11 +278,11 @@ def test_a_picture_that_does_not_exist_is_refused_with_what_does():
 
 
 def test_every_tile_has_its_turn_once_and_grouping_reads_less():
-    dims = {"N": 4096, "C": 768, "OC": 12800}
+    dims = {"N": 2048, "C": 768, "OC": 12800}
     reads = {}
     for rung in ("16bit-10", "16bit-11", "16bit-13"):
         order = tiles_in_order("matmul.forward", rung, "bfloat16", dims, 132)
-        assert sorted(order) == [(r, c) for r in range(0, 4096, 128) for c in range(0, 12800, 256)]
+        assert sorted(order) == [(r, c) for r in range(0, 2048, 128) for c in range(0, 12800, 256)]
         found = waves.of_wave(order, 132, 0)
         reads[rung] = found.rows + found.columns
     assert reads == {"16bit-10": 3 + 50, "16bit-11": 8 + 17, "16bit-13": 8 + 17}
