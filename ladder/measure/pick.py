@@ -139,15 +139,17 @@ def compiling_ahead(
 ) -> Iterator[None]:
     """Compile in the background what `pick` will time and check for several ladders: one ladder has
     too few kernels to keep all cores at work."""
+    candidates = []
+    for ladder, dtype, shapes in questions:
+        picks = PickCache(device, ladder.op.name, dtype)
+        able, _ = _able(picks, ladder, device, dtype, shapes, library, deterministic, False)
+        candidates += [(picks, ladder, rung, dtype, shapes) for rung in able]
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
-        for needed in (_timed, _checked):
-            for ladder, dtype, shapes in questions:
-                picks = PickCache(device, ladder.op.name, dtype)
-                able, _ = _able(picks, ladder, device, dtype, shapes, library, deterministic, False)
-                for rung in able:
-                    at = needed(picks, ladder.op, rung, device, dtype, shapes)
-                    compile_ahead(pool, ladder, [rung], device, [dtype], at)
+        for needed in (_timed, _checked):  # what is timed first
+            for picks, ladder, rung, dtype, shapes in candidates:
+                at = needed(picks, ladder.op, rung, device, dtype, shapes)
+                compile_ahead(pool, ladder, [rung], device, [dtype], at)
         yield
     finally:
         pool.shutdown(cancel_futures=True)
@@ -234,9 +236,10 @@ def _race(
     seconds, out = dict.fromkeys((rung.id for rung in rungs), 0.0), {}
     for shape in sorted(counted, key=lambda shape: op.least_bytes(dict(shape), real)):
         times = _Times(picks, op, device, real, dict(shape))
-        for id, failure in times.failures([rung for rung in rungs if rung.id in seconds]).items():
-            out[id] = failure
-            del seconds[id]
+        for rung in rungs:
+            if rung.id in seconds and (failure := times.failure(rung)):
+                out[rung.id] = failure
+                del seconds[rung.id]
         left = [rung for rung in rungs if rung.id in seconds]
         fastest = min((times.rough(rung) for rung in left), default=0.0)
         times.compare([rung for rung in left if times.rough(rung) <= HOPELESS * fastest])
@@ -275,13 +278,13 @@ class _Times:
             self.picks.add(rung, self.dims, rough=seconds)
         return seconds
 
-    def failures(self, rungs: Sequence[Rung]) -> dict[str, str]:
-        """Why some of these rungs cannot run: they do not compile, or take too much memory."""
-        found: dict[str, str] = {}
-        for rung in rungs:
-            with _kept(found, rung.id):
-                self.rough(rung)
-        return found
+    def failure(self, rung: Rung) -> str:
+        """Why a rung cannot run: it does not compile, or takes too much memory. "" if it can."""
+        try:
+            self.rough(rung)
+        except LadderError as error:
+            return str(error)
+        return ""
 
     def compare(self, rungs: Sequence[Rung]) -> None:
         """Measure exactly the rungs that have only a rough time."""
@@ -303,11 +306,3 @@ class _Times:
     @functools.cached_property
     def buffers(self) -> BufferSets:
         return BufferSets(self.op, self.device, self.real, self.dims)
-
-
-@contextlib.contextmanager
-def _kept(errors: dict[str, str], id: str) -> Iterator[None]:
-    try:
-        yield
-    except LadderError as error:
-        errors[id] = str(error)

@@ -30,6 +30,8 @@ from trainer.engine.engine import Engine
 from trainer.engine.memory import refuse_what_does_not_fit
 from trainer.model import huggingface, llmc_files, weights
 from trainer.model.program import Program, build
+from trainer.run.setup import load_parameters
+from trainer.run.steps import one_batch
 from trainer.settings.flags import Flags
 from trainer.settings.parser import build_parser
 
@@ -112,17 +114,8 @@ def write_debug_state(path: Path, model: weights.Model, tokens: str, B: int, T: 
     refuse_what_does_not_fit(program, device, real, rebuild)
     rungs = {call.op: find(call.op).rung("0") for call in program.calls}
     engine = Engine(program, device, real, rungs)
-    for name, layer, array in model.pieces:
-        engine.write(name, array, layer)
-    engine.write("tokens", batch)
-    engine.write("targets", targets)
-    engine.write("dloss", np.array([1 / (B * T)], np.float32))
-    engine.predict()
-    logits = engine.read("logits")  # `forward` leaves their gradient there
-    engine.zero_gradients()
-    engine.forward()
-    engine.backward()
-    loss = float(engine.read("losses").mean(dtype=np.float64))
+    load_parameters(engine, model.pieces)
+    logits, loss = one_batch(engine, batch, targets)
 
     def gradient(name: str) -> np.ndarray:
         return engine.read("d" + name)

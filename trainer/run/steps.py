@@ -240,6 +240,20 @@ def write_batch(engine: Engine, loader: TokenLoader, *, again: bool = False) -> 
     engine.write("targets", targets)
 
 
+def one_batch(engine: Engine, tokens: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, float]:
+    """Forward and backward on one batch (B,T), gradients from 0; returns the logits (B,T,Vp) and
+    the mean loss."""
+    engine.write("tokens", tokens)
+    engine.write("targets", targets)
+    engine.write("dloss", np.array([1 / tokens.size], np.float32))
+    engine.predict()
+    logits = engine.read("logits").reshape(*tokens.shape, -1)  # `forward` leaves their gradient
+    engine.zero_gradients()
+    engine.forward()
+    engine.backward()
+    return logits, fetch_loss(engine)()
+
+
 def fetch_loss(engine: Engine) -> Callable[[], float]:
     """The mean of the losses of the last pass, summed in float64; the result waits for it."""
     losses = engine.fetch("losses")

@@ -30,7 +30,8 @@ from trainer.model import llmc_files, weights
 from trainer.model.program import Program, build
 from trainer.model.registry import SIZES
 from trainer.run.display import Display, open_console
-from trainer.run.steps import fetch_loss
+from trainer.run.setup import load_parameters
+from trainer.run.steps import fetch_loss, one_batch
 from trainer.settings.flags import Flags
 from trainer.settings.kernel_settings import resolve_kernels
 from trainer.settings.parser import build_parser
@@ -138,8 +139,7 @@ def verify(flags: Flags, path: Path) -> bool:
     kernels = choose(resolve_kernels(flags, place), device, lambda fused: rebuild(B, fused))
     refuse_what_does_not_fit(kernels.program, device, place.real, rebuild, kernels.rungs)
     engine = Engine(kernels.program, device, place.real, kernels.rungs)
-    for tensor, layer, array in model.pieces:
-        engine.write(tensor, array, layer)
+    load_parameters(engine, model.pieces)
 
     screen = Display(open_console(), steps=len(test.losses))
     for note in [*notes, *kernels.notes, *([model.note] if model.note else [])]:
@@ -176,16 +176,9 @@ def verify(flags: Flags, path: Path) -> bool:
 
 def first_step(engine: Engine, state: llmc_files.State, test: LlmcTest) -> Iterator[Difference]:
     """Forward and backward on the state's batch, and what differs."""
-    engine.write("tokens", state.inputs)
-    engine.write("targets", state.targets)
-    engine.write("dloss", np.array([1 / state.inputs.size], np.float32))
-    engine.predict()
-    logits = engine.read("logits").reshape(*state.inputs.shape, -1)[:, :, : state.logits.shape[2]]
-    yield compare("logits", logits, state.logits, test.logits)
-    engine.zero_gradients()
-    engine.forward()
-    engine.backward()
-    yield compare("loss", np.array(fetch_loss(engine)()), np.array(state.loss), test.loss)
+    logits, loss = one_batch(engine, state.inputs, state.targets)
+    yield compare("logits", logits[:, :, : state.logits.shape[2]], state.logits, test.logits)
+    yield compare("loss", np.array(loss), np.array(state.loss), test.loss)
     for (name, expected), limit in zip(state.gradients.items(), test.gradients, strict=True):
         yield compare(f"d{name}", engine.read(f"d{name}"), expected, limit, test.relative)
 
