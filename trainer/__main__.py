@@ -6,7 +6,7 @@ python -m trainer doctor               what this machine has, and what will run 
 python -m trainer sample -e RUN        text from a trained model
 python -m trainer export RUN --to hf   its weights for other programs: transformers, llm.c
 python -m trainer verify -e MODEL STATE  ten steps, compared with llm.c's debug state
-python -m trainer plot RUN             the losses of a run, drawn again
+python -m trainer plot RUN ...         the course of one or more runs, drawn over each other
 python -m trainer bench                the time of a training step
 python -m trainer profile              the same by op, against each one's floor, and the memory
 python -m trainer scaling              the time of a step on 1, 2, 4, ... GPUs

@@ -4,48 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
-from matplotlib.ticker import MaxNLocator
 
-from ladder.common.files import atomic_write
 from trainer.plots.style import BLUE, GREY, GRID, INK, ORANGE, figure_of
 
 Losses = Sequence[tuple[int, float]]  # (step, loss in nats per token)
-
-
-def draw_losses(train: Losses, val: Losses, title: str, path: Path) -> None:
-    """Write a picture of training and validation losses, of which there is at least one."""
-    figure = Figure(figsize=(7.2, 4.2), dpi=140, layout="constrained")
-    axes = figure.add_subplot()
-    if train:
-        axes.plot(*zip(*train, strict=True), color=BLUE, linewidth=1.2, label="training")
-    if val:
-        halo = [withStroke(linewidth=3, foreground="white")]
-        axes.plot(
-            *zip(*val, strict=True), "o-", color=ORANGE, linewidth=1.8, markersize=4.5,
-            label="validation",
-        )  # fmt: skip
-        for (step, loss), side in ((val[0], "left"), (val[-1], "right")):
-            axes.annotate(
-                f"{loss:.3f}", (step, loss), (0, 8), textcoords="offset points", ha=side,
-                color=ORANGE, fontsize=9, path_effects=halo,
-            )  # fmt: skip
-    axes.set_title(title, loc="left", color=INK, fontsize=11)
-    axes.set_xlabel("step", color=INK)
-    axes.set_ylabel("loss (nats per token)", color=INK)
-    axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
-    axes.grid(color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(colors=INK, labelsize=9)
-    axes.legend(frameon=False)
-    with atomic_write(path) as file:
-        figure.savefig(file, format="png")
 
 
 def losses(

@@ -1,9 +1,11 @@
 """The two logs of a run: llm.c's `main.log`, and `log.jsonl` for programs.
 
     s:0 tel:4.5123                                   validation loss
+    s:0 eval:0.2945                                  accuracy on HellaSwag
     s:0 trl:4.3677 lr:0.000100 norm:6.21             a step of training
 
-`log.jsonl` holds the same and more, one JSON object a line, at full precision.
+`log.jsonl` holds the same and more, one JSON object a line, at full precision. Both are read, and
+so is the `main.log` of llm.c itself (llmc/logger.h).
 """
 
 from __future__ import annotations
@@ -20,17 +22,41 @@ from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write, read_bytes
 
 MOST_BYTES = 1 << 30  # of a log: some millions of steps
+LOGS = ("log.jsonl", "main.log")  # of a run's folder; llm.c writes the second
+
+# What is read of a log: the key in log.jsonl, and the word in main.log.
+NUMBERS = {
+    "train_loss": "trl",
+    "val_loss": "tel",
+    "eval": "eval",
+    "lr": "lr",
+    "norm": "norm",
+    "ms": None,
+}
+KEYS = {word: key for key, word in NUMBERS.items() if word is not None}
+
+Curve = list[tuple[int, float]]  # (step, value), by step
 
 
 @dataclass(frozen=True)
 class History:
-    """The course of a run: losses in nats per token, and sampled texts, each after so many steps.
+    """The course of a run, each value after so many steps.
 
     The training loss of a step is measured before its update, as is a validation at that step.
+
+    train, val  losses in nats per token
+    evaluation  accuracy on HellaSwag, 0 to 1
+    norm        length of the gradient before clipping
+    ms          time of a step in milliseconds; llm.c's log does not have it
+    samples     sampled texts
     """
 
-    train: list[tuple[int, float]]
-    val: list[tuple[int, float]]
+    train: Curve
+    val: Curve
+    evaluation: Curve
+    lr: Curve
+    norm: Curve
+    ms: Curve
     samples: dict[int, str]
 
 
@@ -80,17 +106,55 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [entry for _, entry in _parse(path)]
 
 
+def find_log(run: Path) -> Path:
+    """The log of a run, which is named by its folder or by the log itself. Raises LadderError."""
+    if not run.is_dir():
+        return run
+    for name in LOGS:
+        if (run / name).exists():
+            return run / name
+    raise LadderError(f"{run} holds no {' or '.join(LOGS)}; name the folder of a run")
+
+
 def read_history(path: Path) -> History:
-    """The losses and samples of a `log.jsonl`. Raises LadderError where there is none."""
+    """The course of a run from its `log.jsonl`, or from a `main.log`, also one of llm.c.
+
+    Where a step is logged twice, the later line counts: a run of llm.c that was resumed repeats
+    steps. Raises LadderError where there is no such file.
+    """
     if not os.path.exists(path):
         raise LadderError(f"{path} does not exist; name the folder of a run")
-    entries = read(path)
+    entries = read(path) if path.suffix == ".jsonl" else _read_text(path)
 
-    def losses(name: str) -> list[tuple[int, float]]:
-        return [(e["step"], e[name]) for e in entries if e.get(name) is not None]
+    def curve(name: str) -> Curve:
+        return sorted({e["step"]: e[name] for e in entries if e.get(name) is not None}.items())
 
     samples = {e["step"]: e["sample"] for e in entries if "sample" in e}
-    return History(losses("train_loss"), losses("val_loss"), samples)
+    return History(
+        train=curve("train_loss"),
+        val=curve("val_loss"),
+        evaluation=curve("eval"),
+        lr=curve("lr"),
+        norm=curve("norm"),
+        ms=curve("ms"),
+        samples=samples,
+    )
+
+
+def _read_text(path: Path) -> list[dict[str, Any]]:
+    """The lines of a main.log as entries; a line that makes no sense is left out."""
+    entries = []
+    for line in _lines(path):
+        words = dict(re.findall(r"([a-z]+):([^\s:]{1,64})", line))
+        try:
+            step = int(words.pop("s"))
+            numbers = {KEYS[word]: float(text) for word, text in words.items() if word in KEYS}
+        except (KeyError, ValueError):
+            continue
+        finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
+        if _makes_sense(entry := {"step": step, **finite}):
+            entries.append(entry)
+    return entries
 
 
 def _lines_before(path: Path, step: int) -> list[str]:
@@ -117,10 +181,10 @@ def _parse(path: Path) -> list[tuple[str, dict[str, Any]]]:
 def _makes_sense(entry: dict[str, Any]) -> bool:
     """Whether what is read of an entry is of its type, and a finite number."""
     step, sample = entry.get("step"), entry.get("sample", "")
-    losses = [entry[name] for name in ("train_loss", "val_loss") if entry.get(name) is not None]
+    numbers = [entry[name] for name in NUMBERS if entry.get(name) is not None]
     return (
         (type(step) is int and 0 <= step < 2**63)
-        and all(type(loss) is float and math.isfinite(loss) for loss in losses)
+        and all(type(number) is float and math.isfinite(number) for number in numbers)
         and isinstance(sample, str)
     )
 

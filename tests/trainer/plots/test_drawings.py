@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from trainer.plots import losses, number_formats, training_step
+from trainer.plots import losses, number_formats, runs, training_step
 from trainer.plots.training_step import StepTime
 
 PROFILE = {
@@ -94,3 +94,21 @@ def test_number_formats_have_their_ranges():
 def test_a_weight_drifts_by_format():
     paths = {name: np.arange(3.0) for name in ("exact", "bfloat16", "at random", "master")}
     assert set(paths) <= texts(number_formats.drift(paths, "title"))
+
+
+def test_runs_are_drawn_over_each_other_in_the_panels_that_they_have():
+    one = {runs.TRAINING: [(0, 5.0), (1, 4.0)], runs.VALIDATION: [(0, 5.0), (2, 4.0)]}
+    marks = {runs.VALIDATION: {"GPT-2 124M": 3.424958}}
+    figure = runs.draw_runs({"one": one, "other": one, "empty": {}}, "title", 1, marks)
+    assert {"GPT-2 124M: 3.425", "one", "other"} <= texts(figure)
+    assert "empty" not in texts(figure)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "training loss",
+        "validation loss",
+    ]
+    assert [len(axes.lines) for axes in figure.axes] == [2, 3]
+
+
+def test_a_moving_average_is_of_the_values_that_there_are():
+    np.testing.assert_allclose(runs.moving_average([1.0, 2.0, 6.0], 3), [1.5, 3.0, 4.0])
+    np.testing.assert_allclose(runs.moving_average([1.0, 2.0, 6.0], 9), [1.5, 3.0, 4.0])

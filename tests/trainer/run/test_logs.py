@@ -5,7 +5,6 @@ import pytest
 from ladder.common.errors import LadderError
 from trainer.run import logs
 from trainer.run.logs import RunLog
-from trainer.run.plot import plot
 
 
 def write(log, steps):
@@ -59,11 +58,26 @@ def test_a_damaged_log_does_not_prevent_resuming(tmp_path):
     assert [entry["step"] for entry in logs.read(tmp_path / "log.jsonl")] == [0, 1]
 
 
-def test_a_plot_needs_losses(tmp_path):
-    with pytest.raises(LadderError, match="name the folder of a run"):
-        plot(tmp_path)
-    log = RunLog(tmp_path)
-    with pytest.raises(LadderError, match="holds no losses yet"):
-        plot(tmp_path)
-    log.validation(0, 5.0)
-    assert plot(tmp_path).stat().st_size > 5000
+def test_the_log_of_llmc_is_read_and_its_repeated_steps_count_once(tmp_path):
+    """As llm.c writes it: restarted after step 1, with a step that was not finite."""
+    (tmp_path / "main.log").write_text(
+        "s:0 tel:11.0059\ns:0 eval:0.2489\ns:0 trl:10.9900 lr:0.000001 norm:15.30\n"
+        "s:1 trl:10.9000 lr:0.000002 norm:9.50\ns:2 trl:10.8000 lr:0.000003 norm:9.00\n"
+        "s:1 trl:10.8500 lr:0.000002 norm:9.40\ns:2 trl:-nan lr:0.000003 norm:inf\n"
+        "s:x trl:1.0\ns:3\nnonsense\n"
+    )
+    history = logs.read_history(logs.find_log(tmp_path))
+    assert history.train == [(0, 10.99), (1, 10.85), (2, 10.8)]
+    assert history.val == [(0, 11.0059)]
+    assert history.evaluation == [(0, 0.2489)]
+    assert history.lr == [(0, 1e-6), (1, 2e-6), (2, 3e-6)]
+    assert history.norm == [(0, 15.3), (1, 9.4), (2, 9.0)]
+
+
+def test_both_logs_of_a_run_tell_the_same(tmp_path):
+    write(RunLog(tmp_path), range(3))
+    exact, text = (logs.read_history(tmp_path / name) for name in ("log.jsonl", "main.log"))
+    assert logs.find_log(tmp_path).name == "log.jsonl"
+    assert (exact.train, exact.val, exact.norm) == (text.train, text.val, text.norm)
+    assert exact.ms == [(0, 3.0), (1, 3.0), (2, 3.0)]
+    assert text.ms == []

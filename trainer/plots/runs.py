@@ -1,0 +1,123 @@
+"""A drawing of several runs over each other: a panel for each thing that their logs hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import MaxNLocator, NullFormatter, ScalarFormatter
+
+from trainer.plots.style import BLUE, GREEN, GREY, GRID, INK, ORANGE
+
+Curve = Sequence[tuple[int, float]]  # (step, value)
+TRAINING, VALIDATION, EVALUATION = "training loss", "validation loss", "HellaSwag accuracy"
+RATE, NORM = "learning rate", "gradient norm"
+ROWS = (TRAINING, VALIDATION, EVALUATION), (RATE, NORM)
+NOISY = (TRAINING, NORM)  # a value a step, which is smoothed
+COLOURS = (BLUE, ORANGE, GREEN, "#7a3e9d", "#e9b44c", INK)
+MOST_DOTS = 40  # of a curve; beyond, they would hide it
+GRID_COLUMNS = 6  # shared by two panels, or by three
+
+
+def draw_runs(
+    runs: Mapping[str, Mapping[str, Curve]],
+    title: str,
+    window: int = 1,
+    marks: Mapping[str, Mapping[str, float]] | None = None,
+) -> Figure:
+    """Panels of training loss, validation loss, evaluation, learning rate and gradient norm.
+
+    runs    for every run, its curves by panel; a panel without curves is left out
+    window  steps of the moving average of training loss and norm
+    marks   for a panel, values that others have published, by name; each is a dashed line
+    """
+    rows = [[name for name in row if any(run.get(name) for run in runs.values())] for row in ROWS]
+    rows = [row for row in rows if row]
+    mosaic: list[Any] = [
+        [name for name in row for _ in range(GRID_COLUMNS // len(row))] for row in rows
+    ]
+    heights = [3.2, 1.9][: len(rows)]
+    figure = Figure(figsize=(9.5, sum(heights) + 0.7), dpi=140, layout="constrained")
+    panels = figure.subplot_mosaic(mosaic, height_ratios=heights)
+    for name, axes in panels.items():
+        for (run, curves), colour in zip(runs.items(), _colours(len(runs)), strict=True):
+            if curves.get(name):
+                _draw_curve(axes, curves[name], name, run, colour, window)
+        for mark, value in (marks or {}).get(name, {}).items():
+            axes.axhline(value, color=GREY, ls="--", lw=1)
+            axes.annotate(
+                f"{mark}: {value:.3f}", (0.99, value), (0, 2), textcoords="offset points",
+                xycoords=axes.get_yaxis_transform(), ha="right", color=INK, fontsize=7,
+            )  # fmt: skip
+        _style(axes, name)
+        if len(runs) == 1 and name == VALIDATION:
+            _write_ends(axes, next(iter(runs.values()))[name])
+    if TRAINING in panels and VALIDATION in panels:
+        panels[VALIDATION].sharey(panels[TRAINING])
+    figure.suptitle(title, fontsize=10, x=0.01, ha="left", color=INK)
+    if len(runs) > 1:
+        lines = {line.get_label(): line for axes in panels.values() for line in axes.lines}
+        names = [name for name in runs if name in lines]
+        figure.legend(
+            [lines[name] for name in names], names, frameon=False, fontsize=8,
+            ncols=min(4, len(names)), loc="outside lower center",
+        )  # fmt: skip
+    return figure
+
+
+def moving_average(values: Sequence[float], window: int) -> np.ndarray:
+    """The mean of the `window` values around each; near the ends, of those that there are."""
+    window = max(1, min(window, len(values)))
+    ones = np.ones(window)
+    counts = np.convolve(np.ones(len(values)), ones, "same")
+    return np.asarray(np.convolve(values, ones, "same") / counts)
+
+
+def _draw_curve(axes: Any, curve: Curve, panel: str, run: str, colour: Any, window: int) -> None:
+    steps, values = zip(*curve, strict=True)
+    if panel not in NOISY:
+        style = "-" if panel == RATE or len(curve) > MOST_DOTS else "o-"
+        axes.plot(steps, values, style, color=colour, lw=1.4, ms=3, label=run)
+        return
+    if window > 1:
+        axes.plot(steps, values, color=colour, lw=0.6, alpha=0.25)
+    axes.plot(steps, moving_average(values, window), color=colour, lw=1.3, label=run)
+
+
+def _style(axes: Any, name: str) -> None:
+    axes.set_title(name, loc="left", fontsize=9, color=INK)
+    axes.set_xlabel("step", fontsize=8)
+    axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
+    if name in (TRAINING, VALIDATION):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        axes.yaxis.set_major_formatter(ScalarFormatter())
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set_ylabel("nats per token", fontsize=8)
+    if name == RATE:
+        axes.set_ylim(bottom=0)
+    axes.grid(color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8, color=GRID)
+
+
+def _write_ends(axes: Any, curve: Curve) -> None:
+    """The first and the last value, beside their points."""
+    halo = [withStroke(linewidth=3, foreground="white")]
+    for (step, value), side in ((curve[0], "left"), (curve[-1], "right")):
+        axes.annotate(
+            f"{value:.3f}", (step, value), (0, 6), textcoords="offset points", ha=side,
+            fontsize=8, color=BLUE, path_effects=halo,
+        )  # fmt: skip
+
+
+def _colours(count: int) -> list[Any]:
+    """One for each run: from a few that differ well, or from a scale in the order of the runs."""
+    if count <= len(COLOURS):
+        return list(COLOURS[:count])
+    return list(colormaps["viridis"](np.linspace(0, 0.92, count)))
