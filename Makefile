@@ -32,7 +32,7 @@ sweep: $(VENV)/.test  ## every rung at every shape, every planted bug, every not
 	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) -m sweep $(ARGS)
 
 check: lint  ## what to run before each commit: style, types and the fast tests, in under two minutes
-	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) -m "not (emulator or nvrtc or gpu or torch or sweep or site)" $(ARGS)
+	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) -m "not (slow or emulator or nvrtc or gpu or torch or sweep or site)" $(ARGS)
 
 lint: $(VENV)/.test  ## check format, style and types
 	@$(RUN) -m ruff format --check . && $(RUN) -m ruff check . && $(RUN) -m mypy

@@ -1,5 +1,7 @@
 """Tests of one group run in one process, so that what they share is made once."""
 
+import pytest
+
 pytest_plugins = ["pytester"]
 
 SUITE = """
@@ -14,6 +16,7 @@ def test_which(i):
 """
 
 
+@pytest.mark.slow
 def test_tests_of_a_group_run_in_one_process(pytester):
     pytester.makepyfile(SUITE)
     result = pytester.runpytest_subprocess("--numprocesses", "2", "--dist", "loadgroup")

@@ -5,6 +5,7 @@ import os
 import string
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -102,6 +103,7 @@ def test_a_command_line_of_the_trainer_is_understood_or_refused(words):
         assert isinstance(flags, Flags)
 
 
+@pytest.mark.slow
 @fast
 @given(
     st.sampled_from(["list", "show", "diff", "trace", "sass", "export", "pick"]),
@@ -129,6 +131,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @fast
 @given(
     st.dictionaries(
@@ -155,6 +158,7 @@ def test_a_header_of_tensors_is_believed_only_as_far_as_the_file_goes(tmp_path, 
         one_line(error)
 
 
+@pytest.mark.slow
 @fast
 @given(
     st.lists(

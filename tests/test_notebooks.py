@@ -98,6 +98,7 @@ def test_it_runs_from_top_to_bottom(executed):
         assert not [output for output in cell.outputs if output.output_type == "error"]
 
 
+@pytest.mark.slow
 def test_the_kernel_that_runs_it_is_this_python(tmp_path):
     cell = nbformat.v4.new_code_cell("import sys; print(sys.executable)")
     one = tmp_path / "which.ipynb"
@@ -105,6 +106,7 @@ def test_the_kernel_that_runs_it_is_this_python(tmp_path):
     assert execute(one).cells[0].outputs[0].text.strip() == sys.executable
 
 
+@pytest.mark.slow
 def test_an_error_with_a_remedy_comes_without_a_traceback(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(pages.ROOT))
     lines = "from ladder.show import notebook as nb", 'nb.show("start.ad", 1)'
@@ -185,6 +187,7 @@ def test_a_kernel_in_a_string_is_run_on_arrays():
         assert result["c"].tolist() == [10, 11, 12, 13, 14]
 
 
+@pytest.mark.slow
 def test_a_kernel_that_does_not_compile_gives_a_message_without_folders(capsys):
     source = ladders()["start.add"].rung(3).source.replace("a[i]", "nonsense[i]")
     notebook.check("start.add", source, device="emulated")

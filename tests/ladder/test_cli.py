@@ -74,6 +74,7 @@ def test_check_of_a_wrong_kernel_of_yours_exits_with_1(tmp_path, capsys, device_
     assert "FAILED at N=3 C=5, float32: out[0, 0] is" in out
 
 
+@pytest.mark.slow
 def test_check_of_a_ladder_leaves_out_the_rungs_that_the_gpu_is_too_old_for(monkeypatch, capsys):
     class Turing(Cpu):
         kind, name = "cuda", "Tesla T4"
@@ -143,6 +144,7 @@ def test_doctor_finds_something(capsys):
     assert "C++ compiler" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
     assert main(["docs", "--check"]) == 0, capsys.readouterr().out
 

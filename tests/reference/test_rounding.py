@@ -48,6 +48,7 @@ def test_the_mean_is_the_number_itself(dtype, value):
         assert abs((got == high).mean() - share) < 5 * deviation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
 def test_the_share_that_is_rounded_up_is_exact(dtype):
     """All 24-bit numbers in turn stand for all random words: not a single one too many."""

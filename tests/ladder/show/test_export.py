@@ -135,6 +135,7 @@ def test_the_kernels_own_includes_must_be_there(tmp_path):
     assert "residual_forward_mine" in export.export(ladder, rung, {"N": 8}, target)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not nvrtc.installed(), reason="NVRTC: pip install -e '.[compile]'")
 @pytest.mark.parametrize(
     ("op", "which", "dtype"),

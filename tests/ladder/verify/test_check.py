@@ -379,6 +379,7 @@ def test_cases_that_are_too_large_are_not_kept(monkeypatch):
 # ---- the cases of the ops ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(ladders()))
 def test_the_reference_passes_every_case_of_its_op(name):
     """Rung 0 on NumPy arrays, at a shape that has rows of every kind."""

@@ -231,6 +231,7 @@ def test_reset_starts_over(tmp_path):
     assert epochs(batches, 2) == first
 
 
+@pytest.mark.slow
 @given(
     sizes=st.lists(st.integers(7, 60), min_size=1, max_size=4),
     shuffle=st.booleans(),
@@ -265,6 +266,7 @@ def test_a_position_in_other_data_is_refused(tmp_path, other):
         loader(tmp_path / "x.bin").restore(state)
 
 
+@pytest.mark.slow
 @given(
     st.fixed_dictionaries(
         {},

@@ -71,6 +71,7 @@ def test_characters_survive_their_file(tmp_path):
     assert CharTokenizer.load(tmp_path / "chars.json").symbols == sorted(set(ALPHABET))
 
 
+@pytest.mark.slow
 @given(
     st.one_of(
         st.binary(max_size=60),

@@ -116,6 +116,7 @@ def test_without_fusions_the_climb_ends_with_the_last_op(gpu):
     assert not any("fusion" in stage for stage in result["stages"])
 
 
+@pytest.mark.slow
 def test_the_climb_is_written_as_numbers_table_and_picture(gpu, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(climb, "FOLDER", tmp_path)
     monkeypatch.setattr(climb, "parser_of", parser_with_defaults)
@@ -166,6 +167,7 @@ def test_the_profile_adds_up_and_is_drawn(gpu, tmp_path):
     assert (tmp_path / "profile.png").read_bytes().startswith(PNG)
 
 
+@pytest.mark.slow
 def test_the_profile_on_the_cpu_is_shown(tmp_path, monkeypatch, capsys):
     add_size(monkeypatch, "d2", layers=2, channels=16, heads=2)
     monkeypatch.setattr(profile, "FOLDER", tmp_path)

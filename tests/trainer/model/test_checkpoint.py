@@ -240,6 +240,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_kill_9_at_any_moment_leaves_the_last_good_one(tmp_path):
     done = 0
     for delay in random.Random(0).sample(range(0, 60), 6):  # milliseconds after the first save
@@ -329,6 +330,7 @@ def test_a_file_that_is_cut_short_while_it_is_open_is_one_line(tmp_path):
         [found[name] for name in found]
 
 
+@pytest.mark.slow
 @settings(
     max_examples=300,
     deadline=None,

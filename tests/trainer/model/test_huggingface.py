@@ -390,6 +390,7 @@ def test_transformers_loads_an_export_and_computes_the_same_logits(tmp_path):
         np.testing.assert_array_equal(parameters_again[name], ours[name], err_msg=name)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_fuzz_damaged_weights_load_or_are_refused(tmp_path_factory, data):

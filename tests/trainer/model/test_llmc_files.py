@@ -164,6 +164,7 @@ def test_sizes_that_only_the_header_claims_allocate_nothing(tmp_path):
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @settings(
     max_examples=300,
     deadline=None,

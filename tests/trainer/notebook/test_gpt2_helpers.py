@@ -74,6 +74,7 @@ def test_a_log_in_jsonl_has_the_numbers_of_the_output_beside_it(name):
     assert all(f"---\n{sample}\n---\n" in output for sample in samples)
 
 
+@pytest.mark.slow
 def test_the_committed_logs_hold_what_the_notebook_shows(shown):
     log = gpt.finetune()
     assert len(log.train) == 74 and {40, 74} <= set(log.samples)
@@ -141,6 +142,7 @@ def test_small_additions_are_lost_in_bfloat16_and_not_in_a_master_copy():
 # ---- a small run --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_learns_and_writes_the_same_text_each_time(start, shown):
     run = start(steps=20)
     losses = run.train(20)

@@ -114,6 +114,7 @@ def test_all_ranks_have_the_same_weights_bit_for_bit(tmp_path, zero):
     assert others == [first, first]
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_bit_for_bit_on_as_many_ranks_and_nearly_on_others(tmp_path):
     whole = flags_of(tmp_path, 2, dtype="bf16")
     run_ranks(2, whole)

@@ -92,6 +92,7 @@ def test_without_a_secret_there_is_no_address(monkeypatch):
         assert f"need a secret in {SECRET}" in outcome
 
 
+@pytest.mark.slow
 def test_another_secret_is_refused(monkeypatch):
     secrets = iter([b"one", b"two"])
     lock = threading.Lock()
@@ -136,6 +137,7 @@ def test_a_port_in_use_is_named(monkeypatch):
             meet(launch, {}, 1.0)
 
 
+@pytest.mark.slow
 def test_a_rank_that_never_comes_is_named(tmp_path):
     first, second, _ = launches(tmp_path, 3)
     outcomes = meet_all([first, second], patience=1.0)
@@ -145,6 +147,7 @@ def test_a_rank_that_never_comes_is_named(tmp_path):
         meet(second, {}, 0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "changes", "says"),
     [

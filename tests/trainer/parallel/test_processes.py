@@ -73,6 +73,7 @@ def wait_until_gone(pids, seconds=10.0):
 VICTIMS = [1, pytest.param(0, marks=pytest.mark.sweep)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_a_rank_that_is_killed_ends_all_within_seconds(tmp_path, victim):
     process = start(tmp_path, "--ranks=2")

@@ -45,6 +45,7 @@ def test_a_rank_that_ends_ends_all_and_is_named_by_rank_0_alone(ranks):
     }
 
 
+@pytest.mark.slow
 def test_a_rank_that_falls_silent_is_lost(ranks):
     _, _, ended = ranks
     begin = time.monotonic()

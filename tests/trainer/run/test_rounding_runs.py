@@ -39,6 +39,7 @@ def assert_same(a, b):
         assert a[name].dtype == b[name].dtype and a[name].tobytes() == b[name].tobytes(), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     "rounding", [OWN_MASTERS, WITH_MASTERS, {**WITH_MASTERS, "dtype": "fp16"}], ids=str

@@ -134,6 +134,7 @@ def command(tmp_path, *words, **environment):
     )
 
 
+@pytest.mark.slow
 def test_the_command_continues_a_prompt_and_repeats_itself_by_seed(tmp_path):
     run(tmp_path, steps=1, checkpoint_every=1)
     words = ("-e", str(tmp_path / "run"), "--prompt", "ROMEO", "-g", "40")
