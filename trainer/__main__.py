@@ -7,6 +7,7 @@ python -m trainer sample -e RUN        text from a trained model
 python -m trainer export RUN --to hf   its weights for other programs: transformers, llm.c
 python -m trainer verify -e MODEL STATE  ten steps, compared with llm.c's debug state
 python -m trainer plot RUN ...         the course of one or more runs, drawn over each other
+python -m trainer sweep -l A,B,C       a run for every value of a flag
 python -m trainer bench                the time of a training step
 python -m trainer profile              the same by op, against each one's floor, and the memory
 python -m trainer scaling              the time of a step on 1, 2, 4, ... GPUs
@@ -30,6 +31,7 @@ COMMANDS = {  # the module of each
     "export": "trainer.run.export",
     "verify": "trainer.run.verify",
     "plot": "trainer.run.plot",
+    "sweep": "trainer.measure.sweep",
     "bench": "trainer.measure.throughput",
     "profile": "trainer.measure.profile",
     "climb": "trainer.measure.climb",

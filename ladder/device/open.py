@@ -21,24 +21,34 @@ class GpuKind(NamedTuple):
 
     open        the GPU of an index; LadderError with the remedy where it cannot be used
     has_driver  whether this machine may have such GPUs
+    number      how many of them can be used, 0 where that cannot be known
     findings    what it has for them, for a report
     needed      the findings without which no kernel runs
     """
 
     open: Callable[[int], Device]
     has_driver: Callable[[], bool]
+    number: Callable[[], int]
     findings: Callable[[], list[Finding]]
     needed: tuple[str, ...]
 
 
 GPUS = {
-    "cuda": GpuKind(gpu.Cuda, gpu.has_driver, installation.findings, installation.NEEDED),
+    "cuda": GpuKind(
+        gpu.Cuda, gpu.has_driver, gpu.count, installation.findings, installation.NEEDED
+    ),
 }
 
 
 def default_gpu() -> str | None:
     """The name of the first kind of GPU that this machine has a driver for: "cuda", or None."""
     return next((name for name, kind in GPUS.items() if kind.has_driver()), None)
+
+
+def gpus() -> list[str]:
+    """The names of this machine's GPUs, of the first kind that it has a driver for."""
+    name = default_gpu()
+    return [] if name is None else [f"{name}:{index}" for index in range(GPUS[name].number())]
 
 
 def default_device() -> str:

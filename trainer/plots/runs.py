@@ -44,7 +44,7 @@ def draw_runs(
     figure = Figure(figsize=(9.5, sum(heights) + 0.7), dpi=140, layout="constrained")
     panels = figure.subplot_mosaic(mosaic, height_ratios=heights)
     for name, axes in panels.items():
-        for (run, curves), colour in zip(runs.items(), _colours(len(runs)), strict=True):
+        for (run, curves), colour in zip(runs.items(), colours_of(len(runs)), strict=True):
             if curves.get(name):
                 _draw_curve(axes, curves[name], name, run, colour, window)
         for mark, value in (marks or {}).get(name, {}).items():
@@ -116,7 +116,7 @@ def _write_ends(axes: Any, curve: Curve) -> None:
         )  # fmt: skip
 
 
-def _colours(count: int) -> list[Any]:
+def colours_of(count: int) -> list[Any]:
     """One for each run: from a few that differ well, or from a scale in the order of the runs."""
     if count <= len(COLOURS):
         return list(COLOURS[:count])

@@ -30,8 +30,8 @@ def parse(argv: Sequence[str]) -> Flags:
         "python -m trainer",
         "Train GPT-2 through the ladder. Without flags: GPT-2 124M on tinyshakespeare, on the CPU "
         "as llm.c's quick start, on a GPU as its fine-tuning run.",
-        epilog="Other commands: prepare, doctor, sample, export, verify, plot, bench, profile, "
-        "climb, scaling, each with its own --help.",
+        epilog="Other commands: prepare, doctor, sample, export, verify, plot, sweep, bench, "
+        "profile, climb, scaling, each with its own --help.",
     )
     words = ["--help"] if list(argv) == ["-h"] else _without_refused(argv)
     return Flags(**vars(parser.parse_args(words)))

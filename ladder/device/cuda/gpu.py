@@ -431,6 +431,15 @@ def has_driver() -> bool:
     return bool(driver_version())
 
 
+def count() -> int:
+    """How many GPUs CuPy sees; 0 where it cannot tell, for which opening one gives the reason."""
+    try:
+        number: int = _import_cupy().cuda.runtime.getDeviceCount()
+    except (LadderError, RuntimeError):  # CuPy's errors of the runtime are RuntimeErrors
+        return 0
+    return number
+
+
 def driver_release() -> str | None:
     """The driver's own number, such as 580.95.05; None where the system does not tell."""
     try:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from trainer.plots import losses, number_formats, runs, training_step
+from trainer.plots import losses, number_formats, runs, sweep, training_step
 from trainer.plots.training_step import StepTime
 
 PROFILE = {
@@ -112,3 +112,13 @@ def test_runs_are_drawn_over_each_other_in_the_panels_that_they_have():
 def test_a_moving_average_is_of_the_values_that_there_are():
     np.testing.assert_allclose(runs.moving_average([1.0, 2.0, 6.0], 3), [1.5, 3.0, 4.0])
     np.testing.assert_allclose(runs.moving_average([1.0, 2.0, 6.0], 9), [1.5, 3.0, 4.0])
+
+
+def test_a_sweep_marks_its_least_loss_and_spreads_values_by_their_size():
+    lines = {"batch 4": [("1e-4", 4.5), ("3e-3", 4.125)], "batch 8": [("1e-4", 4.25)]}
+    figure = sweep.draw_sweep(lines, "lr")
+    assert {"4.1250 at 3e-3", "batch 4", "batch 8", "1e-4", "lr"} <= texts(figure)
+    (axes,) = figure.axes
+    assert axes.get_xscale() == "log"
+    words = sweep.draw_sweep({"": [("cosine", 4.5), ("wsd", 4.25)]}, "schedule").axes[0]
+    assert list(words.lines[0].get_xdata()) == [0, 1]
