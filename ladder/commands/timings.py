@@ -8,11 +8,13 @@ from collections.abc import Sequence
 
 from ladder.commands.options import OP_HELP, Commands, add_device_options, matching, shape_of
 from ladder.common.errors import LadderError
+from ladder.contract.device import Device
 from ladder.contract.dims import format_dims
-from ladder.contract.ladder import find, find_rung, ladders
+from ladder.contract.ladder import Ladder, find, find_rung, ladders
 from ladder.contract.rung_file import Rung
 from ladder.device.open import open_device
 from ladder.measure import bench, pick, results
+from ladder.measure.peers import PEERS
 from ladder.verify import sandbox
 
 
@@ -24,6 +26,9 @@ def add_to(commands: Commands) -> None:
     add_device_options(parser)
     parser.add_argument(
         "--define", metavar="NAME=V,V", help="one rung, with each value of a constant: BLOCK=32,64"
+    )
+    parser.add_argument(
+        "--peers", action="store_true", help="PyTorch alone, beside what is kept of the rungs"
     )
     parser.add_argument("--save", action="store_true", help="write to doc/results/<gpu>.json")
 
@@ -44,6 +49,8 @@ def bench_ladders(options: argparse.Namespace) -> int:
     chosen = chosen or (list(ladders().values()) if options.all else [])
     if not chosen:
         raise LadderError("name an op or a layer to measure, or give --all")
+    if options.peers:
+        return _bench_peers(chosen, device, options)
     rungs = [find_rung(chosen[0].op.name, which) for which in options.rung]
     if rungs and len(chosen) > 1:
         raise LadderError(f"--rung needs one op, and {' '.join(options.op)} are several")
@@ -70,6 +77,36 @@ def bench_ladders(options: argparse.Namespace) -> int:
             if options.save:
                 print(f"written to {results.record(device.description(), measurement)}")
     return int(bool(problems))
+
+
+def _bench_peers(chosen: Sequence[Ladder], device: Device, options: argparse.Namespace) -> int:
+    """Time PyTorch at the shapes and in the types at which rungs were measured on such a GPU."""
+    if options.rung or options.define:
+        raise LadderError("--peers times PyTorch alone; leave out --rung and --define")
+    bench.refuse_emulated(device)
+    content = results.of(device.description())
+    for ladder in chosen:
+        op = ladder.op
+        if op.name not in PEERS:
+            print(f"{op.name}: PyTorch has no call that is compared with it")
+            continue
+        kept = [
+            measurement
+            for measurement in content["measurements"]
+            if measurement["op"] == op.name
+            and (not options.dtype or measurement["dtype"] in options.dtype)
+            and (not options.shape or measurement["dims"] == options.shape)
+        ]
+        if not kept:
+            raise LadderError(
+                f"{op.name}: none of its rungs' times on {content['device']['gpu']} are kept that "
+                f"PyTorch's could stand beside; first python -m ladder bench {op.name} --save"
+            )
+        for measurement in kept:
+            renewed = bench.renew_peers(measurement)
+            if options.save:
+                print(f"written to {results.record(content['device'], renewed)}")
+    return 0
 
 
 def _variants(rungs: Sequence[Rung], define: str, save: bool) -> list[Rung]:

@@ -14,21 +14,25 @@ import importlib.metadata
 import math
 import platform
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from ladder.common.errors import LadderError
 from ladder.contract.device import Device
 from ladder.contract.dims import Dims
 from ladder.contract.dtypes import DTYPES
 from ladder.contract.identity import code_identity
-from ladder.contract.ladder import PACKAGE, Ladder
+from ladder.contract.ladder import PACKAGE, Ladder, find
 from ladder.contract.op import Op
 from ladder.contract.rung_file import Rung
-from ladder.measure import peers
+from ladder.measure import peer_timing
+from ladder.measure.peers import PEERS
 from ladder.measure.roofline import ALLOWANCE, Roof, compute_bound, copy_bandwidth, matrix_rate
 from ladder.measure.timing import BufferSets, Timing, measure
 from ladder.verify.check import check_case, gpt2_shape
+from ladder.verify.inputs import Arrays, make_inputs
 from ladder.verify.tolerance import expect
 
 VERIFIED_ELEMENTS = 1 << 28  # beyond this, the float64 reference takes more memory than most have
@@ -119,7 +123,8 @@ def _measurement(
         rows.append(row)
         rate = op.least_bytes(dims, real) / row["median_us"] / 1e3
         say(f"{label}: {row['median_us']:.2f} us, {rate:,.0f} GB/s", False)
-    rows += _peer_rows(op.name, dims, dtype, device, say)
+    if op.name in PEERS and device.is_gpu:
+        rows += _peer_rows(op, dims, dtype, buffers.inputs, say)
     return {
         "op": op.name,
         "dtype": dtype,
@@ -133,7 +138,7 @@ def _measurement(
             "copy_gbps": round(roof.bandwidth / 1e9, 1),
             "matrix_tflops": roof.matrix_rate and round(roof.matrix_rate / 1e12, 1),
         },
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "date": today(),
         "commit": commit(),
         "software": software(),
         "rows": rows,
@@ -160,19 +165,32 @@ def _row(
     return {**entry, "code": code_identity(rung), **as_microseconds(timing)}
 
 
-def _peer_rows(op: str, dims: Dims, dtype: str, device: Device, say: Say) -> list[dict[str, Any]]:
-    if op not in peers.PEERS or not device.is_gpu:
-        return []
-    if (why := peers.available()) is not None:
-        say(f"{op}: no comparison: {why}", False)
+def renew_peers(measurement: Mapping[str, Any], say: Say = tell) -> dict[str, Any]:
+    """The same measurement with PyTorch timed again, and its rungs' rows as they were.
+
+    Raises LadderError where PyTorch cannot be measured.
+    """
+    if (why := peer_timing.available()) is not None:
+        raise LadderError(f"{why}, so there is nothing to measure")
+    op, dims, dtype = find(measurement["op"]).op, measurement["dims"], measurement["dtype"]
+    drawn = make_inputs(op, dims, DTYPES[dtype], np.random.default_rng(0))
+    inputs = {name: array for name, array in drawn.items() if name not in op.unmeasured}
+    rows = [row for row in measurement["rows"] if "peer" not in row]
+    return {**measurement, "rows": rows + _peer_rows(op, dims, dtype, inputs, say)}
+
+
+def _peer_rows(op: Op, dims: Dims, dtype: str, inputs: Arrays, say: Say) -> list[dict[str, Any]]:
+    if (why := peer_timing.available()) is not None:
+        say(f"{op.name}: no comparison: {why}", False)
         return []
     rows = []
-    for name, timing in peers.measure_peers(op, dims, dtype):
+    for name, timing in peer_timing.measure_peers(op, dims, inputs):
         if isinstance(timing, Timing):
-            rows.append({"peer": name, **as_microseconds(timing)})
-            say(f"{op} {name}, {dtype}: {timing.median * 1e6:.2f} us", False)
+            when = {"date": today(), "software": software()}
+            rows.append({"peer": name, **when, **as_microseconds(timing)})
+            say(f"{op.name} {name}, {dtype}: {timing.median * 1e6:.2f} us", False)
         else:
-            say(f"{op} {name}, {dtype}: {timing}", False)
+            say(f"{op.name} {name}, {dtype}: {timing}", False)
     return rows
 
 
@@ -210,6 +228,10 @@ def as_microseconds(timing: Timing) -> dict[str, float | int]:
         "high_us": round(timing.high * 1e6, 3),
         "repetitions": timing.repetitions,
     }
+
+
+def today() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
 
 
 def software() -> dict[str, str]:

@@ -1,153 +1,291 @@
-"""Times PyTorch on the same work, where it is installed with CUDA.
+"""What PyTorch calls for the work of an op, to be timed beside our rungs (peer_timing.py).
 
-A peer computes what the op's contract says: `eager` is the kernel that PyTorch calls by itself,
-`compiled` the result of torch.compile on the same function. Both are timed like a rung: in a
-captured graph, on several sets of inputs and outputs in turn.
+Each function below computes what the op's contract says, in the same types. Its parameters after
+`torch` are arguments, scalars and dimensions of the op by their names, or what `prepare` made of
+these before the clock starts. An argument that accumulates and that the function does not take is
+not added to: the function gives the increment. `call` says on the pages what is called, and where
+it does more or less than the contract.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
+import inspect
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ladder.contract.dims import Dims
-from ladder.measure.timing import MOST_SETS, ROTATED_BYTES, Timing, measure
+Values = dict[str, Any]  # tensors and numbers by their names
 
-Draw = Callable[..., Any]  # a tensor of a shape, of normal random numbers
+
+def _nothing(torch: Any, values: Values) -> None:
+    """Leaves an op's inputs as they are."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A PyTorch function, and its inputs made from (torch, dims, a function that draws normals)."""
+    """A function of PyTorch's that does the work of an op.
 
-    function: Callable[..., Any]
-    inputs: Callable[[Any, Dims, Draw], tuple[Any, ...]]
+    function  (torch, inputs by name) -> {argument: what was computed}
+    call      what it calls, as Markdown, for the pages
+    prepare   changes an op's inputs into what the function takes
+    compiled  the same work written out, for torch.compile; None: `function`, whose calls it fuses
+    """
+
+    function: Callable[..., Values]
+    call: str
+    prepare: Callable[[Any, Values], None] = _nothing
+    compiled: Callable[..., Values] | None = None
+
+    @property
+    def functions(self) -> Mapping[str, Callable[..., Values]]:
+        """What is timed as it is, and what torch.compile gets."""
+        return {"eager": self.function, "compiled": self.compiled or self.function}
 
 
-def _layernorm_forward(torch: Any, inp: Any, weight: Any, bias: Any) -> Any:
-    """The function below F.layer_norm: it returns mean and rstd as well, in float32."""
-    return torch.native_layer_norm(inp, inp.shape[-1:], weight, bias, 1e-5)
+def taken(function: Callable[..., Values]) -> tuple[str, ...]:
+    """The names of what a function takes after `torch`."""
+    return tuple(inspect.signature(function).parameters)[1:]
+
+
+# ---- layernorm ----------------------------------------------------------------------------------
+
+
+def _layernorm_forward(torch: Any, inp: Any, weight: Any, bias: Any) -> Values:
+    out, mean, rstd = torch.native_layer_norm(inp, inp.shape[-1:], weight, bias, 1e-5)
+    return {"out": out, "mean": mean.flatten(), "rstd": rstd.flatten()}
 
 
 def _layernorm_backward(
-    torch: Any, dout: Any, inp: Any, mean: Any, rstd: Any, weight: Any, bias: Any
-) -> Any:
-    """What autograd calls: dinp, dweight and dbias, not accumulated."""
-    return torch.ops.aten.native_layer_norm_backward(
-        dout, inp, inp.shape[-1:], mean, rstd, weight, bias, [True, True, True]
+    torch: Any, dout: Any, inp: Any, mean: Any, rstd: Any, weight: Any
+) -> Values:
+    bias = weight  # of the bias, only the shape is used
+    dinp, dweight, dbias = torch.ops.aten.native_layer_norm_backward(
+        dout, inp, inp.shape[-1:], mean[:, None], rstd[:, None], weight, bias, [True] * 3
     )
+    return {"dinp": dinp, "dweight": dweight, "dbias": dbias}
 
 
-def _layernorm_backward_inputs(torch: Any, dims: Dims, normal: Draw) -> tuple[Any, ...]:
-    inp, weight, bias = normal(dims["N"], dims["C"]), normal(dims["C"]), normal(dims["C"])
-    _, mean, rstd = _layernorm_forward(torch, inp, weight, bias)
-    return normal(dims["N"], dims["C"]), inp, mean, rstd, weight, bias
-
-
-def _residual_layernorm_forward(
-    torch: Any, inp1: Any, inp2: Any, weight: Any, bias: Any
-) -> tuple[Any, ...]:
+def _residual_layernorm_forward(torch: Any, inp1: Any, inp2: Any, weight: Any, bias: Any) -> Values:
     residual = inp1 + inp2
-    return residual, *_layernorm_forward(torch, residual, weight, bias)
+    return {"residual": residual, **_layernorm_forward(torch, residual, weight, bias)}
 
 
-def _residual_layernorm_backward(torch: Any, dinp: Any, *others: Any) -> tuple[Any, ...]:
-    """The sum goes to memory of its own instead of dinp; the bytes are the same."""
-    through, dweight, dbias = _layernorm_backward(torch, *others)
-    return dinp + through, dweight, dbias
+def _residual_layernorm_backward(
+    torch: Any, dinp: Any, dout: Any, inp: Any, mean: Any, rstd: Any, weight: Any
+) -> Values:
+    gradients = _layernorm_backward(torch, dout, inp, mean, rstd, weight)
+    return {**gradients, "dinp": dinp + gradients["dinp"]}
 
 
-def _rows_and_columns(torch: Any, d: Dims, normal: Draw, rows: int) -> tuple[Any, ...]:
-    """`rows` inputs (N, C), then two (C)."""
-    shapes = [(d["N"], d["C"])] * rows + [(d["C"],)] * 2
-    return tuple(normal(*shape) for shape in shapes)
+# ---- embedding ----------------------------------------------------------------------------------
+
+
+def _embedding_forward(torch: Any, tokens: Any, wte: Any, wpe: Any) -> Values:
+    return {"out": torch.nn.functional.embedding(tokens, wte) + wpe[: tokens.shape[1]]}
+
+
+def _embedding_backward(torch: Any, dwte: Any, dwpe: Any, dout: Any, tokens: Any) -> Values:
+    dwte.index_add_(0, tokens.flatten(), dout.flatten(0, 1).to(dwte.dtype))
+    dwpe[: tokens.shape[1]] += dout.sum(0, dtype=dwpe.dtype)
+    return {"dwte": dwte, "dwpe": dwpe}
+
+
+# ---- activations and sums -----------------------------------------------------------------------
+
+
+def _gelu_forward(torch: Any, inp: Any) -> Values:
+    return {"out": torch.nn.functional.gelu(inp, approximate="tanh")}
+
+
+def _gelu_backward(torch: Any, dout: Any, inp: Any) -> Values:
+    return {"dinp": torch.ops.aten.gelu_backward(dout, inp, approximate="tanh")}
+
+
+def _matmul_gelu_forward(torch: Any, inp: Any, weight: Any, bias: Any) -> Values:
+    pre = torch.nn.functional.linear(inp, weight, bias)
+    return {"pre": pre, **_gelu_forward(torch, pre)}
+
+
+def _dropout_forward(torch: Any, inp: Any, p: float) -> Values:
+    out, mask = torch.native_dropout(inp, p, True)
+    return {"out": out, "mask": mask}
+
+
+def _dropout_backward(torch: Any, dout: Any, mask: Any, p: float) -> Values:
+    return {"dinp": torch.ops.aten.native_dropout_backward(dout, mask, 1 / (1 - p))}
+
+
+def _draw_mask(torch: Any, values: Values) -> None:
+    values["mask"] = torch.rand_like(values["dout"], dtype=torch.float32) >= values["p"]
+
+
+# ---- softmax and crossentropy -------------------------------------------------------------------
+
+
+def _softmax_backward(torch: Any, dprobs: Any, probs: Any) -> Values:
+    return {"dlogits": torch.ops.aten._softmax_backward_data(dprobs, probs, 1, probs.dtype)}
+
+
+def _crossentropy_forward(torch: Any, probs: Any, targets: Any) -> Values:
+    return {"losses": -probs.gather(1, targets[:, None]).flatten().float().log()}
+
+
+def _crossentropy_backward(torch: Any, probs: Any, targets: Any, dloss: Any) -> Values:
+    correct = probs.gather(1, targets[:, None]).float()
+    slope = (-dloss / correct).to(probs.dtype)
+    return {"dprobs": torch.zeros_like(probs).scatter_(1, targets[:, None], slope)}
+
+
+def _crossentropy_fused(torch: Any, logits: Any, targets: Any, dloss: Any) -> Values:
+    """The calls that autograd makes for F.cross_entropy(logits, targets, reduction="none")."""
+    aten, each_row, ignored = torch.ops.aten, 0, -100
+    log_probs = aten._log_softmax(logits, 1, False)
+    losses, total = aten.nll_loss_forward(log_probs, targets, None, each_row, ignored)
+    dlosses = dloss.to(logits.dtype).expand(targets.shape)
+    dlog_probs = aten.nll_loss_backward(dlosses, log_probs, targets, None, each_row, ignored, total)
+    dlogits = aten._log_softmax_backward_data(dlog_probs, log_probs, 1, logits.dtype)
+    return {"losses": losses, "logits": dlogits}
+
+
+def _wide_targets(torch: Any, values: Values) -> None:
+    values["targets"] = values["targets"].long()
+
+
+def _without_padding(torch: Any, values: Values) -> None:
+    """Columns that pad the vocabulary get the probability 0, by their logits."""
+    _wide_targets(torch, values)
+    values["logits"][:, values["V"] :] = -math.inf
+
+
+# ---- optimizer ----------------------------------------------------------------------------------
+
+
+def _adamw(
+    torch: Any, weight: Any, m: Any, v: Any, master: Any, grad: Any, step: Any, settings: Values
+) -> Values:
+    torch._fused_adamw_(
+        [master], [grad], [m], [v], [], [step], amsgrad=False, maximize=False, **settings
+    )
+    return {"weight": weight.copy_(master), "master": master, "m": m, "v": v}
+
+
+def _adamw_written_out(
+    torch: Any, weight: Any, m: Any, v: Any, master: Any, grad: Any, norm: Any, hyper: Any
+) -> Values:
+    lr, beta1, beta2, eps, decay, clip, correction1, correction2, inv_scale = hyper.unbind()
+    clipped = (clip / (norm * inv_scale + 1e-6)).clamp(max=1.0)
+    g = grad * inv_scale * torch.where(clip > 0, clipped, 1.0)
+    m.copy_(beta1 * m + (1 - beta1) * g)
+    v.copy_(beta2 * v + (1 - beta2) * g * g)
+    change = m / correction1 / ((v / correction2).sqrt() + eps) + decay * master
+    master.copy_(master - lr * change)
+    return {"weight": weight.copy_(master), "master": master, "m": m, "v": v}
+
+
+def _optimizer_settings(torch: Any, values: Values) -> None:
+    """hyper as an optimizer of PyTorch's gets it: numbers, and the count of steps as a tensor."""
+    lr, beta1, beta2, eps, decay, _, correction1, *_ = values["hyper"].tolist()
+    values["settings"] = {
+        **{"lr": lr, "beta1": beta1, "beta2": beta2},
+        **{"eps": eps, "weight_decay": decay},
+    }
+    step = round(math.log(1 - correction1) / math.log(beta1))
+    values["step"] = torch.tensor(float(step), device=values["grad"].device)
+
+
+def _global_norm(torch: Any, grad: Any) -> Values:
+    return {"norm": torch.linalg.vector_norm(grad).reshape(1)}
 
 
 PEERS = {
-    "layernorm.forward": Peer(_layernorm_forward, functools.partial(_rows_and_columns, rows=1)),
-    "layernorm.backward": Peer(_layernorm_backward, _layernorm_backward_inputs),
+    "layernorm.forward": Peer(
+        _layernorm_forward,
+        "`torch.native_layer_norm`, the function below `F.layer_norm`: it returns `mean` and "
+        "`rstd`, too",
+    ),
+    "layernorm.backward": Peer(
+        _layernorm_backward,
+        "`native_layer_norm_backward`, which autograd calls. `dweight` and `dbias` have the type "
+        "of `weight` and are not accumulated",
+    ),
     "residual_layernorm.forward": Peer(
-        _residual_layernorm_forward, functools.partial(_rows_and_columns, rows=2)
+        _residual_layernorm_forward, "`inp1 + inp2`, then `torch.native_layer_norm`"
     ),
     "residual_layernorm.backward": Peer(
         _residual_layernorm_backward,
-        lambda torch, d, normal: (
-            normal(d["N"], d["C"]),
-            *_layernorm_backward_inputs(torch, d, normal),
-        ),
+        "`native_layer_norm_backward`, and `dinp + ...` into new memory: the same bytes. `dweight` "
+        "and `dbias` have the type of `weight` and are not accumulated",
     ),
-    "start.add": Peer(
-        lambda torch, a, b: a + b, lambda torch, d, normal: (normal(d["N"]), normal(d["N"]))
+    "embedding.forward": Peer(_embedding_forward, "`F.embedding(tokens, wte) + wpe[:T]`"),
+    "embedding.backward": Peer(
+        _embedding_backward,
+        "`dwte.index_add_`, and `dwpe += dout.sum(0)`. Eager converts `dout` to float32 in memory "
+        "first. `nn.Embedding` itself would fill a new table instead of adding to this one",
     ),
-    "start.sum": Peer(lambda torch, inp: inp.sum(), lambda torch, d, normal: (normal(d["N"]),)),
+    "residual.forward": Peer(lambda torch, inp1, inp2: {"out": inp1 + inp2}, "`inp1 + inp2`"),
+    "residual.backward": Peer(
+        lambda torch, dinp, dout: {"dinp": dinp.add_(dout)}, "`dinp.add_(dout)`"
+    ),
+    "gelu.forward": Peer(_gelu_forward, '`F.gelu(inp, approximate="tanh")`'),
+    "gelu.backward": Peer(
+        _gelu_backward, '`gelu_backward(dout, inp, approximate="tanh")`, which autograd calls'
+    ),
+    "relu.forward": Peer(lambda torch, inp: {"out": torch.relu(inp)}, "`torch.relu(inp)`"),
+    "relu.backward": Peer(
+        lambda torch, dout, out: {"dinp": torch.ops.aten.threshold_backward(dout, out, 0)},
+        "`threshold_backward(dout, out, 0)`, which autograd calls",
+    ),
+    "matmul_gelu.forward": Peer(
+        _matmul_gelu_forward, '`F.linear(inp, weight, bias)`, then `F.gelu(approximate="tanh")`'
+    ),
+    "dropout.forward": Peer(
+        _dropout_forward,
+        "`torch.native_dropout`, which `F.dropout` calls. It draws its own random numbers, and "
+        "writes the mask besides, a byte for each element",
+    ),
+    "dropout.backward": Peer(
+        _dropout_backward,
+        "`native_dropout_backward`, which autograd calls. It reads the mask, a byte for each "
+        "element, and draws nothing",
+        _draw_mask,
+    ),
+    "softmax.forward": Peer(
+        lambda torch, logits: {"probs": torch.softmax(logits, 1)}, "`torch.softmax(logits, 1)`"
+    ),
+    "softmax.backward": Peer(
+        _softmax_backward, "`_softmax_backward_data(dprobs, probs, 1)`, which autograd calls"
+    ),
+    "crossentropy.forward": Peer(
+        _crossentropy_forward,
+        "`-probs.gather(1, targets).float().log()`. The targets have 8 bytes",
+        _wide_targets,
+    ),
+    "crossentropy.backward": Peer(
+        _crossentropy_backward,
+        "`zeros_like(probs).scatter_(1, targets, ...)`. The targets have 8 bytes",
+        _wide_targets,
+    ),
+    "crossentropy.fused": Peer(
+        _crossentropy_fused,
+        '`F.cross_entropy(logits, targets, reduction="none")` and its backward pass, by the calls '
+        "of autograd. The gradient goes to new memory. In 16 bits eager rounds the logarithms of "
+        "the probabilities in between, and the losses. The columns from V to Vp hold -infinity",
+        _without_padding,
+    ),
+    "adamw.update": Peer(
+        _adamw,
+        "eager is `_fused_adamw_`, which `torch.optim.AdamW(fused=True)` calls, on all float32 "
+        "weights as one tensor, then a copy to the weights of the model; without the clipping, "
+        "which takes passes of its own there. Compiled is the whole formula, with clipping",
+        _optimizer_settings,
+        _adamw_written_out,
+    ),
+    "global_norm.forward": Peer(
+        _global_norm, "`torch.linalg.vector_norm(grad)`, which `clip_grad_norm_` calls"
+    ),
+    "start.add": Peer(lambda torch, a, b: {"c": a + b}, "`a + b`"),
+    "start.sum": Peer(
+        lambda torch, inp: {"total": inp.sum().reshape(1)}, "`inp.sum()`, not accumulated"
+    ),
 }
-
-
-class TorchClock:
-    """Events and graphs of PyTorch, for `measure`."""
-
-    def __init__(self, torch: Any):
-        self.torch = torch
-
-    def time(self, work: Callable[[], None]) -> float:
-        start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        work()
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) / 1e3
-
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        self.torch.cuda.synchronize()
-        graph = self.torch.cuda.CUDAGraph()
-        with self.torch.cuda.graph(graph):
-            work()
-        replay: Callable[[], None] = graph.replay
-        return replay
-
-
-def available() -> str | None:
-    """Why PyTorch cannot be measured here, or None if it can."""
-    try:
-        import torch
-    except ImportError:
-        return "PyTorch is not installed"
-    return None if torch.cuda.is_available() else "PyTorch is installed without CUDA"
-
-
-def measure_peers(op: str, dims: Dims, dtype: str) -> Iterator[tuple[str, Timing | str]]:
-    """("PyTorch eager" | "PyTorch compiled", its timing, or why there is none)."""
-    import torch
-
-    peer = PEERS[op]
-
-    def normal(*shape: int) -> Any:
-        return torch.randn(*shape, device="cuda", dtype=getattr(torch, dtype))
-
-    with torch.no_grad():
-        sets = [peer.inputs(torch, dims, normal)]
-        one = sum(tensor.nbytes for tensor in sets[0])
-        count = min(-(-ROTATED_BYTES // one), MOST_SETS)
-        sets += [peer.inputs(torch, dims, normal) for _ in range(count - 1)]
-
-        def eager(*tensors: Any) -> Any:
-            return peer.function(torch, *tensors)
-
-        for name in ("eager", "compiled"):
-            function = eager if name == "eager" else torch.compile(eager, dynamic=False)
-            calls = [_call(function, tensors) for tensors in sets]
-            try:
-                yield f"PyTorch {name}", measure(TorchClock(torch), calls)
-            except Exception as error:  # of its compiler, which may lack Triton or a C compiler
-                yield f"PyTorch {name}", f"failed: {str(error).strip().splitlines()[0]}"
-
-
-def _call(function: Callable[..., Any], tensors: tuple[Any, ...]) -> Callable[[], None]:
-    kept: list[Any] = [None]  # else every call would write to the same memory, found in the cache
-
-    def call() -> None:
-        kept[0] = function(*tensors)
-
-    return call

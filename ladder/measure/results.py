@@ -4,6 +4,7 @@
       "in_cache", "roof", "date", "commit", "software", "rows": [{"rung" or "peer", "idea", "code",
       "median_us", "low_us", "high_us", "repetitions"}, ...]}, ...]}
 
+A peer's row has "date" and "software" of its own, since PyTorch can be measured again alone.
 There is one measurement for each op, dtype and shape; a new one replaces it. "code" is the identity
 of the rung's code (ladder/contract/identity.py): where it has changed, the row is stale. Files of
 training steps, in doc/results/training, hold the ids and the code of all their rungs.
@@ -53,12 +54,18 @@ def record(device: Mapping[str, Any], measurement: Measurement, folder: Path | N
     """Add a measurement to its device's file; it replaces an older one. Returns the file's path."""
     folder = folder or FOLDER
     path = folder / f"{slug(device['gpu'])}.json"
-    old = load(path)["measurements"] if path.exists() else []
+    old = of(device, folder)["measurements"]
     kept = [other for other in old if _key(other) != _key(measurement)]
     content = {"device": dict(device), "measurements": sorted([*kept, measurement], key=_key)}
     with atomic_write(path) as file:
         file.write((json.dumps(content, indent=1) + "\n").encode())
     return path
+
+
+def of(device: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
+    """What is kept of a device, as in its file; without measurements if there is no file."""
+    path = (folder or FOLDER) / f"{slug(device['gpu'])}.json"
+    return load(path) if path.exists() else {"device": dict(device), "measurements": []}
 
 
 def of_step(rungs: Mapping[str, Rung]) -> dict[str, dict[str, str]]:

@@ -14,6 +14,7 @@ from ladder.contract.ladder import find, ladders
 from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
 from ladder.measure import results
+from ladder.measure.peers import PEERS
 
 Link = Callable[[Rung], str]  # how a page refers to a rung's file
 
@@ -79,7 +80,7 @@ def table(op: str, link: Link, **which: str) -> str:
         if reference:
             cells.append(percent(reference.us / row.us))
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", _caption(device, measurement)])
+    return "\n".join([*lines, "", caption(device, measurement)])
 
 
 def gain(op: str, before: Rung, after: Rung, device: str = "") -> str:
@@ -209,7 +210,8 @@ def find_measurement(
     raise NotMeasured(f"{op} has not been measured at {wanted}: python -m ladder bench {op}")
 
 
-def _caption(device: Mapping[str, Any], measurement: results.Measurement) -> str:
+def caption(device: Mapping[str, Any], measurement: results.Measurement) -> str:
+    """Below a table: the shape, the least bytes, the roof, the machine, and what PyTorch calls."""
     roof = measurement["roof"]
     least = measurement["bytes"] / 1e6
     shape, dims = measurement["shape"], format_dims(measurement["dims"])
@@ -225,7 +227,17 @@ def _caption(device: Mapping[str, Any], measurement: results.Measurement) -> str
     text += f". {_machine(device)}, {measurement['date']}."
     if missing := unmeasured(device, measurement):
         text += f" Not measured: {_listed(missing)}."
-    return text
+    return text + _peer_note(measurement)
+
+
+def _peer_note(measurement: results.Measurement) -> str:
+    """What PyTorch calls, as a paragraph after the caption; "" where it was not measured."""
+    rows = [row for row in measurement["rows"] if "peer" in row]
+    if not rows:
+        return ""
+    days = {row.get("date", measurement["date"]) for row in rows} - {measurement["date"]}
+    when = f", measured {', '.join(sorted(days))}" if days else ""
+    return f"\n\nPyTorch{when}: {PEERS[measurement['op']].call}."
 
 
 def unmeasured(device: Mapping[str, Any], measurement: results.Measurement) -> list[Rung]:
