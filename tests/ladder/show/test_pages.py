@@ -207,7 +207,7 @@ def test_the_caption_names_the_rungs_that_were_not_measured(site):
         (content,) = results.load_all().values()
         measurement = {**content["measurements"][0], "op": op, "dtype": dtype, "shape": shape}
         measurement |= {"dims": dict(dims), "rows": rows}
-        return tables._caption({**content["device"], "arch": arch}, measurement)
+        return tables.caption({**content["device"], "arch": arch}, measurement)
 
     found = caption("layernorm.forward", "bfloat16", "sm_90a", range(3, 12))
     assert found.endswith(", 2026-01-01. Not measured: rungs 1 and 2.")
