@@ -1,9 +1,10 @@
 """Train a GPT-2: `python -m trainer [flags]`, or run another command, `python -m trainer COMMAND`.
 
 python -m trainer                      the quick start; --help lists the flags
-python -m trainer prepare NAME         token files of a data set
+python -m trainer prepare NAME         token files of a data set or a benchmark
 python -m trainer doctor               what this machine has, and what will run on it
 python -m trainer sample -e RUN        text from a trained model
+python -m trainer eval NAME -e RUN     its accuracy on hellaswag or mmlu
 python -m trainer export RUN --to hf   its weights for other programs: transformers, llm.c
 python -m trainer verify -e MODEL STATE  ten steps, compared with llm.c's debug state
 python -m trainer plot RUN ...         the course of one or more runs, drawn over each other
@@ -25,9 +26,10 @@ from ladder.common.errors import LadderError
 from trainer.settings.command import run
 
 COMMANDS = {  # the module of each
-    "prepare": "trainer.data.datasets",
+    "prepare": "trainer.data.prepare",
     "doctor": "trainer.measure.doctor",
     "sample": "trainer.run.sample",
+    "eval": "trainer.run.evaluation",
     "export": "trainer.run.export",
     "verify": "trainer.run.verify",
     "plot": "trainer.run.plot",

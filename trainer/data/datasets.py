@@ -16,13 +16,12 @@ import glob
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from ladder.common.command_line import Parser
 from ladder.common.errors import LadderError
 from ladder.common.files import alone_in, atomic_write, read_bytes, read_json
 from trainer.data import download, tokenizers
@@ -307,39 +306,3 @@ def _is_complete(place: Path, source: str) -> bool:
         )
     except (ValueError, TypeError, KeyError, AttributeError, LadderError):
         return False
-
-
-def main(argv: Sequence[str]) -> int:
-    """The command line of `python -m trainer prepare`."""
-    parser = Parser(
-        prog="python -m trainer prepare", description="Prepare a data set as token files."
-    )
-    parser.add_argument("name", choices=NAMES, help="the data set")
-    parser.add_argument(
-        "--tokenizer", choices=tokenizers.NAMES, default="gpt2", help="default %(default)s"
-    )
-    parser.add_argument(
-        "--data-dir", help=f"default: ${download.VARIABLE}, else ./data; the cache if read-only"
-    )
-    parser.add_argument(
-        "--max-tokens", type=int, help="end the training set of tinystories and fineweb early"
-    )
-    parser.add_argument(
-        "--shard-tokens",
-        type=int,
-        default=SHARD_TOKENS,
-        help="tokens in a file; default %(default)s",
-    )
-    chosen = parser.parse_args(argv)
-    prepared = prepare(
-        chosen.name,
-        data_directory(chosen.data_dir),
-        chosen.tokenizer,
-        fallback=False,
-        max_tokens=chosen.max_tokens,
-        shard_tokens=chosen.shard_tokens,
-    )
-    for which, pattern in (("train", prepared.train), ("val", prepared.val)):
-        loader = TokenLoader(pattern, 1, 1, vocab=prepared.tokenizer.vocab, shuffle=False)
-        print(f"{which:5}  {loader.tokens:>13,} tokens  {pattern}")
-    return 0

@@ -5,8 +5,8 @@ read-only, on a shared disk for instance: files that lie there are used, and new
 in the user's cache directory (ladder/common/cache.py). A file is used only if its SHA-256 is right.
 
 Downloads go through pooch. It writes to a temporary file and renames it after checking the hash,
-so that an interrupted download leaves nothing behind. It cannot resume a download; the files
-here have at most 1.1 MB, so starting again costs a second.
+so that an interrupted download leaves nothing behind. It cannot resume a download: that starts
+again.
 """
 
 from __future__ import annotations

@@ -81,6 +81,15 @@ def open_with_tokenizer(
     return model, chosen
 
 
+def refuse_random(name: str, model: Model) -> None:
+    """Raise LadderError where the weights are random, for a command that needs trained ones."""
+    if not model.trained:
+        why, *_ = (model.note or "it has random weights").split(f": {INSTEAD}")
+        raise LadderError(
+            f"-e {name}: {why}; train first, then name the run's folder or a model file by -e"
+        )
+
+
 def open_file(path: Path, data_dir: Path) -> Model:
     """A model from llm.c's `.bin`, Hugging Face safetensors, or the newest checkpoint of a run."""
     _refuse_missing(path)

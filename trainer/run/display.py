@@ -85,6 +85,10 @@ class Display:
                 f"norm {step.norm:.4f} | lr {step.lr:.2e} | {measured}"
             )
 
+    def busy(self, what: str) -> None:
+        """Show on the bar what takes a while between two steps."""
+        self.bar.update(self.task, numbers=what)
+
     def say(self, text: str) -> None:
         """A line of plain text; nothing in it is taken for markup or folded."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)

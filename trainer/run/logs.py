@@ -1,7 +1,7 @@
 """The two logs of a run: llm.c's `main.log`, and `log.jsonl` for programs.
 
     s:0 tel:4.5123                                   validation loss
-    s:0 eval:0.2945                                  accuracy on HellaSwag
+    s:20 eval:0.2945                                 normalized accuracy on HellaSwag
     s:0 trl:4.3677 lr:0.000100 norm:6.21             a step of training
 
 `log.jsonl` holds the same and more, one JSON object a line, at full precision. Both are read, and
@@ -75,6 +75,9 @@ class RunLog:
 
     def validation(self, step: int, loss: float) -> None:
         self._write(f"s:{step} tel:{loss:.4f}", {"step": step, "val_loss": loss})
+
+    def evaluation(self, step: int, accuracy: float) -> None:
+        self._write(f"s:{step} eval:{accuracy:.4f}", {"step": step, "eval": accuracy})
 
     def train(self, step: int, loss: float, lr: float, norm: float, **more: Any) -> None:
         """`more`: whatever else is known of the step, such as ms and tokens_per_second."""

@@ -169,11 +169,7 @@ def open_predictor(flags: Flags) -> tuple[SampleConfig, Tokenizer, Predictor]:
         name, flags.tokenizer, seed=seed, data_dir=data_dir
     )
     config = resolve_sample(flags, place, tokenizer.name, str(data_dir))
-    if not model.trained:
-        why, *_ = (model.note or "it has random weights").split(f": {weights.INSTEAD}")
-        raise LadderError(
-            f"-e {name}: {why}; train first, then name the run's folder or a model file by -e"
-        )
+    weights.refuse_random(name, model)
     length = len(encode_prompt(tokenizer, config.prompt)) + config.sample_tokens
     program = functools.partial(forward_only, model.shape, min(length, model.shape.context))
     kernels = choose(wanted, device, program, lambda program: program.evaluate)

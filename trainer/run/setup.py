@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ import numpy as np
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write
 from ladder.contract.device import Communicator, Device
+from trainer.data.benchmarks import prepare_benchmark
 from trainer.data.datasets import TokenLoader, data_directory, prepare
 from trainer.data.download import DownloadError
+from trainer.data.multiple_choice import Example, read_examples
 from trainer.data.token_files import count_tokens
 from trainer.data.tokenizers import GPT2Tokenizer, Tokenizer, get_tokenizer
 from trainer.engine import rung_choice
@@ -30,6 +32,7 @@ from trainer.model.program import Program, build
 from trainer.model.sharding import Sharding
 from trainer.model.tensor_file import Pieces
 from trainer.parallel.group import ALONE, Group, HostSums, Ranks
+from trainer.run.evaluation import note_on_length
 from trainer.run.resume import check_same, check_state, resume_step
 from trainer.run.sample import Predictor, encode_prompt, forward_only
 from trainer.settings.config import Place, TrainConfig, resolve_run
@@ -46,6 +49,7 @@ class Setup:
     peers      by which their devices exchange arrays; None where there is one process
     tokenizer  None where its vocabulary is not available
     predictor  None where no samples are taken, which rank 0 does
+    examples   those of HellaSwag, where it is evaluated
     state      of the checkpoint that the run goes on from; None for a new run
     """
 
@@ -60,6 +64,7 @@ class Setup:
     val: TokenLoader
     tokenizer: Tokenizer | None
     predictor: Predictor | None
+    examples: Sequence[Example]
     source: str
     notes: list[str]
     step: int = 0
@@ -118,6 +123,8 @@ def set_up(flags: Flags, group: Group = ALONE) -> Setup:
     with group.machine_by_machine("data and weights"):
         data = open_data(flags, data_dir, resumed.state.get("tokenizer") if resumed else None)
         notes += [data.note] if data.note else []
+        examples, lack = open_examples(flags, data, data_dir)
+        notes += lack
         if resumed is None:
             model = weights.open_model(name, vocab=data.vocab, seed=seed, data_dir=data_dir)
             notes += [model.note] if model.note else []
@@ -130,6 +137,7 @@ def set_up(flags: Flags, group: Group = ALONE) -> Setup:
             f"the tokenizer has {data.vocab} tokens, beyond the model's {shape.vocab}; "
             "choose another --tokenizer or -e"
         )
+    group.agree("the number of HellaSwag's examples", len(examples))
     config = resolve(flags, place, data, shape.context, data_dir, output, group.size)
     before = None
     if resumed is not None:
@@ -141,6 +149,7 @@ def set_up(flags: Flags, group: Group = ALONE) -> Setup:
             )
         if resumed.state["device"] == device.kind and flags.rungs is None:
             before = resumed.state["kernels"]
+    notes += note_on_length(examples, config.sequence)
     train, val = open_loaders(config, shape.vocab, group.rank)
     group.agree("the model", [source, asdict(shape)])
     group.agree("the training data", train.state())
@@ -197,6 +206,7 @@ def set_up(flags: Flags, group: Group = ALONE) -> Setup:
         val=val,
         tokenizer=data.tokenizer,
         predictor=predictor,
+        examples=examples,
         source=source,
         notes=notes,
         step=resumed.step if resumed else 0,
@@ -305,6 +315,18 @@ def open_data(flags: Flags, data_dir: Path, before: str | None = None) -> Data:
         note = f"{error}: there will be no text samples"
         return Data(*patterns, name, None, GPT2Tokenizer.vocab, note)
     return Data(*patterns, name, tokenizer, tokenizer.vocab)
+
+
+def open_examples(flags: Flags, data: Data, data_dir: Path) -> tuple[Sequence[Example], list[str]]:
+    """HellaSwag's examples where `-h 1` asks for them; none, and a note, where they are not here
+    and cannot be downloaded."""
+    if not flags.value("hellaswag"):
+        return (), []
+    try:
+        path = prepare_benchmark("hellaswag", data.tokenizer_name, data_dir)
+    except DownloadError as error:
+        return (), [f"{error}: HellaSwag is not evaluated"]
+    return read_examples(path, vocab=data.vocab), []
 
 
 def open_loaders(config: TrainConfig, vocab: int, rank: int = 0) -> tuple[TokenLoader, TokenLoader]:

@@ -21,6 +21,7 @@ from trainer.model import checkpoint
 from trainer.model.program import build
 from trainer.parallel.group import ALONE, Group, Ranks, roster
 from trainer.run.display import Display, Speed, open_console, printable
+from trainer.run.evaluation import NoAnswer, evaluate
 from trainer.run.interrupt import Interrupt, exit_status
 from trainer.run.logs import RunLog
 from trainer.run.plot import plot
@@ -99,6 +100,7 @@ class Trainer:
             for step in range(self.setup.step, self.config.steps + 1):
                 last = step == self.config.steps
                 self._validate(step, last)
+                self._evaluate(step, last)
                 self._sample(step, last)
                 last = last or self._interrupted()
                 if self._due(step, self.config.checkpoint_every, last) and step != saved:
@@ -157,6 +159,28 @@ class Trainer:
             self.logged = True
             self.val_losses.append((step, loss))
             self.display.say(f"val loss {loss:.6f} (step {step})")
+
+    def _evaluate(self, step: int, last: bool) -> None:
+        """HellaSwag, where -h 1 asks for it, as often as llm.c does."""
+        examples = self.setup.examples
+        if not examples or not (last or self._due(step, self.config.val_every, last)):
+            return
+        self._report(self.stepper.finish())
+
+        def show(done: int) -> None:
+            self.display.busy(f"HellaSwag {done:,}/{len(examples):,}")
+
+        try:
+            score = evaluate(self.setup.engine, examples, self._interrupted, self.group, show)
+        except NoAnswer as error:  # the next step decides whether the run stops
+            self.display.say(f"HellaSwag not evaluated at step {step}: {error}")
+            return
+        if score is not None:
+            accuracy = score.normalized_accuracy
+            if self.log is not None:
+                self.log.evaluation(step, accuracy)
+            counts = f"{score.right_normalized}/{score.examples}"
+            self.display.say(f"HellaSwag {counts} = {accuracy:.4f} (step {step})")
 
     def _sample(self, step: int, last: bool) -> None:
         setup, c = self.setup, self.config

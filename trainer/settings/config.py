@@ -118,6 +118,7 @@ class TrainConfig(StepConfig, SampleConfig):
     nonfinite: str
     val_every: int
     val_batches: int
+    hellaswag: bool
     sample_every: int
     output: str
     checkpoint_every: int

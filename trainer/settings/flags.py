@@ -153,6 +153,9 @@ class Flags:
         ByDevice(5, 20),
         least=-1,
     )
+    hellaswag: bool | None = flag(
+        "--hellaswag -h", "evaluate on HellaSwag at each validation after step 0", False
+    )
     sample_every: int | None = flag(
         "--sample-every -s", "steps between text samples; 0: none", ByDevice(40, 20), least=0
     )

@@ -20,7 +20,6 @@ from trainer.settings.flags import ByDevice, Flags
 # one, and why the others are refused. Ignoring one would train something else than was asked for.
 REFUSED: dict[str, tuple[str | None, str]] = {
     "-f": ("0", "no rung rounds to TF32 yet; leave it out"),
-    "-h": ("0", "HellaSwag is not evaluated; leave it out (the list of flags is --help)"),
 }
 
 
@@ -30,10 +29,13 @@ def parse(argv: Sequence[str]) -> Flags:
         "python -m trainer",
         "Train GPT-2 through the ladder. Without flags: GPT-2 124M on tinyshakespeare, on the CPU "
         "as llm.c's quick start, on a GPU as its fine-tuning run.",
-        epilog="Other commands: prepare, doctor, sample, export, verify, plot, sweep, bench, "
-        "profile, climb, scaling, each with its own --help.",
+        epilog="Other commands: prepare, doctor, sample, eval, export, verify, plot, sweep, "
+        "bench, profile, climb, scaling, each with its own --help.",
     )
-    words = ["--help"] if list(argv) == ["-h"] else _without_refused(argv)
+    words = _without_refused(argv)
+    for i, (word, value) in enumerate(zip(words, [*words, "-"][1:], strict=True)):
+        if word == "-h" and value.startswith("-"):  # with a value, it is llm.c's for HellaSwag
+            words[i] = "--help"
     return Flags(**vars(parser.parse_args(words)))
 
 
@@ -64,7 +66,7 @@ def build_parser(
     helps: what --help says of a field, by name, where it is not what training says.
     """
     parser = Parser(prog=prog, description=description, epilog=epilog, add_help=False)
-    # With a value, -h is a flag of llm.c's training program (REFUSED).
+    # In training, -h is a flag of llm.c's.
     asks = ("--help",) if names is None else ("--help", "-h")
     parser.add_argument(*asks, action="help", help="show this and exit")
     types = typing.get_type_hints(Flags)

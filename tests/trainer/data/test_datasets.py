@@ -15,6 +15,7 @@ import pytest
 
 from ladder.common.errors import LadderError
 from trainer.data import datasets, download
+from trainer.data import prepare as prepare_command
 from trainer.data.datasets import PLAY, encode_sections, prepare, write_shards
 from trainer.data.download import DownloadError
 from trainer.data.token_files import TokenLoader, find_shards, read_tokens, write_tokens
@@ -137,7 +138,7 @@ def test_two_runs_that_start_at_once_make_a_set_once(tmp_path, monkeypatch):
 
 @needs_data
 def test_the_command_prints_what_it_made(real, capsys):
-    assert datasets.main(["tinyshakespeare", "--data-dir", str(real)]) == 0
+    assert prepare_command.main(["tinyshakespeare", "--data-dir", str(real)]) == 0
     told = capsys.readouterr().out
     assert re.search(r"train +305,260 tokens .*gpt2_train", told)
     assert re.search(r"val +32,768 tokens .*gpt2_val", told)
@@ -209,7 +210,7 @@ def test_without_a_place_for_the_token_files_it_says_so(tmp_path, monkeypatch):
     "words", [[], ["nonsense"], ["play", "--max-tokens", "x"], ["play", "--x"]]
 )
 def test_the_command_refuses_wrong_words_in_one_line(words, capsys):
-    assert run(datasets.main, words) == 2
+    assert run(prepare_command.main, words) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.endswith("python -m trainer prepare --help lists the flags\n")
@@ -239,7 +240,7 @@ def test_offline_bytes_replace_the_gpt2_vocabulary(small):
 def test_without_fallback_a_failed_download_is_an_error(tmp_path, offline, capsys):
     with pytest.raises(DownloadError, match=r"input\.txt"):
         prepare("tinyshakespeare", tmp_path / "data", fallback=False)
-    assert run(datasets.main, ["tinyshakespeare", "--data-dir", str(tmp_path / "data")]) == 2
+    assert run(prepare_command.main, ["tinyshakespeare", "--data-dir", str(tmp_path / "data")]) == 2
     told = capsys.readouterr().err
     assert told.startswith("error: cannot download tinyshakespeare/input.txt")
     assert told.count("\n") == 1
@@ -350,14 +351,14 @@ def test_an_interrupted_stream_leaves_no_set_that_looks_complete(tmp_path):
 @pytest.mark.parametrize("flag", ["--max-tokens", "--shard-tokens"])
 def test_sizes_below_one_are_refused(tmp_path, flag, capsys):
     arguments = ["fineweb", "--tokenizer", "bytes", "--data-dir", str(tmp_path), flag, "0"]
-    assert run(datasets.main, arguments) == 2
+    assert run(prepare_command.main, arguments) == 2
     assert "at least 1" in capsys.readouterr().err
 
 
 def test_without_the_datasets_library_the_remedy_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "datasets", None)
     arguments = ["tinystories", "--tokenizer", "bytes", "--data-dir", str(tmp_path)]
-    assert run(datasets.main, arguments) == 2
+    assert run(prepare_command.main, arguments) == 2
     told = capsys.readouterr().err
     assert "pip install 'datasets>=3'" in told and told.count("\n") == 1
 

@@ -1,14 +1,13 @@
 """Files are used only if their hash is right, and a machine without a network finds out quickly."""
 
 import hashlib
-import http.server
 import socket
-import threading
 import time
 
 import pytest
 
 from ladder.common.errors import LadderError
+from tests.trainer.web_server import serve
 from trainer.data import download
 from trainer.data.download import (
     DownloadError,
@@ -32,39 +31,14 @@ def own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def server():
-    """A web server on this machine; its `answers` map a path to (status, body, bytes promised)."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_HEAD(self):
-            self._answer(send=False)
-
-        def do_GET(self):
-            self.server.downloads += 1
-            self._answer(send=True)
-
-        def _answer(self, send):
-            status, body, promised = self.server.answers[self.path]
-            self.send_response(status)
-            self.send_header("Content-Length", str(promised))
-            self.end_headers()
-            if send:
-                self.wfile.write(body)
-
-        def log_message(self, *args):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        running.answers = {
-            "/good": (200, GOOD, len(GOOD)),
-            "/other": (200, b"<html>Please log in", 19),
-            "/gone": (404, b"", 0),
-            "/cut": (200, GOOD[:100], len(GOOD)),
-        }
-        running.downloads = 0
-        running.url = f"http://127.0.0.1:{running.server_port}"
-        threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True).start()
+    answers = {
+        "/good": (200, GOOD, len(GOOD)),
+        "/other": (200, b"<html>Please log in", 19),
+        "/gone": (404, b"", 0),
+        "/cut": (200, GOOD[:100], len(GOOD)),
+    }
+    with serve(answers) as running:
         yield running
-        running.shutdown()
 
 
 def source(url):

@@ -30,7 +30,7 @@ def test_an_llmc_command_line_works():
     line = (
         "-i train*.bin -j val*.bin -o log124M -v 250 -s 20000 -g 144 -b 64 -t 1024 -d 524288 "
         "-c 0.1 -l 0.0006 -q 0.0 -u 700 -n 5000 -nk 5 -nm 50000 -y 1 -e d12 -k cosine -x -1 "
-        "-m 20 -a 0 -w 1 -sl 7.0 -sg 7.0 -r 0 -z 1 -h 0 "
+        "-m 20 -a 0 -w 1 -sl 7.0 -sg 7.0 -r 0 -z 1 -h 1 "
         "-pn 16 -pr 3 -pg 8 -ps 10.0.0.1 -pi tcp"
     )
     expected = Flags(
@@ -56,6 +56,7 @@ def test_an_llmc_command_line_works():
         schedule="cosine",
         steps=-1,
         val_batches=20,
+        hellaswag=True,
         overfit=False,
         master_weights=True,
         loss_outlier=7.0,
@@ -81,6 +82,7 @@ def test_every_setting_has_a_long_flag_that_sets_it():
         "debug_nan": ([], True),
         "debug_sync": ([], True),
         "resume": ([], True),
+        "hellaswag": ([], True),
         "master_weights": (["0"], False),
         "stochastic_rounding": ([], True),
         "val_data": None,  # needs train_data beside it
@@ -164,9 +166,11 @@ def test_help_names_every_command(capsys):
     assert f"Other commands: {', '.join(COMMANDS)}, each with its own --help." in text
 
 
-def test_h_alone_asks_for_help(capsys):
+@pytest.mark.parametrize("words", [["-h"], ["-b", "8", "-h"], ["-h", "-b", "8"]])
+def test_h_alone_asks_for_help_and_with_a_value_for_hellaswag(capsys, words):
+    assert parse(["-h", "1", "-b", "8"]) == Flags(hellaswag=True, batch=8)
     with pytest.raises(SystemExit) as left:
-        parse(["-h"])
+        parse(words)
     assert left.value.code == 0
     assert "--learning" not in (out := capsys.readouterr().out)
     assert re.search(r"--batch( N)?, -b N", out)  # Python 3.13 names the value once

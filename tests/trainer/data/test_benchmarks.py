@@ -1,0 +1,92 @@
+"""HellaSwag and MMLU, made: from a local server to a file of tokens."""
+
+import dataclasses
+import hashlib
+import io
+import json
+import tarfile
+
+import pytest
+
+from tests.trainer.web_server import serve
+from trainer.data import benchmarks, prepare
+from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark
+from trainer.data.download import DownloadError, Source
+from trainer.data.multiple_choice import read_examples
+
+SCENES = [
+    {"ctx": "A man is on a roof. he", "endings": ["falls.", "sings.", "é.", "is a."], "label": 2},
+    {"ctx": "Two dogs", "endings": ["run", "fly", "swim", "[header]"], "label": 0},
+]
+CSV = {"data/test/b.csv": '"What is, 1 + 1?",0.50,2,None,1e3,B\r\n', "data/dev/a.csv": "x\n"}
+CSV["data/test/a.csv"] = 'Two\n""lines""?,a,b,c,d,D\n'.replace("Two", '"Two').replace("?", '?"')
+
+
+def archive():
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for name, text in CSV.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text.encode())
+            tar.addfile(member, io.BytesIO(text.encode()))
+    return packed.getvalue()
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """An empty data directory, and made benchmarks on a server of this machine."""
+    monkeypatch.setenv("KERNEL_LADDER_CACHE", str(tmp_path / "cache"))
+    scenes = "".join(json.dumps(scene) + "\n" for scene in SCENES).encode()
+    contents = {"hellaswag": scenes, "mmlu": archive()}
+    with serve({f"/{name}": (200, c, len(c)) for name, c in contents.items()}) as server:
+        for name, content in contents.items():
+            made = hashlib.sha256(content).hexdigest()
+            source = Source(BENCHMARKS[name].source.path, f"{server.url}/{name}", made)
+            new = dataclasses.replace(BENCHMARKS[name], source=source)
+            monkeypatch.setitem(benchmarks.BENCHMARKS, name, new)
+        yield tmp_path / "data"
+
+
+def texts(path):
+    """The examples of a file of byte tokens."""
+    return [
+        (bytes(e.context).decode(), [bytes(c).decode() for c in e.completions], e.label)
+        for e in read_examples(path, vocab=257)
+    ]
+
+
+def test_hellaswag_has_a_space_before_each_ending(data):
+    path = prepare_benchmark("hellaswag", "bytes", data)
+    assert path == data / "hellaswag" / "bytes_val.bin"
+    assert texts(path) == [
+        ("A man is on a roof. he", [" falls.", " sings.", " é.", " is a."], 2),
+        ("Two dogs", [" run", " fly", " swim", " [header]"], 0),
+    ]
+
+
+def test_mmlu_has_the_questions_of_the_test_split_by_subject_with_cells_as_written(data):
+    assert texts(prepare_benchmark("mmlu", "bytes", data)) == [
+        ('Question: Two\n"lines"?\n\nAnswer:', [" a", " b", " c", " d"], 3),
+        ("Question: What is, 1 + 1?\n\nAnswer:", [" 0.50", " 2", " None", " 1e3"], 1),
+    ]
+
+
+def test_a_file_that_is_there_is_used(data, monkeypatch):
+    """Such as llm.c's hellaswag_val.bin, without the vocabulary, and without a network."""
+    path = prepare_benchmark("hellaswag", "bytes", data)
+    path.rename(path.with_name("gpt2_val.bin"))
+    assert prepare_benchmark("hellaswag", "gpt2", data) == path.with_name("gpt2_val.bin")
+
+
+def test_without_a_network_it_is_a_download_error(data, monkeypatch):
+    gone = Source("hellaswag/hellaswag_val.jsonl", "http://127.0.0.1:9/x", "0" * 64)
+    new = dataclasses.replace(BENCHMARKS["hellaswag"], source=gone)
+    monkeypatch.setitem(benchmarks.BENCHMARKS, "hellaswag", new)
+    with pytest.raises(DownloadError, match=r"put it at .*hellaswag_val\.jsonl"):
+        prepare_benchmark("hellaswag", "bytes", data)
+
+
+def test_the_command_prints_what_it_made(data, capsys):
+    words = ["mmlu", "--tokenizer", "bytes", "--data-dir", str(data)]
+    assert prepare.main(words) == 0
+    assert capsys.readouterr().out == f"test   2 questions  {data / 'mmlu' / 'bytes_test.bin'}\n"

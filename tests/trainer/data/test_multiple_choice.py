@@ -1,0 +1,97 @@
+"""Files of multiple-choice examples are llm.c's byte for byte, and damage is named."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ladder.common.errors import LadderError
+from tests.trainer.damage import damaged
+from trainer.data.multiple_choice import Example, read_examples, write_examples
+
+EXAMPLES = [Example([5, 6], [[1], [2, 3], [4], [50256]], 3), Example([7], [[1]] * 4, 0)]
+
+
+def packed(numbers):
+    return struct.pack(f"<{len(numbers)}H", *numbers)
+
+
+def header(*numbers):
+    return struct.pack("<256i", *numbers, *[0] * (256 - len(numbers)))
+
+
+FIRST = [65535, 34, 0, 3, 4, 2, 5, 6, 1, 1, 2, 2, 3, 1, 4, 1, 50256]
+SECOND = [65535, 30, 1, 0, 4, 1, 7, 1, 1, 1, 1, 1, 1, 1, 1]
+GOOD = header(20240522, 1, 2, 34) + packed(FIRST + SECOND)
+
+
+def read(path, content, **how):
+    path.write_bytes(content)
+    return read_examples(path, **{"vocab": 50257, **how})
+
+
+def test_a_file_has_llmcs_layout(tmp_path):
+    write_examples(tmp_path / "x.bin", EXAMPLES)
+    assert (tmp_path / "x.bin").read_bytes() == GOOD
+
+
+def test_examples_survive_their_file(tmp_path):
+    assert read(tmp_path / "x.bin", GOOD) == EXAMPLES
+    assert read(tmp_path / "x.bin", GOOD, limit=1) == EXAMPLES[:1]
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        Example([5], [[1]] * 3, 0),
+        Example([5], [[1]] * 4, 4),
+        Example([], [[1]] * 4, 0),
+        Example([5], [[1], [1], [], [1]], 0),
+        Example([65535], [[1]] * 4, 0),
+        Example([5] * 32768, [[1]] * 4, 0),
+    ],
+)
+def test_an_example_that_does_not_fit_the_format_is_refused_and_nothing_written(tmp_path, example):
+    with pytest.raises(LadderError, match="example 1 needs 4 completions"):
+        write_examples(tmp_path / "x.bin", [EXAMPLES[0], example])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "content, says",
+    [
+        (b"", "truncated"),
+        (header(20240520, 1, 9), "holds no multiple-choice examples"),
+        (header(20240522, 2, 0), "version 2"),
+        (header(20240522, 1, 0), "damaged: its header says 0 examples"),
+        (GOOD[:-2], "damaged in example 1"),
+        (GOOD + b"\0", "1 bytes follow them"),
+        (GOOD.replace(packed([65535, 30]), packed([65535, 28])), r"example 1 .*says 28 bytes"),
+        (GOOD.replace(packed([65535, 30, 1]), packed([65535, 30, 2])), "example 1 .*begins with"),
+        (GOOD.replace(packed([4, 1, 7]), packed([4, 0, 7])), "example 1 .*0 tokens"),
+        (header(20240522, 1, 3, 34) + GOOD[1024:], "example 2 .*the file ends"),
+    ],
+)
+def test_damage_is_named_with_the_file_in_one_line(tmp_path, content, says):
+    with pytest.raises(LadderError, match=says) as caught:
+        read(tmp_path / "x.bin", content)
+    assert "x.bin" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_token_beyond_the_vocabulary_is_named(tmp_path):
+    with pytest.raises(LadderError, match=r"holds token 50256, beyond .* of 257"):
+        read(tmp_path / "x.bin", GOOD, vocab=257)
+
+
+@given(st.one_of(st.binary(max_size=1200), damaged(GOOD)))
+def test_fuzzed_files_are_examples_or_refused_by_name(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "fuzzed_examples.bin"
+    try:
+        examples = read(path, content)
+    except LadderError as error:
+        assert str(path) in str(error)
+        return
+    for example in examples:
+        assert 0 <= example.label < len(example.completions) == 4
+        assert all(map(len, (example.context, *example.completions)))

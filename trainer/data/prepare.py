@@ -1,0 +1,58 @@
+"""`python -m trainer prepare NAME`: a data set or a benchmark as files of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ladder.common.command_line import Parser
+from trainer.data import datasets, download, tokenizers
+from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark
+from trainer.data.datasets import data_directory
+from trainer.data.multiple_choice import read_examples
+from trainer.data.token_files import TokenLoader
+from trainer.data.tokenizers import get_tokenizer
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line of `python -m trainer prepare`."""
+    parser = Parser(
+        prog="python -m trainer prepare",
+        description="Prepare a data set or a benchmark as token files.",
+    )
+    names = (*datasets.NAMES, *BENCHMARKS)
+    parser.add_argument("name", choices=names, help="the data set, or the benchmark")
+    parser.add_argument(
+        "--tokenizer", choices=tokenizers.NAMES, default="gpt2", help="default %(default)s"
+    )
+    parser.add_argument(
+        "--data-dir", help=f"default: ${download.VARIABLE}, else ./data; the cache if read-only"
+    )
+    parser.add_argument(
+        "--max-tokens", type=int, help="end the training set of tinystories and fineweb early"
+    )
+    parser.add_argument(
+        "--shard-tokens",
+        type=int,
+        default=datasets.SHARD_TOKENS,
+        help="tokens in a file; default %(default)s",
+    )
+    chosen = parser.parse_args(argv)
+    data_dir = data_directory(chosen.data_dir)
+    if chosen.name in BENCHMARKS:
+        path = prepare_benchmark(chosen.name, chosen.tokenizer, data_dir)
+        vocab = get_tokenizer(chosen.tokenizer, data_dir).vocab
+        count = len(read_examples(path, vocab=vocab))
+        print(f"{BENCHMARKS[chosen.name].split:5}  {count:,} questions  {path}")
+        return 0
+    prepared = datasets.prepare(
+        chosen.name,
+        data_dir,
+        chosen.tokenizer,
+        fallback=False,
+        max_tokens=chosen.max_tokens,
+        shard_tokens=chosen.shard_tokens,
+    )
+    for which, pattern in (("train", prepared.train), ("val", prepared.val)):
+        loader = TokenLoader(pattern, 1, 1, vocab=prepared.tokenizer.vocab, shuffle=False)
+        print(f"{which:5}  {loader.tokens:>13,} tokens  {pattern}")
+    return 0
