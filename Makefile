@@ -75,7 +75,7 @@ $(VENV)/.core: $(VENV)/bin/python pyproject.toml $(wildcard requirements/*.txt)
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.core
-	@$(call LOCKED,core test compile)
+	@$(call LOCKED,core test compile amd)
 	@touch $@
 
 $(VENV)/.notebooks: $(VENV)/.core
@@ -102,7 +102,7 @@ LACKING = $$(sed -n "/implementation_name/d; s/^\([a-z0-9.-]*\)==.* < '3.14' .*/
 lock:  ## resolve the packages of pyproject.toml anew into requirements/; needs uv
 	$(LOCK) requirements/build.in --output-file requirements/core.txt
 	$(LOCK) --extra test --constraint requirements/core.txt $(call LACKING,core) --output-file requirements/test.txt
-	for extra in notebooks compile site sitetest cuda12 cuda13 rocm; do \
+	for extra in notebooks compile amd site sitetest cuda12 cuda13 rocm; do \
 	  $(LOCK) --extra $$extra --constraint requirements/core.txt --constraint requirements/test.txt \
 	    $(call LACKING,core test) --output-file requirements/$$extra.txt || exit 1; \
 	done

@@ -1,11 +1,9 @@
-"""What a rung does: `trace` its memory accesses, `sass` shows its machine code, `ncu` says how to
-profile it."""
+"""What a rung does: `trace` counts its memory accesses, `ncu` says how to profile it."""
 
 from __future__ import annotations
 
 import argparse
 import functools
-import math
 from pathlib import Path
 
 from ladder.commands.options import (
@@ -19,10 +17,8 @@ from ladder.commands.options import (
 )
 from ladder.common.errors import LadderError
 from ladder.contract.dims import format_dims
-from ladder.contract.dtypes import DTYPES
 from ladder.contract.ladder import find, find_rung
-from ladder.device.cuda import compiler, sass
-from ladder.device.cuda.occupancy import occupancy
+from ladder.device.cuda import compiler
 from ladder.emulator.emulated import Emulated
 from ladder.show import ncu, source_code, trace
 from ladder.show.pictures import accesses
@@ -40,15 +36,6 @@ def add_to(commands: Commands) -> None:
     parser.add_argument(
         "--picture", metavar="FILE", help="also draw which lane touches what (an SVG file)"
     )
-
-    parser = commands.add("sass", show_sass)
-    parser.add_argument("op", help=OP_HELP)
-    parser.add_argument("rung", help=RUNG_HELP)
-    add_call_options(parser)
-    parser.add_argument(
-        "--arch", default="sm_90a", help="sm_75, sm_80, sm_90a, ...; default sm_90a"
-    )
-    parser.add_argument("--summary", action="store_true", help="only counts and registers")
 
     parser = commands.add("ncu", how_to_profile)
     parser.add_argument("op", help=OP_HELP)
@@ -76,38 +63,6 @@ def trace_rung(options: argparse.Namespace) -> int:
             why = f"cannot draw --picture {options.picture}: {error.strerror}"
             raise LadderError(why) from None
         print(f"written to {options.picture}")
-    return 0
-
-
-def show_sass(options: argparse.Namespace) -> int:
-    """The machine code of a rung, below the lines that it comes from; needs no GPU."""
-    ladder, rung = find(options.op), find_rung(options.op, options.rung)
-    if rung.path is None:
-        raise LadderError(f"{options.op} {rung.label} is no kernel: it has no machine code")
-    dims = shape_of(ladder, options)
-    target_of = functools.partial(compiler.typical_target, options.arch)
-    real = DTYPES[dtype_of(ladder, rung, options, target_of)]
-    target = target_of(real)
-    plan = rung.plan(dims, target)
-    if plan.refusal is not None:
-        raise LadderError(f"{options.op} {rung.label} cannot run: {plan.refusal}")
-    cubin = compiler.compile_cubin(rung, plan.constants, real, target.arch)
-    found = sass.instructions(cubin, rung.path)
-    if not options.summary:
-        console().print(sass.listing(found, rung.source), soft_wrap=True)
-    launched = {launch.kernel: launch for launch in plan.launches}
-    for name, takes in compiler.resources(cubin).items():
-        print(
-            f"{name}: {takes.registers} registers, {takes.shared} bytes of shared memory, "
-            f"{takes.stack} of stack, {takes.spill} spilled"
-        )
-        if (launch := launched.get(name)) is not None:
-            threads = math.prod(launch.block)
-            print(f"  {threads} threads per block: {occupancy(target.arch, takes, launch)}")
-    for remark in compiler.remarks(cubin):
-        print(f"  the compiler: {remark}")
-    for group, kinds in sass.summary(found).items():
-        print(f"  {group}: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items()))
     return 0
 
 

@@ -6,18 +6,15 @@ compiled from; one from a header has the line of the rung where it was inlined.
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shutil
 import subprocess
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.text import Text
-
+from ladder.common import machine_code
 from ladder.common.errors import LadderError
 from ladder.device.cuda.nvrtc import toolkit_folders, wheel_folders
 
@@ -33,6 +30,7 @@ GROUPS = (
     ("tensor cores", "HMMA IMMA DMMA QMMA OMMA HGMMA IGMMA QGMMA UTCHMMA UTCQMMA", "bold"),
     ("special functions", "MUFU", "blue"),
 )
+OTHERS = "arithmetic and control"
 _GROUP = {name: (what, style) for what, names, style in GROUPS for name in names.split()}
 _MEMORY = re.compile(r"(LD|ST)[GLS]?(STS)?$")
 _BITS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}
@@ -53,8 +51,12 @@ class Instruction:
 
     @property
     def group(self) -> str:
-        """One of GROUPS by its description, or "arithmetic and control"."""
-        return _GROUP.get(self.opcode.split(".")[0], ("arithmetic and control", ""))[0]
+        """One of GROUPS by its description, or OTHERS."""
+        return _GROUP.get(self.opcode.split(".")[0], (OTHERS, ""))[0]
+
+    @property
+    def style(self) -> str:
+        return _GROUP.get(self.opcode.split(".")[0], (OTHERS, ""))[1]
 
     @property
     def kind(self) -> str:
@@ -107,17 +109,8 @@ def instructions(cubin: Path, source: Path) -> list[Instruction]:
 
 
 def summary(instructions: Iterable[Instruction]) -> dict[str, dict[str, int]]:
-    """How many of each kind the code holds, group by group: {"special functions": {"MUFU.RSQ": 1}}.
-
-    Instructions in the text, not executions: a loop's body counts once, an unrolled one often.
-    """
-    counts = Counter((i.group, i.kind) for i in instructions)
-    groups: dict[str, dict[str, int]] = {}
-    for what, *_ in (*GROUPS, ("arithmetic and control",)):
-        kinds = {kind: n for (group, kind), n in counts.most_common() if group == what}
-        if kinds:
-            groups[what] = kinds
-    return groups
+    """How many of each kind the code holds, by the groups of GROUPS."""
+    return machine_code.summary(instructions, [*(what for what, *_ in GROUPS), OTHERS])
 
 
 def longest_loop(kernel: Sequence[Instruction]) -> list[Instruction]:
@@ -136,23 +129,6 @@ def longest_loop(kernel: Sequence[Instruction]) -> list[Instruction]:
         return list(kernel)
     start, end = max(spans, key=lambda span: span[1] - span[0])
     return [i for i in kernel if start <= i.address <= end]
-
-
-def listing(instructions: Iterable[Instruction], source: str) -> Text:
-    """The instructions below the source lines that they come from, coloured by group."""
-    code = source.splitlines()
-    text = Text()
-    kernel = None
-    for (name, line), same in itertools.groupby(instructions, lambda i: (i.kernel, i.line)):
-        if name != kernel:
-            text.append(f"{name}\n", "bold underline")
-            kernel = name
-        if line is not None and line <= len(code):
-            text.append(f"{line:4}  {code[line - 1].strip()}\n", "dim")
-        for instruction in same:
-            style = _GROUP.get(instruction.opcode.split(".")[0], ("", ""))[1]
-            text.append(f"          {instruction.text}\n", style)
-    return text
 
 
 def find_nvdisasm() -> Path:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ladder.common import cache
+from ladder.common import cache, machine_code
 from ladder.common.errors import LadderError
 from ladder.contract import rung_file
 from ladder.contract.dtypes import DTYPES
@@ -63,7 +63,8 @@ def test_summary_counts_by_group(compiled):
 
 def test_listing_puts_instructions_below_their_source_line(compiled):
     rung, cubin = compiled
-    lines = sass.listing(sass.instructions(cubin, rung.path), rung.source).plain.splitlines()
+    found = sass.instructions(cubin, rung.path)
+    lines = machine_code.listing(found, rung.source).plain.splitlines()
     assert lines[0] == "copy_forward"
     barrier = next(i for i, line in enumerate(lines) if "BAR.SYNC" in line)
     assert "   8  __syncthreads();" in lines[:barrier]

@@ -1,0 +1,105 @@
+"""Occupancy on AMD's GPUs: how many waves of a kernel a SIMD holds at once, and what limits them.
+
+    takes = compiler.resources(module)[launch.kernel]
+    occupancy("gfx942", takes, launch).limited_by
+
+It follows from the machine code and the launch alone, so it needs no GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ladder.contract.launch_plan import Launch
+from ladder.device.hip.compiler import TYPICAL, Resources
+
+KIB = 1024
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What a block is placed on: a compute unit (CU) of CDNA, a workgroup processor (WGP), which is
+    two compute units, of RDNA. A SIMD is a quarter of it, and has registers of its own.
+
+    The numbers are those that LLVM allocates by: getTotalNumVGPRs, getVGPRAllocGranule,
+    getMaxWavesPerEU, getMaxWorkGroupsPerCU and getLdsDwGranularity in
+    https://github.com/llvm/llvm-project/blob/main/llvm/lib/Target/AMDGPU/Utils/AMDGPUBaseInfo.cpp
+    """
+
+    name: str
+    waves: int  # of a SIMD
+    registers: int  # vector registers of a lane that a SIMD has for all its waves
+    granule: int  # registers of a lane are dealt out in such numbers
+    lds: int  # bytes
+    lds_granule: int  # bytes
+    blocks: int  # of more than one wave: they need a barrier each
+
+
+SIMDS = 4
+UNITS: Mapping[str, Unit] = {
+    "gfx90a": Unit("CU", 8, 512, 8, 64 * KIB, 512, 16),
+    "gfx942": Unit("CU", 8, 512, 8, 64 * KIB, 512, 16),
+    "gfx950": Unit("CU", 8, 512, 8, 160 * KIB, 1280, 16),
+    "gfx1030": Unit("WGP", 16, 1024, 16, 128 * KIB, 512, 32),
+    "gfx1100": Unit("WGP", 16, 1536, 24, 128 * KIB, 512, 32),
+    "gfx1201": Unit("WGP", 16, 1536, 24, 128 * KIB, 512, 32),
+}
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """limits: how many blocks each resource has room for; the scarcest one decides."""
+
+    unit: Unit
+    limits: Mapping[str, int]
+    waves_per_block: int
+
+    @property
+    def blocks(self) -> int:
+        """On a unit."""
+        return min(self.limits.values())
+
+    @property
+    def waves(self) -> int:
+        """On a unit."""
+        return self.blocks * self.waves_per_block
+
+    @property
+    def most_waves(self) -> int:
+        return SIMDS * self.unit.waves
+
+    @property
+    def limited_by(self) -> str:
+        """The scarcest resources: "registers", or "waves and registers"."""
+        return " and ".join(name for name, most in self.limits.items() if most == self.blocks)
+
+    def __str__(self) -> str:
+        if self.blocks == 0:
+            name = self.unit.name
+            return f"cannot be launched: one block takes more {self.limited_by} than a {name} has"
+        blocks = "1 block" if self.blocks == 1 else f"{self.blocks} blocks"
+        waves = f"{self.waves} of {self.most_waves} waves ({self.waves / self.most_waves:.0%})"
+        return f"{blocks} on a {self.unit.name}, {waves}, limited by {self.limited_by}"
+
+
+def waves_by_registers(arch: str, takes: Resources) -> int:
+    """The waves of a SIMD that its vector registers have room for."""
+    unit = UNITS[arch]
+    per_wave = max(1, -(-takes.vgprs // unit.granule)) * unit.granule
+    return min(unit.waves, unit.registers // per_wave)
+
+
+def occupancy(arch: str, takes: Resources, launch: Launch) -> Occupancy:
+    """Of a kernel that the compiler gave these resources, launched like this."""
+    unit = UNITS[arch]
+    waves = -(-math.prod(launch.block) // TYPICAL[arch][0])
+    lds = -(-(takes.lds + launch.shared) // unit.lds_granule) * unit.lds_granule
+    limits = {
+        "waves": SIMDS * unit.waves // waves,
+        "registers": SIMDS * waves_by_registers(arch, takes) // waves,
+        **({"LDS": unit.lds // lds} if lds else {}),
+        **({"blocks": unit.blocks} if waves > 1 else {}),
+    }
+    return Occupancy(unit, limits, waves)
