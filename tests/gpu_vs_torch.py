@@ -240,7 +240,7 @@ def time_ours(job: Job, steps: int) -> Measured:
     ms = float(np.median(time_steps(engine, steps)))
     size = sum(size for _, size in engine.memory_table())
     del engine
-    job.device.cupy.get_default_memory_pool().free_all_blocks()
+    job.device.free_unused()
     return ms, size, rungs
 
 

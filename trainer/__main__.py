@@ -10,6 +10,7 @@ python -m trainer verify -e MODEL STATE  ten steps, compared with llm.c's debug 
 python -m trainer plot RUN ...         the course of one or more runs, drawn over each other
 python -m trainer sweep -l A,B,C       a run for every value of a flag
 python -m trainer bench                the time of a training step
+python -m trainer torch                the same training in PyTorch, side by side
 python -m trainer profile              the same by op, against each one's floor, and the memory
 python -m trainer scaling              the time of a step on 1, 2, 4, ... GPUs
 python -m trainer climb                what each ladder is worth to the training step
@@ -35,6 +36,7 @@ COMMANDS = {  # the module of each
     "plot": "trainer.run.plot",
     "sweep": "trainer.measure.sweep",
     "bench": "trainer.measure.throughput",
+    "torch": "trainer.measure.beside_torch",
     "profile": "trainer.measure.profile",
     "climb": "trainer.measure.climb",
     "scaling": "trainer.measure.scaling",

@@ -228,6 +228,9 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Wait for all submitted work; an error inside a kernel surfaces here."""
 
+    def free_unused(self) -> None:
+        """Give memory that no array needs any more back to the system, for other libraries."""
+
     def mark(self) -> Any:
         """Submit a note of the time, in order with all other work; for `seconds`."""
 

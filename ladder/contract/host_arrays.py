@@ -73,6 +73,9 @@ class HostArrays:
     def synchronize(self) -> None:
         pass
 
+    def free_unused(self) -> None:
+        pass
+
     def mark(self) -> float:
         return time.perf_counter()
 

@@ -7,35 +7,12 @@ lists of L, and wte without padded rows.
 import math
 
 import torch
-import torch.nn.functional as F
+
+from trainer.measure.torch_gpt2 import logits_of, loss_of
+
+__all__ = ["MATRICES", "logits_of", "loss_of", "optimizer_of", "random_weights"]
 
 MATRICES = ("wte", "wpe", "qkvw", "attprojw", "fcw", "fcprojw")
-
-
-def logits_of(w: dict[str, torch.Tensor], tokens: torch.Tensor, heads: int) -> torch.Tensor:
-    """(B, T, V) logits for tokens (B, T)."""
-    B, T = tokens.shape
-    C = w["wte"].shape[1]
-
-    def norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return F.layer_norm(x, (C,), weight, bias, eps=1e-5)
-
-    x = w["wte"][tokens] + w["wpe"][:T]
-    for layer in range(len(w["qkvw"])):
-        h = norm(x, w["ln1w"][layer], w["ln1b"][layer])
-        qkv = F.linear(h, w["qkvw"][layer], w["qkvb"][layer]).view(B, T, 3, heads, C // heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, heads, T, head size) each
-        h = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        h = h.transpose(1, 2).reshape(B, T, C)
-        x = x + F.linear(h, w["attprojw"][layer], w["attprojb"][layer])
-        h = norm(x, w["ln2w"][layer], w["ln2b"][layer])
-        h = F.gelu(F.linear(h, w["fcw"][layer], w["fcb"][layer]), approximate="tanh")
-        x = x + F.linear(h, w["fcprojw"][layer], w["fcprojb"][layer])
-    return norm(x, w["lnfw"], w["lnfb"]) @ w["wte"].T
-
-
-def loss_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def optimizer_of(

@@ -30,7 +30,7 @@ def parse(argv: Sequence[str]) -> Flags:
         "Train GPT-2 through the ladder. Without flags: GPT-2 124M on tinyshakespeare, on the CPU "
         "as llm.c's quick start, on a GPU as its fine-tuning run.",
         epilog="Other commands: prepare, doctor, sample, eval, export, verify, plot, sweep, "
-        "bench, profile, climb, scaling, each with its own --help.",
+        "bench, torch, profile, climb, scaling, each with its own --help.",
     )
     words = _without_refused(argv)
     for i, (word, value) in enumerate(zip(words, [*words, "-"][1:], strict=True)):

@@ -264,6 +264,9 @@ class Cuda:
             raise self._failure(error) from None
         self._submitted.clear()
 
+    def free_unused(self) -> None:
+        self.cupy.get_default_memory_pool().free_all_blocks()
+
     def mark(self) -> Any:
         try:
             with self.device:
