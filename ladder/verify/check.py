@@ -45,7 +45,7 @@ from ladder.contract.ladder import Ladder
 from ladder.contract.op import Op
 from ladder.contract.rung_file import Rung
 from ladder.verify.cases import cases
-from ladder.verify.guards import Guarded
+from ladder.verify.guards import WRITES, Guarded
 from ladder.verify.inputs import NORMAL, Arrays, scalars, starts
 from ladder.verify.shapes import derive_shapes
 from ladder.verify.tolerance import INDENT, Expected
@@ -119,7 +119,7 @@ class Report:
         call = f" --shape {shape} --dtype {failure.dtype}" if failure.dims else ""
         command = f"more: python -m ladder check {self.op} {self.which}{call} --device emulated -v"
         *lines, last = failure.detail.split(INDENT)
-        after = [last] if last.startswith("tolerance:") else []
+        after = [last] if last.startswith(("tolerance:", "rounding:")) else []
         before = lines if after else [*lines, last]
         return INDENT.join([*before, command, *after])
 
@@ -411,10 +411,24 @@ def _explain(wrong: str, seen: str | None, variant: str) -> str:
     if watched[0] != first:  # the accesses tell more than the pattern
         quoted = list(itertools.takewhile(_QUOTE.match, rest))  # the source lines of the first
         watched = _without(watched, first)
+        if first.startswith(WRITES):
+            watched = _writes_first(watched)
         more = [line for line in rest[len(quoted) :] if not line.startswith("cause:")]
         own, more = ([line for line in part if line not in watched] for part in (quoted, more))
         rest = [*own, f"line: {watched[0]}", *watched[1:], *more]
     return INDENT.join([f"{first} [{variant}]", *rest])
+
+
+def _writes_first(lines: Sequence[str]) -> list[str]:
+    """The lines of a report, its writes and the source lines below them before all others."""
+    writes: list[str] = []
+    others: list[str] = []
+    part = others
+    for line in lines:
+        if _QUOTE.match(line) is None:
+            part = writes if ": write of " in line else others
+        part.append(line)
+    return [*writes, *others]
 
 
 def _without(lines: Sequence[str], problem: str) -> list[str]:

@@ -11,6 +11,8 @@ from ladder.contract.device import ALIGNMENT, Device
 GUARD = 64 * ALIGNMENT  # bytes before and after each buffer; a multiple, so that it stays aligned
 POISON = 0xFF  # as a byte; in a row it is NaN in float32, float16 and bfloat16, and -1 in int32
 
+WRITES = "it writes"  # what a finding about a guard zone begins with
+
 
 class Guarded:
     """A device array between two guard zones of NaN.
@@ -45,8 +47,10 @@ class Guarded:
         after = np.flatnonzero(host[self._inside.stop :] != POISON)
         before = np.flatnonzero(host[: self._inside.start] != POISON)
         if after.size:
-            return content, f"it writes past the end of {self.name}, {after[0]} bytes after it"
+            gap = f"{after[0]} bytes" if after[0] else "directly"
+            return content, f"{WRITES} past the end of {self.name}, {gap} after it"
         if before.size:
-            ahead = self._inside.start - before[-1]
-            return content, f"it writes before the start of {self.name}, {ahead} bytes before it"
+            gap = self._inside.start - 1 - before[-1]
+            ahead = f"{gap} bytes" if gap else "directly"
+            return content, f"{WRITES} before the start of {self.name}, {ahead} before it"
         return content, None

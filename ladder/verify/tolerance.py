@@ -52,6 +52,41 @@ ROUNDED = 2  # how many times what changed inputs do, roundings on the way may d
 
 
 @dataclass(frozen=True)
+class RandomRounding:
+    """What is rounded to a 16-bit type at random, and the random words that decide."""
+
+    exact: np.ndarray  # float32, flat
+    words: np.ndarray  # uint32, flat
+    stored: np.dtype
+    source: str  # the argument that the words come from
+
+    def of(self, exact: np.ndarray) -> np.ndarray:
+        """`exact` rounded by the same words, in float64."""
+        x = exact.astype(np.float32).ravel()
+        rounded = round_at_random(x, self.words, self.stored)
+        return rounded.astype(np.float64).reshape(exact.shape)
+
+    def explain(self, i: int) -> str:
+        """The two neighbours of element i, and which one its word chooses."""
+        x, word = self.exact[i : i + 1], self.words[i : i + 1]
+
+        def by(word: int) -> float:
+            words = np.array([word], np.uint32)
+            return float(round_at_random(x, words, self.stored).astype(np.float64)[0])
+
+        near, far, chosen = by(0xFFFFFFFF), by(0), by(int(word[0]))
+        if near == far:
+            return f"{x[0]:.7g} is a number of the type already"
+        share, random = (float(x[0]) - near) / (far - near), int(word[0]) / 2**32
+        direction = "away from" if chosen == far else "towards"
+        return (
+            f"{x[0]:.7g} is {share:.3f} of the way from {near:.7g} to {far:.7g}, and the word of "
+            f"{self.source}, {int(word[0]):#010x} or {random:.3f} of 2^32, is "
+            f"{'less' if chosen == far else 'not less'}: {direction} 0, to {chosen:.7g}"
+        )
+
+
+@dataclass(frozen=True)
 class Expected:
     """The right content of one output, and how far from it a result may be, element by element."""
 
@@ -60,7 +95,7 @@ class Expected:
     tolerance: np.ndarray
     terms: int
     rounded: np.ndarray | float = 0.0  # how much further, for a rung that rounds on the way
-    at_random: bool = False  # rounded to `arg.dtype` at random
+    at_random: RandomRounding | None = None
 
     def verify(
         self, got: np.ndarray, rounds: bool = False, before: np.ndarray | None = None
@@ -95,11 +130,16 @@ class Expected:
         before: np.ndarray | None,
     ) -> str:
         """What is wrong, where, the likely cause, and why the tolerance is so: a line each."""
-        index = tuple(int(i) for i in np.unravel_index(np.argmax(wrong), wrong.shape))
+        first = int(np.argmax(wrong))
+        index = tuple(int(i) for i in np.unravel_index(first, wrong.shape))
         whole = got.dtype.kind in "iu"
         value = str(got[index]) if whole else f"{float(got[index]):.7g}"
         expected = str(self.value[index]) if whole else f"{self.value[index]:.7g}"
-        within = "" if whole else f" ± {tolerance[index]:.2g}"
+        if self.at_random:
+            low, high = (self.value[index] + sign * tolerance[index] for sign in (-1, 1))
+            ends = dict.fromkeys((f"{low:.7g}", f"{high:.7g}"))  # nearly always the same
+            expected = " or ".join(ends)
+        within = "" if whole or self.at_random else f" ± {tolerance[index]:.2g}"
         lines = [
             f"{self.arg.name}[{', '.join(map(str, index))}] is {value}, expected "
             f"{expected}{within}; {int(wrong.sum())} of {got.size} elements are wrong"
@@ -108,14 +148,14 @@ class Expected:
             lines.append(f"wrong: {where(wrong)} of {self.arg.name}")
         if cause := likely_cause(got, self.value, wrong, before):
             lines.append(f"cause: {cause}")
-        if not whole:
+        if self.at_random:
+            lines.append(f"rounding: {self.at_random.explain(first)}")
+        elif not whole:
             lines.append(f"tolerance: {self._derivation(got.dtype)}")
         return INDENT.join(lines)
 
     def _derivation(self, stored: np.dtype) -> str:
         """What the tolerance is made of."""
-        if self.at_random:
-            return f"between two values, rounded at random by the word of {self.arg.rounded_by}"
         digits = round(-math.log2(unit_roundoff(stored)))
         return (
             f"2^-{digits} |y| to store y in {stored.name}, and {LAMBDA} sqrt({self.terms}) 2^-24 "
@@ -173,7 +213,8 @@ def expect(
         if arg.rounded_by is not None and arg.rounded_by in values and stored.itemsize < 4:
             stream = int(constants["stream"])
             words = random_words(values[arg.rounded_by], stream, slice(0, y.size))
-            expected.append(_rounded_at_random(arg, y, sums, words, stored, terms))
+            rounding = RandomRounding(y.astype(np.float32).ravel(), words, stored, arg.rounded_by)
+            expected.append(_rounded_at_random(arg, y, sums, rounding, terms))
             continue
         rounded: np.ndarray | float = 0.0
         if arg.dtype == REAL:
@@ -183,17 +224,12 @@ def expect(
 
 
 def _rounded_at_random(
-    arg: Arg, y: np.ndarray, sums: np.ndarray, words: np.ndarray, stored: np.dtype, terms: int
+    arg: Arg, y: np.ndarray, sums: np.ndarray, rounding: RandomRounding, terms: int
 ) -> Expected:
     """What is between the roundings of y - sums and of y + sums, by the same random words."""
-
-    def rounded(x: np.ndarray) -> np.ndarray:
-        x = x.astype(np.float32).ravel()
-        return round_at_random(x, words, stored).astype(np.float64).reshape(y.shape)
-
-    low, high = rounded(y - sums), rounded(y + sums)
-    tolerance = (high - low) / 2 + smallest_subnormal(stored) / 4
-    return Expected(arg, (low + high) / 2, tolerance, terms, at_random=True)
+    low, high = rounding.of(y - sums), rounding.of(y + sums)
+    tolerance = (high - low) / 2 + smallest_subnormal(rounding.stored) / 4
+    return Expected(arg, (low + high) / 2, tolerance, terms, at_random=rounding)
 
 
 def _widened(values: Arrays) -> Arrays:

@@ -127,6 +127,13 @@ void Worker::out_of_bounds(const Where &where, Access access, const void *pc) {
     abandon();
 }
 
+void Worker::read_out_of_bounds(const Where &where, const void *pc) {
+    Problem problem = this->problem(OUT_OF_BOUNDS, pc);
+    problem.place.access = ACCESS_READ;
+    problem.where = where;
+    launch->add(problem);
+}
+
 void Worker::left_too_early(int member, const Fiber &other, const void *pc) {
     const uint3 &b = members[member]->block.index;
     Problem problem = this->problem(CLUSTER, pc);

@@ -72,6 +72,26 @@ def shown(monkeypatch):
     return seen
 
 
+NO_GUARDS = """// puzzle stencil: a load before the start, and no guard
+// Launch: puzzle_stencil<<<ceil_div(N, 256), 256>>>
+extern "C" __global__ void puzzle_stencil(float* out, const float* a, int N) {
+    int i = blockIdx.x * 256 + threadIdx.x;
+    float left = a[i > 0 ? 0 : -1];
+    out[i] = left / 3.0f;
+}
+"""
+
+
+@pytest.mark.emulator
+def test_a_write_past_the_end_is_named_before_reads_that_come_first(capsys, shown):
+    notebook.puzzle("puzzle.stencil", NO_GUARDS)
+    first, write, quote, *others = capsys.readouterr().out.splitlines()
+    assert "it writes past the end of out, directly after it" in first
+    assert "line: kernel.cu:6: " in write and "write of 4 bytes outside of every buffer" in write
+    assert quote.strip().startswith("6 | out[i] = ")
+    assert any("kernel.cu:5: " in line and "read of 4 bytes" in line for line in others)
+
+
 @pytest.mark.emulator
 def test_a_puzzle_counts_beside_the_least_and_draws_the_accesses(capsys, shown):
     notebook.puzzle("puzzle.copy", COPY.format("j * 64 + threadIdx.x"), {"sectors": 250})
