@@ -48,6 +48,13 @@ def add_to(commands: Commands) -> None:
         action="store_true",
         help="on the emulator, how often the branches and loops of a rung run at these shapes",
     )
+    parser.add_argument(
+        "--warp",
+        type=int,
+        default=32,
+        choices=(32, 64),
+        help="lanes of the emulator's warps; default 32 in all orders of threads and 64 in one",
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="one line for each shape")
 
     commands.add("doctor", examine_machine)
@@ -57,6 +64,10 @@ def check_rungs(options: argparse.Namespace) -> int:
     """Compare rungs with the float64 reference; without a rung, all of an op or layer."""
     if options.coverage:
         return _show_coverage(options)
+    if options.warp == 64:
+        if options.device != Emulated.kind:
+            raise LadderError("--warp sets the emulator's width; add --device emulated")
+        options.device = "emulated:64"
     failed = False
     pool = ThreadPoolExecutor(os.cpu_count())
     try:

@@ -33,8 +33,13 @@ NAMES: Mapping[str, str] = {  # what an expression may use beside dimensions and
     "real": "the type of this run, to compare with `float32`, `float16` or `bfloat16`",
     "sizeof_real": "bytes of one such element",
     "sm": "NVIDIA's compute capability times ten (75, 80, 90, …); 0 on other devices",
+    "cdna": "AMD's generation of GPUs for computing: 2 for `gfx90a`, 3 for `gfx942`, 4 for "
+    "`gfx950`; 0 on other devices",
+    "rdna": "AMD's generation of GPUs for graphics: 2 for `gfx1030`, 3 for `gfx1100`, 4 for "
+    "`gfx1201`; 0 on other devices",
 }
-_OF_TARGET = {"sm", "real", "warp", *REALS}  # what a condition on architecture and type may name
+_GENERATIONS = {"sm", "cdna", "rdna"}
+_OF_TARGET = {*_GENERATIONS, "real", "warp", *REALS}  # conditions on architecture and type
 
 
 @dataclass(frozen=True)
@@ -193,7 +198,7 @@ class LaunchLines:
     def _conditions_on(self, target: Target) -> list[Expression]:
         """The conditions that count there: the emulator has the features of every generation."""
         emulated = target.arch == "emulated"
-        return [need for need in self.needs if not (emulated and "sm" in need.names)]
+        return [need for need in self.needs if not (emulated and _GENERATIONS & set(need.names))]
 
 
 def entries(lines: tuple[str, ...]) -> list[str]:
@@ -246,6 +251,8 @@ def _names(dims: Dims, target: Target) -> dict[str, Value]:
         "real": target.real.name,
         "sizeof_real": target.real.itemsize,
         "sm": target.sm,
+        "cdna": target.cdna,
+        "rdna": target.rdna,
         **{name: name for name in REALS},
     }
 

@@ -6,6 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+# AMD's generations, by how the names of their targets begin; the rest of a name is a model.
+# https://llvm.org/docs/AMDGPUUsage.html#processors
+_CDNA = {"gfx908": 1, "gfx90a": 2, "gfx940": 3, "gfx941": 3, "gfx942": 3, "gfx950": 4}
+_RDNA = {"gfx101": 1, "gfx103": 2, "gfx110": 3, "gfx115": 3, "gfx120": 4}
+
 
 @dataclass(frozen=True)
 class Target:
@@ -27,3 +32,13 @@ class Target:
         """NVIDIA compute capability times ten. The emulator has every generation's features."""
         digits = self.arch.removeprefix("sm_").rstrip("af")
         return int(digits) if digits.isdigit() else 0
+
+    @property
+    def cdna(self) -> int:
+        """The generation of an AMD GPU for computing: 3 for gfx942 (MI300X); 0 for others."""
+        return _CDNA.get(self.arch, 0)
+
+    @property
+    def rdna(self) -> int:
+        """The generation of an AMD GPU for graphics: 3 for gfx1100 (RX 7900 XTX); 0 for others."""
+        return _RDNA.get(self.arch[:6], 0)

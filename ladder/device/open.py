@@ -57,14 +57,15 @@ def default_device() -> str:
 
 
 def open_device(name: str) -> Device:
-    """The device that a flag names: cpu, emulated or cuda (with "cuda:1" the second GPU).
+    """The device that a flag names: cpu, emulated (with "emulated:64" one with warps of 64) or cuda
+    (with "cuda:1" the second GPU).
 
     Raises LadderError with the remedy where the machine cannot serve it.
     """
     if name == "cpu":
         return Cpu()
-    if name == "emulated":
-        return Emulated()
+    if name in ("emulated", "emulated:64"):
+        return Emulated(warp=64 if name.endswith("64") else 32)
     kind, colon, index = name.partition(":")
     if kind in GPUS and (index.isdecimal() or not colon):
         return GPUS[kind].open(int(index or 0))

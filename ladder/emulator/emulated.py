@@ -125,7 +125,7 @@ class Emulated(HostArrays):
     ) -> Sequence[tuple[Emulated, ...]]:
         """Both widths of a warp, few and many SMs, threads and blocks in several orders,
         asynchronous copies late and early, and one run more that watches every access: it finds
-        races that did no harm, and reads out of bounds.
+        races that did no harm, and reads out of bounds. A device with warps of 64 has no others.
 
         The same objects every time: they keep what they have compiled. A device that watches is
         checked as it is.
@@ -134,7 +134,7 @@ class Emulated(HostArrays):
             return [(self,)]
         few = multiprocessors or self._settings.multiprocessors
         if few not in self._variants:
-            base = self.variant(warp=32, multiprocessors=few)
+            base = self.variant(multiprocessors=few)
             self._variants[few] = [
                 (base.variant(seed=1), base.variant(seed=2, early=True)),
                 (base.variant(warp=64, seed=3, multiprocessors=MANY_MULTIPROCESSORS),),

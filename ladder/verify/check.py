@@ -117,7 +117,9 @@ class Report:
             return failure.detail
         shape = ",".join(f"{name}={size}" for name, size in failure.dims.items())
         call = f" --shape {shape} --dtype {failure.dtype}" if failure.dims else ""
-        command = f"more: python -m ladder check {self.op} {self.which}{call} --device emulated -v"
+        warp = " --warp 64" if self.device.startswith("emulated, warps of 64") else ""
+        command = f"more: python -m ladder check {self.op} {self.which}{call} --device emulated"
+        command += f"{warp} -v"
         *lines, last = failure.detail.split(INDENT)
         after = [last] if last.startswith(("tolerance:", "rounding:")) else []
         before = lines if after else [*lines, last]

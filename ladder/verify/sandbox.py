@@ -106,8 +106,10 @@ def _answer(task: str, request: Mapping[str, Any], seconds: float) -> dict[str, 
 def _watch(request: Mapping[str, Any], seconds: float) -> Outcome | None:
     """What the emulator sees where a kernel has ended the process or does not end: in a child that
     watches every memory access, and stops the kernel before it does what it must not."""
+    named = request["device"]  # "emulated:64" remains what it is
+    device = named if named.startswith(Emulated.kind) else Emulated.kind
     try:
-        report = _report(in_child("watch", {**request, "device": "emulated"}, seconds))
+        report = _report(in_child("watch", {**request, "device": device}, seconds))
     except (ChildDied, LadderError):
         return None
     return report.failures[0] if report.failures else None

@@ -204,6 +204,11 @@ def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
             "--shape B=1 T=3 C=5 NH=2 is no shape of attention.forward: it needs C % NH == 0",
         ),
         ("check gelu.forward 1 --device cpu --coverage", "--coverage counts on the emulator"),
+        ("check gelu.forward 1 --device cpu --warp 64", "--warp sets the emulator's width"),
+        ("compile", "say what to compile"),
+        ("compile gelu --all", "say what to compile"),
+        ("compile gelu --arch gfx1", "no architecture is named 'gfx1'; there are gfx90a"),
+        ("isa matmul.forward cublas", "is no kernel"),
         (
             "check layernorm.forward 3 --device emulated --shape N=99999999,C=99999999",
             "GiB of memory; choose a smaller one",

@@ -42,6 +42,27 @@ def refusal(read, header):
     return str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("arch", "cdna", "rdna", "sm"),
+    [
+        *(("gfx90a", 2, 0, 0), ("gfx942", 3, 0, 0), ("gfx950", 4, 0, 0), ("gfx906", 0, 0, 0)),
+        *(("gfx1030", 0, 2, 0), ("gfx1101", 0, 3, 0), ("gfx1201", 0, 4, 0), ("sm_90a", 0, 0, 90)),
+    ],
+)
+def test_a_condition_can_name_the_generation_of_a_gpu(read, arch, cdna, rdna, sm):
+    target = Target(arch, 32, 1, 0, np.dtype(np.float32))
+    assert (target.cdna, target.rdna, target.sm) == (cdna, rdna, sm)
+    rung = read(HEADER.replace("sm >= 80", "cdna >= 3 or rdna == 4"))
+    claims = rung.claims(target)
+    assert claims == (arch in ("gfx942", "gfx950", "gfx1201"))
+    refusal = rung.plan({"N": 4}, target).refusal
+    assert (
+        claims
+        or refusal == f"it needs cdna >= 3 or rdna == 4, and here cdna = {cdna}, rdna = {rdna}"
+    )
+    assert rung.claims(Target("emulated", 64, 1, 0, np.dtype(np.float32)))
+
+
 def test_words_and_machine_read_lines_are_distinguished(read):
     rung = read(HEADER)
     assert rung.idea == "an idea"

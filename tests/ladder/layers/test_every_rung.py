@@ -4,14 +4,17 @@ case of its op, on the emulator or on the GPU.
 `python -m ladder check OP` runs the same from the command line.
 """
 
+import numpy as np
 import pytest
 
 from ladder.contract.dtypes import DTYPES
 from ladder.contract.ladder import ladders
+from ladder.contract.target import Target
 from ladder.device.open import open_device
 from ladder.verify.check import FEW_CASE_BYTES, FEW_SHAPES, check, gpt2_shape, largest
 from ladder.verify.shapes import derive_shapes
 
+EMULATED_64 = open_device("emulated:64")
 CASES = [
     pytest.param(
         ladder,
@@ -52,6 +55,38 @@ def test_a_rung_does_so_at_all_shapes_in_every_type(ladder, rung, dtype, device)
     else:
         report = check(ladder, rung, device, [dtype], brief=dtype == "float16")
     assert report.passed, str(report)
+
+
+WITH_64_LANES = [
+    pytest.param(ladder, rung, dtype, id=f"{ladder.op.name}-{rung.id}-{dtype}")
+    for ladder in ladders().values()
+    for rung in ladder.rungs
+    for dtype in ladder.op.reals
+    if rung.path is not None and rung.claims(Target("gfx942", 64, 304, 64 << 10, DTYPES[dtype]))
+]
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize(("ladder", "rung", "dtype"), WITH_64_LANES[::60])
+def test_a_rung_for_amd_is_right_in_every_order_of_64_lanes_and_has_no_race(ladder, rung, dtype):
+    shape = derive_shapes(ladder.op, rung, EMULATED_64.target(DTYPES[dtype]))[:1]
+    report = check(ladder, rung, EMULATED_64, [dtype], shape)
+    assert report.passed, str(report)
+
+
+@pytest.mark.emulator
+@pytest.mark.sweep
+@pytest.mark.parametrize(("ladder", "rung", "dtype"), WITH_64_LANES)
+def test_a_rung_for_amd_is_so_at_more_shapes(ladder, rung, dtype):
+    report = check(ladder, rung, EMULATED_64, [dtype], few=True)
+    assert report.passed, str(report)
+
+
+def test_the_emulator_with_64_lanes_has_no_variant_with_less():
+    warps = {
+        device.target(np.dtype(np.float32)).warp for g in EMULATED_64.variants() for device in g
+    }
+    assert warps == {64}
 
 
 def device_for(ladder, rung, dtype, device):
