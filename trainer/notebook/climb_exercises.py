@@ -144,7 +144,6 @@ def check_bisect(culprit: Bisect) -> None:
                 return
     print(f"✓ finds each of {size} ops in at most {most} steps")
     say_progress("check_bisect")
-    say_progress("check_bisect")
 
 
 class _TooMany(Exception):
