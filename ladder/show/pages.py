@@ -37,6 +37,8 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
     traffic OP N M … how many sectors of each array the rungs move, counted likewise
     machine OP N M … registers, shared memory and instructions of the rungs' machine code;
                     opcodes="R2UR LDS" counts these, loop=longest in the longest loop only
+    occupancy OP N BLOCK 32 64 …  how far the rung fills an SM with each value of a constant;
+                    on="sm_75 sm_90a" names the architectures
     picture KIND    a picture of what cannot be seen, or of what was measured;
                     ladder/show/pictures lists the kinds
     step-times DEVICE           the time of a training step, ours and PyTorch's
@@ -383,6 +385,22 @@ def machine(
     return f"{rows}\n\n{format_dims(dims)}, {dtype}; {ARCHITECTURE}, NVRTC {version}.\n{made}"
 
 
+def occupancy(
+    place: Place, op: str, id: str, constant: str, *values: str, on: str, dtype: str = "float32"
+) -> str:
+    """The occupancy of one rung, by a constant and by architecture, at the op's own shape."""
+    ladder = find(op)
+    rung, dims = ladder.rung(id), dict(next(iter(ladder.op.bench.values())))
+    made = _made_from_all("occupancy", op, [rung], dtype, dims, constant, *values, on)
+    if made in place.old:
+        return place.old
+    from ladder.show.machine import occupancies  # needs NVIDIA's wheels
+
+    sizes = [int(value) for value in values]
+    rows = occupancies(ladder, rung, constant, sizes, on.split(), dtype, dims)
+    return f"{rows}\n\n{dtype}, from the machine code.\n{made}"
+
+
 def _made_from_all(
     kind: str, op: str, rungs: Sequence[Rung], dtype: str, dims: Dims, *more: str
 ) -> str:
@@ -476,7 +494,7 @@ BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__.replace("_", "-"): block
     for block in (
         rungs, header, diff, change, source, solution, passage, launches, header_keys, header_names,
-        includes, ptx_wrappers, counts, reuse, traffic, machine, picture,
+        includes, ptx_wrappers, counts, reuse, traffic, machine, occupancy, picture,
         table, gain, overview, step_times, step_summary, agreement, log, tally,
     )
 }  # fmt: skip
