@@ -57,7 +57,8 @@ def wrong_gradients(order: Sequence[str]) -> dict[str, float]:
     engine.forward()
     for name, buffer in program.buffers.items():
         if buffer.kind == "scratch":
-            engine.arrays[name].fill(np.nan)  # nothing may be read before it is written
+            array = engine.arrays[name]  # nothing may be read before it is written
+            engine.device.upload(array, np.full(array.shape, np.nan))
     at = {label(call): i for i, call in enumerate(program.backward)}
     places = sorted(at[line] for line in order)
     backward = list(program.backward)

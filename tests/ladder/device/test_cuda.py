@@ -237,15 +237,17 @@ def test_block_that_is_too_large_is_refused_and_the_device_lives_on(device, kern
     assert device.download(out)[0] == 3.0
 
 
-def test_what_an_array_does_itself_is_in_order_with_kernels(device, kernels):
+def test_uploads_and_zeros_are_in_order_with_kernels(device, kernels):
     kernel = kernels("float32")["scale_forward"]
     n = 1 << 24
     x = device.empty((n,), np.float32)
     for value in (1.0, 2.0):
-        x.fill(value)
+        device.upload(x, np.full(n, value))
         kernel(Launch("", (n // 64, 1, 1), (64, 1, 1)), (x, x, np.int32(n)))
-        x.fill(value + 5)
-        assert (device.download(x) == value + 5).all()
+        assert (device.download(x) == value * 3).all()
+        kernel(Launch("", (n // 64, 1, 1), (64, 1, 1)), (x, x, np.int32(n)))
+        device.zero(x)
+        assert (device.download(x) == 0).all()
 
 
 def test_graph_replays_what_was_recorded(device, kernels):

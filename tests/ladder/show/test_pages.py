@@ -9,6 +9,7 @@ from ladder.common.errors import LadderError
 from ladder.contract.identity import code_identity
 from ladder.contract.ladder import find
 from ladder.contract.rung_file import KEYS
+from ladder.device.cuda import nvrtc
 from ladder.measure import results
 from ladder.show import pages, pictures, tables
 
@@ -382,3 +383,13 @@ def test_a_request_that_is_not_understood_is_refused_with_its_place(site, reques
     (site / "doc" / "layernorm.md").write_text(block(request_))
     with pytest.raises(LadderError, match=message):
         pages.update(write=False, root=site)
+
+
+@pytest.mark.skipif(not nvrtc.installed(), reason="NVRTC: pip install -e '.[compile]'")
+def test_occupancy_is_shown_by_constant_and_architecture(site):
+    """By the tables of the programming guide: 24 blocks and 48 warps on an SM of sm_89."""
+    page = site / "doc" / "gelu.md"
+    page.write_text(block('occupancy gelu.forward 1 BLOCK 32 1024 on="sm_89 sm_90a"'))
+    pages.update(write=True, root=site)
+    assert "| 32 | 24 of 48 (50%), limited by blocks | 32 of 64 (50%)" in page.read_text()
+    assert "| 1024 | 32 of 48 (67%), limited by warps | 64 of 64 (100%) |" in page.read_text()
