@@ -21,10 +21,13 @@ import numpy as np
 
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write, open_regular, size_of
+from trainer.data.batch_order import LlmcOrder, SeededOrder
 
 MAGIC, VERSION = 20240520, 1
 HEADER_BYTES = 256 * 4
 LARGEST = 2**31 - 1  # tokens in one file: the header's count is an int32
+
+MOST_DRAWS = 1 << 31  # of random words, to find a position in llm.c's order again: some seconds
 
 PREPARE = "python -m trainer prepare tinyshakespeare"
 
@@ -109,6 +112,15 @@ def find_shards(pattern: str | Path) -> list[Path]:
     return paths
 
 
+def pair_of(pattern: str, split: str, other: str) -> str | None:
+    """The pattern of the files of the other split, where there are any: sets are named
+    NAME_train*.bin and NAME_val*.bin."""
+    folder, name = os.path.split(pattern)
+    before, found, after = name.rpartition(split)
+    pair = os.path.join(folder, f"{before}{other}{after}")
+    return pair if found and (os.path.exists(pair) or glob.glob(pair)) else None
+
+
 def count_tokens(pattern: str | Path) -> int:
     """The number of tokens in all files that a pattern matches."""
     return sum(read_count(path) for path in find_shards(pattern))
@@ -125,6 +137,11 @@ class TokenLoader:
 
     Of several ranks, each takes every `ranks`-th batch, number `rank` first, and all have the same
     position: together they see what one process sees.
+
+    With `llmc_order`, the order is llm.c's own (batch_order.py): a run of llm.c and one here see
+    the same batches. A window has then B*T*ranks + 1 tokens, and each rank takes its part of the
+    next window of its own order. A position counts the batches of the epoch, since ranks come to
+    shards of different sizes at different times.
     """
 
     def __init__(
@@ -138,22 +155,34 @@ class TokenLoader:
         seed: int = 0,
         rank: int = 0,
         ranks: int = 1,
+        llmc_order: bool = False,
     ):
         if B < 1 or T < 1:
             raise LadderError(f"B={B} sequences of T={T} tokens: both must be at least 1")
         self.B, self.T, self.vocab, self.shuffle = B, T, vocab, shuffle
         self.seed = seed % 2**64
         self.rank, self.ranks = rank, ranks
+        self.llmc_order = llmc_order
+        shared = ranks if llmc_order else 1  # batches of a window
+        self._span = shared * B * T
+        self._first = rank * B * T if llmc_order else 0  # token of a window
         self._paths = find_shards(pattern)
         self._counts = [read_count(path) for path in self._paths]
         for path, count in zip(self._paths, self._counts, strict=True):
-            if count < B * T + 1:
+            if count < self._span + 1:
+                size = "B*T*ranks+1" if shared > 1 else "B*T+1"
                 raise LadderError(
-                    f"{path} has {count} tokens, fewer than the B*T+1 = {B * T + 1} of one batch; "
-                    "choose a smaller B or T, or remove that file"
+                    f"{path} has {count} tokens, fewer than the {size} = {self._span + 1} of one "
+                    "batch; choose a smaller B or T, or remove that file"
                 )
+        self._windows = [(count - 1) // self._span for count in self._counts]
+        self._order: SeededOrder | LlmcOrder = (
+            LlmcOrder(self._windows, rank)
+            if llmc_order
+            else SeededOrder(self._windows, self.seed if shuffle else None)
+        )
         self.tokens = sum(self._counts)
-        self.batches = sum(map(self._windows, self._counts))  # in an epoch
+        self.batches = shared * sum(self._windows)  # in an epoch
         self.reset()
 
     def reset(self) -> None:
@@ -166,6 +195,8 @@ class TokenLoader:
         Raises LadderError where a token is beyond the vocabulary. That is looked for here, in what
         is read anyway, since looking through a large set at the start would take minutes.
         """
+        if self.llmc_order:
+            return self._read_batch()
         self._skip(self.rank)
         batch = self._read_batch()
         self._skip(self.ranks - self.rank - 1)
@@ -185,7 +216,7 @@ class TokenLoader:
 
     def _read_batch(self) -> tuple[np.ndarray, np.ndarray]:
         self._settle()
-        start = int(self._window_order[self._batch]) * self.B * self.T
+        start = int(self._window_order[self._batch]) * self._span + self._first
         window = read_tokens(self._path, start, self.B * self.T + 1).astype(np.int32)
         if (largest := int(window.max())) >= self.vocab:
             place = start + int(window.argmax())
@@ -198,8 +229,11 @@ class TokenLoader:
 
     def state(self) -> dict[str, Any]:
         """The position, for restore(): numbers and lists only, for a JSON file."""
-        position = {"epoch": self._epoch, "shard": self._shard, "batch": self._batch}
-        return self._identity() | position
+        shard, batch = self._shard, self._batch
+        if self.llmc_order:
+            done = self._order.shards(self._epoch)[:shard]
+            shard, batch = 0, batch + sum(self._windows[which] for which in done)
+        return self._identity() | {"epoch": self._epoch, "shard": shard, "batch": batch}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue exactly where another loader's state() was taken.
@@ -216,6 +250,12 @@ class TokenLoader:
         epoch, shard, batch = position
         if not all(type(x) is int and x >= 0 for x in position) or not (shard < len(self._paths)):
             raise LadderError(f"the checkpoint's data position is damaged: {epoch, shard, batch}")
+        if self.llmc_order:
+            if epoch * sum(self._windows) > MOST_DRAWS:
+                raise LadderError(f"the checkpoint's data position is damaged: epoch {epoch}")
+            order = self._order.shards(epoch)
+            while batch > (here := self._windows[order[shard]]) and shard + 1 < len(order):
+                shard, batch = shard + 1, batch - here
         self._go_to(epoch, shard, batch)
 
     def _identity(self) -> dict[str, Any]:
@@ -226,33 +266,20 @@ class TokenLoader:
             "shuffle": self.shuffle,
             "seed": self.seed,
             "tokens": self._counts,
+            **({"order": "llm.c", "ranks": self.ranks} if self.llmc_order else {}),
         }
-
-    def _windows(self, count: int) -> int:
-        return (count - 1) // (self.B * self.T)
 
     def _go_to(self, epoch: int, shard: int, batch: int) -> None:
         """Open the epoch's shard number `shard`, to take its window number `batch` next."""
-        which = int(self._order(len(self._paths), epoch)[shard])
+        which = int(self._order.shards(epoch)[shard])
         path, count = self._paths[which], self._counts[which]
         if (now := read_count(path)) != count:
             raise LadderError(f"{path} changed during the run: {count} tokens, now {now}")
-        if batch > self._windows(count):
+        if batch > self._windows[which]:
             raise LadderError(
                 f"the checkpoint's data position is damaged: batch {batch} of "
-                f"{self._windows(count)} in {path}"
+                f"{self._windows[which]} in {path}"
             )
         self._path = path
-        self._window_order = self._order(self._windows(count), epoch, 1 + which)
+        self._window_order = self._order.windows(epoch, shard)
         self._epoch, self._shard, self._batch = epoch, shard, batch
-
-    def _order(self, n: int, *key: int) -> np.ndarray:
-        """0 .. n-1, shuffled by the seed and `key` if at all.
-
-        Sorted by raw random numbers, whose stream NumPy keeps the same for ever; that of
-        Generator.permutation may change between versions, and a resumed run with it.
-        """
-        if not self.shuffle:
-            return np.arange(n)
-        random = np.random.PCG64(np.random.SeedSequence([self.seed, *key]))
-        return np.argsort(random.random_raw(n), kind="stable")

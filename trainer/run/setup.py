@@ -18,7 +18,7 @@ from trainer.data.benchmarks import prepare_benchmark
 from trainer.data.datasets import TokenLoader, data_directory, prepare
 from trainer.data.download import DownloadError
 from trainer.data.multiple_choice import Example, read_examples
-from trainer.data.token_files import count_tokens
+from trainer.data.token_files import count_tokens, pair_of
 from trainer.data.tokenizers import GPT2Tokenizer, Tokenizer, get_tokenizer
 from trainer.engine import rung_choice
 from trainer.engine.debug import watch_of
@@ -291,8 +291,8 @@ def run_directory(flags: Flags) -> Path:
     if flags.output is not None:
         return Path(flags.output)
     data = flags.value("dataset")
-    if flags.train_data is not None:
-        data = Path(flags.train_data).parent.name or "data"
+    if named := flags.train_data or flags.val_data:
+        data = Path(named).parent.name or "data"
     return Path("runs") / f"{Path(flags.value('model')).stem}-{data}"
 
 
@@ -300,12 +300,13 @@ def open_data(flags: Flags, data_dir: Path, before: str | None = None) -> Data:
     """The token files named by -i and -j, or those prepared from --dataset. `before`: the name of
     the tokenizer of the checkpoint that a run goes on from, and with its tokenizer."""
     name = flags.tokenizer or before or weights.tokenizer_of(flags.value("model"))
-    if flags.train_data is None or flags.val_data is None:
+    if flags.train_data is None and flags.val_data is None:
         found = prepare(flags.value("dataset"), data_dir, name)
         used = Path(found.train).parent.name  # another one if --dataset could not be downloaded
         made_by = found.tokenizer
         return Data(used, found.train, found.val, made_by.name, made_by, made_by.vocab, found.note)
-    patterns = (flags.train_data, flags.train_data, flags.val_data)
+    train, val = _token_files(flags)
+    patterns = (train, train, val)
     try:
         tokenizer = get_tokenizer(name, data_dir)
     except DownloadError as error:
@@ -315,6 +316,22 @@ def open_data(flags: Flags, data_dir: Path, before: str | None = None) -> Data:
         note = f"{error}: there will be no text samples"
         return Data(*patterns, name, None, GPT2Tokenizer.vocab, note)
     return Data(*patterns, name, tokenizer, tokenizer.vocab)
+
+
+def _token_files(flags: Flags) -> tuple[str, str]:
+    """The patterns of -i and -j; where one is missing, the other split of the same set."""
+    splits = {"train": ("-i", flags.train_data), "val": ("-j", flags.val_data)}
+    patterns = []
+    for split, other in (("train", "val"), ("val", "train")):
+        (flag, pattern), (given, named) = splits[split], splits[other]
+        pattern = pattern or pair_of(named or "", other, split)
+        if pattern is None:
+            raise LadderError(
+                f"{given} {named}: there are no {split} files of the same name; {flag} must name "
+                "the matching ones as well"
+            )
+        patterns.append(pattern)
+    return patterns[0], patterns[1]
 
 
 def open_examples(flags: Flags, data: Data, data_dir: Path) -> tuple[Sequence[Example], list[str]]:
@@ -333,15 +350,16 @@ def open_loaders(config: TrainConfig, vocab: int, rank: int = 0) -> tuple[TokenL
     """Batches for training and for validation. Overfitting takes the first batch of the latter, as
     in llm.c, on all ranks."""
 
-    def loader(data: str, shuffle: bool, seed: int = 0, **turns: int) -> TokenLoader:
+    def loader(data: str, shuffle: bool, **how: Any) -> TokenLoader:
         size = config.batch, config.sequence
-        return TokenLoader(data, *size, vocab=vocab, shuffle=shuffle, seed=seed, **turns)
+        return TokenLoader(data, *size, vocab=vocab, shuffle=shuffle, **how)
 
     turns = {"rank": rank, "ranks": config.ranks}
     val = loader(config.val_data, False, **turns)
     if config.overfit:
         return loader(config.val_data, False), val
-    return loader(config.train_data, config.shuffle, config.seed, **turns), val
+    order = {"seed": config.seed, "llmc_order": config.llmc_order}
+    return loader(config.train_data, config.shuffle, **order, **turns), val
 
 
 def load_parameters(engine: Engine, pieces: Pieces) -> None:

@@ -100,6 +100,7 @@ class TrainConfig(StepConfig, SampleConfig):
     train_data: str
     val_data: str
     shuffle: bool
+    llmc_order: bool
     total_tokens: int
     ranks: int
     zero: int

@@ -73,11 +73,16 @@ class Flags:
     train_data: str | None = flag(
         "--train-data -i", "token files to train on, a .bin pattern; instead of --dataset"
     )
-    val_data: str | None = flag("--val-data -j", "token files to validate on, a .bin pattern")
+    val_data: str | None = flag(
+        "--val-data -j", "token files to validate on; default: as -i, with val instead of train"
+    )
     data_dir: str | None = flag(
         "--data-dir", "where data is stored; default $KERNEL_LADDER_DATA, else ./data"
     )
     shuffle: bool | None = flag("--no-shuffle", "take the training data in order", True)
+    llmc_order: bool | None = flag(
+        "--llmc-order", "shuffle exactly as llm.c does, whatever --seed says", False
+    )
 
     # Size of a step, and how many
     batch: int | None = flag("--batch -b", "rows of a micro-batch, B", 4, least=1, most=65536)
@@ -285,11 +290,8 @@ class Flags:
     def __post_init__(self) -> None:
         for f in dataclasses.fields(self):
             _check(getattr(self, f.name), f)
-        if (self.train_data is None) != (self.val_data is None):
-            given, missing = ("-i", "-j") if self.val_data is None else ("-j", "-i")
-            raise LadderError(
-                f"{given} names token files; {missing} must name the matching ones as well"
-            )
+        if self.llmc_order and self.shuffle is False:
+            raise LadderError("--llmc-order is a shuffled order; leave out it or --no-shuffle")
         if self.schedule == "constant" and self.warmup:
             raise LadderError(
                 "-u: the constant schedule has no warm-up, as in llm.c; "

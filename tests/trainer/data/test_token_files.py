@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ladder.common.errors import LadderError
 from tests.trainer.damage import damaged
-from trainer.data.token_files import TokenLoader, read_count, read_tokens, write_tokens
+from trainer.data.token_files import TokenLoader, pair_of, read_count, read_tokens, write_tokens
 
 
 def token_file(path, count=100, *, first=0):
@@ -29,8 +29,8 @@ def header(*numbers):
     return struct.pack("<256i", *numbers, *[0] * (256 - len(numbers)))
 
 
-def loader(path, B=2, T=3, *, shuffle=False, seed=0, vocab=65536):
-    return TokenLoader(path, B, T, vocab=vocab, shuffle=shuffle, seed=seed)
+def loader(path, B=2, T=3, *, shuffle=False, seed=0, vocab=65536, **how):
+    return TokenLoader(path, B, T, vocab=vocab, shuffle=shuffle, seed=seed, **how)
 
 
 def test_a_file_has_llmcs_layout(tmp_path):
@@ -222,6 +222,81 @@ def test_the_shuffled_order_is_the_same_on_every_machine(tmp_path):
     path = token_file(tmp_path / "x.bin", 8 * 6 + 1)
     windows = np.array(epochs(loader(path, shuffle=True, seed=42), 2)) // 6
     assert windows.tolist() == [[5, 4, 2, 7, 6, 0, 1, 3], [6, 3, 1, 0, 5, 2, 4, 7]]
+
+
+# The first tokens of the batches that llm.c's own loader took, compiled: two epochs of the three
+# files below, by (rank, ranks).
+TAKEN_BY_LLMC = {
+    (0, 1): [
+        *(206, 218, 212, 242, 236, 200, 230, 224, 106, 100, 124, 112, 118, 130, 0, 30),
+        *(12, 48, 54, 42, 36, 18, 24, 6, 236, 224, 200, 242, 212, 218, 206, 230),
+        *(100, 112, 118, 130, 124, 106, 24, 48, 30, 18, 42, 54, 0, 12, 6, 36),
+    ],
+    (0, 2): [
+        *(224, 236, 212, 200, 112, 100, 124, 12, 0, 36, 24, 48),
+        *(0, 24, 12, 36, 48, 212, 224, 200, 236, 124, 100, 112),
+    ],
+    (1, 2): [
+        *(206, 230, 218, 242, 30, 18, 42, 54, 6, 106, 130, 118),
+        *(106, 130, 118, 242, 218, 230, 206, 30, 54, 6, 42, 18),
+    ],
+}
+
+
+@pytest.mark.parametrize("rank, ranks", TAKEN_BY_LLMC)
+def test_llmcs_order_is_llmcs_on_every_rank_from_any_position(tmp_path, rank, ranks):
+    for i, windows in enumerate((5, 3, 4)):
+        token_file(tmp_path / f"x_{i}.bin", 12 * windows + 1, first=100 * i)
+    options = dict(vocab=65536, shuffle=True, rank=rank, ranks=ranks, llmc_order=True)
+    batches = TokenLoader(tmp_path / "*.bin", 2, 3, **options)
+    taken = TAKEN_BY_LLMC[rank, ranks]
+    assert batches.batches == 24
+    for i, first in enumerate(taken):
+        resumed = TokenLoader(tmp_path / "*.bin", 2, 3, **options)
+        resumed.restore(json.loads(json.dumps(batches.state())))
+        inputs, targets = batches.next_batch()
+        assert inputs[0, 0] == first, i
+        assert (targets == inputs + 1).all()
+        assert np.array_equal(resumed.next_batch()[0], inputs)
+        assert resumed.state() == batches.state()
+
+
+def test_all_ranks_have_the_same_position_in_llmcs_order(tmp_path):
+    for i, windows in enumerate((5, 3, 4)):
+        token_file(tmp_path / f"x_{i}.bin", 12 * windows + 1)
+    both = [
+        TokenLoader(
+            *(tmp_path / "*.bin", 2, 3),
+            **dict(vocab=65536, shuffle=True, rank=rank, ranks=2, llmc_order=True),
+        )
+        for rank in range(2)
+    ]
+    for _ in range(20):
+        assert both[0].state() == both[1].state()
+        for batches in both:
+            batches.next_batch()
+
+
+@pytest.mark.parametrize("damage", [{"batch": 25}, {"epoch": 10**12}, {"ranks": 2}])
+def test_a_damaged_position_in_llmcs_order_is_refused_at_once(tmp_path, damage):
+    batches = loader(token_file(tmp_path / "x.bin"), shuffle=True, llmc_order=True)
+    with pytest.raises(LadderError, match="position"):
+        batches.restore(batches.state() | damage)
+
+
+@pytest.mark.parametrize(
+    "given, found", [("train", "val"), ("val", "train"), ("a_train_[01]", "a_val_[01]")]
+)
+def test_the_other_half_of_a_set_has_the_other_name(tmp_path, given, found):
+    folder = tmp_path / "train"
+    folder.mkdir()
+    for split in ("train", "val"):
+        token_file(folder / f"a_{split}_0.bin")
+        token_file(folder / f"{split}.bin")
+    splits = ("train", "val") if "train" in given else ("val", "train")
+    assert pair_of(str(folder / f"{given}.bin"), *splits) == str(folder / f"{found}.bin")
+    assert pair_of(str(folder / f"b_{given}.bin"), *splits) is None
+    assert pair_of(str(folder / "x.bin"), *splits) is None
 
 
 def test_reset_starts_over(tmp_path):

@@ -20,6 +20,7 @@ from ladder.device.inventory import cpp_compiler
 from ladder.device.open import open_device
 from ladder.emulator.emulated import Emulated
 from tests.trainer.tiny import SHAPE, add_size, highest_rungs, parameters, run, save_model, settings
+from trainer.data.token_files import write_tokens
 from trainer.engine import memory
 from trainer.engine.engine import Engine
 from trainer.model import checkpoint
@@ -102,6 +103,34 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path, dtype):
     assert checkpoint.load(straight, 8)[1]["train"] == checkpoint.load(resumed, 8)[1]["train"]
     assert (straight / "main.log").read_text() == (resumed / "main.log").read_text()
     assert losses(straight) == losses(resumed)
+
+
+def own_set(folder):
+    """A set of one's own: two files to train on, one to validate on."""
+    for name in ("train_0", "train_1", "val_0"):
+        write_tokens(folder / f"mine_{name}.bin", np.arange(1600) % 251)
+    return {"train_data": str(folder / "mine_train_*.bin"), "output": str(folder / "run")}
+
+
+def test_token_files_of_one_split_name_those_of_the_other(tmp_path):
+    words = own_set(tmp_path)
+    _, screen = run(tmp_path, steps=1, **words)
+    assert "3,200 tokens to train on, 1,600 to validate" in screen
+    validation = {"train_data": None, "val_data": str(tmp_path / "mine_val_*.bin")}
+    run(tmp_path, **{**words, **validation, "steps": 1, "output": str(tmp_path / "o")})
+    assert losses(tmp_path / "run") == losses(tmp_path / "o")
+    (tmp_path / "mine_val_0.bin").unlink()
+    with pytest.raises(LadderError, match=r"^-i .*: there are no val files of the same name; -j"):
+        run(tmp_path, **{**words, "output": str(tmp_path / "p")})
+
+
+def test_a_run_in_llmcs_order_is_resumed_in_it(tmp_path):
+    words = {**own_set(tmp_path), "llmc_order": True, "checkpoint_every": 3}
+    run(tmp_path, **{**words, "output": str(tmp_path / "straight")})
+    assert losses(tmp_path / "straight") != losses(run(tmp_path, **own_set(tmp_path))[0].directory)
+    run(tmp_path, **{**words, "output": str(tmp_path / "two"), "steps": 3})
+    run(tmp_path, **{**words, "output": str(tmp_path / "two"), "resume": True})
+    assert losses(tmp_path / "two") == losses(tmp_path / "straight")
 
 
 def test_resume_without_a_checkpoint_starts_from_step_0_and_says_so(tmp_path):
