@@ -56,11 +56,13 @@ def update(
     *,
     decay: float,
     stream: int = 0,
+    first: int = 0,
 ) -> None:
     """weight, m, v and master, all (N), move one step along grad (N), whose norm is norm (1).
 
     master, if not None, is the float32 copy that is updated in place of a 16-bit weight, and
-    rounded to it: at random if there is an rng (4), whose `stream` tells tensors apart. decay: 1
+    rounded to it: at random if there is an rng (4), whose `stream` tells tensors apart. first, a
+    multiple of 4: the arrays are a piece of a tensor, which starts with that element. decay: 1
     where weight decay applies, 0 where it does not.
     """
     lr, beta1, beta2, eps, weight_decay, clip, correction1, correction2, inv_scale = hyper.tolist()
@@ -89,7 +91,8 @@ def update(
         exact *= 1 - lr * weight_decay * decay
         exact -= t
         if rng is not None and weight.itemsize < 4:
-            exact = round_at_random(exact, random_words(rng, stream, block), weight.dtype)
+            places = slice(first + block.start, first + block.stop)
+            exact = round_at_random(exact, random_words(rng, stream, places), weight.dtype)
         if exact is not stored:
             stored[...] = exact
 

@@ -6,7 +6,8 @@ the float32 copy of weights that are stored in 16 bits; without it `weight` itse
 Weights of 16 bits are rounded to nearest. With `rng` they are rounded at random, up or down with a
 probability in proportion to the distance. `rng` is the buffer that dropout reads: (seed low, seed
 high, step, micro-step). Each tensor and each dropout of one step has its own `stream`. float32
-weights are not rounded.
+weights are not rounded. The arrays may be a piece of a tensor: `first`, a multiple of four, is the
+element of it that the piece starts with, and the random words count from there.
 """
 
 from typing import Any
@@ -99,8 +100,8 @@ step = Op(
         read("rng", "4", "uint32", optional=True),
     ),
     dims=("N",),
-    scalars=(Scalar("decay", "float32"), Scalar("stream", "uint32")),
-    scalar_values={"decay": 1.0, "stream": 0x80000003},
+    scalars=(Scalar("decay", "float32"), Scalar("stream", "uint32"), Scalar("first", "uint32")),
+    scalar_values={"decay": 1.0, "stream": 0x80000003, "first": 1000},
     reference=adamw.update,
     flops=lambda d: 15 * d["N"],
     # The weight is written, and read only where there is no master copy.
@@ -112,7 +113,7 @@ step = Op(
         "no gradient yet": Case(no_gradient_yet, hard=True),
         "clipping off": Case(settings(clip=0.0)),
         "a norm below the clip": Case(settings(norm=0.5)),
-        "first step": Case(first_step, {"stream": 0}),
+        "first step": Case(first_step, {"stream": 0, "first": 0}),
         "late step": Case(settings(step=100_000)),
         "no decay": Case(scalars={"decay": 0.0}),
         "learning rate and betas 0": Case(settings(lr=0.0, beta1=0.0, beta2=0.0)),

@@ -74,17 +74,18 @@ class Communicator(Protocol):
     """What the processes of a group do together with the arrays of their devices: every one of them
     calls the same methods in the same order, each with an array of its own of the same size.
 
-    The array is cut into as many equal shares as there are ranks. Everything happens in place, in
-    order with the device's other work, and can be recorded into a graph.
+    Each array is cut into as many equal shares as there are ranks. Everything happens in place, in
+    order with the device's other work, and can be recorded into a graph. Several arrays go as one
+    exchange.
     """
 
-    def all_reduce(self, array: Any) -> None:
-        """The array (float32) becomes the sum over all ranks."""
+    def all_reduce(self, *arrays: Any) -> None:
+        """The arrays (float32) become their sum over all ranks."""
 
-    def reduce_scatter(self, array: Any) -> None:
+    def reduce_scatter(self, *arrays: Any) -> None:
         """On rank r, share r (float32) becomes the sum over all ranks; the rest is undefined."""
 
-    def all_gather(self, array: Any) -> None:
+    def all_gather(self, *arrays: Any) -> None:
         """Share r becomes on every rank what it is on rank r."""
 
     def close(self) -> None:
@@ -230,6 +231,13 @@ class Device(Protocol):
 
     def free_unused(self) -> None:
         """Give memory that no array needs any more back to the system, for other libraries."""
+
+    def beside(self, work: Callable[[], None]) -> None:
+        """Submit work that waits for all that was submitted before, and then goes on beside what is
+        submitted later. A device that does one thing at a time does it at once."""
+
+    def join(self) -> None:
+        """All that is submitted from here on waits for all the work submitted by `beside`."""
 
     def mark(self) -> Any:
         """Submit a note of the time, in order with all other work; for `seconds`."""

@@ -76,6 +76,12 @@ class HostArrays:
     def free_unused(self) -> None:
         pass
 
+    def beside(self, work: Callable[[], None]) -> None:
+        work()
+
+    def join(self) -> None:
+        pass
+
     def mark(self) -> float:
         return time.perf_counter()
 

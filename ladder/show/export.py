@@ -349,7 +349,7 @@ def _dim3(sizes: tuple[int, int, int]) -> str:
 def _verify(arg: Arg, rung: Rung, target: Target) -> list[str]:
     terms = arg.terms.replace("//", "/")
     if _at_random(arg, target):
-        word = f"random_word_cpu({arg.rounded_by}.cpu(), stream, i)"
+        word = f"random_word_cpu({arg.rounded_by}.cpu(), stream, first + i)"
         return [
             f"auto store = [&](double x, size_t i) {{  // {arg.name} is rounded at random",
             f"    return round_at_random_cpu<real>(x, {word});",

@@ -212,7 +212,8 @@ def expect(
         )
         if arg.rounded_by is not None and arg.rounded_by in values and stored.itemsize < 4:
             stream = int(constants["stream"])
-            words = random_words(values[arg.rounded_by], stream, slice(0, y.size))
+            first = int(constants["first"])
+            words = random_words(values[arg.rounded_by], stream, slice(first, first + y.size))
             rounding = RandomRounding(y.astype(np.float32).ravel(), words, stored, arg.rounded_by)
             expected.append(_rounded_at_random(arg, y, sums, rounding, terms))
             continue

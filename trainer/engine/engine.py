@@ -18,11 +18,12 @@ import numpy as np
 from ladder.common.errors import DeviceFault, LadderError
 from ladder.contract.binding import bind
 from ladder.contract.device import Communicator, Device
+from ladder.contract.dtypes import resolve_dtype
 from ladder.contract.ladder import find
 from ladder.contract.rung_file import Rung
 from trainer.engine import memory
 from trainer.engine.memory import Layout, padded
-from trainer.model.calls import Call, Exchange, Ref
+from trainer.model.calls import Beside, Call, Exchange, Item, Ref, in_order
 from trainer.model.program import Program
 
 
@@ -33,7 +34,8 @@ class Engine:
     weights_of  an engine of the same model whose parameters this one uses instead of its own:
                 for example to sample at another batch size from the weights in training
     arrays      the device array of every buffer by name, to read a part of one:
-                `device.download(engine.arrays["logits"][0, 5])`
+                `device.download(engine.arrays["logits"][0, 5])`; of a buffer in pieces, a tuple
+                of their arrays
     bound       the function of every call, to time them one by one
     watch       is called after every call, with the engine and the call, and waits for the call;
                 there are no graphs then
@@ -61,39 +63,51 @@ class Engine:
         self.rungs = dict(rungs)
         self.waits = not device.asynchronous or watch is not None
         self._borrows = weights_of is not None
-        self.arrays = _allocate(program, device, memory.lay_out(program, self.real, self._borrows))
+        layout = memory.lay_out(program, self.real, self._borrows)
+        self.arrays = _allocate(program, device, layout)
         if weights_of is not None:
             self.arrays |= {name: weights_of.arrays[name] for name in program.parameters}
-        for name in self.arrays:
-            if program.buffers[name].kind in ("moment", "input"):
-                device.zero(self.arrays[name])  # a validation before step 1 reads dloss
-        self._scratch = _Scratch(
-            device, memory.scratch_needed(program.calls, device, self.real, self.rungs)
+        for name in layout.places:
+            # A validation before step 1 reads dloss. The padding between parameters is 0.
+            if program.buffers[name].kind in ("moment", "input", "parameter", "master"):
+                device.zero(self.arrays[name])
+        self._scratch, self._scratch_beside = (
+            _Scratch(device, memory.scratch_needed(calls, device, self.real, self.rungs))
+            for calls in (program.calls, program.beside)
         )
-        self.bound: dict[Call | Exchange, Callable[[], None]] = {}
+        self.bound: dict[Item, Callable[[], None]] = {}
         self._peers = peers
 
-        def bind_all(calls: Sequence[Call | Exchange]) -> Callable[[], None]:
-            for call in calls:
-                if call not in self.bound:  # parts share calls
-                    self.bound[call] = self._bind(call)
+        def bind_all(items: Sequence[Item]) -> Callable[[], None]:
+            for item in items:
+                if item not in self.bound:  # parts share calls
+                    self.bound[item] = self._bind(item)
             if watch is not None:
-                return functools.partial(self._run_watched, calls, watch)
-            return _Replayed(device, [self.bound[call] for call in calls])
+                return functools.partial(self._run_watched, items, watch)
+            steps = [self.bound[item] for item in items]
+            if any(isinstance(item, Beside) for item in items):
+                steps.append(device.join)
+            return _Replayed(device, steps)
 
         self._forward = bind_all(program.forward)
         self._evaluate = bind_all(program.evaluate)
         self._predict = bind_all(program.predict)
-        self._backward = bind_all(program.backward)
+        self._backward = self._last_backward = bind_all(program.backward)
+        if program.last_backward is not program.backward:
+            self._last_backward = bind_all(program.last_backward)
         self._reduce, self._apply = bind_all(program.reduce), bind_all(program.apply)
-        self._reduced = False  # are the gradients those of all ranks, and is "norm" their norm?
+        self._reduced = False  # is "norm" that of the gradients?
 
     @property
     def settled(self) -> bool:
         """Whether a training step now runs as every later one will: from graphs, unless each call
         is waited for. The first steps set libraries up and record the graphs."""
-        parts = (self._forward, self._backward, self._reduce, self._apply)
-        return self.waits or all(part.recorded for part in parts if isinstance(part, _Replayed))
+        every_step = (self._forward, self._last_backward, self._reduce, self._apply)
+        return self.waits or (
+            all(part.recorded for part in every_step if isinstance(part, _Replayed))
+            # Only steps of several micro-batches go through it.
+            and not (isinstance(self._backward, _Replayed) and self._backward.unsettled)
+        )
 
     def forward(self) -> None:
         """Tokens to losses, with dropout if the model has any."""
@@ -112,14 +126,17 @@ class Engine:
         self.device.zero(self.arrays["gradients"])
         self._reduced = False
 
-    def backward(self) -> None:
-        """Add the gradients of the batch that `forward` saw last."""
-        self._backward()
+    def backward(self, *, more: bool = False) -> None:
+        """Add the gradients of the batch that `forward` saw last.
+
+        more  whether another micro-batch of the same step follows. Behind the last one, several
+              ranks add up their gradients; a further call would add to these sums.
+        """
+        (self._backward if more else self._last_backward)()
         self._reduced = False
 
     def compute_norm(self) -> None:
-        """Add up the gradients of all ranks, if there are several, and compute their global norm
-        into "norm", to look at it before `update`. Once: a second time would add up sums."""
+        """Compute the global norm of the gradients into "norm", to look at it before `update`."""
         if not self._reduced:
             self._reduce()
             self._reduced = True
@@ -137,28 +154,44 @@ class Engine:
     def write(self, name: str, array: np.ndarray, layer: int | None = None) -> None:
         """Copy an array into a buffer or one layer of it; a parameter also into its master copy.
 
-        Of a moment or master copy that ranks share, this rank takes its piece of the tensor.
+        Of a moment or master copy that ranks share, this rank takes its pieces of the tensor.
         """
         self._write_one(name, array, layer)
         if name + ".master" in self.arrays:
             self._write_one(name + ".master", array, layer)
 
+    def write_stored(self, name: str, array: np.ndarray) -> None:
+        """Copy an array into a parameter as it is stored, and leave its master copy alone."""
+        self._write_one(name, array, None)
+
     def _write_one(self, name: str, array: np.ndarray, layer: int | None) -> None:
-        first = self.program.buffers[name].first
-        if first is None:
+        pieces = self.program.buffers[name].pieces
+        if pieces is None:
             self.device.upload(self._view((name, layer)), array)
             return
-        piece = self.arrays[name]
-        start = (layer or 0) * array.size - first  # of `array`, as an index of the piece
-        begin, end = max(start, 0), min(start + array.size, piece.size)
-        if begin < end:
-            self.device.upload(piece[begin:end], array.reshape(-1)[begin - start : end - start])
+        start, flat = (layer or 0) * array.size, array.reshape(-1)  # of `array` in the tensor
+        for piece, target in zip(pieces, self.arrays[name], strict=True):
+            begin, end = max(start, piece.first), min(start + flat.size, piece.first + piece.size)
+            if begin < end:
+                part = target.reshape(-1)[begin - piece.first : end - piece.first]
+                self.device.upload(part, flat[begin - start : end - start])
 
     def read(self, name: str, layer: int | None = None) -> np.ndarray:
         """A copy of a buffer or a layer of it; of a parameter, its master copy if there is one,
-        and where ranks share that, this rank's piece of it."""
+        and where ranks share that, this rank's pieces of it, flat."""
         exact = name + ".master" if name + ".master" in self.arrays else name
-        return self.device.download(self._view((exact, layer)))
+        return self.read_stored(exact, layer)
+
+    def read_stored(self, name: str, layer: int | None = None) -> np.ndarray:
+        """The same of a parameter as it is stored, whether or not it has a master copy."""
+        buffer = self.program.buffers[name]
+        if buffer.pieces is None or layer is not None:
+            return self.device.download(self._view((name, layer)))
+        parts = [self.device.download(array).reshape(-1) for array in self.arrays[name]]
+        if not parts:
+            return np.empty(0, resolve_dtype(buffer.dtype, self.real))
+        whole = np.concatenate(parts)
+        return whole.reshape(buffer.shape) if whole.size == math.prod(buffer.shape) else whole
 
     def fetch(self, name: str) -> Callable[[], np.ndarray]:
         """What a buffer holds once the work submitted so far is done; the result waits for it."""
@@ -186,24 +219,30 @@ class Engine:
     def close(self) -> None:
         """Let go of the recorded graphs. Nothing can be run afterwards."""
         self.device.synchronize()
-        self._forward = self._evaluate = self._predict = self._backward = _closed
-        self._reduce = self._apply = _closed
+        self._forward = self._evaluate = self._predict = _closed
+        self._backward = self._last_backward = self._reduce = self._apply = _closed
         self.bound.clear()
 
     def describe(self, call: Call) -> str:
         """Its name in messages: "h3.ln_1, layernorm.forward rung 3 (one warp per row)"."""
         return f"{call.where}, {call.op} {self.rungs[call.op].label}"
 
-    def _bind(self, call: Call | Exchange) -> Callable[[], None]:
+    def _bind(self, call: Item, beside: bool = False) -> Callable[[], None]:
+        if isinstance(call, Beside):
+            for inner in call.calls:
+                self.bound[inner] = self._bind(inner, beside=True)
+            calls = [self.bound[inner] for inner in call.calls]
+            return functools.partial(self.device.beside, functools.partial(_run_all, calls))
         if isinstance(call, Exchange):
-            return functools.partial(getattr(self._peers, call.kind), self.arrays[call.buffer])
+            arrays_of = [self.arrays[name] for name in call.buffers]
+            return functools.partial(getattr(self._peers, call.kind), *arrays_of)
         op = find(call.op).op
         names = (arg.name for arg in op.args)
         arrays = dict(zip(names, self.arguments(call), strict=True))
-        self._scratch.rewind()
-        rung, scratch = self.rungs[call.op], self._scratch.take
-        real = op.real_in(self.real)
-        run = bind(op, rung, self.device, real, call.dims, arrays, call.scalars, scratch)
+        scratch = self._scratch_beside if beside else self._scratch
+        scratch.rewind()
+        rung, real = self.rungs[call.op], op.real_in(self.real)
+        run = bind(op, rung, self.device, real, call.dims, arrays, call.scalars, scratch.take)
         if self.device.asynchronous:  # a fault may be reported by a later call
             return run
 
@@ -215,13 +254,16 @@ class Engine:
 
         return run_or_name
 
-    def _run_watched(
-        self, calls: Sequence[Call | Exchange], watch: Callable[[Engine, Call], None]
-    ) -> None:
-        for call in calls:
+    def _run_watched(self, items: Sequence[Item], watch: Callable[[Engine, Call], None]) -> None:
+        for call in in_order(items):
             self.bound[call]()
             if isinstance(call, Call):
                 watch(self, call)
+
+
+def _run_all(calls: Sequence[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
 
 
 def _closed() -> None:
@@ -245,15 +287,20 @@ class _Replayed:
     def recorded(self) -> bool:
         return self._replay is not None
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether it has run, but not yet as it will from now on."""
+        return self._ran and self._replay is None
+
     def _run(self) -> None:
         self._ran = True
-        for call in self._calls:
-            call()
+        _run_all(self._calls)
 
 
 def _allocate(program: Program, device: Device, layout: Layout) -> dict[str, Any]:
     """The arrays of all buffers of a program that have a place in the layout."""
     arenas = {arena: device.empty((n,), arena[1]) for arena, n in layout.sizes.items()}
+    kinds = {kind for kind, _ in arenas}  # weights of 32 bits have no master copies
 
     def view(flat: Any, start: int, shape: tuple[int, ...]) -> Any:
         return flat[start : start + math.prod(shape)].reshape(shape)
@@ -264,7 +311,15 @@ def _allocate(program: Program, device: Device, layout: Layout) -> dict[str, Any
     for name, buffer in program.buffers.items():
         if buffer.inside is not None:
             host, start = buffer.inside
-            arrays[name] = view(arrays[host].reshape(-1), start, buffer.shape)
+            if buffer.kind in kinds:
+                arrays[name] = view(arrays[host].reshape(-1), start, buffer.shape)
+        elif buffer.pieces is not None and buffer.kind in kinds:
+            arrays[name] = tuple(
+                view(arrays[piece.host], piece.start, buffer.shape[1:])
+                if buffer.stacked
+                else view(arrays[piece.host], piece.start, (piece.size,))
+                for piece in buffer.pieces
+            )
     return arrays
 
 

@@ -50,7 +50,7 @@ def lay_out(program: Program, real: np.dtype, borrows_weights: bool = False) -> 
     sizes: Counter[Arena] = Counter()
     places = {}
     for name, buffer in program.buffers.items():
-        if buffer.inside is None and buffer.kind not in left_out:
+        if buffer.has_memory and buffer.kind not in left_out:
             arena = buffer.kind, resolve_dtype(buffer.dtype, real)
             places[name] = arena, sizes[arena]
             sizes[arena] += padded(math.prod(buffer.shape), arena[1])
@@ -66,7 +66,8 @@ def padded(n: int, dtype: np.dtype) -> int:
 def scratch_needed(
     calls: Iterable[Call], device: Device, real: np.dtype, rungs: Mapping[str, Rung]
 ) -> Counter[np.dtype]:
-    """Elements of scratch memory by dtype. Calls run one after the other, so all share the same."""
+    """Elements of scratch memory by dtype. Calls run one after the other, so all share the same;
+    but not with those that go on beside others (`Program.beside`), which have their own."""
     most: Counter[np.dtype] = Counter()
     for call in set(calls):
         rung, needed = rungs[call.op], Counter[np.dtype]()
@@ -92,8 +93,9 @@ def by_kind(
     for (kind, dtype), count in lay_out(program, real, borrows_weights).sizes.items():
         found[kind] += count * dtype.itemsize
     if device is not None and rungs is not None:
-        scratch = scratch_needed(program.calls, device, real, rungs)
-        found[SCRATCH] = sum(count * dtype.itemsize for dtype, count in scratch.items())
+        for calls in (program.calls, program.beside):
+            scratch = scratch_needed(calls, device, real, rungs)
+            found[SCRATCH] += sum(count * dtype.itemsize for dtype, count in scratch.items())
     return found
 
 

@@ -40,7 +40,7 @@ from trainer.measure.step_timing import (
     parser_of,
     write_json,
 )
-from trainer.model.calls import Exchange
+from trainer.model.calls import Exchange, in_order
 from trainer.parallel.group import Group
 from trainer.parallel.join import join
 from trainer.parallel.launch import in_group
@@ -56,7 +56,7 @@ HEATING = 2.0  # seconds of steps before a GPU is timed
 
 def main(argv: Sequence[str] = ()) -> int:
     """Measure, print, and write doc/results/training/<device>-scaling-<job>.json and .png."""
-    parser = parser_of("scaling", "Time a training step on 1, 2, ... ranks.", "zero")
+    parser = parser_of("scaling", "Time a training step on 1, 2, ... ranks.", "zero", "overlap")
     parser.add_argument(
         "--gpus",
         "--ranks",
@@ -111,11 +111,7 @@ def measure(flags: Flags, group: Group, most: int) -> dict[str, Any]:
     engine = job.engine()
     weak = time_steps(job, engine, group, 1)
     strong = weak if most == group.size else time_steps(job, engine, group, most // group.size)
-    exchanges = {
-        f"{call.kind} {call.buffer}": _time_exchange(engine, call)
-        for call in (*job.program.reduce, *job.program.apply)
-        if isinstance(call, Exchange)
-    }
+    exchanges = time_exchanges(engine)
     memory = dict(engine.memory_table())
     if job.peers is not None:
         engine.close()
@@ -125,6 +121,7 @@ def measure(flags: Flags, group: Group, most: int) -> dict[str, Any]:
         **job.description(),
         **results.of_step(engine.rungs),
         "zero": job.sharding.stage,
+        "overlap": job.sharding.overlaps,
         "ranks": group.size,
         "tokens": job.tokens,
         "most": most,
@@ -141,9 +138,9 @@ def time_steps(job: Job, engine: Engine, group: Group, micro_steps: int) -> floa
 
     def step() -> None:
         engine.zero_gradients()
-        for _ in range(micro_steps):
+        for micro_step in range(micro_steps):
             engine.forward()
-            engine.backward()
+            engine.backward(more=micro_step + 1 < micro_steps)
         engine.update()
 
     estimate = group.share("a step", [engine.device.time(step) for _ in range(WARM_UP + 1)][-1])
@@ -160,16 +157,26 @@ def time_steps(job: Job, engine: Engine, group: Group, micro_steps: int) -> floa
     return float(np.median([1e3 * engine.device.time(steps) for _ in range(rounds)])) / at_a_time
 
 
-def _time_exchange(engine: Engine, call: Exchange) -> float:
-    """Milliseconds of one exchange."""
-    exchange: Callable[[], None] = engine.bound[call]
+def time_exchanges(engine: Engine) -> dict[str, float]:
+    """Milliseconds of what a step exchanges, by what it is: "all_gather parameters". All buckets
+    one after the other, with nothing beside them."""
+    program = engine.program
+    kinds: dict[str, list[Callable[[], None]]] = {}
+    for call in in_order((*program.last_backward, *program.reduce, *program.apply)):
+        if isinstance(call, Exchange):
+            vector = call.buffers[0].partition(".")[0]
+            kinds.setdefault(f"{call.kind} {vector}", []).append(engine.bound[call])
+    engine.zero_gradients()  # which would be added up again and again
+    return {kind: _time_exchange(engine, exchanges) for kind, exchanges in kinds.items()}
 
+
+def _time_exchange(engine: Engine, exchanges: Sequence[Callable[[], None]]) -> float:
     def several() -> None:
         for _ in range(EXCHANGES):
-            exchange()
+            for exchange in exchanges:
+                exchange()
 
-    engine.zero_gradients()  # which would be added up again and again
-    exchange()
+    several()
     replay = engine.device.capture(several)
     times = [1e3 * engine.device.time(replay) for _ in range(SAMPLES)]
     return float(np.median(times)) / EXCHANGES
@@ -221,8 +228,9 @@ def _mean(values: Sequence[float]) -> float:
 def show(result: dict[str, Any], screen: Display) -> None:
     """The result as tables."""
     r = result
+    flags = f"-z {r['zero']} --overlap {r['overlap']:d}"
     screen.say(
-        f"{r['model']}, B={r['B']} T={r['T']} on each rank, {r['dtype']}, -z {r['zero']}, "
+        f"{r['model']}, B={r['B']} T={r['T']} on each rank, {r['dtype']}, {flags}, "
         f"{r['machine']['name']}"
     )
     rows = [

@@ -42,7 +42,7 @@ from trainer.model.program import Program, build, initial_parameters
 from trainer.model.registry import named_shape
 from trainer.model.sharding import WHOLE, Sharding
 from trainer.parallel.group import ALONE, Group
-from trainer.run.setup import choose_together, open_communicator
+from trainer.run.setup import choose_together, open_communicator, sharding_of
 from trainer.settings.config import StepConfig, resolve_step, resolve_zero
 from trainer.settings.flags import FUSIONS, Flags
 from trainer.settings.kernel_settings import resolve_kernels
@@ -186,8 +186,7 @@ def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group =
     if shape is None:
         raise LadderError(f"-e {model}: {command} takes a model's name, such as gpt2 or d6")
     config = resolve_step(flags, place, shape.context)
-    zero = resolve_zero(flags, group.size, config.stochastic_rounding)
-    sharding = Sharding(group.rank, group.size, zero)
+    sharding = sharding_of(group, resolve_zero(flags, group.size), config.overlap)
     build_fused = functools.partial(_build, shape, config, config.batch, sharding=sharding)
     kernels = choose_together(
         group, resolve_kernels(flags, place), device, build_fused, calls_of=_training_step

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
+
+
+class Piece(NamedTuple):
+    """`size` elements of a tensor from its element `first` on; they are those of the buffer `host`
+    from its element `start` on."""
+
+    first: int
+    size: int
+    host: str
+    start: int
 
 
 @dataclass(frozen=True)
@@ -15,8 +25,9 @@ class Buffer:
     kind     "parameter", "gradient", "moment", "master", "input", "activation" or "scratch"
     stacked  the first dimension counts layers, and a call in a layer takes its slice
     inside   (name, start): the buffer is a part of another one, from that element on
-    first    the buffer holds a piece of a tensor, from this element of it on: the rest of the
-             tensor is in the memory of other ranks; None: it holds the whole tensor
+    pieces   the buffer is a tensor that does not lie in one place: these parts of it, in its order,
+             lie in other buffers; what is missing is in the memory of other ranks. A stacked
+             buffer has a piece for each layer
     """
 
     shape: tuple[int, ...]
@@ -24,7 +35,12 @@ class Buffer:
     kind: str
     stacked: bool = False
     inside: tuple[str, int] | None = None
-    first: int | None = None
+    pieces: tuple[Piece, ...] | None = None
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether it has memory of its own."""
+        return self.inside is None and self.pieces is None
 
 
 Ref = tuple[str, int | None]  # a buffer, or one layer of a stacked one
@@ -41,18 +57,44 @@ class Call:
     where: str
 
 
+Kind = Literal["all_reduce", "reduce_scatter", "all_gather"]
+
+
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """What the ranks of a group do together with a buffer, each with its own copy, in place.
+    """What the ranks of a group do together with buffers, each with its own copy, in place.
 
-    all_reduce      the buffer becomes the sum over all ranks
+    all_reduce      a buffer becomes the sum over all ranks
     reduce_scatter  share r of it, of as many equal shares as there are ranks, becomes on rank r the
                     sum over all ranks; the rest is undefined from then on
     all_gather      share r of it becomes on all ranks what it is on rank r
     """
 
-    kind: Literal["all_reduce", "reduce_scatter", "all_gather"]
-    buffer: str
+    kind: Kind
+    buffers: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Beside:
+    """Calls that begin when those before them in a list are done, and go on beside those behind
+    them, up to the end of the list. Calls beside others go one after the other. What they work on
+    must be left alone by those that they go beside."""
+
+    calls: tuple[Call | Exchange, ...]
+
+
+Item = Call | Exchange | Beside  # of a list of what is to be done
+
+
+def in_order(items: Iterable[Item]) -> Iterator[Call | Exchange]:
+    """All calls and exchanges of a list, those that go beside others in their place."""
+    for item in items:
+        yield from item.calls if isinstance(item, Beside) else (item,)
+
+
+def op_calls(items: Iterable[Item]) -> Iterator[Call]:
+    """The op calls of a list, in order."""
+    return (item for item in in_order(items) if isinstance(item, Call))
 
 
 class CallList:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.model.calls import Buffer, Call, CallList, Exchange
+from trainer.model import update
+from trainer.model.calls import Beside, Buffer, Call, CallList, Item, op_calls
 from trainer.model.fusion import FUSIONS, JOIN, fuse
 from trainer.model.model_config import ModelConfig
-from trainer.model.sharding import WHOLE, Sharding
-from trainer.model.update import add_share, add_whole, apply_calls, reduce_calls
+from trainer.model.sharding import WHOLE, Sharding, Vector, cut
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,12 @@ class Program:
     evaluate  the same without dropout (the same calls where the model has none)
     predict   `evaluate` up to the logits
     backward  accumulates the gradients of all parameters; follows `forward`
-    reduce    the gradients' sum over all ranks, where there are several, and its global norm
-    apply     AdamW, tensor by tensor; where ranks share that work, the exchange of the new weights
+    last_backward  the same in the last micro-batch of a step: several ranks also add up their
+              gradients; alone, it is `backward`
+    reduce    the global norm of the gradients
+    apply     AdamW; where ranks share that work, the exchange of the new weights
+    vector    where parameters and gradients lie, and what is exchanged together (sharding.py); None
+              for a process alone
     fusions   the names of those that its calls went through (fusion.py)
 
     Only the small buffers of kind "input" change between steps: tokens and targets (B, T), dloss
@@ -44,8 +48,10 @@ class Program:
     evaluate: tuple[Call, ...]
     predict: tuple[Call, ...]
     backward: tuple[Call, ...]
-    reduce: tuple[Call | Exchange, ...]
-    apply: tuple[Call | Exchange, ...]
+    last_backward: tuple[Item, ...]
+    reduce: tuple[Item, ...]
+    apply: tuple[Item, ...]
+    vector: Vector | None = None
     fusions: tuple[str, ...] = ()
 
     @property
@@ -56,17 +62,23 @@ class Program:
     @property
     def update(self) -> tuple[Call, ...]:
         """The op calls of `reduce` and `apply`."""
-        return tuple(call for call in (*self.reduce, *self.apply) if isinstance(call, Call))
+        return tuple(op_calls((*self.reduce, *self.apply)))
+
+    @property
+    def beside(self) -> tuple[Call, ...]:
+        """The op calls that go on beside others, and so need scratch memory of their own."""
+        items = (*self.last_backward, *self.reduce, *self.apply)
+        return tuple(op_calls(item for item in items if isinstance(item, Beside)))
 
     @property
     def training_step(self) -> tuple[Call, ...]:
         """The calls of a training step, in order."""
-        return (*self.forward, *self.backward, *self.update)
+        return (*self.forward, *op_calls(self.last_backward), *self.update)
 
     @property
     def calls(self) -> tuple[Call, ...]:
         """The calls of every part; those of `predict` are among those of `evaluate`."""
-        return (*self.forward, *self.evaluate, *self.backward, *self.update)
+        return (*self.forward, *self.evaluate, *op_calls(self.last_backward), *self.update)
 
 
 def build(
@@ -90,7 +102,7 @@ def build(
     stochastic_rounding  the update rounds 16-bit weights at random, not to nearest
     sharding   the rank that it is for, and how ranks share the update
 
-    Raises ValueError where the shape is not possible.
+    Raises ValueError where the shape is not possible, or does not go with the rest.
     """
     if B < 1 or not 1 <= T <= config.context:
         raise ValueError(f"B={B}, T={T}: both must be positive, and T at most {config.context}")
@@ -98,10 +110,7 @@ def build(
         raise ValueError(refusal)
     buffers = _model_buffers(config, B, T, training, recompute)
     if training:
-        if sharding.cuts:
-            add_share(buffers, config, master_weights, sharding)
-        else:
-            add_whole(buffers, config, master_weights)
+        update.add_whole(buffers, config, master_weights)
         if config.dropout or stochastic_rounding:
             buffers["rng"] = Buffer((4,), "uint32", "input")
     fusions = tuple(name for name in FUSIONS if name in fusions)
@@ -114,14 +123,19 @@ def build(
     predict = fuse(config.forward(B, T, buffers, 0.0), rules)
     evaluate = forward = predict + loss
     backward: tuple[Call, ...] = ()
-    reduce: tuple[Call | Exchange, ...] = ()
-    apply: tuple[Call | Exchange, ...] = ()
+    behind = update.Update((), (), ())
+    vector = None
     if training:
         if config.dropout:
             forward = fuse(config.forward(B, T, buffers, config.dropout), rules) + loss
         backward = fuse(config.backward(B, T, buffers), rules)
-        reduce = reduce_calls(buffers, sharding)
-        apply = apply_calls(config, buffers, master_weights, stochastic_rounding, sharding)
+        if sharding.size > 1:
+            vector = cut(config, backward, sharding.shares)
+            update.add_vectors(buffers, config, master_weights, sharding, vector)
+            how = stochastic_rounding, sharding, vector
+            behind = update.together(config, buffers, backward, *how)
+        else:
+            behind = update.alone(config, buffers, backward, stochastic_rounding)
     used = {ref[0] for call in (*forward, *evaluate, *backward) for ref in call.args if ref}
     used |= {inside[0] for name in used if (inside := buffers[name].inside)}
     buffers = {  # a fused op does not store the result of the first op that it replaces
@@ -136,8 +150,10 @@ def build(
         evaluate=evaluate,
         predict=predict,
         backward=backward,
-        reduce=reduce,
-        apply=apply,
+        last_backward=behind.last_backward,
+        reduce=behind.reduce,
+        apply=behind.apply,
+        vector=vector,
         fusions=fusions,
     )
 

@@ -1,66 +1,172 @@
-"""How the ranks of a data parallel group share the optimizer's work and memory: ZeRO stage 1.
+"""How the ranks of a data parallel group share the exchange of gradients and the optimizer's work.
 
-All parameters stand one after the other in one vector, and so do their gradients. The vector is cut
-into as many equal shares as there are ranks, and rank r updates share r alone. So the moments and
-the master copies of a share exist on one rank only (Rajbhandari et al. 2020, ZeRO: Memory
-Optimizations Toward Training Trillion Parameter Models, its stage "os").
+All parameters lie one after the other in one vector, and all gradients in another. The order is
+that in which the backward pass is done with the gradients, so the vector falls into **buckets**:
+what is final early is exchanged early, while the backward pass goes on (Li et al. 2020, PyTorch
+Distributed: Experiences on Accelerating Data Parallel Training).
 
-A cut may go through the middle of a tensor: AdamW treats every element by itself.
+ZeRO stage 1 cuts each bucket into as many equal shares as there are ranks, and rank r updates share
+r of every bucket alone. So the moments and the master copies of a share exist on one rank only
+(Rajbhandari et al. 2020, ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, its
+stage "os"). A cut may go through the middle of a tensor: AdamW treats every element by itself.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ladder.contract.expressions import ceil_div
+from trainer.model.calls import Call, Ref
 from trainer.model.model_config import ModelConfig
 
 # Tensors and shares start at a multiple of so many elements: of 256 bytes, as kernels expect it of
 # every buffer, in all types that there are.
 STEP = 128
 
+# A bucket is exchanged beside the next call of one of these ops. They have many blocks of short
+# work, so that the rest of the GPU takes over what the SMs that exchange cannot do. A persistent
+# kernel, as most matrix products are, deals its tiles out beforehand, one block for each SM: where
+# one block has to wait for an SM, the whole kernel waits for it.
+BESIDE = frozenset({"attention.backward"})
+
 
 @dataclass(frozen=True)
 class Sharding:
-    """Rank `rank` of `size`. `stage`: 1 for ZeRO-1; 0: every rank updates all parameters."""
+    """Rank `rank` of `size`.
+
+    stage     1 for ZeRO-1; 0: every rank updates all parameters
+    overlaps  whether gradients are exchanged while the backward pass goes on, and weights during
+              the update; otherwise behind them
+    """
 
     rank: int = 0
     size: int = 1
     stage: int = 0
+    overlaps: bool = True
 
     @property
     def cuts(self) -> bool:
         """Whether a rank updates only its share of the parameters."""
         return self.size > 1 and self.stage == 1
 
+    @property
+    def shares(self) -> int:
+        """The number of shares that a bucket is cut into."""
+        return self.size if self.cuts else 1
+
+    @property
+    def share(self) -> int:
+        """The share that this rank updates."""
+        return self.rank if self.cuts else 0
+
 
 WHOLE = Sharding()  # one process, which updates all parameters
 
 
-def starts(config: ModelConfig) -> dict[str, int]:
-    """Where each parameter starts in the vector of all, by name."""
-    found, start = {}, 0
-    for name, shape in config.parameter_shapes().items():
-        found[name] = start
-        start += ceil_div(math.prod(shape), STEP) * STEP
-    return found
+@dataclass(frozen=True)
+class Slice:
+    """A tensor, a layer of a stacked one, or a part of these, in the vector of all.
+
+    first  its first element, as an element of the tensor
+    start  the same element in the vector
+    """
+
+    name: str
+    first: int
+    start: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        """Where it ends in the vector."""
+        return self.start + self.count
+
+    def within(self, start: int, end: int) -> Slice | None:
+        """The part of it from `start` to before `end` in the vector; None if there is none."""
+        begin, end = max(start, self.start), min(end, self.end)
+        if begin >= end:
+            return None
+        return Slice(self.name, self.first + begin - self.start, begin, end - begin)
 
 
-def share_size(config: ModelConfig, size: int) -> int:
-    """Elements of the share of one of `size` ranks; the last ones may be beyond all parameters."""
-    name, start = list(starts(config).items())[-1]
-    return ceil_div(start + math.prod(config.parameter_shapes()[name]), size * STEP) * STEP
+@dataclass(frozen=True)
+class Bucket:
+    """A part of the vector that ranks exchange together.
+
+    after   how many calls of the backward pass come before its exchange
+    slices  of whole tensors and layers, those with weight decay first
+    """
+
+    start: int
+    size: int
+    after: int
+    slices: tuple[Slice, ...]
 
 
-def pieces(config: ModelConfig, sharding: Sharding) -> Iterator[tuple[str, int, int]]:
-    """(parameter, first element of it, elements) of all that is in the share of a rank."""
-    share = share_size(config, sharding.size)
-    begin = sharding.rank * share
-    shapes = config.parameter_shapes()
-    for name, start in starts(config).items():
-        first = max(begin - start, 0)
-        end = min(begin + share - start, math.prod(shapes[name]))
-        if first < end:
-            yield name, first, end - first
+@dataclass(frozen=True)
+class Vector:
+    """The vector of all parameters, or of all gradients. `shares`: of each bucket."""
+
+    buckets: tuple[Bucket, ...]
+    shares: int
+
+    @property
+    def size(self) -> int:
+        last = self.buckets[-1]
+        return last.start + last.size
+
+    def slices(self, name: str) -> list[Slice]:
+        """Those of a tensor, in its order."""
+        found = [s for bucket in self.buckets for s in bucket.slices if s.name == name]
+        return sorted(found, key=lambda s: s.first)
+
+    def pieces(self, share: int, name: str) -> list[tuple[Slice, int]]:
+        """What of a tensor is in a share, in the tensor's order; with the place of each piece in an
+        array that holds only that share, of all buckets one after the other."""
+        found: list[tuple[Slice, int]] = []
+        for bucket in self.buckets:
+            start, place = share_of(bucket, share, self.shares)
+            end = start + bucket.size // self.shares
+            found += [
+                (piece, place + piece.start - start)
+                for whole in bucket.slices
+                if whole.name == name and (piece := whole.within(start, end))
+            ]
+        return sorted(found, key=lambda pair: pair[0].first)
+
+
+def share_of(bucket: Bucket, share: int, shares: int) -> tuple[int, int]:
+    """Where a share of a bucket starts: in the vector, and in an array that holds only that share,
+    of all buckets."""
+    return bucket.start + share * (bucket.size // shares), bucket.start // shares
+
+
+def cut(config: ModelConfig, backward: Sequence[Call], shares: int) -> Vector:
+    """The vector of a model's parameters for the calls of its backward pass."""
+    final: dict[Ref, int] = {}  # calls until the gradient changes no more
+    for number, call in enumerate(backward, 1):
+        final |= dict.fromkeys((ref for ref in call.args if ref is not None), number)
+    places = [i for i, call in enumerate(backward) if call.op in BESIDE] + [len(backward)]
+    groups: dict[int, list[tuple[str, int, int]]] = {place: [] for place in places}
+    parameters = config.parameters()
+    for name, parameter in parameters.items():
+        layers = parameter.shape[0] if parameter.stacked else 1
+        count = math.prod(parameter.shape) // layers
+        for layer in range(layers):
+            done = final["d" + name, layer if parameter.stacked else None]
+            place = places[bisect.bisect_left(places, done)]
+            groups[place].append((name, layer * count, count))
+    buckets, start = [], 0
+    for place, group in groups.items():
+        slices, end = [], start
+        for name, first, count in sorted(group, key=lambda slice: not parameters[slice[0]].decay):
+            slices.append(Slice(name, first, end, count))
+            end += ceil_div(count, STEP) * STEP
+        size = ceil_div(end - start, shares * STEP) * shares * STEP
+        if slices:
+            buckets.append(Bucket(start, size, place, tuple(slices)))
+        start += size
+    return Vector(tuple(buckets), shares)

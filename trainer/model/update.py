@@ -1,25 +1,48 @@
 """The update of the parameters, as the program of any model does it: the buffers that it needs, and
-its calls. `reduce_calls` make the gradients' norm, `apply_calls` take the step of AdamW.
+its calls.
 
-Where several ranks train together, both contain what they exchange. Without sharding that is one
-all-reduce, and every rank does the same update. With it (sharding.py):
+A process alone computes the gradients' norm, and AdamW goes tensor by tensor. Where several ranks
+train together, all parameters are one vector and all gradients another, in buckets (sharding.py):
 
-    reduce   reduce-scatter of the gradients -> norm of the own share -> all-gather of the norms
-    apply    AdamW on the pieces of tensors in the own share -> all-gather of the parameters
+    for each bucket     sum of the gradients over all ranks -> norm of the own share
+    for all             all-gather of the norms -> norm of these
+    for each bucket     AdamW on the own share -> all-gather of the parameters
+
+The sum is a reduce-scatter where ranks share the update. Where each updates all parameters, it is
+an all-reduce, a rank's share is the whole bucket, and nothing is gathered.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from trainer.model.calls import Buffer, Call, CallList, Exchange
+from trainer.model.calls import Beside, Buffer, Call, CallList, Exchange, Item, Kind, Piece
 from trainer.model.model_config import ModelConfig
-from trainer.model.sharding import Sharding, pieces, share_size, starts
+from trainer.model.sharding import Bucket, Sharding, Slice, Vector, share_of
 
 # Streams of random words: a model's dropouts count from 0, the rounding of weights from here, in
 # the order of the model's parameters.
 ROUNDING_STREAMS = 1 << 31
+
+MOMENTS = (".m", ".v")
+MASTER = ".master"
+
+
+class Update(NamedTuple):
+    """What comes behind the backward pass of a micro-batch.
+
+    last_backward  the backward pass of a step's last micro-batch: up to the gradients' sum over all
+                   ranks and the norms of its shares
+    reduce         the norm of all gradients
+    apply          one step of AdamW
+    """
+
+    last_backward: tuple[Item, ...]
+    reduce: tuple[Item, ...]
+    apply: tuple[Item, ...]
 
 
 def add_whole(buffers: dict[str, Buffer], config: ModelConfig, master_weights: bool) -> None:
@@ -30,82 +53,195 @@ def add_whole(buffers: dict[str, Buffer], config: ModelConfig, master_weights: b
     for name, parameter in config.parameters().items():
         shape, inside = parameter.shape, ("gradients", start)
         buffers["d" + name] = Buffer(shape, "float32", "gradient", parameter.stacked, inside)
-        buffers[name + ".m"] = Buffer(shape, "float32", "moment")
-        buffers[name + ".v"] = Buffer(shape, "float32", "moment")
+        for moment in MOMENTS:
+            buffers[name + moment] = Buffer(shape, "float32", "moment")
         if master_weights:
-            buffers[name + ".master"] = Buffer(shape, "float32", "master")
+            buffers[name + MASTER] = Buffer(shape, "float32", "master")
         start += math.prod(shape)
     buffers["gradients"] = Buffer((start,), "float32", "gradient")
 
 
-def add_share(
-    buffers: dict[str, Buffer], config: ModelConfig, master_weights: bool, sharding: Sharding
+def add_vectors(
+    buffers: dict[str, Buffer],
+    config: ModelConfig,
+    master_weights: bool,
+    sharding: Sharding,
+    vector: Vector,
 ) -> None:
-    """The same for one rank: the parameters, too, are parts of one vector, whose shares the ranks
-    exchange; moments and master copies are those of the rank's own share."""
-    share = share_size(config, sharding.size)
-    whole = (sharding.size * share,)
-    buffers["hyper"] = Buffer((9,), "float32", "input")
-    buffers["norm"] = Buffer((1,), "float32", "activation")
-    buffers["norms"] = Buffer((sharding.size,), "float32", "activation")
-    buffers["norms.own"] = Buffer((1,), "float32", "activation", inside=("norms", sharding.rank))
-    buffers["parameters"] = Buffer(whole, "real", "parameter")
-    buffers["gradients"] = Buffer(whole, "float32", "gradient")
-    own = ("gradients", sharding.rank * share)
-    buffers["gradients.own"] = Buffer((share,), "float32", "gradient", inside=own)
-    start_of = starts(config)
+    """Instead of these, for one of several ranks: parameters and gradients as vectors, whose
+    buckets are exchanged; moments and master copies of the rank's own share."""
+    states = {**dict.fromkeys(MOMENTS, "moment"), **({MASTER: "master"} if master_weights else {})}
+    count, shares, share = len(vector.buckets), sharding.shares, sharding.share
+    buffers["norms"] = Buffer((shares * count,), "float32", "activation")
+    buffers["parameters"] = Buffer((vector.size,), "real", "parameter")
+    buffers["gradients"] = Buffer((vector.size,), "float32", "gradient")
+    for suffix, kind in states.items():
+        buffers["share" + suffix] = Buffer((vector.size // shares,), "float32", kind)
     for name, parameter in config.parameters().items():
-        shape, stacked, start = parameter.shape, parameter.stacked, start_of[name]
-        inside = ("parameters", start)
-        buffers[name] = Buffer(shape, "real", "parameter", stacked, inside)
-        buffers["d" + name] = Buffer(shape, "float32", "gradient", stacked, ("gradients", start))
-    for name, first, count in pieces(config, sharding):
-        at = start_of[name] + first
-        piece = Buffer((count,), "real", "parameter", inside=("parameters", at), first=first)
-        buffers[name + ".own"] = piece
-        gradient = Buffer((count,), "float32", "gradient", inside=("gradients", at), first=first)
-        buffers["d" + name + ".own"] = gradient
-        for moment in (".m", ".v"):
-            buffers[name + moment] = Buffer((count,), "float32", "moment", first=first)
-        if master_weights:
-            buffers[name + ".master"] = Buffer((count,), "float32", "master", first=first)
+        slices = vector.slices(name)
+        for own, host in ((name, "parameters"), ("d" + name, "gradients")):
+            dtype, kind = buffers[host].dtype, buffers[host].kind
+            if parameter.stacked:
+                layers = tuple(Piece(s.first, s.count, host, s.start) for s in slices)
+                buffers[own] = Buffer(parameter.shape, dtype, kind, True, pieces=layers)
+            else:
+                buffers[own] = Buffer(parameter.shape, dtype, kind, inside=(host, slices[0].start))
+        for suffix, kind in states.items():
+            pieces = tuple(
+                Piece(piece.first, piece.count, "share" + suffix, place)
+                for piece, place in vector.pieces(share, name)
+            )
+            buffers[name + suffix] = Buffer(parameter.shape, "float32", kind, pieces=pieces)
+    for index, bucket in enumerate(vector.buckets):
+        start, _ = share_of(bucket, share, shares)
+        size = bucket.size // shares
+        for name, host, begin, length in (
+            (f"parameters.{index}", "parameters", bucket.start, bucket.size),
+            (f"gradients.{index}", "gradients", bucket.start, bucket.size),
+            (f"share.{index}", "gradients", start, size),
+            (f"norm.{index}", "norms", share * count + index, 1),
+        ):
+            dtype, kind = buffers[host].dtype, buffers[host].kind
+            buffers[name] = Buffer((length,), dtype, kind, inside=(host, begin))
 
 
-def reduce_calls(buffers: Mapping[str, Buffer], sharding: Sharding) -> tuple[Call | Exchange, ...]:
-    """Local gradients to those of the whole group, as far as this rank needs them, and the norm of
-    all of them."""
-    calls = CallList(buffers)
-    if not sharding.cuts:
-        count = math.prod(buffers["gradients"].shape)
-        calls.call("clip", "global_norm.forward", {"N": count}, "norm gradients")
-        summed = (Exchange("all_reduce", "gradients"),) if sharding.size > 1 else ()
-        return (*summed, *calls.calls)
-    share = math.prod(buffers["gradients.own"].shape)
-    calls.call("clip own", "global_norm.forward", {"N": share}, "norms.own gradients.own")
-    calls.call("clip", "global_norm.forward", {"N": sharding.size}, "norm norms")  # of the norms
-    of_share, of_all = calls.calls
-    scattered, gathered = Exchange("reduce_scatter", "gradients"), Exchange("all_gather", "norms")
-    return scattered, of_share, gathered, of_all
-
-
-def apply_calls(
+def alone(
     config: ModelConfig,
     buffers: Mapping[str, Buffer],
-    master_weights: bool,
+    backward: tuple[Call, ...],
+    stochastic_rounding: bool,
+) -> Update:
+    """The update of a process alone."""
+    clip, adamw = CallList(buffers), CallList(buffers)
+    count = math.prod(buffers["gradients"].shape)
+    clip.call("clip", "global_norm.forward", {"N": count}, "norm gradients")
+    for name, parameter in config.parameters().items():
+        whole = Slice(name, 0, 0, math.prod(parameter.shape))
+        states = [name + state for state in (*MOMENTS, MASTER)]
+        arrays = [name, "d" + name, *states]
+        _adamw(adamw, config, name, whole, whole.count, arrays, stochastic_rounding)
+    return Update(backward, tuple(clip.calls), tuple(adamw.calls))
+
+
+def together(
+    config: ModelConfig,
+    buffers: dict[str, Buffer],
+    backward: tuple[Call, ...],
     stochastic_rounding: bool,
     sharding: Sharding,
-) -> tuple[Call | Exchange, ...]:
-    """One step of AdamW."""
-    calls = CallList(buffers)
+    vector: Vector,
+) -> Update:
+    """The update of one of several ranks. Adds the buffers that AdamW works on.
+
+    Raises ValueError where random words cannot count from within a tensor.
+    """
+    count, shares = len(vector.buckets), sharding.shares
+    norms, updates = [], []
+    for index, bucket in enumerate(vector.buckets):
+        norm, adamw = CallList(buffers), CallList(buffers)
+        size = {"N": bucket.size // shares}
+        norm.call("clip", "global_norm.forward", size, f"norm.{index} share.{index}")
+        norms.append(norm.calls)
+        for run in _runs(config, bucket, sharding, merge=not stochastic_rounding):
+            arrays = _add_run(buffers, bucket, sharding, run)
+            names = dict.fromkeys(piece.name for piece in run)
+            length = run[-1].end - run[0].start
+            _adamw(adamw, config, " ".join(names), run[0], length, arrays, stochastic_rounding)
+        updates.append(adamw.calls)
+    clip = CallList(buffers)
+    clip.call("clip", "global_norm.forward", {"N": shares * count}, "norm norms")
+    gathered = (Exchange("all_gather", ("norms",)),) if sharding.cuts else ()
+    return Update(
+        _with_sums(backward, norms, sharding, vector),
+        (*gathered, *clip.calls),
+        _with_gathers(updates, sharding),
+    )
+
+
+def _with_sums(
+    backward: tuple[Call, ...], norms: Sequence[Sequence[Call]], sharding: Sharding, vector: Vector
+) -> tuple[Item, ...]:
+    """The backward pass, with the exchange of every bucket and the norm of the own share of it."""
+    kind: Kind = "reduce_scatter" if sharding.cuts else "all_reduce"
+    names = tuple(f"gradients.{index}" for index in range(len(vector.buckets)))
+    if not sharding.overlaps:
+        return (*backward, Exchange(kind, names), *itertools.chain(*norms))
+    items: list[Item] = []
+    done = 0
+    for bucket, name, norm in zip(vector.buckets, names, norms, strict=True):
+        items += [*backward[done : bucket.after], Beside((Exchange(kind, (name,)), *norm))]
+        done = bucket.after
+    return (*items, *backward[done:])
+
+
+def _with_gathers(updates: Sequence[Sequence[Call]], sharding: Sharding) -> tuple[Item, ...]:
+    """AdamW on the own share of every bucket, whose new weights go to all ranks."""
+    names = tuple(f"parameters.{index}" for index in range(len(updates)))
+    if not sharding.cuts:
+        return tuple(itertools.chain(*updates))
+    if not sharding.overlaps:
+        return (*itertools.chain(*updates), Exchange("all_gather", names))
+    items: list[Item] = []
+    for name, update in zip(names, updates, strict=True):
+        items += [*update, Beside((Exchange("all_gather", (name,)),))]
+    return tuple(items)
+
+
+def _runs(
+    config: ModelConfig, bucket: Bucket, sharding: Sharding, merge: bool
+) -> list[list[Slice]]:
+    """What one call of AdamW updates in the own share of a bucket: a slice, or, to `merge`, all
+    neighbours with the same decay."""
+    start, _ = share_of(bucket, sharding.share, sharding.shares)
+    end = start + bucket.size // sharding.shares
+    pieces = [piece for whole in bucket.slices if (piece := whole.within(start, end))]
+    if not merge:
+        return [[piece] for piece in pieces]
     parameters = config.parameters()
+    runs = itertools.groupby(pieces, key=lambda piece: parameters[piece.name].decay)
+    return [list(run) for _, run in runs]
+
+
+def _add_run(
+    buffers: dict[str, Buffer], bucket: Bucket, sharding: Sharding, run: Sequence[Slice]
+) -> list[str]:
+    """Add the buffers of a run of slices, with the padding between them, which is 0 and stays so:
+    weight, gradient, moments, master copy. Returns their names."""
+    start, count = run[0].start, run[-1].end - run[0].start
+    own, place = share_of(bucket, sharding.share, sharding.shares)
+    place += start - own
+    hosts = {"parameters": start, "gradients": start}
+    hosts |= {"share" + state: place for state in (*MOMENTS, MASTER)}
+    for host, begin in hosts.items():
+        if (whole := buffers.get(host)) is not None:  # there may be no master copy
+            part = Buffer((count,), whole.dtype, whole.kind, inside=(host, begin))
+            buffers[f"{host}@{start}"] = part
+    return [f"{host}@{start}" for host in hosts]
+
+
+def _adamw(
+    calls: CallList,
+    config: ModelConfig,
+    where: str,
+    first: Slice,
+    count: int,
+    arrays: Sequence[str],
+    stochastic_rounding: bool,
+) -> None:
+    """A call of AdamW on `count` elements, the first of which are `first`.
+
+    arrays  names of weight, gradient, two moments and, where the buffer exists, the master copy
+    """
+    weight, gradient, m, v, master = arrays
+    tensors = list(config.parameters())
+    if stochastic_rounding and first.first % 4:
+        raise ValueError(
+            f"{first.name}: a layer of it has a number of elements that 4 does not divide, as "
+            "rounding at random on several ranks needs it"
+        )
+    decay = float(config.parameters()[first.name].decay)
+    stream = ROUNDING_STREAMS + tensors.index(first.name)
+    args = (weight, m, v, master if master in calls.buffers else "-", gradient, "norm", "hyper")
     rng = "rng" if stochastic_rounding else "-"
-    streams = {name: ROUNDING_STREAMS + index for index, name in enumerate(parameters)}
-    own = ".own" if sharding.cuts else ""
-    whole = ((name, 0, math.prod(p.shape)) for name, p in parameters.items())
-    for name, _, count in pieces(config, sharding) if sharding.cuts else whole:
-        master = name + ".master" if master_weights else "-"
-        args = f"{name}{own} {name}.m {name}.v {master} d{name}{own} norm hyper {rng}"
-        scalars = {"decay": float(parameters[name].decay), "stream": streams[name]}
-        calls.call(name, "adamw.update", {"N": count}, args, **scalars)
-    gathered = (Exchange("all_gather", "parameters"),) if sharding.cuts else ()
-    return (*calls.calls, *gathered)
+    scalars = {"decay": decay, "stream": stream, "first": first.first}
+    calls.call(where, "adamw.update", {"N": count}, " ".join((*args, rng)), **scalars)

@@ -189,33 +189,36 @@ class HostSums:
     def __init__(self, ranks: Ranks) -> None:
         self._ranks, self._others = ranks, range(1, ranks.size)
 
-    def all_reduce(self, array: np.ndarray) -> None:
-        self._add_up(array)
-        if self._ranks.leads:
-            for rank in self._others:
-                self._ranks.send(array, rank)
-        else:
-            self._ranks.receive(array, 0)
+    def all_reduce(self, *arrays: np.ndarray) -> None:
+        for array in arrays:
+            self._add_up(array)
+            if self._ranks.leads:
+                for rank in self._others:
+                    self._ranks.send(array, rank)
+            else:
+                self._ranks.receive(array, 0)
 
-    def reduce_scatter(self, array: np.ndarray) -> None:
-        self._add_up(array)
-        shares = self._shares(array)
-        if self._ranks.leads:
-            for rank in self._others:
-                self._ranks.send(shares[rank], rank)
-        else:
-            self._ranks.receive(shares[self._ranks.rank], 0)
+    def reduce_scatter(self, *arrays: np.ndarray) -> None:
+        for array in arrays:
+            self._add_up(array)
+            shares = self._shares(array)
+            if self._ranks.leads:
+                for rank in self._others:
+                    self._ranks.send(shares[rank], rank)
+            else:
+                self._ranks.receive(shares[self._ranks.rank], 0)
 
-    def all_gather(self, array: np.ndarray) -> None:
-        shares = self._shares(array)
-        if self._ranks.leads:
-            for rank in self._others:
-                self._ranks.receive(shares[rank], rank)
-            for rank in self._others:
-                self._ranks.send(array, rank)
-        else:
-            self._ranks.send(shares[self._ranks.rank], 0)
-            self._ranks.receive(array, 0)
+    def all_gather(self, *arrays: np.ndarray) -> None:
+        for array in arrays:
+            shares = self._shares(array)
+            if self._ranks.leads:
+                for rank in self._others:
+                    self._ranks.receive(shares[rank], rank)
+                for rank in self._others:
+                    self._ranks.send(array, rank)
+            else:
+                self._ranks.send(shares[self._ranks.rank], 0)
+                self._ranks.receive(array, 0)
 
     def close(self) -> None:
         """The connections belong to the group."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -77,7 +78,7 @@ class Setup:
     @property
     def sharding(self) -> Sharding:
         """Which rank this is, and how the ranks share the update."""
-        return Sharding(self.group.rank, self.group.size, self.config.zero)
+        return sharding_of(self.group, self.config.zero, self.config.overlap)
 
     def close(self) -> None:
         """Take down what the ranks made together: first the graphs, which use the group."""
@@ -154,7 +155,7 @@ def set_up(flags: Flags, group: Group = ALONE) -> Setup:
     group.agree("the model", [source, asdict(shape)])
     group.agree("the training data", train.state())
     group.agree("the validation data", val.state())
-    sharding = Sharding(group.rank, group.size, config.zero)
+    sharding = sharding_of(group, config.zero, config.overlap)
 
     def rebuild(B: int, fused: Collection[str] = ()) -> Program:
         options = config.program_options
@@ -212,6 +213,11 @@ def set_up(flags: Flags, group: Group = ALONE) -> Setup:
         step=resumed.step if resumed else 0,
         state=resumed.state if resumed else None,
     )
+
+
+def sharding_of(group: Group, zero: int, overlap: bool) -> Sharding:
+    """Which rank of a group this is, and how its ranks share the update."""
+    return Sharding(group.rank, group.size, zero, overlap)
 
 
 def choose_together(
@@ -383,17 +389,17 @@ def restore_tensors(engine: Engine, tensors: Mapping[str, np.ndarray]) -> None:
     for name in kept(engine.program):
         if name not in tensors:
             raise LadderError(f"the checkpoint has no {name}: it is not of a training run")
-        if name in engine.arrays:  # other ranks may have it
-            engine.write(name, tensors[name])
+        engine.write(name, tensors[name])
         if name + ROUNDED in tensors:
-            engine.device.upload(engine.arrays[name], tensors[name + ROUNDED])
+            engine.write_stored(name, tensors[name + ROUNDED])
 
 
 def _tensors(setup: Setup) -> dict[str, Callable[[], np.ndarray]]:
     """What `restore_tensors` puts back; every weight is there in float32, whatever its type.
 
-    Of a tensor that ranks share, every rank gives its piece, and must call the function."""
+    Of a tensor that ranks share, every rank gives its pieces, and must call the function."""
     engine, config, group = setup.engine, setup.config, setup.group
+    vector = engine.program.vector
     shapes = setup.shape.parameter_shapes()
     masters = config.master_weights and engine.real.itemsize < 4
 
@@ -401,9 +407,14 @@ def _tensors(setup: Setup) -> dict[str, Callable[[], np.ndarray]]:
         return np.asarray(engine.read(name), np.float32)
 
     def gather(name: str, parameter: str) -> np.ndarray:
-        piece = read(name).reshape(-1) if name in engine.arrays else np.empty(0, np.float32)
-        pieces = group.gather(name, piece)
-        return np.concatenate(pieces).reshape(shapes[parameter]) if group.leads else piece
+        own = read(name).reshape(-1)
+        whole = np.empty(math.prod(shapes[parameter]) if group.leads else 0, np.float32)
+        for rank, found in enumerate(group.gather(name, own)):
+            assert vector is not None
+            for piece, _ in vector.pieces(rank, parameter):
+                whole[piece.first : piece.first + piece.count] = found[: piece.count]
+                found = found[piece.count :]
+        return whole.reshape(shapes[parameter]) if group.leads else own
 
     tensors: dict[str, Callable[[], np.ndarray]] = {}
     for name in kept(engine.program):
@@ -415,8 +426,7 @@ def _tensors(setup: Setup) -> dict[str, Callable[[], np.ndarray]]:
             tensors[name] = functools.partial(read, name)
     if config.stochastic_rounding and config.master_weights:
         for name in engine.program.parameters:
-            weight = engine.arrays[name]
-            tensors[name + ROUNDED] = functools.partial(engine.device.download, weight)
+            tensors[name + ROUNDED] = functools.partial(engine.read_stored, name)
     return tensors
 
 

@@ -158,7 +158,7 @@ class Stepper:
             write_batch(engine, self.train, again=config.overfit)
             self._write_rng(number, micro_step * group.size + group.rank)
             engine.forward()
-            engine.backward()
+            engine.backward(more=micro_step + 1 < config.accumulation)
             losses.append(fetch_loss(engine))
         # Rounding at random draws from the last words, which must be the same on all ranks.
         if group.size > 1 and config.stochastic_rounding:

@@ -65,11 +65,15 @@ class ComputeConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class StepConfig(ComputeConfig):
-    """Training steps: B = `batch` rows of T = `sequence` tokens, `steps` times."""
+    """Training steps: B = `batch` rows of T = `sequence` tokens, `steps` times.
+
+    overlap  several ranks exchange gradients while the backward pass goes on
+    """
 
     batch: int
     sequence: int
     steps: int
+    overlap: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +199,7 @@ def resolve_run(
         sequence=sequence,
         total_tokens=total,
         ranks=ranks,
-        zero=resolve_zero(flags, ranks, values["stochastic_rounding"]),
+        zero=resolve_zero(flags, ranks),
         steps=max(1, tokens // total) if steps == -1 else steps,
         dataset=dataset,
         train_data=train_data,
@@ -232,17 +236,9 @@ def _sequence(flags: Flags, place: Place, context: int) -> int:
     return flags.sequence
 
 
-def resolve_zero(flags: Flags, ranks: int, stochastic_rounding: bool) -> int:
-    """The ZeRO stage; alone, a process has nothing to share. Raises LadderError where it does not
-    go with rounding at random."""
-    if ranks == 1:
-        return 0
-    if stochastic_rounding and flags.zero == 1:
-        raise LadderError(
-            "-z 1: the random words of --stochastic-rounding count from the start of a tensor, and "
-            "a share may start within one; choose -z 0, or --stochastic-rounding 0"
-        )
-    return flags.zero if flags.zero is not None else int(not stochastic_rounding)
+def resolve_zero(flags: Flags, ranks: int) -> int:
+    """The ZeRO stage; alone, a process has nothing to share."""
+    return int(flags.value("zero")) if ranks > 1 else 0
 
 
 def _stochastic_rounding(flags: Flags, dtype: str) -> bool:

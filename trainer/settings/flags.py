@@ -252,9 +252,16 @@ class Flags:
     zero: int | None = flag(
         "--zero -z",
         "ZeRO stage: 1: each rank updates, and keeps the optimizer's state of, its share of the "
-        "weights; 0: every rank of all; default 1, but 0 with --stochastic-rounding",
+        "weights; 0: every rank of all",
+        1,
         least=0,
         most=1,
+    )
+    overlap: bool | None = flag(
+        "--overlap",
+        "exchange gradients while the backward pass goes on, and weights during the update; 0: "
+        "behind them",
+        True,
     )
     rank_timeout: float | None = flag(
         "--rank-timeout",

@@ -44,7 +44,8 @@ __device__ float move(float weight, float& m, float& v, float grad, const Step& 
     return weight * s.shrink - s.rate * m / (sqrtf(v / s.correction2) + s.eps);
 }
 
-// Updates weight i. `master`, if not null, is its exact value in float32 (a master weight).
+// Updates a weight, element i of its tensor. `master`, if not null, is its exact value in float32
+// (a master weight).
 __device__ void move_one(
     real& weight, float& m, float& v, float* master, float grad, const Step& s,
     const unsigned* rng, unsigned stream, size_t i) {
@@ -53,6 +54,7 @@ __device__ void move_one(
     weight = rng == nullptr ? to_real(exact) : round_at_random(exact, random_word(rng, stream, i));
 }
 
+// The weights are a tensor, or a piece of one from its element `first` on, a multiple of four.
 extern "C" __global__ void adamw_update(
     real* __restrict__ weight,        // (N)
     float* __restrict__ m,            // (N)  running average of gradients
@@ -62,10 +64,10 @@ extern "C" __global__ void adamw_update(
     const float* __restrict__ norm,   // (1)
     const float* __restrict__ hyper,  // (9)
     const unsigned* __restrict__ rng, // (4)  or null: weights are rounded to nearest
-    int N, float decay, unsigned stream) {
+    int N, float decay, unsigned stream, unsigned first) {
     size_t i = (size_t)blockIdx.x * BLOCK + threadIdx.x;
     if (i >= N) return;  // the last block may have more threads than there are weights left
     Step s = read_step(hyper, norm, decay);
     float* exact = master != nullptr ? master + i : nullptr;
-    move_one(weight[i], m[i], v[i], exact, grad[i], s, rng, stream, i);
+    move_one(weight[i], m[i], v[i], exact, grad[i], s, rng, stream, first + i);
 }

@@ -39,14 +39,20 @@ _BFLOAT16 = 80  # Ampere: the first tensor cores that multiply bfloat16
 
 _NULL = np.uintp(0)
 
+# Of a stream. What other ranks wait for goes first: its blocks get the next SMs that are free. CUDA
+# takes the nearest priority that there is.
+HIGHEST_PRIORITY = -100
+
 # CUtensorMapDataType of the driver's cuda.h
 _TENSOR_TYPES = {"uint32": 2, "int32": 3, "float16": 6, "float32": 7, "bfloat16": 9}
 
 
 class Cuda:
-    """One NVIDIA GPU, with one stream on which everything runs in order.
+    """One NVIDIA GPU, with a stream on which everything runs in order, and a second one for what
+    goes on `beside` it.
 
-    `device`, `stream` and `cupy` are CuPy's, for what calls a library instead of a kernel.
+    `device`, `stream` and `cupy` are CuPy's, for what calls a library instead of a kernel. `stream`
+    is the one that work is submitted to at the moment.
     """
 
     kind = "cuda"
@@ -97,6 +103,7 @@ class Cuda:
         self._copies: list[tuple[Any, Any]] = []  # (event, pinned memory) of those under way
         self.device.use()
         self.stream = self.cupy.cuda.Stream(non_blocking=True)
+        self._side = self.cupy.cuda.Stream(non_blocking=True, priority=HIGHEST_PRIORITY)
 
     @functools.cached_property
     def matrix_product(self) -> cublas.Multiplier:
@@ -266,6 +273,30 @@ class Cuda:
 
     def free_unused(self) -> None:
         self.cupy.get_default_memory_pool().free_all_blocks()
+
+    def beside(self, work: Callable[[], None]) -> None:
+        """While a graph is recorded, this makes a second branch of it, up to `join`."""
+        main = self.stream
+        try:
+            with self.device:
+                self._side.wait_event(self._passed(main))
+            self.stream = self._side
+            work()
+        except self._cuda_errors as error:
+            raise self._failure(error) from None
+        finally:
+            self.stream = main
+
+    def join(self) -> None:
+        try:
+            with self.device:
+                self.stream.wait_event(self._passed(self._side))
+        except self._cuda_errors as error:
+            raise self._failure(error) from None
+
+    def _passed(self, stream: Any) -> Any:
+        """An event that happens when the stream has done what it was given so far."""
+        return stream.record(self.cupy.cuda.Event(disable_timing=True))
 
     def mark(self) -> Any:
         try:

@@ -5,8 +5,9 @@ https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/collectives.html
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from ladder.common.errors import LadderError
@@ -41,26 +42,43 @@ class Communicator:
                 functools.partial(self._library.NcclCommunicator, size, name, rank),
             )
 
-    def all_reduce(self, array: Any) -> None:
-        start, float32, total = array.data.ptr, self._library.NCCL_FLOAT32, self._library.NCCL_SUM
-        self._submit(self._group.allReduce, start, start, array.size, float32, total)
-
-    def reduce_scatter(self, array: Any) -> None:
-        start, count = array.data.ptr, array.size // self._size
-        own = start + self._rank * count * array.itemsize  # NCCL works in place from there
+    def all_reduce(self, *arrays: Any) -> None:
         float32, total = self._library.NCCL_FLOAT32, self._library.NCCL_SUM
-        self._submit(self._group.reduceScatter, start, own, count, float32, total)
+        with self._together():
+            for array in arrays:
+                start = array.data.ptr
+                self._submit(self._group.allReduce, start, start, array.size, float32, total)
 
-    def all_gather(self, array: Any) -> None:
+    def reduce_scatter(self, *arrays: Any) -> None:
+        float32, total = self._library.NCCL_FLOAT32, self._library.NCCL_SUM
+        with self._together():
+            for array in arrays:
+                start, count = array.data.ptr, array.size // self._size
+                own = start + self._rank * count * array.itemsize  # NCCL works in place from there
+                self._submit(self._group.reduceScatter, start, own, count, float32, total)
+
+    def all_gather(self, *arrays: Any) -> None:
         """Bytes are copied as they are, so that any type will do."""
-        start, count = array.data.ptr, array.nbytes // self._size
-        own = start + self._rank * count
-        self._submit(self._group.allGather, own, start, count, self._library.NCCL_UINT8)
+        with self._together():
+            for array in arrays:
+                start, count = array.data.ptr, array.nbytes // self._size
+                own = start + self._rank * count
+                self._submit(self._group.allGather, own, start, count, self._library.NCCL_UINT8)
 
     def close(self) -> None:
         self._gpu.synchronize()
         with self._gpu.device:
             _call("leaving the group", self._group.destroy)
+
+    @contextlib.contextmanager
+    def _together(self) -> Iterator[None]:
+        """NCCL makes one kernel of what the block submits, where it can."""
+        _call("beginning an exchange", self._library.groupStart)
+        try:
+            yield
+        finally:
+            with self._gpu.device:
+                _call("submitting an exchange", self._library.groupEnd)
 
     def _submit(self, function: Callable[..., Any], *args: int) -> None:
         with self._gpu.device:

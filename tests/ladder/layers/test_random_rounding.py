@@ -74,6 +74,7 @@ def test_the_kernel_rounds_to_the_bits_of_the_reference(device, real, tmp_path):
         ("(unsigned)(i / 4)", "(unsigned)i"),
         ("round_at_random(exact.z, words.z)", "round_at_random(exact.z, ~words.z)"),
         ("random_word(rng, stream, i)", "random_word(rng, stream, i + 1)"),
+        ("first + i", "i"),
     ],
 )
 def test_a_rung_that_rounds_by_other_words_is_caught(sound, planted, tmp_path):

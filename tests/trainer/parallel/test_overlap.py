@@ -1,0 +1,204 @@
+"""Exchanges beside the backward pass give the bits that exchanges behind it give.
+
+The CPU does one thing at a time. Two devices stand for the extremes of what a GPU may do with work
+beside other work: one does it at once, the other as late as it may. Where both give the same bits,
+nothing that goes beside an exchange reads or writes what is exchanged.
+"""
+
+import dataclasses
+import threading
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from ladder.device.cpu import Cpu
+from tests.trainer.parallel_run import together
+from tests.trainer.tiny import SHAPE, save_model, settings
+from trainer.model import program as program_module
+from trainer.model.calls import Beside, Exchange, in_order
+from trainer.model.program import build
+from trainer.model.sharding import Sharding
+from trainer.parallel.group import HostSums
+from trainer.run.setup import set_up
+from trainer.run.steps import Stepper
+from trainer.settings.flags import Flags
+
+STEPS = 2
+WAITING = threading.local()  # of each rank, which is a thread: work beside other work
+
+
+def late_beside(device, work):
+    WAITING.__dict__.setdefault("work", []).append(work)
+
+
+def late_join(device):
+    for work in WAITING.__dict__.pop("work", []):
+        work()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """With a model in it."""
+    folder = tmp_path_factory.mktemp("overlap")
+    save_model(folder / "model", dropout=0.2)
+    return folder
+
+
+@pytest.fixture
+def late(monkeypatch):
+    """A device that does what goes beside other work as late as it may."""
+
+    def make(cpu=Cpu):
+        monkeypatch.setattr(cpu, "beside", late_beside)
+        monkeypatch.setattr(cpu, "join", late_join)
+
+    return make
+
+
+def train(folder, ranks, steps=STEPS, dloss=None, **changes):
+    """Of each rank: weights as they are stored, losses and norms, after some steps."""
+    flags = Flags(
+        **settings(
+            folder,
+            **{
+                "total_tokens": 2 * 16 * 2 * ranks,
+                "dtype": "bf16",
+                "grad_clip": 0.5,
+                "weight_decay": 0.1,
+                "checkpoint_every": 0,
+                **changes,
+            },
+        )
+    )
+
+    def work(group):
+        setup = set_up(flags, group)
+        engine = setup.engine
+        stepper = Stepper(setup.config, engine, setup.train, group)
+        if dloss is not None:
+            forward = engine.forward
+            engine.forward = lambda: (engine.write("dloss", dloss), forward())
+        found = [stepper.step(number) for number in range(steps)]
+        weights = {name: engine.read_stored(name).tobytes() for name in engine.program.parameters}
+        return weights, [(step.loss, step.norm) for step in found]
+
+    return together(ranks, work)
+
+
+KINDS = {"-z 1": {}, "-z 0": {"zero": 0}, "-z 1 -r 2": {"recompute": 2}}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ranks", [2, 3, pytest.param(4, marks=pytest.mark.sweep)])
+def test_exchanges_beside_and_behind_give_the_same_bits(folder, late, ranks, kind):
+    behind = train(folder, ranks, overlap=False, **KINDS[kind])
+    assert behind == [behind[0]] * ranks
+    assert train(folder, ranks, **KINDS[kind]) == behind
+    late()
+    assert train(folder, ranks, **KINDS[kind]) == behind
+
+
+def test_an_exchange_that_begins_too_early_is_seen(folder, monkeypatch):
+    """One call earlier, and the last gradient of a bucket is not in the sum."""
+    right = train(folder, 2, steps=1)
+    cut = program_module.cut
+
+    def too_early(config, backward, shares):
+        vector = cut(config, backward, shares)
+        buckets = [*vector.buckets]
+        buckets[1] = dataclasses.replace(buckets[1], after=buckets[0].after + 1)
+        return dataclasses.replace(vector, buckets=tuple(buckets))
+
+    monkeypatch.setattr(program_module, "cut", too_early)
+    assert train(folder, 2, steps=1) != right
+
+
+def test_what_does_not_wait_for_an_exchange_is_seen(folder, late, monkeypatch):
+    right = train(folder, 2, steps=1)
+    late()
+    monkeypatch.setattr(Cpu, "join", lambda device: None)
+    assert train(folder, 2, steps=1) != right
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("zero", [0, 1])
+def test_a_step_exchanges_once_whatever_it_accumulates(folder, monkeypatch, zero, overlap):
+    seen = Counter()
+
+    def counting(kind, exchange):
+        def count(sums, *arrays):
+            seen[kind] += sum(array.size for array in arrays)
+            exchange(sums, *arrays)
+
+        return count
+
+    for kind in ("all_reduce", "reduce_scatter", "all_gather"):
+        monkeypatch.setattr(HostSums, kind, counting(kind, getattr(HostSums, kind)))
+    train(folder, 2, steps=1, total_tokens=2 * 16 * 2 * 3, zero=zero, overlap=overlap)
+    vector = build(SHAPE, 2, 16, sharding=Sharding(0, 2, zero)).vector
+    if zero:
+        norms = 2 * len(vector.buckets)
+        assert seen == {"reduce_scatter": 2 * vector.size, "all_gather": 2 * (vector.size + norms)}
+    else:
+        assert seen == {"all_reduce": 2 * vector.size}
+
+
+def spans(program, names):
+    """(buffer with memory, first element, last) of what buffers, or layers of them, lie in."""
+    for name, layer in names:
+        buffer = program.buffers[name]
+        if buffer.pieces is not None:
+            pieces = buffer.pieces if layer is None else (buffer.pieces[layer],)
+            yield from ((p.host, p.start, p.start + p.size) for p in pieces)
+            continue
+        host, start = buffer.inside or (name, 0)
+        yield host, start, start + int(np.prod(buffer.shape))
+
+
+def used(program, items):
+    found = set()
+    for call in in_order(items):
+        names = (
+            [(name, None) for name in call.buffers]
+            if isinstance(call, Exchange)
+            else [ref for ref in call.args if ref is not None]
+        )
+        found |= set(spans(program, names))
+    return found - set(spans(program, [("norm", None), ("hyper", None)]))  # only read
+
+
+@pytest.mark.parametrize("fusions", [(), ("residual_layernorm", "matmul_gelu")])
+@pytest.mark.parametrize("zero", [0, 1])
+def test_no_call_touches_what_is_exchanged_beside_it(zero, fusions):
+    program = build(SHAPE, 2, 16, fusions=fusions, sharding=Sharding(1, 3, zero))
+    assert sum(isinstance(item, Beside) for item in program.last_backward) == SHAPE.layers + 1
+    for items in (program.last_backward, program.reduce, program.apply):
+        for index, item in enumerate(items):
+            if isinstance(item, Beside):
+                later = used(program, (i for i in items[index:] if not isinstance(i, Beside)))
+                for host, start, end in used(program, [item]):
+                    near = [(a, b) for name, a, b in later if name == host]
+                    assert all(end <= a or b <= start for a, b in near), (host, start, end)
+
+
+def test_all_but_the_last_bucket_go_beside_the_backward_pass():
+    """The token table is the head's, too: it is complete last, with the first layer's rest."""
+    program = build(SHAPE, 2, 16, sharding=Sharding(0, 2, 1))
+    first, *_, last = program.vector.buckets
+    above = "lnfw lnfb attprojw attprojb ln2w ln2b fcw fcb fcprojw fcprojb"
+    assert {s.name for s in first.slices} == set(above.split())
+    assert {s.name for s in last.slices} == {"wte", "wpe", "ln1w", "ln1b", "qkvw", "qkvb"}
+    assert last.after == len(program.backward)
+    for bucket in program.vector.buckets[:-1]:
+        assert program.backward[bucket.after].op == "attention.backward"
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_rounding_at_random_draws_the_same_words_on_any_number_of_ranks(folder, zero):
+    """Without gradients, weight decay alone moves the weights: only rounding could differ."""
+    how = {"stochastic_rounding": True, "dloss": np.zeros(1), "lr": 0.1, "total_tokens": 192}
+    ((alone, _),) = train(folder, 1, **how)
+    ((nearest, _),) = train(folder, 1, **{**how, "stochastic_rounding": False})
+    assert [weights for weights, _ in train(folder, 3, zero=zero, **how)] == [alone] * 3
+    assert alone != nearest
