@@ -587,8 +587,8 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
         (("lr / hyper[6]", "lr"), "elements are wrong"),
     ],
     "a weight of 16 bits, rounded at random": [
-        (("rng ? round_at_random(exact, random_word(rng, stream, i)) : ", ""), "are wrong"),
-        (("(rng, stream, i))", "(rng, stream, 0))"), "elements are wrong"),
+        (("rng ? round_at_random(exact, random_word(rng, stream, first + i)) : ", ""), "are wrong"),
+        (("(rng, stream, first + i))", "(rng, stream, i))"), "elements are wrong"),
         (("bits & 0xffff0000", "bits"), "elements are wrong"),
         (("> (word >> 16)", "< (word >> 16)"), "elements are wrong"),
         (("bits += 0x10000;", "bits += x > 0 ? 0x10000 : -0x10000;"), "elements are wrong"),

@@ -39,7 +39,8 @@ __device__ float move(float weight, float& m, float& v, float grad, const Step& 
     return weight * s.shrink - s.rate * m / (sqrtf(v / s.correction2) + s.eps);
 }
 
-// Updates weight i. `master`, if not null, is its exact value in float32 (a master weight).
+// Updates a weight, element i of its tensor. `master`, if not null, is its exact value in float32
+// (a master weight).
 __device__ void move_one(
     real& weight, float& m, float& v, float* master, float grad, const Step& s,
     const unsigned* rng, unsigned stream, size_t i) {
@@ -79,6 +80,7 @@ __device__ void move_four(
     }
 }
 
+// The weights are a tensor, or a piece of one from its element `first` on, a multiple of four.
 extern "C" __global__ void adamw_update(
     real* __restrict__ weight,        // (N)
     float* __restrict__ m,            // (N)  running average of gradients
@@ -88,7 +90,7 @@ extern "C" __global__ void adamw_update(
     const float* __restrict__ norm,   // (1)
     const float* __restrict__ hyper,  // (9)
     const unsigned* __restrict__ rng, // (4)  or null: weights are rounded to nearest
-    int N, float decay, unsigned stream) {
+    int N, float decay, unsigned stream, unsigned first) {
     Step s = read_step(hyper, norm, decay);
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
@@ -97,13 +99,13 @@ extern "C" __global__ void adamw_update(
             float* exact = master != nullptr ? master + i : nullptr;
             move_four(reinterpret_cast<Reals&>(weight[i]), reinterpret_cast<float4&>(m[i]),
                       reinterpret_cast<float4&>(v[i]), reinterpret_cast<float4*>(exact),
-                      reinterpret_cast<const float4&>(grad[i]), s, rng, stream, i);
+                      reinterpret_cast<const float4&>(grad[i]), s, rng, stream, first + i);
         } else {
             // The last few weights; and all of them where the gradient, a part of the array of all
             // gradients, begins at an address that is not a multiple of 16 bytes.
             for (size_t j = i; j < i + 4 && j < N; j++) {
                 float* exact = master != nullptr ? master + j : nullptr;
-                move_one(weight[j], m[j], v[j], exact, grad[j], s, rng, stream, j);
+                move_one(weight[j], m[j], v[j], exact, grad[j], s, rng, stream, first + j);
             }
         }
     }
