@@ -25,7 +25,7 @@ def losses(
     for name, level in levels.items():
         axes.axhline(level, color=GREY, ls=":", lw=1.2)
         axes.text(1.005, level, f"{level:.2f}  {name}", **beside)
-    _loss_axes(axes)
+    _loss_axes(axes, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)  # above the levels
     return figure
 
 
@@ -98,8 +98,8 @@ def validation(val: Losses, peer: tuple[str, float], title: str) -> Figure:
     return figure
 
 
-def _loss_axes(axes: Any) -> None:
+def _loss_axes(axes: Any, **legend: Any) -> None:
     axes.set_xlabel("step", fontsize=9)
     axes.set_ylabel("loss (nats per token)", fontsize=9)
     axes.grid(axis="y", color=GRID)
-    axes.legend(frameon=False, fontsize=9)
+    axes.legend(frameon=False, fontsize=9, **legend)

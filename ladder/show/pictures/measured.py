@@ -130,7 +130,7 @@ def ladder(shown: Measured) -> Drawing:
         drawing.box(x0, y + 14, max(at(row.us) - x0, 1), 10, _fill(row), title=_label(row))
         share = f"{_time(row.us)}, {tables.percent(row.of_roof)}"
         drawing.text(max(at(row.us), at(floor)) + 5, y + 23, share, 11)
-        drawing.line([(at(floor), y + 12), (at(floor), y + 26)], "red", 1.5)
+        drawing.line([(at(floor), y + 14), (at(floor), y + 24)], "red", 1.5)
         y += 28
     y = bottom + 30
     drawing.line([(x0 + 4, y - 8), (x0 + 4, y + 4)], "red", 1.5)

@@ -11,6 +11,8 @@ import numpy as np
 
 from ladder.show.pictures.drawing import MARGIN, WIDTH, Drawing
 
+VALUE = 20  # pixels that the value of a score takes
+
 
 @dataclass(frozen=True)
 class Step:
@@ -59,9 +61,15 @@ def draw(*, T: str = "16", tile: str = "4", seed: str = "3") -> Drawing:
             for i, s in enumerate(found)
         ),
     )
-    y, bar, high = drawing.top, 15, 44.0
+    y, bar, high = drawing.top, min(22.0, 352 / len(scores)), 44.0
     low, top = min(scores.min(), 0.0), max(scores.max(), 0.0)
-    scale = high / (top - low)
+    scale, end = high / (top - low), MARGIN + len(scores) * bar
+    if bar >= VALUE:
+        for i, score in enumerate(scores):
+            x = MARGIN + i * bar + (bar - 3) / 2
+            drawing.text(x, y + 4, f"{score:.1f}".replace("-", "−"), 8, "middle")
+        drawing.text(end + 16, y + 4, "the scores", 12, colour="muted")
+        y += 18
     for number, step in enumerate(found):
         zero = y + top * scale
         for i, score in enumerate(scores):
@@ -71,9 +79,10 @@ def draw(*, T: str = "16", tile: str = "4", seed: str = "3") -> Drawing:
             fill = "blue" if new else "pale blue"
             x, size = MARGIN + i * bar, abs(score) * scale
             drawing.box(x, zero - max(score, 0) * scale, bar - 3, max(size, 1), fill)
-        line = zero - step.largest * scale
-        drawing.line([(MARGIN, line), (MARGIN + len(scores) * bar, line)], "red", 1.5, dashed=True)
-        x = MARGIN + len(scores) * bar + 16
+        line, x = zero - step.largest * scale, end + 16
+        drawing.line([(MARGIN, zero), (end, zero)])
+        drawing.text(end + 2, zero + 3, "0", 9, colour="muted")
+        drawing.line([(MARGIN, line), (end, line)], "red", 1.5, dashed=True)
         drawing.text(x, y + 10, f"{name} {number + 1}", 12, bold=True)
         drawing.text(x + 60, y + 10, f"largest {step.largest:.1f}", 12, colour="red")
         if number:
