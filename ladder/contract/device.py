@@ -156,6 +156,10 @@ class Device(Protocol):
     def memory(self) -> tuple[int, int] | None:
         """Bytes that can still be allocated, and bytes in all; None where it is the host's."""
 
+    def condition(self) -> str | None:
+        """Its clock, power and temperature at this moment, in words; None where it does not tell.
+        It takes a tenth of a second, and does not wait for submitted work."""
+
     def description(self) -> Mapping[str, str | int]:
         """What belongs to a measurement: the GPU, and the versions of what drives it. Empty where
         there is nothing to tell but the host."""

@@ -48,6 +48,9 @@ class HostArrays:
     def memory(self) -> None:
         return None
 
+    def condition(self) -> None:
+        return None
+
     def description(self) -> Mapping[str, str | int]:
         return {}
 

@@ -371,6 +371,16 @@ DEPTHS = {
     72: (2880, 30),
     84: (3456, 36),
 }
+GPT3 = {  # of llm.c's descriptors gpt3:cCHANNELS: layers, and channels of a head
+    384: (6, 64),
+    768: (12, 64),
+    1024: (24, 64),
+    1536: (24, 96),
+    2048: (24, 128),
+    2560: (32, 80),
+    4096: (32, 128),
+    12288: (96, 128),
+}
 PRETRAINED = {  # layers; the commit of openai-community/NAME, and the sha256 of its weights
     "gpt2": (
         *(12, "607a30d783dfa663caf39e06633721c8d4cfcd7e"),
@@ -394,6 +404,14 @@ def of_depth(layers: int) -> GPT2Config:
     return GPT2Config(layers=layers, channels=channels, heads=heads)
 
 
+def of_channels(channels: int) -> GPT2Config:
+    """A model of the sizes of GPT-3 (Brown et al. 2020, table 2.1), with its context of 2048. Every
+    layer attends to all positions, as in llm.c; GPT-3's do in turns with sparse ones."""
+    layers, head_size = GPT3[channels]
+    heads = channels // head_size
+    return GPT2Config(context=2048, layers=layers, channels=channels, heads=heads)
+
+
 SIZES = {
     **{
         name: Size(
@@ -402,6 +420,8 @@ SIZES = {
         for name, (layers, revision, sha256) in PRETRAINED.items()
     },
     **{f"d{layers}": Size(of_depth(layers)) for layers in DEPTHS},
+    **{f"gpt2:d{layers}": Size(of_depth(layers)) for layers in DEPTHS},
+    **{f"gpt3:c{channels}": Size(of_channels(channels)) for channels in GPT3},
     # nanoGPT's character model
     "char": Size(
         GPT2Config(

@@ -110,6 +110,8 @@ class Trainer:
                     self._report(self.stepper.finish())
                     break
                 self._report(self.stepper.step(step))
+                if self._due(step + 1, self.config.log_gpu, last=False):
+                    self._tell_condition(step + 1)
         return self._finish(step, saved)
 
     @contextlib.contextmanager
@@ -215,6 +217,12 @@ class Trainer:
         if self.log is not None:
             self.log.event(step, checkpoint=str(path))
         self.display.say(f"checkpoint {path}")
+
+    def _tell_condition(self, step: int) -> None:
+        name, said = self.setup.device.name, self.setup.device.condition()
+        self.display.say(f"{name} at step {step}: {said or 'its clock and power are not known'}")
+        if self.log is not None and said is not None:
+            self.log.event(step - 1, condition=said)
 
     def _report(self, step: Step | None) -> None:
         """Log and show a step that is done."""
@@ -326,6 +334,8 @@ class Trainer:
     def _finish(self, step: int, saved: int | None) -> Outcome:
         if self.config.plot and self.logged and self.group.leads:
             self.display.say(f"plot {plot(self.setup.directory)}")
+        if saved == self.config.steps and self.group.leads:  # llm.c's scripts look for this file
+            (self.setup.directory / f"DONE_{saved:08d}").touch()
         if self.times:
             # The first step is slower on a CPU as well: caches are cold, and threads start.
             median = statistics.median(self.times[1:] or self.times)

@@ -130,6 +130,7 @@ class TrainConfig(StepConfig, SampleConfig):
     keep: int
     major_every: int
     resume: bool
+    log_gpu: int
     plot: bool
 
     @property

@@ -188,6 +188,12 @@ class Flags:
     resume: bool | None = flag(
         "--resume -y", "continue from the newest checkpoint in --output, bit for bit", False
     )
+    log_gpu: int | None = flag(
+        "--log-gpu -lg",
+        "steps between lines on the GPU's clock, power and temperature; 0 or -1: none",
+        0,
+        least=-1,
+    )
     plot: bool | None = flag("--no-plot", "draw no loss.png at the end", True)
 
     # Machine
@@ -223,7 +229,10 @@ class Flags:
         "auto",
     )
     gelu_fusion: int | None = flag(
-        "--gelu-fusion -ge", "overrides --fuse: 0 without matmul_gelu, 1 with it", least=0
+        "--gelu-fusion -ge",
+        "overrides --fuse: 0 without matmul_gelu, 1 with it; 2 runs as 1",
+        least=0,
+        most=2,
     )
     recompute: int | None = flag(
         "--recompute -r",
@@ -316,10 +325,6 @@ class Flags:
                     f"--fuse {self.fuse}: choose auto, none or all, or fusions with commas between "
                     f"them, of which there are {', '.join(FUSIONS)}"
                 )
-        if self.gelu_fusion not in (None, 0, 1):
-            raise LadderError(
-                f"-ge {self.gelu_fusion}: only the forward pass of gelu can be fused; choose -ge 1"
-            )
 
     def value(self, name: str, gpu: bool = False) -> Any:
         """What was typed, or else the default; None where that follows from other settings.

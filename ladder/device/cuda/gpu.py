@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -369,6 +370,9 @@ class Cuda:
             free, total = self.cupy.cuda.runtime.memGetInfo()
             return free + self.cupy.get_default_memory_pool().free_bytes(), total
 
+    def condition(self) -> str | None:
+        return condition(self.device.pci_bus_id)
+
     def description(self) -> dict[str, str | int]:
         """What belongs to a measurement: the GPU and the versions of what drives it."""
         properties = self.cupy.cuda.runtime.getDeviceProperties(self.device.id)
@@ -463,6 +467,21 @@ def driver_version() -> int | None:
 def has_driver() -> bool:
     """Whether this machine has an NVIDIA driver, and so most likely a GPU."""
     return bool(driver_version())
+
+
+def condition(bus_id: str) -> str | None:
+    """What nvidia-smi says of the GPU at a PCI address; None where it says nothing."""
+    names = "clocks.sm,clocks.max.sm,power.draw,power.limit,temperature.gpu,utilization.gpu"
+    command = ["nvidia-smi", f"--id={bus_id}", f"--query-gpu={names}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    cells = [cell.strip() for cell in done.stdout.split(",")]
+    if done.returncode != 0 or len(cells) != len(names.split(",")):
+        return None
+    clock, highest, power, limit, temperature, busy = cells
+    return f"{clock} of {highest}, {power} of {limit}, {temperature} °C, {busy} busy"
 
 
 def count() -> int:

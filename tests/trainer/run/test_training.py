@@ -207,10 +207,23 @@ def test_resuming_with_other_settings_is_refused(tmp_path, changes, says):
         run(tmp_path, **{"steps": 4, "checkpoint_every": 2, "resume": True, **changes})
 
 
+def test_flags_of_llmc_that_only_print_are_answered(tmp_path, monkeypatch):
+    told = iter(["1980 MHz", None])
+    monkeypatch.setattr(Cpu, "condition", lambda cpu: next(told))
+    _, screen = run(tmp_path, steps=5, log_gpu=2, gelu_fusion=2)
+    assert "note: -ge 2: gelu's gradient is an op of its own" in screen
+    assert "cpu at step 2: 1980 MHz\n" in screen
+    assert "cpu at step 4: its clock and power are not known\n" in screen
+    entries = logs.read(tmp_path / "run" / "log.jsonl")
+    assert [e["step"] for e in entries if e.get("condition") == "1980 MHz"] == [1]
+    assert not list((tmp_path / "run").glob("DONE_*")), "checkpoints are off"
+
+
 def test_only_the_last_checkpoints_and_the_major_ones_stay(tmp_path):
     run(tmp_path, steps=6, checkpoint_every=1, keep=2, major_every=3)
     steps = sorted(path.name for path in (tmp_path / "run").glob("step_*"))
     assert steps == ["step_00000003", "step_00000005", "step_00000006"]
+    assert (tmp_path / "run" / "DONE_00000006").exists(), "llm.c's scripts look for it"
 
 
 def interrupt_at(patch, number):
