@@ -28,7 +28,16 @@ from trainer.settings.flags import Flags
 from trainer.settings.parser import build_parser
 
 FLAGS = (
-    *("model", "dataset", "tokenizer", "train_data", "val_data", "data_dir", "shuffle"),
+    *(
+        "model",
+        "dataset",
+        "tokenizer",
+        "train_data",
+        "val_data",
+        "data_dir",
+        "shuffle",
+        "llmc_order",
+    ),
     *("batch", "sequence", "total_tokens", "steps", "overfit"),
     *("lr", "warmup", "final_lr", "schedule", "weight_decay", "beta1", "beta2", "eps", "grad_clip"),
     *("device", "dtype", "master_weights", "stochastic_rounding", "rungs", "rung", "fuse"),
