@@ -5,7 +5,9 @@ ranks, with what they exchange.
     strong scaling  a step has as many tokens as the largest group has in the former, and fewer
                     ranks accumulate more micro-batches
 
-The exchanges are also timed alone, one after the other, each in a graph of its own.
+The exchanges are also timed alone, one after the other, each in a graph of its own; and each rank's
+step without them, at the same time as those of the others. What a step takes beyond the slowest of
+these is the part of the exchanges that nothing hides.
 
 Every number of ranks runs in processes of its own, and twice: 1, 2, 4, 4, 2, 1. A GPU that was idle
 runs at a higher clock than one at its power limit, so each also takes steps for a while before it
@@ -15,6 +17,7 @@ is timed.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import tempfile
@@ -113,13 +116,18 @@ def measure(flags: Flags, group: Group, most: int) -> dict[str, Any]:
     strong = weak if most == group.size else time_steps(job, engine, group, most // group.size)
     exchanges = time_exchanges(engine)
     memory = dict(engine.memory_table())
+    compute = [weak]
     if job.peers is not None:
         engine.close()
         job.peers.close()
+        del engine  # and its memory
+        quiet = dataclasses.replace(job, peers=Silent())
+        own = time_steps(quiet, quiet.engine(), group, 1)
+        compute = group.collect("a step without exchange", own)
     return {
         "machine": machine_of(job.device),
         **job.description(),
-        **results.of_step(engine.rungs),
+        **results.of_step(job.kernels.rungs),
         "zero": job.sharding.stage,
         "overlap": job.sharding.overlaps,
         "ranks": group.size,
@@ -127,9 +135,26 @@ def measure(flags: Flags, group: Group, most: int) -> dict[str, Any]:
         "most": most,
         "weak_ms": weak,
         "strong_ms": strong,
+        "compute_ms": compute,
         "exchange_ms": exchanges,
         "memory": memory,
     }
+
+
+class Silent:
+    """A `Communicator` of ranks that do not exchange anything."""
+
+    def all_reduce(self, *arrays: Any) -> None:
+        pass
+
+    def reduce_scatter(self, *arrays: Any) -> None:
+        pass
+
+    def all_gather(self, *arrays: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 def time_steps(job: Job, engine: Engine, group: Group, micro_steps: int) -> float:
@@ -191,7 +216,7 @@ def _write_part(part: dict[str, Any], group: Group, path: Path) -> None:
 def gather(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The content of the result file: what all parts share, and a row for each number of ranks, of
     the mean of its turns."""
-    own = ("ranks", "weak_ms", "strong_ms", "exchange_ms", "memory")
+    own = ("ranks", "weak_ms", "strong_ms", "compute_ms", "exchange_ms", "memory")
     largest = max(parts, key=lambda part: part["ranks"])
     common = {key: value for key, value in largest.items() if key not in own}
     rows: list[dict[str, Any]] = []
@@ -202,6 +227,9 @@ def gather(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
             name: _mean([turn["exchange_ms"][name] for turn in turns])
             for name in turns[0]["exchange_ms"]
         }
+        compute = [
+            _mean(list(of_rank)) for of_rank in zip(*(t["compute_ms"] for t in turns), strict=True)
+        ]
         first = rows[0] if rows else {"ranks": ranks, "weak_ms": weak, "strong_ms": strong}
         rows.append(
             {
@@ -214,6 +242,8 @@ def gather(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 "strong_ms": strong,
                 "strong_tokens_per_second": 1e3 * common["most"] * common["tokens"] / strong,
                 "strong_efficiency": first["ranks"] * first["strong_ms"] / (ranks * strong),
+                "compute_ms": compute,  # of each rank, without exchange
+                "exposed_ms": weak - max(compute),
                 "exchange_ms": exchanges,
                 "memory": turns[0]["memory"],
             }
@@ -243,17 +273,22 @@ def show(result: dict[str, Any], screen: Display) -> None:
             f"{row['strong_tokens_per_second']:,.0f}",
             f"{100 * row['strong_efficiency']:.1f}",
             f"{sum(row['exchange_ms'].values()):.3f}",
+            f"{row['exposed_ms']:.3f}",
             f"{sum(row['memory'].values()) / 2**30:.2f}",
         )
         for row in r["rows"]
     ]
     weak = ("weak ms>", "tokens/s>", "% of ideal>")
     strong = ("strong ms>", "tokens/s>", "% of ideal>")
-    screen.table(("ranks>", *weak, *strong, "exchange ms>", "GiB each>"), rows)
-    exchanges = [
+    screen.table(("ranks>", *weak, *strong, "exchange ms>", "exposed>", "GiB each>"), rows)
+    several = [row for row in r["rows"] if row["ranks"] > 1]
+    parts = [
         (str(row["ranks"]), name, f"{ms:.3f}")
-        for row in r["rows"]
-        for name, ms in row["exchange_ms"].items()
+        for row in several
+        for name, ms in (
+            *((f"{name}, alone", ms) for name, ms in row["exchange_ms"].items()),
+            *((f"step without exchange, rank {i}", ms) for i, ms in enumerate(row["compute_ms"])),
+        )
     ]
-    if exchanges:
-        screen.table(("ranks>", "exchange", "ms>"), exchanges)
+    if parts:
+        screen.table(("ranks>", "part", "ms>"), parts)

@@ -27,6 +27,7 @@ def result():
 def test_a_row_is_the_mean_of_its_turns():
     def part(ranks, weak):
         common = {"tokens": 10, "most": 2, "exchange_ms": {}, "memory": {}, "zero": ranks - 1}
+        common["compute_ms"] = [weak - 1.0 - rank for rank in range(ranks)]
         return {"ranks": ranks, "weak_ms": weak, "strong_ms": 2 * weak, **common}
 
     found = scaling.gather([part(1, 4.0), part(2, 5.0), part(2, 7.0), part(1, 6.0)])
@@ -34,6 +35,8 @@ def test_a_row_is_the_mean_of_its_turns():
     assert found["rows"][1]["weak_ms_of_turns"] == [5.0, 7.0]
     assert found["rows"][1]["weak_efficiency"] == 5 / 6
     assert found["rows"][1]["strong_efficiency"] == 10 / (2 * 12)
+    assert found["rows"][1]["compute_ms"] == [5.0, 4.0]  # the slowest rank sets the pace
+    assert found["rows"][1]["exposed_ms"] == 1.0
 
 
 def test_the_rows_of_a_result_add_up(result):
@@ -52,6 +55,7 @@ def test_the_rows_of_a_result_add_up(result):
     assert two["weak_tokens_per_second"] == pytest.approx(1e3 * 2 * 10 / two["weak_ms"])
     assert one["strong_tokens_per_second"] == pytest.approx(1e3 * 2 * 10 / one["strong_ms"])
     assert two["memory"]["moment"] < one["memory"]["moment"]
+    assert one["exposed_ms"] == 0 and len(two["compute_ms"]) == 2
 
 
 def test_the_table_and_the_picture_show_every_number_of_ranks(result):
@@ -60,7 +64,8 @@ def test_the_table_and_the_picture_show_every_number_of_ranks(result):
     text = screen.getvalue()
     for row in result["rows"]:
         assert f"{row['weak_ms']:,.2f}" in text and f"{row['strong_ms']:,.2f}" in text
-    assert "all_gather parameters" in text
+    assert "all_gather parameters, alone" in text
+    assert "step without exchange, rank 1" in text
     picture = io.StringIO()
     draw(result).savefig(picture, format="svg")
     labels = picture.getvalue()
