@@ -44,7 +44,7 @@ def add_device_options(parser: Parser) -> None:
     parser.add_argument(
         "--device",
         default=default_device(),
-        help="cpu, emulated, cuda or cuda:1; default cuda, or emulated without a GPU",
+        help="cpu, emulated, cuda or cuda:1, hip (AMD); default: the GPU, or emulated without one",
     )
     _add_call_options(parser, "types of `real`; default: all that the op has")
 

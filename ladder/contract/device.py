@@ -3,6 +3,7 @@
 cpu        NumPy arrays and the reference only: rung 0 of every ladder
 emulated   NumPy arrays, and the real `.cu` files compiled for the CPU (ladder/emulator)
 cuda       an NVIDIA GPU through CuPy
+hip        an AMD GPU through CuPy
 
 What depends on the kind of device asks the device for one of its capabilities (`is_gpu`,
 `runs_kernels`, `libraries`, ...), so that another kind is one folder in ladder/device and one line
@@ -107,7 +108,7 @@ class Device(Protocol):
 
     @property
     def kind(self) -> str:
-        """What `--device` calls it, without a number: "cpu", "emulated", "cuda"."""
+        """What `--device` calls it, without a number: "cpu", "emulated", "cuda", "hip"."""
 
     @property
     def is_gpu(self) -> bool:

@@ -1,6 +1,6 @@
 """From the name of a device to the device.
 
-Another kind of GPU is a folder beside ladder/device/cuda, and one line in `GPUS`.
+Another kind of GPU is a folder beside ladder/device/cuda, and one entry of `GPUS`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from ladder.common.errors import LadderError
 from ladder.common.finding import Finding
 from ladder.contract.device import Device
 from ladder.device.cpu import Cpu
-from ladder.device.cuda import gpu, installation
+from ladder.device.cuda import gpu as cuda
+from ladder.device.cuda import installation as cuda_installation
+from ladder.device.hip import gpu as hip
+from ladder.device.hip import installation as hip_installation
 from ladder.emulator.emulated import Emulated
 
 
@@ -35,7 +38,14 @@ class GpuKind(NamedTuple):
 
 GPUS = {
     "cuda": GpuKind(
-        gpu.Cuda, gpu.has_driver, gpu.count, installation.findings, installation.NEEDED
+        cuda.Cuda,
+        cuda.has_driver,
+        cuda.count,
+        cuda_installation.findings,
+        cuda_installation.NEEDED,
+    ),
+    "hip": GpuKind(
+        hip.Hip, hip.has_driver, hip.count, hip_installation.findings, hip_installation.NEEDED
     ),
 }
 
@@ -57,8 +67,8 @@ def default_device() -> str:
 
 
 def open_device(name: str) -> Device:
-    """The device that a flag names: cpu, emulated (with "emulated:64" one with warps of 64) or cuda
-    (with "cuda:1" the second GPU).
+    """The device that a flag names: cpu, emulated (with "emulated:64" one with warps of 64), cuda
+    or hip (with "cuda:1" the second GPU).
 
     Raises LadderError with the remedy where the machine cannot serve it.
     """

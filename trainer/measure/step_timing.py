@@ -166,7 +166,7 @@ def parser_of(command: str, description: str, *more: str) -> Parser:
     helps = {
         "model": "gpt2 | gpt2-medium | gpt2-large | gpt2-xl | d6 ... d84 | char; default gpt2",
         "steps": "steps to time; default 20",
-        "device": "cpu, cuda or cuda:N; cuda where there is one",
+        "device": "cpu, cuda or cuda:N, hip (AMD); a GPU where there is one",
     }
     parser = build_parser(f"python -m trainer {command}", description, names, helps=helps)
     parser.set_defaults(steps=20)

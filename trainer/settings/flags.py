@@ -198,7 +198,8 @@ class Flags:
 
     # Machine
     device: str | None = flag(
-        "--device", "cpu, emulated (kernels on the CPU), cuda or cuda:N; cuda where there is one"
+        "--device",
+        "cpu, emulated (kernels on the CPU), cuda or cuda:N, hip (AMD); a GPU where there is one",
     )
     dtype: str | None = flag(
         "--dtype",
