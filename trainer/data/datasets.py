@@ -4,6 +4,7 @@
     tinystories       2.1 million short stories for children (Eldan and Li 2023), 0.5 G tokens
     fineweb           web pages (Penedo et al. 2024), the 10 G token sample
     play              the text in trainer/data/play.txt, for a machine without a network
+    FILE.txt          a text of your own, its documents apart by lines of <|endoftext|>
 
 The files are written to DATA/NAME/: TOKENIZER_train*.bin, TOKENIZER_val*.bin, and last of all
 TOKENIZER_prepared.json, which lists the files of the set. A set without it is incomplete and
@@ -15,6 +16,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ import numpy as np
 
 from ladder.common.errors import LadderError
 from ladder.common.files import alone_in, atomic_write, read_bytes, read_json
+from ladder.common.files import read_text as read_file
 from trainer.data import download, tokenizers
 from trainer.data.download import DownloadError, data_directory
 from trainer.data.token_files import TokenLoader, read_count, write_tokens
@@ -32,6 +35,8 @@ from trainer.data.tokenizers import Tokenizer, get_tokenizer
 __all__ = ["Prepared", "TokenLoader", "data_directory", "prepare"]
 
 PLAY = Path(__file__).with_name("play.txt")
+MOST_TEXT = 1 << 30  # bytes of a text of one's own, which is tokenized in memory
+END_OF_TEXT_LINE = r"(?m)^<\|endoftext\|>[^\S\n]*\n?"
 LLMC_VALIDATION = 32768  # tokens, at the start of tinyshakespeare
 SHARD_TOKENS = 10**8  # 200 MB a file
 
@@ -73,7 +78,7 @@ def prepare(
     function that reads their documents.
     """
     if name not in NAMES:
-        raise LadderError(f"there is no data set {name!r}; choose one of {', '.join(NAMES)}")
+        return _prepare_file(Path(name), data_dir, tokenizer, fallback)
     if name in STREAMED:
         if shard_tokens < 1 or (max_tokens is not None and max_tokens < 1):
             raise LadderError("--shard-tokens and --max-tokens must be at least 1")
@@ -99,26 +104,76 @@ def prepare(
             prepared.tokenizer,
             f"using the embedded play and the byte tokenizer instead of {name}: {error}",
         )
-    note = None
-    try:
-        chosen = get_tokenizer(tokenizer, data_dir)
-    except DownloadError as error:
-        if not fallback:
-            raise
-        chosen = tokenizers.ByteTokenizer()
-        note = f"using the byte tokenizer instead of {tokenizer}: {error}"
+    chosen, note = _tokenizer_or_bytes(tokenizer, data_dir, fallback)
     source = hashlib.sha256(text.encode()).hexdigest()
 
     def write(place: Path, chosen: Tokenizer) -> dict[str, int]:
-        splits = zip(("train", "val"), split(encode_sections(text, chosen), chosen), strict=True)
-        counts = {}
-        for which, tokens in splits:
-            path = place.with_name(f"{place.name}_{which}.bin")
-            write_tokens(path, tokens)
-            counts[path.name] = len(tokens)
-        return counts
+        return _write_splits(place, split(encode_sections(text, chosen), chosen))
 
     return _prepared(name, data_dir, chosen, source, write, note)
+
+
+def _prepare_file(path: Path, data_dir: str | Path, tokenizer: str, fallback: bool) -> Prepared:
+    """A text of one's own, in a folder that is named for the file and for its content: a text that
+    was edited is another one."""
+    if not path.exists():
+        raise LadderError(
+            f"there is no data set {str(path)!r}, and no such file; choose one of "
+            f"{', '.join(NAMES)}, or name a text file"
+        )
+    documents = re.split(END_OF_TEXT_LINE, read_file(path, MOST_TEXT))
+    documents = [document for document in documents if document.strip()]
+    if not documents:
+        raise LadderError(f"{path} holds no text")
+    source = hashlib.sha256("\0".join(documents).encode()).hexdigest()
+    folder = f"{path.stem}-{source[:12]}"
+    note = None
+    if tokenizer.partition(":")[0] == "chars":
+        name = f"{tokenizers.OWN_CHARS}{folder}"
+        chosen: Tokenizer = tokenizers.CharTokenizer.of_text("".join(documents), name)
+        if tokenizer not in ("chars", name):
+            before = tokenizer.removeprefix(tokenizers.OWN_CHARS)
+            raise LadderError(
+                f"{path} is {folder} now, and the model has the characters of {before}"
+            )
+        if chosen.vocab > 65536:
+            raise LadderError(f"{path} has {chosen.vocab} characters; choose another --tokenizer")
+    else:
+        chosen, note = _tokenizer_or_bytes(tokenizer, data_dir, fallback)
+
+    def write(place: Path, chosen: Tokenizer) -> dict[str, int]:
+        if isinstance(chosen, tokenizers.CharTokenizer):
+            chosen.save(place.with_name("chars_vocabulary.json"))
+        begin = [] if chosen.eot is None else [chosen.eot]
+        parts = [np.array(begin + chosen.encode(text), np.uint16) for text in documents]
+        tokens = np.concatenate(parts)
+        cut = int(0.9 * len(tokens))
+        return _write_splits(place, (tokens[:cut], tokens[cut:]))
+
+    return _prepared(folder, data_dir, chosen, source, write, note)
+
+
+def _tokenizer_or_bytes(
+    name: str, data_dir: str | Path, fallback: bool
+) -> tuple[Tokenizer, str | None]:
+    """A tokenizer; with `fallback`, that of bytes and a note where its vocabulary is missing."""
+    try:
+        return get_tokenizer(name, data_dir), None
+    except DownloadError as error:
+        if not fallback:
+            raise
+        note = f"using the byte tokenizer instead of {name}: {error}"
+        return tokenizers.ByteTokenizer(), note
+
+
+def _write_splits(place: Path, splits: tuple[np.ndarray, np.ndarray]) -> dict[str, int]:
+    """Write the tokens to train and to validate on; returns {file name: tokens}."""
+    counts = {}
+    for which, tokens in zip(("train", "val"), splits, strict=True):
+        path = place.with_name(f"{place.name}_{which}.bin")
+        write_tokens(path, tokens)
+        counts[path.name] = len(tokens)
+    return counts
 
 
 def read_text(name: str, data_dir: str | Path) -> str:
@@ -258,7 +313,9 @@ def _prepared(
     note: str | None = None,
 ) -> Prepared:
     """Use a complete set made from the same `source`, in either place; else let `write` make it."""
-    relative = f"{name}/{tokenizer.name}"
+    own_characters = tokenizer.name == f"{tokenizers.OWN_CHARS}{name}"
+    label = "chars" if own_characters else tokenizer.name.replace(":", "-")
+    relative = f"{name}/{label}"
     for place in download.places(data_dir, relative):
         if _is_complete(place, source):
             break

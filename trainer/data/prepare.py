@@ -19,8 +19,8 @@ def main(argv: Sequence[str]) -> int:
         prog="python -m trainer prepare",
         description="Prepare a data set or a benchmark as token files.",
     )
-    names = (*datasets.NAMES, *BENCHMARKS)
-    parser.add_argument("name", choices=names, help="the data set, or the benchmark")
+    names = ", ".join((*datasets.NAMES, *BENCHMARKS))
+    parser.add_argument("name", metavar="NAME", help=f"one of {names}, or a text file")
     parser.add_argument(
         "--tokenizer", choices=tokenizers.NAMES, default="gpt2", help="default %(default)s"
     )

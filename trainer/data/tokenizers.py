@@ -18,6 +18,7 @@ from trainer.data import download
 
 NAMES = ("gpt2", "bytes", "chars")
 CHARS_VOCABULARY = "tinyshakespeare/chars_vocabulary.json"
+OWN_CHARS = "chars:"  # and the folder of a text of one's own
 END_OF_TEXT = "<|endoftext|>"
 
 # How GPT-2 cuts text into words before merging (openai/gpt-2, src/encoder.py).
@@ -117,21 +118,26 @@ class ByteTokenizer:
 
 
 class CharTokenizer:
-    """One token for each character of one text, in sorted order, as nanoGPT's shakespeare_char."""
+    """One token for each character of one text, in sorted order, as nanoGPT's shakespeare_char.
 
-    name, eot = "chars", None
+    name  "chars" for the characters of tinyshakespeare, "chars:FOLDER" for those of another text,
+          whose vocabulary is in that folder of the data directory
+    """
 
-    def __init__(self, symbols: Sequence[str]):
+    eot = None
+
+    def __init__(self, symbols: Sequence[str], name: str = "chars"):
+        self.name = name
         self.symbols = list(symbols)
         self.vocab = len(self.symbols)
         self._ids = {symbol: i for i, symbol in enumerate(self.symbols)}
 
     @classmethod
-    def of_text(cls, text: str) -> CharTokenizer:
-        return cls(sorted(set(text)))
+    def of_text(cls, text: str, name: str = "chars") -> CharTokenizer:
+        return cls(sorted(set(text)), name)
 
     @classmethod
-    def load(cls, path: str | Path) -> CharTokenizer:
+    def load(cls, path: str | Path, name: str = "chars") -> CharTokenizer:
         symbols = read_json(path)
         try:
             json.dumps(symbols, ensure_ascii=False).encode()  # no half of a surrogate pair
@@ -143,7 +149,7 @@ class CharTokenizer:
             or not 0 < len(set(symbols)) == len(symbols) <= 65536
         ):
             raise LadderError(f"{path} is not a list of distinct characters; remove it")
-        return cls(symbols)
+        return cls(symbols, name)
 
     def save(self, path: str | Path) -> None:
         with atomic_write(path) as file:
@@ -187,4 +193,18 @@ def get_tokenizer(name: str, data_dir: str | Path) -> Tokenizer:
         tokenizer = CharTokenizer.of_text(text)
         tokenizer.save(download.writable_place(data_dir, CHARS_VOCABULARY))
         return tokenizer
+    if name.startswith(OWN_CHARS):
+        folder = name.removeprefix(OWN_CHARS)
+        for path in download.places(data_dir, own_vocabulary(name)):
+            if "/" not in folder and path.is_file():  # a checkpoint may be a stranger's
+                return CharTokenizer.load(path, name)
+        raise LadderError(
+            f"the characters of {folder!r} are not in the data directory {data_dir}; name the one "
+            "where the text was prepared by --data-dir"
+        )
     raise LadderError(f"there is no tokenizer {name!r}; choose one of {', '.join(NAMES)}")
+
+
+def own_vocabulary(name: str) -> str:
+    """The path of the vocabulary of a tokenizer "chars:FOLDER" below the data directory."""
+    return f"{name.removeprefix(OWN_CHARS)}/chars_vocabulary.json"

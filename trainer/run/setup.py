@@ -301,7 +301,7 @@ def run_directory(flags: Flags) -> Path:
     """Where the run's files go."""
     if flags.output is not None:
         return Path(flags.output)
-    data = flags.value("dataset")
+    data = Path(flags.value("dataset")).stem
     if named := flags.train_data or flags.val_data:
         data = Path(named).parent.name or "data"
     return Path("runs") / f"{Path(flags.value('model')).stem}-{data}"

@@ -65,7 +65,9 @@ class Flags:
         "gpt2",
     )
     dataset: str | None = flag(
-        "--dataset", "text to prepare and train on", "tinyshakespeare", choices=DATASETS
+        "--dataset",
+        f"text to prepare and train on: {' | '.join(DATASETS)}, or a text file of your own",
+        "tinyshakespeare",
     )
     tokenizer: str | None = flag(
         "--tokenizer", "how text becomes tokens (chars for model char)", choices=TOKENIZERS

@@ -19,7 +19,7 @@ from trainer.data import prepare as prepare_command
 from trainer.data.datasets import PLAY, encode_sections, prepare, write_shards
 from trainer.data.download import DownloadError
 from trainer.data.token_files import TokenLoader, find_shards, read_tokens, write_tokens
-from trainer.data.tokenizers import ByteTokenizer, CharTokenizer
+from trainer.data.tokenizers import ByteTokenizer, CharTokenizer, get_tokenizer
 from trainer.settings.command import run
 
 DATA = Path(os.environ.get("KERNEL_LADDER_DATA", "data"))
@@ -213,7 +213,8 @@ def test_the_command_refuses_wrong_words_in_one_line(words, capsys):
     assert run(prepare_command.main, words) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
-    assert error.endswith("python -m trainer prepare --help lists the flags\n")
+    remedy = ("python -m trainer prepare --help lists the flags", "play, or name a text file")
+    assert error.rstrip("\n").endswith(remedy)
     assert error.count("\n") == 1
 
 
@@ -248,8 +249,65 @@ def test_without_fallback_a_failed_download_is_an_error(tmp_path, offline, capsy
 
 
 def test_an_unknown_set_is_refused_with_the_known_ones(tmp_path):
-    with pytest.raises(LadderError, match="tinyshakespeare, tinystories, fineweb, play"):
+    known = "and no such file; choose one of tinyshakespeare, tinystories, fineweb, play, or name"
+    with pytest.raises(LadderError, match=known):
         prepare("tinyshakspeare", tmp_path)
+
+
+# A text of one's own
+
+
+@pytest.fixture
+def book(tmp_path):
+    path = tmp_path / "my book [1].txt"
+    path.write_text("Once.\n\nTwice, é.\n<|endoftext|>\n\nOther <|endoftext|> words.\n" * 9)
+    return path
+
+
+def test_a_text_of_ones_own_is_split_into_documents_by_its_marks(tmp_path, book):
+    prepared = prepare(str(book), tmp_path / "data", "bytes")
+    train, val = tokens_of(prepared.train), tokens_of(prepared.val)
+    whole = "\0Once.\n\nTwice, é.\n" + "\0\nOther <|endoftext|> words.\nOnce.\n\nTwice, é.\n" * 8
+    whole += "\0\nOther <|endoftext|> words.\n"
+    assert as_bytes(np.concatenate([train, val])) == whole.encode()
+    assert len(train) == int(0.9 * len(whole.encode()))
+    assert Path(prepared.train).parent.name.startswith("my book")
+    times = file_times(tmp_path / "data")
+    assert prepare(str(book), tmp_path / "data", "bytes").train == prepared.train
+    assert file_times(tmp_path / "data") == times
+
+
+def test_characters_are_those_of_the_text_and_their_name_finds_them_again(tmp_path, book):
+    prepared = prepare(str(book), tmp_path / "data", "chars")
+    text = "".join(re.split(r"(?m)^<\|endoftext\|>\n", book.read_text()))
+    tokens = np.concatenate([tokens_of(prepared.train), tokens_of(prepared.val)])
+    assert prepared.tokenizer.decode(tokens) == text
+    assert prepared.tokenizer.vocab == len(set(text))
+    again = get_tokenizer(prepared.tokenizer.name, tmp_path / "data")
+    assert again.symbols == prepared.tokenizer.symbols and again.name == prepared.tokenizer.name
+    assert prepare(str(book), tmp_path / "data", again.name).train == prepared.train
+    book.write_text("Another text.")
+    with pytest.raises(LadderError, match="and the model has the characters of my book"):
+        prepare(str(book), tmp_path / "data", again.name)
+    with pytest.raises(LadderError, match="are not in the data directory"):
+        get_tokenizer("chars:../my book [1]", tmp_path / "data" / "sub")
+
+
+def test_an_edited_text_is_another_set(tmp_path, book):
+    first = prepare(str(book), tmp_path / "data", "bytes")
+    book.write_text("New words. " * 9)
+    second = prepare(str(book), tmp_path / "data", "bytes")
+    assert Path(first.train).parent != Path(second.train).parent
+    assert len(tokens_of(first.train)) > len(tokens_of(second.train))
+
+
+@pytest.mark.parametrize(
+    "content, says", [(b" \n<|endoftext|>\n", "no text"), (b"\xff", "not text in UTF-8")]
+)
+def test_what_is_no_text_is_refused(tmp_path, content, says):
+    (tmp_path / "x.txt").write_bytes(content)
+    with pytest.raises(LadderError, match=f"x.txt.*{says}"):
+        prepare(str(tmp_path / "x.txt"), tmp_path / "data", "bytes")
 
 
 # The play

@@ -28,11 +28,14 @@ from trainer.model.fusion import FUSIONS
 from trainer.model.program import build
 from trainer.run import logs, training
 from trainer.run.display import WIDTH_OF_A_LOG, open_console
+from trainer.run.sample import encode_prompt, open_predictor
 from trainer.run.setup import set_up
 from trainer.run.steps import Stepper
 from trainer.run.training import train
 from trainer.settings.flags import DTYPES as DTYPE_NAMES
 from trainer.settings.flags import Flags
+
+SIZE = dict(context=32, vocab=257, padded_vocab=384, layers=1, heads=2, channels=16)
 
 
 def losses(directory):
@@ -131,6 +134,20 @@ def test_a_run_in_llmcs_order_is_resumed_in_it(tmp_path):
     run(tmp_path, **{**words, "output": str(tmp_path / "two"), "steps": 3})
     run(tmp_path, **{**words, "output": str(tmp_path / "two"), "resume": True})
     assert losses(tmp_path / "two") == losses(tmp_path / "straight")
+
+
+def test_a_run_on_a_text_of_ones_own_is_sampled_in_its_characters(tmp_path, monkeypatch):
+    (tmp_path / "book.txt").write_text("Sing, goddess, the anger of Ἀχιλλεύς. " * 20)
+    add_size(monkeypatch, "d6", **SIZE)
+    words = {"model": "d6", "dataset": str(tmp_path / "book.txt"), "tokenizer": "chars"}
+    run(tmp_path, **words, steps=1, checkpoint_every=1)
+    run(tmp_path, **words, steps=2, resume=True)
+    flags = Flags(
+        model=str(tmp_path / "run"), device="cpu", data_dir=str(tmp_path / "data"), prompt="Ἀ"
+    )
+    config, tokenizer, predict = open_predictor(flags)
+    assert predict(encode_prompt(tokenizer, config.prompt)).shape == (tokenizer.vocab,)
+    assert tokenizer.vocab == len(set("Sing, goddess, the anger of Ἀχιλλεύς. "))
 
 
 def test_resume_without_a_checkpoint_starts_from_step_0_and_says_so(tmp_path):
