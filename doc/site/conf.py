@@ -25,8 +25,6 @@ extensions = [
     "docstrings",
     "alternatives",
 ]
-suppress_warnings = ["myst.header"]  # chapters go from # to ###, which is the level of a rung
-
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 6
 nb_execution_mode = "off"
@@ -55,5 +53,6 @@ html_show_sphinx = False
 html_use_index = False
 html_domain_indices = False
 html_theme_options = {"light_logo": "ladder.svg", "dark_logo": "ladder.svg", **repository.theme()}
-pygments_style = "friendly"
+highlight_language = "none"  # fences without a language are output, tables and drawings
+pygments_style = "github-light-high-contrast"
 pygments_dark_style = "github-dark"

@@ -1,12 +1,14 @@
 """Docstrings of this repository as Sphinx wants them.
 
 They are plain text with Markdown's `code`, indented examples, and tables of two columns, a name and
-what it means. reStructuredText writes these as ``code``, literal blocks and definition lists.
+what it means. reStructuredText writes these as ``code``, blocks of code and definition lists.
 """
 
 from __future__ import annotations
 
+import ast
 import re
+import textwrap
 from typing import Any
 
 from sphinx.application import Sphinx
@@ -24,7 +26,7 @@ def as_rst(text: str) -> str:
 def _block(block: str) -> str:
     lines = block.splitlines()
     if all(line.startswith("    ") for line in lines):
-        return "\n".join(["::", "", *lines])
+        return "\n".join([f".. code-block:: {_language(block)}", "", *lines])
     if not _ENTRY.fullmatch(lines[0]):
         return _CODE.sub(r"``\1``", block)
     entries = []
@@ -37,6 +39,14 @@ def _block(block: str) -> str:
     return _CODE.sub(r"``\1``", "\n".join(entries))
 
 
+def _language(example: str) -> str:
+    try:
+        ast.parse(textwrap.dedent(example))
+    except SyntaxError:
+        return "none"
+    return "python"
+
+
 def _process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     lines[:] = [*as_rst("\n".join(lines)).splitlines(), ""]
 
@@ -44,7 +54,7 @@ def _process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: l
 def short(signature: str) -> str:
     """A signature without the modules of types, and without defaults that are no expressions."""
     names = _MODULES.sub(lambda found: found[1] or "", signature)
-    return re.sub(r"<[^<>]*>", "...", names)
+    return re.sub(r"<(?:[^<>]|<[^<>]*>)*>", "...", names)
 
 
 def _shorten(

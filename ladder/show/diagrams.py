@@ -90,7 +90,7 @@ def machine() -> Figure:
         box(x + 1, 15.4, 22, 4.6, "#b5d6b2")
         say(x + 1.7, 17.7, "shared memory + L1, 256 KB", 7.8)
     box(1, 8.4, 83, 4.6, "#f6d7a7")
-    say(2, 10.7, "L2 cache, 60 MB: shared by all; memory moves in sectors of 32 bytes")
+    say(2, 10.7, "L2 cache, 63 MB: shared by all; memory moves in sectors of 32 bytes")
     box(1, 1, 83, 6, "#f2b8a0")
     say(2, 4, "global memory, 141 GB at up to 4.8 TB/s: holds the arrays; all threads access it")
     axes.annotate("", (88, 28), (88, 2), arrowprops={"arrowstyle": "<->", "color": LINE})

@@ -43,6 +43,8 @@ def table(
 ) -> str:
     """One row for each kernel of the rungs, as Markdown. `opcodes` are counted: "R2UR", "LDS".
 
+    A rung's main kernel has the op's name. Of the others, the row shows what follows that name.
+
     loop  count in the longest loop only
 
     Counts are of instructions in the text, not of executions.
@@ -50,7 +52,7 @@ def table(
     """
     titles = ["registers", "shared memory of a block", "blocks on an SM"]
     titles += ["in the loop" if loop else "instructions", *opcodes]
-    rows = [f"| rung | kernel | {' | '.join(titles)} |", "|---|---|" + "--:|" * len(titles)]
+    rows = [f"| rung | {' | '.join(titles)} |", "|---|" + "--:|" * len(titles)]
     real = DTYPES[dtype]
     target = compiler.typical_target(ARCHITECTURE, real)
     for rung in rungs:
@@ -72,7 +74,9 @@ def table(
                 *(found[opcode] for opcode in opcodes),
             )
             numbers = " | ".join(f"{cell:,}" for cell in cells)
-            rows.append(f"| {rung.id} | `{launch.kernel}` | {numbers} |")
+            suffix = launch.kernel.removeprefix(ladder.op.kernel)
+            which = f"{rung.id}, `…{suffix}`" if suffix else rung.id
+            rows.append(f"| {which} | {numbers} |")
     return "\n".join(rows)
 
 

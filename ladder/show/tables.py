@@ -69,7 +69,10 @@ def table(op: str, link: Link, **which: str) -> str:
         name = row.name
         if row.rung is not None:
             rung = ladder.rung(row.rung)
-            name = f"{link(rung)} {row.name}{remarks(rung)}{row.since}"
+            if row.library:
+                name = f"{row.name} (`{rung.id}`){row.since}"
+            else:
+                name = f"{link(rung)} {row.name}{remarks(rung)}{row.since}"
         cells = [
             name,
             f"{row.us:,.2f}" if row.us < 100 else f"{row.us:,.1f}",
@@ -210,14 +213,17 @@ def find_measurement(
     raise NotMeasured(f"{op} has not been measured at {wanted}: python -m ladder bench {op}")
 
 
+def _size(count: float) -> str:
+    return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.0f} KB"
+
+
 def caption(device: Mapping[str, Any], measurement: results.Measurement) -> str:
     """Below a table: the shape, the least bytes, the roof, the machine, and what PyTorch calls."""
     roof = measurement["roof"]
-    least = measurement["bytes"] / 1e6
     shape, dims = measurement["shape"], format_dims(measurement["dims"])
     name = shape if shape == dims else f"{shape} ({dims})"
     text = (
-        f"{name}, {measurement['dtype']}: at least {least:,.1f} MB; roof: "
+        f"{name}, {measurement['dtype']}: at least {_size(measurement['bytes'])}; roof: "
         f"{roof['copy_gbps']:,.0f} GB/s, a copy on the same card"
     )
     if roof["matrix_tflops"]:

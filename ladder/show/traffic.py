@@ -36,15 +36,16 @@ def count(ladder: Ladder, rung: Rung, dtype: str, dims: Dims) -> tuple[Counter[s
 
 
 def table(ladder: Ladder, rungs: Sequence[Rung], dtype: str, dims: Dims) -> str:
-    """One row for each rung, one column for each array, as Markdown."""
+    """One row for each rung, one column for each array that is accessed, as Markdown."""
     counted = {rung.id: count(ladder, rung, dtype, dims) for rung in rungs}
     known = [arg.name for arg in ladder.op.args]
     arrays = [name for name in known if any(sectors[name] for sectors, _ in counted.values())]
     arrays += sorted({name for sectors, _ in counted.values() for name in sectors} - {*known})
-    rows = [
-        f"| rung | all sectors | {' | '.join(f'`{name}`' for name in arrays)} | wavefronts |",
-        "|---|--:|" + "--:|" * len(arrays) + "--:|",
-    ]
+    titles = ["all sectors", *(f"`{name}`" for name in arrays)]
+    shared = any(wavefronts for _, wavefronts in counted.values())
+    if shared:
+        titles.append("wavefronts")
+    rows = [f"| rung | {' | '.join(titles)} |", "|---|" + "--:|" * len(titles)]
     for rung in rungs:
         sectors, wavefronts = counted[rung.id]
         total = sectors.total()
@@ -52,7 +53,8 @@ def table(ladder: Ladder, rungs: Sequence[Rung], dtype: str, dims: Dims) -> str:
         for name in arrays:
             share = f"{sectors[name]:,} ({sectors[name] / total:.0%})"
             cells.append(share if sectors[name] else "")
-        cells.append(f"{wavefronts:,}" if wavefronts else "")
+        if shared:
+            cells.append(f"{wavefronts:,}" if wavefronts else "")
         rows.append("| " + " | ".join(cells) + " |")
     return "\n".join(rows)
 

@@ -49,7 +49,7 @@ def test_docstrings_become_rst():
     )
     assert load("docstrings").as_rst(text) == (
         "Does ``x`` well.\n\n``name``\n   what it\n   means\n``n``\n   a count\n\n"
-        "::\n\n    example(1)\n    two"
+        ".. code-block:: python\n\n    example(1)\n    two"
     )
 
 

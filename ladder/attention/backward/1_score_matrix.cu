@@ -1,8 +1,8 @@
 // attention backward, rung 1: score matrix in memory (unfused)
 // Before: the NumPy reference.
 // Change: a kernel for each line of the equations. With delta = sum(dout * out) of a query:
-//             probs = exp(q @ k.T / sqrt(HS) - lse)    dscores = probs * (dout @ v.T - delta)
-//             dv = probs.T @ dout    dq = dscores @ k / sqrt(HS)    dk = dscores.T @ q / sqrt(HS)
+//             probs = exp(q @ k.T / sqrt(HS) - lse);   dscores = probs * (dout @ v.T - delta);
+//             dv = probs.T @ dout;   dq = dscores @ k / sqrt(HS);   dk = dscores.T @ q / sqrt(HS)
 // Expect: far below the roof (the roofline ceiling: the limit that memory bandwidth and arithmetic
 //         set). Two (T, T) matrices of every head are written and read, twice each. Each
 //         multiply-add needs two loads. And half of the work is masked.

@@ -2,8 +2,8 @@
 // Before: the NumPy reference.
 // Change: one thread for each of the N rows. With norm = (inp - mean) * rstd and
 //         dnorm = dout * weight:
-//             dinp = rstd * (dnorm - average(dnorm) - norm * average(dnorm * norm))
-//             dweight += sum over the rows of dout * norm, dbias += sum over the rows of dout
+//             dinp = rstd * (dnorm - average(dnorm) - norm * average(dnorm * norm));
+//             dweight += sum over the rows of dout * norm; dbias += sum over the rows of dout.
 //         All rows add to the same 2*C sums, so the additions must be atomic: read, add and write
 //         in one step.
 // Expect: far below the roof (the bandwidth of a plain copy). The lanes of a warp read addresses C

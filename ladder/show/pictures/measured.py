@@ -140,6 +140,8 @@ def ladder(shown: Measured) -> Drawing:
 
 
 def _time(us: float) -> str:
+    if us < 1:
+        return f"{us:.2g} µs"
     return f"{us:,.0f} µs" if us >= 100 else f"{us:,.1f} µs"
 
 

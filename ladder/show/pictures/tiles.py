@@ -80,8 +80,8 @@ def draw(op: str, rung: str, *, buffer: str = "out", dtype: str = "", shape: str
     warp_high, warp_wide = _bounds(of_warp)[2:]
     drawing = Drawing(
         f"{op}, {found.name}: who writes which element of {buffer}",
-        f"{buffer} has {rows} x {columns} elements and {blocks} blocks write it. Block 0 writes a "
-        f"tile of {high} x {wide} elements, with {warp_count} warps. Warp 0 writes "
+        f"{buffer} has {rows} x {columns} elements, written by {_count(blocks, 'block')}. Block 0 "
+        f"writes a tile of {high} x {wide}, with {_count(warp_count, 'warp')}. Warp 0 writes "
         f"{of_warp.sum()} of them, in an area of {warp_high} x {warp_wide}. Thread 0 writes "
         f"{of_thread.sum()}.",
     )
@@ -89,22 +89,26 @@ def draw(op: str, rung: str, *, buffer: str = "out", dtype: str = "", shape: str
     y = _row(
         drawing,
         y,
-        (f"Grid: {blocks} blocks", f"{rows} x {columns} elements", who.block, blocks),
+        (f"Grid: {_count(blocks, 'block')}", f"{rows} x {columns} elements", who.block, blocks),
         (
-            f"Block 0: {warp_count} warps",
+            f"Block 0: {_count(warp_count, 'warp')}",
             f"{high} x {wide} elements",
             _only(inside, warps),
             warps.max() + 1,
         ),
     )
-    corner = np.s_[:ZOOM, :ZOOM]
+    corner, own = np.s_[:ZOOM, :ZOOM], _count(of_thread.sum(), "element")
     _row(
         drawing,
         y,
         ("Warp 0: 32 lanes", _part(lanes[corner], lanes), _only(of_warp, lanes)[corner], 32),
-        ("Thread 0", f"{of_thread.sum()} elements of the tile", _only(of_thread, lanes), 32),
+        ("Thread 0", f"{own} of the tile", _only(of_thread, lanes), 32),
     )
     return drawing
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _only(mask: np.ndarray, numbers: np.ndarray) -> np.ndarray:

@@ -252,7 +252,7 @@ def test_tables_compare_with_the_faster_of_two_libraries(site):
     assert "| % of cuBLASLt, bias in the epilogue |" in text
     assert re.search(r"one thread per output \| 800.0 \|.*\| 25% \|\n", text)
     assert re.search(
-        r"\| cublas cuBLAS \| 300.0 \|.*\| 67% \|\n\| cublaslt .* \| 200.0 .*\| 100% \|\n", text
+        r"\| cuBLAS \(`cublas`\) \| 300.0 \|.*\| 67% \|\n\| cuBLASLt.*\| 200.0 .*\| 100% \|\n", text
     )
 
 
