@@ -18,7 +18,9 @@ from ladder.contract import signature
 from ladder.contract.device import Device
 from ladder.contract.dims import Dims
 from ladder.contract.dtypes import resolve_dtype
+from ladder.contract.launch_plan import FLAG
 from ladder.contract.op import Op
+from ladder.contract.peers import FirstRank, Peers
 from ladder.contract.rung_file import Rung
 
 MOST_BLOCK_THREADS = 1024
@@ -38,11 +40,13 @@ def bind(
     """A function without arguments that runs `rung` of `op` on `arrays`.
 
     arrays   one device array for each of `op.args` (None for an optional one)
-    scratch  allocates the rung's scratch buffers; by default they belong to the binding
+    scratch  allocates the rung's scratch buffers; by default they belong to the binding. Flags are
+             set to 0 here
 
     Raises LadderError where the rung cannot run this shape, dtype or device.
     """
     real, scalars = np.dtype(real), scalars or {}
+    refuse_group(op, device)
     _check_arrays(op, real, dims, arrays)
     target = device.target(real)
     plan = rung.plan(dims, target)
@@ -67,15 +71,22 @@ def bind(
     if (problem := signature.mismatch(op, rung)) is not None:
         raise LadderError(f"{rung.path}: {problem}")
     allocate = scratch or device.empty
-    buffers = [allocate(buffer.shape, resolve_dtype(buffer.dtype, real)) for buffer in plan.scratch]
+    buffers = [allocate(b.shape, resolve_dtype(b.stored, real)) for b in plan.scratch]
+    for buffer, line in zip(buffers, plan.scratch, strict=True):
+        if line.dtype == FLAG:
+            device.zero(buffer)
     for tile in plan.tiles:
         if arrays.get(tile.argument) is None:
             raise LadderError(
                 f"{rung.path}: Tiles names {tile.argument}, which this call does not have"
             )
+    if op.ranks:
+        ordered = [Peers(array) for array in ordered]
+        buffers = [Peers(buffer, scratch=True) for buffer in buffers]
     args = (
         *ordered,
         *(np.int32(dims[name]) for name in op.dims),
+        *(FirstRank() for _ in op.ranks[:1]),
         *constants.values(),
         *buffers,
         *(device.tensor_map(arrays[tile.argument], tile.box) for tile in plan.tiles),
@@ -97,6 +108,12 @@ def bind(
             kernel(launch, args)
 
     return run
+
+
+def refuse_group(op: Op, device: Device) -> None:
+    """Raise LadderError where a group of devices is to run an op that has no ranks."""
+    if device.group_size > 1 and not op.ranks:
+        raise LadderError(f"{op.name} runs on one device, not on {device.name}; --device cuda:0")
 
 
 def _bind_reference(

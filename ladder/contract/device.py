@@ -23,6 +23,10 @@ from ladder.contract.launch_plan import Launch
 from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
 
+NO_LINK = (
+    "an exchange between GPUs is measured on several of them: --device cuda:0,1; "
+    "'python -m ladder check' runs all ranks on one"
+)
 ALIGNMENT = 256  # bytes, as cudaMalloc aligns: a kernel may use 16-byte loads on any buffer
 
 
@@ -69,6 +73,13 @@ class LinearLayer(Protocol):
 
     def ask(self, real: np.dtype, N: int, C: int, OC: int, bias: bool, gelu: bool = False) -> bool:
         """Whether the library has a kernel. What it says is kept: calls need not ask again."""
+
+
+class GroupSum(Protocol):
+    """The vendor library's all-reduce over the devices of a group, on the stream of each."""
+
+    def __call__(self, out: Any, inp: Any) -> None:
+        """Every row of out (R, N) = the sum over the rows of inp (R, N), a row on each device."""
 
 
 class Communicator(Protocol):
@@ -151,6 +162,10 @@ class Device(Protocol):
         """Its library's linear layer in one kernel (cuBLASLt), as above."""
 
     @property
+    def group_sum(self) -> GroupSum | None:
+        """Of a group of devices, their library's all-reduce (NCCL), as above; None otherwise."""
+
+    @property
     def l2_bytes(self) -> int:
         """The size of the cache that all its processors share; 0 where it plays no part."""
 
@@ -180,6 +195,20 @@ class Device(Protocol):
     def watching(self) -> Device | None:
         """The same device, so that it watches every memory access of a kernel and names the line
         that does what it must not. None where it cannot, or does so already."""
+
+    # ---- other devices ----
+
+    @property
+    def group_size(self) -> int:
+        """How many devices it is: 1, or those of a group, which share out the ranks of an op."""
+
+    def owners(self, rows: int) -> Sequence[Device]:
+        """Of a group of devices: that in whose memory each row of an array (rows, ...) is. Empty
+        for a single device. Raises LadderError where the rows cannot be shared out."""
+
+    def link_bandwidth(self) -> float:
+        """Bytes per second that each device of a group receives from another by a plain copy, while
+        it sends as many. Raises LadderError for a single device, which has no link to measure."""
 
     # ---- other processes ----
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from ladder.common.errors import LadderError
-from ladder.contract.device import ALIGNMENT, Communicator
+from ladder.contract.device import ALIGNMENT, NO_LINK, Communicator, Device
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -37,7 +37,15 @@ class HostArrays:
     libraries: frozenset[str] = frozenset()
     matrix_product = None
     linear_layer = None
+    group_sum = None
+    group_size = 1
     l2_bytes = 0
+
+    def owners(self, rows: int) -> Sequence[Device]:
+        return ()
+
+    def link_bandwidth(self) -> float:
+        raise LadderError(NO_LINK)
 
     def new_group(self) -> None:
         return None

@@ -20,10 +20,11 @@ from ladder.contract.dtypes import REALS
 from ladder.contract.expressions import Expression, Value, parse
 from ladder.contract.target import Target
 
+FLAG = "flag"  # a uint32 of Scratch that is 0 before the first call, and kept from call to call
 _LAUNCH = re.compile(r"(\w+)\s*<<<(.*)>>>(?:\s*if\s+(.+))?")
 _NAME = r"[A-Za-z_]\w*"
 _DEFINE = re.compile(rf"({_NAME}(?:\s*,\s*{_NAME})*)\s*=([^=].*)")
-_SCRATCH = re.compile(rf"(real|u?int32|float32)\s+({_NAME})\s*\[(.+)\]")
+_SCRATCH = re.compile(rf"(real|u?int32|float32|{FLAG})\s+({_NAME})\s*\[(.+)\]")
 _TILE = re.compile(rf"({_NAME})\s*\[(.+)\]")
 NAMES: Mapping[str, str] = {  # what an expression may use beside dimensions and constants
     "warp": "lanes of a warp: 32, or 64 on some AMD GPUs",
@@ -59,6 +60,11 @@ class Scratch:
     name: str
     dtype: str
     shape: tuple[int, ...]
+
+    @property
+    def stored(self) -> str:
+        """The type of its elements."""
+        return "uint32" if self.dtype == FLAG else self.dtype
 
 
 @dataclass(frozen=True)

@@ -121,8 +121,9 @@ class OnGpu(NamedTuple):
 class Op:
     """A contract that every rung of one ladder fulfils.
 
-    A kernel takes the buffers in the order of `args`, then `dims` as `int`, then `scalars`, then
-    the rung's own scratch buffers. It is named after the op: `layernorm_forward`.
+    A kernel takes the buffers in the order of `args`, then `dims` as `int`, then `first_rank` if
+    there are ranks, then `scalars`, then the rung's own scratch buffers. It is named after the op:
+    `layernorm_forward`.
 
     reference    NumPy function of the same arrays in the same order, then scalars as keywords;
                  it writes its outputs in place. Dimensions it reads off the arrays' shapes, but
@@ -148,6 +149,9 @@ class Op:
                  heuristic, on an emulated GPU of the size at which the shape matters
     bench        named shapes for measurements, such as {"B*T=65536": {...}}; the first is shown
     unmeasured   optional arguments that bench, picker and trace leave out, since most runs do
+    ranks        the dimension that counts ranks, if there are any: it is the first one of every
+                 argument, and a row is in the memory of its rank (peers.py). Its `bytes` are those
+                 that a rank's link must carry in one direction
     """
 
     name: str
@@ -164,6 +168,7 @@ class Op:
     reference_dims: tuple[str, ...] = ()
     rereads: bool = False
     unmeasured: tuple[str, ...] = ()
+    ranks: str = ""
     bytes: Callable[[Dims, np.dtype], int] | None = None
     make_inputs: MakeInputs | None = None
     cancels: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]] | None = None

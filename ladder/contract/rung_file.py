@@ -72,7 +72,8 @@ KEYS: Mapping[str, Key] = {  # in the order in which they stand
     "Scratch": Key(
         "launcher",
         "`dtype name[shape]`, separated by `;`: buffers passed after all other arguments, their "
-        "content undefined at the start",
+        "content undefined at the start; `flag` is a `uint32` that is 0 before the first call, and "
+        "what the call before left later",
     ),
     "Tiles": Key(
         "launcher",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from ladder.contract.launch_plan import FLAG
 from ladder.contract.op import Op
 from ladder.contract.rung_file import Rung
 
@@ -16,6 +17,9 @@ _VALUES = {
     "uint32": {"unsigned", "unsigned int", "uint32_t", "uint"},
     "float32": {"float"},
     "TensorMap": {"TensorMap"},
+    "Peers real": {"Peers real"},
+    "Peers float32": {"Peers float"},
+    "Peers uint32": {"Peers unsigned"},
 }
 
 _QUALIFIERS = ("const", "volatile", "__restrict__", "__grid_constant__")
@@ -23,11 +27,16 @@ _QUALIFIERS = ("const", "volatile", "__restrict__", "__grid_constant__")
 
 def expected(op: Op, rung: Rung) -> list[tuple[str, str, bool]]:
     """(dtype, name, is a pointer) of each argument, in order."""
+    prefix, pointer = ("Peers ", False) if op.ranks else ("", True)
     return [
-        *((arg.dtype, arg.name, True) for arg in op.args),
+        *((prefix + arg.dtype, arg.name, pointer) for arg in op.args),
         *(("int32", name, False) for name in op.dims),
+        *(("int32", "first_rank", False) for _ in op.ranks[:1]),
         *((scalar.dtype, scalar.name, False) for scalar in op.scalars),
-        *((line.dtype, line.name, True) for line in rung.lines.scratch),
+        *(
+            (prefix + ("uint32" if line.dtype == FLAG else line.dtype), line.name, pointer)
+            for line in rung.lines.scratch
+        ),
         *(("TensorMap", f"{line.name}_tiles", False) for line in rung.lines.tiles),
     ]
 
@@ -69,10 +78,12 @@ def mismatch(op: Op, rung: Rung) -> str | None:
 def format_expected(op: Op, rung: Rung) -> str:
     """The parameter list as it would stand in the file: "real* out, float* mean, int N"."""
     names = {"int32": "int", "uint32": "unsigned", "float32": "float"}
+    names |= {f"Peers {dtype}": f"Peers<{name}>" for dtype, name in names.items()}
+    names["Peers real"] = "Peers<real>"
     read_only = {arg.name for arg in op.args if arg.role == "in"}
     prefixes = {"TensorMap": "const __grid_constant__ "}
     return ", ".join(
-        ("const " if name in read_only else prefixes.get(dtype, ""))
+        ("const " if name in read_only and pointer else prefixes.get(dtype, ""))
         + _format(names.get(dtype, dtype), name, pointer)
         for dtype, name, pointer in expected(op, rung)
     )

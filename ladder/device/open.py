@@ -5,7 +5,7 @@ Another kind of GPU is a folder beside ladder/device/cuda, and one entry of `GPU
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ladder.common.errors import LadderError
@@ -13,6 +13,7 @@ from ladder.common.finding import Finding
 from ladder.contract.device import Device
 from ladder.device.cpu import Cpu
 from ladder.device.cuda import gpu as cuda
+from ladder.device.cuda import group as cuda_group
 from ladder.device.cuda import installation as cuda_installation
 from ladder.device.hip import gpu as hip
 from ladder.device.hip import installation as hip_installation
@@ -27,6 +28,7 @@ class GpuKind(NamedTuple):
     number      how many of them can be used, 0 where that cannot be known
     findings    what it has for them, for a report
     needed      the findings without which no kernel runs
+    group       several GPUs of this machine as one device; None where that is not written
     """
 
     open: Callable[[int], Device]
@@ -34,6 +36,7 @@ class GpuKind(NamedTuple):
     number: Callable[[], int]
     findings: Callable[[], list[Finding]]
     needed: tuple[str, ...]
+    group: Callable[[Sequence[int]], Device] | None = None
 
 
 GPUS = {
@@ -43,6 +46,7 @@ GPUS = {
         cuda.count,
         cuda_installation.findings,
         cuda_installation.NEEDED,
+        cuda_group.CudaGroup,
     ),
     "hip": GpuKind(
         hip.Hip, hip.has_driver, hip.count, hip_installation.findings, hip_installation.NEEDED
@@ -68,7 +72,7 @@ def default_device() -> str:
 
 def open_device(name: str) -> Device:
     """The device that a flag names: cpu, emulated (with "emulated:64" one with warps of 64), cuda
-    or hip (with "cuda:1" the second GPU).
+    or hip (with "cuda:1" the second GPU, with "cuda:0,1" two as a group, for ops with ranks).
 
     Raises LadderError with the remedy where the machine cannot serve it.
     """
@@ -77,6 +81,9 @@ def open_device(name: str) -> Device:
     if name in ("emulated", "emulated:64"):
         return Emulated(warp=64 if name.endswith("64") else 32)
     kind, colon, index = name.partition(":")
+    group = GPUS[kind].group if kind in GPUS else None
+    if group and "," in index and all(part.isdecimal() for part in index.split(",")):
+        return group([int(part) for part in index.split(",")])
     if kind in GPUS and (index.isdecimal() or not colon):
         return GPUS[kind].open(int(index or 0))
     raise LadderError(f"no device is named {name!r}; there are cpu, emulated and {', '.join(GPUS)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import numpy as np
 from ladder.common.errors import LadderError
 from ladder.contract.host_arrays import aligned_empty
 from ladder.contract.launch_plan import Launch
+from ladder.contract.peers import Peers, by_value
 from ladder.emulator import source
 from ladder.emulator.locate import MISSING, Locator, tool
 from ladder.emulator.report import Access, LineCount, Problem, Report
@@ -137,18 +139,22 @@ class Kernel:
     def __call__(self, launch: Launch, args: tuple[Any, ...]) -> None:
         """Run it to the end. Raises LadderError for a wrong argument list, KernelError for what
         the kernel did wrong."""
-        if launch.grid[0] % self._cluster:
+        cluster, ranks = self._cluster, 0
+        if launch.grid[0] % cluster:
             raise LadderError(
                 f"{self.name} is launched with {launch.grid[0]} blocks along x, which are no whole "
-                f"number of clusters of {self._cluster}"
+                f"number of clusters of {cluster}"
             )
+        if any(isinstance(arg, Peers) for arg in args):  # blocks wait for those of other ranks
+            cluster, ranks = math.prod(launch.grid), launch.grid[1]
         values, buffers = self._convert(args)
         pointers = (ctypes.c_void_p * len(args))(*(value.ctypes.data for value in values))
         settings = self._settings
         options = COptions(
             launch.grid,
             launch.block,
-            self._cluster,
+            cluster,
+            ranks,
             launch.shared,
             SHARED_BYTES,
             settings.warp,
@@ -186,7 +192,12 @@ class Kernel:
                 if arg is not None:
                     buffers.append(CBuffer(address, arg.nbytes, i, arg.itemsize))
             else:
-                value = np.array([arg])
+                if isinstance(arg, Peers):
+                    array = arg.array
+                    row_bytes = 0 if arg.scratch else array.nbytes // array.shape[0]
+                    place = array.ctypes.data, array.nbytes, i, array.itemsize, row_bytes
+                    buffers.append(CBuffer(*place))
+                value = np.array([by_value(arg)])
                 kind = {"f": b"f", "V": b"s"}.get(value.dtype.kind, b"i")
                 if kind == b"s":  # it may ask for any alignment
                     aligned = aligned_empty(value.shape, value.dtype)
@@ -320,6 +331,11 @@ class Kernel:
 
     _say_in_flight = _say_barrier_misuse
     _say_cluster = _say_barrier_misuse
+
+    def _say_ranks(self, problem: CProblem, who: str, other: Line | None) -> str:
+        where = problem.where
+        action = ACCESSES[problem.place.access]
+        return f"{who}: {action} of {self._buffer(where)} {problem.text.decode()}"
 
     def _say_assertion(self, problem: CProblem, who: str, other: Line | None) -> str:
         return f"{who}: assertion failed: {problem.text.decode()}"

@@ -18,6 +18,7 @@ KINDS = (  # ProblemKind
     "in flight",
     "too much shared memory",
     "cluster",
+    "ranks",
 )
 ACCESSES = ("read", "write", "atomic")  # emulator::Access
 AGENTS = (  # AgentKind: a thread, or a unit that works for it
@@ -109,6 +110,7 @@ class COptions(ctypes.Structure):
         ("grid", Triple),
         ("block", Triple),
         ("cluster", ctypes.c_uint32),
+        ("ranks", ctypes.c_uint32),
         ("shared_bytes", ctypes.c_uint64),
         ("shared_limit", ctypes.c_uint64),
         ("warp_size", ctypes.c_int32),
@@ -128,6 +130,7 @@ class CBuffer(ctypes.Structure):
         ("bytes", ctypes.c_int64),
         ("argument", ctypes.c_int32),
         ("element_bytes", ctypes.c_int32),
+        ("row_bytes", ctypes.c_int64),
     )
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ladder.common.errors import LadderError
+from ladder.contract.binding import refuse_group
 from ladder.contract.device import Device
 from ladder.contract.dims import Dims
 from ladder.contract.dtypes import DTYPES
@@ -52,8 +53,12 @@ class Roofs:
         self.device = device
         self._bandwidth: float | None = None
         self._rates: dict[str, float | None] = {}
+        self._link: float | None = None
 
     def of(self, op: Op, dims: Dims, dtype: str) -> Roof:
+        if op.ranks:
+            self._link = self._link or self.device.link_bandwidth()
+            return Roof(self._link)
         if self._bandwidth is None:
             self._bandwidth = copy_bandwidth(self.device)
         if not compute_bound(op, dims, DTYPES[dtype]):
@@ -80,6 +85,7 @@ def bench(
     """
     refuse_emulated(device)
     op = ladder.op
+    refuse_group(op, device)
     roofs = roofs or Roofs(device)
     for dtype in dtypes or op.reals:
         for name, dims in (shapes or op.bench).items():

@@ -26,7 +26,7 @@ from ladder.contract.device import refuse_tile
 from ladder.contract.dims import Dims, format_dims
 from ladder.contract.dtypes import REAL, resolve_dtype
 from ladder.contract.ladder import PACKAGE, Ladder
-from ladder.contract.launch_plan import Launch, LaunchPlan
+from ladder.contract.launch_plan import FLAG, Launch, LaunchPlan
 from ladder.contract.op import Arg, Op, Scalar
 from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
@@ -122,6 +122,7 @@ def export(ladder: Ladder, rung: Rung, dims: Dims, target: Target) -> str:
     names = ["arrays", "timing"]
     names += ["scratch"] if plan.scratch else []
     names += ["tensor_map"] if plan.tiles else []
+    names += ["peers"] if op.ranks else []
     parts = [text for name in names for _, text in _with_headers(PARTS / f"{name}.h", ())]
 
     loop = "\n".join(text for _, text in loops)
@@ -305,8 +306,9 @@ def _launch(op: Op, plan: LaunchPlan, dims: Dims, target: Target) -> list[str]:
     """The rung's buffers, and `launch`, a function that launches its kernels."""
     lines = []
     for buffer in plan.scratch:
-        kind = _C_TYPES[buffer.dtype]
-        lines.append(f"{kind}* {buffer.name} = scratch<{kind}>({math.prod(buffer.shape)});")
+        kind = _C_TYPES[buffer.stored]
+        zero = ", 0" if buffer.dtype == FLAG else ""
+        lines.append(f"{kind}* {buffer.name} = scratch<{kind}>({math.prod(buffer.shape)}{zero});")
     for tile in plan.tiles:
         name, box = tile.argument, tile.box
         arg = next(arg for arg in op.args if arg.name == name)
@@ -315,11 +317,24 @@ def _launch(op: Op, plan: LaunchPlan, dims: Dims, target: Target) -> list[str]:
         kind = f"CU_TENSOR_MAP_DATA_TYPE_{_TENSOR_TYPES[dtype.name]}"
         map_ = f"TensorMap {name}_tiles = tiles_of"
         lines += _call(map_, [name, kind, str(box[0]), str(box[1])])
+    arrays = [f"{arg.name}.device" for arg in op.args]
+    buffers = [buffer.name for buffer in plan.scratch]
+    if op.ranks:
+        ranks = dims[op.ranks]
+        arrays = [
+            _peers(arg, f"{arg.name}.device, {op.ranks}, {arg.name}.columns") for arg in op.args
+        ]
+        buffers = [
+            f"peers<{_C_TYPES[buffer.stored]}>({buffer.name}, {op.ranks}, "
+            f"{math.prod(buffer.shape) // ranks})"
+            for buffer in plan.scratch
+        ]
     args = [
-        *(f"{arg.name}.device" for arg in op.args),
+        *arrays,
         *op.dims,
+        *("0" for _ in op.ranks[:1]),
         *(scalar.name for scalar in op.scalars),
-        *(buffer.name for buffer in plan.scratch),
+        *buffers,
         *(f"{tile.argument}_tiles" for tile in plan.tiles),
     ]
     launches = plan.launches
@@ -332,6 +347,11 @@ def _launch(op: Op, plan: LaunchPlan, dims: Dims, target: Target) -> list[str]:
     for launch in launches:
         lines += _indent(_call(f"{launch.kernel}{_geometry(launch)}", args))
     return [*lines, "    check(cudaGetLastError());", "};"]
+
+
+def _peers(arg: Arg, rows: str) -> str:
+    const = "const " if arg.role == "in" else ""
+    return f"peers<{const}{_C_TYPES[arg.dtype]}>({rows})"
 
 
 def _geometry(launch: Launch) -> str:

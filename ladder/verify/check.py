@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 
 from ladder.common.errors import LadderError
-from ladder.contract.binding import bind
+from ladder.contract.binding import bind, refuse_group
 from ladder.contract.device import Device
 from ladder.contract.dims import Dims, format_dims
 from ladder.contract.dtypes import DTYPES, resolve_dtype
@@ -45,7 +45,7 @@ from ladder.contract.ladder import Ladder
 from ladder.contract.op import Op
 from ladder.contract.rung_file import Rung
 from ladder.verify.cases import cases
-from ladder.verify.guards import WRITES, Guarded
+from ladder.verify.guards import WRITES, Buffer, guarded
 from ladder.verify.inputs import NORMAL, Arrays, scalars, starts
 from ladder.verify.shapes import derive_shapes
 from ladder.verify.tolerance import INDENT, Expected
@@ -152,6 +152,7 @@ def check(
     Raises LadderError where the rung does not compile or does not fit its contract.
     """
     op = ladder.op
+    refuse_group(op, device)
     outcomes: list[Outcome] = []
     which = rung.id if rung.path is not None else ""
     for dtype in dtypes or op.reals:
@@ -187,6 +188,9 @@ def what_to_run(
         ]
     target = device.target(real)
     derived = derive_shapes(op, rung, target) or list(op.shapes)
+    if device.group_size > 1:  # it takes numbers of ranks that can be shared out
+        own = [dims for dims in op.shapes if rung.plan(dims, target).refusal is None]
+        derived = [d for d in [*own, *derived] if d[op.ranks] % device.group_size == 0]
     derived = derived[:FEW_SHAPES] if few else derived
     also = [*op.also, *(on.dims for name, on in op.also_with.items() if _names(rung, name))]
     also = [dims for dims in also if not few and rung.plan(dims, target).refusal is None]
@@ -345,7 +349,7 @@ def _run(
     """
     start = starts(op, dims, case)
     buffers = {
-        arg.name: Guarded(
+        arg.name: guarded(
             device,
             arg.name,
             arg.resolve_shape(dims),
@@ -355,21 +359,26 @@ def _run(
         for arg in op.args
         if arg.role == "out" or arg.name in values
     }
-    scratch: list[Guarded] = []
+    scratch: list[Buffer] = []
 
     def allocate(shape: tuple[int, ...], dtype: np.dtype) -> Any:
-        scratch.append(Guarded(device, f"scratch buffer {len(scratch) + 1}", shape, dtype))
+        scratch.append(guarded(device, f"scratch buffer {len(scratch) + 1}", shape, dtype))
+        scratch[-1].fill(None)
         return scratch[-1].array
 
     arrays = {arg.name: buffers[arg.name].array if arg.name in buffers else None for arg in op.args}
     run = bind(op, rung, device, real, dims, arrays, scalars(op, case), scratch=allocate)
-    for buffer in (*buffers.values(), *scratch):
-        buffer.fill(values.get(buffer.name))
-    try:
-        run()
-        device.synchronize()
-    except LadderError as fault:
-        raise Fault(str(fault).replace("\n", INDENT)) from None
+    calls = [values]
+    if op.ranks:  # the call that counts finds flags as another one, on other values, has left them
+        calls.insert(0, {name: np.flip(content, -1) for name, content in values.items()})
+    for given in calls:
+        for name, buffer in buffers.items():
+            buffer.fill(given.get(name))
+        try:
+            run()
+            device.synchronize()
+        except LadderError as fault:
+            raise Fault(str(fault).replace("\n", INDENT)) from None
 
     contents, outside = {}, []
     for buffer in (*buffers.values(), *scratch):

@@ -3,15 +3,63 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from ladder.contract.device import ALIGNMENT, Device
+from ladder.contract.peers import Rows
 
 GUARD = 64 * ALIGNMENT  # bytes before and after each buffer; a multiple, so that it stays aligned
 POISON = 0xFF  # as a byte; in a row it is NaN in float32, float16 and bfloat16, and -1 in int32
 
 WRITES = "it writes"  # what a finding about a guard zone begins with
+
+
+class Buffer(Protocol):
+    """A device array whose surroundings are watched."""
+
+    name: str
+    array: Any
+
+    def fill(self, content: np.ndarray | None) -> None:
+        """Write the content, or NaN if there is none, and renew the guards."""
+
+    def read(self) -> tuple[np.ndarray, str | None]:
+        """The content, and what was written around it, if anything."""
+
+
+def guarded(
+    device: Device, name: str, shape: tuple[int, ...], dtype: np.dtype, start: int = 0
+) -> Buffer:
+    """A buffer on a device; on a group of devices, one for each row."""
+    owners = device.owners(shape[0]) if shape else ()
+    if not owners:
+        return Guarded(device, name, shape, dtype, start)
+    return GuardedRows(
+        name,
+        [
+            Guarded(owner, f"row {row} of {name}", shape[1:], dtype, start)
+            for row, owner in enumerate(owners)
+        ],
+    )
+
+
+class GuardedRows:
+    """An array whose rows are on several devices, each between guard zones of its own."""
+
+    def __init__(self, name: str, rows: Sequence[Guarded]):
+        self.name, self._rows = name, rows
+        self.array = Rows([row.array for row in rows])
+
+    def fill(self, content: np.ndarray | None) -> None:
+        for index, row in enumerate(self._rows):
+            row.fill(None if content is None else content[index])
+
+    def read(self) -> tuple[np.ndarray, str | None]:
+        contents, problems = zip(*(row.read() for row in self._rows), strict=True)
+        return np.stack(contents), next(filter(None, problems), None)
 
 
 class Guarded:
@@ -34,14 +82,12 @@ class Guarded:
         self.array = self._raw[self._inside].view(self._dtype).reshape(shape)
 
     def fill(self, content: np.ndarray | None) -> None:
-        """Write the content, or NaN if there is none, and renew the guards."""
         host = np.full(self._raw.shape, POISON, np.uint8)
         if content is not None:
             host[self._inside] = np.ascontiguousarray(content).reshape(-1).view(np.uint8)
         self._device.upload(self._raw, host)
 
     def read(self) -> tuple[np.ndarray, str | None]:
-        """The content, and what was written around it, if anything."""
         host = self._device.download(self._raw)
         content = host[self._inside].view(self._dtype).reshape(self._shape)
         after = np.flatnonzero(host[self._inside.stop :] != POISON)

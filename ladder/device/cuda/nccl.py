@@ -5,12 +5,17 @@ https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/collectives.html
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from ladder.common.errors import LadderError
+from ladder.contract.peers import Rows
+
+# ncclDataType_t of nccl.h
+_TYPES = {"float16": 6, "float32": 7, "bfloat16": 9}
 
 INSTALL = "pip install -e '.[cuda13]' (or '.[cuda12]', as for CuPy) brings it"
 
@@ -83,6 +88,55 @@ class Communicator:
     def _submit(self, function: Callable[..., Any], *args: int) -> None:
         with self._gpu.device:
             _call(function.__name__, functools.partial(function, *args, self._gpu.stream.ptr))
+
+
+class GroupSum:
+    """All-reduce over GPUs of one process. See `ladder.contract.device.GroupSum`."""
+
+    def __init__(self, gpus: Sequence[Gpu]) -> None:
+        self._library, self._gpus = _library(), gpus
+        ids = [gpu.device.id for gpu in gpus]
+        create = functools.partial(self._library.NcclCommunicator.initAll, ids)
+        self._members = _call(f"making a group of {len(ids)} GPUs", create)
+        atexit.register(self._leave)
+
+    def __call__(self, out: Rows, inp: Rows) -> None:
+        if len(out.rows) != len(self._members):
+            raise LadderError(
+                f"NCCL has one rank on each GPU: {len(self._members)} here, not {len(out.rows)}"
+            )
+        self._together(
+            [
+                functools.partial(
+                    member.allReduce,
+                    source.data.ptr,
+                    target.data.ptr,
+                    source.size,
+                    _TYPES[source.dtype.name],
+                    self._library.NCCL_SUM,
+                    gpu.stream.ptr,
+                )
+                for member, gpu, source, target in zip(
+                    self._members, self._gpus, inp.rows, out.rows, strict=True
+                )
+            ]
+        )
+
+    def _together(self, calls: Sequence[Callable[[], Any]]) -> None:
+        """Of one thread, NCCL takes the ranks' calls as a group, as each waits for the others."""
+
+        def grouped() -> None:
+            self._library.groupStart()
+            for call in calls:
+                call()
+            self._library.groupEnd()
+
+        _call("an all-reduce", grouped)
+
+    def _leave(self) -> None:
+        for gpu in self._gpus:
+            gpu.synchronize()
+        self._together([member.destroy for member in self._members])
 
 
 def version() -> str:

@@ -16,7 +16,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ladder.common.errors import DeviceFault, LadderError
+from ladder.contract.device import NO_LINK
 from ladder.contract.launch_plan import Launch
+from ladder.contract.peers import by_value
 from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
 
@@ -51,6 +53,8 @@ class CupyGpu:
     runs_kernels = True
     measurable = True
     asynchronous = True
+    group_sum = None
+    group_size = 1
 
     cupy: Any
     name: str
@@ -85,6 +89,12 @@ class CupyGpu:
 
     def watching(self) -> None:
         return None
+
+    def owners(self, rows: int) -> tuple[()]:
+        return ()
+
+    def link_bandwidth(self) -> float:
+        raise LadderError(NO_LINK)
 
     def target(self, real: np.dtype) -> Target:
         return Target(self.arch, self.warp, self.multiprocessors, self.shared_bytes, np.dtype(real))
@@ -304,7 +314,7 @@ class CupyGpu:
         if len(kernels) > 3:
             message += f" or one of {len(kernels) - 3} kernels before"
         if len(kernels) > 1:
-            message += " ({self.serialize} in the environment tells which)"
+            message += f" ({self.serialize} in the environment tells which)"
         return DeviceFault(
             f"{message}; this process can no longer use the GPU; restart the program"
         )
@@ -326,7 +336,7 @@ class CupyKernel:
             device.device.use()
             self.prepare(launch)
             # CuPy's own None is not a null pointer but no argument at all.
-            values = [_NULL if arg is None else arg for arg in args]
+            values = [_NULL if arg is None else by_value(arg) for arg in args]
             self._function(launch.grid, launch.block, values, launch.shared, device.stream)
         except device._errors as error:
             raise device._failure(

@@ -22,6 +22,12 @@ void Clocks::start(int threads) {
     views_.assign(threads, std::make_shared<View>());
 }
 
+void Clocks::begin(int first, int count, int agent) {
+    auto view = std::make_shared<View>();
+    View::raise(view->seen, agent, 1);
+    std::fill_n(views_.begin() + first, count, view);
+}
+
 View &Clocks::own(int thread) {
     std::shared_ptr<View> &view = views_[thread];
     if (view.use_count() > 1) view = std::make_shared<View>(*view);

@@ -32,6 +32,8 @@ struct View {
 class Clocks {
   public:
     void start(int threads);
+    // `count` threads from `first` on know of the first step of an agent.
+    void begin(int first, int count, int agent);
 
     Time now(int thread) const { return now_[thread]; }
     Time seen(int thread, int agent) const {

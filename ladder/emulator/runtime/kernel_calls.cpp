@@ -138,6 +138,42 @@ void *emulator_peer(const void *address, int rank) {
     return worker.members[rank]->shared.begin + place.offset;
 }
 
+// A flag in global memory, by which the blocks of several ranks wait for each other.
+void emulator_signal(unsigned *flag, unsigned value) {
+    Worker &worker = *this_worker;
+    worker.record(flag, sizeof *flag, ACCESS_ATOMIC, CALLER);
+    if (worker.launch->memory) worker.launch->memory->signal(worker, flag);
+    *flag = value;
+}
+
+void emulator_wait(const unsigned *flag, unsigned value) {
+    Worker &worker = *this_worker;
+    worker.record(flag, sizeof *flag, ACCESS_ATOMIC, CALLER);
+    Fiber &fiber = worker.fiber();
+    fiber.waits_for = flag;
+    fiber.until = value;
+    while ((int)(*flag - value) < 0) worker.yield(State::polling, CALLER);
+    fiber.waits_for = nullptr;
+    if (worker.launch->memory) worker.launch->memory->see(worker, flag);
+}
+
+// Data that carries a flag: it orders nothing but itself.
+void emulator_send_word(unsigned *slot, unsigned first, unsigned second, unsigned flag) {
+    this_worker->record(slot, 16, ACCESS_ATOMIC, CALLER);
+    slot[0] = first, slot[1] = flag, slot[2] = second, slot[3] = flag;
+}
+
+uint64_t emulator_receive_word(const unsigned *slot, unsigned flag) {
+    Worker &worker = *this_worker;
+    worker.record(slot, 16, ACCESS_ATOMIC, CALLER);
+    Fiber &fiber = worker.fiber();
+    fiber.waits_for = &slot[1];
+    fiber.until = flag;
+    while (slot[1] != flag) worker.yield(State::polling, CALLER);
+    fiber.waits_for = nullptr;
+    return slot[0] | (uint64_t)slot[2] << 32;
+}
+
 void emulator_atomic_load(const void *address, void *old, int bytes) {
     this_worker->record(address, bytes, ACCESS_ATOMIC, CALLER);
     std::memcpy(old, address, bytes);  // only a guess: the exchange sees whether it still holds

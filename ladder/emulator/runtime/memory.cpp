@@ -72,6 +72,13 @@ void MemoryModel::start_cluster(Worker &worker) {
     peer_accesses_.assign(worker.members.size(), {});
     logs_.resize(fibers);
     cluster_start_ = serial_ + 1;
+    // The beginning of each rank's kernel is the step of an agent, which all its threads know.
+    int ranks = (int)worker.launch->options->ranks;
+    rank_accesses_.assign(ranks, {});
+    for (int rank = 0; rank < ranks; rank++) {
+        clocks_.begin(rank * (fibers / ranks), fibers / ranks, fibers + rank);
+        agents_.push_back({THREAD, rank * (fibers / ranks)});
+    }
 }
 
 static bool within(const void *address, const void *begin, size_t bytes) {
@@ -124,6 +131,8 @@ void MemoryModel::access(Worker &worker, const void *address, int bytes, Access 
             if (fences_[fiber]) published.released = serial_;
         }
         Shadow &shadow = shadow_of(buffer.begin, buffer.bytes, std::min(4, buffer.element_bytes));
+        if (worker.launch->options->ranks && buffer.row_bytes)
+            check_rank(worker, (int)(where.offset / buffer.row_bytes), site, where);
         check_race(worker, thread, shadow, site, where, where.offset);
         logs_[fiber].push_back({site, where.offset});
         return;
@@ -267,6 +276,10 @@ void MemoryModel::fence(Worker &worker) {
     fences_[fiber] = clocks_.snapshot(fiber);
 }
 
+void MemoryModel::signal(Worker &worker, const void *flag) { release(worker, flags_[flag]); }
+
+void MemoryModel::see(Worker &worker, const void *flag) { acquire(worker, flags_[flag]); }
+
 // Whoever waits for this phase knows that the copies that it counted are complete.
 void MemoryModel::complete_phase(Mbarrier &barrier) {
     barrier.completed.add(barrier.arrived);
@@ -309,6 +322,52 @@ void MemoryModel::leave(Worker &worker, int member) {
         const Fiber &other = worker.fibers[agents_[agent].fiber];
         if (!known) return worker.left_too_early(member, other, accesses[agent].pc);
     }
+}
+
+// ---- the beginning and the end of a rank -------------------------------------------------------
+//
+// The ranks' kernels begin and end one by one. What runs before and after them on the same GPU uses
+// the same arguments: a thread may access those of another rank only after it knows that the kernel
+// there has begun, and that kernel may not end before it knows that the access is over.
+
+void MemoryModel::check_rank(Worker &worker, int owner, uint32_t site, const Where &where) {
+    const Fiber &fiber = worker.fiber();
+    if (owner == worker.rank_of(fiber)) return;
+    int thread = worker.number_of(fiber), fibers = (int)worker.fibers.size();
+    bool begun = clocks_.seen(thread, fibers + owner) > 0;
+    if (!begun || worker.running_blocks[owner] == 0)
+        report_rank(worker, fiber, owner, site, begun);
+    std::vector<PeerAccess> &accesses = rank_accesses_[owner];
+    if (accesses.size() <= (size_t)thread) accesses.resize(fibers);
+    accesses[thread] = {clocks_.now(thread), sites[site].pc, site};
+}
+
+void MemoryModel::end_rank(Worker &worker, int rank) {
+    int threads = (int)worker.fibers.size() / (int)rank_accesses_.size(), first = rank * threads;
+    const std::vector<PeerAccess> &accesses = rank_accesses_[rank];
+    for (int agent = 0; agent < (int)accesses.size(); agent++) {
+        bool known = accesses[agent].time == 0;
+        for (int fiber = first; fiber < first + threads && !known; fiber++)
+            known = clocks_.seen(fiber, agent) >= accesses[agent].time;
+        if (!known) report_rank(worker, worker.fibers[agent], rank, accesses[agent].site, true);
+    }
+}
+
+void MemoryModel::report_rank(Worker &worker, const Fiber &fiber, int owner, uint32_t site,
+                              bool ended) {
+    if (!first_time(RANKS, sites[site].pc, ended ? &sites : nullptr)) return;
+    Problem problem{};
+    problem.kind = RANKS;
+    problem.place = worker.place(fiber, sites[site].pc);
+    problem.place.access = sites[site].access;
+    problem.where.argument = sites[site].argument;
+    std::snprintf(problem.text, sizeof problem.text,
+                  ended ? "of rank %d, whose kernel may have ended by then: it does not wait for a "
+                          "signal that comes after this access"
+                        : "of rank %d, whose kernel may not have begun yet: no wait for a signal of "
+                          "that rank comes before",
+                  owner);
+    launch_.add(problem);
 }
 
 uint32_t MemoryModel::find_site(const void *pc, const char *shared_name, int argument,

@@ -20,6 +20,7 @@ struct Buffer {
     const char *begin;
     int64_t bytes;
     int32_t argument, element_bytes;
+    int64_t row_bytes;  // of the row of each rank, whose memory it is; 0: it belongs to no rank
 };
 
 struct SharedArray {
@@ -76,6 +77,7 @@ class MemoryModel {
     void finish_warp(Worker &worker, int warp);  // all lanes are at the same point: count
     void finish_cluster(Worker &worker);
     void leave(Worker &worker, int member);  // all threads of a block have returned
+    void end_rank(Worker &worker, int rank);  // and of a rank
 
     // Accesses of the running thread, and of the units that work for it.
     void access(Worker &worker, const void *address, int bytes, emulator::Access access,
@@ -95,6 +97,8 @@ class MemoryModel {
     void complete_products(Worker &worker, Time groups);
     void proxy_fence(Worker &worker);
     void fence(Worker &worker);  // __threadfence
+    void signal(Worker &worker, const void *flag);
+    void see(Worker &worker, const void *flag);  // it waited, and what came before the signal is done
     void use_barrier(Worker &worker, Mbarrier &barrier, const void *pc);
     void complete_phase(Mbarrier &barrier);
     Time now(Worker &worker) const;
@@ -143,6 +147,7 @@ class MemoryModel {
     struct PeerAccess {
         Time time = 0;
         const void *pc = nullptr;
+        uint32_t site = 0;  // of an access to the memory of another rank
     };
     // Who accesses memory: a thread, or a unit that was started by the running thread.
     struct Actor {
@@ -163,6 +168,8 @@ class MemoryModel {
                           bool shared) const;
     void report_race(Worker &worker, const Actor &actor, uint32_t site, const Stamp &before,
                      const Where &where, const char *cause);
+    void check_rank(Worker &worker, int owner, uint32_t site, const Where &where);
+    void report_rank(Worker &worker, const Fiber &fiber, int owner, uint32_t site, bool ended);
     void count(SiteCount &site, const Open &request) const;
     bool first_time(ProblemKind kind, const void *pc, const void *other);
     int agent(AgentKind kind, int fiber, int count = 1);
@@ -176,6 +183,8 @@ class MemoryModel {
     std::vector<Published> published_;                  // by block
     std::vector<std::shared_ptr<const View>> fences_;   // by fiber: its last __threadfence
     std::vector<std::vector<PeerAccess>> peer_accesses_;  // by block of the cluster, by agent
+    std::unordered_map<const void *, View> flags_;        // what signals order, by address
+    std::vector<std::vector<PeerAccess>> rank_accesses_;  // by rank, by agent: of other ranks to it
     std::vector<std::vector<Entry>> logs_;  // by fiber: accesses not yet counted
     std::vector<std::vector<Open>> open_;   // by site, used in finish_warp
     std::vector<uint32_t> seen_;            // by site, used in finish_warp

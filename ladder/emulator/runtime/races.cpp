@@ -7,7 +7,8 @@
 //   - for what cp.async, TMA and wgmma do, also the wait of the thread that started them, or of
 //     those that wait for the mbarrier which counts the copy;
 //   - before TMA or wgmma access what threads have written, also a proxy fence;
-//   - between blocks, which may run in any order, only this: one block writes, fences and then
+//   - between blocks of ranks, a signal and a wait for the same flag;
+//   - between other blocks, which may run in any order, only this: one block writes, fences and then
 //     does an atomic, and the other does an atomic after that before it reads.
 #include <algorithm>
 #include <cstring>
@@ -46,6 +47,7 @@ const char *MemoryModel::unordered(const Worker &worker, const Stamp &before, co
         if (agent.kind == WGMMA) return "no wgmma_wait and barrier";
         if (worker.fibers[before.fiber].member == worker.fibers[fiber].member) return "no barrier";
         if (shared) return "no cluster barrier";
+        if (launch_.options->ranks) return "no signal and wait";
     } else if (shared) {
         return nullptr;  // a block's shared memory is its own
     }

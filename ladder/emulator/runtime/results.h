@@ -16,6 +16,7 @@ enum ProblemKind : int32_t {
     IN_FLIGHT,     // something asynchronous that was not waited for
     SHARED_LIMIT,  // more shared memory than there is
     CLUSTER,       // a block left its cluster too early
+    RANKS,         // memory of a rank, used before its kernel began or after it ended
 };
 
 // Who accesses memory: a thread, or a unit that a thread has started.

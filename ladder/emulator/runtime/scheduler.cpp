@@ -75,7 +75,11 @@ void Worker::finish_thread() {
             refuse(IN_FLIGHT, copy.pc,
                    "returns while this cp.async is under way: no cp_async_commit and cp_async_wait "
                    "cover it");
-    if (--member().running == 0 && launch->memory) launch->memory->leave(*this, self.member);
+    if (--member().running > 0) return;
+    if (launch->memory) launch->memory->leave(*this, self.member);
+    if (!launch->options->ranks) return;
+    int rank = rank_of(self);
+    if (--running_blocks[rank] == 0 && launch->memory) launch->memory->end_rank(*this, rank);
 }
 
 Place Worker::place(const Fiber &fiber, const void *pc) const {
@@ -218,10 +222,12 @@ void Worker::start_cluster(unsigned id) {
         if (!fiber.accumulators.empty()) fiber.accumulators.clear();
         fiber.waits_at = nullptr;
         fiber.waits_with = nullptr;
+        fiber.waits_for = nullptr;
         fiber.waits = 0;
     }
     loads.clear();
     cluster_barrier = {};
+    running_blocks.assign(launch->options->ranks, (int)(grid.x * grid.z));
     idle_rounds_ = 0;
     // The order within a cluster follows from the seed and its number, whichever worker has it.
     random_.state = 0x9E3779B97F4A7C15ull * (launch->options->seed + 1) + id * 0xBF58476D1CE4E5B9ull;
@@ -310,7 +316,7 @@ bool Worker::complete_load() {
 // of fewest threads tells most: that at an mbarrier rather than that at a barrier of all.
 void Worker::report_deadlock() {
     auto rank = [](const Fiber &fiber) {
-        return fiber.waits_at ? 3 : fiber.state == State::at_barrier ? 0 : fiber.waits_with ? 1 : 2;
+        return fiber.waits_at || fiber.waits_for ? 3 : fiber.state == State::at_barrier ? 0 : fiber.waits_with ? 1 : 2;
     };
     const Fiber *waiting = nullptr, *other = nullptr;
     for (const Fiber &fiber : fibers)
@@ -326,7 +332,7 @@ void Worker::report_deadlock() {
     if (other) {
         problem.other = place(*other, other->pc);
         text += "; another one waits";
-        if (other->waits_at) text = text + " " + describe_wait(*other).substr(6) + ",";
+        if (other->waits_at || other->waits_for) text = text + " " + describe_wait(*other).substr(6) + ",";
     }
     std::snprintf(problem.text, sizeof problem.text, "%s", text.c_str());
     launch->add(problem);
@@ -347,6 +353,11 @@ std::string Worker::describe_wait(const Fiber &fiber) const {
     } else if (const NamedBarrier *barrier = fiber.waits_with) {
         std::snprintf(text, sizeof text, "waits at a barrier to which %d of %d threads have come",
                       barrier->arrived, barrier->threads);
+    } else if (fiber.waits_for) {
+        std::snprintf(text, sizeof text,
+                      "waits for a flag to become %u, and it stays at %u: no thread that still runs "
+                      "signals it",
+                      fiber.until, *fiber.waits_for);
     } else {
         static const char *const WAITS[] = {"", "", "in a warp operation", "at a barrier",
                                             "for memory to change", ""};

@@ -128,6 +128,8 @@ struct Fiber : emulator::Thread {
     const Mbarrier *waits_at;  // while it polls
     int parity;
     const NamedBarrier *waits_with;  // likewise
+    const unsigned *waits_for;       // a flag, likewise
+    unsigned until;                  // its value
     int waits;  // at an mbarrier, since all lanes of its warp last met
     const void *last_wait;  // the last of these
 };
@@ -149,7 +151,8 @@ struct Warp {
 
 // What Python asks for; __init__.py declares the same structure.
 struct Options {
-    uint32_t grid[3], block[3], cluster;  // cluster: blocks along x
+    uint32_t grid[3], block[3], cluster;  // cluster: blocks that run together, along x
+    uint32_t ranks;                       // along y, all in one cluster; 0: there are none
     uint64_t shared_bytes, shared_limit;  // dynamic; and the most that a block may have
     int32_t warp_size, workers, seed, early, count, trace, buffer_count;
     double time_limit;  // seconds
@@ -222,6 +225,7 @@ class Worker {
     std::string name_of(const SharedPlace &place) const;
     Fiber &fiber() { return *static_cast<Fiber *>(emulator::current.thread); }
     Member &member() { return *members[fiber().member]; }
+    int rank_of(const Fiber &fiber) const { return (int)members[fiber.member]->block.index.y; }
     int number_of(const Fiber &fiber) const { return (int)(&fiber - fibers.data()); }
     int warp_of(const Fiber &fiber) const { return fiber.member * warps_of_block + fiber.warp; }
     uint64_t existing_lanes(int warp) const;
@@ -237,6 +241,7 @@ class Worker {
     SharedLayout layout;
     std::vector<TileCopy> loads;  // TMA loads under way
     NamedBarrier cluster_barrier;
+    std::vector<int> running_blocks;  // by rank
 
   private:
     void prepare();

@@ -83,6 +83,14 @@ EMULATOR_EXPORT void emulator_fence();
 EMULATOR_EXPORT long long emulator_clock();
 EMULATOR_EXPORT int emulator_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
 EMULATOR_EXPORT void emulator_assert_failed(const char *expression);
+// A flag in global memory: `wait` returns once it has `value` or one beyond, counted around 2^32.
+EMULATOR_EXPORT void emulator_signal(unsigned *flag, unsigned value);
+EMULATOR_EXPORT EMULATOR_DISTINCT void emulator_wait(const unsigned *flag, unsigned value);
+// 8 bytes of data and a flag, in 16 bytes; `receive` returns the data once the flag is there.
+EMULATOR_EXPORT void emulator_send_word(
+    unsigned *slot, unsigned first, unsigned second, unsigned flag);
+EMULATOR_EXPORT EMULATOR_DISTINCT uint64_t emulator_receive_word(
+    const unsigned *slot, unsigned flag);
 // `cp.async`: copies that a thread starts, groups and waits for; bytes from `given` on are 0.
 EMULATOR_EXPORT EMULATOR_DISTINCT void emulator_async_copy(
     void *to, const void *from, int bytes, int given);

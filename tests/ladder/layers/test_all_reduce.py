@@ -1,0 +1,147 @@
+"""Ranks: kernels that run for several GPUs at once, on one device and on a group of them."""
+
+import numpy as np
+import pytest
+
+from ladder.common.errors import LadderError
+from ladder.contract.binding import bind
+from ladder.contract.dtypes import DTYPES
+from ladder.contract.host_arrays import aligned_empty
+from ladder.contract.ladder import find
+from ladder.contract.launch_plan import Launch
+from ladder.contract.peers import FirstRank, Peers, Rows, by_value
+from ladder.contract.rung_file import Rung
+from ladder.device.cpu import Cpu
+from ladder.device.cuda.group import CudaGroup, GroupKernel
+from ladder.emulator.emulated import Emulated, KernelError
+from ladder.verify.check import check
+from ladder.verify.guards import guarded
+from tests.ladder import emulation
+
+LADDER = find("all_reduce.sum")
+KERNELS = [rung for rung in LADDER.rungs if rung.path]
+FLOAT = DTYPES["float32"]
+
+
+def group(size=2):
+    """A group without GPUs: its members are CPUs, which hold arrays as GPUs do."""
+    made = CudaGroup.__new__(CudaGroup)
+    made.gpus, made.group_size, made.name = [Cpu() for _ in range(size)], size, f"{size} x CPU"
+    return made
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("rung", KERNELS, ids=lambda rung: rung.id)
+def test_all_ranks_get_the_same_bits(rung):
+    """Or replicas of a model would drift apart."""
+    dims, device, real = {"R": 3, "N": 1024}, Emulated(seed=1), DTYPES["bfloat16"]
+    inp = np.random.default_rng(0).standard_normal((3, 1024)).astype(real)
+    arrays = {"out": device.empty((3, 1024), real), "inp": device.empty((3, 1024), real)}
+    device.upload(arrays["inp"], inp)
+    run = bind(LADDER.op, rung, device, real, dims, arrays)
+    for _ in range(3):  # flags go on from call to call
+        arrays["out"][...] = np.nan
+        run()
+        out = arrays["out"].view(np.uint16)
+        assert (out == out[0]).all()
+        assert np.allclose(arrays["out"][0].astype(float), inp.astype(float).sum(0), atol=0.1)
+
+
+RACE = """
+#include "peers.cuh"
+extern "C" __global__ void k(
+    Peers<float> a, Peers<unsigned> flag, int first_rank, int early, int late) {
+    int rank = first_rank + blockIdx.y, other = 1 - rank;
+    if (early) a[other][0] = 1.0f;  // EARLY
+    signal_flag(flag[other], 1);
+    wait_flag(flag[rank], 1);
+    a[rank][1] = 1.0f;
+    if (late) a[other][2] = 1.0f;  // LATE
+}
+"""
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize(
+    ("early", "late", "mark", "says"),
+    [
+        (1, 0, "EARLY", r"write of a of rank \d, whose kernel may not have begun yet"),
+        (0, 1, "LATE", r"write of a of rank \d, whose kernel may have ended by then"),
+    ],
+)
+def test_memory_of_a_rank_is_used_only_between_its_beginning_and_its_end(
+    tmp_path, early, late, mark, says
+):
+    def run(early, late):
+        a, flag = emulation.zeros(2, 3), emulation.zeros(2, 1, dtype=np.uint32)
+        args = Peers(a), Peers(flag, scratch=True), FirstRank(), np.int32(early), np.int32(late)
+        emulation.run(Emulated(counting=True), tmp_path, RACE, (1, 2), 1, *args)
+
+    run(0, 0)
+    with pytest.raises(KernelError, match=says) as caught:
+        run(early, late)
+    assert {problem.line for problem in caught.value.problems} == {emulation.line(RACE, mark)}
+
+
+def test_peers_are_the_addresses_of_the_rows():
+    array = aligned_empty((3, 5), FLOAT)
+    begin = array.ctypes.data
+    assert Peers(array).addresses().tolist() == [begin, begin + 20, begin + 40, 0, 0, 0, 0, 0]
+    rows = Rows([aligned_empty((5,), FLOAT) for _ in range(2)])
+    assert Peers(rows).addresses().tolist()[:2] == [row.ctypes.data for row in rows.rows]
+    assert by_value(Peers(rows)).nbytes == 64
+    assert by_value(FirstRank(2)) == np.int32(2)
+
+
+def test_a_group_launches_each_gpus_ranks_on_it():
+    calls = []
+
+    def kernel(name):
+        return lambda launch, args: calls.append((name, launch.grid, args[1].rank))
+
+    GroupKernel([kernel("a"), kernel("b")])(
+        Launch("k", (3, 4, 1), (32, 1, 1)), (np.int32(7), FirstRank())
+    )
+    assert calls == [("a", (3, 2, 1), 0), ("b", (3, 2, 1), 2)]
+
+
+def test_rows_of_a_group_are_guarded_one_by_one():
+    buffer = guarded(group(), "out", (4, 6), FLOAT)
+    content = np.arange(24, dtype=np.float32).reshape(4, 6)
+    buffer.fill(content)
+    assert buffer.array.shape == (4, 6)
+    assert buffer.array.flags.c_contiguous
+    got, problem = buffer.read()
+    assert (got == content).all()
+    assert problem is None
+    row = buffer.array.rows[1]
+    np.lib.stride_tricks.as_strided(row, (7,), row.strides)[6] = 0  # the guard's first element
+    assert "past the end of row 1 of out" in buffer.read()[1]
+
+
+def test_a_group_is_checked_at_numbers_of_ranks_that_it_can_share_out():
+    def add(device, arrays, dims, scalars):
+        total = np.sum([row.astype(np.float64) for row in arrays["inp"].rows], axis=0)
+        for row in arrays["out"].rows:
+            row[...] = total
+
+    device = group()
+    device.target = Cpu().target
+    device.variants = lambda *_: [(device,)]
+    device.synchronize = lambda: None
+    report = check(LADDER, Rung("sum", "NumPy", run=add), device, ["float32"])
+    shapes = [outcome.dims["R"] for outcome in report.outcomes]
+    assert report.passed, report
+    assert set(shapes) == {2, 4}
+
+
+def test_a_group_refuses_what_it_cannot_share_out():
+    with pytest.raises(LadderError, match="3 ranks cannot be shared out evenly to 2 x CPU"):
+        group().owners(3)
+    with pytest.raises(LadderError, match=r"residual.forward runs on one device, not on 2 x CPU"):
+        check(find("residual.forward"), find("residual.forward").rung(1), group())
+
+
+def test_a_link_is_not_measured_on_one_device():
+    with pytest.raises(LadderError, match="--device cuda:0,1"):
+        Cpu().link_bandwidth()
