@@ -36,6 +36,30 @@ __device__ __forceinline__ uint2 receive_word(const unsigned* slot, unsigned fla
     return {(unsigned)data, (unsigned)(data >> 32)};
 }
 
+#elif defined(__HIP__)
+
+__device__ __forceinline__ void signal_flag(unsigned* flag, unsigned value) {
+    __hip_atomic_store(flag, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+__device__ __forceinline__ void wait_flag(const unsigned* flag, unsigned value) {
+    while ((int)(__hip_atomic_load(flag, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_SYSTEM) - value) < 0);
+}
+__device__ __forceinline__ void send_word(unsigned* slot, uint2 data, unsigned flag) {
+    auto halves = reinterpret_cast<unsigned long long*>(slot);
+    unsigned long long high = (unsigned long long)flag << 32;
+    __hip_atomic_store(halves, high | data.x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+    __hip_atomic_store(halves + 1, high | data.y, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+__device__ __forceinline__ uint2 receive_word(const unsigned* slot, unsigned flag) {
+    auto halves = reinterpret_cast<const unsigned long long*>(slot);
+    unsigned long long first, second;
+    do {
+        first = __hip_atomic_load(halves, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+        second = __hip_atomic_load(halves + 1, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+    } while (first >> 32 != flag || second >> 32 != flag);
+    return {(unsigned)first, (unsigned)second};
+}
+
 #else
 
 // `st.release.sys`: writes a flag, which may be another GPU's. Whoever sees the value sees

@@ -143,6 +143,16 @@ class CudaGroup:
         for gpu in self.gpus:
             gpu.synchronize()
 
+    def free_unused(self) -> None:
+        for gpu in self.gpus:
+            gpu.free_unused()
+
+    def beside(self, work: Callable[[], None]) -> None:
+        work()  # in order with the rest
+
+    def join(self) -> None:
+        pass
+
     def mark(self) -> list[Any]:
         return [gpu.mark() for gpu in self.gpus]
 

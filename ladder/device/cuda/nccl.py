@@ -105,38 +105,29 @@ class GroupSum:
             raise LadderError(
                 f"NCCL has one rank on each GPU: {len(self._members)} here, not {len(out.rows)}"
             )
-        self._together(
-            [
-                functools.partial(
-                    member.allReduce,
-                    source.data.ptr,
-                    target.data.ptr,
-                    source.size,
-                    _TYPES[source.dtype.name],
-                    self._library.NCCL_SUM,
-                    gpu.stream.ptr,
-                )
-                for member, gpu, source, target in zip(
-                    self._members, self._gpus, inp.rows, out.rows, strict=True
-                )
-            ]
-        )
+        _call("an all-reduce", functools.partial(self._submit, out, inp))
 
-    def _together(self, calls: Sequence[Callable[[], Any]]) -> None:
-        """Of one thread, NCCL takes the ranks' calls as a group, as each waits for the others."""
-
-        def grouped() -> None:
-            self._library.groupStart()
-            for call in calls:
-                call()
-            self._library.groupEnd()
-
-        _call("an all-reduce", grouped)
+    def _submit(self, out: Rows, inp: Rows) -> None:
+        """One thread makes the calls of all ranks as a group: each call waits for the others."""
+        self._library.groupStart()
+        for member, gpu, source, target in zip(
+            self._members, self._gpus, inp.rows, out.rows, strict=True
+        ):
+            member.allReduce(
+                source.data.ptr,
+                target.data.ptr,
+                source.size,
+                _TYPES[source.dtype.name],
+                self._library.NCCL_SUM,
+                gpu.stream.ptr,
+            )
+        self._library.groupEnd()
 
     def _leave(self) -> None:
         for gpu in self._gpus:
             gpu.synchronize()
-        self._together([member.destroy for member in self._members])
+        for member in self._members:
+            member.destroy()
 
 
 def version() -> str:
