@@ -57,7 +57,9 @@ __device__ __forceinline__ uint2 receive_word(const unsigned* slot, unsigned fla
         first = __hip_atomic_load(halves, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
         second = __hip_atomic_load(halves + 1, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
     } while (first >> 32 != flag || second >> 32 != flag);
-    return {(unsigned)first, (unsigned)second};
+    uint2 data;
+    data.x = (unsigned)first, data.y = (unsigned)second;
+    return data;
 }
 
 #else
