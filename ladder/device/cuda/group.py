@@ -205,6 +205,9 @@ class CudaGroup:
         found = [gpu.memory() for gpu in self.gpus]
         return sum(free for free, _ in found), sum(total for _, total in found)
 
+    def condition(self) -> str | None:
+        return self.gpus[0].condition()
+
     def description(self) -> dict[str, str | int]:
         return self.gpus[0].description()
 
