@@ -75,6 +75,7 @@ def bind(
     for buffer, line in zip(buffers, plan.scratch, strict=True):
         if line.dtype == FLAG:
             device.zero(buffer)
+            device.synchronize()  # or the first signal of a peer may be overwritten
     for tile in plan.tiles:
         if arrays.get(tile.argument) is None:
             raise LadderError(

@@ -21,7 +21,7 @@ import numpy as np
 
 from ladder.common.errors import LadderError
 from ladder.contract.binding import refuse_group
-from ladder.contract.device import Device
+from ladder.contract.device import NO_LINK, Device
 from ladder.contract.dims import Dims
 from ladder.contract.dtypes import DTYPES
 from ladder.contract.identity import code_identity
@@ -32,7 +32,7 @@ from ladder.measure import peer_timing
 from ladder.measure.peers import PEERS
 from ladder.measure.roofline import ALLOWANCE, Roof, compute_bound, copy_bandwidth, matrix_rate
 from ladder.measure.timing import BufferSets, Timing, measure
-from ladder.verify.check import check_case, gpt2_shape
+from ladder.verify.check import check_case, gpt2_shape, measured_shapes
 from ladder.verify.inputs import Arrays, make_inputs
 from ladder.verify.tolerance import expect
 
@@ -86,9 +86,12 @@ def bench(
     refuse_emulated(device)
     op = ladder.op
     refuse_group(op, device)
+    if op.ranks and device.group_size == 1:
+        say(f"{op.name}: left out: {NO_LINK}", False)
+        return
     roofs = roofs or Roofs(device)
     for dtype in dtypes or op.reals:
-        for name, dims in (shapes or op.bench).items():
+        for name, dims in (shapes or measured_shapes(op, device)).items():
             yield _measurement(ladder, device, dtype, name, dims, rungs, roofs, say)
 
 
@@ -212,7 +215,8 @@ def _verifier(buffers: BufferSets) -> Callable[[Rung, Callable[[], None]], None]
 
     def verify(rung: Rung, call: Callable[[], None]) -> None:
         if elements > VERIFIED_ELEMENTS:
-            outcome = check_case(op, rung, buffers.device, real.name, gpt2_shape(op))
+            small = gpt2_shape(op, buffers.device)
+            outcome = check_case(op, rung, buffers.device, real.name, small)
             if outcome.status in ("failed", "fault"):
                 raise LadderError(f"its result is wrong: {outcome.detail}")
             return

@@ -188,14 +188,21 @@ def what_to_run(
         ]
     target = device.target(real)
     derived = derive_shapes(op, rung, target) or list(op.shapes)
-    if device.group_size > 1:  # it takes numbers of ranks that can be shared out
+    if (
+        device.group_size > 1
+    ):  # it takes numbers of ranks that can be shared out; a library, one each
         own = [dims for dims in op.shapes if rung.plan(dims, target).refusal is None]
-        derived = [d for d in [*own, *derived] if d[op.ranks] % device.group_size == 0]
+        each = [d[op.ranks] / device.group_size for d in [*own, *derived]]
+        derived = [
+            dims
+            for dims, ranks in zip([*own, *derived], each, strict=True)
+            if ranks == 1 or (ranks.is_integer() and not rung.library)
+        ]
     derived = derived[:FEW_SHAPES] if few else derived
     also = [*op.also, *(on.dims for name, on in op.also_with.items() if _names(rung, name))]
     also = [dims for dims in also if not few and rung.plan(dims, target).refusal is None]
     at = largest(op, real, derived, 1, FEW_CASE_BYTES) if few else largest(op, real, derived)
-    normal = [*derived, *also, *([gpt2_shape(op)] if device.is_gpu else [])]
+    normal = [*derived, *also, *([gpt2_shape(op, device)] if device.is_gpu else [])]
     return [(dims, NORMAL) for dims in normal] + [(dims, name) for name in others for dims in at]
 
 
@@ -302,10 +309,17 @@ def check_case(
     return outcome("passed", error=worst)
 
 
-def gpt2_shape(op: Op) -> Dims:
+def measured_shapes(op: Op, device: Device | None = None) -> dict[str, Dims]:
+    """The op's named shapes for measurements; of ranks, those with one on each GPU of a group."""
+    size = device.group_size if device is not None else 1
+    return {n: dims for n, dims in op.bench.items() if size == 1 or dims[op.ranks] == size}
+
+
+def gpt2_shape(op: Op, device: Device | None = None) -> Dims:
     """The smallest shape that the op is measured at, with fewer rows if the reference needs it."""
     real = np.dtype(np.float32)
-    smallest = min(op.bench.values(), key=lambda sizes: _largest_bytes(op, sizes, real))
+    shapes = measured_shapes(op, device).values()
+    smallest = min(shapes, key=lambda sizes: _largest_bytes(op, sizes, real))
     dims = dict(smallest)
     while _largest_bytes(op, dims, real) > MOST_BYTES and dims[op.dims[0]] > 1:
         dims[op.dims[0]] //= 2

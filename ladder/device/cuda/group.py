@@ -30,6 +30,7 @@ from ladder.device.cupy.gpu import CupyKernel
 
 LINK_BYTES = 256 << 20  # of a copy that measures a link
 LINK_COPIES = 10
+BUSY_BYTES = 512 << 20  # that keep a GPU busy for longer than two submissions take
 _ALREADY = 704  # cudaErrorPeerAccessAlreadyEnabled
 
 
@@ -164,10 +165,16 @@ class CudaGroup:
         return [gpu.seconds(*marks) for gpu, *marks in zip(self.gpus, start, end, strict=True)]
 
     def time(self, work: Callable[[], None]) -> float:
-        self.synchronize()  # all begin together
+        """All GPUs begin together: they write to memory until everything is submitted."""
+        self.synchronize()
+        self.zero(self._busy)
         start = self.mark()
         work()
         return self.seconds(start, self.mark())
+
+    @functools.cached_property
+    def _busy(self) -> Rows:
+        return self.empty((len(self.gpus), BUSY_BYTES), np.dtype(np.uint8))
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """A graph for each GPU, all recorded at once and replayed together."""

@@ -5,6 +5,7 @@ import pytest
 
 from ladder.common.errors import LadderError
 from ladder.contract.binding import bind
+from ladder.contract.device import NO_LINK
 from ladder.contract.dtypes import DTYPES
 from ladder.contract.host_arrays import aligned_empty
 from ladder.contract.ladder import find
@@ -14,9 +15,11 @@ from ladder.contract.rung_file import Rung
 from ladder.device.cpu import Cpu
 from ladder.device.cuda.group import CudaGroup, GroupKernel
 from ladder.emulator.emulated import Emulated, KernelError
-from ladder.verify.check import check
+from ladder.measure.bench import bench
+from ladder.verify.check import check, measured_shapes
 from ladder.verify.guards import guarded
 from tests.ladder import emulation
+from tests.ladder.fakes import FakeGpu
 
 LADDER = find("all_reduce.sum")
 KERNELS = [rung for rung in LADDER.rungs if rung.path]
@@ -140,6 +143,13 @@ def test_a_group_refuses_what_it_cannot_share_out():
         group().owners(3)
     with pytest.raises(LadderError, match=r"residual.forward runs on one device, not on 2 x CPU"):
         check(find("residual.forward"), find("residual.forward").rung(1), group())
+
+
+def test_a_measurement_leaves_ranks_out_that_share_one_gpu():
+    lines = []
+    assert list(bench(LADDER, FakeGpu(), say=lambda line, wrong: lines.append(line))) == []
+    assert lines == [f"all_reduce.sum: left out: {NO_LINK}"]
+    assert {dims["R"] for dims in measured_shapes(LADDER.op, group()).values()} == {2}
 
 
 def test_a_link_is_not_measured_on_one_device():
