@@ -31,8 +31,9 @@ class Engine:
     """Runs a program.
 
     rungs       the rung of every op that the program calls, by the op's name
-    weights_of  an engine of the same model whose parameters this one uses instead of its own:
-                for example to sample at another batch size from the weights in training
+    weights_of  an engine of the same model whose parameters this one uses instead of its own, and
+                whose key-value cache, if it has one: for example to sample at another batch size
+                from the weights in training
     arrays      the device array of every buffer by name, to read a part of one:
                 `device.download(engine.arrays["logits"][0, 5])`; of a buffer in pieces, a tuple
                 of their arrays
@@ -62,14 +63,15 @@ class Engine:
         self.program, self.device, self.real = program, device, np.dtype(real)
         self.rungs = dict(rungs)
         self.waits = not device.asynchronous or watch is not None
-        self._borrows = weights_of is not None
-        layout = memory.lay_out(program, self.real, self._borrows)
+        self._lender = weights_of.program if weights_of is not None else None
+        layout = memory.lay_out(program, self.real, self._lender)
         self.arrays = _allocate(program, device, layout)
         if weights_of is not None:
-            self.arrays |= {name: weights_of.arrays[name] for name in program.parameters}
+            lent = memory.borrowed(program, weights_of.program)
+            self.arrays |= {name: weights_of.arrays[name] for name in lent}
         for name in layout.places:
             # A validation before step 1 reads dloss. The padding between parameters is 0.
-            if program.buffers[name].kind in ("moment", "input", "parameter", "master"):
+            if program.buffers[name].kind in ("moment", "input", "parameter", "master", "cache"):
                 device.zero(self.arrays[name])
         self._scratch, self._scratch_beside = (
             _Scratch(device, memory.scratch_needed(calls, device, self.real, self.rungs))
@@ -199,7 +201,7 @@ class Engine:
 
     def memory_table(self) -> list[tuple[str, int]]:
         """(kind, bytes) of all that was allocated, for printing."""
-        found = memory.by_kind(self.program, self.real, self.device, self.rungs, self._borrows)
+        found = memory.by_kind(self.program, self.real, self.device, self.rungs, self._lender)
         return [*found.items()]
 
     def _view(self, ref: Ref) -> Any:

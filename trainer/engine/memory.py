@@ -40,17 +40,30 @@ class Layout:
     sizes: Mapping[Arena, int]
 
 
-def lay_out(program: Program, real: np.dtype, borrows_weights: bool = False) -> Layout:
-    """The layout of a program's buffers; `borrows_weights`: all but its parameters.
+def borrowed(program: Program, lender: Program) -> set[str]:
+    """The buffers that a program uses of another one of the same model, instead of its own: its
+    parameters, and the key-value cache where the other one has it."""
+    kinds = ("parameter", "cache")
+    return {
+        name
+        for name, buffer in program.buffers.items()
+        if buffer.kind in kinds and name in lender.buffers
+    }
+
+
+def lay_out(program: Program, real: np.dtype, lender: Program | None = None) -> Layout:
+    """The layout of a program's buffers; `lender`: without those that are `borrowed` of it.
 
     A type of 32 bits or more is exact enough to be its own master copy.
     """
-    left_out = {"parameter", "master"} if borrows_weights else set()
-    left_out |= {"master"} if real.itemsize >= 4 else set()
+    left_out = borrowed(program, lender) if lender is not None else set()
+    no_masters = lender is not None or real.itemsize >= 4
     sizes: Counter[Arena] = Counter()
     places = {}
     for name, buffer in program.buffers.items():
-        if buffer.has_memory and buffer.kind not in left_out:
+        if no_masters and buffer.kind == "master":
+            continue
+        if buffer.has_memory and name not in left_out:
             arena = buffer.kind, resolve_dtype(buffer.dtype, real)
             places[name] = arena, sizes[arena]
             sizes[arena] += padded(math.prod(buffer.shape), arena[1])
@@ -85,12 +98,12 @@ def by_kind(
     real: np.dtype,
     device: Device | None = None,
     rungs: Mapping[str, Rung] | None = None,
-    borrows_weights: bool = False,
+    lender: Program | None = None,
 ) -> Counter[str]:
     """Bytes that an engine allocates for a program, by kind: those of its buffers and, where the
-    rungs on a device are known, their scratch memory."""
+    rungs on a device are known, their scratch memory. `lender` as in `lay_out`."""
     found: Counter[str] = Counter()
-    for (kind, dtype), count in lay_out(program, real, borrows_weights).sizes.items():
+    for (kind, dtype), count in lay_out(program, real, lender).sizes.items():
         found[kind] += count * dtype.itemsize
     if device is not None and rungs is not None:
         for calls in (program.calls, program.beside):
@@ -115,7 +128,7 @@ def refuse_what_does_not_fit(
     beside   a program that needs memory at the same time, and borrows the weights of this one
     sharers  processes of this machine that will need as much, where the memory is the host's
     """
-    also = by_kind(beside, real, device, rungs, True).total() if beside else 0
+    also = by_kind(beside, real, device, rungs, program).total() if beside else 0
 
     def total(program: Program) -> int:
         return by_kind(program, real, device, rungs).total() + also

@@ -22,7 +22,8 @@ class Buffer:
     """An array of the program.
 
     dtype    "real" (the run's), "float32", "int32" or "uint32"
-    kind     "parameter", "gradient", "moment", "master", "input", "activation" or "scratch"
+    kind     "parameter", "gradient", "moment", "master", "input", "activation", "cache" or
+             "scratch"
     stacked  the first dimension counts layers, and a call in a layer takes its slice
     inside   (name, start): the buffer is a part of another one, from that element on
     pieces   the buffer is a tensor that does not lie in one place: these parts of it, in its order,

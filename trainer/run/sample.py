@@ -1,63 +1,52 @@
 """Text from a model: `python -m trainer sample --model runs/gpt2-tinyshakespeare --prompt ROMEO`.
 
-One token at a time, each from a plain forward pass over the whole window: no key-value cache, so a
-token costs what the window costs. A window is as long as prompt and sample together, at most the
-model's context; beyond that it slides.
+The command draws tokens with a key-value cache (generation.py). The samples of a training run come
+from plain forward passes over the whole window, by the kernels that train.
 """
 
 from __future__ import annotations
 
 import codecs
+import dataclasses
 import functools
+import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from ladder.common.errors import LadderError
+from ladder.contract.device import Device
+from reference.decode import draw
 from trainer.data.datasets import data_directory
 from trainer.data.tokenizers import Tokenizer
 from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
-from trainer.engine.kernels import choose
-from trainer.model import weights
+from trainer.engine.kernels import Kernels, choose
+from trainer.model import decoding, weights
+from trainer.model.fusion import FUSIONS
 from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, build
 from trainer.run.display import printable
+from trainer.run.generation import Generator, NoChoice, prefill_length
 from trainer.settings.config import SampleConfig, resolve_sample
 from trainer.settings.flags import Flags
-from trainer.settings.kernel_settings import resolve_kernels
+from trainer.settings.kernel_settings import KernelSettings, resolve_kernels
 from trainer.settings.parser import build_parser
-
-
-class NoChoice(LadderError):
-    """No next token can be drawn: the logits are not finite."""
 
 
 def choose_token(
     logits: np.ndarray, temperature: float, top_k: int, rng: np.random.Generator
 ) -> int:
-    """Draw a token id from logits (V) at a temperature, among the `top_k` likeliest (0: all).
+    """Draw a token id from logits (V), as `reference.decode.draw`, with one random number.
 
-    Temperature 0 takes the likeliest. One random number is drawn whatever the settings. Raises
-    NoChoice where a logit is NaN or infinite.
+    Raises NoChoice where a logit is NaN or infinite.
     """
-    coin = rng.random()
-    if not np.isfinite(logits).all():
-        raise NoChoice(
-            "there is no next token, since the model's logits are not finite; if they are too "
-            "large for --dtype fp16, try fp32 or bf16"
-        )
-    if temperature == 0:
-        return int(np.argmax(logits))
-    scores = logits.astype(np.float64)
-    if 0 < top_k < scores.size:
-        likeliest = np.argsort(-scores, kind="stable")[:top_k]
-        kept = np.full_like(scores, -np.inf)
-        kept[likeliest] = scores[likeliest]
-        scores = kept
-    probs = np.exp((scores - scores.max()) / temperature)
-    cumulative = np.cumsum(probs)
-    return int(np.searchsorted(cumulative, coin * cumulative[-1], side="right"))
+    token = draw(logits, rng.random(), temperature, top_k)
+    if token < 0:
+        raise NoChoice
+    return token
 
 
 def generate(
@@ -130,36 +119,71 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
 
 def main(argv: Sequence[str]) -> int:
     """The command line of `python -m trainer sample`."""
-    config, tokenizer, predictor = open_predictor(parse(argv))
-    ids = generate(
-        predictor,
-        encode_prompt(tokenizer, config.prompt),
-        config.sample_tokens,
-        temperature=config.temperature,
-        top_k=config.top_k,
-        rng=np.random.default_rng(config.seed),
-    )
-    print(printable(config.prompt), end="", flush=True)
-    for text in decode_stream(tokenizer, ids):
-        print(printable(text), end="", flush=True)
-    print()
+    flags, file = parse(argv)
+    prompts = None if file is None else read_prompts(file)
+    config, tokenizer, generator = open_generator(flags, prompts)
+    rngs = [random_numbers(config.seed, b) for b in range(generator.B)]
+    start = time.perf_counter()
+    if prompts is None:
+        ids = [encode_prompt(tokenizer, config.prompt)]
+        drawn = (one for (one,) in generator.generate(ids, config.sample_tokens, rngs))
+        print(printable(config.prompt), end="", flush=True)
+        for text in decode_stream(tokenizer, drawn):
+            print(printable(text), end="", flush=True)
+        print()
+    else:
+        ids = [encode_prompt(tokenizer, prompt) for prompt in prompts]
+        rows = list(generator.generate(ids, config.sample_tokens, rngs))
+        for b, prompt in enumerate(prompts):
+            text = "".join(decode_stream(tokenizer, (drawn[b] for drawn in rows)))
+            print(f"--- {b + 1} of {len(prompts)} ---\n{printable(prompt + text)}")
+    seconds = time.perf_counter() - start
+    count = generator.B * config.sample_tokens
+    rate = f"{count} tokens in {seconds:.3g} s, {count / seconds:,.0f} tokens/s"
+    print(f"[{rate}, with the prompt's pass]", file=sys.stderr)
     return 0
 
 
-def parse(argv: Sequence[str]) -> Flags:
-    """The flags of a run that matter to a sample."""
+def parse(argv: Sequence[str]) -> tuple[Flags, str | None]:
+    """The flags of a run that matter to a sample, and the file of --prompts."""
     names = (
         *("model", "prompt", "sample_tokens", "temperature", "top_k", "seed", "tokenizer"),
         *("data_dir", "device", "dtype", "rungs", "rung", "fuse", "gelu_fusion"),
     )
-    description = "Text from a trained model."
-    return Flags(
-        **vars(build_parser("python -m trainer sample", description, names).parse_args(argv))
+    parser = build_parser("python -m trainer sample", "Text from a trained model.", names)
+    parser.add_argument(
+        "--prompts", metavar="FILE", help="a prompt on each line, sampled together; instead of one"
     )
+    typed = vars(parser.parse_args(argv))
+    file = typed.pop("prompts")
+    if file is not None and typed["prompt"] is not None:
+        raise LadderError("--prompt and --prompts: choose one of them")
+    return Flags(**typed), file
 
 
-def open_predictor(flags: Flags) -> tuple[SampleConfig, Tokenizer, Predictor]:
-    """The resolved settings, the tokenizer, and the model; a model without weights is refused."""
+def read_prompts(path: str) -> list[str]:
+    """The lines of a file. Raises LadderError where there are none."""
+    try:
+        prompts = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LadderError(f"--prompts {path}: {error}") from None
+    if not prompts:
+        raise LadderError(f"--prompts {path}: the file is empty; write a prompt on each line")
+    return prompts
+
+
+def random_numbers(seed: int, row: int) -> np.random.Generator:
+    """What the tokens of a text are drawn by; the first one's are those of a text alone."""
+    return np.random.default_rng(seed if row == 0 else (seed, row))
+
+
+def open_generator(
+    flags: Flags, prompts: Sequence[str] | None = None
+) -> tuple[SampleConfig, Tokenizer, Generator]:
+    """The resolved settings, the tokenizer, and the model; a model without weights is refused.
+
+    prompts  several at once, instead of --prompt
+    """
     data_dir = data_directory(flags.data_dir)
     device, place, _ = open_for(flags.device, flags.dtype, flags.value("model"))
     wanted = resolve_kernels(flags, place)
@@ -170,10 +194,55 @@ def open_predictor(flags: Flags) -> tuple[SampleConfig, Tokenizer, Predictor]:
     )
     config = resolve_sample(flags, place, tokenizer.name, str(data_dir))
     weights.refuse_random(name, model)
-    length = len(encode_prompt(tokenizer, config.prompt)) + config.sample_tokens
-    program = functools.partial(forward_only, model.shape, min(length, model.shape.context))
-    kernels = choose(wanted, device, program, lambda program: program.evaluate)
-    engine = Engine(kernels.program, device, config.real, kernels.rungs)
+    ids = [encode_prompt(tokenizer, p) for p in ([config.prompt] if prompts is None else prompts)]
+    step, fill = choose_decoding(config, wanted, device, model.shape, tokenizer.vocab, ids)
+    engine = Engine(step.program, device, config.real, step.rungs)
     for parameter, layer, array in model.pieces:
         engine.write(parameter, array, layer)
-    return config, tokenizer, Predictor(engine, tokenizer.vocab)
+    filling = None
+    if fill is not None:
+        filling = Engine(fill.program, device, config.real, fill.rungs, weights_of=engine)
+    generator = Generator(engine, filling)
+    if device.asynchronous:
+        generator.warm_up()
+    return config, tokenizer, generator
+
+
+def choose_decoding(
+    config: SampleConfig,
+    wanted: KernelSettings,
+    device: Device,
+    shape: ModelConfig,
+    vocab: int,
+    prompts: Sequence[Sequence[int]],
+) -> tuple[Kernels, Kernels | None]:
+    """The kernels of a step, and those that fill the cache, if there is anything to fill.
+
+    vocab  how many ids the tokenizer knows
+    """
+    B, T = len(prompts), prefill_length(prompts, config.sample_tokens, shape.context)
+    drawing = functools.partial(
+        decoding.step, vocab=vocab, temperature=config.temperature, top_k=config.top_k
+    )
+
+    def build_step(fusions: Collection[str]) -> Program:
+        return drawing(shape, B, fusions=fusions)
+
+    def build_fill(fusions: Collection[str]) -> Program:
+        return decoding.prefill(shape, B, max(T, 1), fusions=fusions)
+
+    filled = T > 0 and bool(build_fill(()).predict)
+    of_fill = ops_of(build_fill) if filled else set()
+    of_step = ops_of(build_step)
+    # --rung names ops of either program: one that neither has is refused as one of the step's.
+    own = {op: rung for op, rung in wanted.rung.items() if op in of_step or op not in of_fill}
+    step = choose(dataclasses.replace(wanted, rung=own), device, build_step)
+    if not filled:
+        return step, None
+    own = {op: rung for op, rung in wanted.rung.items() if op in of_fill}
+    return step, choose(dataclasses.replace(wanted, rung=own), device, build_fill)
+
+
+def ops_of(build: Callable[[Collection[str]], Program]) -> set[str]:
+    """The ops of a program, with and without fusions."""
+    return {call.op for fusions in ((), FUSIONS) for call in build(fusions).predict}

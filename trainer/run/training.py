@@ -22,11 +22,12 @@ from trainer.model.program import build
 from trainer.parallel.group import ALONE, Group, Ranks, roster
 from trainer.run.display import Display, Speed, open_console, printable
 from trainer.run.evaluation import NoAnswer, evaluate
+from trainer.run.generation import NoChoice
 from trainer.run.interrupt import Interrupt, exit_status
 from trainer.run.logs import RunLog
 from trainer.run.plot import plot
 from trainer.run.resume import check_directory
-from trainer.run.sample import NoChoice, decode_stream, encode_prompt, generate
+from trainer.run.sample import decode_stream, encode_prompt, generate
 from trainer.run.setup import Setup, run_directory, save_checkpoint, set_up, write_record
 from trainer.run.steps import NOT_FINITE, Step, Stepper, validate
 from trainer.settings.flags import Flags

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -20,8 +21,8 @@ from trainer.model import huggingface, registry, weights
 from trainer.model.program import build, initial_parameters
 from trainer.run import sample, training
 from trainer.run.display import printable
+from trainer.run.generation import Generator, NoChoice
 from trainer.run.sample import (
-    NoChoice,
     Predictor,
     choose_token,
     decode_stream,
@@ -143,6 +144,28 @@ def test_the_command_continues_a_prompt_and_repeats_itself_by_seed(tmp_path):
     assert first.returncode == 0, first.stderr
     assert first.stdout.startswith("ROMEO")
     assert first.stdout == again.stdout != other.stdout
+    assert re.search(
+        r"^\[40 tokens in .* s, [\d,]+ tokens/s, with the prompt's pass\]$", first.stderr
+    )
+
+
+def test_prompts_of_a_file_are_continued_together(tmp_path, capsys):
+    model, file = save_model(tmp_path / "model", factor=5.0), tmp_path / "prompts"
+    words = ["-e", model, "--device", "cpu", "--data-dir", str(tmp_path), "-g", "9"]
+    assert sample.main([*words, "--prompt", "RO"]) == 0
+    alone = capsys.readouterr().out
+    file.write_text("RO\nJULIET\n")
+    assert sample.main([*words, "--prompts", str(file)]) == 0
+    first, second = capsys.readouterr().out.split("--- 2 of 2 ---\n")
+    assert first == "--- 1 of 2 ---\n" + alone
+    assert second.startswith("JULIET")
+    with pytest.raises(LadderError, match="--prompt and --prompts: choose one"):
+        sample.main([*words, "--prompts", str(file), "--prompt", "RO"])
+    file.write_text("")
+    with pytest.raises(LadderError, match=r"^--prompts .*prompts: the file is empty"):
+        sample.main([*words, "--prompts", str(file)])
+    with pytest.raises(LadderError, match=r"^--prompts .*: .*No such file"):
+        sample.main([*words, "--prompts", str(tmp_path / "none")])
 
 
 def test_a_terminal_that_lacks_a_character_shows_a_question_mark(tmp_path):
@@ -161,7 +184,8 @@ def test_control_characters_of_a_sample_do_not_reach_the_terminal():
 
 def test_the_sample_command_prints_no_control_characters(tmp_path, monkeypatch, capsys):
     word = "a\x1b]0;title\x07\x9b2J\rz"
-    monkeypatch.setattr(sample, "generate", lambda *_, **__: iter(word.encode()))
+    drawn = [[token] for token in word.encode()]
+    monkeypatch.setattr(Generator, "generate", lambda *_, **__: iter(drawn))
     words = ["-e", save_model(tmp_path / "model"), "--device", "cpu", "--prompt", "\x1b[2J"]
     assert sample.main([*words, "--data-dir", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "\ufffd[2J" + "a\ufffd]0;title\ufffd\ufffd2J\ufffdz\n"
@@ -179,9 +203,10 @@ def test_a_run_prints_no_control_characters_and_its_log_keeps_them(tmp_path, mon
 def test_the_prompt_may_be_longer_than_the_context(tmp_path):
     model = save_model(tmp_path / "model")
     flags = Flags(model=model, device="cpu", prompt="x" * 100, data_dir=str(tmp_path))
-    config, tokenizer, predict = sample.open_predictor(flags)
-    assert SHAPE.context == predict.T
-    assert predict(encode_prompt(tokenizer, config.prompt)).shape == (257,)
+    config, tokenizer, generator = sample.open_generator(flags)
+    prompt = encode_prompt(tokenizer, config.prompt)
+    assert len(prompt) > SHAPE.context
+    assert len(list(generator.generate([prompt], 3, [np.random.default_rng(0)]))) == 3
 
 
 def test_missing_weights_are_not_sampled_from(tmp_path, monkeypatch):
@@ -193,7 +218,7 @@ def test_missing_weights_are_not_sampled_from(tmp_path, monkeypatch):
     size = dataclasses.replace(registry.SIZES["gpt2"], config=SHAPE)
     monkeypatch.setitem(registry.SIZES, "gpt2", size)
     with pytest.raises(LadderError, match=r"^-e gpt2: cannot download it; train first, then"):
-        sample.open_predictor(flags)
+        sample.open_generator(flags)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +238,7 @@ def test_what_cannot_be_sampled_is_refused(tmp_path, monkeypatch, model, tokeniz
         monkeypatch.setattr(weights, "get_tokenizer", lambda *_: GPT2Tokenizer("unread"))
     flags = Flags(model=model, device="cpu", tokenizer=tokenizer, data_dir=str(tmp_path))
     with pytest.raises(LadderError, match=says):
-        sample.open_predictor(flags)
+        sample.open_generator(flags)
 
 
 def test_another_tokenizer_than_that_of_the_run_is_refused(tmp_path):
@@ -222,7 +247,7 @@ def test_another_tokenizer_than_that_of_the_run_is_refused(tmp_path):
     words = {"device": "cpu", "data_dir": str(tmp_path)}
     run_of_bytes = Flags(model=save_model(tmp_path / "run"), tokenizer="chars", **words)
     with pytest.raises(LadderError, match=r"^--tokenizer chars: .*run was trained on .* bytes;"):
-        sample.open_predictor(run_of_bytes)
+        sample.open_generator(run_of_bytes)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +260,7 @@ def test_a_file_may_round_its_vocabulary_up_and_no_more(tmp_path, monkeypatch, v
     monkeypatch.setattr(weights, "open_model", lambda *_, **__: found)
     flags = Flags(model="model.bin", device="cpu", tokenizer="bytes", data_dir=str(tmp_path))
     if says is None:
-        sample.open_predictor(flags)
+        sample.open_generator(flags)
     else:
         with pytest.raises(LadderError, match=says):
-            sample.open_predictor(flags)
+            sample.open_generator(flags)

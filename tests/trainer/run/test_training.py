@@ -365,7 +365,7 @@ def test_the_memory_that_is_computed_is_what_the_engine_allocates(real):
     sampling = build(SHAPE, 1, 16, training=False)
     device.taken = 0
     Engine(sampling, device, DTYPES[real], rungs, weights_of=engine)
-    assert memory.by_kind(sampling, DTYPES[real], device, rungs, True).total() == device.taken
+    assert memory.by_kind(sampling, DTYPES[real], device, rungs, program).total() == device.taken
 
 
 def test_scratch_memory_of_rungs_counts_once_they_are_chosen(tmp_path, monkeypatch):

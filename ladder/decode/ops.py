@@ -1,0 +1,247 @@
+"""Decoding: what a model computes for one new token of each text, with a key-value cache.
+
+    embedding   the token's row of the token table plus its position's row
+    append      its key and value go into the cache
+    attention   its query over the keys and values in the cache
+    linear      matrix times vector: a linear layer of few rows
+    sample      draws the next token from the logits
+
+Positions are read from memory, so that one recorded graph serves every token.
+"""
+
+import numpy as np
+
+from ladder.contract.dims import Dims
+from ladder.contract.ladder import Ladder
+from ladder.contract.op import Case, Op, Scalar, read, update, write
+from ladder.matmul import library_rungs
+from ladder.matmul.ops import flops as matmul_flops
+from reference import decode
+
+Arrays = dict[str, np.ndarray]
+
+EMBEDDING_SHAPES = tuple(
+    {"B": B, "P": P, "C": C, "V": V}
+    for B, P, C, V in [(1, 1, 1, 1), (3, 7, 31, 5), (2, 16, 48, 101), (4, 9, 264, 50)]
+)
+APPEND_SHAPES = tuple(
+    {"B": B, "T": T, "P": P, "C": C}
+    for B, T, P, C in [(1, 1, 1, 1), (2, 3, 7, 31), (3, 1, 9, 48), (2, 16, 16, 264)]
+)
+ATTENTION_SHAPES = tuple(
+    {"B": B, "P": P, "C": C, "NH": NH}
+    for B, P, C, NH in [
+        (1, 1, 1, 1),
+        (2, 7, 6, 3),
+        (1, 65, 64, 1),
+        (3, 131, 32, 2),
+        (2, 150, 128, 2),
+        (1, 19, 85, 1),
+    ]
+)
+LINEAR_SHAPES = tuple(
+    {"N": N, "C": C, "OC": OC}
+    for N, C, OC in [(1, 1, 1), (1, 64, 48), (3, 31, 33), (9, 40, 24), (2, 264, 67), (8, 129, 136)]
+)
+SAMPLE_SHAPES = tuple(
+    {"B": B, "P": P, "V": V, "Vp": Vp}
+    for B, P, V, Vp in [(1, 1, 1, 1), (2, 3, 5, 8), (3, 4, 257, 384), (1, 9, 2050, 2176)]
+)
+
+GPT2 = {"B": 1, "P": 1024, "C": 768}
+LINEAR_BENCH = {
+    "lm head": {"N": 1, "C": 768, "OC": 50304},
+    "qkv": {"N": 1, "C": 768, "OC": 2304},
+    "attproj": {"N": 1, "C": 768, "OC": 768},
+    "fc": {"N": 1, "C": 768, "OC": 3072},
+    "fcproj": {"N": 1, "C": 3072, "OC": 768},
+    "fc N=8": {"N": 8, "C": 768, "OC": 3072},
+}
+
+
+def last_positions(B: int, P: int) -> np.ndarray:
+    """A position for each text, in the second half of the window: the last one, and others."""
+    positions: np.ndarray = P - 1 - 7 * np.arange(B) % ((P + 1) // 2)
+    return positions
+
+
+def embedding_inputs(dims: Dims, rng: np.random.Generator) -> Arrays:
+    B, P, V = dims["B"], dims["P"], dims["V"]
+    return {"window": rng.integers(0, V, (B, P + 1)), "positions": last_positions(B, P)}
+
+
+def append_inputs(dims: Dims, rng: np.random.Generator) -> Arrays:
+    return {"starts": rng.integers(0, dims["P"] - dims["T"] + 1, dims["B"])}
+
+
+def attention_inputs(dims: Dims, rng: np.random.Generator) -> Arrays:
+    return {"positions": last_positions(dims["B"], dims["P"])}
+
+
+def first_positions(dims: Dims, rng: np.random.Generator) -> Arrays:
+    """Texts that have just begun: most of the cache is not theirs yet."""
+    return {"positions": np.arange(dims["B"]) % dims["P"]}
+
+
+def large_scores(dims: Dims, rng: np.random.Generator) -> Arrays:
+    """Scores far above 0 in every second text, and far below in the others."""
+    B, P, C = dims["B"], dims["P"], dims["C"]
+    qkv, kv = rng.standard_normal((B, 3 * C)), rng.standard_normal((B, P, 2 * C))
+    qkv[:, :C] += np.where(np.arange(B) % 2, -5, 5)[:, None]
+    kv[:, :, :C] += 5
+    return {"qkv": qkv, "kv": kv}
+
+
+def keys_seen(dims: Dims) -> int:
+    """The keys that all queries of a head attend to, with the positions of `attention_inputs`."""
+    return int((last_positions(dims["B"], dims["P"]) + 1).sum())
+
+
+def attention_bytes(dims: Dims, real: np.dtype) -> int:
+    """Query and output once; the key and value of every position that is seen once."""
+    B, C = dims["B"], dims["C"]
+    return 4 * B + (2 * B * C + 2 * C * keys_seen(dims)) * real.itemsize
+
+
+def sample_inputs(dims: Dims, rng: np.random.Generator) -> Arrays:
+    B, P = dims["B"], dims["P"]
+    return {
+        "window": rng.integers(0, dims["V"], (B, P + 1)),
+        "positions": last_positions(B, P),
+        "coins": rng.random((B, P)),
+    }
+
+
+def equal_logits(dims: Dims, rng: np.random.Generator) -> Arrays:
+    """Three different logits in all, so that the k-th largest is shared by many tokens."""
+    return {"logits": rng.integers(0, 3, (dims["B"], dims["Vp"]))}
+
+
+def not_finite(dims: Dims, rng: np.random.Generator) -> Arrays:
+    """The last logit of each row is infinite, or not a number: no token is drawn."""
+    logits = rng.standard_normal((dims["B"], dims["Vp"]))
+    logits[:, dims["V"] - 1] = np.where(np.arange(dims["B"]) % 2, np.nan, np.inf)
+    return {"logits": logits}
+
+
+embedding = Op(
+    name="decode.embedding",
+    summary="out[b] = wte[window[b, positions[b]]] + wpe[positions[b]]",
+    args=(
+        write("out", "B C"),
+        read("window", "B P+1", "int32"),
+        read("positions", "B", "int32"),
+        read("wte", "V C"),
+        read("wpe", "P C"),
+    ),
+    dims=("B", "P", "C", "V"),
+    reference=decode.embedding,
+    flops=lambda d: d["B"] * d["C"],
+    bytes=lambda d, real: d["B"] * (8 + 3 * d["C"] * real.itemsize),
+    shapes=EMBEDDING_SHAPES,
+    bench={"B=1": {**GPT2, "V": 50304}, "B=64": {**GPT2, "B": 64, "V": 50304}},
+    make_inputs=embedding_inputs,
+    cases={"no token": Case(lambda dims, rng: {"window": np.array([-1])})},
+)
+
+append = Op(
+    name="decode.append",
+    summary="kv[b, starts[b] + t] = key and value of qkv[b, t]",
+    args=(update("kv", "B P 2*C"), read("qkv", "B T 3*C"), read("starts", "B", "int32")),
+    dims=("B", "T", "P", "C"),
+    fits=("T <= P",),
+    reference=decode.append,
+    flops=lambda d: 0,
+    bytes=lambda d, real: d["B"] * (4 + d["T"] * 4 * d["C"] * real.itemsize),
+    shapes=APPEND_SHAPES,
+    bench={
+        "B=1 T=1": {"B": 1, "T": 1, "P": 1024, "C": 768},
+        "B=64 T=1024": {"B": 64, "T": 1024, "P": 1024, "C": 768},
+    },
+    make_inputs=append_inputs,
+    cases={"second layer": Case(starts={"kv": "2 * B * P * C"})},
+)
+
+attention = Op(
+    name="decode.attention",
+    summary="out = softmax(q @ k.T / sqrt(head size)) @ v, for each head, with k and v cached",
+    args=(
+        write("out", "B C", terms="2*(P + C//NH)"),
+        read("qkv", "B 3*C"),
+        read("kv", "B P 2*C"),
+        read("positions", "B", "int32"),
+    ),
+    dims=("B", "P", "C", "NH"),
+    fits=("C % NH == 0",),
+    reference=decode.attention,
+    reference_dims=("NH",),
+    flops=lambda d: 4 * d["C"] * keys_seen(d),
+    bytes=attention_bytes,
+    shapes=ATTENTION_SHAPES,
+    bench={"B=1 P=1024": {**GPT2, "NH": 12}, "B=64 P=1024": {**GPT2, "B": 64, "NH": 12}},
+    make_inputs=attention_inputs,
+    cases={
+        "first positions": Case(first_positions),
+        "large scores": Case(large_scores, hard=True),
+        "second layer": Case(starts={"kv": "2 * B * P * C"}),
+    },
+)
+
+linear = Op(
+    name="decode.linear",
+    summary="out = inp @ weight.T + bias, for few rows",
+    args=(
+        write("out", "N OC", terms="C"),
+        read("inp", "N C"),
+        read("weight", "OC C"),
+        read("bias", "OC", optional=True),
+    ),
+    dims=("N", "C", "OC"),
+    reference=decode.linear,
+    flops=matmul_flops,
+    shapes=LINEAR_SHAPES,
+    cases={"second layer": Case(starts={"weight": "OC * C", "bias": "OC"})},
+    bench=LINEAR_BENCH,
+)
+
+sample = Op(
+    name="decode.sample",
+    summary="window[b, p + 1] drawn from softmax(logits[b] / temperature) at p = positions[b]++",
+    args=(
+        update("window", "B P+1", "int32"),
+        update("positions", "B", "int32"),
+        read("logits", "B Vp"),
+        read("coins", "B P", "float32"),
+    ),
+    dims=("B", "P", "V", "Vp"),
+    fits=("V <= Vp",),
+    scalars=(Scalar("temperature", "float32"), Scalar("top_k", "int32")),
+    scalar_values={"temperature": 0.75, "top_k": 0},
+    reference=decode.sample,
+    reference_dims=("V",),
+    flops=lambda d: 4 * d["B"] * d["V"],
+    bytes=lambda d, real: d["B"] * (d["V"] * real.itemsize + 16),
+    shapes=SAMPLE_SHAPES,
+    bench={
+        "B=1": {"B": 1, "P": 1024, "V": 50257, "Vp": 50304},
+        "B=64": {"B": 64, "P": 1024, "V": 50257, "Vp": 50304},
+    },
+    make_inputs=sample_inputs,
+    cases={
+        "top 3": Case(scalars={"top_k": 3}),
+        "top 40, equal logits": Case(equal_logits, scalars={"top_k": 40}),
+        "temperature 0": Case(equal_logits, scalars={"temperature": 0.0}),
+        "not finite": Case(not_finite),
+    },
+)
+
+LADDERS = (
+    Ladder(embedding),
+    Ladder(append),
+    Ladder(attention),
+    Ladder(
+        linear,
+        (library_rungs.library_rung(library_rungs.forward), library_rungs.one_kernel_rung()),
+    ),
+    Ladder(sample),
+)

@@ -1,0 +1,132 @@
+"""Generation: texts that go on from prompts, token by token, with a key-value cache.
+
+The window holds as many tokens as the model has positions. A text that outgrows it goes on from its
+last half: GPT-2's positions are learned and absolute, so keys and values at other positions are
+other ones, and the window is filled anew.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from ladder.common.errors import LadderError
+from trainer.engine.engine import Engine
+
+AHEAD = 16  # steps that are submitted to a GPU before their tokens are fetched
+
+
+class NoChoice(LadderError):
+    """No next token can be drawn: the logits are not finite."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "there is no next token, since the model's logits are not finite; if they are too "
+            "large for --dtype fp16, try fp32 or bf16"
+        )
+
+
+def window_of(text: Sequence[int], context: int) -> list[int]:
+    """The tokens that a window starts with: all if they fit, or else the last half of a context."""
+    return list(text if len(text) <= context else text[-max(1, context // 2) :])
+
+
+def prefill_length(prompts: Sequence[Sequence[int]], tokens: int, context: int) -> int:
+    """The T that `decoding.prefill` needs for all windows of these texts; 0 where it needs none.
+
+    A power of two or the context, so that kernels are compared for few shapes only.
+    """
+    most = max(len(window_of(prompt, context)) for prompt in prompts)
+    if max(map(len, prompts)) + tokens > context + 1:  # the window is filled again
+        # When one text is full, another may be about to be.
+        most = max(most, context // 2 if len(prompts) == 1 else context)
+    return min(context, 1 << (most - 2).bit_length()) if most > 1 else 0
+
+
+class Generator:
+    """Draws the tokens of B texts, with engines of decoding's programs that share weights and
+    cache. `prefill` may be None where every window holds one token, or the model has no cache.
+    """
+
+    def __init__(self, step: Engine, prefill: Engine | None) -> None:
+        self._step, self._prefill = step, prefill
+        self.B, self._P = step.program.B, step.program.config.context
+        self._ahead = 1 if step.waits else AHEAD
+
+    def warm_up(self) -> None:
+        """Set up what the first calls would: libraries, and the graph of a step."""
+        for _ in range(2):
+            self._step.write("positions", np.zeros(self.B, np.int32))
+            self._step.predict()
+        if self._prefill is not None:
+            self._prefill.predict()
+        self._step.read("positions")  # waits
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        tokens: int,
+        rngs: Sequence[np.random.Generator],
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Iterator[list[int]]:
+        """The next token of every text, `tokens` times; fewer where `stop` says so.
+
+        prompts  B texts of at least one token each
+        rngs     for each text, what its random numbers come from: one for a token
+
+        Raises NoChoice where a logit is NaN or infinite.
+        """
+        windows = [list(prompt) for prompt in prompts]
+        # In float32 a number close to 1 could become 1.
+        coins = [np.minimum(rng.random(tokens), 1 - 2**-24) for rng in rngs]
+        done = 0
+        while done < tokens and not stop():
+            windows = [window_of(window, self._P) for window in windows]
+            self._fill(windows, [row[done:] for row in coins])
+            lengths = [len(window) for window in windows]
+            room = self._P + 1 - max(lengths)
+            for drawn in self._draw(lengths, min(room, tokens - done), stop):
+                if min(drawn) < 0:
+                    raise NoChoice
+                for window, token in zip(windows, drawn, strict=True):
+                    window.append(token)
+                done += 1
+                yield drawn
+
+    def _fill(self, windows: Sequence[Sequence[int]], coins: Sequence[np.ndarray]) -> None:
+        """Write the windows and the next random numbers of the texts, and fill the cache."""
+        tokens = np.zeros((self.B, self._P + 1), np.int32)
+        numbers = np.zeros((self.B, self._P), np.float32)
+        last = np.array([len(window) - 1 for window in windows], np.int32)
+        for b, (window, p) in enumerate(zip(windows, last, strict=True)):
+            tokens[b, : p + 1] = window
+            some = coins[b][: self._P - p]
+            numbers[b, p : p + len(some)] = some
+        self._step.write("window", tokens)
+        self._step.write("coins", numbers)
+        self._step.write("positions", last)
+        if self._prefill is not None and last.max() > 0:
+            # Where a text is shorter, its steps overwrite what comes into the cache behind it.
+            self._prefill.write("tokens", tokens[:, : self._prefill.program.T])
+            self._prefill.predict()
+
+    def _draw(
+        self, lengths: Sequence[int], steps: int, stop: Callable[[], bool]
+    ) -> Iterator[list[int]]:
+        """The tokens of so many steps. On a GPU, steps are under way while tokens are taken."""
+        waiting: deque[tuple[range, Callable[[], np.ndarray]]] = deque()
+        submitted = 0
+        while waiting or (submitted < steps and not stop()):
+            if submitted < steps and len(waiting) < (1 if self._ahead == 1 else 2) and not stop():
+                some = range(submitted, min(steps, submitted + self._ahead))
+                for _ in some:
+                    self._step.predict()
+                waiting.append((some, self._step.fetch("window")))
+                submitted = some.stop
+                continue
+            some, fetched = waiting.popleft()
+            window = fetched()
+            for i in some:
+                yield [int(window[b, length + i]) for b, length in enumerate(lengths)]
