@@ -7,7 +7,8 @@
 //         at once instead of piece by piece. Nothing for the language model head.
 // Needs:  C % vector == 0
 // Define: WARPS = 8; ROWS = min(N, 8); ENOUGH = 16 * multiprocessors;
-//         PARTS = 1 if OC >= 2 * ENOUGH else 2 if OC >= ENOUGH else 4; COLUMNS = WARPS // PARTS
+//         PARTS = 1 if OC >= 2 * ENOUGH else 2 if OC >= ENOUGH else 4; COLUMNS = WARPS // PARTS;
+//         SPAN = PARTS * warp * vector; IN_FLIGHT = min(8, ceil_div(C, SPAN))
 // Launch: decode_linear<<<ceil_div(OC, COLUMNS), WARPS * warp>>>
 // After:  3
 // Left:   a launch, a wait for the memory and a barrier for each layer, which take longer than the
@@ -28,15 +29,21 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) decode_linear(
     for (int first = 0; first < N; first += ROWS) {
         const real* x = inp + (size_t)first * C;  // (ROWS, C)
         float sums[ROWS] = {};
-#pragma unroll 4
-        for (int i = (warp_id() % PARTS * WARP_SIZE + lane_id()) * VECTOR; i < C && column < OC;
-             i += PARTS * WARP_SIZE * VECTOR) {
-            Vec factors = load_vec(w + i);
-            for (int r = 0; r < ROWS; r++) {
-                if (first + r >= N) break;
-                Vec xs = load_vec(x + (size_t)r * C + i);
-                for (int k = 0; k < VECTOR; k++) {
-                    sums[r] += to_float(xs[k]) * to_float(factors[k]);
+        int own = warp_id() % PARTS * WARP_SIZE + lane_id();  // of the lanes that share the column
+        for (int i = own * VECTOR; i < C && column < OC; i += IN_FLIGHT * SPAN) {
+            Vec factors[IN_FLIGHT];
+#pragma unroll
+            for (int j = 0; j < IN_FLIGHT; j++) {
+                factors[j] = i + j * SPAN < C ? load_vec(w + i + j * SPAN) : Vec{};
+            }
+#pragma unroll
+            for (int j = 0; j < IN_FLIGHT; j++) {
+                for (int r = 0; r < ROWS; r++) {
+                    if (first + r >= N || i + j * SPAN >= C) break;
+                    Vec xs = load_vec(x + (size_t)r * C + i + j * SPAN);
+                    for (int k = 0; k < VECTOR; k++) {
+                        sums[r] += to_float(xs[k]) * to_float(factors[j][k]);
+                    }
                 }
             }
         }
@@ -45,12 +52,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) decode_linear(
             if (lane_id() == 0) parts[r][warp_id()] = sum;
         }
         __syncthreads();  // all warps have left their parts before they are added up
-        int r = threadIdx.x / COLUMNS, own = threadIdx.x % COLUMNS;  // an output of this thread
-        int to = blockIdx.x * COLUMNS + own;
+        int r = threadIdx.x / COLUMNS, c = threadIdx.x % COLUMNS;  // an output of this thread
+        int to = blockIdx.x * COLUMNS + c;
         if (r < ROWS && first + r < N && to < OC) {
             float sum = bias ? to_float(bias[to]) : 0.0f;
             for (int part = 0; part < PARTS; part++) {
-                sum += parts[r][own * PARTS + part];
+                sum += parts[r][c * PARTS + part];
             }
             out[(size_t)(first + r) * OC + to] = to_real(sum);
         }
