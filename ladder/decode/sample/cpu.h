@@ -9,7 +9,7 @@
 // window[b, p + 1] is drawn from softmax(logits[b] / temperature), p = positions[b], and p becomes
 // p + 1: window (B, P + 1), positions (B), logits (B, Vp), coins (B, P)
 void decode_sample_cpu(
-    int* window, int* positions, const double* logits, const float* coins, int B, int P, int V,
+    int* window, int* positions, const double* logits, const double* coins, int B, int P, int V,
     int Vp, float temperature, int top_k) {
     for (int b = 0; b < B; b++) {
         const double* x = logits + (size_t)b * Vp;
@@ -37,8 +37,8 @@ void decode_sample_cpu(
 
 // Token ids within the vocabulary, positions within the window, numbers from 0 to below 1.
 void decode_sample_inputs(
-    int* window, int* positions, float* coins, int B, int P, int V, std::mt19937& random) {
+    int* window, int* positions, double* coins, int B, int P, int V, std::mt19937& random) {
     for (int i = 0; i < B * (P + 1); i++) window[i] = random() % V;
     for (int b = 0; b < B; b++) positions[b] = random() % P;
-    for (int i = 0; i < B * P; i++) coins[i] = random() % (1 << 20) / float(1 << 20);
+    for (int i = 0; i < B * P; i++) coins[i] = random() % (1 << 20) / double(1 << 20);
 }
