@@ -28,7 +28,7 @@ from trainer.model.fusion import FUSIONS
 from trainer.model.program import build
 from trainer.run import logs, training
 from trainer.run.display import WIDTH_OF_A_LOG, open_console
-from trainer.run.sample import encode_prompt, open_predictor
+from trainer.run.sample import encode_prompt, open_generator
 from trainer.run.setup import set_up
 from trainer.run.steps import Stepper
 from trainer.run.training import train
@@ -145,8 +145,10 @@ def test_a_run_on_a_text_of_ones_own_is_sampled_in_its_characters(tmp_path, monk
     flags = Flags(
         model=str(tmp_path / "run"), device="cpu", data_dir=str(tmp_path / "data"), prompt="Ἀ"
     )
-    config, tokenizer, predict = open_predictor(flags)
-    assert predict(encode_prompt(tokenizer, config.prompt)).shape == (tokenizer.vocab,)
+    config, tokenizer, generator = open_generator(flags)
+    ids = encode_prompt(tokenizer, config.prompt)
+    drawn = list(generator.generate([ids], 3, [np.random.default_rng(0)]))
+    assert max(drawn) < [tokenizer.vocab] and len(drawn) == 3
     assert tokenizer.vocab == len(set("Sing, goddess, the anger of Ἀχιλλεύς. "))
 
 
