@@ -20,15 +20,15 @@ KIB = 1024
 
 @dataclass(frozen=True)
 class Unit:
-    """What a block is placed on: a compute unit (CU) of CDNA, a workgroup processor (WGP), which is
-    two compute units, of RDNA. A SIMD is a quarter of it, and has registers of its own.
+    """A compute unit (CU), on which a block is placed. It has several SIMDs, with registers of
+    their own, and waves stay on theirs.
 
     The numbers are those that LLVM allocates by: getTotalNumVGPRs, getVGPRAllocGranule,
     getMaxWavesPerEU, getMaxWorkGroupsPerCU and getLdsDwGranularity in
     https://github.com/llvm/llvm-project/blob/main/llvm/lib/Target/AMDGPU/Utils/AMDGPUBaseInfo.cpp
     """
 
-    name: str
+    simds: int
     waves: int  # of a SIMD
     registers: int  # vector registers of a lane that a SIMD has for all its waves
     granule: int  # registers of a lane are dealt out in such numbers
@@ -37,14 +37,13 @@ class Unit:
     blocks: int  # of more than one wave: they need a barrier each
 
 
-SIMDS = 4
 UNITS: Mapping[str, Unit] = {
-    "gfx90a": Unit("CU", 8, 512, 8, 64 * KIB, 512, 16),
-    "gfx942": Unit("CU", 8, 512, 8, 64 * KIB, 512, 16),
-    "gfx950": Unit("CU", 8, 512, 8, 160 * KIB, 1280, 16),
-    "gfx1030": Unit("WGP", 16, 1024, 16, 128 * KIB, 512, 32),
-    "gfx1100": Unit("WGP", 16, 1536, 24, 128 * KIB, 512, 32),
-    "gfx1201": Unit("WGP", 16, 1536, 24, 128 * KIB, 512, 32),
+    "gfx90a": Unit(4, 8, 512, 8, 64 * KIB, 512, 16),
+    "gfx942": Unit(4, 8, 512, 8, 64 * KIB, 512, 16),
+    "gfx950": Unit(4, 8, 512, 8, 160 * KIB, 1280, 16),
+    "gfx1030": Unit(2, 16, 1024, 16, 64 * KIB, 512, 16),
+    "gfx1100": Unit(2, 16, 1536, 24, 64 * KIB, 512, 16),
+    "gfx1201": Unit(2, 16, 1536, 24, 64 * KIB, 512, 16),
 }
 
 
@@ -58,17 +57,17 @@ class Occupancy:
 
     @property
     def blocks(self) -> int:
-        """On a unit."""
+        """On a CU."""
         return min(self.limits.values())
 
     @property
     def waves(self) -> int:
-        """On a unit."""
+        """On a CU."""
         return self.blocks * self.waves_per_block
 
     @property
     def most_waves(self) -> int:
-        return SIMDS * self.unit.waves
+        return self.unit.simds * self.unit.waves
 
     @property
     def limited_by(self) -> str:
@@ -77,11 +76,10 @@ class Occupancy:
 
     def __str__(self) -> str:
         if self.blocks == 0:
-            name = self.unit.name
-            return f"cannot be launched: one block takes more {self.limited_by} than a {name} has"
+            return f"cannot be launched: one block takes more {self.limited_by} than a CU has"
         blocks = "1 block" if self.blocks == 1 else f"{self.blocks} blocks"
         waves = f"{self.waves} of {self.most_waves} waves ({self.waves / self.most_waves:.0%})"
-        return f"{blocks} on a {self.unit.name}, {waves}, limited by {self.limited_by}"
+        return f"{blocks} on a CU, {waves}, limited by {self.limited_by}"
 
 
 def waves_by_registers(arch: str, takes: Resources) -> int:
@@ -97,8 +95,8 @@ def occupancy(arch: str, takes: Resources, launch: Launch) -> Occupancy:
     waves = -(-math.prod(launch.block) // TYPICAL[arch][0])
     lds = -(-(takes.lds + launch.shared) // unit.lds_granule) * unit.lds_granule
     limits = {
-        "waves": SIMDS * unit.waves // waves,
-        "registers": SIMDS * waves_by_registers(arch, takes) // waves,
+        "waves": unit.simds * unit.waves // waves,
+        "registers": unit.simds * waves_by_registers(arch, takes) // waves,
         **({"LDS": unit.lds // lds} if lds else {}),
         **({"blocks": unit.blocks} if waves > 1 else {}),
     }
