@@ -4,15 +4,16 @@ import contextlib
 import http.server
 import threading
 from collections.abc import Iterator, Mapping
+from typing import Any
 
-Answers = Mapping[str, tuple[int, bytes, int]]
+Answers = Mapping[str, tuple[Any, ...]]
 
 
 @contextlib.contextmanager
 def serve(answers: Answers) -> Iterator[http.server.ThreadingHTTPServer]:
     """A server at its `url` until the block ends; it counts `downloads`.
 
-    answers  path -> status, body, bytes that are promised
+    answers  path -> status, body, bytes that are promised, and headers (name, value), if any
     """
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -24,8 +25,10 @@ def serve(answers: Answers) -> Iterator[http.server.ThreadingHTTPServer]:
             self._answer(send=True)
 
         def _answer(self, send):
-            status, body, promised = answers.get(self.path, (404, b"", 0))
+            status, body, promised, *headers = answers.get(self.path, (404, b"", 0))
             self.send_response(status)
+            for header in headers:
+                self.send_header(*header)
             self.send_header("Content-Length", str(promised))
             self.end_headers()
             if send:

@@ -2,7 +2,9 @@
 
     tinyshakespeare   1.1 MB of plays, as in char-rnn, nanoGPT and llm.c
     tinystories       2.1 million short stories for children (Eldan and Li 2023), 0.5 G tokens
-    fineweb           web pages (Penedo et al. 2024), the 10 G token sample
+    fineweb           web pages (Penedo et al. 2024), the sample of 10 G tokens
+    fineweb-100B      that of 100 G tokens
+    fineweb-edu       educational web pages, fineweb-edu-100B: the same two sizes
     play              the text in trainer/data/play.txt, for a machine without a network
     FILE.txt          a text of your own, its documents apart by lines of <|endoftext|>
 
@@ -18,7 +20,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +31,18 @@ from ladder.common.files import alone_in, atomic_write, read_bytes, read_json
 from ladder.common.files import read_text as read_file
 from trainer.data import download, tokenizers
 from trainer.data.download import DownloadError, data_directory
+from trainer.data.hub import HubText, Position, documents, fetch_file, list_files
+from trainer.data.shards import (
+    Documents,
+    Done,
+    Tokens,
+    cores,
+    progress_path,
+    read_progress,
+    save_progress,
+    tokenized,
+    write_shards,
+)
 from trainer.data.token_files import TokenLoader, read_count, write_tokens
 from trainer.data.tokenizers import Tokenizer, get_tokenizer
 
@@ -40,13 +54,24 @@ END_OF_TEXT_LINE = r"(?m)^<\|endoftext\|>[^\S\n]*\n?"
 LLMC_VALIDATION = 32768  # tokens, at the start of tinyshakespeare
 SHARD_TOKENS = 10**8  # 200 MB a file
 
-STREAMED = {
-    "tinystories": {"path": "roneneldan/TinyStories"},
-    "fineweb": {"path": "HuggingFaceFW/fineweb", "name": "sample-10BT"},
+HUB_TEXTS = {
+    "tinystories": HubText(
+        "roneneldan/TinyStories", {"train": "data/train-", "val": "data/validation-"}, strip=True
+    ),
+    "fineweb": HubText("HuggingFaceFW/fineweb", {"train": "sample/10BT/"}),
+    "fineweb-100B": HubText("HuggingFaceFW/fineweb", {"train": "sample/100BT/"}),
+    "fineweb-edu": HubText("HuggingFaceFW/fineweb-edu", {"train": "sample/10BT/"}),
+    "fineweb-edu-100B": HubText("HuggingFaceFW/fineweb-edu", {"train": "sample/100BT/"}),
 }
-NAMES = ("tinyshakespeare", *STREAMED, "play")
+# Tokenized already, by llm.c's dev/data/fineweb.py: the repository, and how its files' names begin.
+READY = {
+    "fineweb-100B": ("chrisdryden/FineWebTokenizedGPT2", "fineweb_"),
+    "fineweb-edu-100B": ("karpathy/fineweb-edu-100B-gpt2-token-shards", "edu_fineweb_"),
+}
+NAMES = ("tinyshakespeare", *HUB_TEXTS, "play")
 
-Stream = Callable[[str, str], Iterable[str]]  # data set, split -> documents
+# Set, its name, split, data directory, start -> its documents from there on (hub.documents)
+Reader = Callable[[HubText, str, str, str | Path, Position], Documents]
 
 
 @dataclass(frozen=True)
@@ -67,31 +92,25 @@ def prepare(
     *,
     fallback: bool = True,
     max_tokens: int | None = None,
-    shard_tokens: int = SHARD_TOKENS,
-    stream: Stream | None = None,
+    shard_tokens: int | None = None,
+    processes: int | None = None,
+    read: Reader = documents,
 ) -> Prepared:
     """The token files of data set `name`, made if they are not there yet.
 
     With `fallback`, the embedded play replaces tinyshakespeare if that cannot be downloaded, and
     the byte tokenizer replaces GPT-2's vocabulary. Without it, both raise DownloadError.
-    `max_tokens` ends the training set of tinystories and fineweb early; `stream` replaces the
-    function that reads their documents.
+
+    Of a text of the Hub, a set that is there is used whatever its size, unless a size is given:
+    `max_tokens` ends the training set early, `shard_tokens` is how many a file has. `processes`
+    tokenize it (default: as many as there are cores), and `read` reads its documents.
     """
+    if name in HUB_TEXTS:
+        chosen = get_tokenizer(tokenizer, data_dir)
+        sizes = (max_tokens, shard_tokens)
+        return _prepare_hub_text(name, data_dir, chosen, read, sizes, processes)
     if name not in NAMES:
         return _prepare_file(Path(name), data_dir, tokenizer, fallback)
-    if name in STREAMED:
-        if shard_tokens < 1 or (max_tokens is not None and max_tokens < 1):
-            raise LadderError("--shard-tokens and --max-tokens must be at least 1")
-        source = f"{STREAMED[name]}, at most {max_tokens} tokens, {shard_tokens} in a file"
-        return _prepared(
-            name,
-            data_dir,
-            get_tokenizer(tokenizer, data_dir),
-            source,
-            lambda place, chosen: _stream_into(
-                place, chosen, name, stream or stream_documents, max_tokens, shard_tokens
-            ),
-        )
     try:
         text = read_text(name, data_dir)
     except DownloadError as error:
@@ -121,16 +140,16 @@ def _prepare_file(path: Path, data_dir: str | Path, tokenizer: str, fallback: bo
             f"there is no data set {str(path)!r}, and no such file; choose one of "
             f"{', '.join(NAMES)}, or name a text file"
         )
-    documents = re.split(END_OF_TEXT_LINE, read_file(path, MOST_TEXT))
-    documents = [document for document in documents if document.strip()]
-    if not documents:
+    parts = re.split(END_OF_TEXT_LINE, read_file(path, MOST_TEXT))
+    texts = [part for part in parts if part.strip()]
+    if not texts:
         raise LadderError(f"{path} holds no text")
-    source = hashlib.sha256("\0".join(documents).encode()).hexdigest()
+    source = hashlib.sha256("\0".join(texts).encode()).hexdigest()
     folder = f"{path.stem}-{source[:12]}"
     note = None
     if tokenizer.partition(":")[0] == "chars":
         name = f"{tokenizers.OWN_CHARS}{folder}"
-        chosen: Tokenizer = tokenizers.CharTokenizer.of_text("".join(documents), name)
+        chosen: Tokenizer = tokenizers.CharTokenizer.of_text("".join(texts), name)
         if tokenizer not in ("chars", name):
             before = tokenizer.removeprefix(tokenizers.OWN_CHARS)
             raise LadderError(
@@ -145,7 +164,7 @@ def _prepare_file(path: Path, data_dir: str | Path, tokenizer: str, fallback: bo
         if isinstance(chosen, tokenizers.CharTokenizer):
             chosen.save(place.with_name("chars_vocabulary.json"))
         begin = [] if chosen.eot is None else [chosen.eot]
-        parts = [np.array(begin + chosen.encode(text), np.uint16) for text in documents]
+        parts = [np.array(begin + chosen.encode(text), np.uint16) for text in texts]
         tokens = np.concatenate(parts)
         cut = int(0.9 * len(tokens))
         return _write_splits(place, (tokens[:cut], tokens[cut:]))
@@ -168,6 +187,7 @@ def _tokenizer_or_bytes(
 
 def _write_splits(place: Path, splits: tuple[np.ndarray, np.ndarray]) -> dict[str, int]:
     """Write the tokens to train and to validate on; returns {file name: tokens}."""
+    _remove_others(place, ())
     counts = {}
     for which, tokens in zip(("train", "val"), splits, strict=True):
         path = place.with_name(f"{place.name}_{which}.bin")
@@ -207,101 +227,123 @@ def split(tokens: np.ndarray, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndar
     return tokens[:cut], tokens[cut:]
 
 
-def stream_documents(name: str, split: str) -> Iterator[str]:
-    """The documents of a data set on the Hugging Face hub, as they arrive; nothing is kept."""
-    try:
-        from datasets import load_dataset
-    except ImportError:
-        raise LadderError(
-            f"{name} is read with the library `datasets`, which is not installed; "
-            "run: .venv/bin/python -m pip install 'datasets>=3'"
-        ) from None
-    try:
-        for row in load_dataset(**STREAMED[name], split=split, streaming=True):
-            yield row["text"]
-    except OSError as error:  # those of the hub's library derive from it
-        raise DownloadError(f"cannot download {name} ({type(error).__name__})") from None
-
-
-def write_shards(
-    documents: Iterable[str],
-    tokenizer: Tokenizer,
-    path_of: Callable[[int], Path],
-    *,
-    shard_tokens: int = SHARD_TOKENS,
-    max_tokens: int | None = None,
-) -> dict[str, int]:
-    """Write documents to files of `shard_tokens` tokens, the last one perhaps shorter; shard i to
-    path_of(i). Returns {file name: tokens}.
-
-    An end-of-text token stands before each document, if the tokenizer has one. A document may go on
-    in the next file. Never more than one shard is held in memory.
-    """
-    begin = [] if tokenizer.eot is None else [tokenizer.eot]
-    shard = np.empty(shard_tokens, dtype=np.uint16)
-    used, total = 0, 0
-    counts: dict[str, int] = {}
-
-    def flush() -> None:
-        path = path_of(len(counts))
-        write_tokens(path, shard[:used])
-        counts[path.name] = used
-        print(f"{path}: {used:,} tokens", file=sys.stderr)
-
-    for document in documents:
-        tokens = np.array(begin + tokenizer.encode(document.strip()), dtype=np.uint16)
-        if max_tokens is not None:
-            tokens = tokens[: max_tokens - total]
-        total += len(tokens)
-        while len(tokens):
-            fits = tokens[: shard_tokens - used]
-            shard[used : used + len(fits)] = fits
-            used, tokens = used + len(fits), tokens[len(fits) :]
-            if used == shard_tokens:
-                flush()
-                used = 0
-        if total == max_tokens:
-            break
-    if used:
-        flush()
-    return counts
-
-
-def _stream_into(
-    place: Path,
-    tokenizer: Tokenizer,
+def _prepare_hub_text(
     name: str,
-    stream: Stream,
+    data_dir: str | Path,
+    tokenizer: Tokenizer,
+    read: Reader,
+    sizes: tuple[int | None, int | None],
+    processes: int | None,
+) -> Prepared:
+    """A text of the Hub as shards; sizes: at most so many tokens to train on, tokens in a file."""
+    text, (max_tokens, shard_tokens) = HUB_TEXTS[name], sizes
+    for flag, number in (
+        ("--max-tokens", max_tokens),
+        ("--shard-tokens", shard_tokens),
+        ("--processes", processes),
+    ):
+        if number is not None and number < 1:
+            raise LadderError(f"{flag} must be at least 1, not {number}")
+    in_a_file = shard_tokens or SHARD_TOKENS
+    size = f"at most {max_tokens} tokens, {in_a_file} in a file"
+    source = f"{text.repository} {text.splits}"
+
+    def write(place: Path, tokenizer: Tokenizer) -> dict[str, int]:
+        done = read_progress(place, f"{source}, {size}", text.splits)
+        done = done or Done({}, next(iter(text.splits)))
+        _remove_others(place, done.counts)
+        while True:
+            tokens = tokenized(
+                read(text, name, done.split, data_dir, done.document),
+                *(tokenizer, data_dir, processes or cores()),
+            )
+            counts = _write_split(
+                *(place, f"{source}, {size}", text, done, tokens),
+                *(max_tokens, in_a_file),
+            )
+            left = [*text.splits][[*text.splits].index(done.split) + 1 :]
+            if not left:
+                break
+            done = Done(counts, left[0])
+        for which in ("train", "val"):
+            if not any(f"_{which}_" in file for file in counts):
+                raise LadderError(
+                    f"{name} gave only {sum(counts.values())} tokens, none for {which}; "
+                    "choose smaller shards by --shard-tokens"
+                )
+        return counts
+
+    wanted = None if sizes == (None, None) else size
+    return _prepared(name, data_dir, tokenizer, source, write, size=size, wanted=wanted)
+
+
+def _write_split(
+    place: Path,
+    source: str,
+    text: HubText,
+    done: Done,
+    tokens: Tokens,
     max_tokens: int | None,
     shard_tokens: int,
 ) -> dict[str, int]:
-    """Shards beside `place`. fineweb has no validation split: its first shard is taken, as llm.c
-    does, and `max_tokens` counts the others."""
+    """The shards of a split beside `place`, behind what is done; returns those of all splits.
 
-    def path_of(which: str, i: int) -> Path:
+    Where a text has no validation split, its first shard is taken, as llm.c does, and `max_tokens`
+    counts the others.
+    """
+    split, first_is_val = done.split, "val" not in text.splits
+    limit = max_tokens if split == "train" else None
+    if first_is_val and limit is not None:
+        limit += shard_tokens
+    mine = {f: n for f, n in done.counts.items() if first_is_val or f"_{split}_" in f}
+    others = {f: n for f, n in done.counts.items() if f not in mine}
+
+    def path_of(i: int) -> Path:
+        which = "val" if first_is_val and i == 0 else split
         return place.with_name(f"{place.name}_{which}_{i:06d}.bin")
 
-    def write(
-        split: str, limit: int | None, path_of_shard: Callable[[int], Path]
-    ) -> dict[str, int]:
-        documents = stream(name, split)
-        return write_shards(
-            documents, tokenizer, path_of_shard, shard_tokens=shard_tokens, max_tokens=limit
-        )
+    def save(counts: dict[str, int], document: Position, cut: int) -> None:
+        save_progress(place, source, Done(others | counts, split, document, cut))
 
-    if name == "fineweb":
-        limit = None if max_tokens is None else max_tokens + shard_tokens
-        counts = write("train", limit, lambda i: path_of("train" if i else "val", i))
-    else:
-        counts = write("train", max_tokens, lambda i: path_of("train", i))
-        counts |= write("validation", None, lambda i: path_of("val", i))
-    for which in ("train", "val"):
-        if not any(f"_{which}_" in file for file in counts):
-            raise LadderError(
-                f"{name} gave only {sum(counts.values())} tokens, none for {which}; "
-                "choose smaller shards by --shard-tokens"
-            )
-    return counts
+    return others | write_shards(
+        tokens,
+        path_of,
+        shard_tokens=shard_tokens,
+        max_tokens=limit,
+        counts=mine,
+        cut=done.cut,
+        save=save,
+    )
+
+
+def prepare_ready(name: str, shards: int, data_dir: str | Path) -> Prepared:
+    """Shards that are tokenized already: the one to validate on, and the first so many to train
+    on. Those that are here are not downloaded again. Raises LadderError."""
+    if name not in READY:
+        raise LadderError(f"there are no shards of {name}, only of {' and '.join(READY)}")
+    if shards < 1:
+        raise LadderError(f"--shards must be at least 1, not {shards}")
+    text, (repository, prefix) = HUB_TEXTS[name], READY[name]
+
+    def write(place: Path, tokenizer: Tokenizer) -> dict[str, int]:
+        validation = list_files(repository, f"{prefix}val_", ".bin")[:1]
+        training = list_files(repository, f"{prefix}train_", ".bin")[:shards]
+        if len(training) < shards:
+            raise LadderError(f"--shards {shards}: {repository} has {len(training)}")
+        names = {path: f"{place.name}_{path.removeprefix(prefix)}" for path, _ in training}
+        names |= {path: f"{place.name}_{path.removeprefix(prefix)}" for path, _ in validation}
+        _remove_others(place, names.values())
+        counts = {}
+        for path, sha256 in (*validation, *training):
+            to = f"{place.parent.name}/{names[path]}"
+            file = fetch_file(repository, path, sha256, to, place.parent.parent)
+            counts[file.name] = read_count(file)
+            print(f"{file}: {counts[file.name]:,} tokens", file=sys.stderr)
+        return counts
+
+    tokenizer = get_tokenizer("gpt2", data_dir)
+    source, size = f"{text.repository} {text.splits}", f"{shards} shards of {repository}"
+    return _prepared(name, data_dir, tokenizer, source, write, size=size, wanted=size)
 
 
 def _prepared(
@@ -311,20 +353,26 @@ def _prepared(
     source: str,
     write: Callable[[Path, Tokenizer], dict[str, int]],
     note: str | None = None,
+    size: str = "",
+    wanted: str | None = None,
 ) -> Prepared:
-    """Use a complete set made from the same `source`, in either place; else let `write` make it."""
+    """Use a complete set made from the same `source`, in either place; else let `write` make it.
+
+    size    of what `write` makes, in words
+    wanted  the size that a set must have to be used; None: any will do
+    """
     own_characters = tokenizer.name == f"{tokenizers.OWN_CHARS}{name}"
     label = "chars" if own_characters else tokenizer.name.replace(":", "-")
     relative = f"{name}/{label}"
     for place in download.places(data_dir, relative):
-        if _is_complete(place, source):
+        if _is_complete(place, source, wanted):
             break
     else:
         place = download.writable_place(data_dir, relative)
         try:
             with alone_in(place.parent, wait=True):
-                if not _is_complete(place, source):  # another process may just have made it
-                    _make(place, tokenizer, source, write)
+                if not _is_complete(place, source, wanted):  # another process may just have made it
+                    _make(place, tokenizer, source, size, write)
         except OSError as error:
             raise LadderError(
                 f"cannot write the token files in {place.parent} ({error.strerror}); "
@@ -338,27 +386,36 @@ def _make(
     place: Path,
     tokenizer: Tokenizer,
     source: str,
+    size: str,
     write: Callable[[Path, Tokenizer], dict[str, int]],
 ) -> None:
     manifest = _manifest(place)
     manifest.unlink(missing_ok=True)
-    # A smaller set must not be read together with the rest of a larger one.
-    for stale in place.parent.glob(f"{place.name}_*.bin"):
-        stale.unlink()
-    counts = write(place, tokenizer)
+    content = {"source": source, "size": size, "tokens": write(place, tokenizer)}
     with atomic_write(manifest) as file:
-        file.write(json.dumps({"source": source, "tokens": counts}, indent=1).encode())
+        file.write(json.dumps(content, indent=1).encode())
+    progress_path(place).unlink(missing_ok=True)
+
+
+def _remove_others(place: Path, kept: Collection[str]) -> None:
+    """Remove token files of an earlier set: a smaller set must not be read together with the rest
+    of a larger one."""
+    for stale in place.parent.glob(f"{glob.escape(place.name)}_*.bin"):
+        if stale.name not in kept:
+            stale.unlink()
 
 
 def _manifest(place: Path) -> Path:
     return place.with_name(f"{place.name}_prepared.json")
 
 
-def _is_complete(place: Path, source: str) -> bool:
-    """Whether the manifest exists and describes `source`, and every file in it is complete."""
+def _is_complete(place: Path, source: str, wanted: str | None) -> bool:
+    """Whether the manifest exists and describes `source` in the size that is wanted, and every file
+    in it is complete."""
     try:
         manifest = read_json(_manifest(place))
-        return manifest["source"] == source and all(
+        same = manifest["source"] == source and wanted in (None, manifest["size"])
+        return same and all(
             read_count(place.with_name(file)) == count for file, count in manifest["tokens"].items()
         )
     except (ValueError, TypeError, KeyError, AttributeError, LadderError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ladder.common.command_line import Parser
+from ladder.common.errors import LadderError
 from trainer.data import datasets, download, tokenizers
 from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark
 from trainer.data.datasets import data_directory
@@ -31,10 +32,17 @@ def main(argv: Sequence[str]) -> int:
         "--max-tokens", type=int, help="end the training set of tinystories and fineweb early"
     )
     parser.add_argument(
-        "--shard-tokens",
+        "--shard-tokens", type=int, help=f"tokens in a file; default {datasets.SHARD_TOKENS}"
+    )
+    parser.add_argument(
+        "--processes", type=int, help="that tokenize tinystories and fineweb; default: all cores"
+    )
+    parser.add_argument(
+        "--shards",
         type=int,
-        default=datasets.SHARD_TOKENS,
-        help="tokens in a file; default %(default)s",
+        metavar="N",
+        help=f"of {' and '.join(datasets.READY)}: download the first N training shards and the "
+        "validation shard, tokenized already",
     )
     chosen = parser.parse_args(argv)
     data_dir = data_directory(chosen.data_dir)
@@ -44,14 +52,20 @@ def main(argv: Sequence[str]) -> int:
         count = len(read_examples(path, vocab=vocab))
         print(f"{BENCHMARKS[chosen.name].split:5}  {count:,} questions  {path}")
         return 0
-    prepared = datasets.prepare(
-        chosen.name,
-        data_dir,
-        chosen.tokenizer,
-        fallback=False,
-        max_tokens=chosen.max_tokens,
-        shard_tokens=chosen.shard_tokens,
-    )
+    if chosen.shards is not None:
+        if (chosen.tokenizer, chosen.max_tokens, chosen.shard_tokens) != ("gpt2", None, None):
+            raise LadderError("--shards: these have GPT-2's tokens and their own sizes")
+        prepared = datasets.prepare_ready(chosen.name, chosen.shards, data_dir)
+    else:
+        prepared = datasets.prepare(
+            chosen.name,
+            data_dir,
+            chosen.tokenizer,
+            fallback=False,
+            max_tokens=chosen.max_tokens,
+            shard_tokens=chosen.shard_tokens,
+            processes=chosen.processes,
+        )
     for which, pattern in (("train", prepared.train), ("val", prepared.val)):
         loader = TokenLoader(pattern, 1, 1, vocab=prepared.tokenizer.vocab, shuffle=False)
         print(f"{which:5}  {loader.tokens:>13,} tokens  {pattern}")

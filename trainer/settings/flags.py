@@ -20,7 +20,10 @@ Fusion = Literal["residual_layernorm", "matmul_gelu"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)  # how each runs: trainer/run/schedule.py
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)  # what each fuses: trainer/model/fusion.py
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-DATASETS = ("tinyshakespeare", "tinystories", "fineweb", "play")
+DATASETS = (
+    *("tinyshakespeare", "tinystories", "fineweb", "fineweb-100B", "fineweb-edu"),
+    *("fineweb-edu-100B", "play"),
+)
 TOKENIZERS = ("gpt2", "bytes", "chars")
 RUNG_SETS = ("reference", "naive", "best", "library")
 

@@ -1,10 +1,9 @@
 """Prepared sets have exactly the tokens they should, are complete or absent, and work offline."""
 
 import hashlib
+import json
 import os
 import re
-import sys
-import types
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,8 +15,9 @@ import pytest
 from ladder.common.errors import LadderError
 from trainer.data import datasets, download
 from trainer.data import prepare as prepare_command
-from trainer.data.datasets import PLAY, encode_sections, prepare, write_shards
+from trainer.data.datasets import PLAY, encode_sections, prepare
 from trainer.data.download import DownloadError
+from trainer.data.shards import tokenized, write_shards
 from trainer.data.token_files import TokenLoader, find_shards, read_tokens, write_tokens
 from trainer.data.tokenizers import ByteTokenizer, CharTokenizer, get_tokenizer
 from trainer.settings.command import run
@@ -114,8 +114,8 @@ def test_two_runs_that_start_at_once_make_a_set_once(tmp_path, monkeypatch):
     both_are_here, written, made = Barrier(2), [], []
     complete = datasets._is_complete
 
-    def look(place, source):
-        found = complete(place, source)
+    def look(place, source, wanted):
+        found = complete(place, source, wanted)
         if len(made) < 2:  # the first look of each, before any of them writes
             made.append(found)
             both_are_here.wait(10)
@@ -249,7 +249,7 @@ def test_without_fallback_a_failed_download_is_an_error(tmp_path, offline, capsy
 
 
 def test_an_unknown_set_is_refused_with_the_known_ones(tmp_path):
-    known = "and no such file; choose one of tinyshakespeare, tinystories, fineweb, play, or name"
+    known = "and no such file; choose one of tinyshakespeare, tinystories, fineweb, .*play, or name"
     with pytest.raises(LadderError, match=known):
         prepare("tinyshakspeare", tmp_path)
 
@@ -331,22 +331,31 @@ def test_the_play_does_not_repeat_itself():
     assert max(passages.values()) <= 2  # the law, which is quoted once
 
 
-# Data sets that are streamed
+# Texts of the Hub, in shards
 
 
-def documents(name, split):
-    for i in range(30):
-        yield f"{split} story {i}\n"
+def stories(text, name, split, data_dir, start=(0, 0)):
+    """Thirty short documents, as hub.documents reads them: in files of twelve."""
+    for i in range(12 * start[0] + start[1], 30):
+        story = f"{split} story {i}\n"
+        yield divmod(i, 12), story.strip() if text.strip else story
 
 
-def joined(split):
-    return b"".join(b"\0" + f"{split} story {i}".encode() for i in range(30))
+def joined(split, end=""):
+    return b"".join(b"\0" + f"{split} story {i}{end}".encode() for i in range(30))
+
+
+def prepare_stories(name, tmp_path, read=stories, **how):
+    return prepare(name, tmp_path, "bytes", processes=1, read=read, **how)
+
+
+def tokens(count=30):
+    for i in range(count):
+        yield (0, i), np.array([256, *f"x story {i}".encode()], np.uint16)
 
 
 def test_documents_run_on_over_shards_of_the_given_size(tmp_path):
-    counts = write_shards(
-        documents("", "x"), ByteTokenizer(), lambda i: tmp_path / f"x_{i}.bin", shard_tokens=50
-    )
+    counts = write_shards(tokens(), lambda i: tmp_path / f"x_{i}.bin", shard_tokens=50)
     whole = joined("x")
     assert list(counts.values()) == [50] * (len(whole) // 50) + [len(whole) % 50]
     found = np.concatenate([read_tokens(tmp_path / name) for name in counts])
@@ -354,84 +363,118 @@ def test_documents_run_on_over_shards_of_the_given_size(tmp_path):
 
 
 def test_a_document_longer_than_a_shard_fills_several(tmp_path):
-    counts = write_shards(
-        ["a" * 99], ByteTokenizer(), lambda i: tmp_path / f"x_{i}.bin", shard_tokens=40
-    )
+    long = [((0, 0), np.zeros(100, np.uint16))]
+    counts = write_shards(long, lambda i: tmp_path / f"x_{i}.bin", shard_tokens=40)
     assert list(counts.values()) == [40, 40, 20]
 
 
 def test_reading_stops_at_the_number_of_tokens_asked_for(tmp_path):
-    stories = documents("", "x")
-    counts = write_shards(
-        stories, ByteTokenizer(), lambda i: tmp_path / f"x_{i}.bin", shard_tokens=50, max_tokens=70
-    )
+    some = tokens()
+    counts = write_shards(some, lambda i: tmp_path / f"x_{i}.bin", shard_tokens=50, max_tokens=70)
     assert list(counts.values()) == [50, 20]
-    assert next(stories) == "x story 7\n"  # 10 tokens each: the rest was not even read
+    assert next(some)[0] == (0, 7)  # 10 tokens each: the rest was not even read
 
 
-def test_tinystories_has_both_splits_of_its_source(tmp_path):
-    prepared = prepare("tinystories", tmp_path, "bytes", shard_tokens=100, stream=documents)
+@pytest.mark.slow
+def test_several_processes_tokenize_in_the_order_of_documents(tmp_path):
+    some = [((0, i), f"story {i}") for i in range(500)]
+    alone, together = (
+        [*tokenized(some, ByteTokenizer(), tmp_path, processes)] for processes in (1, 2)
+    )
+    assert [position for position, _ in together] == [(0, i) for i in range(500)]
+    assert all(np.array_equal(a, b) for (_, a), (_, b) in zip(alone, together, strict=True))
+
+
+def test_tinystories_has_both_splits_of_its_source_stripped(tmp_path):
+    prepared = prepare_stories("tinystories", tmp_path, shard_tokens=100)
     assert as_bytes(tokens_of(prepared.train)) == joined("train")
-    assert as_bytes(tokens_of(prepared.val)) == joined("validation")
+    assert as_bytes(tokens_of(prepared.val)) == joined("val")
     assert len(find_shards(prepared.train)) == 5
 
 
-def test_finewebs_first_shard_is_for_validation(tmp_path):
-    prepared = prepare("fineweb", tmp_path, "bytes", shard_tokens=100, stream=documents)
-    assert as_bytes(tokens_of(prepared.val)) == joined("train")[:100]
-    assert as_bytes(tokens_of(prepared.train)) == joined("train")[100:]
+@pytest.mark.parametrize("name", ["fineweb", "fineweb-100B", "fineweb-edu", "fineweb-edu-100B"])
+def test_finewebs_first_shard_is_for_validation_and_documents_stay_as_they_are(tmp_path, name):
+    prepared = prepare_stories(name, tmp_path, shard_tokens=100)
+    assert as_bytes(tokens_of(prepared.val)) == joined("train", "\n")[:100]
+    assert as_bytes(tokens_of(prepared.train)) == joined("train", "\n")[100:]
+    numbers = [path.name for path in find_shards(prepared.train)]
+    assert numbers[0] == "bytes_train_000001.bin"
 
 
 def test_fineweb_without_enough_for_training_is_refused(tmp_path):
     with pytest.raises(LadderError, match="none for train; choose smaller shards"):
-        prepare("fineweb", tmp_path, "bytes", shard_tokens=10**4, stream=documents)
+        prepare_stories("fineweb", tmp_path, shard_tokens=10**4)
 
 
 def test_a_smaller_set_is_not_mixed_with_files_left_from_a_larger_one(tmp_path):
-    options = {"shard_tokens": 100, "stream": documents}
-    large = prepare("tinystories", tmp_path, "bytes", **options)
+    large = prepare_stories("tinystories", tmp_path, shard_tokens=100)
     assert len(tokens_of(large.train)) > 150
-    small = prepare("tinystories", tmp_path, "bytes", max_tokens=150, **options)
+    small = prepare_stories("tinystories", tmp_path, shard_tokens=100, max_tokens=150)
     assert len(tokens_of(small.train)) == 150
 
 
-def test_an_interrupted_stream_leaves_no_set_that_looks_complete(tmp_path):
-    def interrupted(name, split):
-        yield "x" * 250
-        raise DownloadError("the line went dead")
+def test_training_takes_a_set_of_any_size(tmp_path):
+    small = prepare_stories("fineweb", tmp_path, shard_tokens=50, max_tokens=100)
+    assert prepare_stories("fineweb", tmp_path, read=None).train == small.train
+
+
+@pytest.mark.parametrize("name", ["fineweb", "tinystories"])
+@pytest.mark.parametrize("documents", [3, 12, 25, 50])
+def test_an_interrupted_set_goes_on_behind_its_last_whole_shard(tmp_path, name, documents):
+    """With the same bytes, and without reading again what is in whole shards."""
+    whole = prepare_stories(name, tmp_path / "whole", shard_tokens=70)
+    left, was_read = [documents], []
+
+    def interrupted(text, name, split, data_dir, start=(0, 0)):
+        for position, story in stories(text, name, split, data_dir, start):
+            if left[0] == 0:
+                raise DownloadError("the line went dead")
+            left[0] -= 1
+            was_read.append((split, position))
+            yield position, story
+
+    of_all = 30 if name == "fineweb" else 60
+    if documents < of_all:
+        with pytest.raises(DownloadError):
+            prepare_stories(name, tmp_path / "parts", interrupted, shard_tokens=70)
+        assert not list((tmp_path / "parts").rglob("*prepared.json"))
+    left[0], before = -1, len(was_read)
+    parts = prepare_stories(name, tmp_path / "parts", interrupted, shard_tokens=70)
+    again = len(was_read) - of_all if before else 0
+    assert again < 8  # a shard has five or six stories
+    for a, b in ((whole.train, parts.train), (whole.val, parts.val)):
+        names = [[path.name for path in find_shards(pattern)] for pattern in (a, b)]
+        assert names[0] == names[1]
+        assert np.array_equal(tokens_of(a), tokens_of(b))
+    assert not list((tmp_path / "parts").rglob("*progress.json"))
+
+
+@pytest.mark.parametrize("damage", ["[]", "{}", "cut", "size", "name"])
+def test_a_progress_that_does_not_fit_the_disk_begins_again(tmp_path, damage):
+    def interrupted(*where):
+        for position, story in stories(*where):
+            if position == (1, 0):
+                raise DownloadError("the line went dead")
+            yield position, story
 
     with pytest.raises(DownloadError):
-        prepare("tinystories", tmp_path, "bytes", shard_tokens=100, stream=interrupted)
-    prepared = prepare("tinystories", tmp_path, "bytes", shard_tokens=100, stream=documents)
-    assert as_bytes(tokens_of(prepared.train)) == joined("train")
+        prepare_stories("fineweb", tmp_path, interrupted, shard_tokens=70)
+    noted = tmp_path / "fineweb" / "bytes_progress.json"
+    content = json.loads(noted.read_text())
+    if damage == "cut":
+        content["cut"] = -1
+    elif damage == "size":
+        content["tokens"]["bytes_val_000000.bin"] = 69
+    elif damage == "name":
+        content["tokens"]["../../x.bin"] = 70
+    noted.write_text(damage if damage in ("[]", "{}") else json.dumps(content))
+    prepared = prepare_stories("fineweb", tmp_path, shard_tokens=70)
+    everything = np.concatenate([tokens_of(prepared.val), tokens_of(prepared.train)])
+    assert as_bytes(everything) == joined("train", "\n")
 
 
-@pytest.mark.parametrize("flag", ["--max-tokens", "--shard-tokens"])
+@pytest.mark.parametrize("flag", ["--max-tokens", "--shard-tokens", "--processes"])
 def test_sizes_below_one_are_refused(tmp_path, flag, capsys):
     arguments = ["fineweb", "--tokenizer", "bytes", "--data-dir", str(tmp_path), flag, "0"]
     assert run(prepare_command.main, arguments) == 2
     assert "at least 1" in capsys.readouterr().err
-
-
-def test_without_the_datasets_library_the_remedy_is_named(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    arguments = ["tinystories", "--tokenizer", "bytes", "--data-dir", str(tmp_path)]
-    assert run(prepare_command.main, arguments) == 2
-    told = capsys.readouterr().err
-    assert "pip install 'datasets>=3'" in told and told.count("\n") == 1
-
-
-def test_the_datasets_library_is_asked_to_stream(monkeypatch):
-    asked = []
-
-    def load_dataset(path, name=None, *, split, streaming):
-        asked.append((path, name, split, streaming))
-        yield {"text": "Once upon a time"}
-        raise ConnectionError("gone")
-
-    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
-    stream = datasets.stream_documents("fineweb", "train")
-    assert next(stream) == "Once upon a time"
-    assert asked == [("HuggingFaceFW/fineweb", "sample-10BT", "train", True)]
-    with pytest.raises(DownloadError, match=r"cannot download fineweb \(ConnectionError\)"):
-        next(stream)

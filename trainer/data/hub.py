@@ -1,0 +1,128 @@
+"""Texts and token files that are data sets of the Hugging Face Hub.
+
+The Hub says of each file its SHA-256, by which the file is checked once it has come. $HF_ENDPOINT
+names a mirror, as for the Hub's own library. Texts are Parquet files, which pyarrow reads; one of
+them lies in the data directory at a time, some 2 GB.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ladder.common.errors import LadderError
+from trainer.data import download
+from trainer.data.download import CONNECT_SECONDS, READ_SECONDS, DownloadError, Source
+
+Position = tuple[int, int]  # of a document: number of the file, number of the row in it
+
+
+@dataclass(frozen=True)
+class HubText:
+    """A text: the repository, and how the paths of the files of each split begin. A set without
+    its own validation split has none of that name. `strip`: whether documents lose the spaces at
+    both ends."""
+
+    repository: str
+    splits: dict[str, str]
+    strip: bool = False
+
+
+def list_files(repository: str, prefix: str, suffix: str) -> list[tuple[str, str]]:
+    """(path, SHA-256) of the files of a data set whose path begins and ends so, by path.
+
+    Raises DownloadError where the Hub does not answer or has none.
+    """
+    import requests
+
+    folder = prefix.rpartition("/")[0]
+    url = f"{_endpoint()}/api/datasets/{repository}/tree/main/{folder}".rstrip("/")
+    found: dict[str, str] = {}
+    next_page: str | None = url
+    try:
+        download.probe(url)
+        while next_page is not None:
+            answer = requests.get(next_page, timeout=(CONNECT_SECONDS, READ_SECONDS))
+            answer.raise_for_status()
+            found |= _files_in(answer.json())
+            next_page = answer.links.get("next", {}).get("url")
+    except (requests.RequestException, ValueError, TypeError, KeyError) as error:
+        raise DownloadError(
+            f"cannot list the files of {repository} ({type(error).__name__} at {url})"
+        ) from None
+    files = [file for file in sorted(found.items()) if _is_wanted(file[0], prefix, suffix)]
+    if not files:
+        raise DownloadError(f"{repository} has no files {prefix}*{suffix}")
+    return files
+
+
+def _files_in(page: Any) -> dict[str, str]:
+    """Path and hash of the large files that a page of the Hub's answer lists."""
+    return {
+        str(x["path"]): str(x["lfs"]["oid"]) for x in page if x["type"] == "file" and "lfs" in x
+    }
+
+
+def _is_wanted(path: str, prefix: str, suffix: str) -> bool:
+    name = PurePosixPath(path).name
+    plain = re.fullmatch(r"[\w-][\w.-]*", name) is not None  # it becomes a name here
+    return path.startswith(prefix) and path.endswith(suffix) and plain
+
+
+def fetch_file(repository: str, path: str, sha256: str, to: str, data_dir: str | Path) -> Path:
+    """A file of a data set, at the path `to` below the data directory, downloaded if need be."""
+    url = f"{_endpoint()}/datasets/{repository}/resolve/main/{path}"
+    return download.fetch(Source(to, url, sha256), data_dir)
+
+
+def documents(
+    text: HubText, name: str, split: str, data_dir: str | Path, start: Position = (0, 0)
+) -> Iterator[tuple[Position, str]]:
+    """The documents of a split from `start` on, in the order of files and rows, each with its
+    position. A file is downloaded when it is needed and removed when it is done."""
+    parquet = _parquet()
+    files = list_files(text.repository, text.splits[split], ".parquet")
+    for number, (path, sha256) in list(enumerate(files))[start[0] :]:
+        to = f"{name}/{PurePosixPath(path).name}"
+        was_here = any(place.is_file() for place in download.places(data_dir, to))
+        local = fetch_file(text.repository, path, sha256, to, data_dir)
+        for row, document in _rows(parquet, local, start[1] if number == start[0] else 0):
+            yield (number, row), document.strip() if text.strip else document
+        if not was_here:
+            local.unlink()
+
+
+def _rows(parquet: Any, path: Path, first: int) -> Iterator[tuple[int, str]]:
+    """The column "text" of a Parquet file from row `first` on."""
+    row = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=1024, columns=["text"]):
+                if row + batch.num_rows > first:
+                    for i, document in enumerate(batch.column(0).to_pylist(), row):
+                        if not isinstance(document, str):
+                            raise ValueError(f"row {i} is no text")
+                        if i >= first:
+                            yield i, document
+                row += batch.num_rows
+    except (OSError, ValueError, KeyError, IndexError) as error:  # pyarrow's errors are these
+        raise LadderError(f"{path} is no Parquet file with a column text ({error})") from None
+
+
+def _parquet() -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise LadderError(
+            "the text comes as Parquet files, which the library pyarrow reads; it is not "
+            "installed: run .venv/bin/python -m pip install 'pyarrow>=15'"
+        ) from None
+    return pyarrow.parquet
+
+
+def _endpoint() -> str:
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")

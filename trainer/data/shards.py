@@ -1,0 +1,233 @@
+"""Long texts as shards of token files: tokenized by several processes, resumed at the last shard.
+
+After each whole shard, PLACE_progress.json says what is on the disk, which document comes next, and
+how many of its tokens are in the last shard.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import os
+import re
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ladder.common.errors import LadderError
+from ladder.common.files import atomic_write, read_json
+from trainer.data.hub import Position
+from trainer.data.token_files import read_count, write_tokens
+from trainer.data.tokenizers import Tokenizer, get_tokenizer
+
+TASK = 128  # documents that a process tokenizes at a time
+
+Documents = Iterable[tuple[Position, str]]
+Tokens = Iterable[tuple[Position, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What is on the disk: the tokens of each file; the split that is being written, its next
+    document, and how many tokens of that are written already."""
+
+    counts: dict[str, int]
+    split: str
+    document: Position = (0, 0)
+    cut: int = 0
+
+
+def progress_path(place: Path) -> Path:
+    return place.with_name(f"{place.name}_progress.json")
+
+
+def save_progress(place: Path, source: str, done: Done) -> None:
+    """Note how far the writing has come; `source`: what is written, and in which sizes."""
+    content = {
+        **{"source": source, "tokens": done.counts, "split": done.split},
+        **{"document": done.document, "cut": done.cut},
+    }
+    with atomic_write(progress_path(place)) as file:
+        file.write(json.dumps(content, indent=1).encode())
+
+
+def read_progress(place: Path, source: str, splits: Iterable[str]) -> Done | None:
+    """How far an interrupted run has come with the same source; None where there was none, or what
+    is on the disk is not what it says."""
+    try:
+        noted = read_json(progress_path(place))
+        counts, (file, row), cut = noted["tokens"], noted["document"], noted["cut"]
+        name = re.escape(place.name) + r"_(train|val)_[0-9]{6}\.bin"
+        sound = noted["source"] == source and noted["split"] in splits
+        sound &= all(type(x) is int and x >= 0 for x in (file, row, cut))
+        sound &= all(
+            re.fullmatch(name, file) is not None and read_count(place.with_name(file)) == count
+            for file, count in counts.items()
+        )
+        return Done(counts, noted["split"], (file, row), cut) if sound else None
+    except (ValueError, TypeError, KeyError, AttributeError, LadderError):
+        return None
+
+
+def tokenized(
+    documents: Documents, tokenizer: Tokenizer, data_dir: str | Path, processes: int
+) -> Iterator[tuple[Position, np.ndarray]]:
+    """The tokens of each document (n,), uint16, in the order of documents; an end-of-text token
+    stands before each, if the tokenizer has one.
+
+    Documents are read a few tasks ahead of what the processes do.
+    """
+    if processes == 1:
+        for position, text in documents:
+            yield position, _encode(tokenizer, text)
+        return
+    iterator = iter(documents)
+    # Fresh processes, since a fork copies the locks that other threads hold.
+    pool = ProcessPoolExecutor(
+        processes,
+        multiprocessing.get_context("spawn"),
+        initializer=_begin,
+        initargs=(tokenizer.name, str(data_dir)),
+    )
+    under_way: deque[tuple[list[Position], Future[list[np.ndarray]]]] = deque()
+    try:
+        while True:
+            while len(under_way) < 2 * processes and (task := [*itertools.islice(iterator, TASK)]):
+                positions, texts = [list(part) for part in zip(*task, strict=True)]
+                under_way.append((positions, pool.submit(_encode_all, texts)))
+            if not under_way:
+                return
+            positions, future = under_way.popleft()
+            yield from zip(positions, future.result(), strict=True)
+    except BrokenProcessPool:
+        raise LadderError(
+            "a process that tokenizes was ended from outside, perhaps for lack of memory; the "
+            "whole shards are kept: start again, with fewer --processes"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+_tokenizer: Tokenizer  # of a process of the pool
+
+
+def _begin(name: str, data_dir: str) -> None:
+    global _tokenizer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends the pool
+    _tokenizer = get_tokenizer(name, data_dir)
+
+
+def _encode_all(texts: list[str]) -> list[np.ndarray]:
+    return [_encode(_tokenizer, text) for text in texts]
+
+
+def _encode(tokenizer: Tokenizer, text: str) -> np.ndarray:
+    begin = [] if tokenizer.eot is None else [tokenizer.eot]
+    return np.array(begin + tokenizer.encode(text), dtype=np.uint16)
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def write_shards(
+    documents: Tokens,
+    path_of: Callable[[int], Path],
+    *,
+    shard_tokens: int,
+    max_tokens: int | None = None,
+    counts: dict[str, int] | None = None,
+    cut: int = 0,
+    save: Callable[[dict[str, int], Position, int], None] = lambda counts, document, cut: None,
+) -> dict[str, int]:
+    """Write documents to files of `shard_tokens` tokens, the last one perhaps shorter; shard i to
+    path_of(i). Returns {file name: tokens}.
+
+    counts  of the files that are there already, to go on behind them
+    cut     how many tokens of the first document are in them
+    save    is told, after each whole shard, the counts, the document that it ends in, and how many
+            tokens of that are written
+
+    A document may go on in the next file. Never more than one shard is held in memory.
+    """
+    shard = np.empty(shard_tokens, dtype=np.uint16)
+    counts = dict(counts or {})
+    used, total = 0, sum(counts.values())
+    with _Bar(shard_tokens, len(counts)) as bar:
+
+        def flush() -> None:
+            path = path_of(len(counts))
+            write_tokens(path, shard[:used])
+            counts[path.name] = used
+            bar.shard(path, used)
+
+        for position, tokens in documents:
+            done, cut = cut, 0
+            tokens = tokens[done:]
+            if max_tokens is not None:
+                tokens = tokens[: max_tokens - total]
+            total += len(tokens)
+            while len(tokens):
+                fits = tokens[: shard_tokens - used]
+                shard[used : used + len(fits)] = fits
+                used, done, tokens = used + len(fits), done + len(fits), tokens[len(fits) :]
+                if used == shard_tokens:
+                    flush()
+                    save(counts, position, done)
+                    used = 0
+            bar.move(used)
+            if total == max_tokens:
+                break
+        if used:
+            flush()
+    return counts
+
+
+class _Bar:
+    """On a terminal, how full the shard is and how fast it fills; elsewhere a line for a shard."""
+
+    def __init__(self, shard_tokens: int, number: int) -> None:
+        self._console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(24),
+            TextColumn("{task.fields[speed]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
+            transient=True,
+        )
+        self._number, self._start, self._before = number, time.monotonic(), 0
+        self._task = self._bar.add_task(f"shard {number}", total=shard_tokens, speed="")
+
+    def __enter__(self) -> _Bar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.stop()
+
+    def move(self, used: int) -> None:
+        """So many tokens are in the shard."""
+        if not self._bar.disable:
+            speed = (self._before + used) / max(1e-9, time.monotonic() - self._start)
+            self._bar.update(self._task, completed=used, speed=f"{speed:,.0f} tokens/s")
+
+    def shard(self, path: Path, used: int) -> None:
+        """A shard is on the disk."""
+        self._before += used
+        self._number += 1
+        line = f"{path}: {used:,} tokens"
+        self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._bar.reset(self._task, description=f"shard {self._number}")
