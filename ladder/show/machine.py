@@ -75,7 +75,7 @@ def table(
             )
             numbers = " | ".join(f"{cell:,}" for cell in cells)
             suffix = launch.kernel.removeprefix(ladder.op.kernel)
-            which = f"{rung.id}, `…{suffix}`" if suffix else rung.id
+            which = f"{rung.id}, `{suffix}`" if suffix else rung.id
             rows.append(f"| {which} | {numbers} |")
     return "\n".join(rows)
 

@@ -130,7 +130,9 @@ def ladder(shown: Measured) -> Drawing:
         drawing.box(x0, y + 14, max(at(row.us) - x0, 1), 10, _fill(row), title=_label(row))
         share = f"{_time(row.us)}, {tables.percent(row.of_roof)}"
         drawing.text(max(at(row.us), at(floor)) + 5, y + 23, share, 11)
-        drawing.line([(at(floor), y + 14), (at(floor), y + 24)], "red", 1.5)
+        mark = [(at(floor), y + 14), (at(floor), y + 24)]
+        drawing.line(mark, "paper", 5)  # red on blue alone is hard to see
+        drawing.line(mark, "red", 2)
         y += 28
     y = bottom + 30
     drawing.line([(x0 + 4, y - 8), (x0 + 4, y + 4)], "red", 1.5)
