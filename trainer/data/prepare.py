@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ladder.common.command_line import Parser
 from ladder.common.errors import LadderError
-from trainer.data import datasets, download, tokenizers
+from trainer.data import datasets, download, hub_texts, tokenizers
 from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark
 from trainer.data.datasets import data_directory
 from trainer.data.multiple_choice import read_examples
@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
         "--max-tokens", type=int, help="end the training set of tinystories and fineweb early"
     )
     parser.add_argument(
-        "--shard-tokens", type=int, help=f"tokens in a file; default {datasets.SHARD_TOKENS}"
+        "--shard-tokens", type=int, help=f"tokens in a file; default {hub_texts.SHARD_TOKENS}"
     )
     parser.add_argument(
         "--processes", type=int, help="that tokenize tinystories and fineweb; default: all cores"
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
         "--shards",
         type=int,
         metavar="N",
-        help=f"of {' and '.join(datasets.READY)}: download the first N training shards and the "
+        help=f"of {' and '.join(hub_texts.READY)}: download the first N training shards and the "
         "validation shard, tokenized already",
     )
     chosen = parser.parse_args(argv)
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     if chosen.shards is not None:
         if (chosen.tokenizer, chosen.max_tokens, chosen.shard_tokens) != ("gpt2", None, None):
             raise LadderError("--shards: these have GPT-2's tokens and their own sizes")
-        prepared = datasets.prepare_ready(chosen.name, chosen.shards, data_dir)
+        prepared = hub_texts.prepare_ready(chosen.name, chosen.shards, data_dir)
     else:
         prepared = datasets.prepare(
             chosen.name,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ladder.common.errors import LadderError
-from trainer.data import datasets, download
+from trainer.data import datasets, download, sets
 from trainer.data import prepare as prepare_command
 from trainer.data.datasets import PLAY, encode_sections, prepare
 from trainer.data.download import DownloadError
@@ -112,7 +112,7 @@ def test_a_data_directory_may_have_any_name(tmp_path):
 def test_two_runs_that_start_at_once_make_a_set_once(tmp_path, monkeypatch):
     """And neither takes away what the other has just made."""
     both_are_here, written, made = Barrier(2), [], []
-    complete = datasets._is_complete
+    complete = sets._is_complete
 
     def look(place, source, wanted):
         found = complete(place, source, wanted)
@@ -125,7 +125,7 @@ def test_two_runs_that_start_at_once_make_a_set_once(tmp_path, monkeypatch):
         written.append(path.name)
         write_tokens(path, tokens)
 
-    monkeypatch.setattr(datasets, "_is_complete", look)
+    monkeypatch.setattr(sets, "_is_complete", look)
     monkeypatch.setattr(datasets, "write_tokens", write)
     monkeypatch.setattr(download, "places", lambda data_dir, path: (Path(data_dir) / path,))
     monkeypatch.setattr(download, "writable_place", lambda data_dir, path: Path(data_dir) / path)

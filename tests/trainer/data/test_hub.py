@@ -11,11 +11,12 @@ import pytest
 
 from ladder.common.errors import LadderError
 from tests.trainer.web_server import serve
-from trainer.data import datasets, hub
+from trainer.data import datasets, hub, hub_texts
 from trainer.data import prepare as prepare_command
-from trainer.data.datasets import prepare, prepare_ready
+from trainer.data.datasets import prepare
 from trainer.data.download import DownloadError
 from trainer.data.hub import HubText, documents, list_files
+from trainer.data.hub_texts import prepare_ready
 from trainer.data.token_files import find_shards, read_tokens, write_tokens
 from trainer.data.tokenizers import ByteTokenizer
 from trainer.settings.command import run
@@ -113,7 +114,7 @@ def test_a_file_that_was_here_stays(tmp_path, monkeypatch):
 
 
 def test_a_text_of_the_hub_becomes_shards(tmp_path, monkeypatch):
-    monkeypatch.setitem(datasets.HUB_TEXTS, "fineweb", TEXT)
+    monkeypatch.setitem(hub_texts.HUB_TEXTS, "fineweb", TEXT)
     with hub_of(monkeypatch, "someone/texts", FILES):
         made = prepare("fineweb", tmp_path, "bytes", shard_tokens=8, processes=1)
     parts = [read_tokens(p) for x in (made.val, made.train) for p in find_shards(x)]
@@ -196,8 +197,9 @@ def shard(first):
 def ready(tmp_path, monkeypatch):
     files = {f"web_train_{i:06d}.bin": shard(100 * i) for i in (1, 2, 3)}
     files = {"web_val_000000.bin": shard(0), "README.md": b"x", **files}
-    monkeypatch.setitem(datasets.READY, "fineweb-100B", ("someone/shards", "web_"))
-    monkeypatch.setattr(datasets, "get_tokenizer", lambda name, _: Gpt2())
+    monkeypatch.setitem(hub_texts.READY, "fineweb-100B", ("someone/shards", "web_"))
+    for module in (datasets, hub_texts):
+        monkeypatch.setattr(module, "get_tokenizer", lambda name, _: Gpt2())
     with hub_of(monkeypatch, "someone/shards", files) as server:
         yield server
 

@@ -1,0 +1,157 @@
+"""The texts of the Hugging Face Hub that are trained on, as shards of tokens."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from ladder.common.errors import LadderError
+from trainer.data.hub import HubText, Position, fetch_file, list_files
+from trainer.data.sets import Prepared, remove_others, use_or_make
+from trainer.data.shards import (
+    Documents,
+    Done,
+    Tokens,
+    cores,
+    progress_path,
+    read_progress,
+    save_progress,
+    tokenized,
+    write_shards,
+)
+from trainer.data.token_files import read_count
+from trainer.data.tokenizers import Tokenizer, get_tokenizer
+
+SHARD_TOKENS = 10**8  # 200 MB a file
+
+HUB_TEXTS = {
+    "tinystories": HubText(
+        "roneneldan/TinyStories", {"train": "data/train-", "val": "data/validation-"}, strip=True
+    ),
+    "fineweb": HubText("HuggingFaceFW/fineweb", {"train": "sample/10BT/"}),
+    "fineweb-100B": HubText("HuggingFaceFW/fineweb", {"train": "sample/100BT/"}),
+    "fineweb-edu": HubText("HuggingFaceFW/fineweb-edu", {"train": "sample/10BT/"}),
+    "fineweb-edu-100B": HubText("HuggingFaceFW/fineweb-edu", {"train": "sample/100BT/"}),
+}
+# Tokenized already, by llm.c's dev/data/fineweb.py: the repository, and how its files' names begin.
+READY = {
+    "fineweb-100B": ("chrisdryden/FineWebTokenizedGPT2", "fineweb_"),
+    "fineweb-edu-100B": ("karpathy/fineweb-edu-100B-gpt2-token-shards", "edu_fineweb_"),
+}
+
+# Set, its name, split, data directory, start -> its documents from there on (hub.documents)
+Reader = Callable[[HubText, str, str, str | Path, Position], Documents]
+
+
+def prepare_hub_text(
+    name: str,
+    data_dir: str | Path,
+    tokenizer: Tokenizer,
+    read: Reader,
+    sizes: tuple[int | None, int | None],
+    processes: int | None,
+) -> Prepared:
+    """A text of the Hub as shards; sizes: at most so many tokens to train on, tokens in a file."""
+    text, (max_tokens, shard_tokens) = HUB_TEXTS[name], sizes
+    for flag, number in (
+        ("--max-tokens", max_tokens),
+        ("--shard-tokens", shard_tokens),
+        ("--processes", processes),
+    ):
+        if number is not None and number < 1:
+            raise LadderError(f"{flag} must be at least 1, not {number}")
+    in_a_file, splits = shard_tokens or SHARD_TOKENS, list(text.splits)
+    size = f"at most {max_tokens} tokens, {in_a_file} in a file"
+    source = f"{text.repository} {text.splits}"
+
+    def write(place: Path, tokenizer: Tokenizer) -> dict[str, int]:
+        told = f"{source}, {size}"
+        done = read_progress(place, told, splits) or Done({}, splits[0])
+        remove_others(place, done.counts)
+        counts = done.counts
+        for split in splits[splits.index(done.split) :]:
+            done = done if split == done.split else Done(counts, split)
+            read_on = read(text, name, split, data_dir, done.document)
+            tokens = tokenized(read_on, tokenizer, data_dir, processes or cores())
+            counts = _write_split(place, told, text, done, tokens, max_tokens, in_a_file)
+        for which in ("train", "val"):
+            if not any(f"_{which}_" in file for file in counts):
+                raise LadderError(
+                    f"{name} gave only {sum(counts.values())} tokens, none for {which}; "
+                    "choose smaller shards by --shard-tokens"
+                )
+        progress_path(place).unlink(missing_ok=True)
+        return counts
+
+    wanted = None if sizes == (None, None) else size
+    return use_or_make(name, data_dir, tokenizer, source, write, size=size, wanted=wanted)
+
+
+def _write_split(
+    place: Path,
+    source: str,
+    text: HubText,
+    done: Done,
+    tokens: Tokens,
+    max_tokens: int | None,
+    shard_tokens: int,
+) -> dict[str, int]:
+    """The shards of a split beside `place`, behind what is done; returns those of all splits.
+
+    Where a text has no validation split, its first shard is taken, as llm.c does, and `max_tokens`
+    counts the others.
+    """
+    split, first_is_val = done.split, "val" not in text.splits
+    limit = max_tokens if split == "train" else None
+    if first_is_val and limit is not None:
+        limit += shard_tokens
+    mine = {f: n for f, n in done.counts.items() if first_is_val or f"_{split}_" in f}
+    others = {f: n for f, n in done.counts.items() if f not in mine}
+
+    def path_of(i: int) -> Path:
+        which = "val" if first_is_val and i == 0 else split
+        return place.with_name(f"{place.name}_{which}_{i:06d}.bin")
+
+    def save(counts: dict[str, int], document: Position, cut: int) -> None:
+        save_progress(place, source, Done(others | counts, split, document, cut))
+
+    return others | write_shards(
+        tokens,
+        path_of,
+        shard_tokens=shard_tokens,
+        max_tokens=limit,
+        counts=mine,
+        cut=done.cut,
+        save=save,
+    )
+
+
+def prepare_ready(name: str, shards: int, data_dir: str | Path) -> Prepared:
+    """Shards that are tokenized already: the one to validate on, and the first so many to train
+    on. Those that are here are not downloaded again. Raises LadderError."""
+    if name not in READY:
+        raise LadderError(f"there are no shards of {name}, only of {' and '.join(READY)}")
+    if shards < 1:
+        raise LadderError(f"--shards must be at least 1, not {shards}")
+    text, (repository, prefix) = HUB_TEXTS[name], READY[name]
+
+    def write(place: Path, tokenizer: Tokenizer) -> dict[str, int]:
+        validation = list_files(repository, f"{prefix}val_", ".bin")[:1]
+        training = list_files(repository, f"{prefix}train_", ".bin")[:shards]
+        if len(training) < shards:
+            raise LadderError(f"--shards {shards}: {repository} has {len(training)}")
+        names = {path: f"{place.name}_{path.removeprefix(prefix)}" for path, _ in training}
+        names |= {path: f"{place.name}_{path.removeprefix(prefix)}" for path, _ in validation}
+        remove_others(place, names.values())
+        counts = {}
+        for path, sha256 in (*validation, *training):
+            to = f"{place.parent.name}/{names[path]}"
+            file = fetch_file(repository, path, sha256, to, place.parent.parent)
+            counts[file.name] = read_count(file)
+            print(f"{file}: {counts[file.name]:,} tokens", file=sys.stderr)
+        return counts
+
+    tokenizer = get_tokenizer("gpt2", data_dir)
+    source, size = f"{text.repository} {text.splits}", f"{shards} shards of {repository}"
+    return use_or_make(name, data_dir, tokenizer, source, write, size=size, wanted=size)
