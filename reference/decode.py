@@ -69,11 +69,12 @@ def sample(
 ) -> None:
     """Draw window[b, p + 1] from logits (B, Vp), where p is positions[b], which becomes p + 1.
 
+    At the last position, P - 1, it stays: the window is full.
     coins (B, P): coins[b, p], from 0 to below 1, decides. Other arguments as in `draw`.
     """
     for b, p in enumerate(positions):
         window[b, p + 1] = draw(logits[b, :V], coins[b, p], temperature, top_k)
-    positions += 1
+    np.minimum(positions + 1, coins.shape[1] - 1, out=positions)
 
 
 def draw(logits: np.ndarray, coin: float, temperature: float, top_k: int) -> int:

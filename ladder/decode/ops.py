@@ -104,6 +104,7 @@ def attention_bytes(dims: Dims, real: np.dtype) -> int:
 
 
 def sample_inputs(dims: Dims, rng: np.random.Generator) -> Arrays:
+    """Some windows are full: measured again and again, a kernel must not go beyond one."""
     B, P = dims["B"], dims["P"]
     return {
         "window": rng.integers(0, dims["V"], (B, P + 1)),
@@ -210,7 +211,7 @@ linear = Op(
 
 sample = Op(
     name="decode.sample",
-    summary="window[b, p + 1] drawn from softmax(logits[b] / temperature) at p = positions[b]++",
+    summary="window[b, p + 1] from softmax(logits[b] / temperature), p = positions[b]; p += 1",
     args=(
         update("window", "B P+1", "int32"),
         update("positions", "B", "int32"),

@@ -158,6 +158,24 @@ def _without_padding(torch: Any, values: Values) -> None:
     values["logits"][:, values["V"] :] = -math.inf
 
 
+# ---- decoding -----------------------------------------------------------------------------------
+
+
+def _decode_attention(torch: Any, q: Any, keys: Any, values: Any, seen: Any) -> Values:
+    function = torch.nn.functional.scaled_dot_product_attention
+    return {"out": function(q, keys, values, attn_mask=seen).flatten(1)}
+
+
+def _cache_by_head(torch: Any, values: Values) -> None:
+    """Query (B, NH, 1, HS) and keys and values (B, NH, P, HS): views, and which keys are seen."""
+    B, P, C, NH = (values[name] for name in ("B", "P", "C", "NH"))
+    values["q"] = values["qkv"][:, :C].view(B, NH, 1, C // NH)
+    packed = values["kv"].view(B, P, 2, NH, C // NH).permute(2, 0, 3, 1, 4)
+    values["keys"], values["values"] = packed
+    steps = torch.arange(P, device=values["kv"].device)
+    values["seen"] = (steps <= values["positions"][:, None])[:, None, None]
+
+
 # ---- optimizer ----------------------------------------------------------------------------------
 
 
@@ -283,6 +301,12 @@ PEERS = {
     ),
     "global_norm.forward": Peer(
         _global_norm, "`torch.linalg.vector_norm(grad)`, which `clip_grad_norm_` calls"
+    ),
+    "decode.attention": Peer(
+        _decode_attention,
+        "`F.scaled_dot_product_attention` of one query over the cache, with a mask that leaves out "
+        "the keys beyond each position",
+        _cache_by_head,
     ),
     "start.add": Peer(lambda torch, a, b: {"c": a + b}, "`a + b`"),
     "start.sum": Peer(

@@ -108,6 +108,10 @@ class Generator:
         self._step.write("coins", numbers)
         self._step.write("positions", last)
         if self._prefill is not None and last.max() > 0:
+            if last.max() > self._prefill.program.T:
+                raise ValueError(
+                    f"{last.max()} tokens, and the cache is filled with {self._prefill.program.T}"
+                )
             # Where a text is shorter, its steps overwrite what comes into the cache behind it.
             self._prefill.write("tokens", tokens[:, : self._prefill.program.T])
             self._prefill.predict()

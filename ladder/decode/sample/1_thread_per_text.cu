@@ -77,5 +77,5 @@ extern "C" __global__ void decode_sample(
         }
     }
     window[(size_t)b * (P + 1) + position + 1] = next;
-    positions[b] = position + 1;
+    positions[b] = min(position + 1, P - 1);  // a full window stays where it is
 }

@@ -129,6 +129,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) decode_sample(
     }
     if (threadIdx.x == 0) {
         if (broken > 0.0f) window[(size_t)b * (P + 1) + position + 1] = -1;
-        positions[b] = position + 1;
+        positions[b] = min(position + 1, P - 1);  // a full window stays where it is
     }
 }

@@ -7,14 +7,15 @@
 #include <vector>
 
 // window[b, p + 1] is drawn from softmax(logits[b] / temperature), p = positions[b], and p becomes
-// p + 1: window (B, P + 1), positions (B), logits (B, Vp), coins (B, P)
+// p + 1, at most P - 1: window (B, P + 1), positions (B), logits (B, Vp), coins (B, P)
 void decode_sample_cpu(
     int* window, int* positions, const double* logits, const double* coins, int B, int P, int V,
     int Vp, float temperature, int top_k) {
     for (int b = 0; b < B; b++) {
         const double* x = logits + (size_t)b * Vp;
         const double coin = coins[(size_t)b * P + positions[b]];
-        int& next = window[b * ((size_t)P + 1) + ++positions[b]];
+        int& next = window[b * ((size_t)P + 1) + positions[b] + 1];
+        positions[b] = std::min(positions[b] + 1, P - 1);
         next = -1;  // there is none where a logit is not finite
         if (!std::all_of(x, x + V, [](double logit) { return std::isfinite(logit); })) continue;
         std::vector<int> order(V);  // token ids from the likeliest on

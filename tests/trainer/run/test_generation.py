@@ -185,3 +185,9 @@ def test_the_kernels_draw_the_tokens_of_the_reference(tmp_path):
         prompt = sample.encode_prompt(tokenizer, "RO")
         drawn.append(list(kernels.generate([prompt], 4, rngs(1))))
     assert drawn[0] == drawn[1]
+
+
+def test_a_prompt_beyond_what_fills_the_cache_is_refused():
+    generate, _ = generator(1, 4)
+    with pytest.raises(ValueError, match="7 tokens, and the cache is filled with 4"):
+        list(generate.generate([[1] * 8], 3, rngs(1)))
