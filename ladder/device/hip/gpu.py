@@ -11,6 +11,7 @@ tested with a runtime that is made up: no AMD GPU has run it. Where HIP has less
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -23,7 +24,7 @@ from ladder.contract.launch_plan import Launch
 from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
 from ladder.device.cupy.gpu import CupyGpu, CupyKernel, said
-from ladder.device.hip import compiler
+from ladder.device.hip import compiler, rocblas
 from ladder.device.hip.clang import find_clang
 
 DRIVER = Path("/dev/kfd")  # of the kernel's module amdgpu: what computes goes through it
@@ -48,7 +49,6 @@ class Hip(CupyGpu):
     kind = "hip"
     serialize = "AMD_SERIALIZE_KERNEL=3"
     libraries: frozenset[str] = frozenset()
-    matrix_product = None
     linear_layer = None
 
     def __init__(self, index: int = 0) -> None:
@@ -83,6 +83,10 @@ class Hip(CupyGpu):
         self.l2_bytes = max(properties["l2CacheSize"], INFINITY_CACHE.get(self.arch, 0))
         self._records_graphs = True
         self._attach(index)
+
+    @functools.cached_property
+    def matrix_product(self) -> rocblas.Multiplier:
+        return rocblas.Multiplier(self)
 
     def new_group(self) -> bytes:
         raise LadderError("training on several AMD GPUs is not supported; use one (--gpus 1)")

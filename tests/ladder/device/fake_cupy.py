@@ -40,7 +40,7 @@ class Array:
         self._cupy, self._host = cupy, host
         self.shape, self.dtype, self.size = host.shape, host.dtype, host.size
         self.nbytes, self.flags = host.nbytes, host.flags
-        self.data = self  # its MemoryPointer, too
+        self.data, self.ptr = self, host.ctypes.data  # its MemoryPointer, too
 
     def __getitem__(self, part):
         return Array(self._cupy, self._host[part])

@@ -1,6 +1,7 @@
 """The HIP device, on a runtime that is made up: the right calls in the right order, and errors with
 their remedies. No AMD GPU has run it."""
 
+import ctypes
 import sys
 from pathlib import Path
 
@@ -8,11 +9,11 @@ import numpy as np
 import pytest
 
 from ladder.common.errors import DeviceFault, LadderError
-from ladder.contract.dtypes import DTYPES
+from ladder.contract.dtypes import DTYPES, REALS
 from ladder.contract.ladder import find
 from ladder.contract.launch_plan import Launch
 from ladder.device.cuda import gpu as cuda
-from ladder.device.hip import compiler, gpu, installation
+from ladder.device.hip import compiler, gpu, installation, rocblas
 from ladder.device.open import default_device, open_device
 from ladder.emulator.emulated import Emulated
 from ladder.verify.check import check
@@ -163,6 +164,68 @@ def test_its_sibling_for_cuda_asks_for_much_shared_memory_and_hip_does_not(machi
     for _ in range(2):
         kernel(launch, ())
     assert cupy.calls == ["launch k", "allow 60000", "launch k", "launch k"]
+
+
+class FakeRocblas:
+    """The functions of librocblas that are called through ctypes; 0 is success."""
+
+    def rocblas_create_handle(self, handle):
+        handle._obj.value = 7
+        return 0
+
+    def rocblas_set_workspace(self, handle, address, size):
+        return int(handle.value != 7 or not address.value or size.value != 32 << 20)
+
+    def rocblas_set_stream(self, handle, stream):
+        return int((handle.value, stream.value) != (7, fake_cupy.Stream.ptr))
+
+    def rocblas_gemm_ex(
+        self, handle, transa, transb, m, n, k, alpha, a, ta, lda, b, tb, ldb, beta, c, tc, ldc,
+        d, td, ldd, compute, algorithm, solution, flags,
+    ):  # fmt: skip
+        assert (c.value, tc, ldc) == (d.value, td, ldd)
+        assert (handle.value, compute, algorithm, solution, flags) == (7, 151, 0, 0, 0)
+        first = matrix(a.value, ta, lda, m if transa == 112 else k)
+        second = matrix(b.value, tb, ldb, k if transb == 112 else n)
+        first = first.T if transa == 112 else first
+        second = second.T if transb == 112 else second
+        result = matrix(c.value, tc, ldc, n)
+        assert (first.shape, second.shape, result.shape) == ((m, k), (k, n), (m, n))
+        product = alpha._obj.value * (first.astype(np.float64) @ second.astype(np.float64))
+        if beta._obj.value:
+            product += beta._obj.value * result.astype(np.float64)
+        result[...] = product.astype(result.dtype)
+        return 0
+
+
+def matrix(address, code, leading, columns):
+    """A column-major matrix (leading, columns), as rocBLAS sees memory."""
+    dtype = DTYPES[{150: "float16", 151: "float32", 168: "bfloat16"}[code]]
+    raw = (ctypes.c_uint8 * (leading * columns * dtype.itemsize)).from_address(address)
+    return np.frombuffer(raw, dtype).reshape(columns, leading).T
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_the_library_multiplies_as_it_is_asked_to(machine, monkeypatch, dtype):
+    machine()
+    monkeypatch.setattr(rocblas, "load", FakeRocblas)
+    device, real = open_device("hip"), DTYPES[dtype]
+    values = [np.arange(rows * 3).reshape(rows, 3) % 5 for rows in (4, 5)]  # exact in bfloat16
+    inp, weight = (device.empty(value.shape, real) for value in values)
+    out = device.empty((4, 5), real)
+    for array, value in ((inp, values[0]), (weight, values[1]), (out, np.ones((4, 5)))):
+        device.upload(array, value)
+    device.synchronize()
+    device.matrix_product("TN", (5, 4, 3), weight, inp, out, add=True)
+    expected = values[0] @ values[1].T + 1
+    assert device.download(out).astype(np.float32).tolist() == expected.tolist()
+
+
+def test_without_rocblas_it_says_what_to_install(machine, monkeypatch):
+    machine()
+    monkeypatch.setattr(rocblas, "SONAME", "libno-such-thing.so.5")
+    with pytest.raises(LadderError, match=r"rocBLAS does not load .*install ROCm 7"):
+        _ = open_device("hip").matrix_product
 
 
 # ---- what goes wrong ----

@@ -1,0 +1,102 @@
+"""rocBLAS through ctypes: one matrix product, on a device's stream, as a measuring stick.
+
+Its interface has been the same since ROCm 4, while that of hipBLAS, which calls it, has changed.
+https://rocm.docs.amd.com/projects/rocBLAS/en/latest/reference/level-3-gemm.html
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from ladder.common.errors import LadderError
+
+DATA_TYPES = {"float16": 150, "float32": 151, "bfloat16": 168}  # rocblas_datatype
+OPERATIONS = {"N": 111, "T": 112}  # rocblas_operation: a factor as it is, transposed
+STANDARD = 0  # rocblas_gemm_algo
+WORKSPACE_BYTES = 32 << 20
+INSTALLED, SONAME = Path("/opt/rocm/lib/librocblas.so.5"), "librocblas.so.5"  # of ROCm 7
+
+# Read when a call is made, not when the GPU gets to it.
+_ZERO, _ONE = ctypes.c_float(0), ctypes.c_float(1)
+
+
+class Gpu(Protocol):
+    """What rocBLAS needs of a GPU (gpu.py): `device` and `stream` are CuPy's."""
+
+    name: str
+    device: Any
+    stream: Any
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any: ...
+
+
+class Multiplier:
+    """The matrix products of a GPU, on its stream (`MatrixProduct` of ladder/contract/device.py).
+
+    rocBLAS stores matrices by columns: our (rows, columns) is its (columns, rows).
+    """
+
+    def __init__(self, device: Gpu) -> None:
+        """Raises LadderError where there is no rocBLAS."""
+        self._device, self._library = device, load()
+        self._handle = ctypes.c_void_p()
+        # The handle uses this memory as long as it lives; its own would be allocated in a graph.
+        self._workspace = device.empty((WORKSPACE_BYTES,), np.dtype(np.uint8))
+        with device.device:
+            self._check(self._library.rocblas_create_handle(ctypes.byref(self._handle)))
+        address = ctypes.c_void_p(self._workspace.data.ptr)
+        size = ctypes.c_size_t(WORKSPACE_BYTES)
+        self._check(self._library.rocblas_set_workspace(self._handle, address, size))
+
+    def __call__(
+        self,
+        operations: str,
+        sizes: tuple[int, int, int],
+        a: Any,
+        b: Any,
+        result: Any,
+        add: bool = False,
+    ) -> None:
+        """result = a @ b, or added to it; `operations` and `sizes` as rocBLAS sees them."""
+        stream = ctypes.c_void_p(self._device.stream.ptr)
+        self._check(self._library.rocblas_set_stream(self._handle, stream))
+        status = self._library.rocblas_gemm_ex(
+            self._handle,
+            *(OPERATIONS[letter] for letter in operations),
+            *sizes,
+            ctypes.byref(_ONE),
+            *_matrix(a),
+            *_matrix(b),
+            ctypes.byref(_ONE if add else _ZERO),
+            *_matrix(result),
+            *_matrix(result),  # what is added to, and what is written
+            DATA_TYPES["float32"],  # accumulates in it
+            STANDARD,
+            0,  # the solution is rocBLAS's choice
+            0,  # no flags
+        )
+        self._check(status, f"in a product of sizes {sizes}")
+
+    def _check(self, status: int, where: str = "at its start") -> None:
+        if status:
+            raise LadderError(f"{self._device.name}: rocBLAS fails with status {status} {where}")
+
+
+def load() -> Any:
+    """The librocblas of this machine."""
+    name = str(INSTALLED) if INSTALLED.exists() else SONAME
+    try:
+        return ctypes.CDLL(name)
+    except OSError as error:
+        raise LadderError(
+            f"rocBLAS does not load ({error}): install ROCm 7, which has it"
+        ) from None
+
+
+def _matrix(array: Any) -> tuple[ctypes.c_void_p, int, int]:
+    """Address, type, and leading dimension: the length of our rows."""
+    return ctypes.c_void_p(array.data.ptr), DATA_TYPES[array.dtype.name], array.shape[1]
