@@ -32,6 +32,10 @@ STEP = 128
 # one block has to wait for an SM, the whole kernel waits for it.
 BESIDE = frozenset({"attention.backward"})
 
+# A bucket has at least so many elements: each exchange costs some microseconds before its first
+# byte arrives, so many small ones take longer than a few large ones.
+LEAST = 1 << 24
+
 
 @dataclass(frozen=True)
 class Sharding:
@@ -159,14 +163,17 @@ def cut(config: ModelConfig, backward: Sequence[Call], shares: int) -> Vector:
             done = final["d" + name, layer if parameter.stacked else None]
             place = places[bisect.bisect_left(places, done)]
             groups[place].append((name, layer * count, count))
-    buckets, start = [], 0
-    for place, group in groups.items():
+    buckets, start, group = [], 0, []
+    for place in places:
+        group += groups[place]
+        if not group or (sum(count for *_, count in group) < LEAST and place != places[-1]):
+            continue
         slices, end = [], start
         for name, first, count in sorted(group, key=lambda slice: not parameters[slice[0]].decay):
             slices.append(Slice(name, first, end, count))
             end += ceil_div(count, STEP) * STEP
         size = ceil_div(end - start, shares * STEP) * shares * STEP
-        if slices:
-            buckets.append(Bucket(start, size, place, tuple(slices)))
+        buckets.append(Bucket(start, size, place, tuple(slices)))
         start += size
+        group = []
     return Vector(tuple(buckets), shares)

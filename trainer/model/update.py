@@ -175,8 +175,11 @@ def _with_sums(
 
 
 def _with_gathers(updates: Sequence[Sequence[Call]], sharding: Sharding) -> tuple[Item, ...]:
-    """AdamW on the own share of every bucket, whose new weights go to all ranks."""
-    names = tuple(f"parameters.{index}" for index in range(len(updates)))
+    """AdamW on the own share of every bucket, whose new weights go to all ranks. The last bucket,
+    which holds the token table, is updated first: the exchange of the one that is updated last has
+    nothing beside it, so that should be a smaller one."""
+    names = tuple(f"parameters.{index}" for index in reversed(range(len(updates))))
+    updates = updates[::-1]
     if not sharding.cuts:
         return tuple(itertools.chain(*updates))
     if not sharding.overlaps:
