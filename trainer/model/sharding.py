@@ -49,7 +49,7 @@ class Sharding:
     rank: int = 0
     size: int = 1
     stage: int = 0
-    overlaps: bool = True
+    overlaps: bool = False
 
     @property
     def cuts(self) -> bool:

@@ -274,9 +274,9 @@ class Flags:
     )
     overlap: bool | None = flag(
         "--overlap",
-        "exchange gradients while the backward pass goes on, and weights during the update; 0: "
+        "exchange gradients while the backward pass goes on, and weights during the update, not "
         "behind them",
-        True,
+        False,
     )
     rank_timeout: float | None = flag(
         "--rank-timeout",

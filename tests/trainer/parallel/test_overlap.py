@@ -16,7 +16,9 @@ from ladder.device.cpu import Cpu
 from tests.trainer.parallel_run import together
 from tests.trainer.tiny import SHAPE, save_model, settings
 from trainer.model import program as program_module
+from trainer.model import sharding
 from trainer.model.calls import Beside, Exchange, in_order
+from trainer.model.gpt2 import GPT2Config
 from trainer.model.program import build
 from trainer.model.sharding import Sharding
 from trainer.parallel.group import HostSums
@@ -35,6 +37,12 @@ def late_beside(device, work):
 def late_join(device):
     for work in WAITING.__dict__.pop("work", []):
         work()
+
+
+@pytest.fixture(autouse=True)
+def small_buckets(monkeypatch):
+    """One for each layer of the tiny model, and the last."""
+    monkeypatch.setattr(sharding, "LEAST", 1)
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +75,7 @@ def train(folder, ranks, steps=STEPS, dloss=None, **changes):
                 "grad_clip": 0.5,
                 "weight_decay": 0.1,
                 "checkpoint_every": 0,
+                "overlap": True,
                 **changes,
             },
         )
@@ -89,6 +98,7 @@ def train(folder, ranks, steps=STEPS, dloss=None, **changes):
 KINDS = {"-z 1": {}, "-z 0": {"zero": 0}, "-z 1 -r 2": {"recompute": 2}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ranks", [2, 3, pytest.param(4, marks=pytest.mark.sweep)])
 def test_exchanges_beside_and_behind_give_the_same_bits(folder, late, ranks, kind):
@@ -136,7 +146,7 @@ def test_a_step_exchanges_once_whatever_it_accumulates(folder, monkeypatch, zero
     for kind in ("all_reduce", "reduce_scatter", "all_gather"):
         monkeypatch.setattr(HostSums, kind, counting(kind, getattr(HostSums, kind)))
     train(folder, 2, steps=1, total_tokens=2 * 16 * 2 * 3, zero=zero, overlap=overlap)
-    vector = build(SHAPE, 2, 16, sharding=Sharding(0, 2, zero)).vector
+    vector = build(SHAPE, 2, 16, sharding=Sharding(0, 2, zero, True)).vector
     if zero:
         norms = 2 * len(vector.buckets)
         assert seen == {"reduce_scatter": 2 * vector.size, "all_gather": 2 * (vector.size + norms)}
@@ -171,7 +181,7 @@ def used(program, items):
 @pytest.mark.parametrize("fusions", [(), ("residual_layernorm", "matmul_gelu")])
 @pytest.mark.parametrize("zero", [0, 1])
 def test_no_call_touches_what_is_exchanged_beside_it(zero, fusions):
-    program = build(SHAPE, 2, 16, fusions=fusions, sharding=Sharding(1, 3, zero))
+    program = build(SHAPE, 2, 16, fusions=fusions, sharding=Sharding(1, 3, zero, True))
     assert sum(isinstance(item, Beside) for item in program.last_backward) == SHAPE.layers + 1
     for items in (program.last_backward, program.reduce, program.apply):
         for index, item in enumerate(items):
@@ -184,7 +194,7 @@ def test_no_call_touches_what_is_exchanged_beside_it(zero, fusions):
 
 def test_all_but_the_last_bucket_go_beside_the_backward_pass():
     """The token table is the head's, too: it is complete last, with the first layer's rest."""
-    program = build(SHAPE, 2, 16, sharding=Sharding(0, 2, 1))
+    program = build(SHAPE, 2, 16, sharding=Sharding(0, 2, 1, True))
     first, *_, last = program.vector.buckets
     above = "lnfw lnfb attprojw attprojb ln2w ln2b fcw fcb fcprojw fcprojb"
     assert {s.name for s in first.slices} == set(above.split())
@@ -192,6 +202,30 @@ def test_all_but_the_last_bucket_go_beside_the_backward_pass():
     assert last.after == len(program.backward)
     for bucket in program.vector.buckets[:-1]:
         assert program.backward[bucket.after].op == "attention.backward"
+
+
+@pytest.mark.parametrize(("layers", "count"), [(1, 4), (2, 2), (3, 1), (5, 0)])
+def test_a_bucket_waits_until_it_is_large_enough(monkeypatch, layers, count):
+    """Before the attention of the last layer, three quarters of it are complete, then one layer
+    more before each."""
+    config = GPT2Config(layers=5, channels=16, heads=2, vocab=10, padded_vocab=16, context=8)
+    layer = 12 * 16 * 16 + 13 * 16
+    monkeypatch.setattr(sharding, "LEAST", layers * layer)
+    vector = build(config, 2, 8, sharding=Sharding(0, 2, 1, True)).vector
+    *early, last = vector.buckets
+    assert len(early) == count
+    for bucket in early:
+        assert sum(s.count for s in bucket.slices) >= sharding.LEAST
+    assert {s.name for s in last.slices} >= {"wte", "wpe"}
+    tensors = [(s.name, s.first) for bucket in vector.buckets for s in bucket.slices]
+    assert len(tensors) == len(set(tensors)) == 4 + 12 * 5
+
+
+def test_the_bucket_of_the_token_table_is_updated_first():
+    """The exchange of the weights that are updated last has nothing beside it."""
+    program = build(SHAPE, 2, 16, sharding=Sharding(0, 2, 1, True))
+    updated = [call for call in program.update if call.op == "adamw.update"]
+    assert "wte" in updated[0].where and "wte" not in updated[-1].where
 
 
 @pytest.mark.parametrize("zero", [0, 1])

@@ -78,7 +78,7 @@ def test_every_setting_has_a_long_flag_that_sets_it():
         "overfit": ([], True),
         "recompute": (["2"], 2),
         "zero": (["0"], 0),
-        "overlap": (["0"], False),
+        "overlap": ([], True),
         "deterministic": ([], True),
         "debug_nan": ([], True),
         "debug_sync": ([], True),
