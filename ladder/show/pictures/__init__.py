@@ -42,6 +42,7 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
     roofline OP             from 0.1 to 1,000 FLOPs per byte; dtype= shape= device=
     causal                  tiles of scores that are computed, masked, skipped; T= queries= keys=
     ring-all-reduce         what each rank sends and sums in each step; ranks=4
+    links OP RUNG ... shape=  what crosses the links between ranks: from whom, to whom
     spec OP                 what an op computes, by an example, and what two elements need; shape=
     softmax                 online softmax, tile by tile; T=16 tile=4 seed=3
     softmax-threads         how threads that share a row merge their sums; T=16 threads=4 seed=3
@@ -76,6 +77,7 @@ from ladder.show.pictures import (
     fragments,
     heads,
     instructions,
+    links,
     measured,
     multicast,
     operand,
@@ -120,6 +122,7 @@ KINDS: dict[str, Callable[..., Drawing]] = {
     "timeline": timeline.draw,
     "ring": ring.draw,
     "ring-all-reduce": ring_all_reduce.draw,
+    "links": links.draw,
     "copies": copies.draw,
     "instructions": instructions.draw,
     "multicast": multicast.draw,

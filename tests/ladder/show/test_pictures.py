@@ -24,6 +24,7 @@ from ladder.show.pictures import (
     fragments,
     heads,
     instructions,
+    links,
     measured,
     multicast,
     operand,
@@ -34,6 +35,7 @@ from ladder.show.pictures import (
     replay,
     ring,
     ring_all_reduce,
+    runs,
     shares,
     softmax,
     swizzle,
@@ -684,3 +686,42 @@ def test_a_first_group_that_brings_something_more_lies_in_the_stage_of_its_tile(
     """As in attention: the queries come with the first keys, and lie where the second will."""
     turns = [{1, 2}, {3, 4}, {1, 2}, {3, 4}]
     assert ring._stages([{1, 2, 3}, *turns[1:]]) == [0, 1, 0, 1]
+
+
+@pytest.mark.emulator
+def test_links_carry_what_the_rungs_of_an_all_reduce_promise():
+    """In vectors; 3 ranks: the floor is 4/3."""
+    shape = "R=3 N=3072"
+    vector = 3072 * 4
+
+    def carried(rung):
+        found = links.crossed("all_reduce.sum", rung, "float32", shape) / vector
+        assert found.sum(axis=0) == pytest.approx(found.sum(axis=1))  # what goes in comes out
+        return found
+
+    one_shot, ring, two_shot = carried("2"), carried("3"), carried("4")
+    apart = 1 - np.eye(3)
+    assert one_shot == pytest.approx(apart, abs=0.01)
+    assert ring == pytest.approx(np.roll(np.eye(3), 1, axis=1) * 4 / 3, abs=0.01)
+    assert two_shot == pytest.approx(apart * 2 / 3, abs=0.01)
+
+
+@pytest.mark.emulator
+def test_the_ring_kernel_sends_the_shares_that_the_picture_shows():
+    ranks, share = 3, 3072 * 4 // 3
+    sent = {rank: [] for rank in range(ranks)}
+    for access in runs.counted("all_reduce.sum", "3", "float32", "R=3 N=3072").accesses:
+        owner, offset = divmod(access.offsets[0], ranks * share)
+        rank = access.block[1]
+        if (access.buffer, access.kind) == ("out", "write") and owner != rank:
+            assert owner == (rank + 1) % ranks
+            sent[rank].append(offset // share)
+    course = ring_all_reduce.steps(ranks)
+    for rank, order in sent.items():
+        in_order = [found for found, _ in itertools.groupby(order)]
+        assert in_order == [step.sent[rank] for step in course]
+
+
+def test_links_are_refused_where_there_are_no_ranks():
+    with pytest.raises(LadderError, match=r"residual.forward has no ranks"):
+        pictures.make("links", "residual.forward", "1", shape="N=8")
