@@ -77,6 +77,7 @@ def test_a_wrong_sweep_is_refused_before_any_run(line, says):
     assert says in str(refused.value)
 
 
+@pytest.mark.slow
 def test_runs_that_are_finished_are_not_run_again(tmp_path, started, capsys):
     line = ["-l", "1e-3,3e-2", f"-o={tmp_path}"]
     assert main(line) == 0

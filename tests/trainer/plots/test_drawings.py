@@ -96,6 +96,7 @@ def test_a_weight_drifts_by_format():
     assert set(paths) <= texts(number_formats.drift(paths, "title"))
 
 
+@pytest.mark.slow
 def test_runs_are_drawn_over_each_other_in_the_panels_that_they_have():
     one = {runs.TRAINING: [(0, 5.0), (1, 4.0)], runs.VALIDATION: [(0, 5.0), (2, 4.0)]}
     marks = {runs.VALIDATION: {"GPT-2 124M": 3.424958}}
