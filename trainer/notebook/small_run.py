@@ -51,8 +51,9 @@ warnings.filterwarnings("ignore", "IProgress not found")
 class Run:
     """A training run: `engine`, `stepper` and `loader` are the trainer's own.
 
-    source  the name of the text, or what is used instead of it, and why
-    text    all of its tokens
+    source         the name of the text, or what is used instead of it, and why
+    text           all of its tokens
+    losses, rates, norms  of every step so far: loss, learning rate, norm of the gradient
     """
 
     def __init__(self, flags: Flags, shape: ModelConfig, kernels: Mapping[str, int | str]):
@@ -83,6 +84,8 @@ class Run:
         self.text = np.concatenate([read_tokens(path) for path in find_shards(data.train)])
         self.stepper = Stepper(config, self.engine, self.loader)
         self.losses: list[float] = []
+        self.rates: list[float] = []
+        self.norms: list[float] = []
 
     @property
     def name(self) -> str:
@@ -95,6 +98,8 @@ class Run:
         outcomes = [self.stepper.step(len(self.losses) + i) for i in range(steps)]
         known = [step for step in (*outcomes, self.stepper.finish()) if step]
         self.losses += [step.loss for step in known]
+        self.rates += [step.lr for step in known]
+        self.norms += [step.norm for step in known]
         times = [step.ms for step in known if step.ms is not None and step.settled]
         if self.engine.device.is_gpu and times:
             print(f"{np.median(times):.2f} ms a step")

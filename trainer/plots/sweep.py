@@ -13,10 +13,15 @@ from trainer.plots.style import GRID, INK, figure_of
 LOG_FROM = 8.0  # values whose largest is this many times the smallest are drawn on a log axis
 
 
-def draw_sweep(lines: Mapping[str, Sequence[tuple[str, float]]], flag: str) -> Figure:
-    """The least validation loss against the values of `flag`; the least of all is marked.
+def draw_sweep(
+    lines: Mapping[str, Sequence[tuple[str, float]]],
+    flag: str,
+    what: str = "least validation loss",
+) -> Figure:
+    """The loss of runs against the values of `flag`; the least of all is marked.
 
     lines  for each combination of the other flags, by name: (value as it was typed, loss)
+    what   which loss it is
     """
     figure, (axes,) = figure_of("", 3.6)
     texts = list(dict.fromkeys(text for line in lines.values() for text, _ in line))
@@ -36,7 +41,7 @@ def draw_sweep(lines: Mapping[str, Sequence[tuple[str, float]]], flag: str) -> F
     axes.set_xticks([], minor=True)
     axes.margins(y=0.22)
     axes.set_xlabel(flag, fontsize=9)
-    axes.set_ylabel("least validation loss (nats per token)", fontsize=9)
+    axes.set_ylabel(f"{what} (nats per token)", fontsize=9)
     axes.grid(axis="y", color=GRID)
     if len(lines) > 1:
         axes.legend(frameon=False, fontsize=8)

@@ -1,0 +1,46 @@
+"""The exercises of notebook 14 are graded by their lesson."""
+
+import math
+
+import numpy as np
+import pytest
+
+from trainer.notebook import reading_runs
+from trainer.run.plot import MARKS
+
+
+def means(values, window):
+    half = window // 2
+    return [np.mean(values[max(0, i - half) : i + half + 1]) for i in range(len(values))]
+
+
+@pytest.mark.parametrize(
+    ("check", "answer", "says"),
+    [
+        ("check_smooth", means, "✓"),
+        ("check_smooth", lambda v, w: v, "✗ window 3, step 0"),
+        ("check_smooth", lambda v, w: np.convolve(v, np.ones(w) / w, "same"), "✗ window 3, step 0"),
+        ("check_smooth", lambda v, w: np.convolve(v, np.ones(w) / w, "valid"), "✗ window 3: 18"),
+        ("check_steps", lambda deviation, gap: 2 * (2 * deviation / gap) ** 2, "✓"),
+        ("check_steps", lambda deviation, gap: (2 * deviation / gap) ** 2, "✗ deviation 0.06"),
+        ("check_steps", lambda deviation, gap: 10**6, "✗ deviation 0.06"),
+        ("check_bits", lambda loss, tokens, size: loss * tokens / size / math.log(2), "✓"),
+        ("check_bits", lambda loss, tokens, size: loss / math.log(2), "✗ 5.545 nats per token"),
+        ("check_bits", lambda loss, tokens, size: loss * tokens / size, "✗ 0.693 nats per token"),
+    ],
+)
+def test_an_answer_is_accepted_or_refused_with_the_reason(check, answer, says, capsys):
+    getattr(reading_runs, check)(answer)
+    assert capsys.readouterr().out.startswith(says)
+
+
+def test_the_marks_are_a_table(monkeypatch):
+    shown = []
+    monkeypatch.setattr(reading_runs, "display", lambda thing: shown.append(thing.data))
+    reading_runs.marks()
+    assert len(shown[0].splitlines()) == 2 + len(MARKS)
+    assert "| 124M | 3.425 | 0.294 | 0.337 |" in shown[0]
+
+
+def test_logs_of_the_results_are_read():
+    assert reading_runs.measured("nvidia-h200-char").val[0][0] == 0
