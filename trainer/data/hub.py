@@ -83,16 +83,21 @@ def documents(
     text: HubText, name: str, split: str, data_dir: str | Path, start: Position = (0, 0)
 ) -> Iterator[tuple[Position, str]]:
     """The documents of a split from `start` on, in the order of files and rows, each with its
-    position. A file is downloaded when it is needed and removed when it is done."""
+    position.
+
+    A file is downloaded into DATA/NAME/unread when it is needed, and removed when it is done; one
+    of your own in DATA/NAME is used instead, and stays.
+    """
     parquet = _parquet()
     files = list_files(text.repository, text.splits[split], ".parquet")
     for number, (path, sha256) in list(enumerate(files))[start[0] :]:
-        to = f"{name}/{PurePosixPath(path).name}"
-        was_here = any(place.is_file() for place in download.places(data_dir, to))
+        file = PurePosixPath(path).name
+        own = any(place.is_file() for place in download.places(data_dir, f"{name}/{file}"))
+        to = f"{name}/{file}" if own else f"{name}/unread/{file}"
         local = fetch_file(text.repository, path, sha256, to, data_dir)
         for row, document in _rows(parquet, local, start[1] if number == start[0] else 0):
             yield (number, row), document.strip() if text.strip else document
-        if not was_here:
+        if not own:
             local.unlink()
 
 

@@ -101,7 +101,9 @@ def test_documents_come_in_the_order_of_files_and_rows_from_any_position(tmp_pat
         server.downloads = 0
         assert next(documents(TEXT, "texts", "train", tmp_path, (1, 2))) == every[4]
         assert server.downloads == 3  # two pages of the list, and one file
-    assert [path.name for path in tmp_path.rglob("*.parquet")] == ["000_00001.parquet"]
+        assert [path.name for path in tmp_path.rglob("*.parquet")] == ["000_00001.parquet"]
+        list(documents(TEXT, "texts", "train", tmp_path, (1, 2)))  # goes on with it, and removes it
+    assert list(tmp_path.rglob("*.parquet")) == []
 
 
 def test_a_file_that_was_here_stays(tmp_path, monkeypatch):
