@@ -56,6 +56,11 @@ class Group:
         """On rank 0 the flat arrays of all ranks, in the order of ranks; elsewhere nothing."""
         return [array]
 
+    def progress(self, place: str | None) -> None:
+        """The main thread has come to `place`, the same on all ranks, and reaches the next within
+        --hang-timeout seconds, not counting those in which it waits for others in `exchange`. None:
+        what follows may take any time."""
+
     def leave(self) -> None:
         """The end of a run that went well: all ranks have come here."""
 
@@ -160,6 +165,9 @@ class Ranks(Group):
                 if link.recv_bytes_into(piece) != len(piece):
                     raise LadderError(f"rank {rank} of {self.size} sent an array of another size")
 
+    def progress(self, place: str | None) -> None:
+        self._watch.progress(place)
+
     def leave(self) -> None:
         self.exchange("the end of the run")
         self._watch.leave()
@@ -177,7 +185,8 @@ class Ranks(Group):
     def _peers_needed(self) -> Iterator[None]:
         """Where a connection breaks, the watch learns who is lost, and ends this process."""
         try:
-            yield
+            with self._watch.waiting():
+                yield
         except (EOFError, ConnectionError) as error:
             self._watch.explain(error)
 

@@ -38,7 +38,7 @@ def join(flags: Flags, output: Path) -> Iterator[Group]:
         return
     patience = flags.value("rank_timeout")
     table = meet(launch, _typed(flags), MEETING * patience)
-    group = Ranks(table, open_watch(table, patience))
+    group = Ranks(table, open_watch(table, patience, most=flags.value("hang_timeout")))
     try:
         yield group
     except BaseException as error:
@@ -66,6 +66,7 @@ def open_watch(table: Table, patience: float, **how: Any) -> Watch:
     return Watch(
         {rank: link.watch for rank, link in table.links.items()},
         {member.rank: table.name(member.rank) for member in table.members},
+        rank=table.rank,
         patience=patience,
         shows=table.rank == min(others, default=0),
         **how,

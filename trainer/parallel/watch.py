@@ -1,4 +1,4 @@
-"""Notices when a rank of a group is lost, and ends this process, wherever it is.
+"""Notices when a rank of a group is lost or hangs, and ends this process, wherever it is.
 
 A process that waits for a lost rank may wait inside a library, a GPU's kernel or a system call, and
 none of these can be told to stop. So a thread keeps a connection of its own, gives and expects a
@@ -6,22 +6,28 @@ sign of life every second, and ends the whole process. The system then frees its
 GPU included.
 
 All connections lead to rank 0, which tells every rank of the loss of any other.
+
+The thread also lives where the main thread hangs. So a sign of life says how far the main thread
+has come, and for how long it has been there. Where one has been in one place for too long, the rank
+that has come least far holds up the others: these wait for it in turn, on the host or inside a
+GPU's kernel.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from ladder.common.errors import LadderError
 
-ALIVE, LEFT, FAILED = b"alive", b"left", b"failed "
+ALIVE, LEFT, FAILED = b"alive ", b"left", b"failed "
 INTERVAL = 1.0  # seconds between two signs of life
 STATUS = 1  # of a process that ends because another one did
 MOST_BYTES = 1 << 16  # of a message
@@ -37,11 +43,27 @@ def end_process(message: str | None) -> NoReturn:
     os._exit(STATUS)
 
 
+class Progress(NamedTuple):
+    """How far the main thread of a rank has come.
+
+    place    for messages, such as "the end of step 7"; None where it may take any time, or waits
+             for another rank
+    places   how many it has come to; they are the same on all ranks
+    seconds  since it came there
+    """
+
+    place: str | None = None
+    places: int = 0
+    seconds: float = 0.0
+
+
 class Watch:
     """The signs of life between this rank and the ranks that it is connected with.
 
+    rank     this one
     names    of all ranks, by rank, for messages: "rank 1 of 2 (process 4711 on node1)"
     patience seconds without a sign of life after which a rank is lost
+    most     seconds in one place after which a main thread hangs
     shows    whether this process is to show the loss of rank 0: one on each machine is enough
     end      is called, in the thread, when a rank is lost
     advice   tells the user how to go on
@@ -52,18 +74,39 @@ class Watch:
         links: Mapping[int, Connection],
         names: Mapping[int, str],
         *,
+        rank: int,
         patience: float,
+        most: float = float("inf"),
         shows: bool,
         end: Callable[[str | None], None] = end_process,
     ) -> None:
         self.advice: Callable[[], str] = lambda: ""
         self._links, self._names = dict(links), names
-        self._patience, self._shows, self._end = patience, shows, end
+        self._rank, self._patience, self._most = rank, patience, most
+        self._shows, self._end = shows, end
+        self._place: tuple[str | None, int, float] = (None, 0, time.monotonic())
+        self._waits = False
         self._lock = threading.Lock()  # of sending: this thread and the main one do
         self._leaving = threading.Event()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._thread.start()
+
+    def progress(self, place: str | None) -> None:
+        """The main thread has come to a place; see `Progress`."""
+        _, count, _ = self._place
+        self._place = place, count + (place is not None), time.monotonic()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """While the block runs, the main thread waits for another rank."""
+        self._waits = True
+        try:
+            yield
+        finally:
+            place, count, _ = self._place
+            self._place = place, count, time.monotonic()
+            self._waits = False
 
     def leave(self) -> None:
         """All ranks are done: say so, and close the connections."""
@@ -87,43 +130,75 @@ class Watch:
         raise LadderError(f"the connection with another rank is broken ({error}); start again")
 
     def _run(self) -> None:
-        """Until this rank leaves or another is lost."""
+        """Until this rank leaves, or one is lost or hangs."""
         present = dict(self._links)  # those that have not left
         heard = dict.fromkeys(present, time.monotonic())
+        reports: dict[int, Progress] = {}  # the last of each
         due = 0.0
         while present and not self._leaving.is_set():
             if time.monotonic() >= due:
-                self._send(ALIVE)
+                reports[self._rank] = self._report()
+                self._send(ALIVE + json.dumps(reports[self._rank]).encode())
                 due = time.monotonic() + INTERVAL
             ready = wait(list(present.values()), timeout=INTERVAL / 4)
             for rank, link in list(present.items()):
                 if link in ready:
                     heard[rank] = time.monotonic()
-                    if not self._listen(rank, link, present):
+                    if not self._listen(rank, link, present, reports):
                         return
                 elif time.monotonic() - heard[rank] > self._patience:
                     silent = f"{self._names[rank]} has given no sign of life for "
-                    self._lose(f"{silent}{self._patience:g} seconds", rank)
+                    self._lose(f"{silent}{self._patience:g} seconds", rank != 0 or self._shows)
                     return
+            if self._rank == 0 and (hangs := self._who_hangs(reports)):
+                self._lose(hangs, shows=True)
+                return
 
-    def _listen(self, rank: int, link: Connection, present: dict[int, Connection]) -> bool:
+    def _report(self) -> Progress:
+        place, count, since = self._place
+        return Progress(None if self._waits else place, count, time.monotonic() - since)
+
+    def _listen(
+        self,
+        rank: int,
+        link: Connection,
+        present: dict[int, Connection],
+        reports: dict[int, Progress],
+    ) -> bool:
         """Take one message. False: a rank is lost, and this one ends."""
         try:
             message = link.recv_bytes(MOST_BYTES)
         except (EOFError, OSError):
-            self._lose(f"{self._names[rank]} has ended without a word", rank)
+            self._lose(f"{self._names[rank]} has ended without a word", rank != 0 or self._shows)
             return False
         if message == LEFT:
             del present[rank]
+            reports.pop(rank, None)
         elif message.startswith(FAILED):
             text = message[len(FAILED) :].decode("utf-8", "replace")
             # Rank 0 shows its own error, and what it passes on.
-            self._lose(text if rank == 0 else f"{self._names[rank]}: {text}", rank, told=rank == 0)
+            self._lose(text if rank == 0 else f"{self._names[rank]}: {text}", shows=rank != 0)
             return False
+        else:
+            reports[rank] = Progress(*json.loads(message[len(ALIVE) :]))
         return True
 
-    def _lose(self, why: str, rank: int, told: bool = False) -> None:
-        """End because of a rank. `told`: by rank 0, which shows it itself."""
+    def _who_hangs(self, reports: Mapping[int, Progress]) -> str | None:
+        """Which ranks hold up the others, once a main thread has been in a place for too long."""
+        timed = {rank: report for rank, report in reports.items() if report.place is not None}
+        if max((report.seconds for report in timed.values()), default=0.0) <= self._most:
+            return None
+        least = min(report.places for report in timed.values())
+        behind = [rank for rank, report in sorted(timed.items()) if report.places == least]
+        first = timed[behind[0]]
+        names = ", ".join(self._names[rank] for rank in behind)
+        return (
+            f"{names}: no progress at {first.place} for {first.seconds:.0f} seconds "
+            f"(--hang-timeout {self._most:g})"
+        )
+
+    def _lose(self, why: str, shows: bool) -> None:
+        """End because of a rank. `shows`: this process prints why."""
         if self._leaving.is_set():
             return
         self._leaving.set()
@@ -133,8 +208,7 @@ class Watch:
             text = f"{why}; all ranks stop" + (f"; {advice}" if advice else "")
         self._send(FAILED + text.encode()[: MOST_BYTES // 2])
         self._ended.set()
-        show = not told and (rank != 0 or self._shows)
-        self._end(text if show else None)
+        self._end(text if shows else None)
 
     def _send(self, message: bytes) -> None:
         """To all that are connected; who has gone is noticed by listening."""

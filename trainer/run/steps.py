@@ -101,6 +101,11 @@ class Stepper:
         Returns the last step whose outcome is known: this one or, where steps overlap, the one
         before, which is None after the first.
         """
+        known = self._take(number)
+        self.group.progress(None)
+        return known
+
+    def _take(self, number: int) -> Step | None:
         engine, c = self.engine, self.config
         start = self._start()
         lr = learning_rate(
@@ -131,7 +136,9 @@ class Stepper:
         """
         self._end_before = None
         step, self._under_way = self._under_way, None
-        return None if step is None else self._end(step, None)
+        known = None if step is None else self._end(step, None)
+        self.group.progress(None)
+        return known
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of it, as JSON; no step may be under way."""
@@ -155,6 +162,7 @@ class Stepper:
         engine.zero_gradients()
         losses = []
         for micro_step in range(config.accumulation):
+            group.progress(f"micro-batch {micro_step + 1} of step {number + 1}")
             write_batch(engine, self.train, again=config.overfit)
             self._write_rng(number, micro_step * group.size + group.rank)
             engine.forward()
@@ -163,7 +171,12 @@ class Stepper:
         # Rounding at random draws from the last words, which must be the same on all ranks.
         if group.size > 1 and config.stochastic_rounding:
             self._write_rng(number, config.accumulation * group.size - 1)
-        return lambda: mean_loss(group, f"the loss of step {number}", [loss() for loss in losses])
+
+        def mean() -> float:
+            group.progress(f"the end of step {number + 1}")
+            return mean_loss(group, f"the loss of step {number}", [loss() for loss in losses])
+
+        return mean
 
     def _write_rng(self, step: int, micro_step: int) -> None:
         """Where the random words of a micro-batch start, which is counted over all ranks."""
@@ -287,7 +300,9 @@ def validate(
     under_way: Callable[[], float] | None = None
     for first in range(0, count, group.size):
         if stop():
+            group.progress(None)
             return None
+        group.progress(f"batch {first // group.size + 1} of the validation")
         if first + group.rank >= count:
             continue  # the last batches are fewer than the ranks
         write_batch(engine, loader)
@@ -297,4 +312,6 @@ def validate(
             losses.append(before())  # while the device works on the next
     if under_way is not None:
         losses.append(under_way())
-    return mean_loss(group, "the validation loss", losses)
+    loss = mean_loss(group, "the validation loss", losses)
+    group.progress(None)
+    return loss

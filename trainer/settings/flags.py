@@ -286,6 +286,14 @@ class Flags:
         above=0.0,
         most=1e6,
     )
+    hang_timeout: float | None = flag(
+        "--hang-timeout",
+        "seconds that one micro-batch, of a step or a validation, may take before a rank counts as "
+        "hanging",
+        600.0,
+        above=0.0,
+        most=1e6,
+    )
     processes: int | None = flag(
         "--processes -pn", "for ranks started one by one: how many there are", least=1
     )

@@ -73,6 +73,48 @@ def test_the_loss_of_rank_0_is_shown_once_on_each_machine(monkeypatch):
     assert messages == {named, None}
 
 
+@pytest.fixture
+def three(monkeypatch):
+    """Three ranks that hang after 0.3 seconds, and (rank, message) of each that ends."""
+    monkeypatch.setattr(watch, "INTERVAL", 0.05)
+    ended = queue.Queue()
+
+    def end(rank):
+        return lambda message: ended.put((rank, message))
+
+    groups = [Ranks(t, open_watch(t, 60.0, most=0.3, end=end(t.rank))) for t in tables(3)]
+    yield groups, ended
+    for group in groups:
+        group._watch._leaving.set()
+
+
+@pytest.mark.parametrize("behind", [0, 2])
+def test_the_rank_that_holds_up_the_others_is_named(three, behind):
+    """They wait in a place behind it, inside a GPU's kernel, or in an exchange."""
+    groups, ended = three
+    for group in groups:
+        group.progress("micro-batch 1 of step 8")
+    inside, exchanging = (group for group in groups if group.rank != behind)
+    inside.progress("the end of step 8")
+    with exchanging._watch.waiting():
+        found = dict(ended.get(timeout=10) for _ in groups)
+    name = f"rank {behind} of 3 (process {behind} on here)"
+    hangs = f"{name}: no progress at micro-batch 1 of step 8 for 0 seconds (--hang-timeout 0.3)"
+    assert found == {0: f"{hangs}; all ranks stop", 1: None, 2: None}
+
+
+def test_what_waits_for_others_or_may_take_any_time_does_not_hang(three):
+    groups, ended = three
+    groups[0].progress("micro-batch 1 of step 8")
+    groups[1].progress("micro-batch 1 of step 8")
+    groups[1].progress(None)
+    with groups[0]._watch.waiting():
+        time.sleep(0.6)
+    groups[0].progress("micro-batch 2 of step 8")
+    time.sleep(0.1)
+    assert ended.empty()
+
+
 def test_ranks_that_leave_together_lose_nobody():
     ended = queue.Queue()
     assert together(3, lambda group: group.rank) == [0, 1, 2]
@@ -83,7 +125,7 @@ def test_a_broken_exchange_waits_for_the_watch_to_say_who_is_lost(monkeypatch):
     monkeypatch.setattr(watch, "INTERVAL", 0.05)
     here, there = Pipe()
     ended = queue.Queue()
-    quiet = watch.Watch({1: here}, {1: "rank 1"}, patience=0.2, shows=False, end=ended.put)
+    quiet = watch.Watch({1: here}, {1: "rank 1"}, rank=0, patience=0.2, shows=False, end=ended.put)
     there.close()
     assert "rank 1 has ended without a word" in ended.get(timeout=10)
     with pytest.raises(LadderError, match="the connection with another rank is broken"):
