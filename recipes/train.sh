@@ -6,7 +6,7 @@
 # crash it goes on from the newest checkpoint. It gives up where a flag or a file is wrong, and
 # after three attempts that have left no new checkpoint. Ctrl-C ends it; the same command resumes.
 #
-#   TOKENS=FOLDER  take the token files of this folder, *train*.bin and *val*.bin
+#   TOKENS=FOLDER  take the token files of this folder, *train*.bin and *val*.bin, not --dataset
 #   GPUS=N         train on so many; default all that nvidia-smi lists
 #   PYTHON=PATH    default .venv/bin/python
 #   PAUSE=SECONDS  between a crash and the next attempt; default 10

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("gpt*.sh"))
 
 
-def start(recipe, tmp_path, behaviour, *flags):
+def start(recipe, tmp_path, behaviour, *flags, **environment):
     """Run a recipe with a trainer of our own: a shell script that is given the attempt's number
     and the run's folder."""
     trainer = tmp_path / "python"
@@ -29,10 +29,10 @@ def start(recipe, tmp_path, behaviour, *flags):
     for name in ("train", recipe):
         text = (ROOT / "recipes" / f"{name}.sh").read_text(encoding="utf-8")
         (tmp_path / "recipes" / f"{name}.sh").write_text(text, encoding="utf-8")
-    environment = {"PYTHON": str(trainer), "PAUSE": "0", "TOKENS": "/tokens", "GPUS": "8"}
+    common = {"PYTHON": str(trainer), "PAUSE": "0", "TOKENS": "/tokens", "GPUS": "8"}
     return subprocess.run(
         ["bash", str(tmp_path / "recipes" / f"{recipe}.sh"), *flags],
-        env={"PATH": os.environ["PATH"], **environment},
+        env={"PATH": os.environ["PATH"], **common, **environment},
         capture_output=True,
         text=True,
         timeout=30,
@@ -70,17 +70,14 @@ def test_a_recipe_has_the_settings_of_llmc(recipe, tmp_path):
         assert ours.steps == llmc.steps
 
 
-def test_without_token_files_a_recipe_says_what_it_needs():
-    done = subprocess.run(
-        ["bash", str(ROOT / "recipes" / "gpt2_1558M.sh")],
-        env={"PATH": os.environ["PATH"]},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1
-    assert (
-        "TOKENS: name a folder with token files of FineWeb-Edu, 100 billion tokens" in done.stderr
-    )
+@pytest.mark.parametrize(
+    ("recipe", "dataset"),
+    [("gpt2_124M", "fineweb"), ("gpt2_1558M", "fineweb-edu-100B"), ("gpt3_125M", "fineweb-100B")],
+)
+def test_without_token_files_a_recipe_prepares_its_data_set(recipe, dataset, tmp_path):
+    assert start(recipe, tmp_path, "exit 0", TOKENS="").returncode == 0
+    flags = parse((tmp_path / "words").read_text().splitlines()[2:])
+    assert (flags.dataset, flags.train_data) == (dataset, None)
 
 
 def test_after_a_crash_it_goes_on_as_long_as_there_are_new_checkpoints(tmp_path):
