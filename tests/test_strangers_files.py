@@ -16,6 +16,8 @@ from ladder.contract.ladder import find, find_rung
 from ladder.emulator.source import prepare
 from ladder.measure import results
 from tests.trainer.tiny import resolved_kernels
+from trainer.data import datasets
+from trainer.data.multiple_choice import read_examples
 from trainer.data.token_files import TokenLoader
 from trainer.data.tokenizers import CharTokenizer
 from trainer.model import checkpoint, huggingface, llmc_files, weights
@@ -68,6 +70,8 @@ READERS = {  # by the name of the file: how it is read, and what a good one begi
     ),
     "gpt2.bin": (llmc_files.load_model, b"\x66\x7f\x34\x01\x03\0\0\0"),
     "tokens.bin": (lambda path: TokenLoader(path, 1, 1, vocab=9, shuffle=False), None),
+    "examples.bin": (lambda path: read_examples(path, vocab=9), None),
+    "book.txt": (lambda path: datasets.prepare(str(path), path.parent / "data", "bytes"), None),
     "chars.json": (CharTokenizer.load, b'["a", "b'),
     "log.jsonl": (logs.read_history, None),
     "results.json": (results.load, b'{"measurements": ['),
@@ -85,6 +89,7 @@ TAKEN = {
     ("included.h", "random"),
     *(("any.bin", kind) for kind in ("empty", "random", "truncated")),
     *(("any.txt", kind) for kind in ("empty", "truncated")),
+    ("book.txt", "truncated"),
 }
 
 
