@@ -15,7 +15,6 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ladder.common.errors import LadderError
-from ladder.common.files import atomic_write
 from ladder.contract.rung_file import Rung
 from ladder.measure import results
 from trainer.engine.engine import Engine
@@ -32,7 +31,7 @@ from trainer.measure.step_timing import (
     write_json,
 )
 from trainer.model.fusion import makes
-from trainer.plots.style import BLUE, GRID, INK, ORANGE
+from trainer.plots.style import BLUE, GRID, INK, ORANGE, save
 from trainer.run.display import Display, open_console
 from trainer.settings.flags import Flags
 
@@ -40,7 +39,7 @@ SECONDS = 2.0  # most time for the steps of one stage, once three are timed
 
 
 def main(argv: Sequence[str] = ()) -> int:
-    """Measure, print, and write doc/results/training/<device>-climb-<job>.json and .png."""
+    """Measure, print, and write doc/results/training/<device>-climb-<job>.json and .svg."""
     parser = parser_of("climb", "Raise one op after the other from its lowest rung to its best.")
     parser.set_defaults(rungs="best")
     options = vars(parser.parse_args(argv))
@@ -52,9 +51,8 @@ def main(argv: Sequence[str] = ()) -> int:
         name = file_name("climb", climb["machine"], climb["job"])
         path = FOLDER / f"{name}.json"
         write_json(path, climb)
-        with atomic_write(path.with_suffix(".png")) as file:
-            draw(climb).savefig(file, format="png")
-        screen.say(f"\nwritten to {path} and {path.with_suffix('.png').name}")
+        save(draw(climb), path.with_suffix(".svg"))
+        screen.say(f"\nwritten to {path} and {path.with_suffix('.svg').name}")
     return 0
 
 

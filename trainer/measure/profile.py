@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
 
-from ladder.common.files import atomic_write
 from ladder.contract.binding import bind
 from ladder.contract.device import Device
 from ladder.contract.ladder import find
@@ -40,7 +40,7 @@ from trainer.measure.step_timing import (
     write_json,
 )
 from trainer.model.calls import Call
-from trainer.plots.style import GRID, INK
+from trainer.plots.style import GRID, INK, save
 from trainer.run.display import Display, open_console
 from trainer.settings.flags import Flags
 
@@ -48,7 +48,7 @@ LAUNCHES = 1000  # of a kernel with nothing to do, to see what a launch in a gra
 
 
 def main(argv: Sequence[str] = ()) -> int:
-    """Measure, print, and write doc/results/training/<device>-profile-<job>.json and .png."""
+    """Measure, print, and write doc/results/training/<device>-profile-<job>.json and .svg."""
     options = vars(parser_of("profile", "Time and memory of a step by op.").parse_args(argv))
     write = not options.pop("no_write")
     screen = Display(open_console(), 0)
@@ -57,8 +57,8 @@ def main(argv: Sequence[str] = ()) -> int:
     if write:
         name = file_name("profile", profile["machine"], profile)
         write_json(FOLDER / f"{name}.json", profile)
-        draw(profile, FOLDER / f"{name}.png")
-        screen.say(f"\nwritten to {FOLDER / name}.json and .png")
+        save(draw(profile), FOLDER / f"{name}.svg")
+        screen.say(f"\nwritten to {FOLDER / name}.json and .svg")
     return 0
 
 
@@ -178,12 +178,9 @@ def _rate(row: dict[str, Any]) -> str:
     return f"{row['bytes'] / row['ms'] / 1e6:,.0f} GB/s"
 
 
-def draw(p: dict[str, Any], path: Path) -> None:
+def draw(p: dict[str, Any]) -> Figure:
     """Draw stacked bars: the time of the step and its floor by op, the memory by kind."""
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4.6), dpi=140, layout="constrained")
+    figure = Figure(figsize=(10, 4.6), layout="constrained")
     time_axes, memory_axes = figure.subplots(2, 1, height_ratios=(2, 1))
     colors = [colormaps["tab20"](index) for index in range(20)]
     left = {"step": 0.0, "floor": 0.0}
@@ -209,8 +206,7 @@ def draw(p: dict[str, Any], path: Path) -> None:
         axes.invert_yaxis()
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=7, frameon=False)
-    with atomic_write(path) as file:
-        figure.savefig(file, format="png")
+    return figure
 
 
 def _title(p: dict[str, Any]) -> str:

@@ -49,6 +49,7 @@ from trainer.parallel.join import join
 from trainer.parallel.launch import in_group
 from trainer.parallel.supervise import supervise
 from trainer.plots.scaling import draw
+from trainer.plots.style import save
 from trainer.run.display import Display, open_console
 from trainer.settings.flags import Flags
 
@@ -58,7 +59,7 @@ HEATING = 2.0  # seconds of steps before a GPU is timed
 
 
 def main(argv: Sequence[str] = ()) -> int:
-    """Measure, print, and write doc/results/training/<device>-scaling-<job>.json and .png."""
+    """Measure, print, and write doc/results/training/<device>-scaling-<job>.json and .svg."""
     parser = parser_of("scaling", "Time a training step on 1, 2, ... ranks.", "zero", "overlap")
     parser.add_argument(
         "--gpus",
@@ -92,9 +93,8 @@ def main(argv: Sequence[str] = ()) -> int:
     if write:
         name = file_name("scaling", result["machine"], result)
         write_json(FOLDER / f"{name}.json", result)
-        with atomic_write(FOLDER / f"{name}.png") as file:
-            draw(result).savefig(file, format="png", dpi=140)
-        screen.say(f"\nwritten to {FOLDER / name}.json and .png")
+        save(draw(result), FOLDER / f"{name}.svg")
+        screen.say(f"\nwritten to {FOLDER / name}.json and .svg")
     return 0
 
 

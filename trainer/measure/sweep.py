@@ -257,6 +257,7 @@ def write_results(
     lines += [" | ".join(row) for row in rows]
     with atomic_write(folder / "sweep.md") as file:
         file.write("".join(f"| {line} |\n" for line in lines).encode())
+    from trainer.plots.style import save
     from trainer.plots.sweep import draw_sweep
 
     points: dict[str, list[tuple[str, float]]] = {}
@@ -265,8 +266,7 @@ def write_results(
             first, *others = trial.values.items()
             line = ", ".join(f"{field} {value}" for field, value in others)
             points.setdefault(line, []).append((first[1], loss))
-    with atomic_write(folder / "sweep.png") as file:
-        draw_sweep(points, fields[0]).savefig(file, format="png")
+    save(draw_sweep(points, fields[0]), folder / "sweep.png")
     draw(dict(histories), folder / "curves.png")
     display.say("\n".join(str(folder / name) for name in ("sweep.md", "sweep.png", "curves.png")))
 

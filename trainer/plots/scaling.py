@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from trainer.plots.style import BLUE, GRID, INK, ORANGE, figure_of
+from trainer.plots.style import BLUE, GREY, INK, ORANGE, figure_of
 
 
 def draw(result: dict[str, Any]) -> Figure:
@@ -24,7 +24,7 @@ def draw(result: dict[str, Any]) -> Figure:
     for axes, kind, colour in ((panels[0], "weak", BLUE), (panels[1], "strong", ORANGE)):
         speeds = [row[f"{kind}_tokens_per_second"] for row in rows]
         ideal = [speeds[0] / ranks[0] * count for count in ranks]
-        axes.plot(ranks, ideal, color=GRID, label="ideal")
+        axes.plot(ranks, ideal, color=GREY, lw=1, label="ideal")
         axes.plot(ranks, speeds, "o-", color=colour, label=f"{kind} scaling")
         for row, speed in zip(rows, speeds, strict=True):
             share = f"{100 * row[f'{kind}_efficiency']:.0f} %"

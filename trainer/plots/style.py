@@ -1,11 +1,14 @@
-"""Colours and figures that all drawings of the trainer share."""
+"""Colours, figures and files that all drawings of the trainer share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+
+from ladder.common.files import atomic_write
 
 BLUE, ORANGE, INK, GRID = "#3b75af", "#d1603d", "#333333", "#e4e4e4"
 GREY, GREEN = "#9a9a9a", "#6a9a58"
@@ -32,3 +35,15 @@ def figure_of(
         axes.tick_params(labelsize=8, color=GRID)
     figure.suptitle(title, fontsize=10, x=0.01, ha="left", color=INK)
     return figure, panels
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure in the format that the file's name ends in. An SVG is for light and dark
+    pages; the other formats have a white ground."""
+    with atomic_write(path) as file:
+        if path.suffix == ".svg":
+            from ladder.show.pictures import charts  # loads the pictures of kernels, too
+
+            file.write(charts.svg(figure).encode())
+        else:
+            figure.savefig(file, format=path.suffix[1:])

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from ladder.common.command_line import Parser
 from ladder.common.errors import LadderError
-from ladder.common.files import atomic_write
 from trainer.run import logs
 from trainer.run.display import Display, open_console
 from trainer.run.logs import History
@@ -108,6 +107,7 @@ def draw(
     marks   a size of MARKS
     """
     from trainer.plots import runs as plots  # takes half a second: not before a run begins
+    from trainer.plots.style import save
 
     curves = {
         name: {
@@ -127,8 +127,7 @@ def draw(
     window = smooth or max(len(run.train) for run in runs.values()) // SMOOTHED
     title = next(iter(runs)) if len(runs) == 1 else ""
     figure = plots.draw_runs(curves, title, window, lines)
-    with atomic_write(path) as file:
-        figure.savefig(file, format=path.suffix[1:])
+    save(figure, path)
     return path
 
 
