@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ladder.common.errors import LadderError
 from trainer.data.hub import HubText, Position, fetch_file, list_files
-from trainer.data.sets import Prepared, remove_others, use_or_make
+from trainer.data.sets import Prepared, note_complete, remove_others, use_or_make
 from trainer.data.shards import (
     Documents,
     Done,
@@ -129,12 +129,17 @@ def _write_split(
 
 def prepare_ready(name: str, shards: int, data_dir: str | Path) -> Prepared:
     """Shards that are tokenized already: the one to validate on, and the first so many to train
-    on. Those that are here are not downloaded again. Raises LadderError."""
+    on. Those that are here are not downloaded again, and after an interruption they are a smaller
+    set. Raises LadderError."""
     if name not in READY:
         raise LadderError(f"there are no shards of {name}, only of {' and '.join(READY)}")
     if shards < 1:
         raise LadderError(f"--shards must be at least 1, not {shards}")
     text, (repository, prefix) = HUB_TEXTS[name], READY[name]
+    source = f"{text.repository} {text.splits}"
+
+    def size_of(training: int) -> str:
+        return f"{training} shards of {repository}"
 
     def write(place: Path, tokenizer: Tokenizer) -> dict[str, int]:
         validation = list_files(repository, f"{prefix}val_", ".bin")[:1]
@@ -150,8 +155,10 @@ def prepare_ready(name: str, shards: int, data_dir: str | Path) -> Prepared:
             file = fetch_file(repository, path, sha256, to, place.parent.parent)
             counts[file.name] = read_count(file)
             print(f"{file}: {counts[file.name]:,} tokens", file=sys.stderr)
+            if len(counts) > 1:
+                note_complete(place, source, size_of(len(counts) - 1), counts)
         return counts
 
     tokenizer = get_tokenizer("gpt2", data_dir)
-    source, size = f"{text.repository} {text.splits}", f"{shards} shards of {repository}"
+    size = size_of(shards)
     return use_or_make(name, data_dir, tokenizer, source, write, size=size, wanted=size)

@@ -76,10 +76,14 @@ def _make(
     size: str,
     write: Write,
 ) -> None:
-    manifest = _manifest(place)
-    manifest.unlink(missing_ok=True)
-    content = {"source": source, "size": size, "tokens": write(place, tokenizer)}
-    with atomic_write(manifest) as file:
+    _manifest(place).unlink(missing_ok=True)
+    note_complete(place, source, size, write(place, tokenizer))
+
+
+def note_complete(place: Path, source: str, size: str, counts: dict[str, int]) -> None:
+    """Write the manifest, by which these files are a set."""
+    content = {"source": source, "size": size, "tokens": counts}
+    with atomic_write(_manifest(place)) as file:
         file.write(json.dumps(content, indent=1).encode())
 
 

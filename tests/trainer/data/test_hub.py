@@ -222,6 +222,18 @@ def test_ready_shards_are_downloaded_by_count_and_once(tmp_path, ready):
     assert len(find_shards(prepare_ready("fineweb-100B", 1, tmp_path).train)) == 1
 
 
+def test_shards_that_came_before_an_interruption_are_a_set(tmp_path, ready):
+    gone = "/datasets/someone/shards/resolve/main/web_train_000003.bin"
+    third = ready.answers.pop(gone)
+    with pytest.raises(DownloadError, match="status 404"):
+        prepare_ready("fineweb-100B", 3, tmp_path)
+    assert len(find_shards(prepare("fineweb-100B", tmp_path, read=None).train)) == 2
+    ready.answers[gone] = third
+    ready.downloads = 0
+    assert len(find_shards(prepare_ready("fineweb-100B", 3, tmp_path).train)) == 3
+    assert ready.downloads == 4 + 1
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
