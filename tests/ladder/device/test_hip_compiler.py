@@ -176,18 +176,21 @@ def test_multiplications_and_additions_are_fused_but_not_those_inside_expf(rung_
 
 @pytest.mark.nvrtc
 @needs_clang
-def test_resources_show_lds_scratch_and_spills(rung_of):
+def test_resources_show_lds_and_scratch_and_the_runtime_is_asked_for_the_grid(rung_of):
     source = KERNEL.replace(
         "    Vec v =",
         "    __shared__ float tile[100]; float local[300];\n"
         "    for (int k = 0; k < 300; k++) local[k] = to_float(inp[k]);\n"
         "    tile[threadIdx.x % 100] = local[N]; __syncthreads();\n"
-        "    out[N] = to_real(tile[N]);\n"
+        "    out[N] = to_real(tile[N] * gridDim.x * blockDim.x);\n"
         "    Vec v =",
     )
-    takes = compiler.resources(compile_square(rung_of(source)))["square_forward"]
+    module = compile_square(rung_of(source))
+    takes = compiler.resources(module)["square_forward"]
     assert takes.lds == 400
     assert takes.scratch >= 1200
+    for hidden in ("hidden_block_count_x", "hidden_group_size_x"):
+        assert hidden in compiler.assembly(module)
 
 
 @pytest.mark.nvrtc
