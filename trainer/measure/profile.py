@@ -4,6 +4,9 @@ The calls of each op are timed back to back, in a graph of their own; the step i
 sequence of graphs. A step may take longer than the sum of its ops: there are gaps between launches,
 and an op that ran alone found more of its inputs in the cache.
 
+With several ranks (`--gpus 2`), rank 0 also shows each exchange of the step: what it waits for,
+what begins beside it, and its time alone; and by how much the exchanges make the step longer.
+
 One more step runs call by call with NVTX ranges, h3.ln_1 and the like, for Nsight Systems:
 
     nsys profile --trace=cuda,nvtx python -m trainer profile --no-write
@@ -11,6 +14,7 @@ One more step runs call by call with NVTX ranges, h3.ln_1 and the like, for Nsig
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +30,7 @@ from ladder.measure import results
 from ladder.measure.roofline import COMPUTE_BOUND, Roof
 from trainer.engine.engine import Engine
 from trainer.engine.memory import scratch_needed
+from trainer.measure import exchange_timing
 from trainer.measure.step_timing import (
     FOLDER,
     file_name,
@@ -39,7 +44,11 @@ from trainer.measure.step_timing import (
     time_steps,
     write_json,
 )
-from trainer.model.calls import Call
+from trainer.model.calls import Call, Exchange, in_order
+from trainer.parallel.group import ALONE, Group
+from trainer.parallel.join import join
+from trainer.parallel.launch import wants_supervisor
+from trainer.parallel.supervise import supervise
 from trainer.plots.style import GRID, INK, save
 from trainer.run.display import Display, open_console
 from trainer.settings.flags import Flags
@@ -49,24 +58,35 @@ LAUNCHES = 1000  # of a kernel with nothing to do, to see what a launch in a gra
 
 def main(argv: Sequence[str] = ()) -> int:
     """Measure, print, and write doc/results/training/<device>-profile-<job>.json and .svg."""
-    options = vars(parser_of("profile", "Time and memory of a step by op.").parse_args(argv))
+    parser = parser_of("profile", "Time and memory of a step by op.", "ranks", "zero", "overlap")
+    options = vars(parser.parse_args(argv))
     write = not options.pop("no_write")
+    flags = Flags(**options)
+    if wants_supervisor(flags, os.environ):
+        return supervise(["profile", *argv], flags.value("ranks"))
+    with join(flags, FOLDER) as group:
+        profile = measure(flags, group)
+    if not group.leads:
+        return 0
     screen = Display(open_console(), 0)
-    profile = measure(Flags(**options))
     show(profile, screen)
     if write:
-        name = file_name("profile", profile["machine"], profile)
+        kind = "profile" if group.size == 1 else f"{group.size}-ranks"
+        name = file_name(kind, profile["machine"], profile)
         write_json(FOLDER / f"{name}.json", profile)
         save(draw(profile), FOLDER / f"{name}.svg")
         screen.say(f"\nwritten to {FOLDER / name}.json and .svg")
     return 0
 
 
-def measure(flags: Flags) -> dict[str, Any]:
-    """The content of the result file."""
-    job = open_job(flags, "profile")
+def measure(flags: Flags, group: Group = ALONE) -> dict[str, Any]:
+    """The content of the result file, as one rank measures it."""
+    job = open_job(flags, "profile", group=group)
     engine = job.engine()
-    step_ms = statistics.median(time_steps(engine, job.config.steps))
+    if group.size == 1:
+        step_ms = statistics.median(time_steps(engine, job.config.steps))
+    else:
+        step_ms = exchange_timing.time_steps(job, engine, group, 1)
     roof = roof_of(job.device, job.config.real)
     ops = time_ops(engine, job.program.training_step, roof)
     for row in ops:
@@ -75,20 +95,32 @@ def measure(flags: Flags) -> dict[str, Any]:
     ops.append(_zeroing(engine, roof))
     launches = sum(_launches(engine, call) for call in job.program.training_step)
     run_with_ranges(engine)
+    exchanges = exchange_timing.time_exchanges(engine)
+    memory = dict(engine.memory_table())
+    compute_ms = [step_ms]
+    if job.peers is not None:
+        compute_ms = exchange_timing.time_without_exchange(job, engine, group)
     ops_ms = sum(row["ms"] for row in ops)
+    exposed_ms = step_ms - max(compute_ms)
     return {
         "machine": machine_of(job.device),
         **job.description(),
         **results.of_step(engine.rungs),
         "step_ms": step_ms,
-        "tokens_per_second": 1e3 * job.tokens / step_ms,
+        "tokens_per_second": 1e3 * job.tokens * group.size / step_ms,
+        "ranks": group.size,
+        "zero": job.sharding.stage,
+        "overlap": job.sharding.overlaps,
+        "exchanges": exchanges,
+        "compute_ms": compute_ms,  # of each rank, without exchanges
+        "exposed_ms": exposed_ms,
         "ops_ms": ops_ms,
-        "gaps_ms": step_ms - ops_ms,
+        "gaps_ms": step_ms - exposed_ms - ops_ms,
         "launches": launches,
         "empty_launch_us": _empty_launch_us(job.device),
         "floor_ms": sum(row["floor_ms"] for row in ops),
         **in_giga(roof),
-        "memory": dict(engine.memory_table()),
+        "memory": memory,
         "ops": ops,
     }
 
@@ -132,12 +164,23 @@ def run_with_ranges(engine: Engine) -> None:
     program = engine.program
     with ranges("step"):
         engine.zero_gradients()
-        for part in ("forward", "backward", "update"):
+        for part, items in (
+            ("forward", program.forward),
+            ("backward", program.last_backward),
+            ("update", (*program.reduce, *program.apply)),
+        ):
             with ranges(part):
-                for call in getattr(program, part):
-                    with ranges(f"{call.where} {call.op}"):
+                for call in in_order(items):
+                    with ranges(name_in_ranges(call)):
                         engine.bound[call]()
     engine.device.synchronize()
+
+
+def name_in_ranges(call: Call | Exchange) -> str:
+    """What Nsight shows: "h3.ln_1 layernorm.forward", "all_gather parameters.2"."""
+    if isinstance(call, Exchange):
+        return f"{call.kind} {call.buffers[0]}" + " ..." * (len(call.buffers) > 1)
+    return f"{call.where} {call.op}"
 
 
 def show(p: dict[str, Any], screen: Display) -> None:
@@ -166,9 +209,35 @@ def show(p: dict[str, Any], screen: Display) -> None:
             f"{p['launches']} launches; as many empty ones in a graph take {empty:.2f} ms, "
             f"{p['empty_launch_us']:.2f} us each"
         )
+    if p["exchanges"]:
+        _show_exchanges(p, screen)
     total = sum(p["memory"].values())
     memory = [(kind, f"{size / 2**20:,.1f}") for kind, size in p["memory"].items()]
     screen.table(("memory", "MiB>"), [*memory, ("together", f"{total / 2**20:,.1f}")])
+
+
+def _show_exchanges(p: dict[str, Any], screen: Display) -> None:
+    """What several ranks exchange, in the order of the step."""
+    screen.say(f"\n{p['ranks']} ranks, -z {p['zero']} --overlap {p['overlap']:d}:")
+    rows = [
+        (
+            row["kind"],
+            row["bucket"],
+            f"{row['bytes'] / 1e6:,.1f}",
+            f"{row['ms']:,.3f}",
+            row["behind"],
+            row["beside"] or "nothing",
+        )
+        for row in p["exchanges"]
+    ]
+    columns = ("exchange", "bucket>", "MB>", "ms alone>", "waits for", "begins beside")
+    screen.table(columns, rows)
+    alone = sum(row["ms"] for row in p["exchanges"])
+    screen.say(
+        f"\nalone, one after the other, they take {alone:,.3f} ms. Without them the slowest rank's "
+        f"step takes {max(p['compute_ms']):,.2f} ms, so {p['exposed_ms']:,.3f} ms are exposed and "
+        f"{alone - p['exposed_ms']:,.3f} ms hidden"
+    )
 
 
 def _rate(row: dict[str, Any]) -> str:
@@ -191,6 +260,10 @@ def draw(p: dict[str, Any]) -> Figure:
             named = {"label": label} if name == "step" else {}
             time_axes.barh(name, width, left=left[name], color=color, **named)
             left[name] += width
+    if p["ranks"] > 1:
+        exposed, label = max(0.0, p["exposed_ms"]), f"exchange, exposed {p['exposed_ms']:.2f}"
+        time_axes.barh("step", exposed, left=left["step"], color=INK, label=label)
+        left["step"] += exposed
     gaps = max(0.0, p["gaps_ms"])
     between = f"between ops {p['gaps_ms']:.2f}"
     time_axes.barh("step", gaps, left=left["step"], color=GRID, label=between)
@@ -210,4 +283,5 @@ def draw(p: dict[str, Any]) -> Figure:
 
 
 def _title(p: dict[str, Any]) -> str:
-    return f"{p['model']}, B={p['B']} T={p['T']}, {p['dtype']}, {p['machine']['name']}"
+    each = f" on each of {p['ranks']} ranks" if p["ranks"] > 1 else ""
+    return f"{p['model']}, B={p['B']} T={p['T']}{each}, {p['dtype']}, {p['machine']['name']}"

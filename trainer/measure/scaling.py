@@ -17,33 +17,25 @@ is timed.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write, read_json
 from ladder.measure import results
-from trainer.engine.engine import Engine
+from trainer.measure.exchange_timing import time_exchanges, time_steps, time_without_exchange
 from trainer.measure.step_timing import (
     FOLDER,
-    LONG,
-    STEPS_AT_A_TIME,
-    WARM_UP,
-    Job,
     file_name,
     machine_of,
     open_job,
     parser_of,
     write_json,
 )
-from trainer.model.calls import Exchange, in_order
 from trainer.parallel.group import Group
 from trainer.parallel.join import join
 from trainer.parallel.launch import in_group
@@ -52,10 +44,6 @@ from trainer.plots.scaling import draw
 from trainer.plots.style import save
 from trainer.run.display import Display, open_console
 from trainer.settings.flags import Flags
-
-EXCHANGES = 10  # of a kind in one graph
-SAMPLES = 5
-HEATING = 2.0  # seconds of steps before a GPU is timed
 
 
 def main(argv: Sequence[str] = ()) -> int:
@@ -114,16 +102,11 @@ def measure(flags: Flags, group: Group, most: int) -> dict[str, Any]:
     engine = job.engine()
     weak = time_steps(job, engine, group, 1)
     strong = weak if most == group.size else time_steps(job, engine, group, most // group.size)
-    exchanges = time_exchanges(engine)
+    exchanges: dict[str, float] = {}
+    for row in time_exchanges(engine):
+        exchanges[row["kind"]] = exchanges.get(row["kind"], 0.0) + row["ms"]
     memory = dict(engine.memory_table())
-    compute = [weak]
-    if job.peers is not None:
-        engine.close()
-        job.peers.close()
-        del engine  # and its memory
-        quiet = dataclasses.replace(job, peers=Silent())
-        own = time_steps(quiet, quiet.engine(), group, 1)
-        compute = group.collect("a step without exchange", own)
+    compute = [weak] if job.peers is None else time_without_exchange(job, engine, group)
     return {
         "machine": machine_of(job.device),
         **job.description(),
@@ -139,72 +122,6 @@ def measure(flags: Flags, group: Group, most: int) -> dict[str, Any]:
         "exchange_ms": exchanges,
         "memory": memory,
     }
-
-
-class Silent:
-    """A `Communicator` of ranks that do not exchange anything."""
-
-    def all_reduce(self, *arrays: Any) -> None:
-        pass
-
-    def reduce_scatter(self, *arrays: Any) -> None:
-        pass
-
-    def all_gather(self, *arrays: Any) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-def time_steps(job: Job, engine: Engine, group: Group, micro_steps: int) -> float:
-    """The median milliseconds of an optimizer step of so many micro-batches on each rank. All
-    ranks take the same number of steps."""
-
-    def step() -> None:
-        engine.zero_gradients()
-        for micro_step in range(micro_steps):
-            engine.forward()
-            engine.backward(more=micro_step + 1 < micro_steps)
-        engine.update()
-
-    estimate = group.share("a step", [engine.device.time(step) for _ in range(WARM_UP + 1)][-1])
-    at_a_time = STEPS_AT_A_TIME if engine.device.asynchronous and estimate < LONG else 1
-    for _ in range(int(HEATING / estimate) if engine.device.is_gpu else 0):
-        step()
-    engine.device.synchronize()
-
-    def steps() -> None:
-        for _ in range(at_a_time):
-            step()
-
-    rounds = -(-job.config.steps // at_a_time)
-    return float(np.median([1e3 * engine.device.time(steps) for _ in range(rounds)])) / at_a_time
-
-
-def time_exchanges(engine: Engine) -> dict[str, float]:
-    """Milliseconds of what a step exchanges, by what it is: "all_gather parameters". All buckets
-    one after the other, with nothing beside them."""
-    program = engine.program
-    kinds: dict[str, list[Callable[[], None]]] = {}
-    for call in in_order((*program.last_backward, *program.reduce, *program.apply)):
-        if isinstance(call, Exchange):
-            vector = call.buffers[0].partition(".")[0]
-            kinds.setdefault(f"{call.kind} {vector}", []).append(engine.bound[call])
-    engine.zero_gradients()  # which would be added up again and again
-    return {kind: _time_exchange(engine, exchanges) for kind, exchanges in kinds.items()}
-
-
-def _time_exchange(engine: Engine, exchanges: Sequence[Callable[[], None]]) -> float:
-    def several() -> None:
-        for _ in range(EXCHANGES):
-            for exchange in exchanges:
-                exchange()
-
-    several()
-    replay = engine.device.capture(several)
-    times = [1e3 * engine.device.time(replay) for _ in range(SAMPLES)]
-    return float(np.median(times)) / EXCHANGES
 
 
 def _write_part(part: dict[str, Any], group: Group, path: Path) -> None:

@@ -32,9 +32,10 @@ STEP = 128
 # one block has to wait for an SM, the whole kernel waits for it.
 BESIDE = frozenset({"attention.backward"})
 
-# A bucket has at least so many elements: each exchange costs some microseconds before its first
-# byte arrives, so many small ones take longer than a few large ones.
-LEAST = 1 << 24
+# A bucket has at least so many elements, 25 MiB of gradients as in PyTorch: each exchange costs
+# some microseconds before its first byte arrives, so many small ones take longer than a few large
+# ones. But a large one outlasts the call beside which it begins.
+LEAST = 25 * 2**20 // 4
 
 
 @dataclass(frozen=True)

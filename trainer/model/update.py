@@ -21,11 +21,15 @@ from typing import NamedTuple
 
 from trainer.model.calls import Beside, Buffer, Call, CallList, Exchange, Item, Kind, Piece
 from trainer.model.model_config import ModelConfig
-from trainer.model.sharding import Bucket, Sharding, Slice, Vector, share_of
+from trainer.model.sharding import LEAST, Bucket, Sharding, Slice, Vector, share_of
 
 # Streams of random words: a model's dropouts count from 0, the rounding of weights from here, in
 # the order of the model's parameters.
 ROUNDING_STREAMS = 1 << 31
+
+# So many new weights, of one bucket or several, are sent together. AdamW works on all buckets one
+# after the other, so larger exchanges than those of gradients have something beside them.
+LEAST_GATHERED = 4 * LEAST
 
 MOMENTS = (".m", ".v")
 MASTER = ".master"
@@ -154,7 +158,7 @@ def together(
     return Update(
         _with_sums(backward, norms, sharding, vector),
         (*gathered, *clip.calls),
-        _with_gathers(updates, sharding),
+        _with_gathers(buffers, updates, sharding),
     )
 
 
@@ -174,19 +178,27 @@ def _with_sums(
     return (*items, *backward[done:])
 
 
-def _with_gathers(updates: Sequence[Sequence[Call]], sharding: Sharding) -> tuple[Item, ...]:
+def _with_gathers(
+    buffers: Mapping[str, Buffer], updates: Sequence[Sequence[Call]], sharding: Sharding
+) -> tuple[Item, ...]:
     """AdamW on the own share of every bucket, whose new weights go to all ranks. The last bucket,
-    which holds the token table, is updated first: the exchange of the one that is updated last has
-    nothing beside it, so that should be a smaller one."""
-    names = tuple(f"parameters.{index}" for index in reversed(range(len(updates))))
+    which holds the token table, is updated first: the exchange of those that are updated last has
+    nothing beside it, so these should be smaller ones."""
+    names = tuple(f"parameters.{bucket}" for bucket in reversed(range(len(updates))))
     updates = updates[::-1]
     if not sharding.cuts:
         return tuple(itertools.chain(*updates))
     if not sharding.overlaps:
         return (*itertools.chain(*updates), Exchange("all_gather", names))
     items: list[Item] = []
+    waiting: list[str] = []
     for name, update in zip(names, updates, strict=True):
-        items += [*update, Beside((Exchange("all_gather", (name,)),))]
+        items += update
+        waiting.append(name)
+        size = sum(math.prod(buffers[waits].shape) for waits in waiting)
+        if size >= LEAST_GATHERED or name == names[-1]:
+            items.append(Beside((Exchange("all_gather", tuple(waiting)),)))
+            waiting = []
     return tuple(items)
 
 

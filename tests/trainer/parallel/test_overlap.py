@@ -15,8 +15,9 @@ import pytest
 from ladder.device.cpu import Cpu
 from tests.trainer.parallel_run import together
 from tests.trainer.tiny import SHAPE, save_model, settings
+from trainer.measure.exchange_timing import schedule
 from trainer.model import program as program_module
-from trainer.model import sharding
+from trainer.model import sharding, update
 from trainer.model.calls import Beside, Exchange, in_order
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.program import build
@@ -43,6 +44,7 @@ def late_join(device):
 def small_buckets(monkeypatch):
     """One for each layer of the tiny model, and the last."""
     monkeypatch.setattr(sharding, "LEAST", 1)
+    monkeypatch.setattr(update, "LEAST_GATHERED", 1)
 
 
 @pytest.fixture(scope="module")
@@ -219,6 +221,34 @@ def test_a_bucket_waits_until_it_is_large_enough(monkeypatch, layers, count):
     assert {s.name for s in last.slices} >= {"wte", "wpe"}
     tensors = [(s.name, s.first) for bucket in vector.buckets for s in bucket.slices]
     assert len(tensors) == len(set(tensors)) == 4 + 12 * 5
+
+
+@pytest.mark.parametrize(("least", "groups"), [(1, [1, 1, 1]), (7_000, [1, 2]), (10**9, [3])])
+def test_weights_of_several_small_buckets_are_sent_together(monkeypatch, least, groups):
+    """The token table's bucket has more than 7,000 elements, the two others together fewer."""
+    monkeypatch.setattr(update, "LEAST_GATHERED", least)
+    program = build(SHAPE, 2, 16, sharding=Sharding(0, 2, 1, True))
+    sent = [item.calls[0].buffers for item in program.apply if isinstance(item, Beside)]
+    assert [len(names) for names in sent] == groups
+    assert sum(sent, ()) == ("parameters.2", "parameters.1", "parameters.0")
+
+
+def test_every_exchange_of_a_step_has_its_place():
+    """Gradients go beside the attention, all but the last bucket; weights beside AdamW."""
+    program = build(SHAPE, 2, 16, sharding=Sharding(0, 2, 1, True))
+    found = [(e.kind, behind.op, beside and beside.op) for e, behind, beside in schedule(program)]
+    into_attention = ("reduce_scatter", "matmul.backward_input", "attention.backward")
+    assert found == [
+        into_attention,
+        into_attention,
+        ("reduce_scatter", "embedding.backward", None),
+        ("all_gather", "global_norm.forward", None),
+        ("all_gather", "adamw.update", "adamw.update"),
+        ("all_gather", "adamw.update", "adamw.update"),
+        ("all_gather", "adamw.update", None),
+    ]
+    behind_it = build(SHAPE, 2, 16, sharding=Sharding(0, 2, 1))
+    assert [beside for *_, beside in schedule(behind_it)] == [None] * 3
 
 
 def test_the_bucket_of_the_token_table_is_updated_first():

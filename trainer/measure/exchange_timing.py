@@ -1,0 +1,142 @@
+"""The time of what ranks exchange in a training step, and of the step with and without it.
+
+Each exchange is timed alone, in a graph of its own. What a step takes beyond the slowest rank's
+step without exchanges is the part of them that nothing hides: it is exposed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trainer.engine.engine import Engine
+from trainer.measure.step_timing import LONG, STEPS_AT_A_TIME, WARM_UP, Job
+from trainer.model.calls import Call, Exchange, op_calls
+from trainer.model.program import Program
+from trainer.parallel.group import Group
+
+EXCHANGES = 10  # in one graph
+SAMPLES = 5
+HEATING = 2.0  # seconds of steps before a GPU is timed
+
+
+class Scheduled(NamedTuple):
+    """An exchange and its place in a step.
+
+    behind  the call that it waits for
+    beside  the call that begins at the same time; None where nothing goes beside it
+    """
+
+    exchange: Exchange
+    behind: Call
+    beside: Call | None
+
+
+def schedule(program: Program) -> Iterator[Scheduled]:
+    """What a step of a program exchanges, in order."""
+    last = program.forward[-1]
+    for items in (program.last_backward, program.reduce, program.apply):
+        for index, item in enumerate(items):
+            if isinstance(item, Call):
+                last = item
+            elif isinstance(item, Exchange):
+                yield Scheduled(item, last, None)
+            else:
+                later = (call for call in items[index + 1 :] if isinstance(call, Call))
+                beside = next(later, None)
+                for inner in item.calls:
+                    if isinstance(inner, Exchange):
+                        yield Scheduled(inner, last, beside)
+        last = [last, *op_calls(items)][-1]  # all of the list is done, also what went beside it
+
+
+def time_exchanges(engine: Engine) -> list[dict[str, Any]]:
+    """A row for each exchange of a step: what it is, its bytes, its place, and milliseconds alone.
+    All ranks call this together."""
+    engine.zero_gradients()  # which would be added up again and again
+    rows = []
+    for exchange, behind, beside in schedule(engine.program):
+        arrays = [engine.arrays[name] for name in exchange.buffers]
+        vector, _, bucket = exchange.buffers[0].partition(".")
+        rows.append(
+            {
+                "kind": f"{exchange.kind} {vector}",
+                "bucket": bucket if len(exchange.buffers) == 1 else "all",
+                "bytes": sum(array.nbytes for array in arrays),
+                "behind": _label(behind),
+                "beside": "" if beside is None else _label(beside),
+                "ms": _time_exchange(engine, engine.bound[exchange]),
+            }
+        )
+    return rows
+
+
+def _label(call: Call) -> str:
+    """Its place in the model, or, of an update, the first tensor, and its op."""
+    return f"{call.where.split()[0]} {call.op}"
+
+
+def _time_exchange(engine: Engine, exchange: Callable[[], None]) -> float:
+    def several() -> None:
+        for _ in range(EXCHANGES):
+            exchange()
+
+    several()
+    replay = engine.device.capture(several)
+    times = [1e3 * engine.device.time(replay) for _ in range(SAMPLES)]
+    return float(np.median(times)) / EXCHANGES
+
+
+def time_steps(job: Job, engine: Engine, group: Group, micro_steps: int) -> float:
+    """The median milliseconds of an optimizer step of so many micro-batches on each rank. All
+    ranks take the same number of steps."""
+
+    def step() -> None:
+        engine.zero_gradients()
+        for micro_step in range(micro_steps):
+            engine.forward()
+            engine.backward(more=micro_step + 1 < micro_steps)
+        engine.update()
+
+    estimate = group.share("a step", [engine.device.time(step) for _ in range(WARM_UP + 1)][-1])
+    at_a_time = STEPS_AT_A_TIME if engine.device.asynchronous and estimate < LONG else 1
+    for _ in range(int(HEATING / estimate) if engine.device.is_gpu else 0):
+        step()
+    engine.device.synchronize()
+
+    def steps() -> None:
+        for _ in range(at_a_time):
+            step()
+
+    rounds = -(-job.config.steps // at_a_time)
+    return float(np.median([1e3 * engine.device.time(steps) for _ in range(rounds)])) / at_a_time
+
+
+def time_without_exchange(job: Job, engine: Engine, group: Group) -> list[float]:
+    """Of each rank, the milliseconds of a step that exchanges nothing, all at the same time. Closes
+    the engine and the job's communicator before, since both engines need not fit."""
+    assert job.peers is not None
+    engine.close()
+    engine.arrays.clear()
+    job.peers.close()
+    quiet = dataclasses.replace(job, peers=Silent())
+    return group.collect("a step without exchange", time_steps(quiet, quiet.engine(), group, 1))
+
+
+class Silent:
+    """A `Communicator` of ranks that do not exchange anything."""
+
+    def all_reduce(self, *arrays: Any) -> None:
+        pass
+
+    def reduce_scatter(self, *arrays: Any) -> None:
+        pass
+
+    def all_gather(self, *arrays: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
