@@ -66,15 +66,15 @@ def time_exchanges(engine: Engine) -> list[dict[str, Any]]:
                 "kind": f"{exchange.kind} {vector}",
                 "bucket": bucket if len(exchange.buffers) == 1 else "all",
                 "bytes": sum(array.nbytes for array in arrays),
-                "behind": _label(behind),
-                "beside": "" if beside is None else _label(beside),
+                "behind": label(behind),
+                "beside": "" if beside is None else label(beside),
                 "ms": _time_exchange(engine, engine.bound[exchange]),
             }
         )
     return rows
 
 
-def _label(call: Call) -> str:
+def label(call: Call) -> str:
     """Its place in the model, or, of an update, the first tensor, and its op."""
     return f"{call.where.split()[0]} {call.op}"
 

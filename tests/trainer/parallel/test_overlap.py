@@ -8,6 +8,7 @@ nothing that goes beside an exchange reads or writes what is exchanged.
 import dataclasses
 import threading
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,11 +16,11 @@ import pytest
 from ladder.device.cpu import Cpu
 from tests.trainer.parallel_run import together
 from tests.trainer.tiny import SHAPE, save_model, settings
-from trainer.measure.exchange_timing import schedule
+from trainer.measure.exchange_timing import label, schedule
 from trainer.model import program as program_module
 from trainer.model import sharding, update
 from trainer.model.calls import Beside, Exchange, in_order
-from trainer.model.gpt2 import GPT2Config
+from trainer.model.gpt2 import GPT2Config, of_depth
 from trainer.model.program import build
 from trainer.model.sharding import Sharding
 from trainer.parallel.group import HostSums
@@ -249,6 +250,25 @@ def test_every_exchange_of_a_step_has_its_place():
     ]
     behind_it = build(SHAPE, 2, 16, sharding=Sharding(0, 2, 1))
     assert [beside for *_, beside in schedule(behind_it)] == [None] * 3
+
+
+def test_the_page_shows_the_schedule_of_gpt2(monkeypatch):
+    monkeypatch.undo()  # buckets of their real sizes
+    program = build(of_depth(12), 4, 1024, sharding=Sharding(0, 2, 1, True))
+    page = (Path(__file__).parents[3] / "doc/parallel.md").read_text(encoding="utf-8")
+    rows = []
+    for exchange, behind, beside in schedule(program):
+        first, *more = exchange.buffers
+        name = ", ".join((first, *(f".{other.partition('.')[2]}" for other in more)))
+        size = sum(4 if program.buffers[b].dtype == "float32" else 2 for b in exchange.buffers)
+        elements = sum(np.prod(program.buffers[b].shape) for b in exchange.buffers)
+        megabytes = elements * size / len(exchange.buffers) / 1e6
+        places = label(behind), label(beside) if beside else "nothing"
+        rows.append(f"| {exchange.kind} {name} | {megabytes:.1f} | {' | '.join(places)} |")
+    assert len(rows) == 17
+    for row in (*rows[:2], *rows[11:]):
+        assert row in page
+    assert rows[10].partition(" | ")[2] in page
 
 
 def test_the_bucket_of_the_token_table_is_updated_first():
