@@ -594,6 +594,46 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
         (("bits += 0x10000;", "bits += x > 0 ? 0x10000 : -0x10000;"), "elements are wrong"),
         (("master[i] = exact;", "master[i] = to_float(to_real(exact));"), "master["),
     ],
+    "two barriers of all ranks": [
+        (
+            ("    rank_barrier(arrived, R, rank);  // every rank's kernel has begun\n", ""),
+            "read of inp of rank 1, whose kernel may not have begun yet",
+        ),
+        (
+            (
+                "    rank_barrier(arrived, R, rank);  // no rank's kernel ends before all have read",
+                "",
+            ),
+            "whose kernel may have ended by then",
+        ),
+        (("peer = 0; peer < R", "peer = 1; peer < R"), "elements are wrong"),
+    ],
+    "every element is added once": [
+        (
+            (
+                "i = rank * share + blockIdx.x * BLOCK + threadIdx.x; i < end",
+                "i = blockIdx.x * BLOCK + threadIdx.x; i < N",
+            ),
+            "race on out",
+        ),
+        (("min((rank + 1) * share, N)", "(rank + 1) * share"), "outside of"),
+        (("out[peer][i] = to_real(sum)", "out[rank][i] = to_real(sum)"), "elements are wrong"),
+    ],
+    "a ring of ranks": [
+        (
+            ("        __syncthreads();  // all threads have stored before one signals\n", ""),
+            "race on",
+        ),
+        (("before + step);", "step);"), "race on out"),
+        (
+            (
+                "    if (threadIdx.x == 0) wait_flag(&received[rank][blockIdx.x], before + 2 * R - 2);",
+                "",
+            ),
+            "whose kernel may have ended by then",
+        ),
+        (("before + step + 1)", "before + step)"), "deadlock"),
+    ],
     "a sum for each column": [
         (
             (

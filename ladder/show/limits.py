@@ -21,7 +21,7 @@ from ladder.contract.rung_file import Rung
 from ladder.emulator.emulated import Emulated
 from ladder.emulator.report import SECTOR, LineCount, Report
 from ladder.show import trace
-from ladder.show.pictures import multicast, recording, ring
+from ladder.show.pictures import links, multicast, recording, ring
 from ladder.show.pictures.runs import ALL
 
 WARP = 32  # lanes, whose multiply-adds are one instruction
@@ -141,6 +141,14 @@ def _bytes_read_by_tma(run: Run, array: str) -> Costs:
     return found
 
 
+def _link_bytes(run: Run, array: str) -> Costs:
+    """What the peers of one rank send to it, and what it reads from them."""
+    found = links.crossed_in(run.report, run.ladder, run.rung, run.dtype, run.dims)
+    busiest = int(found.sum(axis=0).argmax())
+    parts = (f"{n:,} from rank {peer}" for peer, n in enumerate(found[:, busiest]) if n)
+    return {f"Rank {busiest} receives {', '.join(parts)}.": int(found[:, busiest].sum())}
+
+
 BARRIER = r"""
 #define __syncthreads()                                            \
     (blockIdx.x + blockIdx.y + blockIdx.z + threadIdx.x == 0       \
@@ -195,6 +203,7 @@ MEASURES: dict[str, Callable[[Run, str], Costs]] = {
     "early waits": _early_waits,
     "waits for all products": _waits_for_all_products,
     "bytes read by TMA": _bytes_read_by_tma,
+    "bytes into a rank": _link_bytes,
 }
 
 
@@ -210,7 +219,8 @@ def judge(
              counted lane by lane; requests, loads and multiply-adds are the instructions of a warp.
              Shared bytes are those of a block, barriers those that a thread waits at. Calls are
              those of a function ("calls of tanhf") by all threads. Steps and early waits are those
-             of a ring (pictures/ring.py), waits for all products those of one warp.
+             of a ring (pictures/ring.py), waits for all products those of one warp. Bytes into a
+             rank are those that come over its link.
 
     Raises LadderError for an unknown measure, and where the kernel cannot run at this shape.
     """

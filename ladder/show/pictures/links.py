@@ -7,8 +7,11 @@ import math
 import numpy as np
 
 from ladder.common.errors import LadderError
+from ladder.contract.dims import Dims
 from ladder.contract.dtypes import DTYPES, resolve_dtype
-from ladder.contract.ladder import find
+from ladder.contract.ladder import Ladder, find
+from ladder.contract.rung_file import Rung
+from ladder.emulator.report import Report
 from ladder.show.pictures.drawing import MARGIN, WIDTH, Drawing
 from ladder.show.pictures.runs import counted, default_dtype, emulated_plan
 from ladder.show.source_code import parse_shape
@@ -19,23 +22,29 @@ FEW = 0.005  # of a vector: less are flags
 
 
 def crossed(op: str, rung: str, dtype: str, shape: str) -> np.ndarray:
-    """Bytes from the memory of rank i, or from its threads, to that of rank j: (R, R).
+    """Bytes from rank i to rank j in one call of a rung: (R, R)."""
+    ladder, report = find(op), counted(op, rung, dtype, shape)
+    return crossed_in(report, ladder, ladder.rung(rung), dtype, parse_shape(ladder.op, shape))
+
+
+def crossed_in(report: Report, ladder: Ladder, rung: Rung, dtype: str, dims: Dims) -> np.ndarray:
+    """The same of a run that the emulator has recorded with all its requests.
 
     A rank that reads from a peer receives; one that writes to a peer sends. What a rank does in its
-    own memory crosses no link.
+    own memory crosses no link. Raises LadderError where the op has no ranks.
     """
-    ladder = find(op)
-    dims = parse_shape(ladder.op, shape)
+    if not ladder.op.ranks:
+        raise LadderError(f"{ladder.op.name} has no ranks, so nothing crosses a link")
     ranks = dims[ladder.op.ranks]
     rows = {
         arg.name: math.prod(arg.resolve_shape(dims)[1:])
         * resolve_dtype(arg.dtype, DTYPES[dtype]).itemsize
         for arg in ladder.op.args
     }
-    for buffer in emulated_plan(ladder.rung(rung), dtype, dims).scratch:
+    for buffer in emulated_plan(rung, dtype, dims).scratch:
         rows[buffer.name] = math.prod(buffer.shape[1:]) * np.dtype(buffer.stored).itemsize
     found = np.zeros((ranks, ranks), np.int64)
-    for access in counted(op, rung, dtype, shape).accesses:
+    for access in (access for access in report.accesses if access.space == "global"):
         user = access.block[1]
         for offset in access.offsets:
             owner = offset // rows[access.buffer]
@@ -48,10 +57,8 @@ def crossed(op: str, rung: str, dtype: str, shape: str) -> np.ndarray:
 def draw(op: str, *rungs: str, shape: str, dtype: str = "") -> Drawing:
     """A matrix for each rung: senders are rows, receivers columns, cells are in vectors."""
     dims, named = parse_shape(find(op).op, shape), find(op).op.ranks
-    if not named:
-        raise LadderError(f"picture links: {op} has no ranks")
-    ranks = dims[named]
-    if not 2 <= ranks <= 4:
+    ranks = dims[named] if named else 0
+    if named and not 2 <= ranks <= 4:
         raise LadderError(f"picture links: {ranks} ranks; choose 2 to 4")
     types = {rung: dtype or default_dtype(op, rung) for rung in rungs}
     vectors = {

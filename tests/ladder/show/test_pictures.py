@@ -722,6 +722,7 @@ def test_the_ring_kernel_sends_the_shares_that_the_picture_shows():
         assert in_order == [step.sent[rank] for step in course]
 
 
+@pytest.mark.emulator
 def test_links_are_refused_where_there_are_no_ranks():
     with pytest.raises(LadderError, match=r"residual.forward has no ranks"):
         pictures.make("links", "residual.forward", "1", shape="N=8")
