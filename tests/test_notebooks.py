@@ -601,7 +601,7 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
         ),
         (
             (
-                "    rank_barrier(arrived, R, rank);  // no rank's kernel ends before all have read",
+                "rank_barrier(arrived, R, rank);  // no rank's kernel ends before all have read",
                 "",
             ),
             "whose kernel may have ended by then",
@@ -627,7 +627,7 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
         (("before + step);", "step);"), "race on out"),
         (
             (
-                "    if (threadIdx.x == 0) wait_flag(&received[rank][blockIdx.x], before + 2 * R - 2);",
+                "if (threadIdx.x == 0) wait_flag(&received[rank][blockIdx.x], before + 2 * R - 2);",
                 "",
             ),
             "whose kernel may have ended by then",

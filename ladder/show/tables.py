@@ -222,9 +222,10 @@ def caption(device: Mapping[str, Any], measurement: results.Measurement) -> str:
     roof = measurement["roof"]
     shape, dims = measurement["shape"], format_dims(measurement["dims"])
     name = shape if shape == dims else f"{shape} ({dims})"
+    where = "from card to card" if find(measurement["op"]).op.ranks else "on the same card"
     text = (
         f"{name}, {measurement['dtype']}: at least {_size(measurement['bytes'])}; roof: "
-        f"{roof['copy_gbps']:,.0f} GB/s, a copy on the same card"
+        f"{roof['copy_gbps']:,.0f} GB/s, a copy {where}"
     )
     if roof["matrix_tflops"]:
         text += f", and {roof['matrix_tflops']:,.0f} TFLOP/s, a 4096³ product"
