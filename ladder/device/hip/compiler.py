@@ -63,9 +63,9 @@ _OPTIONS = (
     *("-fno-color-diagnostics", "-fno-diagnostics-show-line-numbers"),
 )
 
-# A block stays on one compute unit, and does not spread over the two that form a workgroup
-# processor. Its waves share an L0 cache, which a barrier need not invalidate.
-_OF_RDNA = ("-mcumode",)
+# RDNA's blocks spread over the two compute units of a workgroup processor. With this option they
+# stay on one: barriers need not invalidate L0 caches then, and some kernels do not spill.
+_ONE_UNIT = "-mcumode"
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ class Resources:
     lds: int  # bytes, without the dynamic shared memory of a launch
     scratch: int  # bytes of arrays and spills that do not fit into registers
     spill: int  # registers that are spilled
+    two_units: bool = False  # a block spreads over the two compute units of a workgroup processor
 
 
 def typical_target(name: str, real: np.dtype) -> Target:
@@ -111,7 +112,6 @@ def compile_code_object(
     options = [
         *_OPTIONS,
         f"--offload-arch={arch}",
-        *(_OF_RDNA if arch.startswith("gfx1") else ()),
         *(f"-D{name}={value}" for name, value in constants.items()),
         f"-iquote{path.parent}",
         f"-I{INCLUDE}",
@@ -126,10 +126,18 @@ def compile_code_object(
         text, assembly, module = (folder / f"kernel.{kind}" for kind in ("s", "o", "hsaco"))
         escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
         source = f'#line 1 "{escaped}"\n{rung.source}'
-        try:
-            log = clang.run("clang", [*options, "-S", "-", "-o", str(text)], source)
-        except CompileError as error:
-            raise CompileError(_explain(str(error), path, arch)) from None
+
+        def translate(*more: str) -> str:
+            try:
+                return clang.run("clang", [*options, *more, "-S", "-", "-o", str(text)], source)
+            except CompileError as error:
+                raise CompileError(_explain(str(error), path, arch)) from None
+
+        log = translate()
+        if arch.startswith("gfx1") and any(of.spill for of in resources(module).values()):
+            log = translate(_ONE_UNIT)
+            if any(of.spill for of in resources(module).values()):
+                log = translate()
         # In steps: to link, clang would look for a program named lld.
         target = ["-target", "amdgcn-amd-amdhsa", f"-mcpu={arch}"]
         clang.run("clang", [*target, "-c", str(text), "-o", str(assembly)])
@@ -156,7 +164,9 @@ def assembly(module: Path) -> str:
 def resources(module: Path) -> dict[str, Resources]:
     """What each kernel of a code object made by `compile_code_object` takes, by its name."""
     found = {}
-    metadata = assembly(module).partition(".amdgpu_metadata")[2]
+    text = assembly(module)
+    two_units = ".amdhsa_workgroup_processor_mode 1" in text
+    metadata = text.partition(".amdgpu_metadata")[2]
     # An entry for each kernel, whose keys stand in alphabetical order: "  - .agpr_count:     0".
     for entry in re.split(r"^  - ", metadata.partition("amdhsa.kernels:")[2], flags=re.MULTILINE):
         values = dict(re.findall(r"^(?:    )?\.(\w+):\s+(\S+)$", entry, re.MULTILINE))
@@ -173,6 +183,7 @@ def resources(module: Path) -> dict[str, Resources]:
             lds=number("group_segment_fixed_size"),
             scratch=number("private_segment_fixed_size"),
             spill=number("vgpr_spill_count") + number("sgpr_spill_count"),
+            two_units=two_units,
         )
     return found
 

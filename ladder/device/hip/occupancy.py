@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ladder.contract.launch_plan import Launch
 from ladder.device.hip.compiler import TYPICAL, Resources
@@ -56,6 +56,11 @@ class Occupancy:
     waves_per_block: int
 
     @property
+    def place(self) -> str:
+        """A compute unit, or a workgroup processor, which is two of RDNA."""
+        return "a CU" if self.unit in UNITS.values() else "a WGP"
+
+    @property
     def blocks(self) -> int:
         """On a CU."""
         return min(self.limits.values())
@@ -76,10 +81,12 @@ class Occupancy:
 
     def __str__(self) -> str:
         if self.blocks == 0:
-            return f"cannot be launched: one block takes more {self.limited_by} than a CU has"
+            return (
+                f"cannot be launched: one block takes more {self.limited_by} than {self.place} has"
+            )
         blocks = "1 block" if self.blocks == 1 else f"{self.blocks} blocks"
         waves = f"{self.waves} of {self.most_waves} waves ({self.waves / self.most_waves:.0%})"
-        return f"{blocks} on a CU, {waves}, limited by {self.limited_by}"
+        return f"{blocks} on {self.place}, {waves}, limited by {self.limited_by}"
 
 
 def waves_by_registers(arch: str, takes: Resources) -> int:
@@ -92,6 +99,8 @@ def waves_by_registers(arch: str, takes: Resources) -> int:
 def occupancy(arch: str, takes: Resources, launch: Launch) -> Occupancy:
     """Of a kernel that the compiler gave these resources, launched like this."""
     unit = UNITS[arch]
+    if takes.two_units:
+        unit = replace(unit, simds=2 * unit.simds, lds=2 * unit.lds, blocks=2 * unit.blocks)
     waves = -(-math.prod(launch.block) // TYPICAL[arch][0])
     lds = -(-(takes.lds + launch.shared) // unit.lds_granule) * unit.lds_granule
     limits = {

@@ -103,6 +103,12 @@ __device__ __forceinline__ T atomicAdd(T* address, T value) {
 // ---- bits, and exchange between lanes ----
 
 __device__ __forceinline__ int __float_as_int(float x) { return __builtin_bit_cast(int, x); }
+__device__ __forceinline__ unsigned __float_as_uint(float x) {
+    return __builtin_bit_cast(unsigned, x);
+}
+__device__ __forceinline__ float __uint_as_float(unsigned x) {
+    return __builtin_bit_cast(float, x);
+}
 __device__ __forceinline__ float __int_as_float(int x) { return __builtin_bit_cast(float, x); }
 
 // `ds_bpermute_b32` takes the lane times 4: it goes through the LDS's crossbar, by addresses.
