@@ -139,6 +139,9 @@ class Op:
     cancels      {argument: array} -> {output: size of the intermediate results that cancel in it},
                  where the checker cannot see them by changing the inputs a little. Its arrays are
                  the inputs, and the outputs that are overwritten
+    near         {argument: array} -> inputs so near to these that float32 sums cannot tell them
+                 apart: an element of a whole-number output is right, too, if it is what the
+                 reference gives for one of them
     fits         conditions between dimensions, "C % NH == 0" or "T <= P": other shapes have no
                  meaning
     shapes       small and awkward shapes, in order; the checker runs them, and others that it
@@ -172,6 +175,7 @@ class Op:
     bytes: Callable[[Dims, np.dtype], int] | None = None
     make_inputs: MakeInputs | None = None
     cancels: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]] | None = None
+    near: Callable[[Mapping[str, np.ndarray]], Sequence[dict[str, np.ndarray]]] | None = None
     also: tuple[Dims, ...] = ()
     also_with: Mapping[str, OnGpu] = field(default_factory=dict)
     cases: Mapping[str, Case] = field(default_factory=dict)

@@ -62,7 +62,7 @@ def _bytes(found: Sequence[Case]) -> int:
         for given, expected in found
         for array in (
             *given.values(),
-            *(part for e in expected for part in (e.value, e.tolerance, e.rounded)),
+            *(part for e in expected for part in (e.value, e.tolerance, e.rounded, *e.others)),
         )
         if isinstance(array, np.ndarray)
     }

@@ -19,6 +19,11 @@ With the same random words, stochastic rounding keeps the order of two values. S
 rounded at random (`Arg.rounded_by`) must lie between the roundings of y minus and y plus the second
 part, by the words that the contract prescribes. Nearly always that is a single value.
 
+An output of whole numbers has no tolerance. Float32 sums may decide between two of them, as when a
+token is drawn: a random number picks it among the cumulative probabilities. Such an op says
+which inputs are near enough (`Op.near`) for either number to be right. Each element must be the
+reference's for the inputs as they are, or for one of these.
+
 A rung whose header has a line `Rounds: what` rounds an intermediate result to `real`, because
 tensor cores take it as an operand. An operand that is off by u_real moves the output as inputs
 changed by ± u_real do; outputs that are stored as `real` may be off by 2 s u_real / u more.
@@ -27,7 +32,7 @@ changed by ± u_real do; outputs that are stored as `real` may be off by 2 s u_r
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +101,7 @@ class Expected:
     terms: int
     rounded: np.ndarray | float = 0.0  # how much further, for a rung that rounds on the way
     at_random: RandomRounding | None = None
+    others: Sequence[np.ndarray] = ()  # whole numbers that are as right, element by element
 
     def verify(
         self, got: np.ndarray, rounds: bool = False, before: np.ndarray | None = None
@@ -107,7 +113,7 @@ class Expected:
         """
         tolerance = self.tolerance + (self.rounded if rounds else 0.0)
         if got.dtype.kind in "iu":
-            wrong = got != self.value
+            wrong = np.all([got != right for right in (self.value, *self.others)], axis=0)
             worst = 0.0
         else:
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -134,7 +140,10 @@ class Expected:
         index = tuple(int(i) for i in np.unravel_index(first, wrong.shape))
         whole = got.dtype.kind in "iu"
         value = str(got[index]) if whole else f"{float(got[index]):.7g}"
-        expected = str(self.value[index]) if whole else f"{self.value[index]:.7g}"
+        expected = f"{self.value[index]:.7g}"
+        if whole:
+            right = {int(array[index]) for array in (self.value, *self.others)}
+            expected = " or ".join(map(str, sorted(right)))
         if self.at_random:
             low, high = (self.value[index] + sign * tolerance[index] for sign in (-1, 1))
             ends = dict.fromkeys((f"{low:.7g}", f"{high:.7g}"))  # nearly always the same
@@ -191,6 +200,10 @@ def expect(
     written = {arg.name: outputs[arg.name] for arg in op.args if arg.role == "out"}
     known = {name: array for name, array in written.items() if array is not None} | dict(values)
     cancelled = op.cancels(_widened(known)) if op.cancels else {}
+    near = [
+        _run_reference(op, dims, {**values, **changed}, constants, None)
+        for changed in (op.near(values) if op.near else ())
+    ]
     expected = []
     for arg in op.args:
         y = outputs[arg.name]
@@ -198,7 +211,8 @@ def expect(
             continue
         terms = max(1, evaluate_whole(arg.terms, dims))
         if y.dtype.kind in "iu":
-            expected.append(Expected(arg, y, np.zeros(y.shape), terms))
+            others = [array for run in near if (array := run[arg.name]) is not None]
+            expected.append(Expected(arg, y, np.zeros(y.shape), terms, others=others))
             continue
         if finite and not np.isfinite(y).all():
             raise LadderError(f"{op.name}: the reference's own {arg.name} is not finite")

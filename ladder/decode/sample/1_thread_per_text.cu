@@ -4,7 +4,9 @@
 //         least of them by bisection: a float's bits order like a whole number, so 32 passes that
 //         each count the larger logits settle one bit after the other. Equal ones are bisected by
 //         their index. Then it adds up the exponentials, and adds them up again until the sum
-//         exceeds coin times all of it.
+//         exceeds coin times all of it. These sums are in double: fifty thousand terms, added one
+//         after the other in float32, are off by more than a token's share, and the token next to
+//         the right one would be drawn.
 // Expect: far below the roof: one thread waits for each logit in turn. But the token need not go to
 //         the host and back, so the steps of a text can be submitted ahead.
 // Needs:  nothing
@@ -62,13 +64,13 @@ extern "C" __global__ void decode_sample(
                 else low = middle;
             }
         }
-        float total = 0.0f, sum = 0.0f;
+        double total = 0.0, sum = 0.0;
         for (int i = 0; i < V; i++) {
             unsigned rank = rank_of(to_float(x[i]));
             if (rank < least || (rank == least && i >= beyond)) continue;
             total += expf((to_float(x[i]) - largest) * scale);
         }
-        float target = coins[(size_t)b * P + position] * total;
+        double target = coins[(size_t)b * P + position] * total;
         for (int i = 0; i < V && sum <= target; i++) {
             unsigned rank = rank_of(to_float(x[i]));
             if (rank < least || (rank == least && i >= beyond)) continue;
