@@ -23,7 +23,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import (
+    Client,
+    Connection,
+    Listener,
+    answer_challenge,
+    deliver_challenge,
+)
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +38,7 @@ from ladder.common.files import atomic_write, read_json
 from trainer.parallel.launch import PORT, SECRET, Launch
 
 FILE = "ranks.json"
+GREETING = 5.0  # seconds that a process which knows the secret has to say who it is
 MOST_BYTES = 1 << 20  # of a message of the meeting
 PAUSE = 0.1  # seconds between two attempts
 
@@ -113,7 +120,7 @@ def _receive_all(launch: Launch, mine: dict[str, Any], end: float, patience: flo
                 missing = [rank for rank, link in links.items() if len(link) < 2]
                 raise LadderError(_who_is_missing(missing, launch, patience, strangers)) from None
             with suppress(EOFError, OSError, ValueError):
-                if connection is None or not connection.poll(PAUSE * 50):
+                if connection is None or not connection.poll(GREETING):
                     continue
                 hello = json.loads(connection.recv_bytes(MOST_BYTES))
                 if refusal := _refusal(hello, mine, links):
@@ -137,15 +144,17 @@ def _receive_all(launch: Launch, mine: dict[str, Any], end: float, patience: flo
 def _refusal(
     hello: Mapping[str, Any], mine: Mapping[str, Any], links: Mapping[int, Mapping[str, Any]]
 ) -> str | None:
-    """Why a process cannot be part of the group; None if it can."""
-    rank, size = hello["rank"], mine["size"]
-    who = f"rank {rank} (process {hello['process']} on {hello['host']})"
+    """Why a process cannot be part of the group; None if it can. Of another version, nothing is
+    known but that it sends a JSON object."""
+    size = mine["size"]
+    who = f"rank {hello.get('rank')} (process {hello.get('process')} on {hello.get('host')})"
+    if hello.get("version") != mine["version"]:
+        return f"{who} runs another version of this program; install the same on all machines"
+    rank = hello["rank"]
     if hello["size"] != size:
         return f"{who} was started as one of {hello['size']} ranks, rank 0 as one of {size}"
     if rank not in links or hello["channel"] in links[rank]:
         return f"{who} is there twice; give every process a rank of its own, 0 to {size - 1}"
-    if hello["version"] != mine["version"]:
-        return f"{who} runs another version of this program; install the same on all machines"
     for name, value in mine["settings"].items():
         if hello["settings"].get(name) != value:
             return (
@@ -186,7 +195,7 @@ def _listening(launch: Launch) -> Iterator[tuple[queue.Queue[Connection | None],
     secret = _known_secret() if launch.folder is None else secrets.token_bytes(32)
     place = "" if launch.alone_on_machine is False else "127.0.0.1"
     try:
-        listener = Listener((place, launch.port), backlog=2 * launch.size, authkey=secret)
+        listener = Listener((place, launch.port), backlog=2 * launch.size)
     except OSError as error:
         raise LadderError(
             f"rank 0 cannot listen on port {launch.port}: {error.strerror}; choose another by "
@@ -196,10 +205,16 @@ def _listening(launch: Launch) -> Iterator[tuple[queue.Queue[Connection | None],
     strangers: list[str] = []
     closing = threading.Event()
 
+    def check(connection: Connection) -> None:
+        with suppress(EOFError, OSError):
+            arrivals.put(_check_secret(connection, secret, strangers))
+
     def accept() -> None:
         while not closing.is_set():
-            with suppress(EOFError, OSError):
-                arrivals.put(_accept_one(listener, strangers))
+            with suppress(OSError):
+                # In a thread of its own: who connects and says nothing must not hold up the others.
+                come = threading.Thread(target=check, args=(listener.accept(),), daemon=True)
+                come.start()
 
     threading.Thread(target=accept, name="accept", daemon=True).start()
     port = listener.address[1]
@@ -211,12 +226,16 @@ def _listening(launch: Launch) -> Iterator[tuple[queue.Queue[Connection | None],
         listener.close()
 
 
-def _accept_one(listener: Listener, strangers: list[str]) -> Connection | None:
+def _check_secret(connection: Connection, secret: bytes, strangers: list[str]) -> Connection | None:
+    """The connection, once both sides have proved that they know the secret; else None."""
     try:
-        return _without_delay(listener.accept())
+        deliver_challenge(connection, secret)
+        answer_challenge(connection, secret)
     except AuthenticationError:
         strangers.append("someone came with another secret")
+        connection.close()
         return None
+    return _without_delay(connection)
 
 
 @contextmanager

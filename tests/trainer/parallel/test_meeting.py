@@ -6,6 +6,7 @@ import os
 import queue
 import socket
 import threading
+import time
 from multiprocessing.connection import Client
 
 import pytest
@@ -182,17 +183,32 @@ def test_the_version_is_the_same_twice_and_depends_on_the_code(tmp_path, monkeyp
     assert meeting.source_digest() != before
 
 
-def test_what_is_no_greeting_is_passed_over(tmp_path):
-    """A stranger that knows the secret of the file, but not what to say."""
+@pytest.fixture
+def leader(tmp_path):
+    """(where rank 0 waits, the secret, what rank 1 needs to join it, the queue of its result)."""
     outcomes = queue.Queue()
     first, second = launches(tmp_path)
     threading.Thread(
         target=lambda: outcomes.put(meet(first, {}, 10.0)), name="leader", daemon=True
     ).start()
     while not list(meeting._where_to_go(second)):
-        pass
+        time.sleep(0.01)
     (address, secret), *_ = meeting._where_to_go(second)
+    return address, secret, second, outcomes
+
+
+def test_what_is_no_greeting_is_passed_over(leader):
+    """A stranger that knows the secret of the file, but not what to say."""
+    address, secret, second, outcomes = leader
     with Client(address, authkey=secret) as stranger:
         stranger.send_bytes(b"\x80\x04 no JSON")
         assert len(meet(second, {}, 10.0).members) == 2
+    assert len(outcomes.get(timeout=10).members) == 2
+
+
+def test_who_connects_and_says_nothing_holds_nobody_up(leader):
+    """As a port scanner, or a check of the port, may."""
+    address, _, second, outcomes = leader
+    with socket.create_connection(address):
+        assert len(meet(second, {}, 5.0).members) == 2
     assert len(outcomes.get(timeout=10).members) == 2
