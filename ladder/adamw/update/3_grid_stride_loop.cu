@@ -11,7 +11,8 @@
 // Launch: adamw_update<<<min(ceil_div(N, 4 * BLOCK), 8 * multiprocessors), BLOCK>>>
 // Pays:   no, rung 2 is at the roof, and the step constants were cheap. Only six of an SM's eight
 //         blocks fit at once (sm_90a, bfloat16), so the last two follow in a second, smaller wave.
-//         The wave is the smaller part of the loss: six blocks, in one wave, are slower than rung 2.
+//         This wave is the smaller part of the loss: six blocks, in one wave, are slower than
+//         rung 2.
 // After:  2
 // Left:   only the bytes themselves: fewer of them (moments in 16 bits), or none for the gradient,
 //         if the kernel that computes it last also updates the weight (fusion).
