@@ -12,7 +12,7 @@ from __future__ import annotations
 import glob
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -64,10 +64,28 @@ def read_tokens(path: str | Path, start: int = 0, count: int | None = None) -> n
     with _open(path) as file:
         there = _checked_count(file, path)
         tokens = np.empty(there - start if count is None else count, dtype="<u2")
-        file.seek(HEADER_BYTES + tokens.itemsize * start)
-        if file.readinto(tokens.view(np.uint8).data) != tokens.nbytes:
-            raise LadderError(f"{path} became shorter while it was read; prepare it again")
+        _read_into(tokens, file, path, start)
         return tokens
+
+
+def read_rows(path: str | Path, starts: Sequence[int], length: int) -> np.ndarray:
+    """(len(starts), length) tokens of one file, uint16: row i from token `starts[i]` on.
+
+    Copied, and with the errors of `read_tokens`; the file is opened once.
+    """
+    rows = np.empty((len(starts), length), dtype="<u2")
+    with _open(path) as file:
+        _checked_count(file, path)
+        for row, start in zip(rows, starts, strict=True):
+            _read_into(row, file, path, start)
+    return rows
+
+
+def _read_into(tokens: np.ndarray, file: io.BufferedReader, path: str | Path, start: int) -> None:
+    """Fill an array with the tokens from `start` on."""
+    file.seek(HEADER_BYTES + tokens.itemsize * start)
+    if file.readinto(tokens.view(np.uint8).data) != tokens.nbytes:
+        raise LadderError(f"{path} became shorter while it was read; prepare it again")
 
 
 def _open(path: str | Path) -> AbstractContextManager[io.BufferedReader]:
@@ -119,6 +137,31 @@ def pair_of(pattern: str, split: str, other: str) -> str | None:
     before, found, after = name.rpartition(split)
     pair = os.path.join(folder, f"{before}{other}{after}")
     return pair if found and (os.path.exists(pair) or glob.glob(pair)) else None
+
+
+def check_vocabulary(path: str | Path, starts: Sequence[int], rows: np.ndarray, vocab: int) -> None:
+    """Raise LadderError where a token is beyond the vocabulary; row i of a file began at token
+    `starts[i]`.
+
+    That is looked for in what is read anyway, since looking through a large set at the start would
+    take minutes.
+    """
+    if (largest := int(rows.max())) >= vocab:
+        row, column = divmod(int(rows.argmax()), rows.shape[1])
+        raise LadderError(
+            f"{path}: token {starts[row] + column} is {largest}, beyond the vocabulary of {vocab}; "
+            "prepare the file with the model's tokenizer"
+        )
+
+
+def check_position(identity: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Raise LadderError where a loader's position is of other data, or of another order."""
+    for key, value in identity.items():
+        if state.get(key) != value:
+            raise LadderError(
+                f"the checkpoint's data position does not fit: {key} was {state.get(key)} and "
+                f"is {value} now; resume with the same data and flags"
+            )
 
 
 def count_tokens(pattern: str | Path) -> int:
@@ -192,8 +235,7 @@ class TokenLoader:
     def next_batch(self) -> tuple[np.ndarray, np.ndarray]:
         """inputs (B, T) and targets (B, T), int32; targets[b, t] comes after inputs[b, t].
 
-        Raises LadderError where a token is beyond the vocabulary. That is looked for here, in what
-        is read anyway, since looking through a large set at the start would take minutes.
+        Raises LadderError where a token is beyond the vocabulary.
         """
         if self.llmc_order:
             return self._read_batch()
@@ -218,12 +260,7 @@ class TokenLoader:
         self._settle()
         start = int(self._window_order[self._batch]) * self._span + self._first
         window = read_tokens(self._path, start, self.B * self.T + 1).astype(np.int32)
-        if (largest := int(window.max())) >= self.vocab:
-            place = start + int(window.argmax())
-            raise LadderError(
-                f"{self._path}: token {place} is {largest}, beyond the vocabulary of {self.vocab}; "
-                "prepare the file with the model's tokenizer"
-            )
+        check_vocabulary(self._path, [start], window[None], self.vocab)
         self._batch += 1
         return window[:-1].reshape(self.B, self.T), window[1:].reshape(self.B, self.T)
 
@@ -240,12 +277,7 @@ class TokenLoader:
 
         Raises LadderError if that loader read other files, or in another order.
         """
-        for key, value in self._identity().items():
-            if state.get(key) != value:
-                raise LadderError(
-                    f"the checkpoint's data position does not fit: {key} was {state.get(key)} and "
-                    f"is {value} now; resume with the same data and flags"
-                )
+        check_position(self._identity(), state)
         position: list[Any] = [state.get(key) for key in ("epoch", "shard", "batch")]
         epoch, shard, batch = position
         if not all(type(x) is int and x >= 0 for x in position) or not (shard < len(self._paths)):
@@ -261,12 +293,13 @@ class TokenLoader:
     def _identity(self) -> dict[str, Any]:
         """What must not change for a position to keep its meaning."""
         return {
+            "order": "llm.c" if self.llmc_order else None,
+            "ranks": self.ranks if self.llmc_order else None,
             "B": self.B,
             "T": self.T,
             "shuffle": self.shuffle,
             "seed": self.seed,
             "tokens": self._counts,
-            **({"order": "llm.c", "ranks": self.ranks} if self.llmc_order else {}),
         }
 
     def _go_to(self, epoch: int, shard: int, batch: int) -> None:

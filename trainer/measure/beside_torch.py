@@ -37,6 +37,7 @@ FLAGS = (
         "data_dir",
         "shuffle",
         "llmc_order",
+        "random_offsets",
     ),
     *("batch", "sequence", "total_tokens", "steps", "overfit"),
     *("lr", "warmup", "final_lr", "schedule", "weight_decay", "beta1", "beta2", "eps", "grad_clip"),

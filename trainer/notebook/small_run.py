@@ -80,7 +80,7 @@ class Run:
             watch=watch_of(config.debug_nan, config.debug_sync),
         )
         load_parameters(self.engine, random_model(self.shape, config.seed).pieces)
-        self.loader, _ = open_loaders(config, self.shape.vocab)
+        self.loader, *_ = open_loaders(config, self.shape.vocab)
         self.text = np.concatenate([read_tokens(path) for path in find_shards(data.train)])
         self.stepper = Stepper(config, self.engine, self.loader)
         self.losses: list[float] = []

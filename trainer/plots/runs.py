@@ -15,6 +15,7 @@ from trainer.plots.style import BLUE, GREEN, GREY, GRID, INK, ORANGE
 
 Curve = Sequence[tuple[int, float]]  # (step, value)
 TRAINING, VALIDATION, EVALUATION = "training loss", "validation loss", "HellaSwag accuracy"
+TRAIN_SPLIT = "loss on the training text"  # without dropout; shares the panel of VALIDATION
 RATE, NORM = "learning rate", "gradient norm"
 ROWS = (TRAINING, VALIDATION, EVALUATION), (RATE, NORM)
 NOISY = (TRAINING, NORM)  # a value a step, which is smoothed
@@ -31,7 +32,8 @@ def draw_runs(
 ) -> Figure:
     """Panels of training loss, validation loss, evaluation, learning rate and gradient norm.
 
-    runs    for every run, its curves by panel; a panel without curves is left out
+    runs    for every run, its curves by panel; a panel without curves is left out, and
+            TRAIN_SPLIT is dashed in the panel of VALIDATION
     window  steps of the moving average of training loss and norm
     marks   for a panel, values that others have published, by name; each is a dashed line
     """
@@ -47,6 +49,9 @@ def draw_runs(
         for (run, curves), colour in zip(runs.items(), colours_of(len(runs)), strict=True):
             if curves.get(name):
                 _draw_curve(axes, curves[name], name, run, colour, window)
+            if name == VALIDATION and curves.get(TRAIN_SPLIT):
+                axes.plot(*zip(*curves[TRAIN_SPLIT], strict=True), "--", color=colour, lw=1.2)
+                axes.set_title(f"dashed: {TRAIN_SPLIT}", loc="right", fontsize=8, color=INK)
         for mark, value in (marks or {}).get(name, {}).items():
             axes.axhline(value, color=GREY, ls="--", lw=1)
             axes.annotate(

@@ -32,6 +32,7 @@ NUMBERS = {
     "lr": "lr",
     "norm": "norm",
     "ms": None,
+    "train_split_loss": None,
 }
 KEYS = {word: key for key, word in NUMBERS.items() if word is not None}
 
@@ -45,6 +46,7 @@ class History:
     The training loss of a step is measured before its update, as is a validation at that step.
 
     train, val  losses in nats per token
+    train_split the loss on the training text, measured as val is, where --eval-train asked for it
     evaluation  accuracy on HellaSwag, 0 to 1
     norm        length of the gradient before clipping
     ms          time of a step in milliseconds; llm.c's log does not have it
@@ -53,6 +55,7 @@ class History:
 
     train: Curve
     val: Curve
+    train_split: Curve
     evaluation: Curve
     lr: Curve
     norm: Curve
@@ -136,6 +139,7 @@ def read_history(path: Path) -> History:
     return History(
         train=curve("train_loss"),
         val=curve("val_loss"),
+        train_split=curve("train_split_loss"),
         evaluation=curve("eval"),
         lr=curve("lr"),
         norm=curve("norm"),

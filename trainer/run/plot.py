@@ -113,6 +113,7 @@ def draw(
         name: {
             plots.TRAINING: run.train,
             plots.VALIDATION: run.val,
+            plots.TRAIN_SPLIT: run.train_split,
             plots.EVALUATION: run.evaluation,
             plots.RATE: run.lr,
             plots.NORM: run.norm,

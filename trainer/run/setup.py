@@ -19,6 +19,7 @@ from trainer.data.benchmarks import prepare_benchmark
 from trainer.data.datasets import TokenLoader, data_directory, prepare
 from trainer.data.download import DownloadError
 from trainer.data.multiple_choice import Example, read_examples
+from trainer.data.random_offsets import Loader, RandomOffsetLoader
 from trainer.data.token_files import count_tokens, pair_of
 from trainer.data.tokenizers import GPT2Tokenizer, Tokenizer, get_tokenizer
 from trainer.engine import rung_choice
@@ -45,13 +46,14 @@ from trainer.settings.kernel_settings import KernelSettings, resolve_kernels
 class Setup:
     """All parts of a run. `step` is the first step to take: not 0 when resumed.
 
-    notes      what is used instead of what was asked for, and why: a line each
-    group      the processes that train together
-    peers      by which their devices exchange arrays; None where there is one process
-    tokenizer  None where its vocabulary is not available
-    predictor  None where no samples are taken, which rank 0 does
-    examples   those of HellaSwag, where it is evaluated
-    state      of the checkpoint that the run goes on from; None for a new run
+    notes        what is used instead of what was asked for, and why: a line each
+    group        the processes that train together
+    peers        by which their devices exchange arrays; None where there is one process
+    train_split  the training text in order, for --eval-train; None without it
+    tokenizer    None where its vocabulary is not available
+    predictor    None where no samples are taken, which rank 0 does
+    examples     those of HellaSwag, where it is evaluated
+    state        of the checkpoint that the run goes on from; None for a new run
     """
 
     config: TrainConfig
@@ -61,8 +63,9 @@ class Setup:
     shape: ModelConfig
     kernels: Kernels
     engine: Engine
-    train: TokenLoader
+    train: Loader
     val: TokenLoader
+    train_split: TokenLoader | None
     tokenizer: Tokenizer | None
     predictor: Predictor | None
     examples: Sequence[Example]
@@ -151,7 +154,7 @@ def set_up(flags: Flags, group: Group = ALONE) -> Setup:
         if resumed.state["device"] == device.kind and flags.rungs is None:
             before = resumed.state["kernels"]
     notes += note_on_length(examples, config.sequence)
-    train, val = open_loaders(config, shape.vocab, group.rank)
+    train, val, train_split = open_loaders(config, shape.vocab, group.rank)
     group.agree("the model", [source, asdict(shape)])
     group.agree("the training data", train.state())
     group.agree("the validation data", val.state())
@@ -210,6 +213,7 @@ def set_up(flags: Flags, group: Group = ALONE) -> Setup:
         engine=engine,
         train=train,
         val=val,
+        train_split=train_split,
         tokenizer=data.tokenizer,
         predictor=predictor,
         examples=examples,
@@ -357,20 +361,28 @@ def open_examples(flags: Flags, data: Data, data_dir: Path) -> tuple[Sequence[Ex
     return read_examples(path, vocab=data.vocab), []
 
 
-def open_loaders(config: TrainConfig, vocab: int, rank: int = 0) -> tuple[TokenLoader, TokenLoader]:
-    """Batches for training and for validation. Overfitting takes the first batch of the latter, as
-    in llm.c, on all ranks."""
+def open_loaders(
+    config: TrainConfig, vocab: int, rank: int = 0
+) -> tuple[Loader, TokenLoader, TokenLoader | None]:
+    """Batches for training, for validation, and with --eval-train those of the training text in
+    order. Overfitting takes the first batch of validation, as in llm.c, on all ranks."""
+    turns: dict[str, Any] = {"vocab": vocab, "rank": rank, "ranks": config.ranks}
+    size = config.batch, config.sequence
 
-    def loader(data: str, shuffle: bool, **how: Any) -> TokenLoader:
-        size = config.batch, config.sequence
-        return TokenLoader(data, *size, vocab=vocab, shuffle=shuffle, **how)
+    def for_training() -> Loader:
+        data, seed = config.train_data, config.seed
+        if config.overfit:
+            return TokenLoader(config.val_data, *size, vocab=vocab, shuffle=False)
+        if config.random_offsets:
+            return RandomOffsetLoader(data, *size, seed=seed, **turns)
+        shuffle, llmc_order = config.shuffle, config.llmc_order
+        return TokenLoader(data, *size, shuffle=shuffle, seed=seed, llmc_order=llmc_order, **turns)
 
-    turns = {"rank": rank, "ranks": config.ranks}
-    val = loader(config.val_data, False, **turns)
-    if config.overfit:
-        return loader(config.val_data, False), val
-    order = {"seed": config.seed, "llmc_order": config.llmc_order}
-    return loader(config.train_data, config.shuffle, **order, **turns), val
+    val = TokenLoader(config.val_data, *size, shuffle=False, **turns)
+    train_split = None
+    if config.eval_train:
+        train_split = TokenLoader(config.train_data, *size, shuffle=False, **turns)
+    return for_training(), val, train_split
 
 
 def load_parameters(engine: Engine, pieces: Pieces) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 
 from reference import adamw
 from trainer.data.datasets import TokenLoader
+from trainer.data.random_offsets import Loader
 from trainer.engine.engine import Engine
 from trainer.parallel.group import ALONE, Group
 from trainer.run.loss_scale import LossScale
@@ -81,7 +82,7 @@ class Stepper:
     """
 
     def __init__(
-        self, config: TrainConfig, engine: Engine, train: TokenLoader, group: Group = ALONE
+        self, config: TrainConfig, engine: Engine, train: Loader, group: Group = ALONE
     ) -> None:
         self.config, self.engine, self.train, self.group = config, engine, train, group
         self.losses, self.norms = OutlierDetector(), OutlierDetector()
@@ -244,7 +245,7 @@ class Stepper:
         self.engine.update()
 
 
-def write_batch(engine: Engine, loader: TokenLoader, *, again: bool = False) -> None:
+def write_batch(engine: Engine, loader: Loader, *, again: bool = False) -> None:
     """Hand the engine the next batch; with `again` always the first one."""
     if again:
         loader.reset()

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from ladder.common.errors import DeviceFault, LadderError
 from ladder.common.files import alone_in
+from trainer.data.token_files import TokenLoader
 from trainer.engine.memory import by_kind
 from trainer.engine.mfu import measured_roof
 from trainer.model import checkpoint
@@ -149,19 +150,25 @@ class Trainer:
         if step > 0 and not last and not self._due(step, self.config.val_every, last):
             return
         self._report(self.stepper.finish())
-        loss = validate(
-            self.setup.engine,
-            self.setup.val,
-            self.config.val_batches,
-            self._interrupted,
-            self.group,
-        )
+        loss = self._loss_on(self.setup.val)
         if loss is not None:
             if self.log is not None:
                 self.log.validation(step, loss)
             self.logged = True
             self.val_losses.append((step, loss))
             self.display.say(f"val loss {loss:.6f} (step {step})")
+        if self.setup.train_split is None:
+            return
+        loss = self._loss_on(self.setup.train_split)
+        if loss is not None:
+            if self.log is not None:
+                self.log.event(step, train_split_loss=loss)
+            self.display.say(f"loss on the training text {loss:.6f} (step {step})")
+
+    def _loss_on(self, loader: TokenLoader) -> float | None:
+        """The mean loss over -m batches; None after an interruption."""
+        setup, batches = self.setup, self.config.val_batches
+        return validate(setup.engine, loader, batches, self._interrupted, self.group)
 
     def _evaluate(self, step: int, last: bool) -> None:
         """HellaSwag, where -h 1 asks for it, as often as llm.c does."""

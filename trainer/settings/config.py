@@ -105,6 +105,7 @@ class TrainConfig(StepConfig, SampleConfig):
     val_data: str
     shuffle: bool
     llmc_order: bool
+    random_offsets: bool
     total_tokens: int
     ranks: int
     zero: int
@@ -123,6 +124,7 @@ class TrainConfig(StepConfig, SampleConfig):
     nonfinite: str
     val_every: int
     val_batches: int
+    eval_train: bool
     hellaswag: bool
     sample_every: int
     output: str

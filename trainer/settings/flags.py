@@ -88,6 +88,9 @@ class Flags:
     llmc_order: bool | None = flag(
         "--llmc-order", "shuffle exactly as llm.c does, whatever --seed says", False
     )
+    random_offsets: bool | None = flag(
+        "--random-offsets", "begin each row of a batch at a random position of the text", False
+    )
 
     # Size of a step, and how many
     batch: int | None = flag("--batch -b", "rows of a micro-batch, B", 4, least=1, most=65536)
@@ -162,6 +165,11 @@ class Flags:
         "batches of a validation; -1: the whole split",
         ByDevice(5, 20),
         least=-1,
+    )
+    eval_train: bool | None = flag(
+        "--eval-train",
+        "at each validation, measure the loss on as many batches of the training text",
+        False,
     )
     hellaswag: bool | None = flag(
         "--hellaswag -h", "evaluate on HellaSwag at each validation after step 0", False
@@ -322,6 +330,13 @@ class Flags:
             _check(getattr(self, f.name), f)
         if self.llmc_order and self.shuffle is False:
             raise LadderError("--llmc-order is a shuffled order; leave out it or --no-shuffle")
+        if self.random_offsets and (self.llmc_order or self.shuffle is False):
+            other = "--llmc-order" if self.llmc_order else "--no-shuffle"
+            raise LadderError(f"--random-offsets and {other} are two orders; leave out one of them")
+        if self.eval_train and self.overfit:
+            raise LadderError(
+                "--eval-train: --overfit trains on validation text; leave out one of them"
+            )
         if self.schedule == "constant" and self.warmup:
             raise LadderError(
                 "-u: the constant schedule has no warm-up, as in llm.c; "

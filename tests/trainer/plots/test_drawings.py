@@ -110,6 +110,15 @@ def test_runs_are_drawn_over_each_other_in_the_panels_that_they_have():
     assert [len(axes.lines) for axes in figure.axes] == [2, 3]
 
 
+def test_the_loss_on_the_training_text_is_dashed_beside_the_validation_loss():
+    curve = [(0, 5.0), (2, 4.0)]
+    curves = {runs.VALIDATION: curve, runs.TRAIN_SPLIT: [(0, 5.0), (2, 3.0)]}
+    (axes,) = runs.draw_runs({"one": curves}, "title").axes
+    assert [line.get_linestyle() for line in axes.lines] == ["-", "--"]
+    assert axes.lines[1].get_ydata().tolist() == [5.0, 3.0]
+    assert axes.get_title(loc="right") == "dashed: loss on the training text"
+
+
 def test_a_moving_average_is_of_the_values_that_there_are():
     np.testing.assert_allclose(runs.moving_average([1.0, 2.0, 6.0], 3), [1.5, 3.0, 4.0])
     np.testing.assert_allclose(runs.moving_average([1.0, 2.0, 6.0], 9), [1.5, 3.0, 4.0])

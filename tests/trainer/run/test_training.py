@@ -127,8 +127,11 @@ def test_token_files_of_one_split_name_those_of_the_other(tmp_path):
         run(tmp_path, **{**words, "output": str(tmp_path / "p")})
 
 
-def test_a_run_in_llmcs_order_is_resumed_in_it(tmp_path):
-    words = {**own_set(tmp_path), "llmc_order": True, "checkpoint_every": 3}
+@pytest.mark.parametrize(
+    "order", ["llmc_order", pytest.param("random_offsets", marks=pytest.mark.slow)]
+)
+def test_a_run_in_an_order_is_resumed_in_it(tmp_path, order):
+    words = {**own_set(tmp_path), order: True, "checkpoint_every": 3}
     run(tmp_path, **{**words, "output": str(tmp_path / "straight")})
     assert losses(tmp_path / "straight") != losses(run(tmp_path, **own_set(tmp_path))[0].directory)
     run(tmp_path, **{**words, "output": str(tmp_path / "two"), "steps": 3})
@@ -150,6 +153,19 @@ def test_a_run_on_a_text_of_ones_own_is_sampled_in_its_characters(tmp_path, monk
     drawn = list(generator.generate([ids], 3, [np.random.default_rng(0)]))
     assert max(drawn) < [tokenizer.vocab] and len(drawn) == 3
     assert tokenizer.vocab == len(set("Sing, goddess, the anger of Ἀχιλλεύς. "))
+
+
+@pytest.mark.slow
+def test_the_loss_on_the_training_text_is_measured_as_on_the_validation_text(tmp_path):
+    model = save_model(tmp_path / "dropping", dropout=0.2)
+    words = {**own_set(tmp_path), "model": model, "val_every": 3}
+    apart, _ = run(tmp_path, **words, val_data=str(tmp_path / "mine_train_0.bin"))
+    outcome, screen = run(tmp_path, **{**words, "output": str(tmp_path / "both")}, eval_train=True)
+    history = logs.read_history(outcome.directory / "log.jsonl")
+    assert [step for step, _ in history.train_split] == [0, 3, 6]
+    assert history.train_split == apart.val_losses
+    assert losses(outcome.directory) == losses(apart.directory), "training goes on as without it"
+    assert f"loss on the training text {history.train_split[-1][1]:.6f} (step 6)" in screen
 
 
 def test_resume_without_a_checkpoint_starts_from_step_0_and_says_so(tmp_path):
