@@ -96,9 +96,11 @@ def test_a_comment_without_an_end_is_read_once(tmp_path):
 @given(st.lists(st.one_of(st.sampled_from(FLAGS), WORDS), max_size=5))
 def test_a_command_line_of_the_trainer_is_understood_or_refused(words):
     try:
-        flags = parse([word for word in words if word != "--help"])
+        flags = parse(words)
     except LadderError as error:
         one_line(error)
+    except SystemExit as end:  # it has shown its help
+        assert end.code == 0 and {"--help", "-h"} & set(words)
     else:
         assert isinstance(flags, Flags)
 
