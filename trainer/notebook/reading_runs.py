@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import nbformat
 import numpy as np
 from IPython.display import Markdown, display
 
+from ladder.common.errors import LadderError
 from ladder.measure import results
+from ladder.show.execute import FOLDER
 from ladder.show.notebook import draw
 from trainer.model.gpt2 import GPT2Config
 from trainer.notebook.small_run import Run, start
@@ -21,6 +25,7 @@ from trainer.run.plot import MARKS
 LOGS = results.FOLDER / "logs"
 SHAPE = GPT2Config(context=32, vocab=65, padded_vocab=128, layers=1, heads=2, channels=32)
 STEPS = 200
+SOLUTION = re.compile(r"<summary>Solution</summary>\n\n```python\n(.*?)```", re.DOTALL)
 LAST = 50  # steps whose mean loss stands for the end of a run
 
 
@@ -64,6 +69,21 @@ def marks() -> None:
 
 
 # ---- the exercises ------------------------------------------------------------------------------
+
+
+def solution(name: str) -> Callable[..., Any]:
+    """The function `name` from a fold "Solution" of the notebook.
+
+    The notebook goes on with it, without showing it below the exercise. Raises LadderError where no
+    fold defines it.
+    """
+    for cell in nbformat.read(FOLDER / "14_runs.ipynb", as_version=4).cells:
+        for text in SOLUTION.findall(cell.source if cell.cell_type == "markdown" else ""):
+            names: dict[str, Any] = {"np": np}
+            exec(text, names)
+            if name in names:
+                return names[name]  # type: ignore[no-any-return]
+    raise LadderError(f"no exercise of notebook 14 has a solution named {name!r}")
 
 
 def check_smooth(smooth: Callable[[np.ndarray, int], Any]) -> None:

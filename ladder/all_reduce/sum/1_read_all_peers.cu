@@ -4,7 +4,7 @@
 //         of ranks. A barrier of all ranks comes before: a peer's vector may not be there yet. A
 //         second one comes after: once a peer's kernel has ended, its vector may be overwritten.
 // Expect: (R - 1) * N * sizeof(real) bytes cross the link to each rank, R / 2 times the floor of
-//         2 (R - 1) / R. A load over a link takes longer than one from the own memory, and a thread
+//         2 (R - 1) / R. A load over a link takes longer than one from its own memory, and a thread
 //         has one of 2 or 4 bytes in flight at a time.
 // Needs:  R > 1; R <= 8
 // Define: BLOCK = 512; BLOCKS = min(ceil_div(N, BLOCK), max(multiprocessors // R, 1), 32)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from ladder.common.errors import LadderError
 from trainer.notebook import reading_runs
 from trainer.run.plot import MARKS
 
@@ -32,6 +33,24 @@ def means(values, window):
 def test_an_answer_is_accepted_or_refused_with_the_reason(check, answer, says, capsys):
     getattr(reading_runs, check)(answer)
     assert capsys.readouterr().out.startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("check", "name"),
+    [
+        ("check_smooth", "smooth"),
+        ("check_steps", "steps_needed"),
+        ("check_bits", "bits_per_byte"),
+    ],
+)
+def test_the_notebook_goes_on_with_the_solution_in_the_fold(check, name, capsys):
+    getattr(reading_runs, check)(reading_runs.solution(name))
+    assert capsys.readouterr().out.startswith("✓")
+
+
+def test_a_solution_that_no_fold_has_is_an_error():
+    with pytest.raises(LadderError, match="no exercise of notebook 14 has a solution named 'x'"):
+        reading_runs.solution("x")
 
 
 def test_the_marks_are_a_table(monkeypatch):
