@@ -124,7 +124,7 @@ def find(op: str) -> Ladder:
     known = {**known, **puzzles()}
     if op in known:
         return known[op]
-    near = difflib.get_close_matches(op, known, n=3, cutoff=0.4)
+    near = difflib.get_close_matches(op, known, n=3, cutoff=0.5)
     remedy = f"did you mean {' or '.join(near)}?" if near else "'python -m ladder list' shows them"
     raise LadderError(f"no op is named {op!r}; {remedy}")
 

@@ -197,6 +197,7 @@ def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
         ),
         ("sass layernorm.forward 0", "is no kernel"),
         ("sass layernorm.forward 3 --arch hopper", "no architecture is named 'hopper'"),
+        ("list nosuch.op", "no op is named 'nosuch.op'; 'python -m ladder list' shows them"),
         ("list foo", "no op is named 'foo'; 'python -m ladder list' shows them"),
         ("show layernorm.forward no/such.cu", "no/such.cu: no such file"),
         (

@@ -55,7 +55,7 @@ class RandomOffsetLoader:
             if count < T + 1:
                 raise LadderError(
                     f"{path} has {count} tokens, fewer than the T+1 = {T + 1} of one row; "
-                    "choose a smaller T, or remove that file"
+                    "choose a smaller T, or a longer text (or remove one of several files)"
                 )
         # The offsets of the shards follow one another; a shard's are below its entry here.
         self._ends = np.cumsum([count - T for count in self._counts])

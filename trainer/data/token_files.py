@@ -216,7 +216,8 @@ class TokenLoader:
                 size = "B*T*ranks+1" if shared > 1 else "B*T+1"
                 raise LadderError(
                     f"{path} has {count} tokens, fewer than the {size} = {self._span + 1} of one "
-                    "batch; choose a smaller B or T, or remove that file"
+                    "batch; choose a smaller B or T, or a longer text (or remove one of several "
+                    "files)"
                 )
         self._windows = [(count - 1) // self._span for count in self._counts]
         self._order: SeededOrder | LlmcOrder = (

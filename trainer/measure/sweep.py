@@ -109,7 +109,8 @@ def read_trials(argv: Sequence[str]) -> tuple[list[Trial], Flags]:
         trials.append(Trial(values, [part for *_, parts in chosen for part in parts]))
     if not trials[0].values:
         raise LadderError(
-            "no flag has several values; put commas between them, as in -l 1e-4,3e-4,6e-4"
+            "no flag has several values; put commas between them, as in -l 1e-4,3e-4,6e-4 "
+            "(in -o, --prompt and --fuse a comma is part of the one value)"
         )
     flags = [parse(trial.words) for trial in trials]  # a wrong one is reported before any run
     names = [trial.name for trial in trials]

@@ -211,4 +211,6 @@ def parse(argv: Sequence[str]) -> tuple[str, int | None, Flags]:
     name, limit = words.pop("name"), words.pop("limit")
     if limit is not None and limit < 1:
         raise LadderError(f"--limit must be at least 1, not {limit}")
+    if name not in BENCHMARKS and not Path(name).exists():
+        raise LadderError(f"{name}: no such file, and none of {', '.join(BENCHMARKS)}")
     return name, limit, Flags(**words)

@@ -150,7 +150,7 @@ def _read(log: Path) -> History:
     """Raises LadderError where the log holds no losses."""
     history = logs.read_history(log)
     if not history.train and not history.val:
-        raise LadderError(f"{log} holds no losses yet; train a step first")
+        raise LadderError(f"{log} holds no losses; name the log of a run that has taken a step")
     return history
 
 

@@ -12,10 +12,10 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 
+from ladder.common import files
 from ladder.common.errors import LadderError
 from ladder.contract.device import Device
 from reference.decode import draw
@@ -164,9 +164,9 @@ def parse(argv: Sequence[str]) -> tuple[Flags, str | None]:
 def read_prompts(path: str) -> list[str]:
     """The lines of a file. Raises LadderError where there are none."""
     try:
-        prompts = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise LadderError(f"--prompts {path}: {error}") from None
+        prompts = files.read_text(path).splitlines()
+    except LadderError as error:
+        raise LadderError(f"--prompts: {error}") from None
     if not prompts:
         raise LadderError(f"--prompts {path}: the file is empty; write a prompt on each line")
     return prompts

@@ -68,7 +68,7 @@ def test_there_is_a_run_for_every_combination():
         ("-l 1e-4,1e-4", "two runs of the sweep would be lr=1e-4"),
         ("-l 1e-4,2e-4 --bacth 4", "did you mean --batch?"),
         ("-l 1e-4,2e-4 -pn 2", "for ranks choose --ranks"),
-        ("--fuse residual_layernorm,matmul_gelu", "no flag has several values"),
+        ("--fuse residual_layernorm,matmul_gelu", "in -o, --prompt and --fuse a comma is part of"),
     ],
 )
 def test_a_wrong_sweep_is_refused_before_any_run(line, says):

@@ -205,7 +205,7 @@ def test_the_limit_takes_the_first_examples(tmp_path, hellaswag, capsys):
     ("words", "says"),
     [
         (["hellaswag", "--limit", "0"], "--limit must be at least 1"),
-        (["nothing.bin"], "nothing.bin: no such file"),
+        (["nothing.bin"], "nothing.bin: no such file, and none of hellaswag"),
         (["hellaswag", "-e", "d6"], "-e d6: it has random weights; train first"),
     ],
 )

@@ -24,7 +24,7 @@ def test_a_plot_needs_losses(tmp_path):
     with pytest.raises(LadderError, match="name the folder of a run"):
         main([str(tmp_path / "missing")])
     log = RunLog(tmp_path)
-    with pytest.raises(LadderError, match="holds no losses yet"):
+    with pytest.raises(LadderError, match="holds no losses; name the log of a run"):
         plot.plot(tmp_path)
     log.validation(0, 5.0)
     assert plot.plot(tmp_path).stat().st_size > 5000

@@ -164,7 +164,7 @@ def test_prompts_of_a_file_are_continued_together(tmp_path, capsys):
     file.write_text("")
     with pytest.raises(LadderError, match=r"^--prompts .*prompts: the file is empty"):
         sample.main([*words, "--prompts", str(file)])
-    with pytest.raises(LadderError, match=r"^--prompts .*: .*No such file"):
+    with pytest.raises(LadderError, match=r"^--prompts: .*none: no such file"):
         sample.main([*words, "--prompts", str(tmp_path / "none")])
 
 
