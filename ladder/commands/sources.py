@@ -16,8 +16,9 @@ from ladder.show import source_code, tables
 
 LEGEND = (
     "Each rung grew from the one above it, those at ├ and └ from the rung where their line begins. "
-    "needs: what shape, type and GPU must meet."
 )
+NEEDS = "needs: what shape, type and GPU must meet."
+ALL = "With an op or a layer, the list says what each rung needs."
 
 
 def add_to(commands: Commands) -> None:
@@ -45,16 +46,18 @@ def add_to(commands: Commands) -> None:
 
 
 def list_ladders(options: argparse.Namespace) -> int:
-    """Every op and its rungs, or those of one op or layer."""
+    """Every op and its rungs, or those of one op or layer, and what they need."""
     chosen = matching(options.op) if options.op else list(ladders().values())
-    table = Table("op", "rung", "idea", "needs", box=None, pad_edge=False)
+    columns = 4 if options.op else 3  # the list of all is wide enough without what rungs need
+    table = Table(*("op", "rung", "idea", "needs")[:columns], box=None, pad_edge=False)
     for ladder in chosen:
-        table.add_row(f"[bold]{ladder.op.name}[/]", "", escape(ladder.op.summary), "")
+        table.add_row(f"[bold]{ladder.op.name}[/]", "", escape(ladder.op.summary))
         for branch, rung in source_code.tree(ladder):
             idea = escape(rung.idea + tables.remarks(rung).replace("_", ""))
-            table.add_row("", branch + rung.id, idea, escape("; ".join(rung.conditions())))
+            needs = escape("; ".join(rung.conditions()))
+            table.add_row(*("", branch + rung.id, idea, needs)[:columns])
     console().print(table)
-    console().print(f"\n[dim]{LEGEND}[/]", highlight=False)
+    console().print(f"\n[dim]{LEGEND}{NEEDS if options.op else ALL}[/]", highlight=False)
     return 0
 
 

@@ -24,6 +24,9 @@ def test_list_names_every_op_and_rung(capsys):
     out = capsys.readouterr().out
     for ladder in ladders().values():
         assert ladder.op.name in out
+    assert "<= 65535" not in out
+    assert main(["list", "attention"]) == 0
+    assert "B * NH <= 65535" in capsys.readouterr().out
     assert main(["list", "layernorm"]) == 0
     out = capsys.readouterr().out
     assert "one warp per row" in out
