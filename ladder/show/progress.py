@@ -24,7 +24,7 @@ from ladder.show.pictures.drawing import MARGIN, WIDTH, Drawing
 VARIABLE = "KERNEL_LADDER_STATE"
 NOTEBOOKS = ROOT / "notebooks"
 MOST_BYTES = 1 << 16  # of the file: some hundred titles
-TITLE = re.compile(r'^MINE = r"""// .*?: (.*)$|^(?:gpt|climbing)\.(check_\w+)\(', re.MULTILINE)
+TITLE = re.compile(r'^MINE = r"""// .*?: (.*)$|^(?:gpt|climbing|runs)\.(check_\w+)\(', re.MULTILINE)
 BAR, ROW = 210, 24  # width of a bar, and height of a row, in pixels
 
 

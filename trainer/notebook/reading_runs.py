@@ -16,6 +16,7 @@ from ladder.measure import results
 from ladder.show.execute import FOLDER
 from ladder.show.notebook import draw
 from trainer.model.gpt2 import GPT2Config
+from trainer.notebook.exercises import say_progress
 from trainer.notebook.small_run import Run, start
 from trainer.plots import runs as plots
 from trainer.plots.sweep import draw_sweep
@@ -104,6 +105,7 @@ def check_smooth(smooth: Callable[[np.ndarray, int], Any]) -> None:
                 )
                 return
     print("✓ a mean of the values that there are, at each of 20 steps")
+    say_progress("check_smooth")
 
 
 def check_steps(steps_needed: Callable[[float, float], float]) -> None:
@@ -119,6 +121,7 @@ def check_steps(steps_needed: Callable[[float, float], float]) -> None:
             )
             return
     print("✓ the gap is twice the standard error of the difference")
+    say_progress("check_steps")
 
 
 def check_bits(bits_per_byte: Callable[[float, int, int], float]) -> None:
@@ -132,6 +135,7 @@ def check_bits(bits_per_byte: Callable[[float, int, int], float]) -> None:
             )
             return
     print("✓ bits per byte")
+    say_progress("check_bits")
 
 
 def _curves(run: History | Run) -> dict[str, Sequence[tuple[int, float]]]:
