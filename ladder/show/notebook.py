@@ -18,6 +18,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -51,7 +52,7 @@ from ladder.verify.inputs import scalars
 
 FOLDER = pages.ROOT / "notebooks"
 PLACE = pages.Place(FOLDER / "notebook.ipynb", old="", draw=False)  # what links are relative to
-SOLUTION = re.compile(r"<summary>Solution</summary>\n\n```cpp\n(.*?)```", re.DOTALL)
+SOLUTION = re.compile(r"<summary>Solution</summary>\n\n```(\w+)\n(.*?)```", re.DOTALL)
 
 
 # ---- kernels ------------------------------------------------------------------------------------
@@ -195,11 +196,17 @@ def solution(title: str) -> Given:
     notebook has such an exercise.
     """
     for path in sorted(FOLDER.glob("[0-9]*.ipynb")):
-        for cell in nbformat.read(path, as_version=4).cells:
-            for kernel in SOLUTION.findall(cell.source if cell.cell_type == "markdown" else ""):
-                if kernel.partition("\n")[0].partition(": ")[2] == title:
-                    return Given(kernel)
+        for kernel in solutions(path, "cpp"):
+            if kernel.partition("\n")[0].partition(": ")[2] == title:
+                return Given(kernel)
     raise LadderError(f"no notebook has an exercise with the title {title!r}")
+
+
+def solutions(notebook: Path, language: str) -> list[str]:
+    """The code in a language that stands behind the folds "Solution" of a notebook."""
+    cells = nbformat.read(notebook, as_version=4).cells
+    text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    return [code for name, code in SOLUTION.findall(text) if name == language]
 
 
 def rung_of(op: str, kernel: int | str) -> Rung:

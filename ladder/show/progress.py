@@ -43,7 +43,8 @@ def exercises() -> Mapping[str, Sequence[str]]:
     for path in sorted(NOTEBOOKS.glob("[0-9]*.ipynb")):
         cells = [cell for cell in read_json(path)["cells"] if cell["cell_type"] == "code"]
         matches = (TITLE.search("".join(cell["source"])) for cell in cells)
-        found[path.stem] = [match[1] or match[2] for match in matches if match]
+        titles = [match[1] or match[2] for match in matches if match]
+        found[path.stem] = list(dict.fromkeys(titles))  # a later cell may check the solution
     return found
 
 

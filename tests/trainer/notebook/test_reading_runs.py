@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ladder.common.errors import LadderError
+from ladder.show import progress
 from trainer.notebook import reading_runs
 from trainer.run.plot import MARKS
 
@@ -43,9 +44,19 @@ def test_an_answer_is_accepted_or_refused_with_the_reason(check, answer, says, c
         ("check_bits", "bits_per_byte"),
     ],
 )
-def test_the_notebook_goes_on_with_the_solution_in_the_fold(check, name, capsys):
+def test_the_notebook_goes_on_with_the_solution_in_the_fold(
+    check, name, capsys, monkeypatch, tmp_path
+):
+    monkeypatch.setenv(progress.VARIABLE, str(tmp_path))
     getattr(reading_runs, check)(reading_runs.solution(name))
     assert capsys.readouterr().out.startswith("✓")
+    assert check not in progress.solved()  # the reader has not written it
+
+
+def test_an_exercise_counts_when_the_reader_solves_it(monkeypatch, tmp_path):
+    monkeypatch.setenv(progress.VARIABLE, str(tmp_path))
+    reading_runs.check_smooth(means)
+    assert progress.solved() == {"check_smooth"}
 
 
 def test_a_solution_that_no_fold_has_is_an_error():
