@@ -20,7 +20,7 @@ from trainer.measure import torch_gpt2
 from trainer.measure.torch_gpt2 import MODES, WARM_UP, Mode, TorchTraining
 from trainer.model.gpt2 import GPT2Config
 from trainer.run.display import Display, open_console
-from trainer.run.schedule import learning_rate
+from trainer.run.schedule import rate_of
 from trainer.run.setup import Setup, set_up
 from trainer.run.steps import Stepper
 from trainer.settings.config import TrainConfig
@@ -138,15 +138,7 @@ def _torch(setup: Setup, training: TorchTraining) -> Course:
         if config.overfit:
             loader.reset()
         batches = [loader.next_batch() for _ in range(config.accumulation)]
-        lr = learning_rate(
-            config.schedule,
-            number,
-            lr=config.lr,
-            warmup=config.warmup,
-            steps=config.steps,
-            final=config.final_lr,
-        )
-        losses.append(training.step(batches, lr))
+        losses.append(training.step(batches, rate_of(config, number)))
     return Course([float(loss) for loss in losses], training.milliseconds(), training.peak_bytes())
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainer.engine.engine import Engine
-from trainer.measure.step_timing import LONG, STEPS_AT_A_TIME, WARM_UP, Job
+from trainer.measure.step_timing import LONG, STEPS_AT_A_TIME, WARM_UP, Job, one_step
 from trainer.model.calls import Call, Exchange, op_calls
 from trainer.model.program import Program
 from trainer.parallel.group import Group
@@ -95,11 +95,7 @@ def time_steps(job: Job, engine: Engine, group: Group, micro_steps: int) -> floa
     ranks take the same number of steps."""
 
     def step() -> None:
-        engine.zero_gradients()
-        for micro_step in range(micro_steps):
-            engine.forward()
-            engine.backward(more=micro_step + 1 < micro_steps)
-        engine.update()
+        one_step(engine, micro_steps)
 
     estimate = group.share("a step", [engine.device.time(step) for _ in range(WARM_UP + 1)][-1])
     at_a_time = STEPS_AT_A_TIME if engine.device.asynchronous and estimate < LONG else 1

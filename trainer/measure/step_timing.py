@@ -210,10 +210,12 @@ def _build(
     return build(shape, B, config.sequence, fusions=fused, sharding=sharding, **options)
 
 
-def one_step(engine: Engine) -> None:
+def one_step(engine: Engine, micro_steps: int = 1) -> None:
+    """An optimizer step of so many micro-batches."""
     engine.zero_gradients()
-    engine.forward()
-    engine.backward()
+    for micro_step in range(micro_steps):
+        engine.forward()
+        engine.backward(more=micro_step + 1 < micro_steps)
     engine.update()
 
 

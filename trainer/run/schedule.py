@@ -10,6 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 
+from trainer.settings.config import TrainConfig
 from trainer.settings.flags import Schedule
 
 WINDOW = 128  # measurements that a z-score is taken over, as in llm.c
@@ -26,6 +27,18 @@ def learning_rate(
     if step < warmup and name != "constant":
         return lr * (step + 1) / warmup
     return lr * (final + (1 - final) * SCHEDULES[name](step, warmup, steps))
+
+
+def rate_of(config: TrainConfig, step: int) -> float:
+    """The learning rate of a step of a run."""
+    return learning_rate(
+        config.schedule,
+        step,
+        lr=config.lr,
+        warmup=config.warmup,
+        steps=config.steps,
+        final=config.final_lr,
+    )
 
 
 def _cosine(step: int, warmup: int, steps: int) -> float:

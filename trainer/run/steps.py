@@ -25,7 +25,7 @@ from trainer.data.random_offsets import Loader
 from trainer.engine.engine import Engine
 from trainer.parallel.group import ALONE, Group
 from trainer.run.loss_scale import LossScale
-from trainer.run.schedule import OutlierDetector, learning_rate
+from trainer.run.schedule import OutlierDetector, rate_of
 from trainer.settings.config import TrainConfig
 
 NOT_FINITE = "loss or gradient is not finite"
@@ -107,11 +107,9 @@ class Stepper:
         return known
 
     def _take(self, number: int) -> Step | None:
-        engine, c = self.engine, self.config
+        engine = self.engine
         start = self._start()
-        lr = learning_rate(
-            c.schedule, number, lr=c.lr, warmup=c.warmup, steps=c.steps, final=c.final_lr
-        )
+        lr = rate_of(self.config, number)
         inv_scale = 1.0 if self.scale is None else 1 / self.scale.value
         loss = self._accumulate(number)
         engine.compute_norm()

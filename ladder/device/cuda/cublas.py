@@ -9,38 +9,22 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ladder.common.errors import LadderError
+from ladder.device.cupy.blas import ONE, WORKSPACE_BYTES, ZERO, Gpu, check, matrix
 
 DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}
 OPERATIONS = {"N": 0, "T": 1}  # a factor as it is, transposed
 COMPUTE_32F = 68  # accumulates in float32; float32 factors are not rounded to TF32
 DEFAULT_ALGORITHM = -1
 DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # split-K partial sums are added in float32, too
-WORKSPACE_BYTES = 32 << 20  # what NVIDIA recommends for Hopper
-
-# Read when a call is made, not when the GPU gets to it.
-_ZERO, _ONE = ctypes.c_float(0), ctypes.c_float(1)
-
-
-class Gpu(Protocol):
-    """What the libraries need of a GPU (gpu.py): `device` and `stream` are CuPy's."""
-
-    name: str
-    device: Any
-    stream: Any
-
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any: ...
 
 
 class Multiplier:
-    """The matrix products of a GPU, on its stream (`MatrixProduct` of ladder/contract/device.py).
-
-    cuBLAS stores matrices by columns: our (rows, columns) is its (columns, rows).
-    """
+    """A GPU's matrix products, on its stream (`MatrixProduct` of ladder/contract/device.py)."""
 
     def __init__(self, device: Gpu) -> None:
         """Raises LadderError where there is no cuBLAS."""
@@ -72,11 +56,11 @@ class Multiplier:
             self._handle,
             *(OPERATIONS[letter] for letter in operations),
             *sizes,
-            ctypes.byref(_ONE),
-            *_matrix(a),
-            *_matrix(b),
-            ctypes.byref(_ONE if add else _ZERO),
-            *_matrix(result),
+            ctypes.byref(ONE),
+            *matrix(a, DATA_TYPES),
+            *matrix(b, DATA_TYPES),
+            ctypes.byref(ONE if add else ZERO),
+            *matrix(result, DATA_TYPES),
             COMPUTE_32F,
             DEFAULT_ALGORITHM,
         )
@@ -100,14 +84,3 @@ def load(name: str = "libcublas") -> Any:
             f"cuBLAS does not load ({error}): pip install -e '.[cuda13]' brings it, or "
             "'.[cuda12]' for an older driver"
         ) from None
-
-
-def _matrix(array: Any) -> tuple[ctypes.c_void_p, int, int]:
-    """Address, type, and leading dimension: the length of our rows."""
-    return ctypes.c_void_p(array.data.ptr), DATA_TYPES[array.dtype.name], array.shape[1]
-
-
-def check(status: int, device: Gpu, where: str, library: str) -> None:
-    """Raise LadderError where a call has failed."""
-    if status:
-        raise LadderError(f"{device.name}: {library} fails with status {status} {where}")

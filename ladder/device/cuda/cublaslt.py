@@ -18,15 +18,8 @@ from typing import Any
 import numpy as np
 
 from ladder.common.errors import LadderError
-from ladder.device.cuda.cublas import (
-    COMPUTE_32F,
-    DATA_TYPES,
-    OPERATIONS,
-    WORKSPACE_BYTES,
-    Gpu,
-    check,
-    load,
-)
+from ladder.device.cuda.cublas import COMPUTE_32F, DATA_TYPES, OPERATIONS, load
+from ladder.device.cupy.blas import ONE, WORKSPACE_BYTES, ZERO, Gpu, check
 
 # cublasLtMatmulDescAttributes_t
 TRANSA, TRANSB, EPILOGUE, BIAS_POINTER, AUX_POINTER, AUX_LD = 3, 4, 7, 8, 11, 12
@@ -38,9 +31,6 @@ REDUCTION_IN_COMPUTE_TYPE = 2  # split-K partial sums are added in float32, too
 NOT_SUPPORTED = 15  # a status
 
 ALIGNMENT = 16  # bytes, of all arrays that are handed in
-
-# Read when a call is made, not when the GPU gets to it.
-_ZERO, _ONE = ctypes.c_float(0), ctypes.c_float(1)
 
 
 class _Heuristic(ctypes.Structure):
@@ -97,12 +87,12 @@ class Linear:
         status = self._library.cublasLtMatmul(
             self._handle,
             plan.operation,
-            ctypes.byref(_ONE),
+            ctypes.byref(ONE),
             _address(weight),
             plan.weight,
             _address(inp),
             plan.inp,
-            ctypes.byref(_ZERO),
+            ctypes.byref(ZERO),
             _address(out),  # C, which is not read
             plan.out,
             _address(out),  # D

@@ -19,7 +19,7 @@ from ladder.contract.launch_plan import Launch
 from ladder.contract.rung_file import Rung
 from ladder.device.cuda import compiler, cublas, cublaslt, nccl
 from ladder.device.cuda.nvrtc import find_nvrtc
-from ladder.device.cupy.gpu import CupyGpu, CupyKernel, said
+from ladder.device.cupy.gpu import CupyGpu, CupyKernel, count_gpus, said, why_no_import
 
 # Compute capability times ten; the kernels are compiled for nothing older, and CUDA 13 cannot.
 _OLDEST = min(int(arch.removeprefix("sm_").rstrip("a")) for arch in compiler.TYPICAL)
@@ -207,12 +207,8 @@ def condition(bus_id: str) -> str | None:
 
 
 def count() -> int:
-    """How many GPUs CuPy sees; 0 where it cannot tell, for which opening one gives the reason."""
-    try:
-        number: int = _import_cupy().cuda.runtime.getDeviceCount()
-    except (LadderError, RuntimeError):  # CuPy's errors of the runtime are RuntimeErrors
-        return 0
-    return number
+    """How many GPUs CuPy sees; 0 where it cannot tell."""
+    return count_gpus(_import_cupy)
 
 
 def driver_release() -> str | None:
@@ -236,12 +232,7 @@ def _import_cupy() -> Any:
         import cupy
     except ImportError as error:
         extra = "cuda13" if driver >= 13000 else "cuda12"
-        why = "is not installed"
-        if error.name != "cupy":
-            # CuPy wraps what is wrong, such as a library that is missing, in a page of advice.
-            first = str(error.__cause__ or error).strip().partition("\n")[0]
-            why = f"does not import ({first})"
-        raise LadderError(f"CuPy {why}: pip install -e '.[{extra}]'") from None
+        raise LadderError(f"CuPy {why_no_import(error)}: pip install -e '.[{extra}]'") from None
     return cupy
 
 

@@ -355,5 +355,23 @@ def said(error: Exception) -> str:
     return str(error).split(": ", 1)[-1]
 
 
+def count_gpus(import_cupy: Callable[[], Any]) -> int:
+    """How many GPUs CuPy sees; 0 where it cannot tell, for which opening one gives the reason."""
+    try:
+        number: int = import_cupy().cuda.runtime.getDeviceCount()
+    except (LadderError, RuntimeError):  # CuPy's errors of the runtime are RuntimeErrors
+        return 0
+    return number
+
+
+def why_no_import(error: ImportError) -> str:
+    """What is the matter with CuPy, of an error of `import cupy`."""
+    if error.name == "cupy":
+        return "is not installed"
+    # CuPy wraps what is wrong, such as a library that is missing, in a page of advice.
+    first = str(error.__cause__ or error).strip().partition("\n")[0]
+    return f"does not import ({first})"
+
+
 def mib(size: int) -> str:
     return f"{size / 2**20:,.0f} MiB"

@@ -23,7 +23,7 @@ from ladder.common.errors import DeviceFault, LadderError
 from ladder.contract.launch_plan import Launch
 from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
-from ladder.device.cupy.gpu import CupyGpu, CupyKernel, said
+from ladder.device.cupy.gpu import CupyGpu, CupyKernel, count_gpus, said, why_no_import
 from ladder.device.hip import compiler, rocblas
 from ladder.device.hip.clang import find_clang
 
@@ -160,12 +160,8 @@ def has_driver() -> bool:
 
 
 def count() -> int:
-    """How many GPUs CuPy sees; 0 where it cannot tell, for which opening one gives the reason."""
-    try:
-        number: int = _import_cupy().cuda.runtime.getDeviceCount()
-    except (LadderError, RuntimeError):  # CuPy's errors of the runtime are RuntimeErrors
-        return 0
-    return number
+    """How many GPUs CuPy sees; 0 where it cannot tell."""
+    return count_gpus(_import_cupy)
 
 
 def release() -> str | None:
@@ -194,10 +190,7 @@ def _import_cupy() -> Any:
     try:
         import cupy
     except ImportError as error:
-        why = "is not installed"
-        if error.name != "cupy":
-            first = str(error.__cause__ or error).strip().partition("\n")[0]
-            why = f"does not import ({first})"
+        why = why_no_import(error)
         raise LadderError(f"CuPy for ROCm {why}: install ROCm 7, and {INSTALL}") from None
     if not cupy.cuda.runtime.is_hip:
         raise LadderError(f"CuPy here is for NVIDIA's GPUs: pip uninstall it, and {INSTALL}")

@@ -8,37 +8,21 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ladder.common.errors import LadderError
+from ladder.device.cupy.blas import ONE, WORKSPACE_BYTES, ZERO, Gpu, check, matrix
 
 DATA_TYPES = {"float16": 150, "float32": 151, "bfloat16": 168}  # rocblas_datatype
 OPERATIONS = {"N": 111, "T": 112}  # rocblas_operation: a factor as it is, transposed
 STANDARD = 0  # rocblas_gemm_algo
-WORKSPACE_BYTES = 32 << 20
 INSTALLED, SONAME = Path("/opt/rocm/lib/librocblas.so.5"), "librocblas.so.5"  # of ROCm 7
-
-# Read when a call is made, not when the GPU gets to it.
-_ZERO, _ONE = ctypes.c_float(0), ctypes.c_float(1)
-
-
-class Gpu(Protocol):
-    """What rocBLAS needs of a GPU (gpu.py): `device` and `stream` are CuPy's."""
-
-    name: str
-    device: Any
-    stream: Any
-
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any: ...
 
 
 class Multiplier:
-    """The matrix products of a GPU, on its stream (`MatrixProduct` of ladder/contract/device.py).
-
-    rocBLAS stores matrices by columns: our (rows, columns) is its (columns, rows).
-    """
+    """A GPU's matrix products, on its stream (`MatrixProduct` of ladder/contract/device.py)."""
 
     def __init__(self, device: Gpu) -> None:
         """Raises LadderError where there is no rocBLAS."""
@@ -68,12 +52,12 @@ class Multiplier:
             self._handle,
             *(OPERATIONS[letter] for letter in operations),
             *sizes,
-            ctypes.byref(_ONE),
-            *_matrix(a),
-            *_matrix(b),
-            ctypes.byref(_ONE if add else _ZERO),
-            *_matrix(result),
-            *_matrix(result),  # what is added to, and what is written
+            ctypes.byref(ONE),
+            *matrix(a, DATA_TYPES),
+            *matrix(b, DATA_TYPES),
+            ctypes.byref(ONE if add else ZERO),
+            *matrix(result, DATA_TYPES),
+            *matrix(result, DATA_TYPES),  # what is added to, and what is written
             DATA_TYPES["float32"],  # accumulates in it
             STANDARD,
             0,  # the solution is rocBLAS's choice
@@ -82,8 +66,7 @@ class Multiplier:
         self._check(status, f"in a product of sizes {sizes}")
 
     def _check(self, status: int, where: str = "at its start") -> None:
-        if status:
-            raise LadderError(f"{self._device.name}: rocBLAS fails with status {status} {where}")
+        check(status, self._device, where, "rocBLAS")
 
 
 def load() -> Any:
@@ -95,8 +78,3 @@ def load() -> Any:
         raise LadderError(
             f"rocBLAS does not load ({error}): install ROCm 7, which has it"
         ) from None
-
-
-def _matrix(array: Any) -> tuple[ctypes.c_void_p, int, int]:
-    """Address, type, and leading dimension: the length of our rows."""
-    return ctypes.c_void_p(array.data.ptr), DATA_TYPES[array.dtype.name], array.shape[1]
