@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ladder.common.errors import LadderError
+from ladder.common.occupancy import Occupancy
 from ladder.contract.dims import Dims
 from ladder.contract.dtypes import DTYPES
 from ladder.contract.ladder import Ladder
@@ -24,7 +25,7 @@ from ladder.contract.launch_plan import Launch
 from ladder.contract.rung_file import Rung
 from ladder.device.cuda import compiler, sass
 from ladder.device.cuda.compiler import Resources
-from ladder.device.cuda.occupancy import Occupancy, occupancy
+from ladder.device.cuda.occupancy import occupancy
 from ladder.emulator.emulated import Emulated
 from ladder.emulator.report import LineCount
 from ladder.show import trace

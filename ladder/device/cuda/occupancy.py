@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ladder.common.occupancy import Occupancy
 from ladder.contract.launch_plan import Launch
 from ladder.device.cuda.compiler import Resources
 
@@ -45,40 +46,6 @@ SMS: Mapping[str, Sm] = {
     "sm_100a": Sm(warps=64, blocks=32, shared=228 * KIB),
     "sm_120a": Sm(warps=48, blocks=24, shared=100 * KIB),
 }
-
-
-@dataclass(frozen=True)
-class Occupancy:
-    """limits: how many blocks each resource has room for; the scarcest one decides."""
-
-    limits: Mapping[str, int]
-    warps_per_block: int
-    most_warps: int  # of an SM
-
-    @property
-    def blocks(self) -> int:
-        return min(self.limits.values())
-
-    @property
-    def warps(self) -> int:
-        return self.blocks * self.warps_per_block
-
-    @property
-    def share(self) -> float:
-        """The warps of an SM as a part of the most that it has room for."""
-        return self.warps / self.most_warps
-
-    @property
-    def limited_by(self) -> str:
-        """The scarcest resources: "registers", or "warps and registers"."""
-        return " and ".join(name for name, most in self.limits.items() if most == self.blocks)
-
-    def __str__(self) -> str:
-        if self.blocks == 0:
-            return f"cannot be launched: one block takes more {self.limited_by} than an SM has"
-        blocks = "1 block" if self.blocks == 1 else f"{self.blocks} blocks"
-        warps = f"{self.warps} of {self.most_warps} warps"
-        return f"{blocks} on an SM, {warps} ({self.share:.0%}), limited by {self.limited_by}"
 
 
 def occupancy(arch: str, takes: Resources, launch: Launch) -> Occupancy:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ladder.common.occupancy import Occupancy
 from ladder.contract.launch_plan import Launch
 from ladder.device.hip.compiler import TYPICAL, Resources
 
@@ -47,48 +48,6 @@ UNITS: Mapping[str, Unit] = {
 }
 
 
-@dataclass(frozen=True)
-class Occupancy:
-    """limits: how many blocks each resource has room for; the scarcest one decides."""
-
-    unit: Unit
-    limits: Mapping[str, int]
-    waves_per_block: int
-
-    @property
-    def place(self) -> str:
-        """A compute unit, or a workgroup processor, which is two of RDNA."""
-        return "a CU" if self.unit in UNITS.values() else "a WGP"
-
-    @property
-    def blocks(self) -> int:
-        """On a CU."""
-        return min(self.limits.values())
-
-    @property
-    def waves(self) -> int:
-        """On a CU."""
-        return self.blocks * self.waves_per_block
-
-    @property
-    def most_waves(self) -> int:
-        return self.unit.simds * self.unit.waves
-
-    @property
-    def limited_by(self) -> str:
-        """The scarcest resources: "registers", or "waves and registers"."""
-        return " and ".join(name for name, most in self.limits.items() if most == self.blocks)
-
-    def __str__(self) -> str:
-        if self.blocks == 0:
-            return (
-                f"cannot be launched: one block takes more {self.limited_by} than {self.place} has"
-            )
-        blocks = "1 block" if self.blocks == 1 else f"{self.blocks} blocks"
-        waves = f"{self.waves} of {self.most_waves} waves ({self.waves / self.most_waves:.0%})"
-        return f"{blocks} on {self.place}, {waves}, limited by {self.limited_by}"
-
-
 def waves_by_registers(arch: str, takes: Resources) -> int:
     """The waves of a SIMD that its vector registers have room for."""
     unit = UNITS[arch]
@@ -98,8 +57,9 @@ def waves_by_registers(arch: str, takes: Resources) -> int:
 
 def occupancy(arch: str, takes: Resources, launch: Launch) -> Occupancy:
     """Of a kernel that the compiler gave these resources, launched like this."""
-    unit = UNITS[arch]
-    if takes.two_units:
+    unit, place = UNITS[arch], "a CU"
+    if takes.two_units:  # a workgroup processor is two compute units of RDNA
+        place = "a WGP"
         unit = replace(unit, simds=2 * unit.simds, lds=2 * unit.lds, blocks=2 * unit.blocks)
     waves = -(-math.prod(launch.block) // TYPICAL[arch][0])
     lds = -(-(takes.lds + launch.shared) // unit.lds_granule) * unit.lds_granule
@@ -109,4 +69,4 @@ def occupancy(arch: str, takes: Resources, launch: Launch) -> Occupancy:
         **({"LDS": unit.lds // lds} if lds else {}),
         **({"blocks": unit.blocks} if waves > 1 else {}),
     }
-    return Occupancy(unit, limits, waves)
+    return Occupancy(limits, waves, unit.simds * unit.waves, place, "waves")
