@@ -829,7 +829,7 @@ QUICK_EXERCISES = dict(exercises(path for path in NOTEBOOKS if path.stem in QUIC
 def solution_of(exercise):
     """The kernel in the fold."""
     *_, text = EXERCISES[exercise]
-    (solution,) = notebook.SOLUTION.findall(text)
+    ((_, solution),) = notebook.SOLUTION.findall(text)
     return solution
 
 
