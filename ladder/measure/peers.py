@@ -107,6 +107,10 @@ def _matmul_gelu_forward(torch: Any, inp: Any, weight: Any, bias: Any) -> Values
     return {"pre": pre, **_gelu_forward(torch, pre)}
 
 
+def _matmul_backward_bias(torch: Any, dbias: Any, dout: Any) -> Values:
+    return {"dbias": dbias.add_(dout.sum(0, dtype=dbias.dtype))}
+
+
 def _dropout_forward(torch: Any, inp: Any, p: float) -> Values:
     out, mask = torch.native_dropout(inp, p, True)
     return {"out": out, "mask": mask}
@@ -156,6 +160,70 @@ def _without_padding(torch: Any, values: Values) -> None:
     """Columns that pad the vocabulary get the probability 0, by their logits."""
     _wide_targets(torch, values)
     values["logits"][:, values["V"] :] = -math.inf
+
+
+# ---- attention ----------------------------------------------------------------------------------
+
+
+def _attention_forward(torch: Any, qkv: Any, NH: int) -> Values:
+    out, lse, *_ = _attention(torch, *_heads(qkv, NH))
+    return {"out": out.transpose(1, 2).flatten(2), "lse": lse.flatten(2)}
+
+
+def _attention_backward(
+    torch: Any, qkv: Any, NH: int, dout: Any, out: Any, lse: Any, rest: list[Any]
+) -> Values:
+    q, k, v = _heads(qkv, NH)
+    (do,) = _heads(dout, NH, 1)
+    return {"dqkv": _attention_gradients(torch, do, q, k, v, out, lse, *rest)}
+
+
+def _attention_backward_packed(
+    torch: Any, qkv: Any, NH: int, dout: Any, out: Any, lse: Any, rest: list[Any]
+) -> Values:
+    gradients = _attention_backward(torch, qkv, NH, dout, out, lse, rest)["dqkv"]
+    return {"dqkv": torch.cat([each.transpose(1, 2).flatten(2) for each in gradients], 2)}
+
+
+def _heads(packed: Any, NH: int, parts: int = 3) -> Any:
+    """(B, T, parts * C) seen as `parts` tensors (B, NH, T, HS)."""
+    return packed.unflatten(2, (parts, NH, -1)).permute(2, 0, 3, 1, 4)
+
+
+def _attention(torch: Any, q: Any, k: Any, v: Any) -> Any:
+    """(out (B, NH, T, HS), lse, ...) by the kernel that training takes for tensors of such a type.
+
+    F.scaled_dot_product_attention calls it if it is told which. Without gradients to come it would
+    leave the log-sum-exp out.
+    """
+    aten = torch.ops.aten
+    if not q.is_cuda:
+        return aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True)
+    if q.dtype == torch.float32:  # which cuDNN does not take
+        return aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, True)
+    return aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, True)
+
+
+def _attention_gradients(torch: Any, do: Any, q: Any, k: Any, v: Any, *kept: Any) -> Any:
+    """dq, dk, dv (B, NH, T, HS), as autograd computes them from what `_attention` returned."""
+    aten = torch.ops.aten
+    out, lse, *rest = kept
+    if not q.is_cuda:
+        backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
+        return backward(do, q, k, v, out, lse, 0.0, True)
+    if q.dtype == torch.float32:
+        backward = aten._scaled_dot_product_efficient_attention_backward
+        wanted = [True, True, True, False]  # no gradient of a bias
+        return backward(do, q, k, v, None, out, lse, *rest, 0.0, wanted, True)[:3]
+    backward = aten._scaled_dot_product_cudnn_attention_backward
+    *lengths, seed, offset, _ = rest
+    return backward(do, q, k, v, out, lse, seed, offset, None, *lengths, 0.0, True)
+
+
+def _attend(torch: Any, values: Values) -> None:
+    """What the forward pass of the same kernel keeps for its backward pass."""
+    forward = _attention(torch, *_heads(values["qkv"], values["NH"]))
+    values["out"], values["lse"], *values["rest"] = forward
 
 
 # ---- decoding -----------------------------------------------------------------------------------
@@ -257,6 +325,9 @@ PEERS = {
     "matmul_gelu.forward": Peer(
         _matmul_gelu_forward, '`F.linear(inp, weight, bias)`, then `F.gelu(approximate="tanh")`'
     ),
+    "matmul.backward_bias": Peer(
+        _matmul_backward_bias, "`dbias.add_(dout.sum(0))`, summed in float32"
+    ),
     "dropout.forward": Peer(
         _dropout_forward,
         "`torch.native_dropout`, which `F.dropout` calls. It draws its own random numbers, and "
@@ -301,6 +372,19 @@ PEERS = {
     ),
     "global_norm.forward": Peer(
         _global_norm, "`torch.linalg.vector_norm(grad)`, which `clip_grad_norm_` calls"
+    ),
+    "attention.forward": Peer(
+        _attention_forward,
+        "in 16 bits cuDNN's attention, which `F.scaled_dot_product_attention(is_causal=True)` "
+        "calls for `SDPBackend.CUDNN_ATTENTION`; in float32 the one for `EFFICIENT_ATTENTION`. The "
+        "same call writes the log-sum-exp, as in training. q, k and v are views of `qkv`",
+    ),
+    "attention.backward": Peer(
+        _attention_backward,
+        "the gradient of that call, as autograd computes it. Eager leaves `dq`, `dk` and `dv` in "
+        "three arrays; compiled packs them into `dqkv`, with one more pass over them",
+        _attend,
+        _attention_backward_packed,
     ),
     "decode.attention": Peer(
         _decode_attention,

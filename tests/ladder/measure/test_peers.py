@@ -10,6 +10,7 @@ from fakes import FakeGpu
 
 from ladder.__main__ import main
 from ladder.commands import timings
+from ladder.contract.dtypes import DTYPES
 from ladder.contract.ladder import find, ladders
 from ladder.measure import peer_timing, results
 from ladder.measure.peers import PEERS, taken
@@ -29,19 +30,26 @@ def torch():
     return pytest.importorskip("torch")
 
 
-def run(torch, op, kind, dims, inputs):
+def run(torch, op, kind, dims, inputs, device="cpu"):
     """What a peer's function gives, by argument; "eager" and "compiled" run without a compiler."""
     function = PEERS[op.name].functions[kind]
     copies = {name: array.copy() for name, array in inputs.items()}
     with torch.no_grad():
-        values = peer_timing.values_for(PEERS[op.name], op, dims, copies, "cpu")
+        values = peer_timing.values_for(PEERS[op.name], op, dims, copies, device)
         given = functools.partial(function, torch)(**{key: values[key] for key in taken(function)})
-    return {name: tensor.numpy() for name, tensor in given.items()}
+    return {name: array_of(value) for name, value in given.items()}
 
 
-def inputs_of(op, dims, not_taken=()):
+def array_of(value):
+    """What a tensor holds; of three gradients (B, NH, T, HS), what dqkv (B, T, 3C) would."""
+    if isinstance(value, tuple):
+        return np.concatenate([array_of(part.transpose(1, 2).flatten(2)) for part in value], 2)
+    return (value.float() if value.dtype.is_floating_point else value).cpu().numpy()
+
+
+def inputs_of(op, dims, not_taken=(), real=FLOAT32):
     """Random inputs; sums that a call does not add to begin at 0."""
-    inputs = make_inputs(op, dims, FLOAT32, np.random.default_rng(1))
+    inputs = make_inputs(op, dims, real, np.random.default_rng(1))
     for arg in op.args:
         if arg.role == "inout" and arg.name in not_taken:
             inputs[arg.name][...] = 0
@@ -68,6 +76,20 @@ def test_a_peer_computes_what_the_reference_computes(torch, name, kind):
         assert set(got) == {output.arg.name for output in expected}
         for output in expected:
             assert output.verify(got[output.arg.name])[0] is None
+
+
+@pytest.mark.gpu
+@pytest.mark.torch
+@pytest.mark.parametrize("real", ["bfloat16", "float32"])
+@pytest.mark.parametrize(("name", "kind"), [c for c in CALLS if c[0].startswith("attention.")])
+def test_attention_calls_other_kernels_on_a_gpu_and_they_compute_it_too(torch, name, kind, real):
+    if not torch.cuda.is_available():
+        pytest.skip("PyTorch has no GPU")
+    op, dims, dtype = find(name).op, {"B": 2, "T": 128, "C": 128, "NH": 2}, DTYPES[real]
+    inputs = inputs_of(op, dims, real=dtype)
+    got = run(torch, op, kind, dims, inputs, "cuda")
+    for output in expect(op, dims, dtype, inputs):
+        assert output.verify(got[output.arg.name], rounds=True)[0] is None
 
 
 @pytest.mark.torch
