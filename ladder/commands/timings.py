@@ -13,7 +13,7 @@ from ladder.contract.dims import format_dims
 from ladder.contract.ladder import Ladder, find, find_rung, ladders
 from ladder.contract.rung_file import Rung
 from ladder.device.open import open_device
-from ladder.measure import bench, pick, results
+from ladder.measure import bench, pick, pick_cache, results
 from ladder.measure.peers import PEERS
 from ladder.verify import sandbox
 
@@ -33,11 +33,14 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("--save", action="store_true", help="write to doc/results/<gpu>.json")
 
     parser = commands.add("pick", pick_rung)
-    parser.add_argument("op", help=OP_HELP)
+    parser.add_argument("op", nargs="?", help=OP_HELP)
     add_device_options(parser)
     parser.add_argument("--library", action="store_true", help="vendor libraries may be chosen")
     parser.add_argument("--deterministic", action="store_true", help="the same bits every time")
     parser.add_argument("--fresh", action="store_true", help="measure again")
+    parser.add_argument(
+        "--save", action="store_true", help="keep all that was picked here, in doc/results/picks"
+    )
 
 
 def bench_ladders(options: argparse.Namespace) -> int:
@@ -123,7 +126,15 @@ def _variants(rungs: Sequence[Rung], define: str, save: bool) -> list[Rung]:
 
 def pick_rung(options: argparse.Namespace) -> int:
     """The fastest rung for a shape, and why no other."""
-    device, ladder = open_device(options.device), find(options.op)
+    device = open_device(options.device)
+    if options.save:
+        if options.op is not None:
+            raise LadderError("pick --save keeps what was picked before, of all ops; name none")
+        print(f"written to {pick_cache.keep(device)}")
+        return 0
+    if options.op is None:
+        raise LadderError("name an op to pick a rung of, or give --save")
+    ladder = find(options.op)
     shape = shape_of(ladder, options)
     for dtype in options.dtype or ladder.op.reals:
         choice = pick.pick(

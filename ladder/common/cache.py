@@ -110,6 +110,12 @@ def load(kind: str, key: str) -> str | None:
     return text if checksum == digest(text) else None
 
 
+def names(kind: str) -> list[str]:
+    """The keys of the texts that `store` has written, in order."""
+    folder = directory() / kind
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
 def _folder(kind: str) -> Path:
     """The folder of a kind of entries, made if need be, for its user alone.
 

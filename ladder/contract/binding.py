@@ -15,13 +15,17 @@ import numpy as np
 
 from ladder.common.errors import LadderError
 from ladder.contract import signature
-from ladder.contract.device import Device
+from ladder.contract.device import Device, Kernel
 from ladder.contract.dims import Dims
 from ladder.contract.dtypes import resolve_dtype
-from ladder.contract.launch_plan import FLAG
+from ladder.contract.launch_plan import FLAG, LaunchPlan
 from ladder.contract.op import Op
 from ladder.contract.peers import FirstRank, Peers
 from ladder.contract.rung_file import Rung
+
+Run = Callable[[], None]
+Allocate = Callable[[tuple[int, ...], np.dtype], Any]
+Binder = Callable[[Mapping[str, Any], Mapping[str, float] | None, Allocate | None], Run]
 
 MOST_BLOCK_THREADS = 1024
 MOST_ELEMENTS = 2**31 - 1  # of a dimension: kernels take them as int
@@ -35,8 +39,8 @@ def bind(
     dims: Dims,
     arrays: Mapping[str, Any],
     scalars: Mapping[str, float] | None = None,
-    scratch: Callable[[tuple[int, ...], np.dtype], Any] | None = None,
-) -> Callable[[], None]:
+    scratch: Allocate | None = None,
+) -> Run:
     """A function without arguments that runs `rung` of `op` on `arrays`.
 
     arrays   one device array for each of `op.args` (None for an optional one)
@@ -45,23 +49,73 @@ def bind(
 
     Raises LadderError where the rung cannot run this shape, dtype or device.
     """
-    real, scalars = np.dtype(real), scalars or {}
+    return binder(op, rung, device, real, dims)(arrays, scalars, scratch)
+
+
+def binder(op: Op, rung: Rung, device: Device, real: np.dtype, dims: Dims) -> Binder:
+    """What `bind` does before it looks at the arrays, to bind the same kernels to several sets of
+    them: a function that takes arrays, scalars and scratch. Raises LadderError as `bind`."""
+    real = np.dtype(real)
     refuse_group(op, device)
-    _check_arrays(op, real, dims, arrays)
-    target = device.target(real)
-    plan = rung.plan(dims, target)
+    plan = rung.plan(dims, device.target(real))
     if plan.refusal is not None:
         raise LadderError(f"{op.name} {rung.label} cannot run: {plan.refusal}; choose another rung")
-    ordered = [arrays[arg.name] for arg in op.args]
-    constants = {s.name: np.dtype(s.dtype).type(scalars[s.name]) for s in op.scalars}
+    launches = []
+    if rung.path is not None and rung.run is None:
+        kernels = _compile(op, rung, device, real, dims, plan)
+        launches = [(kernels[launch.kernel], launch) for launch in plan.launches]
+    if rung.prepare is not None:
+        rung.prepare(device, real, dims)
 
-    if (function := rung.run) is not None:
-        if rung.prepare is not None:
-            rung.prepare(device, real, dims)
-        return lambda: function(device, arrays, dims, constants)
-    if rung.path is None:
-        return _bind_reference(op, device, real, ordered, dims, scalars)
+    def bind_arrays(
+        arrays: Mapping[str, Any],
+        scalars: Mapping[str, float] | None = None,
+        scratch: Allocate | None = None,
+    ) -> Run:
+        _check_arrays(op, real, dims, arrays)
+        scalars = scalars or {}
+        ordered = [arrays[arg.name] for arg in op.args]
+        constants = {s.name: np.dtype(s.dtype).type(scalars[s.name]) for s in op.scalars}
+        if (function := rung.run) is not None:
+            return lambda: function(device, arrays, dims, constants)
+        if rung.path is None:
+            return _bind_reference(op, device, real, ordered, dims, scalars)
+        allocate = scratch or device.empty
+        buffers = [allocate(b.shape, resolve_dtype(b.stored, real)) for b in plan.scratch]
+        for buffer, line in zip(buffers, plan.scratch, strict=True):
+            if line.dtype == FLAG:
+                device.zero(buffer)
+                device.synchronize()  # or the first signal of a peer may be overwritten
+        for tile in plan.tiles:
+            if arrays.get(tile.argument) is None:
+                raise LadderError(
+                    f"{rung.path}: Tiles names {tile.argument}, which this call does not have"
+                )
+        if op.ranks:
+            ordered = [Peers(array) for array in ordered]
+            buffers = [Peers(buffer, scratch=True) for buffer in buffers]
+        args = (
+            *ordered,
+            *(np.int32(dims[name]) for name in op.dims),
+            *(FirstRank() for _ in op.ranks[:1]),
+            *constants.values(),
+            *buffers,
+            *(device.tensor_map(arrays[tile.argument], tile.box) for tile in plan.tiles),
+        )
 
+        def run() -> None:
+            for kernel, launch in launches:
+                kernel(launch, args)
+
+        return run
+
+    return bind_arrays
+
+
+def _compile(
+    op: Op, rung: Rung, device: Device, real: np.dtype, dims: Dims, plan: LaunchPlan
+) -> Mapping[str, Kernel]:
+    """The kernels of a rung's file, by name. Raises LadderError where they cannot be launched."""
     for name, size in dims.items():
         if size > MOST_ELEMENTS:
             raise LadderError(
@@ -70,28 +124,6 @@ def bind(
             )
     if (problem := signature.mismatch(op, rung)) is not None:
         raise LadderError(f"{rung.path}: {problem}")
-    allocate = scratch or device.empty
-    buffers = [allocate(b.shape, resolve_dtype(b.stored, real)) for b in plan.scratch]
-    for buffer, line in zip(buffers, plan.scratch, strict=True):
-        if line.dtype == FLAG:
-            device.zero(buffer)
-            device.synchronize()  # or the first signal of a peer may be overwritten
-    for tile in plan.tiles:
-        if arrays.get(tile.argument) is None:
-            raise LadderError(
-                f"{rung.path}: Tiles names {tile.argument}, which this call does not have"
-            )
-    if op.ranks:
-        ordered = [Peers(array) for array in ordered]
-        buffers = [Peers(buffer, scratch=True) for buffer in buffers]
-    args = (
-        *ordered,
-        *(np.int32(dims[name]) for name in op.dims),
-        *(FirstRank() for _ in op.ranks[:1]),
-        *constants.values(),
-        *buffers,
-        *(device.tensor_map(arrays[tile.argument], tile.box) for tile in plan.tiles),
-    )
     kernels = device.compile(rung, plan.constants, real)
     for launch in plan.launches:
         if launch.kernel not in kernels:
@@ -102,13 +134,7 @@ def bind(
                 f"{rung.path}: a launch of grid {launch.grid} and block {launch.block} is not "
                 f"possible; a block has 1 to {MOST_BLOCK_THREADS} threads"
             )
-    launches = [(kernels[launch.kernel], launch) for launch in plan.launches]
-
-    def run() -> None:
-        for kernel, launch in launches:
-            kernel(launch, args)
-
-    return run
+    return kernels
 
 
 def refuse_group(op: Op, device: Device) -> None:

@@ -5,8 +5,9 @@
 
 The result of the fastest rung is checked; where it is wrong, the next one takes its place. Results
 are cached by rung and shape (pick_cache.py), so that a later pick times only the rungs that are new
-or edited, and only at new shapes. Rungs that are far behind by the repository's
-own measurements (known.py) are left out.
+or edited, and only at new shapes. For some GPUs and shapes, the repository brings these results.
+Rungs that are far behind by its measurements on a GPU of the same architecture (known.py) are left
+out.
 """
 
 from __future__ import annotations
@@ -101,6 +102,8 @@ def pick(
         taken = f"{time * 1e6:.1f} us{number_of_calls}"
         slower = f"{taken}, {time / seconds[winner]:.2f} x the time of rung {winner}"
         reasons[id] = f"the fastest: {taken}" if id == winner else slower
+        if any(picks.is_kept(ladder.rung(id), dims) for dims in distinct):
+            reasons[id] += " (doc/results/picks)"
     in_order = {rung.id: reasons[rung.id] for rung in ladder.rungs}
     return Choice(ladder.op.name, winner, seconds[winner], in_order)
 

@@ -7,23 +7,35 @@
 The cache directory has a file for each device and driver, op, dtype and shape in its folder
 `picks`. The entries of a file are named by the identity of the rung's code, so an edit of a rung
 invalidates the entries of that rung only. A damaged entry counts as missing.
+
+What the cache does not hold, the repository may: `keep` copies the results for one model of GPU to
+doc/results/picks, so that others who have that model need not measure before their first run.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ladder.common import cache
+from ladder.common.errors import LadderError
+from ladder.common.files import atomic_write, read_json
 from ladder.contract.device import Device
 from ladder.contract.dims import Dims
 from ladder.contract.identity import code_identity
+from ladder.contract.ladder import find
 from ladder.contract.rung_file import Rung
+from ladder.measure import results
 
 FOLDER = "picks"
+DIGITS = 4  # of a time that is kept in the repository
+
+Question = tuple[str, str, tuple[tuple[str, int], ...]]  # op, dtype, dimensions in order
 
 
 @dataclass(frozen=True)
@@ -39,6 +51,11 @@ class Entry:
     rough: float | None = None
     exact: float | None = None
 
+    def over(self, other: Entry) -> Entry:
+        """This entry, with the results of another one where it has none."""
+        known = {name: it for name, it in dataclasses.asdict(self).items() if it is not None}
+        return dataclasses.replace(other, **known)
+
 
 class PickCache:
     """The results of the rungs of an op in one dtype on one device, at all shapes.
@@ -47,13 +64,23 @@ class PickCache:
     """
 
     def __init__(self, device: Device, op: str, dtype: str, fresh: bool = False):
-        self._question = [device.name, device.description(), op, dtype]
-        self._fresh = fresh
+        self._device = [device.name, device.description()]
+        self._op, self._dtype, self._fresh = op, dtype, fresh
         self._entries: dict[str, dict[str, Entry]] = {}  # by the names of file and entry
         self._names: dict[str, str] = {}  # of entries, by the rung's id
+        self._kept = {} if fresh else kept(device)
 
     def get(self, rung: Rung, dims: Dims) -> Entry:
-        return self._at(self._file(dims)).get(self._name(rung), Entry())
+        name = self._name(rung)
+        found = self._at(dims).get(name, Entry())
+        return found.over(
+            self._kept.get(_question(self._op, self._dtype, dims), {}).get(name, Entry())
+        )
+
+    def is_kept(self, rung: Rung, dims: Dims) -> bool:
+        """Whether the time of a rung was not measured here, but comes with the repository."""
+        here = self._at(dims).get(self._name(rung), Entry())
+        return here.rough is None and self.get(rung, dims).rough is not None
 
     def add(self, rung: Rung, dims: Dims, **found: Any) -> None:
         """Add results of a rung at a shape.
@@ -62,24 +89,102 @@ class PickCache:
         Raises LadderError where the cache directory cannot be written.
         """
         file, name = self._file(dims), self._name(rung)
-        entry = dataclasses.replace(self.get(rung, dims), **found)
-        self._at(file)[name] = entry
+        entry = dataclasses.replace(self._at(dims).get(name, Entry()), **found)
+        self._at(dims)[name] = entry
         entries = {**_read(file), name: entry}
+        question = {
+            "device": self._device,
+            "op": self._op,
+            "dtype": self._dtype,
+            "dims": dict(dims),
+        }
         content = {name: dataclasses.asdict(found) for name, found in entries.items()}
-        cache.store(FOLDER, file, json.dumps(content, indent=1))
+        cache.store(FOLDER, file, json.dumps({"question": question, "rungs": content}, indent=1))
 
-    def _at(self, file: str) -> dict[str, Entry]:
+    def _at(self, dims: Dims) -> dict[str, Entry]:
+        file = self._file(dims)
         if file not in self._entries:
             self._entries[file] = {} if self._fresh else _read(file)
         return self._entries[file]
 
     def _file(self, dims: Dims) -> str:
-        return cache.digest(json.dumps([*self._question, sorted(dims.items())])) + ".json"
+        question = [*self._device, self._op, self._dtype, sorted(dims.items())]
+        return cache.digest(json.dumps(question)) + ".json"
 
     def _name(self, rung: Rung) -> str:
         if rung.id not in self._names:
             self._names[rung.id] = _name(rung)
         return self._names[rung.id]
+
+
+def keep(device: Device, folder: Path | None = None) -> Path:
+    """Write what the cache holds of a device to its file in doc/results/picks; returns its path.
+
+    Only rungs of the repository, as their files are now. Raises LadderError where the cache holds
+    nothing of this device.
+    """
+    mine = [device.name, device.description()]
+    lines = []
+    for file in cache.names(FOLDER):
+        content = _content(file)
+        question = content.get("question", {})
+        if question.get("device") != mine:
+            continue
+        ladder, entries = find(question["op"]), _entries(content)
+        names = {rung.id: _name(rung) for rung in ladder.rungs if not rung.is_reference}
+        rungs = {
+            id: {"code": name, **_rounded(entries[name])}
+            for id, name in names.items()
+            if name in entries
+        }
+        about = {name: question[name] for name in ("op", "dtype", "dims")}
+        lines += [json.dumps({**about, "rungs": rungs})] if rungs else []
+    if not lines:
+        raise LadderError(
+            f"nothing was picked on {device.name} yet; a run of the trainer with --rungs best does"
+        )
+    path = _path(device, folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as out:  # one line for each question
+        head = json.dumps({"device": device.description()})[:-1]
+        out.write((head + ', "picks": [\n' + ",\n".join(sorted(lines)) + "\n]}\n").encode())
+    return path
+
+
+def kept(device: Device, folder: Path | None = None) -> Mapping[Question, Mapping[str, Entry]]:
+    """What the repository holds of GPUs of a device's model; nothing where it has no such file."""
+    path = _path(device, folder)
+    return _load(path, path.stat().st_mtime_ns) if path.exists() else {}
+
+
+@functools.lru_cache(maxsize=4)
+def _load(path: Path, _written: int) -> dict[Question, dict[str, Entry]]:
+    try:
+        return {
+            _question(pick["op"], pick["dtype"], pick["dims"]): {
+                entry.pop("code"): _entry(entry) for entry in pick["rungs"].values()
+            }
+            for pick in read_json(path)["picks"]
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise LadderError(f"{path} does not hold picks: {error!r}; restore or delete it") from None
+
+
+def _path(device: Device, folder: Path | None) -> Path:
+    gpu = str(device.description().get("gpu", device.name))
+    return (folder or results.FOLDER / "picks") / f"{results.slug(gpu)}.json"
+
+
+def _question(op: str, dtype: str, dims: Dims) -> Question:
+    return op, dtype, tuple(sorted(dims.items()))
+
+
+def _rounded(entry: Entry) -> dict[str, Any]:
+    """An entry as the repository keeps it."""
+    return {
+        name: float(f"{it:.{DIGITS}g}") if isinstance(it, float) else it
+        for name, it in dataclasses.asdict(entry).items()
+    }
 
 
 def _name(rung: Rung) -> str:
@@ -89,12 +194,24 @@ def _name(rung: Rung) -> str:
 
 
 def _read(file: str) -> dict[str, Entry]:
-    """The entries of a file by their names; none where it is missing or damaged."""
-    text = cache.load(FOLDER, file)
+    """The entries of a file of the cache by their names; none where it is missing or damaged."""
     try:
-        return {name: _entry(entry) for name, entry in json.loads(text or "{}").items()}
-    except (ValueError, TypeError, AttributeError, RecursionError):
+        return _entries(_content(file))
+    except (TypeError, AttributeError):
         return {}
+
+
+def _content(file: str) -> dict[str, Any]:
+    """What a file of the cache holds; nothing where it is missing or damaged."""
+    try:
+        content = json.loads(cache.load(FOLDER, file) or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _entries(content: Mapping[str, Any]) -> dict[str, Entry]:
+    return {name: _entry(entry) for name, entry in content.get("rungs", {}).items()}
 
 
 def _entry(content: Mapping[str, Any]) -> Entry:

@@ -65,8 +65,9 @@ def matrix_rate(device: Device, real: np.dtype) -> float | None:
     multiply = device.matrix_product
     if multiply is None:
         return None
-    n, rng = MATRIX, np.random.default_rng(0)
+    n = MATRIX
     a, b, c = (device.empty((n, n), real) for _ in range(3))
+    drawn = np.random.default_rng(0).standard_normal((n, n), np.float32).astype(real)
     for array in (a, b):
-        device.upload(array, rng.standard_normal((n, n), np.float32).astype(real))
+        device.upload(array, drawn)
     return 2 * n**3 / measure(device, [lambda: multiply("NN", (n, n, n), a, b, c)]).median

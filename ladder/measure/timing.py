@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ladder.contract.binding import bind
+from ladder.contract.binding import binder
 from ladder.contract.device import Device
 from ladder.contract.dims import Dims
 from ladder.contract.dtypes import resolve_dtype
@@ -166,11 +166,9 @@ class BufferSets:
                     pool.append(self.device.empty(shape, dtype))
                 return pool[index]
 
-            constants = scalars(self.op)
-            return bind(
-                self.op, rung, self.device, self.real, self.dims, arrays, constants, allocate
-            )
+            return bind_arrays(arrays, scalars(self.op), allocate)
 
+        bind_arrays = binder(self.op, rung, self.device, self.real, self.dims)
         return [bind_set(arrays) for arrays in self.sets]
 
     def run_once(self, call: Callable[[], None]) -> dict[str, np.ndarray]:

@@ -67,6 +67,7 @@ def choose(
         fusions, notes = fusion_choice.choose(settings, device, build, before)
         program = build(fusions)
         choices = rung_choice.choose(calls_of(program), settings, device, before)
+    rung_choice.compile_chosen(program.calls, choices, settings, device)
     return Kernels(program, choices, settings, notes)
 
 

@@ -7,12 +7,16 @@ rungs, or the same ones edited, do not give the same bits. A user's own kernel i
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.progress import track
 
 from ladder.common.errors import LadderError
 from ladder.contract.device import Device
@@ -22,6 +26,7 @@ from ladder.contract.ladder import find, find_rung
 from ladder.contract.rung_file import Rung
 from ladder.measure.pick import compiling_ahead, pick
 from ladder.verify import sandbox
+from ladder.verify.check import compile_ahead
 from trainer.model.calls import Call
 from trainer.model.fusion import FUSIONS, JOIN, JOIN_BACKWARD, makes, takes
 from trainer.settings.kernel_settings import KernelSettings, naming_file
@@ -64,7 +69,9 @@ def choose(
         named = {op: (which, "as before") for op, which in kept.items()}
     named |= {op: (which, "named by --rung") for op, which in settings.rung.items()}
     choices = {}
-    for op in sorted(shapes):
+    console = Console(stderr=True)
+    shown = device.is_gpu and console.is_terminal
+    for op in track(sorted(shapes), "choosing rungs", console=console, disable=not shown):
         real = find(op).op.real_in(settings.place.real)
         if op not in named:
             choices[op] = _from_set(op, settings, device, real, shapes[op])
@@ -84,15 +91,35 @@ def compiling_candidates(
     if not device.is_gpu or settings.rung_set not in ("best", "library"):
         return contextlib.nullcontext()
     named = settings.rung.keys() | settings.from_file.keys()
-    shapes: dict[str, dict[tuple[tuple[str, int], ...], Dims]] = {}
-    for call in calls:
-        if call.op not in named:
-            shapes.setdefault(call.op, {})[tuple(call.dims.items())] = call.dims
     questions = [
-        (find(op), find(op).op.real_in(settings.place.real).name, list(distinct.values()))
-        for op, distinct in shapes.items()
+        (find(op), find(op).op.real_in(settings.place.real).name, shapes)
+        for op, shapes in _distinct(calls).items()
+        if op not in named
     ]
     return compiling_ahead(questions, device, **settings.picking)
+
+
+def compile_chosen(
+    calls: Iterable[Call], choices: Mapping[str, Choice], settings: KernelSettings, device: Device
+) -> None:
+    """Begin to compile the chosen kernels, all at once, for the engine that will bind them: what
+    was picked without measuring is not compiled yet."""
+    if not device.is_gpu:
+        return
+    pool = ThreadPoolExecutor(os.cpu_count())
+    for op, shapes in _distinct(calls).items():
+        ladder = find(op)
+        dtype = ladder.op.real_in(settings.place.real).name
+        compile_ahead(pool, ladder, [choices[op].rung], device, [dtype], shapes)
+    pool.shutdown(wait=False)
+
+
+def _distinct(calls: Iterable[Call]) -> dict[str, list[Dims]]:
+    """The different shapes at which each op is called, by the op's name."""
+    shapes: dict[str, dict[tuple[tuple[str, int], ...], Dims]] = {}
+    for call in calls:
+        shapes.setdefault(call.op, {})[tuple(call.dims.items())] = call.dims
+    return {op: list(distinct.values()) for op, distinct in shapes.items()}
 
 
 def _refuse_unused(op: str, which: str, used: Collection[str]) -> None:

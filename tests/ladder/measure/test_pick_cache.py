@@ -3,12 +3,14 @@
 import json
 
 import pytest
-from fakes import FakeGpu, timed_rung
+from fakes import FakeGpu, ladder, timed_rung
 
 from ladder.common import cache
 from ladder.common.errors import LadderError
 from ladder.contract.rung_file import Rung
-from ladder.measure.pick_cache import Entry, PickCache
+from ladder.measure import pick_cache, results, timing
+from ladder.measure.pick import pick
+from ladder.measure.pick_cache import Entry, PickCache, keep
 
 DIMS = {"N": 4, "C": 8}
 RUNG, OTHER = timed_rung(1, "one", 1), timed_rung(2, "two", 1)
@@ -70,8 +72,9 @@ def test_an_edit_of_an_included_file_invalidates_the_cached_results_of_a_rung(tm
 def test_an_entry_of_another_kind_is_ignored(folder, entry):
     picks().add(RUNG, DIMS, rough=1e-6)
     (path,) = folder.iterdir()
-    names = json.loads(cache.load("picks", path.name))
-    cache.store("picks", path.name, json.dumps(dict.fromkeys(names, entry)))
+    content = json.loads(cache.load("picks", path.name))
+    content["rungs"] = dict.fromkeys(content["rungs"], entry)
+    cache.store("picks", path.name, json.dumps(content))
     assert picks().get(RUNG, DIMS) == Entry()
 
 
@@ -80,3 +83,75 @@ def test_a_cache_that_cannot_be_written_says_so(folder):
     assert picks().get(RUNG, DIMS) == Entry()
     with pytest.raises(LadderError, match="KERNEL_LADDER_CACHE"):
         picks().add(RUNG, DIMS, rough=1e-6)
+
+
+def test_content_of_another_shape_is_ignored(folder):
+    picks().add(RUNG, DIMS, rough=1e-6)
+    (path,) = folder.iterdir()
+    for content in ("[]", "7", '{"rungs": []}', "{}", "not JSON"):
+        cache.store("picks", path.name, content)
+        assert picks().get(RUNG, DIMS) == Entry()
+
+
+@pytest.fixture
+def kept(monkeypatch, tmp_path):
+    """What a first machine picked is kept in the repository; then the cache is that of a second."""
+    rungs = ladder(timed_rung(1, "slow", 30), timed_rung(2, "fast", 10))
+    monkeypatch.setattr(timing, "ROTATED_BYTES", 1 << 16)
+    monkeypatch.setattr(timing, "WARM_UP_SECONDS", 0)
+    monkeypatch.setattr(results, "FOLDER", tmp_path / "results")
+    monkeypatch.setattr(pick_cache, "find", lambda op: rungs)
+    pick(rungs, FakeGpu(), "float32", {"N": 1000})
+    path = keep(FakeGpu())
+    monkeypatch.setenv("KERNEL_LADDER_CACHE", str(tmp_path / "second"))
+    return rungs, path
+
+
+def test_nothing_is_measured_where_the_repository_brings_the_picks(kept):
+    rungs, path = kept
+    gpu = FakeGpu()
+    choice = pick(rungs, gpu, "float32", {"N": 1000})
+    assert choice.rung == "2"
+    assert gpu.launches == 0
+    assert choice.reasons["2"] == "the fastest: 10.0 us (doc/results/picks)"
+    assert path.name == "fake-9000.json"
+    assert pick(rungs, gpu, "float32", {"N": 1001}).rung == "2"
+    assert gpu.launches > 0, "another shape is measured"
+
+
+def test_what_the_repository_brings_is_measured_again_where_that_is_asked_for(kept):
+    rungs, _ = kept
+    gpu = FakeGpu()
+    choice = pick(rungs, gpu, "float32", {"N": 1000}, fresh=True)
+    assert gpu.launches > 0
+    assert choice.reasons["2"] == "the fastest: 10.0 us"
+
+
+def test_another_model_of_gpu_measures(kept, monkeypatch):
+    rungs, _ = kept
+    gpu = FakeGpu()
+    monkeypatch.setattr(gpu, "description", lambda: {"gpu": "Fake 8000", "driver": "1.0"})
+    assert pick(rungs, gpu, "float32", {"N": 1000}).rung == "2"
+    assert gpu.launches > 0
+
+
+def test_a_rung_that_was_edited_since_is_measured_and_the_others_are_not(kept):
+    _, path = kept
+    path.write_text(path.read_text().replace('"1": {"code": "', '"1": {"code": "0'))
+    gpu = FakeGpu()
+    assert pick(kept[0], gpu, "float32", {"N": 1000}).rung == "2"
+    fresh = FakeGpu()
+    pick(kept[0], fresh, "float32", {"N": 1000}, fresh=True)
+    assert 0 < gpu.launches < fresh.launches
+
+
+def test_picks_that_are_damaged_are_refused_by_their_path(kept):
+    rungs, path = kept
+    path.write_text('{"picks": [{"op": "start.add"}]}')
+    with pytest.raises(LadderError, match=r"fake-9000\.json does not hold picks"):
+        pick(rungs, FakeGpu(), "float32", {"N": 1000})
+
+
+def test_a_machine_that_has_picked_nothing_keeps_nothing(monkeypatch, tmp_path):
+    with pytest.raises(LadderError, match="nothing was picked on Fake 9000"):
+        keep(FakeGpu(), tmp_path)
