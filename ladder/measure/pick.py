@@ -146,7 +146,12 @@ def compiling_ahead(
     for ladder, dtype, shapes in questions:
         picks = PickCache(device, ladder.op.name, dtype)
         able, _ = _able(picks, ladder, device, dtype, shapes, library, deterministic, False)
-        candidates += [(picks, ladder, rung, dtype, shapes) for rung in able]
+        # Of a rung whose time is known, it is known as well whether it is right if it matters.
+        candidates += [
+            (picks, ladder, rung, dtype, shapes)
+            for rung in able
+            if _timed(picks, ladder.op, rung, device, dtype, shapes)
+        ]
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
         for needed in (_timed, _checked):  # what is timed first
