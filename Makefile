@@ -14,7 +14,10 @@ ACCELERATOR := $(if $(CUDA),$(if $(filter 12,$(CUDA)),cuda12,$(if $(filter 11 10
 # Up to eight: more only wait for each other, for memory and for the GPU.
 TEST_PROCESSES := $(shell n=$$(nproc); [ $$n -gt 8 ] && echo 8 || echo $$n)
 
-.PHONY: help setup train test sweep check lint notebooks site sitetest bench profile climb doctor lock clean
+# What spells out the repository's address; tests/test_address.py compares them.
+ADDRESSED := pyproject.toml README.md doc/where_it_runs.md notebooks/13_colab.ipynb
+
+.PHONY: help setup train test sweep check lint notebooks site sitetest bench profile climb doctor address lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -58,6 +61,11 @@ climb: $(VENV)/.core  ## what each ladder is worth to the training step, on a GP
 
 doctor: $(VENV)/.core  ## say what this machine has, and what will run on it
 	@$(RUN) -m trainer doctor
+
+# A line that still says YOUR_NAME after that explains it, and goes.
+address: $(ADDRESSED)  ## enter the owner on GitHub wherever YOUR_NAME stands: make address OWNER=name
+	@$(if $(OWNER),,echo "say who owns the repository on GitHub: make address OWNER=name" >&2; exit 2)
+	@sed -i 's#YOUR_NAME/kernel-ladder#$(OWNER)/kernel-ladder#g; /YOUR_NAME/d' $^
 
 clean:  ## remove .venv, runs and caches inside the repository
 	rm -rf $(VENV) build runs .pytest_cache .ruff_cache .mypy_cache .hypothesis
