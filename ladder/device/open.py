@@ -28,6 +28,7 @@ class GpuKind(NamedTuple):
     number      how many of them can be used, 0 where that cannot be known
     findings    what it has for them, for a report
     needed      the findings without which no kernel runs
+    visible     variables of the environment that say which GPUs a process sees
     group       several GPUs of this machine as one device; None where that is not written
     """
 
@@ -36,6 +37,7 @@ class GpuKind(NamedTuple):
     number: Callable[[], int]
     findings: Callable[[], list[Finding]]
     needed: tuple[str, ...]
+    visible: tuple[str, ...]
     group: Callable[[Sequence[int]], Device] | None = None
 
 
@@ -46,10 +48,16 @@ GPUS = {
         cuda.count,
         cuda_installation.findings,
         cuda_installation.NEEDED,
+        cuda.VISIBLE,
         cuda_group.CudaGroup,
     ),
     "hip": GpuKind(
-        hip.Hip, hip.has_driver, hip.count, hip_installation.findings, hip_installation.NEEDED
+        hip.Hip,
+        hip.has_driver,
+        hip.count,
+        hip_installation.findings,
+        hip_installation.NEEDED,
+        hip.VISIBLE,
     ),
 }
 

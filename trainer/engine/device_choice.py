@@ -58,11 +58,12 @@ def _own_gpu(name: str, local_rank: int | None) -> str:
     if index:
         raise LadderError(
             f"--device {name}: each of several ranks has a GPU of its own; name the kind only, "
-            f"--device {kind}, and choose GPUs by CUDA_VISIBLE_DEVICES in the environment"
+            f"--device {kind}, and choose GPUs by {GPUS[kind].visible[0]} in the environment"
         )
     # Some launchers let each process see its own GPU only, which is its first one then.
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return f"{kind}:0" if visible and "," not in visible else f"{kind}:{local_rank}"
+    visible = [os.environ.get(name, "") for name in GPUS[kind].visible]
+    alone = any(numbers and "," not in numbers for numbers in visible)
+    return f"{kind}:0" if alone else f"{kind}:{local_rank}"
 
 
 def _open(name: str, dtype: str | None) -> tuple[Device, Place, list[str]]:

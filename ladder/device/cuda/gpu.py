@@ -17,11 +17,12 @@ from ladder.contract.device import refuse_tile
 from ladder.contract.host_arrays import aligned_empty
 from ladder.contract.launch_plan import Launch
 from ladder.contract.rung_file import Rung
-from ladder.device.cuda import compiler, cublas, cublaslt, nccl
+from ladder.device.cuda import compiler, cublas, cublaslt
 from ladder.device.cuda.nvrtc import find_nvrtc
 from ladder.device.cupy.gpu import CupyGpu, CupyKernel, count_gpus, said, why_no_import
 
 # Compute capability times ten; the kernels are compiled for nothing older, and CUDA 13 cannot.
+VISIBLE = ("CUDA_VISIBLE_DEVICES",)
 _OLDEST = min(int(arch.removeprefix("sm_").rstrip("a")) for arch in compiler.TYPICAL)
 
 _BFLOAT16 = 80  # Ampere: the first tensor cores that multiply bfloat16
@@ -81,12 +82,6 @@ class Cuda(CupyGpu):
     @functools.cached_property
     def linear_layer(self) -> cublaslt.Linear:
         return cublaslt.Linear(self)
-
-    def new_group(self) -> bytes:
-        return nccl.unique_id()
-
-    def join_group(self, name: bytes, rank: int, size: int) -> nccl.Communicator:
-        return nccl.Communicator(self, name, rank, size)
 
     def tensor_map(self, array: Any, box: tuple[int, int]) -> np.void:
         """What the driver makes of it is opaque: 128 bytes, which a kernel takes by value."""

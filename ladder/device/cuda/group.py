@@ -24,8 +24,8 @@ from ladder.contract.launch_plan import Launch
 from ladder.contract.peers import FirstRank, Rows
 from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
-from ladder.device.cuda import nccl
 from ladder.device.cuda.gpu import Cuda
+from ladder.device.cupy import nccl
 from ladder.device.cupy.gpu import CupyKernel
 
 LINK_BYTES = 256 << 20  # of a copy that measures a link

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 
 from ladder.common.errors import LadderError
 from ladder.common.finding import Finding
-from ladder.device.cuda import gpu, nccl
+from ladder.device.cuda import gpu
 from ladder.device.cuda.nvrtc import INSTALL, find_nvrtc
 from ladder.device.cuda.sass import find_nvdisasm
+from ladder.device.cupy import nccl
 
 NEEDED = ("GPU", "CuPy", "NVRTC", "NVIDIA driver")  # findings without which no kernel runs
 

@@ -21,6 +21,7 @@ from ladder.contract.launch_plan import Launch
 from ladder.contract.peers import by_value
 from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
+from ladder.device.cupy import nccl
 
 # Above this size the bus limits a copy, and pinned memory is not returned to the system.
 MOST_PINNED_BYTES = 16 << 20
@@ -197,6 +198,12 @@ class CupyGpu:
                 doing = f"loading {rung.path}, compiled, from {module.parent}, which can be deleted"
                 raise self._failure(error, doing) from None
         return self._loaded[module]
+
+    def new_group(self) -> bytes:
+        return nccl.unique_id()
+
+    def join_group(self, name: bytes, rank: int, size: int) -> nccl.Communicator:
+        return nccl.Communicator(self, name, rank, size)
 
     def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> Path:
         """Compile a rung file into the cache, and do not load it; several threads may do so."""

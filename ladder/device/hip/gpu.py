@@ -30,6 +30,7 @@ from ladder.device.hip.clang import find_clang
 DRIVER = Path("/dev/kfd")  # of the kernel's module amdgpu: what computes goes through it
 RELEASE = Path("/opt/rocm/.info/version")
 MOST_THREADS = (1 << 32) - 1  # of a grid, in each direction
+VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 INSTALL = "pip install -e '.[rocm]'"
 
 # Bytes of the Infinity Cache, which all compute units share, behind L2. HIP does not report it.
@@ -87,12 +88,6 @@ class Hip(CupyGpu):
     @functools.cached_property
     def matrix_product(self) -> rocblas.Multiplier:
         return rocblas.Multiplier(self)
-
-    def new_group(self) -> bytes:
-        raise LadderError("training on several AMD GPUs is not supported; use one (--gpus 1)")
-
-    def join_group(self, name: bytes, rank: int, size: int) -> Any:
-        raise LadderError("training on several AMD GPUs is not supported; use one (--gpus 1)")
 
     def tensor_map(self, array: Any, box: tuple[int, int]) -> np.void:
         raise LadderError(f"{self.name} has no TMA to copy tiles")

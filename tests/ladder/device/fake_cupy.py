@@ -39,7 +39,7 @@ class Array:
     def __init__(self, cupy, host):
         self._cupy, self._host = cupy, host
         self.shape, self.dtype, self.size = host.shape, host.dtype, host.size
-        self.nbytes, self.flags = host.nbytes, host.flags
+        self.nbytes, self.itemsize, self.flags = host.nbytes, host.itemsize, host.flags
         self.data, self.ptr = self, host.ctypes.data  # its MemoryPointer, too
 
     def __getitem__(self, part):
@@ -282,3 +282,55 @@ class FakeCupy:
         kernels = self.modules[path]
         made = {name: RawKernel(self, kernel, name) for name, kernel in kernels.items()}
         return type("RawModule", (), {"get_function": staticmethod(made.__getitem__)})
+
+
+class NcclError(RuntimeError):
+    pass
+
+
+class Nccl:
+    """The module `cupy.cuda.nccl`, which writes down what is asked of it."""
+
+    available = True
+    NcclError = NcclError
+    NCCL_UINT8, NCCL_FLOAT32, NCCL_SUM = 1, 7, 0
+
+    def __init__(self, cupy, fails=None):
+        self._cupy, self._fails, self.calls = cupy, fails, []
+
+    def _note(self, *call):
+        if call[0] == self._fails:
+            raise NcclError("unhandled system error")
+        self.calls.append(call)
+
+    def get_unique_id(self):
+        return b"name"
+
+    def groupStart(self):
+        self._note("start")
+
+    def groupEnd(self):
+        self._cupy.check_current()  # the kernel goes to the current device
+        self._note("end")
+
+    def NcclCommunicator(self, size, name, rank):
+        self._cupy.check_current()
+        self._note("join", size, name, rank)
+        return _Member(self._note)
+
+
+class _Member:
+    def __init__(self, note):
+        self._note = note
+
+    def allReduce(self, source, target, count, kind, operation, stream):
+        self._note("allReduce", source, target, count, kind, operation, stream)
+
+    def reduceScatter(self, source, target, count, kind, operation, stream):
+        self._note("reduceScatter", source, target, count, kind, operation, stream)
+
+    def allGather(self, source, target, count, kind, stream):
+        self._note("allGather", source, target, count, kind, stream)
+
+    def destroy(self):
+        self._note("destroy")

@@ -266,11 +266,45 @@ def test_too_large_an_array_says_what_is_free(machine):
         open_device("hip").empty((1 << 34,), np.dtype(np.float32))
 
 
-def test_several_gpus_and_tma_are_refused(machine):
+def test_ranks_exchange_through_rccl_in_place_on_the_gpus_stream(machine, monkeypatch):
+    cupy = machine(gpus=2)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cupy)
+    library = cupy.nccl = fake_cupy.Nccl(cupy)
+    device = open_device("hip:1")
+    group = device.join_group(device.new_group(), 1, 2)
+    array = device.empty((6,), np.dtype(np.float32))
+    start, own, stream = array.data.ptr, array.data.ptr + 12, device.stream.ptr
+    group.all_reduce(array)
+    group.reduce_scatter(array)
+    group.all_gather(array)
+    group.close()
+    assert library.calls == [
+        ("join", 2, b"name", 1),
+        ("start",),
+        ("allReduce", start, start, 6, 7, 0, stream),
+        ("end",),
+        ("start",),
+        ("reduceScatter", start, own, 3, 7, 0, stream),
+        ("end",),
+        ("start",),
+        ("allGather", own, start, 12, 1, stream),
+        ("end",),
+        ("destroy",),
+    ]
+
+
+def test_an_error_of_rccl_names_what_was_done(machine, monkeypatch):
+    cupy = machine(gpus=2)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cupy)
+    cupy.nccl = fake_cupy.Nccl(cupy, fails="join")
+    device = open_device("hip")
+    with pytest.raises(LadderError, match=r"failed in joining a group of 2 GPUs: .*NCCL_DEBUG"):
+        device.join_group(device.new_group(), 0, 2)
+
+
+def test_tma_is_refused(machine):
     machine()
     device = open_device("hip")
-    with pytest.raises(LadderError, match="several AMD GPUs is not supported"):
-        device.new_group()
     with pytest.raises(LadderError, match="no TMA"):
         device.tensor_map(None, (1, 32))
 

@@ -1,5 +1,8 @@
 """NCCL through CuPy: what GPUs of several processes do together, on the stream of each.
 
+CuPy for ROCm has AMD's RCCL under the same names, with the same numbers of types and operations.
+No AMD GPU has run it.
+
 https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/collectives.html
 """
 
@@ -17,7 +20,7 @@ from ladder.contract.peers import Rows
 # ncclDataType_t of nccl.h
 _TYPES = {"float16": 6, "float32": 7, "bfloat16": 9}
 
-INSTALL = "pip install -e '.[cuda13]' (or '.[cuda12]', as for CuPy) brings it"
+INSTALL = "pip install -e '.[cuda13]' (or '.[cuda12]', as for CuPy) brings it; on AMD, ROCm's RCCL"
 
 
 class Gpu(Protocol):
