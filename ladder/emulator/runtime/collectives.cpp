@@ -19,6 +19,7 @@ bool Worker::complete_warp_operation(int warp, Fiber &first) {
     uint64_t existing = existing_lanes(warp), mask = first.mask & existing;
     Fiber *lanes = &fibers[warps[warp].first];
     if (!(mask >> first.lane & 1)) return false;
+    if (first.operation == WARP_COALESCE) return release_coalesced(warp, first);
     uint64_t ballot = 0;
     Fiber *elsewhere = nullptr;
     for (uint64_t rest = mask; rest; rest &= rest - 1) {
@@ -55,6 +56,7 @@ bool Worker::complete_warp_operation(int warp, Fiber &first) {
         switch (lane.operation) {
             case WARP_SYNC:
             case WARP_ORDER:
+            case WARP_COALESCE:  // released above
                 break;
             case WARP_SHUFFLE:  // the value of a lane that takes no part is undefined
                 lane.result = lane.source < 64 && (mask >> lane.source & 1) ? values[lane.source]
@@ -69,6 +71,22 @@ bool Worker::complete_warp_operation(int warp, Fiber &first) {
         }
     }
     if (launch->memory && mask == existing) launch->memory->finish_warp(*this, warp);
+    return true;
+}
+
+// Every lane has run as far as it gets: those that stand at the same call are one coalesced group.
+bool Worker::release_coalesced(int warp, const Fiber &first) {
+    auto [begin, count] = warps[warp];
+    uint64_t group = 0;
+    for (Fiber *lane = &fibers[begin]; lane < &fibers[begin] + count; lane++)
+        if (lane->state == State::at_warp && lane->operation == WARP_COALESCE &&
+            lane->pc == first.pc)
+            group |= 1ull << lane->lane;
+    for (uint64_t rest = group; rest; rest &= rest - 1) {
+        Fiber &lane = fibers[begin + __builtin_ctzll(rest)];
+        lane.result = group;
+        lane.state = State::ready;
+    }
     return true;
 }
 

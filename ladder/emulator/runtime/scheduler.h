@@ -251,6 +251,7 @@ class Worker {
     void run_fiber(Fiber &fiber);
     bool complete_warp_operations(int warp);
     bool complete_warp_operation(int warp, Fiber &first);
+    bool release_coalesced(int warp, const Fiber &first);
     bool complete_barrier(int member);
     bool complete_load();
     void finish_thread();

@@ -44,8 +44,16 @@ extern EMULATOR_EXPORT thread_local Current current __attribute__((tls_model("in
 #define EMULATOR_DISTINCT
 #endif
 
-// SYNC: all lanes are here; no memory is ordered, except by ORDER (__syncwarp).
-enum WarpOperation { WARP_SYNC, WARP_ORDER, WARP_SHUFFLE, WARP_BALLOT, WARP_GATHER };
+// SYNC: all lanes are here; no memory is ordered, except by ORDER (__syncwarp). COALESCE waits for
+// nobody: it returns the lanes that come to this call while the others wait elsewhere or are done.
+enum WarpOperation {
+    WARP_SYNC,
+    WARP_ORDER,
+    WARP_SHUFFLE,
+    WARP_BALLOT,
+    WARP_GATHER,
+    WARP_COALESCE
+};
 enum Access { ACCESS_READ, ACCESS_WRITE, ACCESS_ATOMIC };
 
 // A `wgmma`: d (64, N) += A (64, 16) * B (N, 16)^T. `a`, `b`: descriptors of operands in shared
