@@ -11,7 +11,16 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ladder.commands import checks, documents, exports, machine_code, sources, timings, traces
+from ladder.commands import (
+    adoption,
+    checks,
+    documents,
+    exports,
+    machine_code,
+    sources,
+    timings,
+    traces,
+)
 from ladder.commands.options import Commands
 from ladder.common.command_line import Parser, describe_system_error, replace_unprintable
 from ladder.common.errors import LadderError
@@ -44,7 +53,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m ladder", description="Kernels of GPT-2's layers, rung by rung.")
     commands = Commands(parser)
-    for module in (sources, checks, timings, machine_code, traces, exports, documents):
+    for module in (
+        sources,
+        checks,
+        adoption,
+        timings,
+        machine_code,
+        traces,
+        exports,
+        documents,
+    ):
         module.add_to(commands)
     return parser
 

@@ -93,9 +93,16 @@ def installed() -> tuple[Nvrtc, ...]:
             continue
         major, minor = ctypes.c_int(), ctypes.c_int()
         _check(loaded.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)), loaded)
-        existing = tuple(folder for folder in include if folder.is_dir())
+        every = [*include, *(folder / "cccl" for folder in include), *_cupy_headers()]
+        existing = tuple(folder for folder in every if folder.is_dir())
         found[library] = Nvrtc(library, existing, (major.value, minor.value))
     return tuple(found.values())
+
+
+def _cupy_headers() -> list[Path]:
+    """Where CuPy keeps the C++ library of CUDA (CCCL), which cooperative_groups.h includes."""
+    headers = "cupy/_core/include/cupy/_cccl/libcudacxx"
+    return [Path(entry or ".") / headers for entry in sys.path]
 
 
 def wheel_folders() -> list[Path]:

@@ -1,0 +1,27 @@
+// What a kernel written for nvcc finds in headers of the host, which NVRTC does not have: limits of
+// float, and short names of types. `python -m ladder adopt` includes it.
+#pragma once
+
+#ifndef FLT_MAX
+#define FLT_MAX 3.402823466e+38f
+#define FLT_MIN 1.175494351e-38f
+#define FLT_EPSILON 1.192092896e-07f
+#endif
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+#ifndef NAN
+#define NAN __int_as_float(0x7fffffff)
+#endif
+#ifndef M_PI
+#define M_PI 3.14159265358979323846
+#endif
+#ifndef INT_MAX
+#define INT_MAX 0x7fffffff
+#endif
+#ifndef NULL
+#define NULL nullptr
+#endif
+typedef unsigned int uint;
+typedef unsigned char uchar;
+typedef unsigned short ushort;

@@ -1,0 +1,178 @@
+"""`adopt` finds a kernel's launch and arguments in a file of somebody else, or asks for them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ladder.__main__ import main
+from ladder.adopt.adopt import Options, adopt
+from ladder.common.errors import LadderError
+from ladder.contract.ladder import find, find_rung
+from ladder.emulator.emulated import Emulated
+from ladder.verify import check
+
+FILE = Path(__file__).with_name("softmax.cu")
+
+
+def adopted(kernel, op="softmax.forward", file=FILE, **options):
+    return adopt(file, kernel, find(op).op, Options(**options)).text
+
+
+def header(text, key):
+    return re.findall(rf"^// {key}:\s+(.*)", text, re.MULTILINE)
+
+
+def write(tmp_path, text):
+    path = tmp_path / "theirs.cu"
+    path.write_text(text)
+    return path
+
+
+# ---- the file ------------------------------------------------------------------------------------
+
+
+def test_only_what_the_kernel_needs_comes_along():
+    text = adopted("softmax_warp")
+    assert "struct Stats" in text and "Stats merge(" in text and "const int ROWS" in text
+    for host in ("main", "softmax_cpu", "cudaMalloc", "softmax_block", "divide_up", "<<<grid_size"):
+        assert host not in text, host
+    assert "#include <cooperative_groups/reduce.h>" in text and "stdio" not in text
+    assert text.count("__global__") == 1  # the wrapper
+
+
+def test_the_launch_is_that_of_the_host_code():
+    assert header(adopted("softmax_warp"), "Launch") == ["softmax_forward<<<ceil_div(N, 2), 64>>>"]
+    text = adopted("softmax_block")
+    assert header(text, "Launch") == [
+        "softmax_forward_softmax_block<<<N, BLOCK_SIZE, BLOCK_SIZE * 4>>> if V >= 64",
+        "softmax_forward_softmax_block_2<<<N, BLOCK_SIZE, BLOCK_SIZE * 4>>> if not (V >= 64)",
+    ]
+    assert header(text, "Define") == ["BLOCK_SIZE = 256"]
+    assert "BLOCK_SIZE % 32 == 0" in header(text, "Needs")[0]  # what the launcher asserts
+    assert "softmax_block<4>(probs, logits, N, V)" in text
+    assert "extern __shared__ __align__(16) float partial[]" in text
+
+
+def test_a_host_function_of_several_launches_becomes_as_many_lines():
+    text = adopted("launch_two", block="128")
+    assert header(text, "Launch") == [
+        "softmax_forward_fill_sums<<<ceil_div(N, 256), 256>>>",
+        "softmax_forward_exponentials<<<ceil_div(N * V, BLOCK_SIZE), BLOCK_SIZE>>>",
+        "softmax_forward_divide<<<N, BLOCK_SIZE>>>",
+    ]
+    assert header(text, "Scratch") == ["float32 e[N * V]; float32 sums[N]"]
+    assert header(text, "Deterministic")[0].startswith("no")
+    assert "exponentials(e, logits, (size_t)N * V);" in text
+
+
+# ---- names ---------------------------------------------------------------------------------------
+
+PLAIN = (
+    "__global__ void k(float* z, const float* q, int count) { z[threadIdx.x] = q[threadIdx.x]; }"
+)
+
+
+def test_without_host_code_the_launch_is_asked_for(tmp_path):
+    file = write(tmp_path, PLAIN)
+    with pytest.raises(LadderError, match=r"--grid 'ceil_div\(N, 256\)' --block 256"):
+        adopted("k", "gelu.forward", file)
+
+
+def test_a_name_that_is_not_known_is_asked_for(tmp_path):
+    file = write(tmp_path, PLAIN)
+    launch = {"grid": "ceil_div(N, 256)", "block": "256"}
+    with pytest.raises(LadderError, match=r"nothing there is known as z, q.*--arg z=OURS"):
+        adopted("k", "gelu.forward", file, **launch)
+    text = adopted("k", "gelu.forward", file, **launch, arguments={"z": "out", "q": "inp"})
+    assert "k(out, inp, N);" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"z": "N", "q": "inp"}, "z is a pointer, and N of gelu.forward is a number"),
+        ({"z": "out", "q": "inp", "count": "inp"}, r"count is a number.*count=inp\[0\]"),
+        ({"z": "dout", "q": "inp"}, "gelu.forward has no dout"),
+        ({"z": "inp", "q": "out"}, "only reads q"),
+        ({"z": "inp", "q": "inp"}, "gelu.forward writes out, and k takes no such argument"),
+    ],
+)
+def test_a_mapping_that_cannot_be_is_refused(tmp_path, arguments, message):
+    with pytest.raises(LadderError, match=message):
+        adopted(
+            "k", "gelu.forward", write(tmp_path, PLAIN), grid="N", block="1", arguments=arguments
+        )
+
+
+def test_a_kernel_that_is_not_there_is_refused_with_the_nearest(tmp_path):
+    with pytest.raises(LadderError, match=r"no kernel softmax_wrap; did you mean softmax_warp"):
+        adopted("softmax_wrap")
+
+
+def test_a_launch_in_a_loop_is_refused(tmp_path):
+    file = write(
+        tmp_path, PLAIN + "void go(float* out, float* inp, int n) {"
+        " for (int i = 0; i < 3; i++) k<<<n, 1>>>(out, inp, n); }",
+    )  # fmt: skip
+    with pytest.raises(LadderError, match="a launch stands in a loop"):
+        adopted("go", "gelu.forward", file)
+
+
+def test_types_that_differ_by_macro_serve_all_reals(tmp_path):
+    file = write(
+        tmp_path,
+        """\
+#ifdef USE_BF16
+typedef __nv_bfloat16 value_t;
+#else
+typedef float value_t;
+#endif
+__global__ void k(value_t* out, const value_t* inp, int N) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < N) out[i] = (value_t)fmaxf((float)inp[i], 0.0f);
+}
+""",
+    )
+    text = adopted("k", "relu.forward", file, grid="ceil_div(N, 128)", block="128")
+    assert header(text, "Needs") == ["real != float16"]
+    assert "#if defined(REAL_BFLOAT16)\n#include <cuda_bf16.h>\n#define USE_BF16\n#endif" in text
+
+
+# ---- the rung ------------------------------------------------------------------------------------
+
+
+@pytest.mark.emulator
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["softmax_warp", "softmax_block"])
+def test_what_is_adopted_passes_the_check(tmp_path, kernel, capsys):
+    output = tmp_path / "mine.cu"
+    assert main(["adopt", str(FILE), kernel, "--op", "softmax.forward", "-o", str(output)]) == 0
+    assert f"python -m ladder check softmax.forward {output}" in capsys.readouterr().out
+    shapes = [{"N": 3, "V": 31}, {"N": 3, "V": 66}]
+    report = run_check("softmax.forward", output, shapes)
+    assert report.passed and len(report.outcomes) >= 2
+
+
+@pytest.mark.emulator
+@pytest.mark.slow
+def test_arguments_in_the_wrong_place_fail_the_check(tmp_path):
+    """The op's inputs have the same type and shape: only the check can tell them apart."""
+    file = write(
+        tmp_path,
+        "__global__ void k(float* out, const float* x, const float* y, int n) {\n"
+        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "    if (i < n) out[i] = x[i] > 0.0f ? y[i] : 0.0f;\n}\n",
+    )
+    launch = {"grid": "ceil_div(N, 128)", "block": "128"}
+    for x, y, right in (("out", "dout", True), ("dout", "out", False)):
+        path = tmp_path / "rung.cu"
+        names = {"out": "dinp", "x": x, "y": y, "n": "N"}
+        path.write_text(adopted("k", "relu.backward", file, **launch, arguments=names))
+        report = run_check("relu.backward", path, [{"N": 257}])
+        assert report.passed is right
+    assert "dinp[" in str(report)
+
+
+def run_check(op, path, shapes):
+    return check.check(find(op), find_rung(op, path), Emulated(), ["float32"], shapes)
