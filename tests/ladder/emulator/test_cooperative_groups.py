@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ladder.common.errors import LadderError
-from ladder.emulator.kernel import KernelError
 from ladder.emulator.emulated import Emulated
+from ladder.emulator.kernel import KernelError
 from tests.ladder.emulation import array, devices, run, zeros
 
 pytestmark = pytest.mark.emulator
@@ -34,7 +34,8 @@ __device__ void tiles(int* out, float* sums, int n, int x) {
     out[4 * n + i] = tile.shfl_down(x, 2);
     out[5 * n + i] = tile.shfl_up(x, 2);
     out[6 * n + i] = tile.ballot(x % 3 == 0);
-    out[7 * n + i] = cg::reduce(tile, x, cg::less<int>()) * 1000 + cg::reduce(tile, x, cg::greater<int>());
+    out[7 * n + i] = cg::reduce(tile, x, cg::less<int>()) * 1000;
+    out[7 * n + i] += cg::reduce(tile, x, cg::greater<int>());
     out[8 * n + i] = cg::inclusive_scan(tile, x) * 10000 + cg::exclusive_scan(tile, x);
     out[9 * n + i] = cg::reduce(tile, Pair{(double)x, i, 0}, Larger()).index;
     sums[i] = cg::reduce(tile, 0.5f * x, cg::plus<float>{});
@@ -130,5 +131,5 @@ def test_a_barrier_of_the_whole_grid_is_refused_with_the_way_out(tmp_path):
 #include <cooperative_groups.h>
 extern "C" __global__ void k() { cooperative_groups::this_grid().sync(); }
 """
-    with pytest.raises(LadderError, match="needs a cooperative launch.*split the kernel there"):
+    with pytest.raises(LadderError, match=r"needs a cooperative launch.*split the kernel there"):
         run(Emulated(), tmp_path, source, 2, 32)
