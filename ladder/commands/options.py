@@ -44,8 +44,8 @@ def add_device_options(parser: Parser) -> None:
     parser.add_argument(
         "--device",
         default=default_device(),
-        help="cpu, emulated, cuda, cuda:1 or several (cuda:0,1), hip (AMD); default: the GPU, or "
-        "emulated without one",
+        help="cpu, emulated, cuda, cuda:1 or several (cuda:0,1), hip (AMD), or isa:gfx1100 (AMD's "
+        "machine code on the CPU, slowly); default: the GPU, or emulated without one",
     )
     _add_call_options(parser, "types of `real`; default: all that the op has")
 

@@ -4,6 +4,7 @@ cpu        NumPy arrays and the reference only: rung 0 of every ladder
 emulated   NumPy arrays, and the real `.cu` files compiled for the CPU (ladder/emulator)
 cuda       an NVIDIA GPU through CuPy
 hip        an AMD GPU through CuPy
+isa        NumPy arrays, and an AMD GPU's machine code, interpreted (ladder/device/isa)
 
 What depends on the kind of device asks the device for one of its capabilities (`is_gpu`,
 `runs_kernels`, `libraries`, ...), so that another kind is one folder in ladder/device and one line
@@ -119,7 +120,7 @@ class Device(Protocol):
 
     @property
     def kind(self) -> str:
-        """What `--device` calls it, without a number: "cpu", "emulated", "cuda", "hip"."""
+        """What `--device` calls it, without a number: "cpu", "emulated", "cuda", "hip", "isa"."""
 
     @property
     def is_gpu(self) -> bool:

@@ -17,6 +17,7 @@ from ladder.device.cuda import group as cuda_group
 from ladder.device.cuda import installation as cuda_installation
 from ladder.device.hip import gpu as hip
 from ladder.device.hip import installation as hip_installation
+from ladder.device.isa.gpu import ARCHITECTURES, Isa
 from ladder.emulator.emulated import Emulated
 
 
@@ -79,8 +80,9 @@ def default_device() -> str:
 
 
 def open_device(name: str) -> Device:
-    """The device that a flag names: cpu, emulated (with "emulated:64" one with warps of 64), cuda
-    or hip (with "cuda:1" the second GPU, with "cuda:0,1" two as a group, for ops with ranks).
+    """The device that a flag names: cpu, emulated (with "emulated:64" one with warps of 64), an
+    interpreter of AMD's machine code ("isa:gfx1100"), cuda or hip (with "cuda:1" the second GPU,
+    with "cuda:0,1" two as a group, for ops with ranks).
 
     Raises LadderError with the remedy where the machine cannot serve it.
     """
@@ -89,9 +91,14 @@ def open_device(name: str) -> Device:
     if name in ("emulated", "emulated:64"):
         return Emulated(warp=64 if name.endswith("64") else 32)
     kind, colon, index = name.partition(":")
+    if kind == Isa.kind and index in ARCHITECTURES:
+        return Isa(index)
     group = GPUS[kind].group if kind in GPUS else None
     if group and "," in index and all(part.isdecimal() for part in index.split(",")):
         return group([int(part) for part in index.split(",")])
     if kind in GPUS and (index.isdecimal() or not colon):
         return GPUS[kind].open(int(index or 0))
-    raise LadderError(f"no device is named {name!r}; there are cpu, emulated and {', '.join(GPUS)}")
+    interpreted = ", ".join(f"{Isa.kind}:{arch}" for arch in ARCHITECTURES)
+    raise LadderError(
+        f"no device is named {name!r}; there are cpu, emulated, {interpreted} and {', '.join(GPUS)}"
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,14 +70,22 @@ class Instruction:
         return re.sub(r"_e(32|64)$", "", self.opcode)
 
 
-def instructions(module: Path, source: Path) -> list[Instruction]:
-    """The instructions of every kernel of `module`, in order, with their lines in `source`.
+@dataclass(frozen=True)
+class Label:
+    """A place in a kernel that branches name."""
+
+    kernel: str
+    name: str  # ".LBB0_4"
+
+
+def listing(module: Path, source: Path) -> Iterator[Instruction | Label]:
+    """What every kernel of `module` consists of, in order, with the lines in `source`.
 
     The padding after a kernel's end is left out.
     """
     rung = os.path.abspath(source)
     kernels = compiler.resources(module)
-    kernel, line, found = "", None, []
+    kernel, line = "", None
     for text in compiler.assembly(module).splitlines():
         code, _, remark = text.partition(";")
         if match := re.match(r"(\w+):", code):
@@ -89,9 +97,15 @@ def instructions(module: Path, source: Path) -> list[Instruction]:
             places = _LOCATION.findall(remark)
             lines = [int(number) for path, number in places if path.strip() == rung]
             line = next(iter(lines), 0) or None
+        elif kernel in kernels and (match := re.match(r"(\.LBB\w+):", code)):
+            yield Label(kernel, match[1])
         elif kernel in kernels and re.match(r"\s+[a-z]\w*(\s|$)", code):
-            found.append(Instruction(kernel, " ".join(code.split()), line))
-    return found
+            yield Instruction(kernel, " ".join(code.split()), line)
+
+
+def instructions(module: Path, source: Path) -> list[Instruction]:
+    """The instructions of every kernel of `module`, in order, with their lines in `source`."""
+    return [item for item in listing(module, source) if isinstance(item, Instruction)]
 
 
 def summary(instructions: Iterable[Instruction]) -> dict[str, dict[str, int]]:

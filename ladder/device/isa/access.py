@@ -1,0 +1,398 @@
+"""Instructions that access memory: global and flat, scratch, LDS, scalar loads, and atomics.
+
+    global_load_b128 v[2:5], v[0:1], off offset:16      address: 64 bits of registers
+    global_store_b32 v3, v7, s[4:5]                     address: v3 (32 bits) + s[4:5]
+    scratch_load_b64 v[0:1], off, s2 offset:8           address within the lane's own bytes
+    ds_load_2addr_b32 v[4:5], v9 offset0:2 offset1:3    two places of LDS, in units of 4 bytes
+    s_load_b64 s[2:3], s[0:1], 0x30
+
+Each of them is counted in a queue (waits.py), and the registers that it writes are marked there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ladder.common.errors import LadderError
+from ladder.device.isa.machine import Machine, Step
+from ladder.device.isa.memory import Part
+from ladder.device.isa.operands import APERTURES, Operand, Read, reader
+from ladder.device.isa.program import Line
+from ladder.device.isa.waits import FLAT_LDS, FLAT_MEMORY, LDS, LOADS, SCALAR, STORES, Queue
+from ladder.device.isa.waves import Waves
+
+_SIZES: Mapping[str, int] = {
+    **{"u8": 1, "i8": 1, "b8": 1, "ubyte": 1, "sbyte": 1, "byte": 1},
+    **{"u16": 2, "i16": 2, "b16": 2, "ushort": 2, "sshort": 2, "short": 2},
+    **{"b32": 4, "b64": 8, "b96": 12, "b128": 16, "b256": 32, "b512": 64},
+    **{"dword": 4, "dwordx2": 8, "dwordx3": 12, "dwordx4": 16, "dwordx8": 32, "dwordx16": 64},
+}
+_SIGNED = ("i8", "i16", "sbyte", "sshort")
+_MOVE = re.compile(
+    r"(global|flat|scratch|ds)_(load|store|read|write)(2st64|2|_2addr_stride64|_2addr)?_(\w+)"
+)
+_ATOMIC = re.compile(r"(global|flat|ds)_(?:atomic_)?(?P<what>[a-z]+)(?:_rtn)?(?:_(?P<type>\w+))?")
+
+# old value, operand -> new value
+ATOMICS: Mapping[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "min": np.minimum,
+    "max": np.maximum,
+    "swap": lambda old, new: new,
+    "wrxchg": lambda old, new: new,
+}
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where an instruction accesses memory.
+
+    space  "global", "flat", "scratch" or "ds"
+    terms  readers of what is added up: registers of each lane, scalar registers
+    offset bytes
+    """
+
+    space: str
+    terms: tuple[Read, ...]
+    offset: int = 0
+
+    def parts(
+        self, waves: Waves, machine: Machine, size: int, line: Line, verb: str
+    ) -> Iterator[Part]:
+        """The places of `size` bytes that the active lanes access, in order of the lanes."""
+        total: np.ndarray = np.full((1, 1), self.offset % (1 << 64), np.uint64)
+        for term in self.terms:
+            total = total + term(waves)
+        addresses = np.broadcast_to(total, waves.active.shape)[waves.active]
+        if self.space == "flat":
+            yield from self._flat(waves, machine, addresses, size, line, verb)
+        elif self.space == "global":
+            yield from machine.memory.parts(addresses, size, line, verb)
+        else:
+            lanes = slice(None)
+            yield self._own(self.space, waves, machine, addresses, lanes, size, line, verb)
+
+    def _flat(
+        self,
+        waves: Waves,
+        machine: Machine,
+        addresses: np.ndarray,
+        size: int,
+        line: Line,
+        verb: str,
+    ) -> Iterator[Part]:
+        """The upper half of a generic address tells LDS and scratch memory from the rest."""
+        high = addresses >> 32
+        others = np.ones(len(addresses), bool)
+        for space, name in (("ds", "src_shared_base"), ("scratch", "src_private_base")):
+            inside = high == APERTURES[name]
+            if inside.any():
+                lanes = np.flatnonzero(inside)
+                low = addresses[lanes] & np.uint64(0xFFFFFFFF)
+                yield self._own(space, waves, machine, low, lanes, size, line, verb)
+            others &= ~inside
+        if others.any():
+            lanes = np.flatnonzero(others)
+            for part in machine.memory.parts(addresses[lanes], size, line, verb):
+                yield part._replace(lanes=lanes[part.lanes])
+
+    @staticmethod
+    def _own(
+        space: str,
+        waves: Waves,
+        machine: Machine,
+        addresses: np.ndarray,
+        lanes: slice | np.ndarray,
+        size: int,
+        line: Line,
+        verb: str,
+    ) -> Part:
+        """Places in the LDS of the lanes' blocks, or in scratch memory of the lanes."""
+        rows = waves.rows[lanes]
+        if space == "ds":
+            what, content, own = "LDS", machine.lds, waves.blocks[rows]
+            size_of, room = machine.lds_size, machine.lds_room
+        else:
+            columns = np.nonzero(waves.active)[1][lanes]
+            own = waves.ids[rows] * waves.active.shape[1] + columns
+            what, content = "scratch memory", machine.scratch
+            size_of = room = machine.scratch_size
+        places = (addresses & np.uint64(0xFFFFFFFF)).view(np.int64)
+        outside = places + size > size_of
+        if outside.any():
+            raise line.problem(
+                f"{verb} {size} bytes at {places[np.argmax(outside)]:,} of {what}, of which there "
+                f"are {size_of:,} bytes"
+            )
+        return Part(content, lanes, places + own * room)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one place of memory and some registers exchange."""
+
+    address: Address
+    size: int
+    registers: range
+    half: str = ""  # "h" or "l": 16 bits that go to this half of the register and leave the other
+    signed: bool = False
+
+    def read(self, waves: Waves, machine: Machine, line: Line, index: int) -> np.ndarray:
+        """What is at the places of the active lanes, (n, words)."""
+        values = np.empty((np.count_nonzero(waves.active), len(self.registers)), np.uint32)
+        for part in self.address.parts(waves, machine, self.size, line, "reads"):
+            values[part.lanes] = part.content.read(part.places, self.size)
+            if part.content is machine.lds:
+                _note(waves, machine, part, self.size, index)
+        if self.signed:
+            values = values.astype(f"i{self.size}").astype(np.int32).view(np.uint32)
+        return values
+
+    def put(self, waves: Waves, values: np.ndarray) -> None:
+        """Write it to the registers."""
+        for register, column in zip(self.registers, values.T, strict=True):
+            if self.half:
+                old = waves.v[register][waves.active]
+                low, high = (old, column) if self.half == "h" else (column, old >> 16)
+                column = low & 0xFFFF | high << 16
+            if waves.full:
+                waves.v[register] = column.reshape(waves.active.shape)
+            else:
+                waves.v[register][waves.active] = column
+
+    def store(self, waves: Waves, machine: Machine, line: Line, index: int) -> None:
+        columns = [waves.v[register][waves.active] for register in self.registers]
+        if self.half == "h":
+            columns = [column >> 16 for column in columns]
+        values = np.stack(columns, axis=1)
+        for part in self.address.parts(waves, machine, self.size, line, "writes"):
+            if part.content is machine.lds:
+                _note(waves, machine, part, self.size, index, written=True)
+            part.content.write(part.places, self.size, values[part.lanes])
+
+
+def _note(
+    waves: Waves,
+    machine: Machine,
+    part: Part,
+    size: int,
+    index: int,
+    written: bool = False,
+    atomic: bool = False,
+) -> None:
+    """Tell the search for races of an access to LDS. A write has been issued already."""
+    rows = waves.rows[part.lanes]
+    where = machine.races.at(part.places, size)
+    ids, blocks = waves.ids[rows], waves.blocks[rows]
+    if written:
+        numbers = waves.outstanding.issued[LDS][rows]
+        machine.races.write(where, ids, blocks, numbers, index, machine.lines, atomic)
+    else:
+        machine.races.read(where, ids, blocks, index, machine.lines)
+
+
+def _offsets(modifiers: Sequence[str]) -> dict[str, int]:
+    found = (re.fullmatch(r"(offset[01]?):(-?\w+)", modifier) for modifier in modifiers)
+    return {match[1]: int(match[2], 0) for match in found if match}
+
+
+def _global_address(space: str, operands: Sequence[Operand], offset: int) -> Address:
+    """operands: the vector address and, but for flat accesses, the scalar one, or "off"."""
+    vector, scalar = (*operands, Operand("off", "off"))[:2]
+    terms = []
+    if vector.file != "off":
+        terms.append(reader(vector, "u64" if vector.number == 2 else "u32"))
+    if scalar.file != "off":
+        terms.append(reader(scalar, "u64" if scalar.number == 2 else "u32"))
+    return Address(space, tuple(terms), offset)
+
+
+def _queues(space: str, loads: bool, arch: str) -> tuple[Queue, ...]:
+    if space == "ds":
+        return (LDS,)
+    if not loads and not arch.startswith("gfx9"):
+        return (STORES,)
+    return (FLAT_MEMORY, FLAT_LDS) if space == "flat" else (LOADS,)
+
+
+def move(
+    opcode: str,
+    operands: Sequence[Operand],
+    modifiers: Sequence[str],
+    line: Line,
+    index: int,
+    arch: str,
+) -> Step | None:
+    """The step of a load or store; None for other instructions.
+
+    index  of the instruction in its kernel
+    """
+    half = "h" if "d16_hi" in opcode else "l" if "d16" in opcode else ""
+    match = _MOVE.fullmatch(re.sub("_d16(_hi)?", "", opcode))
+    if match is None or match[4] not in _SIZES:
+        return None
+    space, loads, size = match[1], match[2] in ("load", "read"), _SIZES[match[4]]
+    offsets = _offsets(modifiers)
+    if space == "ds":
+        address_at, data_at = (1, [0]) if loads else (0, list(range(1, len(operands))))
+    else:
+        address_at, data_at = (1, [0]) if loads else (0, [1])
+    data = [operands[at] for at in data_at]
+    if space == "ds":
+        unit = size * (64 if "st" in (match[3] or "") else 1)
+        places = [offsets.get("offset", 0)]
+        if match[3]:
+            places = [offsets.get(name, 0) * unit for name in ("offset0", "offset1")]
+        base = (reader(operands[address_at], "u32"),)
+        addresses = [Address("ds", base, place) for place in places]
+    else:
+        rest = [op for at, op in enumerate(operands) if at not in data_at]
+        addresses = [_global_address(space, rest, offsets.get("offset", 0))]
+    each = max(1, size // 4)
+    if loads and len(addresses) == 2:  # both results in consecutive registers
+        starts = [data[0].first, data[0].first + each]
+    else:
+        starts = [operand.first for operand in data]
+    pieces = [
+        Piece(
+            address,
+            size,
+            range(start, start + each),
+            (half if loads or half == "h" else "") or data[0].half,
+            match[4] in _SIGNED,
+        )
+        for address, start in zip(addresses, starts, strict=True)
+    ]
+    written = [register for piece in pieces for register in piece.registers] if loads else []
+    queues = _queues(space, loads, arch)
+    if not loads and space == "flat":
+        queues = (*queues, FLAT_LDS) if FLAT_LDS not in queues else queues
+
+    def run(waves: Waves, machine: Machine) -> None:
+        for queue in queues:
+            waves.outstanding.issue(queue, written, line)
+        if waves.active.any():
+            if loads:  # all of them before the first result, which may replace the address
+                found = [piece.read(waves, machine, line, index) for piece in pieces]
+                for piece, values in zip(pieces, found, strict=True):
+                    piece.put(waves, values)
+            else:
+                for piece in pieces:
+                    piece.store(waves, machine, line, index)
+
+    return Step(run, _touched(operands), line)
+
+
+def _touched(operands: Sequence[Operand]) -> frozenset[int]:
+    return frozenset(key for operand in operands for key in operand.registers())
+
+
+def scalar_load(
+    opcode: str, operands: Sequence[Operand], modifiers: Sequence[str], line: Line
+) -> Step | None:
+    """The step of a scalar load: of the kernel's arguments, and what is the same for all lanes."""
+    match = re.fullmatch(r"s_load_(\w+)", opcode)
+    if match is None or match[1] not in _SIZES:
+        return None
+    target, base, *offsets = operands
+    size = _SIZES[match[1]]
+    terms = [reader(base, "u64"), *(reader(offset, "u32") for offset in offsets)]
+    fixed = np.uint64(_offsets(modifiers).get("offset", 0) % (1 << 64))
+
+    def run(waves: Waves, machine: Machine) -> None:
+        addresses = np.full((len(waves), 1), fixed)
+        for term in terms:
+            addresses = addresses + term(waves)
+        addresses = addresses[:, 0] & ~np.uint64(3)
+        waves.outstanding.issue(SCALAR, target.registers(), line)
+        for part in machine.memory.parts(addresses, size, line, "reads"):
+            values = part.content.read(part.places, size)
+            for register in range(size // 4):
+                waves.s[target.first + register, part.lanes, 0] = values[:, register]
+
+    return Step(run, _touched(operands), line)
+
+
+def atomic(
+    opcode: str,
+    operands: Sequence[Operand],
+    modifiers: Sequence[str],
+    line: Line,
+    index: int,
+    arch: str,
+) -> Step | None:
+    """The step of an atomic operation; lanes take their turn in order."""
+    match = _ATOMIC.fullmatch(opcode)
+    if match is None or (match["what"] not in ATOMICS and match["what"] != "cmpswap"):
+        return None
+    space, what = match[1], match["what"]
+    kind = match["type"] or "u32"
+    size = 8 if kind.endswith(("64", "x2")) else 4
+    dtype = np.dtype({"f": f"f{size}", "i": f"i{size}"}.get(kind[0], f"u{size}"))
+    if size != 4 or what == "cmpswap":
+        raise LadderError(f"{line.place}: {line.text!r} is not interpreted")
+    sources = 2 if space in ("ds", "flat") else 3
+    returns = len(operands) > sources
+    target, rest = (operands[0], operands[1:]) if returns else (None, operands)
+    offset = _offsets(modifiers).get("offset", 0)
+    data = reader(rest[1], "u32")
+    if space == "ds":
+        address = Address("ds", (reader(rest[0], "u32"),), offset)
+    else:
+        address = _global_address(space, [rest[0], *rest[2:]], offset)
+    function = ATOMICS[what]
+    queues = _queues(space, returns, arch)
+    written = target.registers() if target else ()
+
+    def run(waves: Waves, machine: Machine) -> None:
+        for queue in queues:
+            waves.outstanding.issue(queue, written, line)
+        if not waves.active.any():
+            return
+        values = np.broadcast_to(data(waves), waves.active.shape)[waves.active].view(dtype)
+        before = np.empty(len(values), dtype)
+        for part in address.parts(waves, machine, size, line, "writes"):
+            if part.content is machine.lds:
+                _note(waves, machine, part, size, index, written=True, atomic=True)
+            if (part.places & 3).any():
+                raise line.problem("is atomic, and not at a multiple of 4 bytes")
+            words, places = part.content.words.view(dtype), part.places >> 2
+            if what == "add" and target is None:
+                np.add.at(words, places, values[part.lanes])
+            else:
+                lanes = np.arange(len(values))[part.lanes]
+                for lane, place in zip(lanes, places, strict=True):
+                    before[lane] = words[place]
+                    words[place] = function(words[place : place + 1], values[lane : lane + 1])[0]
+        if target is not None:
+            waves.v[target.first][waves.active] = before.view(np.uint32)
+
+    return Step(run, _touched(operands), line)
+
+
+def permute(opcode: str, operands: Sequence[Operand], line: Line) -> Step | None:
+    """ds_bpermute_b32: each lane reads a register of the lane that it names, times 4.
+
+    A lane that is not active has nothing to read: its value is 0.
+    """
+    if opcode != "ds_bpermute_b32":
+        return None
+    target, place, data = operands[0], reader(operands[1], "u32"), reader(operands[2], "u32")
+
+    def run(waves: Waves, machine: Machine) -> None:
+        waves.outstanding.issue(LDS, target.registers(), line)
+        lanes = waves.active.shape[1]
+        which = np.broadcast_to(place(waves), waves.active.shape) >> 2 & (lanes - 1)
+        values = np.where(waves.active, data(waves), np.uint32(0))
+        found = np.take_along_axis(values, which.astype(np.intp), axis=1)
+        np.copyto(waves.v[target.first], found, where=waves.active)
+
+    return Step(run, _touched(operands), line)

@@ -1,0 +1,220 @@
+"""From an instruction's text to a step that executes it.
+
+Each kind of instruction has its own function, which returns None for what it does not know;
+`step` asks one after the other. What nobody knows is an error as soon as the kernel is loaded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ladder.common.errors import LadderError
+from ladder.device.isa import access, lanes
+from ladder.device.isa.machine import Kind, Machine, Step
+from ladder.device.isa.meaning import Meaning, known_name
+from ladder.device.isa.operands import Operand, Read, Write, parse, reader, registers_of, writer
+from ladder.device.isa.program import Code, Line
+from ladder.device.isa.scalar import SCALAR
+from ladder.device.isa.vector import VECTOR
+from ladder.device.isa.waits import SCALAR_KEY, waits
+from ladder.device.isa.waves import EXEC, VCC, Waves
+
+# What changes nothing here: hints for speed, caches (there are none), delays for hazards of the
+# pipeline, which are not modelled.
+_IGNORED = re.compile(
+    r"s_(nop|clause|delay_alu|waitcnt_depctr|wait_alu|set_inst_prefetch_distance|sendmsg|inst_prefetch"
+    r"|setprio|icache_inv|dcache_inv|barrier_signal|code_end)"
+    r"|buffer_(gl0_inv|gl1_inv|inv|wbl2)|global_(inv|wb|wbinv)"
+)
+_CONDITIONS: dict[str, Callable[[Waves], np.ndarray]] = {
+    "s_branch": lambda waves: np.ones(len(waves), bool),
+    "s_cbranch_scc0": lambda waves: ~waves.scc[:, 0],
+    "s_cbranch_scc1": lambda waves: waves.scc[:, 0],
+    "s_cbranch_vccz": lambda waves: ~np.any(waves.lanes(VCC), axis=1),
+    "s_cbranch_vccnz": lambda waves: np.any(waves.lanes(VCC), axis=1),
+    "s_cbranch_execz": lambda waves: ~np.any(waves.active, axis=1),
+    "s_cbranch_execnz": lambda waves: np.any(waves.active, axis=1),
+}
+_COMMA = re.compile(r",\s*(?![^\[(]*[\])])")  # not within brackets
+
+
+def steps(code: Code, arch: str) -> list[Step]:
+    """A kernel's instructions, ready to be executed. Raises LadderError for one that is unknown."""
+    return [_step(line, index, code, arch) for index, line in enumerate(code.lines)]
+
+
+def _step(line: Line, index: int, code: Code, arch: str) -> Step:
+    opcode, _, rest = line.text.partition(" ")
+    try:
+        control = _control(opcode, rest, line, code, arch)
+        if control is not None:
+            return control
+        if "::" in line.text:
+            return _both(
+                [_parsed(half.strip(), code) for half in line.text.split("::")], line, arch
+            )
+        opcode, operands, modifiers = _parsed(line.text, code)
+        found = (
+            access.move(opcode, operands, modifiers, line, index, arch)
+            or access.scalar_load(opcode, operands, modifiers, line)
+            or access.atomic(opcode, operands, modifiers, line, index, arch)
+            or access.permute(opcode, operands, line)
+            or lanes.exchange(known_name(opcode), operands, line)
+        )
+        return found or _arithmetic(opcode, operands, modifiers, line, arch)
+    except LadderError as error:
+        raise LadderError(f"{line.place}: {line.text!r}: {error}") from None
+
+
+def _parsed(text: str, code: Code) -> tuple[str, list[Operand], list[str]]:
+    """Opcode, operands, and the modifiers behind them."""
+    opcode, _, rest = text.partition(" ")
+    words = _COMMA.split(rest) if rest else []
+    modifiers: list[str] = []
+    if words:
+        words[-1], *modifiers = re.split(r"\s+(?![^\[]*\])", words[-1].strip())
+    accumulators = code.descriptor.get("accum_offset", 0)
+    return opcode, [parse(word.strip(), accumulators) for word in words], modifiers
+
+
+def _control(opcode: str, rest: str, line: Line, code: Code, arch: str) -> Step | None:
+    """Branches, barriers, waits, the end."""
+    nothing: frozenset[int] = frozenset()
+
+    def ignore(waves: Waves, machine: Machine) -> None:
+        pass
+
+    if opcode in _CONDITIONS:
+        condition = _CONDITIONS[opcode]
+        touches = {"v": [VCC, VCC + 1], "e": [EXEC, EXEC + 1]}.get(opcode[10:11], [])
+        keys = frozenset(SCALAR_KEY + register for register in touches)
+        return Step(
+            lambda waves, machine: condition(waves), keys, line, Kind.BRANCH, code.labels[rest]
+        )
+    if opcode.startswith("s_wait") and not _IGNORED.fullmatch(opcode):
+        asked = waits(line.text, arch)
+
+        def wait(waves: Waves, machine: Machine) -> None:
+            for queues, number in asked:
+                waves.outstanding.wait(queues, number)
+
+        return Step(wait, nothing, line)
+    if opcode == "s_endpgm":
+        return Step(ignore, nothing, line, Kind.END)
+    if opcode in ("s_barrier", "s_barrier_wait"):
+        return Step(ignore, nothing, line, Kind.BARRIER)
+    if opcode == "s_sleep":
+        return Step(ignore, nothing, line, Kind.SLEEP)
+    return Step(ignore, nothing, line) if _IGNORED.fullmatch(opcode) else None
+
+
+class _Operation:
+    """An arithmetic instruction in two halves: reading and computing, then writing."""
+
+    def __init__(
+        self, opcode: str, operands: Sequence[Operand], modifiers: Sequence[str], wide: bool
+    ):
+        name = known_name(opcode)
+        if modifiers := [m for m in modifiers if m != "clamp"] or modifiers:
+            raise LadderError(f"{' '.join(modifiers)} is not interpreted")
+        self.meaning, operands = _meaning(name, list(operands), wide)
+        self.reads: list[Read] = []
+        self.writes: list[Write] = []
+        keys: set[int] = set()
+        left = list(operands)
+        for kind in self.meaning.results:
+            if kind == "scc":
+                self.writes.append(_write_scc)
+            elif kind.startswith("exec"):
+                self.writes.append(writer(_pair_of(EXEC, wide), f"u{kind[4:]}"))
+            else:
+                operand = left.pop(0)
+                self.writes.append(writer(operand, kind))
+                keys.update(operand.registers(registers_of(kind, wide)))
+        for kind in self.meaning.sources:
+            if kind == "scc":
+                self.reads.append(lambda waves: waves.scc)
+                continue
+            if kind == "vcc":
+                operand, kind = _pair_of(VCC, wide), "mask"
+            elif kind.startswith("exec"):
+                operand, kind = _pair_of(EXEC, wide), f"u{kind[4:]}"
+            else:
+                operand = left.pop(0)
+            self.reads.append(reader(operand, kind))
+            keys.update(operand.registers(registers_of(kind, wide)))
+        if left:
+            raise LadderError(f"has {len(left)} operands too many")
+        self.keys = frozenset(keys)
+
+    def compute(self, waves: Waves) -> Any:
+        return self.meaning.function(*[read(waves) for read in self.reads])
+
+    def write(self, waves: Waves, value: Any) -> None:
+        if len(self.writes) == 1:
+            self.writes[0](waves, value)
+        else:
+            for write, part in zip(self.writes, value, strict=True):
+                write(waves, part)
+
+
+def _write_scc(waves: Waves, value: np.ndarray) -> None:
+    waves.scc = np.broadcast_to(value, (len(waves), 1))
+
+
+def _pair_of(register: int, wide: bool) -> Operand:
+    return Operand("", "s", register, 2 if wide else 1)
+
+
+def _meaning(name: str, operands: list[Operand], wide: bool) -> tuple[Meaning, list[Operand]]:
+    """What an instruction computes, and its operands with those that are not written out."""
+    found = SCALAR.get(name) or VECTOR.get(name)
+    if found is None and name.startswith("v_cmpx_"):  # the result goes to EXEC
+        found = VECTOR.get(name.replace("v_cmpx_", "v_cmp_"))
+        operands = [_pair_of(EXEC, wide), *operands]
+    if found is None and name.startswith("v_dual_"):
+        found = VECTOR.get(name.replace("v_dual_", "v_"))
+        if name == "v_dual_cndmask_b32":
+            operands = [*operands, _pair_of(VCC, wide)]
+    if found is None:
+        raise LadderError("this instruction is not interpreted")
+    if re.match(r"[vs]_(dual_)?fmac_", name):  # it adds to its result
+        operands = [*operands, operands[0]]
+    if re.match(r"s_(add|mul)k_", name):
+        operands = [operands[0], *operands]
+    if re.match(r"s_(movk|addk|mulk|cmpk_\w+)_i32$", name):  # 16 bits with a sign
+        number = int(operands[-1].text, 0) & 0xFFFF
+        signed = number - 0x10000 if number & 0x8000 else number
+        operands = [*operands[:-1], Operand(str(signed), "constant", number=0)]
+    return found, operands
+
+
+def _arithmetic(
+    opcode: str, operands: Sequence[Operand], modifiers: Sequence[str], line: Line, arch: str
+) -> Step:
+    operation = _Operation(opcode, operands, modifiers, _is_wide(arch))
+
+    def run(waves: Waves, machine: Machine) -> None:
+        operation.write(waves, operation.compute(waves))
+
+    return Step(run, operation.keys, line)
+
+
+def _both(parsed: Sequence[tuple[str, list[Operand], list[str]]], line: Line, arch: str) -> Step:
+    """RDNA's pairs, v_dual_...: both read their operands before either writes."""
+    first, second = (_Operation(*half, _is_wide(arch)) for half in parsed)
+
+    def run(waves: Waves, machine: Machine) -> None:
+        one, two = first.compute(waves), second.compute(waves)
+        first.write(waves, one)
+        second.write(waves, two)
+
+    return Step(run, first.keys | second.keys, line)
+
+
+def _is_wide(arch: str) -> bool:
+    return arch.startswith("gfx9")

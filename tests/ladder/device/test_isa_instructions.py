@@ -1,0 +1,311 @@
+"""Instructions of AMD's GPUs, interpreted, against results that are known otherwise."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from ladder.common.errors import LadderError
+from ladder.contract.launch_plan import Launch
+from tests.ladder.device.isa_programs import compute, kernel
+
+F32 = np.float32
+ONE_WAVE = Launch("test", (1, 1, 1), (32, 1, 1))
+
+# As clang divides two float32: a / b, v1 by v2.
+DIVISION = """\
+v_div_scale_f32 v5, null, v2, v2, v1
+v_div_scale_f32 v6, vcc_lo, v1, v2, v1
+v_rcp_f32_e32 v7, v5
+v_fma_f32 v8, -v5, v7, 1.0
+v_fmac_f32_e32 v7, v8, v7
+v_mul_f32_e32 v8, v6, v7
+v_fma_f32 v9, -v5, v8, v6
+v_fmac_f32_e32 v8, v9, v7
+v_fma_f32 v5, -v5, v8, v6
+v_div_fmas_f32 v5, v5, v7, v8
+v_div_fixup_f32 v4, v5, v2, v1"""
+
+
+def any_floats(seed, count):
+    """Floats of all exponents, infinities, NaN and denormal numbers among them."""
+    bits = np.random.default_rng(seed).integers(0, 1 << 32, count, np.uint64).astype(np.uint32)
+    values = bits.view(F32)
+    values[:8] = [0, -0.0, np.inf, -np.inf, np.nan, 1e-45, 1.1754944e-38, 3.4028235e38]
+    return values
+
+
+def same(found, wanted):
+    """Bit by bit, but for the bits of a NaN."""
+    return (found.view(np.uint32) == wanted.view(np.uint32)) | (np.isnan(found) & np.isnan(wanted))
+
+
+def nearest(exact):
+    """The float32 nearest to a fraction, the even one of two."""
+    near = F32(float(exact))
+    around = [np.nextafter(near, F32(-np.inf)), near, np.nextafter(near, F32(np.inf))]
+    return min(around, key=lambda x: (abs(Fraction(float(x)) - exact), x.view(np.uint32) & 1))
+
+
+def test_a_fused_multiply_add_is_rounded_once():
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(400).astype(F32) for _ in range(2))
+    c = -(a * b)  # what is left is the rounding error of the product
+    c[200:300] *= F32(2.0**30)
+    # a * b + c is in the middle between two float32 but for a bit far behind.
+    a[300:350], b[300:350], c[300:350] = F32(1 + 2.0**-23), F32(1 + 2.0**-23), F32(2.0**24)
+    a[350:], b[350:] = a[350:] * F32(1e-22), b[350:] * F32(1e-22)  # denormal results
+    c[350:] = F32(3e-45)
+    found = compute("v_fma_f32 v4, v1, v2, v3", a, b, c)
+    wanted = [
+        nearest(Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z)))
+        for x, y, z in zip(a, b, c, strict=True)
+    ]
+    np.testing.assert_array_equal(found, np.array(wanted, F32))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_the_division_sequence_gives_the_quotient_that_ieee_754_wants():
+    a, b = any_floats(1, 20_000), any_floats(2, 20_000)
+    b[:64] = np.repeat(b[:8], 8)
+    a[:64] = np.tile(a[:8], 8)
+    found, wanted = compute(DIVISION, a, b), a / b
+    wrong = ~same(found, wanted)
+    assert not wrong.any(), (a[wrong][:4], b[wrong][:4], found[wrong][:4], wanted[wrong][:4])
+
+
+def test_denormal_numbers_are_kept_by_sums_and_flushed_by_transcendental_instructions():
+    a = np.array([1e-40, -1e-40, 2.0, -200.0], F32)
+    np.testing.assert_array_equal(compute("v_add_f32_e32 v4, v1, v1", a), a + a)
+    rcp = compute("v_rcp_f32_e32 v4, v1", a)
+    np.testing.assert_array_equal(rcp, np.array([np.inf, -np.inf, 0.5, -0.005], F32))
+    np.testing.assert_array_equal(compute("v_exp_f32_e32 v4, v1", a)[2:], [4.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    "instruction, wanted",
+    [
+        ("v_max_f32_e32 v4, v1, v2", [3, 0, 7, -0.0]),
+        ("v_min_f32_e32 v4, v1, v2", [-3, -0.0, 7, -0.0]),
+        ("v_sub_f32_e64 v4, |v1|, -v2", [6, 0, np.nan, 0]),
+    ],
+)
+def test_signs_zeros_and_nans(instruction, wanted):
+    a, b = np.array([-3, 0, np.nan, -0.0], F32), np.array([3, -0.0, 7, -0.0], F32)
+    assert same(compute(instruction, a, b), np.array(wanted, F32)).all()
+
+
+@pytest.mark.parametrize(
+    "instruction, function",
+    [
+        ("v_mul_hi_u32 v4, v1, v2", lambda a, b: a * b >> 32),
+        ("v_mul_u32_u24_e32 v4, v1, v2", lambda a, b: (a % 2**24) * (b % 2**24)),
+        ("v_bfe_u32 v4, v1, 7, 9", lambda a, b: a >> 7 & 0x1FF),
+        ("v_bfe_i32 v4, v1, 7, 9", lambda a, b: ((a >> 7 & 0x1FF) ^ 0x100) - 0x100),
+        ("v_alignbit_b32 v4, v1, v2, 5", lambda a, b: (a << 32 | b) >> 5),
+        ("v_perm_b32 v4, v1, v2, 0x07020c00", lambda a, b: (
+            (a >> 24) << 24 | (b >> 16 & 0xFF) << 16 | b & 0xFF)),
+        ("v_bfi_b32 v4, 0xff00, v1, v2", lambda a, b: a & 0xFF00 | b & 0xFFFF00FF),
+        ("v_lshl_add_u32 v4, v1, 3, v2", lambda a, b: (a << 3) + b),
+        ("v_bfrev_b32_e32 v4, v1", lambda a, b: int(f"{a:032b}"[::-1], 2)),
+        ("v_subrev_nc_u32_e32 v4, v1, v2", lambda a, b: b - a),
+        (
+            "v_mad_u64_u32 v[5:6], null, v1, v2, 9\nv_xor_b32_e32 v4, v5, v6",
+            lambda a, b: (a * b + 9 ^ (a * b + 9) >> 32),
+        ),
+        (
+            "v_add_co_u32 v5, vcc_lo, v1, v2\nv_add_co_ci_u32_e64 v4, null, 0, 0, vcc_lo",
+            lambda a, b: a + b >> 32,
+        ),
+    ],
+)  # fmt: skip
+def test_integers(instruction, function):
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(0, 1 << 32, 300, np.uint64).astype(np.uint32) for _ in range(2))
+    wanted = [function(int(x), int(y)) % 2**32 for x, y in zip(a, b, strict=True)]
+    np.testing.assert_array_equal(compute(instruction, a, b), np.array(wanted, np.uint32))
+
+
+def test_floats_become_integers_towards_zero_and_what_does_not_fit_the_nearest_that_does():
+    a = np.array([2.9, -2.9, np.nan, 1e20, -1e20, np.inf], F32)
+    found = compute("v_cvt_i32_f32_e32 v4, v1", a).view(np.int32)
+    np.testing.assert_array_equal(found, [2, -2, 0, 2**31 - 1, -(2**31), 2**31 - 1])
+    found = compute("v_cvt_u32_f32_e32 v4, v1", a).view(np.uint32)
+    np.testing.assert_array_equal(found, [2, 0, 0, 2**32 - 1, 0, 2**32 - 1])
+
+
+def test_both_halves_of_a_pair_read_before_either_writes():
+    a, b = np.arange(100, dtype=np.uint32), np.arange(100, 200, dtype=np.uint32)
+    swap = "v_dual_mov_b32 v1, v2 :: v_dual_mov_b32 v2, v1\nv_sub_nc_u32_e32 v4, v1, v2"
+    np.testing.assert_array_equal(compute(swap, a, b), b - a)
+
+
+def test_lanes_that_a_branch_masks_keep_their_registers():
+    text = """\
+v_mov_b32_e32 v4, 7
+v_cmp_gt_u32_e32 vcc_lo, 3, v1
+s_and_saveexec_b32 s12, vcc_lo
+v_mov_b32_e32 v4, 9
+s_or_b32 exec_lo, exec_lo, s12"""
+    a = np.arange(300, dtype=np.uint32) % 5
+    np.testing.assert_array_equal(compute(text, a), np.where(a < 3, 9, 7))
+
+
+def test_waves_that_part_meet_again():
+    """Each thread counts down from its own number: the waves leave the loop at different times."""
+    text = """\
+v_mov_b32_e32 v4, 0
+s_mov_b32 s12, 0
+again:
+v_add_nc_u32_e32 v4, 2, v4
+v_add_nc_u32_e32 v1, -1, v1
+v_cmp_eq_u32_e32 vcc_lo, 0, v1
+s_or_b32 s12, vcc_lo, s12
+s_and_not1_b32 exec_lo, exec_lo, s12
+s_cbranch_execnz again
+s_mov_b32 exec_lo, -1"""
+    a = np.random.default_rng(4).integers(1, 60, 768).astype(np.uint32)
+    np.testing.assert_array_equal(compute(text, a), 2 * a)
+
+
+def test_a_shuffle_reads_zero_from_lanes_that_are_not_active():
+    text = """\
+v_mbcnt_lo_u32_b32 v5, -1, 0
+v_xor_b32_e32 v5, 1, v5
+v_lshlrev_b32_e32 v5, 2, v5
+v_mov_b32_e32 v4, 0
+s_mov_b32 exec_lo, 0x7fffffff
+ds_bpermute_b32 v4, v5, v1
+s_waitcnt lgkmcnt(0)
+s_mov_b32 exec_lo, -1"""
+    a = np.arange(1, 33, dtype=np.uint32)
+    wanted = a.reshape(16, 2)[:, ::-1].ravel().copy()
+    wanted[30:] = 0
+    np.testing.assert_array_equal(compute(text, a), wanted)
+
+
+def test_atomics_on_one_place_add_up():
+    out = np.zeros(1, np.uint32)
+    text = """\
+s_load_b64 s[4:5], s[0:1], 0x0
+v_mov_b32_e32 v1, 0
+s_waitcnt lgkmcnt(0)
+global_atomic_add_u32 v2, v1, v0, s[4:5] glc
+s_endpgm"""
+    kernel(text, arguments=1)(Launch("test", (2, 1, 1), (64, 1, 1)), (out,))
+    assert out[0] == 2 * sum(range(64))
+
+
+def test_scratch_memory_belongs_to_a_lane():
+    text = """\
+scratch_store_b32 off, v1, off offset:8
+v_mov_b32_e32 v4, 0
+s_waitcnt_vscnt null, 0x0
+scratch_load_b32 v4, off, off offset:8
+s_waitcnt vmcnt(0)"""
+    a = np.arange(64, dtype=np.uint32)
+    with pytest.raises(LadderError, match=r"writes 4 bytes at 8 of scratch memory, of which"):
+        compute(text, a)
+    out = np.zeros(32, np.uint32)
+    own = f"s_load_b64 s[4:5], s[0:1], 0x0\nv_mov_b32_e32 v1, v0\n{text}\n"
+    own += "s_waitcnt lgkmcnt(0)\nv_lshlrev_b32_e32 v0, 2, v0\n"
+    own += "global_store_b32 v0, v4, s[4:5]\ns_endpgm"
+    kernel(own, arguments=1, scratch=16)(ONE_WAVE, (out,))
+    np.testing.assert_array_equal(out, np.arange(32))
+
+
+def test_an_instruction_that_is_not_known_is_named_with_its_place():
+    with pytest.raises(LadderError, match=r"test\.s:1: 'v_unheard_of v1, v2': .*not interpreted"):
+        kernel("v_unheard_of v1, v2\ns_endpgm")
+
+
+# ---- what a GPU would not notice ----
+
+
+def test_a_register_that_is_used_before_its_load_was_waited_for():
+    text = "global_load_b32 v4, v0, s[6:7]\nv_add_f32_e32 v5, v4, v4\ns_waitcnt vmcnt(0)"
+    with pytest.raises(LadderError, match=r"'v_add_f32_e32 v5, v4, v4' uses v4 before") as error:
+        compute(text, np.ones(4, F32))
+    assert "loaded by 'global_load_b32 v4, v0, s[6:7]' (test.s:9)" in str(error.value)
+
+
+def test_a_wait_for_all_but_one_load_is_enough_for_the_first():
+    text = "global_load_b32 v4, v0, s[6:7]\nglobal_load_b32 v5, v0, s[8:9]\ns_waitcnt vmcnt(1)\n"
+    a, b = np.full(40, 3, F32), np.full(40, 4, F32)
+    done = "v_add_f32_e32 v4, v4, v4\ns_waitcnt vmcnt(0)"
+    np.testing.assert_array_equal(compute(text + done, a, b), a + a)
+    with pytest.raises(LadderError, match="uses v5 before"):
+        compute(text + "v_add_f32_e32 v4, v5, v5", a, b)
+
+
+def test_scalar_loads_complete_in_any_order():
+    text = """\
+s_load_b32 s12, s[6:7], 0x0
+s_load_b32 s13, s[8:9], 0x0
+s_waitcnt lgkmcnt(1)
+v_mov_b32_e32 v4, s12"""
+    with pytest.raises(LadderError, match="uses s12 before"):
+        compute(text, np.ones(4, F32))
+
+
+def test_a_register_that_a_load_will_still_overwrite():
+    with pytest.raises(LadderError, match="'v_mov_b32_e32 v4, 0' uses v4 before"):
+        compute("global_load_b32 v4, v0, s[6:7]\nv_mov_b32_e32 v4, 0", np.ones(4, F32))
+
+
+@pytest.mark.parametrize(
+    "access, what",
+    [
+        ("global_load_b32 v4, v0, s[6:7] offset:1024", "reads 4 bytes 0 bytes behind the end of a"),
+        ("global_store_b32 v0, v1, s[4:5] offset:-4", "writes 4 bytes 4 bytes before the start"),
+        ("flat_load_b32 v4, v[30:31]", "reads 4 bytes at 0x7fe5a5a57fe5a5a5, which is in no array"),
+        ("ds_load_b32 v4, v0", "reads 4 bytes at 0 of LDS, of which there are 0 bytes"),
+    ],
+)  # fmt: skip
+def test_an_address_outside_of_all_arrays(access, what):
+    with pytest.raises(LadderError, match=what):
+        compute(access, np.ones(256, F32))
+
+
+def exchange(barrier):
+    """Each thread writes its number to LDS and reads that of the thread 32 further."""
+    text = f"""\
+s_load_b64 s[4:5], s[0:1], 0x0
+v_lshlrev_b32_e32 v1, 2, v0
+ds_store_b32 v1, v0
+{barrier}
+v_xor_b32_e32 v2, 0x80, v1
+ds_load_b32 v3, v2
+s_waitcnt lgkmcnt(0)
+global_store_b32 v1, v3, s[4:5]
+s_endpgm"""
+    out = np.zeros(64, np.uint32)
+    kernel(text, arguments=1, lds=256)(Launch("test", (1, 1, 1), (64, 1, 1)), (out,))
+    return out
+
+
+def test_a_barrier_shows_other_waves_what_was_written():
+    found = exchange("s_waitcnt lgkmcnt(0)\ns_barrier")
+    np.testing.assert_array_equal(found, np.arange(64) ^ 32)
+
+
+@pytest.mark.parametrize("barrier", ["s_waitcnt lgkmcnt(0)", "s_barrier", "s_nop 0"])
+def test_without_barrier_or_without_the_wait_before_it_lds_is_raced_for(barrier):
+    with pytest.raises(LadderError, match="reads LDS that another wave uses") as error:
+        exchange(barrier)
+    assert "the other: 'ds_store_b32 v1, v0' (test.s:3)" in str(error.value)
+
+
+def test_two_waves_that_write_the_same_place_race():
+    text = "v_mov_b32_e32 v1, 0\nds_store_b32 v1, v0\ns_endpgm"
+    with pytest.raises(LadderError, match="writes LDS that another wave uses"):
+        kernel(text, arguments=1, lds=256)(
+            Launch("test", (1, 1, 1), (64, 1, 1)), (np.zeros(1, np.uint32),)
+        )
+
+
+def test_a_loop_without_an_end_is_stopped():
+    endless = kernel("again:\ns_branch again\ns_endpgm", arguments=1)
+    endless._time_limit = 0.2
+    with pytest.raises(LadderError, match="'s_branch again': the launch has not ended in its time"):
+        endless(ONE_WAVE, (np.zeros(1, np.uint32),))

@@ -1,0 +1,143 @@
+"""Machine code of the rungs, interpreted: it computes the right result, and a planted fault of
+waiting, of a barrier or of an address in it is found."""
+
+import numpy as np
+import pytest
+
+from ladder.common.errors import LadderError
+from ladder.contract.dtypes import DTYPES
+from ladder.contract.ladder import find, ladders
+from ladder.device.isa.gpu import ARCHITECTURES, Isa
+from ladder.device.open import open_device
+from ladder.verify.check import check_case
+from tests.ladder.device.isa_programs import of_code, without
+from tests.ladder.device.test_hip_compiler import needs_clang
+
+pytestmark = [needs_clang, pytest.mark.nvrtc]
+
+# Between them: shuffles, LDS and barriers, divisions, vectors of 16 bytes, atomics, scratch memory,
+# waves that diverge.
+SAMPLE = [
+    ("layernorm.forward", "4"),
+    ("softmax.forward", "2"),
+    ("embedding.backward", "6"),
+    ("all_reduce.sum", "3"),
+    ("adamw.update", "3"),
+]
+
+
+def middle_shape(op, rung, target):
+    """The shape of medium size, of those that the rung takes; None if it takes none."""
+    shapes = [dims for dims in op.shapes if rung.plan(dims, target).refusal is None]
+    shapes.sort(key=lambda dims: op.least_bytes(dims, target.real))
+    return shapes[len(shapes) // 2] if shapes else None
+
+
+def check_rung(name, which, arch, real):
+    device, ladder = Isa(arch), find(name)
+    rung, target = ladder.rung(which), device.target(DTYPES[real])
+    dims = middle_shape(ladder.op, rung, target)
+    if dims is not None:
+        outcome = check_case(ladder.op, rung, device, real, dims)
+        assert outcome.status == "passed", f"{name} {rung.label} {real} {dims}: {outcome.detail}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_a_sample_of_rungs_computes_the_right_result(arch):
+    for name, which in SAMPLE:
+        check_rung(name, which, arch, "float32")
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("real", DTYPES)
+@pytest.mark.parametrize("name", ladders())
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_every_rung_computes_the_right_result(arch, name, real):
+    ladder = find(name)
+    if real not in ladder.op.reals:
+        pytest.skip(f"{name} has no {real}")
+    target = Isa(arch).target(DTYPES[real])
+    for rung in ladder.rungs:
+        if rung.path is not None and rung.claims(target):
+            check_rung(name, rung.id, arch, real)
+
+
+# ---- planted faults ----
+
+
+@pytest.fixture(scope="module")
+def product():
+    """The kernel of a rung with barriers and tiles in LDS, and a launch of it."""
+    device, ladder = Isa("gfx1100"), find("matmul.forward")
+    rung, real = ladder.rung("2"), DTYPES["float32"]
+    N, C, OC = 20, 64, 17
+    plan = rung.plan({"N": N, "C": C, "OC": OC}, device.target(real))
+    code = device.compile(rung, plan.constants, real)["matmul_forward"].code
+    rng = np.random.default_rng(0)
+    inp, weight, bias = (
+        rng.standard_normal(shape).astype(real) for shape in ((N, C), (OC, C), (OC,))
+    )
+    out = np.empty((N, OC), real)
+    sizes = [np.int32(size) for size in (N, C, OC)]
+
+    def run(code):
+        out.fill(np.nan)
+        names = ["out", "inp", "weight", "bias", "N", "C", "OC"]
+        of_code(code, names)(plan.launches[0], (out, inp, weight, bias, *sizes))
+        np.testing.assert_allclose(out, inp @ weight.T + bias, rtol=1e-4, atol=1e-4)
+
+    return code, run
+
+
+@pytest.mark.slow
+def test_each_wait_and_each_barrier_that_is_left_out_is_found(product):
+    code, run = product
+    run(code)
+    places = [
+        index
+        for index, line in enumerate(code.lines)
+        if line.text.startswith(("s_waitcnt ", "s_barrier"))
+    ]
+    barriers = [index for index in places if code.lines[index].text == "s_barrier"]
+    assert len(places) > 20
+    assert len(barriers) == 2
+    for index in places:
+        with pytest.raises(LadderError, match=r"2_shared_memory_tiling\.cu:\d+: ") as error:
+            run(without(code, index))
+        problem = "without a barrier" if index in barriers else "without a barrier|waited"
+        error.match(problem)
+
+
+def changed(code, text, other):
+    lines = [line for line in code.lines if line.text.startswith(text)]
+    assert lines, f"no instruction begins with {text!r}"
+    number = code.lines.index(lines[0])
+    new = without(code, number)
+    new.lines[number] = type(lines[0])(
+        lines[0].text.replace(*other), lines[0].file, lines[0].number
+    )
+    assert new.lines[number].text != lines[0].text
+    return new
+
+
+def test_a_wrong_address_in_lds_is_found(product):
+    code, run = product
+    # Beyond its end; and another thread's element, which makes a wrong result.
+    with pytest.raises(LadderError, match="of LDS, of which there are 8,448 bytes"):
+        run(changed(code, "ds_store_b32 v9, v11 offset:4224", ("offset:4224", "offset:8448")))
+    with pytest.raises((AssertionError, LadderError)):
+        run(changed(code, "ds_store_b32 v9, v11 offset:4224", ("offset:4224", "offset:4228")))
+
+
+def test_an_address_outside_of_an_array_is_found_with_its_name(product):
+    code, run = product
+    with pytest.raises(LadderError, match=r"2_shared_memory_tiling\.cu:\d+: .* of (out|bias|inp)"):
+        run(changed(code, "global_store_b32", ("off", "off offset:4094")))
+
+
+def test_the_device_is_named_with_its_architecture():
+    device = open_device("isa:gfx1100")
+    assert (device.name, device.kind) == ("gfx1100, interpreted", "isa")
+    with pytest.raises(LadderError, match="there are cpu, emulated, isa:"):
+        open_device("isa:gfx90c")
