@@ -16,12 +16,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ladder.adopt import declarations, launcher
+from ladder.adopt import declarations, launcher, real_types
 from ladder.adopt.declarations import Declaration, SourceFile
 from ladder.adopt.host_expressions import Scope, Text, in_code, parse_text
 from ladder.adopt.launcher import Filled, Launched, Steps
 from ladder.adopt.matching import BLOCK_NAMES, Parameter, match, parameter
+from ladder.adopt.real_types import RealNames, is_template_parameter, plain
 from ladder.adopt.tokens import names
+from ladder.adopt.writing import OURS, Contents, Wrapper, kind_of, write
 from ladder.common.errors import LadderError
 from ladder.contract.dtypes import REAL
 from ladder.contract.expressions import parse as parse_header
@@ -38,18 +40,7 @@ _KNOWN = {  # what launchers know of the device, in the words of a header
     "warpSize": "warp",
     "f128::size": "4",
 }
-_NARROW = {
-    "__nv_bfloat16": "BFLOAT16",
-    "nv_bfloat16": "BFLOAT16",
-    "__half": "FLOAT16",
-    "half": "FLOAT16",
-}
-_OURS = {"float32": "float", "int32": "int", "uint32": "unsigned"}
-_WARPS = re.compile(
-    r"__shfl|__syncwarp|_sync\(|cooperative_groups|\bwarp|WARP|\b32U?\b|0x1f|nvcuda"
-)
-_ATOMIC = re.compile(r"\batomicAdd\w*\s*\(")
-_ALIGNED = "extern __shared__ __align__(16) "
+_SMS = "MULTIPROCESSORS"
 UNMAPPED = "UNMAPPED_"
 
 
@@ -60,6 +51,7 @@ class Options:
     arguments  {their name: ours, a number, nullptr, or an expression of ours}
     scratch    entries of a Scratch line
     fills      "name = value": buffers that are set before the kernel
+    after      "name = value": buffers that are set after it
     needs      conditions for the Needs line
     grid, block, shared    of the launch, in the words of a header, where no host code has them
     template   the kernel's template arguments, where no host code has them
@@ -68,6 +60,7 @@ class Options:
     arguments: Mapping[str, str] = field(default_factory=dict)
     scratch: Sequence[str] = ()
     fills: Sequence[str] = ()
+    after: Sequence[str] = ()
     needs: Sequence[str] = ()
     grid: str = ""
     block: str = ""
@@ -93,16 +86,6 @@ def adopt(path: Path, kernel: str, op: Op, options: Options) -> Adopted:
     return _Adoption(path, kernel, op, options).run()
 
 
-@dataclass
-class _Wrapper:
-    """A kernel of the rung: its name, its body, and the launch line that calls it."""
-
-    name: str
-    body: str
-    launch: str
-    bounds: str = ""
-
-
 class _Adoption:
     def __init__(self, path: Path, kernel: str, op: Op, options: Options) -> None:
         if op.ranks:
@@ -117,9 +100,7 @@ class _Adoption:
         self.notes: list[str] = []
         self.constants: dict[str, int] = {}  # of Define
         self.scratch = {self._scratch_name(entry): entry.strip() for entry in options.scratch}
-        self.float32_only: list[str] = []  # why
-        self.written: set[str] = set()  # by the launches so far
-        self.alias, self.macros = self._real_alias()
+        self.real = real_types.real_names(self.file)
 
     def run(self) -> Adopted:
         entry, only = self._entry()
@@ -139,11 +120,22 @@ class _Adoption:
         }
         self._refuse_unknown(steps, launches)
         self._refuse_unwritten(used)
+        needs = [*self._real_needs(launches), *self._conditions(steps)]
+        wrappers = [
+            *self._fills(self.options.fills, "fill"),
+            *self._wrappers(steps, used),
+            *self._fills(self.options.after, "then"),
+        ]
         kept = declarations.needed(self.file.declarations, {step.kernel for step in launches})
-        for step in launches:
-            self._check_types(step)
-        wrappers = [*self._fills(), *self._wrappers(steps, used)]
-        return Adopted(self._text(kept, wrappers, steps), tuple(self.notes))
+        defines = {name: str(value) for name, value in self.constants.items()}
+        if any(_SMS in names(wrapper.body) for wrapper in wrappers):
+            defines[_SMS] = "multiprocessors"
+        title = f"{self.wanted} of {self.path.name}"
+        headers = self.file.headers
+        contents = Contents(
+            self.op, title, needs, defines, self.scratch, wrappers, kept, headers, self.real
+        )
+        return Adopted(write(contents), tuple(self.notes))
 
     # ---- what is launched, and by whom ---------------------------------------------------------
 
@@ -172,9 +164,11 @@ class _Adoption:
         scope = Scope(functions=functions)
         for name, text in _KNOWN.items():
             scope.header[name] = Text(text, value=int(text) if text.isdecimal() else None)
-        for vector in ("x128::size", *(f"Packed128<{name}>::size" for name in self.alias)):
+            if text == "multiprocessors":
+                scope.code[name] = Text(_SMS)
+        for vector in ("x128::size", *(f"Packed128<{name}>::size" for name in self.real.names)):
             scope.header[vector] = Text("vector")
-        scope.sizes.update(dict.fromkeys(self.alias, "sizeof_real"))
+        scope.sizes.update(dict.fromkeys(self.real.names, "sizeof_real"))
         for constant in self.file.declarations:
             body = _value(constant)
             if body and constant.name not in scope.header:
@@ -265,8 +259,8 @@ class _Adoption:
     def _allocate(self, allocated: launcher.Allocated) -> None:
         if allocated.name in self.scratch:
             return
-        size, dtype = "4", {v: k for k, v in _OURS.items()}.get(allocated.dtype, "float32")
-        if allocated.dtype in self.alias:
+        size, dtype = "4", {v: k for k, v in OURS.items()}.get(allocated.dtype, "float32")
+        if allocated.dtype in self.real.names:
             size, dtype = "sizeof_real", REAL
         text = allocated.bytes.text
         count = text.removesuffix(f" * {size}")
@@ -274,30 +268,33 @@ class _Adoption:
             count = f"{allocated.bytes.within(8)} // {size}"
         self.scratch[allocated.name] = f"{dtype} {allocated.name}[{count}]"
 
-    def _fills(self) -> list[_Wrapper]:
-        """The kernels that --fill asks for."""
+    def _fills(self, texts: Sequence[str], flag: str) -> list[Wrapper]:
+        """The kernels that --fill or --then asks for."""
         result = []
-        for text in self.options.fills:
+        for text in texts:
             name, _, value = (part.strip() for part in text.partition("="))
+            name, operator = name.rstrip("+-* "), name[len(name.rstrip("+-* ")) :].strip()
             if name in self.scratch:
                 shape = self.scratch[name].partition("[")[2].removesuffix("]").split(",")
             elif name in self.buffers:
                 shape = self.buffers[name].shape.split()
             else:
                 raise LadderError(
-                    f"--fill {text}: {self.op.name} has no buffer {name}, but "
+                    f"--{flag} {text}: {self.op.name} has no buffer {name}, but "
                     f"{', '.join([*self.buffers, *self.scratch])}"
                 )
             if not value:
-                raise LadderError(f"--fill {text}: write e.g. '{name} = 0'")
+                raise LadderError(f"--{flag} {text}: write e.g. '{name} = 0'")
             parts = [part.strip() for part in shape]
             count = " * ".join(p if p.isalnum() else f"({p})" for p in parts)
-            result.append(self._fill(name, count, f"{name}[i] = {value};"))
+            result.append(self._fill(name, count, f"{name}[i] {operator}= {value};", flag))
         return result
 
-    def _fill(self, buffer: str, count: str, assignment: str, condition: str = "") -> _Wrapper:
+    def _fill(
+        self, buffer: str, count: str, assignment: str, verb: str = "fill", condition: str = ""
+    ) -> Wrapper:
         """A kernel that does something for i from 0 to `count`, an expression of the header."""
-        name = f"{self.op.kernel}_fill_" + re.sub(r"\W", "_", buffer)
+        name = f"{self.op.kernel}_{verb}_" + re.sub(r"\W", "_", buffer)
         when = f" if {condition}" if condition else ""
         if (
             set(parse_header(count).names) <= set(self.op.dims)
@@ -306,9 +303,9 @@ class _Adoption:
         ):
             index = "    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;\n"
             body = f"{index}    if (i < (size_t)({count})) {assignment}\n"
-            return _Wrapper(name, body, f"{name}<<<ceil_div({count}, 256), 256>>>{when}")
+            return Wrapper(name, body, f"{name}<<<ceil_div({count}, 256), 256>>>{when}")
         body = f"    size_t i = blockIdx.x;\n    {assignment}\n"
-        return _Wrapper(name, body, f"{name}<<<{count}, 1>>>{when}")
+        return Wrapper(name, body, f"{name}<<<{count}, 1>>>{when}")
 
     # ---- what does not fit ---------------------------------------------------------------------
 
@@ -335,7 +332,8 @@ class _Adoption:
         )
 
     def _refuse_unwritten(self, used: set[str]) -> None:
-        filled = {text.partition("=")[0].strip() for text in self.options.fills}
+        texts = [*self.options.fills, *self.options.after]
+        filled = {text.partition("=")[0].rstrip("+-* ").strip() for text in texts}
         left = [arg.name for arg in self.op.args if arg.role != "in" and not arg.optional
                 and arg.name not in used | filled]  # fmt: skip
         if left:
@@ -344,98 +342,56 @@ class _Adoption:
                 f"argument that is known by its name; if it has another name: --arg "
                 f"THEIRS={left[0]}"
             )
-        used = used | {name for text in self.options.fills for name in names(text)}
+        used = used | {name for text in texts for name in names(text)}
         unused = [arg.name for arg in self.op.args if arg.role == "in" and not arg.optional
                   and arg.name not in used]  # fmt: skip
         if unused:
             self.notes.append(f"{self.wanted} does not read {', '.join(unused)}")
 
-    # ---- types ---------------------------------------------------------------------------------
+    # ---- conditions ----------------------------------------------------------------------------
 
-    def _real_alias(self) -> tuple[tuple[str, ...], dict[str, str]]:
-        """The file's names for what is float, half or bfloat16 by a macro, and the macros."""
-        variants: dict[str, dict[str, str]] = {}
-        for one in self.file.declarations:
-            if one.kind != "type" or not one.branches:
-                continue
-            kinds = [word for word in re.findall(r"\w+", one.text) if word in _NARROW]
-            macro = re.search(r"(\w+)\)?\s*$", one.branches[-1].lines[-1])
-            if kinds and macro:
-                variants.setdefault(one.name, {})[_NARROW[kinds[0]]] = macro[1]
-        types = [one for one in self.file.declarations if one.kind == "type" and one.branches]
-        floats = {one.name for one in types if re.search(r"\bfloat\b", one.text)}
-        alias = tuple(name for name in variants if name in floats)
-        return alias, {kind: macro for name in alias for kind, macro in variants[name].items()}
+    def _real_needs(self, launches: list[Launched]) -> list[str]:
+        """The real types that all of the kernels serve, as conditions."""
+        written: set[str] = set()
+        for step in launches:
+            kernel = self.kernels[step.kernel]
+            given = (kernel, step.arguments, self.buffers, self.real)
+            real_types.refuse_wrong_types(*given, written)
+            if why := real_types.float32_only(*given):
+                self.real = RealNames((), {})
+        if len(self.op.reals) == 1:
+            return []
+        if not self.real.names:
+            self.notes.append(f"float32 only: {why or 'another of its kernels is'}")
+            return ["real == float32"]
+        missing = {"FLOAT16", "BFLOAT16"} - set(self.real.macros)
+        return [f"real != {kind.lower()}" for kind in sorted(missing)]
 
-    def _check_types(self, step: Launched) -> None:
-        """Notes what keeps the kernel to float32, and refuses what cannot be."""
-        kernel = self.kernels[step.kernel]
-        theirs = [parameter(text) for text in kernel.parameters]
-        if len(theirs) != len(step.arguments):
-            defaults = sum("=" in text for text in kernel.parameters)
-            if not len(theirs) - defaults <= len(step.arguments) <= len(theirs):
-                raise LadderError(
-                    f"{step.kernel} takes {len(theirs)} arguments, not {len(step.arguments)}"
-                )
-        deduced: dict[str, set[str]] = {}
-        for one, argument in zip(theirs, step.arguments, strict=False):
-            ours = re.sub(r"^(\([^()]*\))+", "", argument.text)
-            if not one.pointer or ours not in self.buffers:
-                continue
-            arg = self.buffers[ours]
-            if not one.const:
-                self.written.add(ours)
-            elif arg.role == "out" and ours not in self.written:
-                raise LadderError(
-                    f"{step.kernel} only reads {one.name} (const), and {ours} is what "
-                    f"{self.op.name} writes: name another argument by --arg {one.name}=OURS"
-                )
-            whole = arg.dtype in ("int32", "uint32")
-            others = ("float", "double", *self.alias) if whole else ("double", "int", "unsigned")
-            if one.kind in others:
-                raise LadderError(
-                    f"{one.name} of {step.kernel} points to {one.kind}, and {ours} of "
-                    f"{self.op.name} holds {arg.dtype}: name another one by --arg {one.name}=OURS"
-                )
-            if whole:
-                continue
-            if (one.kind in self.alias) != (arg.dtype == REAL) and not self._is_parameter(
-                kernel, one
-            ):
-                self.float32_only.append(f"{one.name} is {one.kind}")
-            if self._is_parameter(kernel, one):
-                deduced.setdefault(one.kind, set()).add(arg.dtype)
-        if any(len(kinds) > 1 for kinds in deduced.values()):
-            self.float32_only.append("one template parameter serves real and float32")
-        if not self.alias and any(arg.dtype == REAL for arg in self.op.args):
-            self.float32_only.append("its types are float")
+    def _conditions(self, steps: Steps) -> list[str]:
+        """Those of --needs, and what the launcher asserts, where a header knows its names."""
+        of_device = {"multiprocessors", "vector", "warp", "shared_bytes", "sizeof_real", "sm"}
+        known = {*self.op.dims, *self.constants, *of_device}
+        asserts = [text for text in steps.asserts if set(parse_header(text).names) <= known]
+        return [*asserts, *self.options.needs]
 
-    def _is_parameter(self, kernel: Declaration, one: Parameter) -> bool:
-        """Whether a type is a template parameter of the kernel."""
-        head = kernel.head.partition("__global__")[0]
-        return (
-            bool(re.search(rf"\b(?:typename|class)\s+{re.escape(one.kind)}\b", head))
-            if one.kind
-            else False
-        )
+    # ---- kernels with the op's arguments -------------------------------------------------------
 
-    # ---- writing -------------------------------------------------------------------------------
-
-    def _wrappers(self, steps: Steps, used: set[str]) -> list[_Wrapper]:
+    def _wrappers(self, steps: Steps, used: set[str]) -> list[Wrapper]:
         number = sum(isinstance(step, Launched) for step in steps.steps)
-        found: list[_Wrapper] = []
+        found: list[Wrapper] = []
         for step in steps.steps:
             if isinstance(step, Filled):
-                buffer = re.sub(r"^(\([^()]*\))+", "", step.buffer.text)
+                buffer = plain(step.buffer)
                 if buffer not in used:
                     continue
-                words = step.bytes.text.removesuffix(" * 4")
-                if words != step.bytes.text:
+                size = step.bytes.text
+                words = size.removesuffix(" * 4")
+                if words != size:
                     value = f"((unsigned*){buffer})[i] = {step.byte * 0x01010101:#x};"
-                    found.append(self._fill(buffer, words, value, step.condition))
+                    found.append(self._fill(buffer, words, value, condition=step.condition))
                 else:
                     value = f"((unsigned char*){buffer})[i] = {step.byte};"
-                    found.append(self._fill(buffer, step.bytes.text, value, step.condition))
+                    found.append(self._fill(buffer, size, value, condition=step.condition))
                 continue
             name = self.op.kernel if number == 1 else f"{self.op.kernel}_{step.kernel}"
             same = sum(one.name.rstrip("_0123456789") == name for one in found)
@@ -445,7 +401,7 @@ class _Adoption:
                 geometry.append(step.shared.text)
             when = f" if {step.condition}" if step.condition else ""
             launch = f"{name}<<<{', '.join(geometry)}>>>{when}"
-            found.append(_Wrapper(name, self._call(step), launch, self._bounds(step)))
+            found.append(Wrapper(name, self._call(step), launch, self._bounds(step)))
         return found
 
     def _call(self, step: Launched) -> str:
@@ -456,24 +412,17 @@ class _Adoption:
         for text, argument in zip(kernel.parameters, step.arguments, strict=False):
             one = parameter(text)
             written = argument.text
-            plain = re.sub(r"^(\([^()]*\))+", "", written)
-            if one.pointer and plain in self.buffers and not self._is_parameter(kernel, one):
-                arg = self.buffers[plain]
-                same = one.kind == self._kind(arg.dtype)
-                written = plain
-                if not same or (arg.role == "in" and not one.const):
-                    written = f"({'const ' if one.const else ''}{one.kind}*){plain}"
-                if arg.role == "in" and not one.const:
-                    note = f"{one.name} is not const in {step.kernel}; {plain} must not be written"
+            arg = self.buffers.get(plain(argument)) if one.pointer else None
+            if arg and not is_template_parameter(kernel, one.kind):
+                written = arg.name
+                drops_const = arg.role == "in" and not one.const
+                if one.kind != kind_of(arg.dtype, self.real) or drops_const:
+                    written = f"({'const ' if one.const else ''}{one.kind}*){arg.name}"
+                if drops_const:
+                    note = f"{one.name} is not const in {step.kernel}, which must not write it"
                     self.notes += [note] * (note not in self.notes)
             arguments.append(written)
         return f"    {scope}{step.kernel}{template}({', '.join(arguments)});\n"
-
-    def _kind(self, dtype: str) -> str:
-        """The type that the wrapper has for a dtype of the op."""
-        if dtype == REAL:
-            return self.alias[0] if self.alias and not self.float32_only else "float"
-        return _OURS[dtype]
 
     def _bounds(self, step: Launched) -> str:
         """The launch bounds of a kernel, unless they are template parameters."""
@@ -483,97 +432,6 @@ class _Adoption:
             return ""
         parameters = set(re.findall(r"\w+", kernel.head.partition("__global__")[0]))
         return "" if parameters & names(found[1]) else f"{found[0]} "
-
-    def _text(self, kept: list[Declaration], wrappers: list[_Wrapper], steps: Steps) -> str:
-        body = _emit(kept, set(self.macros.values()) | {"WARP_SIZE"} & set(self.constants))
-        needs = []
-        if self.float32_only:
-            if len(self.op.reals) > 1:
-                needs.append("real == float32")
-                self.notes.append(f"float32 only: {self.float32_only[0]}")
-        else:
-            missing = {"FLOAT16", "BFLOAT16"} - set(self.macros)
-            needs += [
-                f"real != {kind.lower()}" for kind in sorted(missing) if len(self.op.reals) > 1
-            ]
-        if _WARPS.search(body):
-            needs.append("warp == 32")
-        names_of_device = {"multiprocessors", "vector", "warp", "shared_bytes", "sizeof_real"}
-        for text in [*steps.asserts, *self.options.needs]:
-            known = {*self.op.dims, *self.constants, *names_of_device, "real", "sm"}
-            if text not in needs and (
-                text in self.options.needs or set(parse_header(text).names) <= known
-            ):
-                needs.append(text)
-        layer, direction = self.op.name.split(".")
-        lines = [
-            f"// {layer} {direction}: {self.wanted} of {self.path.name}".replace("_", "_"),
-            f"// Needs:  {'; '.join(needs) or 'nothing'}",
-        ]
-        if self.constants:
-            lines.append("// Define: " + "; ".join(f"{k} = {v}" for k, v in self.constants.items()))
-        lines += [f"// Launch: {wrapper.launch}" for wrapper in wrappers]
-        scratch = [entry for name, entry in self.scratch.items()
-                   if any(name in names(wrapper.body) for wrapper in wrappers)]  # fmt: skip
-        if scratch:
-            lines.append("// Scratch: " + "; ".join(scratch))
-        if _ATOMIC.search(body):
-            lines.append("// Deterministic: no, float atomics are added in any order")
-        lines += [
-            "",
-            f"// Adopted from {self.path.name} by `python -m ladder adopt`: what the kernel needs",
-            "// of that file, the kernel as a device function, dynamic shared memory aligned to 16",
-            "// bytes, and at the end a kernel with the arguments of the op, which calls it.",
-            "",
-        ]
-        lines += self._includes(body)
-        lines += ["", body.strip("\n"), ""]
-        macros = {name for one in kept if one.kind == "macro" for name in one.names}
-        arguments = self._arguments(scratch)
-        for name in sorted(macros & set(names(" ".join(arguments)))):
-            lines.append(f"#undef {name}  // an argument of the op")
-        for wrapper in wrappers:
-            head = f'extern "C" __global__ void {wrapper.bounds}{wrapper.name}('
-            lines += ["", head]
-            lines += [f"    {text}" for text in arguments[:-1]]
-            lines += [f"    {arguments[-1]}) {{", wrapper.body.rstrip("\n"), "}"]
-        return "\n".join(lines) + "\n"
-
-    def _includes(self, body: str) -> list[str]:
-        lines = ['#include "foreign.cuh"']
-        if self.macros and not self.float32_only:
-            for kind, macro in self.macros.items():
-                header = "cuda_bf16.h" if kind == "BFLOAT16" else "cuda_fp16.h"
-                lines += [
-                    f"#if defined(REAL_{kind})",
-                    f"#include <{header}>",
-                    f"#define {macro}",
-                    "#endif",
-                ]
-        found = set(names(body))
-        for header in self.file.headers:
-            groups = (
-                header.startswith("cooperative_groups") and {"cooperative_groups", "cg"} & found
-            )
-            narrow = {"cuda_bf16.h": "bfloat16", "cuda_fp16.h": "half", "mma.h": "wmma"}.get(header)
-            if groups or (narrow and re.search(narrow, body)):
-                lines.append(f"#include <{header}>")
-        return lines
-
-    def _arguments(self, scratch: list[str]) -> list[str]:
-        """The parameters of a wrapper, a line each, with the shapes of the buffers."""
-        lines = []
-        for arg in self.op.args:
-            const = "const " if arg.role == "in" else ""
-            shape = ", ".join(arg.shape.split())
-            lines.append(f"{const}{self._kind(arg.dtype)}* {arg.name},  // ({shape})")
-        values = [f"int {name}" for name in self.op.dims]
-        values += [f"{_OURS[scalar.dtype]} {scalar.name}" for scalar in self.op.scalars]
-        for entry in scratch:
-            dtype, name = re.match(r"(\w+)\s+(\w+)", entry).groups()  # type: ignore[union-attr]
-            kind = "unsigned" if dtype == "flag" else _OURS.get(dtype) or self._kind(REAL)
-            values.append(f"{kind}* {name}")
-        return [*lines, ", ".join(values)]
 
 
 def _value(one: Declaration) -> str:
@@ -591,66 +449,3 @@ def _launch_part(sizes: Sequence[Text]) -> str:
     while len(texts) > 1 and texts[-1] == "1":
         texts.pop()
     return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
-
-
-def _emit(kept: Sequence[Declaration], dropped: set[str]) -> str:
-    """Declarations as a text, with the namespaces and the `#if`s around them."""
-    lines: list[str] = []
-    open_branches: list[declarations.Branch] = []
-    open_scope: tuple[str, ...] = ()
-
-    def close(depth: int) -> None:
-        while len(open_branches) > depth:
-            open_branches.pop()
-            lines.append("#endif")
-
-    for one in kept:
-        if one.kind == "macro" and one.name in dropped:
-            continue
-        if one.scope != open_scope:
-            close(0)
-            lines.extend("}" for _ in open_scope)
-            lines.extend(f"namespace {name} {{" for name in one.scope)
-            open_scope = one.scope
-        depth = 0
-        for mine, theirs in zip(one.branches, open_branches, strict=False):
-            if mine.number != theirs.number:
-                break
-            if mine.lines != theirs.lines:  # another branch of the same #if
-                close(depth + 1)
-                lines.extend(mine.lines[len(theirs.lines) :])
-                open_branches[depth] = mine
-            depth += 1
-        close(depth)
-        for branch in one.branches[depth:]:
-            lines.extend(branch.lines)
-            open_branches.append(branch)
-        if one.kind == "macro":
-            lines.append(f"#undef {one.name}")
-        lines += (
-            ["", _as_device_code(one)]
-            if one.kind in ("kernel", "device", "host")
-            else [_as_device_code(one)]
-        )
-    close(0)
-    lines.extend("}" for _ in open_scope)
-    return "\n".join(lines)
-
-
-def _as_device_code(one: Declaration) -> str:
-    """A declaration's text; a kernel, and a function of the host, as a device function."""
-    text = re.sub(r"\bextern\s+__shared__\s+(?!__align__|alignas)", _ALIGNED, one.text)
-    if one.kind == "host":
-        at = text.index(one.head)
-        head = one.head
-        prefix = re.match(r"(?:template\s*<[^{}]*?>\s*(?=[\w]))?", head)
-        end = prefix.end() if prefix else 0
-        return f"{text[:at]}{head[:end]}__device__ {head[end:]}{text[at + len(head) :]}"
-    if one.kind != "kernel":
-        return text
-    at = text.index(one.head)
-    head = re.sub(
-        r"__(?:launch_bounds|cluster_dims)__\s*\((?:[^()]|\([^()]*\))*\)\s*", "", one.head
-    )
-    head = re.sub(r'extern\s+"C"\s+', "", head).replace("__global__", "__device__")
-    return text[:at] + head + text[at + len(one.head) :]

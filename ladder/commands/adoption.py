@@ -47,6 +47,13 @@ def add_to(commands: Commands) -> None:
         help="a buffer to set before the kernel runs",
     )
     parser.add_argument(
+        "--then",
+        action="append",
+        default=[],
+        metavar="'NAME += VALUE'",
+        help="a buffer to change after it has run",
+    )
+    parser.add_argument(
         "--needs",
         action="append",
         default=[],
@@ -73,6 +80,7 @@ def adopt_kernel(options: argparse.Namespace) -> int:
             arguments,
             options.scratch,
             options.fill,
+            options.then,
             options.needs,
             options.grid,
             options.block,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -290,10 +291,26 @@ class Kernel:
         there = f" in line {other[1]}" if other else ""
         space = "shared" if problem.where.shared_name else "global"
         where = f"{self._buffer(problem.where)} in {space} memory, offset {problem.where.offset}"
-        return (
+        text = (
             f"race on {where}: {_access(now)} {who}, and {_access(before)} {them}{there}, with "
             f"{problem.text.decode()} between them"
         )
+        return text + self._explain_race({ACCESSES[now.access], ACCESSES[before.access]}, space)
+
+    def _explain_race(self, accesses: set[str], space: str) -> str:
+        """What people who wrote such a race most often had in mind, and the way out."""
+        code = self._locator.text()
+        if accesses == {"read", "atomic"} and re.search(r"\batomicCAS\b", code):
+            return (
+                "; a first read before a loop of atomicCAS does no harm if the loop compares with "
+                "it: read by atomicAdd(address, 0), which says so"
+            )
+        if space == "shared" and re.search(r"\bvolatile\b", code):
+            return (
+                "; volatile orders nothing: since Volta the lanes of a warp may run apart, and "
+                "__syncwarp() must stand between the write and the read"
+            )
+        return ""
 
     def _say_divergent_barrier(self, problem: CProblem, who: str, other: Line | None) -> str:
         if other is None:

@@ -8,6 +8,10 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+from ladder.common.errors import LadderError
+from ladder.common.files import read_text
+from ladder.contract.rung_file import MOST_BYTES
+from ladder.emulator.source import without_comments
 from ladder.emulator.toolchain import INCLUDE
 
 TOOLS = ("addr2line", "llvm-addr2line")
@@ -27,6 +31,13 @@ class Locator:
         self.library = library
         self.source = str(source)
         self._known: dict[int, tuple[str, int]] = {}
+
+    def text(self) -> str:
+        """The kernel's file without its comments; "" where it cannot be read any more."""
+        try:
+            return without_comments(read_text(self.source, MOST_BYTES))
+        except LadderError:
+            return ""
 
     def find(self, addresses: Iterable[int]) -> dict[int, tuple[str, int]]:
         """(file, line) of each return address, relative to the start of the library.

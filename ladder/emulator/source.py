@@ -31,7 +31,8 @@ TOKENS = re.compile(
     r"""
     (?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))
   | (?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
-  | (?P<shared>\b(?:extern\s+)?(?:(?:alignas|__align__)\s*\([^()]*\)\s*)?__shared__\b[^;]*;)
+  | (?P<shared>
+      \b(?:(?:extern|static|volatile)\s+|(?:alignas|__align__)\s*\([^()]*\)\s*)*__shared__\b[^;]*;)
   | (?P<open>\{)
   | (?P<close>\})
     """,
@@ -60,7 +61,7 @@ def prepare(path: Path, source: str, include: Sequence[Path]) -> tuple[str, tupl
     Raises LadderError, naming file and line, for what the emulator cannot run.
     """
     text = _flatten(path, source, include, set())
-    if ptx := re.search(r"\basm\b", _without_comments(source)):
+    if ptx := re.search(r"\basm\b", without_comments(source)):
         raise LadderError(
             f"{path}:{_line(source, ptx.start())}: inline PTX cannot run on a CPU; "
             "use the wrappers in ladder/include, which have a CPU twin"
@@ -120,9 +121,9 @@ def rewrite_shared(source: str, path: Path) -> str:
 
 def _declarations(statement: str) -> str:
     """The C++ for one `__shared__` statement, which may declare several variables."""
-    dynamic = statement.lstrip().startswith("extern")
+    dynamic = re.match(r"[^;]*?\bextern\b[^;]*?__shared__", statement) is not None
     aligned = [match.group(1) or match.group(2) for match in ALIGNMENT.finditer(statement)]
-    plain = ALIGNMENT.sub(" ", _without_comments(statement)).rstrip("; \n")
+    plain = ALIGNMENT.sub(" ", without_comments(statement)).rstrip("; \n")
     plain = " ".join(re.sub(r"\b(?:extern|__shared__|static)\b", " ", plain).split())
     first, *others = _split(plain)
     parts = re.fullmatch(r"(.+?[\s>*&])\s*(\w+)\s*((?:\[.*\])?)", first)
@@ -157,7 +158,7 @@ def _name_and_shape(declarator: str) -> tuple[str, str]:
 
 def _kernels(text: str) -> tuple[Kernel, ...]:
     """The `extern "C" __global__` functions of a file, in order."""
-    text = _without_comments(text)
+    text = without_comments(text)
     found = []
     for match in KERNEL.finditer(text):
         head = match.end()
@@ -204,7 +205,7 @@ def _split(text: str) -> list[str]:
     return [part for part in (part.strip() for part in [*parts, text[start:]]) if part]
 
 
-def _without_comments(text: str) -> str:
+def without_comments(text: str) -> str:
     """`text` with its comments blanked out; positions stay the same."""
 
     def blank(match: re.Match[str]) -> str:

@@ -22,6 +22,19 @@
 #ifndef NULL
 #define NULL nullptr
 #endif
+#if defined(__CUDACC_RTC__) || defined(KERNEL_LADDER_EMULATOR)
+namespace std {
+template <bool VALUE>
+struct bool_constant {
+    static constexpr bool value = VALUE;
+};
+using true_type = bool_constant<true>;
+using false_type = bool_constant<false>;
+}  // namespace std
+#else
+#include <type_traits>
+#endif
+
 typedef unsigned int uint;
 typedef unsigned char uchar;
 typedef unsigned short ushort;

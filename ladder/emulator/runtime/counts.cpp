@@ -48,6 +48,7 @@ void MemoryModel::finish_warp(Worker &worker, int warp) {
 }
 
 void MemoryModel::finish_cluster(Worker &worker) {
+    settle_doubt();
     for (size_t warp = 0; warp < worker.warps.size(); warp++) finish_warp(worker, (int)warp);
 }
 

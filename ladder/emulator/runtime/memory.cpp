@@ -103,6 +103,7 @@ static bool is_beside_a_buffer(const Launch &launch, const char *at) {
 
 void MemoryModel::access(Worker &worker, const void *address, int bytes, Access access,
                          const void *pc) {
+    settle_doubt();
     const char *at = (const char *)address;
     if (worker.stacks.contains(at)) return worker.check_accumulators(at, bytes, pc);
     if (is_private(worker, at)) return;
@@ -133,7 +134,7 @@ void MemoryModel::access(Worker &worker, const void *address, int bytes, Access 
         Shadow &shadow = shadow_of(buffer.begin, buffer.bytes, std::min(4, buffer.element_bytes));
         if (worker.launch->options->ranks && buffer.row_bytes)
             check_rank(worker, (int)(where.offset / buffer.row_bytes), site, where);
-        check_race(worker, thread, shadow, site, where, where.offset);
+        check_race(worker, thread, shadow, site, where, where.offset, at);
         logs_[fiber].push_back({site, where.offset});
         return;
     }
@@ -177,7 +178,8 @@ void MemoryModel::access_shared(Worker &worker, const Actor &actor, const Shared
     if (place.member != worker.fiber().member)
         touch_peer(worker, place.member, actor.agent, actor.time, pc);
     Shadow &shadow = shadow_of(memory.begin, SharedLayout::BYTES, 2);
-    check_race(worker, actor, shadow, site, where, (int64_t)place.offset);
+    check_race(worker, actor, shadow, site, where, (int64_t)place.offset,
+               memory.begin + place.offset);
     if (agent.kind == THREAD || agent.kind == CP_ASYNC)
         logs_[worker.number_of(worker.fiber())].push_back({site, where.offset});
 }

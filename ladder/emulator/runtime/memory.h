@@ -144,6 +144,12 @@ class MemoryModel {
         uint64_t lanes = 0;
         int64_t offsets[64];
     };
+    struct Doubtful {  // a write, and what stood there before it
+        Problem problem;
+        const char *at = nullptr;
+        int bytes = 0;
+        char before[16];
+    };
     struct PeerAccess {
         Time time = 0;
         const void *pc = nullptr;
@@ -163,11 +169,15 @@ class MemoryModel {
     void access_shared(Worker &worker, const Actor &actor, const SharedPlace &place, int bytes,
                        emulator::Access access, const void *pc);
     void check_race(Worker &worker, const Actor &actor, Shadow &shadow, uint32_t site,
-                    const Where &where, int64_t offset);
+                    const Where &where, int64_t offset, const char *at);
     const char *unordered(const Worker &worker, const Stamp &before, const Actor &actor,
                           bool shared) const;
     void report_race(Worker &worker, const Actor &actor, uint32_t site, const Stamp &before,
                      const Where &where, const char *cause);
+    Problem race(Worker &worker, const Actor &actor, uint32_t site, const Stamp &before,
+                 const Where &where, const char *cause) const;
+    void doubt(const Problem &problem, const char *at, int bytes);
+    void settle_doubt();
     void check_rank(Worker &worker, int owner, uint32_t site, const Where &where);
     void report_rank(Worker &worker, const Fiber &fiber, int owner, uint32_t site, bool ended);
     void count(SiteCount &site, const Open &request) const;
@@ -189,5 +199,6 @@ class MemoryModel {
     std::vector<std::vector<Open>> open_;   // by site, used in finish_warp
     std::vector<uint32_t> seen_;            // by site, used in finish_warp
     std::unordered_set<uint64_t> reported_;
+    Doubtful doubtful_;
     uint32_t serial_ = 0, cluster_start_ = 0;
 };

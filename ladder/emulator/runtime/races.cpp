@@ -12,6 +12,7 @@
 //     does an atomic, and the other does an atomic after that before it reads.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "scheduler.h"
 
@@ -59,7 +60,7 @@ const char *MemoryModel::unordered(const Worker &worker, const Stamp &before, co
 }
 
 void MemoryModel::check_race(Worker &worker, const Actor &actor, Shadow &shadow, uint32_t site,
-                             const Where &where, int64_t offset) {
+                             const Where &where, int64_t offset, const char *at) {
     bool shared = where.shared_name, writes = sites[site].access != ACCESS_READ;
     bool atomic = sites[site].access == ACCESS_ATOMIC;
     int fiber = worker.number_of(worker.fiber());
@@ -83,7 +84,17 @@ void MemoryModel::check_race(Worker &worker, const Actor &actor, Shadow &shadow,
             atomic && cell.write.serial && sites[cell.write.site].access == ACCESS_ATOMIC;
         // The copies of TMA that one phase of an mbarrier counts may come in any order, but each
         // fills bytes of its own: two that write the same bytes do race.
-        if (!both_atomic) check(cell.write);
+        bool same_instruction = writes && !atomic && cell.write.site == site &&
+                                cell.write.serial >= cluster_start_ &&
+                                agents_[cell.write.agent].kind == THREAD &&
+                                agents_[actor.agent].kind == THREAD &&
+                                warp(cell.write.fiber) == warp(now.fiber);
+        if (same_instruction && where.bytes <= (int)sizeof doubtful_.before) {
+            const char *cause = unordered(worker, cell.write, actor, shared);
+            if (cause) doubt(race(worker, actor, site, cell.write, where, cause), at, where.bytes);
+        } else if (!both_atomic) {
+            check(cell.write);
+        }
         if (!actor.leaves_stamp) continue;
         if (writes) {
             if (!check(cell.read)) check(cell.other_read);
@@ -105,8 +116,31 @@ void MemoryModel::check_race(Worker &worker, const Actor &actor, Shadow &shadow,
 
 void MemoryModel::report_race(Worker &worker, const Actor &actor, uint32_t site,
                               const Stamp &before, const Where &where, const char *cause) {
+    if (first_time(RACE, sites[site].pc, sites[before.site].pc))
+        launch_.add(race(worker, actor, site, before, where, cause));
+}
+
+// Lanes of a warp that write to one place with one instruction: "which thread performs the final
+// write is undefined" (CUDA C++ Programming Guide, SIMT architecture), so it is a race unless they
+// all write the same value. That shows after the write, at the next access.
+void MemoryModel::doubt(const Problem &problem, const char *at, int bytes) {
+    doubtful_.problem = problem;
+    doubtful_.at = at;
+    doubtful_.bytes = bytes;
+    std::memcpy(doubtful_.before, at, bytes);
+}
+
+void MemoryModel::settle_doubt() {
+    const char *at = std::exchange(doubtful_.at, nullptr);
+    if (!at || !std::memcmp(at, doubtful_.before, doubtful_.bytes)) return;
+    const Place &mine = doubtful_.problem.place, &theirs = doubtful_.problem.other;
+    if (first_time(RACE, (const void *)mine.pc, (const void *)theirs.pc))
+        launch_.add(doubtful_.problem);
+}
+
+Problem MemoryModel::race(Worker &worker, const Actor &actor, uint32_t site, const Stamp &before,
+                          const Where &where, const char *cause) const {
     const SiteCount &mine = sites[site], &theirs = sites[before.site];
-    if (!first_time(RACE, mine.pc, theirs.pc)) return;
     Problem problem = worker.problem(RACE, mine.pc);
     problem.fatal = 0;
     problem.place.access = mine.access;
@@ -120,5 +154,5 @@ void MemoryModel::report_race(Worker &worker, const Actor &actor, uint32_t site,
     problem.other.block[2] = before.block / grid.x / grid.y;
     problem.where = where;
     std::strcpy(problem.text, cause);
-    launch_.add(problem);
+    return problem;
 }

@@ -118,6 +118,7 @@ __forceinline__ void __threadfence() { emulator::emulator_fence(); }
 __forceinline__ void __threadfence_system() { emulator::emulator_fence(); }
 __forceinline__ void __threadfence_block() {}
 __forceinline__ void __nanosleep(unsigned) { emulator::emulator_poll(); }
+__forceinline__ void __trap() { emulator::emulator_assert_failed("__trap()"); }
 __forceinline__ long long clock64() { return emulator::emulator_clock(); }
 
 // The spellings of HIP, which have no mask: every lane of the warp takes part.
