@@ -38,7 +38,7 @@ def of_header(text: str) -> Iterator[Wrapper]:
     """The wrappers in the text of a header, in its order."""
     code, meaning = _expanded(text), ""
     starts = [*_FUNCTION.finditer(code)]
-    stops = [*(start.start() for start in starts[1:]), len(code)]
+    stops = [*(start.start() for start in starts), len(code)][1:]
     for start, stop in zip(starts, stops, strict=True):
         found = [i for asm in _ASM.findall(code[start.end() : stop]) for i in _instructions(asm)]
         comment = re.search(

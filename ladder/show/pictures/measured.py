@@ -11,6 +11,8 @@ from statistics import mean
 from typing import Any
 
 from ladder.common import cache
+from ladder.common.errors import LadderError
+from ladder.contract.ladder import find
 from ladder.measure import results
 from ladder.measure.results import Measurement
 from ladder.show import tables
@@ -93,7 +95,8 @@ def draw_ladder(op: str, *, dtype: str = "", shape: str = "", device: str = "") 
 
 
 def draw_roofline(op: str, *, dtype: str = "", shape: str = "", device: str = "") -> Drawing:
-    """The rates of an op's rungs that are kept, under the roof."""
+    """The rates of an op's rungs that are kept, under the roof. Raises LadderError if the op has
+    no FLOPs."""
     return roofline(found(op, dtype=dtype, shape=shape, device=device))
 
 
@@ -164,11 +167,15 @@ def roofline(shown: Measured) -> Drawing:
     The ridge is where the memory roof meets the arithmetic roof, where that was measured.
     """
     intensity, kernels = shown.intensity, shown.kernels
+    if not intensity:
+        op = shown.measurement["op"]
+        raise LadderError(f"{op} has no FLOPs, so it has no place on a roofline; draw its ladder")
+    ranks = find(shown.measurement["op"]).op.ranks  # then the bytes cross links
     copy = shown.measurement["roof"]["copy_gbps"] / 1e3  # TFLOP/s at one FLOP per byte
     product = shown.product or math.inf
     rates = [shown.rate(row) for row in kernels]
     best = max(kernels, key=lambda row: row.of_roof)
-    side = "memory" if intensity < product / copy else "arithmetic"
+    side = ("the link" if ranks else "memory") if intensity < product / copy else "arithmetic"
     ridge = f"; the ridge is at {product / copy:,.0f}" if shown.product else ""
     drawing = Drawing(
         f"{shown.title}: roofline",
@@ -227,7 +234,8 @@ def roofline(shown: Measured) -> Drawing:
     bottom = y0 + HIGH + 34
     drawing.text(x0 + wide / 2, bottom, "FLOPs per byte that must be moved", 11, "middle", "muted")
     drawing.text(MARGIN, y0 - 10, "TFLOP/s", 11, colour="muted")
-    copies, x = f"copy: {copy * 1e3:,.0f} GB/s", x0 + wide / 3
+    copies = f"copy{' from card to card' if ranks else ''}: {copy * 1e3:,.0f} GB/s"
+    x = x0 + wide / 3
     drawing.text(x - 8, below_roof(x), copies, 10, "end", "red")  # left of its line
     drawing.paragraph(MARGIN, bottom + 22, drawing.description, size=12)
     return drawing

@@ -354,6 +354,14 @@ def test_a_picture_is_well_formed_and_says_what_it_shows(kind, args, options):
     assert len(drawing.description) > 60
 
 
+def test_a_roofline_says_that_a_link_is_the_limit_and_refuses_an_op_without_flops():
+    drawing = pictures.make("roofline", "all_reduce.sum")
+    assert "so the link is its limit" in drawing.description
+    assert "copy from card to card: " in drawing.svg()
+    with pytest.raises(LadderError, match=r"decode.append has no FLOPs"):
+        pictures.make("roofline", "decode.append")
+
+
 @pytest.mark.parametrize(
     "wanted, least, found",
     [

@@ -38,3 +38,7 @@ def test_every_function_has_the_first_sentence_of_its_comment():
     found = [wrapper for name in names for wrapper in of(name).values()]
     assert len(found) > 30 and all(wrapper.meaning[:1] != "" for wrapper in found)
     assert of("async.cuh")["cp_async_16"].meaning.startswith("Starts a copy of 16 bytes")
+
+
+def test_a_header_of_macros_alone_has_no_wrappers():
+    assert list(wrappers.of_header("#pragma once\n#define HALF(x) ((x) / 2)\n")) == []
