@@ -9,8 +9,9 @@ rung_file.py describes the lines. A Rung keeps its plans: what a call needs is w
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ladder.common.errors import LadderError
@@ -201,10 +202,11 @@ class LaunchLines:
         tiles = [_tile_at(line, names) for line in self.tiles]
         return LaunchPlan(None, constants, tuple(launches), tuple(buffers), tuple(tiles))
 
-    def _conditions_on(self, target: Target) -> list[Expression]:
+    def _conditions_on(self, target: Target) -> Sequence[Expression]:
         """The conditions that count there: the emulator has the features of every generation."""
-        emulated = target.arch == "emulated"
-        return [need for need in self.needs if not (emulated and _GENERATIONS & set(need.names))]
+        if target.arch != "emulated":
+            return self.needs
+        return [need for need in self.needs if _GENERATIONS.isdisjoint(need.names)]
 
 
 def entries(lines: tuple[str, ...]) -> list[str]:
@@ -248,8 +250,12 @@ def _match(form: re.Pattern[str], text: str, says: str) -> re.Match[str]:
 
 def _names(dims: Dims, target: Target) -> dict[str, Value]:
     """What an expression may use, beside the constants of Define."""
+    return {**dims, **_names_of(target)}
+
+
+@functools.lru_cache
+def _names_of(target: Target) -> Mapping[str, Value]:
     return {
-        **dims,
         "warp": target.warp,
         "multiprocessors": target.multiprocessors,
         "shared_bytes": target.shared_bytes,

@@ -42,7 +42,9 @@ KERNEL = [
     f"-Werror=frame-larger-than={MOST_FRAME_BYTES}",
 ]
 # A call at the end of a function must not become a jump: its return address names the source line.
-FAST = ["-O2", "-fno-optimize-sibling-calls"]
+# -O2 compiles for a fifth longer, and halves the time of some launches. Most kernels are compiled
+# for a few launches of milliseconds each.
+FAST = ["-O1", "-fno-optimize-sibling-calls"]
 FAST_GCC = ["-fno-crossjumping", "-fno-tree-tail-merge"]  # two barriers stay two: see nomerge
 # The compiler inserts a call for every memory access, and one for an index that is past its array.
 # Copies of float4 and similar types must stay whole, one access of 16 bytes as on the GPU: gcc must
@@ -53,6 +55,10 @@ COUNT_GCC = [
     *("--param=tsan-distinguish-volatile=0", "-fsanitize=bounds-strict"),
 ]
 COUNT_CLANG = ["-O0"]
+# A kernel calls the runtime and mathematical functions. To look through the C++ library, which it
+# does not call, takes twice as long as the rest of linking.
+LINK_GCC = ["-nostdlib", "-lm", "-lgcc"]
+RUNTIME_UNITS = 4  # that the runtime is compiled in, at the same time
 
 
 @dataclass(frozen=True)
@@ -110,22 +116,28 @@ def runtime() -> Path:
     sources = sorted((HERE / "runtime").glob("*.cpp"))
     headers = [*(HERE / "runtime").glob("*.h"), *(INCLUDE / "emulator").glob("*.h")]
     arguments = [*COMMON, "-O2", "-pthread", "-iquote", str(INCLUDE)]
+    # A file by itself takes a second or two, most of it for the headers of the C++ library.
+    units = [
+        "".join(f'#include "{source}"\n' for source in sources[first::RUNTIME_UNITS])
+        for first in range(RUNTIME_UNITS)
+    ]
     key = cache.digest(
         compiler.version,
         platform.machine(),
         *arguments,
-        *map(str, sources),
+        *units,
         *(path.read_bytes() for path in sorted([*sources, *headers])),
     )
 
     def build(folder: Path) -> None:
         folder.mkdir()
-        objects = [folder / f"{source.stem}.o" for source in sources]
+        objects = [folder / f"{number}.o" for number in range(len(units))]
         compile_only = [flag for flag in arguments if flag != "-shared"]
+        compile_only += ["-c", "-x", "c++", "-"]
         with ThreadPoolExecutor() as pool:  # a compiler has one thread, and this takes many seconds
             done = [
-                pool.submit(compiler.build, [*compile_only, "-c", str(source)], target)
-                for source, target in zip(sources, objects, strict=True)
+                pool.submit(compiler.build, compile_only, target, unit)
+                for unit, target in zip(units, objects, strict=True)
             ]
         for one in done:
             one.result()
@@ -151,20 +163,21 @@ def build_kernel(text: str, macros: list[str], counting: bool) -> Path:
         flags += [*COUNT, *(COUNT_CLANG if compiler.is_clang else COUNT_GCC)]
     else:
         flags += FAST if compiler.is_clang else [*FAST, *FAST_GCC]
-    key = cache.digest(text, compiler.version, str(library), *flags, _header_bytes())
+    libraries = [str(library), *([] if compiler.is_clang else LINK_GCC)]
+    key = cache.digest(text, compiler.version, *libraries, *flags, _header_bytes())
     inputs = ["-include", "cuda_runtime.h", "-x", "c++", "-", "-x", "none"]
 
     def build(folder: Path) -> None:
         folder.mkdir()
         path = folder / "kernel.so"
         if not counting:
-            compiler.build([*flags, *inputs, str(library)], path, text)
+            compiler.build([*flags, *inputs, *libraries], path, text)
             return
         # In two steps: linked with -fsanitize=thread, it would get ThreadSanitizer's own runtime.
         unlinked = folder / "kernel.o"
         compile_only = [flag for flag in flags if flag != "-shared"]
         compiler.build([*compile_only, *inputs[:-2], "-c"], unlinked, text)
-        compiler.build(["-shared", str(unlinked), str(library)], path)
+        compiler.build(["-shared", str(unlinked), *libraries], path)
         unlinked.unlink()
 
     entry = cache.cached("emulated", key, build)

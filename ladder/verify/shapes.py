@@ -25,6 +25,7 @@ the most new goals for the time that they take on the emulator. An op's own shap
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import random
@@ -99,7 +100,7 @@ def derive_shapes(op: Op, rung: Rung, target: Target) -> list[Dims]:
     goals = {sizes: set(_goals(op, axes, shot)) for sizes, shot in shots.items()}
     for part, values in _values(shots.values()).items():
         for sizes, shot in shots.items():
-            if (value := _parts(shot.plan).get(part)) is not None:
+            if (value := shot.parts.get(part)) is not None:
                 goals[sizes].add((part, value if len(values) <= FEW else min(value, FEW)))
     return [shots[sizes].dims for sizes in _cover(shots, goals)]
 
@@ -322,9 +323,13 @@ class _Shot:
     unlimited: LaunchPlan
     seconds: float
 
-    @property
+    @functools.cached_property
     def constants(self) -> tuple[tuple[str, int], ...]:
         return tuple(self.plan.constants.items())
+
+    @functools.cached_property
+    def parts(self) -> dict[Part, int]:
+        return _parts(self.plan)
 
 
 def _combinations(op: Op, axes: Sequence[_Axis], multiprocessors: int) -> Iterator[Dims]:
@@ -371,7 +376,7 @@ def _filled(axes: Sequence[_Axis], dims: Dims) -> dict[str, int]:
 def _values(shots: Iterable[_Shot]) -> dict[Part, set[int]]:
     found: dict[Part, set[int]] = {}
     for shot in shots:
-        for part, value in _parts(shot.plan).items():
+        for part, value in shot.parts.items():
             found.setdefault(part, set()).add(value)
     return found
 
@@ -405,7 +410,7 @@ def _goals(op: Op, axes: Sequence[_Axis], shot: _Shot) -> Iterator[Goal]:
 
 def _cover(shots: Mapping[Sizes, _Shot], goals: Mapping[Sizes, set[Goal]]) -> Iterator[Sizes]:
     """Shapes until each goal is met; the next is always the one that meets most for its time."""
-    left: set[Goal] = set().union(*goals.values())
+    left = {sizes: found for sizes, found in goals.items() if found}  # not yet met, by shape
     compiled: set[tuple[tuple[str, int], ...]] = set()
 
     def worth(sizes: Sizes) -> float:
@@ -413,9 +418,10 @@ def _cover(shots: Mapping[Sizes, _Shot], goals: Mapping[Sizes, set[Goal]]) -> It
         seconds = SECONDS_PER_CASE + shot.seconds
         if shot.constants not in compiled:
             seconds += SECONDS_PER_COMPILATION
-        return sum(WEIGHTS.get(goal[-1], 1) for goal in goals[sizes] & left) / seconds
+        return sum(WEIGHTS.get(goal[-1], 1) for goal in left[sizes]) / seconds
 
-    while left and worth(best := max(shots, key=worth)) > LEAST_WORTH:
-        left -= goals[best]
+    while left and worth(best := max(left, key=worth)) > LEAST_WORTH:
+        met = left[best]
+        left = {sizes: rest for sizes, found in left.items() if (rest := found - met)}
         compiled.add(shots[best].constants)
         yield best
