@@ -101,6 +101,7 @@ class _Adoption:
         self.constants: dict[str, int] = {}  # of Define
         self.scratch = {self._scratch_name(entry): entry.strip() for entry in options.scratch}
         self.real = real_types.real_names(self.file)
+        self.dropped = frozenset(self.real.macros.values())
 
     def run(self) -> Adopted:
         entry, only = self._entry()
@@ -131,9 +132,17 @@ class _Adoption:
         if any(_SMS in names(wrapper.body) for wrapper in wrappers):
             defines[_SMS] = "multiprocessors"
         title = f"{self.wanted} of {self.path.name}"
-        headers = self.file.headers
         contents = Contents(
-            self.op, title, needs, defines, self.scratch, wrappers, kept, headers, self.real
+            self.op,
+            title,
+            needs,
+            defines,
+            self.scratch,
+            wrappers,
+            kept,
+            self.file.headers,
+            self.real,
+            self.dropped,
         )
         return Adopted(write(contents), tuple(self.notes))
 

@@ -25,6 +25,7 @@ MOST_FILES = 64  # of one `#include` tree
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)".*$', re.MULTILINE)
 _TAKES_BRACKETS = {"__launch_bounds__", "__cluster_dims__", "__attribute__", "__align__", "alignas"}
 _TYPES = {"struct", "class", "union", "enum"}
+_NAMESPACES = {"cooperative_groups", "nvcuda", "wmma"}  # of CUDA's own headers
 # A function of the host that does one of these is none that a kernel calls.
 _OF_THE_HOST = re.compile(r"\bcuda[A-Z]\w+|\bcublas\w+|\bnccl\w+|\bmalloc\b|\bfree\b|<<<")
 
@@ -317,42 +318,40 @@ def _variables(code: list[Token]) -> tuple[str, ...]:
 def needed(file: Sequence[Declaration], wanted: set[str]) -> list[Declaration]:
     """The declarations of these names, and of those that they use, in the order of the file."""
     kept: set[int] = set()
-    known, reached = set(wanted), set(wanted)
-    while reached:
-        new = {
-            i
-            for i, one in enumerate(file)
-            if i not in kept and _is_for_a_kernel(one, known) and reached.intersection(one.names)
-        }
-        kept |= new
-        reached = {name for i in new for name in _used(file[i])} - known
-        known |= reached
-        # A namespace that is opened to all, and operators of types that are kept.
-        for i, one in enumerate(file):
-            types = {name for k in kept for name in file[k].names if file[k].kind == "type"}
-            mine = one.kind == "using" or (one.names == ("operator",) and one.kind == "device")
-            if (
-                i not in kept
-                and mine
-                and types & names(one.text if one.kind == "using" else one.head)
-            ):
-                kept.add(i)
-                reached |= _used(one) - known
-                known |= reached
+    known, before = set(wanted), set[str]()
+    while known != before:
+        before = set(known)
+        types = {name for i in kept if file[i].kind == "type" for name in file[i].names}
+        scopes = {name for i in kept for name in file[i].scope}
+        kept |= {i for i, one in enumerate(file) if _is_needed(one, known, types, scopes)}
+        known = known.union(*(_used(file[i]) for i in kept))
     return [file[i] for i in sorted(kept)]
 
 
-def _is_for_a_kernel(one: Declaration, known: set[str]) -> bool:
-    return one.kind != "host" or (one.name in known and not _OF_THE_HOST.search(one.text))
+def _is_needed(one: Declaration, known: set[str], types: set[str], scopes: set[str]) -> bool:
+    """Whether a declaration is, beside those that are kept already and use the names `known`."""
+    if one.kind == "using":
+        *_, last = re.findall(r"\w+", one.text)
+        return last in scopes | _NAMESPACES or (last in known and "namespace" not in one.text)
+    if one.names == ("operator",):
+        return one.kind == "device" and bool(types & names(one.head))
+    if one.kind == "host" and _OF_THE_HOST.search(one.text):
+        return False
+    if one.scope and not known.issuperset(one.scope):
+        return False  # of this namespace nothing is used
+    qualified = {f"{one.scope[-1]}::{name}" for name in one.names} if one.scope else set()
+    return bool(known & {*one.names, *qualified})
 
 
 def _used(one: Declaration) -> set[str]:
-    return {
-        *names(one.text),
-        *(
-            name
-            for branch in one.branches
-            for line in branch.lines
-            for name in re.findall(r"[A-Za-z_]\w*", line)
-        ),
-    }
+    """The names that a declaration uses; one behind the name of a namespace, `wt::load`, as such."""
+    found, code_tokens = set(), [token for token in tokens(one.text) if token.kind != "comment"]
+    for i, token in enumerate(code_tokens):
+        before = [other.text for other in code_tokens[max(i - 2, 0) : i]]
+        if token.kind == "directive":
+            found |= names(token.text)
+        elif token.kind == "name" and before[1:] == ["::"] and before[0].isidentifier():
+            found.add("".join([*before, token.text]))
+        elif token.kind == "name":
+            found.add(token.text)
+    return found.union(*(names(line) for branch in one.branches for line in branch.lines))

@@ -40,7 +40,8 @@ class Contents:
     scratch   {name: entry of a Scratch line}
     kept      the declarations that come along
     headers   those that the kernel's own file includes
-    real      the file's names for real; none of them count where it serves float32 only
+    real      the file's names for real; none where it serves float32 only
+    dropped   macros that do not come along: those that choose the file's types
     """
 
     op: Op
@@ -52,6 +53,7 @@ class Contents:
     kept: Sequence[Declaration]
     headers: Sequence[str]
     real: RealNames
+    dropped: frozenset[str]
 
 
 def kind_of(dtype: str, real: RealNames) -> str:
@@ -61,7 +63,7 @@ def kind_of(dtype: str, real: RealNames) -> str:
 
 def write(contents: Contents) -> str:
     """The text of the file."""
-    body = emit(contents.kept, {*contents.real.macros.values()})
+    body = emit(contents.kept, contents.dropped)
     bodies = names("".join(wrapper.body for wrapper in contents.wrappers))
     scratch = [entry for name, entry in contents.scratch.items() if name in bodies]
     lines = [
@@ -133,7 +135,7 @@ def _arguments(contents: Contents, scratch: Sequence[str]) -> list[str]:
     return [*lines, ", ".join(values)]
 
 
-def emit(kept: Sequence[Declaration], dropped: set[str]) -> str:
+def emit(kept: Sequence[Declaration], dropped: frozenset[str]) -> str:
     """Declarations as a text, with the namespaces and the `#if`s around them; without the macros
     in `dropped`."""
     lines: list[str] = []
