@@ -344,7 +344,7 @@ def _is_needed(one: Declaration, known: set[str], types: set[str], scopes: set[s
 
 
 def _used(one: Declaration) -> set[str]:
-    """The names that a declaration uses; one behind the name of a namespace, `wt::load`, as such."""
+    """The names that a declaration uses; behind the name of a namespace, together with it."""
     found, code_tokens = set(), [token for token in tokens(one.text) if token.kind != "comment"]
     for i, token in enumerate(code_tokens):
         before = [other.text for other in code_tokens[max(i - 2, 0) : i]]
