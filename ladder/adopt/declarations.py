@@ -354,4 +354,5 @@ def _used(one: Declaration) -> set[str]:
             found.add("".join([*before, token.text]))
         elif token.kind == "name":
             found.add(token.text)
-    return found.union(*(names(line) for branch in one.branches for line in branch.lines))
+    lines = (line for branch in one.branches for line in branch.lines)
+    return (found - {*one.names}).union(*map(names, lines))

@@ -66,6 +66,21 @@ def test_a_host_function_of_several_launches_becomes_as_many_lines():
     assert "exponentials(e, logits, (size_t)N * V);" in text
 
 
+SCOPES = """\
+namespace first { __device__ float load(const float* x) { return *x; } }
+namespace second { __device__ float load(const float* x) { return -*x; } }
+__device__ float load(const float* x) { return 2 * *x; }
+inline float half_of(float x) { return x / 2; }
+__global__ void k(float* out, const float* inp, int N) { out[0] = half_of(second::load(inp)); }
+"""
+
+
+def test_a_name_of_a_namespace_is_that_of_the_namespace(tmp_path):
+    text = adopted("k", "gelu.forward", write(tmp_path, SCOPES), grid="1", block="1")
+    assert "namespace second {" in text and text.count("float load(") == 1
+    assert "__device__ inline float half_of" in text  # a function of the host's, as it stands
+
+
 # ---- names ---------------------------------------------------------------------------------------
 
 PLAIN = (
