@@ -83,7 +83,10 @@ def adopt(path: Path, kernel: str, op: Op, options: Options) -> Adopted:
 
     Raises LadderError where the file has no such kernel, or something is not known.
     """
-    return _Adoption(path, kernel, op, options).run()
+    try:
+        return _Adoption(path, kernel, op, options).run()
+    except RecursionError:
+        raise LadderError(f"{path}: its code nests too deep") from None
 
 
 class _Adoption:
@@ -173,8 +176,8 @@ class _Adoption:
         scope = Scope(functions=functions)
         for name, text in _KNOWN.items():
             scope.header[name] = Text(text, value=int(text) if text.isdecimal() else None)
-            if text == "multiprocessors":
-                scope.code[name] = Text(_SMS)
+            if name != "warpSize":  # which a kernel knows
+                scope.code[name] = Text(_SMS if text == "multiprocessors" else text)
         for vector in ("x128::size", *(f"Packed128<{name}>::size" for name in self.real.names)):
             scope.header[vector] = Text("vector")
         scope.sizes.update(dict.fromkeys(self.real.names, "sizeof_real"))

@@ -81,6 +81,8 @@ def read(path: Path) -> SourceFile:
     """A file, with the files in its folder that it includes. Raises LadderError where it cannot be
     read."""
     text = _flatten(path, set())
+    if len(text) > MOST_BYTES:
+        raise LadderError(f"{path}: it has more than {MOST_BYTES} bytes, with what it includes")
     headers = dict.fromkeys(
         re.findall(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>", text, re.MULTILINE)
     )
@@ -319,12 +321,14 @@ def needed(file: Sequence[Declaration], wanted: set[str]) -> list[Declaration]:
     """The declarations of these names, and of those that they use, in the order of the file."""
     kept: set[int] = set()
     known, before = set(wanted), set[str]()
+    used: dict[int, set[str]] = {}  # by declaration
     while known != before:
         before = set(known)
         types = {name for i in kept if file[i].kind == "type" for name in file[i].names}
         scopes = {name for i in kept for name in file[i].scope}
         kept |= {i for i, one in enumerate(file) if _is_needed(one, known, types, scopes)}
-        known = known.union(*(_used(file[i]) for i in kept))
+        used |= {i: _used(file[i]) for i in kept - used.keys()}
+        known = known.union(*used.values())
     return [file[i] for i in sorted(kept)]
 
 

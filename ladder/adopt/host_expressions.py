@@ -70,7 +70,7 @@ class Text:
         return self.text if self.binds >= binds else f"({self.text})"
 
 
-Meaning = Text | Node | tuple[Text, ...]  # a Node is looked up in its turn
+Meaning = Text | Node | tuple[Text, ...]  # a Node is looked up in its turn, a tuple is a dim3
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Scope:
     """What names stand for: in the header, and in code."""
 
     header: dict[str, Meaning] = field(default_factory=dict)
-    code: dict[str, Meaning] = field(default_factory=dict)
+    code: dict[str, Text] = field(default_factory=dict)
     functions: Mapping[str, Declaration] = field(default_factory=dict)
     sizes: dict[str, str] = field(default_factory=dict)  # of types, in words of a header
     constants: dict[str, int] = field(default_factory=dict)  # of Define, as they are now
@@ -99,10 +99,10 @@ class Scope:
 # ---- reading ------------------------------------------------------------------------------------
 
 
-def parse(tokens: Sequence[Token]) -> Node:
-    """The expression that these tokens are."""
+def parse(tokens: Sequence[Token], depth: int = 0) -> Node:
+    """The expression that these tokens are, `depth` brackets deep."""
     reader = _Reader(list(tokens))
-    node = reader.expression(0, 0)
+    node = reader.expression(0, depth)
     return node if reader.at == len(reader.tokens) else Node("code", text_of(tokens))
 
 
@@ -146,17 +146,17 @@ class _Reader:
             self.at = end + 1
             if _is_type(inside) and self._starts_operand():
                 return Node("cast", text_of(inside), (self.expression(_UNARY, depth + 1),))
-            return self.suffixes(parse(inside))
+            return self.suffixes(parse(inside, depth + 1), depth)
         if token.text == "{":
             end = closing(self.tokens, self.at)
             parts = split(self.tokens[self.at + 1 : end])
             self.at = end + 1
-            return Node("list", "", tuple(parse(part) for part in parts))
+            return Node("list", "", tuple(parse(part, depth + 1) for part in parts))
         self.at += 1
         if token.kind == "number":
             return Node("number", token.text)
         if token.kind == "name":
-            return self.suffixes(self.named(token))
+            return self.suffixes(self.named(token, depth), depth)
         return Node("code", token.text)
 
     def _starts_operand(self) -> bool:
@@ -165,7 +165,7 @@ class _Reader:
         token = self.tokens[self.at]
         return token.kind in ("name", "number") or token.text in ("(", "-", "&", "{")
 
-    def named(self, token: Token) -> Node:
+    def named(self, token: Token, depth: int) -> Node:
         name = token.text
         if self.peek() == "<" and (end := closing_angle(self.tokens, self.at)) > self.at:
             follows = self.tokens[end + 1].text if end + 1 < len(self.tokens) else ""
@@ -174,7 +174,7 @@ class _Reader:
                 self.at = end + 1
                 if name.endswith("_cast") and follows == "(":
                     end = closing(self.tokens, self.at)
-                    node = parse(self.tokens[self.at + 1 : end])
+                    node = parse(self.tokens[self.at + 1 : end], depth + 1)
                     self.at = end + 1
                     return Node("cast", text_of(inside), (node,))
                 name += f"<{text_of(inside)}>"
@@ -194,7 +194,7 @@ class _Reader:
             self.at = end + 1
         return name
 
-    def suffixes(self, node: Node) -> Node:
+    def suffixes(self, node: Node, depth: int) -> Node:
         while self.peek() in ("(", "[", ".", "->", "{"):
             opening = self.peek()
             if opening in (".", "->"):
@@ -206,15 +206,16 @@ class _Reader:
             inside = self.tokens[self.at + 1 : end]
             self.at = end + 1
             if opening == "[":
-                node = Node("index", "", (node, parse(inside)))
+                node = Node("index", "", (node, parse(inside, depth + 1)))
             elif opening == "{":
                 node = Node("code", f"{node.text}{{{text_of(inside)}}}")
             elif node.text == "sizeof":
                 node = Node("sizeof", text_of(inside))
             elif node.text == "dim3":
-                node = Node("list", "", tuple(parse(part) for part in split(inside)))
+                node = Node("list", "", tuple(parse(part, depth + 1) for part in split(inside)))
             else:
-                node = Node("call", node.text, tuple(parse(part) for part in split(inside)))
+                parts = tuple(parse(part, depth + 1) for part in split(inside))
+                node = Node("call", node.text, parts)
         return node
 
 
@@ -451,12 +452,7 @@ def in_code(node: Node, scope: Scope, depth: int = 0) -> Text:
         return in_code(part, scope, depth + 1)
 
     if node.kind == "name":
-        meaning = scope.code.get(node.text)
-        if isinstance(meaning, Node):
-            return again(meaning)
-        if isinstance(meaning, Text):
-            return meaning
-        return Text(node.text)
+        return scope.code.get(node.text) or Text(node.text)
     if node.kind == "binary":
         left, right = (again(part) for part in node.parts)
         binds = _BINARY[node.text]
@@ -475,15 +471,10 @@ def in_code(node: Node, scope: Scope, depth: int = 0) -> Text:
     if node.kind == "list":
         return Text(f"{{{', '.join(again(part).text for part in node.parts)}}}")
     if node.kind == "member":
-        return Text(f"{again(node.parts[0]).within(_ATOM)}.{node.text}")
+        whole = f"{again(node.parts[0]).within(_ATOM)}.{node.text}"
+        return scope.code.get(whole) or Text(whole)
     if node.kind == "index":
         return Text(f"{again(node.parts[0]).within(_ATOM)}[{again(node.parts[1]).text}]")
     if node.kind == "sizeof":
         return Text(f"sizeof({node.text})")
     return Text(node.text)
-
-
-def names_in(node: Node) -> set[str]:
-    """The names that an expression uses."""
-    found = {node.text} if node.kind == "name" else set()
-    return found.union(*(names_in(part) for part in node.parts))

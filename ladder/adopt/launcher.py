@@ -10,12 +10,12 @@ are skipped, and a launch in one is refused.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ladder.adopt.declarations import Declaration
 from ladder.adopt.host_expressions import (
+    MOST_DEPTH,
     Node,
     Scope,
     Text,
@@ -25,7 +25,15 @@ from ladder.adopt.host_expressions import (
     in_header,
     parse,
 )
-from ladder.adopt.tokens import Token, closing, closing_angle, code, split, text_of
+from ladder.adopt.tokens import (
+    MOST_TEMPLATE_TOKENS,
+    Token,
+    closing,
+    closing_angle,
+    code,
+    split,
+    text_of,
+)
 from ladder.common.errors import LadderError
 
 _SKIPPED = {"for", "while", "do", "switch"}
@@ -90,11 +98,17 @@ def launcher_of(file: Sequence[Declaration], kernel: str) -> Declaration | None:
 
 def launched_by(function: Declaration) -> list[str]:
     """The kernels that a host function launches, in order."""
-    return re.findall(r"\b(\w+)\s*(?:<[^;{}]*?>)?\s*<<<", _without_comments(function.body))
+    found = code(function.body)
+    return [found[_name_before(found, at)].text for at, t in enumerate(found) if t.text == "<<<"]
 
 
-def _without_comments(text: str) -> str:
-    return " ".join(token.text for token in code(text))
+def _name_before(tokens: Sequence[Token], at: int) -> int:
+    """Where the kernel's name stands, before its template arguments and the `<<<` at `at`."""
+    if tokens[at - 1].text not in (">", ">>"):
+        return at - 1
+    first = max(at - MOST_TEMPLATE_TOKENS, 1)
+    openings = (j for j in range(at - 2, first - 1, -1) if tokens[j].text == "<")
+    return next((j - 1 for j in openings if closing_angle(tokens, j) == at - 1), at - 1)
 
 
 def read(function: Declaration, scope: Scope, only: str = "") -> Steps:
@@ -109,11 +123,16 @@ class _Reader:
         self.only = only
         self.done = Steps()
         self.types: dict[str, str] = {}  # of local variables
+        self.depth = 0
 
     def block(self, tokens: Sequence[Token], scope: Scope, condition: str) -> None:
+        self.depth += 1
+        if self.depth > MOST_DEPTH:
+            raise LadderError("the blocks of a host function nest too deep")
         i = 0
         while i < len(tokens):
             i = self.statement(tokens, i, scope, condition)
+        self.depth -= 1
 
     def statement(self, tokens: Sequence[Token], i: int, scope: Scope, condition: str) -> int:
         """Reads the statement that begins at `i`; returns where the next one begins."""
@@ -244,14 +263,9 @@ class _Reader:
         return self.define(tokens, scope)
 
     def launch(self, tokens: list[Token], at: int, scope: Scope, condition: str) -> None:
-        name, template = at - 1, ""
-        if tokens[name].text in (">", ">>"):
-            opening = next(
-                (j for j in range(name - 1, -1, -1) if closing_angle(tokens, j) == name
-                 and tokens[j].text == "<"), name)  # fmt: skip
-            inside = split(tokens[opening + 1 : name])
-            template = ", ".join(self.template_argument(part, scope) for part in inside)
-            name = opening - 1
+        name = _name_before(tokens, at)
+        inside = split(tokens[name + 2 : at - 1])  # between < and >
+        template = ", ".join(self.template_argument(part, scope) for part in inside)
         kernel = tokens[name].text
         if self.only and kernel != self.only:
             return

@@ -17,6 +17,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
+MOST_TEMPLATE_TOKENS = 64  # of a list of template arguments
 _CLOSES = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -70,7 +71,7 @@ def closing(found: Sequence[Token], opening: int) -> int:
 def closing_angle(found: Sequence[Token], opening: int) -> int:
     """The index of the `>` that closes the `<` at `opening`; `opening` where it is no bracket."""
     depth, i = 0, opening
-    while i < len(found):
+    while i < min(len(found), opening + MOST_TEMPLATE_TOKENS):
         text = found[i].text
         if text in _CLOSES:
             i = closing(found, i)

@@ -7,6 +7,7 @@ import pytest
 
 from ladder.__main__ import main
 from ladder.adopt.adopt import Options, adopt
+from ladder.adopt.declarations import read
 from ladder.common.errors import LadderError
 from ladder.contract.ladder import find, find_rung
 from ladder.emulator.emulated import Emulated
@@ -152,6 +153,29 @@ __global__ void k(value_t* out, const value_t* inp, int N) {
     text = adopted("k", "relu.forward", file, grid="ceil_div(N, 128)", block="128")
     assert header(text, "Needs") == ["real != float16"]
     assert "#if defined(REAL_BFLOAT16)\n#include <cuda_bf16.h>\n#define USE_BF16\n#endif" in text
+
+
+HOSTILE = [
+    "__global__ void k(float* out) {}\nvoid go(float* out) { k<<<" + "(" * 5000 + ">>>(out); }",
+    "__global__ void k(float* out) {}\nvoid go(float* out) " + "{" * 5000 + " k<<<1, 1>>>(out);",
+    "__global__ void k(float* out) {} int x = " + "a<" * 3000 + ";",
+    "#define k(x) k(k(x))\n__global__ void k(float* out, int N) { }",
+    "int f(int x) { return f(x); }\n__global__ void k(float* out, int N) {}\n"
+    "void go(float* out, int N) { k<<<f(N), 1>>>(out, N); }",
+    "__global__ void k(",
+    "template <",
+    '#include "theirs.cu"\n#include "../../../../etc/passwd"\n',
+    "\x00\x01}}}} >>> <<< )",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_text_ends_with_one_line(tmp_path, text):
+    file = write(tmp_path, text)
+    with pytest.raises(LadderError) as refused:
+        adopted("k", "gelu.forward", file, block="32")
+    assert "\n" not in str(refused.value) and len(str(refused.value)) < 1000
+    assert "root:" not in "".join(one.text for one in read(file).declarations)
 
 
 # ---- the rung ------------------------------------------------------------------------------------
