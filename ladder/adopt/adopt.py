@@ -406,8 +406,8 @@ class _Adoption:
                     found.append(self._fill(buffer, size, value, condition=step.condition))
                 continue
             name = self.op.kernel if number == 1 else f"{self.op.kernel}_{step.kernel}"
-            same = sum(one.name.rstrip("_0123456789") == name for one in found)
-            name += f"_{same + 1}" if same and name in {one.name for one in found} else ""
+            same = sum(re.fullmatch(rf"{name}(_\d+)?", one.name) is not None for one in found)
+            name += f"_{same + 1}" if same else ""
             geometry = [_launch_part(step.grid), _launch_part(step.block)]
             if step.shared.value != 0:
                 geometry.append(step.shared.text)

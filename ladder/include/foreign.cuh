@@ -1,5 +1,5 @@
 // What a kernel written for nvcc finds in headers of the host, which NVRTC does not have: limits of
-// float, and short names of types. `python -m ladder adopt` includes it.
+// float, and names of types. `python -m ladder adopt` includes it.
 #pragma once
 
 #ifndef FLT_MAX
@@ -35,6 +35,17 @@ using false_type = bool_constant<false>;
 #include <type_traits>
 #endif
 
+#if defined(__CUDACC_RTC__)
+typedef signed char int8_t;
+typedef signed short int16_t;
+typedef signed int int32_t;
+typedef signed long long int64_t;
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
+typedef unsigned long long uintptr_t;
+#endif
 typedef unsigned int uint;
 typedef unsigned char uchar;
 typedef unsigned short ushort;
