@@ -471,8 +471,9 @@ def in_code(node: Node, scope: Scope, depth: int = 0) -> Text:
     if node.kind == "list":
         return Text(f"{{{', '.join(again(part).text for part in node.parts)}}}")
     if node.kind == "member":
-        whole = f"{again(node.parts[0]).within(_ATOM)}.{node.text}"
-        return scope.code.get(whole) or Text(whole)
+        name = in_code(node.parts[0], Scope()).within(_ATOM)
+        found = scope.code.get(f"{name}.{node.text}")
+        return found or Text(f"{again(node.parts[0]).within(_ATOM)}.{node.text}")
     if node.kind == "index":
         return Text(f"{again(node.parts[0]).within(_ATOM)}[{again(node.parts[1]).text}]")
     if node.kind == "sizeof":

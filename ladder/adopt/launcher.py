@@ -413,6 +413,9 @@ class _Reader:
                 scope.code[name] = found
                 return
         scope.code[name] = in_code(value, scope)
+        if value.kind == "list":  # a dim3
+            for axis, part in zip("xyz", value.parts, strict=False):
+                scope.code[f"{name}.{axis}"] = in_code(part, scope)
 
 
 def _both(one: str, other: str) -> str:
