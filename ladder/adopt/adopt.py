@@ -130,7 +130,9 @@ class _Adoption:
             *self._wrappers(steps, used),
             *self._fills(self.options.after, "then"),
         ]
-        kept = declarations.needed(self.file.declarations, {step.kernel for step in launches})
+        wanted = names("".join(wrapper.body for wrapper in wrappers))
+        wanted -= {*self.buffers, *self.values, *self.scratch}
+        kept = declarations.needed(self.file.declarations, wanted)
         defines = {name: str(value) for name, value in self.constants.items()}
         if any(_SMS in names(wrapper.body) for wrapper in wrappers):
             defines[_SMS] = "multiprocessors"
