@@ -24,8 +24,8 @@ PACKAGE = Path(__file__).parents[1]  # the folder of the layers
 class Ladder:
     """An op and its rungs in climbing order: the reference, the trunk, tracks, libraries.
 
-    Where float32 and 16 bits part ways, each has a track: a folder of that name whose rungs go on
-    with the numbers of the trunk. Rung 0, the op's NumPy reference, is added here. `extra` holds
+    Where float32, 16 bits and AMD's matrix cores part ways, each has a track: a folder of that name
+    whose rungs go on with the numbers of the trunk. Rung 0, the op's NumPy reference, is added here. `extra` holds
     the rungs that are Python functions: vendor libraries and unfused sequences.
     """
 
@@ -65,9 +65,9 @@ class Ladder:
         if len(numbered) == 1:
             return by_id[numbered[0]]
         if numbered:
-            choices = " and ".join(numbered)
+            choices = f"{', '.join(numbered[:-1])} and {numbered[-1]}"
             raise LadderError(
-                f"{self.op.name} has two rungs {which}, {choices}: choose one of them"
+                f"{self.op.name} has several rungs {which}, {choices}: choose one of them"
             )
         raise LadderError(f"{self.op.name} has no rung {which!r}; {self._instead_of(which)}")
 

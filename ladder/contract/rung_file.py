@@ -107,10 +107,11 @@ _FORMS = {  # what some of the other lines must look like, and how to say so
     "deterministic": (_ANSWER, "no, and why"),
     "accurate": (_ANSWER, "no, and why"),
     "pays": (_ANSWER, "no, and why"),
-    "after": (re.compile(r"(16bit-|float32-)?\d+"), "3, or 16bit-5"),
+    "after": (re.compile(r"(16bit-|float32-|amd-)?\d+"), "3, or 16bit-5"),
 }
 MOST_BYTES = 1 << 20  # of a kernel file, and of a file that it includes
-TRACKS = ("16bit", "float32")  # where a ladder forks by real type; also the folders' names
+# Where a ladder forks: by real type, and for AMD's matrix cores. Also the folders' names.
+TRACKS = ("16bit", "float32", "amd")
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def test_a_number_is_enough_where_only_one_rung_has_it():
 @pytest.mark.parametrize(
     ("which", "says"),
     [
-        ("5", "two rungs 5, 16bit-5 and float32-5: choose one of them"),
+        ("5", "several rungs 5, 16bit-5, float32-5 and amd-5: choose one of them"),
         ("99", "no rung '99'; it has 0 to 4, 16bit-5 to 16bit-16, float32-5 to "),
         ("float32-9", "no rung 'float32-9'; did you mean float32-"),
         ("fp32-5", "did you mean float32-5"),
@@ -52,6 +52,7 @@ def test_what_names_no_rung_is_refused_with_what_is_near(which, says):
     [
         (Rung("3", "an idea"), "rung 3", "", 3),
         (Rung("float32-5", "an idea"), "float32 rung 5", "float32", 5),
+        (Rung("amd-5", "an idea"), "amd rung 5", "amd", 5),
         (Rung("cublas", "cuBLAS"), "cublas", "", None),
     ],
 )
