@@ -25,8 +25,8 @@ class Ladder:
     """An op and its rungs in climbing order: the reference, the trunk, tracks, libraries.
 
     Where float32, 16 bits and AMD's matrix cores part ways, each has a track: a folder of that name
-    whose rungs go on with the numbers of the trunk. Rung 0, the op's NumPy reference, is added here. `extra` holds
-    the rungs that are Python functions: vendor libraries and unfused sequences.
+    whose rungs go on with the numbers of the trunk. Rung 0, the op's NumPy reference, is added
+    here. `extra` holds the rungs that are Python functions: vendor libraries and unfused sequences.
     """
 
     op: Op

@@ -40,12 +40,12 @@ def includes(link: Callable[[Path], str]) -> str:
     """The headers that rungs include, directly or not, with the first sentence of each, the most
     used one first."""
     users = Counter(
-        path.name
+        path.relative_to(INCLUDE).as_posix()
         for ladder in ladders().values()
         for rung in ladder.rungs
         if rung.path is not None
         for path in included(rung.source, rung.path.parent)
-        if path.parent == INCLUDE
+        if path.suffix == ".cuh"
     )
     lines = ["| header | what it has | rungs that use it |", "|---|---|--:|"]
     for name in sorted(users, key=lambda name: (-users[name], name)):

@@ -39,6 +39,8 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
                     opcodes="R2UR LDS" counts these, loop=longest in the longest loop only
     occupancy OP N BLOCK 32 64 …  how far the rung fills an SM with each value of a constant;
                     on="sm_75 sm_90a" names the architectures
+    resources OP N M … what the rungs take of a compute unit of AMD's GPUs, and how many waves run;
+                    on="gfx942 gfx1100"
     picture KIND    a picture of what cannot be seen, or of what was measured;
                     ladder/show/pictures lists the kinds
     step-times DEVICE           the time of a training step, ours and PyTorch's
@@ -47,8 +49,9 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
     log LOG                     output that is kept in doc/results/logs
     tally           how many kernels and ladders there are
 
-`counts` takes lines="x[i]|y[i]": only lines of the source that contain one of these.
-Where nothing has been measured yet, `table` says how to, and pictures are left out.
+`counts` takes lines="x[i]|y[i]": only lines of the source that contain one of these. `counts` and
+`reuse` take warp=64, for rungs of AMD's GPUs. Where nothing has been measured yet, `table` says how
+to, and pictures are left out.
 
 A generated picture or count names what it was made from in a comment after it, so that looking for
 drift needs no C++ compiler.
@@ -303,17 +306,23 @@ def ptx_wrappers(place: Place) -> str:
 
 
 def counts(
-    place: Place, op: str, number: str, dtype: str = "float32", shape: str = "", lines: str = ""
+    place: Place,
+    op: str,
+    number: str,
+    dtype: str = "float32",
+    shape: str = "",
+    lines: str = "",
+    warp: str = "32",
 ) -> str:
     """What each line asks of memory per request of a warp, beside the least that it could."""
     rung, dims = find(op).rung(number), source_code.parse_shape(find(op).op, shape)
     wanted = source_code.lines_with(rung, lines)
-    made = _made_from("counts", op, rung, dtype, dims, wanted)
+    made = _made_from("counts" + _lanes(warp), op, rung, dtype, dims, wanted)
     if made in place.old:
         return place.old
     from ladder.show import trace  # needs a C++ compiler
 
-    report = trace.trace(find(op), rung, dtype, dims)
+    report = trace.trace(find(op), rung, dtype, dims, 64 if _lanes(warp) else 32)
     rows = ["| source | access | requests | takes | ideal |", "|---|---|--:|--:|--:|"]
     for count in trace.own_lines(report, rung):
         if count.line not in wanted:
@@ -325,22 +334,35 @@ def counts(
             f"| `{text}` | {count.kind} `{count.buffer}` "
             f"| {count.requests:,} | {shown} {unit} | {ideal:.1f} |"
         )
-    caption = f"{format_dims(dims)}, {dtype}; per request of a warp, counted by the emulator."
+    of = f"{dtype}{_lanes(warp)}"
+    caption = f"{format_dims(dims)}, {of}; per request of a warp, counted by the emulator."
     return "\n".join([*rows, "", caption, made])
 
 
-def reuse(place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "") -> str:
+def _lanes(warp: str) -> str:
+    """What a caption says of the width of a warp: nothing of the usual one."""
+    if warp not in ("32", "64"):
+        raise ValueError(f"a warp has 32 or 64 lanes, not {warp}")
+    return "" if warp == "32" else ", warps of 64"
+
+
+def reuse(
+    place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "", warp: str = "32"
+) -> str:
     """How many FLOPs each load serves, rung by rung."""
     ladder, dims = find(op), source_code.parse_shape(find(op).op, shape)
     rungs = [ladder.rung(id) for id in ids]
     code = " ".join(code_identity(rung) for rung in rungs)
-    made = f"<!-- made from {cache.digest('reuse', op, code, dtype, format_dims(dims))[:12]} -->"
+    digest = cache.digest("reuse" + _lanes(warp), op, code, dtype, format_dims(dims))
+    made = f"<!-- made from {digest[:12]} -->"
     if made in place.old:
         return place.old
     from ladder.show.reuse import table as reuse_table  # needs a C++ compiler
 
-    caption = f"{format_dims(dims)}, {dtype}; counted by the emulator, which has no caches."
-    return f"{reuse_table(ladder, rungs, dtype, dims)}\n\n{caption}\n{made}"
+    of = f"{dtype}{_lanes(warp)}"
+    caption = f"{format_dims(dims)}, {of}; counted by the emulator, which has no caches."
+    rows = reuse_table(ladder, rungs, dtype, dims, 64 if _lanes(warp) else 32)
+    return f"{rows}\n\n{caption}\n{made}"
 
 
 def traffic(place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "") -> str:
@@ -408,6 +430,26 @@ def _made_from_all(
     code = (code_identity(rung) for rung in rungs)
     digest = cache.digest(kind, op, *code, dtype, format_dims(dims), *more)
     return f"<!-- made from {digest[:12]} -->"
+
+
+def resources(
+    place: Place, op: str, *ids: str, on: str, dtype: str = "bfloat16", shape: str = ""
+) -> str:
+    """What rungs take of a compute unit, architecture by architecture."""
+    ladder = find(op)
+    dims = (
+        source_code.parse_shape(ladder.op, shape)
+        if shape
+        else dict(next(iter(ladder.op.bench.values())))
+    )
+    rungs = [ladder.rung(id) for id in ids]
+    made = _made_from_all("resources", op, rungs, dtype, dims, on)
+    if made in place.old:
+        return place.old
+    from ladder.show.amd import resources as table_of_resources  # needs clang
+
+    rows = table_of_resources(ladder, rungs, on.split(), dtype, dims)
+    return f"{rows}\n\n{format_dims(dims)}, {dtype}; compiled by clang, not run.\n{made}"
 
 
 def picture(place: Place, kind: str, *args: str, **options: str) -> str:
@@ -494,7 +536,8 @@ BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__.replace("_", "-"): block
     for block in (
         rungs, header, diff, change, source, solution, passage, launches, header_keys, header_names,
-        includes, ptx_wrappers, counts, reuse, traffic, machine, occupancy, picture,
+        includes, ptx_wrappers, counts, reuse, traffic, machine, occupancy, resources,
+        picture,
         table, gain, overview, step_times, step_summary, agreement, log, tally,
     )
 }  # fmt: skip

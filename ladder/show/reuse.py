@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
@@ -33,11 +34,11 @@ class Reuse:
     shared_flops: float | None
 
 
-def count(ladder: Ladder, rung: Rung, dtype: str, dims: Dims) -> Reuse:
+def count(ladder: Ladder, rung: Rung, dtype: str, dims: Dims, warp: Literal[32, 64] = 32) -> Reuse:
     """Run the rung once in the emulator. Raises LadderError where it cannot run."""
-    lines = trace.own_lines(trace.trace(ladder, rung, dtype, dims), rung)
+    lines = trace.own_lines(trace.trace(ladder, rung, dtype, dims, warp), rung)
     reads = [line for line in lines if line.kind == "read"]
-    flops, warp = ladder.op.flops(dims), 32
+    flops = ladder.op.flops(dims)
     sectors = sum(line.sectors for line in reads if line.space == "global")
     wavefronts = sum(line.wavefronts for line in lines if line.space == "shared")
     return Reuse(
@@ -47,7 +48,9 @@ def count(ladder: Ladder, rung: Rung, dtype: str, dims: Dims) -> Reuse:
     )
 
 
-def table(ladder: Ladder, rungs: Sequence[Rung], dtype: str, dims: Dims) -> str:
+def table(
+    ladder: Ladder, rungs: Sequence[Rung], dtype: str, dims: Dims, warp: Literal[32, 64] = 32
+) -> str:
     """One row for each rung, as Markdown."""
     rows = [
         "| rung | multiply-adds per load instruction "
@@ -55,7 +58,7 @@ def table(ladder: Ladder, rungs: Sequence[Rung], dtype: str, dims: Dims) -> str:
         "|---|--:|--:|--:|",
     ]
     for rung in rungs:
-        found = count(ladder, rung, dtype, dims)
+        found = count(ladder, rung, dtype, dims, warp)
         shared = "" if found.shared_flops is None else f"{found.shared_flops:.2f}"
         rows.append(
             f"| {rung.id}: {rung.idea} | {found.per_load:.2f} | {found.global_flops:.2f} "

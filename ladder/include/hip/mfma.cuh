@@ -1,8 +1,9 @@
 // MFMA: matrix products of a wave of 64 on CDNA's matrix cores (gfx90a and later). The rung
 // defines SIDE, the rows and columns of a product: 16 or 32.
 //
-// mfma computes D (SIDE, SIDE) += A (SIDE, 256 / SIDE) * B (SIDE, 256 / SIDE)^T. A and B are rows of
-// 16-bit elements, two in a register, D is float32. With r = l % SIDE and g = l / SIDE, lane l holds
+// mfma computes D (SIDE, SIDE) += A (SIDE, 256 / SIDE) * B (SIDE, 256 / SIDE)^T. A and B are rows
+// of 16-bit elements, two in a register, D is float32. With r = l % SIDE and g = l / SIDE, lane l
+// holds
 //     a, b     four neighbours of row r, from k = 4g on
 //     d[i]     D[i / 4 * (256 / SIDE) + 4g + i % 4][r], i < SIDE * SIDE / 64
 //
@@ -13,7 +14,8 @@
 //
 // All lanes of the wave must call these functions together.
 //
-// AMD Instinct MI300 ISA, "Matrix Arithmetic Instructions": https://docs.amd.com/v/u/en-US/amd-instinct-mi300-cdna3-instruction-set-architecture
+// AMD Instinct MI300 ISA, "Matrix Arithmetic Instructions":
+// https://docs.amd.com/v/u/en-US/amd-instinct-mi300-cdna3-instruction-set-architecture
 // AMD Matrix Instruction Calculator: https://github.com/ROCm/amd_matrix_instruction_calculator
 #pragma once
 #include "portable.cuh"

@@ -9,8 +9,9 @@
 //
 // All lanes of the wave must call it together.
 //
-// RDNA 3 ISA, section 7.9: https://docs.amd.com/v/u/en-US/rdna3-shader-instruction-set-architecture-feb-2023_0
-// RDNA 4 ISA, section 7.12: https://docs.amd.com/v/u/en-US/rdna4-instruction-set-architecture
+// RDNA 3 ISA, "Wave Matrix Multiply Accumulate":
+// https://docs.amd.com/v/u/en-US/rdna3-shader-instruction-set-architecture-feb-2023_0
+// RDNA 4 ISA, of the same name: https://docs.amd.com/v/u/en-US/rdna4-instruction-set-architecture
 // AMD Matrix Instruction Calculator: https://github.com/ROCm/amd_matrix_instruction_calculator
 #pragma once
 #include "portable.cuh"

@@ -18,6 +18,8 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
                             does=read request=0 shape= title=
     mma                     fragments of mma.sync: lane and register of each element; lane=
     ldmatrix                who passes the address of a row, and who receives its elements; lane=
+    matrix-core INSTRUCTION   fragments of AMD's: the lane of each element; mfma-16 mfma-32
+                            wmma-rdna3 wmma-rdna4
     wgmma-accumulator       of wgmma: warp, lane and register of each element
     swizzle                 which address bits it combines, and 8 rows before and after it
     wgmma-operand           what a step reads of a swizzled tile; major=K, or MN (transposed)
@@ -78,6 +80,7 @@ from ladder.show.pictures import (
     heads,
     instructions,
     links,
+    matrix_cores,
     measured,
     multicast,
     operand,
@@ -113,6 +116,7 @@ KINDS: dict[str, Callable[..., Drawing]] = {
     "banks": banks.draw,
     "mma": fragments.draw,
     "ldmatrix": fragments.draw_ldmatrix,
+    "matrix-core": matrix_cores.draw,
     "wgmma-accumulator": fragments.draw_accumulator,
     "swizzle": swizzle.draw,
     "wgmma-operand": operand.draw,

@@ -185,8 +185,10 @@ def test_a_chapter_is_read_in_one_sitting(page):
 def test_every_section_of_a_page_has_the_same_form(page):
     for section in re.split(r"^## .*$", page.read_text(encoding="utf-8"), flags=re.MULTILINE):
         for rung in section.split("\n### ")[1:]:
-            places = [rung.find(f"**{label}.**") for label in FORM]
-            assert -1 not in places, (rung.splitlines()[0], FORM)
+            title = rung.splitlines()[0]
+            form = [label for label in FORM if "measured" not in label or " amd rung " not in title]
+            places = [rung.find(f"**{label}.**") for label in form]
+            assert -1 not in places, (title, form)
             assert places == sorted(places), rung.splitlines()[0]
             assert re.search("ladder:begin (change|diff|source) ", rung), rung.splitlines()[0]
 

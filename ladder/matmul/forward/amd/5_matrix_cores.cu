@@ -1,9 +1,9 @@
 // matmul forward, amd rung 5: matrix cores
 // Before: rung 4 computes with float32 multiply-adds, one or two of a lane per instruction.
 // Change: matrix cores, AMD's units that multiply small matrices: MFMA on CDNA, WMMA on RDNA. With
-//         one instruction, a wave multiplies matrices of 16-bit elements and accumulates in float32.
-//         Tiles stay in 16 bits. A wave has 4 x 2 matrices of 16 x 16 of the block's 128 x 128
-//         outputs.
+//         one instruction, a wave multiplies matrices of 16-bit elements, and accumulates in
+//         float32. Tiles stay in 16 bits. A wave has 4 x 2 matrices of 16 x 16 of the block's
+//         128 x 128 outputs.
 // Expect: up to eight times the multiply-adds per clock on an MI300X. Both instructions document
 //         which lane holds which element, so that results are stored from registers.
 // Needs:  real in (float16, bfloat16); cdna >= 2 or rdna >= 3; C % vector == 0

@@ -1,6 +1,6 @@
 // matmul forward, amd rung 9: exchanged operands for wide stores
-// Before: of a product, a lane has one column: RUN neighbours are in different rows of `out`. Rung 8
-//         stores each alone, 2 bytes per lane.
+// Before: of a product, a lane has one column: RUN neighbours are in different rows of `out`. Rung
+//         8 stores each alone, 2 bytes per lane.
 // Change: exchange the operands: the matrix cores compute the transposed product, weight @ inp.T.
 //         Now a lane has RUN neighbours of one row of `out`, and writes them with one store of 8
 //         bytes (16 on RDNA 4). It loads as many neighbours of the bias.
