@@ -95,7 +95,8 @@ extern "C" __global__ void probe(float* out, const real* a, const real* b) {
 
 
 @pytest.mark.parametrize(
-    ("warp", "side", "first"), [(64, 16, ""), (64, 32, ""), (32, 16, "#define RDNA 3"), (32, 16, "")]
+    ("warp", "side", "first"),
+    [(64, 16, ""), (64, 32, ""), (32, 16, "#define RDNA 3"), (32, 16, "")],
 )
 def test_one_interface_multiplies_tiles_on_all_of_them_and_leaves_runs_of_neighbours(
     warp, side, first
