@@ -153,10 +153,10 @@ def fraction(x: np.ndarray) -> np.ndarray:
 # Which of ten classes a number belongs to: bits of V_CMP_CLASS's second operand.
 def is_class(x: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     negative, magnitude = np.signbit(x), np.abs(x)
-    quiet = (x.view(np.uint32) & 0x400000) != 0
-    kind = np.select(
-        [np.isnan(x), np.isinf(x), x == 0, magnitude < _SMALLEST_NORMAL], [0, 3, 0, 1], 2
-    )
+    quiet_bit = 1 << (np.finfo(x.dtype).nmant - 1)
+    quiet = (x.view(f"u{x.itemsize}") & quiet_bit) != 0
+    smallest = np.finfo(x.dtype).tiny
+    kind = np.select([np.isnan(x), np.isinf(x), x == 0, magnitude < smallest], [0, 3, 0, 1], 2)
     # signalling, quiet NaN; -infinity, -normal, -denormal, -0; +0, +denormal, +normal, +infinity
     bit = np.where(np.isnan(x), quiet, np.where(negative, 5 - kind, 6 + kind))
     return (wanted >> bit.astype(np.uint32)) & 1 != 0

@@ -43,7 +43,7 @@ _SPECIAL = {
 # src_shared_base and src_private_base begins with. No array of the host lies there.
 APERTURES = {"src_shared_base": 0x0F000000, "src_private_base": 0x0E000000}
 _REGISTER = re.compile(
-    r"(?P<minus>-)?(?P<bars>\||abs\()?(?P<file>v|a|s|ttmp)"
+    r"(?:sext\()?(?P<minus>-)?(?P<bars>\||abs\()?(?P<file>v|a|s|ttmp)"
     r"(?:(?P<one>\d+)|\[(?P<first>\d+):(?P<last>\d+)\])(?:\.(?P<half>[lh]))?(?:\||\))?"
 )
 

@@ -80,10 +80,12 @@ def _reverse(a: np.ndarray) -> np.ndarray:
 
 
 def _field(a: np.ndarray, what: np.ndarray) -> np.ndarray:
-    """Bits of a: from bit what[4:0], what[22:16] of them."""
-    width = (what >> 16 & 0x7F).astype(np.uint64)
-    mask = (np.uint64(1) << width) - np.uint64(1)
-    return ((a.astype(np.uint64) >> (what & 31).astype(np.uint64)) & mask).astype(np.uint32)
+    """Bits of a: from bit what[4:0], what[22:16] of them, with a's sign where it has one."""
+    start, width = (what & 31).astype(np.int64), (what >> 16 & 0x7F).astype(np.int64)
+    room = np.clip(64 - width, 0, 63)
+    bits = (a.astype(np.int64) >> start) << room  # the field's highest bit is the highest now
+    field = bits >> room if a.dtype == np.int32 else (bits.view(np.uint64) >> room.view(np.uint64))
+    return np.where(width == 0, 0, field).astype(a.dtype)
 
 
 def _high(a: np.ndarray, b: np.ndarray, wide: type) -> np.ndarray:
@@ -148,10 +150,13 @@ SCALAR: dict[str, Meaning] = {
     "s_min_u32": computes("u32 scc = u32 u32", _chosen(False)),
     "s_max_u32": computes("u32 scc = u32 u32", _chosen(True)),
     "s_bfe_u32": computes("u32 scc = u32 u32", _and_not_zero(_field)),
+    "s_bfe_i32": computes("i32 scc = i32 u32", _and_not_zero(_field)),
     "s_cselect_b32": computes("u32 = u32 u32 scc", lambda a, b, scc: np.where(scc, a, b)),
     "s_cselect_b64": computes("u64 = u64 u64 scc", lambda a, b, scc: np.where(scc, a, b)),
     "s_sext_i32_i16": computes("i32 = u32", lambda a: a.astype(np.int16).astype(np.int32)),
     "s_sext_i32_i8": computes("i32 = u32", lambda a: a.astype(np.int8).astype(np.int32)),
+    "s_bitset0_b32": computes("u32 = u32 u32", lambda a, old: old & ~(np.uint32(1) << (a & 31))),
+    "s_bitset1_b32": computes("u32 = u32 u32", lambda a, old: old | np.uint32(1) << (a & 31)),
     "s_bitcmp0_b32": computes("scc = u32 u32", lambda a, b: a >> (b & 31) & 1 == 0),
     "s_bitcmp1_b32": computes("scc = u32 u32", lambda a, b: a >> (b & 31) & 1 == 1),
     "s_pack_ll_b32_b16": computes("u32 = u32 u32", lambda a, b: (a & 0xFFFF) | b << 16),

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from ladder.common.errors import LadderError
-from ladder.device.isa import access, lanes
+from ladder.device.isa import access, lanes, matrix, parts
 from ladder.device.isa.machine import Kind, Machine, Step
 from ladder.device.isa.meaning import Meaning, known_name
-from ladder.device.isa.operands import Operand, Read, Write, parse, reader, registers_of, writer
+from ladder.device.isa.operands import Operand, Read, Write, parse, registers_of, writer
 from ladder.device.isa.program import Code, Line
 from ladder.device.isa.scalar import SCALAR
 from ladder.device.isa.vector import VECTOR
@@ -64,6 +64,9 @@ def _step(line: Line, index: int, code: Code, arch: str) -> Step:
             or access.atomic(opcode, operands, modifiers, line, index, arch)
             or access.permute(opcode, operands, line)
             or lanes.exchange(known_name(opcode), operands, line)
+            or matrix.product(known_name(opcode), operands, modifiers, line, arch)
+            or parts.packed(known_name(opcode), operands, modifiers, line)
+            or parts.mixed(known_name(opcode), operands, modifiers, line)
         )
         return found or _arithmetic(opcode, operands, modifiers, line, arch)
     except LadderError as error:
@@ -119,8 +122,7 @@ class _Operation:
         self, opcode: str, operands: Sequence[Operand], modifiers: Sequence[str], wide: bool
     ):
         name = known_name(opcode)
-        if modifiers := [m for m in modifiers if m != "clamp"] or modifiers:
-            raise LadderError(f"{' '.join(modifiers)} is not interpreted")
+        selection = parts.Selection(modifiers)
         self.meaning, operands = _meaning(name, list(operands), wide)
         self.reads: list[Read] = []
         self.writes: list[Write] = []
@@ -133,9 +135,9 @@ class _Operation:
                 self.writes.append(writer(_pair_of(EXEC, wide), f"u{kind[4:]}"))
             else:
                 operand = left.pop(0)
-                self.writes.append(writer(operand, kind))
+                self.writes.append(selection.writer(operand, kind))
                 keys.update(operand.registers(registers_of(kind, wide)))
-        for kind in self.meaning.sources:
+        for place, kind in enumerate(self.meaning.sources):
             if kind == "scc":
                 self.reads.append(lambda waves: waves.scc)
                 continue
@@ -145,7 +147,7 @@ class _Operation:
                 operand, kind = _pair_of(EXEC, wide), f"u{kind[4:]}"
             else:
                 operand = left.pop(0)
-            self.reads.append(reader(operand, kind))
+            self.reads.append(selection.reader(operand, kind, place))
             keys.update(operand.registers(registers_of(kind, wide)))
         if left:
             raise LadderError(f"has {len(left)} operands too many")
@@ -182,7 +184,7 @@ def _meaning(name: str, operands: list[Operand], wide: bool) -> tuple[Meaning, l
             operands = [*operands, _pair_of(VCC, wide)]
     if found is None:
         raise LadderError("this instruction is not interpreted")
-    if re.match(r"[vs]_(dual_)?fmac_", name):  # it adds to its result
+    if re.match(r"[vs]_(dual_)?(fmac|dot2acc)_|s_bitset", name):  # it changes its result
         operands = [*operands, operands[0]]
     if re.match(r"s_(add|mul)k_", name):
         operands = [operands[0], *operands]

@@ -114,6 +114,14 @@ def _pack(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return low | high << 16
 
 
+def _dot2(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """c + the products of two float16 in each of a and b, one after the other."""
+    for shift in (16, 0):
+        one, two = ((x >> shift).astype(np.uint16).view(np.float16) for x in (a, b))
+        c = floats.fma32(one.astype(np.float32), two.astype(np.float32), c)
+    return c
+
+
 def _towards_zero(a: np.ndarray) -> np.ndarray:
     """float16 of float32, rounded towards zero."""
     near = a.astype(np.float16)
@@ -159,6 +167,16 @@ VECTOR: dict[str, Meaning] = {
     "v_div_fmas_f32": computes("f32 = f32 f32 f32 vcc", floats.div_fmas),
     "v_div_fixup_f32": computes(_f32_3, floats.div_fixup),
     "v_cmp_class_f32": computes("mask = f32 u32", floats.is_class),
+    "v_dot2acc_f32_f16": computes("f32 = u32 u32 f32", _dot2),
+    # ---- float16 ----
+    "v_add_f16": computes("f16 = f16 f16", np.add),
+    "v_sub_f16": computes("f16 = f16 f16", np.subtract),
+    "v_mul_f16": computes("f16 = f16 f16", np.multiply),
+    "v_max_f16": computes("f16 = f16 f16", floats.maximum),
+    "v_min_f16": computes("f16 = f16 f16", floats.minimum),
+    "v_fma_f16": computes("f16 = f16 f16 f16", floats.fma16),
+    "v_fmac_f16": computes("f16 = f16 f16 f16", floats.fma16),
+    "v_cmp_class_f16": computes("mask = f16 u32", floats.is_class),
     # ---- float64 ----
     "v_add_f64": computes("f64 = f64 f64", np.add),
     "v_mul_f64": computes("f64 = f64 f64", np.multiply),
@@ -181,6 +199,9 @@ VECTOR: dict[str, Meaning] = {
     "v_pack_b32_f16": computes("u32 = f16 f16", _pack),
     # ---- integers ----
     "v_mov_b32": computes(_unary_u32, np.copy),
+    "v_accvgpr_read_b32": computes(_unary_u32, np.copy),
+    "v_accvgpr_write_b32": computes(_unary_u32, np.copy),
+    "v_accvgpr_mov_b32": computes(_unary_u32, np.copy),
     "v_mov_b64": computes("u64 = u64", np.copy),
     "v_mov_b16": computes("u16 = u16", np.copy),
     "v_add_nc_u32": computes(_u32, np.add),
