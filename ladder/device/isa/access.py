@@ -288,7 +288,8 @@ def move(
                 for piece in pieces:
                     piece.store(waves, machine, line, index)
 
-    return Step(run, _touched(operands), line)
+    read = [op for at, op in enumerate(operands) if not loads or at not in data_at]
+    return Step(run, _touched(read), line)
 
 
 def _touched(operands: Sequence[Operand]) -> frozenset[int]:
@@ -318,7 +319,7 @@ def scalar_load(
             for register in range(size // 4):
                 waves.s[target.first + register, part.lanes, 0] = values[:, register]
 
-    return Step(run, _touched(operands), line)
+    return Step(run, _touched(operands[1:]), line)
 
 
 def atomic(
@@ -350,7 +351,7 @@ def atomic(
         address = _global_address(space, [rest[0], *rest[2:]], offset)
     function = ATOMICS[what]
     queues = _queues(space, returns, arch)
-    written = target.registers() if target else ()
+    written = target.registers() if target else range(0)
 
     def run(waves: Waves, machine: Machine) -> None:
         for queue in queues:
@@ -375,7 +376,7 @@ def atomic(
         if target is not None:
             waves.v[target.first][waves.active] = before.view(np.uint32)
 
-    return Step(run, _touched(operands), line)
+    return Step(run, _touched(rest), line)
 
 
 def permute(opcode: str, operands: Sequence[Operand], line: Line) -> Step | None:
@@ -395,4 +396,4 @@ def permute(opcode: str, operands: Sequence[Operand], line: Line) -> Step | None
         found = np.take_along_axis(values, which.astype(np.intp), axis=1)
         np.copyto(waves.v[target.first], found, where=waves.active)
 
-    return Step(run, _touched(operands), line)
+    return Step(run, _touched(operands[1:]), line)

@@ -83,8 +83,13 @@ class Outstanding:
         self.done: dict[Queue, np.ndarray] = {}  # how many of them are known to be complete
         self.registers: dict[int, list[Ticket]] = {}
 
-    def issue(self, queue: Queue, registers: Iterable[int], line: Line) -> None:
-        """An operation begins, which will write these registers."""
+    def issue(self, queue: Queue, registers: Sequence[int], line: Line) -> None:
+        """An operation begins, which will write these registers.
+
+        Raises LadderError where an earlier load of one may come after it.
+        """
+        if self.registers:
+            self.check(line, registers, after=queue)
         if queue not in self.issued:
             self.issued[queue] = np.zeros(self.waves, np.int64)
             self.done[queue] = np.zeros(self.waves, np.int64)
@@ -104,10 +109,15 @@ class Outstanding:
                 left[register] = kept
         self.registers = left
 
-    def check(self, line: Line, registers: Iterable[int]) -> None:
-        """Raise LadderError where `line` uses a register before its load was waited for."""
+    def check(self, line: Line, registers: Iterable[int], after: Queue | None = None) -> None:
+        """Raise LadderError where `line` uses a register before its load was waited for.
+
+        after  `line` is a load of this queue: what is in the queue already comes first
+        """
         for register in registers:
             for ticket in self.registers.get(register, ()):
+                if ticket.queue is after and ticket.queue.ordered:
+                    continue
                 if (ticket.numbers > self.done[ticket.queue]).any():
                     raise LadderError(
                         f"{line.place}: {line.text!r} uses {register_name(register)} before the "
