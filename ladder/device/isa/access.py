@@ -277,8 +277,7 @@ def move(
         queues = (*queues, FLAT_LDS) if FLAT_LDS not in queues else queues
 
     def run(waves: Waves, machine: Machine) -> None:
-        for queue in queues:
-            waves.outstanding.issue(queue, written, line)
+        waves.outstanding.issue(queues, written, line)
         if waves.active.any():
             if loads:  # all of them before the first result, which may replace the address
                 found = [piece.read(waves, machine, line, index) for piece in pieces]
@@ -313,7 +312,7 @@ def scalar_load(
         for term in terms:
             addresses = addresses + term(waves)
         addresses = addresses[:, 0] & ~np.uint64(3)
-        waves.outstanding.issue(SCALAR, target.registers(), line)
+        waves.outstanding.issue((SCALAR,), target.registers(), line)
         for part in machine.memory.parts(addresses, size, line, "reads"):
             values = part.content.read(part.places, size)
             for register in range(size // 4):
@@ -354,8 +353,7 @@ def atomic(
     written = target.registers() if target else range(0)
 
     def run(waves: Waves, machine: Machine) -> None:
-        for queue in queues:
-            waves.outstanding.issue(queue, written, line)
+        waves.outstanding.issue(queues, written, line)
         if not waves.active.any():
             return
         values = np.broadcast_to(data(waves), waves.active.shape)[waves.active].view(dtype)
@@ -389,7 +387,7 @@ def permute(opcode: str, operands: Sequence[Operand], line: Line) -> Step | None
     target, place, data = operands[0], reader(operands[1], "u32"), reader(operands[2], "u32")
 
     def run(waves: Waves, machine: Machine) -> None:
-        waves.outstanding.issue(LDS, target.registers(), line)
+        waves.outstanding.issue((LDS,), target.registers(), line)
         lanes = waves.active.shape[1]
         which = np.broadcast_to(place(waves), waves.active.shape) >> 2 & (lanes - 1)
         values = np.where(waves.active, data(waves), np.uint32(0))

@@ -83,19 +83,20 @@ class Outstanding:
         self.done: dict[Queue, np.ndarray] = {}  # how many of them are known to be complete
         self.registers: dict[int, list[Ticket]] = {}
 
-    def issue(self, queue: Queue, registers: Sequence[int], line: Line) -> None:
-        """An operation begins, which will write these registers.
+    def issue(self, queues: Sequence[Queue], registers: Sequence[int], line: Line) -> None:
+        """An operation begins, which all these queues count, and which will write these registers.
 
         Raises LadderError where an earlier load of one may come after it.
         """
         if self.registers:
-            self.check(line, registers, after=queue)
-        if queue not in self.issued:
-            self.issued[queue] = np.zeros(self.waves, np.int64)
-            self.done[queue] = np.zeros(self.waves, np.int64)
-        numbers = self.issued[queue] = self.issued[queue] + 1
-        for register in registers:
-            self.registers.setdefault(register, []).append(Ticket(queue, numbers, line))
+            self.check(line, registers, after=queues[0])
+        for queue in queues:
+            if queue not in self.issued:
+                self.issued[queue] = np.zeros(self.waves, np.int64)
+                self.done[queue] = np.zeros(self.waves, np.int64)
+            numbers = self.issued[queue] = self.issued[queue] + 1
+            for register in registers:
+                self.registers.setdefault(register, []).append(Ticket(queue, numbers, line))
 
     def wait(self, queues: Iterable[Queue], number: int) -> None:
         """At most so many operations of these queues, together, are left."""

@@ -10,7 +10,7 @@ from ladder.device.isa.kernel import Kernel
 from ladder.device.isa.program import Argument, Code, Line
 
 # out, a, b, c: pointers. Each thread has one element of 4 bytes.
-PREFACE = """\
+PROGRAM = """\
 s_load_b256 s[4:11], s[0:1], 0x0
 s_lshl_b32 s3, s2, 10
 v_lshl_add_u32 v0, v0, 2, s3
@@ -19,7 +19,10 @@ global_load_b32 v1, v0, s[6:7]
 global_load_b32 v2, v0, s[8:9]
 global_load_b32 v3, v0, s[10:11]
 s_waitcnt vmcnt(0)
-"""
+{instructions}
+global_store_b32 v0, v4, s[4:5]
+s_endpgm"""
+CDNA_NAMES = {"s_load_b256": "s_load_dwordx8", "load_b32": "load_dword", "store_b32": "store_dword"}
 THREADS = 256
 
 
@@ -57,14 +60,17 @@ def without(code, index):
     return dataclasses.replace(code, lines=lines)
 
 
-def compute(instructions, a, b=None, c=None, result="v4"):
-    """What instructions make of v1, v2 and v3, elements of a, b and c, and leave in `result`."""
+def compute(instructions, a, b=None, c=None, arch="gfx1100"):
+    """What instructions make of v1, v2 and v3, elements of a, b and c, and leave in v4."""
     a = np.asarray(a)
     blocks = -(-len(a) // THREADS)
     arrays = [np.zeros(blocks * THREADS, a.dtype) for _ in range(4)]
     for array, values in zip(arrays[1:], (a, b, c), strict=True):
         if values is not None:
             array[: len(a)] = values
-    text = f"{PREFACE}{instructions}\nglobal_store_b32 v0, {result}, s[4:5]\ns_endpgm"
-    kernel(text)(Launch("test", (blocks, 1, 1), (THREADS, 1, 1)), tuple(arrays))
+    text = PROGRAM
+    for name, other in CDNA_NAMES.items():
+        text = text.replace(name, other if arch == "gfx942" else name)
+    program = kernel(text.format(instructions=instructions), arch=arch)
+    program(Launch("test", (blocks, 1, 1), (THREADS, 1, 1)), tuple(arrays))
     return arrays[0][: len(a)]

@@ -7,6 +7,8 @@ import pytest
 
 from ladder.common.errors import LadderError
 from ladder.contract.launch_plan import Launch
+from ladder.device.isa.operands import TYPES
+from ladder.device.isa.waves import Waves
 from tests.ladder.device.isa_programs import compute, kernel
 
 F32 = np.float32
@@ -184,6 +186,88 @@ s_mov_b32 exec_lo, -1"""
     np.testing.assert_array_equal(compute(text, a), wanted)
 
 
+def test_packed_instructions_choose_halves_and_signs():
+    a, b = np.arange(100, dtype=F32), np.full(100, 0.25, F32)
+    text = """\
+v_mov_b32_e32 v10, v1
+v_mov_b32_e32 v11, v2
+v_pk_add_f32 v[4:5], v[10:11], v[10:11] op_sel:[0,1] op_sel_hi:[1,0] neg_lo:[0,1]"""
+    np.testing.assert_array_equal(compute(text, a, b, arch="gfx942"), a - b)
+    text += "\nv_mov_b32_e32 v4, v5"
+    np.testing.assert_array_equal(compute(text, a, b, arch="gfx942"), a + b)
+
+
+def test_sdwa_reads_and_writes_parts_of_registers():
+    a = np.array([0x00050000, 0x7FFF1234], np.uint32)
+    b = np.array([0xFE, 0x01], np.uint32)
+    text = """\
+v_mov_b32_e32 v4, -1
+v_add_u32_sdwa v4, v1, sext(v2) dst_sel:{} dst_unused:{} src0_sel:WORD_1 src1_sel:BYTE_0"""
+    found = compute(text.format("DWORD", "UNUSED_PAD"), a, b, arch="gfx942")
+    np.testing.assert_array_equal(found, [3, 0x8000])
+    found = compute(text.format("WORD_1", "UNUSED_PRESERVE"), a, b, arch="gfx942")
+    np.testing.assert_array_equal(found, [0x0003FFFF, 0x8000FFFF])
+
+
+def test_a_mixed_multiply_add_takes_halves_of_registers():
+    halves = np.array([[1.5, -2.0], [0.25, 4.0]], np.float16)
+    a, c = halves.view(np.uint32)[:, 0].view(F32), np.array([10, 20], F32)
+    found = compute("v_fma_mix_f32 v4, -v1, v1, v3 op_sel:[0,1,0] op_sel_hi:[1,1,0]", a, None, c)
+    np.testing.assert_array_equal(found, c - halves[:, 0].astype(F32) * halves[:, 1])
+
+
+# Where AMD's documents put each element: its lane, for element (i, k) of a factor (RDNA 3: both
+# lanes); its number in that lane; (lane, register) for element (i, j) of D.
+MATRIX = {
+    "v_mfma_f32_32x32x8_f16": (
+        "gfx942", 32, 8, [lambda i, k: i + 32 * (k // 4)], lambda i, k: k % 4,
+        lambda i, j: (j + 32 * (i // 4 % 2), i // 8 * 4 + i % 4),
+    ),
+    "v_mfma_f32_16x16x16_bf16": (
+        "gfx942", 16, 16, [lambda i, k: i + 16 * (k // 4)], lambda i, k: k % 4,
+        lambda i, j: (j + 16 * (i // 4), i % 4),
+    ),
+    "v_wmma_f32_16x16x16_bf16": (
+        "gfx1100", 16, 16, [lambda i, k: i, lambda i, k: i + 16], lambda i, k: k,
+        lambda i, j: (j + 16 * (i % 2), i // 2),
+    ),
+    "v_wmma_f32_16x16x16_f16": (
+        "gfx1201", 16, 16, [lambda i, k: i + 16 * (k // 8)], lambda i, k: k % 8,
+        lambda i, j: (j + 16 * (i // 8), i % 8),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MATRIX)
+def test_matrix_cores_have_each_element_in_its_lane(name):
+    arch, side, depth, lanes_of, element_of, place = MATRIX[name]
+    lanes = 64 if arch == "gfx942" else 32
+    dtype = TYPES["bf16" if "bf16" in name else "f16"]
+    each = len(lanes_of) * side * depth // lanes
+    a, b = (
+        np.random.default_rng(seed).integers(-8, 9, (2, side, depth)).astype(dtype)
+        for seed in range(2)
+    )
+    waves = Waves.start(64, lanes, np.arange(2), np.zeros(2, int))
+    registers = each // 2
+    for first, matrix in ((0, a), (registers, b)):
+        content = np.zeros((2, lanes, each), dtype)
+        for i, k in np.ndindex(side, depth):
+            for lane in lanes_of:
+                content[:, lane(i, k), element_of(i, k)] = matrix[:, i, k]
+        waves.v[first : first + registers] = content.view(np.uint32).transpose(2, 0, 1)
+    sums = side * side // lanes
+    waves.vf[32 : 32 + sums] = 0.5
+    last = registers - 1
+    text = f"{name} v[32:{31 + sums}], v[0:{last}], v[{registers}:{registers + last}], v[32:35]"
+    step = kernel(text, arch=arch)._steps[0]
+    step.run(waves, None)
+    wanted = a.astype(F32) @ b.astype(F32).swapaxes(1, 2) + F32(0.5)
+    for i, j in np.ndindex(side, side):
+        lane, register = place(i, j)
+        np.testing.assert_array_equal(waves.vf[32 + register, :, lane], wanted[:, i, j])
+
+
 def test_atomics_on_one_place_add_up():
     out = np.zeros(1, np.uint32)
     text = """\
@@ -246,6 +330,14 @@ s_waitcnt lgkmcnt(1)
 v_mov_b32_e32 v4, s12"""
     with pytest.raises(LadderError, match="uses s12 before"):
         compute(text, np.ones(4, F32))
+
+
+def test_a_load_may_follow_another_of_its_queue_into_a_register():
+    text = "global_load_b32 v4, v0, s[6:7]\nglobal_load_b32 v4, v0, s[8:9]\ns_waitcnt vmcnt(0)"
+    a, b = np.full(40, 3, F32), np.full(40, 4, F32)
+    np.testing.assert_array_equal(compute(text, a, b), b)
+    with pytest.raises(LadderError, match="uses v4 before"):
+        compute("global_load_b32 v4, v0, s[6:7]\nds_bpermute_b32 v4, v1, v1", a)
 
 
 def test_a_register_that_a_load_will_still_overwrite():
