@@ -71,7 +71,9 @@ class Address:
         total: np.ndarray = np.full((1, 1), self.offset % (1 << 64), np.uint64)
         for term in self.terms:
             total = total + term(waves)
-        addresses = np.broadcast_to(total, waves.active.shape)[waves.active]
+        if total.shape != waves.active.shape:
+            total = np.broadcast_to(total, waves.active.shape)
+        addresses = total.reshape(-1) if waves.full else total[waves.active]
         if self.space == "flat":
             yield from self._flat(waves, machine, addresses, size, line, verb)
         elif self.space == "global":

@@ -44,7 +44,7 @@ def fma32(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     total = product + c
     # Rounding twice differs only at the middle between two float32, or where those are denormal.
     unsure = (total.view(np.uint64) & _BEYOND) == _HALFWAY
-    unsure |= np.abs(total) < 2 * _SMALLEST_NORMAL
+    unsure |= (np.abs(total) < 2 * _SMALLEST_NORMAL) & (total != 0)
     if unsure.any():
         total = _sum_to_odd(*np.broadcast_arrays(product, c))
     return total.astype(F32)

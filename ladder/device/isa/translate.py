@@ -165,7 +165,7 @@ class _Operation:
 
 
 def _write_scc(waves: Waves, value: np.ndarray) -> None:
-    waves.scc = np.broadcast_to(value, (len(waves), 1))
+    waves.scc = value if len(value) == len(waves) else np.broadcast_to(value, (len(waves), 1))
 
 
 def _pair_of(register: int, wide: bool) -> Operand:
