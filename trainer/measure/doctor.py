@@ -70,6 +70,7 @@ def verdict(findings: Sequence[Finding]) -> list[str]:
     lines = ["--device cpu       runs: the NumPy reference, rung 0 of every ladder"]
     for device, needs, what in (
         ("emulated", ("C++ compiler",), "the kernels, on the CPU, small models"),
+        ("isa:ARCH", ("AMD compiler",), "AMD's machine code, on the CPU, single rungs"),
         *((name, kind.needed, "the kernels") for name, kind in GPUS.items()),
     ):
         lacks = sorted({"kernel cache", *needs} & missing)

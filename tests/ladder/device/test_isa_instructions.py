@@ -8,6 +8,7 @@ import pytest
 from ladder.common.errors import LadderError
 from ladder.contract.launch_plan import Launch
 from ladder.device.isa.operands import TYPES
+from ladder.device.isa.waits import waits
 from ladder.device.isa.waves import Waves
 from tests.ladder.device.isa_programs import compute, kernel
 
@@ -330,6 +331,21 @@ s_waitcnt lgkmcnt(1)
 v_mov_b32_e32 v4, s12"""
     with pytest.raises(LadderError, match="uses s12 before"):
         compute(text, np.ones(4, F32))
+
+
+@pytest.mark.parametrize(
+    "arch, text, wanted",
+    [
+        ("gfx942", "s_waitcnt vmcnt(3) lgkmcnt(0)", {"loads": 3, "LDS": 0, "scalar loads": 0}),
+        ("gfx1100", "s_waitcnt_vscnt null, 0x2", {"stores": 2}),
+        ("gfx1201", "s_wait_loadcnt 0x4", {"loads": 4}),
+        ("gfx1201", "s_wait_loadcnt_dscnt 0x102", {"loads": 1, "LDS": 2}),
+        ("gfx1201", "s_wait_kmcnt 0x0", {"scalar loads": 0}),
+    ],
+)
+def test_what_an_instruction_waits_for(arch, text, wanted):
+    found = {queue.name: number for queues, number in waits(text, arch) for queue in queues}
+    assert {name: found[name] for name in found if "flat" not in name} == wanted
 
 
 def test_a_load_may_follow_another_of_its_queue_into_a_register():

@@ -41,9 +41,11 @@ def test_the_verdict_follows_from_what_is_missing():
     fine = [Finding(what, "yes") for what in ("C++ compiler", "kernel cache", "GPU", "CuPy")]
     assert all(" runs: " in line for line in doctor.verdict(fine))
     broken = [*fine, Finding("CuPy", "none", "install it"), Finding("C++ compiler", "none", "x")]
-    cpu, emulated, cuda, _ = doctor.verdict(broken)
+    broken.append(Finding("AMD compiler", "none", "pip install it"))
+    cpu, emulated, isa, cuda, _ = doctor.verdict(broken)
     assert " runs: " in cpu
     assert emulated.endswith("does not run: see C++ compiler")
+    assert isa == "--device isa:ARCH  does not run: see AMD compiler"
     assert cuda.endswith("does not run: see CuPy")
     no_amd = [*fine, Finding("AMD driver", "none", "only --device hip needs one")]
     assert doctor.verdict(no_amd)[-1] == "--device hip       does not run: see AMD driver"
