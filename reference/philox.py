@@ -35,10 +35,10 @@ def philox4x32(counter: tuple[ArrayLike, ...], key: tuple[int, int]) -> np.ndarr
 def random_words(rng: np.ndarray, stream: int, block: slice) -> np.ndarray:
     """The words of elements block.start, a multiple of 4, to block.stop: one uint32 for each.
 
-    Element i has word i % 4 of the counter (i // 4, stream, step, micro-step) under the key (seed
-    low, seed high), where rng is (seed low, seed high, step, micro-step).
+    Element i has word i % 4 of the counter (i // 4 modulo 2^32, stream, step, micro-step) under the
+    key (seed low, seed high), where rng is (seed low, seed high, step, micro-step).
     """
     low, high, step, micro_step = (int(word) for word in rng)
-    counters = np.arange(block.start // 4, -(-block.stop // 4))
+    counters = np.arange(block.start // 4, -(-block.stop // 4)) & 0xFFFFFFFF
     words = philox4x32((counters, int(stream), step, micro_step), (low, high)).ravel()
     return words[: block.stop - block.start]

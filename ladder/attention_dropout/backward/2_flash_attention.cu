@@ -1,0 +1,253 @@
+// attention_dropout backward, rung 2: FlashAttention tiles, four words of Philox per thread
+// Before: rung 1 writes and reads two (T, T) matrices of every head, and uses one random word of
+//         four.
+// Change: attention.backward rung 5: tiles of scores are recomputed on the chip, once for dk and dv
+//         and once for dq, and each time the mask is drawn again. A thread's queries and keys come
+//         in pairs 8 apart, to which the four words of a Philox call belong.
+// Expect: as fast as attention.backward rung 5, plus twice the random words of the forward pass.
+// Needs:  HS <= 128; SHARED <= shared_bytes
+// Define: HS = C // NH; WIDTH = ceil_div(HS, 16) * 16; EACH = 4; BLOCKS = 2 if HS <= 64 else 1;
+//         TILE = 64 if 16 * 64 * (WIDTH + 4) + 8 * 64 * 68 <= shared_bytes else 32;
+//         THREADS = TILE // EACH; SHARED = 16 * TILE * (WIDTH + 4) + 8 * TILE * (TILE + 4);
+//         ROWS = 4; BLOCK = THREADS * THREADS
+// Launch: attention_dropout_backward_delta<<<(B * NH, ceil_div(T, ROWS)), ROWS * warp>>>
+// Launch: attention_dropout_backward_dkdv<<<(B * NH, ceil_div(T, TILE)), BLOCK, SHARED>>>
+// Launch: attention_dropout_backward_dq<<<(B * NH, ceil_div(T, TILE)), BLOCK, SHARED>>>
+// Scratch: float32 delta[B, NH, T]
+// After:  1
+// Rewrite: kernels that recompute tiles take the place of kernels that share two matrices.
+// Left:   float32 multiply-adds. Tensor cores multiply 16-bit matrices -> 16bit rung 3.
+
+#include "attention_mask.cuh"
+#include "portable.cuh"
+
+// Four padding columns: rows begin in different banks, and at multiples of 16 bytes.
+constexpr int STRIDE = WIDTH + 4;
+constexpr int P_STRIDE = TILE + 4;
+
+// Query r, or key r, of thread y of THREADS. They come in pairs 8 apart, so that the four words of
+// a Philox call belong to one thread.
+__device__ __forceinline__ int place(int y, int r) {
+    return r / 2 * 2 * THREADS + y / 8 * 16 + r % 2 * 8 + y % 8;
+}
+
+struct alignas(16) Floats { float at[4]; };  // one 16-byte load from shared memory
+
+__device__ __forceinline__ Floats load_floats(const float* address) {
+    return *reinterpret_cast<const Floats*>(address);
+}
+
+// Computes delta (B, NH, T) = sum of dout * out over the channels.
+extern "C" __global__ void attention_dropout_backward_delta(
+    real* __restrict__ dqkv,           // (B, T, 3, NH, HS)
+    const real* __restrict__ dout,     // (B, T, NH, HS)
+    const real* __restrict__ qkv,      // (B, T, 3, NH, HS)
+    const real* __restrict__ out,      // (B, T, NH, HS)
+    const float* __restrict__ lse,     // (B, NH, T)  log-sum-exp of each query's scores
+    const unsigned* __restrict__ rng,  // (4)  seed low, seed high, step, micro-step
+    int B, int T, int C, int NH, float p, unsigned stream,
+    float* __restrict__ delta) {       // (B, NH, T)
+    int query = blockIdx.y * ROWS + warp_id();
+    if (query >= T) return;  // whole warps return, so no shuffle below misses a lane
+    int b = blockIdx.x / NH, h = blockIdx.x % NH;
+    size_t at = ((size_t)b * T + query) * C + h * HS;
+    float sum = 0.0f;
+    for (int i = lane_id(); i < HS; i += WARP_SIZE) {
+        sum += to_float(dout[at + i]) * to_float(out[at + i]);
+    }
+    sum = warp_sum(sum);
+    if (lane_id() == 0) delta[(size_t)blockIdx.x * T + query] = sum;
+}
+
+// Copies TILE rows of one head, from row `first` on, to shared memory. Rows past T and channels
+// past HS become zeros.
+__device__ __forceinline__ void load_tile(float* tile /* (TILE, STRIDE) */,
+                                          const real* head /* (T, HS), rows `step` apart */,
+                                          int first, int T, int step) {
+    for (int t = threadIdx.x; t < TILE * WIDTH; t += BLOCK) {
+        int row = t / WIDTH, i = t % WIDTH;
+        bool inside = first + row < T && i < HS;
+        tile[row * STRIDE + i] = inside ? to_float(head[(size_t)(first + row) * step + i]) : 0.0f;
+    }
+}
+
+// sums += a @ b.T, for the rows place(y, r) of a and place(x, c) of b.
+__device__ __forceinline__ void add_products(float (&sums)[EACH][EACH], const float* a,
+                                             const float* b, int x, int y) {
+#pragma unroll 1  // unrolled, the loads of several steps would need too many registers
+    for (int i = 0; i < HS; i += 4) {  // channels from HS on are zero
+        Floats as[EACH], bs[EACH];
+        for (int r = 0; r < EACH; r++) {
+            as[r] = load_floats(a + place(y, r) * STRIDE + i);
+            bs[r] = load_floats(b + place(x, r) * STRIDE + i);
+        }
+        for (int r = 0; r < EACH; r++) {
+            for (int c = 0; c < EACH; c++) {
+                for (int u = 0; u < 4; u++) {
+                    sums[r][c] += as[r].at[u] * bs[c].at[u];
+                }
+            }
+        }
+    }
+}
+
+// Computes probs under the mask, and dscores, of this thread's queries place(y, r) and keys
+// place(x, c). The tiles start at tokens `query` and `key`.
+__device__ __forceinline__ void recompute(
+    float (&probs)[EACH][EACH], float (&dscores)[EACH][EACH],  // (query, key)
+    const float* q, const float* k, const float* v, const float* dy,  // (TILE, STRIDE)
+    const float* lse, const float* delta,                             // (T)  of this head
+    const AttentionMask& mask, int x, int y, int query, int key, int T) {
+    float scores[EACH][EACH] = {}, dprobs[EACH][EACH] = {};
+    add_products(scores, q, k, x, y);
+    add_products(dprobs, dy, v, x, y);
+    for (int r = 0; r < EACH; r += 2) {
+        for (int c = 0; c < EACH; c += 2) {
+            unsigned kept = mask.draw(query + place(y, r), key + place(x, c));
+            for (int i = 0; i < 4; i++) {
+                int row = query + place(y, r + i / 2), column = key + place(x, c + i % 2);
+                bool sees = row < T && column <= row;
+                float score = scores[r + i / 2][c + i % 2], dprob = dprobs[r + i / 2][c + i % 2];
+                float prob = sees ? __expf(score * rsqrtf(HS) - lse[row]) : 0.0f;
+                float factor = kept >> i & 1 ? mask.scale : 0.0f;
+                float row_delta = sees ? delta[row] : 0.0f;
+                probs[r + i / 2][c + i % 2] = prob * factor;
+                dscores[r + i / 2][c + i % 2] = prob * (dprob * factor - row_delta);
+            }
+        }
+    }
+}
+
+// Computes dk and dv of TILE keys.
+extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS)
+attention_dropout_backward_dkdv(
+    real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
+    const real* __restrict__ out, const float* __restrict__ lse, const unsigned* __restrict__ rng,
+    int B, int T, int C, int NH, float p, unsigned stream, float* __restrict__ delta) {
+    extern __shared__ Floats shared[];
+    float* q = shared->at;               // (TILE, STRIDE)
+    float* k = q + TILE * STRIDE;        // (TILE, STRIDE)
+    float* v = k + TILE * STRIDE;        // (TILE, STRIDE)
+    float* dy = v + TILE * STRIDE;       // (TILE, STRIDE)  of dout
+    float* weights = dy + TILE * STRIDE;     // (TILE, P_STRIDE)  probs of a query and a key, masked
+    float* ds = weights + TILE * P_STRIDE;   // (TILE, P_STRIDE)  dscores
+    int x = threadIdx.x % THREADS, y = threadIdx.x / THREADS;
+    int b = blockIdx.x / NH, h = blockIdx.x % NH;
+    int first = blockIdx.y * TILE;  // blocks with most queries start first
+    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;       // (T, HS)  q; rows 3 * C apart
+    const real* head_out = dout + (size_t)b * T * C + h * HS;      // (T, HS)  dout; rows C apart
+    load_tile(k, head + C, first, T, 3 * C);
+    load_tile(v, head + 2 * C, first, T, 3 * C);
+    AttentionMask mask(rng, stream, p, blockIdx.x, T);
+
+    // Of keys y * EACH + r and channels x + j * THREADS.
+    float dk[EACH][WIDTH / THREADS] = {}, dv[EACH][WIDTH / THREADS] = {};
+    for (int start = first; start < T; start += TILE) {  // earlier queries do not see these keys
+        load_tile(q, head, start, T, 3 * C);
+        load_tile(dy, head_out, start, T, C);
+        __syncthreads();  // the tiles are complete before any thread reads them
+
+        float probs[EACH][EACH], dscores[EACH][EACH];
+        size_t rows = (size_t)blockIdx.x * T;
+        recompute(probs, dscores, q, k, v, dy, lse + rows, delta + rows, mask, x, y, start, first,
+                  T);
+        for (int r = 0; r < EACH; r++) {
+            for (int c = 0; c < EACH; c++) {
+                weights[place(y, r) * P_STRIDE + place(x, c)] = probs[r][c];
+                ds[place(y, r) * P_STRIDE + place(x, c)] = dscores[r][c];
+            }
+        }
+        __syncthreads();  // weights and ds are complete before any thread reads them
+
+        for (int query = 0; query < TILE; query++) {
+            Floats ps = load_floats(weights + query * P_STRIDE + y * EACH);
+            Floats dss = load_floats(ds + query * P_STRIDE + y * EACH);
+            for (int j = 0; j < WIDTH / THREADS; j++) {
+                float q_value = q[query * STRIDE + x + j * THREADS];
+                float dy_value = dy[query * STRIDE + x + j * THREADS];
+                for (int r = 0; r < EACH; r++) {
+                    dk[r][j] += dss.at[r] * q_value;
+                    dv[r][j] += ps.at[r] * dy_value;
+                }
+            }
+        }
+        __syncthreads();  // all have read the tiles before the next ones overwrite them
+    }
+
+    for (int r = 0; r < EACH; r++) {
+        int key = first + y * EACH + r;
+        if (key >= T) break;
+        real* gradient = dqkv + ((size_t)b * T + key) * 3 * C + h * HS;  // dq; dk and dv follow
+        for (int j = 0; j < WIDTH / THREADS; j++) {
+            int i = x + j * THREADS;
+            if (i >= HS) break;
+            gradient[C + i] = to_real(dk[r][j] * rsqrtf(HS));
+            gradient[2 * C + i] = to_real(dv[r][j]);
+        }
+    }
+}
+
+// Computes dq of TILE queries.
+extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS)
+attention_dropout_backward_dq(
+    real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
+    const real* __restrict__ out, const float* __restrict__ lse, const unsigned* __restrict__ rng,
+    int B, int T, int C, int NH, float p, unsigned stream, float* __restrict__ delta) {
+    extern __shared__ Floats shared[];
+    float* q = shared->at;           // (TILE, STRIDE)
+    float* k = q + TILE * STRIDE;    // (TILE, STRIDE)
+    float* v = k + TILE * STRIDE;    // (TILE, STRIDE)
+    float* dy = v + TILE * STRIDE;   // (TILE, STRIDE)  of dout
+    float* ds = dy + TILE * STRIDE;  // (TILE, P_STRIDE)  dscores of a query and a key
+    int x = threadIdx.x % THREADS, y = threadIdx.x / THREADS;
+    int b = blockIdx.x / NH, h = blockIdx.x % NH;
+    int first = (gridDim.y - 1 - blockIdx.y) * TILE;  // blocks with most keys start first
+    const real* head = qkv + (size_t)b * T * 3 * C + h * HS;  // (T, HS)  q; rows 3 * C apart
+    load_tile(q, head, first, T, 3 * C);
+    load_tile(dy, dout + (size_t)b * T * C + h * HS, first, T, C);
+    AttentionMask mask(rng, stream, p, blockIdx.x, T);
+
+    float dq[EACH][WIDTH / THREADS] = {};  // of query place(y, r) and channel x + j * THREADS
+    for (int start = 0; start <= first; start += TILE) {  // later keys are in the future
+        load_tile(k, head + C, start, T, 3 * C);
+        load_tile(v, head + 2 * C, start, T, 3 * C);
+        __syncthreads();  // the tiles are complete before any thread reads them
+
+        float probs[EACH][EACH], dscores[EACH][EACH];
+        size_t rows = (size_t)blockIdx.x * T;
+        recompute(probs, dscores, q, k, v, dy, lse + rows, delta + rows, mask, x, y, first, start,
+                  T);
+        for (int r = 0; r < EACH; r++) {
+            for (int c = 0; c < EACH; c++) {
+                ds[place(y, r) * P_STRIDE + place(x, c)] = dscores[r][c];
+            }
+        }
+        __syncthreads();  // ds is complete before any thread reads it
+
+        for (int key = 0; key < TILE; key += 4) {
+            Floats dss[EACH];
+            for (int r = 0; r < EACH; r++) {
+                dss[r] = load_floats(ds + place(y, r) * P_STRIDE + key);
+            }
+            for (int j = 0; j < WIDTH / THREADS; j++) {
+                for (int u = 0; u < 4; u++) {
+                    float k_value = k[(key + u) * STRIDE + x + j * THREADS];
+                    for (int r = 0; r < EACH; r++) {
+                        dq[r][j] += dss[r].at[u] * k_value;
+                    }
+                }
+            }
+        }
+        __syncthreads();  // all have read the tiles before the next ones overwrite them
+    }
+
+    for (int r = 0; r < EACH; r++) {
+        int query = first + place(y, r);
+        if (query >= T) break;
+        for (int j = 0; j < WIDTH / THREADS; j++) {
+            int i = x + j * THREADS;
+            if (i >= HS) break;
+            dqkv[((size_t)b * T + query) * 3 * C + h * HS + i] = to_real(dq[r][j] * rsqrtf(HS));
+        }
+    }
+}

@@ -1,0 +1,110 @@
+"""Attention with dropout of its probabilities, drawn where they are used and drawn again backward.
+
+A run without dropout calls attention's own ops. The mask is a function of a counter, as in dropout,
+whose `rng` and `stream` these ops take: neither pass stores it.
+"""
+
+import numpy as np
+
+from ladder.attention.ops import (
+    BENCH,
+    SECOND_LAYER,
+    SHAPES,
+    TERMS,
+    equal_scores,
+    flops,
+    large_scores,
+    normal,
+)
+from ladder.contract.dims import Dims
+from ladder.contract.ladder import Ladder
+from ladder.contract.op import Case, MakeInputs, Op, read, write
+from ladder.dropout.ops import SCALARS, VALUES
+from ladder.dropout.ops import inputs as random_state
+from reference import attention_dropout
+
+# The character models' size is what these ops are used for; GPT-2's is attention's own.
+CHAR = {"B=64 T=256": {"B": 64, "T": 256, "C": 384, "NH": 6}}
+
+
+def with_state(inputs: MakeInputs) -> MakeInputs:
+    """The same inputs, and a random state."""
+    return lambda dims, rng: {**inputs(dims, rng), **random_state(dims, rng)}
+
+
+def with_outputs(inputs: MakeInputs, **scalars: float) -> MakeInputs:
+    """The same inputs for the backward pass: a random state, and out and lse that belong to qkv
+    under its mask. `scalars` are those of the call that differ from VALUES."""
+
+    def make(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        T, C, NH = (dims[name] for name in ("T", "C", "NH"))
+        arrays = with_state(inputs)(dims, rng)
+        B = len(arrays["qkv"])
+        out, lse = np.empty((B, T, C)), np.empty((B, NH, T))
+        values = {**VALUES, **scalars}
+        p, stream = float(values["p"]), int(values["stream"])
+        attention_dropout.forward(out, lse, arrays["qkv"], arrays["rng"], p=p, stream=stream)
+        return {**arrays, "out": out, "lse": lse}
+
+    return make
+
+
+forward = Op(
+    name="attention_dropout.forward",
+    summary="out = dropout(softmax(q @ k.T / sqrt(head size), causal)) @ v, for each head",
+    args=(
+        write("out", "B T C", terms=TERMS),
+        write("lse", "B NH T", "float32", terms=TERMS),
+        read("qkv", "B T 3*C"),
+        read("rng", "4", "uint32"),
+    ),
+    dims=("B", "T", "C", "NH"),
+    fits=("C % NH == 0",),
+    scalars=SCALARS,
+    scalar_values=VALUES,
+    reference=attention_dropout.forward,
+    flops=flops(2),
+    shapes=SHAPES,
+    bench={**CHAR, **BENCH},
+    make_inputs=with_state(normal),
+    cases={
+        "large scores": Case(large_scores, hard=True),
+        "equal scores": Case(equal_scores),
+        "p = 0": Case(scalars={"p": 0.0}),
+        "p = 0.5, first stream": Case(scalars={"p": 0.5, "stream": 0}),
+        "second layer": SECOND_LAYER,
+    },
+)
+
+backward = Op(
+    name="attention_dropout.backward",
+    summary="dqkv from dout, with scores and mask recomputed from qkv, lse and the counter",
+    args=(
+        write("dqkv", "B T 3*C", terms=TERMS),
+        read("dout", "B T C"),
+        read("qkv", "B T 3*C"),
+        read("out", "B T C"),
+        read("lse", "B NH T", "float32"),
+        read("rng", "4", "uint32"),
+    ),
+    dims=("B", "T", "C", "NH"),
+    fits=("C % NH == 0",),
+    scalars=SCALARS,
+    scalar_values=VALUES,
+    reference=attention_dropout.backward,
+    flops=flops(5),
+    shapes=SHAPES,
+    bench={**CHAR, **BENCH},
+    make_inputs=with_outputs(normal),
+    cases={
+        "large scores": Case(with_outputs(large_scores), hard=True),
+        "equal scores": Case(with_outputs(equal_scores)),
+        "p = 0": Case(with_outputs(normal, p=0.0), scalars={"p": 0.0}),
+        "p = 0.5, first stream": Case(
+            with_outputs(normal, p=0.5, stream=0), scalars={"p": 0.5, "stream": 0}
+        ),
+        "second layer": SECOND_LAYER,
+    },
+)
+
+LADDERS = (Ladder(forward), Ladder(backward))
