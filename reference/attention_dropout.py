@@ -72,7 +72,8 @@ def backward(
     p: float,
     stream: int,
 ) -> None:
-    """dqkv (B, T, 3C) from dout (B, T, C), qkv (B, T, 3C), out (B, T, C), lse (B, NH, T), rng (4)."""
+    """dqkv (B, T, 3C) from dout (B, T, C), qkv (B, T, 3C), out (B, T, C), lse (B, NH, T), and rng
+    (4)."""
     B, NH, T = lse.shape
     dout, out = split(dout, NH, 1), split(out, NH, 1)
     dqkv, qkv = split(dqkv, NH, 3), split(qkv, NH, 3)

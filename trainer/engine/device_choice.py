@@ -82,7 +82,8 @@ def _ops_without_kernel(model: str, device: Device, dtype: str) -> list[str]:
     not opened yet, so it counts as any model."""
     sizes = [SIZES[model]] if model in SIZES else SIZES.values()
     models = {type(size.config): size.config for size in sizes}.values()
-    programs = [build(dataclasses.replace(config, dropout=0.5), 1, 1) for config in models]
+    dropouts = {"dropout": 0.5, "attention_dropout": 0.5}
+    programs = [build(dataclasses.replace(config, **dropouts), 1, 1) for config in models]
     ops = {call.op for program in programs for call in program.training_step}
     real: np.dtype = DTYPE_OF[DTYPES[dtype]]
 

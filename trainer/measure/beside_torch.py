@@ -170,7 +170,7 @@ def report(courses: dict[str, Course], config: TrainConfig, display: Display) ->
 
 def _modes(asked: str | None, setup: Setup) -> list[Mode]:
     """The modes to run. Raises LadderError for a wrong one, and for what PyTorch is not asked."""
-    if not isinstance(setup.shape, GPT2Config) or setup.shape.dropout > 0:
+    if type(setup.shape) is not GPT2Config or setup.shape.has_dropout:
         raise LadderError("-e: the comparison is of GPT-2 without dropout; choose such as d6, gpt2")
     if setup.config.dtype == "fp16":
         raise LadderError("--dtype fp16: the comparison has no loss scale; choose bf16 or fp32")

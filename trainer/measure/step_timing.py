@@ -29,7 +29,6 @@ from ladder.measure import results
 from ladder.measure.bench import commit, refuse_emulated
 from ladder.measure.roofline import Roof, copy_bandwidth
 from reference import adamw
-from trainer.data.tokenizers import GPT2Tokenizer
 from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
 from trainer.engine.kernels import Kernels, choose
@@ -39,7 +38,7 @@ from trainer.measure.doctor import processor_name
 from trainer.model.calls import Call
 from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, build, initial_parameters
-from trainer.model.registry import named_shape
+from trainer.model.registry import SIZES
 from trainer.model.sharding import WHOLE, Sharding
 from trainer.parallel.group import ALONE, Group
 from trainer.run.setup import choose_together, open_communicator, sharding_of
@@ -182,9 +181,9 @@ def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group =
     if needs_gpu and not device.is_gpu:
         raise LadderError(f"{command} needs a GPU: on the CPU every op is on the reference, rung 0")
     model = flags.value("model")
-    shape = named_shape(model, GPT2Tokenizer.vocab)
-    if shape is None:
+    if model not in SIZES:
         raise LadderError(f"-e {model}: {command} takes a model's name, such as gpt2 or d6")
+    shape = SIZES[model].config
     config = resolve_step(flags, place, shape.context)
     sharding = sharding_of(group, resolve_zero(flags, group.size), config.overlap)
     build_fused = functools.partial(_build, shape, config, config.batch, sharding=sharding)

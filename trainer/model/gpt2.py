@@ -12,8 +12,11 @@ devices or kernels; loss and update are the same for every model (program.py). B
 have the names that llm.c gives them. What the backward pass reads is kept per layer, (L, ...);
 gradients of activations live in a few buffers that all layers share.
 
-Dropout acts where GPT-2 has it, after the embedding and at the end of both branches, except inside
-the attention matrix, which is never stored.
+Dropout acts where GPT-2 has it: after the embedding, at the end of both branches, and on the
+probabilities inside attention, by ops of their own (attention_dropout): the matrix is never stored.
+
+A variant is a class that derives from GPT2Config (lecture_gpt.py). The passes leave out a bias that
+it lacks, and take its activation function and its head.
 
 The end of the file says which sizes have names, and how files of Hugging Face and llm.c hold the
 tensors.
@@ -50,6 +53,8 @@ class GPT2Config(ModelConfig):
     heads: int = 12
     channels: int = 768
 
+    activation: ClassVar[str] = "gelu"  # the layer of the ladder; its buffer is fch_gelu
+    head: ClassVar[tuple[str, str]] = ("wte", "-")  # weight and bias
     hugging_face: ClassVar[HuggingFaceFormat] = HuggingFaceFormat(
         model_type="gpt2",
         class_name="GPT2LMHeadModel",
@@ -83,7 +88,11 @@ class GPT2Config(ModelConfig):
             "heads": "n_head",
             "channels": "n_embd",
         },
-        dropouts=("resid_pdrop", "embd_pdrop", "attn_pdrop"),
+        dropouts={
+            "resid_pdrop": "dropout",
+            "embd_pdrop": "dropout",
+            "attn_pdrop": "attention_dropout",
+        },
     )
     llmc: ClassVar[LlmcFormat] = LlmcFormat(
         model_magic=20240326,
@@ -150,7 +159,7 @@ class GPT2Config(ModelConfig):
         add_stacked("float32", {"ln2_mean": (B, T), "ln2_rstd": (B, T)})
         # the end of a branch, before it joins the residual stream
         add("scratch", "real", {"branch": (B, T, C)})
-        if training and self.dropout:
+        if training and self.dropout > 0:
             add("scratch", "real", {"dropped": (B, T, C)})
         if training:
             add("scratch", "real", {"dresidual": (B, T, C)})
@@ -165,9 +174,9 @@ class GPT2Config(ModelConfig):
                 buffers[name] = Buffer(shape, "real", "scratch", inside=(host, 0))
         return buffers
 
-    def forward(self, B: int, T: int, buffers: Mapping[str, Buffer], dropout: float) -> list[Call]:
-        part = Part(self, B, T, buffers)
-        _forward(part, dropout)
+    def forward(self, B: int, T: int, buffers: Mapping[str, Buffer], dropout: bool) -> list[Call]:
+        part = Part(self if dropout else self.without_dropout(), B, T, buffers)
+        _forward(part)
         return part.calls
 
     def backward(self, B: int, T: int, buffers: Mapping[str, Buffer]) -> list[Call]:
@@ -179,11 +188,12 @@ class GPT2Config(ModelConfig):
         """6 N + 12 L C T.
 
         PaLM (Chowdhery et al. 2022), appendix B, and nanoGPT: 6 per parameter that takes part in a
-        matrix product, position embeddings left out, and the attention over the full T x T square.
-        What a causal attention saves, and what is computed again, does not count.
+        matrix product, tables that are only looked up left out, and the attention over the full
+        T x T square. What a causal attention saves, and what is computed again, does not count.
         """
+        tables = {"wte", "wpe"} - {*self.head}
         shapes = self.parameter_shapes()
-        parameters = sum(math.prod(shape) for name, shape in shapes.items() if name != "wpe")
+        parameters = sum(math.prod(shape) for name, shape in shapes.items() if name not in tables)
         return 6 * parameters + 12 * self.layers * self.channels * T
 
     @property
@@ -243,6 +253,10 @@ class Part(CallList):
         """The dimensions of a linear layer from C to OC channels."""
         return {"N": self.norm_dims["N"], "C": C, "OC": OC}
 
+    def bias(self, name: str) -> str:
+        """The name of a bias, or "-" if the model has none of that name."""
+        return name if name in self.buffers else "-"
+
     def ref(self, name: str) -> Ref:
         """A buffer's; "stream" is the residual stream that enters the current layer, or ln_f."""
         if name != "stream":
@@ -251,9 +265,10 @@ class Part(CallList):
         return ("residual3", below) if below >= 0 else ("encoded", None)
 
 
-def _forward(part: Part, dropout: float) -> None:
+def _forward(part: Part) -> None:
     """Tokens to logits."""
     call, linear, C = part.call, part.linear_dims, part.config.channels
+    dropout = part.config.dropout
     if dropout:
         call("embedding", "embedding.forward", part.embedding_dims, "branch tokens wte wpe")
         args = "encoded branch rng"
@@ -263,18 +278,20 @@ def _forward(part: Part, dropout: float) -> None:
     for layer in range(part.config.layers):
         part.layer = layer
         _ln_1(part)
-        call("qkv", "matmul.forward", linear(C, 3 * C), "qkv ln1 qkvw qkvb")
-        call("attention", "attention.forward", part.attention_dims, "atty lse qkv")
+        call("qkv", "matmul.forward", linear(C, 3 * C), f"qkv ln1 qkvw {part.bias('qkvb')}")
+        _attention(part, "forward", "atty lse qkv")
         call("attproj", "matmul.forward", linear(C, C), "branch atty attprojw attprojb")
-        _join(part, "attproj", "residual2 stream", dropout, 1 + 2 * layer)
+        _join(part, "attproj", "residual2 stream", 1 + 2 * layer)
         _ln_2(part)
         call("fc", "matmul.forward", linear(C, 4 * C), "fch ln2 fcw fcb")
-        _gelu(part)
+        _activate(part)
         call("fcproj", "matmul.forward", linear(4 * C, C), "branch fch_gelu fcprojw fcprojb")
-        _join(part, "fcproj", "residual3 residual2", dropout, 2 + 2 * layer)
+        _join(part, "fcproj", "residual3 residual2", 2 + 2 * layer)
     part.layer = None
     call("ln_f", "layernorm.forward", part.norm_dims, "lnf lnf_mean lnf_rstd stream lnfw lnfb")
-    call("lm_head", "matmul.forward", linear(C, part.config.padded_vocab), "logits lnf wte -")
+    weight, bias = part.config.head
+    head = linear(C, part.config.padded_vocab)
+    call("lm_head", "matmul.forward", head, f"logits lnf {weight} {bias}")
 
 
 def _ln_1(part: Part) -> None:
@@ -287,8 +304,21 @@ def _ln_2(part: Part) -> None:
     part.call("ln_2", "layernorm.forward", part.norm_dims, args)
 
 
-def _gelu(part: Part) -> None:
-    part.call("gelu", "gelu.forward", part.flat_mlp_dims, "fch_gelu fch")
+def _activate(part: Part) -> None:
+    name = part.config.activation
+    part.call(name, f"{name}.forward", part.flat_mlp_dims, "fch_gelu fch")
+
+
+def _attention(part: Part, direction: str, args: str) -> None:
+    """Attention forward or backward, with dropout if any, whose streams follow the branches'."""
+    dims, p = part.attention_dims, part.config.attention_dropout
+    if not p:
+        part.call("attention", f"attention.{direction}", dims, args)
+        return
+    assert part.layer is not None
+    stream = 1 + 2 * part.config.layers + part.layer
+    op = f"attention_dropout.{direction}"
+    part.call("attention", op, dims, f"{args} rng", p=p, stream=stream)
 
 
 def _again(part: Part, name: str, compute: Callable[[Part], None]) -> None:
@@ -297,15 +327,16 @@ def _again(part: Part, name: str, compute: Callable[[Part], None]) -> None:
         compute(part)
 
 
-def _join(part: Part, where: str, out_and_inp: str, dropout: float, rng_stream: int) -> None:
+def _join(part: Part, where: str, out_and_inp: str, rng_stream: int) -> None:
     """The branch, with dropout if any, joins the residual stream.
 
     rng_stream  which of the random generator's streams drops elements: a different one each time
     """
-    if dropout:
+    p = part.config.dropout
+    if p:
         args = "dropped branch rng"
-        part.call(where, "dropout.forward", part.flat_dims, args, p=dropout, stream=rng_stream)
-    branch = "dropped" if dropout else "branch"
+        part.call(where, "dropout.forward", part.flat_dims, args, p=p, stream=rng_stream)
+    branch = "dropped" if p else "branch"
     part.call(where, "residual.forward", part.flat_dims, f"{out_and_inp} {branch}")
 
 
@@ -313,16 +344,19 @@ def _backward(part: Part) -> None:
     """The gradient of the logits to those of all parameters, in the reverse order of `_forward`."""
     call, linear, C = part.call, part.linear_dims, part.config.channels
     head = linear(C, part.config.padded_vocab)
-    call("lm_head", "matmul.backward_weight", head, "dwte logits lnf")
-    call("lm_head", "matmul.backward_input", head, "dln logits wte")
+    weight, bias = part.config.head
+    activation = part.config.activation
+    _linear_backward(part, "lm_head", head, "dln", "logits", "lnf", weight, bias)
     args = "dresidual dlnfw dlnfb dln stream lnfw lnf_mean lnf_rstd"
     call("ln_f", "layernorm.backward", part.norm_dims, args)
     for layer in reversed(range(part.config.layers)):
         part.layer = layer
         dout = _leave(part, "fcproj", 2 + 2 * layer)
-        _again(part, "fch_gelu", _gelu)
+        _again(part, "fch_gelu", _activate)
         _linear_backward(part, "fcproj", linear(4 * C, C), "dfch_gelu", dout, "fch_gelu")
-        call("gelu", "gelu.backward", part.flat_mlp_dims, "dfch dfch_gelu fch")
+        # gelu's derivative takes its input, relu's its output
+        args = "dfch dfch_gelu " + ("fch" if activation == "gelu" else "fch_gelu")
+        call(activation, f"{activation}.backward", part.flat_mlp_dims, args)
         _again(part, "ln2", _ln_2)
         _linear_backward(part, "fc", linear(C, 4 * C), "dln", "dfch", "ln2")
         args = "dbranch dln2w dln2b dln residual2 ln2w ln2_mean ln2_rstd"
@@ -330,7 +364,7 @@ def _backward(part: Part) -> None:
         call("ln_2", "residual.backward", part.flat_dims, "dresidual dbranch")
         dout = _leave(part, "attproj", 1 + 2 * layer)
         _linear_backward(part, "attproj", linear(C, C), "datty", dout, "atty")
-        call("attention", "attention.backward", part.attention_dims, "dqkv datty qkv atty lse")
+        _attention(part, "backward", "dqkv datty qkv atty lse")
         _again(part, "ln1", _ln_1)
         _linear_backward(part, "qkv", linear(C, 3 * C), "dln", "dqkv", "ln1")
         args = "dbranch dln1w dln1b dln stream ln1w ln1_mean ln1_rstd"
@@ -352,12 +386,22 @@ def _leave(part: Part, where: str, rng_stream: int) -> str:
 
 
 def _linear_backward(
-    part: Part, name: str, dims: Mapping[str, int], dinp: str, dout: str, inp: str
+    part: Part,
+    where: str,
+    dims: Mapping[str, int],
+    dinp: str,
+    dout: str,
+    inp: str,
+    weight: str = "",
+    bias: str = "",
 ) -> None:
-    bias_dims = {"N": dims["N"], "OC": dims["OC"]}
-    part.call(name, "matmul.backward_bias", bias_dims, f"d{name}b {dout}")
-    part.call(name, "matmul.backward_weight", dims, f"d{name}w {dout} {inp}")
-    part.call(name, "matmul.backward_input", dims, f"{dinp} {dout} {name}w")
+    """weight, bias  by default named after the layer"""
+    weight, bias = weight or f"{where}w", bias or part.bias(f"{where}b")
+    if bias != "-":
+        bias_dims = {"N": dims["N"], "OC": dims["OC"]}
+        part.call(where, "matmul.backward_bias", bias_dims, f"d{bias} {dout}")
+    part.call(where, "matmul.backward_weight", dims, f"d{weight} {dout} {inp}")
+    part.call(where, "matmul.backward_input", dims, f"{dinp} {dout} {weight}")
 
 
 # layers: (channels, heads); GPT-2's four sizes, and llm.c's smaller and larger ones
@@ -432,6 +476,7 @@ SIZES = {
             heads=6,
             channels=384,
             dropout=0.2,
+            attention_dropout=0.2,
         ),
         tokenizer="chars",
     ),

@@ -85,7 +85,7 @@ def export_huggingface(
         "model_type": form.model_type,
         **{theirs: getattr(config, ours) for ours, theirs in form.fields.items()},
         **config.hugging_face_settings(),
-        **dict.fromkeys(form.dropouts, config.dropout),
+        **{theirs: getattr(config, ours) for theirs, ours in form.dropouts.items()},
         **ends,
     }
     with atomic_write(directory / WEIGHTS) as weights:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 from trainer.model.calls import Buffer, Call
@@ -44,7 +44,7 @@ class HuggingFaceFormat:
                 whether the file holds the matrix transposed)
     ignored     a regular expression for tensors that may be in a file and are no parameters
     fields      field of the model's config -> key in config.json
-    dropouts    the keys of config.json that hold the dropout
+    dropouts    key in config.json -> field of the model's config; written, but not read
     """
 
     model_type: str
@@ -53,7 +53,7 @@ class HuggingFaceFormat:
     tensors: Mapping[str, tuple[str, bool]]
     ignored: str
     fields: Mapping[str, str]
-    dropouts: tuple[str, ...] = ()
+    dropouts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,14 @@ class ModelConfig(ABC):
     vocab         the number of tokens
     padded_vocab  the number of columns of the logits; weights from `vocab` on are 0 and stay so
     dropout       the probability with which an activation is zeroed
+    attention_dropout  the same of a probability inside attention
     """
 
     context: int
     vocab: int
     padded_vocab: int
     dropout: float = 0.0
+    attention_dropout: float = 0.0
 
     hugging_face: ClassVar[HuggingFaceFormat | None] = None
     llmc: ClassVar[LlmcFormat | None] = None
@@ -96,8 +98,8 @@ class ModelConfig(ABC):
         """
 
     @abstractmethod
-    def forward(self, B: int, T: int, buffers: Mapping[str, Buffer], dropout: float) -> list[Call]:
-        """`tokens` (B, T) to `logits` (B, T, padded_vocab)."""
+    def forward(self, B: int, T: int, buffers: Mapping[str, Buffer], dropout: bool) -> list[Call]:
+        """`tokens` (B, T) to `logits` (B, T, padded_vocab). dropout: whether it acts."""
 
     @abstractmethod
     def backward(self, B: int, T: int, buffers: Mapping[str, Buffer]) -> list[Call]:
@@ -113,6 +115,15 @@ class ModelConfig(ABC):
     def summary(self) -> str:
         """The model's size in words: "12 layers, 12 heads, 768 channels"."""
 
+    @property
+    def has_dropout(self) -> bool:
+        """Whether a training step differs from an evaluation."""
+        return self.dropout > 0 or self.attention_dropout > 0
+
+    def without_dropout(self: Self) -> Self:
+        """The same model, whose training steps are without dropout."""
+        return dataclasses.replace(self, dropout=0.0, attention_dropout=0.0)
+
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every parameter, padded and stacked."""
         return {name: parameter.shape for name, parameter in self.parameters().items()}
@@ -127,14 +138,15 @@ class ModelConfig(ABC):
 
     def refusal(self) -> str | None:
         """Why the config is invalid; None if it is valid."""
-        for field in dataclasses.fields(self):
-            size = getattr(self, field.name)
-            if field.name != "dropout" and (type(size) is not int or size < 1):
-                return f"{field.name} is {size!r}, not a positive whole number"
+        for entry in dataclasses.fields(self):
+            size = getattr(self, entry.name)
+            if entry.name in ("dropout", "attention_dropout"):
+                if not isinstance(size, int | float) or not 0 <= size < 1:
+                    return f"{entry.name} is {size!r}, not a number from 0 to below 1"
+            elif type(size) is not int or size < 1:
+                return f"{entry.name} is {size!r}, not a positive whole number"
         if self.vocab > self.padded_vocab:
             return f"{self.vocab} tokens do not fit in {self.padded_vocab} columns"
-        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
-            return f"dropout is {self.dropout!r}, not a number from 0 to below 1"
         return None
 
     def hugging_face_settings(self) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def build(
     buffers = _model_buffers(config, B, T, training, recompute)
     if training:
         update.add_whole(buffers, config, master_weights)
-        if config.dropout or stochastic_rounding:
+        if config.has_dropout or stochastic_rounding:
             buffers["rng"] = Buffer((4,), "uint32", "input")
     fusions = tuple(name for name in FUSIONS if name in fusions)
     rules = [rule for name in fusions for rule in FUSIONS[name]]
@@ -120,14 +120,14 @@ def build(
         # kernel as in the forward pass it gets the same bits; a fused one may round otherwise.
         rules.remove(JOIN)
     loss = _loss(config, B, T, buffers)
-    predict = fuse(config.forward(B, T, buffers, 0.0), rules)
+    predict = fuse(config.forward(B, T, buffers, dropout=False), rules)
     evaluate = forward = predict + loss
     backward: tuple[Call, ...] = ()
     behind = update.Update((), (), ())
     vector = None
     if training:
-        if config.dropout:
-            forward = fuse(config.forward(B, T, buffers, config.dropout), rules) + loss
+        if config.has_dropout:
+            forward = fuse(config.forward(B, T, buffers, dropout=True), rules) + loss
         backward = fuse(config.backward(B, T, buffers), rules)
         if sharding.size > 1:
             vector = cut(config, backward, sharding.shares)

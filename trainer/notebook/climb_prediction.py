@@ -19,7 +19,6 @@ from ladder.contract.ladder import find
 from ladder.contract.op import Op
 from ladder.measure import results
 from ladder.measure.roofline import compute_bound
-from trainer.data.tokenizers import GPT2Tokenizer
 from trainer.measure import step_timing
 from trainer.model.calls import Call
 from trainer.model.program import build
@@ -74,7 +73,7 @@ def savings(climb: Mapping[str, Any], exact: bool = True) -> list[Saving]:
     exact  prefer a bench at a shape of the step; else the largest shape is scaled down
     """
     job = climb["job"]
-    shape = SIZES[job["model"]].config.with_vocab(GPT2Tokenizer.vocab)
+    shape = SIZES[job["model"]].config
     program = build(shape, job["B"], job["T"])
     content = results.load_all()[results.slug(climb["machine"]["name"])]
     found = []

@@ -98,7 +98,7 @@ def write_huggingface(directory: Path, model: weights.Model, tokenizer: Tokenize
 
 def write_debug_state(path: Path, model: weights.Model, tokens: str, B: int, T: int) -> float:
     """llm.c's debug state of the first batch of some token files; returns the loss."""
-    shape = dataclasses.replace(model.shape, dropout=0.0)
+    shape = model.shape.without_dropout()
     batch, targets = TokenLoader(tokens, B, T, vocab=shape.vocab, shuffle=False).next_batch()
     if shape.context < T:
         raise LadderError(

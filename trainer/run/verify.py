@@ -130,7 +130,7 @@ def verify(flags: Flags, path: Path) -> bool:
     state = llmc_files.load_state(path, model.shape)
     B, T = state.inputs.shape
 
-    shape = dataclasses.replace(model.shape, dropout=0.0)
+    shape = model.shape.without_dropout()
 
     def rebuild(rows: int, fused: Collection[str] = ()) -> Program:
         master_weights = place.dtype != "fp32"

@@ -1,0 +1,58 @@
+"""The character model of Karpathy's lecture "Let's build GPT: from scratch, in code, spelled out"
+(2023; github.com/karpathy/ng-video-lecture, gpt.py).
+
+It is GPT-2 but for four things: ReLU takes the place of GELU, the head has a weight and a bias of
+its own, queries, keys and values have no bias, and every matrix starts with the same deviation.
+Its optimizer is PyTorch's AdamW as it comes, which lets every tensor decay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from trainer.model.gpt2 import GPT2Config
+from trainer.model.model_config import Parameter, Size
+
+
+@dataclass(frozen=True, kw_only=True)
+class LectureGPTConfig(GPT2Config):
+    """The size of such a model. Files of Hugging Face's GPT-2 and of llm.c cannot hold it."""
+
+    activation: ClassVar[str] = "relu"
+    head: ClassVar[tuple[str, str]] = ("headw", "headb")
+    hugging_face: ClassVar[None] = None
+    llmc: ClassVar[None] = None
+
+    def parameters(self) -> dict[str, Parameter]:
+        """Those of GPT-2 without qkvb, and the head's. Matrices are normal with deviation 0.02."""
+        Vp, C = self.padded_vocab, self.channels
+        head = {"headw": Parameter((Vp, C), deviation=0.02), "headb": Parameter((Vp,))}
+        tensors = {**super().parameters(), **head}
+        del tensors["qkvb"]
+        return {
+            name: replace(tensor, decay=True, deviation=0.02 if tensor.deviation else 0.0)
+            for name, tensor in tensors.items()
+        }
+
+    @classmethod
+    def of_hugging_face_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        return None
+
+
+SIZES = {
+    "char-lecture": Size(
+        LectureGPTConfig(
+            context=256,
+            vocab=65,
+            padded_vocab=128,
+            layers=6,
+            heads=6,
+            channels=384,
+            dropout=0.2,
+            attention_dropout=0.2,
+        ),
+        tokenizer="chars",
+    ),
+}
