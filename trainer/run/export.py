@@ -12,7 +12,6 @@ One tensor is held in memory at a time; a debug state, though, takes a step of t
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path

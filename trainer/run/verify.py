@@ -11,7 +11,6 @@ are those of llm.c's own tests: test_gpt2.c for float32, test_gpt2.cu for bfloat
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

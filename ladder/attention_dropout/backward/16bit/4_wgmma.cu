@@ -60,7 +60,7 @@ template <bool TRANSPOSED>
 __device__ __forceinline__ unsigned draw(const AttentionMask& mask, int query, int key) {
     constexpr int KEY = TRANSPOSED ? 2 : 4, QUERY = 6 - KEY;  // 8 further along, in d's elements
     unsigned kept = 0;
-#pragma unroll
+#pragma unroll 2  // all at once would need too many registers
     for (int i = 0; i < STEP / 2; i += 8) {  // two D matrices (16 x 8), 8 columns apart
 #pragma unroll
         for (int j = 0; j < 2; j++) {
@@ -121,7 +121,9 @@ __device__ __forceinline__ void store_rows(real* head, const float (&d)[32], flo
     }
 }
 
-// Computes dq of STEP queries, and stores their lse and delta (sum of dout * out over channels).
+// Computes dq of STEP queries, and stores their lse and delta. The scale 1 / (1 - p) is left out
+// until the results are stored: dscores are too small by it, and so delta, the sum of dout * out
+// over channels, is multiplied by 1 - p.
 extern "C" __global__ void __launch_bounds__(128, 3) attention_dropout_backward_dq(
     real* __restrict__ dqkv,           // (B, T, 3, NH, HS)
     const real* __restrict__ dout,     // (B, T, NH, HS)
@@ -167,6 +169,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_dropout_backward_
         }
         deltas[r] += shuffle_xor(deltas[r], 1);
         deltas[r] += shuffle_xor(deltas[r], 2);
+        deltas[r] *= 1.0f - p;
         bool inside = query + r * 8 < T;  // if not, lse and delta make probs and dscores 0
         log_sums[r] = inside ? lse[(size_t)n * T + row] * LOG2_E : INFINITY;
         if (t == 0) {
@@ -207,15 +210,15 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_dropout_backward_
         wgmma_wait<0>(dscores);
 #pragma unroll
         for (int i = 0; i < STEP / 2; i++) {
-            float factor = kept >> i & 1 ? mask.scale : 0.0f;
-            dscores[i] = scores[i] * (dscores[i] * factor - deltas[i / 2 % 2]);
+            float dprob = kept >> i & 1 ? dscores[i] : 0.0f;
+            dscores[i] = scores[i] * (dprob - deltas[i / 2 % 2]);
         }
         add(dq, dscores, now_k);  // the next step waits for it
     }
     wgmma_wait<0>(dq);
     __syncthreads();  // all warps have read q before results overwrite it
     real* gradient = dqkv + (size_t)b * T * 3 * C + column;  // (T, HS)  dq; rows 3 * C apart
-    store_rows(gradient, dq, rsqrtf(HS), q, first, T, 3 * C);
+    store_rows(gradient, dq, rsqrtf(HS) * mask.scale, q, first, T, 3 * C);
 }
 
 // Computes dk and dv of STEP keys.
@@ -290,9 +293,9 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_dropout_backward_
         for (int i = 0; i < STEP / 2; i++) {
             int query = i / 4 * 8 + 2 * t + i % 2;
             bool keep = kept >> i & 1;
-            float dprob = keep ? dscores[i] * mask.scale : 0.0f;
+            float dprob = keep ? dscores[i] : 0.0f;
             dscores[i] = probs[i] * (dprob - rows[now][1][query]);
-            if (!keep) probs[i] = 0.0f;  // dv is scaled when it is stored
+            if (!keep) probs[i] = 0.0f;
         }
         add(dv, probs, now_dy);
         add(dk, dscores, now_q);
@@ -300,6 +303,6 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_dropout_backward_
     }
     __syncthreads();  // all warps have read k and v before results overwrite them
     real* gradient = dqkv + (size_t)b * T * 3 * C + column;  // (T, HS)  dq; rows 3 * C apart
-    store_rows(gradient + C, dk, rsqrtf(HS), k, first, T, 3 * C);
+    store_rows(gradient + C, dk, rsqrtf(HS) * mask.scale, k, first, T, 3 * C);
     store_rows(gradient + 2 * C, dv, mask.scale, v, first, T, 3 * C);
 }

@@ -7,7 +7,7 @@
 // Expect: the time of the product disappears behind that of the random words; the rest is
 //         attention.forward 16bit rung 13.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; HS <= 64; HS % vector == 0
-// Define: HS = C // NH; QUERIES = 128; THREADS = 256; STEP = 64; STAGES = 3;
+// Define: HS = C // NH; QUERIES = 64; THREADS = 128; STEP = 64; STAGES = 3;
 //         HEADS = B * NH; GROUP = min(HEADS, 64); GROUPS = ceil_div(HEADS, GROUP);
 //         ROWS = ceil_div(T, QUERIES); SHARED = (QUERIES + 2 * STAGES * STEP) * 64 * sizeof_real
 // Launch: attention_dropout_forward<<<(GROUP, ROWS, GROUPS), THREADS + 32, SHARED>>>
@@ -102,7 +102,7 @@ __device__ __forceinline__ void store_rows(real* head, const float (&d)[32],
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS + WARP_SIZE, 2) attention_dropout_forward(
+extern "C" __global__ void __launch_bounds__(THREADS + WARP_SIZE, 3) attention_dropout_forward(
     real* __restrict__ out,            // (B, T, C)
     float* __restrict__ lse,           // (B, NH, T)  log-sum-exp of each query's scores
     const real* __restrict__ qkv,      // (B, T, 3, NH, HS)
