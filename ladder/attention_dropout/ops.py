@@ -23,8 +23,10 @@ from ladder.dropout.ops import SCALARS, VALUES
 from ladder.dropout.ops import inputs as random_state
 from reference import attention_dropout
 
-# The character models' size is what these ops are used for; GPT-2's is attention's own.
-CHAR = {"B=64 T=256": {"B": 64, "T": 256, "C": 384, "NH": 6}}
+MEASURED = {  # the character models', and one of attention's
+    "B=64 T=256": {"B": 64, "T": 256, "C": 384, "NH": 6},
+    "B=4 T=1024": BENCH["B=4 T=1024"],
+}
 
 
 def with_state(inputs: MakeInputs) -> MakeInputs:
@@ -65,7 +67,7 @@ forward = Op(
     reference=attention_dropout.forward,
     flops=flops(2),
     shapes=SHAPES,
-    bench={**CHAR, **BENCH},
+    bench=MEASURED,
     make_inputs=with_state(normal),
     cases={
         "large scores": Case(large_scores, hard=True),
@@ -94,7 +96,7 @@ backward = Op(
     reference=attention_dropout.backward,
     flops=flops(5),
     shapes=SHAPES,
-    bench={**CHAR, **BENCH},
+    bench=MEASURED,
     make_inputs=with_outputs(normal),
     cases={
         "large scores": Case(with_outputs(large_scores), hard=True),
