@@ -39,6 +39,26 @@ struct AttentionMask {
         return kept;
     }
 
+    // Bit i says whether element i of a lane's COUNT elements in the D layout is kept: four of each
+    // D matrix (16 x 8) of a tile (query, key), or, TRANSPOSED, of a tile (key, query). `query` and
+    // `key` are those of element 0. COUNT: at most 32, a multiple of 8.
+    template <int COUNT, bool TRANSPOSED = false>
+    __device__ __forceinline__ unsigned draw_lane(int query, int key) const {
+        constexpr int KEY = TRANSPOSED ? 2 : 4, QUERY = 6 - KEY;  // to the element 8 further along
+        unsigned kept = 0;
+#pragma unroll 1  // two calls at a time: more would need more registers
+        for (int i = 0; i < COUNT; i += 8) {  // two D matrices, side by side
+#pragma unroll
+            for (int j = i; j < i + 2; j++) {  // neighbours in a row of a D matrix
+                int along = i * 2 + j % 2;
+                unsigned four = TRANSPOSED ? draw(query + along, key) : draw(query, key + along);
+                kept |= (four & 1) << j | (four >> 1 & 1) << (j + KEY) |
+                        (four >> 2 & 1) << (j + QUERY) | (four >> 3 & 1) << (j + 6);
+            }
+        }
+        return kept;
+    }
+
     // Whether one element is kept; three of its group's words are not used.
     __device__ __forceinline__ bool keeps(int query, int key) const {
         return draw(query & ~8, key & ~8) >> (query / 8 % 2 * 2 + key / 8 % 2) & 1;

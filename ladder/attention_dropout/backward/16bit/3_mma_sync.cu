@@ -175,16 +175,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_dropou
         __syncthreads();  // copies arrive before they are read; the pair filled next has been read
         if (start + STEP < T) copy_queries(start + STEP, turn ^ 1);
 
-        unsigned kept[STEP / 16] = {};  // of 16 queries each, as probs below
-#pragma unroll
-        for (int n = 0; n < STEP / 8; n += 2) {
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                unsigned four = mask.draw(start + n * 8 + 2 * t + j, key);
-                kept[n / 2] |= (four & 1) << j | (four >> 1 & 1) << (j + 2) |
-                               (four >> 2 & 1) << (j + 4) | (four >> 3 & 1) << (j + 6);
-            }
-        }
+        unsigned kept = mask.draw_lane<STEP / 2, true>(start + 2 * t, key);
         float probs[STEP / 8][4] = {}, dscores[STEP / 8][4] = {};  // transposed: 16 keys, 8 queries
         add_transposed(probs, k, q[turn]);
         add_transposed(dscores, v, dy[turn]);
@@ -195,7 +186,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_dropou
                 int query = n * 8 + 2 * t + j % 2;  // within the tile
                 bool sees = key + j / 2 * 8 <= start + query;
                 float prob = sees ? fast_exp2(probs[n][j] * scale - log_sums[turn][query]) : 0.0f;
-                float factor = kept[n / 2] >> (n % 2 * 4 + j) & 1 ? mask.scale : 0.0f;
+                float factor = kept >> (n * 4 + j) & 1 ? mask.scale : 0.0f;
                 probs[n][j] = prob * factor;
                 dscores[n][j] = prob * (dscores[n][j] * factor - deltas[turn][query]);
             }
@@ -246,16 +237,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 3) attention_dro
         __syncthreads();  // copies arrive before they are read; the pair filled next has been read
         if (start + STEP < end) copy_keys(start + STEP, turn ^ 1);  // later keys are in the future
 
-        unsigned kept[STEP / 16] = {};  // of 16 keys each, as scores below
-#pragma unroll
-        for (int n = 0; n < STEP / 8; n += 2) {
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                unsigned four = mask.draw(query, start + n * 8 + 2 * t + j);
-                kept[n / 2] |= (four & 1) << j | (four >> 1 & 1) << (j + 4) |
-                               (four >> 2 & 1) << (j + 2) | (four >> 3 & 1) << (j + 6);
-            }
-        }
+        unsigned kept = mask.draw_lane<STEP / 2>(query, start + 2 * t);
         float scores[STEP / 8][4] = {}, dscores[STEP / 8][4] = {};  // 16 queries, 8 keys
         add_transposed(scores, q, k[turn]);
         add_transposed(dscores, dy, v[turn]);
@@ -265,7 +247,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 3) attention_dro
             for (int j = 0; j < 4; j++) {
                 bool sees = start + n * 8 + 2 * t + j % 2 <= query + j / 2 * 8;
                 float prob = sees ? fast_exp2(scores[n][j] * scale - log_sums[j / 2]) : 0.0f;
-                float factor = kept[n / 2] >> (n % 2 * 4 + j) & 1 ? mask.scale : 0.0f;
+                float factor = kept >> (n * 4 + j) & 1 ? mask.scale : 0.0f;
                 dscores[n][j] = prob * (dscores[n][j] * factor - deltas[j / 2]);
             }
         }

@@ -1,16 +1,11 @@
 // attention_dropout backward, 16bit rung 4: mask drawn while wgmma multiplies
-// Before: in rung 3, mma.sync makes a warp wait for its product. Then it computes random words, and
-//         the tensor cores wait.
-// Change: attention.backward 16bit rung 11: wgmma multiplies asynchronously, and TMA copies. The
-//         mask depends on positions only, so a warpgroup draws it between the start of the two
-//         products that recompute scores and dprobs and the wait for them, and keeps it as 32 bits
-//         of one register.
-// Expect: the time of these products disappears behind that of the random words; the rest is
-//         attention.backward 16bit rung 11.
+// Before: rung 3's warps wait for mma.sync, and then the tensor cores wait for random words.
+// Change: attention.backward 16bit rung 11, with wgmma and TMA. While the products for scores and
+//         dprobs run, a warpgroup draws the mask, and keeps it as 32 bits of one register.
+// Expect: the time of these products disappears behind that of the random words.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; HS <= 64; HS % vector == 0
-// Define: HS = C // NH; STEP = 64; STEPS = ceil_div(T, STEP);
-//         HEADS = B * NH; GROUP = min(HEADS, 64); GROUPS = ceil_div(HEADS, GROUP);
-//         SHARED = 6 * STEP * 64 * sizeof_real
+// Define: HS = C // NH; STEP = 64; STEPS = ceil_div(T, STEP); SHARED = 6 * STEP * 64 * sizeof_real;
+//         HEADS = B * NH; GROUP = min(HEADS, 64); GROUPS = ceil_div(HEADS, GROUP)
 // Launch: attention_dropout_backward_dq<<<(GROUP, STEPS, GROUPS), 128, SHARED>>>
 // Launch: attention_dropout_backward_dkdv<<<(GROUP, STEPS, GROUPS), 128, SHARED>>>
 // Scratch: float32 numbers[HEADS, STEPS, 2, STEP]
@@ -52,26 +47,6 @@ __device__ __forceinline__ void clear_channels(real* tiles) {
     }
     tma_store_fence();  // makes the writes visible to wgmma (async proxy)
     __syncthreads();  // all zeros are written before any warp multiplies them
-}
-
-// Which of a lane's elements of a tile are kept, one bit each. `query` and `key` are those of the
-// first; TRANSPOSED: the tile is (key, query).
-template <bool TRANSPOSED>
-__device__ __forceinline__ unsigned draw(const AttentionMask& mask, int query, int key) {
-    constexpr int KEY = TRANSPOSED ? 2 : 4, QUERY = 6 - KEY;  // 8 further along, in d's elements
-    unsigned kept = 0;
-#pragma unroll 2  // all at once would need too many registers
-    for (int i = 0; i < STEP / 2; i += 8) {  // two D matrices (16 x 8), 8 columns apart
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            int along = i * 2 + j;
-            unsigned four = TRANSPOSED ? mask.draw(query + along, key)
-                                       : mask.draw(query, key + along);
-            kept |= (four & 1) << (i + j) | (four >> 1 & 1) << (i + j + KEY) |
-                    (four >> 2 & 1) << (i + j + QUERY) | (four >> 3 & 1) << (i + j + 6);
-        }
-    }
-    return kept;
 }
 
 // d (64, STEP) = a (64, 64) @ tile.T
@@ -121,9 +96,8 @@ __device__ __forceinline__ void store_rows(real* head, const float (&d)[32], flo
     }
 }
 
-// Computes dq of STEP queries, and stores their lse and delta. The scale 1 / (1 - p) is left out
-// until the results are stored: dscores are too small by it, and so delta, the sum of dout * out
-// over channels, is multiplied by 1 - p.
+// Computes dq of STEP queries; stores their lse and delta (sum of dout * out over channels). Only
+// the results are scaled by 1 / (1 - p). Since dscores are not, delta is multiplied by 1 - p.
 extern "C" __global__ void __launch_bounds__(128, 3) attention_dropout_backward_dq(
     real* __restrict__ dqkv,           // (B, T, 3, NH, HS)
     const real* __restrict__ dout,     // (B, T, NH, HS)
@@ -192,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_dropout_backward_
         wgmma_fence();
         multiply_transposed(scores, q, now_k);
         multiply_transposed(dscores, dy, now_v);
-        unsigned kept = draw<false>(mask, query, start + 2 * t);  // while the tensor cores multiply
+        unsigned kept = mask.draw_lane<STEP / 2>(query, start + 2 * t);  // while these run
         wgmma_wait<1>(scores);  // also waits for the previous step's product for dq
         __syncthreads();  // all warps have read the previous step's tiles before their refill
         copy_keys(start + STEP, 1 - now);
@@ -210,15 +184,14 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_dropout_backward_
         wgmma_wait<0>(dscores);
 #pragma unroll
         for (int i = 0; i < STEP / 2; i++) {
-            float dprob = kept >> i & 1 ? dscores[i] : 0.0f;
-            dscores[i] = scores[i] * (dprob - deltas[i / 2 % 2]);
+            dscores[i] = scores[i] * ((kept >> i & 1 ? dscores[i] : 0.0f) - deltas[i / 2 % 2]);
         }
         add(dq, dscores, now_k);  // the next step waits for it
     }
     wgmma_wait<0>(dq);
     __syncthreads();  // all warps have read q before results overwrite it
     real* gradient = dqkv + (size_t)b * T * 3 * C + column;  // (T, HS)  dq; rows 3 * C apart
-    store_rows(gradient, dq, rsqrtf(HS) * mask.scale, q, first, T, 3 * C);
+    store_rows(gradient, dq, rsqrtf(HS) / (1.0f - p), q, first, T, 3 * C);
 }
 
 // Computes dk and dv of STEP keys.
@@ -271,7 +244,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_dropout_backward_
         wgmma_fence();
         multiply_transposed(probs, k, now_q);
         multiply_transposed(dscores, v, now_dy);
-        unsigned kept = draw<true>(mask, start + 2 * t, key);  // while the tensor cores multiply
+        unsigned kept = mask.draw_lane<STEP / 2, true>(start + 2 * t, key);  // while these run
         cp_async_wait<0>();
         __syncthreads();  // `rows` arrive before any read; the previous step's tiles have been read
         copy_queries(start + STEP, 1 - now);
@@ -293,8 +266,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_dropout_backward_
         for (int i = 0; i < STEP / 2; i++) {
             int query = i / 4 * 8 + 2 * t + i % 2;
             bool keep = kept >> i & 1;
-            float dprob = keep ? dscores[i] : 0.0f;
-            dscores[i] = probs[i] * (dprob - rows[now][1][query]);
+            dscores[i] = probs[i] * ((keep ? dscores[i] : 0.0f) - rows[now][1][query]);
             if (!keep) probs[i] = 0.0f;
         }
         add(dv, probs, now_dy);
@@ -303,6 +275,6 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_dropout_backward_
     }
     __syncthreads();  // all warps have read k and v before results overwrite them
     real* gradient = dqkv + (size_t)b * T * 3 * C + column;  // (T, HS)  dq; rows 3 * C apart
-    store_rows(gradient + C, dk, rsqrtf(HS) * mask.scale, k, first, T, 3 * C);
-    store_rows(gradient + 2 * C, dv, mask.scale, v, first, T, 3 * C);
+    store_rows(gradient + C, dk, rsqrtf(HS) / (1.0f - p), k, first, T, 3 * C);
+    store_rows(gradient + 2 * C, dv, 1.0f / (1.0f - p), v, first, T, 3 * C);
 }

@@ -121,6 +121,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_dropou
             copy_tile(v + next, head + 2 * C, start + TILE, T, 3 * C);
             cp_async_commit();
         }
+        unsigned kept = mask.draw_lane<TILE / 2>(query, start + 2 * t);
         float scores[TILE / 8][4] = {};  // D matrices of q @ k.T, 8 keys each
         add_transposed(scores, q, k + turn * TILE * STRIDE);
         if (start == first) {  // the tile on the diagonal: some keys are in the future
@@ -162,15 +163,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_dropou
 
         // The softmax's sum has seen all scores; the product with v sees those that are kept.
 #pragma unroll
-        for (int n = 0; n < TILE / 8; n += 2) {
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                unsigned kept = mask.draw(query, start + n * 8 + 2 * t + j);
-                if (!(kept & 1)) scores[n][j] = 0.0f;
-                if (!(kept & 2)) scores[n + 1][j] = 0.0f;
-                if (!(kept & 4)) scores[n][j + 2] = 0.0f;
-                if (!(kept & 8)) scores[n + 1][j + 2] = 0.0f;
-            }
+        for (int i = 0; i < TILE / 2; i++) {
+            if (!(kept >> i & 1)) scores[i / 4][i % 4] = 0.0f;
         }
         add(sums, scores, v + turn * TILE * STRIDE);
     }

@@ -38,21 +38,6 @@ struct Stage {
     }
 };
 
-// Which of a lane's scores are kept, one bit each. `query` and `key` are those of the first.
-__device__ __forceinline__ unsigned draw(const AttentionMask& mask, int query, int key) {
-    unsigned kept = 0;
-#pragma unroll
-    for (int i = 0; i < STEP / 2; i += 8) {  // two D matrices (16 x 8), 8 columns apart
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            unsigned four = mask.draw(query, key + i * 2 + j);
-            kept |= (four & 1) << (i + j) | (four >> 1 & 1) << (i + j + 4) |
-                    (four >> 2 & 1) << (i + j + 2) | (four >> 3 & 1) << (i + j + 6);
-        }
-    }
-    return kept;
-}
-
 // d (64, STEP) = a (64, 64) @ tile.T
 __device__ __forceinline__ void multiply_transposed(float (&d)[STEP / 2], const real* a,
                                                     const real* tile) {
@@ -166,7 +151,8 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP_SIZE, 3) attention_d
         float scores[STEP / 2];  // (64 queries, STEP keys)
         wgmma_fence();
         multiply_transposed(scores, q + own * 64, k + now.index * TILE);
-        unsigned kept = draw(mask, query, start + 2 * t);  // while the tensor cores multiply
+        // While the tensor cores multiply.
+        unsigned kept = mask.draw_lane<STEP / 2>(query, start + 2 * t);
         wgmma_wait<0>(scores);
         if (start == first + own) {  // the tile on the diagonal: some keys are in the future
 #pragma unroll
