@@ -11,6 +11,7 @@ import pytest
 
 from reference import (
     attention,
+    attention_dropout,
     crossentropy,
     dropout,
     embedding,
@@ -117,6 +118,22 @@ def attention_case(NH):
     return Case({"qkv": normal(2, 5, 3 * 6)}, lambda qkv: attention_all(qkv, NH)[0], backward)
 
 
+def attention_dropout_case(B, T, C, NH):
+    rng, how = np.array([1, 2, 3, 4], np.uint32), {"p": 0.3, "stream": 5}
+
+    def both(qkv):
+        out, lse = filled(B, T, C), filled(B, NH, T)
+        attention_dropout.forward(out, lse, qkv, rng, **how)
+        return out, lse
+
+    def backward(dout, qkv):
+        dqkv = filled(*qkv.shape)
+        attention_dropout.backward(dqkv, dout, qkv, *both(qkv), rng, **how)
+        return {"qkv": dqkv}
+
+    return Case({"qkv": normal(B, T, 3 * C)}, lambda qkv: both(qkv)[0], backward)
+
+
 def residual_forward(inp1, inp2):
     out = filled(7)
     residual.forward(out, inp1, inp2)
@@ -214,6 +231,8 @@ CASES = {
     ),
     "attention, one head": attention_case(1),
     "attention, three heads": attention_case(3),
+    "attention with dropout": attention_dropout_case(2, 5, 6, 3),
+    "attention with dropout, two tiles": attention_dropout_case(1, 18, 2, 1),
     "residual": Case({"inp1": normal(7), "inp2": normal(7)}, residual_forward, residual_backward),
     "residual and layernorm": Case(
         {"inp1": normal(4, 7), "inp2": normal(4, 7), "weight": normal(7), "bias": normal(7)},

@@ -4,8 +4,8 @@ dropout that is drawn from it."""
 import numpy as np
 import pytest
 
-from reference import dropout
-from reference.philox import philox4x32
+from reference import attention, attention_dropout, dropout
+from reference.philox import philox4x32, random_words
 
 
 @pytest.mark.parametrize(
@@ -72,3 +72,44 @@ def test_dropout_without_probability_changes_nothing():
 def test_every_word_of_the_state_changes_the_mask(other):
     ones = np.ones(256)
     assert (drop(ones) != drop(ones, **other)).any()
+
+
+def test_random_words_start_again_after_2_to_the_34_elements():
+    rng = np.array([1, 2, 3, 4], np.uint32)
+    first, again = (random_words(rng, 5, slice(at, at + 8)) for at in (0, 2**34))
+    np.testing.assert_array_equal(first, again)
+
+
+STATE = np.array([1, 2, 3, 4], np.uint32)
+
+
+def test_four_elements_of_attention_8_apart_share_a_counter():
+    T, head, tiles = 37, 2, 3
+    mask = attention_dropout.keep_mask(STATE, head, T, p=0.3, stream=5)
+    threshold = int(float(np.float32(0.3)) * 2**32)
+    for query in (0, 5, 13, 31, 36):
+        for key in (0, 8, 20, 29, 36):
+            row, column = query // 16 * 8 + query % 8, key // 16 * 8 + key % 8
+            group = (head * 8 * tiles + row) * 8 * tiles + column
+            words = philox4x32((group, 5, 3, 4), (1, 2))[0]
+            kept = words[query // 8 % 2 * 2 + key // 8 % 2] >= threshold
+            assert mask[query, key] == (1 / (1 - float(np.float32(0.3))) if kept else 0)
+
+
+def test_attention_keeps_its_share_and_every_head_has_a_mask_of_its_own():
+    T, p = 300, 0.3
+    masks = [attention_dropout.keep_mask(STATE, head, T, p=p, stream=5) != 0 for head in range(3)]
+    for mask in masks:
+        assert abs(mask.mean() - (1 - p)) < 4 * np.sqrt(p * (1 - p)) / T
+    for one, other in ((0, 1), (1, 2), (0, 2)):
+        agree = (masks[one] == masks[other]).mean()
+        assert abs(agree - (p**2 + (1 - p) ** 2)) < 4 * 0.5 / T
+
+
+def test_attention_without_probability_is_attention():
+    qkv = np.random.default_rng(0).standard_normal((2, 19, 3 * 6))
+    plain, dropped = [(np.empty((2, 19, 6)), np.empty((2, 3, 19))) for _ in range(2)]
+    attention.forward(*plain, qkv)
+    attention_dropout.forward(*dropped, qkv, STATE, p=0.0, stream=5)
+    for expected, found in zip(plain, dropped, strict=True):
+        np.testing.assert_array_equal(found, expected)

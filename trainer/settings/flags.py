@@ -63,8 +63,8 @@ class Flags:
     # What is trained, and on what
     model: str | None = flag(
         "--model -e",
-        "gpt2 | gpt2-medium | gpt2-large | gpt2-xl (pretrained), d6 ... d84 | char (random "
-        "weights), or a file or folder: .bin, .safetensors, a checkpoint",
+        "gpt2 | gpt2-medium | gpt2-large | gpt2-xl (pretrained), d6 ... d84 | char | "
+        "char-lecture (random weights), or a file or folder: .bin, .safetensors, a checkpoint",
         "gpt2",
     )
     dataset: str | None = flag(
@@ -73,7 +73,9 @@ class Flags:
         "tinyshakespeare",
     )
     tokenizer: str | None = flag(
-        "--tokenizer", "how text becomes tokens (chars for model char)", choices=TOKENIZERS
+        "--tokenizer",
+        "how text becomes tokens (chars for models char and char-lecture)",
+        choices=TOKENIZERS,
     )
     train_data: str | None = flag(
         "--train-data -i", "token files to train on, a .bin pattern; instead of --dataset"

@@ -26,7 +26,7 @@ def random_engine(config, B=2, T=5, **options):
     rng = np.random.default_rng(0)
     for name, shape in config.parameter_shapes().items():
         engine.write(name, rng.normal(1.0 if name in ("ln1w", "ln2w", "lnfw") else 0, 0.3, shape))
-    if config.dropout:
+    if config.has_dropout:
         engine.write("rng", np.array([1, 2, 3, 4], np.uint32))
     return engine, rng.integers(0, config.vocab, (B, T)), rng.integers(0, config.vocab, (B, T))
 
@@ -34,7 +34,7 @@ def random_engine(config, B=2, T=5, **options):
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_gradients_of_the_whole_model_are_the_derivative_of_the_loss(dropout):
     """Central differences in float64, along one random direction for each of the 16 tensors."""
-    config = replace(SMALL, dropout=dropout)
+    config = replace(SMALL, dropout=dropout, attention_dropout=dropout)
     engine, tokens, targets = random_engine(config)
     run_batch(engine, tokens, targets)
     gradients = {name: engine.read("d" + name) for name in PARAMETERS}
@@ -53,7 +53,7 @@ def test_gradients_of_the_whole_model_are_the_derivative_of_the_loss(dropout):
 
 @pytest.mark.parametrize("real", [np.float32, ml_dtypes.bfloat16])
 def test_recomputing_changes_no_bit_and_takes_less_memory(real):
-    config = replace(SMALL, dropout=0.2)
+    config = replace(SMALL, dropout=0.2, attention_dropout=0.2)
     weights = dict(initial_parameters(config, seed=0))
     tokens, targets = np.random.default_rng(0).integers(0, 11, (2, 2, 5))
     gradients, activations = [], []
@@ -81,7 +81,7 @@ FUSED = (("residual_layernorm",), ("matmul_gelu",), ("residual_layernorm", "matm
 @pytest.mark.parametrize("fusions", FUSED, ids="+".join)
 def test_fusing_changes_neither_losses_nor_gradients(fusions, recompute, dropout):
     """In float64, where what is rounded on the way does not show."""
-    config = replace(SMALL, dropout=dropout)
+    config = replace(SMALL, dropout=dropout, attention_dropout=dropout)
     seen = []
     for names in ((), fusions):
         engine, *batch = random_engine(config, recompute=recompute, fusions=names)
@@ -162,7 +162,7 @@ def test_a_fused_call_takes_the_position_of_the_norm_or_the_product():
 
 
 def test_dropout_acts_in_forward_and_not_in_evaluate():
-    engine, tokens, targets = random_engine(replace(SMALL, dropout=0.5))
+    engine, tokens, targets = random_engine(replace(SMALL, dropout=0.5, attention_dropout=0.5))
     plain, _, _ = random_engine(SMALL)
     losses = {}
     for name, run in [
@@ -179,13 +179,25 @@ def test_dropout_acts_in_forward_and_not_in_evaluate():
     assert (losses["train"] != losses["eval"]).any()
 
 
+@pytest.mark.parametrize(("dropout", "attention_dropout"), [(0.0, 0.0), (0.1, 0.0), (0.0, 0.1)])
+def test_only_the_dropouts_that_are_asked_for_are_in_a_step(dropout, attention_dropout):
+    program = build(replace(SMALL, dropout=dropout, attention_dropout=attention_dropout), 2, 5)
+    ops = {call.op for call in program.training_step}
+    assert ({"dropout.forward", "dropout.backward"} <= ops) == (dropout > 0)
+    inside = {"attention_dropout.forward", "attention_dropout.backward"}
+    plain = {"attention.forward", "attention.backward"}
+    assert ops & (inside | plain) == (inside if attention_dropout else plain)
+    assert ("rng" in program.buffers) == (dropout + attention_dropout > 0)
+    assert "attention.forward" in {call.op for call in program.evaluate}
+
+
 def test_each_dropout_of_a_step_has_its_own_stream_and_backward_repeats_them_all():
-    program = build(replace(SMALL, dropout=0.1), 2, 5)
+    program = build(replace(SMALL, dropout=0.1, attention_dropout=0.1), 2, 5)
     drops = {"forward": [], "backward": []}
     for call in (*program.forward, *program.backward):
-        if call.op.startswith("dropout."):
+        if "dropout" in call.op:
             drops[call.op.split(".")[1]].append((call.where, call.scalars["stream"]))
-    assert len({stream for _, stream in drops["forward"]}) == 1 + 2 * SMALL.layers
+    assert len({stream for _, stream in drops["forward"]}) == 1 + 3 * SMALL.layers
     assert drops["backward"] == drops["forward"][::-1]
 
 
@@ -195,7 +207,7 @@ def test_each_dropout_of_a_step_has_its_own_stream_and_backward_repeats_them_all
 def test_every_call_fits_its_contract_and_every_buffer_is_used(
     dropout, training, recompute, fusions
 ):
-    config = replace(SMALL, dropout=dropout)
+    config = replace(SMALL, dropout=dropout, attention_dropout=dropout)
     program = build(config, 2, 5, training=training, recompute=recompute, fusions=fusions)
     used = set()
     parts = (program.forward, program.evaluate, program.predict, program.backward, program.update)
@@ -219,7 +231,7 @@ def test_every_call_fits_its_contract_and_every_buffer_is_used(
 
 @pytest.mark.parametrize("fusions", [(), *FUSED], ids="+".join)
 def test_no_call_writes_a_buffer_that_it_reads_under_another_name(fusions):
-    program = build(replace(SMALL, dropout=0.1), 2, 5, fusions=fusions)
+    program = build(replace(SMALL, dropout=0.1, attention_dropout=0.1), 2, 5, fusions=fusions)
     for call in program.calls:
         refs = [ref for ref in call.args if ref is not None]
         homes = []

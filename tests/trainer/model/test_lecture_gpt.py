@@ -1,0 +1,97 @@
+"""The lecture's model: its size, what it computes, and that its gradients are right."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from reference.layernorm import forward as layernorm
+from tests.trainer.cpu_engines import cpu_engine, run_batch
+from trainer.model import registry, weights
+from trainer.model.lecture_gpt import LectureGPTConfig
+from trainer.model.program import build, initial_parameters
+
+SMALL = LectureGPTConfig(context=6, vocab=11, padded_vocab=16, layers=2, heads=2, channels=8)
+
+
+def filled_engine(config):
+    """A float64 engine whose parameters are all random, their padding 0, and a batch for it."""
+    engine = cpu_engine(config, 2, 5, np.float64)
+    rng = np.random.default_rng(0)
+    for name, shape in config.unpadded_shapes().items():
+        tensor = np.zeros(config.parameter_shapes()[name])
+        tensor[tuple(map(slice, shape))] = rng.normal(0, 0.3, shape)
+        engine.write(name, tensor)
+    if config.has_dropout:
+        engine.write("rng", np.array([1, 2, 3, 4], np.uint32))
+    return engine, rng.integers(0, config.vocab, (2, 5)), rng.integers(0, config.vocab, (2, 5))
+
+
+def test_it_has_the_lectures_10_788_929_parameters():
+    config = registry.named_shape("char-lecture", 65)
+    assert sum(math.prod(shape) for shape in config.unpadded_shapes().values()) == 10_788_929
+    assert (config.dropout, config.attention_dropout, config.context) == (0.2, 0.2, 256)
+    assert weights.tokenizer_of("char-lecture") == "chars"
+
+
+def test_matrices_start_alike_and_all_tensors_decay():
+    config = replace(registry.named_shape("char-lecture", 65), layers=1)
+    for name, tensor in initial_parameters(config, 1):
+        parameter = config.parameters()[name]
+        assert parameter.decay, name
+        if parameter.deviation:
+            used = tensor[tuple(map(slice, config.unpadded_shapes()[name]))]
+            assert abs(used.std() / 0.02 - 1) < 0.05, name
+
+
+def test_its_logits_are_those_of_the_equations():
+    engine, tokens, _ = filled_engine(SMALL)
+    w = {name: engine.read(name) for name in SMALL.parameters()}
+    engine.write("tokens", tokens)
+    engine.predict()
+
+    def norm(x, name, layer=...):
+        out, mean, rstd = np.empty_like(x), np.empty(len(x)), np.empty(len(x))
+        layernorm(out, mean, rstd, x, w[name + "w"][layer], w[name + "b"][layer])
+        return out
+
+    for row, found in zip(tokens, engine.read("logits").reshape(2, 5, 16), strict=True):
+        x = w["wte"][row] + w["wpe"][:5]  # (T, C)
+        for i in range(2):
+            q, k, v = np.split(norm(x, "ln1", i) @ w["qkvw"][i].T, 3, axis=1)  # no bias
+            heads = []
+            for columns in (slice(0, 4), slice(4, 8)):
+                probs = np.tril(np.exp(q[:, columns] @ k[:, columns].T / 2))
+                heads.append(probs / probs.sum(1, keepdims=True) @ v[:, columns])
+            x = x + np.hstack(heads) @ w["attprojw"][i].T + w["attprojb"][i]
+            hidden = np.maximum(norm(x, "ln2", i) @ w["fcw"][i].T + w["fcb"][i], 0)
+            x = x + hidden @ w["fcprojw"][i].T + w["fcprojb"][i]
+        logits = norm(x, "lnf") @ w["headw"].T + w["headb"]
+        np.testing.assert_allclose(found, logits, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_its_gradients_are_the_derivative_of_the_loss(dropout):
+    """Central differences in float64, along one random direction for each tensor."""
+    config = replace(SMALL, dropout=dropout, attention_dropout=dropout)
+    engine, tokens, targets = filled_engine(config)
+    run_batch(engine, tokens, targets)
+    gradients = {name: engine.read("d" + name) for name in config.parameters()}
+    rng = np.random.default_rng(1)
+    for name, gradient in gradients.items():
+        old, direction = engine.read(name), rng.standard_normal(gradient.shape)
+        losses = []
+        for step in (1e-6, -1e-6):
+            engine.write(name, old + step * direction)
+            engine.forward()
+            losses.append(engine.read("losses").mean())
+        engine.write(name, old)
+        slope = (losses[0] - losses[1]) / 2e-6
+        assert slope == pytest.approx((gradient * direction).sum(), rel=1e-6, abs=1e-8), name
+
+
+def test_relu_takes_the_place_of_gelu_and_is_not_fused_with_the_product():
+    ops = {call.op for call in build(SMALL, 2, 5, fusions=("matmul_gelu",)).training_step}
+    assert {"relu.forward", "relu.backward"} <= ops
+    assert not any("gelu" in op for op in ops)
