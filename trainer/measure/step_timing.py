@@ -163,7 +163,8 @@ def parser_of(command: str, description: str, *more: str) -> Parser:
         *("master_weights", "stochastic_rounding"),
     )
     helps = {
-        "model": "gpt2 | gpt2-medium | gpt2-large | gpt2-xl | d6 ... d84 | char | char-lecture; default gpt2",
+        "model": "gpt2 | gpt2-medium | gpt2-large | gpt2-xl | d6 ... d84 | char | char-lecture; "
+        "default gpt2",
         "steps": "steps to time; default 20",
         "device": "cpu, cuda or cuda:N, hip (AMD); a GPU where there is one",
     }
