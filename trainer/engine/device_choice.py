@@ -82,8 +82,8 @@ def _ops_without_kernel(model: str, device: Device, dtype: str) -> list[str]:
     not opened yet, so it counts as any model."""
     sizes = [SIZES[model]] if model in SIZES else SIZES.values()
     models = {type(size.config): size.config for size in sizes}.values()
-    dropouts = {"dropout": 0.5, "attention_dropout": 0.5}
-    programs = [build(dataclasses.replace(config, **dropouts), 1, 1) for config in models]
+    dropping = [dataclasses.replace(c, dropout=0.5, attention_dropout=0.5) for c in models]
+    programs = [build(config, 1, 1) for config in dropping]
     ops = {call.op for program in programs for call in program.training_step}
     real: np.dtype = DTYPE_OF[DTYPES[dtype]]
 

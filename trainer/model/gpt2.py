@@ -55,7 +55,7 @@ class GPT2Config(ModelConfig):
 
     activation: ClassVar[str] = "gelu"  # the layer of the ladder; its buffer is fch_gelu
     head: ClassVar[tuple[str, str]] = ("wte", "-")  # weight and bias
-    hugging_face: ClassVar[HuggingFaceFormat] = HuggingFaceFormat(
+    hugging_face: ClassVar[HuggingFaceFormat | None] = HuggingFaceFormat(
         model_type="gpt2",
         class_name="GPT2LMHeadModel",
         prefix="transformer.",
@@ -94,7 +94,7 @@ class GPT2Config(ModelConfig):
             "attn_pdrop": "attention_dropout",
         },
     )
-    llmc: ClassVar[LlmcFormat] = LlmcFormat(
+    llmc: ClassVar[LlmcFormat | None] = LlmcFormat(
         model_magic=20240326,
         state_magic=20240327,
         fields=("context", "vocab", "layers", "heads", "channels", "padded_vocab"),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from trainer.model.gpt2 import GPT2Config
-from trainer.model.model_config import Parameter, Size
+from trainer.model.model_config import HuggingFaceFormat, LlmcFormat, Parameter, Size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +22,8 @@ class LectureGPTConfig(GPT2Config):
 
     activation: ClassVar[str] = "relu"
     head: ClassVar[tuple[str, str]] = ("headw", "headb")
-    hugging_face: ClassVar[None] = None
-    llmc: ClassVar[None] = None
+    hugging_face: ClassVar[HuggingFaceFormat | None] = None
+    llmc: ClassVar[LlmcFormat | None] = None
 
     def parameters(self) -> dict[str, Parameter]:
         """Those of GPT-2 without qkvb, and the head's. Matrices are normal with deviation 0.02."""
