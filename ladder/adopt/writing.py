@@ -121,17 +121,19 @@ def _includes(contents: Contents, body: str) -> list[str]:
 
 def _arguments(contents: Contents, scratch: Sequence[str]) -> list[str]:
     """The parameters of a wrapper, a line each, with the shapes of the buffers."""
-    lines = []
+    shapes = {}
     for arg in contents.op.args:
         const = "const " if arg.role == "in" else ""
-        shape = ", ".join(arg.shape.split())
-        lines.append(f"{const}{kind_of(arg.dtype, contents.real)}* {arg.name},  // ({shape})")
+        declared = f"{const}{kind_of(arg.dtype, contents.real)}* __restrict__ {arg.name},"
+        shapes[declared] = ", ".join(arg.shape.split())
+    width = max(map(len, shapes))
+    lines = [f"{declared:{width}}  // ({shape})" for declared, shape in shapes.items()]
     values = [f"int {name}" for name in contents.op.dims]
     values += [f"{OURS[scalar.dtype]} {scalar.name}" for scalar in contents.op.scalars]
     for entry in scratch:
         dtype, name = entry.partition("[")[0].split()
         kind = "unsigned" if dtype == "flag" else kind_of(dtype, contents.real)
-        values.append(f"{kind}* {name}")
+        values.append(f"{kind}* __restrict__ {name}")
     return [*lines, ", ".join(values)]
 
 
@@ -170,8 +172,9 @@ def emit(kept: Sequence[Declaration], dropped: frozenset[str]) -> str:
             branches.append(branch)
         if one.kind == "macro":
             lines.append(f"#undef {one.name}")  # the build defines some, such as WARP_SIZE
-        lines += [""] * (one.kind in ("kernel", "device", "host"))
-        lines.append(as_device_code(one))
+        text = as_device_code(one)
+        lines += [""] * ("\n" in text or text.startswith("//"))
+        lines.append(text)
     close(0)
     lines += ["}" for _ in scope]
     return "\n".join(lines)

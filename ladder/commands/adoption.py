@@ -57,7 +57,7 @@ def add_to(commands: Commands) -> None:
         "--needs",
         action="append",
         default=[],
-        metavar="'C %% 4 == 0'",
+        metavar="'C % 4 == 0'",
         help="what shapes and types must meet",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="default: KERNEL.cu, here")
