@@ -398,14 +398,7 @@ class _Adoption:
                 buffer = plain(step.buffer)
                 if buffer not in used:
                     continue
-                size = step.bytes.text
-                words = size.removesuffix(" * 4")
-                if words != size:
-                    value = f"((unsigned*){buffer})[i] = {step.byte * 0x01010101:#x};"
-                    found.append(self._fill(buffer, words, value, condition=step.condition))
-                else:
-                    value = f"((unsigned char*){buffer})[i] = {step.byte};"
-                    found.append(self._fill(buffer, size, value, condition=step.condition))
+                found.append(self._memset(buffer, step))
                 continue
             name = self.op.kernel if number == 1 else f"{self.op.kernel}_{step.kernel}"
             same = sum(re.fullmatch(rf"{name}(_\d+)?", one.name) is not None for one in found)
@@ -417,6 +410,18 @@ class _Adoption:
             launch = f"{name}<<<{', '.join(geometry)}>>>{when}"
             found.append(Wrapper(name, self._call(step), launch, self._bounds(step)))
         return found
+
+    def _memset(self, buffer: str, step: Filled) -> Wrapper:
+        """A kernel for a cudaMemset: word by word where the bytes are whole words."""
+        size = step.bytes
+        words = size.text.removesuffix(" * 4")
+        if size.value is not None and size.value % 4 == 0:
+            words = str(size.value // 4)
+        if words != size.text:
+            value = f"((unsigned*){buffer})[i] = {step.byte * 0x01010101:#x};"
+            return self._fill(buffer, words, value, condition=step.condition)
+        value = f"((unsigned char*){buffer})[i] = {step.byte};"
+        return self._fill(buffer, size.text, value, condition=step.condition)
 
     def _call(self, step: Launched) -> str:
         kernel = self.kernels[step.kernel]
