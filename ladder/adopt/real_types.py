@@ -108,6 +108,9 @@ def float32_only(
     """Why it serves float32 only; "" if it serves the narrower types too."""
     if not real.names:
         return "its types are float"
+    for text, argument in zip(kernel.parameters, arguments, strict=False):
+        if parameter(text).pointer and not re.fullmatch(r"\w+", plain(argument)):
+            return f"{parameter(text).name} is given an expression"
     of_parameter: dict[str, str] = {}
     for one, arg in pairs(kernel, arguments, buffers):
         if arg.dtype in ("int32", "uint32"):

@@ -150,9 +150,13 @@ __global__ void k(value_t* out, const value_t* inp, int N) {
 }
 """,
     )
-    text = adopted("k", "relu.forward", file, grid="ceil_div(N, 128)", block="128")
+    launch = {"grid": "ceil_div(N, 128)", "block": "128"}
+    text = adopted("k", "relu.forward", file, **launch)
     assert header(text, "Needs") == ["real != float16"]
     assert "#if defined(REAL_BFLOAT16)\n#include <cuda_bf16.h>\n#define USE_BF16\n#endif" in text
+    text = adopted("k", "relu.forward", file, **launch, arguments={"inp": "inp + 0"})
+    assert header(text, "Needs") == ["real == float32"]  # what an expression is, nobody looked at
+    assert "USE_BF16\ntypedef" in text and "#define USE_BF16" not in text
 
 
 HOSTILE = [
