@@ -8,7 +8,7 @@ position p and then its value, C channels each, as NH heads of HS = C / NH.
 
 import numpy as np
 
-from reference import matmul
+from reference import gelu, matmul
 
 
 def embedding(
@@ -55,7 +55,25 @@ def attention(
         out[b].reshape(NH, 1, HS)[:] = probs[:, None] @ values
 
 
+def append_attention(
+    out: np.ndarray, kv: np.ndarray, qkv: np.ndarray, positions: np.ndarray, NH: int
+) -> None:
+    """Both in one: the token's key and value go into kv (B, P, 2C), and its queries attend to it.
+
+    Arguments as in `append`, for one token, and in `attention`.
+    """
+    append(kv, qkv[:, np.newaxis], positions)
+    attention(out, qkv, kv, positions, NH)
+
+
 linear = matmul.forward  # out (B, OC) = inp (B, C) @ weight.T + bias
+
+
+def linear_gelu(out: np.ndarray, inp: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> None:
+    """out (N, OC) = gelu(inp (N, C) @ weight.T + bias), weight (OC, C), bias (OC)."""
+    pre = np.empty_like(out)
+    linear(pre, inp, weight, bias)
+    gelu.forward(out.reshape(-1), pre.reshape(-1))
 
 
 def sample(

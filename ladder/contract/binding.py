@@ -124,6 +124,9 @@ def _compile(
             )
     if (problem := signature.mismatch(op, rung)) is not None:
         raise LadderError(f"{rung.path}: {problem}")
+    for name in rung.lines.prefetch:
+        if name not in {arg.name for arg in op.args}:
+            raise LadderError(f"{rung.path}: Prefetch names {name}, which {op.name} does not have")
     kernels = device.compile(rung, plan.constants, real)
     for launch in plan.launches:
         if launch.kernel not in kernels:

@@ -29,7 +29,7 @@ from ladder.contract.rung_file import MOST_BYTES, Rung
 from ladder.contract.tilings import Tiling
 
 INCLUDE = PACKAGE / "include"
-LAUNCH_KEYS = ("define", "launch", "scratch", "tiles")
+LAUNCH_KEYS = ("define", "launch", "scratch", "tiles", "prefetch")
 
 _COMMENT_OR_STRING = re.compile(
     r"""//[^\n]*|/\*.*?(?:\*/|\Z)|(?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')""", re.DOTALL

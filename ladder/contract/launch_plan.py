@@ -46,12 +46,17 @@ _OF_TARGET = {*_GENERATIONS, "real", "warp", *REALS}  # conditions on architectu
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch: grid and block as in CUDA, dynamic shared memory in bytes."""
+    """One kernel launch: grid and block as in CUDA, dynamic shared memory in bytes.
+
+    prefetch  where the kernel may start while the one before it runs, the arguments that it reads
+              before it waits for that one's end; () where it starts after that
+    """
 
     kernel: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared: int = 0
+    prefetch: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -132,6 +137,7 @@ class LaunchLines:
     launches: tuple[_LaunchLine, ...]
     scratch: tuple[_Shaped, ...]
     tiles: tuple[_Shaped, ...]
+    prefetch: tuple[str, ...]
 
     @classmethod
     def parse(cls, header: Mapping[str, tuple[str, ...]]) -> LaunchLines:
@@ -141,12 +147,15 @@ class LaunchLines:
             return entries(header.get(key, ()))
 
         needs = [condition for condition in of("needs") if condition != "nothing"]
+        if of("prefetch") and len(header.get("launch", ())) > 1:
+            raise LadderError("Prefetch is for a rung with one Launch line")
         return cls(
             tuple(parse(condition) for condition in needs),
             tuple(_definition(entry) for entry in of("define")),
             tuple(_launch(line) for line in header.get("launch", ())),
             tuple(_scratch(entry) for entry in of("scratch")),
             tuple(_tile(entry) for entry in of("tiles")),
+            tuple(of("prefetch")),
         )
 
     @property
@@ -191,7 +200,7 @@ class LaunchLines:
             if not condition.evaluate(names):
                 return LaunchPlan(_refusal(condition, names), constants)
         launches = [
-            _launch_at(line, names)
+            _launch_at(line, names, self.prefetch)
             for line in self.launches
             if line.condition is None or line.condition.evaluate(names)
         ]
@@ -291,13 +300,13 @@ def _refusal(condition: Expression, names: Mapping[str, Value]) -> str:
     return f"it needs {condition.text}, and here {', '.join(values)}"
 
 
-def _launch_at(line: _LaunchLine, names: Mapping[str, Value]) -> Launch:
+def _launch_at(line: _LaunchLine, names: Mapping[str, Value], prefetch: tuple[str, ...]) -> Launch:
     parts = line.geometry.evaluate(names)
     if not isinstance(parts, tuple) or len(parts) not in (2, 3):
         raise LadderError(f"write grid, block and perhaps bytes: {line.text}")
     grid, block = (_dim3(part, line.text) for part in parts[:2])
     (shared,) = _whole(parts[2:] or (0,), line.text)
-    return Launch(line.kernel, grid, block, shared)
+    return Launch(line.kernel, grid, block, shared, prefetch)
 
 
 def _dim3(value: Value, text: str) -> tuple[int, int, int]:

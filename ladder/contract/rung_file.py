@@ -8,6 +8,7 @@
     // Launch: layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
     // Scratch: float32 partial[multiprocessors, C]
     // Tiles:  inp[128, 64]
+    // Prefetch: weight; bias
     // Deterministic: no, float atomics land in any order
     // Accurate: no, E[x^2] - E[x]^2 cancels where the mean is large
     // Rounds: probs to real, to be a factor of the second product
@@ -79,6 +80,11 @@ KEYS: Mapping[str, Key] = {  # in the order in which they stand
         "launcher",
         "`argument[rows, columns]`, separated by `;`: passed last, as a `TensorMap`, so that the "
         "kernel can copy such tiles of the argument by TMA",
+    ),
+    "Prefetch": Key(
+        "launcher",
+        "`argument; argument`: the kernel may start while the one before it runs (programmatic "
+        "dependent launch), and reads only these arguments before `wait_for_previous`",
     ),
     "Deterministic": Key(
         "checker", "`no`, and why: the last bits of two runs may differ; without the line, yes"

@@ -6,6 +6,7 @@
     linear      matrix times vector: a linear layer of few rows
     sample      draws the next token from the logits
 
+and two of them that a kernel can do together with what comes next: append_attention, linear_gelu.
 Positions are read from memory, so that one recorded graph serves every token.
 """
 
@@ -18,6 +19,7 @@ from ladder.contract.ladder import Ladder
 from ladder.contract.op import Case, Op, Scalar, read, update, write
 from ladder.matmul import library_rungs
 from ladder.matmul.ops import flops as matmul_flops
+from ladder.matmul_gelu.ops import scaled
 from reference import decode
 
 Arrays = dict[str, np.ndarray]
@@ -106,6 +108,11 @@ def attention_bytes(dims: Dims, real: np.dtype) -> int:
     """Query and output once; the key and value of every position that is seen once."""
     B, C = dims["B"], dims["C"]
     return 4 * B + (2 * B * C + 2 * C * keys_seen(dims)) * real.itemsize
+
+
+def append_attention_bytes(dims: Dims, real: np.dtype) -> int:
+    """The same, but the new token's key and value come from qkv, and are written."""
+    return attention_bytes(dims, real) + 2 * dims["B"] * dims["C"] * real.itemsize
 
 
 def sample_inputs(dims: Dims, rng: np.random.Generator) -> Arrays:
@@ -208,6 +215,29 @@ attention = Op(
     },
 )
 
+append_attention = Op(
+    name="decode.append_attention",
+    summary="key and value of qkv go into kv; then out = decode.attention",
+    args=(
+        write("out", "B C", terms="2*(P + C//NH)"),
+        update("kv", "B P 2*C"),
+        read("qkv", "B 3*C"),
+        read("positions", "B", "int32"),
+    ),
+    dims=("B", "P", "C", "NH"),
+    fits=("C % NH == 0",),
+    reference=decode.append_attention,
+    reference_dims=("NH",),
+    flops=attention.flops,
+    bytes=append_attention_bytes,
+    shapes=ATTENTION_SHAPES,
+    # A cluster of 8 blocks goes through the keys 512 at a time in float32, 1,024 in 16 bits.
+    also=({"B": 2, "P": 1100, "C": 64, "NH": 1},),
+    bench=attention.bench,
+    make_inputs=attention_inputs,
+    cases=attention.cases,
+)
+
 linear = Op(
     name="decode.linear",
     summary="out = inp @ weight.T + bias, for few rows",
@@ -224,6 +254,27 @@ linear = Op(
     also=({"N": 17, "C": 40, "OC": 24},),  # more rows than one pass over a weight serves
     cases={"second layer": Case(starts={"weight": "OC * C", "bias": "OC"})},
     bench=LINEAR_BENCH,
+)
+
+linear_gelu = Op(
+    name="decode.linear_gelu",
+    summary="out = gelu(inp @ weight.T + bias), for few rows",
+    args=(
+        write("out", "N OC", terms="C"),
+        read("inp", "N C"),
+        read("weight", "OC C"),
+        read("bias", "OC"),
+    ),
+    dims=("N", "C", "OC"),
+    reference=decode.linear_gelu,
+    flops=lambda d: matmul_flops(d) + 8 * d["N"] * d["OC"],
+    shapes=LINEAR_SHAPES,
+    make_inputs=scaled(1),
+    cases={
+        "large products": Case(scaled(100), hard=True),
+        "second layer": Case(starts={"weight": "OC * C", "bias": "OC"}),
+    },
+    bench={"fc": LINEAR_BENCH["fc"], "fc N=8": LINEAR_BENCH["fc N=8"]},
 )
 
 sample = Op(
@@ -262,9 +313,11 @@ LADDERS = (
     Ladder(embedding),
     Ladder(append),
     Ladder(attention),
+    Ladder(append_attention),
     Ladder(
         linear,
         (library_rungs.library_rung(library_rungs.forward), library_rungs.one_kernel_rung()),
     ),
+    Ladder(linear_gelu),
     Ladder(sample),
 )

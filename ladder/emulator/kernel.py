@@ -148,7 +148,7 @@ class Kernel:
             )
         if any(isinstance(arg, Peers) for arg in args):  # blocks wait for those of other ranks
             cluster, ranks = math.prod(launch.grid), launch.grid[1]
-        values, buffers = self._convert(args)
+        values, buffers = self._convert(args, launch.prefetch)
         pointers = (ctypes.c_void_p * len(args))(*(value.ctypes.data for value in values))
         settings = self._settings
         options = COptions(
@@ -165,6 +165,7 @@ class Kernel:
             settings.counting,
             settings.trace,
             len(buffers),
+            bool(launch.prefetch),
             settings.time_limit,
         )
         library = load_runtime()
@@ -177,7 +178,9 @@ class Kernel:
         if problems:
             raise KernelError(problems)
 
-    def _convert(self, args: tuple[Any, ...]) -> tuple[list[np.ndarray], list[CBuffer]]:
+    def _convert(
+        self, args: tuple[Any, ...], prefetch: tuple[str, ...]
+    ) -> tuple[list[np.ndarray], list[CBuffer]]:
         """Each argument as an array that holds its bytes, and the buffers among them."""
         if len(args) != len(self._parameters):
             raise LadderError(
@@ -191,7 +194,8 @@ class Kernel:
                 address = 0 if arg is None else arg.ctypes.data
                 value = np.array([address], np.uintp)
                 if arg is not None:
-                    buffers.append(CBuffer(address, arg.nbytes, i, arg.itemsize))
+                    prefetched = self._names[i] in prefetch
+                    buffers.append(CBuffer(address, arg.nbytes, i, arg.itemsize, 0, prefetched))
             else:
                 if isinstance(arg, Peers):
                     array = arg.array
@@ -353,6 +357,16 @@ class Kernel:
         where = problem.where
         action = ACCESSES[problem.place.access]
         return f"{who}: {action} of {self._buffer(where)} {problem.text.decode()}"
+
+    def _say_too_early(self, problem: CProblem, who: str, other: Line | None) -> str:
+        if problem.text:
+            return f"{who} {problem.text.decode()}"
+        action = ACCESSES[problem.place.access]
+        remedy = "; if none before writes it, name it in Prefetch" if action == "read" else ""
+        return (
+            f"{who}: {action} of {self._buffer(problem.where)} before wait_for_previous, when the "
+            f"kernel before may still use it{remedy}"
+        )
 
     def _say_assertion(self, problem: CProblem, who: str, other: Line | None) -> str:
         return f"{who}: assertion failed: {problem.text.decode()}"

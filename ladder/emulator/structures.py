@@ -19,6 +19,7 @@ KINDS = (  # ProblemKind
     "too much shared memory",
     "cluster",
     "ranks",
+    "too early",
 )
 ACCESSES = ("read", "write", "atomic")  # emulator::Access
 AGENTS = (  # AgentKind: a thread, or a unit that works for it
@@ -120,6 +121,7 @@ class COptions(ctypes.Structure):
         ("count", ctypes.c_int32),
         ("trace", ctypes.c_int32),
         ("buffer_count", ctypes.c_int32),
+        ("prefetches", ctypes.c_int32),
         ("time_limit", ctypes.c_double),
     )
 
@@ -131,6 +133,7 @@ class CBuffer(ctypes.Structure):
         ("argument", ctypes.c_int32),
         ("element_bytes", ctypes.c_int32),
         ("row_bytes", ctypes.c_int64),
+        ("prefetched", ctypes.c_int32),
     )
 
 

@@ -8,6 +8,7 @@ the second time on, each list is one graph that the device replays.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -84,6 +85,7 @@ class Engine:
             for item in items:
                 if item not in self.bound:  # parts share calls
                     self.bound[item] = self._bind(item)
+            self._refuse_early_reads(items)
             if watch is not None:
                 return functools.partial(self._run_watched, items, watch)
             steps = [self.bound[item] for item in items]
@@ -255,6 +257,22 @@ class Engine:
                 raise DeviceFault(f"{self.describe(call)}: {error}") from None
 
         return run_or_name
+
+    def _refuse_early_reads(self, items: Sequence[Item]) -> None:
+        """Raise LadderError where a kernel would read what the kernel before it still writes."""
+        calls = [item for item in in_order(items) if isinstance(item, Call)]
+        for before, call in itertools.pairwise(calls):
+            written = {
+                ref
+                for arg, ref in zip(find(before.op).op.args, before.args, strict=True)
+                if arg.role != "in"
+            }
+            for arg, ref in zip(find(call.op).op.args, call.args, strict=True):
+                if arg.name in self.rungs[call.op].lines.prefetch and ref in written:
+                    raise LadderError(
+                        f"{self.describe(call)} prefetches {arg.name}, which {before.where}, "
+                        f"{before.op}, writes just before; choose another rung"
+                    )
 
     def _run_watched(self, items: Sequence[Item], watch: Callable[[Engine, Call], None]) -> None:
         for call in in_order(items):

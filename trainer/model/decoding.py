@@ -58,10 +58,9 @@ def step(
             calls.append(Call("decode.embedding", args, dims, {}, call.where))
         elif call.op == "attention.forward":
             out, _, qkv = call.args
-            append = cache.append(call, "positions")
-            args = (out, qkv, append.args[0], ("positions", None))
+            args = (out, cache.of(call), qkv, ("positions", None))
             dims = {"B": B, "P": P, "C": call.dims["C"], "NH": call.dims["NH"]}
-            calls += [append, Call("decode.attention", args, dims, {}, call.where)]
+            calls.append(Call("decode.append_attention", args, dims, {}, call.where))
         elif call.op == "matmul.forward" and B <= FEW_ROWS:
             calls.append(dataclasses.replace(call, op="decode.linear"))
         else:
@@ -87,7 +86,9 @@ def prefill(config: ModelConfig, B: int, T: int, *, fusions: Collection[str] = (
     last = 0
     for call in plain.predict:
         if call.op == "attention.forward":
-            calls.append(cache.append(call, "starts"))
+            args = (cache.of(call), call.args[2], ("starts", None))
+            dims = {"B": B, "T": T, "P": config.context, "C": call.dims["C"]}
+            calls.append(Call("decode.append", args, dims, {}, call.where))
             last = len(calls)
         calls.append(call)
     starts = Buffer((B,), "int32", "input")
@@ -101,13 +102,10 @@ class _Cache:
         self._config, self._B = config, B
         self._layers, self._channels = 0, 0
 
-    def append(self, attention: Call, starts: str) -> Call:
-        """What puts the keys and values that a call of attention.forward reads into the cache."""
-        layer, C = self._layers, attention.dims["C"]
-        self._layers, self._channels = layer + 1, C
-        dims = {"B": self._B, "T": attention.dims["T"], "P": self._config.context, "C": C}
-        args = (("kv", layer), attention.args[2], (starts, None))
-        return Call("decode.append", args, dims, {}, attention.where)
+    def of(self, attention: Call) -> Ref:
+        """The part for the next call of attention.forward."""
+        self._layers, self._channels = self._layers + 1, attention.dims["C"]
+        return "kv", self._layers - 1
 
     @property
     def buffers(self) -> dict[str, Buffer]:

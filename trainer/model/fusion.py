@@ -61,10 +61,16 @@ PRODUCT = Rule(
     ("matmul_gelu.forward", "out pre inp weight bias"),
     place=0,
 )
+DECODE_PRODUCT = Rule(
+    ("decode.linear", "pre inp weight bias"),
+    ("gelu.forward", "out pre"),
+    ("decode.linear_gelu", "out inp weight bias"),
+    place=0,
+)
 
 FUSIONS: Mapping[str, tuple[Rule, ...]] = {
     "residual_layernorm": (JOIN, JOIN_BACKWARD),
-    "matmul_gelu": (PRODUCT,),
+    "matmul_gelu": (PRODUCT, DECODE_PRODUCT),
 }
 
 

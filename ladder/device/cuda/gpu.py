@@ -17,7 +17,7 @@ from ladder.contract.device import refuse_tile
 from ladder.contract.host_arrays import aligned_empty
 from ladder.contract.launch_plan import Launch
 from ladder.contract.rung_file import Rung
-from ladder.device.cuda import compiler, cublas, cublaslt
+from ladder.device.cuda import compiler, cublas, cublaslt, dependent_launch
 from ladder.device.cuda.nvrtc import find_nvrtc
 from ladder.device.cupy.gpu import CupyGpu, CupyKernel, count_gpus, said, why_no_import
 
@@ -150,12 +150,22 @@ class Cuda(CupyGpu):
 
 
 class CudaKernel(CupyKernel):
-    """A kernel of a cubin."""
+    """A kernel of a cubin. One that prefetches starts while the kernel before it runs."""
 
     def __init__(self, device: Cuda, raw: Any, path: Path) -> None:
         super().__init__(device, raw, path)
         self._static_shared = raw.shared_size_bytes
         self._dynamic_shared = raw.max_dynamic_shared_size_bytes
+
+    def launch(self, launch: Launch, values: list[Any]) -> None:
+        if launch.prefetch:
+            status = dependent_launch.launch(
+                self.raw.kernel.ptr, launch, values, self.device.stream.ptr
+            )
+            if status:
+                raise self.device.cupy.cuda.driver.CUDADriverError(status)
+        else:
+            super().launch(launch, values)
 
     def prepare(self, launch: Launch) -> None:
         """CUDA wants to be asked for more than 48 KB of shared memory, kernel by kernel."""

@@ -344,13 +344,17 @@ class CupyKernel:
             self.prepare(launch)
             # CuPy's own None is not a null pointer but no argument at all.
             values = [_NULL if arg is None else by_value(arg) for arg in args]
-            self._function(launch.grid, launch.block, values, launch.shared, device.stream)
+            self.launch(launch, values)
         except device._errors as error:
             raise device._failure(
                 error,
                 f"launching {self.label} with grid {launch.grid}, block {launch.block} and "
                 f"{launch.shared} bytes of dynamic shared memory",
             ) from None
+
+    def launch(self, launch: Launch, values: list[Any]) -> None:
+        """Submit it to the device's stream. `values`: NumPy scalars and CuPy arrays."""
+        self._function(launch.grid, launch.block, values, launch.shared, self.device.stream)
 
     def prepare(self, launch: Launch) -> None:
         """What the runtime wants to be asked before a launch. Raises LadderError where the launch

@@ -127,6 +127,8 @@ void emulator_assert_failed(const char *expression) {
     this_worker->refuse(ASSERTION, CALLER, "%s", expression);
 }
 
+void emulator_wait_for_previous() { this_worker->fiber().waited = true; }
+
 int emulator_cluster_rank() { return this_worker->fiber().member; }
 
 void *emulator_peer(const void *address, int rank) {

@@ -119,6 +119,9 @@ void MemoryModel::access(Worker &worker, const void *address, int bytes, Access 
         where.argument = buffer.argument;
         where.offset = at - buffer.begin;
         if (where.offset + bytes > buffer.bytes) return worker.out_of_bounds(where, access, pc);
+        if (launch_.options->prefetches && !worker.fiber().waited &&
+            (access != ACCESS_READ || !buffer.prefetched))
+            report_early(worker, where, access, pc);
         serial_++;
         uint32_t site = find_site(pc, nullptr, where.argument, access, bytes);
         Published &published = published_[worker.member().number];
@@ -145,6 +148,16 @@ void MemoryModel::access(Worker &worker, const void *address, int bytes, Access 
         return;
     }
     worker.out_of_bounds(where, access, pc);
+}
+
+// The kernel before may still run, which may write this argument or read it.
+void MemoryModel::report_early(Worker &worker, const Where &where, Access access,
+                               const void *pc) {
+    if (!first_time(TOO_EARLY, pc, nullptr)) return;
+    Problem problem = worker.problem(TOO_EARLY, pc);
+    problem.place.access = access;
+    problem.where = where;
+    launch_.add(problem);
 }
 
 // By a thread, or by a unit that it has started, which is not counted.

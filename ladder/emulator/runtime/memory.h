@@ -21,6 +21,7 @@ struct Buffer {
     int64_t bytes;
     int32_t argument, element_bytes;
     int64_t row_bytes;  // of the row of each rank, whose memory it is; 0: it belongs to no rank
+    int32_t prefetched;  // whether it may be read before the end of the kernel before
 };
 
 struct SharedArray {
@@ -180,6 +181,8 @@ class MemoryModel {
     void settle_doubt();
     void check_rank(Worker &worker, int owner, uint32_t site, const Where &where);
     void report_rank(Worker &worker, const Fiber &fiber, int owner, uint32_t site, bool ended);
+    void report_early(Worker &worker, const Where &where, emulator::Access access,
+                      const void *pc);
     void count(SiteCount &site, const Open &request) const;
     bool first_time(ProblemKind kind, const void *pc, const void *other);
     int agent(AgentKind kind, int fiber, int count = 1);

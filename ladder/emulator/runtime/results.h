@@ -17,6 +17,7 @@ enum ProblemKind : int32_t {
     SHARED_LIMIT,  // more shared memory than there is
     CLUSTER,       // a block left its cluster too early
     RANKS,         // memory of a rank, used before its kernel began or after it ended
+    TOO_EARLY,     // used, or left, before the end of the kernel before
 };
 
 // Who accesses memory: a thread, or a unit that a thread has started.

@@ -75,6 +75,9 @@ void Worker::finish_thread() {
             refuse(IN_FLIGHT, copy.pc,
                    "returns while this cp.async is under way: no cp_async_commit and cp_async_wait "
                    "cover it");
+    if (launch->options->prefetches && !self.waited)
+        refuse(TOO_EARLY, nullptr, "returns without wait_for_previous: its kernel may end before "
+                                   "the one that was launched before it");
     if (--member().running > 0) return;
     if (launch->memory) launch->memory->leave(*this, self.member);
     if (!launch->options->ranks) return;
@@ -219,6 +222,7 @@ void Worker::start_cluster(unsigned id) {
         fiber.products.clear();
         fiber.stores.clear();
         fiber.fenced = false;
+        fiber.waited = false;
         if (!fiber.accumulators.empty()) fiber.accumulators.clear();
         fiber.waits_at = nullptr;
         fiber.waits_with = nullptr;

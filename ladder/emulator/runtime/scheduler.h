@@ -132,6 +132,7 @@ struct Fiber : emulator::Thread {
     unsigned until;                  // its value
     int waits;  // at an mbarrier, since all lanes of its warp last met
     const void *last_wait;  // the last of these
+    bool waited;            // for the end of the kernel before
 };
 
 // One block of a cluster. A kernel without __cluster_dims__ has clusters of one.
@@ -155,6 +156,7 @@ struct Options {
     uint32_t ranks;                       // along y, all in one cluster; 0: there are none
     uint64_t shared_bytes, shared_limit;  // dynamic; and the most that a block may have
     int32_t warp_size, workers, seed, early, count, trace, buffer_count;
+    int32_t prefetches;  // whether the kernel starts before the end of the one before it
     double time_limit;  // seconds
 };
 

@@ -129,6 +129,8 @@ EMULATOR_EXPORT EMULATOR_DISTINCT void emulator_tile_store(
 EMULATOR_EXPORT void emulator_tile_store_commit();
 EMULATOR_EXPORT void emulator_tile_store_wait(int pending_groups);
 EMULATOR_EXPORT void emulator_proxy_fence();
+// Programmatic dependent launch: the kernel before has ended.
+EMULATOR_EXPORT void emulator_wait_for_previous();
 }
 
 // The strictest of the alignments that a declaration asks for; without one, that of its type.

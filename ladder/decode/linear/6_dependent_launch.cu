@@ -1,0 +1,69 @@
+// decode linear, rung 6: weights prefetched by programmatic dependent launch
+// Before: rung 5 starts when the kernel before it has ended, and only then asks for its weights.
+// Change: the kernel starts while the one before it runs (programmatic dependent launch). It loads
+//         its weights and bias, waits until inp is complete, and lets the next kernel start.
+//         Pointers have no __restrict__, which would let the compiler move loads across the wait.
+// Expect: a launch and a wait for memory are hidden behind the kernel before. What is left: inp
+//         from the L2 cache, the multiply-adds and the reduction. Nothing for the language model
+//         head, whose blocks follow each other in many waves.
+// Needs:  sm >= 90; C % vector == 0; N <= 8; IN_FLIGHT <= 16
+// Define: WARPS = 8; ROWS = N; ENOUGH = 16 * multiprocessors;
+//         PARTS = 1 if OC >= 2 * ENOUGH else 2 if OC >= ENOUGH else 4; COLUMNS = WARPS // PARTS;
+//         SPAN = PARTS * warp * vector; IN_FLIGHT = ceil_div(C, SPAN)
+// Launch: decode_linear<<<ceil_div(OC, COLUMNS), WARPS * warp>>>
+// Prefetch: weight; bias
+// After:  5
+// Left:   waits that follow each other: for inp, at the barrier, and for the end of the last block.
+
+#include "dependent_launch.cuh"
+#include "portable.cuh"
+
+extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) decode_linear(
+    real* out,           // (N, OC)
+    const real* inp,     // (N, C)
+    const real* weight,  // (OC, C)
+    const real* bias,    // (OC), or null
+    int N, int C, int OC) {
+    __shared__ float parts[ROWS][WARPS];
+    int column = blockIdx.x * COLUMNS + warp_id() / PARTS;
+    int own = (warp_id() % PARTS * WARP_SIZE + lane_id()) * VECTOR;  // the lane's first channel
+    const real* w = weight + (size_t)column * C;                     // (C)
+
+    Vec factors[IN_FLIGHT];
+#pragma unroll
+    for (int j = 0; j < IN_FLIGHT; j++) {
+        factors[j] = own + j * SPAN < C && column < OC ? load_vec(w + own + j * SPAN) : Vec{};
+    }
+    int r = threadIdx.x / COLUMNS, c = threadIdx.x % COLUMNS;  // an output of this thread
+    int to = blockIdx.x * COLUMNS + c;
+    float offset = bias && to < OC ? to_float(bias[to]) : 0.0f;
+    wait_for_previous();  // inp is complete
+    start_next();
+
+#pragma unroll
+    for (int row = 0; row < ROWS; row++) {
+        Vec xs[IN_FLIGHT];
+#pragma unroll
+        for (int j = 0; j < IN_FLIGHT; j++) {
+            bool inside = own + j * SPAN < C;
+            xs[j] = inside ? load_vec(inp + (size_t)row * C + own + j * SPAN) : Vec{};
+        }
+        float sum = 0.0f;
+#pragma unroll
+        for (int j = 0; j < IN_FLIGHT; j++) {
+            for (int k = 0; k < VECTOR; k++) {
+                sum += to_float(xs[j][k]) * to_float(factors[j][k]);
+            }
+        }
+        sum = warp_sum(sum);
+        if (lane_id() == 0) parts[row][warp_id()] = sum;
+    }
+    __syncthreads();  // all warps have left their parts before they are added up
+    if (r < ROWS && to < OC) {
+        float sum = offset;
+        for (int part = 0; part < PARTS; part++) {
+            sum += parts[r][c * PARTS + part];
+        }
+        out[(size_t)r * OC + to] = to_real(sum);
+    }
+}
