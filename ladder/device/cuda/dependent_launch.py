@@ -60,5 +60,5 @@ def launch(function: int, launch: Launch, values: Sequence[Any], stream: int) ->
 
 def _value(argument: Any) -> Any:
     """What the kernel takes by value: of an array, its address."""
-    data = getattr(argument, "data", None)
+    data: Any = getattr(argument, "data", None)
     return np.uint64(data.ptr) if hasattr(data, "ptr") else argument

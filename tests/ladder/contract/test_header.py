@@ -137,6 +137,7 @@ def test_the_emulator_has_the_features_of_every_generation(read):
         ("<<<BLOCKS, 256, 16>>>", "<<<BLOCKS, (256>>>", "cannot read"),
         ("N % 4 == 0", "N % 4 = 0", "cannot read 'N % 4 = 0'"),
         ("float32 sums", "double sums", "Scratch must read 'float32 name[N, C]': double sums"),
+        ("// Tiles: ", "// Prefetch: a\n// Tiles: ", "Prefetch is for a rung with one Launch line"),
         ("a[4, 32]", "a", "Tiles must read 'argument[rows, columns]': a"),
         ("start add, rung 1: an idea", "an idea", "the first line must read '// layer direction"),
     ],

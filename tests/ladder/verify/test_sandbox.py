@@ -256,3 +256,9 @@ def test_a_tile_that_cannot_be_copied_is_refused(tiles, message):
     assert include in source
     with pytest.raises(LadderError, match=message):
         check(source.replace(include, include + '\n#include "hopper.cuh"'), "emulated")
+
+
+def test_an_argument_that_the_op_lacks_cannot_be_prefetched():
+    (launch,) = re.findall(r"^// Launch: .*$", SOURCE, re.MULTILINE)
+    with pytest.raises(LadderError, match=r"Prefetch names input, which .* does not have"):
+        check(SOURCE.replace(launch, f"{launch}\n// Prefetch: input"), "emulated")
