@@ -150,7 +150,12 @@ class Cuda(CupyGpu):
 
 
 class CudaKernel(CupyKernel):
-    """A kernel of a cubin. One that prefetches starts while the kernel before it runs."""
+    """A kernel of a cubin.
+
+    In a graph, one that prefetches starts while the kernel before it runs. Outside of graphs it
+    does not: there a copy from the host may come before it, and the host takes longer for a launch
+    than such a kernel does.
+    """
 
     def __init__(self, device: Cuda, raw: Any, path: Path) -> None:
         super().__init__(device, raw, path)
@@ -158,7 +163,7 @@ class CudaKernel(CupyKernel):
         self._dynamic_shared = raw.max_dynamic_shared_size_bytes
 
     def launch(self, launch: Launch, values: list[Any]) -> None:
-        if launch.prefetch:
+        if launch.prefetch and self.device.recording:
             status = dependent_launch.launch(
                 self.raw.kernel.ptr, launch, values, self.device.stream.ptr
             )

@@ -69,6 +69,7 @@ class CupyGpu:
         """Begin to use GPU `index` of the runtime: make it current, and make the stream."""
         self.device = self.cupy.cuda.Device(index)
         self._loaded: dict[Path, dict[str, CupyKernel]] = {}  # a model's layers share their kernels
+        self.recording = False  # whether launches become part of a graph
         self._submitted: dict[str, None] = {}  # kernels since the last synchronize, in order
         self._copies: list[tuple[Any, Any]] = []  # (event, pinned memory) of those under way
         self.device.use()
@@ -276,12 +277,15 @@ class CupyGpu:
         try:
             with self.device, self.stream:
                 self.stream.begin_capture()
+                self.recording = True
                 try:
                     work()
                 except BaseException:
                     with contextlib.suppress(*self._errors):
                         self.stream.end_capture()
                     raise
+                finally:
+                    self.recording = False
                 graph = self.stream.end_capture()
         except self._errors as error:
             raise self._failure(error, "recording a graph") from None
