@@ -19,6 +19,7 @@ import numpy as np
 
 from ladder.common.errors import LadderError
 from ladder.device.isa.machine import Machine, Step
+from ladder.device.isa.meaning import Instruction
 from ladder.device.isa.memory import Part
 from ladder.device.isa.operands import APERTURES, Operand, Read, reader
 from ladder.device.isa.program import Line
@@ -218,89 +219,70 @@ def _global_address(space: str, operands: Sequence[Operand], offset: int) -> Add
 
 
 def _queues(space: str, loads: bool, arch: str) -> tuple[Queue, ...]:
+    """Those that count an access. CDNA counts stores with loads."""
     if space == "ds":
         return (LDS,)
-    if not loads and not arch.startswith("gfx9"):
-        return (STORES,)
-    return (FLAT_MEMORY, FLAT_LDS) if space == "flat" else (LOADS,)
+    if loads or arch.startswith("gfx9"):
+        return (FLAT_MEMORY, FLAT_LDS) if space == "flat" else (LOADS,)
+    return (STORES, FLAT_LDS) if space == "flat" else (STORES,)
 
 
-def move(
-    opcode: str,
-    operands: Sequence[Operand],
-    modifiers: Sequence[str],
-    line: Line,
-    index: int,
-    arch: str,
-) -> Step | None:
-    """The step of a load or store; None for other instructions.
-
-    index  of the instruction in its kernel
-    """
-    half = "h" if "d16_hi" in opcode else "l" if "d16" in opcode else ""
+def move(instruction: Instruction) -> Step | None:
+    """The step of a load or store; None for other instructions."""
+    opcode, operands, modifiers, line, index, arch = instruction
     match = _MOVE.fullmatch(re.sub("_d16(_hi)?", "", opcode))
     if match is None or match[4] not in _SIZES:
         return None
     space, loads, size = match[1], match[2] in ("load", "read"), _SIZES[match[4]]
+    if loads:
+        data, rest = operands[:1], operands[1:]
+    elif space == "ds":
+        data, rest = operands[1:], operands[:1]
+    else:
+        data, rest = operands[1:2], [operands[0], *operands[2:]]
     offsets = _offsets(modifiers)
-    if space == "ds":
-        address_at, data_at = (1, [0]) if loads else (0, list(range(1, len(operands))))
-    else:
-        address_at, data_at = (1, [0]) if loads else (0, [1])
-    data = [operands[at] for at in data_at]
-    if space == "ds":
-        unit = size * (64 if "st" in (match[3] or "") else 1)
-        places = [offsets.get("offset", 0)]
-        if match[3]:
-            places = [offsets.get(name, 0) * unit for name in ("offset0", "offset1")]
-        base = (reader(operands[address_at], "u32"),)
-        addresses = [Address("ds", base, place) for place in places]
-    else:
-        rest = [op for at, op in enumerate(operands) if at not in data_at]
+    if space != "ds":
         addresses = [_global_address(space, rest, offsets.get("offset", 0))]
+    else:
+        places = [offsets.get("offset", 0)]
+        if match[3]:  # two places, in units of the size or of 64 such
+            unit = size * (64 if "st" in match[3] else 1)
+            places = [unit * offsets.get(name, 0) for name in ("offset0", "offset1")]
+        addresses = [Address("ds", (reader(rest[0], "u32"),), place) for place in places]
     each = max(1, size // 4)
+    starts = [operand.first for operand in data]
     if loads and len(addresses) == 2:  # both results in consecutive registers
         starts = [data[0].first, data[0].first + each]
-    else:
-        starts = [operand.first for operand in data]
+    half = "h" if "d16_hi" in opcode else "l" if "d16" in opcode else data[0].half
     pieces = [
-        Piece(
-            address,
-            size,
-            range(start, start + each),
-            (half if loads or half == "h" else "") or data[0].half,
-            match[4] in _SIGNED,
-        )
+        Piece(address, size, range(start, start + each), half, match[4] in _SIGNED)
         for address, start in zip(addresses, starts, strict=True)
     ]
     written = [register for piece in pieces for register in piece.registers] if loads else []
     queues = _queues(space, loads, arch)
-    if not loads and space == "flat":
-        queues = (*queues, FLAT_LDS) if FLAT_LDS not in queues else queues
 
     def run(waves: Waves, machine: Machine) -> None:
         waves.outstanding.issue(queues, written, line)
-        if waves.active.any():
-            if loads:  # all of them before the first result, which may replace the address
-                found = [piece.read(waves, machine, line, index) for piece in pieces]
-                for piece, values in zip(pieces, found, strict=True):
-                    piece.put(waves, values)
-            else:
-                for piece in pieces:
-                    piece.store(waves, machine, line, index)
+        if not waves.active.any():
+            return
+        if loads:  # all of them before the first result, which may replace the address
+            found = [piece.read(waves, machine, line, index) for piece in pieces]
+            for piece, values in zip(pieces, found, strict=True):
+                piece.put(waves, values)
+        else:
+            for piece in pieces:
+                piece.store(waves, machine, line, index)
 
-    read = [op for at, op in enumerate(operands) if not loads or at not in data_at]
-    return Step(run, _touched(read), line)
+    return Step(run, _touched(rest if loads else operands), line)
 
 
 def _touched(operands: Sequence[Operand]) -> frozenset[int]:
     return frozenset(key for operand in operands for key in operand.registers())
 
 
-def scalar_load(
-    opcode: str, operands: Sequence[Operand], modifiers: Sequence[str], line: Line
-) -> Step | None:
+def scalar_load(instruction: Instruction) -> Step | None:
     """The step of a scalar load: of the kernel's arguments, and what is the same for all lanes."""
+    opcode, operands, modifiers, line, _, _ = instruction
     match = re.fullmatch(r"s_load_(\w+)", opcode)
     if match is None or match[1] not in _SIZES:
         return None
@@ -323,15 +305,9 @@ def scalar_load(
     return Step(run, _touched(operands[1:]), line)
 
 
-def atomic(
-    opcode: str,
-    operands: Sequence[Operand],
-    modifiers: Sequence[str],
-    line: Line,
-    index: int,
-    arch: str,
-) -> Step | None:
+def atomic(instruction: Instruction) -> Step | None:
     """The step of an atomic operation; lanes take their turn in order."""
+    opcode, operands, modifiers, line, index, arch = instruction
     match = _ATOMIC.fullmatch(opcode)
     if match is None or (match["what"] not in ATOMICS and match["what"] != "cmpswap"):
         return None
@@ -340,7 +316,7 @@ def atomic(
     size = 8 if kind.endswith(("64", "x2")) else 4
     dtype = np.dtype({"f": f"f{size}", "i": f"i{size}"}.get(kind[0], f"u{size}"))
     if size != 4 or what == "cmpswap":
-        raise LadderError(f"{line.place}: {line.text!r} is not interpreted")
+        raise LadderError("atomics of this type are not interpreted")
     sources = 2 if space in ("ds", "flat") else 3
     returns = len(operands) > sources
     target, rest = (operands[0], operands[1:]) if returns else (None, operands)
@@ -379,13 +355,14 @@ def atomic(
     return Step(run, _touched(rest), line)
 
 
-def permute(opcode: str, operands: Sequence[Operand], line: Line) -> Step | None:
+def permute(instruction: Instruction) -> Step | None:
     """ds_bpermute_b32: each lane reads a register of the lane that it names, times 4.
 
     A lane that is not active has nothing to read: its value is 0.
     """
-    if opcode != "ds_bpermute_b32":
+    if instruction.opcode != "ds_bpermute_b32":
         return None
+    operands, line = instruction.operands, instruction.line
     target, place, data = operands[0], reader(operands[1], "u32"), reader(operands[2], "u32")
 
     def run(waves: Waves, machine: Machine) -> None:

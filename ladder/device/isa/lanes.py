@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from ladder.device.isa.machine import Machine, Step
-from ladder.device.isa.operands import Operand, reader, writer
-from ladder.device.isa.program import Line
+from ladder.device.isa.meaning import Instruction
+from ladder.device.isa.operands import reader, writer
 from ladder.device.isa.waves import Waves
 
 
-def exchange(name: str, operands: Sequence[Operand], line: Line) -> Step | None:
+def exchange(instruction: Instruction) -> Step | None:
     """The step of such an instruction; None for another one."""
+    name, operands, line = instruction.name, instruction.operands, instruction.line
     touches = frozenset(key for operand in operands for key in operand.registers())
     if name == "v_readfirstlane_b32":
         result, source = writer(operands[0], "u32"), reader(operands[1], "u32")

@@ -11,15 +11,15 @@ The sums are computed in float64 and rounded once; in which order the hardware r
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from ladder.common.errors import LadderError
 from ladder.device.isa.machine import Machine, Step
+from ladder.device.isa.meaning import Instruction
 from ladder.device.isa.operands import TYPES, Operand, constant
-from ladder.device.isa.program import Line
 from ladder.device.isa.waves import Waves
 
 _NAME = re.compile(r"v_(mfma|wmma)_f32_(\d+)x(\d+)x(\d+)_?(f16|bf16|f32)(?:_1k)?")
@@ -51,10 +51,9 @@ def _layout(kind: str, side: int, each: int, arch: str) -> Layout:
     return Layout(lambda lane: (lane % 16, lane // 16 * each), lambda i, lane: 8 * (lane // 16) + i)
 
 
-def product(
-    name: str, operands: Sequence[Operand], modifiers: Sequence[str], line: Line, arch: str
-) -> Step | None:
+def product(instruction: Instruction) -> Step | None:
     """The step of a matrix instruction; None for another one."""
+    name, operands, modifiers, line, _, arch = instruction
     match = _NAME.fullmatch(name)
     if match is None:
         return None

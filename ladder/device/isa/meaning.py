@@ -2,16 +2,44 @@
 
     "v_lshl_add_u32": computes("u32 = u32 u32 u32", lambda a, b, c: (a << (b & 31)) + c)
 
-Names are those of RDNA 3 (gfx11). `OTHER_NAMES` has what the same instruction is called on other
-generations, by the documents at https://gpuopen.com/machine-readable-isa/ and LLVM's tables
+Its operands and modifiers are in an Instruction. Names are those of RDNA 3 (gfx11). `_OTHER_NAMES`
+has what the same instruction is called on other generations, by the documents at
+https://gpuopen.com/machine-readable-isa/ and LLVM's tables
 (https://llvm.org/docs/AMDGPU/AMDGPUAsmGFX942.html and its siblings).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from ladder.device.isa.operands import Operand
+from ladder.device.isa.program import Line
+
+
+class Instruction(NamedTuple):
+    """An instruction of a kernel, its text taken apart.
+
+    place  how many instructions of the kernel are before it
+    """
+
+    opcode: str
+    operands: Sequence[Operand]
+    modifiers: Sequence[str]
+    line: Line
+    place: int
+    arch: str
+
+    @property
+    def name(self) -> str:
+        """The opcode as RDNA 3 has it, without its encoding."""
+        return known_name(self.opcode)
+
+    @property
+    def wide(self) -> bool:
+        """Whether waves have 64 lanes."""
+        return self.arch.startswith("gfx9")
 
 
 class Meaning(NamedTuple):

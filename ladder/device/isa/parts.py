@@ -16,8 +16,8 @@ import numpy as np
 from ladder.common.errors import LadderError
 from ladder.device.isa import floats
 from ladder.device.isa.machine import Machine, Step
+from ladder.device.isa.meaning import Instruction
 from ladder.device.isa.operands import TYPES, Operand, Read, Write, reader, writer
-from ladder.device.isa.program import Line
 from ladder.device.isa.waves import Waves
 
 Bits = tuple[int, ...]
@@ -115,10 +115,9 @@ _PACKED: Mapping[str, Callable[..., np.ndarray]] = {
 }
 
 
-def packed(
-    name: str, operands: Sequence[Operand], modifiers: Sequence[str], line: Line
-) -> Step | None:
+def packed(instruction: Instruction) -> Step | None:
     """The step of a packed instruction; None for another one."""
+    name, operands, modifiers = instruction.name, instruction.operands, instruction.modifiers
     function = _PACKED.get(name.replace("_num_", "_"))
     if function is None:
         return None
@@ -150,7 +149,7 @@ def packed(
             write(waves, result)
 
     touches = frozenset(key for operand in operands for key in operand.registers())
-    return Step(run, touches, line)
+    return Step(run, touches, instruction.line)
 
 
 def _packed_half(operand: Operand, bit: int, wide: bool) -> Operand:
@@ -164,10 +163,9 @@ def _packed_half(operand: Operand, bit: int, wide: bool) -> Operand:
     return replace(operand, half="h" if bit else "l")
 
 
-def mixed(
-    name: str, operands: Sequence[Operand], modifiers: Sequence[str], line: Line
-) -> Step | None:
+def mixed(instruction: Instruction) -> Step | None:
     """v_fma_mix: a multiply-add in float32 of operands that are float32 or a half, float16."""
+    name, operands, modifiers = instruction.name, instruction.operands, instruction.modifiers
     if name not in ("v_fma_mix_f32", "v_fma_mixlo_f16", "v_fma_mixhi_f16"):
         return None
     given = named(modifiers)
@@ -188,4 +186,4 @@ def mixed(
         write(waves, result.astype(np.float16) if half else result)
 
     touches = frozenset(key for operand in operands for key in operand.registers())
-    return Step(run, touches, line)
+    return Step(run, touches, instruction.line)

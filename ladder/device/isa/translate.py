@@ -1,7 +1,7 @@
 """From an instruction's text to a step that executes it.
 
-Each kind of instruction has its own function, which returns None for what it does not know;
-`step` asks one after the other. What nobody knows is an error as soon as the kernel is loaded.
+Each kind of instruction has its own function, which returns None for what it does not know. What
+none of them knows is an error as soon as the kernel is loaded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from ladder.common.errors import LadderError
 from ladder.device.isa import access, lanes, matrix, parts
 from ladder.device.isa.machine import Kind, Machine, Step
-from ladder.device.isa.meaning import Meaning, known_name
+from ladder.device.isa.meaning import Instruction, Meaning
 from ladder.device.isa.operands import Operand, Read, Write, parse, registers_of, writer
 from ladder.device.isa.program import Code, Line
 from ladder.device.isa.scalar import SCALAR
@@ -39,6 +39,16 @@ _CONDITIONS: dict[str, Callable[[Waves], np.ndarray]] = {
     "s_cbranch_execz": lambda waves: ~np.any(waves.active, axis=1),
     "s_cbranch_execnz": lambda waves: np.any(waves.active, axis=1),
 }
+_TRANSLATORS = (
+    access.move,
+    access.scalar_load,
+    access.atomic,
+    access.permute,
+    lanes.exchange,
+    matrix.product,
+    parts.packed,
+    parts.mixed,
+)
 _COMMA = re.compile(r",\s*(?![^\[(]*[\])])")  # not within brackets
 
 
@@ -48,44 +58,34 @@ def steps(code: Code, arch: str) -> list[Step]:
 
 
 def _step(line: Line, index: int, code: Code, arch: str) -> Step:
-    opcode, _, rest = line.text.partition(" ")
     try:
-        control = _control(opcode, rest, line, code, arch)
-        if control is not None:
+        if (control := _control(line, code, arch)) is not None:
             return control
-        if "::" in line.text:
-            return _both(
-                [_parsed(half.strip(), code) for half in line.text.split("::")], line, arch
-            )
-        opcode, operands, modifiers = _parsed(line.text, code)
-        found = (
-            access.move(opcode, operands, modifiers, line, index, arch)
-            or access.scalar_load(opcode, operands, modifiers, line)
-            or access.atomic(opcode, operands, modifiers, line, index, arch)
-            or access.permute(opcode, operands, line)
-            or lanes.exchange(known_name(opcode), operands, line)
-            or matrix.product(known_name(opcode), operands, modifiers, line, arch)
-            or parts.packed(known_name(opcode), operands, modifiers, line)
-            or parts.mixed(known_name(opcode), operands, modifiers, line)
-        )
-        return found or _arithmetic(opcode, operands, modifiers, line, arch)
+        found = [_parsed(text, line, index, code, arch) for text in line.text.split(" :: ")]
+        if len(found) == 2:
+            return _both(found)
+        for translator in _TRANSLATORS:
+            if (step := translator(found[0])) is not None:
+                return step
+        return _arithmetic(found[0])
     except LadderError as error:
         raise LadderError(f"{line.place}: {line.text!r}: {error}") from None
 
 
-def _parsed(text: str, code: Code) -> tuple[str, list[Operand], list[str]]:
-    """Opcode, operands, and the modifiers behind them."""
+def _parsed(text: str, line: Line, index: int, code: Code, arch: str) -> Instruction:
     opcode, _, rest = text.partition(" ")
     words = _COMMA.split(rest) if rest else []
     modifiers: list[str] = []
     if words:
         words[-1], *modifiers = re.split(r"\s+(?![^\[]*\])", words[-1].strip())
     accumulators = code.descriptor.get("accum_offset", 0)
-    return opcode, [parse(word.strip(), accumulators) for word in words], modifiers
+    operands = [parse(word.strip(), accumulators) for word in words]
+    return Instruction(opcode, operands, modifiers, line, index, arch)
 
 
-def _control(opcode: str, rest: str, line: Line, code: Code, arch: str) -> Step | None:
-    """Branches, barriers, waits, the end."""
+def _control(line: Line, code: Code, arch: str) -> Step | None:
+    """The step of a branch, a barrier, a wait, the end; None for another instruction."""
+    opcode, _, rest = line.text.partition(" ")
     nothing: frozenset[int] = frozenset()
 
     def ignore(waves: Waves, machine: Machine) -> None:
@@ -118,12 +118,10 @@ def _control(opcode: str, rest: str, line: Line, code: Code, arch: str) -> Step 
 class _Operation:
     """An arithmetic instruction in two halves: reading and computing, then writing."""
 
-    def __init__(
-        self, opcode: str, operands: Sequence[Operand], modifiers: Sequence[str], wide: bool
-    ):
-        name = known_name(opcode)
-        selection = parts.Selection(modifiers)
-        self.meaning, operands = _meaning(name, list(operands), wide)
+    def __init__(self, instruction: Instruction):
+        wide = instruction.wide
+        selection = parts.Selection(instruction.modifiers)
+        self.meaning, operands = _meaning(instruction.name, list(instruction.operands), wide)
         self.reads: list[Read] = []
         self.writes: list[Write] = []
         keys: set[int] = set()
@@ -195,28 +193,22 @@ def _meaning(name: str, operands: list[Operand], wide: bool) -> tuple[Meaning, l
     return found, operands
 
 
-def _arithmetic(
-    opcode: str, operands: Sequence[Operand], modifiers: Sequence[str], line: Line, arch: str
-) -> Step:
-    operation = _Operation(opcode, operands, modifiers, _is_wide(arch))
+def _arithmetic(instruction: Instruction) -> Step:
+    operation = _Operation(instruction)
 
     def run(waves: Waves, machine: Machine) -> None:
         operation.write(waves, operation.compute(waves))
 
-    return Step(run, operation.keys, line)
+    return Step(run, operation.keys, instruction.line)
 
 
-def _both(parsed: Sequence[tuple[str, list[Operand], list[str]]], line: Line, arch: str) -> Step:
+def _both(pair: Sequence[Instruction]) -> Step:
     """RDNA's pairs, v_dual_...: both read their operands before either writes."""
-    first, second = (_Operation(*half, _is_wide(arch)) for half in parsed)
+    first, second = (_Operation(instruction) for instruction in pair)
 
     def run(waves: Waves, machine: Machine) -> None:
         one, two = first.compute(waves), second.compute(waves)
         first.write(waves, one)
         second.write(waves, two)
 
-    return Step(run, first.keys | second.keys, line)
-
-
-def _is_wide(arch: str) -> bool:
-    return arch.startswith("gfx9")
+    return Step(run, first.keys | second.keys, pair[0].line)
