@@ -1,6 +1,9 @@
 """Machine code of the rungs, interpreted: it computes the right result, and a planted fault of
 waiting, of a barrier or of an address in it is found."""
 
+import functools
+import re
+
 import numpy as np
 import pytest
 
@@ -69,10 +72,10 @@ def test_every_rung_computes_the_right_result(arch, name, real):
 # ---- planted faults ----
 
 
-@pytest.fixture(scope="module")
-def product():
+@functools.cache
+def product(arch="gfx1100"):
     """The kernel of a rung with barriers and tiles in LDS, and a launch of it."""
-    device, ladder = Isa("gfx1100"), find("matmul.forward")
+    device, ladder = Isa(arch), find("matmul.forward")
     rung, real = ladder.rung("2"), DTYPES["float32"]
     N, C, OC = 20, 64, 17
     plan = rung.plan({"N": N, "C": C, "OC": OC}, device.target(real))
@@ -87,29 +90,34 @@ def product():
     def run(code):
         out.fill(np.nan)
         names = ["out", "inp", "weight", "bias", "N", "C", "OC"]
-        of_code(code, names)(plan.launches[0], (out, inp, weight, bias, *sizes))
+        of_code(code, names, arch)(plan.launches[0], (out, inp, weight, bias, *sizes))
         np.testing.assert_allclose(out, inp @ weight.T + bias, rtol=1e-4, atol=1e-4)
 
     return code, run
 
 
 @pytest.mark.slow
-def test_each_wait_and_each_barrier_that_is_left_out_is_found(product):
-    code, run = product
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_each_wait_and_each_barrier_that_is_left_out_is_found(arch):
+    code, run = product(arch)
     run(code)
-    places = [
-        index
-        for index, line in enumerate(code.lines)
-        if line.text.startswith(("s_waitcnt ", "s_barrier"))
-    ]
-    barriers = [index for index in places if code.lines[index].text == "s_barrier"]
-    assert len(places) > 20
+    opcodes = [line.text.partition(" ")[0] for line in code.lines]
+    barriers = [i for i, opcode in enumerate(opcodes) if opcode in ("s_barrier", "s_barrier_wait")]
+    waits = [i for i, o in enumerate(opcodes) if re.fullmatch(r"s_waitcnt|s_wait_\w*cnt", o)]
+    places = sorted(barriers + waits)
+    assert len(places) > 10
     assert len(barriers) == 2
+    missed = []
     for index in places:
-        with pytest.raises(LadderError, match=r"2_shared_memory_tiling\.cu:\d+: ") as error:
+        try:
             run(without(code, index))
-        problem = "without a barrier" if index in barriers else "without a barrier|waited"
-        error.match(problem)
+            missed.append(code.lines[index].text)
+        except LadderError as error:
+            assert re.match(r".*2_shared_memory_tiling\.cu:\d+: ", str(error))
+            problem = "without a barrier" if index in barriers else "without a barrier|waited"
+            assert re.search(problem, str(error))
+    # On RDNA 4, the fence before a barrier waits once more for loads that are known to be complete.
+    assert missed == (["s_wait_loadcnt 0x0"] if arch == "gfx1201" else [])
 
 
 def changed(code, text, other):
@@ -124,8 +132,8 @@ def changed(code, text, other):
     return new
 
 
-def test_a_wrong_address_in_lds_is_found(product):
-    code, run = product
+def test_a_wrong_address_in_lds_is_found():
+    code, run = product()
     # Beyond its end; and another thread's element, which makes a wrong result.
     with pytest.raises(LadderError, match="of LDS, of which there are 8,448 bytes"):
         run(changed(code, "ds_store_b32 v9, v11 offset:4224", ("offset:4224", "offset:8448")))
@@ -133,8 +141,8 @@ def test_a_wrong_address_in_lds_is_found(product):
         run(changed(code, "ds_store_b32 v9, v11 offset:4224", ("offset:4224", "offset:4228")))
 
 
-def test_an_address_outside_of_an_array_is_found_with_its_name(product):
-    code, run = product
+def test_an_address_outside_of_an_array_is_found_with_its_name():
+    code, run = product()
     with pytest.raises(LadderError, match=r"2_shared_memory_tiling\.cu:\d+: .* of (out|bias|inp)"):
         run(changed(code, "global_store_b32", ("off", "off offset:4094")))
 
