@@ -120,10 +120,10 @@ class Outstanding:
                 if ticket.queue is after and ticket.queue.ordered:
                     continue
                 if (ticket.numbers > self.done[ticket.queue]).any():
-                    raise LadderError(
-                        f"{line.place}: {line.text!r} uses {register_name(register)} before the "
-                        f"wave has waited for its load\n  loaded by {ticket.line.text!r} "
-                        f"({ticket.line.place})"
+                    raise line.problem(
+                        f"uses {register_name(register)} before the wave has waited for its load\n"
+                        f"  loaded by {ticket.line.text!r} ({ticket.line.place})",
+                        ticket.line,
                     )
 
     def completed(self, queue: Queue) -> np.ndarray | int:
