@@ -381,8 +381,9 @@ PEERS = {
     ),
     "attention.backward": Peer(
         _attention_backward,
-        "the gradient of that call, as autograd computes it. Eager leaves `dq`, `dk` and `dv` in "
-        "three arrays; compiled packs them into `dqkv`, with one more pass over them",
+        "the gradient of the call that is timed beside attention.forward, as autograd computes it. "
+        "Eager leaves `dq`, `dk` and `dv` in three arrays; compiled packs them into `dqkv`, with "
+        "one more pass over them",
         _attend,
         _attention_backward_packed,
     ),
