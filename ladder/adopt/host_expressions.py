@@ -37,6 +37,8 @@ _CEIL_DIV = re.compile(
 )
 _BYTES = {"float": "4", "int": "4", "unsigned": "4", "uint": "4", "double": "8", "half": "2"}
 MOST_DEPTH = 60
+MOST_CHARACTERS = 10_000  # of an expression, its names replaced by what they stand for
+MOST_STEPS = 100_000  # to look names up in a function
 
 
 class UnknownName(LadderError):
@@ -65,6 +67,10 @@ class Text:
     binds: int = _ATOM
     value: int | None = None
 
+    def __post_init__(self) -> None:
+        if len(self.text) > MOST_CHARACTERS or abs(self.value or 0) >= 2**63:
+            raise LadderError(f"an expression grows too large: {self.text[:60]}…")
+
     def within(self, binds: int) -> str:
         """In brackets where an operator that binds this strongly stands around it."""
         return self.text if self.binds >= binds else f"({self.text})"
@@ -84,6 +90,7 @@ class Scope:
     constants: dict[str, int] = field(default_factory=dict)  # of Define, as they are now
     fixed: frozenset[str] = frozenset()  # names whose meaning no assignment changes
     unclear: dict[str, LadderError] = field(default_factory=dict)  # why a name has no meaning
+    steps: list[int] = field(default_factory=lambda: [0])  # so far, of this scope and its copies
 
     def copy(self) -> Scope:
         """The same meanings, to be changed on their own."""
@@ -235,8 +242,9 @@ def _is_type(tokens: Sequence[Token]) -> bool:
 
 def in_header(node: Node, scope: Scope, depth: int = 0) -> Text:
     """The expression for a header. Raises LadderError where a header has no word for it."""
-    if depth > MOST_DEPTH:
-        raise LadderError("a name of the launcher stands for itself")
+    scope.steps[0] += 1
+    if depth > MOST_DEPTH or scope.steps[0] > MOST_STEPS:
+        raise LadderError("a name of the launcher stands for itself, or for too much")
 
     def again(part: Node) -> Text:
         return in_header(part, scope, depth + 1)

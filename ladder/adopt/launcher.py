@@ -400,7 +400,8 @@ class _Reader:
         scope.constants.pop(name, None)
         try:
             sizes = geometry(value, scope)
-            scope.header[name] = sizes if value.kind == "list" else sizes[0]
+            one = value.kind != "list" and len(sizes) == 1
+            scope.header[name] = sizes[0] if one else sizes
             scope.unclear.pop(name, None)
         except LadderError as error:
             scope.header.pop(name, None)

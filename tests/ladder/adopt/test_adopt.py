@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ladder.__main__ import main
@@ -10,6 +11,8 @@ from ladder.adopt.adopt import Options, adopt
 from ladder.adopt.declarations import read
 from ladder.common.errors import LadderError
 from ladder.contract.ladder import find, find_rung
+from ladder.device.cuda.compiler import compile_cubin, resources
+from ladder.device.cuda.nvrtc import find_nvrtc
 from ladder.emulator.emulated import Emulated
 from ladder.verify import check
 
@@ -160,12 +163,21 @@ __global__ void k(value_t* out, const value_t* inp, int N) {
 
 
 HOSTILE = [
-    "__global__ void k(float* out) {}\nvoid go(float* out) { k<<<" + "(" * 5000 + ">>>(out); }",
-    "__global__ void k(float* out) {}\nvoid go(float* out) " + "{" * 5000 + " k<<<1, 1>>>(out);",
-    "__global__ void k(float* out) {} int x = " + "a<" * 3000 + ";",
+    "__global__ void k(float* out) {}\nvoid go(float* out) { k<<<" + "(" * 1000 + ">>>(out); }",
+    "__global__ void k(float* out) {}\nvoid go(float* out) " + "{" * 1000 + " k<<<1, 1>>>(out);",
+    "__global__ void k(float* out) {} int x = " + "a<" * 1000 + ";",
     "#define k(x) k(k(x))\n__global__ void k(float* out, int N) { }",
     "int f(int x) { return f(x); }\n__global__ void k(float* out, int N) {}\n"
     "void go(float* out, int N) { k<<<f(N), 1>>>(out, N); }",
+    "__global__ void k(float* out, int N) {}\nvoid go(float* out, int N) { int a = N; "
+    + "a = a + a; " * 100
+    + "k<<<a, 1>>>(out, N); }",
+    "__global__ void k(float* out, int N) {}\nvoid go(float* out, int N) { int a = 3; "
+    + "a = a * a; " * 100
+    + "k<<<a, 1>>>(out, a); }",
+    "".join(f"#define A{i} (A{i + 1} + A{i + 1})\n" for i in range(50))
+    + "#define A50 N\n__global__ void k(float* out, int N) {}\n"
+    "void go(float* out, int N) { k<<<A0, 1>>>(out, N); }",
     "__global__ void k(",
     "template <",
     '#include "theirs.cu"\n#include "../../../../etc/passwd"\n',
@@ -195,6 +207,16 @@ def test_what_is_adopted_passes_the_check(tmp_path, kernel, capsys):
     shapes = [{"N": 3, "V": 31}, {"N": 3, "V": 66}]
     report = run_check("softmax.forward", output, shapes)
     assert report.passed and len(report.outcomes) >= 2
+
+
+@pytest.mark.nvrtc
+def test_what_is_adopted_compiles_for_a_gpu(tmp_path):
+    nvrtc = find_nvrtc()
+    if not any((folder / "cuda/std").is_dir() for folder in nvrtc.include):
+        pytest.skip("cooperative_groups.h needs CCCL: pip install -e '.[compile]'")
+    rung = find_rung("softmax.forward", write(tmp_path, adopted("softmax_warp")))
+    cubin = compile_cubin(rung, {}, np.dtype(np.float32), "sm_90a")
+    assert resources(cubin)["softmax_forward"].spill == 0
 
 
 @pytest.mark.emulator
