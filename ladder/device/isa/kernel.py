@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from ladder.device.isa.translate import steps
 from ladder.device.isa.waves import EXEC, TTMP, Waves
 
 MOST_LANES = 1 << 14  # that run together: more make NumPy's arrays larger than the caches
+_NARROW = re.compile(r"ds_\w+_[uib](8|16)(_|\s)")  # accesses of less than 4 bytes
 GARBAGE = 0xA5  # what LDS and scratch memory hold before they are written
 
 
@@ -42,9 +44,8 @@ class Kernel:
         self.code, self._names, self._arch, self._lanes = code, names, arch, lanes
         self._lds_bytes, self._time_limit = lds_bytes, time_limit
         self._steps = steps(code, arch)
-        smallest = [line.text for line in code.lines if line.text.startswith("ds_")]
-        narrow = any("8" in t.split()[0] or "16" in t.split()[0] for t in smallest)
-        self._granule = 1 if narrow else 4
+        narrow = any(_NARROW.match(line.text) for line in code.lines)
+        self._granule = 1 if narrow else 4  # bytes of LDS that races are looked for in
 
     def __call__(self, launch: Launch, args: tuple[Any, ...]) -> None:
         """Run it to the end. Raises LadderError for what an instruction does that it must not."""
