@@ -138,6 +138,11 @@ class Address:
         return Part(content, lanes, places + own * room)
 
 
+def _extended(values: np.ndarray, size: int, signed: bool) -> np.ndarray:
+    """Loads of less than 4 bytes as uint32, with copies of their sign above them."""
+    return values.astype(f"i{size}").astype(np.int32).view(np.uint32) if signed else values
+
+
 @dataclass(frozen=True)
 class Piece:
     """What one place of memory and some registers exchange."""
@@ -155,9 +160,7 @@ class Piece:
             values[part.lanes] = part.content.read(part.places, self.size)
             if part.content is machine.lds:
                 _note(waves, machine, part, self.size, index)
-        if self.signed:
-            values = values.astype(f"i{self.size}").astype(np.int32).view(np.uint32)
-        return values
+        return _extended(values, self.size, self.signed)
 
     def put(self, waves: Waves, values: np.ndarray) -> None:
         """Write it to the registers."""
@@ -295,11 +298,11 @@ def scalar_load(instruction: Instruction) -> Step | None:
         addresses = np.full((len(waves), 1), fixed)
         for term in terms:
             addresses = addresses + term(waves)
-        addresses = addresses[:, 0] & ~np.uint64(3)
+        addresses = addresses[:, 0] & ~np.uint64(min(size, 4) - 1)
         waves.outstanding.issue((SCALAR,), target.registers(), line)
         for part in machine.memory.parts(addresses, size, line, "reads"):
-            values = part.content.read(part.places, size)
-            for register in range(size // 4):
+            values = _extended(part.content.read(part.places, size), size, match[1] in _SIGNED)
+            for register in range(max(1, size // 4)):
                 waves.s[target.first + register, part.lanes, 0] = values[:, register]
 
     return Step(run, _touched(operands[1:]), line)

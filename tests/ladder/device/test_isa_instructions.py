@@ -299,6 +299,16 @@ s_waitcnt vmcnt(0)"""
     np.testing.assert_array_equal(out, np.arange(32))
 
 
+@pytest.mark.parametrize(
+    "load, offset, wanted",
+    [("u8", 0, 0x81), ("i8", 0, -127), ("u16", 2, 0xFFFE), ("i16", 2, -2), ("b32", 4, 0x12345678)],
+)
+def test_scalar_loads_of_bytes_and_halves_fill_the_register(load, offset, wanted):
+    a = np.array([0xFFFE8081, 0x12345678], np.uint32)
+    text = f"s_load_{load} s12, s[6:7], {offset}\ns_waitcnt lgkmcnt(0)\nv_mov_b32_e32 v4, s12"
+    np.testing.assert_array_equal(compute(text, a), np.full(2, wanted, np.int64).astype(np.uint32))
+
+
 def test_an_instruction_that_is_not_known_is_named_with_its_place():
     with pytest.raises(LadderError, match=r"test\.s:1: 'v_unheard_of v1, v2': .*not interpreted"):
         kernel("v_unheard_of v1, v2\ns_endpgm")
