@@ -154,29 +154,27 @@ def _bare_reader(operand: Operand, kind: str) -> Read:
     if kind == "mask":
         return lambda waves: waves.lanes(n)
     dtype = TYPES[kind]
-    if operand.file == "v":
-        if dtype.itemsize == 4:
-            views: dict[str, Read] = {
-                "u32": lambda waves: waves.v[n],
-                "i32": lambda waves: waves.vi[n],
-                "f32": lambda waves: waves.vf[n],
-            }
-            return views[kind]
-        if dtype.itemsize == 8:
-            return lambda waves: _pair(waves.v[n], waves.v[n + 1]).view(dtype)
-        shift = 16 if operand.half == "h" else 0
-        return lambda waves: (waves.v[n] >> shift).astype(np.uint16).view(dtype)
     if dtype.itemsize == 4:
-        scalar_views: dict[str, Read] = {
-            "u32": lambda waves: waves.s[n],
-            "i32": lambda waves: waves.si[n],
-            "f32": lambda waves: waves.sf[n],
-        }
-        return scalar_views[kind]
+        return _word(operand.file, n, kind)
+    low = _word(operand.file, n, "u32")
     if dtype.itemsize == 8:
-        return lambda waves: _pair(waves.s[n], waves.s[n + 1]).view(dtype)
+        high = _word(operand.file, n + 1, "u32")
+        return lambda waves: _pair(low(waves), high(waves)).view(dtype)
     shift = 16 if operand.half == "h" else 0
-    return lambda waves: (waves.s[n] >> shift).astype(np.uint16).view(dtype)
+    return lambda waves: (low(waves) >> shift).astype(np.uint16).view(dtype)
+
+
+def _word(file: str, n: int, kind: str) -> Read:
+    """Register n as numbers of 32 bits."""
+    views: dict[str, Read] = {
+        "vu32": lambda waves: waves.v[n],
+        "vi32": lambda waves: waves.vi[n],
+        "vf32": lambda waves: waves.vf[n],
+        "su32": lambda waves: waves.s[n],
+        "si32": lambda waves: waves.si[n],
+        "sf32": lambda waves: waves.sf[n],
+    }
+    return views[file + kind]
 
 
 def _pair(low: np.ndarray, high: np.ndarray) -> np.ndarray:

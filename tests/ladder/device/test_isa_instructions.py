@@ -7,6 +7,7 @@ import pytest
 
 from ladder.common.errors import LadderError
 from ladder.contract.launch_plan import Launch
+from ladder.device.isa import floats
 from ladder.device.isa.operands import TYPES
 from ladder.device.isa.waits import waits
 from ladder.device.isa.waves import Waves
@@ -65,6 +66,16 @@ def test_a_fused_multiply_add_is_rounded_once():
         for x, y, z in zip(a, b, c, strict=True)
     ]
     np.testing.assert_array_equal(found, np.array(wanted, F32))
+
+
+def test_a_fused_multiply_add_of_float64_is_rounded_once():
+    rng = np.random.default_rng(5)
+    a, b = rng.standard_normal((2, 300))
+    c = np.where(np.arange(300) < 150, -(a * b), rng.standard_normal(300))
+    wanted = [
+        float(Fraction(x) * Fraction(y) + Fraction(z)) for x, y, z in zip(a, b, c, strict=True)
+    ]
+    np.testing.assert_array_equal(floats.fma64(a, b, c), wanted)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
