@@ -55,7 +55,8 @@ def choose(
     """The kernels that the settings ask for.
 
     build     the program with some fusions
-    calls_of  the calls that count where rungs are compared by their time
+    calls_of  the calls that count where rungs are compared by their time, of ops that are among
+              them; an engine needs a rung for the others, too
     before    the `record` of the run that this one goes on from
 
     Raises LadderError as `rung_choice.choose`.
@@ -66,8 +67,11 @@ def choose(
             background.enter_context(rung_choice.compiling_candidates(calls, settings, device))
         fusions, notes = fusion_choice.choose(settings, device, build, before)
         program = build(fusions)
-        choices = rung_choice.choose(calls_of(program), settings, device, before)
-    rung_choice.compile_chosen(program.calls, choices, settings, device)
+        counted = tuple(calls_of(program))
+        known = {call.op for call in counted}
+        called = (*counted, *(call for call in program.calls if call.op not in known))
+        choices = rung_choice.choose(called, settings, device, before)
+    rung_choice.compile_chosen(called, choices, settings, device)
     return Kernels(program, choices, settings, notes)
 
 
