@@ -309,12 +309,18 @@ def climb(op: str, kernels: Sequence[int | str] | None = None, dtype: str = "flo
     draw(diagrams.climb(reports, chosen, least, title), title)
 
 
-@functools.lru_cache(maxsize=64)
 def _trace(
     op: str, kernel: int | str, dtype: str = "float32", keep: int = 8, **dims: int
 ) -> tuple[Rung, Report, Dims]:
     """A rung, its memory accesses, and the shape that it ran at."""
-    rung, shape = rung_of(op, kernel), dims or source_code.small_shape(find(op).op)
+    return _traced(op, str(kernel), dtype, keep, tuple(dims.items()))
+
+
+@functools.lru_cache(maxsize=64)  # of what a cell shows once more nothing is counted again
+def _traced(
+    op: str, kernel: str, dtype: str, keep: int, dims: tuple[tuple[str, int], ...]
+) -> tuple[Rung, Report, Dims]:
+    rung, shape = rung_of(op, kernel), dict(dims) or source_code.small_shape(find(op).op)
     return rung, tracer.trace(find(op), rung, dtype, shape, keep=keep), shape
 
 

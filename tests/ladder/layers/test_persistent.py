@@ -10,7 +10,7 @@ from ladder.contract.dtypes import DTYPES
 from ladder.contract.ladder import find
 from ladder.device.open import open_device
 from ladder.emulator import emulated
-from ladder.verify.check import check
+from ladder.verify.check import check, check_case
 
 pytestmark = pytest.mark.emulator
 
@@ -48,8 +48,8 @@ def test_many_tiles_to_a_block(monkeypatch, op, id, multiprocessors, sizes):
     monkeypatch.setattr(emulated, "MULTIPROCESSORS", multiprocessors)
     device = open_device("emulated")
     dims = dict(zip(("N", "C", "OC"), sizes, strict=True))
-    report = check(find(op), find(op).rung(id), device, ["bfloat16"], [dims], brief=True)
-    assert report.passed, report
+    outcome = check_case(find(op).op, find(op).rung(id), device, "bfloat16", dims, brief=True)
+    assert outcome.status == "passed", outcome
 
 
 @pytest.mark.parametrize(("multiprocessors", "columns"), [(1, 8), (4, 6)])
