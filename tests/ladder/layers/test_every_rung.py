@@ -4,38 +4,67 @@ case of its op, on the emulator or on the GPU.
 `python -m ladder check OP` runs the same from the command line.
 """
 
+import subprocess
+
 import numpy as np
 import pytest
 
 from ladder.contract.dtypes import DTYPES
 from ladder.contract.ladder import ladders
 from ladder.contract.target import Target
-from ladder.device.open import open_device
+from ladder.device.open import default_device, open_device
+from ladder.emulator import source, toolchain
+from ladder.emulator.emulated import INCLUDE
 from ladder.verify.check import FEW_CASE_BYTES, FEW_SHAPES, check, gpt2_shape, largest
 from ladder.verify.shapes import derive_shapes
 
-EMULATED_64 = open_device("emulated:64")
+EMULATED, EMULATED_64 = open_device("emulated"), open_device("emulated:64")
+
+
+def case(ladder, rung, dtype):
+    # One process for all rungs of a ladder: the reference runs once for all of them.
+    group = pytest.mark.xdist_group(f"{ladder.op.name}-{dtype}")
+    return pytest.param(ladder, rung, dtype, id=f"{ladder.op.name}-{rung.id}-{dtype}", marks=group)
+
+
+def types_to_run(ladder, rung):
+    """On the emulator, of the types beside the main one, the rungs of a ladder take turns."""
+    main, *others = [
+        dtype for dtype in ladder.op.reals if rung.claims(EMULATED.target(DTYPES[dtype]))
+    ] or ladder.op.reals[:1]
+    if default_device() == "emulated" and len(others) > 1:
+        return [main, others[ladder.rungs.index(rung) % len(others)]]
+    return [main, *others]
+
+
 CASES = [
-    pytest.param(
-        ladder,
-        rung,
-        dtype,
-        id=f"{ladder.op.name}-{rung.id}-{dtype}",
-        # One process for all rungs of a ladder: the reference runs once for all of them.
-        marks=pytest.mark.xdist_group(f"{ladder.op.name}-{dtype}"),
-    )
+    case(ladder, rung, dtype)
     for ladder in ladders().values()
     for rung in ladder.rungs
     for dtype in ladder.op.reals
+]
+CASES_IN_TURNS = [
+    case(ladder, rung, dtype)
+    for ladder in ladders().values()
+    for rung in ladder.rungs
+    for dtype in types_to_run(ladder, rung)
+]
+ONLY_READ = [
+    pytest.param(ladder.op, rung, dtype, id=f"{ladder.op.name}-{rung.id}-{dtype}")
+    for ladder in ladders().values()
+    for rung in ladder.rungs
+    for dtype in ladder.op.reals
+    if rung.path is not None and rung.claims(EMULATED.target(DTYPES[dtype]))
+    if dtype not in types_to_run(ladder, rung)
 ]
 
 
 @pytest.mark.emulator
 @pytest.mark.gpu
-@pytest.mark.parametrize(("ladder", "rung", "dtype"), CASES)
+@pytest.mark.parametrize(("ladder", "rung", "dtype"), CASES_IN_TURNS)
 def test_a_rung_computes_what_its_contract_says(ladder, rung, dtype, device):
-    """In one type at the most telling shapes, two of them under every order of threads, in the
-    others at a larger one of these. On a GPU, which is fast, at all shapes."""
+    """In one type at the most telling shapes, two of them under every order of threads, in another
+    at a larger one of these. On a GPU, which is fast, at all shapes and in every type."""
     device = device_for(ladder, rung, dtype, device)
     if dtype == main_type(ladder, rung, device):
         report = check(ladder, rung, device, [dtype], few=not device.is_gpu)
@@ -43,6 +72,21 @@ def test_a_rung_computes_what_its_contract_says(ladder, rung, dtype, device):
         shapes = larger(ladder.op, rung, dtype, device)
         report = check(ladder, rung, device, [dtype], shapes, brief=True)
     assert report.passed, str(report)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize(("op", "rung", "dtype"), ONLY_READ)
+def test_a_rung_is_sound_in_the_type_that_has_no_turn(op, rung, dtype):
+    """As far as a compiler sees that before it makes code, which takes most of its time."""
+    plans = [rung.plan(dims, EMULATED.target(DTYPES[dtype])) for dims in op.shapes]
+    constants = next(plan.constants for plan in plans if plan.refusal is None)
+    macros = {f"REAL_{dtype.upper()}": 1, "WARP_SIZE": 32, **constants}
+    flags = [*toolchain.KERNEL, f"-I{toolchain.INCLUDE}", "-include", "cuda_runtime.h"]
+    flags += [f"-D{name}={value}" for name, value in macros.items()]
+    command = [*toolchain.find_compiler().command, *flags, "-fsyntax-only", "-x", "c++", "-"]
+    text, _ = source.prepare(rung.file, rung.source, [INCLUDE])
+    done = subprocess.run(command, input=text, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.emulator
