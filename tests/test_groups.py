@@ -17,8 +17,9 @@ def test_which(i):
 
 
 @pytest.mark.slow
-def test_tests_of_a_group_run_in_one_process(pytester):
+def test_tests_of_a_group_run_in_one_process(pytester, monkeypatch):
     pytester.makepyfile(SUITE)
-    result = pytester.runpytest_subprocess("--numprocesses", "2", "--dist", "loadgroup")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # other plugins take seconds to load
+    result = pytester.runpytest_subprocess("-pxdist", "-n2", "--dist=loadgroup")
     result.assert_outcomes(passed=8)
     assert len(set((pytester.path / "processes.txt").read_text().split())) == 1

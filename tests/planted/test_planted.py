@@ -7,7 +7,7 @@ from tests.mutants.__main__ import make, sample
 from tests.mutants.trial import judge_all
 from tests.planted.__main__ import CLASSES, name, planted, trial_of
 
-EVERY = 40  # of the planted bugs, how many a sample leaves out before the next
+EVERY = 80  # of the planted bugs, how many a sample leaves out before the next
 MOST_MISSED = 0.01  # of the bugs of a layer
 MOST_SILENT = 0.1  # of those that concern synchronisation or addresses
 

@@ -24,7 +24,7 @@ def has_compiler():
 
 
 needs_clang = pytest.mark.skipif(
-    not has_compiler(), reason="ziglang is not installed: pip install -e '.[amd]'"
+    not has_compiler(), reason="ziglang, a compiler for AMD's GPUs, is not installed: make amd"
 )
 
 KERNEL = """\
