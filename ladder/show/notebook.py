@@ -131,7 +131,7 @@ def puzzle(op: str, kernel: str, at_most: Mapping[str, float] | None = None) -> 
     if not ran:  # it may crash, or never end
         return
     try:
-        rung, report, _ = _trace(op, kernel, keep=8, **dims)
+        rung, report, _ = _trace(op, kernel, keep=8, dims=dims)
     except LadderError:  # a race, or an access outside of an array: the verdict has said so
         return
     if passed or "The result is right" in text:
@@ -230,7 +230,7 @@ def machine() -> None:
 
 def access(op: str, which: int | str, text: str = "", dtype: str = "float32", **dims: int) -> None:
     """Which lane touches which address, in the lines of a rung that contain `text`."""
-    rung, report, shape = _trace(op, which, dtype, **dims)
+    rung, report, shape = _trace(op, which, dtype, dims=dims)
     lines = [i for i, line in enumerate(rung.source.splitlines(), 1) if text in line]
     title = f"{op}, {rung.label}, {format_dims(shape)}, {dtype}"
     display(SVG(accesses.of_report(report, rung, title, lines).svg()))
@@ -244,7 +244,9 @@ def picture(kind: str, *args: int | str, **options: int | str) -> None:
 
 def steps(op: str, which: Sequence[int | str], text: str, **dims: int) -> None:
     """Who works in each step of a block's reduction, whose one line contains `text`."""
-    chosen, reports, _ = zip(*(_trace(op, rung, keep=1024, **dims) for rung in which), strict=True)
+    chosen, reports, _ = zip(
+        *(_trace(op, rung, keep=1024, dims=dims) for rung in which), strict=True
+    )
     draw(diagrams.steps(reports, chosen, text), f"who works in each step: {op}, rungs {which}")
 
 
@@ -253,7 +255,7 @@ def banks(
     **dims: int,
 ) -> None:  # fmt: skip
     """Which bank of shared memory serves which lane, in one request of the line with `text`."""
-    rung, report, _ = _trace(op, which, dtype, keep=request + 1, **dims)
+    rung, report, _ = _trace(op, which, dtype, keep=request + 1, dims=dims)
     lines = rung.source.splitlines()
     seen = [
         access
@@ -285,14 +287,14 @@ def timeline(
 
 def deliveries(op: str, kernels: Sequence[int | str], **dims: int) -> None:
     """What it takes to deliver the factors of the multiply-adds: loads, sectors, wavefronts."""
-    chosen, reports, (shape, *_) = zip(*(_trace(op, k, **dims) for k in kernels), strict=True)
+    chosen, reports, (shape, *_) = zip(*(_trace(op, k, dims=dims) for k in kernels), strict=True)
     title = f"{op}, {format_dims(shape)}, float32: counted by the emulator"
     draw(diagrams.deliveries(reports, chosen, find(op).op.flops(shape), title), title)
 
 
 def traffic(op: str, kernels: Sequence[int | str], **dims: int) -> None:
     """Which arrays the sectors belong to that each rung, or kernel in a string, moves."""
-    chosen, reports, (shape, *_) = zip(*(_trace(op, k, **dims) for k in kernels), strict=True)
+    chosen, reports, (shape, *_) = zip(*(_trace(op, k, dims=dims) for k in kernels), strict=True)
     title = f"{op}, {format_dims(shape)}, float32: sectors by array, counted by the emulator"
     draw(diagrams.traffic(reports, chosen, title), title)
 
@@ -310,13 +312,17 @@ def climb(op: str, kernels: Sequence[int | str] | None = None, dtype: str = "flo
 
 
 def _trace(
-    op: str, kernel: int | str, dtype: str = "float32", keep: int = 8, **dims: int
+    op: str,
+    kernel: int | str,
+    dtype: str = "float32",
+    keep: int = 8,
+    dims: Dims | None = None,
 ) -> tuple[Rung, Report, Dims]:
     """A rung, its memory accesses, and the shape that it ran at."""
-    return _traced(op, str(kernel), dtype, keep, tuple(dims.items()))
+    return _traced(op, str(kernel), dtype, keep, tuple((dims or {}).items()))
 
 
-@functools.lru_cache(maxsize=64)  # of what a cell shows once more nothing is counted again
+@functools.lru_cache(maxsize=64)  # what a cell shows once more is not counted again
 def _traced(
     op: str, kernel: str, dtype: str, keep: int, dims: tuple[tuple[str, int], ...]
 ) -> tuple[Rung, Report, Dims]:
