@@ -37,6 +37,7 @@ def add_to(commands: Commands) -> None:
     add_device_options(parser)
     parser.add_argument("--library", action="store_true", help="vendor libraries may be chosen")
     parser.add_argument("--deterministic", action="store_true", help="the same bits every time")
+    parser.add_argument("--tf32", action="store_true", help="float32 may be multiplied as TF32")
     parser.add_argument("--fresh", action="store_true", help="measure again")
     parser.add_argument(
         "--save", action="store_true", help="keep all that was picked here, in doc/results/picks"
@@ -144,6 +145,7 @@ def pick_rung(options: argparse.Namespace) -> int:
             shape,
             library=options.library,
             deterministic=options.deterministic,
+            tf32=options.tf32,
             fresh=options.fresh,
         )
         print(f"{options.op} at {format_dims(shape)} in {dtype} on {device.name}:")

@@ -86,21 +86,28 @@ def binder(op: Op, rung: Rung, device: Device, real: np.dtype, dims: Dims) -> Bi
             if line.dtype == FLAG:
                 device.zero(buffer)
                 device.synchronize()  # or the first signal of a peer may be overwritten
+        named = {line.name: buffer for line, buffer in zip(plan.scratch, buffers, strict=True)}
+        tiled = {**arrays, **named}
         for tile in plan.tiles:
-            if arrays.get(tile.argument) is None:
+            if tiled.get(tile.argument) is None:
                 raise LadderError(
                     f"{rung.path}: Tiles names {tile.argument}, which this call does not have"
                 )
         if op.ranks:
             ordered = [Peers(array) for array in ordered]
             buffers = [Peers(buffer, scratch=True) for buffer in buffers]
+        factors = [arg.name for arg in op.args if arg.role == "in"]
+        rounded = {*factors, *named} if rung.tf32 else ()  # by TMA
         args = (
             *ordered,
             *(np.int32(dims[name]) for name in op.dims),
             *(FirstRank() for _ in op.ranks[:1]),
             *constants.values(),
             *buffers,
-            *(device.tensor_map(arrays[tile.argument], tile.box) for tile in plan.tiles),
+            *(
+                device.tensor_map(tiled[tile.argument], tile.box, tf32=tile.argument in rounded)
+                for tile in plan.tiles
+            ),
         )
 
         def run() -> None:

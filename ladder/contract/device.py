@@ -150,7 +150,7 @@ class Device(Protocol):
 
     @property
     def libraries(self) -> Set[str]:
-        """The ids of the vendor's libraries that it can call: {"cublas", "cublaslt"}."""
+        """The ids of the library rungs that it can run: {"cublas", "cublas-tf32", ...}."""
 
     @property
     def matrix_product(self) -> MatrixProduct | None:
@@ -161,6 +161,14 @@ class Device(Protocol):
     @property
     def linear_layer(self) -> LinearLayer | None:
         """Its library's linear layer in one kernel (cuBLASLt), as above."""
+
+    @property
+    def tf32_product(self) -> MatrixProduct | None:
+        """`matrix_product`, in which tensor cores multiply float32 factors as TF32."""
+
+    @property
+    def tf32_layer(self) -> LinearLayer | None:
+        """`linear_layer`, in which tensor cores multiply float32 factors as TF32."""
 
     @property
     def group_sum(self) -> GroupSum | None:
@@ -246,11 +254,12 @@ class Device(Protocol):
         """Copy one array of the device into another of the same shape and dtype, in order with
         all other work."""
 
-    def tensor_map(self, array: Any, box: tuple[int, int]) -> np.void:
+    def tensor_map(self, array: Any, box: tuple[int, int], tf32: bool = False) -> np.void:
         """What a kernel takes as `TensorMap` (include/hopper.cuh), to copy tiles of an array.
 
         The array counts as a matrix, all dimensions but the last together. `box`: rows and columns
-        of a tile; a row of it has 128 bytes. Raises LadderError where the device has no TMA.
+        of a tile; a row of it has 128 bytes. `tf32`: float32 is rounded to TF32 when it is loaded.
+        Raises LadderError where the device has no TMA.
         """
 
     def compile(

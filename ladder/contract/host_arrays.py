@@ -37,6 +37,8 @@ class HostArrays:
     libraries: frozenset[str] = frozenset()
     matrix_product = None
     linear_layer = None
+    tf32_product = None
+    tf32_layer = None
     group_sum = None
     group_size = 1
     l2_bytes = 0

@@ -58,7 +58,10 @@ def code_identity(rung: Rung, exact: bool = False) -> str:
         )[:16]
     if rung.run is None:
         return ""
-    return cache.digest(rung.id, _python_code(inspect.getsource(rung.run)))[:16]
+    functions = [rung.run]
+    if isinstance(rung.run, functools.partial):
+        functions = [rung.run.func, *rung.run.args]
+    return cache.digest(rung.id, *(_python_code(inspect.getsource(f)) for f in functions))[:16]
 
 
 def included(source: str, folder: Path) -> dict[Path, bytes]:

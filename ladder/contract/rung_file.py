@@ -12,6 +12,7 @@
     // Deterministic: no, float atomics land in any order
     // Accurate: no, E[x^2] - E[x]^2 cancels where the mean is large
     // Rounds: probs to real, to be a factor of the second product
+    // TF32:   both factors, rounded to nearest by TMA
     // Pays:   no, the barrier it saves was hidden behind the loads
     // After:  2
     // Left:   loads are 2 or 4 bytes wide -> rung 4.
@@ -97,6 +98,11 @@ KEYS: Mapping[str, Key] = {  # in the order in which they stand
     "Rounds": Key(
         "checker", "it rounds an intermediate result to `real`; the tolerance allows for that"
     ),
+    "TF32": Key(
+        "picker and checker",
+        "which factors tensor cores multiply as TF32, rounded to 10 bits of fraction, and by what; "
+        "only runs that allow TF32 (`-f 1`) take such a rung, and the tolerance allows for it",
+    ),
     "Pays": Key(
         "people", "`no`, and why: a good idea that is no faster; it stays for what it teaches"
     ),
@@ -155,6 +161,11 @@ class Rung:
     def rounds(self) -> bool:
         """It rounds a result on the way to its outputs to `real`: a little less exact."""
         return "rounds" in self.header
+
+    @property
+    def tf32(self) -> bool:
+        """It multiplies float32 factors as TF32: only a run that allows TF32 may take it."""
+        return "tf32" in self.header
 
     @property
     def number(self) -> int | None:

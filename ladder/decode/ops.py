@@ -17,7 +17,8 @@ import numpy as np
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
 from ladder.contract.op import Case, Op, Scalar, read, update, write
-from ladder.matmul import library_rungs
+from ladder.matmul import library_rungs as library
+from ladder.matmul.library_rungs import library_rungs, one_kernel_rungs
 from ladder.matmul.ops import flops as matmul_flops
 from ladder.matmul_gelu.ops import scaled
 from reference import decode
@@ -316,7 +317,7 @@ LADDERS = (
     Ladder(append_attention),
     Ladder(
         linear,
-        (library_rungs.library_rung(library_rungs.forward), library_rungs.one_kernel_rung()),
+        (library_rungs(library.forward)[0], one_kernel_rungs()[0]),
     ),
     Ladder(linear_gelu),
     Ladder(sample),

@@ -32,7 +32,7 @@ class Cpu(HostArrays):
     def watching(self) -> None:
         return None
 
-    def tensor_map(self, array: np.ndarray, box: tuple[int, int]) -> np.void:
+    def tensor_map(self, array: np.ndarray, box: tuple[int, int], tf32: bool = False) -> np.void:
         raise LadderError("device cpu has no tiles to copy; it runs the NumPy reference only")
 
     def compile(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> dict[str, Kernel]:

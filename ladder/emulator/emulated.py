@@ -43,9 +43,10 @@ MANY_MULTIPROCESSORS = 132  # as an H100: so many partial sums that a thread has
 ERRORS_SHOWN = 3
 WATCHING_SECONDS = 10.0  # time limit of a launch that is watched to explain a failure
 
-_WORDS = ("begin", "columns", "rows", "row_bytes", "box_columns", "box_rows", "element_bytes")
+_LONG = ("begin", "columns", "rows", "row_bytes")
+_SHORT = ("box_columns", "box_rows", "element_bytes", "tf32")
 TENSOR_MAP = np.dtype(  # TileMap in runtime/scheduler.h, in 128 bytes
-    {"names": _WORDS, "formats": ["u8"] * 4 + ["i4"] * 3, "itemsize": 128}
+    {"names": _LONG + _SHORT, "formats": ["u8"] * 4 + ["i4"] * 4, "itemsize": 128}
 )
 
 
@@ -191,7 +192,7 @@ class Emulated(HostArrays):
         except CompileError as error:
             raise CompileError(_explain(str(error), path)) from None
 
-    def tensor_map(self, array: np.ndarray, box: tuple[int, int]) -> np.void:
+    def tensor_map(self, array: np.ndarray, box: tuple[int, int], tf32: bool = False) -> np.void:
         refuse_tile(array, box)
         value: np.void = np.zeros(1, TENSOR_MAP)[0]
         value["begin"] = array.ctypes.data
@@ -199,6 +200,7 @@ class Emulated(HostArrays):
         value["row_bytes"] = array.shape[-1] * array.itemsize
         value["element_bytes"] = array.itemsize
         value["box_rows"], value["box_columns"] = box
+        value["tf32"] = tf32
         return value
 
     def coverage(self, rung: Rung) -> list[coverage.Spot]:

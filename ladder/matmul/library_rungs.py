@@ -14,8 +14,10 @@ adds the bias in its epilogue.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,19 +76,21 @@ def linear(device: Device) -> LinearLayer:
     return device.linear_layer
 
 
-def library_rung(run: Callable[..., None]) -> Rung:
-    """The rung of a function above. Needs an NVIDIA GPU: AMD's have no compute capability."""
+def library_rungs(run: Callable[..., None]) -> tuple[Rung, Rung]:
+    """The rungs of a function above, in the run's type and in TF32. They need an NVIDIA GPU: AMD's
+    have no compute capability."""
     header = {"needs": ("sm >= 70",)}
     if run is forward:
         header["rounds"] = ("the product to 16 bits before it adds it to what out held",)
-    return Rung("cublas", "cuBLAS", header=header, run=run, prepare=_prepare, library=True)
+    rung = Rung("cublas", "cuBLAS", header=header, run=run, prepare=_prepare, library=True)
+    return rung, in_tf32(rung)
 
 
-def one_kernel_rung() -> Rung:
-    """The rung of `forward_one_kernel`. Rows must begin at multiples of 16 bytes."""
+def one_kernel_rungs() -> tuple[Rung, Rung]:
+    """The rungs of `forward_one_kernel`. Rows must begin at multiples of 16 bytes."""
     header = {"needs": ("sm >= 70; C % vector == 0; OC % vector == 0",)}
     idea = "cuBLASLt, bias in the epilogue"
-    return Rung(
+    rung = Rung(
         "cublaslt",
         idea,
         header=header,
@@ -94,6 +98,44 @@ def one_kernel_rung() -> Rung:
         prepare=_prepare_one,
         library=True,
     )
+    return rung, in_tf32(rung)
+
+
+@dataclass(frozen=True)
+class _InTf32:
+    """A device as the functions above use it, whose libraries multiply float32 as TF32."""
+
+    device: Device
+
+    @property
+    def matrix_product(self) -> MatrixProduct | None:
+        return self.device.tf32_product
+
+    @property
+    def linear_layer(self) -> LinearLayer | None:
+        return self.device.tf32_layer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.device, name)
+
+
+def in_tf32(rung: Rung) -> Rung:
+    """The same library rung in TF32."""
+    assert rung.run is not None and rung.prepare is not None
+    needs = ("real == float32", *(line.replace("70", "80") for line in rung.header["needs"]))
+    return dataclasses.replace(
+        rung,
+        id=f"{rung.id}-tf32",
+        idea=f"{rung.idea}, in TF32",
+        header={"needs": needs, "tf32": ("both factors, by the library",)},
+        run=functools.partial(_on_tf32, rung.run),
+        prepare=functools.partial(_on_tf32, rung.prepare),
+    )
+
+
+def _on_tf32(function: Callable[..., None], device: Device, *others: Any) -> None:
+    """Call a function above with the same device in TF32."""
+    function(_InTf32(device), *others)
 
 
 def _prepare_one(device: Device, real: np.dtype, dims: Dims) -> None:

@@ -3,7 +3,8 @@
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
 from ladder.contract.op import Case, OnGpu, Op, read, update, write
-from ladder.matmul import library_rungs
+from ladder.matmul import library_rungs as library
+from ladder.matmul.library_rungs import library_rungs, one_kernel_rungs
 from reference import matmul
 
 SHAPES = tuple(
@@ -95,11 +96,8 @@ backward_bias = Op(
 )
 
 LADDERS = (
-    Ladder(
-        forward,
-        (library_rungs.library_rung(library_rungs.forward), library_rungs.one_kernel_rung()),
-    ),
-    Ladder(backward_input, (library_rungs.library_rung(library_rungs.backward_input),)),
-    Ladder(backward_weight, (library_rungs.library_rung(library_rungs.backward_weight),)),
+    Ladder(forward, (*library_rungs(library.forward), *one_kernel_rungs())),
+    Ladder(backward_input, library_rungs(library.backward_input)),
+    Ladder(backward_weight, library_rungs(library.backward_weight)),
     Ladder(backward_bias),
 )

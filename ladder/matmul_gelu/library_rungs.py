@@ -17,7 +17,7 @@ from ladder.contract.device import Device
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import find
 from ladder.contract.rung_file import Rung
-from ladder.matmul.library_rungs import linear
+from ladder.matmul.library_rungs import in_tf32, linear
 
 AUX_MULTIPLE = 8  # what cuBLASLt wants the width of `pre` to be a multiple of
 
@@ -36,14 +36,16 @@ def forward(
         _gelu(device, out.dtype, dims["N"] * dims["OC"])(out, pre)
 
 
-def library_rung() -> Rung:
-    """The rung of the function above. Rows must begin at multiples of 16 bytes."""
+def library_rungs() -> tuple[Rung, Rung]:
+    """The rungs of the function above, in the run's type and in TF32. Rows must begin at multiples
+    of 16 bytes."""
     header = {
         "needs": (f"sm >= 70; C % vector == 0; OC % {AUX_MULTIPLE} == 0",),
         "rounds": ("pre, where the gelu is a kernel of its own",),
     }
     idea = "cuBLASLt, bias and gelu in the epilogue"
-    return Rung("cublaslt", idea, header=header, run=forward, prepare=_prepare, library=True)
+    rung = Rung("cublaslt", idea, header=header, run=forward, prepare=_prepare, library=True)
+    return rung, in_tf32(rung)
 
 
 def _prepare(device: Device, real: np.dtype, dims: Dims) -> None:

@@ -9,7 +9,7 @@ from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
 from ladder.contract.op import Case, MakeInputs, Op, read, write
 from ladder.gelu.ops import half
-from ladder.matmul_gelu import library_rungs
+from ladder.matmul_gelu.library_rungs import library_rungs
 from reference import matmul_gelu
 
 SHAPES = tuple(
@@ -67,4 +67,4 @@ forward = Op(
     },
 )
 
-LADDERS = (Ladder(forward, (library_rungs.library_rung(),)),)
+LADDERS = (Ladder(forward, library_rungs()),)

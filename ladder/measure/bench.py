@@ -52,10 +52,11 @@ class Roofs:
     def __init__(self, device: Device):
         self.device = device
         self._bandwidth: float | None = None
-        self._rates: dict[str, float | None] = {}
+        self._rates: dict[tuple[str, bool], float | None] = {}  # by type, and whether as TF32
         self._link: float | None = None
 
-    def of(self, op: Op, dims: Dims, dtype: str) -> Roof:
+    def of(self, op: Op, dims: Dims, dtype: str, tf32: bool = False) -> Roof:
+        """The roof of an op; `tf32`: of its TF32 rungs, too."""
         if op.ranks:
             self._link = self._link or self.device.link_bandwidth()
             return Roof(self._link)
@@ -63,9 +64,13 @@ class Roofs:
             self._bandwidth = copy_bandwidth(self.device)
         if not compute_bound(op, dims, DTYPES[dtype]):
             return Roof(self._bandwidth)
-        if dtype not in self._rates:
-            self._rates[dtype] = matrix_rate(self.device, DTYPES[dtype])
-        return Roof(self._bandwidth, self._rates[dtype])
+        rates = [self._rate(dtype), self._rate(dtype, tf32=True) if tf32 else None]
+        return Roof(self._bandwidth, *rates)
+
+    def _rate(self, dtype: str, tf32: bool = False) -> float | None:
+        if (dtype, tf32) not in self._rates:
+            self._rates[dtype, tf32] = matrix_rate(self.device, DTYPES[dtype], tf32)
+        return self._rates[dtype, tf32]
 
 
 def bench(
@@ -114,14 +119,16 @@ def _measurement(
     say: Say,
 ) -> dict[str, Any]:
     op, real = ladder.op, DTYPES[dtype]
-    roof = roofs.of(op, dims, dtype)
+    rungs = rungs if rungs is not None else ladder.on(device)
+    target = device.target(real)
+    roof = roofs.of(op, dims, dtype, any(rung.tf32 and rung.claims(target) for rung in rungs))
     buffers = BufferSets(op, device, real, dims)
     in_cache = buffers.bytes < 2 * device.l2_bytes
     verify = _verifier(buffers)
     rows = []
-    for rung in rungs if rungs is not None else ladder.on(device):
+    for rung in rungs:
         label = f"{op.name} {rung.label}, {shape}, {dtype}"
-        if (why := rung.plan(dims, device.target(real)).refusal) is not None:
+        if (why := rung.plan(dims, target).refusal) is not None:
             say(f"{label}: refused: {why}", False)
             continue
         try:
@@ -146,6 +153,7 @@ def _measurement(
         "roof": {
             "copy_gbps": round(roof.bandwidth / 1e9, 1),
             "matrix_tflops": roof.matrix_rate and round(roof.matrix_rate / 1e12, 1),
+            **({"tf32_tflops": round(roof.tf32_rate / 1e12, 1)} if roof.tf32_rate else {}),
         },
         "date": today(),
         "commit": commit(),
@@ -164,7 +172,7 @@ def _row(
     calls = buffers.bind(rung)
     timing = measure(buffers.device, calls)
     verify(rung, calls[0])
-    floor = roof.floor(buffers.op, buffers.dims, buffers.real)
+    floor = roof.floor(buffers.op, buffers.dims, buffers.real, rung.tf32)
     if timing.median < floor * (1 - ALLOWANCE) and not in_cache:
         raise LadderError(
             f"its {timing.median * 1e6:.2f} us are below the floor of {floor * 1e6:.2f} us: "
@@ -224,7 +232,7 @@ def _verifier(buffers: BufferSets) -> Callable[[Rung, Callable[[], None]], None]
             expected.extend(expect(op, dims, real, buffers.inputs))
         contents = buffers.run_once(call)
         for output in expected:
-            problem, _ = output.verify(contents[output.arg.name], rung.rounds)
+            problem, _ = output.verify(contents[output.arg.name], rung.rounds, tf32=rung.tf32)
             if problem is not None:
                 raise LadderError(f"its result is wrong: {problem}")
 

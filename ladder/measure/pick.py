@@ -64,12 +64,14 @@ def pick(
     *shapes: Dims,
     library: bool = False,
     deterministic: bool = False,
+    tf32: bool = False,
     fresh: bool = False,
 ) -> Choice:
     """The fastest rung of a ladder for a number of calls, each given by its shape.
 
     library        whether library rungs may be chosen
     deterministic  whether only rungs that give the same bits every time may
+    tf32           whether rungs may that multiply float32 factors as TF32
     fresh          check and measure everything, even what is cached, or known to be far behind
 
     Raises LadderError where no rung can run, with the reason for each.
@@ -78,7 +80,8 @@ def pick(
     picks = PickCache(device, ladder.op.name, dtype, fresh)
     counted = Counter(tuple(dims.items()) for dims in shapes)
     distinct = [dict(dims) for dims in counted]
-    able, reasons = _able(picks, ladder, device, dtype, distinct, library, deterministic, fresh)
+    allowed = _Allowed(library, deterministic, tf32)
+    able, reasons = _able(picks, ladder, device, dtype, distinct, allowed, fresh)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for rung in able:
             at = _timed(picks, ladder.op, rung, device, dtype, distinct)
@@ -108,20 +111,28 @@ def pick(
     return Choice(ladder.op.name, winner, seconds[winner], in_order)
 
 
+@dataclass(frozen=True)
+class _Allowed:
+    """Which rungs may be chosen: see `pick`."""
+
+    library: bool
+    deterministic: bool
+    tf32: bool
+
+
 def _able(
     picks: PickCache,
     ladder: Ladder,
     device: Device,
     dtype: str,
     shapes: Sequence[Dims],
-    library: bool,
-    deterministic: bool,
+    allowed: _Allowed,
     fresh: bool,
 ) -> tuple[list[Rung], dict[str, str]]:
     """The rungs that can be chosen, and by id why the others cannot."""
     reasons, fit = {}, []
     for rung in ladder.rungs:
-        why = _unfit(ladder, rung, device, dtype, shapes, library, deterministic)
+        why = _unfit(ladder, rung, device, dtype, shapes, allowed)
         if why is None:
             fit.append(rung)
         else:
@@ -139,13 +150,14 @@ def compiling_ahead(
     device: Device,
     library: bool = False,
     deterministic: bool = False,
+    tf32: bool = False,
 ) -> Iterator[None]:
     """Compile in the background what `pick` will time and check for several ladders: one ladder has
     too few kernels to keep all cores at work."""
-    candidates = []
+    allowed, candidates = _Allowed(library, deterministic, tf32), []
     for ladder, dtype, shapes in questions:
         picks = PickCache(device, ladder.op.name, dtype)
-        able, _ = _able(picks, ladder, device, dtype, shapes, library, deterministic, False)
+        able, _ = _able(picks, ladder, device, dtype, shapes, allowed, False)
         # Of a rung whose time is known, it is known as well whether it is right if it matters.
         candidates += [
             (picks, ladder, rung, dtype, shapes)
@@ -169,15 +181,16 @@ def _unfit(
     device: Device,
     dtype: str,
     shapes: Sequence[Dims],
-    library: bool,
-    deterministic: bool,
+    allowed: _Allowed,
 ) -> str | None:
     """Why a rung cannot be chosen even if its result is right; None if it can."""
     if rung not in ladder.on(device):
         return f"not for {device.name}"
-    if rung.library and not library:
+    if rung.library and not allowed.library:
         return "a library's, which was not asked for"
-    if deterministic and not rung.deterministic:
+    if rung.tf32 and not allowed.tf32:
+        return "it multiplies as TF32, which was not allowed"
+    if allowed.deterministic and not rung.deterministic:
         return f"not deterministic: {rung.header['deterministic'][0]}"
     target = device.target(DTYPES[dtype])
     for dims in shapes:

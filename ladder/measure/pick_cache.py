@@ -189,7 +189,7 @@ def _rounded(entry: Entry) -> dict[str, Any]:
 
 def _name(rung: Rung) -> str:
     """The name of a rung's entry: from its code and from what its check expects."""
-    expected = {"rounds": rung.rounds, "inaccurate": not rung.accurate}
+    expected = {"rounds": rung.rounds, "tf32": rung.tf32, "inaccurate": not rung.accurate}
     return "-".join([code_identity(rung), *(word for word, holds in expected.items() if holds)])
 
 

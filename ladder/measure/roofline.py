@@ -31,15 +31,21 @@ ALLOWANCE = 0.12
 
 @dataclass(frozen=True)
 class Roof:
-    """Bytes per second of a copy, read and written; FLOPs per second, or None if not measured."""
+    """Bytes per second of a copy, read and written; FLOPs per second, or None if not measured.
+
+    tf32_rate  FLOPs per second on float32 that is multiplied as TF32
+    """
 
     bandwidth: float
     matrix_rate: float | None = None
+    tf32_rate: float | None = None
 
-    def floor(self, op: Op, dims: Dims, real: np.dtype) -> float:
+    def floor(self, op: Op, dims: Dims, real: np.dtype, tf32: bool = False) -> float:
         """Seconds that the op takes at least."""
-        least = op.least_bytes(dims, real) / self.bandwidth
-        return max(least, op.flops(dims) / self.matrix_rate) if self.matrix_rate else least
+        least, rate = op.least_bytes(dims, real) / self.bandwidth, self.matrix_rate
+        if tf32:
+            rate = self.tf32_rate
+        return max(least, op.flops(dims) / rate) if rate else least
 
 
 def compute_bound(op: Op, dims: Dims, real: np.dtype) -> bool:
@@ -59,10 +65,10 @@ def copy_bandwidth(device: Device, size: int = COPY_BYTES) -> float:
     return 2 * size / float(np.median(seconds))
 
 
-def matrix_rate(device: Device, real: np.dtype) -> float | None:
+def matrix_rate(device: Device, real: np.dtype, tf32: bool = False) -> float | None:
     """FLOPs per second of a large square product by the vendor's library, which accumulates in
-    float32, without TF32. None on a device without such a library."""
-    multiply = device.matrix_product
+    float32, with or without TF32. None on a device without such a library."""
+    multiply = device.tf32_product if tf32 else device.matrix_product
     if multiply is None:
         return None
     n = MATRIX

@@ -405,7 +405,7 @@ def _run(
     errors = []
     for output in expected:
         before = values.get(output.arg.name) if output.arg.role == "inout" else None
-        problem, error = output.verify(contents[output.arg.name], rung.rounds, before)
+        problem, error = output.verify(contents[output.arg.name], rung.rounds, before, rung.tf32)
         if problem is not None:
             raise Wrong(INDENT.join([*outside, problem]))
         errors.append(error)

@@ -27,6 +27,11 @@ reference's for the inputs as they are, or for one of these.
 A rung whose header has a line `Rounds: what` rounds an intermediate result to `real`, because
 tensor cores take it as an operand. An operand that is off by u_real moves the output as inputs
 changed by ± u_real do; outputs that are stored as `real` may be off by 2 s u_real / u more.
+
+A rung whose header has a line `TF32: which factors` rounds factors to 10 bits of fraction. Each is
+off by up to v = 2^-11 of itself, which moves the output as inputs changed by ± v do: it may be off
+by 2 (v / u) (u |y| + s) more. The 2 leaves room for s, a largest change in only a few runs, and for
+tensor cores that cut factors off instead of rounding them.
 """
 
 from __future__ import annotations
@@ -50,6 +55,7 @@ from reference.philox import random_words
 from reference.rounding import round_at_random
 
 U32 = 2.0**-24  # unit roundoff of float32
+TF32 = 2.0**-11  # unit roundoff of TF32
 LAMBDA = 8
 CHANGES = 3  # runs of the reference on changed inputs
 INDENT = "\n    "  # before each line of a report after its first
@@ -100,18 +106,25 @@ class Expected:
     tolerance: np.ndarray
     terms: int
     rounded: np.ndarray | float = 0.0  # how much further, for a rung that rounds on the way
+    tf32: np.ndarray | float = 0.0  # how much further, for a rung that multiplies as TF32
     at_random: RandomRounding | None = None
     others: Sequence[np.ndarray] = ()  # whole numbers that are as right, element by element
 
     def verify(
-        self, got: np.ndarray, rounds: bool = False, before: np.ndarray | None = None
+        self,
+        got: np.ndarray,
+        rounds: bool = False,
+        before: np.ndarray | None = None,
+        tf32: bool = False,
     ) -> tuple[str | None, float]:
         """What is wrong with a result, or None; and the largest error over the tolerance.
 
         rounds  whether the rung rounds to `real` on the way to its outputs
         before  what an output that accumulates held before the run
+        tf32    whether it multiplies float32 factors as TF32
         """
         tolerance = self.tolerance + (self.rounded if rounds else 0.0)
+        tolerance = tolerance + (self.tf32 if tf32 else 0.0)
         if got.dtype.kind in "iu":
             wrong = np.all([got != right for right in (self.value, *self.others)], axis=0)
             worst = 0.0
@@ -234,7 +247,8 @@ def expect(
         rounded: np.ndarray | float = 0.0
         if arg.dtype == REAL:
             rounded = ROUNDED * unit_roundoff(real) / U32 * sensitivity[arg.name]
-        expected.append(Expected(arg, y, rounding + sums, terms, rounded))
+        tf32 = ROUNDED * TF32 / U32 * (U32 * np.abs(y) + sensitivity[arg.name])
+        expected.append(Expected(arg, y, rounding + sums, terms, rounded, tf32))
     return expected
 
 

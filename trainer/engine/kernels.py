@@ -22,7 +22,7 @@ class Kernels:
     """A program, and for each of its ops the rung and the reason for it; settled, for an engine.
 
     settings  what it was chosen by
-    notes     on fusions that do not pay, a line each
+    notes     on fusions that do not pay, and on TF32 that is not used, a line each
     """
 
     program: Program
@@ -72,7 +72,17 @@ def choose(
         called = (*counted, *(call for call in program.calls if call.op not in known))
         choices = rung_choice.choose(called, settings, device, before)
     rung_choice.compile_chosen(called, choices, settings, device)
-    return Kernels(program, choices, settings, notes)
+    return Kernels(program, choices, settings, [*notes, *_notes_on_tf32(settings, choices)])
+
+
+def _notes_on_tf32(settings: KernelSettings, choices: Mapping[str, Choice]) -> list[str]:
+    """Why a run that allows TF32 does not use it; nothing if it does, or does not allow it."""
+    if not settings.tf32 or any(choice.rung.tf32 for choice in choices.values()):
+        return []
+    why = "none of the chosen rungs multiplies as TF32"
+    if settings.place.dtype != "fp32":
+        why = f"TF32 is for factors in fp32, and this run computes in {settings.place.dtype}"
+    return [f"-f 1 has no effect: {why}"]
 
 
 def follow(

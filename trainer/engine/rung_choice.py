@@ -214,7 +214,8 @@ def _from_set(
         target = device.target(real)
         for rung in ladder.on(device):
             kernel = rung.path is not None and rung.claims(target)
-            if kernel and (rung.deterministic or not deterministic):
+            allowed = settings.tf32 or not rung.tf32
+            if kernel and allowed and (rung.deterministic or not deterministic):
                 return Choice(rung, "the lowest" + (" deterministic one" if deterministic else ""))
         if not device.runs_reference:
             what = "deterministic rung" if deterministic else "rung"
@@ -239,6 +240,11 @@ def _refuse(op: str, rung: Rung, settings: KernelSettings, device: Device, real:
         raise LadderError(
             f"{op} {rung.label} needs {needs}, which {target.arch} in {real.name} does not meet; "
             "choose another rung"
+        )
+    if rung.tf32 and not settings.tf32:
+        raise LadderError(
+            f"{op} {rung.label} multiplies as TF32, with 10 bits of fraction, and this run keeps "
+            "float32; allow it by -f 1, or choose another rung"
         )
     if settings.deterministic and not rung.deterministic:
         raise LadderError(

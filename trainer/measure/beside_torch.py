@@ -42,7 +42,7 @@ FLAGS = (
     *("batch", "sequence", "total_tokens", "steps", "overfit"),
     *("lr", "warmup", "final_lr", "schedule", "weight_decay", "beta1", "beta2", "eps", "grad_clip"),
     *("device", "dtype", "master_weights", "stochastic_rounding", "rungs", "rung", "fuse"),
-    *("gelu_fusion", "recompute", "deterministic", "seed"),
+    *("gelu_fusion", "recompute", "deterministic", "tf32", "seed"),
 )
 NAMES = {"eager": "PyTorch, eager", "compiled": "compiled", "graph": "CUDA graph"}
 SHOWN = 10  # steps whose losses are printed at the start, and as many at the end
@@ -114,7 +114,8 @@ def compare(
     for mode in modes:
         setup.train.restore(start)
         try:
-            yield NAMES[mode], _torch(setup, TorchTraining(shape, weights, config, mode))
+            training = TorchTraining(shape, weights, config, mode, setup.kernels.settings.tf32)
+            yield NAMES[mode], _torch(setup, training)
         except RuntimeError as error:  # the base of PyTorch's own: memory, compiler, capture
             say(f"{NAMES[mode]}: {str(error).strip().splitlines()[0]}")
 

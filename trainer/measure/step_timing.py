@@ -127,6 +127,7 @@ class Job:
             parts += ["fused", *(self.program.fusions or ("none",))]
         parts += [f"r{c.recompute}"] * bool(c.recompute)
         parts += ["deterministic"] * wanted.deterministic
+        parts += ["tf32"] * wanted.tf32
         parts += ["w0"] * (not c.master_weights)
         parts += ["stochastic"] * bool(c.stochastic_rounding and c.master_weights)
         return "-".join(parts)
@@ -159,7 +160,7 @@ def parser_of(command: str, description: str, *more: str) -> Parser:
     names = (
         *more,
         *("model", "batch", "sequence", "steps", "device", "dtype", "rungs", "rung"),
-        *("recompute", "deterministic", "fuse", "gelu_fusion"),
+        *("recompute", "deterministic", "tf32", "fuse", "gelu_fusion"),
         *("master_weights", "stochastic_rounding"),
     )
     helps = {

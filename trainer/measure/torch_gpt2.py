@@ -62,22 +62,28 @@ def loss_of(logits: Any, targets: Any) -> Any:
 class TorchTraining:
     """Optimizer steps of a run's settings in PyTorch: AdamW, clipping, gradient accumulation.
 
-    16-bit types are those of autocast, with weights and moments in float32; in fp32 nothing rounds
-    to TF32. The table of tokens has padded rows, as ours has, and the logits of these are cut off.
+    16-bit types are those of autocast, with weights and moments in float32. The table of tokens has
+    padded rows, as ours has, and the logits of these are cut off.
 
+    tf32  in fp32, PyTorch's products may round their factors to TF32
     mode  "eager"; "compiled", by torch.compile; "graph": the same, recorded as CUDA graphs after
           `WARM_UP` steps
     """
 
     def __init__(
-        self, shape: GPT2Config, weights: Mapping[str, np.ndarray], config: TrainConfig, mode: Mode
+        self,
+        shape: GPT2Config,
+        weights: Mapping[str, np.ndarray],
+        config: TrainConfig,
+        mode: Mode,
+        tf32: bool = False,
     ) -> None:
         """weights: every parameter in float32, those of the layers stacked."""
         self.shape, self.config, self.mode = shape, config, mode
         kind, _, index = config.device.partition(":")
         self.on_gpu = kind != "cpu"
         self.device = f"cuda:{index or 0}" if self.on_gpu else "cpu"  # "cuda" of ROCm, too
-        torch.set_float32_matmul_precision("highest")
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
         torch._dynamo.reset()
         if self.on_gpu:
             torch.cuda.set_device(self.device)

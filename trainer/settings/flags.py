@@ -260,6 +260,11 @@ class Flags:
     deterministic: bool | None = flag(
         "--deterministic", "choose only rungs that give the same bits every time", False
     )
+    tf32: bool | None = flag(
+        "--tf32 -f",
+        "in fp32, tensor cores may multiply factors rounded to TF32, 10 bits of fraction",
+        False,
+    )
     debug_nan: bool | None = flag(
         "--debug-nan", "check every output; stop at the first that is not finite", False
     )

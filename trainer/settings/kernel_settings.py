@@ -1,4 +1,4 @@
-"""The settings that choose a run's kernels: --rungs, --rung, --fuse, --deterministic.
+"""The settings that choose a run's kernels: --rungs, --rung, --fuse, --deterministic, --tf32.
 
 They are resolved once from the flags and handed to `trainer.engine.kernels.choose` alone. All else
 receives what it returns: a program, and a rung for each of its ops.
@@ -29,6 +29,7 @@ class KernelSettings:
     from_file for some ops, the rung that this file names; empty where `rungs` names a set
     rung      for some ops, the id of another rung, or the path of a `.cu` file
     fuse      for every fusion: yes or no, or auto: where it follows from the rungs, or is faster
+    tf32      rungs may multiply float32 factors as TF32; without effect in 16 bits
     """
 
     place: Place
@@ -37,6 +38,7 @@ class KernelSettings:
     rung: Mapping[str, str]
     fuse: Mapping[Fusion, Wanted]
     deterministic: bool
+    tf32: bool
 
     @property
     def rung_set(self) -> str:
@@ -48,11 +50,15 @@ class KernelSettings:
     @property
     def picking(self) -> dict[str, bool]:
         """What `ladder.measure.pick.pick` takes: which rungs compete."""
-        return {"library": self.rung_set == "library", "deterministic": self.deterministic}
+        return {
+            "library": self.rung_set == "library",
+            "deterministic": self.deterministic,
+            "tf32": self.tf32,
+        }
 
     def record(self) -> dict[str, Any]:
         """What config.json and checkpoints keep."""
-        names = ("rungs", "rung", "fuse", "deterministic")
+        names = ("rungs", "rung", "fuse", "deterministic", "tf32")
         return {name: getattr(self, name) for name in names}
 
 
@@ -66,6 +72,7 @@ def resolve_kernels(flags: Flags, place: Place) -> KernelSettings:
         rung=dict(flags.rung or {}),
         fuse=_fuse(flags),
         deterministic=flags.value("deterministic"),
+        tf32=flags.value("tf32"),
     )
 
 

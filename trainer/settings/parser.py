@@ -16,12 +16,6 @@ from ladder.common.command_line import Parser
 from ladder.common.errors import LadderError
 from trainer.settings.flags import ByDevice, Flags
 
-# Flags of llm.c that are not honoured: the value that means what is done here anyway, if there is
-# one, and why the others are refused. Ignoring one would train something else than was asked for.
-REFUSED: dict[str, tuple[str | None, str]] = {
-    "-f": ("0", "no rung rounds to TF32 yet; leave it out"),
-}
-
 
 def parse(argv: Sequence[str]) -> Flags:
     """What the words of a command line say. Raises LadderError; `--help` prints and exits."""
@@ -32,26 +26,11 @@ def parse(argv: Sequence[str]) -> Flags:
         epilog="Other commands: prepare, doctor, sample, eval, export, verify, plot, sweep, "
         "bench, torch, profile, climb, scaling, each with its own --help.",
     )
-    words = _without_refused(argv)
+    words = list(argv)
     for i, (word, value) in enumerate(zip(words, [*words, "-"][1:], strict=True)):
         if word == "-h" and value.startswith("-"):  # with a value, it is llm.c's for HellaSwag
             words[i] = "--help"
     return Flags(**vars(parser.parse_args(words)))
-
-
-def _without_refused(argv: Sequence[str]) -> list[str]:
-    """The words without flags of REFUSED that ask for what is done here anyway."""
-    words, rest = [], list(argv)
-    while rest:
-        word = rest.pop(0)
-        if word not in REFUSED:
-            words.append(word)
-            continue
-        harmless, reason = REFUSED[word]
-        value = rest.pop(0) if rest else None
-        if value is None or value != harmless:
-            raise LadderError(f"{word} of llm.c is not available: {reason}")
-    return words
 
 
 def build_parser(

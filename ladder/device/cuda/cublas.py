@@ -19,6 +19,7 @@ from ladder.device.cupy.blas import ONE, WORKSPACE_BYTES, ZERO, Gpu, check, matr
 DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}
 OPERATIONS = {"N": 0, "T": 1}  # a factor as it is, transposed
 COMPUTE_32F = 68  # accumulates in float32; float32 factors are not rounded to TF32
+COMPUTE_32F_FAST_TF32 = 77  # accumulates in float32; float32 factors are multiplied as TF32
 DEFAULT_ALGORITHM = -1
 DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # split-K partial sums are added in float32, too
 
@@ -26,9 +27,9 @@ DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # split-K partial sums are added in f
 class Multiplier:
     """A GPU's matrix products, on its stream (`MatrixProduct` of ladder/contract/device.py)."""
 
-    def __init__(self, device: Gpu) -> None:
+    def __init__(self, device: Gpu, compute: int = COMPUTE_32F) -> None:
         """Raises LadderError where there is no cuBLAS."""
-        self._device, self._library = device, load()
+        self._device, self._library, self._compute = device, load(), compute
         self._handle = ctypes.c_void_p()
         # The handle uses this memory as long as it lives.
         self._workspace = device.empty((WORKSPACE_BYTES,), np.dtype(np.uint8))
@@ -61,7 +62,7 @@ class Multiplier:
             *matrix(b, DATA_TYPES),
             ctypes.byref(ONE if add else ZERO),
             *matrix(result, DATA_TYPES),
-            COMPUTE_32F,
+            self._compute,
             DEFAULT_ALGORITHM,
         )
         self._check(status, f"in a product of sizes {sizes}")

@@ -64,9 +64,9 @@ class Linear:
     computes out.T (OC, N) = weight @ inp.T from what it reads as weight.T and inp.T: "T", "N".
     """
 
-    def __init__(self, device: Gpu) -> None:
+    def __init__(self, device: Gpu, compute: int = COMPUTE_32F) -> None:
         """Raises LadderError where there is no cuBLASLt."""
-        self._device, self._library = device, load("libcublasLt")
+        self._device, self._library, self._compute = device, load("libcublasLt"), compute
         self._plans: dict[tuple[str, int, int, int, int], _Plan | None] = {}
         self._workspace = device.empty((WORKSPACE_BYTES,), np.dtype(np.uint8))
         self._handle = ctypes.c_void_p()
@@ -119,7 +119,7 @@ class Linear:
         library, operation = self._library, ctypes.c_void_p()
         self._check(
             library.cublasLtMatmulDescCreate(
-                ctypes.byref(operation), COMPUTE_32F, DATA_TYPES["float32"]
+                ctypes.byref(operation), self._compute, DATA_TYPES["float32"]
             )
         )
         self._set(operation, TRANSA, ctypes.c_int32(OPERATIONS["T"]))

@@ -28,7 +28,7 @@ _OLDEST = min(int(arch.removeprefix("sm_").rstrip("a")) for arch in compiler.TYP
 _BFLOAT16 = 80  # Ampere: the first tensor cores that multiply bfloat16
 
 # CUtensorMapDataType of the driver's cuda.h
-_TENSOR_TYPES = {"uint32": 2, "int32": 3, "float16": 6, "float32": 7, "bfloat16": 9}
+_TENSOR_TYPES = {"uint32": 2, "int32": 3, "float16": 6, "float32": 7, "bfloat16": 9, "tf32": 11}
 
 
 class Cuda(CupyGpu):
@@ -37,7 +37,7 @@ class Cuda(CupyGpu):
     kind = "cuda"
     warp = compiler.WARP_SIZE
     serialize = "CUDA_LAUNCH_BLOCKING=1"
-    libraries = frozenset({"cublas", "cublaslt"})
+    libraries = frozenset({"cublas", "cublaslt", "cublas-tf32", "cublaslt-tf32"})
 
     def __init__(self, index: int = 0) -> None:
         """Raises LadderError where there is no driver, CuPy or GPU of that index, or an old one."""
@@ -83,7 +83,15 @@ class Cuda(CupyGpu):
     def linear_layer(self) -> cublaslt.Linear:
         return cublaslt.Linear(self)
 
-    def tensor_map(self, array: Any, box: tuple[int, int]) -> np.void:
+    @functools.cached_property
+    def tf32_product(self) -> cublas.Multiplier:
+        return cublas.Multiplier(self, cublas.COMPUTE_32F_FAST_TF32)
+
+    @functools.cached_property
+    def tf32_layer(self) -> cublaslt.Linear:
+        return cublaslt.Linear(self, cublas.COMPUTE_32F_FAST_TF32)
+
+    def tensor_map(self, array: Any, box: tuple[int, int], tf32: bool = False) -> np.void:
         """What the driver makes of it is opaque: 128 bytes, which a kernel takes by value."""
         refuse_tile(array, box)
         rows, columns = array.size // array.shape[-1], array.shape[-1]
@@ -91,7 +99,7 @@ class Cuda(CupyGpu):
         with self.device:
             status = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled(
                 ctypes.c_void_p(made.ctypes.data),
-                ctypes.c_int(_TENSOR_TYPES[array.dtype.name]),
+                ctypes.c_int(_TENSOR_TYPES["tf32" if tf32 else array.dtype.name]),
                 ctypes.c_uint32(2),
                 ctypes.c_void_p(array.data.ptr),
                 (ctypes.c_uint64 * 2)(columns, rows),

@@ -46,6 +46,8 @@ class CudaGroup:
     libraries = frozenset({"nccl"})
     matrix_product = None
     linear_layer = None
+    tf32_product = None
+    tf32_layer = None
 
     def __init__(self, indices: Sequence[int]) -> None:
         """Raises LadderError where there is no such GPU, or one has no access to another."""
@@ -111,7 +113,7 @@ class CudaGroup:
     def _rows(self, array: Rows, *beside: Any) -> Iterator[Any]:
         return zip(self.owners(len(array.rows)), array.rows, *beside, strict=True)
 
-    def tensor_map(self, array: Rows, box: tuple[int, int]) -> np.void:
+    def tensor_map(self, array: Rows, box: tuple[int, int], tf32: bool = False) -> np.void:
         raise LadderError("a group of GPUs has no tensor maps: TMA copies tiles of one GPU")
 
     # ---- kernels ----

@@ -51,6 +51,8 @@ class Hip(CupyGpu):
     serialize = "AMD_SERIALIZE_KERNEL=3"
     libraries: frozenset[str] = frozenset()
     linear_layer = None
+    tf32_product = None
+    tf32_layer = None
 
     def __init__(self, index: int = 0) -> None:
         """Raises LadderError where there is no driver, CuPy or GPU of that index."""
@@ -89,7 +91,7 @@ class Hip(CupyGpu):
     def matrix_product(self) -> rocblas.Multiplier:
         return rocblas.Multiplier(self)
 
-    def tensor_map(self, array: Any, box: tuple[int, int]) -> np.void:
+    def tensor_map(self, array: Any, box: tuple[int, int], tf32: bool = False) -> np.void:
         raise LadderError(f"{self.name} has no TMA to copy tiles")
 
     def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> Path:

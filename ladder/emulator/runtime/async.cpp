@@ -38,6 +38,18 @@ static void add(char *to, const char *from, int bytes) {
     }
 }
 
+// Rounds a row of float32 numbers to TF32, to nearest even, as an H200 was seen to do.
+static void round_to_tf32(char (&row)[ROW]) {
+    uint32_t words[ROW / 4];
+    std::memcpy(words, row, ROW);
+    for (uint32_t &bits : words) {
+        if ((bits & 0x7fffffff) > 0x7f800000) bits = 0x7fffffff;  // NaN
+        else bits += 0xfff + (bits >> 13 & 1);  // may carry into the exponent: right
+        bits &= ~0x1fffu;
+    }
+    std::memcpy(row, words, ROW);
+}
+
 // Elements outside of the array are 0 when they are loaded, and are not stored.
 void Worker::carry_out(const TileCopy &copy) {
     const TileMap &map = *copy.map;
@@ -52,6 +64,7 @@ void Worker::carry_out(const TileCopy &copy) {
         int64_t offset = row * (int64_t)map.row_bytes + (copy.x + first) * map.element_bytes;
         char *array = map.begin + offset;
         if (copy.way == Way::load && inside) std::memcpy(part, array, bytes);
+        if (copy.way == Way::load && map.tf32) round_to_tf32(buffer);
         for (int p = 0; p < ROW; p += PIECE) {
             char *piece = swizzle(copy.tile + r * ROW + p);
             if (copy.way == Way::load) std::memcpy(piece, buffer + p, PIECE);

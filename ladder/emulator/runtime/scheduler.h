@@ -66,7 +66,7 @@ struct Product {
     float *d;
     int count;
     emulator::Wgmma wgmma;
-    uint16_t a[2][16];         // this thread's two rows of A, where A is in registers
+    float a[2][16];            // this thread's two rows of A, where A is in registers
     std::vector<float> value;  // of d, if no older product with the same d has it
     const void *pc;
 };
@@ -76,6 +76,7 @@ struct TileMap {
     char *begin;
     uint64_t columns, rows, row_bytes;  // of the array
     int32_t box_columns, box_rows, element_bytes;
+    int32_t tf32;  // whether float32 is rounded to TF32 when it is loaded
 };
 
 // A barrier in shared memory that counts threads and bytes.

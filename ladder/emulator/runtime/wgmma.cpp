@@ -16,17 +16,22 @@ using namespace emulator;
 
 #define CALLER __builtin_return_address(0)
 
-static constexpr int DEPTH = 16;         // columns that one wgmma sums over
+static constexpr int MOST_DEPTH = 16;
 static constexpr unsigned ATOM = 1024;   // bytes of 8 rows, in which the swizzle repeats
 static constexpr unsigned SWIZZLE_128 = 1;
+
+// Columns that one wgmma sums over: those of 32 bytes.
+static int depth_of(Factors factors) { return factors == TFLOAT32 ? 8 : 16; }
 
 namespace {
 
 struct Operand {
-    unsigned start, leading, stride, base_offset, swizzle;
-    bool mn_major;
+    unsigned start, leading, stride, base_offset, swizzle, size;  // the bytes of an element
+    int depth;
+    bool mn_major;  // of 16-bit elements only
 
-    Operand(unsigned long long descriptor, bool mn_major) : mn_major(mn_major) {
+    Operand(unsigned long long descriptor, Factors factors, bool mn_major = false)
+        : size(factors == TFLOAT32 ? 4 : 2), depth(depth_of(factors)), mn_major(mn_major) {
         auto field = [descriptor](int at) { return (unsigned)(descriptor >> at & 0x3fff) * 16; };
         start = field(0), leading = field(16), stride = field(32);
         base_offset = (unsigned)(descriptor >> 49 & 7);
@@ -36,7 +41,7 @@ struct Operand {
     unsigned at(int row, int k) const {
         unsigned address = mn_major ? start + row / 64 * leading + k / 8 * stride + k % 8 * 128 +
                                           row % 64 * 2
-                                    : start + row / 8 * stride + row % 8 * 128 + k * 2;
+                                    : start + row / 8 * stride + row % 8 * 128 + k * size;
         address ^= (address >> 7 & 7) << 4;
         return address % SharedLayout::BYTES;
     }
@@ -44,40 +49,42 @@ struct Operand {
     std::vector<unsigned> pieces(int rows) const {
         std::vector<unsigned> found;
         for (int row = 0; row < rows; row += mn_major ? 8 : 1)
-            for (int k = 0; k < DEPTH; k += mn_major ? 1 : 8) found.push_back(at(row, k));
+            for (int k = 0; k < depth; k += mn_major ? 1 : depth / 2) found.push_back(at(row, k));
         return found;
     }
 };
 
 }  // namespace
 
-static float widen(uint16_t value, bool half) {
-    return half ? Half::widen(value) : Bfloat16::widen(value);
+// A factor from its bits, of which there are 16 or 32. Of float32, the last 13 are not read.
+static float widen(uint32_t bits, Factors factors) {
+    if (factors == TFLOAT32) return bit_cast<float>(bits & ~0x1fffu);
+    return factors == FLOAT16 ? Half::widen((uint16_t)bits) : Bfloat16::widen((uint16_t)bits);
 }
 
 // This thread's part of d += a @ b.T: two rows, and two of every eight columns.
 static void multiply(const Product &product, float *d, int thread, const char *memory) {
     const Wgmma &wgmma = product.wgmma;
-    Operand a(wgmma.a, wgmma.a_mn_major), b(wgmma.b, wgmma.b_mn_major);
+    Operand a(wgmma.a, wgmma.factors, wgmma.a_mn_major);
+    Operand b(wgmma.b, wgmma.factors, wgmma.b_mn_major);
     auto load = [&](const Operand &operand, int row, int k) {
-        uint16_t value;
-        std::memcpy(&value, memory + operand.at(row, k), 2);
-        return widen(value, wgmma.half);
+        uint32_t bits = 0;
+        std::memcpy(&bits, memory + operand.at(row, k), operand.size);
+        return widen(bits, wgmma.factors);
     };
-    float rows[2][DEPTH], column[DEPTH];
+    float rows[2][MOST_DEPTH], column[MOST_DEPTH];
     int first = thread / 32 * 16 + thread % 32 / 4;
     for (int r = 0; r < 2; r++)
-        for (int k = 0; k < DEPTH; k++)
-            rows[r][k] = wgmma.a_registers ? widen(product.a[r][k], wgmma.half)
-                                           : load(a, first + 8 * r, k);
+        for (int k = 0; k < b.depth; k++)
+            rows[r][k] = wgmma.a_registers ? product.a[r][k] : load(a, first + 8 * r, k);
     for (int i = 0; i < product.count; i += 4) {
         for (int c = 0; c < 2; c++) {
             int at = i * 2 + thread % 4 * 2 + c;  // eight columns are four elements
-            for (int k = 0; k < DEPTH; k++) column[k] = load(b, at, k);
+            for (int k = 0; k < b.depth; k++) column[k] = load(b, at, k);
             for (int r = 0; r < 2; r++) {
                 float &sum = d[i + 2 * r + c];
                 if (!wgmma.add) sum = 0;
-                for (int k = 0; k < DEPTH; k++) sum += rows[r][k] * column[k];
+                for (int k = 0; k < b.depth; k++) sum += rows[r][k] * column[k];
             }
         }
     }
@@ -141,15 +148,18 @@ void emulator_wgmma(float *d, int count, const Wgmma *wgmma) {
         auto lanes = (const unsigned *const *)worker.at_warp(
             WARP_GATHER, ~0ull, (uint64_t)wgmma->a_registers, 0, CALLER);
         for (int r = 0; r < 2; r++) {
-            for (int k = 0; k < DEPTH; k++) {
-                unsigned pair = lanes[fiber.lane / 4 * 4 + k % 8 / 2][r + k / 8 * 2];
-                product.a[r][k] = (uint16_t)(k % 2 ? pair >> 16 : pair);
+            int depth = depth_of(wgmma->factors), each = depth / 8;  // elements in a register
+            for (int k = 0; k < depth; k++) {
+                int lane = fiber.lane / 4 * 4 + k / each % 4;
+                unsigned bits = lanes[lane][r + k / (4 * each) * 2] >> k % each * 16;
+                product.a[r][k] = widen(bits, wgmma->factors);
             }
         }
     }
     worker.at_warp(WARP_SYNC, ~0ull, 0, 0, CALLER);
     if (fiber.lane == 0) {
-        Operand a(wgmma->a, wgmma->a_mn_major), b(wgmma->b, wgmma->b_mn_major);
+        Operand a(wgmma->a, wgmma->factors, wgmma->a_mn_major);
+        Operand b(wgmma->b, wgmma->factors, wgmma->b_mn_major);
         if (!wgmma->a_registers) check(worker, a, 64, "a", CALLER);
         check(worker, b, wgmma->columns, "b", CALLER);
         if (MemoryModel *memory = worker.launch->memory.get()) {

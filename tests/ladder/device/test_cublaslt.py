@@ -145,7 +145,7 @@ def run(name, number, real, dims, bias=True):
     return [
         problem
         for output in expect(ladder.op, dims, real, values)
-        if (problem := output.verify(arrays[output.arg.name].host, rung.rounds)[0])
+        if (problem := output.verify(arrays[output.arg.name].host, rung.rounds, tf32=rung.tf32)[0])
     ]
 
 

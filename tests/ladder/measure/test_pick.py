@@ -88,6 +88,15 @@ def test_only_deterministic_rungs_when_asked_for():
     assert choice.reasons["2"] == "not deterministic: no, atomics"
 
 
+def test_tf32_rungs_only_where_tf32_is_allowed():
+    exact, fast = timed_rung(1, "float32", 30), timed_rung(2, "TF32", 10)
+    fast = dataclasses.replace(fast, header={**fast.header, "tf32": ("both factors",)})
+    choice = pick(ladder(exact, fast), FakeGpu(), "float32", DIMS)
+    assert choice.rung == "1"
+    assert choice.reasons["2"] == "it multiplies as TF32, which was not allowed"
+    assert pick(ladder(exact, fast), FakeGpu(), "float32", DIMS, tf32=True).rung == "2"
+
+
 def test_the_times_of_several_shapes_add_up():
     def run(device, arrays, dims, scalars):
         find("start.add").op.compute(list(arrays.values()), dims)

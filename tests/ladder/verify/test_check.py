@@ -295,6 +295,29 @@ def test_roundings_on_the_way_are_allowed_only_to_a_rung_that_declares_them():
     assert expected["out"].verify(ruined, rounds=True)[0] is not None
 
 
+def test_factors_of_tf32_are_allowed_only_to_a_rung_that_declares_them():
+    """Rounded to nearest or cut off, they are within the tolerance; with 8 bits they are not."""
+    op, real = find("matmul.forward").op, DTYPES["float32"]
+    dims = {"N": 17, "C": 64, "OC": 48}
+    values = make_inputs(op, dims, real, np.random.default_rng(0))
+    (expected,) = expect(op, dims, real, values)
+
+    def product(bits, half=0):
+        mask = np.uint32(0xFFFFFFFF << (23 - bits) & 0xFFFFFFFF)
+        inp, weight = (
+            ((values[name].view(np.uint32) + np.uint32(half)) & mask).view(np.float32)
+            for name in ("inp", "weight")
+        )
+        exact = inp.astype(np.float64) @ weight.T.astype(np.float64) + values["bias"]
+        return exact.astype(np.float32)
+
+    for rounded in (product(10, half=0x1000), product(10)):
+        assert expected.verify(rounded)[0] is not None
+        problem, error = expected.verify(rounded, tf32=True)
+        assert problem is None and error > 0.05
+    assert expected.verify(product(7), tf32=True)[0] is not None
+
+
 @pytest.mark.parametrize("name", ["layernorm.backward", "residual_layernorm.backward"])
 def test_large_inputs_repeat_whole_rows_with_what_belongs_to_them(monkeypatch, name):
     monkeypatch.setattr(contract, "DISTINCT", 1000)

@@ -37,7 +37,7 @@ def picked(monkeypatch):
     """Every call takes 1 us, those of the ops that are named in the result take what it says."""
     microseconds = {}
 
-    def pick(ladder, device, dtype, *shapes, library, deterministic):
+    def pick(ladder, device, dtype, *shapes, library, deterministic, tf32):
         (dims,) = shapes
         assert set(dims) == set(ladder.op.dims) and dtype == "float32"
         op = ladder.op.name

@@ -24,7 +24,7 @@ class Pretended(Cpu):
     def __init__(self, kind, arch):
         self.kind, self.arch = kind, arch
         self.is_gpu, self.runs_reference, self.runs_kernels = kind == "cuda", kind != "cuda", True
-        self.libraries = frozenset({"cublas", "cublaslt"} if self.is_gpu else ())
+        self.libraries = frozenset({"cublas-tf32", "cublaslt-tf32"} if self.is_gpu else ())
 
     def target(self, real):
         return Target(self.arch, 32, 132, 232448, real)
@@ -85,7 +85,7 @@ def test_a_users_kernel_is_checked_first_and_refused_if_wrong(mine, monkeypatch)
 def test_best_asks_the_picker_for_the_shapes_of_the_run(monkeypatch):
     asked = []
 
-    def pick(ladder, device, dtype, *shapes, library, deterministic):
+    def pick(ladder, device, dtype, *shapes, library, deterministic, tf32):
         asked.append((ladder.op.name, dtype, shapes, library))
         return Picked(ladder.op.name, "1", 1e-6, {"1": "the fastest: 1.0 us"})
 
@@ -174,13 +174,61 @@ def test_deterministic_refuses_a_named_rung_that_is_not():
 def test_deterministic_asks_the_picker_for_such_rungs_only(monkeypatch):
     asked = []
 
-    def pick(ladder, device, dtype, *shapes, library, deterministic):
+    def pick(ladder, device, dtype, *shapes, library, deterministic, tf32):
         asked.append(deterministic)
         return Picked(ladder.op.name, "1", 1e-6, {"1": "the fastest: 1.0 us"})
 
     monkeypatch.setattr(rung_choice, "pick", pick)
     choose(GPU, rungs="best", deterministic=True)
     assert asked and all(asked)
+
+
+# ---- TF32 ----
+
+
+def choose_product(device, **settings):
+    """The choice for a linear layer, in fp32."""
+    wanted = resolved_kernels(device.kind, **{"dtype": "fp32", **settings})
+    dims = {"N": 64, "C": 64, "OC": 64}
+    return rung_choice.choose([Call("matmul.forward", (), dims, {}, "")], wanted, device)
+
+
+@pytest.mark.parametrize("rung", [rung.id for rung in find("matmul.forward").rungs if rung.tf32])
+def test_a_tf32_rung_can_be_named_only_where_the_run_allows_tf32(rung):
+    named = {"rung": {"matmul.forward": rung}, "rungs": "naive"}
+    with pytest.raises(LadderError, match=r"multiplies as TF32.*; allow it by -f 1, or choose"):
+        choose_product(GPU, **named)
+    assert choose_product(GPU, **named, tf32=True)["matmul.forward"].rung.tf32
+
+
+def test_a_file_of_rungs_cannot_bring_tf32_into_a_run(tmp_path):
+    path = tmp_path / "rungs.json"
+    path.write_text('{"matmul.forward": "float32-8"}')
+    with pytest.raises(LadderError, match=r"rungs\.json: .* multiplies as TF32"):
+        choose_product(GPU, rungs=str(path))
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_the_picker_is_told_whether_tf32_is_allowed(monkeypatch, allowed):
+    asked = []
+
+    def pick(ladder, device, dtype, *shapes, library, deterministic, tf32):
+        asked.append(tf32)
+        return Picked(ladder.op.name, "1", 1e-6, {"1": "the fastest: 1.0 us"})
+
+    monkeypatch.setattr(rung_choice, "pick", pick)
+    choose_product(GPU, rungs="best", tf32=allowed)
+    assert asked == [allowed]
+
+
+def test_naive_takes_no_tf32_rung_where_tf32_is_not_allowed(monkeypatch):
+    ladder = find("matmul.forward")
+    only = replace(ladder)
+    only.__dict__["rungs"] = tuple(rung for rung in ladder.rungs if rung.tf32)
+    monkeypatch.setattr(rung_choice, "find", lambda op: only)
+    with pytest.raises(LadderError, match=r"matmul\.forward has no rung yet that runs in float32"):
+        choose_product(GPU, rungs="naive")
+    assert choose_product(GPU, rungs="naive", tf32=True)["matmul.forward"].rung.id == "float32-8"
 
 
 # ---- going on from a checkpoint ----

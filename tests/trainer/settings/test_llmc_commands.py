@@ -5,7 +5,6 @@ import dataclasses
 
 import pytest
 
-from ladder.common.errors import LadderError
 from tests.trainer.tiny import resolved
 from trainer.model.registry import named_shape
 from trainer.settings.flags import Flags
@@ -39,7 +38,7 @@ PARSER = {
     "-g": ("144", {"sample_tokens": 144}),
     "-h": ("1", {"hellaswag": True}),
     "-a": ("1", {"overfit": True}),
-    "-f": ("0", {}),
+    "-f": ("1", {"tf32": True}),
     "-w": ("1", {"master_weights": True}),
     "-ge": ("2", {"gelu_fusion": 2}),
     "-z": ("1", {"zero": 1}),
@@ -89,11 +88,6 @@ def test_every_flag_of_llmcs_parser_is_known(flag):
     found = typed(parse([*beside, flag, value]))
     assert {name: found[name] for name in meaning} == meaning
     assert len(found) == len(meaning) + len(beside) // 2
-
-
-def test_tf32_is_refused_with_the_reason():
-    with pytest.raises(LadderError, match=r"-f of llm\.c is not available: no rung rounds to TF32"):
-        parse(["-f", "1"])
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -17,7 +17,7 @@ from trainer.run import sample, schedule
 from trainer.settings import flags
 from trainer.settings.command import run
 from trainer.settings.flags import Flags
-from trainer.settings.parser import REFUSED, parse
+from trainer.settings.parser import parse
 
 
 def test_what_is_not_typed_is_none():
@@ -80,6 +80,7 @@ def test_every_setting_has_a_long_flag_that_sets_it():
         "zero": (["0"], 0),
         "overlap": ([], True),
         "deterministic": ([], True),
+        "tf32": ([], True),
         "debug_nan": ([], True),
         "debug_sync": ([], True),
         "resume": ([], True),
@@ -148,12 +149,6 @@ def test_a_wrong_value_is_refused_by_flag_and_remedy(line, says):
         parse(line.split())
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize("flag", REFUSED)
-def test_flags_of_llmc_that_cannot_be_honoured_are_refused_with_the_reason(flag):
-    with pytest.raises(LadderError, match=f"^{flag} of llm.c is not available: "):
-        parse([flag, "2"])
 
 
 def test_the_names_that_flags_know_are_those_of_what_there_is():

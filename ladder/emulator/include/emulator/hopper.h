@@ -61,20 +61,20 @@ __forceinline__ void wgmma_wait(Registers &...) {
 template <class Registers>
 __forceinline__ void wgmma_pin(Registers &) {}
 
-#define WGMMA(NAME, HALF)                                                                        \
+#define WGMMA(NAME, FACTORS)                                                                        \
     template <int N, bool A_MN_MAJOR = false, int B_BLOCK = 0, bool ADD = true>                  \
     __forceinline__ void NAME(float (&d)[N / 2], const void *a, const void *b) {                 \
         emulator::Wgmma wgmma{wgmma_descriptor(a, 0), wgmma_descriptor(b, B_BLOCK), nullptr, N,   \
-                              HALF, A_MN_MAJOR, (B_BLOCK > 0), ADD};                             \
+                              emulator::FACTORS, A_MN_MAJOR, (B_BLOCK > 0), ADD};                \
         emulator::emulator_wgmma(d, N / 2, &wgmma);                                              \
     }                                                                                            \
     template <int N, int B_BLOCK = 0>                                                            \
     __forceinline__ void NAME##_registers(float (&d)[N / 2], const unsigned (&a)[4],             \
                                           const void *b) {                                       \
-        emulator::Wgmma wgmma{0, wgmma_descriptor(b, B_BLOCK), a, N, HALF, false, (B_BLOCK > 0), \
-                              true};                                                             \
+        emulator::Wgmma wgmma{0, wgmma_descriptor(b, B_BLOCK), a, N, emulator::FACTORS, false,   \
+                              (B_BLOCK > 0), true};                                              \
         emulator::emulator_wgmma(d, N / 2, &wgmma);                                              \
     }
-WGMMA(wgmma_m64k16_bf16, false)
-WGMMA(wgmma_m64k16_fp16, true)
+WGMMA(wgmma_m64k16_bf16, BFLOAT16)
+WGMMA(wgmma_m64k16_fp16, FLOAT16)
 #undef WGMMA

@@ -56,13 +56,16 @@ enum WarpOperation {
 };
 enum Access { ACCESS_READ, ACCESS_WRITE, ACCESS_ATOMIC };
 
-// A `wgmma`: d (64, N) += A (64, 16) * B (N, 16)^T. `a`, `b`: descriptors of operands in shared
-// memory.
+enum Factors { BFLOAT16, FLOAT16, TFLOAT32 };  // the types that tensor cores multiply
+
+// A `wgmma`: d (64, N) += A (64, K) * B (N, K)^T, where K is 32 bytes of factors: 16, or 8 of TF32.
+// `a`, `b`: descriptors of operands in shared memory.
 struct Wgmma {
     unsigned long long a, b;
     const unsigned *a_registers;  // this thread's four, instead of `a`; or null
     int columns;                  // N
-    bool half, a_mn_major, b_mn_major, add;
+    Factors factors;
+    bool a_mn_major, b_mn_major, add;
 };
 
 extern "C" {
