@@ -1,5 +1,6 @@
-// `mma.sync` on TF32: matrix products of a warp on tensor cores, of float32 numbers that are rounded
-// to TF32 (sm_80 and later). TF32 has the range of float32, and 10 instead of 23 bits of fraction.
+// `mma.sync` on TF32: matrix products of a warp on tensor cores, of float32 numbers that are
+// rounded to TF32 (sm_80 and later). TF32 has the range of float32, and 10 instead of 23 bits of
+// fraction.
 //
 // mma_m16n8k8_tf32 computes D (16, 8) += A (16, 8) * B (8, 8). Each factor has a register of its
 // own. Lane l holds, with g = l / 4 and t = l % 4, and D as in mma.cuh:

@@ -1,6 +1,7 @@
-// `wgmma` on TF32: matrix products of a warpgroup on tensor cores (sm_90a), of float32 numbers whose
-// last 13 bits are not read. So the numbers should be rounded before: TMA does that for a rung whose
-// header has a line `TF32:`. mma_tf32.cuh says what TF32 is; hopper.cuh, how `wgmma` is called.
+// `wgmma` on TF32: matrix products of a warpgroup on tensor cores (sm_90a), of float32 numbers
+// whose last 13 bits are not read. So the numbers should be rounded before: TMA does that for a
+// rung whose header has a line `TF32:`. mma_tf32.cuh says what TF32 is; hopper.cuh, how `wgmma` is
+// called.
 //
 // PTX ISA, "wgmma.mma_async": https://docs.nvidia.com/cuda/parallel-thread-execution/
 #pragma once
@@ -44,14 +45,13 @@ __forceinline__ void wgmma_m64k8_tf32_registers(
     }
 
 // `wgmma.mma_async` on TF32: d (64, N) += A (64, 8) * B (N, 8)^T. Both are K-major: a row of a tile
-// holds 32 of the columns that are summed over, and the k-th step of 8 starts at 32 * k bytes. There
-// is no MN-major operand of TF32. The tensor cores do not read the last 13 bits of an element: who
-// wants them rounded has TMA do it (a rung whose header has a line `TF32:`). d is as above.
+// holds 32 of the columns that are summed over, and the k-th step of 8 starts at 32 * k bytes.
+// An MN-major operand exists in 16 bits only. Which thread holds which element of d: hopper.cuh.
 template <int N>
 __device__ __forceinline__ void wgmma_m64k8_tf32(float (&d)[N / 2], const void* a, const void* b) {
     WGMMA_TF32_OF("%64, %65", "%96, %97", "%128, %129", "l"(wgmma_descriptor(a, 0)))
 }
-// _registers: each warp has its 16 rows of A (64, 8) in registers, in the layout of A in mma.cuh.
+// _registers: each warp has its 16 rows of A (64, 8) in registers, in the layout of A in mma_tf32.cuh.
 template <int N>
 __device__ __forceinline__ void wgmma_m64k8_tf32_registers(
     float (&d)[N / 2], const unsigned (&a)[4], const void* b) {

@@ -31,7 +31,7 @@ from ladder.contract.op import Arg, Op, Scalar
 from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
 from ladder.verify.inputs import scalars
-from ladder.verify.tolerance import unit_roundoff
+from ladder.verify.tolerance import TF32, unit_roundoff
 
 INCLUDE = PACKAGE / "include"
 PARTS = Path(__file__).parent / "exported"
@@ -263,7 +263,7 @@ def _main(op: Op, rung: Rung, dims: Dims, target: Target, loop: str) -> str:
         "};",
         *_call("run_on_cpu", ["loop", *arrays]),
         "",
-        *_launch(op, rung.plan(dims, target), dims, target),
+        *_launch(op, rung, rung.plan(dims, target), dims, target),
         "launch();",
         "check(cudaDeviceSynchronize());",
         "",
@@ -302,7 +302,7 @@ def _host(name: str, arrays: Sequence[str]) -> str:
     return f"{name}.cpu()" if name in arrays else name
 
 
-def _launch(op: Op, plan: LaunchPlan, dims: Dims, target: Target) -> list[str]:
+def _launch(op: Op, rung: Rung, plan: LaunchPlan, dims: Dims, target: Target) -> list[str]:
     """The rung's buffers, and `launch`, a function that launches its kernels."""
     lines = []
     for buffer in plan.scratch:
@@ -311,12 +311,19 @@ def _launch(op: Op, plan: LaunchPlan, dims: Dims, target: Target) -> list[str]:
         lines.append(f"{kind}* {buffer.name} = scratch<{kind}>({math.prod(buffer.shape)}{zero});")
     for tile in plan.tiles:
         name, box = tile.argument, tile.box
-        arg = next(arg for arg in op.args if arg.name == name)
-        dtype = resolve_dtype(arg.dtype, target.real)
-        refuse_tile(np.broadcast_to(np.empty((), dtype), arg.resolve_shape(dims)), box)
-        kind = f"CU_TENSOR_MAP_DATA_TYPE_{_TENSOR_TYPES[dtype.name]}"
+        given: dict[str, tuple[str, tuple[int, ...], str]]
+        given = {arg.name: (arg.dtype, arg.resolve_shape(dims), arg.role) for arg in op.args}
+        given |= {buffer.name: (buffer.stored, buffer.shape, "scratch") for buffer in plan.scratch}
+        stored, shape, role = given[name]
+        dtype = resolve_dtype(stored, target.real)
+        refuse_tile(np.broadcast_to(np.empty((), dtype), shape), box)
+        tf32 = rung.tf32 and role in ("in", "scratch")  # rounded by TMA, as on a device here
+        kind = f"CU_TENSOR_MAP_DATA_TYPE_{'TFLOAT32' if tf32 else _TENSOR_TYPES[dtype.name]}"
+        matrix = name
+        if role == "scratch":
+            matrix = f"Matrix<{_C_TYPES[stored]}>{{{name}, {shape[-1]}, {math.prod(shape[:-1])}}}"
         map_ = f"TensorMap {name}_tiles = tiles_of"
-        lines += _call(map_, [name, kind, str(box[0]), str(box[1])])
+        lines += _call(map_, [matrix, kind, str(box[0]), str(box[1])])
     arrays = [f"{arg.name}.device" for arg in op.args]
     buffers = [buffer.name for buffer in plan.scratch]
     if op.ranks:
@@ -376,6 +383,8 @@ def _verify(arg: Arg, rung: Rung, target: Target) -> list[str]:
             "};",
             f"right &= {arg.name}.verify({terms}, 0, store);",
         ]
+    if rung.tf32:
+        return [f"right &= {arg.name}.verify({terms}, 0x1p{round(math.log2(TF32))});  // TF32"]
     if rung.rounds and arg.dtype == REAL:
         rounding = f"0x1p{round(math.log2(unit_roundoff(target.real)))}"
         return [f"right &= {arg.name}.verify({terms}, {rounding});  // Rounds"]

@@ -72,7 +72,7 @@ from ladder.common.errors import LadderError
 from ladder.contract.dims import Dims, format_dims
 from ladder.contract.identity import INCLUDE, code_identity
 from ladder.contract.ladder import PACKAGE, find, find_rung, ladders
-from ladder.contract.rung_file import Rung
+from ladder.contract.rung_file import KEYS, Rung
 from ladder.measure import results
 from ladder.show import (
     anatomy,
@@ -218,9 +218,10 @@ def header(place: Place, op: str, number: str, only: str = "") -> str:
     rung = find(op).rung(number)
     lines = []
     because = ("before", "change", "rewrite", "expect")
-    remarks = ("deterministic", "accurate", "rounds", "pays", "left")
+    remarks = ("deterministic", "accurate", "rounds", "tf32", "pays", "left")
+    titles = {key.lower(): key for key in KEYS}
     for key in only.split() or because + remarks:
-        lines += [f"- **{key.capitalize()}:** {_prose(text)}" for text in rung.header.get(key, ())]
+        lines += [f"- **{titles[key]}:** {_prose(text)}" for text in rung.header.get(key, ())]
     return "\n".join(lines)
 
 

@@ -30,6 +30,7 @@ class Row:
     name     the idea of the rung as it is called now, or the peer
     rung     its id; None for a peer
     kernel   whether it is a kernel of ours, not a library's
+    tf32     whether it multiplies as TF32, with a roof of its own
     stale    whether the rung's code has changed since it was measured
     us       microseconds
     gain     over the kernel before it
@@ -41,6 +42,7 @@ class Row:
     rung: str | None
     kernel: bool
     library: bool
+    tf32: bool
     stale: bool
     us: float
     gain: float | None
@@ -58,7 +60,7 @@ def table(op: str, link: Link, **which: str) -> str:
     device, measurement = find_measurement(op, **which)
     ladder = find(op)
     rows = measured_rows(measurement)
-    reference = best_peer(measurement)
+    reference, in_tf32 = best_peer(measurement), best_peer(measurement, tf32=True)
     unit = "TFLOP/s" if measurement["roof"]["matrix_tflops"] else "GB/s"
     against = f" | % of {reference.name}" if reference else ""
     lines = [
@@ -81,7 +83,8 @@ def table(op: str, link: Link, **which: str) -> str:
             percent(row.of_roof),
         ]
         if reference:
-            cells.append(percent(reference.us / row.us))
+            beside = in_tf32 if row.tf32 else reference
+            cells.append(percent(beside.us / row.us) if beside else "")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", caption(device, measurement)])
 
@@ -150,33 +153,41 @@ def measured_rows(measurement: results.Measurement) -> list[Row]:
     matrix = measurement["roof"]["matrix_tflops"]
     work = measurement["flops"] / 1e6 if matrix else measurement["bytes"] / 1e3
     roof = matrix or measurement["roof"]["copy_gbps"]
+    tf32_roof = measurement["roof"].get("tf32_tflops", roof)
     known = {rung.id: rung for rung in find(measurement["op"]).rungs}
     rows: list[Row] = []
     before: float | None = None
     for measured in measurement["rows"]:
         us = measured["median_us"]
         rate = work / us
-        common = {"us": us, "rate": rate, "of_roof": rate / roof}
         if "peer" in measured:
-            rows.append(Row(measured["peer"], None, False, False, False, gain=None, **common))
+            common = {"us": us, "rate": rate, "of_roof": rate / roof}
+            rows.append(
+                Row(measured["peer"], None, False, False, False, False, gain=None, **common)
+            )
         elif measured["rung"] in known:
             rung = known[measured["rung"]]
             kernel = rung.path is not None
             gain = before / us if before and kernel else None
             before = us if kernel else before
             stale = code_identity(rung) != measured["code"]
-            rows.append(Row(rung.idea, rung.id, kernel, rung.library, stale, gain=gain, **common))
+            of_roof = rate / (tf32_roof if rung.tf32 else roof)
+            common = {"us": us, "rate": rate, "of_roof": of_roof}
+            flags = kernel, rung.library, rung.tf32, stale
+            rows.append(Row(rung.idea, rung.id, *flags, gain=gain, **common))
     return sorted(rows, key=lambda row: (row.rung is None, row.library))
 
 
 def best_kernel(rows: Sequence[Row]) -> Row | None:
-    """The fastest kernel of ours."""
-    return min((row for row in rows if row.kernel), key=lambda row: row.us, default=None)
+    """The fastest kernel of ours that keeps the type's digits."""
+    return min(
+        (row for row in rows if row.kernel and not row.tf32), key=lambda row: row.us, default=None
+    )
 
 
-def best_peer(measurement: results.Measurement) -> Row | None:
-    """The fastest library rung if there is one, else the fastest peer."""
-    rows = measured_rows(measurement)
+def best_peer(measurement: results.Measurement, tf32: bool = False) -> Row | None:
+    """The fastest library rung if there is one, else the fastest peer; `tf32`: of TF32."""
+    rows = [row for row in measured_rows(measurement) if row.tf32 == tf32]
     library = [row for row in rows if row.library]
     return min(
         library or [row for row in rows if row.rung is None],
@@ -229,6 +240,8 @@ def caption(device: Mapping[str, Any], measurement: results.Measurement) -> str:
     )
     if roof["matrix_tflops"]:
         text += f", and {roof['matrix_tflops']:,.0f} TFLOP/s, a 4096³ product"
+    if "tf32_tflops" in roof:
+        text += f" ({roof['tf32_tflops']:,.0f} in TF32, which is the roof of the rungs marked so)"
     if measurement["in_cache"]:
         text += "; everything fits in the L2 cache"
     text += f". {_machine(device)}, {measurement['date']}."
@@ -291,6 +304,7 @@ def rate(value: float) -> str:
 
 def remarks(rung: Rung) -> str:
     """What a reader must know beside the idea, in brackets and italics; "" if there is nothing."""
-    found = [] if rung.pays else ["does not pay"]
+    found = ["TF32"] if rung.tf32 else []
+    found += [] if rung.pays else ["does not pay"]
     found += [] if rung.deterministic else ["not deterministic"]
     return f" _({', '.join(found)})_" if found else ""

@@ -67,7 +67,7 @@ def _expanded(text: str) -> str:
     macros = {name: (args.split(", "), body) for name, args, body in _MACRO.findall(joined)}
     lines = []
     for line in joined.splitlines():
-        call = re.match(r"(\w+)\(", line)
+        call = re.match(r"\s*(\w+)\(", line)
         if line.startswith("#"):
             continue
         lines.append(_replaced(line, macros) if call and call[1] in macros else line)

@@ -70,9 +70,7 @@ class Isa(HostArrays):
     def watching(self) -> None:
         return None
 
-    def tensor_map(
-        self, array: np.ndarray, box: tuple[int, int], tf32: bool = False
-    ) -> np.void:
+    def tensor_map(self, array: np.ndarray, box: tuple[int, int], tf32: bool = False) -> np.void:
         raise LadderError(f"{self.arch} has no tiles to copy: TMA is NVIDIA's")
 
     def compile(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> dict[str, Kernel]:

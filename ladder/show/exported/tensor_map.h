@@ -6,13 +6,19 @@
 #include <cstdlib>
 #include <cstring>
 
+template <class T>
+struct Matrix {  // a buffer for intermediate results
+    T* device;
+    size_t columns, rows;
+};
+
 // The tensor map with which the kernel copies tiles of `array` by TMA: (tile_rows, tile_columns)
 // elements each, in rows of 128 bytes, stored in shared memory with the 128-byte swizzle. The
 // driver encodes the map. cudaGetDriverEntryPointByVersion finds its function, so that the program
 // need not be linked with libcuda.
-template <class T>
+template <class Tiled>
 TensorMap tiles_of(
-    const Array<T>& array, CUtensorMapDataType type, unsigned tile_rows, unsigned tile_columns) {
+    const Tiled& array, CUtensorMapDataType type, unsigned tile_rows, unsigned tile_columns) {
     void* function;
     cudaDriverEntryPointQueryResult found;
     check(cudaGetDriverEntryPointByVersion(
@@ -22,7 +28,7 @@ TensorMap tiles_of(
         exit(2);
     }
     const cuuint64_t size[2] = {array.columns, array.rows};
-    const cuuint64_t stride[1] = {array.columns * sizeof(T)};  // bytes from row to row
+    const cuuint64_t stride[1] = {array.columns * sizeof(*array.device)};  // bytes from row to row
     const cuuint32_t tile[2] = {tile_columns, tile_rows}, step[2] = {1, 1};
     CUtensorMap map;
     CUresult status = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function)(

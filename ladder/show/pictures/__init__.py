@@ -17,6 +17,7 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
     banks OP RUNG line=TEXT one request to shared memory by bank and wavefront; array=
                             does=read request=0 shape= title=
     mma                     fragments of mma.sync: lane and register of each element; lane=
+    mma-tf32                the same of mma.sync on TF32; lane=
     ldmatrix                who passes the address of a row, and who receives its elements; lane=
     matrix-core INSTRUCTION   fragments of AMD's: the lane of each element; mfma-16 mfma-32
                             wmma-rdna3 wmma-rdna4
@@ -101,6 +102,7 @@ from ladder.show.pictures.drawing import Drawing
 
 PROBES = {  # kinds that are drawn from a probe, not from a rung
     "mma": probes.MMA,
+    "mma-tf32": probes.MMA_TF32,
     "ldmatrix": probes.MMA,
     "wgmma-accumulator": probes.WGMMA,
     "wgmma-operand": probes.WGMMA,
@@ -115,6 +117,7 @@ KINDS: dict[str, Callable[..., Drawing]] = {
     "access": accesses.draw,
     "banks": banks.draw,
     "mma": fragments.draw,
+    "mma-tf32": fragments.draw_tf32,
     "ldmatrix": fragments.draw_ldmatrix,
     "matrix-core": matrix_cores.draw,
     "wgmma-accumulator": fragments.draw_accumulator,

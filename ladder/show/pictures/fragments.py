@@ -51,6 +51,30 @@ def draw(*, lane: str = "") -> Drawing:
     return drawing
 
 
+def draw_tf32(*, lane: str = "") -> Drawing:
+    """A, B and D of `mma.sync` m16n8k8 on TF32: the lane and the register of every element.
+
+    lane  only this one's elements have a colour
+    """
+    found, only = probes.tf32_fragments(), _lane(lane)
+    drawing = Drawing(
+        "mma.sync m16n8k8 on TF32: "
+        + ("which lane holds which element" if only is None else f"what lane {only} holds"),
+        "D (16 x 8) += A (16 x 8) times B (8 x 8). In each cell stand the lane and its register. "
+        f"Each register has one element. Lane {only or 0} holds of A "
+        f"{_places(found.a[only or 0], 8, False)}; of B {_places(found.b[only or 0], 8, True)}; "
+        f"of D {_places(found.d[only or 0], 8, False)}.",
+    )
+    y, right = drawing.top, MARGIN + 8.5 * CELL
+    matrix = owners(found.a, (16, 8), 1)
+    _matrix(drawing, MARGIN, y, "A, from ldmatrix: rows × k", *matrix, "a", only)
+    lanes, registers = owners(found.b, (8, 8), 1)
+    y = _matrix(drawing, right, y, "B: k × columns", lanes.T, registers.T, "b", only)
+    lanes, registers = owners(found.d, (16, 8), 1)
+    _matrix(drawing, right, y + 26, "D: rows × columns", lanes, registers, "d", only)
+    return drawing
+
+
 def owners(
     numbers: np.ndarray, shape: tuple[int, int], share: int
 ) -> tuple[np.ndarray, np.ndarray]:

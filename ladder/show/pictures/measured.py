@@ -62,7 +62,8 @@ def of(device: Mapping[str, Any], measurement: Measurement, when: str = "") -> M
     """What was measured on a device; `when` ends the title."""
     title = f"{measurement['op']}, {measurement['shape']}, {measurement['dtype']}, {device['gpu']}"
     product = measurement["roof"]["matrix_tflops"] or _product(device, measurement["dtype"])
-    return Measured(title + when, measurement, tables.measured_rows(measurement), product)
+    rows = [row for row in tables.measured_rows(measurement) if not row.tf32]  # of another roof
+    return Measured(title + when, measurement, rows, product)
 
 
 def found(op: str, **which: str) -> Measured:
@@ -73,7 +74,8 @@ def found(op: str, **which: str) -> Measured:
 def digest(op: str, **which: str) -> str:
     """Changes with any number of the measurement."""
     shown = found(op, **which)
-    rows = json.dumps([dataclasses.asdict(row) for row in shown.rows])
+    fields = [dataclasses.asdict(row) for row in shown.rows]
+    rows = json.dumps([{k: v for k, v in row.items() if k != "tf32"} for row in fields])
     roof = json.dumps([shown.measurement["roof"], shown.product])
     return cache.digest("measured", shown.title, rows, roof)[:12]
 

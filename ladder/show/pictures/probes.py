@@ -41,6 +41,31 @@ extern "C" __global__ void probe(
 }
 """
 
+MMA_TF32 = """
+#include "mma_tf32.cuh"
+
+extern "C" __global__ void probe(
+    unsigned* a_out,          // (32, 4) the registers of each lane
+    unsigned* b_out,          // (32, 2)
+    float* d_out,             // (32, 4)
+    const float* a_in,        // (16, 8) rows, k
+    const float* b_in) {      // (8, 8)  columns, k
+    __shared__ __align__(16) float tile_a[128], tile_b[64];
+    int lane = threadIdx.x;
+    for (int i = lane; i < 128; i += 32) tile_a[i] = a_in[i];
+    for (int i = lane; i < 64; i += 32) tile_b[i] = b_in[i];
+    __syncthreads();
+    unsigned a[4], b[2];
+    float d[4] = {};
+    ldmatrix_x4(a, tile_a + lane % 16 * 8 + lane / 16 * 4);
+    ldmatrix_x2(b, tile_b + lane % 8 * 8 + lane / 8 % 2 * 4);
+    mma_m16n8k8_tf32(d, a, b);
+    for (int i = 0; i < 4; i++) a_out[lane * 4 + i] = a[i];
+    for (int i = 0; i < 2; i++) b_out[lane * 2 + i] = b[i];
+    for (int i = 0; i < 4; i++) d_out[lane * 4 + i] = d[i];
+}
+"""
+
 WGMMA = """
 #include "hopper.cuh"
 
@@ -135,6 +160,26 @@ def mma_fragments() -> Fragments:
     left[:, 1], right[:, 1] = 1, np.arange(8)
     _, _, d = _run_mma(bfloat16(left), bfloat16(right))
     return Fragments(_halves(a), _halves(b), d.astype(int), _addresses())
+
+
+@functools.cache
+def tf32_fragments() -> Fragments:
+    """The same of TF32, with A (16, 8) and B (8, 8), and an element in each register."""
+    kernel = Emulated().compile(rung(MMA_TF32), {}, DTYPES["float32"])["probe"]
+
+    def run(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        out = np.zeros((32, 4), np.float32), np.zeros((32, 2), np.float32)
+        d = np.zeros((32, 4), np.float32)
+        factors = (x.astype(np.float32) for x in (a, b))
+        kernel(Launch("probe", (1, 1, 1), (32, 1, 1)), (*out, d, *factors))
+        return (*out, d)
+
+    a, b, _ = run(np.arange(128), np.arange(64))
+    left, right = np.zeros((16, 8)), np.zeros((8, 8))
+    left[:, 0], right[:, 0] = 8 * np.arange(16), 1  # D = 8 * row + column
+    left[:, 1], right[:, 1] = 1, np.arange(8)
+    _, _, d = run(left, right)
+    return Fragments(a.astype(int), b.astype(int), d.astype(int), np.zeros(0, int))
 
 
 def _halves(registers: np.ndarray) -> np.ndarray:

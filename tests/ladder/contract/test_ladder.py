@@ -14,7 +14,7 @@ def test_climbing_order_is_reference_trunk_tracks_libraries():
     assert ids[:5] == ["0", "1", "2", "3", "4"]
     tracks = [rung.track for rung in MATMUL.rungs if rung.track]
     assert tracks == sorted(tracks, key=TRACKS.index)
-    assert ids[-2:] == ["cublas", "cublaslt"]
+    assert ids[-4:] == ["cublas", "cublas-tf32", "cublaslt", "cublaslt-tf32"]
 
 
 def test_ids_are_unique_and_lead_back_to_their_rungs():
@@ -33,7 +33,7 @@ def test_a_number_is_enough_where_only_one_rung_has_it():
     [
         ("5", "several rungs 5, 16bit-5, float32-5 and amd-5: choose one of them"),
         ("99", "no rung '99'; it has 0 to 4, 16bit-5 to 16bit-16, float32-5 to "),
-        ("float32-9", "no rung 'float32-9'; did you mean float32-"),
+        ("float32-99", "no rung 'float32-99'; did you mean float32-"),
         ("fp32-5", "did you mean float32-5"),
         ("cubls", "did you mean cublas"),
         ("x", "no rung 'x'; 'python -m ladder list matmul.forward' names all"),

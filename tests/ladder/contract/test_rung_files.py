@@ -132,7 +132,12 @@ def test_a_rung_names_the_one_that_it_grew_from(ladder, rung):
     if rung.id == "1":
         assert parent is None
     else:
-        assert parent.path is not None and parent.number < rung.number
+        assert parent.path is not None
+        if (
+            rung.tf32 and parent.track == "16bit"
+        ):  # tensor cores for float32, after those for 16 bits
+            return
+        assert parent.number < rung.number
         assert parent.track in ("", rung.track)
 
 

@@ -3,9 +3,9 @@
 //         matrices only as TF32: 10 instead of 23 bits of fraction.
 // Change: the block of 16bit rung 9, with float32 in shared memory. A lane rounds its fragments to
 //         TF32 before each product. ldmatrix cannot transpose float32, which it sees as pairs of
-//         16-bit elements; so a lane loads B itself, two neighbouring columns at a time. They become
-//         the same column of two B matrices: the order of the columns is free, as long as results
-//         are stored in the same order. Then a lane has four neighbours of a row to store.
+//         16-bit elements; so a lane loads B itself, two neighbouring columns at a time. They
+//         become the same column of two B matrices: the order of the columns is free, as long as
+//         results are stored in the same order. Then a lane has four neighbours of a row to store.
 // Expect: half the rate of 16bit rung 9, since a product of 16 x 8 x 8 takes the tensor cores as
 //         long as one of 16 x 8 x 16 in 16 bits. Results are as exact as their factors: to 2^-11.
 // Needs:  real == float32; sm >= 80; warp == 32; C % vector == 0; OC % vector == 0
@@ -29,8 +29,8 @@ constexpr int ROWS = 64, COLUMNS = TILE_COLUMNS / 4;  // outputs of a warp; a 2 
 
 // Swizzles: the position of 16-byte piece p of a row in a tile. In a tile (rows, DEPTH), piece p is
 // in different banks in each of 8 rows, since ldmatrix reads it from 8 rows at once. In a tile
-// (DEPTH, 64), two neighbouring pieces are in different banks in each of 4 rows, from which 16 lanes
-// read at once.
+// (DEPTH, 64), two neighbouring pieces are in different banks in each of 4 rows, from which half a
+// warp reads at once.
 __device__ __forceinline__ int place_a(int row, int p) { return row * DEPTH + (p ^ row % 8) * 4; }
 __device__ __forceinline__ int place_b(int row, int p) { return row * 64 + (p ^ row % 4 * 2) * 4; }
 

@@ -16,11 +16,13 @@
 //         LENGTH = ceil_div(STEPS, PARTS) * DEPTH;
 //         STAGES = min(4, shared_bytes // (4 * DEPTH * (TILE_ROWS + TILE_COLUMNS)));
 //         SHARED = 4 * STAGES * DEPTH * (TILE_ROWS + TILE_COLUMNS)
-// Launch: matmul_backward_weight<<<(ceil_div(C, TILE_COLUMNS), HIGH, PARTS), WARPS * warp, SHARED>>>
+// Launch: matmul_backward_weight<<<(ceil_div(C, TILE_COLUMNS), HIGH, PARTS), WARPS * warp,
+//         SHARED>>>
 // Launch: matmul_backward_weight_finish<<<ceil_div(OC * C, 4 * 256), 256>>> if PARTS > 1
 // Scratch: float32 partial[PARTS, OC if PARTS > 1 else 1, C]
 // TF32:   both factors, rounded to nearest by the lanes
 // After:  16bit-10
+// Rewrite: both tiles and both fragments have another layout.
 // Left:   on Hopper, mma.sync cannot keep the tensor cores busy -> rung 9.
 
 #include "async.cuh"

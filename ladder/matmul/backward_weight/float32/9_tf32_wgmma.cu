@@ -3,15 +3,16 @@
 //         two. wgmma reads its factors from shared memory, but of TF32 only rows of what is summed
 //         over (K-major). Here that are the rows of dout and inp, and both have them as columns.
 // Change: dout becomes A, which wgmma takes from registers: a warp's 16 rows of A are columns that
-//         lie so in the swizzled tile of dout that a lane's two are one load, and 16 lanes read from
-//         all banks. For B, a kernel writes inp.T to memory first. TMA rounds both factors to TF32
-//         while it copies. Blocks compute whole tiles, and share the steps of those that are left
-//         over (stream-K). Every part of a sum is added to dweight by TMA, in L2.
+//         lie so in the swizzled tile of dout that a lane's two are one load, and 16 lanes read
+//         from all banks. For B, a kernel writes inp.T to memory first. TMA rounds both factors to
+//         TF32 while it copies. Blocks compute whole tiles, and share the steps of those that are
+//         left over (stream-K). Every part of a sum is added to dweight by TMA, in L2.
 // Expect: half the rate of 16bit rung 14; and the time to read inp, and to write inp.T.
 // Needs:  real == float32; sm == 90; warp == 32; C % vector == 0; OC % vector == 0
 // Define: TILE_ROWS = 128; TILE_COLUMNS = 192; DEPTH = 32; WARPS = 8; STAGES = 4; PATCH = 64 * 32;
 //         STEPS = ceil_div(N, DEPTH); WIDE = ceil_div(C, TILE_COLUMNS);
-//         TILES = ceil_div(OC, TILE_ROWS) * WIDE; WHOLE = TILES // multiprocessors * multiprocessors;
+//         TILES = ceil_div(OC, TILE_ROWS) * WIDE;
+//         WHOLE = TILES // multiprocessors * multiprocessors;
 //         REST = (TILES - WHOLE) * STEPS; SHARE = ceil_div(REST, multiprocessors);
 //         SHARED = 4 * (STAGES * (TILE_ROWS + TILE_COLUMNS) * DEPTH + 4 * PATCH)
 // Launch: matmul_backward_weight_transpose<<<(ceil_div(C, 32), STEPS), 256>>>
@@ -20,7 +21,7 @@
 // Tiles:  dweight[64, 32]; dout[DEPTH, 32]; inp_across[TILE_COLUMNS, DEPTH]
 // Deterministic: no, the parts of a sum are added in any order
 // TF32:   both factors, rounded by TMA
-// After:  8
+// After:  float32-8
 // Rewrite: another instruction, and other ways to it for both factors.
 // Left:   the transpose, which the kernel that writes inp could do on the way.
 

@@ -1,9 +1,9 @@
 // matmul forward, float32 rung 8: TF32 on tensor cores, mma.sync
-// Before: in rung 7, CUDA cores do a multiply-add for each product, and most of them already. Tensor
-//         cores multiply float32 matrices only as TF32: 10 instead of 23 bits of fraction.
-// Change: the block of 16bit rung 11, with float32 in shared memory. ldmatrix moves a float32 number
-//         as the two halves of a pair. A lane rounds its fragments to TF32 before each product.
-//         Tiles are 192 columns wide where that fills the last wave of blocks better.
+// Before: in rung 7, CUDA cores do a multiply-add for each product, and most of them already.
+//         Tensor cores multiply float32 matrices only as TF32: 10 instead of 23 bits of fraction.
+// Change: the block of 16bit rung 11, with float32 in shared memory. ldmatrix moves a float32
+//         number as the two halves of a pair. A lane rounds its fragments to TF32 before each
+//         product. Tiles are 192 columns wide where that fills the last wave of blocks better.
 // Expect: half the rate of 16bit rung 11, since a product of 16 x 8 x 8 takes the tensor cores as
 //         long as one of 16 x 8 x 16 in 16 bits. Results are as exact as their factors: to 2^-11.
 // Needs:  real == float32; sm >= 80; warp == 32; C % vector == 0; OC % vector == 0

@@ -2,9 +2,9 @@
 // Before: in rung 8, fragments pass through registers on their way to the tensor cores, and each of
 //         them is rounded by four warps, or by two.
 // Change: the pipeline of 16bit rung 14: a producer warp copies tiles by TMA, and two consumer
-//         warpgroups multiply them by wgmma, from shared memory. TMA rounds to TF32 while it copies,
-//         since the tensor maps say that the elements are of that type. (wgmma itself would cut off
-//         the last 13 bits: every factor would shrink, and so would the results.)
+//         warpgroups multiply them by wgmma, from shared memory. TMA rounds to TF32 while it
+//         copies, since the tensor maps say that the elements are of that type. (wgmma itself would
+//         cut off the last 13 bits: every factor would shrink, and so would the results.)
 // Expect: half the rate of 16bit rung 14. A row of a tile has 128 bytes, as there, but only 32
 //         channels. No instruction rounds.
 // Needs:  real == float32; sm == 90; warp == 32; C % vector == 0; OC % vector == 0

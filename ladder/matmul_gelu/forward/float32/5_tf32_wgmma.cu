@@ -2,7 +2,8 @@
 // Before: in rung 4, CUDA cores do a multiply-add for each product. Tensor cores multiply float32
 //         matrices only as TF32: 10 instead of 23 bits of fraction.
 // Change: the product of matmul.forward float32 rung 9: the pipeline of 16bit rung 7, in which TMA
-//         rounds both factors to TF32 while it copies. The gelu is computed from float32, as before.
+//         rounds both factors to TF32 while it copies. The gelu is computed from float32, as
+//         before.
 // Expect: the gap to cuBLASLt shrinks as that of the product does. The gelus are as many as in rung
 //         4, and now they count: the tensor cores wait for them.
 // Needs:  real == float32; sm == 90; warp == 32; C % vector == 0; OC % vector == 0
