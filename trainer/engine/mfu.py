@@ -8,10 +8,13 @@ from ladder.contract.device import Device
 from ladder.measure.roofline import matrix_rate
 
 
-def measured_roof(device: Device, real: np.dtype) -> float:
+def measured_roof(device: Device, real: np.dtype, tf32: bool = False) -> float:
     """FLOP/s of a large matrix product on the device: cuBLAS's in the run's type on a GPU, NumPy's
-    in float32 on a CPU, whatever the run's type, since the reference computes in float32."""
-    if (rate := matrix_rate(device, real)) is not None:
+    in float32 on a CPU, whatever the run's type, since the reference computes in float32.
+
+    tf32  the run multiplies as TF32
+    """
+    if (rate := matrix_rate(device, real, tf32)) is not None:
         return rate
     n = 1024
     a = np.ones((n, n), np.float32)

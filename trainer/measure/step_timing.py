@@ -27,7 +27,7 @@ from ladder.contract.ladder import find
 from ladder.contract.rung_file import Rung
 from ladder.measure import results
 from ladder.measure.bench import commit, refuse_emulated
-from ladder.measure.roofline import Roof, copy_bandwidth
+from ladder.measure.roofline import Roof, copy_bandwidth, matrix_rate
 from reference import adamw
 from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
@@ -255,14 +255,14 @@ def time_ops(engine: Engine, calls: Sequence[Call], roof: Roof) -> list[dict[str
         of_op.setdefault(call.op, []).append(call)
     rows = []
     for name, its_calls in of_op.items():
-        op = find(name).op
+        op, tf32 = find(name).op, engine.rungs[name].tf32
         engine.zero_gradients()
         rows.append(
             {
                 "op": name,
                 "calls": len(its_calls),
                 "ms": 1e3 * time_calls(engine.device, [engine.bound[c] for c in its_calls]),
-                "floor_ms": 1e3 * sum(roof.floor(op, c.dims, engine.real) for c in its_calls),
+                "floor_ms": 1e3 * sum(roof.floor(op, c.dims, engine.real, tf32) for c in its_calls),
                 "bytes": sum(op.least_bytes(c.dims, engine.real) for c in its_calls),
                 "flops": sum(op.flops(c.dims) for c in its_calls),
             }
@@ -290,9 +290,10 @@ def time_calls(device: Device, calls: Sequence[Callable[[], None]]) -> float:
 
 
 def roof_of(device: Device, real: np.dtype) -> Roof:
-    """The measured bandwidth and matrix rate of the device."""
+    """The measured bandwidth and matrix rates of the device."""
     sizes = () if device.is_gpu else (CPU_COPY_BYTES,)
-    return Roof(copy_bandwidth(device, *sizes), measured_roof(device, real))
+    in_tf32 = matrix_rate(device, real, tf32=True) if real == np.float32 else None
+    return Roof(copy_bandwidth(device, *sizes), measured_roof(device, real), in_tf32)
 
 
 def in_giga(roof: Roof) -> dict[str, float]:
@@ -300,6 +301,8 @@ def in_giga(roof: Roof) -> dict[str, float]:
     rates = {"bandwidth_gbs": roof.bandwidth / 1e9}
     if roof.matrix_rate is not None:
         rates["matrix_gflops"] = roof.matrix_rate / 1e9
+    if roof.tf32_rate is not None:
+        rates["tf32_gflops"] = roof.tf32_rate / 1e9
     return rates
 
 

@@ -117,7 +117,9 @@ def report(machine: dict[str, Any], m: dict[str, Any]) -> str:
         f"{software}, Python {machine['python']}",
         "",
         f"expected  {m['floor_ms']:10,.2f} ms   the floor of its ops: products at "
-        f"{m['matrix_gflops']:,.0f} GFLOP/s, bytes at {m['bandwidth_gbs']:,.0f} GB/s",
+        f"{m['matrix_gflops']:,.0f} GFLOP/s, "
+        + (f"in TF32 at {m['tf32_gflops']:,.0f}, " if "tf32_gflops" in m else "")
+        + f"bytes at {m['bandwidth_gbs']:,.0f} GB/s",
         f"step      {m['step_ms']:10,.2f} ms   median of {m['steps']}, "
         f"80 % between {m['low_ms']:,.2f} and {m['high_ms']:,.2f}",
     ]

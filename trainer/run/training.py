@@ -81,7 +81,9 @@ class Trainer:
         self.flops = setup.shape.flops_per_token(self.config.sequence) * self.config.total_tokens
         self.roof = math.nan  # of all devices together, by that of rank 0, which shows it
         if self.group.leads:
-            self.roof = self.group.size * measured_roof(setup.device, setup.config.real)
+            tf32 = any(rung.tf32 for rung in setup.kernels.rungs.values())
+            roof = measured_roof(setup.device, setup.config.real, tf32)
+            self.roof = self.group.size * roof
         self.times: list[float] = []  # ms of the steps that count in the median
         self.logged = False  # is there a loss in the logs?
         self.val_losses: list[tuple[int, float]] = []

@@ -135,7 +135,7 @@ def test_losses_that_are_not_finite_are_no_answer():
 @pytest.fixture
 def hellaswag(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNEL_LADDER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(training, "measured_roof", lambda device, real: 1e9)
+    monkeypatch.setattr(training, "measured_roof", lambda device, real, tf32: 1e9)
     (tmp_path / "data" / "hellaswag").mkdir(parents=True)
     write_examples(tmp_path / "data" / "hellaswag" / "bytes_val.bin", make_examples(10, longest=7))
 
