@@ -41,6 +41,7 @@ _KNOWN = {  # what launchers know of the device, in the words of a header
     "f128::size": "4",
 }
 _SMS = "MULTIPROCESSORS"
+_WIDE = {"float4", "int4", "uint4"}
 UNMAPPED = "UNMAPPED_"
 
 
@@ -133,6 +134,11 @@ class _Adoption:
         wanted = names("".join(wrapper.body for wrapper in wrappers))
         wanted -= {*self.buffers, *self.values, *self.scratch}
         kept = declarations.needed(self.file.declarations, wanted)
+        if _WIDE & {name for one in kept for name in names(one.text)} and not self.options.needs:
+            self.notes.append(
+                "it accesses 16 bytes at a time: rows may have to be a multiple of them"
+            )
+            self.notes.append(f"  if so: --needs '{self.op.dims[-1]} % vector == 0'")
         defines = {name: str(value) for name, value in self.constants.items()}
         if any(_SMS in names(wrapper.body) for wrapper in wrappers):
             defines[_SMS] = "multiprocessors"
@@ -386,7 +392,13 @@ class _Adoption:
         of_device = {"multiprocessors", "vector", "warp", "shared_bytes", "sizeof_real", "sm"}
         known = {*self.op.dims, *self.constants, *of_device}
         asserts = [text for text in steps.asserts if set(parse_header(text).names) <= known]
-        return [*asserts, *self.options.needs]
+        sizes = [step.shared.text for step in steps.steps if isinstance(step, Launched)]
+        limits = [
+            f"{size} <= shared_bytes"
+            for size in sizes
+            if set(parse_header(size).names) & set(self.op.dims)
+        ]
+        return [*asserts, *limits, *self.options.needs]
 
     # ---- kernels with the op's arguments -------------------------------------------------------
 

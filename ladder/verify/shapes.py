@@ -81,6 +81,8 @@ def derive_shapes(op: Op, rung: Rung, target: Target) -> list[Dims]:
     own = [dims for dims in op.shapes if plan_of(dims) is not None]
     if not own:
         return []
+    if unlimited(own[-1]) is None:  # `Needs` limits the multiprocessors, too
+        unlimited = plan_of
     axes = _axes(op, unlimited, own[-1])
     per_flop, per_thread = _speed(rung, target)
     shots: dict[Sizes, _Shot] = {}

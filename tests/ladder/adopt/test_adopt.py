@@ -58,6 +58,12 @@ def test_the_launch_is_that_of_the_host_code():
     assert "extern __shared__ __align__(16) float partial[]" in text
 
 
+def test_shared_memory_that_grows_with_a_row_is_limited(tmp_path):
+    go = "void go(float* out, float* inp, int N) { k<<<1, 32, N * sizeof(float)>>>(out, inp, N); }"
+    text = adopted("k", "gelu.forward", write(tmp_path, f"{PLAIN}\n{go}"))
+    assert header(text, "Needs") == ["real == float32; N * 4 <= shared_bytes"]
+
+
 def test_a_host_function_of_several_launches_becomes_as_many_lines():
     text = adopted("launch_two", block="128")
     assert header(text, "Launch") == [
