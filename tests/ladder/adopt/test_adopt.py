@@ -216,6 +216,7 @@ def test_what_is_adopted_passes_the_check(tmp_path, kernel, capsys):
 
 
 @pytest.mark.nvrtc
+@pytest.mark.slow
 def test_what_is_adopted_compiles_for_a_gpu(tmp_path):
     nvrtc = find_nvrtc()
     if not any((folder / "cuda/std").is_dir() for folder in nvrtc.include):

@@ -58,6 +58,11 @@ def test_blocks_of_a_persistent_kernel_get_more_than_two_tiles(tmp_path):
     assert max(sizes) > 2 * 8 * 2 * TARGET.multiprocessors
 
 
+def test_a_rung_may_limit_the_multiprocessors(tmp_path):
+    header = "// Needs: multiprocessors < 500\n// Launch: {kernel}<<<8 * multiprocessors, 64>>>"
+    assert derived(tmp_path, "gelu.forward", header)
+
+
 def test_tiles_of_a_persistent_kernel_have_more_steps_than_its_ring_has_stages(tmp_path):
     header = (
         "// Needs: sm == 90\n"
