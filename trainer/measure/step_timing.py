@@ -149,7 +149,7 @@ class Job:
             ),
             self.device,
             build_fused,
-            _training_step,
+            _compared,
         )
         return dataclasses.replace(self, kernels=kernels)
 
@@ -190,14 +190,18 @@ def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group =
     sharding = sharding_of(group, resolve_zero(flags, group.size), config.overlap)
     build_fused = functools.partial(_build, shape, config, config.batch, sharding=sharding)
     kernels = choose_together(
-        group, resolve_kernels(flags, place), device, build_fused, calls_of=_training_step
+        group, resolve_kernels(flags, place), device, build_fused, calls_of=_compared
     )
     peers = open_communicator(device, group)
     return Job(config, device, shape, kernels, [*notes, *kernels.notes], sharding, peers)
 
 
-def _training_step(program: Program) -> tuple[Call, ...]:
-    return program.training_step
+def _compared(program: Program) -> tuple[Call, ...]:
+    """The calls by whose time rungs are chosen: those of a step, and of ops that only an evaluation
+    has, such as attention without dropout, which need a rung, too."""
+    step = program.training_step
+    ops = {call.op for call in step}
+    return (*step, *(call for call in program.calls if call.op not in ops))
 
 
 def _build(

@@ -16,7 +16,7 @@ Dropout acts where GPT-2 has it: after the embedding, at the end of both branche
 probabilities inside attention, by ops of their own (attention_dropout): the matrix is never stored.
 
 A variant is a class that derives from GPT2Config (lecture_gpt.py). The passes leave out a bias that
-it lacks, and take its activation function and its head.
+it lacks, and take its activation function, its head and the places of its dropout.
 
 The end of the file says which sizes have names, and how files of Hugging Face and llm.c hold the
 tensors.
@@ -55,6 +55,7 @@ class GPT2Config(ModelConfig):
 
     activation: ClassVar[str] = "gelu"  # the layer of the ladder; its buffer is fch_gelu
     head: ClassVar[tuple[str, str]] = ("wte", "-")  # weight and bias
+    drops_embedding: ClassVar[bool] = True  # whether dropout acts behind the embedding, too
     hugging_face: ClassVar[HuggingFaceFormat | None] = HuggingFaceFormat(
         model_type="gpt2",
         class_name="GPT2LMHeadModel",
@@ -269,7 +270,7 @@ def _forward(part: Part) -> None:
     """Tokens to logits."""
     call, linear, C = part.call, part.linear_dims, part.config.channels
     dropout = part.config.dropout
-    if dropout:
+    if dropout and part.config.drops_embedding:
         call("embedding", "embedding.forward", part.embedding_dims, "branch tokens wte wpe")
         args = "encoded branch rng"
         call("embedding", "dropout.forward", part.flat_dims, args, p=dropout, stream=0)
@@ -371,7 +372,7 @@ def _backward(part: Part) -> None:
         call("ln_1", "layernorm.backward", part.norm_dims, args)
         call("ln_1", "residual.backward", part.flat_dims, "dresidual dbranch")
     part.layer = None
-    dout = _leave(part, "embedding", 0)
+    dout = _leave(part, "embedding", 0) if part.config.drops_embedding else "dresidual"
     call("embedding", "embedding.backward", part.embedding_dims, f"dwte dwpe {dout} tokens")
 
 

@@ -1,9 +1,9 @@
 """The character model of Karpathy's lecture "Let's build GPT: from scratch, in code, spelled out"
 (2023; github.com/karpathy/ng-video-lecture, gpt.py).
 
-It is GPT-2 but for four things: ReLU takes the place of GELU, the head has a weight and a bias of
-its own, queries, keys and values have no bias, and every matrix starts with the same deviation.
-Its optimizer is PyTorch's AdamW as it comes, which lets every tensor decay.
+It is GPT-2 but for five things: ReLU takes the place of GELU, the head has a weight and a bias of
+its own, queries, keys and values have no bias, no dropout follows the embedding, and every matrix
+starts with the same deviation. Its optimizer is PyTorch's AdamW as it comes, which lets every tensor decay.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ class LectureGPTConfig(GPT2Config):
 
     activation: ClassVar[str] = "relu"
     head: ClassVar[tuple[str, str]] = ("headw", "headb")
+    drops_embedding: ClassVar[bool] = False
     hugging_face: ClassVar[HuggingFaceFormat | None] = None
     llmc: ClassVar[LlmcFormat | None] = None
 

@@ -91,6 +91,12 @@ def test_its_gradients_are_the_derivative_of_the_loss(dropout):
         assert slope == pytest.approx((gradient * direction).sum(), rel=1e-6, abs=1e-8), name
 
 
+def test_no_dropout_follows_the_embedding():
+    program = build(replace(SMALL, dropout=0.2, attention_dropout=0.2), 2, 5)
+    dropped = [call.where for call in program.forward if "dropout" in call.op]
+    assert dropped == [f"h{i}.{at}" for i in (0, 1) for at in ("attention", "attproj", "fcproj")]
+
+
 def test_relu_takes_the_place_of_gelu_and_is_not_fused_with_the_product():
     ops = {call.op for call in build(SMALL, 2, 5, fusions=("matmul_gelu",)).training_step}
     assert {"relu.forward", "relu.backward"} <= ops
