@@ -3,7 +3,8 @@
 
 It is GPT-2 but for five things: ReLU takes the place of GELU, the head has a weight and a bias of
 its own, queries, keys and values have no bias, no dropout follows the embedding, and every matrix
-starts with the same deviation. Its optimizer is PyTorch's AdamW as it comes, which lets every tensor decay.
+starts with the same deviation. Its optimizer is PyTorch's AdamW as it comes, which lets every
+tensor decay.
 """
 
 from __future__ import annotations
