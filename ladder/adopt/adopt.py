@@ -118,6 +118,11 @@ class _Adoption:
         launches = [step for step in steps.steps if isinstance(step, Launched)]
         if not launches:
             raise LadderError(f"{self.path}: {entry.name} launches no kernel of this file")
+        if elsewhere := [step.kernel for step in launches if step.kernel not in self.kernels]:
+            raise LadderError(
+                f"{self.path}: {entry.name} launches {elsewhere[0]}, which neither this file nor one "
+                "beside it that it includes defines"
+            )
         for allocated in steps.allocated:
             self._allocate(allocated)
         used = {
@@ -392,11 +397,11 @@ class _Adoption:
         of_device = {"multiprocessors", "vector", "warp", "shared_bytes", "sizeof_real", "sm"}
         known = {*self.op.dims, *self.constants, *of_device}
         asserts = [text for text in steps.asserts if set(parse_header(text).names) <= known]
-        sizes = [step.shared.text for step in steps.steps if isinstance(step, Launched)]
+        launches = [step for step in steps.steps if isinstance(step, Launched)]
         limits = [
-            f"{size} <= shared_bytes"
-            for size in sizes
-            if set(parse_header(size).names) & set(self.op.dims)
+            f"{step.shared.within(7)} <= shared_bytes"
+            for step in launches
+            if set(parse_header(step.shared.text).names) & set(self.op.dims)
         ]
         return [*asserts, *limits, *self.options.needs]
 

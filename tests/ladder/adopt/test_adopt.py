@@ -135,6 +135,12 @@ def test_a_kernel_that_is_not_there_is_refused_with_the_nearest(tmp_path):
         adopted("softmax_wrap")
 
 
+def test_a_kernel_of_another_file_is_refused(tmp_path):
+    file = write(tmp_path, "void go(float* out, int N) { elsewhere<<<1, N>>>(out, N); }")
+    with pytest.raises(LadderError, match="go launches elsewhere, which neither this file nor"):
+        adopted("go", "gelu.forward", file)
+
+
 def test_a_launch_in_a_loop_is_refused(tmp_path):
     file = write(
         tmp_path, PLAIN + "void go(float* out, float* inp, int n) {"
