@@ -120,8 +120,8 @@ class _Adoption:
             raise LadderError(f"{self.path}: {entry.name} launches no kernel of this file")
         if elsewhere := [step.kernel for step in launches if step.kernel not in self.kernels]:
             raise LadderError(
-                f"{self.path}: {entry.name} launches {elsewhere[0]}, which neither this file nor one "
-                "beside it that it includes defines"
+                f"{self.path}: {entry.name} launches {elsewhere[0]}, which neither this file nor "
+                "one beside it that it includes defines"
             )
         for allocated in steps.allocated:
             self._allocate(allocated)
