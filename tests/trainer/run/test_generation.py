@@ -174,17 +174,25 @@ def test_the_cache_is_shared_and_the_pass_that_fills_it_computes_no_logits():
     assert "logits" not in fill.buffers
 
 
+# The kernels that start while the one before them runs.
+OVERLAPPING = {"decode.linear": "6", "decode.linear_gelu": "3", "decode.append_attention": "4"}
+
+
 @pytest.mark.emulator
 def test_the_kernels_draw_the_tokens_of_the_reference(tmp_path):
     words = {"data_dir": str(tmp_path), "prompt": "RO", "top_k": 5, "sample_tokens": 4}
     model = save_model(tmp_path / "model", factor=FACTOR)
     drawn = []
-    for device, rungs in (("cpu", "reference"), ("emulated", "naive")):
-        flags = Flags(model=model, device=device, rungs=rungs, dtype="fp32", **words)
+    for device, rungs, more in (
+        ("cpu", "reference", {}),
+        ("emulated", "naive", {}),
+        ("emulated", "naive", {"fuse": "all", "rung": OVERLAPPING}),
+    ):
+        flags = Flags(model=model, device=device, rungs=rungs, dtype="fp32", **words, **more)
         _, tokenizer, kernels = sample.open_generator(flags)
         prompt = sample.encode_prompt(tokenizer, "RO")
         drawn.append(list(kernels.generate([prompt], 4, rngs(1))))
-    assert drawn[0] == drawn[1]
+    assert drawn[0] == drawn[1] == drawn[2]
 
 
 def test_a_prompt_beyond_what_fills_the_cache_is_refused():
