@@ -182,7 +182,7 @@ def _meaning(name: str, operands: list[Operand], wide: bool) -> tuple[Meaning, l
             operands = [*operands, _pair_of(VCC, wide)]
     if found is None:
         raise LadderError("this instruction is not interpreted")
-    if re.match(r"[vs]_(dual_)?(fmac|dot2acc)_|s_bitset", name):  # it changes its result
+    if re.match(r"[vs]_(dual_)?(fmac|dot2acc|dot2c)_|s_bitset", name):  # it changes its result
         operands = [*operands, operands[0]]
     if re.match(r"s_(add|mul)k_", name):
         operands = [operands[0], *operands]

@@ -114,12 +114,16 @@ def _pack(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return low | high << 16
 
 
-def _dot2(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """c + the products of two float16 in each of a and b, one after the other."""
-    for shift in (16, 0):
-        one, two = ((x >> shift).astype(np.uint16).view(np.float16) for x in (a, b))
-        c = floats.fma32(one.astype(np.float32), two.astype(np.float32), c)
-    return c
+def _dot2(dtype: np.dtype) -> Callable[..., np.ndarray]:
+    """c + the products of two numbers of 16 bits in each of a and b, the low halves' first."""
+
+    def compute(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+        for shift in (0, 16):
+            one, two = ((x >> shift).astype(np.uint16).view(dtype) for x in (a, b))
+            c = floats.fma32(one.astype(np.float32), two.astype(np.float32), c)
+        return c
+
+    return compute
 
 
 def _towards_zero(a: np.ndarray) -> np.ndarray:
@@ -167,7 +171,6 @@ VECTOR: dict[str, Meaning] = {
     "v_div_fmas_f32": computes("f32 = f32 f32 f32 vcc", floats.div_fmas),
     "v_div_fixup_f32": computes(_f32_3, floats.div_fixup),
     "v_cmp_class_f32": computes("mask = f32 u32", floats.is_class),
-    "v_dot2acc_f32_f16": computes("f32 = u32 u32 f32", _dot2),
     # ---- float16 ----
     "v_add_f16": computes("f16 = f16 f16", np.add),
     "v_sub_f16": computes("f16 = f16 f16", np.subtract),
@@ -287,6 +290,10 @@ VECTOR: dict[str, Meaning] = {
     "v_cndmask_b32": computes("u32 = u32 u32 mask", _select),
     "v_cndmask_b16": computes("u16 = u16 u16 mask", _select),
 }
+
+for _name in ("v_dot2", "v_dot2acc", "v_dot2c"):
+    VECTOR[f"{_name}_f32_f16"] = computes("f32 = u32 u32 f32", _dot2(floats.F16))
+    VECTOR[f"{_name}_f32_bf16"] = computes("f32 = u32 u32 f32", _dot2(floats.BF16))
 
 for _byte in range(4):
     VECTOR[f"v_cvt_f32_ubyte{_byte}"] = computes(

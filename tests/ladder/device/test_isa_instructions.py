@@ -228,6 +228,14 @@ def test_a_mixed_multiply_add_takes_halves_of_registers():
     np.testing.assert_array_equal(found, c - halves[:, 0].astype(F32) * halves[:, 1])
 
 
+def test_a_dot_product_of_halves_is_added_up_in_float32():
+    a, b = (np.array([[3, 0.5], [-1, 8]], np.float16) * scale for scale in (1, 2))
+    c = np.array([2.0**-20, 100], F32)
+    words = (halves.astype(np.float16).view(np.uint32)[:, 0].view(F32) for halves in (a, b))
+    found = compute("v_dot2_f32_f16 v4, v1, v2, v3", *words, c)
+    np.testing.assert_array_equal(found, (a * b).sum(axis=1).astype(F32) + c)
+
+
 # Where AMD's documents put each element: its lane, for element (i, k) of a factor (RDNA 3: both
 # lanes); its number in that lane; (lane, register) for element (i, j) of D.
 MATRIX = {

@@ -19,13 +19,15 @@ from tests.ladder.device.test_hip_compiler import needs_clang
 pytestmark = [needs_clang, pytest.mark.nvrtc]
 
 # Between them: shuffles, LDS and barriers, divisions, vectors of 16 bytes, atomics, scratch memory,
-# waves that diverge.
+# waves that diverge, halves of registers, matrix cores.
 SAMPLE = [
-    ("layernorm.forward", "4"),
-    ("softmax.forward", "2"),
-    ("embedding.backward", "6"),
-    ("all_reduce.sum", "3"),
-    ("adamw.update", "3"),
+    ("layernorm.forward", "4", "float32"),
+    ("softmax.forward", "2", "float32"),
+    ("embedding.backward", "6", "float32"),
+    ("all_reduce.sum", "3", "float32"),
+    ("adamw.update", "3", "float32"),
+    ("softmax.backward", "3", "float16"),
+    ("matmul.forward", "amd-5", "bfloat16"),
 ]
 
 
@@ -50,9 +52,9 @@ def check_rung(ladder, rung, arch, real):
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_a_sample_of_rungs_computes_the_right_result(arch):
-    for name, which in SAMPLE:
+    for name, which, real in SAMPLE:
         ladder = find(name)
-        assert check_rung(ladder, ladder.rung(which), arch, "float32") is None
+        assert check_rung(ladder, ladder.rung(which), arch, real) is None
 
 
 @pytest.mark.sweep
