@@ -622,7 +622,7 @@ def test_a_walk_in_unequal_steps_is_refused():
 @pytest.mark.emulator
 def test_the_flow_of_backward_tiles_has_seven_products_or_five_and_atomics():
     """Two tiles of 64 tokens. Each way, the tile in the future has no block."""
-    shape = "B=1 T=128 C=64 NH=1"
+    shape = "B=1 T=128 C=32 NH=1"
     found = flow.passes("attention.backward", "4", "float32", shape, 64)
     columns, rows = found
     assert columns.block.tolist() == [[0, -1], [0, 1]] and columns.step.tolist() == [
@@ -645,7 +645,7 @@ def test_the_flow_of_backward_tiles_has_seven_products_or_five_and_atomics():
 
 @pytest.mark.emulator
 def test_the_flow_names_the_matrices_that_are_kept_in_memory():
-    found = flow.passes("attention.backward", "3", "float32", "B=1 T=128 C=64 NH=1", 64)
+    found = flow.passes("attention.backward", "3", "float32", "B=1 T=128 C=32 NH=1", 64)
     scores, columns, rows = found
     assert scores.matrices == {"probs": "write", "dscores": "write"} and not scores.stored
     assert set(columns.matrices.values()) == {"read"} and rows.matrices == {"dscores": "read"}
