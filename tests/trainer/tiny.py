@@ -30,7 +30,7 @@ SHAPE = GPT2Config(
 PARAMETERS = tuple(SHAPE.parameters())
 
 
-def add_size(patch: pytest.MonkeyPatch, name: str, **fields: int) -> None:
+def add_size(patch: pytest.MonkeyPatch, name: str, **fields: float) -> None:
     """Let `-e name` mean a GPT-2 of this size for the rest of the test."""
     config = GPT2Config(**fields)
     size = dataclasses.replace(registry.SIZES.get(name, Size(config)), config=config)
@@ -38,8 +38,11 @@ def add_size(patch: pytest.MonkeyPatch, name: str, **fields: int) -> None:
 
 
 def save_model(directory: Path, dropout: float = 0.0, factor: float = 1.0) -> str:
-    """A random model as a checkpoint, its weights times `factor`; returns what `-e` takes."""
-    shape = dataclasses.replace(SHAPE, dropout=dropout)
+    """A random model as a checkpoint, its weights times `factor`; returns what `-e` takes.
+
+    dropout  also that inside attention
+    """
+    shape = dataclasses.replace(SHAPE, dropout=dropout, attention_dropout=dropout)
     arrays = {name: array * np.float32(factor) for name, array in initial_parameters(shape, 1)}
     tensors = {name: (lambda name=name: arrays[name]) for name in arrays}
     state = {**state_of(shape), "tokenizer": "bytes"}

@@ -222,3 +222,11 @@ def test_every_measurement_has_a_file_of_its_own(gpu, tmp_path, monkeypatch):
         names.append(step_timing.file_name("profile", {"name": "Fake"}, job.description()))
     assert len(set(names)) == len(choices)
     assert names[1] == "fake-profile-d2-fp32-b2-t5-best"
+
+
+def test_an_op_that_only_an_evaluation_has_gets_a_rung_too(gpu, monkeypatch):
+    dropouts = {"dropout": 0.1, "attention_dropout": 0.1}
+    add_size(monkeypatch, "d2", layers=2, channels=16, heads=2, **dropouts)
+    job = step_timing.open_job(config(rungs="naive"), "profile")
+    assert "attention.forward" not in {call.op for call in job.program.training_step}
+    assert {call.op for call in job.program.calls} == set(job.kernels.rungs)
