@@ -49,6 +49,14 @@ __device__ __forceinline__ int d_row(int i) {
 }
 __device__ __forceinline__ int d_column() { return lane_id() % SIDE; }
 
+// Which row of B this lane loads, and which of A. On RDNA 3, half g of the lanes gets rows
+// 2i + g of D. So the lanes take the rows of A in another order, in which four are neighbours.
+__device__ __forceinline__ int b_row() { return lane_id() % SIDE; }
+__device__ __forceinline__ int a_row() {
+    int r = lane_id() % SIDE;
+    return PIECES == 2 ? r / 8 * 8 + r % 2 * 4 + r / 2 % 4 : r;
+}
+
 // Loads this lane's part of `row` of a tile, channels k to k + STEP - 1. PLACE(row, piece) says
 // where a piece of a row begins, as a number of elements from the start of the tile.
 template <int (*PLACE)(int, int)>
@@ -62,19 +70,28 @@ __device__ __forceinline__ Fragment load_pieces(const real* tile, int row, int k
     return f;
 }
 
-// The fragment of B, of the rows from `row` on.
+// The fragments of B and of A, of the rows from `row` on.
 template <int (*PLACE)(int, int)>
 __device__ __forceinline__ Fragment load_b(const real* tile, int row, int k) {
-    return load_pieces<PLACE>(tile, row + lane_id() % SIDE, k);
+    return load_pieces<PLACE>(tile, row + b_row(), k);
 }
-
-// The fragment of A, of the rows from `row` on. On RDNA 3, lane g of D's halves has every second
-// row of what it is given. So the rows are given in another order, in which it has four neighbours.
 template <int (*PLACE)(int, int)>
 __device__ __forceinline__ Fragment load_a(const real* tile, int row, int k) {
-    int r = lane_id() % SIDE;
-    if (PIECES == 2) r = r / 8 * 8 + r % 2 * 4 + r / 2 % 4;
-    return load_pieces<PLACE>(tile, row + r, k);
+    return load_pieces<PLACE>(tile, row + a_row(), k);
+}
+
+// The fragment of A from a tile that is transposed (MN-major): element k of row m is
+// tile[k * PITCH + m]. The neighbours of a piece lie apart, so each takes a load of 2 bytes.
+template <int PITCH>
+__device__ __forceinline__ Fragment gather_a(const real* tile, int row, int k) {
+    Fragment f;
+    real* elements = reinterpret_cast<real*>(&f);
+    if (PIECES == 1) k += lane_id() / SIDE * VECTOR;
+#pragma unroll
+    for (int i = 0; i < PIECES * VECTOR; i++) {
+        elements[i] = tile[(k + i) * PITCH + row + a_row()];
+    }
+    return f;
 }
 
 // `v_mfma_f32_...`, `v_wmma_f32_...`: d += a @ b^T, accumulated in float32.
@@ -86,3 +103,34 @@ __device__ __forceinline__ void multiply_add(Accumulator& d, const Fragment& a, 
     wmma(d.at, reinterpret_cast<Part&>(a), reinterpret_cast<Part&>(b));
 #endif
 }
+
+#if SIDE == 16
+
+// A chain of products: turns D of one into B of the next, whose k are D's rows, rounded to real. It
+// takes STEP / 16 accumulators, one below the other. Lanes keep what they hold, so k comes in
+// another order: chain_order says at which place of A's rows each k of a step must stand. On RDNA
+// 3, the halves of the wave exchange theirs with shuffles.
+__device__ __forceinline__ int chain_order(int k) {
+    int run = k % STEP / RUN;
+    return k / STEP * STEP + (run % GROUPS * (VECTOR / RUN) + run / GROUPS) * RUN + k % RUN;
+}
+__device__ __forceinline__ Fragment chain(const Accumulator* d) {
+    Fragment f;
+    real* elements = reinterpret_cast<real*>(&f);
+#pragma unroll
+    for (int e = 0; e < VECTOR; e++) {
+        elements[e] = to_real(d[e / EACH][e % EACH]);
+    }
+    if (PIECES == 2) {
+        auto theirs = [](unsigned bits) {
+            return __float_as_uint(shuffle_xor(__uint_as_float(bits), 16));
+        };
+        uint4 mine = f.piece[0];
+        uint4 other = {theirs(mine.x), theirs(mine.y), theirs(mine.z), theirs(mine.w)};
+        f.piece[0] = lane_id() < 16 ? mine : other;
+        f.piece[PIECES - 1] = lane_id() < 16 ? other : mine;
+    }
+    return f;
+}
+
+#endif

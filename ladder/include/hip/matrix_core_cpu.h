@@ -11,29 +11,37 @@ using MatrixElement = Half;
 using MatrixElement = Bfloat16;
 #endif
 
-// d (ROWS, ROWS) += a (ROWS, DEEP) * b (ROWS, DEEP)^T, by one warp. With r = l % ROWS and
-// g = l / ROWS, lane l passes PART elements of row r of a and of b, those from k = g * PART on, and
-// holds SUMS elements of column r of d: element i is in row row_of(i, g). If PART is DEEP, the
-// groups of lanes pass the same elements; hardware does not say which group it reads, so the
-// result is not a number if they differ.
+// Element k of a row of a (matrix 0) or b (1), of which each lane passed PART elements: those of row
+// lane % ROWS, from k = lane / ROWS * PART on. If PART is DEEP, the groups of lanes pass the same
+// elements; hardware does not say which group it reads, so it is not a number if they differ.
+template <int ROWS, int DEEP, int PART>
+__forceinline__ EMULATOR_UNCOUNTED float matrix_element(
+    const void **const *lanes, int matrix, int row, int k) {
+    int first = row + k / PART * ROWS;
+    uint16_t bits = ((const uint16_t *)lanes[first][matrix])[k % PART];
+    for (int lane = first + ROWS; PART == DEEP && lane < WARP_SIZE; lane += ROWS) {
+        if (((const uint16_t *)lanes[lane][matrix])[k] != bits) return __builtin_nanf("");
+    }
+    return MatrixElement::widen(bits);
+}
+
+// d (ROWS, ROWS) += a (ROWS, DEEP) * b (ROWS, DEEP)^T, by one warp. Lane l holds SUMS elements of
+// column l % ROWS of d: element i is in row row_of(i, l / ROWS).
 template <int ROWS, int DEEP, int PART, int SUMS, class RowOf>
 __device__ __noinline__ EMULATOR_UNCOUNTED void matrix_core(
     float (&d)[SUMS], const void *a, const void *b, RowOf row_of) {
     const void *mine[2] = {a, b};
     const void **const *lanes = show<const void *>(mine);
-    auto element = [&](int matrix, int row, int k) {
-        auto in = [&](int lane) { return ((const uint16_t *)lanes[lane][matrix])[k % PART]; };
-        uint16_t bits = in(row + k / PART * ROWS);
-        for (int lane = row; PART == DEEP && lane < WARP_SIZE; lane += ROWS) {
-            if (in(lane) != bits) return __builtin_nanf("");
-        }
-        return MatrixElement::widen(bits);
-    };
     int column = current.thread->lane % ROWS, group = current.thread->lane / ROWS;
+    float y[DEEP];
+    for (int k = 0; k < DEEP; k++) y[k] = matrix_element<ROWS, DEEP, PART>(lanes, 1, column, k);
     for (int i = 0; i < SUMS; i++) {
+        int row = row_of(i, group);
+        float sum = d[i];
         for (int k = 0; k < DEEP; k++) {
-            d[i] += element(0, row_of(i, group), k) * element(1, column, k);
+            sum += matrix_element<ROWS, DEEP, PART>(lanes, 0, row, k) * y[k];
         }
+        d[i] = sum;
     }
     emulator_warp(WARP_SYNC, ~0ull, 0, 0);  // all lanes have read the others' registers
 }
