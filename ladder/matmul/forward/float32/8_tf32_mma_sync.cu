@@ -6,7 +6,8 @@
 //         product. Tiles are 192 columns wide where that fills the last wave of blocks better.
 // Expect: half the rate of 16bit rung 11, since a product of 16 x 8 x 8 takes the tensor cores as
 //         long as one of 16 x 8 x 16 in 16 bits. Results are as exact as their factors: to 2^-11.
-// Needs:  real == float32; sm >= 80; warp == 32; C % vector == 0; OC % vector == 0
+// Needs:  real == float32; sm >= 80; warp == 32; C % vector == 0; OC % vector == 0;
+//         TILE_COLUMNS == 192 or sm != 89
 // Define: TILE_ROWS = 128; HIGH = ceil_div(N, TILE_ROWS);
 //         TILE_COLUMNS = matmul.tiles.tile_columns(HIGH, OC, multiprocessors, 256, 192);
 //         DEPTH = 32; WARPS = 8; GROUP = 8;
