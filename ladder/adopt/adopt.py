@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ladder.adopt import declarations, launcher, real_types
@@ -112,7 +112,11 @@ class _Adoption:
         parameters = [parameter(text) for text in entry.parameters]
         scope = self._scope(entry, parameters)
         if entry.kind == "kernel":
-            steps = self._without_launcher(entry, parameters, scope)
+            host = launcher.launcher_of(self.file.declarations, entry.name)
+            if host is None or self.options.grid or self.options.block:
+                steps = self._without_launcher(entry, parameters, scope)
+            else:
+                steps = self._from_main(host, entry, parameters, scope)
         else:
             steps = launcher.read(entry, scope, only)
         launches = [step for step in steps.steps if isinstance(step, Launched)]
@@ -169,7 +173,7 @@ class _Adoption:
         hosts, wanted = self.file.of("host"), self.wanted
         if wanted in self.kernels:
             host = launcher.launcher_of(self.file.declarations, wanted)
-            if self.options.grid or host is None or host.name == "main":
+            if self.options.grid or host is None or _makes_arguments(host):
                 return self.kernels[wanted], wanted
             return host, wanted
         if wanted in hosts and launcher.launched_by(hosts[wanted]):
@@ -261,11 +265,7 @@ class _Adoption:
     ) -> Steps:
         options = self.options
         if not options.grid or not options.block:
-            raise LadderError(
-                f"{self.path} has no host function that launches {kernel.name}; say how many "
-                "blocks and threads, in the dimensions of the op: --grid 'ceil_div(N, 256)' "
-                "--block 256"
-            )
+            raise self._launch_needed(f"the launch of {kernel.name} is not known")
         grid, block, shared = (
             Text(text) for text in (options.grid, options.block, options.shared or "0")
         )
@@ -274,6 +274,49 @@ class _Adoption:
         return Steps(
             [Launched(kernel.name, options.template, (grid,), (block,), shared, arguments)]
         )
+
+    def _launch_needed(self, why: str) -> LadderError:
+        return LadderError(
+            f"{self.path}: {why}; say how many blocks and threads, in the dimensions of the op: "
+            f"--grid 'ceil_div({self.op.dims[0]}, 256)' --block 256"
+        )
+
+    def _from_main(
+        self, host: Declaration, kernel: Declaration, parameters: list[Parameter], scope: Scope
+    ) -> Steps:
+        """The first launch in a function that makes its arguments itself, as main() does: what it
+        passes for a parameter stands for what the parameter is in the op."""
+        where = f"{kernel.name} is launched in {host.name}()"
+        ours = [scope.code[one.name] for one in parameters]
+        header, inside = dict(scope.header), scope.copy()
+        passed = launcher.passed_to(host, kernel.name)
+        for one, text, code in zip(parameters, passed, ours, strict=False):
+            if UNMAPPED in code.text:
+                continue
+            if not one.pointer and not text.isidentifier():
+                raise self._launch_needed(f"{where} with {text} for {one.name}")
+            inside.code[text] = code
+            if one.name in header:
+                inside.header[text] = header[one.name]
+            inside.fixed |= {text}
+        try:
+            steps = launcher.read(host, inside, kernel.name, first=True)
+        except LadderError as error:
+            raise self._launch_needed(f"{where}: {error}") from None
+        if not steps.steps or not isinstance(launch := steps.steps[-1], Launched):
+            raise self._launch_needed(f"{where}, in a branch that is not read")
+        arguments = tuple(
+            theirs if UNMAPPED in code.text else code
+            for theirs, code in zip(launch.arguments, ours, strict=False)
+        )
+        steps.steps[-1] = replace(launch, arguments=arguments)
+        used = names(" ".join(text.text for text in arguments))
+        steps.allocated = [one for one in steps.allocated if one.name in used]
+        if not names(" ".join(size.text for size in launch.grid)):
+            blocks = _launch_part(launch.grid)
+            self.notes.append(f"{host.name}() launches {blocks} blocks, here at every size;")
+            self.notes.append("  if that is the number for its own size: --grid and --block")
+        return steps
 
     # ---- buffers -------------------------------------------------------------------------------
 
@@ -388,6 +431,7 @@ class _Adoption:
             return []
         if not self.real.names:
             self.notes.append(f"float32 only: {why or 'another of its kernels is'}")
+            self.notes.append("  the check counts the other types as refused: that is no failure")
             return ["real == float32"]
         missing = {"FLOAT16", "BFLOAT16"} - set(self.real.macros)
         return [f"real != {kind.lower()}" for kind in sorted(missing)]
@@ -455,7 +499,10 @@ class _Adoption:
                 if one.kind != kind_of(arg.dtype, self.real) or drops_const:
                     written = f"({'const ' if one.const else ''}{one.kind}*){arg.name}"
                 if drops_const:
-                    note = f"{one.name} is not const in {step.kernel}, which must not write it"
+                    note = (
+                        f"{one.name} is an input without const in {step.kernel}; if the kernel "
+                        "writes it, the check fails"
+                    )
                     self.notes += [note] * (note not in self.notes)
             arguments.append(written)
         return f"    {scope}{step.kernel}{template}({', '.join(arguments)});\n"
@@ -468,6 +515,11 @@ class _Adoption:
             return ""
         parameters = set(re.findall(r"\w+", kernel.head.partition("__global__")[0]))
         return "" if parameters & names(found[1]) else f"{found[0]} "
+
+
+def _makes_arguments(host: Declaration) -> bool:
+    """Whether a launcher makes the kernel's arguments itself: main(), or one without parameters."""
+    return host.name == "main" or not any(host.parameters)
 
 
 def _value(one: Declaration) -> str:

@@ -102,6 +102,17 @@ def launched_by(function: Declaration) -> list[str]:
     return [found[_name_before(found, at)].text for at, t in enumerate(found) if t.text == "<<<"]
 
 
+def passed_to(function: Declaration, kernel: str) -> list[str]:
+    """The arguments of the function's first launch of a kernel, as they are written."""
+    found = code(function.body)
+    for at, token in enumerate(found):
+        if token.text == "<<<" and found[_name_before(found, at)].text == kernel:
+            opening = next(j for j in range(at, len(found)) if found[j].text == ">>>") + 1
+            inside = found[opening + 1 : closing(found, opening)]
+            return [text_of(part) for part in split(inside)]
+    return []
+
+
 def _name_before(tokens: Sequence[Token], at: int) -> int:
     """Where the kernel's name stands, before its template arguments and the `<<<` at `at`."""
     if tokens[at - 1].text not in (">", ">>"):
@@ -111,26 +122,28 @@ def _name_before(tokens: Sequence[Token], at: int) -> int:
     return next((j - 1 for j in openings if closing_angle(tokens, j) == at - 1), at - 1)
 
 
-def read(function: Declaration, scope: Scope, only: str = "") -> Steps:
-    """What the function does. `only`: the launches of this kernel alone, and what comes before."""
-    reader = _Reader(only)
+def read(function: Declaration, scope: Scope, only: str = "", first: bool = False) -> Steps:
+    """What the function does. `only`: the launches of this kernel alone, and what comes before;
+    `first`: no further than its first launch."""
+    reader = _Reader(only, first)
     reader.block(code(function.body), scope, "")
     return reader.done
 
 
 class _Reader:
-    def __init__(self, only: str) -> None:
-        self.only = only
+    def __init__(self, only: str, first: bool) -> None:
+        self.only, self.first = only, first
         self.done = Steps()
         self.types: dict[str, str] = {}  # of local variables
         self.depth = 0
+        self.launched = False
 
     def block(self, tokens: Sequence[Token], scope: Scope, condition: str) -> None:
         self.depth += 1
         if self.depth > MOST_DEPTH:
             raise LadderError("the blocks of a host function nest too deep")
         i = 0
-        while i < len(tokens):
+        while i < len(tokens) and not (self.first and self.launched):
             i = self.statement(tokens, i, scope, condition)
         self.depth -= 1
 
@@ -291,6 +304,7 @@ class _Reader:
             used = {token.text for token in part if token.kind == "name"}
             self.done.unknown += [(n, where) for n in sorted(used) if n in self.types
                                   and n not in scope.code]  # fmt: skip
+        self.launched = True
         self.done.steps.append(
             Launched(kernel, template, grid, block, shared, arguments, condition)
         )
@@ -337,6 +351,8 @@ class _Reader:
 
     def allocate(self, parts: list[list[Token]], scope: Scope, condition: str) -> None:
         variable = next(token.text for token in reversed(parts[0]) if token.kind == "name")
+        if variable in scope.fixed:
+            return None
         try:
             size = in_header(parse(parts[1]), scope)
         except UnknownName as error:
@@ -388,7 +404,7 @@ class _Reader:
                 node = Node("list", "", tuple(parse(one) for one in inside))
                 single = kind.split()[-1] != "dim3" and len(inside) == 1
                 self.set(name, parse(inside[0]) if single else node, scope)
-            else:
+            elif name not in scope.fixed:
                 scope.header.pop(name, None)
                 scope.code.pop(name, None)
         return None

@@ -28,7 +28,12 @@ def add_to(commands: Commands) -> None:
         help="what an argument of theirs is: an argument of the op, a number, nullptr, or an "
         "expression such as 'scale[0]'; may be given several times",
     )
-    parser.add_argument("--grid", default="", help="blocks, such as 'ceil_div(N, 256)'")
+    parser.add_argument(
+        "--grid",
+        default="",
+        help="blocks, such as 'ceil_div(N, 256)'; with --block, where the host code "
+        "does not give the launch",
+    )
     parser.add_argument("--block", default="", help="threads of a block, such as 256 or '(32, 8)'")
     parser.add_argument("--shared", default="", help="bytes of dynamic shared memory")
     parser.add_argument("--template", default="", help="template arguments, such as '64, 8'")

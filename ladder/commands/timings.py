@@ -126,7 +126,7 @@ def _variants(rungs: Sequence[Rung], define: str, save: bool) -> list[Rung]:
 
 
 def pick_rung(options: argparse.Namespace) -> int:
-    """The fastest rung for a shape, and why no other."""
+    """The fastest rung for a shape, and why no other (needs a GPU)."""
     device = open_device(options.device)
     if options.save:
         if options.op is not None:

@@ -104,6 +104,56 @@ def test_without_host_code_the_launch_is_asked_for(tmp_path):
         adopted("k", "gelu.forward", file)
 
 
+TEXTBOOK = """\
+__global__ void fill(float* x) { x[threadIdx.x] = 1.0f; }
+__global__ void k(float* in, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = in[i];
+}
+int main() {
+    int size = 1 << 20, threads = 128;
+    float *a, *b;
+    CHECK(cudaMalloc(&a, size * sizeof(float)));
+    CHECK(cudaMalloc(&b, size * sizeof(float)));
+    int blocks = (size + threads - 1) / threads;
+    fill<<<1, 32>>>(a);
+    k<<<blocks, threads>>>(a, b, size);
+    for (int i = 0; i < 10; i++) k<<<blocks, threads>>>(a, b, size);
+}
+"""
+
+
+def test_a_launch_in_main_is_read_with_what_main_passes(tmp_path):
+    rung = adopt(write(tmp_path, TEXTBOOK), "k", find("gelu.forward").op, Options())
+    assert header(rung.text, "Launch") == ["gelu_forward<<<ceil_div(N, 128), 128>>>"]
+    assert "k((float*)inp, out, N);" in rung.text and not header(rung.text, "Scratch")
+    note = "in is an input without const in k; if the kernel writes it, the check fails"
+    assert note in rung.notes
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("(a, b, size)", "(a, b, 1 << 20)", r"launched in main\(\) with 1 ?<< ?20 for n; say how"),
+        ("    k<<<", "    for (;;) k<<<", r"launched in main\(\): a launch stands in a loop"),
+        ("= (size + threads - 1) / threads", "= choose()", r"launched in main\(\): .*--grid '"),
+    ],
+)
+def test_a_launch_in_main_that_cannot_be_read_is_asked_for(tmp_path, old, new, message):
+    file = write(tmp_path, TEXTBOOK.replace(old, new))
+    with pytest.raises(LadderError, match=message):
+        adopted("k", "gelu.forward", file)
+    text = adopted("k", "gelu.forward", file, grid="ceil_div(N, 64)", block="64")
+    assert header(text, "Launch") == ["gelu_forward<<<ceil_div(N, 64), 64>>>"]
+
+
+def test_a_number_of_blocks_in_main_is_noted(tmp_path):
+    file = write(tmp_path, TEXTBOOK.replace("k<<<blocks", "k<<<80"))
+    rung = adopt(file, "k", find("gelu.forward").op, Options())
+    assert header(rung.text, "Launch") == ["gelu_forward<<<80, 128>>>"]
+    assert "main() launches 80 blocks, here at every size;" in rung.notes
+
+
 def test_a_name_that_is_not_known_is_asked_for(tmp_path):
     file = write(tmp_path, PLAIN)
     launch = {"grid": "ceil_div(N, 256)", "block": "256"}
