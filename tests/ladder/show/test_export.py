@@ -45,7 +45,8 @@ def lines(text):
 def test_every_rung_is_exported_in_every_type_at_the_default_shape(name):
     ladder = ladders()[name]
     found = [(rung, dtype) for of, rung, dtype in KERNELS if of is ladder]
-    assert {rung.path for rung, _ in found} == {rung.path for rung in ladder.rungs if rung.path}
+    nvidia = {rung.path for rung in ladder.rungs if rung.path and rung.track != "amd"}
+    assert {rung.path for rung, _ in found} == nvidia
     for rung, dtype in found:
         target = compiler.typical_target(HOPPER, DTYPES[dtype])
         dims = export.default_shape(ladder.op)
