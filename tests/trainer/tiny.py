@@ -116,10 +116,12 @@ def parameters(directory: Path, step: int) -> dict[str, np.ndarray]:
 
 def highest_rungs(calls: Iterable[Call], target: Target) -> dict[str, str]:
     """What `--rung` takes for the last kernel of each op's ladder that `target` can run: the most
-    intricate. Those of AMD's track are left out: no GPU has them and NVIDIA's at once."""
+    intricate. Those of AMD's track are left out: no GPU has them and NVIDIA's at once; and those in
+    TF32, which have to be allowed."""
     highest = {}
     for call in calls:
         for rung in find(call.op).rungs:
-            if rung.path and rung.track != "amd" and rung.plan(call.dims, target).refusal is None:
+            left_out = rung.track == "amd" or rung.tf32
+            if rung.path and not left_out and rung.plan(call.dims, target).refusal is None:
                 highest[call.op] = rung.id
     return highest

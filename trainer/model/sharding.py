@@ -30,7 +30,7 @@ STEP = 128
 # work, so that the rest of the GPU takes over what the SMs that exchange cannot do. A persistent
 # kernel, as most matrix products are, deals its tiles out beforehand, one block for each SM: where
 # one block has to wait for an SM, the whole kernel waits for it.
-BESIDE = frozenset({"attention.backward"})
+BESIDE = frozenset({"attention.backward", "attention_dropout.backward"})
 
 # A bucket has at least so many elements, 25 MiB of gradients as in PyTorch: each exchange costs
 # some microseconds before its first byte arrives, so many small ones take longer than a few large

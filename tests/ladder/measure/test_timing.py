@@ -31,7 +31,7 @@ def small(monkeypatch):
 class FixedRoofs(Roofs):
     """100 GB/s: the fake op takes at least 3.6 us."""
 
-    def of(self, op, dims, dtype):
+    def of(self, op, dims, dtype, tf32=False):
         return Roof(100e9)
 
 
