@@ -1,5 +1,5 @@
-// What a kernel written for nvcc finds in headers of the host, which NVRTC does not have: limits of
-// float, and names of types. `python -m ladder adopt` includes it.
+// What a kernel written for nvcc finds in headers of the host, which NVRTC does not have, nor clang
+// for AMD's GPUs here: limits of float, and names of types. `python -m ladder adopt` includes it.
 #pragma once
 
 #ifndef FLT_MAX
@@ -22,7 +22,7 @@
 #ifndef NULL
 #define NULL nullptr
 #endif
-#if defined(__CUDACC_RTC__) || defined(KERNEL_LADDER_EMULATOR)
+#if defined(__CUDACC_RTC__) || defined(KERNEL_LADDER_EMULATOR) || !__has_include(<type_traits>)
 namespace std {
 template <bool VALUE>
 struct bool_constant {
