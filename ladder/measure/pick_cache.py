@@ -64,11 +64,12 @@ class PickCache:
     """
 
     def __init__(self, device: Device, op: str, dtype: str, fresh: bool = False):
-        self._device = [device.name, device.description()]
+        description = device.description()
+        self._device = [device.name, description]
         self._op, self._dtype, self._fresh = op, dtype, fresh
         self._entries: dict[str, dict[str, Entry]] = {}  # by the names of file and entry
         self._names: dict[str, str] = {}  # of entries, by the rung's id
-        self._kept = {} if fresh else kept(device)
+        self._kept = {} if fresh else _kept(description)
 
     def get(self, rung: Rung, dims: Dims) -> Entry:
         name = self._name(rung)
@@ -123,7 +124,8 @@ def keep(device: Device, folder: Path | None = None) -> Path:
     Only rungs of the repository, as their files are now. Raises LadderError where the cache holds
     nothing of this device.
     """
-    mine = [device.name, device.description()]
+    description = device.description()
+    mine = [device.name, description]
     lines = []
     for file in cache.names(FOLDER):
         content = _content(file)
@@ -143,17 +145,17 @@ def keep(device: Device, folder: Path | None = None) -> Path:
         raise LadderError(
             f"nothing was picked on {device.name} yet; a run of the trainer with --rungs best does"
         )
-    path = _path(device, folder)
+    path = _path(description, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as out:  # one line for each question
-        head = json.dumps({"device": device.description()})[:-1]
+        head = json.dumps({"device": description})[:-1]
         out.write((head + ', "picks": [\n' + ",\n".join(sorted(lines)) + "\n]}\n").encode())
     return path
 
 
-def kept(device: Device, folder: Path | None = None) -> Mapping[Question, Mapping[str, Entry]]:
-    """What the repository holds of GPUs of a device's model; nothing where it has no such file."""
-    path = _path(device, folder)
+def _kept(description: Mapping[str, Any]) -> Mapping[Question, Mapping[str, Entry]]:
+    """What the repository holds of GPUs of a model; nothing where it has no such file."""
+    path = _path(description)
     return _load(path, path.stat().st_mtime_ns) if path.exists() else {}
 
 
@@ -170,8 +172,8 @@ def _load(path: Path, _written: int) -> dict[Question, dict[str, Entry]]:
         raise LadderError(f"{path} does not hold picks: {error!r}; restore or delete it") from None
 
 
-def _path(device: Device, folder: Path | None) -> Path:
-    gpu = str(device.description().get("gpu", device.name))
+def _path(description: Mapping[str, Any], folder: Path | None = None) -> Path:
+    gpu = str(description.get("gpu", "cpu"))
     return (folder or results.FOLDER / "picks") / f"{results.slug(gpu)}.json"
 
 
