@@ -204,7 +204,7 @@ class _Adoption:
                 scope.header[constant.name] = parse_text(body)
         scope.header["WARP_SIZE"] = Text("32", value=32)
         given = self.options.arguments
-        ours = match(self.op, [one for one in parameters if one.name not in given])
+        ours = match(self.op, parameters, given)
         for one in parameters:
             self._mean(scope, one, given.get(one.name, ours.get(one.name)))
         extra = [name for name in given if name not in {one.name for one in parameters}]

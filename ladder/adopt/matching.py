@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ladder.common.errors import LadderError
 from ladder.contract.op import Op
 
 # Names that other people give to what is called so here. Ours come first where both exist.
@@ -69,9 +70,12 @@ def parameter(text: str) -> Parameter:
     return Parameter(name, kind, pointer, const)
 
 
-def match(op: Op, theirs: Sequence[Parameter]) -> dict[str, str]:
-    """{their name: ours}; what is not in it has no counterpart. B and T of an op with rows only are
-    `1` and `N`."""
+def match(op: Op, theirs: Sequence[Parameter], given: Mapping[str, str]) -> dict[str, str]:
+    """{their name: ours} of those that are not `given`; what is not in it has no counterpart. B and
+    T of an op with rows only are `1` and `N`. Raises LadderError where two numbers of theirs could
+    be the same one of ours, as M and N of a product."""
+    numbers = {one.name for one in theirs if not one.pointer}
+    theirs = [one for one in theirs if one.name not in given]
     buffers = [arg.name for arg in op.args]
     values = [*op.dims, *(scalar.name for scalar in op.scalars)]
     found: dict[str, str] = {}
@@ -87,11 +91,24 @@ def match(op: Op, theirs: Sequence[Parameter]) -> dict[str, str]:
         unused = [name for name in alike if name not in found.values()]
         if chosen := (unused or ([] if one.pointer else alike))[:1]:
             found[one.name] = chosen[0]
+    _refuse_doubles(op, {n: found.get(n) or given[n] for n in numbers & {*found, *given}}, given)
     if "N" in op.dims and not {"B", "T"} & set(op.dims):
         for one in theirs:
             if not one.pointer and one.name in ("B", "T") and one.name not in found:
                 found[one.name] = "1" if one.name == "B" else "N"
     return found
+
+
+def _refuse_doubles(op: Op, numbers: Mapping[str, str], given: Mapping[str, str]) -> None:
+    """`numbers`: what each number of theirs is, by its name or as it was given."""
+    for ours in sorted(set(numbers.values())):
+        same = sorted(name for name, other in numbers.items() if other == ours)
+        asked = [f"--arg {name}=OURS" for name in same if name not in given]
+        if len(same) > 1 and asked:
+            raise LadderError(
+                f"{' and '.join(same)} could both be {ours} of {op.name}; say which is what of "
+                f"{', '.join(op.dims)}: {' '.join(asked)}"
+            )
 
 
 def _alike(theirs: str, ours: str) -> bool:

@@ -180,6 +180,32 @@ def test_a_mapping_that_cannot_be_is_refused(tmp_path, arguments, message):
         )
 
 
+PRODUCT = """__global__ void product(
+    const float* A, const float* B, float* C, int M, int N, int K) {
+    int row = blockIdx.x, column = threadIdx.x;
+    for (int k = 0; k < K; k++) C[row * N + column] += A[row * K + k] * B[k * N + column];
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, r"M and N could both be N of matmul.backward_input.*: --arg M=OURS --arg N=OURS$"),
+        ({"M": "N"}, r"M and N could both be N of matmul.backward_input.*: --arg N=OURS$"),
+    ],
+)
+def test_two_numbers_that_could_be_the_same_one_are_asked_for(tmp_path, given, message):
+    file = write(tmp_path, PRODUCT)
+    ours = {"A": "dout", "B": "weight", "C": "dinp", "K": "OC"}
+    launch = {"grid": "N", "block": "C"}
+    with pytest.raises(LadderError, match=message):
+        adopted("product", "matmul.backward_input", file, **launch, arguments={**ours, **given})
+    ours |= {"M": "N", "N": "C"}
+    text = adopted("product", "matmul.backward_input", file, **launch, arguments=ours)
+    assert "product(dout, weight, dinp, N, C, OC);" in text
+
+
 def test_a_kernel_that_is_not_there_is_refused_with_the_nearest(tmp_path):
     with pytest.raises(LadderError, match=r"no kernel softmax_wrap; did you mean softmax_warp"):
         adopted("softmax_wrap")
