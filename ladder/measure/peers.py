@@ -165,23 +165,23 @@ def _without_padding(torch: Any, values: Values) -> None:
 # ---- attention ----------------------------------------------------------------------------------
 
 
-def _attention_forward(torch: Any, qkv: Any, NH: int) -> Values:
-    out, lse, *_ = _attention(torch, *_heads(qkv, NH))
+def _attention_forward(torch: Any, qkv: Any, NH: int, p: float) -> Values:
+    out, lse, *_ = _attention(torch, p, *_heads(qkv, NH))
     return {"out": out.transpose(1, 2).flatten(2), "lse": lse.flatten(2)}
 
 
 def _attention_backward(
-    torch: Any, qkv: Any, NH: int, dout: Any, out: Any, lse: Any, rest: list[Any]
+    torch: Any, qkv: Any, NH: int, dout: Any, out: Any, lse: Any, rest: list[Any], p: float
 ) -> Values:
     q, k, v = _heads(qkv, NH)
     (do,) = _heads(dout, NH, 1)
-    return {"dqkv": _attention_gradients(torch, do, q, k, v, out, lse, *rest)}
+    return {"dqkv": _attention_gradients(torch, p, do, q, k, v, out, lse, *rest)}
 
 
 def _attention_backward_packed(
-    torch: Any, qkv: Any, NH: int, dout: Any, out: Any, lse: Any, rest: list[Any]
+    torch: Any, qkv: Any, NH: int, dout: Any, out: Any, lse: Any, rest: list[Any], p: float
 ) -> Values:
-    gradients = _attention_backward(torch, qkv, NH, dout, out, lse, rest)["dqkv"]
+    gradients = _attention_backward(torch, qkv, NH, dout, out, lse, rest, p)["dqkv"]
     return {"dqkv": torch.cat([each.transpose(1, 2).flatten(2) for each in gradients], 2)}
 
 
@@ -190,58 +190,123 @@ def _heads(packed: Any, NH: int, parts: int = 3) -> Any:
     return packed.unflatten(2, (parts, NH, -1)).permute(2, 0, 3, 1, 4)
 
 
-def _attention(torch: Any, q: Any, k: Any, v: Any) -> Any:
+def _attention(torch: Any, p: float, q: Any, k: Any, v: Any) -> Any:
     """(out (B, NH, T, HS), lse, ...) by the kernel that training takes for tensors of such a type.
 
     F.scaled_dot_product_attention calls it if it is told which. Without gradients to come it would
     leave the log-sum-exp out.
+
+    p  the share of the probabilities that is dropped; the one for CPUs drops none
     """
     aten = torch.ops.aten
     if not q.is_cuda:
-        return aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True)
+        return aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, p, True)
     if q.dtype == torch.float32:  # which cuDNN does not take
-        return aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, True)
-    return aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, True)
+        return aten._scaled_dot_product_efficient_attention(q, k, v, None, True, p, True)
+    return aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, p, True)
 
 
-def _attention_gradients(torch: Any, do: Any, q: Any, k: Any, v: Any, *kept: Any) -> Any:
+def _attention_gradients(torch: Any, p: float, do: Any, q: Any, k: Any, v: Any, *kept: Any) -> Any:
     """dq, dk, dv (B, NH, T, HS), as autograd computes them from what `_attention` returned."""
     aten = torch.ops.aten
     out, lse, *rest = kept
     if not q.is_cuda:
         backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
-        return backward(do, q, k, v, out, lse, 0.0, True)
+        return backward(do, q, k, v, out, lse, p, True)
     if q.dtype == torch.float32:
         backward = aten._scaled_dot_product_efficient_attention_backward
         wanted = [True, True, True, False]  # no gradient of a bias
-        return backward(do, q, k, v, None, out, lse, *rest, 0.0, wanted, True)[:3]
+        return backward(do, q, k, v, None, out, lse, *rest, p, wanted, True)[:3]
     backward = aten._scaled_dot_product_cudnn_attention_backward
     *lengths, seed, offset, _ = rest
-    return backward(do, q, k, v, out, lse, seed, offset, None, *lengths, 0.0, True)
+    return backward(do, q, k, v, out, lse, seed, offset, None, *lengths, p, True)
+
+
+def _drop_nothing(torch: Any, values: Values) -> None:
+    values["p"] = 0.0
+
+
+def _attend_all(torch: Any, values: Values) -> None:
+    _drop_nothing(torch, values)
+    _attend(torch, values)
 
 
 def _attend(torch: Any, values: Values) -> None:
-    """What the forward pass of the same kernel keeps for its backward pass."""
-    forward = _attention(torch, *_heads(values["qkv"], values["NH"]))
-    values["out"], values["lse"], *values["rest"] = forward
+    """What the forward pass of the same kernel keeps for its backward pass.
+
+    The efficient kernel leaves its random state in the host's memory, where a captured graph can
+    read it only if it is pinned.
+    """
+    heads = _heads(values["qkv"], values["NH"])
+    values["out"], values["lse"], *rest = _attention(torch, values["p"], *heads)
+    values["rest"] = [_pinned(torch, each) for each in rest]
+
+
+def _pinned(torch: Any, value: Any) -> Any:
+    on_host = torch.is_tensor(value) and torch.cuda.is_available() and not value.is_cuda
+    return value.pin_memory() if on_host else value
 
 
 # ---- decoding -----------------------------------------------------------------------------------
 
 
-def _decode_attention(torch: Any, q: Any, keys: Any, values: Any, seen: Any) -> Values:
+def _decode_embedding(torch: Any, window: Any, positions: Any, wte: Any, wpe: Any) -> Values:
+    tokens = window.gather(1, positions[:, None]).flatten()
+    return {"out": torch.nn.functional.embedding(tokens, wte) + wpe[positions]}
+
+
+def _decode_append(torch: Any, kv: Any, qkv: Any, texts: Any, steps: Any, C: int) -> Values:
+    return {"kv": kv.index_put_((texts, steps), qkv[:, :, C:])}
+
+
+def _decode_attention(torch: Any, qkv: Any, kv: Any, NH: int, C: int, seen: Any) -> Values:
+    q = qkv[:, None, :C].unflatten(2, (NH, -1)).transpose(1, 2)  # (B, NH, 1, HS)
+    keys, values = _heads(kv, NH, 2)  # (B, NH, P, HS) each
     function = torch.nn.functional.scaled_dot_product_attention
     return {"out": function(q, keys, values, attn_mask=seen).flatten(1)}
 
 
-def _cache_by_head(torch: Any, values: Values) -> None:
-    """Query (B, NH, 1, HS) and keys and values (B, NH, P, HS): views, and which keys are seen."""
-    B, P, C, NH = (values[name] for name in ("B", "P", "C", "NH"))
-    values["q"] = values["qkv"][:, :C].view(B, NH, 1, C // NH)
-    packed = values["kv"].view(B, P, 2, NH, C // NH).permute(2, 0, 3, 1, 4)
-    values["keys"], values["values"] = packed
-    steps = torch.arange(P, device=values["kv"].device)
+def _decode_append_attention(
+    torch: Any, kv: Any, qkv: Any, NH: int, C: int, texts: Any, steps: Any, seen: Any
+) -> Values:
+    appended = _decode_append(torch, kv, qkv[:, None], texts, steps, C)
+    return {**appended, **_decode_attention(torch, qkv, kv, NH, C, seen)}
+
+
+def _decode_linear_gelu(torch: Any, inp: Any, weight: Any, bias: Any) -> Values:
+    return _gelu_forward(torch, torch.nn.functional.linear(inp, weight, bias))
+
+
+def _decode_sample(
+    torch: Any, window: Any, positions: Any, logits: Any, V: int, temperature: float
+) -> Values:
+    probs = torch.softmax(logits[:, :V].float() / temperature, 1)
+    tokens = torch.multinomial(probs, 1).to(window.dtype)
+    window.scatter_(1, positions[:, None] + 1, tokens)
+    return {"window": window, "positions": positions.add_(1).clamp_(max=window.shape[1] - 2)}
+
+
+def _wide_positions(torch: Any, values: Values) -> None:
+    values["positions"] = values["positions"].long()
+
+
+def _where_to_append(torch: Any, values: Values) -> None:
+    """The indices (B, T) of the texts and of the positions that are written."""
+    starts = values["starts"] if "starts" in values else values["positions"]
+    steps = torch.arange(values.get("T", 1), device=starts.device)
+    values["steps"] = starts[:, None] + steps
+    values["texts"] = torch.arange(values["B"], device=starts.device)[:, None]
+
+
+def _which_are_seen(torch: Any, values: Values) -> None:
+    """A mask (B, 1, 1, P) of the keys up to each text's position."""
+    steps = torch.arange(values["P"], device=values["kv"].device)
     values["seen"] = (steps <= values["positions"][:, None])[:, None, None]
+
+
+def _indices_and_mask(torch: Any, values: Values) -> None:
+    _where_to_append(torch, values)
+    _which_are_seen(torch, values)
 
 
 # ---- optimizer ----------------------------------------------------------------------------------
@@ -378,20 +443,59 @@ PEERS = {
         "in 16 bits cuDNN's attention, which `F.scaled_dot_product_attention(is_causal=True)` "
         "calls for `SDPBackend.CUDNN_ATTENTION`; in float32 the one for `EFFICIENT_ATTENTION`. The "
         "same call writes the log-sum-exp, as in training. q, k and v are views of `qkv`",
+        _drop_nothing,
     ),
     "attention.backward": Peer(
         _attention_backward,
         "the gradient of the call that is timed beside attention.forward, as autograd computes it. "
         "Eager leaves `dq`, `dk` and `dv` in three arrays; compiled packs them into `dqkv`, with "
         "one more pass over them",
+        _attend_all,
+        _attention_backward_packed,
+    ),
+    "attention_dropout.forward": Peer(
+        _attention_forward,
+        "the call that is timed beside attention.forward, with `dropout_p`. It draws its own "
+        "random numbers",
+    ),
+    "attention_dropout.backward": Peer(
+        _attention_backward,
+        "the gradient of that call, which draws its mask again. Eager leaves `dq`, `dk` and `dv` "
+        "in three arrays; compiled packs them into `dqkv`, with one more pass over them",
         _attend,
         _attention_backward_packed,
     ),
     "decode.attention": Peer(
         _decode_attention,
         "`F.scaled_dot_product_attention` of one query over the cache, with a mask that leaves out "
-        "the keys beyond each position",
-        _cache_by_head,
+        "the keys beyond each position; the mask is made beforehand",
+        _which_are_seen,
+    ),
+    "decode.append": Peer(
+        _decode_append,
+        "`kv.index_put_`, with indices of 8 bytes for each token that are made beforehand",
+        _where_to_append,
+    ),
+    "decode.append_attention": Peer(
+        _decode_append_attention,
+        "`kv.index_put_`, then `F.scaled_dot_product_attention` as beside decode.attention; "
+        "indices and mask are made beforehand",
+        _indices_and_mask,
+    ),
+    "decode.embedding": Peer(
+        _decode_embedding,
+        "`F.embedding(window.gather(1, positions), wte) + wpe[positions]`. The positions have 8 "
+        "bytes, and no token is -1",
+        _wide_positions,
+    ),
+    "decode.linear_gelu": Peer(
+        _decode_linear_gelu, '`F.linear(inp, weight, bias)`, then `F.gelu(approximate="tanh")`'
+    ),
+    "decode.sample": Peer(
+        _decode_sample,
+        "`torch.softmax` in float32, then `torch.multinomial`, which draws its own random numbers; "
+        "`scatter_` writes the token. The positions have 8 bytes, and no logit is infinite",
+        _wide_positions,
     ),
     "start.add": Peer(lambda torch, a, b: {"c": a + b}, "`a + b`"),
     "start.sum": Peer(

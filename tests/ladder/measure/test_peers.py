@@ -1,5 +1,6 @@
 """PyTorch's calls compute what the reference computes, and are measured without the rungs."""
 
+import dataclasses
 import functools
 import importlib
 import json
@@ -22,6 +23,7 @@ from ladder.verify.tolerance import expect
 FLOAT32 = np.dtype(np.float32)
 CALLS = [(name, "eager") for name in PEERS]
 CALLS += [(name, "compiled") for name, peer in PEERS.items() if peer.compiled]
+DRAWS = ("dropout.forward", "decode.sample")  # its own random numbers
 UNLIKE = {("adamw.update", "eager"): {"clip": 0.0}}  # it does not clip
 
 
@@ -40,6 +42,14 @@ def run(torch, op, kind, dims, inputs, device="cpu"):
     return {name: array_of(value) for name, value in given.items()}
 
 
+def op_of(name):
+    """The op; attention without dropout, for which PyTorch draws another mask or, on CPUs, none."""
+    op = find(name).op
+    if op.layer == "attention_dropout":
+        return dataclasses.replace(op, scalar_values={**op.scalar_values, "p": 0.0})
+    return op
+
+
 def array_of(value):
     """What a tensor holds; of three gradients (B, NH, T, HS), what dqkv (B, T, 3C) would."""
     if isinstance(value, tuple):
@@ -49,7 +59,8 @@ def array_of(value):
 
 def inputs_of(op, dims, not_taken=(), real=FLOAT32):
     """Random inputs; sums that a call does not add to begin at 0."""
-    inputs = make_inputs(op, dims, real, np.random.default_rng(1))
+    case = "p = 0" if op.layer == "attention_dropout" else "normal"
+    inputs = make_inputs(op, dims, real, np.random.default_rng(1), case)
     for arg in op.args:
         if arg.role == "inout" and arg.name in not_taken:
             inputs[arg.name][...] = 0
@@ -57,9 +68,9 @@ def inputs_of(op, dims, not_taken=(), real=FLOAT32):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("name", "kind"), [c for c in CALLS if c[0] != "dropout.forward"])
+@pytest.mark.parametrize(("name", "kind"), [c for c in CALLS if c[0] not in DRAWS])
 def test_a_peer_computes_what_the_reference_computes(torch, name, kind):
-    op = find(name).op
+    op = op_of(name)
     missing = {arg.name for arg in op.args} - set(taken(PEERS[name].functions[kind]))
     for dims in op.shapes[2:4]:
         inputs = inputs_of(op, dims, missing)
@@ -81,11 +92,12 @@ def test_a_peer_computes_what_the_reference_computes(torch, name, kind):
 @pytest.mark.gpu
 @pytest.mark.torch
 @pytest.mark.parametrize("real", ["bfloat16", "float32"])
-@pytest.mark.parametrize(("name", "kind"), [c for c in CALLS if c[0].startswith("attention.")])
+@pytest.mark.parametrize(("name", "kind"), [c for c in CALLS if "attention" in c[0]])
 def test_attention_calls_other_kernels_on_a_gpu_and_they_compute_it_too(torch, name, kind, real):
     if not torch.cuda.is_available():
         pytest.skip("PyTorch has no GPU")
-    op, dims, dtype = find(name).op, {"B": 2, "T": 128, "C": 128, "NH": 2}, DTYPES[real]
+    op, sizes, dtype = op_of(name), {"B": 2, "T": 128, "P": 128, "C": 128, "NH": 2}, DTYPES[real]
+    dims = {name: sizes[name] for name in op.dims}
     inputs = inputs_of(op, dims, real=dtype)
     got = run(torch, op, kind, dims, inputs, "cuda")
     for output in expect(op, dims, dtype, inputs):
@@ -99,6 +111,36 @@ def test_dropout_of_a_peer_drops_the_same_share_by_its_own_mask(torch):
     got = run(torch, op, "eager", dims, inputs)
     np.testing.assert_allclose(got["out"], inputs["inp"] * got["mask"] / 0.8, rtol=1e-6)
     assert got["mask"].mean() == pytest.approx(0.8, abs=0.02)
+
+
+@pytest.mark.gpu
+@pytest.mark.torch
+@pytest.mark.parametrize("real", ["bfloat16", "float32"])
+def test_attention_of_a_peer_drops_the_same_share_in_both_passes(torch, real):
+    if not torch.cuda.is_available():
+        pytest.skip("PyTorch has no GPU")
+    op, dims = find("attention_dropout.backward").op, {"B": 2, "T": 256, "C": 128, "NH": 2}
+    inputs = make_inputs(op, dims, DTYPES[real], np.random.default_rng(1))
+    inputs["qkv"][..., 256:] = 1  # values of 1: out is the share that is kept, divided by 1 - p
+    inputs["dout"][...] = 1
+    out = run(torch, find("attention_dropout.forward").op, "eager", dims, inputs, "cuda")["out"]
+    assert out.mean() == pytest.approx(1, abs=0.03)
+    assert out.std() > 0.03
+    dv = run(torch, op, "eager", dims, inputs, "cuda")["dqkv"][..., 256:]
+    assert dv.mean() == pytest.approx(1, abs=0.03)
+    assert dv[:, 0].mean() != pytest.approx(dv.mean(), abs=0.01)  # more queries see the first key
+
+
+@pytest.mark.torch
+def test_the_token_of_a_peer_is_drawn_by_its_probability(torch):
+    op, dims = find("decode.sample").op, {"B": 20000, "P": 3, "V": 2, "Vp": 3}
+    inputs = inputs_of(op, dims)
+    inputs["logits"][:] = 0.75 * np.log([1, 3, 1000])  # the temperature is 0.75; the last one pads
+    inputs["positions"][:] = np.arange(20000) % 3
+    got = run(torch, op, "eager", dims, inputs)
+    drawn = got["window"][np.arange(20000), inputs["positions"] + 1]
+    assert np.bincount(drawn.astype(int)) / 20000 == pytest.approx([0.25, 0.75], abs=0.02)
+    np.testing.assert_array_equal(got["positions"], np.minimum(inputs["positions"] + 1, 2))
 
 
 def test_what_a_peer_is_compared_with_is_an_op():
