@@ -12,13 +12,12 @@ from rich.console import Console
 from ladder.common.command_line import Parser
 from ladder.common.errors import LadderError
 from ladder.contract.dims import Dims, format_dims
-from ladder.contract.dtypes import DTYPES, REALS
+from ladder.contract.dtypes import DTYPES, REALS, SHORT
 from ladder.contract.ladder import Ladder, find, ladders
 from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
 from ladder.device.open import default_device
 
-SHORT = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 OP_HELP = "such as layernorm.forward"
 RUNG_HELP = "its id as 'list' shows it, or the path of a .cu file"
 

@@ -12,13 +12,14 @@ from ladder.commands.options import OP_HELP, RUNG_HELP, Commands, console, match
 from ladder.common.errors import LadderError
 from ladder.contract.ladder import Ladder, find, find_rung, ladders
 from ladder.contract.rung_file import Rung
+from ladder.contract.runs_on import runs_on
 from ladder.show import source_code, tables
 
 LEGEND = (
     "Each rung grew from the one above it, those at ├ and └ from the rung where their line begins. "
 )
-NEEDS = "needs: what shape, type and GPU must meet."
-ALL = "With an op or a layer, the list says what each rung needs."
+NEEDS = "sm_80+: that generation of GPUs, and later ones; needs: what the shape must meet."
+ALL = "With an op or a layer, the list says on which GPUs and shapes each rung runs."
 
 
 def add_to(commands: Commands) -> None:
@@ -48,14 +49,16 @@ def add_to(commands: Commands) -> None:
 def list_ladders(options: argparse.Namespace) -> int:
     """Every op and its rungs, or those of one op or layer, and what they need."""
     chosen = matching(options.op) if options.op else list(ladders().values())
-    columns = 4 if options.op else 3  # the list of all is wide enough without what rungs need
-    table = Table(*("op", "rung", "idea", "needs")[:columns], box=None, pad_edge=False)
+    columns = 5 if options.op else 3  # the list of all is wide enough without what rungs need
+    titles = ("op", "rung", "idea", "runs on", "needs")[:columns]
+    table = Table(*titles, box=None, pad_edge=False)
     for ladder in chosen:
         table.add_row(f"[bold]{ladder.op.name}[/]", "", escape(ladder.op.summary))
         for branch, rung in source_code.tree(ladder):
             idea = escape(rung.idea + tables.remarks(rung).replace("_", ""))
-            needs = escape("; ".join(rung.conditions()))
-            table.add_row(*("", branch + rung.id, idea, needs)[:columns])
+            where = runs_on(rung, ladder.op.reals)
+            shapes = escape("; ".join(rung.shape_conditions()))
+            table.add_row(*("", branch + rung.id, idea, where, shapes)[:columns])
     console().print(table)
     console().print(f"\n[dim]{LEGEND}{NEEDS if options.op else ALL}[/]", highlight=False)
     return 0

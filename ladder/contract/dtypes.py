@@ -7,6 +7,7 @@ import numpy as np
 
 REAL = "real"  # stands for the run's dtype: a key of DTYPES (float64 in reference checks only)
 REALS = ("float32", "float16", "bfloat16")  # those that kernels have
+SHORT = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}  # as people write them
 DTYPES = {
     "float64": np.dtype(np.float64),
     "float32": np.dtype(np.float32),

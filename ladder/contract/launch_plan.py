@@ -186,8 +186,13 @@ class LaunchLines:
         return all(
             condition.evaluate(names)
             for condition in self._conditions_on(target)
-            if _OF_TARGET.issuperset(condition.names)
+            if condition not in self.needs_of_shape
         )
+
+    @property
+    def needs_of_shape(self) -> tuple[Expression, ...]:
+        """The conditions that depend on more than the architecture and the real type."""
+        return tuple(need for need in self.needs if not _OF_TARGET.issuperset(need.names))
 
     def plan(self, dims: Dims, target: Target) -> LaunchPlan:
         """What one call needs. Raises LadderError for a line that makes no sense there."""

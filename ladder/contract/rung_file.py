@@ -217,6 +217,10 @@ class Rung:
         """The machine-read conditions of the `Needs` line."""
         return [condition.text for condition in self.lines.needs]
 
+    def shape_conditions(self) -> list[str]:
+        """Those of them that depend on the shape, too; `runs_on` has the others in words."""
+        return [condition.text for condition in self.lines.needs_of_shape]
+
     @functools.cached_property
     def lines(self) -> LaunchLines:
         """The machine-read lines of the header."""

@@ -17,6 +17,7 @@ from ladder.contract.identity import INCLUDE, included
 from ladder.contract.ladder import Ladder, ladders
 from ladder.contract.launch_plan import NAMES
 from ladder.contract.rung_file import KEYS, Rung
+from ladder.contract.runs_on import FAMILIES
 from ladder.device.cuda import compiler
 from ladder.emulator.emulated import Emulated
 from ladder.verify.shapes import derive_shapes
@@ -34,6 +35,16 @@ def names() -> str:
     """What the expressions of a header may name, beside dimensions and constants."""
     rows = (f"| `{name}` | {meaning} |" for name, meaning in NAMES.items())
     return "\n".join(["| name | is |", "|---|---|", *rows])
+
+
+def generations() -> str:
+    """The generations of GPUs, as the tables of rungs name them: what code for each is called."""
+    rows = (
+        f"| {family.maker} {generation.name} | `{generation.arch}` | {generation.cards} |"
+        for family in FAMILIES
+        for generation in family.generations
+    )
+    return "\n".join(["| in the tables | compiled for | such as |", "|---|---|---|", *rows])
 
 
 def includes(link: Callable[[Path], str]) -> str:

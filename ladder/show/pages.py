@@ -26,6 +26,7 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
                     shapes="N=8|N=9" dtypes="float32 bfloat16"; without shapes=, the checker's
     header-keys     every key of a header, and what it says
     header-names    what the expressions of a header may name
+    generations     of GPUs, as `rungs` names them, with cards
     includes        the headers that rungs include
     ptx-wrappers    their functions that issue PTX instructions, with these
     table OP        what was measured
@@ -73,6 +74,7 @@ from ladder.contract.dims import Dims, format_dims
 from ladder.contract.identity import INCLUDE, code_identity
 from ladder.contract.ladder import PACKAGE, find, find_rung, ladders
 from ladder.contract.rung_file import KEYS, Rung
+from ladder.contract.runs_on import runs_on
 from ladder.measure import results
 from ladder.show import (
     anatomy,
@@ -204,12 +206,14 @@ def tally(place: Place) -> str:
 
 
 def rungs(place: Place, op: str) -> str:
-    """The rungs of a ladder, each with a link to its file."""
-    lines = ["| rung | idea | needs |", "|---|---|---|"]
-    for rung in find(op).rungs:
+    """The rungs of a ladder: a link to each file, and on which GPUs and shapes it runs."""
+    lines = ["| rung | idea | runs on | needs |", "|---|---|---|---|"]
+    ladder = find(op)
+    for rung in ladder.rungs:
         number = link(place, rung)
-        needs = "; ".join(f"`{condition}`" for condition in rung.conditions())
-        lines.append(f"| {number} | {rung.idea}{tables.remarks(rung)} | {needs} |")
+        where = runs_on(rung, ladder.op.reals)
+        shapes = "; ".join(f"`{condition}`" for condition in rung.shape_conditions())
+        lines.append(f"| {number} | {rung.idea}{tables.remarks(rung)} | {where} | {shapes} |")
     return "\n".join(lines)
 
 
@@ -296,6 +300,10 @@ def header_keys(place: Place) -> str:
 
 def header_names(place: Place) -> str:
     return anatomy.names()
+
+
+def generations(place: Place) -> str:
+    return anatomy.generations()
 
 
 def includes(place: Place) -> str:
@@ -537,7 +545,7 @@ BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__.replace("_", "-"): block
     for block in (
         rungs, header, diff, change, source, solution, passage, launches, header_keys, header_names,
-        includes, ptx_wrappers, counts, reuse, traffic, machine, occupancy, resources,
+        generations, includes, ptx_wrappers, counts, reuse, traffic, machine, occupancy, resources,
         picture,
         table, gain, overview, step_times, step_summary, agreement, log, tally,
     )

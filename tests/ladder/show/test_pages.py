@@ -135,10 +135,11 @@ def test_launches_are_worked_out_from_the_header(site):
 
 
 def test_what_a_header_may_say_and_what_rungs_include_is_listed(site):
-    text = write(site, "header-keys", "header-names", "includes")
+    text = write(site, "header-keys", "header-names", "generations", "includes")
     for key in KEYS:
         assert f"\n| `{key}` | " in text
     assert "| `multiprocessors` | SMs of the device |" in text
+    assert "| NVIDIA sm_90 | `sm_90a` | H100, H200 |" in text
     assert re.search(r"\n\| \[portable\.cuh\]\(\S+\) \| What all layers share: .* \| \d+ \|", text)
 
 
