@@ -1,7 +1,8 @@
 """cuBLAS through ctypes: one matrix product, on a device's stream, that a CUDA graph can record.
 
 CuPy's own binding refuses every call during a capture, and leaves the workspace to cuBLAS, which
-may then allocate inside a graph. Here the stream and the workspace are set once, with the handle.
+may then allocate inside a graph. Here the stream and the workspace are set once, with the handle,
+of which each stream has one.
 https://docs.nvidia.com/cuda/cublas/#cublasgemmex
 """
 
@@ -11,10 +12,17 @@ import ctypes
 import importlib
 from typing import Any
 
-import numpy as np
-
 from ladder.common.errors import LadderError
-from ladder.device.cupy.blas import ONE, WORKSPACE_BYTES, ZERO, Gpu, check, matrix
+from ladder.device.cupy.blas import (
+    ONE,
+    WORKSPACE_BYTES,
+    ZERO,
+    Gpu,
+    PerStream,
+    check,
+    make_workspace,
+    matrix,
+)
 
 DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}
 OPERATIONS = {"N": 0, "T": 1}  # a factor as it is, transposed
@@ -25,23 +33,28 @@ DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # split-K partial sums are added in f
 
 
 class Multiplier:
-    """A GPU's matrix products, on its stream (`MatrixProduct` of ladder/contract/device.py)."""
+    """A GPU's matrix products, on the stream that work goes to (`MatrixProduct` of
+    ladder/contract/device.py)."""
 
     def __init__(self, device: Gpu, compute: int = COMPUTE_32F) -> None:
         """Raises LadderError where there is no cuBLAS."""
         self._device, self._library, self._compute = device, load(), compute
-        self._handle = ctypes.c_void_p()
-        # The handle uses this memory as long as it lives.
-        self._workspace = device.empty((WORKSPACE_BYTES,), np.dtype(np.uint8))
-        with device.device:
-            self._check(self._library.cublasCreate_v2(ctypes.byref(self._handle)))
-        stream = ctypes.c_void_p(device.stream.ptr)
-        self._check(self._library.cublasSetStream_v2(self._handle, stream))
-        address = ctypes.c_void_p(self._workspace.data.ptr)
-        size = ctypes.c_size_t(WORKSPACE_BYTES)
-        self._check(self._library.cublasSetWorkspace_v2(self._handle, address, size))
+        self._handles = PerStream(device, self._open)
+        self._handles.current()
+
+    def _open(self) -> tuple[ctypes.c_void_p, Any]:
+        """A handle for the stream that work goes to, and the memory that it uses while it lives."""
+        handle, workspace = ctypes.c_void_p(), make_workspace(self._device)
+        with self._device.device:
+            self._check(self._library.cublasCreate_v2(ctypes.byref(handle)))
+        stream = ctypes.c_void_p(self._device.stream.ptr)
+        self._check(self._library.cublasSetStream_v2(handle, stream))
+        address, size = ctypes.c_void_p(workspace.data.ptr), ctypes.c_size_t(WORKSPACE_BYTES)
+        # After the stream: setting that takes the workspace away again.
+        self._check(self._library.cublasSetWorkspace_v2(handle, address, size))
         mode = DISALLOW_REDUCED_PRECISION_REDUCTION
-        self._check(self._library.cublasSetMathMode(self._handle, mode))
+        self._check(self._library.cublasSetMathMode(handle, mode))
+        return handle, workspace
 
     def __call__(
         self,
@@ -53,8 +66,9 @@ class Multiplier:
         add: bool = False,
     ) -> None:
         """result = a @ b, or added to it; `operations` and `sizes` as cuBLAS sees them."""
+        handle, _ = self._handles.current()
         status = self._library.cublasGemmEx(
-            self._handle,
+            handle,
             *(OPERATIONS[letter] for letter in operations),
             *sizes,
             ctypes.byref(ONE),

@@ -19,7 +19,15 @@ import numpy as np
 
 from ladder.common.errors import LadderError
 from ladder.device.cuda.cublas import COMPUTE_32F, DATA_TYPES, OPERATIONS, load
-from ladder.device.cupy.blas import ONE, WORKSPACE_BYTES, ZERO, Gpu, check
+from ladder.device.cupy.blas import (
+    ONE,
+    WORKSPACE_BYTES,
+    ZERO,
+    Gpu,
+    PerStream,
+    check,
+    make_workspace,
+)
 
 # cublasLtMatmulDescAttributes_t
 TRANSA, TRANSB, EPILOGUE, BIAS_POINTER, AUX_POINTER, AUX_LD = 3, 4, 7, 8, 11, 12
@@ -68,7 +76,8 @@ class Linear:
         """Raises LadderError where there is no cuBLASLt."""
         self._device, self._library, self._compute = device, load("libcublasLt"), compute
         self._plans: dict[tuple[str, int, int, int, int], _Plan | None] = {}
-        self._workspace = device.empty((WORKSPACE_BYTES,), np.dtype(np.uint8))
+        self._workspaces = PerStream(device, functools.partial(make_workspace, device))
+        self._workspaces.current()
         self._handle = ctypes.c_void_p()
         with device.device:
             self._check(self._library.cublasLtCreate(ctypes.byref(self._handle)))
@@ -98,7 +107,7 @@ class Linear:
             _address(out),  # D
             plan.out,
             ctypes.byref(plan.algorithm),
-            _address(self._workspace),
+            _address(self._workspaces.current()),
             ctypes.c_size_t(WORKSPACE_BYTES),
             ctypes.c_void_p(self._device.stream.ptr),
         )
@@ -126,7 +135,7 @@ class Linear:
         self._set(operation, TRANSB, ctypes.c_int32(OPERATIONS["N"]))
         self._set(operation, EPILOGUE, ctypes.c_uint32(epilogue))
         # The alignment of these two is taken from an address: one that has no more than promised.
-        example = ctypes.c_void_p(self._workspace.data.ptr + ALIGNMENT)
+        example = ctypes.c_void_p(self._workspaces.current().data.ptr + ALIGNMENT)
         if epilogue != NOTHING:
             self._set(operation, BIAS_POINTER, example)
         if epilogue == GELU_AUX_BIAS:

@@ -10,10 +10,17 @@ import ctypes
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ladder.common.errors import LadderError
-from ladder.device.cupy.blas import ONE, WORKSPACE_BYTES, ZERO, Gpu, check, matrix
+from ladder.device.cupy.blas import (
+    ONE,
+    WORKSPACE_BYTES,
+    ZERO,
+    Gpu,
+    PerStream,
+    check,
+    make_workspace,
+    matrix,
+)
 
 DATA_TYPES = {"float16": 150, "float32": 151, "bfloat16": 168}  # rocblas_datatype
 OPERATIONS = {"N": 111, "T": 112}  # rocblas_operation: a factor as it is, transposed
@@ -22,19 +29,26 @@ INSTALLED, SONAME = Path("/opt/rocm/lib/librocblas.so.5"), "librocblas.so.5"  # 
 
 
 class Multiplier:
-    """A GPU's matrix products, on its stream (`MatrixProduct` of ladder/contract/device.py)."""
+    """A GPU's matrix products, on the stream that work goes to (`MatrixProduct` of
+    ladder/contract/device.py)."""
 
     def __init__(self, device: Gpu) -> None:
         """Raises LadderError where there is no rocBLAS."""
         self._device, self._library = device, load()
-        self._handle = ctypes.c_void_p()
-        # The handle uses this memory as long as it lives; its own would be allocated in a graph.
-        self._workspace = device.empty((WORKSPACE_BYTES,), np.dtype(np.uint8))
-        with device.device:
-            self._check(self._library.rocblas_create_handle(ctypes.byref(self._handle)))
-        address = ctypes.c_void_p(self._workspace.data.ptr)
-        size = ctypes.c_size_t(WORKSPACE_BYTES)
-        self._check(self._library.rocblas_set_workspace(self._handle, address, size))
+        self._handles = PerStream(device, self._open)
+        self._handles.current()
+
+    def _open(self) -> tuple[ctypes.c_void_p, Any]:
+        """A handle for the stream that work goes to, and the memory that it uses while it lives;
+        its own would be allocated in a graph."""
+        handle, workspace = ctypes.c_void_p(), make_workspace(self._device)
+        with self._device.device:
+            self._check(self._library.rocblas_create_handle(ctypes.byref(handle)))
+        stream = ctypes.c_void_p(self._device.stream.ptr)
+        self._check(self._library.rocblas_set_stream(handle, stream))
+        address, size = ctypes.c_void_p(workspace.data.ptr), ctypes.c_size_t(WORKSPACE_BYTES)
+        self._check(self._library.rocblas_set_workspace(handle, address, size))
+        return handle, workspace
 
     def __call__(
         self,
@@ -46,10 +60,9 @@ class Multiplier:
         add: bool = False,
     ) -> None:
         """result = a @ b, or added to it; `operations` and `sizes` as rocBLAS sees them."""
-        stream = ctypes.c_void_p(self._device.stream.ptr)
-        self._check(self._library.rocblas_set_stream(self._handle, stream))
+        handle, _ = self._handles.current()
         status = self._library.rocblas_gemm_ex(
-            self._handle,
+            handle,
             *(OPERATIONS[letter] for letter in operations),
             *sizes,
             ctypes.byref(ONE),

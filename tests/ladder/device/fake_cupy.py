@@ -73,10 +73,9 @@ class Array:
 
 
 class Stream:
-    ptr = 4711
-
     def __init__(self, cupy, non_blocking, priority=0):
         assert non_blocking, "the default stream would wait for this one"
+        self.ptr = id(self)
         self._cupy, self._waiting, self._recorded = cupy, [], None
 
     def __enter__(self):

@@ -12,6 +12,7 @@ from ladder.common.errors import LadderError
 from ladder.contract.binding import bind
 from ladder.contract.dtypes import DTYPES
 from ladder.contract.ladder import find
+from ladder.device.cuda import cublas
 from ladder.device.cuda.gpu import Cuda
 from ladder.device.open import open_device
 from ladder.matmul import library_rungs
@@ -49,26 +50,36 @@ def scalar(address):
 
 
 class FakeCublas:
-    """The functions of libcublas that are called through ctypes, all returning status 0."""
+    """The functions of libcublas that are called through ctypes, all returning status 0.
+
+    `handles` has the stream and the workspace of each handle; `used`, the handles of products."""
+
+    def __init__(self):
+        self.handles, self.used = {}, []
 
     def cublasCreate_v2(self, handle):
-        handle._obj.value = 7
+        handle._obj.value = 7 + len(self.handles)
+        self.handles[handle._obj.value] = None
         return 0
 
     def cublasSetStream_v2(self, handle, stream):
-        return int(stream.value != 3)
+        self.handles[handle.value] = stream.value, None
+        return 0
 
     def cublasSetWorkspace_v2(self, handle, address, size):
+        stream, _ = self.handles[handle.value]
+        self.handles[handle.value] = stream, address.value
         return int(not address.value or size.value != 32 << 20)
 
     def cublasSetMathMode(self, handle, mode):
-        return int((handle.value, mode) != (7, 16))
+        return int(mode != 16)
 
     def cublasGemmEx(
         self, handle, transa, transb, m, n, k, alpha, a, ta, lda, b, tb, ldb, beta, c, tc, ldc,
         compute, algorithm,
     ):  # fmt: skip
-        assert (handle.value, compute, algorithm, ta) == (7, 68, -1, tb)
+        assert (compute, algorithm, ta) == (68, -1, tb)
+        self.used.append(handle.value)
         first = matrix(a.value, ta, lda, m if transa else k)
         second = matrix(b.value, tb, ldb, k if transb else n)
         first = first.T if transa else first
@@ -89,6 +100,7 @@ class Gpu(Cuda):
 
     name = "a GPU of the tests"
     device, stream = contextlib.nullcontext(), types.SimpleNamespace(ptr=3)
+    recording = False
 
     def __init__(self):
         self.emulated = open_device("emulated")
@@ -148,6 +160,32 @@ def test_the_library_is_refused_where_it_does_not_run():
             {"N": 1, "C": 1, "OC": 1},
             {},
         )
+
+
+def test_each_stream_has_a_handle_and_a_workspace_of_its_own(gpu):
+    a, b, out = (GpuArray(np.ones((2, 2), np.float32)) for _ in range(3))
+    multiply = cublas.Multiplier(gpu)
+    library = multiply._library
+    main, side = gpu.stream, types.SimpleNamespace(ptr=4)
+    for stream in (main, side, main, side):
+        gpu.stream = stream
+        multiply("NN", (2, 2, 2), a, b, out)
+    streams, workspaces = zip(*(library.handles[handle] for handle in library.used), strict=True)
+    assert streams == (3, 4, 3, 4)
+    assert len(library.handles) == len(set(workspaces)) == 2
+
+
+def test_a_first_product_on_a_stream_is_not_recorded(gpu):
+    multiply = cublas.Multiplier(gpu)
+    gpu.stream, gpu.recording = types.SimpleNamespace(ptr=4), True
+    array = GpuArray(np.ones((2, 2), np.float32))
+    with pytest.raises(LadderError, match="run the work once before recording it"):
+        multiply("NN", (2, 2, 2), array, array, array)
+    gpu.recording = False
+    multiply("NN", (2, 2, 2), array, array, array)
+    gpu.recording = True
+    multiply("NN", (2, 2, 2), array, array, array)
+    assert multiply._library.used == [8, 8]
 
 
 def test_missing_library_says_what_to_install(gpu, monkeypatch):

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import types
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ class FakeCublasLt:
 
     def __init__(self, unsupported=()):
         self.objects, self.unsupported, self.asked = {}, unsupported, []
+        self.used = []  # (stream, workspace) of each product
 
     def _create(self, out, content):
         out._obj.value = 1000 + len(self.objects)
@@ -88,7 +90,8 @@ class FakeCublasLt:
     ):  # fmt: skip
         assert (scalar(ctypes.addressof(alpha._obj)), beta._obj.value) == (1, 0)
         assert self.objects[handle.value] == "handle"
-        assert (algorithm._obj[7], stream.value) == (operation.value, 3)
+        assert algorithm._obj[7] == operation.value
+        self.used.append((stream.value, workspace.value))
         assert workspace.value
         assert size.value == 32 << 20
         description = self.objects[operation.value]
@@ -168,6 +171,19 @@ def test_a_product_without_a_bias_has_no_epilogue(library):
         run("matmul.forward", "cublaslt", DTYPES["bfloat16"], {"N": 5, "C": 16, "OC": 24}, False)
         == []
     )
+
+
+def test_each_stream_has_a_workspace_of_its_own(library):
+    gpu = Gpu()
+    product = cublaslt.Linear(gpu)
+    arrays = [on_gpu(np.ones((8, 8), np.float32)) for _ in range(3)]
+    for stream in (3, 4, 3, 4):
+        gpu.stream = types.SimpleNamespace(ptr=stream)
+        product(*arrays, None)
+    assert [stream for stream, _ in library.used] == [3, 4, 3, 4]
+    first, second, *again = (workspace for _, workspace in library.used)
+    assert first != second
+    assert again == [first, second]
 
 
 def test_an_algorithm_is_asked_for_once_and_before_the_first_call(library):

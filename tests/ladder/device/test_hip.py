@@ -167,24 +167,32 @@ def test_its_sibling_for_cuda_asks_for_much_shared_memory_and_hip_does_not(machi
 
 
 class FakeRocblas:
-    """The functions of librocblas that are called through ctypes; 0 is success."""
+    """The functions of librocblas that are called through ctypes; 0 is success.
+
+    `streams` has the stream of each handle; `workspaces`, the memory; `used`, those of products."""
+
+    def __init__(self):
+        self.streams, self.workspaces, self.used = {}, {}, []
 
     def rocblas_create_handle(self, handle):
-        handle._obj.value = 7
+        handle._obj.value = 7 + len(self.streams)
         return 0
 
     def rocblas_set_workspace(self, handle, address, size):
-        return int(handle.value != 7 or not address.value or size.value != 32 << 20)
+        self.workspaces[handle.value] = address.value
+        return int(not address.value or size.value != 32 << 20)
 
     def rocblas_set_stream(self, handle, stream):
-        return int((handle.value, stream.value) != (7, fake_cupy.Stream.ptr))
+        self.streams[handle.value] = stream.value
+        return 0
 
     def rocblas_gemm_ex(
         self, handle, transa, transb, m, n, k, alpha, a, ta, lda, b, tb, ldb, beta, c, tc, ldc,
         d, td, ldd, compute, algorithm, solution, flags,
     ):  # fmt: skip
         assert (c.value, tc, ldc) == (d.value, td, ldd)
-        assert (handle.value, compute, algorithm, solution, flags) == (7, 151, 0, 0, 0)
+        assert (compute, algorithm, solution, flags) == (151, 0, 0, 0)
+        self.used.append(self.streams[handle.value])
         first = matrix(a.value, ta, lda, m if transa == 112 else k)
         second = matrix(b.value, tb, ldb, k if transb == 112 else n)
         first = first.T if transa == 112 else first
@@ -219,6 +227,27 @@ def test_the_library_multiplies_as_it_is_asked_to(machine, monkeypatch, dtype):
     device.matrix_product("TN", (5, 4, 3), weight, inp, out, add=True)
     expected = values[0] @ values[1].T + 1
     assert device.download(out).astype(np.float32).tolist() == expected.tolist()
+
+
+def test_a_product_beside_other_work_goes_to_the_other_stream(machine, monkeypatch):
+    machine()
+    library = FakeRocblas()
+    monkeypatch.setattr(rocblas, "load", lambda: library)
+    device = open_device("hip")
+    array = device.empty((2, 2), np.dtype(np.float32))
+    device.upload(array, np.ones((2, 2)))
+    device.synchronize()
+
+    def multiply():
+        device.matrix_product("NN", (2, 2, 2), array, array, array)
+
+    for _ in range(2):
+        multiply()
+        device.beside(multiply)
+    device.join()
+    main, side = device.stream.ptr, device._side.ptr
+    assert library.used == [main, side, main, side]
+    assert len(set(library.workspaces.values())) == 2
 
 
 def test_without_rocblas_it_says_what_to_install(machine, monkeypatch):
