@@ -42,6 +42,7 @@ class Engine:
     watch       is called after every call, with the engine and the call, and waits for the call;
                 there are no graphs then
     peers       the other ranks, where the program exchanges buffers with them
+    told        is called with the name of each call before it is bound, which may compile a kernel
     waits       whether a call is done when it returns: on a device that does not work beside the
                 host, or with a `watch`
 
@@ -60,6 +61,7 @@ class Engine:
         weights_of: Engine | None = None,
         watch: Callable[[Engine, Call], None] | None = None,
         peers: Communicator | None = None,
+        told: Callable[[str], None] = lambda place: None,
     ) -> None:
         self.program, self.device, self.real = program, device, np.dtype(real)
         self.rungs = dict(rungs)
@@ -79,7 +81,7 @@ class Engine:
             for calls in (program.calls, program.beside)
         )
         self.bound: dict[Item, Callable[[], None]] = {}
-        self._peers = peers
+        self._peers, self._told = peers, told
 
         def bind_all(items: Sequence[Item]) -> Callable[[], None]:
             for item in items:
@@ -240,6 +242,7 @@ class Engine:
         if isinstance(call, Exchange):
             arrays_of = [self.arrays[name] for name in call.buffers]
             return functools.partial(getattr(self._peers, call.kind), *arrays_of)
+        self._told(f"the set-up of {self.describe(call)}")
         op = find(call.op).op
         names = (arg.name for arg in op.args)
         arrays = dict(zip(names, self.arguments(call), strict=True))

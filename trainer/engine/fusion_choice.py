@@ -23,18 +23,20 @@ def choose(
     device: Device,
     build: Callable[[Collection[str]], Program],
     before: Mapping[str, Any] | None = None,
+    told: Callable[[str], None] = lambda place: None,
 ) -> tuple[tuple[str, ...], list[str]]:
     """The fusions of a run in the order of FUSIONS, and notes: which one does not pay, and why.
 
     build   the run's program with some fusions
     before  the kernels that a checkpoint records, of a run that goes on with them
+    told    is called with the name of each part of this work before it begins
     """
     chosen: list[str] = []
     notes: list[str] = []
     for name in FUSIONS:
         wanted = _asked_for(name, settings, before)
         if wanted is None and device.is_gpu and settings.rung_set in ("best", "library"):
-            why_not = _loses(name, settings, device, build)
+            why_not = _loses(name, settings, device, build, told)
             wanted = why_not is None
             notes += [] if wanted else [f"{name} is not fused: {why_not}"]
         if wanted:
@@ -64,6 +66,7 @@ def _loses(
     settings: KernelSettings,
     device: Device,
     build: Callable[[Collection[str]], Program],
+    told: Callable[[str], None],
 ) -> str | None:
     """Why a step is faster without a fusion, on the best rungs; None if it is not faster."""
 
@@ -74,6 +77,7 @@ def _loses(
     def seconds(counted: Calls) -> float:
         total = 0.0
         for (op, dims), count in counted.items():
+            told(f"the choice of a rung for {op}, with and without the fusion {name}")
             ladder = find(op)
             dtype = ladder.op.real_in(settings.place.real).name
             total += count * pick(ladder, device, dtype, dict(dims), **settings.picking).seconds

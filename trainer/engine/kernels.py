@@ -51,6 +51,7 @@ def choose(
     build: Callable[[Collection[str]], Program],
     calls_of: Callable[[Program], Iterable[Call]] = lambda program: program.calls,
     before: Mapping[str, Any] | None = None,
+    told: Callable[[str], None] = lambda place: None,
 ) -> Kernels:
     """The kernels that the settings ask for.
 
@@ -58,6 +59,7 @@ def choose(
     calls_of  the calls that count where rungs are compared by their time, of ops that are among
               them; an engine needs a rung for the others, too
     before    the `record` of the run that this one goes on from
+    told      is called with the name of each part of this work before it begins
 
     Raises LadderError as `rung_choice.choose`.
     """
@@ -65,12 +67,12 @@ def choose(
         if before is None:
             calls = [call for fused in ((), FUSIONS) for call in calls_of(build(fused))]
             background.enter_context(rung_choice.compiling_candidates(calls, settings, device))
-        fusions, notes = fusion_choice.choose(settings, device, build, before)
+        fusions, notes = fusion_choice.choose(settings, device, build, before, told)
         program = build(fusions)
         counted = tuple(calls_of(program))
         known = {call.op for call in counted}
         called = (*counted, *(call for call in program.calls if call.op not in known))
-        choices = rung_choice.choose(called, settings, device, before)
+        choices = rung_choice.choose(called, settings, device, before, told)
     rung_choice.compile_chosen(called, choices, settings, device)
     return Kernels(program, choices, settings, [*notes, *_notes_on_tf32(settings, choices)])
 

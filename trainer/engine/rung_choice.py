@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -45,10 +45,12 @@ def choose(
     settings: KernelSettings,
     device: Device,
     before: Mapping[str, Any] | None = None,
+    told: Callable[[str], None] = lambda place: None,
 ) -> dict[str, Choice]:
     """A choice for each op that is called, by the op's name.
 
     before  the `record` of the run that this one goes on from, to choose the same again
+    told    is called with the name of each part of this work before it begins
 
     A `.cu` file of the user's is checked first, in a process of its own. Raises LadderError for an
     op or rung that does not exist, that the model does not use, or that the device cannot run
@@ -72,6 +74,7 @@ def choose(
     console = Console(stderr=True)
     shown = device.is_gpu and console.is_terminal
     for op in track(sorted(shapes), "choosing rungs", console=console, disable=not shown):
+        told(f"the choice of a rung for {op}")
         real = find(op).op.real_in(settings.place.real)
         if op not in named:
             choices[op] = _from_set(op, settings, device, real, shapes[op])

@@ -14,6 +14,7 @@ One process saves into a folder at a time. No pickle: a checkpoint from a strang
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -33,6 +34,10 @@ from trainer.model.tensor_file import TensorFile, digest, write_tensors
 TENSORS = "tensors.safetensors"
 MANIFEST = "checkpoint.json"
 FORMAT = "kernel-ladder checkpoint 1"
+
+# Written to the disk at once. Otherwise the system may leave all of it to the end, and whoever
+# expects signs of progress, tensor by tensor, would then wait for minutes.
+FLUSHED_BYTES = 1 << 30
 
 
 def save(
@@ -65,7 +70,7 @@ def save(
             shutil.rmtree(left_over, ignore_errors=True)
         partial.mkdir()
         with open(partial / TENSORS, "wb") as file:
-            digests = write_tensors(file, tensors)
+            digests = write_tensors(file, _flushing(file, tensors))
             _flush(file)
             size = os.fstat(file.fileno()).st_size
         content = {"step": step, "bytes": size, "sha256": digests, "state": state}
@@ -141,6 +146,22 @@ class CheckedTensors(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self.file)
+
+
+def _flushing(
+    file: BinaryIO, tensors: Mapping[str, Callable[[], np.ndarray]]
+) -> dict[str, Callable[[], np.ndarray]]:
+    """The tensors, before each of which the file is flushed where much was written since."""
+    flushed = 0
+
+    def after_flush(read: Callable[[], np.ndarray]) -> np.ndarray:
+        nonlocal flushed
+        if file.tell() - flushed >= FLUSHED_BYTES:
+            _flush(file)
+            flushed = file.tell()
+        return read()
+
+    return {name: functools.partial(after_flush, read) for name, read in tensors.items()}
 
 
 def _flush(file: BinaryIO) -> None:

@@ -61,6 +61,10 @@ class Group:
         --hang-timeout seconds, not counting those in which it waits for others in `exchange`. None:
         what follows may take any time."""
 
+    def working(self, place: str) -> None:
+        """The main thread has come to `place`, and other ranks perhaps do not: a part of long work,
+        such as one tensor of a checkpoint. It may take as long as a place of `progress`."""
+
     def leave(self) -> None:
         """The end of a run that went well: all ranks have come here."""
 
@@ -167,6 +171,9 @@ class Ranks(Group):
 
     def progress(self, place: str | None) -> None:
         self._watch.progress(place)
+
+    def working(self, place: str) -> None:
+        self._watch.working(place)
 
     def leave(self) -> None:
         self.exchange("the end of the run")

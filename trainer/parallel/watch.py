@@ -8,9 +8,9 @@ GPU included.
 All connections lead to rank 0, which tells every rank of the loss of any other.
 
 The thread also lives where the main thread hangs. So a sign of life says how far the main thread
-has come, and for how long it has been there. Where one has been in one place for too long, the rank
-that has come least far holds up the others: these wait for it in turn, on the host or inside a
-GPU's kernel.
+has come, and for how long it has been there. The ranks that have come least far hold up the others:
+these wait for them, on the host or inside a GPU's kernel. Where none of the former has moved for
+too long, all end.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import FrameType
 from typing import NamedTuple, NoReturn
 
 from ladder.common.errors import LadderError
@@ -46,15 +48,18 @@ def end_process(message: str | None) -> NoReturn:
 class Progress(NamedTuple):
     """How far the main thread of a rank has come.
 
-    place    for messages, such as "the end of step 7"; None where it may take any time, or waits
-             for another rank
-    places   how many it has come to; they are the same on all ranks
+    place    for messages, such as "the end of step 7"; None where it may take any time
+    places   how many it has come to, of those that are the same on all ranks
     seconds  since it came there
+    line     of Python that it is at: "next_batch, token_files.py:213"
+    waits    whether it waits for another rank, on the host
     """
 
     place: str | None = None
     places: int = 0
     seconds: float = 0.0
+    line: str = ""
+    waits: bool = False
 
 
 class Watch:
@@ -84,6 +89,7 @@ class Watch:
         self._links, self._names = dict(links), names
         self._rank, self._patience, self._most = rank, patience, most
         self._shows, self._end = shows, end
+        self._main = threading.get_ident()  # the thread that opens the watch
         self._place: tuple[str | None, int, float] = (None, 0, time.monotonic())
         self._waits = False
         self._lock = threading.Lock()  # of sending: this thread and the main one do
@@ -93,9 +99,14 @@ class Watch:
         self._thread.start()
 
     def progress(self, place: str | None) -> None:
-        """The main thread has come to a place; see `Progress`."""
+        """The main thread has come to a place that is the same on all ranks; see `Progress`."""
         _, count, _ = self._place
         self._place = place, count + (place is not None), time.monotonic()
+
+    def working(self, place: str) -> None:
+        """The main thread has come to a place of this rank alone."""
+        _, count, _ = self._place
+        self._place = place, count, time.monotonic()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -156,7 +167,9 @@ class Watch:
 
     def _report(self) -> Progress:
         place, count, since = self._place
-        return Progress(None if self._waits else place, count, time.monotonic() - since)
+        frame = sys._current_frames().get(self._main)
+        line = "" if frame is None else _line_of(frame)
+        return Progress(place, count, time.monotonic() - since, line, self._waits)
 
     def _listen(
         self,
@@ -184,17 +197,20 @@ class Watch:
         return True
 
     def _who_hangs(self, reports: Mapping[int, Progress]) -> str | None:
-        """Which ranks hold up the others, once a main thread has been in a place for too long."""
-        timed = {rank: report for rank, report in reports.items() if report.place is not None}
-        if max((report.seconds for report in timed.values()), default=0.0) <= self._most:
+        """Which ranks hold up the others, once none of them has moved for too long."""
+        at_work = {rank: report for rank, report in reports.items() if not report.waits}
+        least = min((report.places for report in at_work.values()), default=0)
+        behind = [rank for rank, report in sorted(at_work.items()) if report.places == least]
+        if not behind or any(
+            at_work[rank].place is None or at_work[rank].seconds <= self._most for rank in behind
+        ):
             return None
-        least = min(report.places for report in timed.values())
-        behind = [rank for rank, report in sorted(timed.items()) if report.places == least]
-        first = timed[behind[0]]
+        first = at_work[behind[0]]
         names = ", ".join(self._names[rank] for rank in behind)
+        at = f" (in {first.line})" if first.line else ""
         return (
-            f"{names}: no progress at {first.place} for {first.seconds:.0f} seconds "
-            f"(--hang-timeout {self._most:g})"
+            f"{names}: no progress at {first.place}{at} for {first.seconds:.0f} seconds; if this "
+            f"may take longer, raise --hang-timeout ({self._most:g})"
         )
 
     def _lose(self, why: str, shows: bool) -> None:
@@ -216,3 +232,8 @@ class Watch:
             for link in self._links.values():
                 with suppress(OSError):
                     link.send_bytes(message)
+
+
+def _line_of(frame: FrameType) -> str:
+    """The function and the line that a thread is at."""
+    return f"{frame.f_code.co_name}, {Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

@@ -79,6 +79,7 @@ def evaluate(
     for first in range(0, len(batches), group.size):
         if stop():
             return None
+        group.progress(f"batch {first // group.size + 1} of the evaluation")
         show(min(first * B, len(rows)) // COMPLETIONS)
         if first + group.rank >= len(batches):
             continue  # the last batches are fewer than the ranks

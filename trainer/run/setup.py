@@ -154,6 +154,7 @@ def set_up(flags: Flags, group: Group = ALONE) -> Setup:
         if resumed.state["device"] == device.kind and flags.rungs is None:
             before = resumed.state["kernels"]
     notes += note_on_length(examples, config.sequence)
+    group.progress("the opening of the data")
     train, val, train_split = open_loaders(config, shape.vocab, group.rank)
     group.agree("the model", [source, asdict(shape)])
     group.agree("the training data", train.state())
@@ -185,6 +186,7 @@ def set_up(flags: Flags, group: Group = ALONE) -> Setup:
     refuse_what_does_not_fit(
         kernels.program, device, config.real, rebuild_fused, kernels.rungs, beside=sampling
     )
+    group.progress("the set-up of the engine")
     peers = open_communicator(device, group)
     engine = Engine(
         kernels.program,
@@ -193,15 +195,16 @@ def set_up(flags: Flags, group: Group = ALONE) -> Setup:
         kernels.rungs,
         watch=watch_of(config.debug_nan, config.debug_sync),
         peers=peers,
+        told=group.working,
     )
     predictor = None
     if sampling is not None and data.tokenizer is not None:
         run_sampling = Engine(sampling, device, config.real, kernels.rungs, weights_of=engine)
         predictor = Predictor(run_sampling, data.tokenizer.vocab)
     if resumed is None:
-        load_parameters(engine, pieces)
+        load_parameters(engine, pieces, group)
     else:
-        restore_tensors(engine, resumed.tensors)
+        restore_tensors(engine, resumed.tensors, group)
         train.restore(resumed.state["train"])
     return Setup(
         config=config,
@@ -237,11 +240,14 @@ def choose_together(
     **how: Any,
 ) -> Kernels:
     """The kernels that rank 0 chooses for all. `how`: what else `choose` takes."""
+    group.progress("the choice of kernels")
     if group.leads:
-        kernels = choose(wanted, device, build, **how)
+        kernels = choose(wanted, device, build, told=group.working, **how)
         group.share("the kernels", kernels.describe())
-        return kernels
-    return follow(group.share("the kernels"), wanted, build)
+    else:
+        kernels = follow(group.share("the kernels"), wanted, build)
+    group.progress(None)
+    return kernels
 
 
 def open_communicator(device: Device, group: Group) -> Communicator | None:
@@ -385,9 +391,10 @@ def open_loaders(
     return for_training(), val, train_split
 
 
-def load_parameters(engine: Engine, pieces: Pieces) -> None:
+def load_parameters(engine: Engine, pieces: Pieces, group: Group = ALONE) -> None:
     """Write a model's weights into the engine, piece by piece."""
     for name, layer, array in pieces:
+        group.working(f"{name} of the weights")
         engine.write(name, array, layer)
 
 
@@ -401,9 +408,12 @@ def kept(program: Program) -> list[str]:
     return [name + suffix for name in program.parameters for suffix in ("", ".m", ".v")]
 
 
-def restore_tensors(engine: Engine, tensors: Mapping[str, np.ndarray]) -> None:
+def restore_tensors(
+    engine: Engine, tensors: Mapping[str, np.ndarray], group: Group = ALONE
+) -> None:
     """Put back what a checkpoint holds."""
     for name in kept(engine.program):
+        group.working(f"{name} of the checkpoint")
         if name not in tensors:
             raise LadderError(f"the checkpoint has no {name}: it is not of a training run")
         engine.write(name, tensors[name])
@@ -455,7 +465,12 @@ def _settings(setup: Setup) -> dict[str, Any]:
 def save_checkpoint(setup: Setup, step: int, state: dict[str, Any]) -> Path | None:
     """Write a checkpoint of the moment before step `step`; `state` is what the loop adds. Rank 0
     writes; the others give it what they have, and return None."""
-    tensors = _tensors(setup)
+
+    def telling(name: str, read: Callable[[], np.ndarray]) -> np.ndarray:
+        setup.group.working(f"{name} of the checkpoint of step {step}")
+        return read()
+
+    tensors = {n: functools.partial(telling, n, read) for n, read in _tensors(setup).items()}
     if not setup.group.leads:
         for give in tensors.values():
             give()

@@ -102,11 +102,6 @@ class Stepper:
         Returns the last step whose outcome is known: this one or, where steps overlap, the one
         before, which is None after the first.
         """
-        known = self._take(number)
-        self.group.progress(None)
-        return known
-
-    def _take(self, number: int) -> Step | None:
         engine = self.engine
         start = self._start()
         lr = rate_of(self.config, number)
@@ -135,9 +130,7 @@ class Stepper:
         """
         self._end_before = None
         step, self._under_way = self._under_way, None
-        known = None if step is None else self._end(step, None)
-        self.group.progress(None)
-        return known
+        return None if step is None else self._end(step, None)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of it, as JSON; no step may be under way."""
@@ -299,7 +292,6 @@ def validate(
     under_way: Callable[[], float] | None = None
     for first in range(0, count, group.size):
         if stop():
-            group.progress(None)
             return None
         group.progress(f"batch {first // group.size + 1} of the validation")
         if first + group.rank >= count:
@@ -311,6 +303,4 @@ def validate(
             losses.append(before())  # while the device works on the next
     if under_way is not None:
         losses.append(under_way())
-    loss = mean_loss(group, "the validation loss", losses)
-    group.progress(None)
-    return loss
+    return mean_loss(group, "the validation loss", losses)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,7 @@ class Trainer:
         self.flops = setup.shape.flops_per_token(self.config.sequence) * self.config.total_tokens
         self.roof = math.nan  # of all devices together, by that of rank 0, which shows it
         if self.group.leads:
+            setup.group.working("the measurement of the roof")
             tf32 = any(rung.tf32 for rung in setup.kernels.rungs.values())
             roof = measured_roof(setup.device, setup.config.real, tf32)
             self.roof = self.group.size * roof
@@ -94,6 +95,7 @@ class Trainer:
         the first and the last validation frame the run, and a checkpoint of step N holds what N
         steps have made."""
         self.group.advise(self._how_to_go_on)
+        self.group.progress("the beginning of the run's files")
         self._announce()
         self.log: RunLog | None = None
         if self.group.leads:
@@ -201,6 +203,7 @@ class Trainer:
         if not self._due(step, c.sample_every, last):
             return
         self._report(self.stepper.finish())
+        self.group.working(f"the sample of step {step}")
         ids = generate(
             setup.predictor,
             encode_prompt(setup.tokenizer, c.prompt),
@@ -213,13 +216,19 @@ class Trainer:
             stop=lambda: bool(self.interrupt),
         )
         try:
-            text = c.prompt + "".join(decode_stream(setup.tokenizer, ids))
+            text = c.prompt + "".join(decode_stream(setup.tokenizer, self._telling(ids, step)))
         except NoChoice as error:  # the next step decides whether the run stops
             self.display.say(f"no sample at step {step}: {error}")
             return
         if not self.interrupt and self.log is not None:
             self.log.event(step, sample=text)
             self.display.say(f"--- sample at step {step} ---\n{printable(text)}\n---")
+
+    def _telling(self, ids: Iterable[int], step: int) -> Iterator[int]:
+        """The tokens of a sample, each a sign of progress."""
+        for number, token in enumerate(ids, 1):
+            yield token
+            self.group.working(f"the sample of step {step}, behind token {number}")
 
     def _save(self, step: int) -> None:
         self._report(self.stepper.finish())
@@ -342,6 +351,7 @@ class Trainer:
         ]
 
     def _finish(self, step: int, saved: int | None) -> Outcome:
+        self.group.progress("the end of the run")
         if self.config.plot and self.logged and self.group.leads:
             self.display.say(f"plot {plot(self.setup.directory)}")
         if saved == self.config.steps and self.group.leads:  # llm.c's scripts look for this file

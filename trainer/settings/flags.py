@@ -303,8 +303,8 @@ class Flags:
     )
     hang_timeout: float | None = flag(
         "--hang-timeout",
-        "seconds that one micro-batch, of a step or a validation, may take before a rank counts as "
-        "hanging",
+        "seconds that one part of the work, such as a micro-batch, the choice of one op's rung or "
+        "one tensor of a checkpoint, may take before a rank counts as hanging",
         600.0,
         above=0.0,
         most=1e6,

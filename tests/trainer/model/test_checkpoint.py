@@ -106,6 +106,20 @@ def test_one_tensor_at_a_time_is_in_memory(tmp_path):
     assert loading < 2.5 * 4 * size  # one that is being read, one not yet let go
 
 
+def test_much_data_is_flushed_on_the_way_and_not_all_at_the_end(tmp_path, monkeypatch):
+    events = []
+    flush = checkpoint._flush
+    monkeypatch.setattr(checkpoint, "_flush", lambda file: (events.append("flush"), flush(file)))
+    monkeypatch.setattr(checkpoint, "FLUSHED_BYTES", 2 << 16)
+
+    def tensor(name):
+        events.append(name)
+        return np.zeros(1 << 14, np.float32)
+
+    save(tmp_path, 1, {name: lambda name=name: tensor(name) for name in "abcde"}, {})
+    assert events == ["a", "b", "flush", "c", "d", "flush", "e", "flush", "flush"]
+
+
 def test_a_folder_without_checkpoints_has_none(tmp_path):
     (tmp_path / "step_00000003.partial").mkdir()
     (tmp_path / "step_three").mkdir()
