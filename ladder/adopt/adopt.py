@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ladder.adopt import declarations, launcher, real_types
+from ladder.adopt import declarations, launcher, real_types, tokens
 from ladder.adopt.declarations import Declaration, SourceFile
 from ladder.adopt.host_expressions import Scope, Text, in_code, parse_text
 from ladder.adopt.launcher import Filled, Launched, Steps
@@ -40,6 +40,7 @@ _KNOWN = {  # what launchers know of the device, in the words of a header
     "warpSize": "warp",
     "f128::size": "4",
 }
+_LIBRARIES = re.compile(r"(?<![\w:])(cuda|cub|thrust|cute|cutlass)::\w+(::\w+)*")
 _SMS = "MULTIPROCESSORS"
 _WIDE = {"float4", "int4", "uint4"}
 UNMAPPED = "UNMAPPED_"
@@ -143,6 +144,7 @@ class _Adoption:
         wanted = names("".join(wrapper.body for wrapper in wrappers))
         wanted -= {*self.buffers, *self.values, *self.scratch}
         kept = declarations.needed(self.file.declarations, wanted)
+        self._refuse_libraries(kept)
         if _WIDE & {name for one in kept for name in names(one.text)} and not self.options.needs:
             self.notes.append(
                 "it accesses 16 bytes at a time: rows may have to be a multiple of them"
@@ -415,6 +417,14 @@ class _Adoption:
                   and arg.name not in used]  # fmt: skip
         if unused:
             self.notes.append(f"{self.wanted} does not read {', '.join(unused)}")
+
+    def _refuse_libraries(self, kept: Sequence[Declaration]) -> None:
+        for one in kept:
+            if found := _LIBRARIES.search(tokens.text_of(tokens.code(one.text))):
+                raise LadderError(
+                    f"{self.path}: {one.name} uses {found[0]}, of a C++ library that a rung is "
+                    "compiled without; cooperative_groups and nvcuda::wmma are there"
+                )
 
     # ---- conditions ----------------------------------------------------------------------------
 

@@ -217,6 +217,13 @@ def test_a_kernel_of_another_file_is_refused(tmp_path):
         adopted("go", "gelu.forward", file)
 
 
+def test_a_library_that_a_rung_is_compiled_without_is_named(tmp_path):
+    file = write(tmp_path, PLAIN.replace("{ z", "{ __shared__ cuda::barrier<cuda::scope> b; z"))
+    launch = {"grid": "N", "block": "1", "arguments": {"z": "out", "q": "inp"}}
+    with pytest.raises(LadderError, match="k uses cuda::barrier, of a C"):
+        adopted("k", "gelu.forward", file, **launch)
+
+
 def test_a_launch_in_a_loop_is_refused(tmp_path):
     file = write(
         tmp_path, PLAIN + "void go(float* out, float* inp, int n) {"
