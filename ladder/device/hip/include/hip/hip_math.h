@@ -1,5 +1,6 @@
 // The functions of <math.h> that the rungs use. tests/ladder/device/test_hip_math.py compiles this
-// file for the CPU, too, and measures the errors against float64.
+// file for the CPU, too, and test_hip_math_executed.py executes its machine code; both measure the
+// errors against float64.
 #pragma once
 
 // ---- by the compiler: LLVM expands these into v_exp_f32, v_log_f32, v_sqrt_f32 and corrections --
@@ -18,7 +19,8 @@ __device__ __forceinline__ float fmaf(float x, float y, float z) {
 
 // ---- one instruction of the transcendental unit, with an error of 1 ulp ----
 //
-// They flush subnormal numbers to 0: __expf below exp(-87.3), as CUDA's does with -ftz=true.
+// They take subnormal numbers for 0, as CUDA's do with -ftz=true: __expf is 0 below -87.3, rsqrtf
+// infinite below 1.2e-38.
 
 __device__ __forceinline__ float rsqrtf(float x) { return __builtin_amdgcn_rsqf(x); }
 __device__ __forceinline__ float __expf(float x) {
