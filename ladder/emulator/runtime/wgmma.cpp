@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "emulator/narrow.h"
 #include "scheduler.h"
@@ -16,12 +17,11 @@ using namespace emulator;
 
 #define CALLER __builtin_return_address(0)
 
-static constexpr int MOST_DEPTH = 16;
 static constexpr unsigned ATOM = 1024;   // bytes of 8 rows, in which the swizzle repeats
 static constexpr unsigned SWIZZLE_128 = 1;
 
 // Columns that one wgmma sums over: those of 32 bytes.
-static int depth_of(Factors factors) { return factors == TFLOAT32 ? 8 : 16; }
+static constexpr int depth_of(Factors factors) { return factors == TFLOAT32 ? 8 : 16; }
 
 namespace {
 
@@ -57,37 +57,65 @@ struct Operand {
 }  // namespace
 
 // A factor from its bits, of which there are 16 or 32. Of float32, the last 13 are not read.
-static float widen(uint32_t bits, Factors factors) {
+static inline float widen(uint32_t bits, Factors factors) {
     if (factors == TFLOAT32) return bit_cast<float>(bits & ~0x1fffu);
     return factors == FLOAT16 ? Half::widen((uint16_t)bits) : Bfloat16::widen((uint16_t)bits);
 }
 
-// This thread's part of d += a @ b.T: two rows, and two of every eight columns.
+// The factors of one row of an operand.
+template <Factors FACTORS>
+static void load(const Operand &operand, int row, const char *memory, float *factors) {
+    constexpr int DEPTH = depth_of(FACTORS);
+    using Bits = std::conditional_t<FACTORS == TFLOAT32, uint32_t, uint16_t>;
+    Bits bits[DEPTH];
+    if (operand.mn_major) {
+        for (int k = 0; k < DEPTH; k++)
+            std::memcpy(&bits[k], memory + operand.at(row, k), sizeof(Bits));
+    } else {  // two pieces of 16 bytes
+        for (int k = 0; k < DEPTH; k += DEPTH / 2)
+            std::memcpy(&bits[k], memory + operand.at(row, k), 16);
+    }
+    for (int k = 0; k < DEPTH; k++) factors[k] = widen(bits[k], FACTORS);
+}
+
+// This thread's part of d += a @ b.T: two rows, and two of every eight columns. All sums of a row
+// take their next product in turn, so that the compiler can vectorize.
+template <Factors FACTORS>
 static void multiply(const Product &product, float *d, int thread, const char *memory) {
+    constexpr int DEPTH = depth_of(FACTORS), WIDTH = 16;
     const Wgmma &wgmma = product.wgmma;
-    Operand a(wgmma.a, wgmma.factors, wgmma.a_mn_major);
-    Operand b(wgmma.b, wgmma.factors, wgmma.b_mn_major);
-    auto load = [&](const Operand &operand, int row, int k) {
-        uint32_t bits = 0;
-        std::memcpy(&bits, memory + operand.at(row, k), operand.size);
-        return widen(bits, wgmma.factors);
-    };
-    float rows[2][MOST_DEPTH], column[MOST_DEPTH];
-    int first = thread / 32 * 16 + thread % 32 / 4;
-    for (int r = 0; r < 2; r++)
-        for (int k = 0; k < b.depth; k++)
-            rows[r][k] = wgmma.a_registers ? product.a[r][k] : load(a, first + 8 * r, k);
-    for (int i = 0; i < product.count; i += 4) {
-        for (int c = 0; c < 2; c++) {
-            int at = i * 2 + thread % 4 * 2 + c;  // eight columns are four elements
-            for (int k = 0; k < b.depth; k++) column[k] = load(b, at, k);
-            for (int r = 0; r < 2; r++) {
-                float &sum = d[i + 2 * r + c];
-                if (!wgmma.add) sum = 0;
-                for (int k = 0; k < b.depth; k++) sum += rows[r][k] * column[k];
-            }
+    Operand a(wgmma.a, FACTORS, wgmma.a_mn_major), b(wgmma.b, FACTORS, wgmma.b_mn_major);
+    float rows[2][DEPTH];
+    for (int r = 0; r < 2; r++) {
+        if (wgmma.a_registers)
+            std::copy_n(product.a[r], DEPTH, rows[r]);
+        else
+            load<FACTORS>(a, thread / 32 * 16 + thread % 32 / 4 + 8 * r, memory, rows[r]);
+    }
+    int columns = product.count / 2;
+    for (int first = 0; first < columns; first += WIDTH) {
+        int width = std::min(WIDTH, columns - first);
+        float factors[DEPTH][WIDTH] = {};
+        for (int j = 0; j < width; j++) {
+            int column = (first + j) / 2 * 8 + thread % 4 * 2 + j % 2;
+            float one[DEPTH];
+            load<FACTORS>(b, column, memory, one);
+            for (int k = 0; k < DEPTH; k++) factors[k][j] = one[k];
+        }
+        for (int r = 0; r < 2; r++) {
+            auto element = [&](int j) -> float & { return d[(first + j) / 2 * 4 + 2 * r + j % 2]; };
+            float sums[WIDTH] = {};
+            for (int j = 0; wgmma.add && j < width; j++) sums[j] = element(j);
+            for (int k = 0; k < DEPTH; k++)
+                for (int j = 0; j < WIDTH; j++) sums[j] += rows[r][k] * factors[k][j];
+            for (int j = 0; j < width; j++) element(j) = sums[j];
         }
     }
+}
+
+static auto multiplication(Factors factors) {
+    if (factors == TFLOAT32) return multiply<TFLOAT32>;
+    return factors == FLOAT16 ? multiply<FLOAT16> : multiply<BFLOAT16>;
 }
 
 // Refuses an operand whose descriptor does not describe rows of one array in shared memory.
@@ -196,7 +224,7 @@ void emulator_wgmma_wait(int pending_groups) {
     const char *memory = worker.member().shared.begin;
     int thread = fiber.warp % 4 * 32 + fiber.lane;  // of the warpgroup
     Time groups = fiber.products.wait(pending_groups, [&](Product &product) {
-        multiply(product, product.value.data(), thread, memory);
+        multiplication(product.wgmma.factors)(product, product.value.data(), thread, memory);
         if (Product *next = next_product(fiber.products, product.d)) {
             next->value = std::move(product.value);
             return;
