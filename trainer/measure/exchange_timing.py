@@ -115,11 +115,29 @@ def time_without_exchange(job: Job, engine: Engine, group: Group) -> list[float]
     """Of each rank, the milliseconds of a step that exchanges nothing, all at the same time. Closes
     the engine and the job's communicator before, since both engines need not fit."""
     assert job.peers is not None
-    engine.close()
-    engine.arrays.clear()
+    let_go(engine)
     job.peers.close()
     quiet = dataclasses.replace(job, peers=Silent())
-    return group.collect("a step without exchange", time_steps(quiet, quiet.engine(), group, 1))
+    engine = quiet.engine()
+    found = group.collect("a step without exchange", time_steps(quiet, engine, group, 1))
+    let_go(engine)
+    return found
+
+
+def time_alone(job: Job, group: Group) -> list[float]:
+    """Of each rank, the milliseconds of the step of a process that trains alone, all at the same
+    time: GPUs of one kind differ in their clock, and a group cannot be faster than its slowest."""
+    alone = job.alone()
+    engine = alone.engine()
+    found = group.collect("a step alone", time_steps(alone, engine, group, 1))
+    let_go(engine)
+    return found
+
+
+def let_go(engine: Engine) -> None:
+    """Close an engine and free its memory, for another one."""
+    engine.close()
+    engine.arrays.clear()
 
 
 class Silent:

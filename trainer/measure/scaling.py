@@ -9,6 +9,10 @@ The exchanges are also timed alone, one after the other, each in a graph of its 
 step without them, at the same time as those of the others. What a step takes beyond the slowest of
 these is the part of the exchanges that nothing hides.
 
+An efficiency is against the smallest group, usually the first GPU alone. GPUs of one kind differ in
+their clock, and each step waits for the slowest. So each rank's step as a process alone is timed as
+well, at the same time as the others', and a second efficiency is against the slowest of them.
+
 Every number of ranks runs in processes of its own, and twice: 1, 2, 4, 4, 2, 1. A GPU that was idle
 runs at a higher clock than one at its power limit, so each also takes steps for a while before it
 is timed.
@@ -27,7 +31,12 @@ from typing import Any
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write, read_json
 from ladder.measure import results
-from trainer.measure.exchange_timing import time_exchanges, time_steps, time_without_exchange
+from trainer.measure.exchange_timing import (
+    time_alone,
+    time_exchanges,
+    time_steps,
+    time_without_exchange,
+)
 from trainer.measure.step_timing import (
     FOLDER,
     file_name,
@@ -64,7 +73,8 @@ def main(argv: Sequence[str] = ()) -> int:
     flags = Flags(**options)
     if part is not None:
         with join(flags, Path(part).parent) as group:
-            _write_part(measure(flags, group, max(counts)), group, Path(part))
+            measured = measure(flags, group, max(counts), alone=1 in counts)
+            _write_part(measured, group, Path(part))
         return 0
     if in_group(os.environ):
         raise LadderError("scaling starts its ranks itself; start it as one process")
@@ -93,9 +103,13 @@ def _counts(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(word) for word in words}))
 
 
-def measure(flags: Flags, group: Group, most: int) -> dict[str, Any]:
-    """What one rank measures. `most`: ranks of the largest group, which set the tokens of strong
-    scaling."""
+def measure(flags: Flags, group: Group, most: int, alone: bool) -> dict[str, Any]:
+    """What one rank measures.
+
+    most   ranks of the largest group, which set the tokens of strong scaling
+    alone  whether each rank also takes steps as a process alone, which needs more memory than its
+           share of a group's step
+    """
     if most % group.size:
         raise LadderError(f"--gpus: {group.size} ranks do not divide the work of {most}")
     job = open_job(flags, "scaling", group=group)
@@ -107,6 +121,7 @@ def measure(flags: Flags, group: Group, most: int) -> dict[str, Any]:
         exchanges[row["kind"]] = exchanges.get(row["kind"], 0.0) + row["ms"]
     memory = dict(engine.memory_table())
     compute = [weak] if job.peers is None else time_without_exchange(job, engine, group)
+    each = ([weak] if job.peers is None else time_alone(job, group)) if alone else []
     return {
         "machine": machine_of(job.device),
         **job.description(),
@@ -119,6 +134,7 @@ def measure(flags: Flags, group: Group, most: int) -> dict[str, Any]:
         "weak_ms": weak,
         "strong_ms": strong,
         "compute_ms": compute,
+        "alone_ms": each,
         "exchange_ms": exchanges,
         "memory": memory,
     }
@@ -133,7 +149,7 @@ def _write_part(part: dict[str, Any], group: Group, path: Path) -> None:
 def gather(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The content of the result file: what all parts share, and a row for each number of ranks, of
     the mean of its turns."""
-    own = ("ranks", "weak_ms", "strong_ms", "compute_ms", "exchange_ms", "memory")
+    own = ("ranks", "weak_ms", "strong_ms", "compute_ms", "alone_ms", "exchange_ms", "memory")
     largest = max(parts, key=lambda part: part["ranks"])
     common = {key: value for key, value in largest.items() if key not in own}
     rows: list[dict[str, Any]] = []
@@ -144,9 +160,10 @@ def gather(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
             name: _mean([turn["exchange_ms"][name] for turn in turns])
             for name in turns[0]["exchange_ms"]
         }
-        compute = [
-            _mean(list(of_rank)) for of_rank in zip(*(t["compute_ms"] for t in turns), strict=True)
-        ]
+        compute, alone = (
+            [_mean(list(of_rank)) for of_rank in zip(*(t[key] for t in turns), strict=True)]
+            for key in ("compute_ms", "alone_ms")
+        )
         first = rows[0] if rows else {"ranks": ranks, "weak_ms": weak, "strong_ms": strong}
         rows.append(
             {
@@ -156,6 +173,8 @@ def gather(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 "weak_tokens_per_second": 1e3 * ranks * common["tokens"] / weak,
                 # Against the smallest group, which usually is one rank.
                 "weak_efficiency": first["weak_ms"] / weak,
+                "alone_ms": alone,  # of each rank, as a process alone
+                "slowest_efficiency": max(alone) / weak if alone else None,
                 "strong_ms": strong,
                 "strong_tokens_per_second": 1e3 * common["most"] * common["tokens"] / strong,
                 "strong_efficiency": first["ranks"] * first["strong_ms"] / (ranks * strong),
@@ -186,6 +205,7 @@ def show(result: dict[str, Any], screen: Display) -> None:
             f"{row['weak_ms']:,.2f}",
             f"{row['weak_tokens_per_second']:,.0f}",
             f"{100 * row['weak_efficiency']:.1f}",
+            f"{100 * row['slowest_efficiency']:.1f}" if row["alone_ms"] else "-",
             f"{row['strong_ms']:,.2f}",
             f"{row['strong_tokens_per_second']:,.0f}",
             f"{100 * row['strong_efficiency']:.1f}",
@@ -195,7 +215,7 @@ def show(result: dict[str, Any], screen: Display) -> None:
         )
         for row in r["rows"]
     ]
-    weak = ("weak ms>", "tokens/s>", "% of ideal>")
+    weak = ("weak ms>", "tokens/s>", "% of ideal>", "% of slowest>")
     strong = ("strong ms>", "tokens/s>", "% of ideal>")
     screen.table(("ranks>", *weak, *strong, "exchange ms>", "exposed>", "GiB each>"), rows)
     several = [row for row in r["rows"] if row["ranks"] > 1]
@@ -205,6 +225,7 @@ def show(result: dict[str, Any], screen: Display) -> None:
         for name, ms in (
             *((f"{name}, alone", ms) for name, ms in row["exchange_ms"].items()),
             *((f"step without exchange, rank {i}", ms) for i, ms in enumerate(row["compute_ms"])),
+            *((f"step as a process alone, rank {i}", ms) for i, ms in enumerate(row["alone_ms"])),
         )
     ]
     if parts:

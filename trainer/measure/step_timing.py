@@ -108,6 +108,12 @@ class Job:
         )
         return engine
 
+    def alone(self) -> Job:
+        """The same step of a process that trains alone."""
+        program = _build(self.shape, self.config, self.program.B, self.program.fusions)
+        kernels = dataclasses.replace(self.kernels, program=program)
+        return dataclasses.replace(self, kernels=kernels, sharding=WHOLE, peers=None)
+
     def description(self) -> dict[str, Any]:
         c = self.config
         job = {"model": c.model, "B": c.batch, "T": c.sequence, "dtype": c.dtype}

@@ -20,7 +20,10 @@ def result():
     flags = Flags(model="d2", batch=2, sequence=5, steps=2, device="cpu")
     with pytest.MonkeyPatch.context() as patch:
         add_size(patch, "d2", layers=2, channels=16, heads=2, vocab=300, padded_vocab=384)
-        parts = [together(n, lambda group: scaling.measure(flags, group, 2))[0] for n in (1, 2)]
+        parts = [
+            together(n, lambda group: scaling.measure(flags, group, 2, alone=True))[0]
+            for n in (1, 2)
+        ]
     return scaling.gather([*parts, *reversed(parts)])
 
 
@@ -28,6 +31,7 @@ def test_a_row_is_the_mean_of_its_turns():
     def part(ranks, weak):
         common = {"tokens": 10, "most": 2, "exchange_ms": {}, "memory": {}, "zero": ranks - 1}
         common["compute_ms"] = [weak - 1.0 - rank for rank in range(ranks)]
+        common["alone_ms"] = [weak - 1.5 * rank for rank in range(ranks)]
         return {"ranks": ranks, "weak_ms": weak, "strong_ms": 2 * weak, **common}
 
     found = scaling.gather([part(1, 4.0), part(2, 5.0), part(2, 7.0), part(1, 6.0)])
@@ -37,6 +41,8 @@ def test_a_row_is_the_mean_of_its_turns():
     assert found["rows"][1]["strong_efficiency"] == 10 / (2 * 12)
     assert found["rows"][1]["compute_ms"] == [5.0, 4.0]  # the slowest rank sets the pace
     assert found["rows"][1]["exposed_ms"] == 1.0
+    assert found["rows"][1]["alone_ms"] == [6.0, 4.5]
+    assert found["rows"][1]["slowest_efficiency"] == 1.0
 
 
 def test_the_rows_of_a_result_add_up(result):
@@ -56,6 +62,8 @@ def test_the_rows_of_a_result_add_up(result):
     assert one["strong_tokens_per_second"] == pytest.approx(1e3 * 2 * 10 / one["strong_ms"])
     assert two["memory"]["moment"] < one["memory"]["moment"]
     assert one["exposed_ms"] == 0 and len(two["compute_ms"]) == 2
+    assert one["slowest_efficiency"] == 1 and one["alone_ms"] == [one["weak_ms"]]
+    assert two["slowest_efficiency"] == pytest.approx(max(two["alone_ms"]) / two["weak_ms"])
 
 
 def test_the_table_and_the_picture_show_every_number_of_ranks(result):
@@ -65,7 +73,7 @@ def test_the_table_and_the_picture_show_every_number_of_ranks(result):
     for row in result["rows"]:
         assert f"{row['weak_ms']:,.2f}" in text and f"{row['strong_ms']:,.2f}" in text
     assert "all_gather parameters, alone" in text
-    assert "step without exchange, rank 1" in text
+    assert "step without exchange, rank 1" in text and "step as a process alone, rank 1" in text
     picture = io.StringIO()
     draw(result).savefig(picture, format="svg")
     labels = picture.getvalue()
