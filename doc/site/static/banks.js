@@ -53,7 +53,7 @@ function drawBanks(values) {
       const cell = make("td", { title }, lanes.length > 1 ? `${lanes[0]}+` : lanes.join());
       if (lanes.length) {
         cell.className = "mine";
-        cell.style.setProperty("--lane", laneColour(lanes[0]));
+        paint(cell, lanes[0]);
       }
       line.append(cell);
     });

@@ -11,9 +11,19 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** The colour of lane i of n, as ladder/show/pictures/palette.py has it: neighbours differ. */
-function laneColour(i, n = 32) {
-  return `hsl(${(306 * i) / n} 75% ${[62, 78][i % 2]}%)`;
+/** Gives a cell the colour of lane i, as ladder/show/pictures/palette.py has it: neighbours differ. */
+function paint(cell, i) {
+  const hue = (306 * i) / 32, lightness = [0.62, 0.78][i % 2];
+  const channel = (k) => {  // of red, green and blue: 0, 8 and 4 (CSS Color 4, "HSL to RGB")
+    const place = (k + hue / 30) % 12, chroma = 0.75 * (1 - lightness);
+    return lightness - chroma * Math.max(-1, Math.min(place - 3, 9 - place, 1));
+  };
+  const light = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+  const [red, green, blue] = [0, 8, 4].map(channel);
+  const luminance = 0.2126 * light(red) + 0.7152 * light(green) + 0.0722 * light(blue);
+  const colour = [red, green, blue].map((c) => Math.round(255 * c)).join(" ");
+  cell.style.setProperty("--lane", `rgb(${colour})`);
+  cell.style.setProperty("--on-lane", luminance > 0.18 ? "#010101" : "#fefefe");
 }
 
 /**

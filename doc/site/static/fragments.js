@@ -31,7 +31,7 @@ function drawFragments({ lane }, set) {
         const title = `(${row}, ${column}): lane ${other}, ${name}${register}`;
         const cell = make("td", { title }, mine ? `${name}${register}` : String(other));
         if (mine) cell.className = "mine";
-        cell.style.setProperty("--lane", laneColour(other));
+        paint(cell, other);
         cell.addEventListener("pointerover", () => other !== lane && set({ lane: other }));
         line.append(cell);
       }

@@ -183,7 +183,7 @@ def roofline(shown: Measured) -> Drawing:
         f"{shown.title}: roofline",
         f"The op has {intensity:,.3g} FLOPs for each byte that must be moved{ridge}, so {side} is "
         f"its limit. The {len(kernels)} rungs reach {min(rates):.3g} to {max(rates):.3g} TFLOP/s; "
-        f"the best, {best.name}, has {best.of_roof:.0%} of the roof.{shown.remark}",
+        f"the best, {best.name}, has {tables.percent(best.of_roof)} of the roof.{shown.remark}",
     )
     least = min(LEAST, 10 ** math.floor(math.log10(intensity)))
     top = 10 ** math.ceil(math.log10(min(product, MOST * copy)))
