@@ -3,6 +3,7 @@
     global_load_b128 v[2:5], v[0:1], off offset:16      address: 64 bits of registers
     global_store_b32 v3, v7, s[4:5]                     address: v3 (32 bits) + s[4:5]
     scratch_load_b64 v[0:1], off, s2 offset:8           address within the lane's own bytes
+    buffer_load_dword v0, v1, s[0:3], 0 offen           the same on CDNA 2 and RDNA 2
     ds_load_2addr_b32 v[4:5], v9 offset0:2 offset1:3    two places of LDS, in units of 4 bytes
     s_load_b64 s[2:3], s[0:1], 0x30
 
@@ -34,7 +35,7 @@ _SIZES: Mapping[str, int] = {
 }
 _SIGNED = ("i8", "i16", "sbyte", "sshort")
 _MOVE = re.compile(
-    r"(global|flat|scratch|ds)_(load|store|read|write)(2st64|2|_2addr_stride64|_2addr)?_(\w+)"
+    r"(global|flat|scratch|buffer|ds)_(load|store|read|write)(2st64|2|_2addr_stride64|_2addr)?_(\w+)"
 )
 _ATOMIC = re.compile(r"(global|flat|ds)_(?:atomic_)?(?P<what>[a-z]+)(?:_rtn)?(?:_(?P<type>\w+))?")
 
@@ -49,6 +50,8 @@ ATOMICS: Mapping[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "max": np.maximum,
     "swap": lambda old, new: new,
     "wrxchg": lambda old, new: new,
+    # The operand is a pair of registers: the new value, and above it the one to compare with.
+    "cmpswap": lambda old, pair: np.where(old == pair >> 32, pair, old).astype(np.uint32),
 }
 
 
@@ -243,6 +246,9 @@ def move(instruction: Instruction) -> Step | None:
         data, rest = operands[1:], operands[:1]
     else:
         data, rest = operands[1:2], [operands[0], *operands[2:]]
+    if space == "buffer":  # scratch memory by a descriptor, whose base is 0 here (kernel.py)
+        data, rest = operands[:1], [operands[1], operands[3]]
+        space = "scratch"
     offsets = _offsets(modifiers)
     if space != "ds":
         addresses = [_global_address(space, rest, offsets.get("offset", 0))]
@@ -312,19 +318,20 @@ def atomic(instruction: Instruction) -> Step | None:
     """The step of an atomic operation; lanes take their turn in order."""
     opcode, operands, modifiers, line, index, arch = instruction
     match = _ATOMIC.fullmatch(opcode)
-    if match is None or (match["what"] not in ATOMICS and match["what"] != "cmpswap"):
+    if match is None or match["what"] not in ATOMICS:
         return None
     space, what = match[1], match["what"]
     kind = match["type"] or "u32"
     size = 8 if kind.endswith(("64", "x2")) else 4
     dtype = np.dtype({"f": f"f{size}", "i": f"i{size}"}.get(kind[0], f"u{size}"))
-    if size != 4 or what == "cmpswap":
+    pairs = what == "cmpswap"
+    if size != 4 or (pairs and space == "ds"):
         raise LadderError("atomics of this type are not interpreted")
     sources = 2 if space in ("ds", "flat") else 3
     returns = len(operands) > sources
     target, rest = (operands[0], operands[1:]) if returns else (None, operands)
     offset = _offsets(modifiers).get("offset", 0)
-    data = reader(rest[1], "u32")
+    data, given = reader(rest[1], "u64" if pairs else "u32"), np.uint64 if pairs else dtype
     if space == "ds":
         address = Address("ds", (reader(rest[0], "u32"),), offset)
     else:
@@ -337,7 +344,7 @@ def atomic(instruction: Instruction) -> Step | None:
         waves.outstanding.issue(queues, written, line)
         if not waves.active.any():
             return
-        values = np.broadcast_to(data(waves), waves.active.shape)[waves.active].view(dtype)
+        values = np.broadcast_to(data(waves), waves.active.shape)[waves.active].view(given)
         before = np.empty(len(values), dtype)
         for part in address.parts(waves, machine, size, line, "writes"):
             if part.content is machine.lds:

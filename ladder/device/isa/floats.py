@@ -50,6 +50,11 @@ def fma32(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     return total.astype(F32)
 
 
+def mad32(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """a * b + c of float32, rounded twice; V_MAD takes and returns denormal numbers as zeros."""
+    return _flushed(_flushed(_flushed(a) * _flushed(b)) + _flushed(c))
+
+
 def fma16(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     """a * b + c of float16, rounded once."""
     product, c = np.broadcast_arrays(a.astype(F64) * b, c.astype(F64))

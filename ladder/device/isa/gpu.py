@@ -33,7 +33,7 @@ from ladder.device.hip import compiler
 from ladder.device.isa import program
 from ladder.device.isa.kernel import Kernel
 
-ARCHITECTURES = ("gfx942", "gfx1100", "gfx1201")
+ARCHITECTURES = tuple(compiler.TYPICAL)
 MULTIPROCESSORS = 4  # few, so that a persistent kernel has work left for a second round
 
 

@@ -169,19 +169,24 @@ class Kernel:
         thread = np.arange(per_block * self._lanes).reshape(per_block, self._lanes)
         x, y, _ = launch.block
         places = [thread % x, thread // x % y, thread // (x * y)]
-        axes = descriptor["system_vgpr_workitem_id"] + 1
-        packed = sum(place << (10 * axis) for axis, place in enumerate(places[:axes]))
-        waves.v[0] = np.tile(np.asarray(packed, np.uint32), (len(blocks), 1))
+        axes = places[: descriptor["system_vgpr_workitem_id"] + 1]
+        if not self._arch.startswith("gfx10"):  # RDNA 2 has a register for each; others, one of all
+            axes = [np.bitwise_or.reduce([place << (10 * i) for i, place in enumerate(axes)])]
+        for register, place in enumerate(axes):
+            waves.v[register] = np.tile(place.astype(np.uint32), (len(blocks), 1))
         there = np.tile(thread < math.prod(launch.block), (len(blocks), 1))
         waves.set_lanes(EXEC, there)
         waves.refresh()
 
         user: list[int] = []
+        if descriptor.get("user_sgpr_private_segment_buffer"):  # its address counts from 0 here
+            user += [0] * 4
         for name, address in (
             ("dispatch_ptr", packet.ctypes.data),
             ("queue_ptr", 0),
             ("kernarg_segment_ptr", arguments.ctypes.data),
             ("dispatch_id", 0),
+            ("flat_scratch_init", 0),
         ):
             if descriptor.get(f"user_sgpr_{name}"):
                 user += [address & 0xFFFFFFFF, address >> 32]
@@ -204,4 +209,6 @@ class Kernel:
             if descriptor[f"system_sgpr_workgroup_id_{name}"]:
                 waves.s[register] = ids[axis]
                 register += 1
+        if descriptor.get("system_sgpr_private_segment_wavefront_offset"):
+            waves.s[register] = 0
         return waves

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ladder.common.errors import LadderError
 from ladder.device.isa.program import Line
 
 
@@ -217,9 +216,3 @@ class Races:
                 f"  the other: {other.text!r} ({other.place})",
                 other,
             )
-
-
-def outside_lds(line: Line, verb: str, size: int, address: int, lds: int) -> LadderError:
-    return line.problem(
-        f"{verb} {size} bytes at {address:,} of LDS; the block has {lds:,} bytes of it"
-    )

@@ -28,7 +28,7 @@ _SELECTED = {
     **{f"WORD_{place}": (16 * place, 16) for place in range(2)},
     **{f"BYTE_{place}": (8 * place, 8) for place in range(4)},
 }
-_KNOWN = {"op_sel", "src0_sel", "src1_sel", "dst_sel", "dst_unused"}
+_KNOWN = {"op_sel", "src0_sel", "src1_sel", "dst_sel", "dst_unused", "bitop3"}
 
 
 def named(modifiers: Sequence[str]) -> dict[str, str]:

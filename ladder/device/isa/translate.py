@@ -19,7 +19,7 @@ from ladder.device.isa.meaning import Instruction, Meaning
 from ladder.device.isa.operands import Operand, Read, Write, parse, registers_of, writer
 from ladder.device.isa.program import Code, Line
 from ladder.device.isa.scalar import SCALAR
-from ladder.device.isa.vector import VECTOR
+from ladder.device.isa.vector import VECTOR, by_truth_table
 from ladder.device.isa.waits import SCALAR_KEY, waits
 from ladder.device.isa.waves import EXEC, VCC, Waves
 
@@ -28,7 +28,7 @@ from ladder.device.isa.waves import EXEC, VCC, Waves
 _IGNORED = re.compile(
     r"s_(nop|clause|delay_alu|waitcnt_depctr|wait_alu|set_inst_prefetch_distance|sendmsg|inst_prefetch"
     r"|setprio|icache_inv|dcache_inv|barrier_signal|code_end)"
-    r"|buffer_(gl0_inv|gl1_inv|inv|wbl2)|global_(inv|wb|wbinv)"
+    r"|buffer_(gl0_inv|gl1_inv|inv|wbl2|invl2|wbinvl1_vol)|global_(inv|wb|wbinv)"
 )
 _CONDITIONS: dict[str, Callable[[Waves], np.ndarray]] = {
     "s_branch": lambda waves: np.ones(len(waves), bool),
@@ -121,7 +121,7 @@ class _Operation:
     def __init__(self, instruction: Instruction):
         wide = instruction.wide
         selection = parts.Selection(instruction.modifiers)
-        self.meaning, operands = _meaning(instruction.name, list(instruction.operands), wide)
+        self.meaning, operands = _meaning(instruction)
         self.reads: list[Read] = []
         self.writes: list[Write] = []
         keys: set[int] = set()
@@ -170,9 +170,13 @@ def _pair_of(register: int, wide: bool) -> Operand:
     return Operand("", "s", register, 2 if wide else 1)
 
 
-def _meaning(name: str, operands: list[Operand], wide: bool) -> tuple[Meaning, list[Operand]]:
+def _meaning(instruction: Instruction) -> tuple[Meaning, list[Operand]]:
     """What an instruction computes, and its operands with those that are not written out."""
+    name, operands, wide = instruction.name, list(instruction.operands), instruction.wide
     found = SCALAR.get(name) or VECTOR.get(name)
+    if name.startswith("v_bitop3_b"):
+        table = parts.named(instruction.modifiers).get("bitop3", "0")
+        found = by_truth_table(int(table, 0), int(name.removeprefix("v_bitop3_b")))
     if found is None and name.startswith("v_cmpx_"):  # the result goes to EXEC
         found = VECTOR.get(name.replace("v_cmpx_", "v_cmp_"))
         operands = [_pair_of(EXEC, wide), *operands]

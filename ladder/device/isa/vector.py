@@ -133,6 +133,20 @@ def _towards_zero(a: np.ndarray) -> np.ndarray:
     return np.where(beyond & np.isfinite(a), (near.view(np.uint16) - 1).view(np.float16), near)
 
 
+def by_truth_table(table: int, size: int) -> Meaning:
+    """V_BITOP3 (CDNA 4): bit 4a + 2b + c of the table is the result for bits a, b and c."""
+    rows = [row for row in range(8) if table >> row & 1]
+
+    def compute(*sources: np.ndarray) -> np.ndarray:
+        result = np.zeros(np.broadcast_shapes(*(x.shape for x in sources)), sources[0].dtype)
+        for row in rows:
+            a, b, c = (x if row & bit else ~x for x, bit in zip(sources, (4, 2, 1), strict=True))
+            result |= a & b & c
+        return result
+
+    return computes(" ".join([f"u{size} =", *[f"u{size}"] * 3]), compute)
+
+
 _unary_u32 = "u32 = u32"
 _u32 = "u32 = u32 u32"
 _u32_3 = "u32 = u32 u32 u32"
@@ -150,6 +164,7 @@ VECTOR: dict[str, Meaning] = {
     "v_fma_f32": computes(_f32_3, floats.fma32),
     "v_fmac_f32": computes(_f32_3, floats.fma32),
     "v_fmaak_f32": computes(_f32_3, floats.fma32),
+    "v_madmk_f32": computes(_f32_3, floats.mad32),
     "v_fmamk_f32": computes(_f32_3, floats.fma32),
     "v_max3_f32": computes(_f32_3, lambda a, b, c: floats.maximum(floats.maximum(a, b), c)),
     "v_min3_f32": computes(_f32_3, lambda a, b, c: floats.minimum(floats.minimum(a, b), c)),
@@ -198,6 +213,12 @@ VECTOR: dict[str, Meaning] = {
     "v_cvt_f32_f16": computes("f32 = f16", _cast(floats.F32)),
     "v_cvt_pk_rtz_f16_f32": computes(
         "u32 = f32 f32", lambda a, b: _pack(_towards_zero(a), _towards_zero(b))
+    ),
+    "v_cvt_pk_f16_f32": computes(
+        "u32 = f32 f32", lambda a, b: _pack(a.astype(floats.F16), b.astype(floats.F16))
+    ),
+    "v_cvt_pk_bf16_f32": computes(
+        "u32 = f32 f32", lambda a, b: _pack(a.astype(floats.BF16), b.astype(floats.BF16))
     ),
     "v_pack_b32_f16": computes("u32 = f16 f16", _pack),
     # ---- integers ----

@@ -38,6 +38,12 @@ SCALAR = Queue("scalar loads", ordered=False)
 FLAT_MEMORY = Queue("flat accesses", ordered=False)  # which may turn out to be to LDS, so that
 FLAT_LDS = Queue("flat accesses to LDS", ordered=False)  # both counters count them
 
+_RDNA: Mapping[str, tuple[Queue, ...]] = {
+    "vmcnt": (LOADS, FLAT_MEMORY),
+    "vscnt": (STORES,),
+    "lgkmcnt": (LDS, SCALAR, FLAT_LDS),
+    "expcnt": (),
+}
 # Which queues each counter counts. gfx9 (CDNA) counts stores with loads.
 COUNTERS: Mapping[str, Mapping[str, tuple[Queue, ...]]] = {
     "gfx9": {
@@ -45,12 +51,8 @@ COUNTERS: Mapping[str, Mapping[str, tuple[Queue, ...]]] = {
         "lgkmcnt": (LDS, SCALAR, FLAT_LDS),
         "expcnt": (),
     },
-    "gfx11": {
-        "vmcnt": (LOADS, FLAT_MEMORY),
-        "vscnt": (STORES,),
-        "lgkmcnt": (LDS, SCALAR, FLAT_LDS),
-        "expcnt": (),
-    },
+    "gfx10": _RDNA,
+    "gfx11": _RDNA,
     "gfx12": {
         "loadcnt": (LOADS, FLAT_MEMORY),
         "storecnt": (STORES,),
@@ -117,7 +119,7 @@ class Outstanding:
         """
         for register in registers:
             for ticket in self.registers.get(register, ()):
-                if ticket.queue is after and ticket.queue.ordered:
+                if _comes_first(ticket.queue, after):
                     continue
                 if (ticket.numbers > self.done[ticket.queue]).any():
                     raise line.problem(
@@ -157,6 +159,12 @@ class Outstanding:
                         ticket._replace(numbers=numbers)
                     )
         return whole
+
+
+def _comes_first(earlier: Queue, later: Queue | None) -> bool:
+    """Whether a load of one queue returns before a later one of the other. A flat access to memory
+    goes the way of the other loads; one to LDS has a ticket of FLAT_LDS as well."""
+    return (earlier is later and earlier.ordered) or (earlier is FLAT_MEMORY and later is LOADS)
 
 
 SCALAR_KEY = 1024  # keys of scalar registers; below are vector registers by number

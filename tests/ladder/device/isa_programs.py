@@ -24,6 +24,7 @@ global_store_b32 v0, v4, s[4:5]
 s_endpgm"""
 CDNA_NAMES = {"s_load_b256": "s_load_dwordx8", "load_b32": "load_dword", "store_b32": "store_dword"}
 THREADS = 256
+THREE = ("gfx942", "gfx1100", "gfx1201")  # CDNA 3, RDNA 3, RDNA 4; others are much like one of them
 
 
 def kernel(text, arguments=4, arch="gfx1100", lds=0, scratch=0):

@@ -14,8 +14,7 @@ from ladder.contract import rung_file
 from ladder.contract.launch_plan import Launch
 from ladder.device.hip import compiler
 from ladder.device.isa import program, vector
-from ladder.device.isa.gpu import ARCHITECTURES
-from tests.ladder.device.isa_programs import of_code
+from tests.ladder.device.isa_programs import THREE, of_code
 from tests.ladder.device.test_hip_compiler import needs_clang
 
 pytestmark = [needs_clang, pytest.mark.nvrtc, pytest.mark.slow]
@@ -61,7 +60,7 @@ EDGES = np.array(
 SMALLEST = float(np.finfo(np.float32).tiny)
 
 
-@pytest.fixture(scope="module", params=ARCHITECTURES)
+@pytest.fixture(scope="module", params=THREE)
 def evaluate(request, tmp_path_factory):
     """(name, x, z, ulp by which the unit's results are moved) -> y, by machine code."""
     path = tmp_path_factory.mktemp("math") / "math.cu"

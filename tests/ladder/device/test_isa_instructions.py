@@ -123,6 +123,8 @@ def test_signs_zeros_and_nans(instruction, wanted):
         ("v_lshl_add_u32 v4, v1, 3, v2", lambda a, b: (a << 3) + b),
         ("v_bfrev_b32_e32 v4, v1", lambda a, b: int(f"{a:032b}"[::-1], 2)),
         ("v_subrev_nc_u32_e32 v4, v1, v2", lambda a, b: b - a),
+        ("v_bitop3_b32 v4, v1, v2, 0xff bitop3:0x6c", lambda a, b: b ^ a & 0xFF),
+        ("v_bitop3_b32 v4, v1, v2, v2 bitop3:0xc0", lambda a, b: a & b),
         (
             "v_mad_u64_u32 v[5:6], null, v1, v2, 9\nv_xor_b32_e32 v4, v5, v6",
             lambda a, b: (a * b + 9 ^ (a * b + 9) >> 32),
@@ -152,6 +154,26 @@ def test_both_halves_of_a_pair_read_before_either_writes():
     a, b = np.arange(100, dtype=np.uint32), np.arange(100, 200, dtype=np.uint32)
     swap = "v_dual_mov_b32 v1, v2 :: v_dual_mov_b32 v2, v1\nv_sub_nc_u32_e32 v4, v1, v2"
     np.testing.assert_array_equal(compute(swap, a, b), b - a)
+
+
+def test_two_floats_become_16_bits_each_rounded_to_nearest():
+    a, b = any_floats(5, 256), any_floats(6, 256)
+    for name in ("f16", "bf16"):
+        found = compute(f"v_cvt_pk_{name}_f32 v4, v1, v2", a, b).view(np.uint32)
+        halves = [(found & 0xFFFF).astype(np.uint16), (found >> 16).astype(np.uint16)]
+        for half, source in zip(halves, (a, b), strict=True):
+            with np.errstate(all="ignore"):
+                wanted = source.astype(TYPES[name])
+            numbers = ~np.isnan(source)
+            assert np.array_equal(half[numbers], wanted.view(np.uint16)[numbers])
+
+
+def test_an_unfused_multiply_add_rounds_twice_and_flushes_denormal_numbers():
+    a, c = np.array([1 + 2.0**-12, 1e-30, 1e-40], F32), np.array([-1, 0, 0], F32)
+    found = compute("v_madmk_f32 v4, v1, 0x3f800800, v2", a, c)  # 1 + 2^-12
+    np.testing.assert_array_equal(
+        found, np.array([2.0**-11, F32(1e-30) * F32(1 + 2.0**-12), 0], F32)
+    )
 
 
 def test_lanes_that_a_branch_masks_keep_their_registers():
@@ -300,6 +322,39 @@ s_endpgm"""
     assert out[0] == 2 * sum(range(64))
 
 
+def test_compare_and_swap_stores_where_the_old_value_is_as_expected():
+    out = np.array([7, 8], np.uint32)
+    text = """\
+s_load_b64 s[4:5], s[0:1], 0x0
+v_lshlrev_b32_e32 v1, 2, v0
+v_mov_b32_e32 v2, 9
+v_mov_b32_e32 v3, 7
+s_waitcnt lgkmcnt(0)
+global_atomic_cmpswap_b32 v4, v1, v[2:3], s[4:5] glc
+s_waitcnt vmcnt(0)
+v_add_nc_u32_e32 v4, 1, v4
+global_atomic_add_u32 v1, v4, s[4:5]
+s_endpgm"""
+    kernel(text, arguments=1)(Launch("test", (1, 1, 1), (2, 1, 1)), (out,))
+    assert out.tolist() == [9 + 8, 8 + 9]
+
+
+def test_scratch_memory_by_a_descriptor_is_the_lane_s_own():
+    text = """\
+s_load_dwordx2 s[4:5], s[0:1], 0x0
+v_mov_b32_e32 v1, 4
+buffer_store_dword v0, v1, s[0:3], 0 offen offset:4
+buffer_load_dword v4, off, s[0:3], 0 offset:8
+v_lshlrev_b32_e32 v0, 2, v0
+s_waitcnt vmcnt(0) lgkmcnt(0)
+global_store_dword v0, v4, s[4:5]
+s_endpgm"""
+    out = np.zeros(64, np.uint32)
+    launch = Launch("test", (1, 1, 1), (64, 1, 1))
+    kernel(text, arguments=1, arch="gfx90a", scratch=16)(launch, (out,))
+    np.testing.assert_array_equal(out, np.arange(64))
+
+
 def test_scratch_memory_belongs_to_a_lane():
     text = """\
 scratch_store_b32 off, v1, off offset:8
@@ -383,6 +438,11 @@ def test_a_load_may_follow_another_of_its_queue_into_a_register():
     np.testing.assert_array_equal(compute(text, a, b), b)
     with pytest.raises(LadderError, match="uses v4 before"):
         compute("global_load_b32 v4, v0, s[6:7]\nds_bpermute_b32 v4, v1, v1", a)
+    flat = "v_mov_b32_e32 v5, s6\nv_mov_b32_e32 v6, s7\nflat_load_b32 v4, v[5:6]\n"
+    again = "global_load_b32 v4, v0, s[8:9]\ns_waitcnt vmcnt(0)"
+    compute(f"{flat}s_waitcnt lgkmcnt(0)\n{again}", a, b)  # it was no access to LDS
+    with pytest.raises(LadderError, match="uses v4 before"):
+        compute(flat + again, a, b)
 
 
 def test_a_register_that_a_load_will_still_overwrite():

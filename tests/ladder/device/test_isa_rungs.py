@@ -13,7 +13,7 @@ from ladder.contract.ladder import find, ladders
 from ladder.device.isa.gpu import ARCHITECTURES, Isa
 from ladder.device.open import open_device
 from ladder.verify.check import check_case
-from tests.ladder.device.isa_programs import of_code, without
+from tests.ladder.device.isa_programs import THREE, of_code, without
 from tests.ladder.device.test_hip_compiler import needs_clang
 
 pytestmark = [needs_clang, pytest.mark.nvrtc]
@@ -29,6 +29,19 @@ SAMPLE = [
     ("softmax.backward", "3", "float16"),
     ("matmul.forward", "amd-5", "bfloat16"),
 ]
+
+
+# What the other architectures do in their own way: scratch memory by a descriptor, conversions of
+# two numbers at once and larger matrix instructions, atomic additions by compare and swap.
+SAMPLE_OF = {
+    **dict.fromkeys(THREE, SAMPLE),
+    "gfx90a": [("all_reduce.sum", "3", "float32"), ("matmul.forward", "amd-5", "bfloat16")],
+    "gfx950": [
+        ("softmax.backward", "3", "float16"),
+        ("matmul.backward_input", "amd-5", "bfloat16"),
+    ],
+    "gfx1030": [("embedding.backward", "2", "float32")],
+}
 
 
 def two_shapes(op, rung, target):
@@ -55,11 +68,12 @@ def check_rung(ladder, rung, arch, real, shapes):
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_a_sample_of_rungs_computes_the_right_result(arch):
-    for name, which, real in SAMPLE:
+    for name, which, real in SAMPLE_OF[arch]:
         ladder = find(name)
         rung = ladder.rung(which)
-        _, medium = two_shapes(ladder.op, rung, Isa(arch).target(DTYPES[real]))
-        assert not check_rung(ladder, rung, arch, real, [medium])
+        shapes = two_shapes(ladder.op, rung, Isa(arch).target(DTYPES[real]))
+        assert shapes
+        assert not check_rung(ladder, rung, arch, real, shapes[-1:])
 
 
 @pytest.mark.sweep
@@ -106,7 +120,7 @@ def product(arch="gfx1100"):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", THREE)
 def test_each_wait_and_each_barrier_that_is_left_out_is_found(arch):
     code, run = product(arch)
     run(code)
