@@ -1,4 +1,4 @@
-"""Instructions that access memory: global and flat, scratch, LDS, scalar loads, and atomics.
+"""Loads and stores: of global and flat addresses, scratch memory, LDS, and scalar loads.
 
     global_load_b128 v[2:5], v[0:1], off offset:16      address: 64 bits of registers
     global_store_b32 v3, v7, s[4:5]                     address: v3 (32 bits) + s[4:5]
@@ -13,16 +13,15 @@ Each of them is counted in a queue (waits.py), and the registers that it writes 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ladder.common.errors import LadderError
 from ladder.device.isa.machine import Machine, Step
 from ladder.device.isa.meaning import Instruction
 from ladder.device.isa.memory import Part
-from ladder.device.isa.operands import APERTURES, Operand, Read, reader
+from ladder.device.isa.operands import APERTURES, Operand, Read, reader, touched
 from ladder.device.isa.program import Line
 from ladder.device.isa.waits import FLAT_LDS, FLAT_MEMORY, LDS, LOADS, SCALAR, STORES, Queue
 from ladder.device.isa.waves import Waves
@@ -37,22 +36,6 @@ _SIGNED = ("i8", "i16", "sbyte", "sshort")
 _MOVE = re.compile(
     r"(global|flat|scratch|buffer|ds)_(load|store|read|write)(2st64|2|_2addr_stride64|_2addr)?_(\w+)"
 )
-_ATOMIC = re.compile(r"(global|flat|ds)_(?:atomic_)?(?P<what>[a-z]+)(?:_rtn)?(?:_(?P<type>\w+))?")
-
-# old value, operand -> new value
-ATOMICS: Mapping[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "min": np.minimum,
-    "max": np.maximum,
-    "swap": lambda old, new: new,
-    "wrxchg": lambda old, new: new,
-    # The operand is a pair of registers: the new value, and above it the one to compare with.
-    "cmpswap": lambda old, pair: np.where(old == pair >> 32, pair, old).astype(np.uint32),
-}
 
 
 @dataclass(frozen=True)
@@ -162,7 +145,7 @@ class Piece:
         for part in self.address.parts(waves, machine, self.size, line, "reads"):
             values[part.lanes] = part.content.read(part.places, self.size)
             if part.content is machine.lds:
-                _note(waves, machine, part, self.size, index)
+                note(waves, machine, part, self.size, index)
         return _extended(values, self.size, self.signed)
 
     def put(self, waves: Waves, values: np.ndarray) -> None:
@@ -184,11 +167,11 @@ class Piece:
         values = np.stack(columns, axis=1)
         for part in self.address.parts(waves, machine, self.size, line, "writes"):
             if part.content is machine.lds:
-                _note(waves, machine, part, self.size, index, written=True)
+                note(waves, machine, part, self.size, index, written=True)
             part.content.write(part.places, self.size, values[part.lanes])
 
 
-def _note(
+def note(
     waves: Waves,
     machine: Machine,
     part: Part,
@@ -208,12 +191,12 @@ def _note(
         machine.races.read(where, ids, blocks, index, machine.lines)
 
 
-def _offsets(modifiers: Sequence[str]) -> dict[str, int]:
+def offsets_of(modifiers: Sequence[str]) -> dict[str, int]:
     found = (re.fullmatch(r"(offset[01]?):(-?\w+)", modifier) for modifier in modifiers)
     return {match[1]: int(match[2], 0) for match in found if match}
 
 
-def _global_address(space: str, operands: Sequence[Operand], offset: int) -> Address:
+def global_address(space: str, operands: Sequence[Operand], offset: int) -> Address:
     """operands: the vector address and, but for flat accesses, the scalar one, or "off"."""
     vector, scalar = (*operands, Operand("off", "off"))[:2]
     terms = []
@@ -224,7 +207,7 @@ def _global_address(space: str, operands: Sequence[Operand], offset: int) -> Add
     return Address(space, tuple(terms), offset)
 
 
-def _queues(space: str, loads: bool, arch: str) -> tuple[Queue, ...]:
+def queues_of(space: str, loads: bool, arch: str) -> tuple[Queue, ...]:
     """Those that count an access. CDNA counts stores with loads."""
     if space == "ds":
         return (LDS,)
@@ -249,9 +232,9 @@ def move(instruction: Instruction) -> Step | None:
     if space == "buffer":  # scratch memory by a descriptor, whose base is 0 here (kernel.py)
         data, rest = operands[:1], [operands[1], operands[3]]
         space = "scratch"
-    offsets = _offsets(modifiers)
+    offsets = offsets_of(modifiers)
     if space != "ds":
-        addresses = [_global_address(space, rest, offsets.get("offset", 0))]
+        addresses = [global_address(space, rest, offsets.get("offset", 0))]
     else:
         places = [offsets.get("offset", 0)]
         if match[3]:  # two places, in units of the size or of 64 such
@@ -268,7 +251,7 @@ def move(instruction: Instruction) -> Step | None:
         for address, start in zip(addresses, starts, strict=True)
     ]
     written = [register for piece in pieces for register in piece.registers] if loads else []
-    queues = _queues(space, loads, arch)
+    queues = queues_of(space, loads, arch)
 
     def run(waves: Waves, machine: Machine) -> None:
         waves.outstanding.issue(queues, written, line)
@@ -282,11 +265,7 @@ def move(instruction: Instruction) -> Step | None:
             for piece in pieces:
                 piece.store(waves, machine, line, index)
 
-    return Step(run, _touched(rest if loads else operands), line)
-
-
-def _touched(operands: Sequence[Operand]) -> frozenset[int]:
-    return frozenset(key for operand in operands for key in operand.registers())
+    return Step(run, touched(rest if loads else operands), line)
 
 
 def scalar_load(instruction: Instruction) -> Step | None:
@@ -298,7 +277,7 @@ def scalar_load(instruction: Instruction) -> Step | None:
     target, base, *offsets = operands
     size = _SIZES[match[1]]
     terms = [reader(base, "u64"), *(reader(offset, "u32") for offset in offsets)]
-    fixed = np.uint64(_offsets(modifiers).get("offset", 0) % (1 << 64))
+    fixed = np.uint64(offsets_of(modifiers).get("offset", 0) % (1 << 64))
 
     def run(waves: Waves, machine: Machine) -> None:
         addresses = np.full((len(waves), 1), fixed)
@@ -311,76 +290,4 @@ def scalar_load(instruction: Instruction) -> Step | None:
             for register in range(max(1, size // 4)):
                 waves.s[target.first + register, part.lanes, 0] = values[:, register]
 
-    return Step(run, _touched(operands[1:]), line)
-
-
-def atomic(instruction: Instruction) -> Step | None:
-    """The step of an atomic operation; lanes take their turn in order."""
-    opcode, operands, modifiers, line, index, arch = instruction
-    match = _ATOMIC.fullmatch(opcode)
-    if match is None or match["what"] not in ATOMICS:
-        return None
-    space, what = match[1], match["what"]
-    kind = match["type"] or "u32"
-    size = 8 if kind.endswith(("64", "x2")) else 4
-    dtype = np.dtype({"f": f"f{size}", "i": f"i{size}"}.get(kind[0], f"u{size}"))
-    pairs = what == "cmpswap"
-    if size != 4 or (pairs and space == "ds"):
-        raise LadderError("atomics of this type are not interpreted")
-    sources = 2 if space in ("ds", "flat") else 3
-    returns = len(operands) > sources
-    target, rest = (operands[0], operands[1:]) if returns else (None, operands)
-    offset = _offsets(modifiers).get("offset", 0)
-    data, given = reader(rest[1], "u64" if pairs else "u32"), np.uint64 if pairs else dtype
-    if space == "ds":
-        address = Address("ds", (reader(rest[0], "u32"),), offset)
-    else:
-        address = _global_address(space, [rest[0], *rest[2:]], offset)
-    function = ATOMICS[what]
-    queues = _queues(space, returns, arch)
-    written = target.registers() if target else range(0)
-
-    def run(waves: Waves, machine: Machine) -> None:
-        waves.outstanding.issue(queues, written, line)
-        if not waves.active.any():
-            return
-        values = np.broadcast_to(data(waves), waves.active.shape)[waves.active].view(given)
-        before = np.empty(len(values), dtype)
-        for part in address.parts(waves, machine, size, line, "writes"):
-            if part.content is machine.lds:
-                _note(waves, machine, part, size, index, written=True, atomic=True)
-            if (part.places & 3).any():
-                raise line.problem("is atomic, and not at a multiple of 4 bytes")
-            words, places = part.content.words.view(dtype), part.places >> 2
-            if what == "add" and target is None:
-                np.add.at(words, places, values[part.lanes])
-            else:
-                lanes = np.arange(len(values))[part.lanes]
-                for lane, place in zip(lanes, places, strict=True):
-                    before[lane] = words[place]
-                    words[place] = function(words[place : place + 1], values[lane : lane + 1])[0]
-        if target is not None:
-            waves.v[target.first][waves.active] = before.view(np.uint32)
-
-    return Step(run, _touched(rest), line)
-
-
-def permute(instruction: Instruction) -> Step | None:
-    """ds_bpermute_b32: each lane reads a register of the lane that it names, times 4.
-
-    A lane that is not active has nothing to read: its value is 0.
-    """
-    if instruction.opcode != "ds_bpermute_b32":
-        return None
-    operands, line = instruction.operands, instruction.line
-    target, place, data = operands[0], reader(operands[1], "u32"), reader(operands[2], "u32")
-
-    def run(waves: Waves, machine: Machine) -> None:
-        waves.outstanding.issue((LDS,), target.registers(), line)
-        lanes = waves.active.shape[1]
-        which = np.broadcast_to(place(waves), waves.active.shape) >> 2 & (lanes - 1)
-        values = np.where(waves.active, data(waves), np.uint32(0))
-        found = np.take_along_axis(values, which.astype(np.intp), axis=1)
-        np.copyto(waves.v[target.first], found, where=waves.active)
-
-    return Step(run, _touched(operands[1:]), line)
+    return Step(run, touched(operands[1:]), line)

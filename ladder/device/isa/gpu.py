@@ -8,8 +8,11 @@ a register that is used before its load was waited for, an address outside of al
 another wave has written without a barrier. doc/amd.md says what it does not model.
 
     program.py    reads clang's assembly
-    translate.py  finds for each instruction what it does: scalar.py, vector.py, lanes.py, access.py
-    waves.py      registers and masks; waits.py, what waves wait for; memory.py, what they address
+    translate.py  makes a step of each instruction: what it computes is in scalar.py and vector.py
+                  (tables, in the terms of meaning.py and operands.py, with floats.py), in lanes.py,
+                  parts.py and matrix.py, in access.py and atomics.py
+    waves.py      registers and masks; waits.py, what waves wait for; memory.py, what they address;
+                  machine.py, what they share
     schedule.py   lets the waves run; kernel.py, a launch
 """
 

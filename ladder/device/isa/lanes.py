@@ -1,4 +1,8 @@
-"""Instructions between vector and scalar registers, and between the lanes of a wave."""
+"""Instructions between vector and scalar registers, and between the lanes of a wave.
+
+Of the ways to move a value to another lane, clang uses these for the rungs. DPP, a modifier that
+lets an instruction read another lane's register, is not interpreted: it is an error that names it.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,15 @@ import numpy as np
 
 from ladder.device.isa.machine import Machine, Step
 from ladder.device.isa.meaning import Instruction
-from ladder.device.isa.operands import reader, writer
+from ladder.device.isa.operands import reader, touched, writer
+from ladder.device.isa.waits import LDS
 from ladder.device.isa.waves import Waves
 
 
 def exchange(instruction: Instruction) -> Step | None:
     """The step of such an instruction; None for another one."""
     name, operands, line = instruction.name, instruction.operands, instruction.line
-    touches = frozenset(key for operand in operands for key in operand.registers())
+    touches = touched(operands)
     if name == "v_readfirstlane_b32":
         result, source = writer(operands[0], "u32"), reader(operands[1], "u32")
 
@@ -60,6 +65,27 @@ def exchange(instruction: Instruction) -> Step | None:
 
         return Step(count, touches, line)
     return None
+
+
+def permute(instruction: Instruction) -> Step | None:
+    """ds_bpermute_b32: each lane reads a register of the lane that it names, times 4.
+
+    A lane that is not active has nothing to read: its value is 0.
+    """
+    if instruction.opcode != "ds_bpermute_b32":
+        return None
+    operands, line = instruction.operands, instruction.line
+    target, place, data = operands[0], reader(operands[1], "u32"), reader(operands[2], "u32")
+
+    def run(waves: Waves, machine: Machine) -> None:
+        waves.outstanding.issue((LDS,), target.registers(), line)
+        lanes = waves.active.shape[1]
+        which = np.broadcast_to(place(waves), waves.active.shape) >> 2 & (lanes - 1)
+        values = np.where(waves.active, data(waves), np.uint32(0))
+        found = np.take_along_axis(values, which.astype(np.intp), axis=1)
+        np.copyto(waves.v[target.first], found, where=waves.active)
+
+    return Step(run, touched(operands[1:]), line)
 
 
 def _all_lanes(values: np.ndarray, waves: Waves) -> np.ndarray:

@@ -19,7 +19,7 @@ import numpy as np
 from ladder.common.errors import LadderError
 from ladder.device.isa.machine import Machine, Step
 from ladder.device.isa.meaning import Instruction
-from ladder.device.isa.operands import TYPES, Operand, constant
+from ladder.device.isa.operands import TYPES, Operand, constant, touched
 from ladder.device.isa.waves import Waves
 
 _NAME = re.compile(r"v_(mfma|wmma)_f32_(\d+)x(\d+)x(\d+)_?(f16|bf16|f32)(?:_1k)?")
@@ -91,5 +91,4 @@ def product(instruction: Instruction) -> Step | None:
                 sums = sums + constant(added.text, "f32")
             waves.vf[target.first + i] = sums.astype(np.float32)
 
-    touches = frozenset(key for operand in operands for key in operand.registers())
-    return Step(run, touches, line)
+    return Step(run, touched(operands), line)

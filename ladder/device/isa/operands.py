@@ -8,7 +8,7 @@ of an operand and a type; the functions take the waves that execute the instruct
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -72,6 +72,11 @@ class Operand:
             return range(0)
         start = self.first + (SCALAR_KEY if self.file == "s" else 0)
         return range(start, start + (registers or self.number))
+
+
+def touched(operands: Sequence[Operand]) -> frozenset[int]:
+    """Keys of the registers that they name."""
+    return frozenset(key for operand in operands for key in operand.registers())
 
 
 def parse(text: str, accumulators: int = 0) -> Operand:

@@ -17,7 +17,7 @@ from ladder.common.errors import LadderError
 from ladder.device.isa import floats
 from ladder.device.isa.machine import Machine, Step
 from ladder.device.isa.meaning import Instruction
-from ladder.device.isa.operands import TYPES, Operand, Read, Write, reader, writer
+from ladder.device.isa.operands import TYPES, Operand, Read, Write, reader, touched, writer
 from ladder.device.isa.waves import Waves
 
 Bits = tuple[int, ...]
@@ -148,8 +148,7 @@ def packed(instruction: Instruction) -> Step | None:
         for write, result in zip(writes, results, strict=True):
             write(waves, result)
 
-    touches = frozenset(key for operand in operands for key in operand.registers())
-    return Step(run, touches, instruction.line)
+    return Step(run, touched(operands), instruction.line)
 
 
 def _packed_half(operand: Operand, bit: int, wide: bool) -> Operand:
@@ -185,5 +184,4 @@ def mixed(instruction: Instruction) -> Step | None:
         result = floats.fma32(*[read(waves).astype(np.float32) for read in reads])
         write(waves, result.astype(np.float16) if half else result)
 
-    touches = frozenset(key for operand in operands for key in operand.registers())
-    return Step(run, touches, instruction.line)
+    return Step(run, touched(operands), instruction.line)

@@ -187,14 +187,14 @@ SCALAR: dict[str, Meaning] = {
     "v_s_sqrt_f32": computes("f32 = f32", floats.square_root),
 }
 
-for _kind in ("i32", "u32", "u64", "f32"):
-    for _name, _compare in _COMPARE.items():
+for _name, _compare in _COMPARE.items():
+    for _kind in ("i32", "u32", "u64", "f32"):
         SCALAR[f"s_cmp_{_name}_{_kind}"] = computes(f"scc = {_kind} {_kind}", _compare)
+    for _kind in ("i32", "u32"):
         SCALAR[f"s_cmpk_{_name}_{_kind}"] = computes(f"scc = {_kind} {_kind}", _compare)
-        SCALAR[f"s_cmp_n{_name}_{_kind}"] = computes(  # also where one of both is a NaN
-            f"scc = {_kind} {_kind}", lambda a, b, compare=_compare: ~compare(a, b)
-        )
-SCALAR["s_cmp_neq_f32"] = computes("scc = f32 f32", np.not_equal)
+    SCALAR[f"s_cmp_n{_name}_f32"] = computes(  # also where one of both is a NaN
+        "scc = f32 f32", lambda a, b, compare=_compare: ~compare(a, b)
+    )
 
 for _size in ("32", "64"):
     _one, _two = f"u{_size} scc = u{_size}", f"u{_size} scc = u{_size} u{_size}"

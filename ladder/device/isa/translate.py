@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ladder.common.errors import LadderError
-from ladder.device.isa import access, lanes, matrix, parts
+from ladder.device.isa import access, atomics, lanes, matrix, parts
 from ladder.device.isa.machine import Kind, Machine, Step
 from ladder.device.isa.meaning import Instruction, Meaning
 from ladder.device.isa.operands import Operand, Read, Write, parse, registers_of, writer
@@ -23,8 +23,8 @@ from ladder.device.isa.vector import VECTOR, by_truth_table
 from ladder.device.isa.waits import SCALAR_KEY, waits
 from ladder.device.isa.waves import EXEC, VCC, Waves
 
-# What changes nothing here: hints for speed, caches (there are none), delays for hazards of the
-# pipeline, which are not modelled.
+# What changes nothing here: hints for speed; caches, of which there are none; and delays for
+# hazards of the pipeline, which LLVM's GCNHazardRecognizer inserts and nothing here can check.
 _IGNORED = re.compile(
     r"s_(nop|clause|delay_alu|waitcnt_depctr|wait_alu|set_inst_prefetch_distance|sendmsg|inst_prefetch"
     r"|setprio|icache_inv|dcache_inv|barrier_signal|code_end)"
@@ -42,9 +42,9 @@ _CONDITIONS: dict[str, Callable[[Waves], np.ndarray]] = {
 _TRANSLATORS = (
     access.move,
     access.scalar_load,
-    access.atomic,
-    access.permute,
+    atomics.atomic,
     lanes.exchange,
+    lanes.permute,
     matrix.product,
     parts.packed,
     parts.mixed,

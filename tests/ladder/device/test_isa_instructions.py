@@ -1,5 +1,6 @@
 """Instructions of AMD's GPUs, interpreted, against results that are known otherwise."""
 
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -383,9 +384,21 @@ def test_scalar_loads_of_bytes_and_halves_fill_the_register(load, offset, wanted
     np.testing.assert_array_equal(compute(text, a), np.full(2, wanted, np.int64).astype(np.uint32))
 
 
-def test_an_instruction_that_is_not_known_is_named_with_its_place():
-    with pytest.raises(LadderError, match=r"test\.s:1: 'v_unheard_of v1, v2': .*not interpreted"):
-        kernel("v_unheard_of v1, v2\ns_endpgm")
+@pytest.mark.parametrize(
+    "text, what",
+    [
+        ("v_unheard_of v1, v2", "this instruction is not interpreted"),
+        (
+            "v_mov_b32_dpp v1, v2 quad_perm:[1,0,3,2] row_mask:0xf",
+            r"quad_perm:\[1,0,3,2\] row_mask",
+        ),
+        ("ds_cmpstore_b32 v1, v2, v3", "this instruction is not interpreted"),
+        ("global_atomic_add_f64 v1, v[2:3], s[4:5]", "atomics of this type are not interpreted"),
+    ],
+)
+def test_an_instruction_that_is_not_known_is_named_with_its_place(text, what):
+    with pytest.raises(LadderError, match=rf"test\.s:1: '{re.escape(text)}': {what}"):
+        kernel(f"{text}\ns_endpgm")
 
 
 # ---- what a GPU would not notice ----
