@@ -172,6 +172,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_backwa
         }
         __syncthreads();  // the tiles are complete before any wave reads them
 
+#pragma unroll 1  // unrolled, it would need more registers
         for (int row = 0; row < DEPTH; row += STEP) {  // of the tile
             Floats log_sum, row_delta;  // of four neighbouring queries
             Accumulator probs[STEP / 16] = {}, dscores[STEP / 16] = {};  // 16 queries each
@@ -228,6 +229,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_backwa
         load_tile(v, nullptr, head + 2 * C, start, T, 3 * C);
         __syncthreads();  // the tiles are complete before any wave reads them
 
+#pragma unroll 1  // unrolled, it would need more registers
         for (int row = 0; row < DEPTH; row += STEP) {  // of the tile
             Accumulator scores[STEP / 16] = {}, dscores[STEP / 16] = {};  // 16 keys each
             add_rows(scores, k, row, q);
