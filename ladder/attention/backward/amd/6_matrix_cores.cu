@@ -17,8 +17,8 @@
 // Rounds: probs and dscores, factors of the gradients
 // After:  5
 // Rewrite: the algorithm is the same, but waves, not threads, own the rows.
-// Left:   rows 8 or 16 apart have the same banks, so the stores to shared memory take twice as long
-//         as they need to -> rung 7.
+// Left:   rows 8 apart have the same banks, so stores to shared memory take twice as long as they
+//         need to -> rung 7.
 
 #include "fast_math.cuh"
 #include "hip/matrix_core.cuh"

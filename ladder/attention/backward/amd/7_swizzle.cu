@@ -1,8 +1,9 @@
 // attention backward, amd rung 7: swizzled shared memory
-// Before: rung 6 pads rows, so that 8 consecutive ones lie in different banks. But 8 lanes that store
-//         have every second row, and lanes that store pairs have rows 8 apart. These share banks.
-// Change: no padding. Within each line of 128 bytes, which is all banks once, the pieces of 16 bytes
-//         change places: piece p of line l goes to (p ^ l ^ l / 8) % 8.
+// Before: rung 6 pads rows, so that 8 consecutive ones lie in different banks. But 8 lanes that
+//         store have every second row, and lanes that store pairs have rows 8 apart: these share
+//         banks.
+// Change: no padding. Within each line of 128 bytes, all banks once, the pieces of 16 bytes change
+//         places: piece p of line l goes to (p ^ l ^ l / 8) % 8.
 // Expect: stores to shared memory in half the time, without bank conflicts; loads have none either.
 //         A block has 3 KB less of shared memory.
 // Needs:  real in (float16, bfloat16); cdna >= 2 or rdna >= 3; HS <= 64; HS % vector == 0

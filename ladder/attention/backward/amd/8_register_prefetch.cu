@@ -20,8 +20,8 @@
 #include "fast_math.cuh"
 #include "hip/matrix_core.cuh"
 
-constexpr int PAIRS = DEPTH / 2;  // of neighbouring rows in a tile
-constexpr int PARTS = PAIRS * WIDTH / VECTOR;  // of a tile: a pair's pieces of 16 bytes
+constexpr int PAIRS = DEPTH / 2;                        // of neighbouring rows in a tile
+constexpr int PARTS = PAIRS * WIDTH / VECTOR;           // of a tile: a pair's pieces of 16 bytes
 constexpr int SHARE = 2 * PARTS / (WARPS * WARP_SIZE);  // parts of two tiles per thread
 
 struct alignas(RUN * sizeof(real)) Run { real at[RUN]; };  // one store
@@ -59,8 +59,8 @@ extern "C" __global__ void attention_backward_delta(
     if (lane_id() == 0) delta[(size_t)blockIdx.x * T + query] = sum;
 }
 
-// Loads this thread's share of DEPTH rows of each of two heads, from row `first` on. Rows past T and
-// channels past HS become zeros.
+// Loads this thread's share of DEPTH rows of each of two heads, from row `first` on. Rows past T
+// and channels past HS become zeros.
 __device__ __forceinline__ void load_tiles(Vec (&share)[SHARE][2],
                                            const real* a /* (T, HS), rows `step_a` apart */,
                                            const real* b /* (T, HS), rows `step_b` apart */,
