@@ -1,9 +1,14 @@
-"""Matmul and GELU in one: the first half of a transformer block's MLP, as one op.
+"""Matmul and GELU in one: around the gelu of a transformer block's MLP, one product each way.
 
-    pre = inp @ weight.T + bias
-    out = gelu(pre)                  of pre as it is stored
+    pre  = inp @ weight.T + bias            forward: fc, the product before the gelu
+    out  = gelu(pre)                        of pre as it is stored
 
-Kept for backward: pre, for the gradient through the gelu (reference/gelu.py), and inp.
+    dinp = (dout @ weight) * gelu'(pre)     backward: fcproj, the product behind the gelu
+
+In both directions the gelu follows a product that is at hand. In the MLP, fcproj(gelu(fc(x))), the
+gradient comes from fcproj, so `backward_input` has fcproj's weight and gives the gradient of `pre`.
+
+Kept for backward: pre, for the slope of the gelu (reference/gelu.py), and inp.
 """
 
 import numpy as np
@@ -25,3 +30,9 @@ def forward(
     if real is not None:
         pre[...] = pre.astype(real)
     gelu.forward(out.reshape(-1), pre.reshape(-1))
+
+
+def backward_input(dinp: np.ndarray, dout: np.ndarray, weight: np.ndarray, pre: np.ndarray) -> None:
+    """dinp (N, C) from dout (N, OC), weight (OC, C) and the gelu's input, pre (N, C)."""
+    matmul.backward_input(dinp, dout, weight)
+    gelu.backward(dinp.reshape(-1), dinp.reshape(-1), pre.reshape(-1))

@@ -1,4 +1,8 @@
-"""Matmul and GELU in one op, so that a kernel can apply gelu in its epilogue."""
+"""Matmul and GELU in one op, so that a kernel can apply gelu, or its slope, in its epilogue.
+
+Forward, that is the product before the gelu; backward, the gradient comes the other way, and it is
+the product behind it (reference/matmul_gelu.py).
+"""
 
 import math
 from collections.abc import Mapping
@@ -8,7 +12,7 @@ import numpy as np
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
 from ladder.contract.op import Case, MakeInputs, Op, read, write
-from ladder.gelu.ops import half
+from ladder.gelu import ops as gelu
 from ladder.matmul_gelu.library_rungs import library_rungs
 from reference import matmul_gelu
 
@@ -39,7 +43,7 @@ def scaled(size: float) -> MakeInputs:
 
 
 def cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {"out": half(arrays["pre"])}
+    return {"out": gelu.half(arrays["pre"])}
 
 
 forward = Op(
@@ -67,4 +71,41 @@ forward = Op(
     },
 )
 
-LADDERS = (Ladder(forward, library_rungs()),)
+
+def far_and_near(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """A `pre` in both tails and near 0, as gelu.backward has it."""
+    flat = gelu.far_and_near({"N": dims["N"] * dims["C"]}, rng)["inp"]
+    return {"pre": np.resize(flat, (dims["N"], dims["C"]))}
+
+
+def backward_cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What cancels in gelu.backward of the product, which is no argument."""
+    product = arrays["dout"] @ arrays["weight"]
+    return gelu.backward_cancels({"dout": product, "inp": arrays["pre"]})
+
+
+backward_input = Op(
+    name="matmul_gelu.backward_input",
+    summary="dinp = (dout @ weight) * gelu'(pre)",
+    args=(
+        write("dinp", "N C", terms="OC"),
+        read("dout", "N OC"),
+        read("weight", "OC C"),
+        read("pre", "N C"),
+    ),
+    dims=("N", "C", "OC"),
+    reference=matmul_gelu.backward_input,
+    flops=lambda d: 2 * d["N"] * d["C"] * d["OC"] + 16 * d["N"] * d["C"],
+    shapes=SHAPES,
+    bench={
+        "fcproj": {"N": 65536, "C": 3072, "OC": 768},
+        "fcproj N=4096": {"N": 4096, "C": 3072, "OC": 768},
+    },
+    cancels=backward_cancels,
+    cases={
+        "far from 0 and near it": Case(far_and_near, hard=True),
+        "second layer": Case(starts={"weight": "OC * C", "pre": "N * C"}),
+    },
+)
+
+LADDERS = (Ladder(forward, library_rungs()), Ladder(backward_input))

@@ -107,6 +107,10 @@ def _matmul_gelu_forward(torch: Any, inp: Any, weight: Any, bias: Any) -> Values
     return {"pre": pre, **_gelu_forward(torch, pre)}
 
 
+def _matmul_gelu_backward_input(torch: Any, dout: Any, weight: Any, pre: Any) -> Values:
+    return _gelu_backward(torch, dout @ weight, pre)
+
+
 def _matmul_backward_bias(torch: Any, dbias: Any, dout: Any) -> Values:
     return {"dbias": dbias.add_(dout.sum(0, dtype=dbias.dtype))}
 
@@ -389,6 +393,9 @@ PEERS = {
     ),
     "matmul_gelu.forward": Peer(
         _matmul_gelu_forward, '`F.linear(inp, weight, bias)`, then `F.gelu(approximate="tanh")`'
+    ),
+    "matmul_gelu.backward_input": Peer(
+        _matmul_gelu_backward_input, '`dout @ weight`, then `gelu_backward(approximate="tanh")`'
     ),
     "matmul.backward_bias": Peer(
         _matmul_backward_bias, "`dbias.add_(dout.sum(0))`, summed in float32"

@@ -18,6 +18,7 @@ from reference import (
     gelu,
     layernorm,
     matmul,
+    matmul_gelu,
     relu,
     residual,
     residual_layernorm,
@@ -100,6 +101,18 @@ def matmul_backward(dout, inp, weight, bias):
     matmul.backward_weight(dweight, dout, inp)
     matmul.backward_bias(dbias, dout)
     return {"inp": dinp, "weight": dweight, "bias": dbias}
+
+
+def gelu_then_matmul(pre, weight):
+    out = filled(*pre.shape)
+    gelu.forward(out.reshape(-1), pre.reshape(-1))
+    return out @ weight.T
+
+
+def fused_with_gelu(dout, pre, weight):
+    dinp = filled(*pre.shape)
+    matmul_gelu.backward_input(dinp, dout, weight, pre)
+    return {"pre": dinp}
 
 
 def attention_all(qkv, NH):
@@ -228,6 +241,9 @@ CASES = {
         {"inp": normal(4, 3), "weight": normal(5, 3), "bias": normal(5)},
         matmul_forward,
         matmul_backward,
+    ),
+    "gelu and the matmul behind it": Case(
+        {"pre": normal(4, 3), "weight": normal(5, 3)}, gelu_then_matmul, fused_with_gelu
     ),
     "attention, one head": attention_case(1),
     "attention, three heads": attention_case(3),

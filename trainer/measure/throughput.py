@@ -86,13 +86,13 @@ def _numpy_products(engine: Engine) -> Callable[[], None]:
         out, a, b = engine.arguments(call)[after_gelu : after_gelu + 3]
         if call.op in ("matmul.forward", "matmul_gelu.forward"):
             return out, a, b.T
-        if call.op == "matmul.backward_input":
+        if call.op in ("matmul.backward_input", "matmul_gelu.backward_input"):
             return out, a, b
         return out, a.T, b  # backward_weight, without adding up
 
     ops = (
         *("matmul.forward", "matmul.backward_input", "matmul.backward_weight"),
-        "matmul_gelu.forward",
+        *("matmul_gelu.forward", "matmul_gelu.backward_input"),
     )
     calls = (*engine.program.forward, *engine.program.backward)
     products = [factors(call) for call in calls if call.op in ops]

@@ -67,10 +67,17 @@ DECODE_PRODUCT = Rule(
     ("decode.linear_gelu", "out inp weight bias"),
     place=0,
 )
+PRODUCT_BACKWARD = Rule(
+    ("matmul.backward_input", "product dout weight"),
+    ("gelu.backward", "dinp product pre"),
+    ("matmul_gelu.backward_input", "dinp dout weight pre"),
+    place=0,
+)
 
 FUSIONS: Mapping[str, tuple[Rule, ...]] = {
     "residual_layernorm": (JOIN, JOIN_BACKWARD),
     "matmul_gelu": (PRODUCT, DECODE_PRODUCT),
+    "matmul_gelu_backward": (PRODUCT_BACKWARD,),
 }
 
 

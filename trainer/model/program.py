@@ -8,8 +8,9 @@ each call to a rung. Where fusions are asked for, one op replaces two when the l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -137,10 +138,7 @@ def build(
         else:
             behind = update.alone(config, buffers, backward, stochastic_rounding)
     used = {ref[0] for call in (*forward, *evaluate, *backward) for ref in call.args if ref}
-    used |= {inside[0] for name in used if (inside := buffers[name].inside)}
-    buffers = {  # a fused op does not store the result of the first op that it replaces
-        name: buffer for name, buffer in buffers.items() if buffer.kind != "scratch" or name in used
-    }
+    buffers = _without_unused_scratch(buffers, used)
     return Program(
         config,
         B,
@@ -180,6 +178,26 @@ def zero_padding(tensor: np.ndarray, unpadded: tuple[int, ...]) -> None:
     """Set what lies beyond the shape `unpadded` to 0, in place."""
     for axis, size in enumerate(unpadded):
         np.moveaxis(tensor, axis, 0)[size:] = 0
+
+
+def _without_unused_scratch(
+    buffers: Mapping[str, Buffer], used: Collection[str]
+) -> dict[str, Buffer]:
+    """Without scratch memory that no call names: a fused op does not store the result of the first
+    op that it replaces. A buffer that others lie in becomes as large as they need."""
+    needed: dict[str, int] = {}
+    for name in used:
+        if inside := buffers[name].inside:
+            host, start = inside
+            end = start + math.prod(buffers[name].shape)
+            needed[host] = max(end, needed.get(host, 0))
+    kept = {}
+    for name, buffer in buffers.items():
+        if buffer.kind != "scratch" or name in used:
+            kept[name] = buffer
+        elif name in needed:
+            kept[name] = replace(buffer, shape=(needed[name],))
+    return kept
 
 
 def _model_buffers(

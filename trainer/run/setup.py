@@ -173,11 +173,6 @@ def set_up(flags: Flags, group: Group = ALONE) -> Setup:
     build_fused = functools.partial(rebuild, config.batch)
     kernels = choose_together(group, wanted, device, build_fused, before=before)
     notes += kernels.notes
-    if flags.gelu_fusion == 2:
-        notes.append(
-            "-ge 2: gelu's gradient is an op of its own, gelu.backward, and not fused into the "
-            "product before it; running -ge 1"
-        )
     window = _window(config, data.tokenizer, shape) if group.leads else None
     sampling = None
     if window is not None:

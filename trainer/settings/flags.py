@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from ladder.common.errors import LadderError
 
 Schedule = Literal["cosine", "linear", "constant", "wsd"]
-Fusion = Literal["residual_layernorm", "matmul_gelu"]
+Fusion = Literal["residual_layernorm", "matmul_gelu", "matmul_gelu_backward"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)  # how each runs: trainer/run/schedule.py
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)  # what each fuses: trainer/model/fusion.py
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -246,7 +246,7 @@ class Flags:
     )
     gelu_fusion: int | None = flag(
         "--gelu-fusion -ge",
-        "overrides --fuse: 0 without matmul_gelu, 1 with it; 2 runs as 1",
+        "overrides --fuse: 1 with matmul_gelu, 2 with matmul_gelu_backward too, 0 with neither",
         least=0,
         most=2,
     )

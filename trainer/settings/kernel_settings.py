@@ -85,7 +85,8 @@ def _fuse(flags: Flags) -> dict[Fusion, Wanted]:
         if typed == "auto":
             fuse[name] = "auto"
     if flags.gelu_fusion is not None:
-        fuse["matmul_gelu"] = "yes" if flags.gelu_fusion else "no"
+        fuse["matmul_gelu"] = "yes" if flags.gelu_fusion >= 1 else "no"
+        fuse["matmul_gelu_backward"] = "yes" if flags.gelu_fusion == 2 else "no"
     return fuse
 
 

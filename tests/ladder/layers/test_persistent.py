@@ -43,6 +43,7 @@ IN_MAKE_TEST = (2, 4)  # of these: most tiles to a block, and shares that end wi
     ("matmul.backward_input", (13, 14)),
     ("matmul.backward_weight", (12, 13, 14, 15)),
     ("matmul_gelu.forward", (7, 8)),
+    ("matmul_gelu.backward_input", (4, 5)),
 )
 def test_many_tiles_to_a_block(monkeypatch, op, id, multiprocessors, sizes):
     monkeypatch.setattr(emulated, "MULTIPROCESSORS", multiprocessors)

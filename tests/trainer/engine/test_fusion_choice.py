@@ -19,7 +19,9 @@ from trainer.settings.flags import Flags
 from trainer.settings.parser import parse
 
 SHAPE = GPT2Config(context=6, vocab=11, padded_vocab=16, layers=2, heads=2, channels=8)
-BOTH = ("residual_layernorm", "matmul_gelu")
+ALL = ("residual_layernorm", "matmul_gelu", "matmul_gelu_backward")
+BOTH = ALL[:2]
+GELU = ALL[1:]
 
 
 class Pretended:
@@ -62,15 +64,17 @@ def chosen(*args, **changes):
 
 @pytest.mark.parametrize("goal", ["best", "library"])
 def test_on_a_gpu_the_best_rungs_are_fused(goal):
-    assert choose(GPU, rungs=goal) == (BOTH, [])
+    assert choose(GPU, rungs=goal) == (ALL, [])
 
 
 def test_a_fusion_that_is_slower_than_its_parts_is_left_out_and_a_note_says_so(picked):
     picked["matmul_gelu.forward"] = 2.5  # and apart: 2 us, in each of 2 layers
     names, notes = choose(GPU)
-    assert names == ("residual_layernorm",)
+    assert names == ("residual_layernorm", "matmul_gelu_backward")
     assert notes == ["matmul_gelu is not fused: it takes 0.005 ms a step, and its parts 0.004 ms"]
-    assert chosen(GPU, fuse="all") == BOTH  # who asks for it gets it
+    assert chosen(GPU, fuse="all") == ALL  # who asks for it gets it
+    picked["matmul_gelu.backward_input"] = 2.5
+    assert chosen(GPU) == ("residual_layernorm",)
 
 
 def test_a_fused_op_that_cannot_run_is_left_out_with_the_reason(monkeypatch):
@@ -89,9 +93,9 @@ def test_recomputing_counts_what_stays_unfused(picked):
     """With -r 2 only the backward pass is fused: 4 calls of 2 us in place of 8 of 1 us."""
     picked["residual_layernorm.forward"] = 1e6
     picked["residual_layernorm.backward"] = 2.1
-    assert chosen(GPU, recompute=2) == ("matmul_gelu",)
+    assert chosen(GPU, recompute=2) == GELU
     picked["residual_layernorm.backward"] = 1.9
-    assert chosen(GPU, recompute=2) == BOTH
+    assert chosen(GPU, recompute=2) == ALL
 
 
 @pytest.mark.parametrize(
@@ -101,7 +105,7 @@ def test_elsewhere_nothing_is_fused_unless_asked_for(device, goal):
     assert chosen(device, rungs=goal) == ()
     assert chosen(device, rungs=goal, fuse="matmul_gelu") == ("matmul_gelu",)
     assert chosen(device, rungs=goal, fuse="matmul_gelu,residual_layernorm") == BOTH
-    assert chosen(device, rungs=goal, fuse="all") == BOTH
+    assert chosen(device, rungs=goal, fuse="all") == ALL
 
 
 def test_none_is_none():
@@ -110,15 +114,16 @@ def test_none_is_none():
 
 @pytest.mark.parametrize("op", ["layernorm.forward", "layernorm.backward", "residual.forward"])
 def test_a_named_rung_of_an_op_that_would_be_fused_leaves_it_unfused(op):
-    assert chosen(GPU, rung={op: "1"}) == ("matmul_gelu",)
-    assert chosen(GPU, rung={op: "1", "matmul.forward": "2"}) == ()
-    assert chosen(GPU, rung={op: "1"}, fuse="all") == BOTH
+    assert chosen(GPU, rung={op: "1"}) == GELU
+    assert chosen(GPU, rung={op: "1", "matmul.forward": "2"}) == GELU[1:]
+    assert chosen(GPU, rung={op: "1", "matmul.backward_input": "2"}) == GELU[:1]
+    assert chosen(GPU, rung={op: "1"}, fuse="all") == ALL
 
 
 def test_a_rung_of_a_fused_op_turns_its_fusion_on():
     swapped = {"residual_layernorm.backward": "2"}
     assert chosen(EMULATED, rungs="naive", rung=swapped) == ("residual_layernorm",)
-    assert chosen(GPU, rung={**swapped, "layernorm.forward": "3"}) == BOTH
+    assert chosen(GPU, rung={**swapped, "layernorm.forward": "3"}) == ALL
 
 
 def test_a_file_of_rungs_brings_its_fusions(tmp_path):
@@ -129,10 +134,10 @@ def test_a_file_of_rungs_brings_its_fusions(tmp_path):
     assert chosen(GPU, rungs=str(path)) == ()
 
 
-@pytest.mark.parametrize(("value", "names"), [(0, BOTH[:1]), (1, BOTH)])
-def test_the_flag_of_llmc_decides_about_gelu_alone(value, names):
-    assert chosen(GPU, gelu_fusion=value) == names
-    assert chosen(CPU, rungs="reference", gelu_fusion=value) == BOTH[1:][:value]
+@pytest.mark.parametrize("value", [0, 1, 2])
+def test_the_flag_of_llmc_decides_about_gelu_alone(value):
+    assert chosen(GPU, gelu_fusion=value) == ALL[: 1 + value]
+    assert chosen(CPU, rungs="reference", gelu_fusion=value) == GELU[:value]
 
 
 @pytest.mark.parametrize("value", [0, 1, 2])
@@ -186,6 +191,7 @@ def test_a_fused_run_trains_and_samples_as_a_plain_one(tmp_path, recompute):
         outcome, screen = run(tmp_path, steps=2, sample_every=2, sample_tokens=3, **flags)
         losses[fuse] = [loss for _, loss in outcome.val_losses]
         assert ("matmul_gelu.forward" in screen) == (fuse == "all")
+        assert ("matmul_gelu.backward_input" in screen) == (fuse == "all")
     np.testing.assert_allclose(losses["all"], losses["none"], rtol=1e-5)
     named = json.loads((tmp_path / "all" / "rungs.json").read_text())
     assert ("residual_layernorm.forward" in named) == (recompute < 2)

@@ -73,7 +73,7 @@ def test_recomputing_changes_no_bit_and_takes_less_memory(real):
     assert activations[1] - activations[2] == spared * 2 * B * T * C
 
 
-FUSED = (("residual_layernorm",), ("matmul_gelu",), ("residual_layernorm", "matmul_gelu"))
+FUSED = (("residual_layernorm",), ("matmul_gelu",), ("matmul_gelu_backward",), tuple(FUSIONS))
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
@@ -120,10 +120,9 @@ def counted(part):
 @pytest.mark.parametrize("recompute", [0, 1, 2])
 def test_a_fused_program_calls_the_fused_ops_wherever_they_apply(recompute):
     L = SMALL.layers
-    both = ("residual_layernorm", "matmul_gelu")
-    program = build(SMALL, 2, 5, recompute=recompute, fusions=both)
+    program = build(SMALL, 2, 5, recompute=recompute, fusions=tuple(FUSIONS)[::-1])
     forward, backward = counted(program.forward), counted(program.backward)
-    assert program.fusions == both
+    assert program.fusions == tuple(FUSIONS)
     assert forward["matmul_gelu.forward"] == L and forward["gelu.forward"] == 0
     assert forward["matmul.forward"] == 3 * L + 1
     again = recompute == 2  # ln_1 and ln_2, by the kernel that the forward pass has used
@@ -135,6 +134,17 @@ def test_a_fused_program_calls_the_fused_ops_wherever_they_apply(recompute):
     assert backward["layernorm.backward"] == 1 and backward["residual.backward"] == 0
     assert backward["layernorm.forward"] == 2 * L * again
     assert backward["gelu.forward"] == L * (recompute >= 1)
+    assert backward["matmul_gelu.backward_input"] == L and backward["gelu.backward"] == 0
+    assert backward["matmul.backward_input"] == 3 * L + 1
+
+
+def test_scratch_memory_that_a_fusion_no_longer_writes_shrinks_to_what_lies_in_it():
+    B, T, C = 2, 5, SMALL.channels
+    plain, fused = (build(SMALL, B, T, fusions=names) for names in ((), ("matmul_gelu_backward",)))
+    assert plain.buffers["dfch_gelu"].shape == (B, T, 4 * C)
+    assert fused.buffers["dfch_gelu"].shape == (B * T * C,)
+    assert fused.buffers["dln"] == plain.buffers["dln"]
+    assert "dfch_gelu" not in build(SMALL, B, T, training=False).buffers
 
 
 def test_only_calls_that_hand_a_buffer_on_are_fused():

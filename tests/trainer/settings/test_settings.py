@@ -202,12 +202,13 @@ def test_what_fusions_are_wanted_is_settled_one_by_one():
     def fuse(**typed):
         return list(resolved_kernels("cpu", **typed).fuse.values())
 
-    assert fuse() == ["auto", "auto"]
-    assert fuse(fuse="all") == ["yes", "yes"]
-    assert fuse(fuse="none") == ["no", "no"]
-    assert fuse(fuse="matmul_gelu") == ["no", "yes"]
-    assert fuse(gelu_fusion=1) == ["auto", "yes"]
-    assert fuse(fuse="all", gelu_fusion=0) == ["yes", "no"]
+    assert fuse() == ["auto", "auto", "auto"]
+    assert fuse(fuse="all") == ["yes", "yes", "yes"]
+    assert fuse(fuse="none") == ["no", "no", "no"]
+    assert fuse(fuse="matmul_gelu") == ["no", "yes", "no"]
+    assert fuse(gelu_fusion=1) == ["auto", "yes", "no"]
+    assert fuse(gelu_fusion=2) == ["auto", "yes", "yes"]
+    assert fuse(fuse="all", gelu_fusion=0) == ["yes", "no", "no"]
 
 
 def test_the_default_length_fits_a_short_context_but_a_given_one_is_held_to_it():
