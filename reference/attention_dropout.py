@@ -1,6 +1,6 @@
 """Attention whose probabilities are dropped out, as in Vaswani et al. 2017 and GPT-2.
 
-As attention.py, with a mask of 0 and 1 / (1 - p) between softmax and product. Per head:
+As attention.py, with a mask of 0 and 1 / share, where share is the part that is kept. Per head:
 
     probs = softmax(scores)             as without dropout: lse and the softmax's sum see no mask
     out   = (probs * mask) @ v
@@ -13,10 +13,13 @@ Backward (do is the gradient of out):
 The sum over a row of dprobs * probs still equals that of do * out: both are the sum over keys and
 channels of probs * mask * do * v, since out holds the mask already.
 
-Kept for backward: out and lse; the mask is drawn again, by the counter of dropout.py. A head's
-(T, T) elements are numbered in groups of four: (query, key), (query, key + 8), (query + 8, key) and
-(query + 8, key + 8) of a 16 x 16 tile take the four words of one call of Philox. In the layouts of
-tensor cores one thread holds all four, be the tile the scores or their transpose.
+Kept for backward: out and lse; the mask is drawn again, by the counter of dropout.py. An element
+gets a byte, not a word as there, and is kept if the byte is at least p * 256, rounded: p is taken
+as a multiple of 1/256, and 1 / share is 1 / (1 - p) for that p. 16 elements take one call of
+Philox: the four words belong to (query, key), (query, key + 1), (query + 1, key) and (query + 1,
+key + 1), and a word's four bytes, lowest first, to that element and those (0, 8), (8, 0) and (8, 8)
+later. In the layouts of tensor cores two lanes share these 16, be the tile the scores or their
+transpose.
 """
 
 import numpy as np
@@ -25,19 +28,25 @@ from reference.attention import causal_mask, masked_scores, split
 from reference.philox import random_words
 
 
+def drop_threshold(p: float) -> int:
+    """Of 256 values of a byte, those that drop their element: p * 256, rounded, at most 255."""
+    return min(round(float(np.float32(p)) * 256), 255)  # p in float32, as a kernel sees it
+
+
 def keep_mask(rng: np.ndarray, head: int, T: int, *, p: float, stream: int) -> np.ndarray:
-    """(T, T): 0 where a probability is dropped, 1 / (1 - p) elsewhere, of one head of a batch.
+    """(T, T): 0 where a probability is dropped, 1 / share elsewhere, of one head of a batch.
 
     head  counted over the batch: b * NH + h
     """
-    p = float(np.float32(p))  # as a kernel sees it, so that masks agree to the last element
     tiles = -(-T // 16)
-    size = (16 * tiles) ** 2  # elements of a head, whole tiles
+    size = 4 * (4 * tiles) ** 2  # words of a head: four for each group
     words = random_words(rng, stream, slice(head * size, (head + 1) * size))
-    # (query: tile, 8 rows; key: tile, 8 columns; which half of the tile's queries, of its keys)
-    words = words.reshape(tiles, 8, tiles, 8, 2, 2).transpose(0, 4, 1, 2, 5, 3)
-    keep = words.reshape(16 * tiles, 16 * tiles)[:T, :T] >= int(p * 2**32)
-    mask: np.ndarray = keep / (1 - p)
+    values = words[:, None] >> np.array([0, 8, 16, 24], np.uint32) & 255  # bytes
+    # (query: tile, pair; key: tile, pair; which of the pair, of the query, of the key; 8 later, ...)
+    values = values.reshape(tiles, 4, tiles, 4, 2, 2, 2, 2).transpose(0, 6, 1, 4, 2, 7, 3, 5)
+    values = values.reshape(16 * tiles, 16 * tiles)[:T, :T]
+    threshold = drop_threshold(p)
+    mask: np.ndarray = (values >= threshold) / (1 - threshold / 256)
     return mask
 
 

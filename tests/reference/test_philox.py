@@ -83,21 +83,27 @@ def test_random_words_start_again_after_2_to_the_34_elements():
 STATE = np.array([1, 2, 3, 4], np.uint32)
 
 
-def test_four_elements_of_attention_8_apart_share_a_counter():
+def test_sixteen_elements_of_attention_share_a_counter_with_a_byte_each():
     T, head, tiles = 37, 2, 3
     mask = attention_dropout.keep_mask(STATE, head, T, p=0.3, stream=5)
-    threshold = int(float(np.float32(0.3)) * 2**32)
     for query in (0, 5, 13, 31, 36):
-        for key in (0, 8, 20, 29, 36):
-            row, column = query // 16 * 8 + query % 8, key // 16 * 8 + key % 8
-            group = (head * 8 * tiles + row) * 8 * tiles + column
-            words = philox4x32((group, 5, 3, 4), (1, 2))[0]
-            kept = words[query // 8 % 2 * 2 + key // 8 % 2] >= threshold
-            assert mask[query, key] == (1 / (1 - float(np.float32(0.3))) if kept else 0)
+        for key in (0, 9, 20, 29, 36):
+            row, column = query // 16 * 4 + query % 8 // 2, key // 16 * 4 + key % 8 // 2
+            group = (head * 4 * tiles + row) * 4 * tiles + column
+            word = philox4x32((group, 5, 3, 4), (1, 2))[0][query % 2 * 2 + key % 2]
+            byte = int(word) >> 8 * (query // 8 % 2 * 2 + key // 8 % 2) & 255
+            assert mask[query, key] == (1 / (1 - 77 / 256) if byte >= 77 else 0)  # 77 / 256: 0.3008
+
+
+@pytest.mark.parametrize(
+    ("p", "threshold"), [(0.0, 0), (0.1, 26), (0.2, 51), (0.5, 128), (1 - 2**-24, 255)]
+)
+def test_attention_takes_the_probability_in_256ths_and_always_keeps_some(p, threshold):
+    assert attention_dropout.drop_threshold(p) == threshold
 
 
 def test_attention_keeps_its_share_and_every_head_has_a_mask_of_its_own():
-    T, p = 300, 0.3
+    T, p = 300, 77 / 256
     masks = [attention_dropout.keep_mask(STATE, head, T, p=p, stream=5) != 0 for head in range(3)]
     for mask in masks:
         assert abs(mask.mean() - (1 - p)) < 4 * np.sqrt(p * (1 - p)) / T

@@ -7,7 +7,7 @@
 //             dv = (probs * mask).T @ dout;   dq, dk from dscores as without dropout
 // Expect: far below the roof (the roofline ceiling: the limit that memory bandwidth and arithmetic
 //         set). Two (T, T) matrices of every head are written and read, twice each. Each
-//         multiply-add needs two loads, and each element calls Philox and uses one word of four.
+//         multiply-add needs two loads, and each element calls Philox and uses one byte of 16.
 // Needs:  B * NH <= 65535; T <= 65535
 // Define: BLOCK = 128
 // Launch: attention_dropout_backward_delta<<<(ceil_div(T, BLOCK), B * NH), BLOCK>>>

@@ -1,10 +1,10 @@
-// attention_dropout backward, rung 2: FlashAttention tiles, four words of Philox per thread
-// Before: rung 1 writes and reads two (T, T) matrices of every head, and uses one random word of
-//         four.
+// attention_dropout backward, rung 2: FlashAttention tiles, one Philox call per thread
+// Before: rung 1 writes and reads two (T, T) matrices of every head, and uses one random byte of
+//         16.
 // Change: attention.backward rung 5: tiles of scores are recomputed on the chip, once for dk and dv
-//         and once for dq, and each time the mask is drawn again. A thread's queries and keys come
-//         in pairs 8 apart, to which the four words of a Philox call belong.
-// Expect: as fast as attention.backward rung 5, plus twice the random words of the forward pass.
+//         and once for dq, and each time the mask is drawn again. A thread's 4 queries and 4 keys
+//         are those to which the 16 bytes of a Philox call belong.
+// Expect: as fast as attention.backward rung 5, plus twice the random bytes of the forward pass.
 // Needs:  HS <= 128; SHARED <= shared_bytes
 // Define: HS = C // NH; WIDTH = ceil_div(HS, 16) * 16; EACH = 4; BLOCKS = 2 if HS <= 64 else 1;
 //         TILE = 64 if 16 * 64 * (WIDTH + 4) + 8 * 64 * 68 <= shared_bytes else 32;
@@ -25,11 +25,10 @@
 constexpr int STRIDE = WIDTH + 4;
 constexpr int P_STRIDE = TILE + 4;
 
-// Query r, or key r, of thread y of THREADS. They come in pairs 8 apart, so that the four words of
-// a Philox call belong to one thread.
-__device__ __forceinline__ int place(int y, int r) {
-    return r / 2 * 2 * THREADS + y / 8 * 16 + r % 2 * 8 + y % 8;
-}
+// Query r, or key r, of thread y of THREADS: two neighbours, and the two 8 later. So the 16 bytes
+// of a Philox call belong to one thread.
+__device__ __forceinline__ int apart(int r) { return r / 2 * 8 + r % 2; }
+__device__ __forceinline__ int place(int y, int r) { return y / 4 * 16 + y % 4 * 2 + apart(r); }
 
 struct alignas(16) Floats { float at[4]; };  // one 16-byte load from shared memory
 
@@ -101,19 +100,16 @@ __device__ __forceinline__ void recompute(
     float scores[EACH][EACH] = {}, dprobs[EACH][EACH] = {};
     add_products(scores, q, k, x, y);
     add_products(dprobs, dy, v, x, y);
-    for (int r = 0; r < EACH; r += 2) {
-        for (int c = 0; c < EACH; c += 2) {
-            unsigned kept = mask.draw(query + place(y, r), key + place(x, c));
-            for (int i = 0; i < 4; i++) {
-                int row = query + place(y, r + i / 2), column = key + place(x, c + i % 2);
-                bool sees = row < T && column <= row;
-                float score = scores[r + i / 2][c + i % 2], dprob = dprobs[r + i / 2][c + i % 2];
-                float prob = sees ? __expf(score * rsqrtf(HS) - lse[row]) : 0.0f;
-                float factor = kept >> i & 1 ? mask.scale : 0.0f;
-                float row_delta = sees ? delta[row] : 0.0f;
-                probs[r + i / 2][c + i % 2] = prob * factor;
-                dscores[r + i / 2][c + i % 2] = prob * (dprob * factor - row_delta);
-            }
+    unsigned kept = mask.draw(query + place(y, 0), key + place(x, 0));
+    for (int r = 0; r < EACH; r++) {
+        for (int c = 0; c < EACH; c++) {
+            int row = query + place(y, r), column = key + place(x, c);
+            bool sees = row < T && column <= row;
+            float prob = sees ? __expf(scores[r][c] * rsqrtf(HS) - lse[row]) : 0.0f;
+            float factor = kept >> mask.group_bit(apart(r), apart(c)) & 1 ? mask.scale : 0.0f;
+            float row_delta = sees ? delta[row] : 0.0f;
+            probs[r][c] = prob * factor;
+            dscores[r][c] = prob * (dprobs[r][c] * factor - row_delta);
         }
     }
 }

@@ -8,7 +8,7 @@
 
 // dqkv (B, T, 3C) from dout (B, T, C), and from qkv, out and lse of the forward pass. Per head of
 // C / NH channels, for a query and every key up to it:
-//     prob = exp(q . k / sqrt(C / NH) - lse)        mask = 1 / (1 - p) where kept, else 0
+//     prob = exp(q . k / sqrt(C / NH) - lse)        mask = 1 / share where kept, else 0
 //     dscore = prob * (mask * dout . v - dout . out) / sqrt(C / NH)
 //     dq += dscore * k        dk += dscore * q        dv += mask * prob * dout
 void attention_dropout_backward_cpu(
@@ -36,7 +36,7 @@ void attention_dropout_backward_cpu(
                     double prob =
                         std::exp(score / std::sqrt(width) - lse[((size_t)b * NH + h) * T + t]);
                     bool kept = attention_keeps_cpu(rng, stream, p, b * NH + h, t, s, T);
-                    double mask = kept ? 1 / (1 - (double)p) : 0;
+                    double mask = kept ? attention_scale_cpu(p) : 0;
                     double dscore = prob * (mask * dprob - delta) / std::sqrt(width);
                     for (int i = 0; i < width; i++) {
                         dq[t * next + i] += dscore * k[s * next + i];

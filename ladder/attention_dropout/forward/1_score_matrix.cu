@@ -1,11 +1,11 @@
 // attention_dropout forward, rung 1: score matrix in memory (unfused)
 // Before: the NumPy reference.
 // Change: attention.forward rung 1, with one more step: the kernel of the softmax zeroes what
-//         dropout drops. The random words come from Philox, a counter-based random number generator
+//         dropout drops. The random bytes come from Philox, a counter-based random number generator
 //         (RNG), and no mask is stored.
 // Expect: as far below the roof (the roofline ceiling: the limit that memory bandwidth and
 //         arithmetic set) as attention.forward rung 1. One thread has a whole row, so it calls
-//         Philox for each of its keys, and uses one word of four.
+//         Philox for each of its keys, and uses one byte of 16.
 // Needs:  B * NH <= 65535; T <= 65535
 // Define: BLOCK = 128
 // Launch: attention_dropout_forward_scores<<<(ceil_div(T, BLOCK), T, B * NH), BLOCK>>>

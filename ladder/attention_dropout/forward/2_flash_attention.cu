@@ -1,11 +1,11 @@
-// attention_dropout forward, rung 2: FlashAttention tile, four words of Philox per thread
-// Before: rung 1 writes and reads the (T, T) matrix of every head, and uses one random word of
-//         four.
+// attention_dropout forward, rung 2: FlashAttention tile, one Philox call per thread
+// Before: rung 1 writes and reads the (T, T) matrix of every head, and uses one random byte of
+//         16.
 // Change: attention.forward rung 6: an online softmax in tiles, so that no matrix is stored. A
-//         thread draws the mask of its scores where it has them, in registers. Its queries and keys
-//         come in pairs 8 apart, to which the four words of a Philox call belong.
-// Expect: as fast as attention.forward rung 6, and a quarter of the random words' arithmetic: some
-//         60 instructions for four elements, where the two products take 2 * HS each.
+//         thread draws the mask of its scores where it has them, in registers. Its 4 queries and
+//         4 keys are those to which the 16 bytes of a Philox call belong.
+// Expect: as fast as attention.forward rung 6, and a 16th of the random numbers' arithmetic: some
+//         80 instructions for 16 elements, where the two products take 2 * HS each.
 // Needs:  HS <= 128; SHARED <= shared_bytes
 // Define: HS = C // NH; WIDTH = ceil_div(HS, 16) * 16; EACH = 4;
 //         TILE = 64 if 12 * 64 * (WIDTH + 4) + 4 * 64 * 68 <= shared_bytes else 32;
@@ -22,11 +22,10 @@
 constexpr int STRIDE = WIDTH + 4;
 constexpr int P_STRIDE = TILE + 4;
 
-// Query r, or key r, of thread y of THREADS. They come in pairs 8 apart, so that the four words of
-// a Philox call belong to one thread.
-__device__ __forceinline__ int place(int y, int r) {
-    return r / 2 * 2 * THREADS + y / 8 * 16 + r % 2 * 8 + y % 8;
-}
+// Query r, or key r, of thread y of THREADS: two neighbours, and the two 8 later. So the 16 bytes
+// of a Philox call belong to one thread.
+__device__ __forceinline__ int apart(int r) { return r / 2 * 8 + r % 2; }
+__device__ __forceinline__ int place(int y, int r) { return y / 4 * 16 + y % 4 * 2 + apart(r); }
 
 struct alignas(16) Floats { float at[4]; };  // one 16-byte load from shared memory
 
@@ -114,13 +113,11 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) attention_dro
                 total[r] += scores[r][c];  // the softmax's sum sees no dropout
             }
         }
-        for (int r = 0; r < EACH; r += 2) {
-            for (int c = 0; c < EACH; c += 2) {
-                unsigned kept = mask.draw(first + place(y, r), start + place(x, c));
-                for (int i = 0; i < 4; i++) {
-                    int at = place(y, r + i / 2) * P_STRIDE + place(x, c + i % 2);
-                    weights[at] = kept >> i & 1 ? scores[r + i / 2][c + i % 2] : 0.0f;
-                }
+        unsigned kept = mask.draw(first + place(y, 0), start + place(x, 0));
+        for (int r = 0; r < EACH; r++) {
+            for (int c = 0; c < EACH; c++) {
+                bool keep = kept >> mask.group_bit(apart(r), apart(c)) & 1;
+                weights[place(y, r) * P_STRIDE + place(x, c)] = keep ? scores[r][c] : 0.0f;
             }
         }
         __syncthreads();  // weights are complete before any thread reads them

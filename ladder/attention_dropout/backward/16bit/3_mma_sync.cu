@@ -2,9 +2,9 @@
 // Before: rung 2 computes with float32 multiply-adds.
 // Change: attention.backward 16bit rung 7: tensor cores, and tiles copied ahead with cp.async. The
 //         kernel for dq has scores (query, key), the one for dk and dv the transposed (key, query).
-//         In both layouts a lane holds {query, query + 8} x {key, key + 8}: the four elements of a
-//         Philox call. Only the order of the four differs.
-// Expect: the products take a tenth of the time of rung 2; the random words take as long as before.
+//         In both layouts the same two lanes hold the 16 elements of a Philox call. Only the order
+//         of the 16 differs.
+// Expect: the products take a tenth of the time of rung 2; the random bytes take as long as before.
 // Needs:  real in (float16, bfloat16); sm >= 80; warp == 32; HS <= 64; HS % vector == 0
 // Define: HS = C // NH; WIDTH = ceil_div(HS, 16) * 16; WARPS = 4; TILE = 16 * WARPS; STEP = 32;
 //         ROWS = 4
@@ -15,7 +15,7 @@
 // Rounds: probs and dscores, factors of the gradients
 // After:  2
 // Rewrite: the algorithm is the same, but warps, not threads, own the queries and keys.
-// Left:   the tensor cores wait while random words are computed -> rung 4.
+// Left:   the tensor cores wait while random numbers are computed -> rung 4.
 
 #include "async.cuh"
 #include "attention_mask.cuh"
@@ -186,7 +186,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_dropou
                 int query = n * 8 + 2 * t + j % 2;  // within the tile
                 bool sees = key + j / 2 * 8 <= start + query;
                 float prob = sees ? fast_exp2(probs[n][j] * scale - log_sums[turn][query]) : 0.0f;
-                float factor = kept >> (n * 4 + j) & 1 ? mask.scale : 0.0f;
+                float factor = kept >> mask.lane_bit<true>(n * 4 + j) & 1 ? mask.scale : 0.0f;
                 probs[n][j] = prob * factor;
                 dscores[n][j] = prob * (dscores[n][j] * factor - deltas[turn][query]);
             }
@@ -247,7 +247,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 3) attention_dro
             for (int j = 0; j < 4; j++) {
                 bool sees = start + n * 8 + 2 * t + j % 2 <= query + j / 2 * 8;
                 float prob = sees ? fast_exp2(scores[n][j] * scale - log_sums[j / 2]) : 0.0f;
-                float factor = kept >> (n * 4 + j) & 1 ? mask.scale : 0.0f;
+                float factor = kept >> mask.lane_bit(n * 4 + j) & 1 ? mask.scale : 0.0f;
                 dscores[n][j] = prob * (dscores[n][j] * factor - deltas[j / 2]);
             }
         }

@@ -1,8 +1,8 @@
 // attention_dropout backward, 16bit rung 4: mask drawn while wgmma multiplies
-// Before: rung 3's warps wait for mma.sync, and then the tensor cores wait for random words.
+// Before: rung 3's warps wait for mma.sync, and then the tensor cores wait for random bytes.
 // Change: attention.backward 16bit rung 11, with wgmma and TMA. While the products for scores and
 //         dprobs run, a warpgroup draws the mask, and keeps it as 32 bits of one register.
-// Expect: the time of these products disappears behind that of the random words.
+// Expect: the time of these products disappears behind that of the random bytes.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; HS <= 64; HS % vector == 0
 // Define: HS = C // NH; STEP = 64; STEPS = ceil_div(T, STEP); SHARED = 6 * STEP * 64 * sizeof_real;
 //         HEADS = B * NH; GROUP = min(HEADS, 64); GROUPS = ceil_div(HEADS, GROUP)
@@ -13,7 +13,7 @@
 // Rounds: probs and dscores, factors of the gradients
 // After:  16bit-3
 // Rewrite: warpgroups with wgmma and TMA replace warps with mma.sync and cp.async.
-// Left:   ten rounds of Philox for every four elements, twice.
+// Left:   some 4 instructions of Philox and comparison for every element, twice.
 
 #include "async.cuh"
 #include "attention_mask.cuh"
@@ -97,7 +97,7 @@ __device__ __forceinline__ void store_rows(real* head, const float (&d)[32], flo
 }
 
 // Computes dq of STEP queries; stores their lse and delta (sum of dout * out over channels). Only
-// the results are scaled by 1 / (1 - p). Since dscores are not, delta is multiplied by 1 - p.
+// the results are scaled by 1 / share. Since dscores are not, delta is multiplied by the share.
 extern "C" __global__ void __launch_bounds__(128, 3) attention_dropout_backward_dq(
     real* __restrict__ dqkv,           // (B, T, 3, NH, HS)
     const real* __restrict__ dout,     // (B, T, NH, HS)
@@ -131,6 +131,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_dropout_backward_
     copy_keys(0, 0);
     __syncthreads();  // the barriers are initialized before any thread waits on them
 
+    AttentionMask mask(rng, stream, p, n, T);
     float log_sums[2], deltas[2] = {};
     for (int r = 0; r < 2; r++) {
         int row = min(query + r * 8, T - 1);
@@ -143,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_dropout_backward_
         }
         deltas[r] += shuffle_xor(deltas[r], 1);
         deltas[r] += shuffle_xor(deltas[r], 2);
-        deltas[r] *= 1.0f - p;
+        deltas[r] *= mask.share;
         bool inside = query + r * 8 < T;  // if not, lse and delta make probs and dscores 0
         log_sums[r] = inside ? lse[(size_t)n * T + row] * LOG2_E : INFINITY;
         if (t == 0) {
@@ -155,7 +156,6 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_dropout_backward_
 
     float scale = rsqrtf(HS) * LOG2_E;  // exp(score / sqrt(HS)) is 2^(score * scale)
     float dq[32] = {};
-    AttentionMask mask(rng, stream, p, n, T);
     mbarrier_wait(&own_full, 0);  // the block's own tiles have arrived
     if (HS < 64) clear_channels(q);
     for (int start = 0, step = 0; start <= first; start += STEP, step++) {
@@ -184,14 +184,15 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_dropout_backward_
         wgmma_wait<0>(dscores);
 #pragma unroll
         for (int i = 0; i < STEP / 2; i++) {
-            dscores[i] = scores[i] * ((kept >> i & 1 ? dscores[i] : 0.0f) - deltas[i / 2 % 2]);
+            bool keep = kept >> mask.lane_bit(i) & 1;
+            dscores[i] = scores[i] * ((keep ? dscores[i] : 0.0f) - deltas[i / 2 % 2]);
         }
         add(dq, dscores, now_k);  // the next step waits for it
     }
     wgmma_wait<0>(dq);
     __syncthreads();  // all warps have read q before results overwrite it
     real* gradient = dqkv + (size_t)b * T * 3 * C + column;  // (T, HS)  dq; rows 3 * C apart
-    store_rows(gradient, dq, rsqrtf(HS) / (1.0f - p), q, first, T, 3 * C);
+    store_rows(gradient, dq, rsqrtf(HS) * mask.scale, q, first, T, 3 * C);
 }
 
 // Computes dk and dv of STEP keys.
@@ -265,7 +266,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_dropout_backward_
 #pragma unroll
         for (int i = 0; i < STEP / 2; i++) {
             int query = i / 4 * 8 + 2 * t + i % 2;
-            bool keep = kept >> i & 1;
+            bool keep = kept >> mask.lane_bit<true>(i) & 1;
             dscores[i] = probs[i] * ((keep ? dscores[i] : 0.0f) - rows[now][1][query]);
             if (!keep) probs[i] = 0.0f;
         }
@@ -275,6 +276,6 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_dropout_backward_
     }
     __syncthreads();  // all warps have read k and v before results overwrite them
     real* gradient = dqkv + (size_t)b * T * 3 * C + column;  // (T, HS)  dq; rows 3 * C apart
-    store_rows(gradient + C, dk, rsqrtf(HS) / (1.0f - p), k, first, T, 3 * C);
-    store_rows(gradient + 2 * C, dv, 1.0f / (1.0f - p), v, first, T, 3 * C);
+    store_rows(gradient + C, dk, rsqrtf(HS) * mask.scale, k, first, T, 3 * C);
+    store_rows(gradient + 2 * C, dv, mask.scale, v, first, T, 3 * C);
 }

@@ -1,10 +1,11 @@
 // attention_dropout forward, 16bit rung 3: FlashAttention-2 with mma.sync, mask in the D layout
 // Before: rung 2 computes with float32 multiply-adds.
-// Change: attention.forward 16bit rung 8: tensor cores, and tiles copied ahead with cp.async. A
-//         lane of mma.sync holds rows g and g + 8 of a D matrix, and the same rows of the next
-//         matrix, 8 columns later: the four elements of a Philox call.
-// Expect: the products take a tenth of the time of rung 2. The random words do not get cheaper:
-//         some 60 instructions for four elements, about as many as the softmax takes.
+// Change: attention.forward 16bit rung 8: tensor cores, and tiles copied ahead with cp.async. In
+//         the layout of mma.sync, two lanes hold the 16 elements of a Philox call together: rows g
+//         and g + 8 of one, and rows g + 1 and g + 9 of the other. Each draws every other call, and
+//         they exchange halves.
+// Expect: the products take a tenth of the time of rung 2. The random bytes do not get cheaper:
+//         some 80 instructions for 16 elements, a shuffle for 32.
 // Needs:  real in (float16, bfloat16); sm >= 80; warp == 32; HS <= 128; HS % vector == 0;
 //         SHARED <= shared_bytes
 // Define: HS = C // NH; WIDTH = ceil_div(HS, 16) * 16; WARPS = 4; TILE = 16 * WARPS;
@@ -13,7 +14,7 @@
 // Rounds: exp(score - largest), the factor of v
 // After:  2
 // Rewrite: the algorithm is the same, but warps, not threads, own the queries.
-// Left:   the tensor cores wait while random words are computed -> rung 4.
+// Left:   the tensor cores wait while random numbers are computed -> rung 4.
 
 #include "async.cuh"
 #include "attention_mask.cuh"
@@ -164,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_dropou
         // The softmax's sum has seen all scores; the product with v sees those that are kept.
 #pragma unroll
         for (int i = 0; i < TILE / 2; i++) {
-            if (!(kept >> i & 1)) scores[i / 4][i % 4] = 0.0f;
+            if (!(kept >> mask.lane_bit(i) & 1)) scores[i / 4][i % 4] = 0.0f;
         }
         add(sums, scores, v + turn * TILE * STRIDE);
     }

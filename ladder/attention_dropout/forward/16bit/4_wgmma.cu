@@ -1,10 +1,10 @@
 // attention_dropout forward, 16bit rung 4: mask drawn while wgmma multiplies
-// Before: in rung 3, mma.sync makes a warp wait for its product. Then it computes random words, and
+// Before: in rung 3, mma.sync makes a warp wait for its product. Then it computes random bytes, and
 //         the tensor cores wait.
 // Change: attention.forward 16bit rung 13: wgmma multiplies asynchronously, and a producer warp
 //         copies with TMA. The mask depends on positions only, so a warpgroup draws it between the
 //         start of q @ k.T and the wait for it, and keeps it as 32 bits of one register.
-// Expect: the time of the product disappears behind that of the random words; the rest is
+// Expect: the time of the product disappears behind that of the random bytes; the rest is
 //         attention.forward 16bit rung 13.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; HS <= 64; HS % vector == 0
 // Define: HS = C // NH; QUERIES = 64; THREADS = 128; STEP = 64; STAGES = 3;
@@ -15,7 +15,7 @@
 // Rounds: exp(score - largest), the factor of v
 // After:  16bit-3
 // Rewrite: warpgroups with wgmma and TMA replace warps with mma.sync and cp.async.
-// Left:   ten rounds of Philox for every four elements.
+// Left:   some 4 instructions of Philox and comparison for every element.
 
 #include "attention_mask.cuh"
 #include "fast_math.cuh"
@@ -183,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP_SIZE, 3) attention_d
                 for (int j = i; j < i + 2; j++) {
                     scores[j] = fast_exp2(scores[j] * scale - largest[r] * scale);
                     total[r] += scores[j];  // the softmax's sum sees no dropout
-                    if (!(kept >> j & 1)) scores[j] = 0.0f;
+                    if (!(kept >> mask.lane_bit(j) & 1)) scores[j] = 0.0f;
                 }
             }
         }
