@@ -42,7 +42,7 @@ def keep_mask(rng: np.ndarray, head: int, T: int, *, p: float, stream: int) -> n
     size = 4 * (4 * tiles) ** 2  # words of a head: four for each group
     words = random_words(rng, stream, slice(head * size, (head + 1) * size))
     values = words[:, None] >> np.array([0, 8, 16, 24], np.uint32) & 255  # bytes
-    # (query: tile, pair; key: tile, pair; which of the pair, of the query, of the key; 8 later, ...)
+    # (query: tile, pair; key: tile, pair; which of the query pair, of the key pair; 8 later)
     values = values.reshape(tiles, 4, tiles, 4, 2, 2, 2, 2).transpose(0, 6, 1, 4, 2, 7, 3, 5)
     values = values.reshape(16 * tiles, 16 * tiles)[:T, :T]
     threshold = drop_threshold(p)

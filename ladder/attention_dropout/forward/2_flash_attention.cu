@@ -5,7 +5,7 @@
 //         thread draws the mask of its scores where it has them, in registers. Its 4 queries and
 //         4 keys are those to which the 16 bytes of a Philox call belong.
 // Expect: as fast as attention.forward rung 6, and a 16th of the random numbers' arithmetic: some
-//         80 instructions for 16 elements, where the two products take 2 * HS each.
+//         70 instructions for 16 elements, where the two products take 2 * HS each.
 // Needs:  HS <= 128; SHARED <= shared_bytes
 // Define: HS = C // NH; WIDTH = ceil_div(HS, 16) * 16; EACH = 4;
 //         TILE = 64 if 12 * 64 * (WIDTH + 4) + 4 * 64 * 68 <= shared_bytes else 32;

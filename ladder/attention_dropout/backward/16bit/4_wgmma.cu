@@ -143,8 +143,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_dropout_backward_
             }
         }
         deltas[r] += shuffle_xor(deltas[r], 1);
-        deltas[r] += shuffle_xor(deltas[r], 2);
-        deltas[r] *= mask.share;
+        deltas[r] = (deltas[r] + shuffle_xor(deltas[r], 2)) * mask.share;
         bool inside = query + r * 8 < T;  // if not, lse and delta make probs and dscores 0
         log_sums[r] = inside ? lse[(size_t)n * T + row] * LOG2_E : INFINITY;
         if (t == 0) {

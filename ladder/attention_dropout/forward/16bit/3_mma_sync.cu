@@ -5,7 +5,7 @@
 //         and g + 8 of one, and rows g + 1 and g + 9 of the other. Each draws every other call, and
 //         they exchange halves.
 // Expect: the products take a tenth of the time of rung 2. The random bytes do not get cheaper:
-//         some 80 instructions for 16 elements, a shuffle for 32.
+//         some 70 instructions for 16 elements, a shuffle for 32.
 // Needs:  real in (float16, bfloat16); sm >= 80; warp == 32; HS <= 128; HS % vector == 0;
 //         SHARED <= shared_bytes
 // Define: HS = C // NH; WIDTH = ceil_div(HS, 16) * 16; WARPS = 4; TILE = 16 * WARPS;
