@@ -20,6 +20,7 @@ from trainer.measure.exchange_timing import label, schedule
 from trainer.model import program as program_module
 from trainer.model import sharding, update
 from trainer.model.calls import Beside, Exchange, in_order
+from trainer.model.fusion import FUSIONS
 from trainer.model.gpt2 import GPT2Config, of_depth
 from trainer.model.program import build
 from trainer.model.sharding import Sharding
@@ -181,7 +182,7 @@ def used(program, items):
     return found - set(spans(program, [("norm", None), ("hyper", None)]))  # only read
 
 
-@pytest.mark.parametrize("fusions", [(), ("residual_layernorm", "matmul_gelu")])
+@pytest.mark.parametrize("fusions", [(), tuple(FUSIONS)])
 @pytest.mark.parametrize("zero", [0, 1])
 def test_no_call_touches_what_is_exchanged_beside_it(zero, fusions):
     program = build(SHAPE, 2, 16, fusions=fusions, sharding=Sharding(1, 3, zero, True))
