@@ -6,65 +6,86 @@ lets an instruction read another lane's register, is not interpreted: it is an e
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
 import numpy as np
 
-from ladder.device.isa.machine import Machine, Step
+from ladder.device.isa.machine import Machine, Run, Step
 from ladder.device.isa.meaning import Instruction
-from ladder.device.isa.operands import reader, touched, writer
+from ladder.device.isa.operands import Operand, Read, reader, touched, writer
 from ladder.device.isa.waits import LDS
 from ladder.device.isa.waves import Waves
 
 
 def exchange(instruction: Instruction) -> Step | None:
-    """The step of such an instruction; None for another one."""
-    name, operands, line = instruction.name, instruction.operands, instruction.line
-    touches = touched(operands)
-    if name == "v_readfirstlane_b32":
-        result, source = writer(operands[0], "u32"), reader(operands[1], "u32")
+    """The step of an instruction in EXCHANGES; None for another one."""
+    make = EXCHANGES.get(instruction.name)
+    if make is None:
+        return None
+    return Step(make(instruction.operands), touched(instruction.operands), instruction.line)
 
-        def first(waves: Waves, machine: Machine) -> None:
-            lane = waves.active.argmax(axis=1)[:, None]  # lane 0 where none is active
-            result(waves, np.take_along_axis(_all_lanes(source(waves), waves), lane, axis=1))
 
-        return Step(first, touches, line)
-    if name == "v_readlane_b32":
-        result, source = writer(operands[0], "u32"), reader(operands[1], "u32")
-        which = reader(operands[2], "u32")
+def _read_first_lane(operands: Sequence[Operand]) -> Run:
+    """A scalar register takes the value of the first active lane."""
+    result, source = writer(operands[0], "u32"), reader(operands[1], "u32")
 
-        def read(waves: Waves, machine: Machine) -> None:
-            lane = np.broadcast_to(which(waves), (len(waves), 1)) & (waves.active.shape[1] - 1)
-            values = _all_lanes(source(waves), waves)
-            result(waves, np.take_along_axis(values, lane.astype(np.intp), axis=1))
+    def run(waves: Waves, machine: Machine) -> None:
+        lane = waves.active.argmax(axis=1)[:, None]  # lane 0 where none is active
+        result(waves, np.take_along_axis(_all_lanes(source(waves), waves), lane, axis=1))
 
-        return Step(read, touches, line)
-    if name == "v_writelane_b32":
-        target, value = operands[0].first, reader(operands[1], "u32")
-        which = reader(operands[2], "u32")
+    return run
 
-        def write(waves: Waves, machine: Machine) -> None:
-            lane = np.broadcast_to(which(waves), (len(waves), 1)) & (waves.active.shape[1] - 1)
-            put = np.broadcast_to(value(waves), (len(waves), 1))
-            np.put_along_axis(waves.v[target], lane.astype(np.intp), put, axis=1)
 
-        return Step(write, touches, line)
-    if name in ("v_mbcnt_lo_u32_b32", "v_mbcnt_hi_u32_b32"):
-        result, mask, base = (
-            writer(operands[0], "u32"),
-            reader(operands[1], "u32"),
-            reader(operands[2], "u32"),
-        )
-        start = 32 if name.endswith("hi_u32_b32") else 0
+def _read_lane(operands: Sequence[Operand]) -> Run:
+    """A scalar register takes the value of the lane that is named, active or not."""
+    result, source = writer(operands[0], "u32"), reader(operands[1], "u32")
+    which = reader(operands[2], "u32")
 
-        def count(waves: Waves, machine: Machine) -> None:
-            """How many bits of the mask belong to lanes below each lane."""
+    def run(waves: Waves, machine: Machine) -> None:
+        values = _all_lanes(source(waves), waves)
+        result(waves, np.take_along_axis(values, _lane(which, waves), axis=1))
+
+    return run
+
+
+def _write_lane(operands: Sequence[Operand]) -> Run:
+    """A scalar value goes to one lane of a vector register."""
+    target, value = operands[0].first, reader(operands[1], "u32")
+    which = reader(operands[2], "u32")
+
+    def run(waves: Waves, machine: Machine) -> None:
+        put = np.broadcast_to(value(waves), (len(waves), 1))
+        np.put_along_axis(waves.v[target], _lane(which, waves), put, axis=1)
+
+    return run
+
+
+def _count_below(first: int) -> Callable[[Sequence[Operand]], Run]:
+    """Each lane counts the bits of a mask that belong to lanes below it, of the 32 from `first`."""
+
+    def make(operands: Sequence[Operand]) -> Run:
+        result = writer(operands[0], "u32")
+        mask, base = reader(operands[1], "u32"), reader(operands[2], "u32")
+
+        def run(waves: Waves, machine: Machine) -> None:
             number = np.arange(waves.active.shape[1])
-            below = np.clip(number - start, 0, 32).astype(np.uint64)
+            below = np.clip(number - first, 0, 32).astype(np.uint64)
             wanted = mask(waves).astype(np.uint64) & ((np.uint64(1) << below) - np.uint64(1))
             bits = np.unpackbits(np.ascontiguousarray(wanted)[..., None].view(np.uint8), axis=-1)
             result(waves, bits.sum(axis=-1, dtype=np.uint32) + base(waves))
 
-        return Step(count, touches, line)
-    return None
+        return run
+
+    return make
+
+
+EXCHANGES: Mapping[str, Callable[[Sequence[Operand]], Run]] = {
+    "v_readfirstlane_b32": _read_first_lane,
+    "v_readlane_b32": _read_lane,
+    "v_writelane_b32": _write_lane,
+    "v_mbcnt_lo_u32_b32": _count_below(0),
+    "v_mbcnt_hi_u32_b32": _count_below(32),
+}
 
 
 def permute(instruction: Instruction) -> Step | None:
@@ -86,6 +107,12 @@ def permute(instruction: Instruction) -> Step | None:
         np.copyto(waves.v[target.first], found, where=waves.active)
 
     return Step(run, touched(operands[1:]), line)
+
+
+def _lane(which: Read, waves: Waves) -> np.ndarray:
+    """The lane that each wave names, (waves, 1); the upper bits of the number do not count."""
+    number = np.broadcast_to(which(waves), (len(waves), 1))
+    return (number & (waves.active.shape[1] - 1)).astype(np.intp)
 
 
 def _all_lanes(values: np.ndarray, waves: Waves) -> np.ndarray:

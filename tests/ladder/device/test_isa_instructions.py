@@ -221,6 +221,24 @@ s_mov_b32 exec_lo, -1"""
     np.testing.assert_array_equal(compute(text, a), wanted)
 
 
+@pytest.mark.parametrize(
+    "text, wanted",
+    [
+        ("v_readlane_b32 s12, v1, 37\nv_mov_b32_e32 v4, s12", lambda a, lane: a[32 + 5]),
+        ("v_readfirstlane_b32 s12, v1\nv_mov_b32_e32 v4, s12", lambda a, lane: a[32]),
+        (
+            "s_mov_b32 s12, 7\nv_mov_b32_e32 v4, v1\nv_writelane_b32 v4, s12, 3",
+            lambda a, lane: np.where(lane == 3, 7, a[32:]),
+        ),
+        ("v_mbcnt_lo_u32_b32 v4, 0xff0, 100", lambda a, lane: 100 + np.clip(lane - 4, 0, 8)),
+        ("v_mbcnt_hi_u32_b32 v4, -1, 100", lambda a, lane: 100 + 0 * lane),
+    ],
+)
+def test_lanes_exchange_values_with_scalars(text, wanted):
+    a = np.arange(1000, 1064, dtype=np.uint32)
+    np.testing.assert_array_equal(compute(text, a)[32:], wanted(a, np.arange(32)))
+
+
 def test_packed_instructions_choose_halves_and_signs():
     a, b = np.arange(100, dtype=F32), np.full(100, 0.25, F32)
     text = """\
