@@ -11,6 +11,7 @@ __device__ __forceinline__ float exp2f(float x) { return __builtin_exp2f(x); }
 __device__ __forceinline__ float logf(float x) { return __builtin_logf(x); }
 __device__ __forceinline__ float log2f(float x) { return __builtin_log2f(x); }
 __device__ __forceinline__ float fabsf(float x) { return __builtin_fabsf(x); }
+__device__ __forceinline__ float rintf(float x) { return __builtin_rintf(x); }
 __device__ __forceinline__ float fmaxf(float x, float y) { return __builtin_fmaxf(x, y); }
 __device__ __forceinline__ float fminf(float x, float y) { return __builtin_fminf(x, y); }
 __device__ __forceinline__ float fmaf(float x, float y, float z) {
