@@ -303,6 +303,28 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
             "too many sectors of dwte",
         ),
     ],
+    "a warp for each row": [
+        (("warp_sum(squares) / C", "squares / C"), "elements are wrong"),
+        (("if (lane == 0) {", "if (row == 0) {"), "no thread writes anything"),
+        (
+            (
+                "for (int i = lane; i < C; i += WARP_SIZE) {\n        float centred",
+                "for (int i = lane * C / 32; i < (lane + 1) * C / 32; i++) {\n        float centred",
+            ),
+            "too many sectors of inp: 2,560",
+        ),
+    ],
+    "distances from the first value": [
+        (("float first = to_float(x[0]);", "float first = 0.0f;"), "large mean"),
+        (("mean[row] = first + m", "mean[row] = m"), "elements are wrong"),
+        (
+            (
+                "float first = to_float(x[0]);",
+                "float first = 0.0f;\n    for (int i = 0; i < C; i++) first += to_float(x[i]) / C;",
+            ),
+            "too many sectors of inp: 6,144",
+        ),
+    ],
     "the row stays in registers": [
         (("(xs[j] - m) * r", "(to_float(x[i]) - m) * r"), "too many sectors of inp: 512"),
     ],

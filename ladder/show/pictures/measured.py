@@ -179,11 +179,17 @@ def roofline(shown: Measured) -> Drawing:
     best = max(kernels, key=lambda row: row.of_roof)
     side = ("the link" if ranks else "memory") if intensity < product / copy else "arithmetic"
     ridge = f"; the ridge is at {product / copy:,.0f}" if shown.product else ""
+    share = f"{tables.percent(best.of_roof)} of the roof"
+    reached = f"The rung reaches {rates[0]:.3g} TFLOP/s, {share}."
+    if len(kernels) > 1:
+        reached = (
+            f"The {len(kernels)} rungs reach {min(rates):.3g} to {max(rates):.3g} TFLOP/s; "
+            f"the best, {best.name}, has {share}."
+        )
     drawing = Drawing(
         f"{shown.title}: roofline",
         f"The op has {intensity:,.3g} FLOPs for each byte that must be moved{ridge}, so {side} is "
-        f"its limit. The {len(kernels)} rungs reach {min(rates):.3g} to {max(rates):.3g} TFLOP/s; "
-        f"the best, {best.name}, has {tables.percent(best.of_roof)} of the roof.{shown.remark}",
+        f"its limit. {reached}{shown.remark}",
     )
     least = min(LEAST, 10 ** math.floor(math.log10(intensity)))
     top = 10 ** math.ceil(math.log10(min(product, MOST * copy)))
