@@ -303,13 +303,14 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
             "too many sectors of dwte",
         ),
     ],
-    "a warp for each row": [
+    "a row for each warp": [
         (("warp_sum(squares) / C", "squares / C"), "elements are wrong"),
         (("if (lane == 0) {", "if (row == 0) {"), "no thread writes anything"),
         (
             (
                 "for (int i = lane; i < C; i += WARP_SIZE) {\n        float centred",
-                "for (int i = lane * C / 32; i < (lane + 1) * C / 32; i++) {\n        float centred",
+                "for (int i = lane * C / 32; i < (lane + 1) * C / 32; i++) {\n"
+                "        float centred",
             ),
             "too many sectors of inp: 2,560",
         ),
