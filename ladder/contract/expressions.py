@@ -13,7 +13,8 @@ from __future__ import annotations
 import ast
 import difflib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ladder.common.errors import LadderError
@@ -127,12 +128,12 @@ def _check(
             pass
         case ast.UnaryOp(op=ast.USub() | ast.UAdd() | ast.Not(), operand=operand):
             parts = [operand]
-        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _ARITHMETIC:
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _ARITHMETIC:
             parts = [left, right]
         case ast.BoolOp(values=parts):
             pass
-        case ast.Compare(left=left, ops=operators, comparators=others) if all(
-            type(operator) in _COMPARISONS for operator in operators
+        case ast.Compare(left=left, ops=signs, comparators=others) if all(
+            type(sign) in _COMPARISONS for sign in signs
         ):
             parts = [left, *others]
         case ast.IfExp(test=test, body=body, orelse=other):
@@ -143,8 +144,8 @@ def _check(
             if any(keyword.arg is None for keyword in keywords):
                 raise ExpressionError("** is not allowed")
             parts = [*arguments, *(keyword.value for keyword in keywords)]
-        case ast.BinOp(op=operator) | ast.UnaryOp(op=operator):
-            raise ExpressionError(f"{type(operator).__name__} is not allowed, only {_ALLOWED}")
+        case ast.BinOp(op=sign) | ast.UnaryOp(op=sign):
+            raise ExpressionError(f"{type(sign).__name__} is not allowed, only {_ALLOWED}")
         case _:
             raise ExpressionError(f"{type(node).__name__} is not allowed, only {_ALLOWED}")
     return [name for part in parts for name in _check(part, functions, find, depth - 1)]
@@ -162,17 +163,17 @@ def _dotted(node: ast.expr) -> str:
 # ---- evaluating ---------------------------------------------------------------------------------
 
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.FloorDiv: lambda a, b: a // b,
-    ast.Mod: lambda a, b: a % b,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
 }
 _ORDER: Mapping[type[ast.cmpop], Callable[[int, int], bool]] = {
-    ast.Lt: lambda a, b: a < b,
-    ast.LtE: lambda a, b: a <= b,
-    ast.Gt: lambda a, b: a > b,
-    ast.GtE: lambda a, b: a >= b,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
 }
 _COMPARISONS = (*_ORDER, ast.Eq, ast.NotEq, ast.In, ast.NotIn)
 
@@ -199,18 +200,20 @@ def _evaluator(node: ast.expr, functions: Mapping[str, Function]) -> Evaluator:
             (value,) = below(operand)
             factor = -1 if isinstance(sign, ast.USub) else 1
             return lambda names: factor * _whole(value(names))
-        case ast.BinOp(left=first, op=operator, right=second):
+        case ast.BinOp(left=first, op=sign, right=second):
             left, right = below(first, second)
-            combine = _ARITHMETIC[type(operator)]
+            combine = _ARITHMETIC[type(sign)]
             return lambda names: _arithmetic(node, combine, left(names), right(names))
         case ast.BoolOp(op=joint, values=conditions):
             values, stop = below(*conditions), isinstance(joint, ast.Or)
             return lambda names: any(bool(v(names)) is stop for v in values) is stop
-        case ast.Compare(left=first, ops=operators, comparators=others):
+        case ast.Compare(left=first, ops=signs, comparators=others):
             left, *values = below(first, *others)
-            return lambda names: _compare(
-                left(names), operators, (value(names) for value in values)
-            )
+            if len(signs) == 1:
+                holds, (right,) = _comparison(signs[0]), values
+                return lambda names: holds(left(names), right(names))
+            links = [*zip(map(_comparison, signs), values, strict=True)]
+            return lambda names: _chain(left(names), links, names)
         case ast.IfExp(test=condition, body=body, orelse=other):
             test, yes, no = below(condition, body, other)
             return lambda names: (yes if test(names) else no)(names)
@@ -236,27 +239,44 @@ def _missing(name: str, names: Names) -> Value:
 def _arithmetic(
     node: ast.expr, combine: Callable[[int, int], int], left: Value, right: Value
 ) -> int:
+    if not (isinstance(left, int) and isinstance(right, int)):
+        left, right = _whole(left), _whole(right)
     try:
-        return _bounded(combine(_whole(left), _whole(right)))
+        result = combine(left, right)
     except ZeroDivisionError:
         raise ExpressionError(f"{ast.unparse(node)} divides by 0") from None
+    return result if -MOST < result < MOST else _bounded(result)
 
 
-def _compare(left: Value, operators: list[ast.cmpop], others: Iterator[Value]) -> bool:
+Comparison = Callable[[Value, Value], bool]
+
+
+def _comparison(sign: ast.cmpop) -> Comparison:
+    """What an operator asks of two values."""
+    match sign:
+        case ast.Eq():
+            return operator.eq
+        case ast.NotEq():
+            return operator.ne
+        case ast.In():
+            return _is_in
+        case ast.NotIn():
+            return lambda left, right: not _is_in(left, right)
+    order = _ORDER[type(sign)]
+    return lambda left, right: order(_whole(left), _whole(right))
+
+
+def _is_in(left: Value, right: Value) -> bool:
+    if not isinstance(right, tuple):
+        raise ExpressionError(f"'in' takes a tuple, not {right!r}")
+    return left in right
+
+
+def _chain(left: Value, links: Sequence[tuple[Comparison, Evaluator]], names: Names) -> bool:
     """A chain of comparisons, `a <= b < c`, which ends at the first that does not hold."""
-    for operator, right in zip(operators, others, strict=True):
-        match operator:
-            case ast.Eq():
-                holds = left == right
-            case ast.NotEq():
-                holds = left != right
-            case ast.In() | ast.NotIn():
-                if not isinstance(right, tuple):
-                    raise ExpressionError(f"'in' takes a tuple, not {right!r}")
-                holds = (left in right) is isinstance(operator, ast.In)
-            case _:
-                holds = _ORDER[type(operator)](_whole(left), _whole(right))
-        if not holds:
+    for holds, value in links:
+        right = value(names)
+        if not holds(left, right):
             return False
         left = right
     return True

@@ -177,11 +177,11 @@ class _Axis:
     stages: int = 0
     ring: bool = False
 
-    @property
+    @functools.cached_property
     def units(self) -> set[int]:
         return {*self.tiles, self.step} - {0}
 
-    @property
+    @functools.cached_property
     def busy(self) -> int:
         """The smallest size at which nearly all threads of a block have something to do."""
         unit = min(self.units, default=1) if self.shared else 1
