@@ -64,8 +64,8 @@ def _packed(path: str | Path, number: int, example: Example) -> np.ndarray:
     return np.array(numbers, dtype="<u2")
 
 
-def read_examples(path: str | Path, *, vocab: int, limit: int | None = None) -> list[Example]:
-    """The examples of one file, the first `limit` of them if given.
+def read_examples(path: str | Path, *, vocab: int) -> list[Example]:
+    """The examples of one file.
 
     Raises LadderError where the file is missing, damaged or something else, and where a token is
     beyond the vocabulary of `vocab` tokens.
@@ -103,7 +103,7 @@ def read_examples(path: str | Path, *, vocab: int, limit: int | None = None) -> 
             f"{path} is damaged: its header says {count} examples, and {rest - 2 * start} bytes "
             "follow them; prepare it again"
         )
-    return examples[:limit]
+    return examples
 
 
 def _unpacked(numbers: np.ndarray, start: int, number: int) -> tuple[Example, int]:

@@ -109,6 +109,19 @@ def test_an_example_that_is_too_long_begins_later():
         "6 of 6 examples are longer than 8 tokens: they begin later"
     ]
     assert evaluation.note_on_length(cut, 8) == []
+    assert len(evaluation.note_on_length(cut, 7)) == 1
+
+
+def test_of_a_completion_that_fills_a_row_every_token_but_the_first_counts():
+    """T + 1 = 3 tokens of a row are seen, as many as each completion has, and no context."""
+    examples = [
+        Example([9], [[5 * i + j, j, i * j % 256] for j in range(40, 44)], 0) for i in range(1, 7)
+    ]
+    losses = [
+        [losses_of(Example(text[:1], [text[1:]], 0))[0, 0] for text in example.completions]
+        for example in examples
+    ]
+    assert evaluate(engine(4, T=2), labelled(examples, np.argmin(losses, axis=1))) == Score(6, 6, 6)
 
 
 def test_it_stops_when_it_is_told_to():
@@ -199,6 +212,12 @@ def test_the_limit_takes_the_first_examples(tmp_path, hellaswag, capsys):
     told = capsys.readouterr().out
     assert told.startswith("hellaswag: 3 of 10 examples, B=4 T=32, fp32\n")
     assert re.search(r"^accuracy    [01]\.\d{4} ± 0\.\d{4} \(\d of 3\)$", told, re.M)
+    assert evaluation.parse(["hellaswag", "--limit", "1"])[1] == 1
+
+
+def test_a_share_comes_with_its_standard_error():
+    """HellaSwag's 10,042 examples: sqrt(0.25 * 0.75 / 10042) is 0.0043."""
+    assert evaluation.describe(2510, 10042) == "0.2500 ± 0.0043 (2,510 of 10,042)"
 
 
 @pytest.mark.parametrize(
