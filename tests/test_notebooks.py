@@ -305,11 +305,11 @@ WRONG = {  # title of an exercise: changes of its solution, and what the refusal
     ],
     "a row for each warp": [
         (("warp_sum(squares) / C", "squares / C"), "elements are wrong"),
-        (("if (lane == 0) {", "if (row == 0) {"), "no thread writes anything"),
+        (("if (lane == 0) {", "if (row == 0) {"), "no thread writes these elements"),
         (
             (
                 "for (int i = lane; i < C; i += WARP_SIZE) {\n        float centred",
-                "for (int i = lane * C / 32; i < (lane + 1) * C / 32; i++) {\n"
+                "for (int i = lane * C / WARP_SIZE; i < (lane + 1) * C / WARP_SIZE; i++) {\n"
                 "        float centred",
             ),
             "too many sectors of inp: 2,560",
