@@ -35,6 +35,7 @@ EXACT_AND_BOUND = {
     "exp2f": (np.exp2, OFF),
     "logf": (np.log, 2 * LN2 * OFF + 0.5),
     "log2f": (np.log2, OFF),
+    "rintf": (np.rint, 0),
     "sqrtf": (np.sqrt, 0.5),  # rounded correctly, whatever the unit says
     "rsqrtf": (lambda x: 1 / np.sqrt(x), OFF),
     "tanhf": (np.tanh, 0.08 * 8 * (OFF + LN2 / 4) + 0.32 + 0.25 + 0.5),
