@@ -92,7 +92,10 @@ backward_bias = Op(
     shapes=tuple({"N": s["N"], "OC": s["OC"]} for s in SHAPES),
     also=({"N": 1100, "OC": 24},),  # the blocks of a cluster share the rows: two rounds of 512
     cases={"second layer": Case(starts={"dbias": "OC", "dout": "N * OC"})},
-    bench={k: {"N": s["N"], "OC": s["OC"]} for k, s in BENCH.items() if k != "lm head"},
+    bench={
+        **{k: {"N": s["N"], "OC": s["OC"]} for k, s in BENCH.items() if k != "lm head"},
+        "N=16384 OC=384": {"N": 16384, "OC": 384},  # a character model's
+    },
 )
 
 LADDERS = (
