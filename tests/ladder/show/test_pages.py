@@ -1,5 +1,6 @@
 """What stands between the markers of a page is made from kernels and results, and drift is seen."""
 
+import json
 import re
 
 import pytest
@@ -392,3 +393,10 @@ def test_occupancy_is_shown_by_constant_and_architecture(site):
     pages.update(write=True, root=site)
     assert "| 32 | 24 of 48 (50%), limited by blocks | 32 of 64 (50%)" in page.read_text()
     assert "| 1024 | 32 of 48 (67%), limited by warps | 64 of 64 (100%) |" in page.read_text()
+
+
+def test_every_measured_op_that_computes_has_a_roofline_on_its_page():
+    text = "".join(path.read_text() for path in (pages.ROOT / "doc").rglob("*.md"))
+    for file in results.FOLDER.glob("*.json"):
+        for kept in json.loads(file.read_text())["measurements"]:
+            assert not kept["flops"] or f"picture roofline {kept['op']}" in text
