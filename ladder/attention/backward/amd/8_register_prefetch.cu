@@ -1,10 +1,8 @@
 // attention backward, amd rung 8: prefetch in registers
 // Before: rung 7 loads tiles, waits, multiplies, waits, and only then loads the next tiles.
-// Change: a thread loads its share of the next tiles into registers before it multiplies the
-//         present ones, and stores it to shared memory when all are done with these. Its share is
-//         of both tiles together, so that all threads of a block have one.
-// Expect: loads from memory overlap with the products and exponentials. Shared memory stays as it
-//         is, so that as many blocks share a compute unit.
+// Change: each thread loads its share of the next two tiles into registers before it multiplies
+//         the present ones, and stores it to shared memory when all are done with these.
+// Expect: loads overlap with the products and exponentials, and shared memory stays as it is.
 // Needs:  real in (float16, bfloat16); cdna >= 2 or rdna >= 3; HS <= 64; HS % vector == 0
 // Define: HS = C // NH; WIDTH = ceil_div(HS, warp) * warp; WARPS = 4; TILE = 16 * WARPS;
 //         DEPTH = 32; SIDE = 16; ROWS = 4
@@ -59,8 +57,7 @@ extern "C" __global__ void attention_backward_delta(
     if (lane_id() == 0) delta[(size_t)blockIdx.x * T + query] = sum;
 }
 
-// Loads this thread's share of DEPTH rows of each of two heads, from row `first` on. Rows past T
-// and channels past HS become zeros.
+// Loads this thread's share of DEPTH rows of two heads, from row `first` on; outside are zeros.
 __device__ __forceinline__ void load_tiles(Vec (&share)[SHARE][2],
                                            const real* a /* (T, HS), rows `step_a` apart */,
                                            const real* b /* (T, HS), rows `step_b` apart */,
@@ -115,8 +112,7 @@ __device__ __forceinline__ void add_rows(Accumulator (&d)[STEP / 16], const real
     }
 }
 
-// d (WIDTH, 16) += transposed (WIDTH, STEP) @ b, with b rounded to real, and with the columns of
-// the tile from `row` on.
+// d (WIDTH, 16) += transposed (WIDTH, STEP) @ b rounded to real; its columns from `row` on.
 __device__ __forceinline__ void add_channels(Accumulator (&d)[WIDTH / 16], const real* transposed,
                                              int row, const Accumulator (&b)[STEP / 16]) {
     Fragment rounded = chain(b);
@@ -126,8 +122,7 @@ __device__ __forceinline__ void add_channels(Accumulator (&d)[WIDTH / 16], const
     }
 }
 
-// Loads 16 rows of one head as fragments of B, STEP channels each. This lane has row `row`. Rows
-// past T and channels past HS become zeros.
+// Loads 16 rows of one head as fragments of B, this lane row `row`; outside are zeros.
 __device__ __forceinline__ void load_rows(Fragment (&b)[WIDTH / STEP],
                                           const real* head /* (T, HS), rows `step` apart */,
                                           int row, int T, int step) {
@@ -202,7 +197,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_backwa
         }
         __syncthreads();  // the tiles are complete before any wave reads them
         if (start + DEPTH < T) prefetch(start + DEPTH);
-
 #pragma unroll 1  // unrolled, it would need more registers
         for (int row = 0; row < DEPTH; row += STEP) {  // of the tile
             Floats log_sum, row_delta;  // of four neighbouring queries
@@ -263,7 +257,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_backwa
         if (start + DEPTH < end) {
             load_tiles(next, head + C, head + 2 * C, start + DEPTH, T, 3 * C, 3 * C);
         }
-
 #pragma unroll 1  // unrolled, it would need more registers
         for (int row = 0; row < DEPTH; row += STEP) {  // of the tile
             Accumulator scores[STEP / 16] = {}, dscores[STEP / 16] = {};  // 16 keys each
