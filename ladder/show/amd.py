@@ -47,6 +47,6 @@ def _of_kernels(ladder: Ladder, rung: Rung, name: str, dtype: str, dims: Dims) -
         spilled = f", **{takes.spill} spilled**" if takes.spill else ""
         cells[launch.kernel] = (
             f"{takes.vgprs} registers, {(takes.lds + launch.shared) / 1024:.3g} KB{spilled}: "
-            f"{waves.warps} of {waves.most_warps} waves"
+            f"{waves.warps} of {waves.most_warps} waves on {waves.place}"
         )
     return cells

@@ -61,7 +61,7 @@ def table(op: str, link: Link, **which: str) -> str:
     ladder = find(op)
     rows = measured_rows(measurement)
     reference, in_tf32 = best_peer(measurement), best_peer(measurement, tf32=True)
-    unit = "TFLOP/s" if measurement["roof"]["matrix_tflops"] else "GB/s"
+    unit = "TFLOP/s" if by_products(measurement) else "GB/s"
     against = f" | % of {reference.name}" if reference else ""
     lines = [
         f"| rung | µs | × previous | {unit} | % of roof{against} |",
@@ -102,7 +102,7 @@ def gain(op: str, before: Rung, after: Rung, device: str = "") -> str:
             if not {before.id, after.id} <= rows.keys():
                 continue
             first, second = rows[before.id], rows[after.id]
-            unit = "TFLOP/s" if measurement["roof"]["matrix_tflops"] else "GB/s"
+            unit = "TFLOP/s" if by_products(measurement) else "GB/s"
             lines.append(
                 f"| {measurement['shape']}, {measurement['dtype']} | {first.us:,.1f}{first.since} "
                 f"| {second.us:,.1f}{second.since} | {first.us / second.us:.2f} "
@@ -145,14 +145,23 @@ def overview(link: Link, device: str = "", dtype: str = "") -> str:
     return "\n".join([*lines, "", f"Measured on {', '.join(sorted(captions))}."])
 
 
+def by_products(measurement: results.Measurement) -> bool:
+    """Whether matrix products limit the op at this shape; else the bytes that it moves do."""
+    roof = measurement["roof"]
+    if not roof["matrix_tflops"]:
+        return False
+    products, copies = roof["matrix_tflops"] * 1e12, roof["copy_gbps"] * 1e9
+    return bool(measurement["flops"] / products >= measurement["bytes"] / copies)
+
+
 def measured_rows(measurement: results.Measurement) -> list[Row]:
     """The rows of a measurement: kernels in climbing order, then libraries, then peers.
 
     Rungs that no longer exist are left out.
     """
-    matrix = measurement["roof"]["matrix_tflops"]
+    matrix = by_products(measurement)
     work = measurement["flops"] / 1e6 if matrix else measurement["bytes"] / 1e3
-    roof = matrix or measurement["roof"]["copy_gbps"]
+    roof = measurement["roof"]["matrix_tflops" if matrix else "copy_gbps"]
     tf32_roof = measurement["roof"].get("tf32_tflops", roof)
     known = {rung.id: rung for rung in find(measurement["op"]).rungs}
     rows: list[Row] = []

@@ -400,3 +400,16 @@ def test_every_measured_op_that_computes_has_a_roofline_on_its_page():
     for file in results.FOLDER.glob("*.json"):
         for kept in json.loads(file.read_text())["measurements"]:
             assert not kept["flops"] or f"picture roofline {kept['op']}" in text
+
+
+@pytest.mark.parametrize(("flops", "expected"), [(149e9, False), (151e9, True)])
+def test_the_larger_of_the_two_times_is_the_limit_of_a_measurement(flops, expected):
+    """600 TFLOP/s and 4 TB/s meet at 150 FLOPs per byte."""
+    measurement = {
+        "flops": flops,
+        "bytes": 1_000_000_000,
+        "roof": {"copy_gbps": 4000.0, "matrix_tflops": 600.0},
+    }
+    assert tables.by_products(measurement) is expected
+    measurement["roof"]["matrix_tflops"] = None
+    assert not tables.by_products(measurement)

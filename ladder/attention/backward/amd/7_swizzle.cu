@@ -5,7 +5,7 @@
 // Change: no padding. Within each line of 128 bytes, all banks once, the pieces of 16 bytes change
 //         places: piece p of line l goes to (p ^ l ^ l / 8) % 8.
 // Expect: stores to shared memory in half the time, without bank conflicts; loads have none either.
-//         A block has 3 KB less of shared memory.
+//         A block has 2 to 3 KB less of shared memory.
 // Needs:  real in (float16, bfloat16); cdna >= 2 or rdna >= 3; HS <= 64; HS % vector == 0
 // Define: HS = C // NH; WIDTH = ceil_div(HS, warp) * warp; WARPS = 4; TILE = 16 * WARPS;
 //         DEPTH = 32; SIDE = 16; ROWS = 4
