@@ -86,7 +86,9 @@ def compile_and_look(op, rung, target):
     )
     takes = compiler.resources(module)
     assert {launch.kernel for launch in plan.launches} <= set(takes), where
-    assert not any(kernel.spill or kernel.scratch for kernel in takes.values()), where
+    assert not any(kernel.spill for kernel in takes.values()), where
+    if not op.ranks:  # an array of addresses, indexed by rank, may be copied to scratch memory
+        assert not any(kernel.scratch for kernel in takes.values()), where
     assert compiler.compile_log(module) == "", where
     # LLVM keeps the hazards of the pipeline apart, but not within inline assembly.
     assert "#ASMSTART" not in compiler.assembly(module), where
