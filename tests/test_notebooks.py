@@ -202,6 +202,7 @@ def test_a_passing_rung_is_reported_as_passing(capsys):
     assert capsys.readouterr().out.startswith("✓ start.add rung 3")
 
 
+@pytest.mark.slow
 def test_pictures_are_images(shown):
     notebook.machine()
     notebook.access("start.add", 1, "c[i]", N=4096)

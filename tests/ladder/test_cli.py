@@ -241,6 +241,7 @@ def test_what_cannot_be_done_is_one_line_and_status_2(arguments, message, capsys
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_ends_it_quietly():
     command = f"{sys.executable} -m ladder show layernorm.forward 3 | head -1"
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60)

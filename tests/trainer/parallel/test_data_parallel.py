@@ -59,6 +59,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ranks", [2, 3, pytest.param(4, marks=pytest.mark.sweep)])
 def test_ranks_train_as_accumulated_micro_batches_do(tmp_path, kind, ranks):

@@ -168,6 +168,7 @@ def test_prompts_of_a_file_are_continued_together(tmp_path, capsys):
         sample.main([*words, "--prompts", str(tmp_path / "none")])
 
 
+@pytest.mark.slow
 def test_a_terminal_that_lacks_a_character_shows_a_question_mark(tmp_path):
     words = ("-e", save_model(tmp_path / "model"), "--prompt", "a→é", "-g", "1")
     done = command(tmp_path, *words, PYTHONIOENCODING="ascii", PYTHONUTF8="1")
