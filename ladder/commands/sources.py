@@ -18,7 +18,10 @@ from ladder.show import source_code, tables
 LEGEND = (
     "Each rung grew from the one above it, those at ├ and └ from the rung where their line begins. "
 )
-NEEDS = "sm_80+: that generation of GPUs, and later ones; needs: what the shape must meet."
+NEEDS = (
+    "sm_80+: that generation of GPUs, and later ones; needs: what the shape must meet (vector: "
+    "elements in 16 bytes)."
+)
 ALL = "With an op or a layer, the list says on which GPUs and shapes each rung runs."
 
 
