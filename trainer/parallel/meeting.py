@@ -133,6 +133,8 @@ def _receive_all(launch: Launch, mine: dict[str, Any], end: float, patience: flo
                     raise LadderError(refusal)
                 hellos[hello["rank"]] = hello
                 links[hello["rank"]][hello["channel"]] = connection
+                if hello["channel"] == "talk":  # the other connection is made after this
+                    connection.send_bytes(json.dumps({"welcome": True}).encode())
     members = _members([hellos[rank] for rank in range(launch.size)])
     answer = json.dumps({"members": [asdict(member) for member in members]}).encode()
     for link in links.values():
@@ -298,19 +300,23 @@ def _go_to_leader(launch: Launch, hello: dict[str, Any], end: float, patience: f
             time.sleep(PAUSE)
         raise LadderError(missing)
 
+    def answer(talk: Connection) -> dict[str, Any]:
+        if not talk.poll(max(0.0, end - time.monotonic())):
+            raise LadderError(missing)
+        said = json.loads(talk.recv_bytes(MOST_BYTES))
+        if refusal := said.get("refusal"):
+            raise LadderError(refusal)
+        return said
+
     def both() -> Table:
         talk = connect("talk")
+        answer(talk)  # that it is welcome
         try:
             watch = connect("watch", talk.poll)  # an answer before that is a refusal
         except LadderError:
-            if not talk.poll():
-                raise
-        if not talk.poll(max(0.0, end - time.monotonic())):
-            raise LadderError(missing)
-        answer = json.loads(talk.recv_bytes(MOST_BYTES))
-        if refusal := answer.get("refusal"):
-            raise LadderError(refusal)
-        members = [Member(**member) for member in answer["members"]]
+            answer(talk)
+            raise
+        members = [Member(**member) for member in answer(talk)["members"]]
         return Table(launch.rank, members, {0: Link(talk, watch)})
 
     try:

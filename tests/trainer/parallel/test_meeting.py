@@ -148,29 +148,37 @@ def test_a_rank_that_never_comes_is_named(tmp_path):
         meet(second, {}, 0.3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "changes", "says"),
     [
         ({1: {"--batch": 8}}, {}, "was started with --batch 8, rank 0 with 4; start all ranks"),
         ({}, {"size": 3}, "was started as one of 3 ranks, rank 0 as one of 2"),
-        ({}, {"rank": 0}, None),
     ],
 )
 def test_a_rank_that_does_not_belong_is_refused(tmp_path, settings, changes, says):
     first, second = launches(tmp_path)
-    outcomes = meet_all([first, dataclasses.replace(second, **changes)], settings, patience=2.0)
-    if says is None:  # two ranks 0, which wait for a rank 1
-        assert all("rank 1 of 2 did not come" in outcome for outcome in outcomes.values())
-        return
+    outcomes = meet_all([first, dataclasses.replace(second, **changes)], settings)
     assert says in outcomes[0]
     assert says in outcomes[1]
+
+
+def test_the_second_process_with_the_same_rank_is_refused(tmp_path):
+    first, second, _ = launches(tmp_path, 3)
+    outcomes = meet_all([first, second, second])
+    assert all("is there twice; give every process a rank of" in said for said in outcomes.values())
+
+
+@pytest.mark.slow
+def test_two_ranks_0_wait_for_a_rank_1(tmp_path):
+    first, _ = launches(tmp_path)
+    outcomes = meet_all([first, first], patience=1.0)
+    assert all("rank 1 of 2 did not come" in outcome for outcome in outcomes.values())
 
 
 def test_another_version_of_the_program_is_refused(tmp_path, monkeypatch):
     versions = iter(["one", "two"])
     monkeypatch.setattr(meeting, "source_digest", lambda: next(versions))
-    for outcome in meet_all(launches(tmp_path), patience=3.0).values():
+    for outcome in meet_all(launches(tmp_path)).values():
         assert "runs another version of this program" in outcome
 
 
