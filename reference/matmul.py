@@ -39,3 +39,14 @@ def backward_weight(dweight: np.ndarray, dout: np.ndarray, inp: np.ndarray) -> N
 def backward_bias(dbias: np.ndarray, dout: np.ndarray) -> None:
     """dbias (OC) accumulates dout (N, OC) over its rows."""
     dbias += dout.sum(axis=0)
+
+
+def backward_weight_bias(
+    dweight: np.ndarray, dbias: np.ndarray, dout: np.ndarray, inp: np.ndarray
+) -> None:
+    """Both: dweight (OC, C) and dbias (OC) accumulate dout.T (OC, N) @ [inp | 1] (N, C + 1).
+
+    The bias is the weight of one more input, which is 1 in every row.
+    """
+    backward_weight(dweight, dout, inp)
+    backward_bias(dbias, dout)

@@ -83,8 +83,16 @@ def address(array: Any) -> int:
     return where
 
 
+def structure(addresses: Sequence[int] | np.ndarray) -> np.void:
+    """The structure Peers of peers.cuh, with these addresses, at most MOST_RANKS."""
+    places = np.zeros(MOST_RANKS, np.uint64)
+    places[: len(addresses)] = addresses
+    opaque: np.void = places.view(f"V{places.nbytes}")[0]
+    return opaque
+
+
 def by_value(arg: Any) -> Any:
     """What is passed for an argument of a kernel: a structure for Peers."""
     if isinstance(arg, Peers):
-        return arg.addresses().view(f"V{8 * MOST_RANKS}")[0]
+        return structure(arg.addresses())
     return np.int32(arg.rank) if isinstance(arg, FirstRank) else arg

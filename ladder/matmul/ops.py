@@ -1,4 +1,5 @@
-"""Matmul: the linear layer, out = inp @ weight.T + bias, and its three gradients."""
+"""Matmul: the linear layer, out = inp @ weight.T + bias, and its gradients: three ops, of which two
+are also one."""
 
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
@@ -98,9 +99,32 @@ backward_bias = Op(
     },
 )
 
+backward_weight_bias = Op(
+    name="matmul.backward_weight_bias",
+    summary="dweight += dout.T @ inp, dbias += dout summed over the rows",
+    args=(
+        update("dweight", "OC C", "float32", terms="N"),
+        update("dbias", "OC", "float32", terms="N"),
+        read("dout", "N OC"),
+        read("inp", "N C"),
+    ),
+    dims=("N", "C", "OC"),
+    reference=matmul.backward_weight_bias,
+    flops=lambda d: flops(d) + d["N"] * d["OC"],
+    shapes=SHAPES,
+    # Split over the emulator's 4 SMs: more than two rounds of a ring of 4 stages.
+    also=({"N": 2113, "C": 8, "OC": 8},),
+    cases={"second layer": Case(starts={"dweight": "OC * C", "dbias": "OC", "inp": "N * C"})},
+    bench={
+        **{name: sizes for name, sizes in BENCH.items() if name != "lm head"},
+        "N=16384 C=384": {"N": 16384, "C": 384, "OC": 384},  # a character model's
+    },
+)
+
 LADDERS = (
     Ladder(forward, (*library_rungs(library.forward), *one_kernel_rungs())),
     Ladder(backward_input, library_rungs(library.backward_input)),
     Ladder(backward_weight, library_rungs(library.backward_weight)),
     Ladder(backward_bias),
+    Ladder(backward_weight_bias),
 )

@@ -103,8 +103,9 @@ def bench(
 def refuse_emulated(device: Device) -> None:
     if not device.measurable:
         raise LadderError(
-            "the time that the emulated device takes says nothing about a GPU; "
-            "'python -m ladder trace OP N' counts the memory accesses instead"
+            "measuring needs a GPU: the time that the emulator takes says nothing about a GPU; "
+            "'python -m ladder trace OP N' counts the memory accesses instead, and "
+            "'python -m trainer doctor' says which GPUs were found"
         )
 
 

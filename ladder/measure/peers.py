@@ -111,8 +111,20 @@ def _matmul_gelu_backward_input(torch: Any, dout: Any, weight: Any, pre: Any) ->
     return _gelu_backward(torch, dout @ weight, pre)
 
 
+def _matmul_relu_forward(torch: Any, inp: Any, weight: Any, bias: Any) -> Values:
+    return {"out": torch.relu(torch.nn.functional.linear(inp, weight, bias))}
+
+
+def _matmul_relu_backward_input(torch: Any, dout: Any, weight: Any, out: Any) -> Values:
+    return {"dinp": torch.ops.aten.threshold_backward(dout @ weight, out, 0)}
+
+
 def _matmul_backward_bias(torch: Any, dbias: Any, dout: Any) -> Values:
     return {"dbias": dbias.add_(dout.sum(0, dtype=dbias.dtype))}
+
+
+def _matmul_backward_weight_bias(torch: Any, dout: Any, inp: Any) -> Values:
+    return {"dweight": dout.T @ inp, "dbias": dout.sum(0)}
 
 
 def _dropout_forward(torch: Any, inp: Any, p: float) -> Values:
@@ -122,6 +134,30 @@ def _dropout_forward(torch: Any, inp: Any, p: float) -> Values:
 
 def _dropout_backward(torch: Any, dout: Any, mask: Any, p: float) -> Values:
     return {"dinp": torch.ops.aten.native_dropout_backward(dout, mask, 1 / (1 - p))}
+
+
+def _dropout_residual_layernorm_forward(
+    torch: Any, inp1: Any, inp2: Any, weight: Any, bias: Any, p: float
+) -> Values:
+    dropped = _dropout_forward(torch, inp2, p)
+    joined = _residual_layernorm_forward(torch, inp1, dropped["out"], weight, bias)
+    return {**joined, "mask": dropped["mask"]}
+
+
+def _dropout_residual_layernorm_backward(
+    torch: Any,
+    dinp: Any,
+    dout: Any,
+    inp: Any,
+    mean: Any,
+    rstd: Any,
+    weight: Any,
+    mask: Any,
+    p: float,
+) -> Values:
+    gradients = _residual_layernorm_backward(torch, dinp, dout, inp, mean, rstd, weight)
+    dropped = _dropout_backward(torch, gradients["dinp"], mask, p)
+    return {**gradients, "dbranch": dropped["dinp"]}
 
 
 def _draw_mask(torch: Any, values: Values) -> None:
@@ -397,8 +433,19 @@ PEERS = {
     "matmul_gelu.backward_input": Peer(
         _matmul_gelu_backward_input, '`dout @ weight`, then `gelu_backward(approximate="tanh")`'
     ),
+    "matmul_relu.forward": Peer(
+        _matmul_relu_forward, "`F.linear(inp, weight, bias)`, then `torch.relu`"
+    ),
+    "matmul_relu.backward_input": Peer(
+        _matmul_relu_backward_input, "`dout @ weight`, then `threshold_backward(…, out, 0)`"
+    ),
     "matmul.backward_bias": Peer(
         _matmul_backward_bias, "`dbias.add_(dout.sum(0))`, summed in float32"
+    ),
+    "matmul.backward_weight_bias": Peer(
+        _matmul_backward_weight_bias,
+        "`dout.T @ inp` and `dout.sum(0)`, as autograd computes them for `F.linear`: in the type "
+        "of `dout`, and not accumulated",
     ),
     "dropout.forward": Peer(
         _dropout_forward,
@@ -409,6 +456,17 @@ PEERS = {
         _dropout_backward,
         "`native_dropout_backward`, which autograd calls. It reads the mask, a byte for each "
         "element, and draws nothing",
+        _draw_mask,
+    ),
+    "dropout_residual_layernorm.forward": Peer(
+        _dropout_residual_layernorm_forward,
+        "`torch.native_dropout` with its own random numbers, which writes the mask, a byte for "
+        "each element; then `inp1 + ...` and `torch.native_layer_norm`",
+    ),
+    "dropout_residual_layernorm.backward": Peer(
+        _dropout_residual_layernorm_backward,
+        "`native_layer_norm_backward`, `dinp + ...` into new memory, and "
+        "`native_dropout_backward`, which reads the mask and draws nothing",
         _draw_mask,
     ),
     "softmax.forward": Peer(

@@ -14,11 +14,13 @@ from reference import (
     attention_dropout,
     crossentropy,
     dropout,
+    dropout_residual_layernorm,
     embedding,
     gelu,
     layernorm,
     matmul,
     matmul_gelu,
+    matmul_relu,
     relu,
     residual,
     residual_layernorm,
@@ -103,6 +105,12 @@ def matmul_backward(dout, inp, weight, bias):
     return {"inp": dinp, "weight": dweight, "bias": dbias}
 
 
+def weight_and_bias_in_one(dout, inp, weight, bias):
+    dweight, dbias = np.zeros_like(weight), np.zeros_like(bias)
+    matmul.backward_weight_bias(dweight, dbias, dout, inp)
+    return {"weight": dweight, "bias": dbias}
+
+
 def gelu_then_matmul(pre, weight):
     out = filled(*pre.shape)
     gelu.forward(out.reshape(-1), pre.reshape(-1))
@@ -113,6 +121,19 @@ def fused_with_gelu(dout, pre, weight):
     dinp = filled(*pre.shape)
     matmul_gelu.backward_input(dinp, dout, weight, pre)
     return {"pre": dinp}
+
+
+def relu_mlp(inp, weight, bias, projection):
+    out = filled(len(inp), len(weight))
+    matmul_relu.forward(out, inp, weight, bias)
+    return out @ projection.T
+
+
+def relu_mlp_backward(dout, inp, weight, bias, projection):
+    out, dpre = filled(len(inp), len(weight)), filled(len(inp), len(weight))
+    matmul_relu.forward(out, inp, weight, bias)
+    matmul_relu.backward_input(dpre, dout, projection, out)
+    return {**matmul_backward(dpre, inp, weight, bias), "projection": dout.T @ out}
 
 
 def attention_all(qkv, NH):
@@ -171,6 +192,28 @@ def residual_layernorm_backward(dout, inp1, inp2, weight, bias):
     dinp, dweight, dbias = dout[0].copy(), np.zeros_like(weight), np.zeros_like(bias)
     residual_layernorm.backward(dinp, dweight, dbias, dout[1], out[0], weight, mean, rstd)
     return {"inp1": dinp, "inp2": dinp, "weight": dweight, "bias": dbias}
+
+
+RANDOM = np.array([3, 1, 4, 1], np.uint32)  # seed low, seed high, step, micro-step
+DROPPED = {"p": 0.4, "stream": 5}
+
+
+def dropout_residual_layernorm_all(inp1, inp2, weight, bias):
+    """As residual_layernorm_all, with inp2 under a mask."""
+    out, mean, rstd = filled(2, *inp1.shape), filled(len(inp1)), filled(len(inp1))
+    given = inp1, inp2, weight, bias, RANDOM
+    dropout_residual_layernorm.forward(*out, mean, rstd, *given, **DROPPED)
+    return out, mean, rstd
+
+
+def dropout_residual_layernorm_backward(dout, inp1, inp2, weight, bias):
+    out, mean, rstd = dropout_residual_layernorm_all(inp1, inp2, weight, bias)
+    dinp, dbranch = dout[0].copy(), filled(*inp2.shape)
+    dweight, dbias = np.zeros_like(weight), np.zeros_like(bias)
+    dropout_residual_layernorm.backward(
+        *(dinp, dbranch, dweight, dbias, dout[1], out[0], weight, mean, rstd, RANDOM), **DROPPED
+    )
+    return {"inp1": dinp, "inp2": dbranch, "weight": dweight, "bias": dbias}
 
 
 def elementwise(layer, **scalars):
@@ -242,8 +285,21 @@ CASES = {
         matmul_forward,
         matmul_backward,
     ),
+    "matmul, weight and bias in one": Case(
+        {"inp": normal(4, 3), "weight": normal(5, 3), "bias": normal(5)},
+        matmul_forward,
+        weight_and_bias_in_one,
+    ),
     "gelu and the matmul behind it": Case(
         {"pre": normal(4, 3), "weight": normal(5, 3)}, gelu_then_matmul, fused_with_gelu
+    ),
+    "matmul and relu, and the matmul behind": Case(
+        {
+            **{"inp": normal(4, 3), "weight": normal(5, 3), "bias": normal(5)},
+            "projection": normal(3, 5),
+        },
+        relu_mlp,
+        relu_mlp_backward,
     ),
     "attention, one head": attention_case(1),
     "attention, three heads": attention_case(3),
@@ -254,6 +310,11 @@ CASES = {
         {"inp1": normal(4, 7), "inp2": normal(4, 7), "weight": normal(7), "bias": normal(7)},
         lambda **inputs: residual_layernorm_all(**inputs)[0],
         residual_layernorm_backward,
+    ),
+    "dropout, residual and layernorm": Case(
+        {"inp1": normal(4, 7), "inp2": normal(4, 7), "weight": normal(7), "bias": normal(7)},
+        lambda **inputs: dropout_residual_layernorm_all(**inputs)[0],
+        dropout_residual_layernorm_backward,
     ),
     "gelu": elementwise(gelu),
     "relu": elementwise(relu),

@@ -41,15 +41,48 @@ IN_MAKE_TEST = (2, 4)  # of these: most tiles to a block, and shares that end wi
 @each(
     ("matmul.forward", (13, 14, 15, 16)),
     ("matmul.backward_input", (13, 14)),
-    ("matmul.backward_weight", (12, 13, 14, 15)),
+    ("matmul.backward_weight", (12, 13, 14, 15, 16)),
+    ("matmul.backward_weight_bias", ("16bit-4", 5, 6)),
     ("matmul_gelu.forward", (7, 8)),
     ("matmul_gelu.backward_input", (4, 5)),
+    ("matmul_relu.forward", ("16bit-4",)),
+    ("matmul_relu.backward_input", ("16bit-3",)),
 )
 def test_many_tiles_to_a_block(monkeypatch, op, id, multiprocessors, sizes):
     monkeypatch.setattr(emulated, "MULTIPROCESSORS", multiprocessors)
     device = open_device("emulated")
     dims = dict(zip(("N", "C", "OC"), sizes, strict=True))
     outcome = check_case(find(op).op, find(op).rung(id), device, "bfloat16", dims, brief=True)
+    assert outcome.status == "passed", outcome
+
+
+@pytest.mark.parametrize(
+    ("multiprocessors", "sizes"),
+    [(3, (650, 136, 200)), pytest.param(2, (390, 328, 376), marks=pytest.mark.sweep)],
+)
+@each(
+    ("matmul.forward", (17,)),
+    ("matmul.backward_input", (15,)),
+    ("matmul_relu.forward", ("16bit-5",)),
+)
+def test_blocks_that_keep_their_weight(monkeypatch, op, id, multiprocessors, sizes):
+    """They go down 11 rows of tiles, or 7; the sizes are N, and those within and across weight."""
+    monkeypatch.setattr(emulated, "MULTIPROCESSORS", multiprocessors)
+    device = open_device("emulated")
+    names = ("N", "C", "OC") if op.endswith("forward") else ("N", "OC", "C")
+    dims = dict(zip(names, sizes, strict=True))
+    outcome = check_case(find(op).op, find(op).rung(id), device, "bfloat16", dims, brief=True)
+    assert outcome.status == "passed", outcome
+
+
+@each(("matmul.forward", (17,)), ("matmul.backward_input", (15,)))
+def test_weight_that_is_too_long_to_keep(monkeypatch, op, id):
+    monkeypatch.setattr(emulated, "MULTIPROCESSORS", 2)
+    device, long = open_device("emulated"), "C" if op.endswith("forward") else "OC"
+    dims = {"N": 390, "C": 136, "OC": 136} | {long: 392}
+    rung = find(op).rung(f"16bit-{id}")
+    assert rung.plan(dims, device.target(DTYPES["bfloat16"])).constants["STAYS"] == 0
+    outcome = check_case(find(op).op, rung, device, "bfloat16", dims, brief=True)
     assert outcome.status == "passed", outcome
 
 

@@ -43,9 +43,9 @@ def run(torch, op, kind, dims, inputs, device="cpu"):
 
 
 def op_of(name):
-    """The op; attention without dropout, for which PyTorch draws another mask or, on CPUs, none."""
+    """The op, without dropout inside: PyTorch draws another mask or, in attention on CPUs, none."""
     op = find(name).op
-    if op.layer == "attention_dropout":
+    if op.layer in ("attention_dropout", "dropout_residual_layernorm"):
         return dataclasses.replace(op, scalar_values={**op.scalar_values, "p": 0.0})
     return op
 
@@ -84,7 +84,7 @@ def test_a_peer_computes_what_the_reference_computes(torch, name, kind):
             assert set(got["dinp"]) <= {np.float32(0), np.float32(1.25)}
             continue
         expected = expect(op, dims, FLOAT32, inputs)
-        assert set(got) == {output.arg.name for output in expected}
+        assert set(got) - {"mask"} == {output.arg.name for output in expected}
         for output in expected:
             assert output.verify(got[output.arg.name])[0] is None
 

@@ -1,0 +1,121 @@
+"""Dropout, residual and LayerNorm in one op: the mask is drawn where a branch joins the stream."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ladder.contract.dims import Dims
+from ladder.contract.ladder import Ladder
+from ladder.contract.op import Case, Op, distinct, read, update, write
+from ladder.dropout.ops import SCALARS
+from ladder.dropout.ops import inputs as random_state
+from ladder.layernorm.ops import (
+    SECOND_LAYER,
+    SECOND_LAYER_BACKWARD,
+    SHAPES,
+    backward_inputs,
+    rows_of_all_sizes,
+    with_statistics,
+)
+from ladder.residual_layernorm import ops as without_dropout
+from reference import dropout_residual_layernorm
+
+BENCH = {"N=16384 C=384": {"N": 16384, "C": 384}, "N=65536": {"N": 65536, "C": 768}}
+# 1 / (1 - p) = 2, a power of two: scaling rounds nothing, so that sums stay exact (exact_sums)
+VALUES = {"p": 0.5, "stream": 7}
+
+
+def exact_sums(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Multiples of 1/32, and of 1/64 that are doubled: every real type holds their sums exactly, so
+    that the way they are rounded makes no difference."""
+    shape = distinct(dims["N"], dims["C"]), dims["C"]
+    rows = {"inp1": rng.integers(-64, 65, shape) / 32, "inp2": rng.integers(-64, 65, shape) / 64}
+    return {**rows, **random_state(dims, rng)}
+
+
+def nothing_dropped(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return {**without_dropout.exact_sums(dims, rng), **random_state(dims, rng)}
+
+
+def large_mean(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return {**without_dropout.large_mean(dims, rng), **random_state(dims, rng)}
+
+
+def gradients(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return {**backward_inputs(dims, rng), **random_state(dims, rng)}
+
+
+def large_and_small_rows(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    rows = with_statistics(rows_of_all_sizes)(dims, rng)
+    return {**rows, **random_state(dims, rng)}
+
+
+def backward_cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """As without dropout; what is left of dinp goes to dbranch, doubled at p = 1/2."""
+    sizes = without_dropout.backward_cancels(arrays)
+    return {**sizes, "dbranch": 2 * sizes["dinp"]}
+
+
+forward = Op(
+    name="dropout_residual_layernorm.forward",
+    summary="residual = inp1 + dropout(inp2), out = layernorm of residual as it is stored",
+    args=(
+        write("residual", "N C"),
+        write("out", "N C", terms="C"),
+        write("mean", "N", "float32", terms="C"),
+        write("rstd", "N", "float32", terms="C"),
+        read("inp1", "N C"),
+        read("inp2", "N C"),
+        read("weight", "C"),
+        read("bias", "C"),
+        read("rng", "4", "uint32"),
+    ),
+    dims=("N", "C"),
+    scalars=SCALARS,
+    scalar_values=VALUES,
+    reference=dropout_residual_layernorm.forward,
+    rereads=True,
+    flops=lambda d: 10 * d["N"] * d["C"],
+    shapes=SHAPES,
+    bench=BENCH,
+    make_inputs=exact_sums,
+    cases={
+        "large mean": Case(large_mean, hard=True),
+        "p = 0, first stream": Case(nothing_dropped, scalars={"p": 0.0, "stream": 0}),
+        "second layer": SECOND_LAYER,
+    },
+)
+
+backward = Op(
+    name="dropout_residual_layernorm.backward",
+    summary="dinp += layernorm's gradient of dout, dbranch = dropout's gradient of dinp",
+    args=(
+        update("dinp", "N C", terms="C"),
+        write("dbranch", "N C", terms="C"),
+        update("dweight", "C", "float32", terms="N"),
+        update("dbias", "C", "float32", terms="N"),
+        read("dout", "N C"),
+        read("inp", "N C"),
+        read("weight", "C"),
+        read("mean", "N", "float32"),
+        read("rstd", "N", "float32"),
+        read("rng", "4", "uint32"),
+    ),
+    dims=("N", "C"),
+    scalars=SCALARS,
+    scalar_values=VALUES,
+    reference=dropout_residual_layernorm.backward,
+    rereads=True,
+    flops=lambda d: 16 * d["N"] * d["C"],
+    shapes=SHAPES,
+    bench=BENCH,
+    make_inputs=gradients,
+    cases={
+        "rows of all sizes": Case(large_and_small_rows, hard=True),
+        "p = 0, first stream": Case(scalars={"p": 0.0, "stream": 0}),
+        "second layer": SECOND_LAYER_BACKWARD,
+    },
+    cancels=backward_cancels,
+)
+
+LADDERS = (Ladder(forward), Ladder(backward))

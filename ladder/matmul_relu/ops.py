@@ -1,0 +1,86 @@
+"""Matmul and ReLU in one op, so that a kernel can apply ReLU, or its gradient, in its epilogue.
+
+Forward, that is the product before the ReLU; backward, the gradient comes the other way, and it is
+the product behind it (reference/matmul_relu.py).
+"""
+
+import numpy as np
+
+from ladder.contract.dims import Dims
+from ladder.contract.ladder import Ladder
+from ladder.contract.op import Case, Op, read, write
+from reference import matmul_relu
+
+SHAPES = tuple(
+    {"N": N, "C": C, "OC": OC}
+    for N, C, OC in [
+        (1, 1, 1),
+        (3, 31, 33),
+        (17, 64, 48),
+        (65, 129, 67),
+        (128, 96, 136),
+    ]
+)
+
+
+def some_rows_not_a_number(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    inp = rng.standard_normal((dims["N"], dims["C"]))
+    inp[::3, -1] = np.nan
+    return {"inp": inp}
+
+
+forward = Op(
+    name="matmul_relu.forward",
+    summary="out = max(inp @ weight.T + bias, 0)",
+    args=(
+        write("out", "N OC", terms="C"),
+        read("inp", "N C"),
+        read("weight", "OC C"),
+        read("bias", "OC"),
+    ),
+    dims=("N", "C", "OC"),
+    reference=matmul_relu.forward,
+    flops=lambda d: 2 * d["N"] * d["C"] * d["OC"] + d["N"] * d["OC"],
+    shapes=SHAPES,
+    bench={
+        "fc": {"N": 16384, "C": 384, "OC": 1536},
+        "fc N=65536": {"N": 65536, "C": 768, "OC": 3072},
+    },
+    cases={
+        "not a number": Case(some_rows_not_a_number, finite=False),
+        "second layer": Case(starts={"out": "N * OC", "weight": "OC * C", "bias": "OC"}),
+    },
+)
+
+
+def zeros_or_tiny(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """What a comparison may get wrong: signed zeros, and the smallest values beside the largest."""
+    sizes = 0.0, 1e-40, 1e-7, 1.0, 6e4
+    values = np.array([*sizes, *(-size for size in sizes)])
+    return {"out": rng.choice(values, (dims["N"], dims["C"]))}
+
+
+backward_input = Op(
+    name="matmul_relu.backward_input",
+    summary="dinp = dout @ weight where out > 0, else 0",
+    args=(
+        write("dinp", "N C", terms="OC"),
+        read("dout", "N OC"),
+        read("weight", "OC C"),
+        read("out", "N C"),
+    ),
+    dims=("N", "C", "OC"),
+    reference=matmul_relu.backward_input,
+    flops=lambda d: 2 * d["N"] * d["C"] * d["OC"] + d["N"] * d["C"],
+    shapes=SHAPES,
+    bench={
+        "fcproj": {"N": 16384, "C": 1536, "OC": 384},
+        "fcproj N=65536": {"N": 65536, "C": 3072, "OC": 768},
+    },
+    cases={
+        "tiny, huge and signed zeros": Case(zeros_or_tiny),
+        "second layer": Case(starts={"weight": "OC * C", "out": "N * C"}),
+    },
+)
+
+LADDERS = (Ladder(forward), Ladder(backward_input))
