@@ -119,38 +119,55 @@ class PickCache:
 
 
 def keep(device: Device, folder: Path | None = None) -> Path:
-    """Write what the cache holds of a device to its file in doc/results/picks; returns its path.
+    """Add what the cache holds of a device to its file in doc/results/picks; returns its path.
 
-    Only rungs of the repository, as their files are now. Raises LadderError where the cache holds
-    nothing of this device.
+    What the file holds already stays, so that one run after the other can be kept. Only rungs of
+    the repository, as their files are now. Raises LadderError where the cache holds nothing of this
+    device.
     """
     description = device.description()
     mine = [device.name, description]
-    lines = []
+    path = _path(description, folder)
+    before = _load(path, path.stat().st_mtime_ns) if path.exists() else {}
+    found = {question: dict(entries) for question, entries in before.items()}
+    picked = False
     for file in cache.names(FOLDER):
         content = _content(file)
-        question = content.get("question", {})
-        if question.get("device") != mine:
+        about = content.get("question", {})
+        if about.get("device") != mine:
             continue
-        ladder, entries = find(question["op"]), _entries(content)
-        names = {rung.id: _name(rung) for rung in ladder.rungs if not rung.is_reference}
-        rungs = {
-            id: {"code": name, **_rounded(entries[name])}
-            for id, name in names.items()
-            if name in entries
-        }
-        about = {name: question[name] for name in ("op", "dtype", "dims")}
-        lines += [json.dumps({**about, "rungs": rungs})] if rungs else []
-    if not lines:
+        entries = found.setdefault(_question(about["op"], about["dtype"], about["dims"]), {})
+        for name, entry in _entries(content).items():
+            entries[name] = entry.over(entries.get(name, Entry()))
+            picked = True
+    if not picked:
         raise LadderError(
             f"nothing was picked on {device.name} yet; a run of the trainer with --rungs best does"
         )
-    path = _path(description, folder)
+    lines = [line for question, entries in found.items() if (line := _line(question, entries))]
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as out:  # one line for each question
         head = json.dumps({"device": description})[:-1]
         out.write((head + ', "picks": [\n' + ",\n".join(sorted(lines)) + "\n]}\n").encode())
     return path
+
+
+def _line(question: Question, entries: Mapping[str, Entry]) -> str:
+    """A line of the repository's file; "" where no rung is as it was when it was measured."""
+    op, dtype, dims = question
+    try:
+        ladder = find(op)
+    except LadderError:  # the repository has no such op any more
+        return ""
+    names = {rung.id: _name(rung) for rung in ladder.rungs if not rung.is_reference}
+    rungs = {
+        id: {"code": name, **_rounded(entries[name])}
+        for id, name in names.items()
+        if name in entries
+    }
+    ordered = {name: dict(dims)[name] for name in ladder.op.dims}
+    about = {"op": op, "dtype": dtype, "dims": ordered}
+    return json.dumps({**about, "rungs": rungs}) if rungs else ""
 
 
 def _kept(description: Mapping[str, Any]) -> Mapping[Question, Mapping[str, Entry]]:

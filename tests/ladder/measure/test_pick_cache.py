@@ -127,6 +127,28 @@ def test_what_the_repository_brings_is_measured_again_where_that_is_asked_for(ke
     assert choice.reasons["2"] == "the fastest: 10.0 us"
 
 
+def test_what_is_kept_later_is_added_to_what_is_there(kept):
+    rungs, path = kept
+    before = json.loads(path.read_text())["picks"]
+    pick(rungs, FakeGpu(), "float32", {"N": 2000})
+    keep(FakeGpu())
+    after = json.loads(path.read_text())["picks"]
+    assert {1000, 2000} <= {one["dims"]["N"] for one in after}
+    assert all(one in after for one in before)
+
+
+def test_a_rung_that_was_edited_since_is_not_kept_again(kept):
+    rungs, path = kept
+    path.write_text(path.read_text().replace('"1": {"code": "', '"1": {"code": "0'))
+    pick(rungs, FakeGpu(), "float32", {"N": 2000})
+    keep(FakeGpu())
+    rungs_at = {
+        one["dims"]["N"]: set(one["rungs"]) for one in json.loads(path.read_text())["picks"]
+    }
+    assert rungs_at[1000] == {"2"}
+    assert rungs_at[2000] == {"1", "2"}
+
+
 def test_another_model_of_gpu_measures(kept, monkeypatch):
     rungs, _ = kept
     gpu = FakeGpu()
