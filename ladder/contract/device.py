@@ -90,7 +90,12 @@ class Communicator(Protocol):
     Each array is cut into as many equal shares as there are ranks. Everything happens in place, in
     order with the device's other work, and can be recorded into a graph. Several arrays go as one
     exchange.
+
+    name  what does it, for messages: "NCCL", "copies"
     """
+
+    @property
+    def name(self) -> str: ...
 
     def all_reduce(self, *arrays: Any) -> None:
         """The arrays (float32) become their sum over all ranks."""
@@ -229,6 +234,13 @@ class Device(Protocol):
         """Join a group as rank `rank` of `size`, each on a device of its own, through the vendor's
         library (NCCL). Waits until all have. Raises LadderError where that is not possible."""
 
+    def join_copies(
+        self, exchange: Callable[[str, bytes], Sequence[bytes]], rank: int, size: int
+    ) -> Communicator:
+        """The same for the processes of one machine, by copies between the memories of their
+        devices. `exchange` hands bytes to all ranks and returns those of each, and is called with
+        the same name by all. Raises LadderError, on all ranks, where one cannot reach another."""
+
     # ---- arrays, kernels and time ----
 
     def target(self, real: np.dtype) -> Target:
@@ -276,12 +288,19 @@ class Device(Protocol):
     def free_unused(self) -> None:
         """Give memory that no array needs any more back to the system, for other libraries."""
 
-    def beside(self, work: Callable[[], None]) -> None:
+    def beside(self, work: Callable[[], None], urgent: bool = False, behind: Any = None) -> Any:
         """Submit work that waits for all that was submitted before, and then goes on beside what is
-        submitted later. A device that does one thing at a time does it at once."""
+        submitted later; works beside others go one after the other, the urgent ones and the rest.
+        A device that does one thing at a time does it at once.
 
-    def join(self) -> None:
-        """All that is submitted from here on waits for all the work submitted by `beside`."""
+        urgent  where the device has room for one kernel, this work goes first
+        behind  the end of other work beside others, for which it waits, too
+
+        Returns a note of the work's end, for `join`.
+        """
+
+    def join(self, end: Any) -> None:
+        """All that is submitted from here on waits for the work beside others that `end` is of."""
 
     def mark(self) -> Any:
         """Submit a note of the time, in order with all other work; for `seconds`."""

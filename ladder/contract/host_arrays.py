@@ -55,6 +55,11 @@ class HostArrays:
     def join_group(self, name: bytes, rank: int, size: int) -> Communicator:
         raise LadderError("arrays of the host are exchanged by the host, not by a library")
 
+    def join_copies(
+        self, exchange: Callable[[str, bytes], Sequence[bytes]], rank: int, size: int
+    ) -> Communicator:
+        raise LadderError("arrays of the host are exchanged by the host, not by copy engines")
+
     def memory(self) -> None:
         return None
 
@@ -89,10 +94,10 @@ class HostArrays:
     def free_unused(self) -> None:
         pass
 
-    def beside(self, work: Callable[[], None]) -> None:
+    def beside(self, work: Callable[[], None], urgent: bool = False, behind: None = None) -> None:
         work()
 
-    def join(self) -> None:
+    def join(self, end: None) -> None:
         pass
 
     def mark(self) -> float:

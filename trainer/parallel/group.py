@@ -202,6 +202,8 @@ class HostSums:
     """A `ladder.contract.device.Communicator` for arrays of the host: sums over ranks, in their
     order, on rank 0."""
 
+    name = "the host"
+
     def __init__(self, ranks: Ranks) -> None:
         self._ranks, self._others = ranks, range(1, ranks.size)
 

@@ -116,6 +116,17 @@ class Cuda(CupyGpu):
         opaque: np.void = made.view("V128")[0]
         return opaque
 
+    def allocation(self, array: Any) -> int:
+        """Where the allocation begins of which an array is a part."""
+        begin, size = ctypes.c_uint64(), ctypes.c_size_t()
+        with self.device:
+            status = ctypes.CDLL("libcuda.so.1").cuMemGetAddressRange_v2(
+                ctypes.byref(begin), ctypes.byref(size), ctypes.c_uint64(array.data.ptr)
+            )
+        if status:
+            raise LadderError(f"{self.name}: the driver finds no allocation: CUDA error {status}")
+        return begin.value
+
     def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> Path:
         return compiler.compile_cubin(rung, defines, real, self.arch, newest=self._driver_major)
 

@@ -150,10 +150,10 @@ class CudaGroup:
         for gpu in self.gpus:
             gpu.free_unused()
 
-    def beside(self, work: Callable[[], None]) -> None:
+    def beside(self, work: Callable[[], None], urgent: bool = False, behind: None = None) -> None:
         work()  # in order with the rest
 
-    def join(self) -> None:
+    def join(self, end: None) -> None:
         pass
 
     def mark(self) -> list[Any]:
@@ -231,6 +231,11 @@ class CudaGroup:
         raise LadderError("a process of several has one GPU, not a group of them")
 
     def join_group(self, name: bytes, rank: int, size: int) -> Communicator:
+        raise LadderError("a process of several has one GPU, not a group of them")
+
+    def join_copies(
+        self, exchange: Callable[[str, bytes], Sequence[bytes]], rank: int, size: int
+    ) -> Communicator:
         raise LadderError("a process of several has one GPU, not a group of them")
 
 

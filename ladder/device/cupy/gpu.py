@@ -21,7 +21,7 @@ from ladder.contract.launch_plan import Launch
 from ladder.contract.peers import by_value
 from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
-from ladder.device.cupy import nccl
+from ladder.device.cupy import nccl, peer_copies
 
 # Above this size the bus limits a copy, and pinned memory is not returned to the system.
 MOST_PINNED_BYTES = 16 << 20
@@ -33,16 +33,16 @@ _FATAL = {700, 702, 709, 710, 714, 715, 716, 717, 718, 719}
 
 _NULL = np.uintp(0)
 
-# Of a stream. What other ranks wait for goes first: its blocks get the next SMs that are free. The
-# runtime takes the nearest priority that there is.
+# Of a stream for urgent work: its blocks get the next SMs that are free. The runtime takes the
+# nearest priority that there is.
 HIGHEST_PRIORITY = -100
 
 _Gpu = TypeVar("_Gpu", bound="CupyGpu")
 
 
 class CupyGpu:
-    """One GPU, with a stream on which everything runs in order, and a second one for what goes on
-    `beside` it.
+    """One GPU, with a stream on which everything runs in order, and two for what goes on `beside`
+    it.
 
     `device`, `stream` and `cupy` are CuPy's, for what calls a library instead of a kernel. `stream`
     is the one that work is submitted to at the moment. A subclass opens the GPU, compiles, and sets
@@ -74,7 +74,8 @@ class CupyGpu:
         self._copies: list[tuple[Any, Any]] = []  # (event, pinned memory) of those under way
         self.device.use()
         self.stream = self.cupy.cuda.Stream(non_blocking=True)
-        self._side = self.cupy.cuda.Stream(non_blocking=True, priority=HIGHEST_PRIORITY)
+        self._side = self.cupy.cuda.Stream(non_blocking=True)
+        self._urgent = self.cupy.cuda.Stream(non_blocking=True, priority=HIGHEST_PRIORITY)
 
     def kernel_names(self, module: Path) -> Iterable[str]:
         """The kernels in what `compile_ahead` returned."""
@@ -206,6 +207,15 @@ class CupyGpu:
     def join_group(self, name: bytes, rank: int, size: int) -> nccl.Communicator:
         return nccl.Communicator(self, name, rank, size)
 
+    def join_copies(
+        self, exchange: peer_copies.Exchange, rank: int, size: int
+    ) -> peer_copies.PeerCopies:
+        return peer_copies.join(self, exchange, rank, size)
+
+    def allocation(self, array: Any) -> int:
+        """Where the allocation begins of which an array is a part."""
+        raise NotImplementedError
+
     def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> Path:
         """Compile a rung file into the cache, and do not load it; several threads may do so."""
         raise NotImplementedError
@@ -220,23 +230,27 @@ class CupyGpu:
     def free_unused(self) -> None:
         self.cupy.get_default_memory_pool().free_all_blocks()
 
-    def beside(self, work: Callable[[], None]) -> None:
+    def beside(self, work: Callable[[], None], urgent: bool = False, behind: Any = None) -> Any:
         """While a graph is recorded, this makes a second branch of it, up to `join`."""
-        main = self.stream
+        main, side = self.stream, self._urgent if urgent else self._side
         try:
             with self.device:
-                self._side.wait_event(self._passed(main))
-            self.stream = self._side
+                side.wait_event(self._passed(main))
+                if behind is not None:
+                    side.wait_event(behind)
+            self.stream = side
             work()
+            with self.device:
+                return self._passed(side)
         except self._errors as error:
             raise self._failure(error) from None
         finally:
             self.stream = main
 
-    def join(self) -> None:
+    def join(self, end: Any) -> None:
         try:
             with self.device:
-                self.stream.wait_event(self._passed(self._side))
+                self.stream.wait_event(end)
         except self._errors as error:
             raise self._failure(error) from None
 

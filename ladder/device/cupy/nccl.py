@@ -42,6 +42,8 @@ def unique_id() -> bytes:
 class Communicator:
     """This process's part of a group. See `ladder.contract.device.Communicator`."""
 
+    name = "NCCL"
+
     def __init__(self, gpu: Gpu, name: bytes, rank: int, size: int) -> None:
         self._library, self._gpu, self._rank, self._size = _library(), gpu, rank, size
         with gpu.device:

@@ -6,7 +6,6 @@ nothing that goes beside an exchange reads or writes what is exchanged.
 """
 
 import dataclasses
-import threading
 from collections import Counter
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 from ladder.device.cpu import Cpu
+from tests.trainer import late
 from tests.trainer.parallel_run import together
 from tests.trainer.tiny import SHAPE, save_model, settings
 from trainer.measure.exchange_timing import label, schedule
@@ -30,16 +30,6 @@ from trainer.run.steps import Stepper
 from trainer.settings.flags import Flags
 
 STEPS = 2
-WAITING = threading.local()  # of each rank, which is a thread: work beside other work
-
-
-def late_beside(device, work):
-    WAITING.__dict__.setdefault("work", []).append(work)
-
-
-def late_join(device):
-    for work in WAITING.__dict__.pop("work", []):
-        work()
 
 
 @pytest.fixture(autouse=True)
@@ -58,12 +48,12 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def late(monkeypatch):
+def as_late_as_allowed(monkeypatch):
     """A device that does what goes beside other work as late as it may."""
 
     def make(cpu=Cpu):
-        monkeypatch.setattr(cpu, "beside", late_beside)
-        monkeypatch.setattr(cpu, "join", late_join)
+        monkeypatch.setattr(cpu, "beside", late.beside)
+        monkeypatch.setattr(cpu, "join", late.join)
 
     return make
 
@@ -105,11 +95,11 @@ KINDS = {"-z 1": {}, "-z 0": {"zero": 0}, "-z 1 -r 2": {"recompute": 2}}
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ranks", [2, 3, pytest.param(4, marks=pytest.mark.sweep)])
-def test_exchanges_beside_and_behind_give_the_same_bits(folder, late, ranks, kind):
+def test_exchanges_beside_and_behind_give_the_same_bits(folder, as_late_as_allowed, ranks, kind):
     behind = train(folder, ranks, overlap=False, **KINDS[kind])
     assert behind == [behind[0]] * ranks
     assert train(folder, ranks, **KINDS[kind]) == behind
-    late()
+    as_late_as_allowed()
     assert train(folder, ranks, **KINDS[kind]) == behind
 
 
@@ -128,10 +118,10 @@ def test_an_exchange_that_begins_too_early_is_seen(folder, monkeypatch):
     assert train(folder, 2, steps=1) != right
 
 
-def test_what_does_not_wait_for_an_exchange_is_seen(folder, late, monkeypatch):
+def test_what_does_not_wait_for_an_exchange_is_seen(folder, as_late_as_allowed, monkeypatch):
     right = train(folder, 2, steps=1)
-    late()
-    monkeypatch.setattr(Cpu, "join", lambda device: None)
+    as_late_as_allowed()
+    monkeypatch.setattr(Cpu, "join", lambda device, end: None)
     assert train(folder, 2, steps=1) != right
 
 
@@ -182,15 +172,19 @@ def used(program, items):
     return found - set(spans(program, [("norm", None), ("hyper", None)]))  # only read
 
 
+def exchanges(item):
+    return isinstance(item, Beside) and item.urgent
+
+
 @pytest.mark.parametrize("fusions", [(), tuple(FUSIONS)])
 @pytest.mark.parametrize("zero", [0, 1])
 def test_no_call_touches_what_is_exchanged_beside_it(zero, fusions):
     program = build(SHAPE, 2, 16, fusions=fusions, sharding=Sharding(1, 3, zero, True))
-    assert sum(isinstance(item, Beside) for item in program.last_backward) == SHAPE.layers + 1
+    assert sum(map(exchanges, program.last_backward)) == SHAPE.layers + 1
     for items in (program.last_backward, program.reduce, program.apply):
         for index, item in enumerate(items):
-            if isinstance(item, Beside):
-                later = used(program, (i for i in items[index:] if not isinstance(i, Beside)))
+            if exchanges(item):
+                later = used(program, (i for i in items[index:] if not exchanges(i)))
                 for host, start, end in used(program, [item]):
                     near = [(a, b) for name, a, b in later if name == host]
                     assert all(end <= a or b <= start for a, b in near), (host, start, end)

@@ -1,0 +1,356 @@
+"""Exchange by copies between GPUs: the order of what ranks do, without a GPU."""
+
+import ctypes
+import functools
+import itertools
+import random
+import re
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ladder.common.errors import LadderError
+from ladder.common.files import read_text
+from ladder.contract.launch_plan import Launch
+from ladder.contract.peers import MOST_RANKS, FirstRank, Peers
+from ladder.contract.rung_file import Rung
+from ladder.device.cupy import peer_copies
+from ladder.emulator.emulated import Emulated
+
+FLOAT = np.dtype(np.float32)
+
+
+class Fault(RuntimeError):
+    """CuPy's CUDARuntimeError."""
+
+
+class Array:
+    """A CuPy array in the memory of the host."""
+
+    def __init__(self, host, of=None):
+        self.host, self.of = host, of or self
+        self.size, self.itemsize, self.nbytes = host.size, host.itemsize, host.nbytes
+        self.data = SimpleNamespace(ptr=host.ctypes.data)
+
+    def __getitem__(self, where):
+        return Array(self.host[where], self.of)
+
+
+class Machine:
+    """GPUs that all processes of a machine see, and what the processes tell each other."""
+
+    def __init__(self, ranks, reach=True):
+        self.ranks, self.reach, self.fails = ranks, reach, None
+        self.parts, self.barrier = [b""] * ranks, threading.Barrier(ranks, timeout=10)
+        self.open = []  # addresses of handles
+
+    def exchange(self, rank):
+        def meet(what, data):
+            self.parts[rank] = data
+            self.barrier.wait()
+            found = list(self.parts)
+            self.barrier.wait()
+            return found
+
+        return meet
+
+    # cupy.cuda.runtime
+
+    CUDARuntimeError = Fault
+    is_hip = False
+    memcpyDeviceToDevice = 3
+
+    def deviceGetByPCIBusId(self, bus):
+        if bus == "hidden":
+            raise Fault("invalid device ordinal")
+        return int(bus)
+
+    def deviceCanAccessPeer(self, device, other):
+        assert device != other
+        return self.reach
+
+    def ipcGetMemHandle(self, address):
+        return address.to_bytes(64, "little")
+
+    def ipcOpenMemHandle(self, handle):
+        if self.fails:
+            raise Fault(self.fails)
+        self.open.append(int.from_bytes(handle, "little"))
+        return self.open[-1]
+
+    def ipcCloseMemHandle(self, address):
+        self.open.remove(address)
+
+    def memcpyAsync(self, to, source, size, kind, stream):
+        assert kind == self.memcpyDeviceToDevice
+        stream.append(lambda: ctypes.memmove(to, source, size))
+
+
+class Gpu:
+    """One of them. Work waits in `queue` until somebody runs it; work that returns False has to
+    wait."""
+
+    name, warp = "GPU", 32
+
+    def __init__(self, machine, bus):
+        self.cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=machine))
+        self.device = Device(bus)
+        self.queue, self.memory = [], []
+        self.stream = SimpleNamespace(ptr=self.queue)
+
+    def empty(self, shape, dtype):
+        self.memory.append(np.full(shape, 7, dtype))
+        return Array(self.memory[-1])
+
+    def zero(self, array):
+        array.host[...] = 0
+
+    def synchronize(self):
+        pass
+
+    def allocation(self, array):
+        return array.of.data.ptr
+
+    def compile(self, rung, defines, real):
+        return {"meet": self._meet, "add_shares": self._add}
+
+    def _meet(self, launch, args):
+        peers, R, rank = args
+        flags = [words(address, R) for address in np.frombuffer(peers.tobytes(), np.uint64)[:R]]
+
+        def signal():
+            count = flags[rank][rank] + 1
+            for row in flags:
+                row[rank] = count
+
+        self.queue.append(signal)
+        self.queue.append(lambda: bool((flags[rank] >= flags[rank][rank]).all()))
+
+    def _add(self, launch, args):
+        own, received, R, _, n, stride = args
+        assert launch.grid[0] * launch.block[0] * peer_copies.EACH >= n
+
+        def add():
+            others = [received.host[i * stride : i * stride + n] for i in range(R - 1)]
+            own.host[...] = np.sum([*others, own.host], axis=0)
+
+        self.queue.append(add)
+
+
+class Device:
+    def __init__(self, bus):
+        self.pci_bus_id = bus
+        self.id = int(bus) if bus.isdecimal() else 0
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, *_):
+        pass
+
+
+def words(address, count):
+    return np.ctypeslib.as_array((ctypes.c_uint32 * int(count)).from_address(int(address)))
+
+
+def on_ranks(machine, work):
+    """What `work` returns for each rank; ranks are threads."""
+    results = [None] * machine.ranks
+
+    def run(rank):
+        try:
+            results[rank] = work(rank)
+        except LadderError as error:
+            results[rank] = str(error)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(machine.ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def run_in_some_order(gpus, seed):
+    """Each GPU's work in order, all of them side by side."""
+    choose, left = random.Random(seed), [list(gpu.queue) for gpu in gpus]
+    blocked = 0
+    while any(left):
+        queue = choose.choice([queue for queue in left if queue])
+        if queue[0]() is False:
+            blocked += 1
+            assert blocked < 10_000, "all ranks wait"
+        else:
+            blocked, _ = 0, queue.pop(0)
+
+
+SIZES = (24, 20)  # of two buckets
+STEPS = 3
+
+
+def train(ranks, seed, sums=True, forgets=None):
+    """Whether every rank has the right weights after each step of ZeRO-1 on made-up gradients, in
+    an order of the GPUs' work that `seed` chooses.
+
+    sums     whether gradients are exchanged; without it, each rank knows the sum of its share
+    forgets  the number of a meeting of every step that the ranks leave out
+    """
+    machine = Machine(ranks)
+    seen = []
+
+    def program(rank):
+        gpu = Gpu(machine, str(rank))
+        peers = peer_copies.join(gpu, machine.exchange(rank), rank, ranks)
+        forget(peers, forgets, 2 * (len(SIZES) * sums + 1))
+        gradients, weights = ([gpu.empty((n,), FLOAT) for n in SIZES] for _ in range(2))
+
+        def backward(step):
+            found = gradients_of(step, rank) if sums else total(step, ranks)
+            for gradient, values in zip(gradients, found, strict=True):
+                gradient.host[...] = values
+
+        def update():
+            for weight, gradient in zip(weights, gradients, strict=True):
+                share = slice(rank * weight.size // ranks, (rank + 1) * weight.size // ranks)
+                weight.host[share] = gradient.host[share]
+
+        def look(step):
+            pairs = zip(weights, total(step, ranks), strict=True)
+            seen.append(all(np.array_equal(weight.host, right) for weight, right in pairs))
+
+        for step in range(STEPS):
+            gpu.queue.append(functools.partial(backward, step))
+            for gradient in gradients if sums else ():
+                peers.reduce_scatter(gradient)
+            gpu.queue.append(update)
+            peers.all_gather(*weights)
+            gpu.queue.append(functools.partial(look, step))
+        return gpu
+
+    run_in_some_order(on_ranks(machine, program), seed)
+    assert len(seen) == ranks * STEPS
+    return all(seen)
+
+
+def gradients_of(step, rank):
+    return [np.arange(n, dtype=FLOAT) * (1 + rank) + 100 * step + n for n in SIZES]
+
+
+def total(step, ranks):
+    return [
+        sum(parts) for parts in zip(*(gradients_of(step, r) for r in range(ranks)), strict=True)
+    ]
+
+
+def forget(peers, number, count):
+    """Leave out one of the `count` meetings of a step, of which each exchange has two."""
+    real, numbers = peers._meet, itertools.count()
+
+    def meet():
+        if next(numbers) % count != number:
+            real()
+
+    peers._meet = meet
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_weights_are_right_in_every_order(ranks):
+    assert all(train(ranks, seed) for seed in range(30))
+
+
+@pytest.mark.parametrize(
+    ("sums", "number", "what"),
+    [
+        (True, 1, "a gradient is added up before it has come"),
+        (True, 2, "a gradient is overwritten before it was added up"),
+        (False, 0, "weights are overwritten before they were used"),
+        (True, 5, "weights are used before they have come"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_without_a_meeting(sums, number, what):
+    assert not all(train(2, seed, sums, number) for seed in range(100)), what
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_an_all_reduce_sums_arrays_that_have_no_equal_shares(ranks):
+    machine = Machine(ranks)
+    rows = [np.arange(10, dtype=FLOAT) * (1 + rank) for rank in range(ranks)]
+
+    def program(rank):
+        gpu = Gpu(machine, str(rank))
+        peers = peer_copies.join(gpu, machine.exchange(rank), rank, ranks)
+        arrays = [Array(rows[rank].copy()), Array(np.full(2, rank, FLOAT))]
+        peers.all_reduce(*arrays)
+        return gpu, arrays
+
+    found = on_ranks(machine, program)
+    run_in_some_order([gpu for gpu, _ in found], 0)
+    for _, (first, second) in found:
+        assert np.array_equal(first.host, sum(rows))
+        assert np.array_equal(second.host, [sum(range(ranks))] * 2)
+
+
+def test_handles_are_opened_once_and_all_are_closed_at_the_end():
+    machine = Machine(2)
+
+    def program(rank):
+        gpu = Gpu(machine, str(rank))
+        peers = peer_copies.join(gpu, machine.exchange(rank), rank, 2)
+        arena = gpu.empty((64,), FLOAT)
+        for _ in range(2):
+            peers.all_gather(arena[:32], arena[32:])
+        mapped = len(machine.open)
+        machine.barrier.wait()
+        peers.close()
+        return mapped
+
+    assert on_ranks(machine, program) == [4, 4]  # the flags and the arena of two ranks
+    assert machine.open == []
+
+
+@pytest.mark.parametrize(
+    ("buses", "changes", "says"),
+    [
+        (("0", "0"), {}, "two ranks are on one GPU"),
+        (("1", "hidden"), {}, r"rank 0: it does not see the GPU of rank 1 \(CUDA_VISIBLE_DEVICES"),
+        (("0", "1"), {"reach": False}, "no access to the memory of rank 1's"),
+        (("0", "1"), {"is_hip": True}, "for NVIDIA's GPUs only"),
+        (("0", "1"), {"fails": "invalid handle"}, "invalid handle.*--exchange nccl does without"),
+        (tuple("012345678"), {}, f"9 ranks, and at most {MOST_RANKS}"),
+    ],
+)
+def test_all_ranks_learn_why_copies_are_not_possible(buses, changes, says):
+    machine = Machine(len(buses))
+    vars(machine).update(changes)
+
+    def program(rank):
+        peer_copies.join(Gpu(machine, buses[rank]), machine.exchange(rank), rank, len(buses))
+
+    for message in on_ranks(machine, program):
+        assert re.search(says, message)
+
+
+@pytest.mark.emulator
+def test_the_kernels_meet_and_add_in_the_order_of_ranks():
+    device = Emulated(seed=1, counting=True)
+    rung = Rung("copies", "copies between ranks", peer_copies.SOURCE, read_text(peer_copies.SOURCE))
+    kernels = device.compile(rung, {}, FLOAT)
+    flags = device.empty((3, 3), np.dtype(np.uint32))
+    flags[...] = 0
+    for _ in range(2):
+        arguments = (Peers(flags, scratch=True), np.int32(3), FirstRank())
+        kernels["meet"](Launch("meet", (1, 3, 1), (32, 1, 1)), arguments)
+    assert (flags == 2).all()
+    n, stride = 1500, 1600
+    shares = np.random.default_rng(0).standard_normal((3, n)).astype(FLOAT)
+    for rank in range(3):
+        own, received = device.empty((n,), FLOAT), device.empty((2, stride), FLOAT)
+        own[...] = shares[rank]
+        received[:, :n] = np.delete(shares, rank, axis=0)
+        numbers = (np.int32(number) for number in (3, rank, n, stride))
+        launch = Launch("add_shares", (2, 1, 1), (peer_copies.ADDERS, 1, 1))
+        kernels["add_shares"](launch, (own, received, *numbers))
+        assert np.array_equal(own, shares[0] + shares[1] + shares[2])

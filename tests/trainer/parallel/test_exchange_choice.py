@@ -1,0 +1,71 @@
+"""What the devices of several ranks exchange by."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from ladder.common.errors import LadderError
+from trainer.model.sharding import Sharding
+from trainer.parallel.group import ALONE, HostSums, Ranks
+from trainer.run.setup import open_communicator
+
+OVERLAPPED = Sharding(0, 2, stage=1, overlaps=True)
+BEHIND = Sharding(0, 2, stage=1)
+WHOLE = Sharding(0, 2, stage=0, overlaps=True)
+
+
+class Gpu:
+    is_gpu = True
+
+    def __init__(self, refuses=False):
+        self.refuses = refuses
+
+    def new_group(self):
+        return b"name"
+
+    def join_group(self, name, rank, size):
+        return f"NCCL {name.decode()} {rank} of {size}"
+
+    def join_copies(self, exchange, rank, size):
+        if self.refuses:
+            raise LadderError("no access")
+        return f"copies {rank} of {size}"
+
+
+def ranks(on_this_machine=2):
+    group = Ranks.__new__(Ranks)
+    group.rank, group.size, group.local_size = 0, 2, on_this_machine
+    group.exchange = lambda what, data: [data, b""]
+    return group
+
+
+@pytest.mark.parametrize(
+    ("exchange", "sharding", "gpu", "group", "chosen"),
+    [
+        ("nccl", OVERLAPPED, Gpu(), ranks(), "NCCL name 0 of 2"),
+        ("copies", BEHIND, Gpu(), ranks(), "copies 0 of 2"),
+        ("copies", WHOLE, Gpu(), ranks(), "copies 0 of 2"),
+        ("auto", OVERLAPPED, Gpu(), ranks(), "copies 0 of 2"),
+        ("auto", BEHIND, Gpu(), ranks(), "NCCL name 0 of 2"),
+        ("auto", WHOLE, Gpu(), ranks(), "NCCL name 0 of 2"),
+        ("auto", OVERLAPPED, Gpu(refuses=True), ranks(), "NCCL name 0 of 2"),
+        ("auto", OVERLAPPED, Gpu(), ranks(on_this_machine=1), "NCCL name 0 of 2"),
+        ("auto", OVERLAPPED, Gpu(), ALONE, None),
+    ],
+)
+def test_gpus_exchange_by_copies_or_nccl(exchange, sharding, gpu, group, chosen):
+    assert open_communicator(gpu, group, exchange, sharding) == chosen
+
+
+@pytest.mark.parametrize(
+    ("gpu", "group", "says"),
+    [(Gpu(refuses=True), ranks(), "no access"), (Gpu(), ranks(1), "on several machines")],
+)
+def test_copies_that_are_not_possible_are_refused(gpu, group, says):
+    with pytest.raises(LadderError, match=says):
+        open_communicator(gpu, group, "copies", OVERLAPPED)
+
+
+def test_arrays_of_the_host_are_exchanged_by_the_host():
+    found = open_communicator(SimpleNamespace(is_gpu=False), ranks(), "copies", OVERLAPPED)
+    assert isinstance(found, HostSums)
