@@ -34,9 +34,10 @@ def open_for(
     if name is not None:
         return _open(_own_gpu(name, local_rank), dtype)
     gpu, why = default_gpu(), []
+    if gpu is None and local_rank is not None:
+        why = ["no GPU was found ('python -m trainer doctor' says why)"]
     if gpu is not None:
         gpu = _own_gpu(gpu, local_rank)
-    if gpu is not None:
         try:
             device, place, notes = _open(gpu, dtype)
         except LadderError as error:

@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,8 @@ from ladder.contract.ladder import find
 from ladder.contract.rung_file import Rung
 from trainer.engine import memory
 from trainer.engine.memory import Layout, padded
-from trainer.model.calls import Beside, Call, Exchange, Item, Ref, in_order
+from trainer.engine.rung_choice import say_nothing
+from trainer.model.calls import Beside, Call, Exchange, Item, Join, Ref, in_order, op_calls
 from trainer.model.program import Program
 
 
@@ -61,7 +62,7 @@ class Engine:
         weights_of: Engine | None = None,
         watch: Callable[[Engine, Call], None] | None = None,
         peers: Communicator | None = None,
-        told: Callable[[str], None] = lambda place: None,
+        told: Callable[[str], None] = say_nothing,
     ) -> None:
         self.program, self.device, self.real = program, device, np.dtype(real)
         self.rungs = dict(rungs)
@@ -76,11 +77,12 @@ class Engine:
             # A validation before step 1 reads dloss. The padding between parameters is 0.
             if program.buffers[name].kind in ("moment", "input", "parameter", "master", "cache"):
                 device.zero(self.arrays[name])
-        self._scratch, self._scratch_beside = (
+        self._scratch = [
             _Scratch(device, memory.scratch_needed(calls, device, self.real, self.rungs))
-            for calls in (program.calls, program.beside)
-        )
+            for calls in program.branches
+        ]
         self.bound: dict[Item, Callable[[], None]] = {}
+        self._ends: dict[Beside, Any] = {}  # of what went beside others, for what waits for it
         self._peers, self._told = peers, told
 
         def bind_all(items: Sequence[Item]) -> Callable[[], None]:
@@ -90,16 +92,13 @@ class Engine:
             self._refuse_early_reads(items)
             if watch is not None:
                 return functools.partial(self._run_watched, items, watch)
-            steps = [self.bound[item] for item in items]
-            if any(isinstance(item, Beside) for item in items):
-                steps.append(device.join)
-            return _Replayed(device, steps)
+            return _Replayed(device, [self.bound[item] for item in items])
 
         self._forward = bind_all(program.forward)
         self._evaluate = bind_all(program.evaluate)
         self._predict = bind_all(program.predict)
-        self._backward = self._last_backward = bind_all(program.backward)
-        if program.last_backward is not program.backward:
+        self._backward = self._last_backward = bind_all(program.more_backward)
+        if program.last_backward is not program.more_backward:
             self._last_backward = bind_all(program.last_backward)
         self._reduce, self._apply = bind_all(program.reduce), bind_all(program.apply)
         self._reduced = False  # is "norm" that of the gradients?
@@ -233,12 +232,14 @@ class Engine:
         """Its name in messages: "h3.ln_1, layernorm.forward rung 3 (one warp per row)"."""
         return f"{call.where}, {call.op} {self.rungs[call.op].label}"
 
-    def _bind(self, call: Item, beside: bool = False) -> Callable[[], None]:
+    def _bind(self, call: Item, branch: int = 0) -> Callable[[], None]:
         if isinstance(call, Beside):
             for inner in call.calls:
-                self.bound[inner] = self._bind(inner, beside=True)
+                self.bound[inner] = self._bind(inner, 2 if call.urgent else 1)
             calls = [self.bound[inner] for inner in call.calls]
-            return functools.partial(self.device.beside, functools.partial(_run_all, calls))
+            return functools.partial(self._run_beside, call, functools.partial(_run_all, calls))
+        if isinstance(call, Join):
+            return lambda: self.device.join(self._ends[call.beside])
         if isinstance(call, Exchange):
             arrays_of = [self.arrays[name] for name in call.buffers]
             return functools.partial(getattr(self._peers, call.kind), *arrays_of)
@@ -246,7 +247,7 @@ class Engine:
         op = find(call.op).op
         names = (arg.name for arg in op.args)
         arrays = dict(zip(names, self.arguments(call), strict=True))
-        scratch = self._scratch_beside if beside else self._scratch
+        scratch = self._scratch[branch]
         scratch.rewind()
         rung, real = self.rungs[call.op], op.real_in(self.real)
         run = bind(op, rung, self.device, real, call.dims, arrays, call.scalars, scratch.take)
@@ -262,9 +263,9 @@ class Engine:
         return run_or_name
 
     def _refuse_early_reads(self, items: Sequence[Item]) -> None:
-        """Raise LadderError where a kernel would read what the kernel before it still writes."""
-        calls = [item for item in in_order(items) if isinstance(item, Call)]
-        for before, call in itertools.pairwise(calls):
+        """Raise LadderError where a kernel would read what a kernel before it still writes: the one
+        before it in its branch, or the one of another branch behind which it begins."""
+        for before, call in _neighbours(items):
             written = {
                 ref
                 for arg, ref in zip(find(before.op).op.args, before.args, strict=True)
@@ -277,11 +278,33 @@ class Engine:
                         f"{before.op}, writes just before; choose another rung"
                     )
 
+    def _run_beside(self, item: Beside, work: Callable[[], None]) -> None:
+        behind = None if item.behind is None else self._ends[item.behind]
+        self._ends[item] = self.device.beside(work, item.urgent, behind)
+
     def _run_watched(self, items: Sequence[Item], watch: Callable[[Engine, Call], None]) -> None:
         for call in in_order(items):
             self.bound[call]()
             if isinstance(call, Call):
                 watch(self, call)
+
+
+def _neighbours(items: Sequence[Item]) -> Iterator[tuple[Call, Call]]:
+    """Two calls each, of which the second may be launched as soon as the first is done."""
+    before: list[Call] = []  # of what comes next in the list
+    beside: dict[bool, list[Call]] = {False: [], True: []}  # the last of the urgent ones, and rest
+    for item in items:
+        if isinstance(item, Join):
+            before += [*op_calls([item.beside])][-1:]
+        elif isinstance(item, Beside):
+            calls = [*op_calls([item])]
+            waits = [*op_calls([item.behind])][-1:] if item.behind else []
+            yield from itertools.product([*before, *beside[item.urgent], *waits], calls[:1])
+            yield from itertools.pairwise(calls)
+            beside[item.urgent] = calls[-1:] or beside[item.urgent]
+        elif isinstance(item, Call):
+            yield from ((call, item) for call in before)
+            before = [item]
 
 
 def _run_all(calls: Sequence[Callable[[], None]]) -> None:

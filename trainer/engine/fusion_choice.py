@@ -10,6 +10,7 @@ from ladder.common.errors import LadderError
 from ladder.contract.device import Device
 from ladder.contract.ladder import find
 from ladder.measure.pick import pick
+from trainer.engine.rung_choice import say_nothing
 from trainer.model.fusion import makes, takes
 from trainer.model.program import Program
 from trainer.settings.flags import FUSIONS, RUNG_SETS, Fusion
@@ -23,7 +24,7 @@ def choose(
     device: Device,
     build: Callable[[Collection[str]], Program],
     before: Mapping[str, Any] | None = None,
-    told: Callable[[str], None] = lambda place: None,
+    told: Callable[[str], None] = say_nothing,
 ) -> tuple[tuple[str, ...], list[str]]:
     """The fusions of a run in the order of FUSIONS, and notes: which one does not pay, and why.
 
@@ -36,7 +37,10 @@ def choose(
     for name in FUSIONS:
         wanted = _asked_for(name, settings, before)
         if wanted is None and device.is_gpu and settings.rung_set in ("best", "library"):
-            why_not = _loses(name, settings, device, build, told)
+            plain, fused = _calls(build(chosen)), _calls(build((*chosen, name)))
+            if plain == fused:  # the program has none of its ops
+                continue
+            why_not = _loses(name, settings, device, plain, fused, told)
             wanted = why_not is None
             notes += [] if wanted else [f"{name} is not fused: {why_not}"]
         if wanted:
@@ -61,18 +65,20 @@ def _asked_for(
     return None
 
 
+def _calls(program: Program) -> Calls:
+    both = (*program.forward, *program.backward)
+    return Counter((call.op, tuple(call.dims.items())) for call in both)
+
+
 def _loses(
     name: Fusion,
     settings: KernelSettings,
     device: Device,
-    build: Callable[[Collection[str]], Program],
+    plain: Calls,
+    fused: Calls,
     told: Callable[[str], None],
 ) -> str | None:
     """Why a step is faster without a fusion, on the best rungs; None if it is not faster."""
-
-    def calls(program: Program) -> Calls:
-        both = (*program.forward, *program.backward)
-        return Counter((call.op, tuple(call.dims.items())) for call in both)
 
     def seconds(counted: Calls) -> float:
         total = 0.0
@@ -83,7 +89,6 @@ def _loses(
             total += count * pick(ladder, device, dtype, dict(dims), **settings.picking).seconds
         return total
 
-    plain, fused = calls(build(())), calls(build((name,)))
     try:
         together, apart = seconds(fused - plain), seconds(plain - fused)
     except LadderError as error:  # no rung of an op can run here

@@ -10,7 +10,7 @@ from typing import Any
 from ladder.contract.device import Device
 from ladder.contract.rung_file import Rung
 from trainer.engine import fusion_choice, rung_choice
-from trainer.engine.rung_choice import Choice
+from trainer.engine.rung_choice import Choice, say_nothing
 from trainer.model.calls import Call
 from trainer.model.fusion import FUSIONS
 from trainer.model.program import Program
@@ -51,7 +51,7 @@ def choose(
     build: Callable[[Collection[str]], Program],
     calls_of: Callable[[Program], Iterable[Call]] = lambda program: program.calls,
     before: Mapping[str, Any] | None = None,
-    told: Callable[[str], None] = lambda place: None,
+    told: Callable[[str], None] = say_nothing,
 ) -> Kernels:
     """The kernels that the settings ask for.
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from trainer.engine.engine import Engine
 from trainer.measure.step_timing import LONG, STEPS_AT_A_TIME, WARM_UP, Job, one_step
-from trainer.model.calls import Call, Exchange, op_calls
+from trainer.model.calls import Beside, Call, Exchange, op_calls
 from trainer.model.program import Program
 from trainer.parallel.group import Group
 
@@ -44,7 +44,7 @@ def schedule(program: Program) -> Iterator[Scheduled]:
                 last = item
             elif isinstance(item, Exchange):
                 yield Scheduled(item, last, None)
-            else:
+            elif isinstance(item, Beside):
                 later = (call for call in items[index + 1 :] if isinstance(call, Call))
                 beside = next(later, None)
                 for inner in item.calls:
@@ -142,6 +142,8 @@ def let_go(engine: Engine) -> None:
 
 class Silent:
     """A `Communicator` of ranks that do not exchange anything."""
+
+    name = "nothing"
 
     def all_reduce(self, *arrays: Any) -> None:
         pass

@@ -2,7 +2,8 @@
 
 The calls of each op are timed back to back, in a graph of their own; the step is timed as one
 sequence of graphs. A step may take longer than the sum of its ops: there are gaps between launches,
-and an op that ran alone found more of its inputs in the cache.
+and an op that ran alone found more of its inputs in the cache. Or it takes less: the two branches
+of the backward pass (trainer/model/branches.py) go on beside each other.
 
 With several ranks (`--gpus 2`), rank 0 also shows each exchange of the step: what it waits for,
 what begins beside it, and its time alone; and by how much the exchanges make the step longer.
@@ -58,7 +59,9 @@ LAUNCHES = 1000  # of a kernel with nothing to do, to see what a launch in a gra
 
 def main(argv: Sequence[str] = ()) -> int:
     """Measure, print, and write doc/results/training/<device>-profile-<job>.json and .svg."""
-    parser = parser_of("profile", "Time and memory of a step by op.", "ranks", "zero", "overlap")
+    parser = parser_of(
+        "profile", "Time and memory of a step by op.", "ranks", "zero", "overlap", "exchange"
+    )
     options = vars(parser.parse_args(argv))
     write = not options.pop("no_write")
     flags = Flags(**options)
@@ -111,6 +114,7 @@ def measure(flags: Flags, group: Group = ALONE) -> dict[str, Any]:
         "ranks": group.size,
         "zero": job.sharding.stage,
         "overlap": job.sharding.overlaps,
+        "exchanged_by": job.exchanged_by,
         "exchanges": exchanges,
         "compute_ms": compute_ms,  # of each rank, without exchanges
         "exposed_ms": exposed_ms,
@@ -218,7 +222,9 @@ def show(p: dict[str, Any], screen: Display) -> None:
 
 def _show_exchanges(p: dict[str, Any], screen: Display) -> None:
     """What several ranks exchange, in the order of the step."""
-    screen.say(f"\n{p['ranks']} ranks, -z {p['zero']} --overlap {p['overlap']:d}:")
+    screen.say(
+        f"\n{p['ranks']} ranks, -z {p['zero']} --overlap {p['overlap']:d}, by {p['exchanged_by']}:"
+    )
     rows = [
         (
             row["kind"],

@@ -57,7 +57,9 @@ from trainer.settings.flags import Flags
 
 def main(argv: Sequence[str] = ()) -> int:
     """Measure, print, and write doc/results/training/<device>-scaling-<job>.json and .svg."""
-    parser = parser_of("scaling", "Time a training step on 1, 2, ... ranks.", "zero", "overlap")
+    parser = parser_of(
+        "scaling", "Time a training step on 1, 2, ... ranks.", "zero", "overlap", "exchange"
+    )
     parser.add_argument(
         "--gpus",
         "--ranks",
@@ -128,6 +130,7 @@ def measure(flags: Flags, group: Group, most: int, alone: bool) -> dict[str, Any
         **results.of_step(job.kernels.rungs),
         "zero": job.sharding.stage,
         "overlap": job.sharding.overlaps,
+        "exchanged_by": job.exchanged_by,
         "ranks": group.size,
         "tokens": job.tokens,
         "most": most,
@@ -194,7 +197,7 @@ def _mean(values: Sequence[float]) -> float:
 def show(result: dict[str, Any], screen: Display) -> None:
     """The result as tables."""
     r = result
-    flags = f"-z {r['zero']} --overlap {r['overlap']:d}"
+    flags = f"-z {r['zero']} --overlap {r['overlap']:d}, by {r['exchanged_by']}"
     screen.say(
         f"{r['model']}, B={r['B']} T={r['T']} on each rank, {r['dtype']}, {flags}, "
         f"{r['machine']['name']}"

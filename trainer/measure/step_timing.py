@@ -78,6 +78,11 @@ class Job:
         return self.program.B * self.program.T
 
     @property
+    def exchanged_by(self) -> str | None:
+        """What moves gradients and weights between the ranks; None where there is one."""
+        return None if self.peers is None else self.peers.name
+
+    @property
     def flops(self) -> int:
         """FLOPs of a step, as MFU counts them."""
         return self.tokens * self.shape.flops_per_token(self.program.T)
@@ -198,7 +203,7 @@ def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group =
     kernels = choose_together(
         group, resolve_kernels(flags, place), device, build_fused, calls_of=_compared
     )
-    peers = open_communicator(device, group)
+    peers = open_communicator(device, group, config.exchange, sharding)
     return Job(config, device, shape, kernels, [*notes, *kernels.notes], sharding, peers)
 
 

@@ -82,18 +82,23 @@ def _numpy_products(engine: Engine) -> Callable[[], None]:
     """A function that computes only the products of all linear layers of a step."""
 
     def factors(call: Call) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        after_gelu = 1 if call.op == "matmul_gelu.forward" else 0
-        out, a, b = engine.arguments(call)[after_gelu : after_gelu + 3]
-        if call.op in ("matmul.forward", "matmul_gelu.forward"):
+        arguments = list(engine.arguments(call))
+        if call.op in not_products:
+            del arguments[not_products[call.op]]
+        out, a, b = arguments[:3]
+        if call.op in forward:
             return out, a, b.T
-        if call.op in ("matmul.backward_input", "matmul_gelu.backward_input"):
+        if call.op in backward_input:
             return out, a, b
         return out, a.T, b  # backward_weight, without adding up
 
-    ops = (
-        *("matmul.forward", "matmul.backward_input", "matmul.backward_weight"),
-        *("matmul_gelu.forward", "matmul_gelu.backward_input"),
-    )
+    # which argument of a fused op is a result besides the product
+    not_products = {"matmul_gelu.forward": 0, "matmul.backward_weight_bias": 1}
+    layers = "matmul", "matmul_gelu", "matmul_relu"
+    forward = [f"{layer}.forward" for layer in layers]
+    backward_input = [f"{layer}.backward_input" for layer in layers]
+    backward_weight = "matmul.backward_weight", "matmul.backward_weight_bias"
+    ops = (*forward, *backward_input, *backward_weight)
     calls = (*engine.program.forward, *engine.program.backward)
     products = [factors(call) for call in calls if call.op in ops]
 

@@ -78,19 +78,35 @@ class Exchange:
 @dataclass(frozen=True, eq=False)
 class Beside:
     """Calls that begin when those before them in a list are done, and go on beside those behind
-    them, up to the end of the list. Calls beside others go one after the other. What they work on
-    must be left alone by those that they go beside."""
+    them, up to a `Join`, which every list has for the last one in it. Calls beside others go one
+    after the other, the urgent ones and the rest. What they work on must be left alone by those
+    that they go beside.
+
+    urgent  they go first where the device cannot do both: other ranks wait for them
+    behind  what went beside others before and must be done, too, when these begin
+    """
 
     calls: tuple[Call | Exchange, ...]
+    urgent: bool = False
+    behind: Beside | None = None
 
 
-Item = Call | Exchange | Beside  # of a list of what is to be done
+@dataclass(frozen=True, eq=False)
+class Join:
+    """The calls behind it begin when those of `beside` are done, and, of the urgent ones or the
+    rest, as `beside` is, those that went beside others before them."""
+
+    beside: Beside
+
+
+Item = Call | Exchange | Beside | Join  # of a list of what is to be done
 
 
 def in_order(items: Iterable[Item]) -> Iterator[Call | Exchange]:
     """All calls and exchanges of a list, those that go beside others in their place."""
     for item in items:
-        yield from item.calls if isinstance(item, Beside) else (item,)
+        if not isinstance(item, Join):
+            yield from item.calls if isinstance(item, Beside) else (item,)
 
 
 def op_calls(items: Iterable[Item]) -> Iterator[Call]:

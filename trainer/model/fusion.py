@@ -1,4 +1,5 @@
-"""Fusions: two consecutive calls become one, which need not store the result of the first.
+"""Fusions: two consecutive calls become one, which need not store the result of the first, or reads
+only once what both read.
 
 A fusion is written as rules over the names of arguments. `JOIN` reads: where residual.forward
 writes a buffer, and the layernorm.forward behind it reads that one, both together are one
@@ -20,7 +21,8 @@ class Rule:
 
     A name that stands in several places is the same buffer in all of them; one that the fused op
     lacks is of a buffer that is not written any more, and that nothing else may read. `place`: of
-    which of the two calls the fused one has its dimensions and its name in the model.
+    which of the two calls the fused one has its dimensions and its name in the model. It has the
+    scalars of both.
     """
 
     first: tuple[str, str]
@@ -40,7 +42,7 @@ class Rule:
         op, names = self.fused
         args = tuple(buffers[name] for name in names.split())
         kept = (first, second)[self.place]
-        return Call(op, args, kept.dims, kept.scalars, kept.where)
+        return Call(op, args, kept.dims, {**first.scalars, **second.scalars}, kept.where)
 
 
 JOIN = Rule(
@@ -53,6 +55,22 @@ JOIN_BACKWARD = Rule(
     ("layernorm.backward", "through dweight dbias dout inp weight mean rstd"),
     ("residual.backward", "dinp through"),
     ("residual_layernorm.backward", "dinp dweight dbias dout inp weight mean rstd"),
+    place=0,
+)
+# What these two take is what JOIN and JOIN_BACKWARD make.
+DROPPED_JOIN = Rule(
+    ("dropout.forward", "dropped inp2 rng"),
+    ("residual_layernorm.forward", "residual out mean rstd inp1 dropped weight bias"),
+    ("dropout_residual_layernorm.forward", "residual out mean rstd inp1 inp2 weight bias rng"),
+    place=1,
+)
+DROPPED_JOIN_BACKWARD = Rule(
+    ("residual_layernorm.backward", "dinp dweight dbias dout inp weight mean rstd"),
+    ("dropout.backward", "dbranch dinp rng"),
+    (
+        "dropout_residual_layernorm.backward",
+        "dinp dbranch dweight dbias dout inp weight mean rstd rng",
+    ),
     place=0,
 )
 PRODUCT = Rule(
@@ -73,11 +91,33 @@ PRODUCT_BACKWARD = Rule(
     ("matmul_gelu.backward_input", "dinp dout weight pre"),
     place=0,
 )
+BIAS_BACKWARD = Rule(
+    ("matmul.backward_bias", "dbias dout"),
+    ("matmul.backward_weight", "dweight dout inp"),
+    ("matmul.backward_weight_bias", "dweight dbias dout inp"),
+    place=1,
+)
+RELU_PRODUCT = Rule(
+    ("matmul.forward", "pre inp weight bias"),
+    ("relu.forward", "out pre"),
+    ("matmul_relu.forward", "out inp weight bias"),
+    place=0,
+)
+RELU_PRODUCT_BACKWARD = Rule(
+    ("matmul.backward_input", "product dout weight"),
+    ("relu.backward", "dinp product out"),
+    ("matmul_relu.backward_input", "dinp dout weight out"),
+    place=0,
+)
 
 FUSIONS: Mapping[str, tuple[Rule, ...]] = {
     "residual_layernorm": (JOIN, JOIN_BACKWARD),
+    "dropout_residual_layernorm": (DROPPED_JOIN, DROPPED_JOIN_BACKWARD),
     "matmul_gelu": (PRODUCT, DECODE_PRODUCT),
     "matmul_gelu_backward": (PRODUCT_BACKWARD,),
+    "matmul_bias_backward": (BIAS_BACKWARD,),
+    "matmul_relu": (RELU_PRODUCT,),
+    "matmul_relu_backward": (RELU_PRODUCT_BACKWARD,),
 }
 
 
@@ -92,14 +132,19 @@ def makes(fusion: str) -> set[str]:
 
 
 def fuse(calls: Iterable[Call], rules: Iterable[Rule]) -> tuple[Call, ...]:
-    """The calls, with every pair that a rule matches replaced."""
+    """The calls, with every pair that a rule matches replaced: a fused call, too, is fused with the
+    one before it and the one behind it, where a rule matches these."""
     rules = tuple(rules)
     fused: list[Call] = []
     for call in calls:
-        for rule in rules if fused else ():
-            if (one := rule.apply(fused[-1], call)) is not None:
-                fused[-1] = one
-                break
-        else:
-            fused.append(call)
+        while fused and (one := _apply(rules, fused[-1], call)) is not None:
+            fused.pop()
+            call = one
+        fused.append(call)
     return tuple(fused)
+
+
+def _apply(rules: Iterable[Rule], first: Call, second: Call) -> Call | None:
+    """What the first rule that matches two calls makes of them."""
+    made = (rule.apply(first, second) for rule in rules)
+    return next((call for call in made if call is not None), None)

@@ -148,32 +148,46 @@ class GPT2Config(ModelConfig):
         # what the backward pass reads
         add("activation", "real", {"encoded": (B, T, C), "lnf": (B, T, C)})
         add("activation", "float32", {"lnf_mean": (B, T), "lnf_rstd": (B, T)})
-        add_stacked("real", {"qkv": (B, T, 3 * C), "atty": (B, T, C), "fch": (B, T, 4 * C)})
+        add_stacked("real", {"qkv": (B, T, 3 * C), "atty": (B, T, C)})
         add_stacked("real", {"residual2": (B, T, C), "residual3": (B, T, C)})
-        for names, size, level in ((("fch_gelu",), 4 * C, 1), (("ln1", "ln2"), C, 2)):
-            shapes = dict.fromkeys(names, (B, T, size))
+        add_stacked("real", {self.activation_keeps: (B, T, 4 * C)})
+        again = {"ln1": (C, 2), "ln2": (C, 2)}  # width, and the `recompute` that drops it
+        if self.activation_keeps == "fch":
+            again["fch_gelu"] = (4 * C, 1)
+        for name, (size, level) in again.items():
             if recompute >= level:  # one for all layers: filled again in the backward pass
-                add("activation", "real", shapes)
+                add("activation", "real", {name: (B, T, size)})
             else:
-                add_stacked("real", shapes)
+                add_stacked("real", {name: (B, T, size)})
         add_stacked("float32", {"ln1_mean": (B, T), "ln1_rstd": (B, T), "lse": (B, NH, T)})
         add_stacked("float32", {"ln2_mean": (B, T), "ln2_rstd": (B, T)})
         # the end of a branch, before it joins the residual stream
         add("scratch", "real", {"branch": (B, T, C)})
+        if self.activation_keeps == "fch_gelu":
+            add("scratch", "real", {"fch": (B, T, 4 * C)})
         if training and self.dropout > 0:
             add("scratch", "real", {"dropped": (B, T, C)})
         if training:
             add("scratch", "real", {"dresidual": (B, T, C)})
             add("scratch", "real", {"dfch": (B, T, 4 * C), "dfch_gelu": (B, T, 4 * C)})
             # These are never in use at the same time as the buffer they lie in.
-            for name, shape, host in [
+            insides = [
                 ("dbranch", (B, T, C), "branch"),
                 ("dqkv", (B, T, 3 * C), "dfch"),
                 ("datty", (B, T, C), "dfch_gelu"),
                 ("dln", (B, T, C), "dfch_gelu"),
-            ]:
+            ]
+            if self.activation_keeps == "fch_gelu":
+                insides.append(("fch", (B, T, 4 * C), "dfch"))
+            for name, shape, host in insides:
                 buffers[name] = Buffer(shape, "real", "scratch", inside=(host, 0))
         return buffers
+
+    @property
+    def activation_keeps(self) -> str:
+        """The buffer that the activation function's derivative takes: gelu's takes the input, and
+        relu's the output, so that its input need not be kept."""
+        return "fch" if self.activation == "gelu" else "fch_gelu"
 
     def forward(self, B: int, T: int, buffers: Mapping[str, Buffer], dropout: bool) -> list[Call]:
         part = Part(self if dropout else self.without_dropout(), B, T, buffers)
@@ -355,8 +369,7 @@ def _backward(part: Part) -> None:
         dout = _leave(part, "fcproj", 2 + 2 * layer)
         _again(part, "fch_gelu", _activate)
         _linear_backward(part, "fcproj", linear(4 * C, C), "dfch_gelu", dout, "fch_gelu")
-        # gelu's derivative takes its input, relu's its output
-        args = "dfch dfch_gelu " + ("fch" if activation == "gelu" else "fch_gelu")
+        args = f"dfch dfch_gelu {part.config.activation_keeps}"
         call(activation, f"{activation}.backward", part.flat_mlp_dims, args)
         _again(part, "ln2", _ln_2)
         _linear_backward(part, "fc", linear(C, 4 * C), "dln", "dfch", "ln2")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trainer.model import update
+from trainer.model.branches import spread
 from trainer.model.calls import Beside, Buffer, Call, CallList, Item, op_calls
 from trainer.model.fusion import FUSIONS, JOIN, fuse
 from trainer.model.model_config import ModelConfig
@@ -29,8 +30,9 @@ class Program:
     evaluate  the same without dropout (the same calls where the model has none)
     predict   `evaluate` up to the logits
     backward  accumulates the gradients of all parameters; follows `forward`
+    more_backward  the same in two branches (branches.py)
     last_backward  the same in the last micro-batch of a step: several ranks also add up their
-              gradients; alone, it is `backward`
+              gradients; alone, it is `more_backward`
     reduce    the global norm of the gradients
     apply     AdamW; where ranks share that work, the exchange of the new weights
     vector    where parameters and gradients lie, and what is exchanged together (sharding.py); None
@@ -49,6 +51,7 @@ class Program:
     evaluate: tuple[Call, ...]
     predict: tuple[Call, ...]
     backward: tuple[Call, ...]
+    more_backward: tuple[Item, ...]
     last_backward: tuple[Item, ...]
     reduce: tuple[Item, ...]
     apply: tuple[Item, ...]
@@ -66,10 +69,17 @@ class Program:
         return tuple(op_calls((*self.reduce, *self.apply)))
 
     @property
-    def beside(self) -> tuple[Call, ...]:
-        """The op calls that go on beside others, and so need scratch memory of their own."""
-        items = (*self.last_backward, *self.reduce, *self.apply)
-        return tuple(op_calls(item for item in items if isinstance(item, Beside)))
+    def branches(self) -> tuple[tuple[Call, ...], tuple[Call, ...], tuple[Call, ...]]:
+        """The op calls by where they go: in line, beside others, and urgent ones beside others.
+        Each part needs scratch memory of its own."""
+        items = (*self.more_backward, *self.last_backward, *self.reduce, *self.apply)
+        beside = [item for item in items if isinstance(item, Beside)]
+        apart = set(op_calls(beside))
+        return (
+            tuple(call for call in self.calls if call not in apart),
+            tuple(op_calls(item for item in beside if not item.urgent)),
+            tuple(op_calls(item for item in beside if item.urgent)),
+        )
 
     @property
     def training_step(self) -> tuple[Call, ...]:
@@ -124,6 +134,7 @@ def build(
     predict = fuse(config.forward(B, T, buffers, dropout=False), rules)
     evaluate = forward = predict + loss
     backward: tuple[Call, ...] = ()
+    more_backward: tuple[Item, ...] = ()
     behind = update.Update((), (), ())
     vector = None
     if training:
@@ -133,10 +144,12 @@ def build(
         if sharding.size > 1:
             vector = cut(config, backward, sharding.shares)
             update.add_vectors(buffers, config, master_weights, sharding, vector)
+            more_backward = spread(backward, buffers)
             how = stochastic_rounding, sharding, vector
-            behind = update.together(config, buffers, backward, *how)
+            behind = update.together(config, buffers, more_backward, *how)
         else:
-            behind = update.alone(config, buffers, backward, stochastic_rounding)
+            more_backward = spread(backward, buffers)
+            behind = update.alone(config, buffers, more_backward, stochastic_rounding)
     used = {ref[0] for call in (*forward, *evaluate, *backward) for ref in call.args if ref}
     buffers = _without_unused_scratch(buffers, used)
     return Program(
@@ -148,6 +161,7 @@ def build(
         evaluate=evaluate,
         predict=predict,
         backward=backward,
+        more_backward=more_backward,
         last_backward=behind.last_backward,
         reduce=behind.reduce,
         apply=behind.apply,

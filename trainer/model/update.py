@@ -19,7 +19,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from trainer.model.calls import Beside, Buffer, Call, CallList, Exchange, Item, Kind, Piece
+from trainer.model.calls import (
+    Beside,
+    Buffer,
+    Call,
+    CallList,
+    Exchange,
+    Item,
+    Join,
+    Kind,
+    Piece,
+    op_calls,
+)
 from trainer.model.model_config import ModelConfig
 from trainer.model.sharding import LEAST, Bucket, Sharding, Slice, Vector, share_of
 
@@ -112,7 +123,7 @@ def add_vectors(
 def alone(
     config: ModelConfig,
     buffers: Mapping[str, Buffer],
-    backward: tuple[Call, ...],
+    backward: tuple[Item, ...],
     stochastic_rounding: bool,
 ) -> Update:
     """The update of a process alone."""
@@ -130,7 +141,7 @@ def alone(
 def together(
     config: ModelConfig,
     buffers: dict[str, Buffer],
-    backward: tuple[Call, ...],
+    backward: tuple[Item, ...],
     stochastic_rounding: bool,
     sharding: Sharding,
     vector: Vector,
@@ -163,7 +174,7 @@ def together(
 
 
 def _with_sums(
-    backward: tuple[Call, ...], norms: Sequence[Sequence[Call]], sharding: Sharding, vector: Vector
+    backward: tuple[Item, ...], norms: Sequence[Sequence[Call]], sharding: Sharding, vector: Vector
 ) -> tuple[Item, ...]:
     """The backward pass, with the exchange of every bucket and the norm of the own share of it."""
     kind: Kind = "reduce_scatter" if sharding.cuts else "all_reduce"
@@ -171,11 +182,18 @@ def _with_sums(
     if not sharding.overlaps:
         return (*backward, Exchange(kind, names), *itertools.chain(*norms))
     items: list[Item] = []
+    waiting = [*zip(vector.buckets, names, norms, strict=True)]
+    gradients: Beside | None = None  # the last ones that go beside the pass
     done = 0
-    for bucket, name, norm in zip(vector.buckets, names, norms, strict=True):
-        items += [*backward[done : bucket.after], Beside((Exchange(kind, (name,)), *norm))]
-        done = bucket.after
-    return (*items, *backward[done:])
+    for item in backward:
+        items.append(item)
+        gradients = item if isinstance(item, Beside) else gradients
+        done += len([*op_calls([item])])
+        if waiting and waiting[0][0].after == done:
+            _, name, norm = waiting.pop(0)
+            exchanged = Beside((Exchange(kind, (name,)), *norm), urgent=True, behind=gradients)
+            items.append(exchanged)
+    return (*items, Join(exchanged))
 
 
 def _with_gathers(
@@ -197,9 +215,10 @@ def _with_gathers(
         waiting.append(name)
         size = sum(math.prod(buffers[waits].shape) for waits in waiting)
         if size >= LEAST_GATHERED or name == names[-1]:
-            items.append(Beside((Exchange("all_gather", tuple(waiting)),)))
+            gathered = Beside((Exchange("all_gather", tuple(waiting)),), urgent=True)
+            items.append(gathered)
             waiting = []
-    return tuple(items)
+    return (*items, Join(gathered))
 
 
 def _runs(

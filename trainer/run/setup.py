@@ -182,7 +182,7 @@ def set_up(flags: Flags, group: Group = ALONE) -> Setup:
         kernels.program, device, config.real, rebuild_fused, kernels.rungs, beside=sampling
     )
     group.progress("the set-up of the engine")
-    peers = open_communicator(device, group)
+    peers = open_communicator(device, group, config.exchange, sharding)
     engine = Engine(
         kernels.program,
         device,
@@ -245,15 +245,31 @@ def choose_together(
     return kernels
 
 
-def open_communicator(device: Device, group: Group) -> Communicator | None:
-    """By which the devices of a group exchange arrays: the vendor's library, or the host itself
-    where arrays are the host's. None for a process alone."""
+def open_communicator(
+    device: Device, group: Group, exchange: str, sharding: Sharding
+) -> Communicator | None:
+    """By which the devices of a group exchange arrays: copy engines, the vendor's library, or the
+    host itself where arrays are the host's. None for a process alone.
+
+    exchange  "copies"; "nccl"; "auto": copies where they are possible and were faster, which is
+              beside other work
+
+    Raises LadderError where the ranks cannot exchange so.
+    """
     if not isinstance(group, Ranks):
         return None
+    if not device.is_gpu:
+        return HostSums(group)
+    if exchange == "copies" or (exchange == "auto" and sharding.cuts and sharding.overlaps):
+        try:
+            if group.local_size < group.size:
+                raise LadderError("--exchange copies: the ranks are on several machines")
+            return device.join_copies(group.exchange, group.rank, group.size)
+        except LadderError:
+            if exchange == "copies":
+                raise
     made = device.new_group() if group.leads else None
     name = group.exchange("the name of the devices' group", made or b"")[0]
-    if not name:
-        return HostSums(group)
     return device.join_group(name, group.rank, group.size)
 
 

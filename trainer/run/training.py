@@ -294,10 +294,12 @@ class Trainer:
         rate += f", warm-up {c.warmup} steps" if c.warmup else ""
         roof = f"{self.roof / 1e9:,.0f} GFLOP/s in matrix products, which MFU is a share of"
         ranks = []
-        if isinstance(self.group, Ranks):
+        if isinstance(self.group, Ranks) and s.peers is not None:
             shared = "each updates its share of the weights (-z 1)"
             how = shared if c.zero else "each updates all weights (-z 0)"
-            ranks = [("ranks", f"{c.ranks}: {roster(self.group.members)}; {how}")]
+            ranks = [
+                ("ranks", f"{c.ranks}: {roster(self.group.members)}; {how}; by {s.peers.name}")
+            ]
         self.display.facts(
             [
                 ("model", model),

@@ -67,13 +67,15 @@ class ComputeConfig:
 class StepConfig(ComputeConfig):
     """Training steps: B = `batch` rows of T = `sequence` tokens, `steps` times.
 
-    overlap  several ranks exchange gradients while the backward pass goes on
+    overlap   several ranks exchange gradients while the backward pass goes on
+    exchange  by what their GPUs exchange: "nccl", "copies" or "auto"
     """
 
     batch: int
     sequence: int
     steps: int
     overlap: bool
+    exchange: str
 
 
 @dataclass(frozen=True, kw_only=True)

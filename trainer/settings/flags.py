@@ -16,7 +16,15 @@ from typing import Any, Literal, NamedTuple, get_args
 from ladder.common.errors import LadderError
 
 Schedule = Literal["cosine", "linear", "constant", "wsd"]
-Fusion = Literal["residual_layernorm", "matmul_gelu", "matmul_gelu_backward"]
+Fusion = Literal[
+    "residual_layernorm",
+    "dropout_residual_layernorm",
+    "matmul_gelu",
+    "matmul_gelu_backward",
+    "matmul_bias_backward",
+    "matmul_relu",
+    "matmul_relu_backward",
+]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)  # how each runs: trainer/run/schedule.py
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)  # what each fuses: trainer/model/fusion.py
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -292,6 +300,13 @@ class Flags:
         "exchange gradients while the backward pass goes on, and weights during the update, not "
         "behind them",
         False,
+    )
+    exchange: str | None = flag(
+        "--exchange",
+        "what moves gradients and weights between GPUs: nccl; copies, the GPUs' copy engines, on "
+        "one machine; auto: copies where they are possible, with -z 1 and --overlap, else nccl",
+        "auto",
+        choices=("auto", "nccl", "copies"),
     )
     rank_timeout: float | None = flag(
         "--rank-timeout",

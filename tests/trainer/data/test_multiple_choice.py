@@ -48,6 +48,9 @@ def test_examples_survive_their_file(tmp_path):
         Example([], [[1]] * 4, 0),
         Example([5], [[1], [1], [], [1]], 0),
         Example([65535], [[1]] * 4, 0),
+        Example([-1], [[1]] * 4, 0),
+        Example([5], [[1]] * 4, -1),
+        Example([5] * 32754, [[1]] * 4, 0),
         Example([5] * 32768, [[1]] * 4, 0),
     ],
 )
@@ -55,6 +58,12 @@ def test_an_example_that_does_not_fit_the_format_is_refused_and_nothing_written(
     with pytest.raises(LadderError, match="example 1 needs 4 completions"):
         write_examples(tmp_path / "x.bin", [EXAMPLES[0], example])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_longest_example_and_the_ends_of_the_vocabulary_fit(tmp_path):
+    longest = Example([0, 65534] + [5] * 32751, [[1]] * 4, 0)  # 65,534 bytes
+    write_examples(tmp_path / "x.bin", [longest])
+    assert read_examples(tmp_path / "x.bin", vocab=65535) == [longest]
 
 
 @pytest.mark.parametrize(
@@ -68,6 +77,8 @@ def test_an_example_that_does_not_fit_the_format_is_refused_and_nothing_written(
         (GOOD + b"\0", "1 bytes follow them"),
         (GOOD.replace(packed([65535, 30]), packed([65535, 28])), r"example 1 .*says 28 bytes"),
         (GOOD.replace(packed([65535, 30, 1]), packed([65535, 30, 2])), "example 1 .*begins with"),
+        (GOOD.replace(packed([1, 0, 4, 1, 7]), packed([1, 4, 4, 1, 7])), "example 1 .*begins with"),
+        (GOOD.replace(packed([34, 0, 3]), packed([26, 0, 3])), "example 0 .*ends too soon"),
         (GOOD.replace(packed([4, 1, 7]), packed([4, 0, 7])), "example 1 .*0 tokens"),
         (header(20240522, 1, 3, 34) + GOOD[1024:], "example 2 .*the file ends"),
     ],

@@ -1,5 +1,6 @@
 """Which fusions a run uses, by flags, rungs, device and measurement."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -12,6 +13,7 @@ from trainer.engine import fusion_choice
 from trainer.model import checkpoint
 from trainer.model.fusion import FUSIONS
 from trainer.model.gpt2 import GPT2Config
+from trainer.model.lecture_gpt import LectureGPTConfig
 from trainer.model.program import build
 from trainer.run.setup import set_up
 from trainer.run.steps import Stepper
@@ -19,9 +21,11 @@ from trainer.settings.flags import Flags
 from trainer.settings.parser import parse
 
 SHAPE = GPT2Config(context=6, vocab=11, padded_vocab=16, layers=2, heads=2, channels=8)
-ALL = ("residual_layernorm", "matmul_gelu", "matmul_gelu_backward")
+# those of SHAPE
+ALL = ("residual_layernorm", "matmul_gelu", "matmul_gelu_backward", "matmul_bias_backward")
 BOTH = ALL[:2]
-GELU = ALL[1:]
+GELU = ALL[1:3]
+BIAS = ALL[3:]
 
 
 class Pretended:
@@ -70,10 +74,12 @@ def test_on_a_gpu_the_best_rungs_are_fused(goal):
 def test_a_fusion_that_is_slower_than_its_parts_is_left_out_and_a_note_says_so(picked):
     picked["matmul_gelu.forward"] = 2.5  # and apart: 2 us, in each of 2 layers
     names, notes = choose(GPU)
-    assert names == ("residual_layernorm", "matmul_gelu_backward")
+    assert names == ("residual_layernorm", "matmul_gelu_backward", *BIAS)
     assert notes == ["matmul_gelu is not fused: it takes 0.005 ms a step, and its parts 0.004 ms"]
-    assert chosen(GPU, fuse="all") == ALL  # who asks for it gets it
+    assert chosen(GPU, fuse="all") == tuple(FUSIONS)  # who asks for it gets it
     picked["matmul_gelu.backward_input"] = 2.5
+    assert chosen(GPU) == ("residual_layernorm", *BIAS)
+    picked["matmul.backward_weight_bias"] = 2.5
     assert chosen(GPU) == ("residual_layernorm",)
 
 
@@ -85,7 +91,7 @@ def test_a_fused_op_that_cannot_run_is_left_out_with_the_reason(monkeypatch):
 
     monkeypatch.setattr(fusion_choice, "pick", pick)
     names, notes = choose(GPU)
-    assert names == ("residual_layernorm",)
+    assert names == ("residual_layernorm", *BIAS)
     assert notes[0].startswith("matmul_gelu is not fused: matmul_gelu.forward has no rung that")
 
 
@@ -93,7 +99,7 @@ def test_recomputing_counts_what_stays_unfused(picked):
     """With -r 2 only the backward pass is fused: 4 calls of 2 us in place of 8 of 1 us."""
     picked["residual_layernorm.forward"] = 1e6
     picked["residual_layernorm.backward"] = 2.1
-    assert chosen(GPU, recompute=2) == GELU
+    assert chosen(GPU, recompute=2) == ALL[1:]
     picked["residual_layernorm.backward"] = 1.9
     assert chosen(GPU, recompute=2) == ALL
 
@@ -105,7 +111,37 @@ def test_elsewhere_nothing_is_fused_unless_asked_for(device, goal):
     assert chosen(device, rungs=goal) == ()
     assert chosen(device, rungs=goal, fuse="matmul_gelu") == ("matmul_gelu",)
     assert chosen(device, rungs=goal, fuse="matmul_gelu,residual_layernorm") == BOTH
-    assert chosen(device, rungs=goal, fuse="all") == ALL
+    assert chosen(device, rungs=goal, fuse="all") == tuple(FUSIONS)
+
+
+def test_fusions_of_ops_that_the_model_does_not_have_are_left_out_without_a_note():
+    def lecture(names):
+        fields = dataclasses.asdict(SHAPE)
+        return build(LectureGPTConfig(**fields), 2, 5, fusions=names)
+
+    names, notes = fusion_choice.choose(resolved_kernels("cuda", dtype="fp32"), GPU, lecture)
+    assert names == ("residual_layernorm", *BIAS, "matmul_relu", "matmul_relu_backward")
+    assert notes == []
+
+
+@pytest.mark.parametrize(("microseconds", "wanted"), [(1.9, True), (2.1, False)])
+def test_a_fusion_is_measured_beside_what_those_before_it_have_made(picked, microseconds, wanted):
+    """Dropout joins residual_layernorm: 2 us apart. Where that is not fused, there is nothing to
+    join."""
+
+    def dropping(names):
+        return build(dataclasses.replace(SHAPE, dropout=0.2), 2, 5, fusions=names)
+
+    picked["dropout_residual_layernorm.forward"] = microseconds
+    picked["dropout_residual_layernorm.backward"] = microseconds
+    gpu = resolved_kernels("cuda", dtype="fp32")
+    names, notes = fusion_choice.choose(gpu, GPU, dropping)
+    assert ("dropout_residual_layernorm" in names) == wanted
+    assert any(note.startswith("dropout_residual_layernorm is not") for note in notes) != wanted
+    picked["residual_layernorm.forward"] = picked["residual_layernorm.backward"] = 2.5
+    names, notes = fusion_choice.choose(gpu, GPU, dropping)
+    assert not {"residual_layernorm", "dropout_residual_layernorm"} & {*names}
+    assert len(notes) == 1
 
 
 def test_none_is_none():
@@ -114,10 +150,11 @@ def test_none_is_none():
 
 @pytest.mark.parametrize("op", ["layernorm.forward", "layernorm.backward", "residual.forward"])
 def test_a_named_rung_of_an_op_that_would_be_fused_leaves_it_unfused(op):
-    assert chosen(GPU, rung={op: "1"}) == GELU
-    assert chosen(GPU, rung={op: "1", "matmul.forward": "2"}) == GELU[1:]
-    assert chosen(GPU, rung={op: "1", "matmul.backward_input": "2"}) == GELU[:1]
-    assert chosen(GPU, rung={op: "1"}, fuse="all") == ALL
+    assert chosen(GPU, rung={op: "1"}) == ALL[1:]
+    assert chosen(GPU, rung={op: "1", "matmul.forward": "2"}) == ALL[2:]
+    assert chosen(GPU, rung={op: "1", "matmul.backward_input": "2"}) == GELU[:1] + BIAS
+    assert chosen(GPU, rung={op: "1", "matmul.backward_bias": "2"}) == GELU
+    assert chosen(GPU, rung={op: "1"}, fuse="all") == tuple(FUSIONS)
 
 
 def test_a_rung_of_a_fused_op_turns_its_fusion_on():
@@ -136,7 +173,7 @@ def test_a_file_of_rungs_brings_its_fusions(tmp_path):
 
 @pytest.mark.parametrize("value", [0, 1, 2])
 def test_the_flag_of_llmc_decides_about_gelu_alone(value):
-    assert chosen(GPU, gelu_fusion=value) == ALL[: 1 + value]
+    assert chosen(GPU, gelu_fusion=value) == (*ALL[: 1 + value], *BIAS)
     assert chosen(CPU, rungs="reference", gelu_fusion=value) == GELU[:value]
 
 
@@ -150,7 +187,7 @@ def test_an_unknown_fusion_is_refused_with_the_known_ones():
         with pytest.raises(LadderError, match="--fuse"):
             parse(["--fuse", words])
     with pytest.raises(
-        LadderError, match=r"matmul_gelu,gelu: choose auto, .* residual_layernorm, mat"
+        LadderError, match=r"matmul_gelu,gelu: choose auto, .* residual_layernorm, drop"
     ):
         parse(["--fuse", "matmul_gelu,gelu"])
 

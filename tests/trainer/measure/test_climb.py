@@ -199,7 +199,7 @@ def test_the_profile_of_several_ranks_shows_what_they_exchange(monkeypatch):
     screen = io.StringIO()
     profile.show(found, Display(Console(file=screen, width=200), 0))
     text = screen.getvalue()
-    assert "2 ranks, -z 1 --overlap 1:" in text
+    assert "2 ranks, -z 1 --overlap 1, by the host:" in text
     assert "embedding embedding.backward" in text
     assert "ms are exposed and" in text
     assert profile.draw(found).axes

@@ -69,6 +69,7 @@ def test_there_is_a_run_for_every_combination():
         ("-l 1e-4,1e-4", "two runs of the sweep would be lr=1e-4"),
         ("-l 1e-4,2e-4 --bacth 4", "did you mean --batch?"),
         ("-l 1e-4,2e-4 -pn 2", "for ranks choose --ranks"),
+        ("-l 1e-4,2e-4 -pr 0", "for ranks choose --ranks"),
         ("--fuse residual_layernorm,matmul_gelu", "in -o, --prompt and --fuse a comma is part of"),
     ],
 )

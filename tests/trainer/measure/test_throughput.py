@@ -60,7 +60,7 @@ def test_a_file_that_holds_something_else_is_left_alone(measured, tmp_path):
     [
         (["-e", "model.bin"], "name"),
         (["-x", "-1"], "1 or more"),
-        (["--device", "emulated"], "emulated"),
+        (["--device", "emulated"], "emulator"),
         (["--lr", "1"], "no flag"),
     ],
 )

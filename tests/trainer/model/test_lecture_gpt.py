@@ -6,18 +6,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ladder.common.errors import LadderError
 from reference.layernorm import forward as layernorm
 from tests.trainer.cpu_engines import cpu_engine, run_batch
 from trainer.model import registry, weights
 from trainer.model.lecture_gpt import LectureGPTConfig
 from trainer.model.program import build, initial_parameters
+from trainer.run.export import main as export
 
 SMALL = LectureGPTConfig(context=6, vocab=11, padded_vocab=16, layers=2, heads=2, channels=8)
 
 
-def filled_engine(config):
+def filled_engine(config, **options):
     """A float64 engine whose parameters are all random, their padding 0, and a batch for it."""
-    engine = cpu_engine(config, 2, 5, np.float64)
+    engine = cpu_engine(config, 2, 5, np.float64, **options)
     rng = np.random.default_rng(0)
     for name, shape in config.unpadded_shapes().items():
         tensor = np.zeros(config.parameter_shapes()[name])
@@ -97,7 +99,71 @@ def test_no_dropout_follows_the_embedding():
     assert dropped == [f"h{i}.{at}" for i in (0, 1) for at in ("attention", "attproj", "fcproj")]
 
 
-def test_relu_takes_the_place_of_gelu_and_is_not_fused_with_the_product():
-    ops = {call.op for call in build(SMALL, 2, 5, fusions=("matmul_gelu",)).training_step}
+def test_relu_is_there_instead_of_gelu_whose_fusions_do_not_apply():
+    fusions = "matmul_gelu", "matmul_gelu_backward"
+    ops = {call.op for call in build(SMALL, 2, 5, fusions=fusions).training_step}
     assert {"relu.forward", "relu.backward"} <= ops
     assert not any("gelu" in op for op in ops)
+
+
+RELU = ("matmul_relu",), ("matmul_relu_backward",), ("matmul_relu", "matmul_relu_backward")
+
+
+@pytest.mark.parametrize("recompute", [0, 2])
+@pytest.mark.parametrize("fusions", RELU, ids="+".join)
+def test_fusing_the_relu_changes_no_bit_of_losses_and_gradients(fusions, recompute):
+    """In float64. Dropout is on, so that the gradient's buffers are all in use."""
+    config = replace(SMALL, dropout=0.2, attention_dropout=0.2)
+    seen = []
+    for names in ((), fusions):
+        engine, tokens, targets = filled_engine(config, recompute=recompute, fusions=names)
+        run_batch(engine, tokens, targets)
+        ops = {call.op for call in engine.program.training_step}
+        assert ("matmul_relu.forward" in ops) == ("matmul_relu" in names)
+        assert ("matmul_relu.backward_input" in ops) == ("matmul_relu_backward" in names)
+        seen.append([engine.read(name) for name in ("losses", "gradients")])
+    for plain, fused in zip(*seen, strict=True):
+        np.testing.assert_array_equal(fused, plain)
+
+
+def test_fusing_dropout_into_the_residual_changes_no_bit_of_losses_and_gradients():
+    """In float64. What stays apart: a dropout behind ln_f, which has no stream to add to."""
+    config = replace(SMALL, dropout=0.2, attention_dropout=0.2)
+    seen = []
+    joined = ("residual_layernorm",)
+    for names in (joined, (*joined, "dropout_residual_layernorm")):
+        engine, tokens, targets = filled_engine(config, fusions=names)
+        run_batch(engine, tokens, targets)
+        seen.append([engine.read(name) for name in ("losses", "gradients")])
+    for plain, fused in zip(*seen, strict=True):
+        np.testing.assert_array_equal(fused, plain)
+    forward, backward = (
+        [call.op for call in calls] for calls in (engine.program.forward, engine.program.backward)
+    )
+    branches = 2 * config.layers
+    assert forward.count("dropout_residual_layernorm.forward") == branches
+    assert "dropout.forward" not in forward and "residual_layernorm.forward" not in forward
+    assert backward.count("dropout_residual_layernorm.backward") == branches - 1
+    assert backward.count("dropout.backward") == 1
+    assert backward.count("residual_layernorm.backward") == 1  # of the first layer's ln_1
+
+
+@pytest.mark.parametrize("recompute", [0, 1])
+def test_the_input_of_the_relu_is_not_kept_and_fused_nowhere_in_memory(recompute):
+    plain, fused = (
+        build(SMALL, 2, 5, recompute=recompute, fusions=names) for names in ((), RELU[2])
+    )
+    assert plain.buffers["fch"].inside == ("dfch", 0) and not plain.buffers["fch"].stacked
+    assert "fch" not in fused.buffers
+    for program in (plain, fused):  # -r 1 saves nothing here: the output is what is kept
+        assert program.buffers["fch_gelu"].stacked
+        assert "relu.forward" not in {call.op for call in program.backward}
+    inference = build(SMALL, 2, 5, training=False).buffers["fch"]
+    assert inference.kind == "scratch" and inference.inside is None
+
+
+@pytest.mark.parametrize("form", ["llmc", "hf"])
+def test_an_export_is_refused_with_what_to_do_instead(form, tmp_path):
+    with pytest.raises(LadderError, match=r"GPT-2's architecture only.*keep the checkpoint"):
+        export(["char-lecture", "--to", form, "-o", str(tmp_path / "out")])
+    assert list(tmp_path.iterdir()) == []

@@ -73,7 +73,7 @@ def test_recomputing_changes_no_bit_and_takes_less_memory(real):
     assert activations[1] - activations[2] == spared * 2 * B * T * C
 
 
-FUSED = (("residual_layernorm",), ("matmul_gelu",), ("matmul_gelu_backward",), tuple(FUSIONS))
+FUSED = (*((name,) for name in FUSIONS), tuple(FUSIONS))
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
@@ -136,6 +136,10 @@ def test_a_fused_program_calls_the_fused_ops_wherever_they_apply(recompute):
     assert backward["gelu.forward"] == L * (recompute >= 1)
     assert backward["matmul_gelu.backward_input"] == L and backward["gelu.backward"] == 0
     assert backward["matmul.backward_input"] == 3 * L + 1
+    assert (
+        backward["matmul.backward_weight_bias"] == 4 * L and backward["matmul.backward_bias"] == 0
+    )
+    assert backward["matmul.backward_weight"] == 1  # of the head, which has no bias
 
 
 def test_scratch_memory_that_a_fusion_no_longer_writes_shrinks_to_what_lies_in_it():

@@ -16,7 +16,7 @@ from trainer.model import fusion
 from trainer.run import sample, schedule
 from trainer.settings import flags
 from trainer.settings.command import run
-from trainer.settings.flags import Flags
+from trainer.settings.flags import FUSIONS, Flags
 from trainer.settings.parser import parse
 
 
@@ -79,6 +79,7 @@ def test_every_setting_has_a_long_flag_that_sets_it():
         "recompute": (["2"], 2),
         "zero": (["0"], 0),
         "overlap": ([], True),
+        "exchange": (["copies"], "copies"),
         "deterministic": ([], True),
         "tf32": ([], True),
         "debug_nan": ([], True),
@@ -202,13 +203,19 @@ def test_what_fusions_are_wanted_is_settled_one_by_one():
     def fuse(**typed):
         return list(resolved_kernels("cpu", **typed).fuse.values())
 
-    assert fuse() == ["auto", "auto", "auto"]
-    assert fuse(fuse="all") == ["yes", "yes", "yes"]
-    assert fuse(fuse="none") == ["no", "no", "no"]
-    assert fuse(fuse="matmul_gelu") == ["no", "yes", "no"]
-    assert fuse(gelu_fusion=1) == ["auto", "yes", "no"]
-    assert fuse(gelu_fusion=2) == ["auto", "yes", "yes"]
-    assert fuse(fuse="all", gelu_fusion=0) == ["yes", "no", "no"]
+    before = FUSIONS.index("matmul_gelu")  # and behind it matmul_gelu_backward
+    behind = len(FUSIONS) - before - 2
+
+    def around(answer, *gelu):
+        return [answer] * before + [*gelu] + [answer] * behind
+
+    assert fuse() == ["auto"] * len(FUSIONS)
+    assert fuse(fuse="all") == ["yes"] * len(FUSIONS)
+    assert fuse(fuse="none") == ["no"] * len(FUSIONS)
+    assert fuse(fuse="matmul_gelu") == around("no", "yes", "no")
+    assert fuse(gelu_fusion=1) == around("auto", "yes", "no")
+    assert fuse(gelu_fusion=2) == around("auto", "yes", "yes")
+    assert fuse(fuse="all", gelu_fusion=0) == around("yes", "no", "no")
 
 
 def test_the_default_length_fits_a_short_context_but_a_given_one_is_held_to_it():

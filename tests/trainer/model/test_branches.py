@@ -1,0 +1,185 @@
+"""The backward pass in two branches: what goes beside the rest, and what waits for what.
+
+Whether the waits suffice is asked twice, without the code that places them: of the memory itself,
+in which an engine's arrays lie; and of a device that does what goes beside others as late as it
+may.
+"""
+
+import itertools
+from dataclasses import replace
+from itertools import chain
+
+import numpy as np
+import pytest
+
+from ladder.contract.ladder import find, ladders
+from ladder.device.cpu import Cpu
+from tests.trainer.cpu_engines import run_batch
+from tests.trainer.late import Late
+from trainer.engine.engine import Engine
+from trainer.measure.exchange_timing import Silent
+from trainer.model import program as program_module
+from trainer.model import sharding
+from trainer.model.branches import spread
+from trainer.model.calls import Beside, Exchange, Join, op_calls
+from trainer.model.fusion import FUSIONS
+from trainer.model.gpt2 import GPT2Config
+from trainer.model.lecture_gpt import LectureGPTConfig
+from trainer.model.program import build
+from trainer.model.sharding import Sharding
+
+SHAPE = {"context": 6, "vocab": 11, "padded_vocab": 16, "layers": 3, "heads": 2, "channels": 8}
+GPT2 = GPT2Config(**SHAPE, dropout=0.1, attention_dropout=0.1)
+LECTURE = LectureGPTConfig(**SHAPE, dropout=0.1)
+BRANCHES = ("main", "beside", "urgent")
+KINDS = {
+    "gpt2": (GPT2, {}),
+    "lecture": (LECTURE, {}),
+    "recompute": (GPT2, {"recompute": 2}),
+    "fused": (GPT2, {"fusions": tuple(FUSIONS)}),
+    "rank": (GPT2, {"sharding": Sharding(1, 2, 1)}),
+    "overlap": (GPT2, {"sharding": Sharding(1, 2, 1, True)}),
+}
+
+
+def engine_of(config, real, device=None, **options):
+    rungs = {name: ladder.rung(0) for name, ladder in ladders().items()}
+    program = build(config, 2, 5, **options)
+    return Engine(program, device or Cpu(), real, rungs, peers=Silent())
+
+
+def touched(engine, call):
+    """(first byte, end, whether it writes) of every array of a call."""
+    if isinstance(call, Exchange):
+        for array in (engine.arrays[name] for name in call.buffers):
+            yield array.ctypes.data, array.ctypes.data + array.nbytes, True
+        return
+    for arg, array in zip(find(call.op).op.args, engine.arguments(call), strict=True):
+        if array is not None:
+            start = array.ctypes.data
+            yield start, start + array.nbytes, arg.role != "in"
+
+
+def in_conflict(engine, one, other):
+    return any(
+        a < d and c < b and (w or v)
+        for (a, b, w), (c, d, v) in itertools.product(touched(engine, one), touched(engine, other))
+    )
+
+
+def unordered(items):
+    """Pairs of calls that may run at the same time, or in either order: the call of another branch
+    comes first in the list, and is not among those that this one knows to be done."""
+    done = {branch: [] for branch in BRANCHES}
+    known = {branch: dict.fromkeys(BRANCHES, 0) for branch in BRANCHES}  # of each, how many
+    ends = {}
+
+    def learn(branch, other):
+        known[branch] = {b: max(known[branch][b], other[b]) for b in BRANCHES}
+
+    for item in items:
+        if isinstance(item, Join):
+            learn("main", ends[item.beside])
+            continue
+        branch, calls = "main", (item,)
+        if isinstance(item, Beside):
+            branch, calls = "urgent" if item.urgent else "beside", item.calls
+            learn(branch, {**known["main"], "main": len(done["main"])})
+            if item.behind is not None:
+                learn(branch, ends[item.behind])
+        for call in calls:
+            for other in set(BRANCHES) - {branch}:
+                yield from ((before, call) for before in done[other][known[branch][other] :])
+            done[branch].append(call)
+        ends[item] = {**known[branch], branch: len(done[branch])}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_runs_at_the_same_time_has_no_memory_in_common_that_either_writes(kind):
+    config, options = KINDS[kind]
+    engine = engine_of(config, np.float32, **options)
+    for items in (engine.program.more_backward, engine.program.last_backward):
+        pairs = [*unordered(items)]
+        assert len(pairs) > config.layers
+        for one, other in pairs:
+            assert not in_conflict(engine, one, other), (one, other)
+    without = [item for item in items if not isinstance(item, Join)]
+    assert any(in_conflict(engine, one, other) for one, other in unordered(without))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_wait_is_needed(kind):
+    config, options = KINDS[kind]
+    engine = engine_of(config, np.float32, **options)
+    items = engine.program.more_backward
+    for place, item in enumerate(items[:-1]):
+        if isinstance(item, Join):
+            pairs = unordered(items[:place] + items[place + 1 : place + 2])
+            assert any(in_conflict(engine, one, other) for one, other in pairs), place
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_calls_are_there_in_order_and_end_together(kind):
+    config, options = KINDS[kind]
+    program = build(config, 2, 5, **options)
+    items = program.more_backward
+    assert tuple(op_calls(items)) == program.backward
+    assert isinstance(items[-1], Join)
+    assert items[-1].beside is [item for item in items if isinstance(item, Beside)][-1]
+    aside = ("matmul.backward_bias", "matmul.backward_weight")  # fused, too: ..._weight_bias
+    assert set(program.branches[1]) == {c for c in program.backward if c.op.startswith(aside)}
+    assert sorted(map(id, chain(*map(set, program.branches)))) == sorted(
+        map(id, set(program.calls))
+    )
+
+
+def gradients(device, **options):
+    engine = engine_of(GPT2, np.float64, device, **options)
+    rng = np.random.default_rng(0)
+    for name, shape in GPT2.parameter_shapes().items():
+        engine.write(name, rng.normal(0.1, 0.3, shape))
+    engine.write("rng", np.arange(4, dtype=np.uint32))
+    run_batch(engine, *rng.integers(0, GPT2.vocab, (2, 2, 5)))
+    return engine.read("gradients").tobytes()
+
+
+@pytest.mark.parametrize("recompute", [0, 2])
+def test_what_is_done_as_late_as_allowed_gives_the_same_bits(recompute):
+    assert gradients(Late(), recompute=recompute) == gradients(Cpu(), recompute=recompute)
+
+
+def test_a_missing_wait_is_seen(monkeypatch):
+    right = gradients(Cpu())
+
+    def forgetful(calls, buffers):
+        items = spread(calls, buffers)
+        first = next(n for n, item in enumerate(items) if isinstance(item, Join))
+        return items[:first] + items[first + 1 :]
+
+    monkeypatch.setattr(program_module, "spread", forgetful)
+    assert gradients(Cpu()) == right
+    assert gradients(Late()) != right
+
+
+def test_ranks_exchange_what_both_branches_have_computed():
+    items = build(GPT2, 2, 5, sharding=Sharding(0, 2, 1)).last_backward
+    exchange = next(n for n, item in enumerate(items) if isinstance(item, Exchange))
+    assert isinstance(items[exchange - 1], Join)
+    assert not any(isinstance(item, Beside) for item in items[exchange:])
+
+
+def test_an_exchange_beside_the_pass_that_does_not_wait_for_both_branches_is_seen(monkeypatch):
+    monkeypatch.setattr(sharding, "LEAST", 1)  # a bucket for each layer
+    engine = engine_of(GPT2, np.float32, sharding=Sharding(0, 2, 1, True))
+    items = engine.program.last_backward
+    exchanges = [item for item in items if isinstance(item, Beside) and item.urgent]
+    assert len(exchanges) > GPT2.layers
+    assert not any(in_conflict(engine, *pair) for pair in unordered(items))
+    hasty = {item: replace(item, behind=None) for item in exchanges}
+    items = [
+        Join(hasty.get(item.beside, item.beside))
+        if isinstance(item, Join)
+        else hasty.get(item, item)
+        for item in items
+    ]
+    assert any(in_conflict(engine, *pair) for pair in unordered(items))
