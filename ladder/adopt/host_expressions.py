@@ -52,7 +52,8 @@ class UnknownName(LadderError):
 @dataclass(frozen=True)
 class Node:
     """A part of an expression: kind is "number", "name", "call", "binary", "unary", "choice",
-    "list", "sizeof", "cast", "member", "index" or "code" (anything else, as it is written)."""
+    "list", "sizeof", "cast", "member" (a.b), "arrow" (a->b), "index", "braces" (T{a, b}) or
+    "code" (anything else, as it is written)."""
 
     kind: str
     text: str
@@ -206,7 +207,7 @@ class _Reader:
             opening = self.peek()
             if opening in (".", "->"):
                 self.at += 1
-                node = Node("member", self.peek(), (node,))
+                node = Node("member" if opening == "." else "arrow", self.peek(), (node,))
                 self.at += 1
                 continue
             end = closing(self.tokens, self.at)
@@ -214,15 +215,14 @@ class _Reader:
             self.at = end + 1
             if opening == "[":
                 node = Node("index", "", (node, parse(inside, depth + 1)))
-            elif opening == "{":
-                node = Node("code", f"{node.text}{{{text_of(inside)}}}")
             elif node.text == "sizeof":
                 node = Node("sizeof", text_of(inside))
-            elif node.text == "dim3":
-                node = Node("list", "", tuple(parse(part, depth + 1) for part in split(inside)))
             else:
                 parts = tuple(parse(part, depth + 1) for part in split(inside))
-                node = Node("call", node.text, parts)
+                if node.text == "dim3":
+                    node = Node("list", "", parts)
+                else:
+                    node = Node("call" if opening == "(" else "braces", node.text, parts)
         return node
 
 
@@ -251,7 +251,7 @@ def in_header(node: Node, scope: Scope, depth: int = 0) -> Text:
 
     if node.kind == "number":
         return _number(node.text)
-    if node.kind in ("name", "member"):
+    if node.kind in ("name", "member", "arrow"):
         return _value(node, scope, depth)
     if node.kind == "cast":
         return again(node.parts[0])
@@ -299,7 +299,7 @@ def _number(text: str) -> Text:
 
 
 def _value(node: Node, scope: Scope, depth: int) -> Text:
-    name = in_code(node, Scope()).text
+    name = in_code(node, Scope()).text.replace("->", ".")
     if node.kind == "member" and node.text in ("x", "y", "z") and node.parts[0].kind == "name":
         sizes = geometry(node.parts[0], scope)
         number = "xyz".index(node.text)
@@ -476,12 +476,13 @@ def in_code(node: Node, scope: Scope, depth: int = 0) -> Text:
         return Text(f"{a.within(1)} ? {b.within(1)} : {c.within(1)}", 0)
     if node.kind == "call":
         return Text(f"{node.text}({', '.join(again(part).text for part in node.parts)})")
-    if node.kind == "list":
-        return Text(f"{{{', '.join(again(part).text for part in node.parts)}}}")
-    if node.kind == "member":
+    if node.kind in ("list", "braces"):
+        return Text(f"{node.text}{{{', '.join(again(part).text for part in node.parts)}}}")
+    if node.kind in ("member", "arrow"):
         name = in_code(node.parts[0], Scope()).within(_ATOM)
         found = scope.code.get(f"{name}.{node.text}")
-        return found or Text(f"{again(node.parts[0]).within(_ATOM)}.{node.text}")
+        operator = "." if node.kind == "member" else "->"
+        return found or Text(f"{again(node.parts[0]).within(_ATOM)}{operator}{node.text}")
     if node.kind == "index":
         return Text(f"{again(node.parts[0]).within(_ATOM)}[{again(node.parts[1]).text}]")
     if node.kind == "sizeof":

@@ -13,6 +13,7 @@ def scope():
     made = Scope()
     made.header |= {"n": N, "threads": Text("256", value=256), "rows": Text("B * T", 8)}
     made.header["grid"] = (N, Text("4", value=4))
+    made.header["prop.count"] = Text("SMS")
     made.header["same"] = parse_text("grid")
     return made
 
@@ -40,12 +41,14 @@ def scope():
         ("sizeof(float) * n", "4 * N"),
         ("grid.x * grid.y * grid.z", "N * 4"),
         ("rows / 2", "B * T // 2"),
+        ("prop.count * 2", "SMS * 2"),
+        ("prop->count * 2", "SMS * 2"),
     ],
 )
 def test_a_size_in_host_code_is_the_same_one_in_a_header(host, header):
     text = in_header(parse_text(host), scope()).text
     assert text == header
-    evaluate_whole(text, {"N": 1000, "B": 4, "T": 8})  # a header can be read
+    evaluate_whole(text, {"N": 1000, "B": 4, "T": 8, "SMS": 9})  # a header can be read
 
 
 @pytest.mark.parametrize(
@@ -65,7 +68,13 @@ def test_what_a_header_cannot_say_is_refused(host, says):
 
 @pytest.mark.parametrize(
     ("host", "sizes"),
-    [("dim3(n, 2)", ["N", "2"]), ("same", ["N", "4"]), ("(dim3)grid", ["N", "4"]), ("n", ["N"])],
+    [
+        ("dim3(n, 2)", ["N", "2"]),
+        ("dim3{n, 2}", ["N", "2"]),
+        ("same", ["N", "4"]),
+        ("(dim3)grid", ["N", "4"]),
+        ("n", ["N"]),
+    ],
 )
 def test_a_grid_has_the_sizes_of_what_it_is_made_of(host, sizes):
     assert [part.text for part in geometry(parse_text(host), scope())] == sizes
@@ -81,7 +90,11 @@ def test_a_grid_has_the_sizes_of_what_it_is_made_of(host, sizes):
         ("!n && -n", "!(N + 1) && -(N + 1)"),
         ("n ? p : 3", "N + 1 ? out : 3"),
         ("q.x * 2", "width * 2"),
-        ("float4{0, 1}", "float4{0, 1}"),
+        ("q->y * n", "q->y * (N + 1)"),
+        ("(&q)->y", "(&q)->y"),
+        ("q->y->p", "q->y->p"),
+        ("float4{n, p}", "float4{N + 1, out}"),
+        ("Pair{{n, 2}, p[n]}.first", "Pair{{N + 1, 2}, out[N + 1]}.first"),
     ],
 )
 def test_in_code_names_are_replaced_and_the_rest_stays(host, code):
