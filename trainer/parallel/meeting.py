@@ -303,7 +303,7 @@ def _go_to_leader(launch: Launch, hello: dict[str, Any], end: float, patience: f
     def answer(talk: Connection) -> dict[str, Any]:
         if not talk.poll(max(0.0, end - time.monotonic())):
             raise LadderError(missing)
-        said = json.loads(talk.recv_bytes(MOST_BYTES))
+        said: dict[str, Any] = json.loads(talk.recv_bytes(MOST_BYTES))
         if refusal := said.get("refusal"):
             raise LadderError(refusal)
         return said
