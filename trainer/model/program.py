@@ -144,12 +144,12 @@ def build(
         if sharding.size > 1:
             vector = cut(config, backward, sharding.shares)
             update.add_vectors(buffers, config, master_weights, sharding, vector)
-            more_backward = spread(backward, buffers)
+        more_backward = spread(backward, buffers)
+        if vector is None:
+            behind = update.alone(config, buffers, more_backward, stochastic_rounding)
+        else:
             how = stochastic_rounding, sharding, vector
             behind = update.together(config, buffers, more_backward, *how)
-        else:
-            more_backward = spread(backward, buffers)
-            behind = update.alone(config, buffers, more_backward, stochastic_rounding)
     used = {ref[0] for call in (*forward, *evaluate, *backward) for ref in call.args if ref}
     buffers = _without_unused_scratch(buffers, used)
     return Program(
