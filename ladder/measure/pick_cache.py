@@ -133,11 +133,16 @@ def keep(device: Device, folder: Path | None = None) -> Path:
     picked = False
     for file in cache.names(FOLDER):
         content = _content(file)
-        about = content.get("question", {})
-        if about.get("device") != mine:
+        try:
+            about = content["question"]
+            if about["device"] != mine:
+                continue
+            added = _entries(content)
+            question = _question(about["op"], about["dtype"], about["dims"])
+            entries = found.setdefault(question, {})
+        except (KeyError, TypeError, AttributeError):  # damaged: as if it were missing
             continue
-        entries = found.setdefault(_question(about["op"], about["dtype"], about["dims"]), {})
-        for name, entry in _entries(content).items():
+        for name, entry in added.items():
             entries[name] = entry.over(entries.get(name, Entry()))
             picked = True
     if not picked:
@@ -153,11 +158,15 @@ def keep(device: Device, folder: Path | None = None) -> Path:
 
 
 def _line(question: Question, entries: Mapping[str, Entry]) -> str:
-    """A line of the repository's file; "" where no rung is as it was when it was measured."""
+    """A line of the repository's file; "" where no rung is as it was when it was measured, or the op
+    has other dimensions now."""
     op, dtype, dims = question
     try:
         ladder = find(op)
     except LadderError:  # the repository has no such op any more
+        return ""
+    sizes = dict(dims)
+    if set(sizes) != set(ladder.op.dims):
         return ""
     names = {rung.id: _name(rung) for rung in ladder.rungs if not rung.is_reference}
     rungs = {
@@ -165,7 +174,7 @@ def _line(question: Question, entries: Mapping[str, Entry]) -> str:
         for id, name in names.items()
         if name in entries
     }
-    ordered = {name: dict(dims)[name] for name in ladder.op.dims}
+    ordered = {name: sizes[name] for name in ladder.op.dims}
     about = {"op": op, "dtype": dtype, "dims": ordered}
     return json.dumps({**about, "rungs": rungs}) if rungs else ""
 

@@ -149,6 +149,44 @@ def test_a_rung_that_was_edited_since_is_not_kept_again(kept):
     assert rungs_at[2000] == {"1", "2"}
 
 
+def test_picks_of_dimensions_that_the_op_no_longer_has_are_left_aside(kept):
+    rungs, path = kept
+    path.write_text(
+        path.read_text().replace('"dims": {"N": 1000}', '"dims": {"N": 1000, "old": 8}')
+    )
+    pick(rungs, FakeGpu(), "float32", {"N": 2000})  # measured: no kept pick answers it
+    keep(FakeGpu())
+    after = [one["dims"] for one in json.loads(path.read_text())["picks"]]
+    assert {"N": 2000} in after
+    assert all(dims.keys() == {"N"} for dims in after)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"question": None},
+        {"question": {"device": "mine"}},
+        {"question": {"device": "mine", "op": "start.add", "dtype": "float32", "dims": {"N": [1]}}},
+        {
+            "question": {"device": "mine", "op": "start.add", "dtype": "float32", "dims": {}},
+            "rungs": {"x": {"rough": "fast"}},
+        },
+    ],
+)
+def test_a_damaged_file_of_the_cache_is_not_kept(kept, folder, damage):
+    rungs, path = kept
+    before = path.read_text()
+    gpu = FakeGpu()
+    if damage["question"]:
+        damage["question"]["device"] = [gpu.name, gpu.description()]
+    pick(rungs, gpu, "float32", {"N": 2000})
+    cache.store(pick_cache.FOLDER, "0.json", json.dumps(damage))
+    keep(gpu)
+    kept_now = json.loads(path.read_text())["picks"]
+    assert {one["dims"]["N"] for one in kept_now} >= {1000, 2000}
+    assert len(kept_now) > len(json.loads(before)["picks"])
+
+
 def test_another_model_of_gpu_measures(kept, monkeypatch):
     rungs, _ = kept
     gpu = FakeGpu()
