@@ -22,6 +22,7 @@ from ladder.contract.expressions import Expression, Value, parse
 from ladder.contract.target import Target
 
 FLAG = "flag"  # a uint32 of Scratch that is 0 before the first call, and kept from call to call
+SIZES_HERE = ", and here "  # in a refusal, between what the rung needs and this call's sizes
 _LAUNCH = re.compile(r"(\w+)\s*<<<(.*)>>>(?:\s*if\s+(.+))?")
 _NAME = r"[A-Za-z_]\w*"
 _DEFINE = re.compile(rf"({_NAME}(?:\s*,\s*{_NAME})*)\s*=([^=].*)")
@@ -302,7 +303,7 @@ def _define(definition: _Definition, names: Mapping[str, Value]) -> dict[str, in
 
 def _refusal(condition: Expression, names: Mapping[str, Value]) -> str:
     values = [f"{name} = {names[name]}" for name in condition.names if name not in REALS]
-    return f"it needs {condition.text}, and here {', '.join(values)}"
+    return f"it needs {condition.text}{SIZES_HERE}{', '.join(values)}"
 
 
 def _launch_at(line: _LaunchLine, names: Mapping[str, Value], prefetch: tuple[str, ...]) -> Launch:

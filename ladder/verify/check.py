@@ -28,6 +28,7 @@ import functools
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ from ladder.contract.device import Device
 from ladder.contract.dims import Dims, format_dims
 from ladder.contract.dtypes import DTYPES, resolve_dtype
 from ladder.contract.ladder import Ladder
+from ladder.contract.launch_plan import SIZES_HERE
 from ladder.contract.op import Op
 from ladder.contract.rung_file import Rung
 from ladder.verify.cases import cases
@@ -102,14 +104,25 @@ class Report:
             where = f" at {first.label}" if first.dims else ""  # a child that died tells no shape
             return f"{head}: FAILED{where}: {self._with_command(first)}"
         if not self.passed:
-            why = f": {self.outcomes[0].detail}" if self.outcomes else ""
+            why = f": {self._reasons()}" if self.outcomes else ""
             return f"{head}: FAILED: it refuses every shape and dtype{why}"
-        counts = [
+        passed, refused = (
             sum(o.status == status for o in self.outcomes) for status in ("passed", "refused")
-        ]
+        )
         worst = max(outcome.error for outcome in self.outcomes)
-        refused = f", {counts[1]} refused" if counts[1] else ""
-        return f"{head}: {counts[0]} passed{refused}; largest error {worst:.0%} of the tolerance"
+        also = f", {refused} refused ({self._reasons()})" if refused else ""
+        return f"{head}: {passed} passed{also}; largest error {worst:.0%} of the tolerance"
+
+    def _reasons(self) -> str:
+        """Why calls were refused, with the number of calls where there are several reasons."""
+        counts = Counter(
+            outcome.detail.partition(SIZES_HERE)[0]
+            for outcome in self.outcomes
+            if outcome.status == "refused"
+        )
+        if len(counts) == 1:
+            return next(iter(counts))
+        return ", ".join(f"{count}: {why}" for why, count in counts.most_common())
 
     def _with_command(self, failure: Outcome) -> str:
         """The failure's detail, with the command that shows it alone, before the tolerance."""

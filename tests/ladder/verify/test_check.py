@@ -221,9 +221,22 @@ def test_a_shape_that_is_refused_is_not_passed():
     assert [o.status for o in report.outcomes] == ["passed"] * each + ["refused"] * each
     assert "C % 4 == 0, and here C = 9" in report.outcomes[each].detail
     assert report.passed
+    assert f"{each} passed, {each} refused (it needs C % 4 == 0); largest" in str(report)
     everywhere = check(ladder, rung, Cpu(), ["float32"], [{"N": 1, "C": 9}])
     assert not everywhere.passed
     assert "refuses every shape" in str(everywhere)
+
+
+def test_a_report_counts_what_was_refused_by_its_reason():
+    ladder = find("layernorm.forward")
+    rung = python_rung(needs="real == float32; C % 4 == 0")
+    sizes = [{"N": 1, "C": 8}, {"N": 1, "C": 9}]
+    report = check(ladder, rung, Cpu(), ["float32", "float16"], sizes)
+    each = 1 + len(ladder.op.cases)
+    reasons = f"{2 * each}: it needs real == float32, {each}: it needs C % 4 == 0"
+    assert f"{each} passed, {3 * each} refused ({reasons}); largest" in str(report)
+    nowhere = check(ladder, rung, Cpu(), ["float32", "float16"], sizes[1:])
+    assert f"refuses every shape and dtype: {each}: it needs" in str(nowhere)
 
 
 def test_a_fault_ends_the_check():
