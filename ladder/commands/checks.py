@@ -71,13 +71,36 @@ def check_rungs(options: argparse.Namespace) -> int:
     failed = False
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
-        for ladder in matching(options.op):
+        for ladder in _ladders(options):
             for report in _check_ladder(ladder, options, pool):
                 failed |= not report.passed
                 _print_report(report, options.verbose)
     finally:
         pool.shutdown(cancel_futures=True)
     return int(failed)
+
+
+def _ladders(options: argparse.Namespace) -> list[Ladder]:
+    """The ladders of an op or layer. Where a rung is named, those of a layer that have it; says why
+    the others are left out. Raises LadderError where none has it."""
+    found = matching(options.op)
+    if options.rung is None or options.rung.endswith(".cu") or len(found) == 1:
+        return found
+    lacking = [_why_not(ladder, options.rung) for ladder in found]
+    if all(lacking):
+        raise LadderError("; ".join(lacking))
+    for why in filter(None, lacking):
+        print(f"left out: {why}")
+    return [ladder for ladder, why in zip(found, lacking, strict=True) if not why]
+
+
+def _why_not(ladder: Ladder, which: str) -> str:
+    """Why an op has no rung of this name; "" where it has."""
+    try:
+        ladder.rung(which)
+    except LadderError as error:
+        return str(error)
+    return ""
 
 
 def _check_ladder(
@@ -122,7 +145,7 @@ def _show_coverage(options: argparse.Namespace) -> int:
     if options.device != Emulated.kind:
         raise LadderError("--coverage counts on the emulator; add --device emulated")
     failed = False
-    for ladder in matching(options.op):
+    for ladder in _ladders(options):
         for report, spots in _covered(ladder, options):
             failed |= not report.passed
             _print_report(report, options.verbose)

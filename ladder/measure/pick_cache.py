@@ -158,8 +158,8 @@ def keep(device: Device, folder: Path | None = None) -> Path:
 
 
 def _line(question: Question, entries: Mapping[str, Entry]) -> str:
-    """A line of the repository's file; "" where no rung is as it was when it was measured, or the op
-    has other dimensions now."""
+    """A line of the repository's file; "" where no rung is as it was when it was measured, or the
+    op has other dimensions now."""
     op, dtype, dims = question
     try:
         ladder = find(op)

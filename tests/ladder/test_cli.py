@@ -67,6 +67,17 @@ def test_check_passes_for_a_rung_and_says_how_closely(capsys):
     assert "    N=3 C=5, bfloat16, large mean: passed" in out
 
 
+def test_check_of_a_layer_takes_the_ops_that_have_the_rung_and_names_the_others(capsys):
+    arguments = ["check", "start", "4", "--device", "emulated", "--shape", "N=33"]
+    assert main(arguments) == 0
+    left_out, checked = capsys.readouterr().out.splitlines()
+    assert left_out == "left out: start.add has no rung '4'; it has 0 to 3"
+    assert checked.startswith("start.sum rung 4 ")
+    assert main([*arguments[:2], "9", *arguments[3:]]) == 2
+    error = capsys.readouterr().err
+    assert "start.add has no rung '9'" in error and "start.sum has no rung '9'" in error
+
+
 def test_check_of_a_wrong_kernel_of_yours_exits_with_1(tmp_path, capsys, device_name):
     path = tmp_path / "mine.cu"
     path.write_text(PLANTED.read_text().replace("to_real(value)", "to_real(2 * value)"))
