@@ -22,6 +22,7 @@ import numpy as np
 from ladder.common.errors import LadderError
 from ladder.contract.launch_plan import Launch
 from ladder.contract.rung_file import Rung
+from ladder.contract.sensors import Sensors
 from ladder.contract.target import Target
 
 NO_LINK = (
@@ -189,6 +190,10 @@ class Device(Protocol):
     def condition(self) -> str | None:
         """Its clock, power and temperature at this moment, in words; None where it does not tell.
         It takes a tenth of a second, and does not wait for submitted work."""
+
+    def sensors(self) -> Sensors:
+        """Its clock, power and temperature over a time, of which the samples are taken beside the
+        work."""
 
     def description(self) -> Mapping[str, str | int]:
         """What belongs to a measurement: the GPU, and the versions of what drives it. Empty where

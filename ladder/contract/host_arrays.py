@@ -10,6 +10,7 @@ import numpy as np
 
 from ladder.common.errors import LadderError
 from ladder.contract.device import ALIGNMENT, NO_LINK, Communicator, Device
+from ladder.contract.sensors import Sensors
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -65,6 +66,9 @@ class HostArrays:
 
     def condition(self) -> None:
         return None
+
+    def sensors(self) -> Sensors:
+        return Sensors()
 
     def description(self) -> Mapping[str, str | int]:
         return {}

@@ -90,9 +90,15 @@ def _time_exchange(engine: Engine, exchange: Callable[[], None]) -> float:
     return float(np.median(times)) / EXCHANGES
 
 
-def time_steps(job: Job, engine: Engine, group: Group, micro_steps: int) -> float:
+def time_steps(
+    job: Job,
+    engine: Engine,
+    group: Group,
+    micro_steps: int,
+    begin: Callable[[], None] = lambda: None,
+) -> float:
     """The median milliseconds of an optimizer step of so many micro-batches on each rank. All
-    ranks take the same number of steps."""
+    ranks take the same number of steps. `begin`: is called before the steps that are timed."""
 
     def step() -> None:
         one_step(engine, micro_steps)
@@ -108,6 +114,7 @@ def time_steps(job: Job, engine: Engine, group: Group, micro_steps: int) -> floa
             step()
 
     rounds = -(-job.config.steps // at_a_time)
+    begin()
     return float(np.median([1e3 * engine.device.time(steps) for _ in range(rounds)])) / at_a_time
 
 

@@ -31,7 +31,7 @@ from ladder.measure import results
 from ladder.measure.roofline import COMPUTE_BOUND, Roof
 from trainer.engine.engine import Engine
 from trainer.engine.memory import scratch_needed
-from trainer.measure import exchange_timing
+from trainer.measure import exchange_timing, gpu_condition
 from trainer.measure.step_timing import (
     FOLDER,
     file_name,
@@ -86,10 +86,12 @@ def measure(flags: Flags, group: Group = ALONE) -> dict[str, Any]:
     """The content of the result file, as one rank measures it."""
     job = open_job(flags, "profile", group=group)
     engine = job.engine()
-    if group.size == 1:
-        step_ms = statistics.median(time_steps(engine, job.config.steps))
-    else:
-        step_ms = exchange_timing.time_steps(job, engine, group, 1)
+    with job.device.sensors() as sensors:
+        if group.size == 1:
+            step_ms = statistics.median(time_steps(engine, job.config.steps, begin=sensors.begin))
+        else:
+            step_ms = exchange_timing.time_steps(job, engine, group, 1, sensors.begin)
+        sensed = sensors.end()
     roof = roof_of(job.device, job.config.real)
     ops = time_ops(engine, job.program.training_step, roof)
     for row in ops:
@@ -118,6 +120,7 @@ def measure(flags: Flags, group: Group = ALONE) -> dict[str, Any]:
         "exchanges": exchanges,
         "compute_ms": compute_ms,  # of each rank, without exchanges
         "exposed_ms": exposed_ms,
+        **gpu_condition.of_ranks(gpu_condition.collect(group, sensed)),
         "ops_ms": ops_ms,
         "gaps_ms": step_ms - exposed_ms - ops_ms,
         "launches": launches,
@@ -190,6 +193,8 @@ def name_in_ranges(call: Call | Exchange) -> str:
 def show(p: dict[str, Any], screen: Display) -> None:
     """The profile as tables."""
     screen.say(f"{_title(p)}: {p['step_ms']:,.2f} ms, {p['tokens_per_second']:,.0f} tokens/s")
+    for line in gpu_condition.lines(p):
+        screen.say(line)
     rows = [
         (
             row["op"],

@@ -13,6 +13,9 @@ An efficiency is against the smallest group, usually the first GPU alone. GPUs o
 their clock, and each step waits for the slowest. So each rank's step as a process alone is timed as
 well, at the same time as the others', and a second efficiency is against the slowest of them.
 
+Where the clock of each GPU is known, it is shown, with power, temperature and what held it down
+while the steps of weak scaling were timed (gpu_condition.py).
+
 Every number of ranks runs in processes of its own, and twice: 1, 2, 4, 4, 2, 1. A GPU that was idle
 runs at a higher clock than one at its power limit, so each also takes steps for a while before it
 is timed.
@@ -31,6 +34,7 @@ from typing import Any
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write, read_json
 from ladder.measure import results
+from trainer.measure import gpu_condition
 from trainer.measure.exchange_timing import (
     time_alone,
     time_exchanges,
@@ -116,12 +120,15 @@ def measure(flags: Flags, group: Group, most: int, alone: bool) -> dict[str, Any
         raise LadderError(f"--gpus: {group.size} ranks do not divide the work of {most}")
     job = open_job(flags, "scaling", group=group)
     engine = job.engine()
-    weak = time_steps(job, engine, group, 1)
+    with job.device.sensors() as sensors:
+        weak = time_steps(job, engine, group, 1, sensors.begin)
+        sensed = sensors.end()
     strong = weak if most == group.size else time_steps(job, engine, group, most // group.size)
     exchanges: dict[str, float] = {}
     for row in time_exchanges(engine):
         exchanges[row["kind"]] = exchanges.get(row["kind"], 0.0) + row["ms"]
     memory = dict(engine.memory_table())
+    readings = gpu_condition.collect(group, sensed)
     compute = [weak] if job.peers is None else time_without_exchange(job, engine, group)
     each = ([weak] if job.peers is None else time_alone(job, group)) if alone else []
     return {
@@ -140,6 +147,7 @@ def measure(flags: Flags, group: Group, most: int, alone: bool) -> dict[str, Any
         "alone_ms": each,
         "exchange_ms": exchanges,
         "memory": memory,
+        **gpu_condition.of_ranks(readings),
     }
 
 
@@ -152,7 +160,10 @@ def _write_part(part: dict[str, Any], group: Group, path: Path) -> None:
 def gather(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The content of the result file: what all parts share, and a row for each number of ranks, of
     the mean of its turns."""
-    own = ("ranks", "weak_ms", "strong_ms", "compute_ms", "alone_ms", "exchange_ms", "memory")
+    own = (
+        *("ranks", "weak_ms", "strong_ms", "compute_ms", "alone_ms", "exchange_ms", "memory"),
+        gpu_condition.KEY,
+    )
     largest = max(parts, key=lambda part: part["ranks"])
     common = {key: value for key, value in largest.items() if key not in own}
     rows: list[dict[str, Any]] = []
@@ -185,6 +196,7 @@ def gather(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 "exposed_ms": weak - max(compute),
                 "exchange_ms": exchanges,
                 "memory": turns[0]["memory"],
+                **gpu_condition.of_turns(turns),
             }
         )
     return {**common, "rows": rows}
@@ -233,3 +245,6 @@ def show(result: dict[str, Any], screen: Display) -> None:
     ]
     if parts:
         screen.table(("ranks>", "part", "ms>"), parts)
+    columns, lines = gpu_condition.table(r["rows"])
+    if lines:
+        screen.table(columns, lines)

@@ -240,11 +240,13 @@ def time_steps(
     count: int,
     between: Callable[[], None] = lambda: None,
     seconds: float = math.inf,
+    begin: Callable[[], None] = lambda: None,
 ) -> list[float]:
     """Milliseconds of each of `count` steps after a warm-up, or of several at a time on a GPU.
 
     between  is called after every measurement
     seconds  time limit: after it, no measurement begins, but there are at least three
+    begin    is called after the warm-up
     """
     estimate = min(engine.device.time(lambda: one_step(engine)) for _ in range(WARM_UP))
     at_a_time = STEPS_AT_A_TIME if engine.device.asynchronous and estimate < LONG else 1
@@ -253,6 +255,7 @@ def time_steps(
         for _ in range(at_a_time):
             one_step(engine)
 
+    begin()
     times: list[float] = []
     while len(times) * at_a_time < count:
         times.append(1e3 * engine.device.time(steps) / at_a_time)

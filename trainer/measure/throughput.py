@@ -17,6 +17,7 @@ from ladder.common.errors import LadderError
 from ladder.common.files import read_json
 from ladder.measure import results
 from trainer.engine.engine import Engine
+from trainer.measure import gpu_condition
 from trainer.measure.step_timing import (
     FOLDER,
     in_giga,
@@ -50,11 +51,14 @@ def measure(flags: Flags) -> tuple[dict[str, Any], dict[str, Any]]:
     engine = job.engine()
     products = _numpy_products(engine) if device.runs_reference else None
     alone: list[float] = []
-    steps = time_steps(
-        engine,
-        job.config.steps,
-        lambda: alone.append(1e3 * device.time(products)) if products else None,
-    )
+    with device.sensors() as sensors:
+        steps = time_steps(
+            engine,
+            job.config.steps,
+            lambda: alone.append(1e3 * device.time(products)) if products else None,
+            begin=sensors.begin,
+        )
+        sensed = sensors.end()
     peak_memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # Linux: in KiB
     roof = roof_of(device, job.config.real)
     table = time_ops(engine, job.program.training_step, roof)
@@ -70,6 +74,7 @@ def measure(flags: Flags) -> tuple[dict[str, Any], dict[str, Any]]:
         **in_giga(roof),
         "device_bytes": sum(size for _, size in engine.memory_table()),
         "peak_memory_bytes": peak_memory,
+        **gpu_condition.of_ranks([sensed]),
         "ops": table,
     }
     if alone:
@@ -137,6 +142,7 @@ def report(machine: dict[str, Any], m: dict[str, Any]) -> str:
         f"speed     {m['tokens_per_second']:10,.0f} tokens/s, {m['gflops']:,.0f} GFLOP/s",
         f"memory    {m['device_bytes'] / 1e9:10.2f} GB of buffers"
         + (" on the device" if on_gpu else f", {m['peak_memory_bytes'] / 1e9:.2f} GB in all"),
+        *(f"GPU       {line}" for line in gpu_condition.lines(m)),
         "",
         f"{'op':<24}{'rung':>11}{'calls':>6}{'ms':>10}{'share':>8}{'floor ms':>10}",
     ]

@@ -19,6 +19,7 @@ from ladder.contract.launch_plan import Launch
 from ladder.contract.rung_file import Rung
 from ladder.device.cuda import compiler, cublas, cublaslt, dependent_launch
 from ladder.device.cuda.nvrtc import find_nvrtc
+from ladder.device.cuda.sensors import NvidiaSmi
 from ladder.device.cupy.gpu import CupyGpu, CupyKernel, count_gpus, said, why_no_import
 
 # Compute capability times ten; the kernels are compiled for nothing older, and CUDA 13 cannot.
@@ -149,6 +150,9 @@ class Cuda(CupyGpu):
 
     def condition(self) -> str | None:
         return condition(self.device.pci_bus_id)
+
+    def sensors(self) -> NvidiaSmi:
+        return NvidiaSmi(self.device.pci_bus_id)
 
     def description(self) -> dict[str, str | int]:
         """What belongs to a measurement: the GPU and the versions of what drives it."""

@@ -23,6 +23,7 @@ from ladder.contract.device import Communicator
 from ladder.contract.launch_plan import Launch
 from ladder.contract.peers import FirstRank, Rows
 from ladder.contract.rung_file import Rung
+from ladder.contract.sensors import Sensors
 from ladder.contract.target import Target
 from ladder.device.cuda.gpu import Cuda
 from ladder.device.cupy import nccl
@@ -216,6 +217,9 @@ class CudaGroup:
 
     def condition(self) -> str | None:
         return self.gpus[0].condition()
+
+    def sensors(self) -> Sensors:
+        return self.gpus[0].sensors()
 
     def description(self) -> dict[str, str | int]:
         return self.gpus[0].description()
