@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +25,12 @@ from ladder.verify.shapes import derive_shapes
 ARCHITECTURE = "sm_90a"  # of the device that launches are worked out for
 
 
-def keys() -> str:
-    """Every key of a header: for whom it is, and what it says."""
-    rows = (f"| `{name}` | {key.reader} | {key.says} |" for name, key in KEYS.items())
+def keys(only: Collection[str] = (), without: Collection[str] = ()) -> str:
+    """The keys of a header, all or some: for whom each is, and what it says."""
+    if unknown := {*only, *without} - set(KEYS):
+        raise LadderError(f"a header has no {', '.join(sorted(unknown))}; it has {', '.join(KEYS)}")
+    chosen = [name for name in only or KEYS if name not in without]
+    rows = (f"| `{name}` | {KEYS[name].reader} | {KEYS[name].says} |" for name in chosen)
     return "\n".join(["| key | for | says |", "|---|---|---|", *rows])
 
 

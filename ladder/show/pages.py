@@ -24,7 +24,8 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
                     last=, one line. `passage FILE`: of a file in ladder/include
     launches OP N   what its header comes to: constants, grid and block, or why it is refused;
                     shapes="N=8|N=9" dtypes="float32 bfloat16"; without shapes=, the checker's
-    header-keys     every key of a header, and what it says
+    header-keys     every key of a header, and what it says; only="Needs Launch" these,
+                    without="Needs Launch" all others
     header-names    what the expressions of a header may name
     generations     of GPUs, as `rungs` names them, with cards
     includes        the headers that rungs include
@@ -294,8 +295,8 @@ def launches(
     return anatomy.launches(ladder, ladder.rung(number), dtypes.split(), wanted or None)
 
 
-def header_keys(place: Place) -> str:
-    return anatomy.keys()
+def header_keys(place: Place, only: str = "", without: str = "") -> str:
+    return anatomy.keys(only.split(), without.split())
 
 
 def header_names(place: Place) -> str:

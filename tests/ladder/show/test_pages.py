@@ -144,6 +144,16 @@ def test_what_a_header_may_say_and_what_rungs_include_is_listed(site):
     assert re.search(r"\n\| \[portable\.cuh\]\(\S+\) \| What all layers share: .* \| \d+ \|", text)
 
 
+def test_of_the_keys_of_a_header_some_can_be_chosen(site):
+    usual = "Before Launch"
+    text = write(site, f'header-keys only="{usual}"')
+    assert re.findall(r"\n\| `(\w+)` ", text) == usual.split()
+    text = write(site, f'header-keys without="{usual}"')
+    assert re.findall(r"\n\| `(\w+)` ", text) == [key for key in KEYS if key not in usual.split()]
+    with pytest.raises(LadderError, match="a header has no Lunch; it has Before"):
+        write(site, 'header-keys only="Lunch"')
+
+
 def test_of_a_header_some_lines_can_be_chosen(site):
     text = write(site, 'header layernorm.forward 3 only="expect change"')
     assert re.findall(r"- \*\*(\w+):", text) == ["Expect", "Change"]
