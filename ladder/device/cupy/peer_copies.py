@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -34,6 +34,8 @@ ADDERS, EACH = 256, 4  # threads of a block of add_shares, elements of each; as 
 _FLOAT = np.dtype(np.float32)
 
 Exchange = Callable[[str, bytes], Sequence[bytes]]  # (what, this rank's bytes) -> those of all
+
+_Made = TypeVar("_Made")
 
 
 class Gpu(Protocol):
@@ -59,32 +61,55 @@ def join(gpu: Gpu, exchange: Exchange, rank: int, size: int) -> PeerCopies:
     exchange  hands bytes to all ranks, and returns what each of them gave; all call it together
     """
     ids = [part.decode() for part in exchange("the GPUs", gpu.device.pci_bus_id.encode())]
-    found = [part.decode() for part in exchange("their links", _why_not(gpu, ids, rank).encode())]
-    for index, reason in enumerate(found):
-        if reason:
-            raise LadderError(f"copies between GPUs are not possible: rank {index}: {reason}")
-    return PeerCopies(gpu, exchange, rank, size)
+
+    def prepare() -> PeerCopies:
+        _refuse_unreachable(gpu, ids, rank)
+        return PeerCopies(gpu, exchange, rank, size)
+
+    copies = _on_all(exchange, "their links", prepare)
+    copies.connect()
+    return copies
 
 
-def _why_not(gpu: Gpu, ids: Sequence[str], rank: int) -> str:
-    """Why this GPU cannot copy into the memory of all others; "" where it can."""
+def _on_all(exchange: Exchange, what: str, work: Callable[[], _Made]) -> _Made:
+    """What `work` returns. Raises LadderError, on all ranks, where `work` raises one on any: else
+    some would go on, and wait for those that do not."""
+    made: list[_Made] = []
+    reason = ""
+    try:
+        made.append(work())
+    except LadderError as error:
+        reason = str(error)
+    for rank, found in enumerate(exchange(what, reason.encode())):
+        if found:
+            raise LadderError(
+                f"copies between GPUs are not possible: rank {rank}: {found.decode()}"
+            )
+    return made[0]
+
+
+def _refuse_unreachable(gpu: Gpu, ids: Sequence[str], rank: int) -> None:
+    """Raise LadderError where this GPU cannot copy into the memory of all others."""
     runtime = gpu.cupy.cuda.runtime
     if len(ids) > MOST_RANKS:
-        return f"there are {len(ids)} ranks, and at most {MOST_RANKS} exchange by copies"
+        raise LadderError(
+            f"there are {len(ids)} ranks, and at most {MOST_RANKS} exchange by copies"
+        )
     if runtime.is_hip:
-        return "copies were written for NVIDIA's GPUs only"
+        raise LadderError("copies were written for NVIDIA's GPUs only")
     if len(set(ids)) < len(ids):
-        return "two ranks are on one GPU"
+        raise LadderError("two ranks are on one GPU")
     for peer, bus in enumerate(ids):
         if peer == rank:
             continue
         try:
             other = runtime.deviceGetByPCIBusId(bus)
         except runtime.CUDARuntimeError:
-            return f"it does not see the GPU of rank {peer} (CUDA_VISIBLE_DEVICES)"
+            raise LadderError(
+                f"it does not see the GPU of rank {peer} (CUDA_VISIBLE_DEVICES)"
+            ) from None
         if not runtime.deviceCanAccessPeer(gpu.device.id, other):
-            return f"its GPU has no access to the memory of rank {peer}'s (P2P)"
-    return ""
+            raise LadderError(f"its GPU has no access to the memory of rank {peer}'s (P2P)")
 
 
 class PeerCopies:
@@ -111,10 +136,13 @@ class PeerCopies:
         self._kept: list[Any] = []  # arrays that peers reach: their memory must stay what it is
         self._received: Any = None  # room for what peers send
         self._room = 0  # elements of it
-        arrived = gpu.empty((size,), np.dtype(np.uint32))
-        gpu.zero(arrived)
+        self._flags = gpu.empty((size,), np.dtype(np.uint32))
+        gpu.zero(self._flags)
         gpu.synchronize()  # who has the handle may signal
-        self._arrived = structure(self._addresses(arrived))
+
+    def connect(self) -> None:
+        """Learn where the flags of the others are. To be called first, by all ranks."""
+        self._arrived = structure(self._addresses(self._flags))
 
     def all_reduce(self, *arrays: Any) -> None:
         self.reduce_scatter(*arrays)
@@ -197,16 +225,24 @@ class PeerCopies:
         """Where each rank's array lies for this process. All ranks call this at the same time."""
         key = (_at(array), array.nbytes)
         if key not in self._everywhere:
-            begin = self._gpu.allocation(array)  # a handle is that of a whole allocation
-            offset = (key[0] - begin).to_bytes(8, "little")
-            handle = self._call(self._runtime.ipcGetMemHandle, begin)
-            parts = self._exchange("a handle of memory", handle + offset)
+            handle = _on_all(self._exchange, "memory to share", lambda: self._handle(array))
+            parts = self._exchange("a handle of memory", handle)
             self._kept.append(array)
-            self._everywhere[key] = [
-                key[0] if rank == self._rank else self._open(part)
-                for rank, part in enumerate(parts)
-            ]
+            self._everywhere[key] = _on_all(
+                self._exchange,
+                "the memory of the others",
+                lambda: [
+                    key[0] if rank == self._rank else self._open(part)
+                    for rank, part in enumerate(parts)
+                ],
+            )
         return self._everywhere[key]
+
+    def _handle(self, array: Any) -> bytes:
+        """What `_open` takes. A handle is that of a whole allocation; the array begins behind."""
+        begin = self._gpu.allocation(array)
+        handle: bytes = self._call(self._runtime.ipcGetMemHandle, begin)
+        return handle + (_at(array) - begin).to_bytes(8, "little")
 
     def _open(self, part: bytes) -> int:
         handle, offset = part[:HANDLE_BYTES], int.from_bytes(part[HANDLE_BYTES:], "little")

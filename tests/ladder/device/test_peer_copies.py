@@ -333,6 +333,39 @@ def test_all_ranks_learn_why_copies_are_not_possible(buses, changes, says):
         assert re.search(says, message)
 
 
+class Broken:
+    """The runtime of one process, in which one function fails."""
+
+    def __init__(self, machine, name):
+        self._machine, self._name = machine, name
+
+    def __getattr__(self, name):
+        found = getattr(self._machine, name)
+        if name != self._name:
+            return found
+
+        @functools.wraps(found)
+        def fail(*_):
+            raise Fault("not permitted")
+
+        return fail
+
+
+@pytest.mark.parametrize("name", ["ipcGetMemHandle", "ipcOpenMemHandle"])
+def test_no_rank_goes_on_where_one_cannot_share_its_memory_or_open_that_of_another(name):
+    """Else the others would wait for this one, which tries NCCL instead (--exchange auto)."""
+    machine = Machine(3)
+
+    def program(rank):
+        gpu = Gpu(machine, str(rank))
+        if rank == 1:
+            gpu.cupy.cuda.runtime = Broken(machine, name)
+        peer_copies.join(gpu, machine.exchange(rank), rank, 3)
+
+    for message in on_ranks(machine, program):
+        assert re.search(f"not possible: rank 1: GPU: not permitted, in {name}", message)
+
+
 @pytest.mark.emulator
 def test_the_kernels_meet_and_add_in_the_order_of_ranks():
     device = Emulated(seed=1, counting=True)
