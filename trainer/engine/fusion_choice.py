@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -11,7 +12,7 @@ from ladder.contract.device import Device
 from ladder.contract.ladder import find
 from ladder.measure.pick import pick
 from trainer.engine.rung_choice import say_nothing
-from trainer.model.fusion import makes, takes
+from trainer.model.fusion import makes, needs, takes
 from trainer.model.program import Program
 from trainer.settings.flags import FUSIONS, RUNG_SETS, Fusion
 from trainer.settings.kernel_settings import KernelSettings
@@ -31,7 +32,14 @@ def choose(
     build   the run's program with some fusions
     before  the kernels that a checkpoint records, of a run that goes on with them
     told    is called with the name of each part of this work before it begins
+
+    Raises LadderError where --fuse names a fusion and leaves out one that it needs.
     """
+    for name, needed in itertools.product(FUSIONS, FUSIONS):
+        if needed in needs(name) and settings.fuse[name] == "yes" and settings.fuse[needed] == "no":
+            raise LadderError(
+                f"--fuse: {name} fuses what {needed} makes; choose --fuse {needed},{name}"
+            )
     chosen: list[str] = []
     notes: list[str] = []
     for name in FUSIONS:
@@ -54,14 +62,16 @@ def _asked_for(
     """Whether the settings want a fusion; None where they leave it open."""
     if settings.fuse[name] != "auto":
         return settings.fuse[name] == "yes"
-    if settings.rung.keys() & makes(name):
+    # What only this fusion makes, or one that needs it.
+    made = set().union(*(makes(other) for other in FUSIONS if name in {other, *needs(other)}))
+    if settings.rung.keys() & made:
         return True
     if settings.rung.keys() & takes(name):  # fused, it would run less often or not at all
         return False
     if before is not None:
         return name in before.get("fusions", ())
     if settings.rungs not in RUNG_SETS:
-        return bool(makes(name) & settings.from_file.keys())
+        return bool(made & settings.from_file.keys())
     return None
 
 

@@ -28,7 +28,15 @@ from ladder.measure.pick import compiling_ahead, pick
 from ladder.verify import sandbox
 from ladder.verify.check import compile_ahead
 from trainer.model.calls import Call
-from trainer.model.fusion import FUSIONS, JOIN, JOIN_BACKWARD, makes, takes
+from trainer.model.fusion import (
+    DROPPED_JOIN,
+    DROPPED_JOIN_BACKWARD,
+    FUSIONS,
+    JOIN,
+    JOIN_BACKWARD,
+    makes,
+    takes,
+)
 from trainer.settings.kernel_settings import KernelSettings, naming_file
 
 
@@ -136,7 +144,9 @@ def _refuse_unused(op: str, which: str, used: Collection[str]) -> None:
         return
     typed = f"--rung {op}={which}"
     # Only the forward pass is left unfused where the backward pass computes layernorms again.
-    if op == JOIN.fused[0] and JOIN_BACKWARD.fused[0] in used:
+    dropped = DROPPED_JOIN_BACKWARD.fused[0]
+    behind = {JOIN.fused[0]: {JOIN_BACKWARD.fused[0], dropped}, DROPPED_JOIN.fused[0]: {dropped}}
+    if op in behind and behind[op] & {*used} and not behind.keys() & {*used}:
         raise LadderError(
             f"{typed}: -r 2 computes layernorms again, by layernorm.forward, so the forward pass "
             "does not fuse them; choose -r 0 or -r 1, or leave this --rung out"

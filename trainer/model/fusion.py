@@ -131,6 +131,11 @@ def makes(fusion: str) -> set[str]:
     return {rule.fused[0] for rule in FUSIONS[fusion]}
 
 
+def needs(fusion: str) -> set[str]:
+    """The fusions whose fused ops it replaces: without them, its rules apply nowhere."""
+    return {other for other in FUSIONS if makes(other) & takes(fusion)}
+
+
 def fuse(calls: Iterable[Call], rules: Iterable[Rule]) -> tuple[Call, ...]:
     """The calls, with every pair that a rule matches replaced: a fused call, too, is fused with the
     one before it and the one behind it, where a rule matches these."""

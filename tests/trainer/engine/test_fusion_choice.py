@@ -9,7 +9,7 @@ import pytest
 from ladder.common.errors import LadderError
 from ladder.measure.pick import Choice as Picked
 from tests.trainer.tiny import resolved_kernels, run, settings
-from trainer.engine import fusion_choice
+from trainer.engine import fusion_choice, rung_choice
 from trainer.model import checkpoint
 from trainer.model.fusion import FUSIONS
 from trainer.model.gpt2 import GPT2Config
@@ -163,6 +163,25 @@ def test_a_rung_of_a_fused_op_turns_its_fusion_on():
     assert chosen(GPU, rung={**swapped, "layernorm.forward": "3"}) == ALL
 
 
+DROPPED = "dropout_residual_layernorm"
+
+
+def test_a_rung_of_a_fused_op_turns_on_the_fusions_that_it_is_made_by(tmp_path):
+    both = ("residual_layernorm", DROPPED)
+    assert chosen(EMULATED, rungs="naive", rung={f"{DROPPED}.backward": "2"}) == both
+    assert chosen(EMULATED, rungs="naive", rung={"residual_layernorm.forward": "2"}) == both[:1]
+    path = tmp_path / "rungs.json"
+    path.write_text(json.dumps({f"{DROPPED}.forward": 2}))
+    assert chosen(GPU, rungs=str(path)) == both
+
+
+def test_a_fusion_that_is_named_without_one_that_it_needs_is_refused():
+    says = f"choose --fuse residual_layernorm,{DROPPED}$"
+    with pytest.raises(LadderError, match=says):
+        chosen(CPU, rungs="reference", fuse=f"matmul_gelu,{DROPPED}")
+    assert len(chosen(CPU, rungs="reference", fuse=f"residual_layernorm,{DROPPED}")) == 2
+
+
 def test_a_file_of_rungs_brings_its_fusions(tmp_path):
     path = tmp_path / "rungs.json"
     path.write_text(json.dumps({"matmul_gelu.forward": 1, "layernorm.forward": 2}))
@@ -237,9 +256,17 @@ def test_a_fused_run_trains_and_samples_as_a_plain_one(tmp_path, recompute):
 
 def test_a_rung_of_what_recomputing_leaves_unfused_is_refused_with_what_helps(tmp_path):
     named = {"device": "emulated", "recompute": 2, "rung": {"residual_layernorm.forward": "1"}}
-    says = r"^--rung residual_layernorm.forward=1: -r 2 .*; choose -r 0 or -r 1, or leave this"
-    with pytest.raises(LadderError, match=says):
+    says = "^--rung {}.forward=1: -r 2 .*; choose -r 0 or -r 1, or leave this"
+    with pytest.raises(LadderError, match=says.format("residual_layernorm")):
         set_up(Flags(**settings(tmp_path, **named)))
+    dropping = dataclasses.replace(SHAPE, dropout=0.1)
+    wanted = resolved_kernels("emulated", rung={f"{DROPPED}.forward": "1"})
+    program = build(dropping, 2, 5, recompute=2, fusions=FUSIONS)
+    with pytest.raises(LadderError, match=says.format(DROPPED)):
+        rung_choice.choose(program.calls, wanted, EMULATED)
+    program = build(SHAPE, 2, 5, fusions=FUSIONS)
+    with pytest.raises(LadderError, match=f"not use {DROPPED}"):
+        rung_choice.choose(program.calls, wanted, EMULATED)
     with pytest.raises(LadderError, match="--fuse decides about residual_layernorm"):
         set_up(Flags(**settings(tmp_path, fuse="none", **named)))
 
