@@ -44,7 +44,7 @@ def spread(calls: Sequence[Call], buffers: Mapping[str, Buffer]) -> tuple[Item, 
     The last call has nothing to go beside. At the end of the list, all are done.
     """
     items: list[Item] = []
-    under_way: list[tuple[Beside, list[Access]]] = []  # in order; nobody waited for them yet
+    under_way: list[tuple[Beside, list[Access]]] = []  # in order; no call waited for them yet
 
     def aside(numbered: tuple[int, Call]) -> bool:
         number, call = numbered
