@@ -296,9 +296,11 @@ def parse(path: Path, kernel: str, id: str | None = None) -> Rung:
     title = re.fullmatch(
         r"//\s*[\w +]+?(?:, (?:\w+ )?rung \d+)?\s*:\s*(.+)", lines[0].rstrip() if lines else ""
     )
-    if title is None:
+    if title is None or lines[0].removeprefix("//").partition(":")[0].strip() in KEYS:
+        layer, _, direction = kernel.rpartition("_")
         raise LadderError(
-            f"{path}: the first line must read '// layer direction, rung N: its idea'"
+            f"{path}: the first line must be a title, '// {layer} {direction}: its idea'; the "
+            "other lines of the header come below it"
         )
     header = _read_header(path, lines)
     if "launch" not in header:

@@ -232,9 +232,10 @@ def _keep_record(place: Path, flags: Flags) -> None:
     before = read_json(path)
     for name in sorted({*record, *before}):
         if record.get(name) != before.get(name):
+            was, is_ = (str(flags.get(name, "not given")) for flags in (before, record))
             raise LadderError(
-                f"{place} is of a sweep whose --{name.replace('_', '-')} was {before.get(name)}, "
-                f"and is {record.get(name)} now; choose another -o"
+                f"{place} is of a sweep whose --{name.replace('_', '-')} was {was}, and is {is_} "
+                "now; choose another -o"
             )
 
 

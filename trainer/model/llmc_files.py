@@ -195,7 +195,11 @@ def load_state(path: str | Path, config: ModelConfig) -> State:
 def save_tokenizer(path: str | Path, tokenizer: Tokenizer) -> None:
     """Write the tokenizer file that llm.c's programs need to print sampled text."""
     if tokenizer.eot is None:
-        raise LadderError(f"llm.c needs an end-of-text token; tokenizer {tokenizer.name} has none")
+        raise LadderError(
+            f"llm.c begins a sample with the end-of-text token, and tokenizer {tokenizer.name} has "
+            "none; read the text of this model by 'python -m trainer sample', or train it with "
+            "--tokenizer bytes or gpt2"
+        )
     with atomic_write(path) as file:
         file.write(_header(TOKENIZER, TOKENIZER_VERSION, tokenizer.vocab, tokenizer.eot))
         for i in range(tokenizer.vocab):

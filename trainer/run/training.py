@@ -310,6 +310,7 @@ class Trainer:
                 ("device", f"{s.device.name}, {c.dtype}, {memory / 2**30:.2f} GiB of buffers"),
                 ("roof", roof),
                 *ranks,
+                ("fused", ", ".join(s.engine.program.fusions) or "no ops; --fuse names some"),
                 ("output", str(s.directory)),
             ]
         )

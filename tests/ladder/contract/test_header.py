@@ -139,7 +139,8 @@ def test_the_emulator_has_the_features_of_every_generation(read):
         ("float32 sums", "double sums", "Scratch must read 'float32 name[N, C]': double sums"),
         ("// Tiles: ", "// Prefetch: a\n// Tiles: ", "Prefetch is for a rung with one Launch line"),
         ("a[4, 32]", "a", "Tiles must read 'argument[rows, columns]': a"),
-        ("start add, rung 1: an idea", "an idea", "the first line must read '// layer direction"),
+        ("start add, rung 1: an idea", "an idea", "line must be a title, '// start add: its idea'"),
+        ("// start add, rung 1: an idea\n", "", "line must be a title, '// start add: its idea'"),
     ],
 )
 def test_a_line_that_cannot_be_meant_is_refused_when_it_is_read(read, old, new, says):

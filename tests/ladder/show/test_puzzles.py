@@ -1,8 +1,12 @@
 """Puzzles are ops that no table lists; their notebook shows an example, counts and accesses."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from ladder.__main__ import main
 from ladder.common.errors import LadderError
 from ladder.contract.ladder import find, ladders, puzzles
 from ladder.show import notebook, pictures, progress
@@ -104,6 +108,20 @@ def test_a_puzzle_counts_beside_the_least_and_draws_the_accesses(capsys, shown):
     assert lines[0].startswith("✗ Not yet: The result is right, but the kernel takes too many")
     assert lines[-2].split()[-2:] == ["1,000", "125"]
     assert [image[:4] for image in shown] == ["<svg", "<svg"]
+
+
+@pytest.mark.emulator
+@pytest.mark.slow
+def test_the_puzzle_on_the_page_can_be_typed(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[3] / "doc" / "start.md").read_text(encoding="utf-8")
+    (puzzles_section,) = re.findall(r"^## Puzzles\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)
+    (kernel,) = re.findall(r"```cpp\n(.*?)```", puzzles_section, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    Path("mine.cu").write_text(kernel, encoding="utf-8")
+    commands = re.findall(r"^    \$ python -m ladder (.*)", puzzles_section, re.MULTILINE)
+    assert [main(command.split()) for command in commands] == [0, 0]
+    said = capsys.readouterr().out
+    assert "puzzle.copy mine.cu" in said and "write out" in said
 
 
 @pytest.mark.emulator

@@ -568,6 +568,18 @@ def test_a_log_has_room_for_its_tables():
         assert open_console().width == WIDTH_OF_A_LOG
 
 
+@pytest.mark.parametrize(
+    ("fuse", "says"),
+    [
+        (None, "no ops; --fuse names some"),
+        ("residual_layernorm,matmul_gelu", "residual_layernorm, matmul_gelu"),
+    ],
+)
+def test_a_run_says_which_fusions_it_uses(tmp_path, fuse, says):
+    _, screen = run(tmp_path, steps=1, fuse=fuse)
+    assert re.search(rf"^fused +{says}$", screen, re.MULTILINE)
+
+
 def test_the_folder_holds_what_was_run(tmp_path):
     run(tmp_path, steps=1)
     config = json.loads((tmp_path / "run" / "config.json").read_text())

@@ -2,10 +2,14 @@
 parser of train_gpt2.cu knows, and those of scripts/."""
 
 import dataclasses
+import re
+from pathlib import Path
 
 import pytest
 
 from tests.trainer.tiny import resolved
+from trainer.__main__ import main
+from trainer.measure.sweep import read_trials
 from trainer.model.registry import named_shape
 from trainer.settings.flags import Flags
 from trainer.settings.parser import parse
@@ -88,6 +92,49 @@ def test_every_flag_of_llmcs_parser_is_known(flag):
     found = typed(parse([*beside, flag, value]))
     assert {name: found[name] for name in meaning} == meaning
     assert len(found) == len(meaning) + len(beside) // 2
+
+
+PAGE = (Path(__file__).parents[3] / "doc" / "training.md").read_text(encoding="utf-8")
+(TABLE,) = re.findall(r"^## From llm.c\n(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL)
+ROWS = [row.strip("| ").split(" | ") for row in TABLE.splitlines() if row.startswith("| `")]
+PLACEHOLDERS = {"FLAGS": "-b 4", "MODEL": "d12", "...": "", "…": ""}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        *("dev/cpu/matmul_forward.c", "dev/cuda", "dev/data", "dev/download_starter_pack.sh"),
+        *("dev/eval", "dev/loss_checker_ci.py", "dev/test", "dev/vislog.ipynb", "doc/layernorm"),
+        *("scripts/run_", "scripts/multi_node", "scripts/pyrun_gpt2_124M.sh", "train_gpt2.py"),
+        *("./train_gpt2`", "./train_gpt2fp32cu", "./train_gpt2cu", "./test_gpt2`", "./test_gpt2cu"),
+        *("./profile_gpt2cu", "profile_gpt2cu.py", "train_llama3.py", "fineweb", "tinystories.py"),
+        *("tinyshakespeare.py", "hellaswag.py", "mmlu.py", "mpirun", "USE_CUDNN", "PRECISION"),
+    ],
+)
+def test_the_page_says_what_each_part_of_llmc_is_here(part):
+    assert any(part in row[0] for row in ROWS)
+
+
+def commands_of_the_page(program):
+    """The command lines of the table, and those that stand in blocks of their own."""
+    quoted = re.findall(rf"`(?:OMP_NUM_THREADS=8 )?python -m {program} ([^`]*)`", TABLE)
+    blocks = re.findall(rf"^    \$ python -m {program} (.*?)(?: +#.*)?$", PAGE, re.MULTILINE)
+    return sorted({*quoted, *blocks})
+
+
+@pytest.mark.parametrize("command", commands_of_the_page("trainer"))
+def test_the_commands_of_the_page_are_understood(command, capsys):
+    words = [w for word in command.split() for w in PLACEHOLDERS.get(word, word).split()]
+    if words[0] == "sweep":
+        trials, _ = read_trials(words[1:])
+        assert len(trials) > 1
+    elif words[0].startswith("-"):
+        parse(words)
+    else:
+        with pytest.raises(SystemExit):
+            main([words[0], "--help"])
+        flags = re.findall(r"(?<![\w-])--?[a-z][\w-]*", capsys.readouterr().out)
+        assert [w for w in words if re.match("--?[a-z]", w) and w not in flags] == []
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
