@@ -106,12 +106,15 @@ def prepare_benchmark(name: str, tokenizer_name: str, data_dir: str | Path) -> P
     tokenizer = get_tokenizer(tokenizer_name, data_dir)
     questions = list(benchmark.questions(download.fetch(benchmark.source, data_dir)))
     console = Console(stderr=True)
-    examples = [
-        tokenized(question, tokenizer)
-        for question in track(
-            questions, f"tokenizing {name}", console=console, disable=not console.is_terminal
-        )
-    ]
+    try:
+        examples = [
+            tokenized(question, tokenizer)
+            for question in track(
+                questions, f"tokenizing {name}", console=console, disable=not console.is_terminal
+            )
+        ]
+    except LadderError as error:
+        raise LadderError(f"{name} cannot be tokenized: {error}") from None
     path = download.writable_place(data_dir, relative)
     try:
         with alone_in(path.parent, wait=True):

@@ -18,6 +18,8 @@ from ladder.common.errors import LadderError
 from trainer.data import download
 from trainer.data.download import CONNECT_SECONDS, READ_SECONDS, DownloadError, Source
 
+UNREAD = "unread"  # the folder of files that were downloaded and are not read to their end
+
 Position = tuple[int, int]  # of a document: number of the file, number of the row in it
 
 
@@ -51,8 +53,12 @@ def list_files(repository: str, prefix: str, suffix: str) -> list[tuple[str, str
             found |= _files_in(answer.json())
             next_page = answer.links.get("next", {}).get("url")
     except (requests.RequestException, ValueError, TypeError, KeyError) as error:
+        reason = f"{type(error).__name__} at {url}"
+        if isinstance(error, (requests.ConnectionError, requests.Timeout)):
+            reason = f"no connection to {_endpoint()}"
         raise DownloadError(
-            f"cannot list the files of {repository} ({type(error).__name__} at {url})"
+            f"cannot list the files of {repository} ({reason}); name a mirror of the Hub by "
+            "HF_ENDPOINT, or train on token files by -i and -j"
         ) from None
     files = [file for file in sorted(found.items()) if _is_wanted(file[0], prefix, suffix)]
     if not files:
@@ -93,7 +99,7 @@ def documents(
     for number, (path, sha256) in list(enumerate(files))[start[0] :]:
         file = PurePosixPath(path).name
         own = any(place.is_file() for place in download.places(data_dir, f"{name}/{file}"))
-        to = f"{name}/{file}" if own else f"{name}/unread/{file}"
+        to = f"{name}/{file}" if own else f"{name}/{UNREAD}/{file}"
         local = fetch_file(text.repository, path, sha256, to, data_dir)
         for row, document in _rows(parquet, local, start[1] if number == start[0] else 0):
             yield (number, row), document.strip() if text.strip else document

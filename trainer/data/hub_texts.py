@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from ladder.common.errors import LadderError
-from trainer.data.hub import HubText, Position, fetch_file, list_files
+from trainer.data.hub import UNREAD, HubText, Position, fetch_file, list_files
 from trainer.data.sets import Prepared, note_complete, remove_others, use_or_make
 from trainer.data.shards import (
     Documents,
@@ -68,11 +70,11 @@ def prepare_hub_text(
     def write(place: Path, tokenizer: Tokenizer) -> dict[str, int]:
         told = f"{source}, {size}"
         done = read_progress(place, told, splits) or Done({}, splits[0])
-        remove_others(place, done.counts)
         counts = done.counts
         for split in splits[splits.index(done.split) :]:
             done = done if split == done.split else Done(counts, split)
-            read_on = read(text, name, split, data_dir, done.document)
+            read_on = _begun(read(text, name, split, data_dir, done.document))
+            remove_others(place, counts)
             tokens = tokenized(read_on, tokenizer, data_dir, processes or cores())
             counts = _write_split(place, told, text, done, tokens, max_tokens, in_a_file)
         for which in ("train", "val"):
@@ -82,10 +84,19 @@ def prepare_hub_text(
                     "choose smaller shards by --shard-tokens"
                 )
         progress_path(place).unlink(missing_ok=True)
+        # With --max-tokens the last file was not read to its end.
+        shutil.rmtree(place.with_name(UNREAD), ignore_errors=True)
         return counts
 
     wanted = None if sizes == (None, None) else size
     return use_or_make(name, data_dir, tokenizer, source, write, size=size, wanted=wanted)
+
+
+def _begun(documents: Documents) -> Documents:
+    """The documents, the first of them read already: where that fails, the files of an earlier set
+    are still there."""
+    iterator = iter(documents)
+    return itertools.chain(list(itertools.islice(iterator, 1)), iterator)
 
 
 def _write_split(

@@ -45,8 +45,12 @@ def main(argv: Sequence[str]) -> int:
         "validation shard, tokenized already",
     )
     chosen = parser.parse_args(argv)
+    for flag in ("max_tokens", "shard_tokens", "processes"):
+        if getattr(chosen, flag) is not None and chosen.name not in hub_texts.HUB_TEXTS:
+            known = ", ".join(hub_texts.HUB_TEXTS)
+            raise LadderError(f"--{flag.replace('_', '-')} is for {known}, not for {chosen.name}")
     data_dir = data_directory(chosen.data_dir)
-    if chosen.name in BENCHMARKS:
+    if chosen.name in BENCHMARKS and chosen.shards is None:
         path = prepare_benchmark(chosen.name, chosen.tokenizer, data_dir)
         vocab = get_tokenizer(chosen.tokenizer, data_dir).vocab
         count = len(read_examples(path, vocab=vocab))

@@ -76,7 +76,6 @@ def _make(
     size: str,
     write: Write,
 ) -> None:
-    _manifest(place).unlink(missing_ok=True)
     note_complete(place, source, size, write(place, tokenizer))
 
 
@@ -88,8 +87,10 @@ def note_complete(place: Path, source: str, size: str, counts: dict[str, int]) -
 
 
 def remove_others(place: Path, kept: Collection[str]) -> None:
-    """Remove token files of an earlier set: a smaller set must not be read together with the rest
-    of a larger one."""
+    """Remove the manifest and the other token files of an earlier set: a smaller set must not be
+    read together with the rest of a larger one. Before this call the earlier set stays usable, so
+    that a request that cannot be met leaves it as it is."""
+    _manifest(place).unlink(missing_ok=True)
     for stale in place.parent.glob(f"{glob.escape(place.name)}_*.bin"):
         if stale.name not in kept:
             stale.unlink()

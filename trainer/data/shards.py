@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import re
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -124,7 +125,16 @@ _tokenizer: Tokenizer  # of a process of the pool
 def _begin(name: str, data_dir: str) -> None:
     global _tokenizer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends the pool
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _tokenizer = get_tokenizer(name, data_dir)
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed, perhaps for lack of memory, cannot end its pool."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # this is a process of the pool
+    parent.join()
+    os._exit(1)
 
 
 def _encode_all(texts: list[str]) -> list[np.ndarray]:

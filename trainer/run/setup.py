@@ -20,7 +20,7 @@ from trainer.data.datasets import TokenLoader, data_directory, prepare
 from trainer.data.download import DownloadError
 from trainer.data.multiple_choice import Example, read_examples
 from trainer.data.random_offsets import Loader, RandomOffsetLoader
-from trainer.data.token_files import count_tokens, pair_of
+from trainer.data.token_files import count_tokens, find_shards, pair_of
 from trainer.data.tokenizers import GPT2Tokenizer, Tokenizer, get_tokenizer
 from trainer.engine import rung_choice
 from trainer.engine.debug import watch_of
@@ -356,7 +356,9 @@ def _token_files(flags: Flags) -> tuple[str, str]:
     patterns = []
     for split, other in (("train", "val"), ("val", "train")):
         (flag, pattern), (given, named) = splits[split], splits[other]
-        pattern = pattern or pair_of(named or "", other, split)
+        if pattern is None and named is not None:
+            find_shards(named)  # where there are none, that is the error
+            pattern = pair_of(named, other, split)
         if pattern is None:
             raise LadderError(
                 f"{given} {named}: there are no {split} files of the same name; {flag} must name "

@@ -8,6 +8,7 @@ import tarfile
 
 import pytest
 
+from ladder.common.errors import LadderError
 from tests.trainer.web_server import serve
 from trainer.data import benchmarks, prepare
 from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark
@@ -84,6 +85,14 @@ def test_without_a_network_it_is_a_download_error(data, monkeypatch):
     monkeypatch.setitem(benchmarks.BENCHMARKS, "hellaswag", new)
     with pytest.raises(DownloadError, match=r"put it at .*hellaswag_val\.jsonl"):
         prepare_benchmark("hellaswag", "bytes", data)
+
+
+def test_a_benchmark_beyond_a_models_characters_is_named(data):
+    vocabulary = data / "x" / "chars_vocabulary.json"
+    vocabulary.parent.mkdir(parents=True)
+    vocabulary.write_text('["a"]')
+    with pytest.raises(LadderError, match=r"^hellaswag cannot be tokenized: the character ' '"):
+        prepare_benchmark("hellaswag", "chars:x", data)
 
 
 def test_the_command_prints_what_it_made(data, capsys):

@@ -1,9 +1,13 @@
 """Prepared sets have exactly the tokens they should, are complete or absent, and work offline."""
 
+import contextlib
 import hashlib
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -218,6 +222,16 @@ def test_the_command_refuses_wrong_words_in_one_line(words, capsys):
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", ["play", "hellaswag"])
+@pytest.mark.parametrize("flag", ["--max-tokens", "--shard-tokens", "--processes", "--shards"])
+def test_the_command_refuses_a_flag_that_is_not_for_the_set(name, flag, tmp_path, capsys):
+    words = [name, "--data-dir", str(tmp_path), flag, "2"]
+    assert run(prepare_command.main, words) == 2
+    error = capsys.readouterr().err
+    assert (flag in error or "no shards of" in error) and "fineweb" in error
+    assert error.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
 # Without a network
 
 
@@ -385,6 +399,30 @@ def test_several_processes_tokenize_in_the_order_of_documents(tmp_path):
     assert all(np.array_equal(a, b) for (_, a), (_, b) in zip(alone, together, strict=True))
 
 
+KILLED = """
+import itertools, os, signal
+from trainer.data.shards import tokenized
+from trainer.data.tokenizers import ByteTokenizer
+
+tokens = tokenized((((0, i), "x") for i in itertools.count()), ByteTokenizer(), ".", 2)
+print(next(tokens)[0], flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_the_processes_that_tokenize_end_when_the_command_is_killed():
+    """As long as one of them runs, the output stays open."""
+    command = [sys.executable, "-c", KILLED]
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert started.communicate(timeout=30)[0] == "(0, 0)\n"
+        assert started.returncode == -signal.SIGKILL
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+
+
 def test_tinystories_has_both_splits_of_its_source_stripped(tmp_path):
     prepared = prepare_stories("tinystories", tmp_path, shard_tokens=100)
     assert as_bytes(tokens_of(prepared.train)) == joined("train")
@@ -411,6 +449,18 @@ def test_a_smaller_set_is_not_mixed_with_files_left_from_a_larger_one(tmp_path):
     assert len(tokens_of(large.train)) > 150
     small = prepare_stories("tinystories", tmp_path, shard_tokens=100, max_tokens=150)
     assert len(tokens_of(small.train)) == 150
+
+
+def test_a_set_stays_where_another_size_of_it_cannot_be_read(tmp_path):
+    def unreadable(text, name, split, data_dir, start=(0, 0)):
+        raise DownloadError("no connection")
+        yield
+
+    before = prepare_stories("fineweb", tmp_path, shard_tokens=50)
+    with pytest.raises(DownloadError):
+        prepare_stories("fineweb", tmp_path, unreadable, shard_tokens=70)
+    after = prepare_stories("fineweb", tmp_path, read=None)
+    assert tokens_of(after.train).size == tokens_of(before.train).size > 0
 
 
 def test_training_takes_a_set_of_any_size(tmp_path):

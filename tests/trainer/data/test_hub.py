@@ -118,6 +118,8 @@ def test_a_file_that_was_here_stays(tmp_path, monkeypatch):
 def test_a_text_of_the_hub_becomes_shards(tmp_path, monkeypatch):
     monkeypatch.setitem(hub_texts.HUB_TEXTS, "fineweb", TEXT)
     with hub_of(monkeypatch, "someone/texts", FILES):
+        prepare("fineweb", tmp_path, "bytes", shard_tokens=5, max_tokens=10, processes=1)
+        assert list(tmp_path.rglob("*.parquet")) == [], "also of a file not read to its end"
         made = prepare("fineweb", tmp_path, "bytes", shard_tokens=8, processes=1)
     parts = [read_tokens(p) for x in (made.val, made.train) for p in find_shards(x)]
     whole = np.concatenate(parts)
@@ -156,7 +158,7 @@ def test_a_path_that_leaves_its_folder_is_not_listed(monkeypatch):
 
 def test_without_a_network_it_is_one_line(monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(DownloadError, match="cannot list the files of someone/texts"):
+    with pytest.raises(DownloadError, match=r"\(no connection to http://127.*HF_ENDPOINT"):
         list_files("someone/texts", "sample/1B/", ".parquet")
 
 
@@ -247,6 +249,17 @@ def test_shards_that_are_not_there_are_refused_in_one_line(tmp_path, ready, caps
     assert run(prepare_command.main, [*words, "--data-dir", str(tmp_path)]) == 2
     told = capsys.readouterr().err
     assert says in told and told.count("\n") == 1
+
+
+def test_shards_stay_a_set_where_more_of_them_are_not_to_be_had(tmp_path, ready):
+    two = prepare_ready("fineweb-100B", 2, tmp_path)
+    with pytest.raises(LadderError, match="has 3"):
+        prepare_ready("fineweb-100B", 4, tmp_path)
+    ready.answers.clear()
+    with pytest.raises(DownloadError):
+        prepare_ready("fineweb-100B", 3, tmp_path)
+    assert prepare("fineweb-100B", tmp_path, read=None).train == two.train
+    assert len(find_shards(two.train)) == 2
 
 
 def test_a_ready_shard_is_llmcs_format(tmp_path):

@@ -125,6 +125,8 @@ def test_token_files_of_one_split_name_those_of_the_other(tmp_path):
     (tmp_path / "mine_val_0.bin").unlink()
     with pytest.raises(LadderError, match=r"^-i .*: there are no val files of the same name; -j"):
         run(tmp_path, **{**words, "output": str(tmp_path / "p")})
+    with pytest.raises(LadderError, match=r"^no token file matches .*there_train"):
+        run(tmp_path, **{**words, "train_data": str(tmp_path / "not_there_train*.bin")})
 
 
 @pytest.mark.parametrize(
