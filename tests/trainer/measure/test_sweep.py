@@ -84,7 +84,9 @@ def test_runs_that_are_finished_are_not_run_again(tmp_path, started, capsys):
     line = ["-l", "1e-3,3e-2", f"-o={tmp_path}"]
     assert main(line) == 0
     assert started == ["lr=1e-3", "lr=3e-2"]
-    rows = [text.strip("| \n").split(" | ") for text in (tmp_path / "sweep.md").open()][2:]
+    head, sides, *lines = (tmp_path / "sweep.md").read_text().splitlines()
+    assert head.startswith("| lr | steps | last training | ") and sides.startswith("| ---|--:|--:|")
+    rows = [line.strip("| ").split(" | ") for line in lines]
     assert [row[0] for row in rows] == ["3e-2", "1e-3"], "the best run is first"
     assert rows[0][1:] == ["2", "4.0000", "3.9700", "2", "-", "11.00"]
     assert (tmp_path / "sweep.png").stat().st_size > 5000
@@ -96,6 +98,20 @@ def test_runs_that_are_finished_are_not_run_again(tmp_path, started, capsys):
     assert "2 runs in" in said and "3.9700" in said and "curves.png" in said
     with pytest.raises(LadderError, match="--batch was not given, and is 4 now; choose another"):
         main([*line, "-b", "4"])
+
+
+def test_a_run_has_a_folder_whether_or_not_there_was_one(tmp_path, started, monkeypatch):
+    monkeypatch.setattr(sweep, "write_results", lambda *what: None)
+    folder = tmp_path / "some" / "where"
+    (folder / "lr=1e-3").mkdir(parents=True)  # as one that was made by hand, or cut off
+    for place in (folder, tmp_path / "an" / "other"):
+        assert main(["-l", "1e-3,3e-2", "-b", "4", f"-o={place}"]) == 0
+        assert [path.name for path in sorted(place.iterdir())] == ["lr=1e-3", "lr=3e-2"]
+    assert json.loads((folder / "lr=3e-2" / sweep.RECORD).read_text()) == {"lr": 3e-2, "batch": 4}
+    started.clear()
+    moved = folder.rename(tmp_path / "moved")
+    assert main(["-l", "1e-3,3e-2", "-b", "4", f"-o={moved}"]) == 0
+    assert started == [], "a folder may be moved: where it was is no part of its record"
 
 
 def test_the_picture_has_a_line_for_each_combination_of_the_other_flags():
