@@ -33,7 +33,7 @@ class Row:
     tf32     whether it multiplies as TF32, with a roof of its own
     stale    whether the rung's code has changed since it was measured
     us       microseconds
-    gain     over the kernel before it
+    gain     over its parent, the rung that it grew from, where that was measured
     rate     GB/s, or TFLOP/s where the matrix rate is the roof
     of_roof  the rate as a share of the roof
     """
@@ -64,7 +64,7 @@ def table(op: str, link: Link, **which: str) -> str:
     unit = "TFLOP/s" if by_products(measurement) else "GB/s"
     against = f" | % of {reference.name}" if reference else ""
     lines = [
-        f"| rung | µs | × previous | {unit} | % of roof{against} |",
+        f"| rung | µs | × parent | {unit} | % of roof{against} |",
         "|---|--:|--:|--:|--:|" + ("--:|" if reference else ""),
     ]
     for row in rows:
@@ -163,9 +163,10 @@ def measured_rows(measurement: results.Measurement) -> list[Row]:
     work = measurement["flops"] / 1e6 if matrix else measurement["bytes"] / 1e3
     roof = measurement["roof"]["matrix_tflops" if matrix else "copy_gbps"]
     tf32_roof = measurement["roof"].get("tf32_tflops", roof)
-    known = {rung.id: rung for rung in find(measurement["op"]).rungs}
+    ladder = find(measurement["op"])
+    known = {rung.id: rung for rung in ladder.rungs}
+    times = {row["rung"]: row["median_us"] for row in measurement["rows"] if "rung" in row}
     rows: list[Row] = []
-    before: float | None = None
     for measured in measurement["rows"]:
         us = measured["median_us"]
         rate = work / us
@@ -177,8 +178,8 @@ def measured_rows(measurement: results.Measurement) -> list[Row]:
         elif measured["rung"] in known:
             rung = known[measured["rung"]]
             kernel = rung.path is not None
-            gain = before / us if before and kernel else None
-            before = us if kernel else before
+            parent = ladder.parent(rung)
+            gain = times[parent.id] / us if parent and parent.id in times else None
             stale = code_identity(rung) != measured["code"]
             of_roof = rate / (tf32_roof if rung.tf32 else roof)
             common = {"us": us, "rate": rate, "of_roof": of_roof}

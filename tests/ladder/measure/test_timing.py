@@ -239,6 +239,19 @@ def test_the_rows_say_what_follows_from_a_time():
     measurement["rows"].append({"peer": "PyTorch eager", "median_us": 20.0})
     slow, fast, peer = tables.measured_rows(measurement)
     assert (slow.gain, fast.gain, peer.gain) == (None, 4.0, None)
+    orphan, _ = tables.measured_rows({**measurement, "rows": measurement["rows"][1:]})
+    assert orphan.gain is None, "its parent was not measured"
     assert fast.rate == pytest.approx(BYTES / 10e-6 / 1e9)
     assert fast.of_roof == pytest.approx(0.36)
     assert tables.best_peer(measurement).name == "PyTorch eager"
+
+
+def test_a_gain_is_against_the_rung_that_one_grew_from():
+    measurement, _ = run_bench(timed_rung(1, "slow", 40), timed_rung(2, "fast", 10))
+    microseconds = {"8": 60.0, "9": 50.0, "10": 48.0, "11": 40.0}
+    rows = [{"rung": rung, "median_us": us, "code": ""} for rung, us in microseconds.items()]
+    op = "layernorm.forward"
+    (parent,) = find(op).rung(11).header["after"]
+    assert parent == "8", "and not the row above"
+    *_, last = tables.measured_rows({**measurement, "op": op, "rows": rows})
+    assert last.rung == "11" and last.gain == 60 / 40
