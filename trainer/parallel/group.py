@@ -56,14 +56,14 @@ class Group:
         """On rank 0 the flat arrays of all ranks, in the order of ranks; elsewhere nothing."""
         return [array]
 
-    def progress(self, place: str | None) -> None:
-        """The main thread has come to `place`, the same on all ranks, and reaches the next within
+    def progress(self, part: str | None) -> None:
+        """The main thread has come to `part`, the same on all ranks, and reaches the next within
         --hang-timeout seconds, not counting those in which it waits for others in `exchange`. None:
         what follows may take any time."""
 
-    def working(self, place: str) -> None:
-        """The main thread has come to `place`, and other ranks perhaps do not: a part of long work,
-        such as one tensor of a checkpoint. It may take as long as a place of `progress`."""
+    def working(self, part: str) -> None:
+        """The main thread has come to `part`, and other ranks perhaps do not: a piece of long work,
+        such as one tensor of a checkpoint. It may take as long as a part of `progress`."""
 
     def leave(self) -> None:
         """The end of a run that went well: all ranks have come here."""
@@ -169,11 +169,11 @@ class Ranks(Group):
                 if link.recv_bytes_into(piece) != len(piece):
                     raise LadderError(f"rank {rank} of {self.size} sent an array of another size")
 
-    def progress(self, place: str | None) -> None:
-        self._watch.progress(place)
+    def progress(self, part: str | None) -> None:
+        self._watch.progress(part)
 
-    def working(self, place: str) -> None:
-        self._watch.working(place)
+    def working(self, part: str) -> None:
+        self._watch.working(part)
 
     def leave(self) -> None:
         self.exchange("the end of the run")

@@ -48,15 +48,15 @@ def end_process(message: str | None) -> NoReturn:
 class Progress(NamedTuple):
     """How far the main thread of a rank has come.
 
-    place    for messages, such as "the end of step 7"; None where it may take any time
-    places   how many it has come to, of those that are the same on all ranks
+    part     for messages, such as "the end of step 7"; None where it may take any time
+    parts    how many it has come to, of those that are the same on all ranks
     seconds  since it came there
     line     of Python that it is at: "next_batch, token_files.py:213"
     waits    whether it waits for another rank, on the host
     """
 
-    place: str | None = None
-    places: int = 0
+    part: str | None = None
+    parts: int = 0
     seconds: float = 0.0
     line: str = ""
     waits: bool = False
@@ -68,7 +68,7 @@ class Watch:
     rank     this one
     names    of all ranks, by rank, for messages: "rank 1 of 2 (process 4711 on node1)"
     patience seconds without a sign of life after which a rank is lost
-    most     seconds in one place after which a main thread hangs
+    most     seconds at one part after which a main thread hangs
     shows    whether this process is to show the loss of rank 0: one on each machine is enough
     end      is called, in the thread, when a rank is lost
     advice   tells the user how to go on
@@ -90,7 +90,7 @@ class Watch:
         self._rank, self._patience, self._most = rank, patience, most
         self._shows, self._end = shows, end
         self._main = threading.get_ident()  # the thread that opens the watch
-        self._place: tuple[str | None, int, float] = (None, 0, time.monotonic())
+        self._part: tuple[str | None, int, float] = (None, 0, time.monotonic())
         self._waits = False
         self._lock = threading.Lock()  # of sending: this thread and the main one do
         self._leaving = threading.Event()
@@ -98,15 +98,15 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._thread.start()
 
-    def progress(self, place: str | None) -> None:
-        """The main thread has come to a place that is the same on all ranks; see `Progress`."""
-        _, count, _ = self._place
-        self._place = place, count + (place is not None), time.monotonic()
+    def progress(self, part: str | None) -> None:
+        """The main thread has come to a part that is the same on all ranks; see `Progress`."""
+        _, count, _ = self._part
+        self._part = part, count + (part is not None), time.monotonic()
 
-    def working(self, place: str) -> None:
-        """The main thread has come to a place of this rank alone."""
-        _, count, _ = self._place
-        self._place = place, count, time.monotonic()
+    def working(self, part: str) -> None:
+        """The main thread has come to a part of this rank alone."""
+        _, count, _ = self._part
+        self._part = part, count, time.monotonic()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -115,8 +115,8 @@ class Watch:
         try:
             yield
         finally:
-            place, count, _ = self._place
-            self._place = place, count, time.monotonic()
+            part, count, _ = self._part
+            self._part = part, count, time.monotonic()
             self._waits = False
 
     def leave(self) -> None:
@@ -166,10 +166,10 @@ class Watch:
                 return
 
     def _report(self) -> Progress:
-        place, count, since = self._place
+        part, count, since = self._part
         frame = sys._current_frames().get(self._main)
         line = "" if frame is None else _line_of(frame)
-        return Progress(place, count, time.monotonic() - since, line, self._waits)
+        return Progress(part, count, time.monotonic() - since, line, self._waits)
 
     def _listen(
         self,
@@ -199,17 +199,17 @@ class Watch:
     def _who_hangs(self, reports: Mapping[int, Progress]) -> str | None:
         """Which ranks hold up the others, once none of them has moved for too long."""
         at_work = {rank: report for rank, report in reports.items() if not report.waits}
-        least = min((report.places for report in at_work.values()), default=0)
-        behind = [rank for rank, report in sorted(at_work.items()) if report.places == least]
+        least = min((report.parts for report in at_work.values()), default=0)
+        behind = [rank for rank, report in sorted(at_work.items()) if report.parts == least]
         if not behind or any(
-            at_work[rank].place is None or at_work[rank].seconds <= self._most for rank in behind
+            at_work[rank].part is None or at_work[rank].seconds <= self._most for rank in behind
         ):
             return None
         first = at_work[behind[0]]
         names = ", ".join(self._names[rank] for rank in behind)
         at = f" (in {first.line})" if first.line else ""
         return (
-            f"{names}: no progress at {first.place}{at} for {first.seconds:.0f} seconds; if this "
+            f"{names}: no progress at {first.part}{at} for {first.seconds:.0f} seconds; if this "
             f"may take longer, raise --hang-timeout ({self._most:g})"
         )
 
