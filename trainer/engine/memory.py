@@ -80,7 +80,7 @@ def scratch_needed(
     calls: Iterable[Call], device: Device, real: np.dtype, rungs: Mapping[str, Rung]
 ) -> Counter[np.dtype]:
     """Elements of scratch memory by dtype. Calls run one after the other, so all share the same;
-    but not with those of the other branch (`Program.branches`)."""
+    but not with those of another branch (`Program.branches`)."""
     most: Counter[np.dtype] = Counter()
     for call in set(calls):
         rung, needed = rungs[call.op], Counter[np.dtype]()
