@@ -96,7 +96,8 @@ def test_samples_are_taken_while_something_else_runs(nvidia_smi, monkeypatch):
 @pytest.mark.parametrize(
     "script", ["echo 'No devices were found'; exit 6", "head -c 9999 /dev/urandom", "exit 2"]
 )
-def test_a_program_that_ends_or_prints_garbage_tells_nothing(nvidia_smi, script):
+def test_a_program_that_ends_or_prints_garbage_tells_nothing(nvidia_smi, monkeypatch, script):
+    monkeypatch.setattr(sensors, "START_SECONDS", 60.0)
     nvidia_smi(script)
     start = time.monotonic()
     with NvidiaSmi(BUS) as asked:
