@@ -28,6 +28,8 @@ AGENTS = (  # AgentKind: a thread, or a unit that works for it
     " by a TMA load",
     " by a TMA store",
     " by wgmma",
+    " by memcpy_async",
+    " by memcpy_async",
 )
 Triple = ctypes.c_uint32 * 3
 

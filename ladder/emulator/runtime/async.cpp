@@ -50,6 +50,22 @@ static void round_to_tf32(char (&row)[ROW]) {
     std::memcpy(row, words, ROW);
 }
 
+// One that the running thread groups and waits for.
+void Worker::start(const AsyncCopy &task) {
+    auto [to, from, bytes, given, pc, by] = task;
+    if (((uintptr_t)to | (given ? (uintptr_t)from : 0)) % bytes)
+        refuse(MISALIGNED, pc,
+               "%s copies %d bytes from %p to %p, which are not both multiples of %d",
+               by == MEMCPY ? "memcpy_async" : "cp.async", bytes, (const void *)from, (void *)to,
+               bytes);
+    if (MemoryModel *memory = launch->memory.get()) {
+        if (given) record(from, given, ACCESS_READ, pc);
+        memory->copy(*this, to, bytes, by, pc);
+    }
+    if (launch->options->early) copy(task);
+    fiber().copies.start(task);
+}
+
 // Elements outside of the array are 0 when they are loaded, and are not stored.
 void Worker::carry_out(const TileCopy &copy) {
     const TileMap &map = *copy.map;
@@ -99,18 +115,7 @@ extern "C" {
 namespace emulator {
 
 void emulator_async_copy(void *to, const void *from, int bytes, int given) {
-    Worker &worker = *this_worker;
-    if (((uintptr_t)to | (given ? (uintptr_t)from : 0)) % bytes)
-        worker.refuse(MISALIGNED, CALLER,
-                      "cp.async copies %d bytes from %p to %p, which are not both multiples of %d",
-                      bytes, from, to, bytes);
-    if (MemoryModel *memory = worker.launch->memory.get()) {
-        if (given) worker.record(from, given, ACCESS_READ, CALLER);
-        memory->copy(worker, to, bytes, CALLER);
-    }
-    AsyncCopy task{(char *)to, (const char *)from, bytes, given, CALLER};
-    if (worker.launch->options->early) copy(task);
-    worker.fiber().copies.start(task);
+    this_worker->start({(char *)to, (const char *)from, bytes, given, CALLER, CP_ASYNC});
 }
 
 void emulator_async_commit() { this_worker->fiber().copies.commit(); }

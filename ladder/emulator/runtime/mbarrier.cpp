@@ -10,32 +10,38 @@ using namespace emulator;
 
 #define CALLER __builtin_return_address(0)
 
-static constexpr int MOST_BYTES = (1 << 20) - 1;  // that a phase can expect
+static constexpr int MOST_COUNT = (1 << 20) - 1;  // of the threads and bytes of a phase
 
 std::string Worker::name_of(const SharedPlace &place) const {
     if (!place.array) return "shared memory";
     return place.array->name;
 }
 
-std::string Worker::name_of(const Mbarrier &barrier) const {
+// "the mbarrier full[0]", or "the barrier done", or which part of which pipeline it is.
+std::string Worker::title_of(const Mbarrier &barrier) const {
     const SharedArray *array = layout.find(barrier.offset);
-    if (!array) return "shared memory";
-    std::string name = array->name;
-    if (array->bytes <= 8) return name;
-    return name + "[" + std::to_string((barrier.offset - array->offset) / 8) + "]";
+    std::string name = array ? array->name : "shared memory";
+    size_t number = array ? (barrier.offset - array->offset) / 8 : 0;
+    if (barrier.kind == STAGE_FILLED || barrier.kind == STAGE_FREED)
+        return "stage " + std::to_string(number / 2) + " of the pipeline " + name +
+               (barrier.kind == STAGE_FILLED ? ", which producer_commit fills,"
+                                             : ", which consumer_release frees,");
+    if (array && array->bytes > 8) name += "[" + std::to_string(number) + "]";
+    return (barrier.kind == MBARRIER ? "the mbarrier " : "the barrier ") + name;
 }
 
 // The barrier at this address, or at the same place of block `rank`; it must be initialised.
-Mbarrier &Worker::find_mbarrier(const void *address, int rank, const void *pc) {
+Mbarrier &Worker::find_mbarrier(const void *address, int rank, const void *pc,
+                                BarrierKind kind) {
     SharedPlace place = find_shared(address);
     if (place.member < 0)
-        refuse(MBARRIER, pc, "uses an mbarrier that lies outside of shared memory");
+        refuse(BARRIER_MISUSE, pc, "uses a barrier that lies outside of shared memory");
     if (rank >= (int)members.size())
-        refuse(MBARRIER, pc, "uses a barrier of block %d of a cluster of %zu blocks", rank,
+        refuse(BARRIER_MISUSE, pc, "uses a barrier of block %d of a cluster of %zu blocks", rank,
                members.size());
     if (rank >= 0) place.member = rank;
     for (Mbarrier &barrier : members[place.member]->mbarriers) {
-        if (barrier.offset != place.offset) continue;
+        if (barrier.offset != place.offset || barrier.ended) continue;
         if (members[place.member]->running == 0) {
             left_too_early(place.member, fiber(), pc);
             abandon();
@@ -49,9 +55,11 @@ Mbarrier &Worker::find_mbarrier(const void *address, int rank, const void *pc) {
         return barrier;
     }
     Mbarrier unknown{};
+    unknown.kind = kind;
     unknown.offset = place.offset;
-    refuse(MBARRIER, pc, "uses the mbarrier %s%s before mbarrier_init", name_of(unknown).c_str(),
-           place.member == fiber().member ? "" : " of another block");
+    refuse(BARRIER_MISUSE, pc, "uses %s%s before %s", title_of(unknown).c_str(),
+           place.member == fiber().member ? "" : " of another block",
+           kind == MBARRIER ? "mbarrier_init" : kind == BARRIER ? "init" : "make_pipeline");
 }
 
 // Begins the next phase if nothing is missing in this one.
@@ -60,6 +68,67 @@ void Worker::complete(Mbarrier &barrier) {
     barrier.phases++;
     barrier.missing_threads = barrier.count;
     if (launch->memory) launch->memory->complete_phase(barrier);
+}
+
+Mbarrier &Worker::init(void *address, int64_t count, BarrierKind kind, const void *pc) {
+    SharedPlace place = find_shared(address);
+    if (place.member < 0 || place.offset % 8)
+        refuse(BARRIER_MISUSE, pc,
+               "initialises a barrier that is not 8 bytes of shared memory at a multiple of 8");
+    Mbarrier barrier{};
+    barrier.kind = kind;
+    barrier.member = place.member;
+    barrier.offset = place.offset;
+    for (const Mbarrier &other : members[place.member]->mbarriers)
+        if (other.offset == place.offset && !other.ended)
+            refuse(BARRIER_MISUSE, pc, "initialises %s again", title_of(barrier).c_str());
+    if (count < 1 || count > MOST_COUNT)
+        refuse(BARRIER_MISUSE, pc, "initialises %s for %lld threads", title_of(barrier).c_str(),
+               (long long)count);
+    barrier.count = barrier.missing_threads = (int)count;
+    barrier.pc = pc;
+    barrier.agent = -1;
+    barrier.maker = number_of(fiber());
+    if (launch->memory) {
+        barrier.made = launch->memory->now(*this);
+        record(address, 8, ACCESS_WRITE, pc);
+    }
+    members[place.member]->mbarriers.push_back(std::move(barrier));
+    return members[place.member]->mbarriers.back();
+}
+
+void Worker::arrive(Mbarrier &barrier, int64_t threads, int bytes, const void *pc) {
+    if (threads < 1 || barrier.missing_threads < threads)
+        refuse(BARRIER_MISUSE, pc,
+               "arrives at %s %s before phase %u has ended: %s%d threads have arrived already, and "
+               "%d bytes have yet to be copied",
+               title_of(barrier).c_str(),
+               threads == 1 ? "once more" : ("for " + std::to_string(threads) + " threads").c_str(),
+               barrier.phases, barrier.missing_threads ? "" : "all ",
+               barrier.count - barrier.missing_threads, barrier.missing_bytes);
+    if (bytes < 0 || barrier.missing_bytes + bytes > MOST_COUNT)
+        refuse(BARRIER_MISUSE, pc, "expects %d bytes at %s; %d are possible",
+               barrier.missing_bytes + bytes, title_of(barrier).c_str(), MOST_COUNT);
+    if (launch->memory) launch->memory->release(*this, barrier.arrived);
+    barrier.missing_bytes += bytes;
+    barrier.missing_threads -= (int)threads;
+    complete(barrier);
+    // A thread that hands over a stage lets others use it before it goes on itself.
+    bool gives_way = launch->options->early && bytes == 0;
+    for (int i = 0; gives_way && i < 2; i++) yield(State::polling, pc);
+}
+
+// Waits for the end of the phase of this parity, or (parity -1) of phase number `phase`.
+void Worker::wait(Mbarrier &barrier, int parity, unsigned phase, const void *pc) {
+    Fiber &self = fiber();
+    self.parity = parity;
+    self.phase = phase;
+    self.waits_at = &barrier;
+    while (self.must_wait()) yield(State::polling, pc);
+    self.waits_at = nullptr;
+    self.waits++;
+    self.last_wait = pc;
+    if (launch->memory) launch->memory->acquire(*this, barrier.completed);
 }
 
 // The lanes of a warp must come to the cluster's barrier together. Lanes of which one has waited at
@@ -88,68 +157,22 @@ extern "C" {
 namespace emulator {
 
 void emulator_mbarrier_init(void *address, int count) {
-    Worker &worker = *this_worker;
-    SharedPlace place = worker.find_shared(address);
-    if (place.member < 0 || place.offset % 8)
-        worker.refuse(MBARRIER, CALLER,
-                      "initialises an mbarrier that is not 8 bytes of shared memory at a multiple "
-                      "of 8");
-    Mbarrier barrier{};
-    barrier.member = place.member;
-    barrier.offset = place.offset;
-    for (const Mbarrier &other : worker.members[place.member]->mbarriers)
-        if (other.offset == place.offset)
-            worker.refuse(MBARRIER, CALLER, "initialises the mbarrier %s again",
-                          worker.name_of(barrier).c_str());
-    if (count < 1 || count > MOST_BYTES)
-        worker.refuse(MBARRIER, CALLER, "initialises an mbarrier for %d threads", count);
-    barrier.count = barrier.missing_threads = count;
-    barrier.pc = CALLER;
-    barrier.agent = -1;
-    barrier.maker = worker.number_of(worker.fiber());
-    if (worker.launch->memory) {
-        barrier.made = worker.launch->memory->now(worker);
-        worker.record(address, 8, ACCESS_WRITE, CALLER);
-    }
-    worker.members[place.member]->mbarriers.push_back(std::move(barrier));
+    this_worker->init(address, count, MBARRIER, CALLER);
 }
 
 void emulator_mbarrier_arrive(void *address, int rank, int bytes) {
     Worker &worker = *this_worker;
-    Mbarrier &barrier = worker.find_mbarrier(address, rank, CALLER);
-    if (barrier.missing_threads == 0)
-        worker.refuse(MBARRIER, CALLER,
-                      "arrives at the mbarrier %s once more before phase %u has ended: all %d "
-                      "threads have arrived already, and %d bytes have yet to be copied",
-                      worker.name_of(barrier).c_str(), barrier.phases, barrier.count,
-                      barrier.missing_bytes);
-    if (bytes < 0 || barrier.missing_bytes + bytes > MOST_BYTES)
-        worker.refuse(MBARRIER, CALLER, "expects %d bytes at the mbarrier %s; %d are possible",
-                      barrier.missing_bytes + bytes, worker.name_of(barrier).c_str(), MOST_BYTES);
-    if (worker.launch->memory) worker.launch->memory->release(worker, barrier.arrived);
-    barrier.missing_bytes += bytes;
-    barrier.missing_threads--;
-    worker.complete(barrier);
-    // A thread that hands over a stage lets others use it before it goes on itself.
-    bool gives_way = worker.launch->options->early && bytes == 0;
-    for (int i = 0; gives_way && i < 2; i++) worker.yield(State::polling, CALLER);
+    worker.arrive(worker.find_mbarrier(address, rank, CALLER), 1, bytes, CALLER);
 }
 
 void emulator_mbarrier_wait(void *address, int parity) {
     Worker &worker = *this_worker;
     Mbarrier &barrier = worker.find_mbarrier(address, -1, CALLER);
     if (parity != 0 && parity != 1)
-        worker.refuse(MBARRIER, CALLER,
-                      "waits at the mbarrier %s for parity %d, which is not 0 or 1",
-                      worker.name_of(barrier).c_str(), parity);
-    Fiber &fiber = worker.fiber();
-    fiber.parity = parity;
-    fiber.waits_at = &barrier;
-    while (barrier.is_in(parity)) worker.yield(State::polling, CALLER);
-    fiber.waits_at = nullptr;
-    fiber.waits++;
-    fiber.last_wait = CALLER;
-    if (worker.launch->memory) worker.launch->memory->acquire(worker, barrier.completed);
+        worker.refuse(BARRIER_MISUSE, CALLER,
+                      "waits at %s for parity %d, which is not 0 or 1",
+                      worker.title_of(barrier).c_str(), parity);
+    worker.wait(barrier, parity, 0, CALLER);
 }
 
 void emulator_named_barrier(int id, int threads) {
@@ -159,10 +182,10 @@ void emulator_named_barrier(int id, int threads) {
     if (of_cluster) {
         threads = (int)worker.fibers.size();
     } else if (id < 1 || id > 15) {
-        worker.refuse(MBARRIER, CALLER,
+        worker.refuse(BARRIER_MISUSE, CALLER,
                       "waits at the named barrier %d; there are those from 1 to 15", id);
     } else if (threads <= 0 || threads % worker.warp_size || threads > block) {
-        worker.refuse(MBARRIER, CALLER,
+        worker.refuse(BARRIER_MISUSE, CALLER,
                       "waits at the named barrier %d for %d threads: it takes whole warps of its "
                       "block",
                       id, threads);
@@ -170,7 +193,7 @@ void emulator_named_barrier(int id, int threads) {
     NamedBarrier &barrier =
         of_cluster ? worker.cluster_barrier : worker.member().named_barriers[id];
     if (barrier.arrived && barrier.threads != threads)
-        worker.refuse(MBARRIER, CALLER,
+        worker.refuse(BARRIER_MISUSE, CALLER,
                       "waits at the named barrier %d for %d threads, and others wait there for %d",
                       id, threads, barrier.threads);
     MemoryModel *memory = worker.launch->memory.get();

@@ -193,7 +193,7 @@ void MemoryModel::access_shared(Worker &worker, const Actor &actor, const Shared
     Shadow &shadow = shadow_of(memory.begin, SharedLayout::BYTES, 2);
     check_race(worker, actor, shadow, site, where, (int64_t)place.offset,
                memory.begin + place.offset);
-    if (agent.kind == THREAD || agent.kind == CP_ASYNC)
+    if (agent.kind != TMA_LOAD && agent.kind != TMA_STORE && agent.kind != WGMMA)
         logs_[worker.number_of(worker.fiber())].push_back({site, where.offset});
 }
 
@@ -215,9 +215,9 @@ int MemoryModel::agent(AgentKind kind, int fiber, int count) {
     return found->second;
 }
 
-void MemoryModel::copy(Worker &worker, void *to, int bytes, const void *pc) {
+void MemoryModel::copy(Worker &worker, void *to, int bytes, AgentKind by, const void *pc) {
     Fiber &fiber = worker.fiber();
-    Actor actor{agent(CP_ASYNC, worker.number_of(fiber)), fiber.copies.committed + 1, false};
+    Actor actor{agent(by, worker.number_of(fiber)), fiber.copies.committed + 1, false};
     access_shared(worker, actor, worker.find_shared(to), bytes, ACCESS_WRITE, pc);
 }
 
@@ -229,6 +229,16 @@ void MemoryModel::load_tile(Worker &worker, char *tile, int bytes, Mbarrier &bar
     }
     Actor actor{barrier.agent, barrier.phases + 1, true};
     access_shared(worker, actor, worker.find_shared(tile), bytes, ACCESS_WRITE, pc);
+}
+
+void MemoryModel::copy_counted(Worker &worker, void *to, int bytes, Mbarrier &barrier,
+                               const void *pc) {
+    if (barrier.agent < 0) {
+        barrier.agent = (int)agents_.size();
+        agents_.push_back({COUNTED, worker.number_of(worker.fiber())});
+    }
+    Actor actor{barrier.agent, barrier.phases + 1, false};
+    access_shared(worker, actor, worker.find_shared(to), bytes, ACCESS_WRITE, pc);
 }
 
 void MemoryModel::store_tile(Worker &worker, const char *tile, int bytes, const void *pc) {
@@ -268,6 +278,7 @@ void MemoryModel::acquire(Worker &worker, const View &object) {
 void MemoryModel::complete_copies(Worker &worker, Time groups) {
     int fiber = worker.number_of(worker.fiber());
     clocks_.learn(fiber, agent(CP_ASYNC, fiber), groups);
+    clocks_.learn(fiber, agent(MEMCPY, fiber), groups);
 }
 
 void MemoryModel::complete_stores(Worker &worker, Time groups) {
@@ -305,14 +316,15 @@ void MemoryModel::complete_phase(Mbarrier &barrier) {
 void MemoryModel::use_barrier(Worker &worker, Mbarrier &barrier, const void *pc) {
     int fiber = worker.number_of(worker.fiber());
     if (clocks_.seen(fiber, barrier.maker) >= barrier.made) return;
-    if (!first_time(MBARRIER, pc, barrier.pc)) return;
+    if (!first_time(BARRIER_MISUSE, pc, barrier.pc)) return;
     const Fiber &maker = worker.fibers[barrier.maker];
-    Problem problem = worker.problem(MBARRIER, pc);
+    Problem problem = worker.problem(BARRIER_MISUSE, pc);
     problem.other = worker.place(maker, barrier.pc);
     std::snprintf(problem.text, sizeof problem.text,
-                  "uses the mbarrier %s, and no %s comes between that and mbarrier_init",
-                  worker.name_of(barrier).c_str(),
-                  maker.member == worker.fiber().member ? "barrier" : "cluster_barrier");
+                  "uses %s, and no %s comes between that and %s",
+                  worker.title_of(barrier).c_str(),
+                  maker.member == worker.fiber().member ? "barrier" : "cluster_barrier",
+                  barrier.kind == MBARRIER ? "mbarrier_init" : "its init");
     launch_.add(problem);
 }
 

@@ -83,7 +83,9 @@ class MemoryModel {
     // Accesses of the running thread, and of the units that work for it.
     void access(Worker &worker, const void *address, int bytes, emulator::Access access,
                 const void *pc);
-    void copy(Worker &worker, void *to, int bytes, const void *pc);  // cp.async
+    // CP_ASYNC or MEMCPY
+    void copy(Worker &worker, void *to, int bytes, AgentKind by, const void *pc);
+    void copy_counted(Worker &worker, void *to, int bytes, Mbarrier &barrier, const void *pc);
     void load_tile(Worker &worker, char *tile, int bytes, Mbarrier &barrier, const void *pc);
     void store_tile(Worker &worker, const char *tile, int bytes, const void *pc);
     void read_operand(Worker &worker, const std::vector<unsigned> &pieces, const void *pc);

@@ -4,7 +4,7 @@
 // atomic, race unless something orders them (clocks.h):
 //   - a barrier at which both threads were, or an arrival and a wait at the same mbarrier;
 //   - a __syncwarp of both lanes (a shuffle orders nothing);
-//   - for what cp.async, TMA and wgmma do, also the wait of the thread that started them, or of
+//   - for what cp.async, memcpy_async, TMA and wgmma do, also the wait of the thread that started them, or of
 //     those that wait for the mbarrier which counts the copy;
 //   - before TMA or wgmma access what threads have written, also a proxy fence;
 //   - between blocks of ranks, a signal and a wait for the same flag;
@@ -37,12 +37,14 @@ const char *MemoryModel::unordered(const Worker &worker, const Stamp &before, co
             known &= clocks_.seen(fiber, (int)before.agent + i) >= before.time;
         if (known) {
             bool generic_write = sites[before.site].access != ACCESS_READ &&
-                                 (agent.kind == THREAD || agent.kind == CP_ASYNC);
+                                 agent.kind != TMA_LOAD && agent.kind != WGMMA;
             bool visible = !actor.async_proxy || !generic_write ||
                            clocks_.fenced(fiber, (int)before.agent) >= before.time;
             return visible ? nullptr : "no proxy fence (tma_store_fence)";
         }
         if (agent.kind == CP_ASYNC) return "no cp_async_wait and barrier";
+        if (agent.kind == MEMCPY) return "no wait for the copy and barrier";
+        if (agent.kind == COUNTED) return "no wait at the barrier or pipeline that counts the copy";
         if (agent.kind == TMA_LOAD) return "no wait at the mbarrier that counts the copy";
         if (agent.kind == TMA_STORE) return "no tma_store_wait and barrier";
         if (agent.kind == WGMMA) return "no wgmma_wait and barrier";

@@ -12,16 +12,18 @@ enum ProblemKind : int32_t {
     ASSERTION,
     TIME_LIMIT,
     MISALIGNED,
-    MBARRIER,      // used in a way that its counts do not allow
-    IN_FLIGHT,     // something asynchronous that was not waited for
-    SHARED_LIMIT,  // more shared memory than there is
-    CLUSTER,       // a block left its cluster too early
-    RANKS,         // memory of a rank, used before its kernel began or after it ended
-    TOO_EARLY,     // used, or left, before the end of the kernel before
+    BARRIER_MISUSE,  // used in a way that its counts do not allow
+    IN_FLIGHT,       // something asynchronous that was not waited for
+    SHARED_LIMIT,    // more shared memory than there is
+    CLUSTER,         // a block left its cluster too early
+    RANKS,           // memory of a rank, used before its kernel began or after it ended
+    TOO_EARLY,       // used, or left, before the end of the kernel before
 };
 
 // Who accesses memory: a thread, or a unit that a thread has started.
-enum AgentKind : int32_t { THREAD, CP_ASYNC, TMA_LOAD, TMA_STORE, WGMMA };
+// MEMCPY: copies of memcpy_async that a thread groups and waits for, as with cp.async. COUNTED: those
+// that a barrier counts.
+enum AgentKind : int32_t { THREAD, CP_ASYNC, TMA_LOAD, TMA_STORE, WGMMA, MEMCPY, COUNTED };
 
 // One access or one wait: who, and at which instruction.
 struct Place {

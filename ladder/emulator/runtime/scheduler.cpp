@@ -72,9 +72,9 @@ void Worker::finish_thread() {
                "returns while this wgmma is under way: no wgmma_commit and wgmma_wait cover it");
     for (const AsyncCopy &copy : self.copies.tasks)
         if (copy.given)  // one that only writes zeros is as good as none
-            refuse(IN_FLIGHT, copy.pc,
-                   "returns while this cp.async is under way: no cp_async_commit and cp_async_wait "
-                   "cover it");
+            refuse(IN_FLIGHT, copy.pc, "returns while this %s is under way: no %s cover it",
+                   copy.by == MEMCPY ? "memcpy_async" : "cp.async",
+                   copy.by == MEMCPY ? "commit and wait" : "cp_async_commit and cp_async_wait");
     if (launch->options->prefetches && !self.waited)
         refuse(TOO_EARLY, nullptr, "returns without wait_for_previous: its kernel may end before "
                                    "the one that was launched before it");
@@ -165,6 +165,7 @@ void Worker::run(Launch &of) {
         run_cluster(of.cluster_order[i]);
     layout.clear();
     loads.clear();
+    counted.clear();
     current = {};
     this_worker = nullptr;
 }
@@ -230,6 +231,7 @@ void Worker::start_cluster(unsigned id) {
         fiber.waits = 0;
     }
     loads.clear();
+    counted.clear();
     cluster_barrier = {};
     running_blocks.assign(launch->options->ranks, (int)(grid.x * grid.z));
     idle_rounds_ = 0;
@@ -258,7 +260,7 @@ void Worker::run_cluster(unsigned id) {
         }
         if (waiting == 0) break;
         idle_rounds_ = moved ? 0 : idle_rounds_ + 1;
-        if (idle_rounds_ >= PATIENCE && complete_load()) continue;
+        if (idle_rounds_ >= PATIENCE && (complete_counted() || complete_load())) continue;
         if (polling == 0 || idle_rounds_ >= MOST_IDLE_ROUNDS) return report_deadlock();
     }
     if (!loads.empty()) {
@@ -266,6 +268,14 @@ void Worker::run_cluster(unsigned id) {
         return fail(IN_FLIGHT, loads[0].pc,
                     "starts a copy by TMA that is still under way when its block ends: no thread "
                     "waits at the mbarrier that counts it");
+    }
+    if (!counted.empty()) {
+        const CountedCopy &copy = counted[0];
+        current = {&fibers[copy.fiber], &members[fibers[copy.fiber].member]->block};
+        return fail(IN_FLIGHT, copy.pc,
+                    "starts a memcpy_async that is still under way when its block ends: no thread "
+                    "waits at %s, which counts it",
+                    title_of(*copy.barrier).c_str());
     }
     if (launch->memory) launch->memory->finish_cluster(*this);
 }
@@ -281,7 +291,7 @@ bool Worker::run_warp(int warp) {
             Fiber &fiber = fibers[first + lane];
             bool polling = fiber.state == State::polling;
             if (fiber.state > State::ready && !(polling && may_poll)) continue;
-            if (polling && fiber.waits_at && fiber.waits_at->is_in(fiber.parity)) continue;
+            if (polling && fiber.waits_at && fiber.must_wait()) continue;
             run_fiber(fiber);
             if (launch->stopped) return true;
             moved |= fiber.state != State::polling;
@@ -346,10 +356,12 @@ void Worker::report_deadlock() {
 std::string Worker::describe_wait(const Fiber &fiber) const {
     char text[sizeof Problem::text];
     if (const Mbarrier *barrier = fiber.waits_at) {
+        std::string parity =
+            barrier->kind == MBARRIER ? " (parity " + std::to_string(fiber.parity) + ")" : "";
         std::snprintf(text, sizeof text,
-                      "waits at the mbarrier %s for the end of phase %u (parity %d), in which %d of "
-                      "%d threads have arrived and %d bytes %s",
-                      name_of(*barrier).c_str(), barrier->phases, fiber.parity,
+                      "waits at %s for the end of phase %u%s, in which %d of %d threads have arrived "
+                      "and %d bytes %s",
+                      title_of(*barrier).c_str(), barrier->phases, parity.c_str(),
                       barrier->count - barrier->missing_threads, barrier->count,
                       std::abs(barrier->missing_bytes),
                       barrier->missing_bytes < 0 ? "more were copied than expected"

@@ -59,6 +59,7 @@ struct AsyncCopy {
     const char *from;
     int bytes, given;
     const void *pc;
+    AgentKind by;  // CP_ASYNC or MEMCPY
 };
 
 // A thread's part of a wgmma.
@@ -81,6 +82,7 @@ struct TileMap {
 
 // A barrier in shared memory that counts threads and bytes.
 struct Mbarrier {
+    emulator::BarrierKind kind;
     int member;     // whose block's
     size_t offset;  // in its shared memory
     int count;
@@ -91,6 +93,8 @@ struct Mbarrier {
     Time made;                           // and when
     View arrived, completed;             // in counting mode: what arrivals, and phases, order
     int agent;                           // the copies that it counts, or -1
+    int users;                           // threads that have not left its pipeline
+    bool ended;                          // all of them have
     bool is_in(int parity) const { return (int)(phases & 1) == parity; }
 };
 
@@ -103,6 +107,17 @@ struct TileCopy {
     Way way;
     Mbarrier *barrier;  // of a load
     int fiber;          // that started it
+    const void *pc;
+};
+
+// One thread's part of a memcpy_async that a barrier counts: pieces that lie `stride` bytes apart.
+struct CountedCopy {
+    char *to;
+    const char *from;
+    size_t bytes, stride;  // from the first piece to the end of the copy
+    int piece;
+    Mbarrier *barrier;
+    int fiber;  // that started it
     const void *pc;
 };
 
@@ -127,7 +142,11 @@ struct Fiber : emulator::Thread {
     // By accumulators of complete products: what was in them then, or at a wgmma_fence since.
     std::unordered_map<const float *, std::vector<float>> accumulators;
     const Mbarrier *waits_at;  // while it polls
-    int parity;
+    int parity;                // of the phase that it waits for; -1: it waits with a token,
+    unsigned phase;            // which is of this phase
+    bool must_wait() const {
+        return parity < 0 ? waits_at->phases == phase : waits_at->is_in(parity);
+    }
     const NamedBarrier *waits_with;  // likewise
     const unsigned *waits_for;       // a flag, likewise
     unsigned until;                  // its value
@@ -214,17 +233,24 @@ class Worker {
     void record(const void *address, int bytes, emulator::Access access, const void *pc);
     void check_converged(const void *pc);
     void check_accumulators(const char *at, int bytes, const void *pc);
-    Mbarrier &find_mbarrier(const void *address, int rank, const void *pc);
+    Mbarrier &find_mbarrier(const void *address, int rank, const void *pc,
+                            emulator::BarrierKind kind = emulator::MBARRIER);
+    Mbarrier &init(void *address, int64_t count, emulator::BarrierKind kind, const void *pc);
+    void arrive(Mbarrier &barrier, int64_t threads, int bytes, const void *pc);
+    void wait(Mbarrier &barrier, int parity, unsigned phase, const void *pc);
     SharedPlace check_tile(const void *tile, int bytes, emulator::Access access, const void *pc);
     char *shared_array(const void *key, const char *name, size_t bytes, size_t alignment,
                        const void *pc);
 
     // Called from both.
     void carry_out(const TileCopy &copy);
+    void start(const AsyncCopy &task);
+    void start(const CountedCopy &copy);
+    void carry_out(const CountedCopy &copy);
     void complete(Mbarrier &barrier);
     Problem problem(ProblemKind kind, const void *pc);
     Place place(const Fiber &fiber, const void *pc) const;
-    std::string name_of(const Mbarrier &barrier) const;
+    std::string title_of(const Mbarrier &barrier) const;
     std::string name_of(const SharedPlace &place) const;
     Fiber &fiber() { return *static_cast<Fiber *>(emulator::current.thread); }
     Member &member() { return *members[fiber().member]; }
@@ -242,7 +268,8 @@ class Worker {
     Stacks stacks;
     std::vector<uint64_t> gathered;  // by fiber: its value in the last warp operation
     SharedLayout layout;
-    std::vector<TileCopy> loads;  // TMA loads under way
+    std::vector<TileCopy> loads;          // TMA loads under way
+    std::vector<CountedCopy> counted;     // copies of memcpy_async likewise
     NamedBarrier cluster_barrier;
     std::vector<int> running_blocks;  // by rank
 
@@ -257,6 +284,7 @@ class Worker {
     bool release_coalesced(int warp, const Fiber &first);
     bool complete_barrier(int member);
     bool complete_load();
+    bool complete_counted();
     void finish_thread();
     void report_deadlock();
     std::string describe_wait(const Fiber &fiber) const;

@@ -56,6 +56,10 @@ enum WarpOperation {
 };
 enum Access { ACCESS_READ, ACCESS_WRITE, ACCESS_ATOMIC };
 
+// Which library a barrier in shared memory belongs to: ladder/include/hopper.cuh, or cuda::barrier;
+// or which of the two it is that each stage of a cuda::pipeline has.
+enum BarrierKind { MBARRIER, BARRIER, STAGE_FILLED, STAGE_FREED };
+
 enum Factors { BFLOAT16, FLOAT16, TFLOAT32 };  // the types that tensor cores multiply
 
 // A `wgmma`: d (64, N) += A (64, K) * B (N, K)^T, where K is 32 bytes of factors: 16, or 8 of TF32.
@@ -124,6 +128,27 @@ EMULATOR_EXPORT void *emulator_peer(const void *address, int rank);
 EMULATOR_EXPORT void emulator_mbarrier_init(void *barrier, int count);
 EMULATOR_EXPORT EMULATOR_DISTINCT void emulator_mbarrier_arrive(void *barrier, int rank, int bytes);
 EMULATOR_EXPORT EMULATOR_DISTINCT void emulator_mbarrier_wait(void *barrier, int parity);
+// cuda::barrier. `arrive` returns a token of the phase in which it arrived; `drop`: and the phases
+// that follow count one thread less. `users`: the threads of the pipeline that it belongs to.
+EMULATOR_EXPORT EMULATOR_DISTINCT void emulator_barrier_init(
+    void *barrier, long long count, BarrierKind kind, int users);
+EMULATOR_EXPORT EMULATOR_DISTINCT uint64_t emulator_barrier_arrive(
+    void *barrier, BarrierKind kind, long long threads, bool drop);
+EMULATOR_EXPORT EMULATOR_DISTINCT void emulator_barrier_wait(void *barrier, uint64_t token);
+EMULATOR_EXPORT EMULATOR_DISTINCT void emulator_barrier_wait_parity(
+    void *barrier, BarrierKind kind, int parity);
+// A thread leaves a pipeline; after the last one, its stages are no barriers any more.
+EMULATOR_EXPORT void emulator_pipeline_quit(void *stages, int count);
+// Adds to a number of the library's own in shared memory, and returns it.
+EMULATOR_EXPORT unsigned emulator_count(unsigned *number, int more);
+// The part of a memcpy_async that thread `rank` of a group of `threads` copies. `barrier`: the one
+// that counts the copy, or null if the thread groups its copies and waits for them.
+EMULATOR_EXPORT EMULATOR_DISTINCT void emulator_memcpy_async(
+    void *barrier, BarrierKind kind, void *to, const void *from, size_t bytes, size_t alignment,
+    unsigned rank, unsigned threads);
+// The same of one piece of 4, 8 or 16 bytes, of which those from `given` on become 0.
+EMULATOR_EXPORT EMULATOR_DISTINCT void emulator_memcpy_piece(
+    void *to, const void *from, size_t bytes, size_t given);
 // TMA. `blocks`: the ranks that a load writes to, as bits; 0: this block.
 EMULATOR_EXPORT EMULATOR_DISTINCT void emulator_tile_load(
     void *tile, const void *map, void *barrier, int x, int y, int blocks);
