@@ -40,7 +40,12 @@ _KNOWN = {  # what launchers know of the device, in the words of a header
     "warpSize": "warp",
     "f128::size": "4",
 }
-_LIBRARIES = re.compile(r"(?<![\w:])(cuda|cub|thrust|cute|cutlass)::\w+(::\w+)*")
+_LIBRARIES = re.compile(r"(?<![\w:])(cuda|cub|thrust|cute|cutlass)::(\w+)(::\w+)*")
+_OF_CUDA = {  # what <cuda/barrier> and <cuda/pipeline> have
+    *("barrier", "pipeline", "pipeline_shared_state", "pipeline_role", "make_pipeline"),
+    *("memcpy_async", "aligned_size_t", "pipeline_consumer_wait_prior", "thread_scope"),
+    *("thread_scope_thread", "thread_scope_block"),
+}
 _SMS = "MULTIPROCESSORS"
 _WIDE = {"float4", "int4", "uint4"}
 UNMAPPED = "UNMAPPED_"
@@ -420,10 +425,13 @@ class _Adoption:
 
     def _refuse_libraries(self, kept: Sequence[Declaration]) -> None:
         for one in kept:
-            if found := _LIBRARIES.search(tokens.text_of(tokens.code(one.text))):
+            for found in _LIBRARIES.finditer(tokens.text_of(tokens.code(one.text))):
+                if found[1] == "cuda" and found[2] in _OF_CUDA:
+                    continue
                 raise LadderError(
                     f"{self.path}: {one.name} uses {found[0]}, of a C++ library that a rung is "
-                    "compiled without; cooperative_groups and nvcuda::wmma are there"
+                    "compiled without; there are cooperative_groups, nvcuda::wmma, and of cuda:: "
+                    "barrier, pipeline and memcpy_async, of a thread or a block"
                 )
 
     # ---- conditions ----------------------------------------------------------------------------

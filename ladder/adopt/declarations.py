@@ -25,7 +25,7 @@ MOST_FILES = 64  # of one `#include` tree
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)".*$', re.MULTILINE)
 _TAKES_BRACKETS = {"__launch_bounds__", "__cluster_dims__", "__attribute__", "__align__", "alignas"}
 _TYPES = {"struct", "class", "union", "enum"}
-_NAMESPACES = {"cooperative_groups", "nvcuda", "wmma"}  # of CUDA's own headers
+_NAMESPACES = {"cooperative_groups", "nvcuda", "wmma", "cuda"}  # of CUDA's own headers
 # A function of the host that does one of these is none that a kernel calls.
 _OF_THE_HOST = re.compile(r"\bcuda[A-Z]\w+|\bcublas\w+|\bnccl\w+|\bmalloc\b|\bfree\b|<<<")
 

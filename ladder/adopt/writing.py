@@ -18,7 +18,12 @@ _WARPS = re.compile(
 _ATOMIC = re.compile(r"\batomicAdd\w*\s*\(")
 _UNALIGNED = re.compile(r"(?m)^([^/\n]*\b__shared__)\s+(?!__align__|alignas)")
 _BOUNDS = re.compile(r"__(?:launch_bounds|cluster_dims)__\s*\((?:[^()]|\([^()]*\))*\)\s*")
-_HEADERS = {"cuda_bf16.h": "bfloat16", "cuda_fp16.h": "half", "mma.h": "wmma"}
+_HEADERS = {
+    **{"cuda_bf16.h": "bfloat16", "cuda_fp16.h": "half", "mma.h": "wmma"},
+    **{"cuda/barrier": r"\bbarrier\b|aligned_size_t", "cuda/pipeline": r"\b(make_)?pipeline"},
+    **dict.fromkeys(("cuda_pipeline.h", "cuda_pipeline_primitives.h"), r"\b__pipeline_"),
+}
+_OF_NVIDIA = re.compile(r"\bcuda::\w|\b__pipeline_")  # what only its GPUs have, from Volta on
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,7 @@ def write(contents: Contents) -> str:
 
 def _header(contents: Contents, body: str, scratch: Sequence[str]) -> list[str]:
     needs = [*contents.needs, *(["warp == 32"] if _WARPS.search(body) else [])]
+    needs += ["sm >= 70"] if _OF_NVIDIA.search(body) else []
     defines = [f"{name} = {value}" for name, value in contents.defines.items()]
     layer, direction = contents.op.name.split(".")
     return [

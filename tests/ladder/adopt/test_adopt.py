@@ -217,11 +217,45 @@ def test_a_kernel_of_another_file_is_refused(tmp_path):
         adopted("go", "gelu.forward", file)
 
 
-def test_a_library_that_a_rung_is_compiled_without_is_named(tmp_path):
-    file = write(tmp_path, PLAIN.replace("{ z", "{ __shared__ cuda::barrier<cuda::scope> b; z"))
+@pytest.mark.parametrize(
+    "used", ["cuda::atomic_ref<int>", "cub::BlockReduce<float, 32>", "cuda::std::array<int, 2>"]
+)
+def test_a_library_that_a_rung_is_compiled_without_is_named(tmp_path, used):
+    file = write(tmp_path, PLAIN.replace("{ z", f"{{ using cuda::barrier; {used} b; z"))
     launch = {"grid": "N", "block": "1", "arguments": {"z": "out", "q": "inp"}}
-    with pytest.raises(LadderError, match="k uses cuda::barrier, of a C"):
+    with pytest.raises(LadderError, match=f"k uses {used.partition('<')[0]}, of a C"):
         adopted("k", "gelu.forward", file, **launch)
+
+
+PIPELINED = {  # the op, flags, headers that come along, and shapes to check
+    "linear_pipelined": (
+        "matmul.forward",
+        {},
+        ["cooperative_groups.h", "cooperative_groups/memcpy_async.h", "cuda/pipeline"],
+        [{"N": 17, "C": 41, "OC": 18}],
+    ),
+    "bias_split": (
+        "matmul.backward_bias",
+        {"grid": "ceil_div(OC, 32)", "block": "256"},
+        ["cuda/barrier"],
+        [{"N": 19, "OC": 33}],
+    ),
+    "residual_copied": (
+        "residual.forward",
+        {"grid": "ceil_div(N, 256)", "block": "256"},
+        ["cooperative_groups.h", "cooperative_groups/memcpy_async.h", "cuda_pipeline.h"],
+        [{"N": 257}],
+    ),
+}
+OF_CUDA = FILE.with_name("pipelined.cu")
+
+
+@pytest.mark.parametrize("kernel", PIPELINED)
+def test_barriers_and_pipelines_of_cuda_come_along(kernel):
+    op, flags, headers, _ = PIPELINED[kernel]
+    text = adopted(kernel, op, OF_CUDA, **flags)
+    assert re.findall("#include <(.*)>", text) == headers
+    assert header(text, "Needs")[0].endswith("sm >= 70")  # on no GPU of AMD
 
 
 def test_a_launch_in_a_loop_is_refused(tmp_path):
@@ -304,15 +338,61 @@ def test_what_is_adopted_passes_the_check(tmp_path, kernel, capsys):
     assert report.passed and len(report.outcomes) >= 2
 
 
+@pytest.mark.emulator
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", PIPELINED)
+def test_barriers_and_pipelines_of_cuda_pass_the_check(tmp_path, kernel):
+    op, flags, _, shapes = PIPELINED[kernel]
+    report = run_check(op, write(tmp_path, adopted(kernel, op, OF_CUDA, **flags)), shapes)
+    assert report.passed and report.outcomes
+
+
+@pytest.mark.emulator
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kernel", "left_out", "problem"),
+    [
+        ("linear_pipelined", "pipeline.consumer_wait();", "race on a in shared memory"),
+        ("linear_pipelined", "pipeline.producer_acquire();", "race on a in shared memory"),
+        ("linear_pipelined", "pipeline.consumer_release();", "which consumer_release frees"),
+        ("bias_split", "ready.wait(std::move(token));", "race on sums in shared memory"),
+        ("residual_copied", "cg::wait(block);", "this memcpy_async is under way"),
+    ],
+)
+def test_what_a_barrier_or_pipeline_lacks_is_named(tmp_path, kernel, left_out, problem):
+    op, flags, _, shapes = PIPELINED[kernel]
+    text = adopted(kernel, op, OF_CUDA, **flags)
+    assert left_out in text
+    report = run_check(op, write(tmp_path, text.replace(left_out, "")), shapes, counting=True)
+    assert not report.passed and problem in str(report)
+
+
+def with_cccl():
+    if not any((folder / "cuda/std").is_dir() for folder in find_nvrtc().include):
+        pytest.skip("cooperative_groups.h needs CCCL: pip install -e '.[compile]'")
+
+
 @pytest.mark.nvrtc
 @pytest.mark.slow
 def test_what_is_adopted_compiles_for_a_gpu(tmp_path):
-    nvrtc = find_nvrtc()
-    if not any((folder / "cuda/std").is_dir() for folder in nvrtc.include):
-        pytest.skip("cooperative_groups.h needs CCCL: pip install -e '.[compile]'")
+    with_cccl()
     rung = find_rung("softmax.forward", write(tmp_path, adopted("softmax_warp")))
     cubin = compile_cubin(rung, {}, np.dtype(np.float32), "sm_90a")
     assert resources(cubin)["softmax_forward"].spill == 0
+
+
+@pytest.mark.nvrtc
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kernel", "arch"),
+    [("linear_pipelined", "sm_80"), ("bias_split", "sm_90a"), ("residual_copied", "sm_80")],
+)
+def test_barriers_and_pipelines_of_cuda_compile_for_a_gpu(tmp_path, kernel, arch):
+    with_cccl()
+    op, flags, _, _ = PIPELINED[kernel]
+    rung = find_rung(op, write(tmp_path, adopted(kernel, op, OF_CUDA, **flags)))
+    cubin = compile_cubin(rung, {}, np.dtype(np.float32), arch)
+    assert resources(cubin)[find(op).op.kernel].spill == 0
 
 
 @pytest.mark.emulator
@@ -335,5 +415,6 @@ def test_arguments_in_the_wrong_place_fail_the_check(tmp_path):
     assert "dinp[" in str(report)
 
 
-def run_check(op, path, shapes):
-    return check.check(find(op), find_rung(op, path), Emulated(), ["float32"], shapes)
+def run_check(op, path, shapes, counting=False):
+    device = Emulated(counting=counting)
+    return check.check(find(op), find_rung(op, path), device, ["float32"], shapes)
