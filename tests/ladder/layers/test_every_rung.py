@@ -28,12 +28,14 @@ def case(ladder, rung, dtype):
 
 
 def types_to_run(ladder, rung):
-    """On the emulator, of the types beside the main one, the rungs of a ladder take turns."""
+    """On the emulator, every other rung of a ladder runs in one type beside its main one, and
+    these types take turns."""
     main, *others = [
         dtype for dtype in ladder.op.reals if rung.claims(EMULATED.target(DTYPES[dtype]))
     ] or ladder.op.reals[:1]
-    if default_device() == "emulated" and len(others) > 1:
-        return [main, others[ladder.rungs.index(rung) % len(others)]]
+    if default_device() == "emulated" and others:
+        turn, left_out = divmod(ladder.rungs.index(rung), 2)
+        return [main] if left_out else [main, others[turn % len(others)]]
     return [main, *others]
 
 
@@ -111,7 +113,7 @@ WITH_64_LANES = [
 
 
 @pytest.mark.emulator
-@pytest.mark.parametrize(("ladder", "rung", "dtype"), WITH_64_LANES[::60])
+@pytest.mark.parametrize(("ladder", "rung", "dtype"), WITH_64_LANES[::90])
 def test_a_rung_for_amd_is_right_in_every_order_of_64_lanes_and_has_no_race(ladder, rung, dtype):
     shape = derive_shapes(ladder.op, rung, EMULATED_64.target(DTYPES[dtype]))[:1]
     report = check(ladder, rung, EMULATED_64, [dtype], shape)

@@ -92,12 +92,13 @@ def test_weight_that_is_too_long_to_keep(monkeypatch, op, id):
     ("matmul.backward_input", ("float32-6", "float32-7")),
 )
 def test_tiles_of_either_width(monkeypatch, op, id, multiprocessors, columns):
-    """The width depends on the number of multiprocessors, and the ops' own shapes choose one."""
+    """The width depends on the number of multiprocessors, and the ops' own shapes choose 6: that
+    one is checked under every order of threads there."""
     monkeypatch.setattr(emulated, "MULTIPROCESSORS", multiprocessors)
     device, dims = open_device("emulated"), {"N": 130, "C": 100, "OC": 100}
     rung = find(op).rung(id)
     assert rung.plan(dims, device.target(DTYPES["float32"])).constants["COLUMNS"] == columns
-    report = check(find(op), rung, device, ["float32"], [dims])
+    report = check(find(op), rung, device, ["float32"], [dims], brief=columns == 6)
     assert report.passed, report
 
 
