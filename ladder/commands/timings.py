@@ -131,6 +131,7 @@ def pick_rung(options: argparse.Namespace) -> int:
     if options.save:
         if options.op is not None:
             raise LadderError("pick --save keeps what was picked before, of all ops; name none")
+        bench.refuse_emulated(device)
         print(f"written to {pick_cache.keep(device)}")
         return 0
     if options.op is None:

@@ -201,6 +201,7 @@ def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
             "says nothing about a GPU",
         ),
         ("pick layernorm.forward --device emulated", "says nothing about a GPU"),
+        ("pick --save --device emulated", "says nothing about a GPU"),
         ("trace layernorm.forward 0", "is no kernel"),
         (
             "trace layernorm.forward 5 --shape N=4,C=5",

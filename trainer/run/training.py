@@ -19,6 +19,7 @@ from trainer.data.token_files import TokenLoader
 from trainer.engine.memory import by_kind
 from trainer.engine.mfu import measured_roof
 from trainer.model import checkpoint
+from trainer.model.fusion import makes
 from trainer.model.program import build
 from trainer.parallel.group import ALONE, Group, Ranks, roster
 from trainer.run.display import Display, Speed, open_console, printable
@@ -292,6 +293,8 @@ class Trainer:
         flat = c.schedule == "constant" or (c.schedule == "cosine" and c.final_lr == 1)
         rate = f"{c.lr:g}, " + ("constant" if flat else f"{c.schedule} to {c.final_lr:g} of it")
         rate += f", warm-up {c.warmup} steps" if c.warmup else ""
+        # A fusion that was asked for may find none of its ops in this model.
+        fused = [name for name in s.engine.program.fusions if makes(name) & s.engine.rungs.keys()]
         roof = f"{self.roof / 1e9:,.0f} GFLOP/s in matrix products, which MFU is a share of"
         ranks = []
         if isinstance(self.group, Ranks) and s.peers is not None:
@@ -310,7 +313,7 @@ class Trainer:
                 ("device", f"{s.device.name}, {c.dtype}, {memory / 2**30:.2f} GiB of buffers"),
                 ("roof", roof),
                 *ranks,
-                ("fused", ", ".join(s.engine.program.fusions) or "no ops; --fuse names some"),
+                ("fused", ", ".join(fused) or "no ops; --fuse names some"),
                 ("output", str(s.directory)),
             ]
         )
