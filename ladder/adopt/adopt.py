@@ -107,7 +107,10 @@ class _Adoption:
         self.kernels = self.file.of("kernel")
         self.buffers = {arg.name: arg for arg in op.args}
         self.values = [*op.dims, *(scalar.name for scalar in op.scalars)]
-        self.notes: list[str] = []
+        self.notes = [
+            f"{name} is not in the folder of {path.name}: what it defines is not known"
+            for name in self.file.missing
+        ]
         self.constants: dict[str, int] = {}  # of Define
         self.scratch = {self._scratch_name(entry): entry.strip() for entry in options.scratch}
         self.real = real_types.real_names(self.file)

@@ -25,6 +25,7 @@ MOST_FILES = 64  # of one `#include` tree
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)".*$', re.MULTILINE)
 _TAKES_BRACKETS = {"__launch_bounds__", "__cluster_dims__", "__attribute__", "__align__", "alignas"}
 _TYPES = {"struct", "class", "union", "enum"}
+_CUDAS = ("cuda", "cooperative_groups", "device_", "mma.h", "math", "std")  # headers begin so
 _NAMESPACES = {"cooperative_groups", "nvcuda", "wmma", "cuda"}  # of CUDA's own headers
 # A function of the host that does one of these is none that a kernel calls.
 _OF_THE_HOST = re.compile(r"\bcuda[A-Z]\w+|\bcublas\w+|\bnccl\w+|\bmalloc\b|\bfree\b|<<<")
@@ -67,10 +68,12 @@ class Declaration:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """The declarations of a file, and the headers of CUDA and the system that it includes."""
+    """The declarations of a file, the headers of CUDA and the system that it includes, and those
+    that it includes from its folder, but that are not there."""
 
     declarations: tuple[Declaration, ...]
     headers: tuple[str, ...]
+    missing: tuple[str, ...]
 
     def of(self, *kinds: str) -> dict[str, Declaration]:
         """The declarations of these kinds by name; of several, the last one."""
@@ -80,17 +83,19 @@ class SourceFile:
 def read(path: Path) -> SourceFile:
     """A file, with the files in its folder that it includes. Raises LadderError where it cannot be
     read."""
-    text = _flatten(path, set())
+    missing: dict[str, None] = {}
+    text = _flatten(path, set(), missing)
     if len(text) > MOST_BYTES:
         raise LadderError(f"{path}: it has more than {MOST_BYTES} bytes, with what it includes")
     headers = dict.fromkeys(
         re.findall(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>", text, re.MULTILINE)
     )
-    return SourceFile(tuple(parse(text)), tuple(headers))
+    return SourceFile(tuple(parse(text)), tuple(headers), tuple(missing))
 
 
-def _flatten(path: Path, seen: set[Path]) -> str:
-    """The text, with that of the files beside it for their `#include "..."`, each file once."""
+def _flatten(path: Path, seen: set[Path], missing: dict[str, None]) -> str:
+    """The text, with that of the files beside it for their `#include "..."`, each file once.
+    `missing` gets the names of those that are neither there nor CUDA's."""
     folder = path.parent.resolve()
     seen.add(path.resolve())
     if len(seen) > MOST_FILES:
@@ -98,9 +103,11 @@ def _flatten(path: Path, seen: set[Path]) -> str:
 
     def replace(match: re.Match[str]) -> str:
         found = (folder / match[1]).resolve()
-        if found in seen or not found.is_relative_to(folder) or not found.is_file():
+        if not found.is_relative_to(folder) or not found.is_file():
+            if not match[1].startswith(_CUDAS):
+                missing[match[1]] = None
             return ""
-        return _flatten(found, seen)
+        return "" if found in seen else _flatten(found, seen, missing)
 
     return _INCLUDE.sub(replace, read_text(path, MOST_BYTES))
 

@@ -415,11 +415,13 @@ def _call(node: Node, scope: Scope, depth: int) -> Text:
 
 
 def _uncast(node: Node) -> Node:
-    """Without casts, and without a factor of 1.0 that makes a division one of floats."""
+    """Without what makes a division one of floats: casts, a factor of 1.0, a divisor of 256.0."""
     while node.kind == "cast":
         node = node.parts[0]
     if node.kind == "binary" and node.text == "*" and node.parts[0].text in ("1.0", "1.0f", "1."):
         return node.parts[1]
+    if node.kind == "number" and (whole := re.fullmatch(r"(\d+)\.0*[fF]?", node.text)):
+        return Node("number", whole[1])
     return node
 
 

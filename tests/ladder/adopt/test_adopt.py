@@ -154,6 +154,15 @@ def test_a_number_of_blocks_in_main_is_noted(tmp_path):
     assert "main() launches 80 blocks, here at every size;" in rung.notes
 
 
+def test_a_header_that_is_not_there_is_noted_unless_it_is_cudas(tmp_path):
+    file = write(tmp_path, '#include "common.h"\n#include "cuda_runtime.h"\n' + TEXTBOOK)
+    missing = "common.h is not in the folder of theirs.cu: what it defines is not known"
+    op = find("gelu.forward").op
+    assert adopt(file, "k", op, Options()).notes[0] == missing
+    (tmp_path / "common.h").write_text("#define SIZE 1024\n")
+    assert not any("not in the folder" in note for note in adopt(file, "k", op, Options()).notes)
+
+
 def test_a_name_that_is_not_known_is_asked_for(tmp_path):
     file = write(tmp_path, PLAIN)
     launch = {"grid": "ceil_div(N, 256)", "block": "256"}

@@ -28,6 +28,8 @@ def scope():
         ("(n - threads + 1) / threads", "(N - 256 + 1) // 256"),
         ("CEIL_DIV(n, 4 * 8)", "ceil_div(N, 32)"),
         ("(int)ceil((float)n / threads)", "ceil_div(N, 256)"),
+        ("ceil(n / 256.0)", "ceil_div(N, 256)"),
+        ("static_cast<unsigned>(ceilf(1.0f * n / 256.f))", "ceil_div(N, 256)"),
         ("static_cast<int>(n) / 4", "N // 4"),
         ("static_cast<int>(n + 1) * 4", "(N + 1) * 4"),
         ("n - (threads - 2)", "N - 254"),
