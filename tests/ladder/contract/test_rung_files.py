@@ -192,6 +192,9 @@ def test_every_section_of_a_page_has_the_same_form(page):
     for section in re.split(r"^## .*$", page.read_text(encoding="utf-8"), flags=re.MULTILINE):
         for rung in section.split("\n### ")[1:]:
             title = rung.splitlines()[0]
+            if " rung " not in title:  # what precedes the rungs of the op
+                assert "**Why.**" not in rung, title
+                continue
             form = [label for label in FORM if "measured" not in label or " amd rung " not in title]
             places = [rung.find(f"**{label}.**") for label in form]
             assert -1 not in places, (title, form)
