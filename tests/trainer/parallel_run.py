@@ -30,16 +30,15 @@ def together(size: int, work: Callable[[Group], Any]) -> list[Any]:
     if size == 1:
         return [work(ALONE)]
     outcomes: queue.Queue[tuple[int, Any, BaseException | None]] = queue.Queue()
-    ended: list[str | None] = []
 
     def run(table: Table) -> None:
-        group = Ranks(table, open_watch(table, 60.0, end=ended.append))
+        group = Ranks(table, open_watch(table, 60.0, end=lambda message, status: None))
         try:
             result = work(group)
             group.leave()
             outcomes.put((group.rank, result, None))
         except BaseException as error:
-            group.fail(str(error))
+            group.fail(str(error), 1)
             outcomes.put((group.rank, None, error))
 
     for table in tables(size):

@@ -68,8 +68,8 @@ class Group:
     def leave(self) -> None:
         """The end of a run that went well: all ranks have come here."""
 
-    def fail(self, message: str) -> None:
-        """Tell the others that this rank ends by an error, so that they end, too."""
+    def fail(self, message: str, status: int) -> None:
+        """Tell the others that this rank ends by an error, so that they end with its status."""
 
     def advise(self, advice: Callable[[], str]) -> None:
         """What to say to the user when a rank is lost: how to go on."""
@@ -179,8 +179,8 @@ class Ranks(Group):
         self.exchange("the end of the run")
         self._watch.leave()
 
-    def fail(self, message: str) -> None:
-        self._watch.fail(message)
+    def fail(self, message: str, status: int) -> None:
+        self._watch.fail(message, status)
 
     def advise(self, advice: Callable[[], str]) -> None:
         self._watch.advice = advice

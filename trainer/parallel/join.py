@@ -16,7 +16,7 @@ from trainer.parallel.group import ALONE, Group, Ranks
 from trainer.parallel.launch import find_launch
 from trainer.parallel.meeting import Table, meet
 from trainer.parallel.supervise import stay_with_supervisor
-from trainer.parallel.watch import Watch, end_process
+from trainer.parallel.watch import LOST, BrokenConnection, Watch, end_process
 from trainer.settings.flags import Flags
 
 OWN = ("process_rank",)  # flags that differ from rank to rank
@@ -42,15 +42,25 @@ def join(flags: Flags, output: Path) -> Iterator[Group]:
     try:
         yield group
     except BaseException as error:
-        group.fail(_describe(error))
+        status = _status(error)
+        group.fail(_describe(error), status)
         if not group.leads:  # rank 0 shows it
             if not isinstance(error, LadderError | KeyboardInterrupt):
                 traceback.print_exc()
-            end_process(None)
+            end_process(None, status)
         # A GPU may wait for the ranks that end now, and Python would wait for the GPU.
-        atexit.register(end_process, None)
+        atexit.register(end_process, None, status)
         raise
     group.leave()
+
+
+def _status(error: BaseException) -> int:
+    """The exit status of all ranks. 2: the same command would fail again, as command.py says for
+    one process. recipes/train.sh tries again after `LOST` only."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    refused = isinstance(error, LadderError) and not isinstance(error, BrokenConnection)
+    return 2 if refused else LOST
 
 
 def _describe(error: BaseException) -> str:

@@ -29,20 +29,24 @@ from typing import NamedTuple, NoReturn
 
 from ladder.common.errors import LadderError
 
-ALIVE, LEFT, FAILED = b"alive ", b"left", b"failed "
+ALIVE, LEFT, FAILED = b"alive ", b"left", b"failed "  # the last: "failed STATUS MESSAGE"
 INTERVAL = 1.0  # seconds between two signs of life
-STATUS = 1  # of a process that ends because another one did
+LOST = 1  # exit status of all ranks where one is lost or hangs
 MOST_BYTES = 1 << 16  # of a message
 
 
-def end_process(message: str | None) -> NoReturn:
+def end_process(message: str | None, status: int) -> NoReturn:
     """End this process at once. The message is None where another process shows it."""
     if message is not None:
         print(f"error: {message}", file=sys.stderr)
     with suppress(Exception):
         sys.stdout.flush()
         sys.stderr.flush()
-    os._exit(STATUS)
+    os._exit(status)
+
+
+class BrokenConnection(LadderError):
+    """A rank does not answer, and nobody knows why."""
 
 
 class Progress(NamedTuple):
@@ -70,7 +74,8 @@ class Watch:
     patience seconds without a sign of life after which a rank is lost
     most     seconds at one part after which a main thread hangs
     shows    whether this process is to show the loss of rank 0: one on each machine is enough
-    end      is called, in the thread, when a rank is lost
+    end      is called, in the thread, when a rank is lost: with the message or None, and the exit
+             status, which is that of the rank that failed
     advice   tells the user how to go on
     """
 
@@ -83,7 +88,7 @@ class Watch:
         patience: float,
         most: float = float("inf"),
         shows: bool,
-        end: Callable[[str | None], None] = end_process,
+        end: Callable[[str | None, int], None] = end_process,
     ) -> None:
         self.advice: Callable[[], str] = lambda: ""
         self._links, self._names = dict(links), names
@@ -127,18 +132,18 @@ class Watch:
         for link in self._links.values():
             link.close()
 
-    def fail(self, message: str) -> None:
+    def fail(self, message: str, status: int) -> None:
         """Tell the others that this rank ends by an error, which this process shows."""
         if not self._leaving.is_set():
             self._leaving.set()
-            self._send(FAILED + message.encode()[: MOST_BYTES // 2])
+            self._send_failure(message, status)
 
     def explain(self, error: Exception) -> NoReturn:
         """The main thread has lost a connection: let the thread find out about the rank, and end
-        the process. Raises LadderError where it finds nothing."""
+        the process. Raises BrokenConnection where it finds nothing."""
         if self._ended.wait(self._patience + 2 * INTERVAL):
             self._thread.join()  # it ends the process before it ends itself
-        raise LadderError(f"the connection with another rank is broken ({error}); start again")
+        raise BrokenConnection(f"the connection with another rank is broken ({error}); start again")
 
     def _run(self) -> None:
         """Until this rank leaves, or one is lost or hangs."""
@@ -188,9 +193,10 @@ class Watch:
             del present[rank]
             reports.pop(rank, None)
         elif message.startswith(FAILED):
-            text = message[len(FAILED) :].decode("utf-8", "replace")
+            status, _, text = message[len(FAILED) :].decode("utf-8", "replace").partition(" ")
             # Rank 0 shows its own error, and what it passes on.
-            self._lose(text if rank == 0 else f"{self._names[rank]}: {text}", shows=rank != 0)
+            why = text if rank == 0 else f"{self._names[rank]}: {text}"
+            self._lose(why, shows=rank != 0, status=int(status))
             return False
         else:
             reports[rank] = Progress(*json.loads(message[len(ALIVE) :]))
@@ -213,7 +219,7 @@ class Watch:
             f"may take longer, raise --hang-timeout ({self._most:g})"
         )
 
-    def _lose(self, why: str, shows: bool) -> None:
+    def _lose(self, why: str, shows: bool, status: int = LOST) -> None:
         """End because of a rank. `shows`: this process prints why."""
         if self._leaving.is_set():
             return
@@ -222,9 +228,12 @@ class Watch:
         with suppress(Exception):
             advice = self.advice()
             text = f"{why}; all ranks stop" + (f"; {advice}" if advice else "")
-        self._send(FAILED + text.encode()[: MOST_BYTES // 2])
+        self._send_failure(text, status)
         self._ended.set()
-        self._end(text if shows else None)
+        self._end(text if shows else None, status)
+
+    def _send_failure(self, message: str, status: int) -> None:
+        self._send(FAILED + f"{status} {message}".encode()[: MOST_BYTES // 2])
 
     def _send(self, message: bytes) -> None:
         """To all that are connected; who has gone is noticed by listening."""

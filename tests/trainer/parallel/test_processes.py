@@ -90,6 +90,15 @@ def test_a_rank_that_is_killed_ends_all_within_seconds(tmp_path, victim):
     wait_until_gone(ranks)
 
 
+@pytest.mark.slow
+def test_a_wrong_flag_ends_all_ranks_with_status_2(tmp_path):
+    """recipes/train.sh does not try again then."""
+    process = start(tmp_path, "--ranks=2", model=str(tmp_path / "nowhere"))
+    rest, _ = process.communicate(timeout=60)
+    assert "nowhere: no such file or folder" in rest
+    assert process.returncode == 2
+
+
 HANGS = """
 import os, time
 if os.environ.get("RANK") == "1":

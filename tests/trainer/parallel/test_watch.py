@@ -9,7 +9,7 @@ import pytest
 
 from ladder.common.errors import LadderError
 from tests.trainer.parallel_run import tables, together
-from trainer.parallel import watch
+from trainer.parallel import join, watch
 from trainer.parallel.group import Ranks
 from trainer.parallel.join import open_watch
 
@@ -24,7 +24,7 @@ def ranks(monkeypatch):
     met = tables(3)
 
     def end(rank):
-        return lambda message: ended.put((rank, message))
+        return lambda message, status: ended.put((rank, message))
 
     groups = [Ranks(t, open_watch(t, 2.0, end=end(t.rank))) for t in met[:2]]
     groups[0].advise(lambda: "continue with -y 1")
@@ -58,8 +58,33 @@ def test_a_rank_that_falls_silent_is_lost(ranks):
 
 def test_an_error_of_a_rank_is_shown_by_rank_0(ranks):
     _, met, ended = ranks
-    met[2].links[0].watch.send_bytes(watch.FAILED + b"the disk is full")
+    met[2].links[0].watch.send_bytes(watch.FAILED + b"1 the disk is full")
     assert f"{NAME}: the disk is full; all ranks stop" in two(ended)[0]
+
+
+@pytest.mark.parametrize("status", [1, 2, 130])
+def test_all_ranks_end_with_the_status_of_the_one_that_failed(monkeypatch, status):
+    monkeypatch.setattr(watch, "INTERVAL", 0.05)
+    ended = queue.Queue()
+    met = tables(3)
+    for table in met[:2]:
+        open_watch(table, 60.0, end=lambda message, status: ended.put(status))
+    failing = open_watch(met[2], 60.0)
+    failing.fail("the disk is full", status)
+    assert [ended.get(timeout=10) for _ in range(2)] == [status, status]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (LadderError("-b 0: must be at least 1"), 2),
+        (KeyboardInterrupt(), 130),
+        (watch.BrokenConnection("no answer"), 1),
+        (RuntimeError("a kernel"), 1),
+    ],
+)
+def test_only_what_would_fail_again_and_ctrl_c_keep_a_recipe_from_trying_again(error, status):
+    assert join._status(error) == status
 
 
 def test_the_loss_of_rank_0_is_shown_once_on_each_machine(monkeypatch):
@@ -67,7 +92,7 @@ def test_the_loss_of_rank_0_is_shown_once_on_each_machine(monkeypatch):
     leader, *others = tables(3)
     shown = queue.Queue()
     for table in others:
-        open_watch(table, 60.0, end=shown.put)
+        open_watch(table, 60.0, end=lambda message, status: shown.put(message))
         leader.links[table.rank].watch.close()
     messages = {shown.get(timeout=10) for _ in others}
     named = "rank 0 of 3 (process 0 on here) has ended without a word; all ranks stop"
@@ -81,7 +106,7 @@ def three(monkeypatch):
     ended = queue.Queue()
 
     def end(rank):
-        return lambda message: ended.put((rank, message))
+        return lambda message, status: ended.put((rank, message))
 
     groups = [Ranks(t, open_watch(t, 60.0, most=0.3, end=end(t.rank))) for t in tables(3)]
     yield groups, ended
@@ -142,7 +167,8 @@ def test_a_broken_exchange_waits_for_the_watch_to_say_who_is_lost(monkeypatch):
     monkeypatch.setattr(watch, "INTERVAL", 0.05)
     here, there = Pipe()
     ended = queue.Queue()
-    quiet = watch.Watch({1: here}, {1: "rank 1"}, rank=0, patience=0.2, shows=False, end=ended.put)
+    names, end = {1: "rank 1"}, lambda message, status: ended.put(message)
+    quiet = watch.Watch({1: here}, names, rank=0, patience=0.2, shows=False, end=end)
     there.close()
     assert "rank 1 has ended without a word" in ended.get(timeout=10)
     with pytest.raises(LadderError, match="the connection with another rank is broken"):
