@@ -26,6 +26,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,9 +85,11 @@ def main(argv: Sequence[str] = ()) -> int:
         return 0
     if in_group(os.environ):
         raise LadderError("scaling starts its ranks itself; start it as one process")
-    found = []
+    found, turns = [], (*counts, *reversed(counts))
     with tempfile.TemporaryDirectory(prefix="kernel-ladder-scaling-") as folder:
-        for turn, count in enumerate((*counts, *reversed(counts))):
+        for turn, count in enumerate(turns):
+            ranks = f"{count} rank{'s' if count > 1 else ''}"
+            print(f"timing {ranks}, turn {turn + 1} of {len(turns)} ...", file=sys.stderr)
             path = Path(folder) / f"{turn}.json"
             if status := supervise(["scaling", *argv, "--part", str(path)], count):
                 return status
