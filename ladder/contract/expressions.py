@@ -14,6 +14,7 @@ import ast
 import difflib
 import functools
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -78,6 +79,9 @@ def evaluate_whole(text: str, names: Mapping[str, int]) -> int:
     return int(value)
 
 
+_OF_C = re.compile(r"&&|\|\||!(?!=)|\?")
+
+
 @functools.lru_cache(maxsize=4096)
 def parse(text: str, find: Callable[[str], Function] = no_more_functions) -> Expression:
     """Read an expression.
@@ -95,8 +99,9 @@ def parse(text: str, find: Callable[[str], Function] = no_more_functions) -> Exp
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         what = error.msg if isinstance(error, SyntaxError) else str(error)
+        hint = "; write and, or, not, 'a if b else c'" if _OF_C.search(text) else ""
         raise ExpressionError(
-            f"cannot read {text!r}: {what or 'it is nested too deeply'}"
+            f"cannot read {text!r}: {what or 'it is nested too deeply'}{hint}"
         ) from None
     functions: dict[str, Function] = {}
     try:
@@ -144,6 +149,10 @@ def _check(
             if any(keyword.arg is None for keyword in keywords):
                 raise ExpressionError("** is not allowed")
             parts = [*arguments, *(keyword.value for keyword in keywords)]
+        case ast.BinOp(op=ast.Div()):
+            raise ExpressionError(
+                "/ is not allowed: write // to round down, ceil_div(a, b) to round up"
+            )
         case ast.BinOp(op=sign) | ast.UnaryOp(op=sign):
             raise ExpressionError(f"{type(sign).__name__} is not allowed, only {_ALLOWED}")
         case _:

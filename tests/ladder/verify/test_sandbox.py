@@ -134,7 +134,7 @@ LAUNCH = "// Launch: layernorm_forward<<<"
     [
         (f"{LAUNCH}N>>>", "write grid, block and perhaps bytes"),
         (f"{LAUNCH}N, 32, 0, 1>>>", "write grid, block and perhaps bytes"),
-        (f"{LAUNCH}N / 2, 32>>>", "Div is not allowed, only whole numbers"),
+        (f"{LAUNCH}N / 2, 32>>>", "/ is not allowed: write // to round down"),
         (f"{LAUNCH}'N', 32>>>", "'N' is not a whole number"),
         (f"{LAUNCH}N, 32, -4>>>", "-4 is not a whole number"),
         (f"{LAUNCH}(N, 1, 1, 1), 32>>>", "three dimensions at most"),
