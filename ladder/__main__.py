@@ -11,19 +11,29 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ladder.commands import (
-    adoption,
-    checks,
-    documents,
-    exports,
-    machine_code,
-    sources,
-    timings,
-    traces,
+from ladder.common.command_line import (
+    Parser,
+    describe_missing_package,
+    describe_system_error,
+    replace_unprintable,
 )
-from ladder.commands.options import Commands
-from ladder.common.command_line import Parser, describe_system_error, replace_unprintable
 from ladder.common.errors import LadderError
+
+try:
+    from ladder.commands import (
+        adoption,
+        checks,
+        documents,
+        exports,
+        machine_code,
+        sources,
+        timings,
+        traces,
+    )
+    from ladder.commands.options import Commands
+except ModuleNotFoundError as error:
+    print(f"ladder: {describe_missing_package(error)}", file=sys.stderr)
+    sys.exit(2)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -46,6 +46,18 @@ def replace_unprintable() -> None:
         sys.stdout.reconfigure(errors="replace")
 
 
+def describe_missing_package(error: ModuleNotFoundError) -> str:
+    """One line for a package that this Python lacks. Raises the error where a module of ours is
+    missing."""
+    package = (error.name or "").partition(".")[0]
+    if package in ("", "ladder", "trainer", "reference"):
+        raise error
+    return (
+        f"{sys.executable} lacks the package {package}; 'make setup' puts it into .venv: run "
+        ".venv/bin/python instead"
+    )
+
+
 def describe_system_error(error: OSError | RuntimeError) -> str:
     """One line for what the system refuses: a file, a thread or a process. Raises any other error.
 

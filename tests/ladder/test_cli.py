@@ -261,6 +261,21 @@ def test_a_reader_that_leaves_ends_it_quietly():
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("program", ["ladder", "trainer"])
+def test_a_python_without_the_packages_is_told_which_one_has_them(program):
+    bare = [
+        sys.executable,
+        "-S",
+        "-m",
+        program,
+        *(["list"] if program == "ladder" else ["-x", "1"]),
+    ]
+    done = subprocess.run(bare, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 2
+    assert "make setup" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_limit_on_threads_is_one_line(monkeypatch, capsys):
     def start(*_):
         raise RuntimeError("can't start new thread")

@@ -5,7 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from ladder.common.command_line import describe_system_error, replace_unprintable
+from ladder.common.command_line import (
+    describe_missing_package,
+    describe_system_error,
+    replace_unprintable,
+)
 from ladder.common.errors import LadderError
 
 
@@ -23,6 +27,9 @@ def run(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of our output has gone, as in `... | head`
         sys.stderr.close()
         return 1
+    except ModuleNotFoundError as error:
+        print(f"error: {describe_missing_package(error)}", file=sys.stderr)
+        return 2
     except (OSError, RuntimeError) as error:
         print(f"error: {describe_system_error(error)}", file=sys.stderr)
         return 2
