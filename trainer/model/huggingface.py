@@ -281,7 +281,7 @@ def _download(repository: str, revision: str | None = None) -> Path:
     with suppress(OSError):  # LocalEntryNotFoundError: not in the cache
         fetch("config.json", local_files_only=True)
         return fetch(WEIGHTS, local_files_only=True)
-    remedy = f"put its {WEIGHTS} into a folder, and give that"
+    remedy = f"put its {WEIGHTS} into a folder, and name the folder by -e"
     if constants.HF_HUB_OFFLINE:
         raise DownloadError(f"{repository} is not in the cache and HF_HUB_OFFLINE is set; {remedy}")
     try:

@@ -53,7 +53,7 @@ def open_model(name: str, *, vocab: int, seed: int, data_dir: Path) -> Model:
     try:
         return Model(*huggingface.load_huggingface(name, data_dir), f"pretrained {name}")
     except DownloadError as error:
-        return random_model(shape, seed, f"{error}: {INSTEAD} {name}")
+        return random_model(shape, seed, f"{INSTEAD} {name}: {error}")
 
 
 def open_with_tokenizer(
@@ -84,7 +84,7 @@ def open_with_tokenizer(
 def refuse_random(name: str, model: Model) -> None:
     """Raise LadderError where the weights are random, for a command that needs trained ones."""
     if not model.trained:
-        why, *_ = (model.note or "it has random weights").split(f": {INSTEAD}")
+        why = (model.note or "it has random weights").removeprefix(f"{INSTEAD} {name}: ")
         raise LadderError(
             f"-e {name}: {why}; train first, then name the run's folder or a model file by -e"
         )

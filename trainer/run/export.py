@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
         name, flags.tokenizer, seed=flags.value("seed"), data_dir=data_dir
     )
     if model.note is not None:  # other weights than those that were asked for
-        raise LadderError(f"{name}: {model.note.partition(f': {weights.INSTEAD}')[0]}")
+        raise LadderError(f"{name}: {model.note.removeprefix(f'{weights.INSTEAD} {name}: ')}")
     if to == "debug-state":
         text = prepare(flags.value("dataset"), data_dir, tokenizer.name, fallback=False)
         B, T = flags.value("batch"), flags.value("sequence")

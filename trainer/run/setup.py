@@ -376,7 +376,7 @@ def open_examples(flags: Flags, data: Data, data_dir: Path) -> tuple[Sequence[Ex
     try:
         path = prepare_benchmark("hellaswag", data.tokenizer_name, data_dir)
     except DownloadError as error:
-        return (), [f"{error}: HellaSwag is not evaluated"]
+        return (), [f"HellaSwag is not evaluated: {error}"]
     return read_examples(path, vocab=data.vocab), []
 
 
