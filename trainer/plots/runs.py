@@ -62,7 +62,10 @@ def draw_runs(
         if len(runs) == 1 and name == VALIDATION:
             _write_ends(axes, next(iter(runs.values()))[name])
     if TRAINING in panels and VALIDATION in panels:
-        panels[VALIDATION].sharey(panels[TRAINING])
+        both = panels[TRAINING], panels[VALIDATION]
+        low, high = zip(*(axes.get_ylim() for axes in both), strict=True)
+        both[1].sharey(both[0])  # takes the limits of the first, so the curves of the second ...
+        both[0].set_ylim(min(low), max(high))  # ... and the marks could lie outside
     figure.suptitle(title, fontsize=10, x=0.01, ha="left", color=INK)
     if len(runs) > 1:
         lines = {line.get_label(): line for axes in panels.values() for line in axes.lines}

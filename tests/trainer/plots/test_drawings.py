@@ -110,6 +110,14 @@ def test_runs_are_drawn_over_each_other_in_the_panels_that_they_have():
     assert [len(axes.lines) for axes in figure.axes] == [2, 3]
 
 
+def test_panels_of_losses_share_limits_that_hold_all_curves_and_marks():
+    run = {"training loss": [(0, 5.5), (1, 4.9)], "validation loss": [(0, 5.6), (1, 4.4)]}
+    drawn = runs.draw_runs({"one": run}, "", marks={"validation loss": {"GPT-2": 3.4}})
+    limits = [axes.get_ylim() for axes in drawn.axes]
+    assert limits[0] == limits[1]
+    assert limits[0][0] < 3.4 and limits[0][1] > 5.6
+
+
 def test_the_loss_on_the_training_text_is_dashed_beside_the_validation_loss():
     curve = [(0, 5.0), (2, 4.0)]
     curves = {runs.VALIDATION: curve, runs.TRAIN_SPLIT: [(0, 5.0), (2, 3.0)]}
