@@ -127,6 +127,13 @@ def find_shards(pattern: str | Path) -> list[Path]:
     paths = sorted(path for path in map(Path, glob.glob(str(pattern))) if path.is_file())
     if not paths:
         raise LadderError(f"no token file matches {pattern}; run `{PREPARE}`, or fix the path")
+    # Sets of one text lie side by side, named by their tokenizers (sets.py): *train*.bin has all.
+    mixed = sorted({path.name.partition("_")[0] for path in paths} & {"gpt2", "bytes", "chars"})
+    if len(mixed) > 1:
+        raise LadderError(
+            f"{pattern} matches the tokens of {' and of '.join(mixed)}; name those of one, such as "
+            f"{mixed[-1]}_train*.bin"
+        )
     return paths
 
 

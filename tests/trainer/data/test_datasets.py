@@ -368,6 +368,13 @@ def tokens(count=30):
         yield (0, i), np.array([256, *f"x story {i}".encode()], np.uint16)
 
 
+def test_files_of_two_tokenizers_are_no_set(tmp_path):
+    for name in ("gpt2_train.bin", "chars_train.bin"):
+        (tmp_path / name).touch()
+    with pytest.raises(LadderError, match="tokens of chars and of gpt2; name those of one"):
+        find_shards(tmp_path / "*train*.bin")
+
+
 def test_documents_run_on_over_shards_of_the_given_size(tmp_path):
     counts = write_shards(tokens(), lambda i: tmp_path / f"x_{i}.bin", shard_tokens=50)
     whole = joined("x")
