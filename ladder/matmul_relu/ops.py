@@ -9,18 +9,8 @@ import numpy as np
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
 from ladder.contract.op import Case, Op, read, write
+from ladder.matmul_gelu.ops import SHAPES
 from reference import matmul_relu
-
-SHAPES = tuple(
-    {"N": N, "C": C, "OC": OC}
-    for N, C, OC in [
-        (1, 1, 1),
-        (3, 31, 33),
-        (17, 64, 48),
-        (65, 129, 67),
-        (128, 96, 136),
-    ]
-)
 
 
 def some_rows_not_a_number(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:

@@ -10,24 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ladder.contract.sensors import Reading
-from trainer.parallel.group import Group
+from trainer.parallel.group import ALONE, Group
 
 KEY = "gpus"
 _COLUMNS = {"SM MHz>": "sm_mhz", "W>": "watts", "limit W>": "limit_watts", "°C>": "celsius"}
 
 
-def collect(group: Group, reading: Reading | None) -> list[Reading | None]:
-    """The readings of all ranks."""
-    mine = None if reading is None else dataclasses.asdict(reading)
-    found = group.collect("clock and power", mine)
-    return [None if one is None else Reading(**one) for one in found]
-
-
-def of_ranks(readings: Sequence[Reading | None]) -> dict[str, Any]:
-    """The entry of a result: a reading for each rank; none where nothing is known of any."""
-    if not any(readings):
-        return {}
-    return {KEY: [None if one is None else dataclasses.asdict(one) for one in readings]}
+def entry(reading: Reading | None, group: Group = ALONE) -> dict[str, Any]:
+    """The entry of a result, of the readings of all ranks; each rank calls it with its own."""
+    return _entry(group.collect("clock and power", _as_dict(reading)))
 
 
 def of_turns(turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -35,7 +26,16 @@ def of_turns(turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     readings."""
     known = [turn[KEY] for turn in turns if KEY in turn]
     ranks = zip(*known, strict=True)
-    return of_ranks([_mean([Reading(**one) for one in of_rank if one]) for of_rank in ranks])
+    return _entry([_as_dict(_mean([Reading(**x) for x in of_rank if x])) for of_rank in ranks])
+
+
+def _entry(readings: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
+    """A reading for each rank; no entry where nothing is known of any."""
+    return {KEY: list(readings)} if any(readings) else {}
+
+
+def _as_dict(reading: Reading | None) -> dict[str, Any] | None:
+    return None if reading is None else dataclasses.asdict(reading)
 
 
 def _mean(readings: Sequence[Reading]) -> Reading | None:

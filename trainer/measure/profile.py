@@ -120,7 +120,7 @@ def measure(flags: Flags, group: Group = ALONE) -> dict[str, Any]:
         "exchanges": exchanges,
         "compute_ms": compute_ms,  # of each rank, without exchanges
         "exposed_ms": exposed_ms,
-        **gpu_condition.of_ranks(gpu_condition.collect(group, sensed)),
+        **gpu_condition.entry(sensed, group),
         "ops_ms": ops_ms,
         "gaps_ms": step_ms - exposed_ms - ops_ms,
         "launches": launches,

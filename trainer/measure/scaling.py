@@ -131,7 +131,7 @@ def measure(flags: Flags, group: Group, most: int, alone: bool) -> dict[str, Any
     for row in time_exchanges(engine):
         exchanges[row["kind"]] = exchanges.get(row["kind"], 0.0) + row["ms"]
     memory = dict(engine.memory_table())
-    readings = gpu_condition.collect(group, sensed)
+    condition = gpu_condition.entry(sensed, group)
     compute = [weak] if job.peers is None else time_without_exchange(job, engine, group)
     each = ([weak] if job.peers is None else time_alone(job, group)) if alone else []
     return {
@@ -150,7 +150,7 @@ def measure(flags: Flags, group: Group, most: int, alone: bool) -> dict[str, Any
         "alone_ms": each,
         "exchange_ms": exchanges,
         "memory": memory,
-        **gpu_condition.of_ranks(readings),
+        **condition,
     }
 
 

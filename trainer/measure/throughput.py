@@ -74,7 +74,7 @@ def measure(flags: Flags) -> tuple[dict[str, Any], dict[str, Any]]:
         **in_giga(roof),
         "device_bytes": sum(size for _, size in engine.memory_table()),
         "peak_memory_bytes": peak_memory,
-        **gpu_condition.of_ranks([sensed]),
+        **gpu_condition.entry(sensed),
         "ops": table,
     }
     if alone:

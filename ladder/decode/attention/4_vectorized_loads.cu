@@ -4,7 +4,7 @@
 //         one instruction. A thread starts the loads of EACH keys and their values before it needs
 //         the first. Weights stay in registers, and each warp has its own largest score until the
 //         warps' sums are added up in shared memory.
-// Expect: 4 to 8 times fewer loads, and one wait for memory in the place of one for each key.
+// Expect: 4 to 8 times fewer loads, and one wait for memory instead of one for each key.
 // Needs:  NH <= 65535; B <= 65535; HS % vector == 0; warp % LANES == 0
 // Define: HS = C // NH; LANES = max(1, HS // vector); WARPS = 4; GROUPS = WARPS * warp // LANES;
 //         EACH = 4; KEYS = EACH * GROUPS; SPLITS = ceil_div(P, KEYS)

@@ -4,7 +4,7 @@
 // Change: a lane starts all loads of its part of the weight, and then all of its part of a row of
 //         inp, before it needs the first. The number of rows is a constant, so the loop over them
 //         unrolls.
-// Expect: one wait for memory in the place of four, for a single row of 3,072 channels. Nothing for
+// Expect: one wait for memory instead of four, for a single row of 3,072 channels. Nothing for
 //         the language model head, which is bound by memory.
 // Needs:  C % vector == 0; N <= 8; IN_FLIGHT <= 16
 // Define: WARPS = 8; ROWS = N; ENOUGH = 16 * multiprocessors;

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from ladder.contract.launch_plan import Launch
 from ladder.contract.rung_file import Rung
 from ladder.device.cuda import compiler, cublas, cublaslt, dependent_launch
 from ladder.device.cuda.nvrtc import find_nvrtc
-from ladder.device.cuda.sensors import NvidiaSmi
+from ladder.device.cuda.sensors import NvidiaSmi, condition
 from ladder.device.cupy.gpu import CupyGpu, CupyKernel, count_gpus, said, why_no_import
 
 # Compute capability times ten; the kernels are compiled for nothing older, and CUDA 13 cannot.
@@ -222,21 +221,6 @@ def driver_version() -> int | None:
 def has_driver() -> bool:
     """Whether this machine has an NVIDIA driver, and so most likely a GPU."""
     return bool(driver_version())
-
-
-def condition(bus_id: str) -> str | None:
-    """What nvidia-smi says of the GPU at a PCI address; None where it says nothing."""
-    names = "clocks.sm,clocks.max.sm,power.draw,power.limit,temperature.gpu,utilization.gpu"
-    command = ["nvidia-smi", f"--id={bus_id}", f"--query-gpu={names}", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    cells = [cell.strip() for cell in done.stdout.split(",")]
-    if done.returncode != 0 or len(cells) != len(names.split(",")):
-        return None
-    clock, highest, power, limit, temperature, busy = cells
-    return f"{clock} of {highest}, {power} of {limit}, {temperature} °C, {busy} busy"
 
 
 def count() -> int:

@@ -1,7 +1,8 @@
-"""Samples of an NVIDIA GPU's sensors, by one nvidia-smi that prints a line every 0.1 s.
+"""An NVIDIA GPU's sensors, as nvidia-smi tells them: once, or while something is timed.
 
-It runs beside the program; a thread that sleeps between its lines notes when each came. Nothing is
-submitted to the GPU. Power is that of the whole board, on recent ones the average of a second.
+For the latter, one nvidia-smi prints a line every 0.1 s. It runs beside the program; a thread that
+sleeps between its lines notes when each came. Nothing is submitted to the GPU. Power is that of the
+whole board, on recent ones the average of a second.
 """
 
 from __future__ import annotations
@@ -21,13 +22,10 @@ from ladder.contract.sensors import Reading, Sensors
 PERIOD_MS = 100
 START_SECONDS = 3.0  # at most, until nvidia-smi has found the GPU
 STOP_SECONDS = 2.0
-FIELDS = (
-    "clocks.sm",
-    "power.draw",
-    "power.limit",
-    "temperature.gpu",
-    "clocks_event_reasons.active",
-)
+CONDITION_SECONDS = 10.0
+_CLOCK, _POWER, _CELSIUS = "clocks.sm", ("power.draw", "power.limit"), "temperature.gpu"
+MOMENT = (_CLOCK, "clocks.max.sm", *_POWER, _CELSIUS, "utilization.gpu")  # of `condition`
+FIELDS = (_CLOCK, *_POWER, _CELSIUS, "clocks_event_reasons.active")  # of a Sample
 # Bits of clocks_event_reasons.active (nvmlClocksEventReasons in nvml.h). An idle GPU (1) and
 # settings of a display (0x100) are no reason that matters here.
 REASONS = {
@@ -55,13 +53,7 @@ class NvidiaSmi(Sensors):
     """The sensors of the GPU at a PCI address. A GPU in MIG mode is sampled as a whole."""
 
     def __init__(self, bus_id: str):
-        self._command = [
-            "nvidia-smi",
-            f"--id={bus_id}",
-            f"--query-gpu={','.join(FIELDS)}",
-            "--format=csv,noheader,nounits",
-            f"--loop-ms={PERIOD_MS}",
-        ]
+        self._command = _query(bus_id, FIELDS, ",nounits", f"--loop-ms={PERIOD_MS}")
         self._process: subprocess.Popen[str] | None = None
         self._thread: threading.Thread | None = None
         self._samples: list[tuple[float, Sample]] = []
@@ -118,10 +110,23 @@ class NvidiaSmi(Sensors):
         self._started.set()
 
 
+def condition(bus_id: str) -> str | None:
+    """What nvidia-smi says of the GPU at a PCI address; None where it says nothing."""
+    command = _query(bus_id, MOMENT)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=CONDITION_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    cells = _cells(done.stdout, MOMENT)
+    if done.returncode != 0 or cells is None:
+        return None
+    clock, highest, power, limit, temperature, busy = cells
+    return f"{clock} of {highest}, {power} of {limit}, {temperature} °C, {busy} busy"
+
+
 def parse(line: str) -> Sample | None:
     """A line of nvidia-smi; None where it is none of a GPU, such as a message."""
-    cells = [cell.strip() for cell in line.split(",")]
-    if len(cells) != len(FIELDS):
+    if (cells := _cells(line, FIELDS)) is None:
         return None
     *numbers, reasons = cells
     sm, watts, limit, celsius = map(_number, numbers)
@@ -147,6 +152,18 @@ def reading(samples: Sequence[Sample]) -> Reading | None:
         celsius=_median(sample.celsius for sample in samples),
         slowed=slowed if known else None,
     )
+
+
+def _query(bus_id: str, fields: Sequence[str], form: str = "", *more: str) -> list[str]:
+    """The command that prints a line of these fields."""
+    asked = f"--query-gpu={','.join(fields)}"
+    return ["nvidia-smi", f"--id={bus_id}", asked, f"--format=csv,noheader{form}", *more]
+
+
+def _cells(line: str, fields: Sequence[str]) -> list[str] | None:
+    """What a line says of each field; None where it is another line."""
+    cells = [cell.strip() for cell in line.split(",")]
+    return cells if len(cells) == len(fields) else None
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -20,6 +20,7 @@ from ladder.contract.device import NO_LINK
 from ladder.contract.launch_plan import Launch
 from ladder.contract.peers import by_value
 from ladder.contract.rung_file import Rung
+from ladder.contract.sensors import Sensors
 from ladder.contract.target import Target
 from ladder.device.cupy import nccl, peer_copies
 
@@ -320,6 +321,14 @@ class CupyGpu:
         with self.device:
             free, total = self.cupy.cuda.runtime.memGetInfo()
             return free + self.cupy.get_default_memory_pool().free_bytes(), total
+
+    def condition(self) -> str | None:
+        """Not known, unless a subclass asks the vendor's tool."""
+        return None
+
+    def sensors(self) -> Sensors:
+        """None, unless a subclass asks the vendor's tool."""
+        return Sensors()
 
     @functools.cached_property
     def _errors(self) -> tuple[type[Exception], ...]:

@@ -12,7 +12,7 @@ extern "C" __global__ void meet(
     rank_barrier(arrived, R, first_rank + blockIdx.y);
 }
 
-constexpr int EACH = 4;  // elements of a thread, all of them on their way from memory at once
+constexpr int EACH = 4;  // elements of a thread, whose loads are all in flight at once
 
 // own (N) becomes the sum of all ranks' shares. They are added in the order of ranks, so a run
 // gives the same bits as the run before.

@@ -22,7 +22,6 @@ import numpy as np
 from ladder.common.errors import DeviceFault, LadderError
 from ladder.contract.launch_plan import Launch
 from ladder.contract.rung_file import Rung
-from ladder.contract.sensors import Sensors
 from ladder.contract.target import Target
 from ladder.device.cupy.gpu import CupyGpu, CupyKernel, count_gpus, said, why_no_import
 from ladder.device.hip import compiler, rocblas
@@ -114,12 +113,6 @@ class Hip(CupyGpu):
             except LadderError:
                 self._records_graphs = False
         return work
-
-    def condition(self) -> None:
-        """Not known: nothing here asks ROCm for clocks and temperature."""
-
-    def sensors(self) -> Sensors:
-        return Sensors()
 
     def annotate(self, name: str) -> AbstractContextManager[Any]:
         """Nothing: CuPy for ROCm need not have the library of such ranges (roctx)."""

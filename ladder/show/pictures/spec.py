@@ -73,7 +73,7 @@ def example(op: Op, dims: Dims) -> Example:
 
 
 def _others(array: np.ndarray, place: tuple[int, ...]) -> list[float]:
-    """What to put in the place of an element."""
+    """What to replace an element by."""
     if array.dtype.kind == "f":
         return [np.nan]
     return [value for value in np.unique(array).tolist() if value != array[place]]

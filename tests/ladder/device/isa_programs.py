@@ -55,7 +55,7 @@ def of_code(code, names, arch="gfx1100"):
 
 
 def without(code, index):
-    """The same with an instruction that does nothing in the place of one."""
+    """The same with an instruction that does nothing instead of one."""
     lines = list(code.lines)
     lines[index] = dataclasses.replace(lines[index], text="s_nop 0")
     return dataclasses.replace(code, lines=lines)

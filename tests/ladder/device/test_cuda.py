@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -341,18 +340,3 @@ def test_fault_names_the_kernel_in_a_process_of_its_own(device, tmp_path):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert "in fault (" in done.stdout, done.stdout + done.stderr
     assert "restart the program" in done.stdout
-
-
-def test_what_nvidia_smi_says_of_a_gpu_is_told_in_words(monkeypatch):
-    def answer(text, status=0):
-        done = SimpleNamespace(stdout=text, returncode=status)
-        monkeypatch.setattr(gpu.subprocess, "run", lambda command, **how: done)
-        return gpu.condition("0000:04:00.0")
-
-    cells = "1980 MHz, 1980 MHz, 412.50 W, 700.00 W, 56, 98 %\n"
-    told = "1980 MHz of 1980 MHz, 412.50 W of 700.00 W, 56 °C, 98 % busy"
-    assert answer(cells) == told
-    assert answer("No devices were found\n", 6) is None
-    monkeypatch.undo()
-    monkeypatch.setenv("PATH", "")
-    assert gpu.condition("0000:04:00.0") is None, "there is no nvidia-smi"

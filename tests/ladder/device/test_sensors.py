@@ -1,4 +1,4 @@
-"""What nvidia-smi prints while something is timed, read from scripts in its place."""
+"""What nvidia-smi prints, read from scripts of its name."""
 
 import os
 import time
@@ -8,14 +8,14 @@ import pytest
 from ladder.contract.sensors import Reading
 from ladder.device.cpu import Cpu
 from ladder.device.cuda import sensors
-from ladder.device.cuda.sensors import NvidiaSmi, Sample, parse, reading
+from ladder.device.cuda.sensors import NvidiaSmi, Sample, condition, parse, reading
 
 BUS = "0000:04:00.0"
 
 
 @pytest.fixture
 def nvidia_smi(monkeypatch, tmp_path):
-    """Puts a shell script in the place of nvidia-smi."""
+    """Replaces nvidia-smi by a shell script."""
 
     def place(script):
         path = tmp_path / "nvidia-smi"
@@ -24,6 +24,16 @@ def nvidia_smi(monkeypatch, tmp_path):
         monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
 
     return place
+
+
+def test_what_nvidia_smi_says_of_a_gpu_is_told_in_words(nvidia_smi, monkeypatch):
+    nvidia_smi("echo 1980 MHz, 1980 MHz, 412.50 W, 700.00 W, 56, 98 %")
+    told = "1980 MHz of 1980 MHz, 412.50 W of 700.00 W, 56 °C, 98 % busy"
+    assert condition(BUS) == told
+    nvidia_smi("echo No devices were found; exit 6")
+    assert condition(BUS) is None
+    monkeypatch.setenv("PATH", "")
+    assert condition(BUS) is None, "there is no nvidia-smi"
 
 
 def test_a_line_is_read_as_far_as_it_says_something():

@@ -23,18 +23,6 @@ RNG = np.random.default_rng(0)
 INPUT = array(RNG.integers(-9, 10, (ROWS + 1, 64)))
 
 
-@pytest.fixture(scope="module")
-def devices():
-    """The fast mode with late and with early copies, and the counting mode."""
-    device = Emulated(time_limit=10)
-    return {
-        "late": device,
-        "early": device.variant(early=True),
-        "counting": device.variant(counting=True),
-        "counting early": device.variant(counting=True, early=True, seed=3),
-    }
-
-
 def launch(device, name, bug, *more, threads=64):
     """What a kernel makes of the rows."""
     out = zeros(64)

@@ -12,7 +12,7 @@ import pytest
 
 from ladder.contract.launch_plan import Launch
 from ladder.contract.rung_file import Rung
-from ladder.emulator.emulated import Emulated, KernelError
+from ladder.emulator.emulated import KernelError
 from tests.ladder.emulation import array, line, zeros
 
 pytestmark = pytest.mark.emulator
@@ -23,18 +23,6 @@ SOURCE = FILE.read_text()
 _ENUM = SOURCE[SOURCE.index("enum Bug {") + 10 :].split("}")[0]
 BUGS = {name.strip(): i for i, name in enumerate(_ENUM.split(",")) if name.strip()}
 ROUNDS = 5
-
-
-@pytest.fixture(scope="module")
-def devices():
-    """The fast mode with late and with early copies, and the counting mode."""
-    device = Emulated(time_limit=10)
-    return {
-        "late": device,
-        "early": device.variant(early=True),
-        "counting": device.variant(counting=True),
-        "counting early": device.variant(counting=True, early=True, seed=3),
-    }
 
 
 def launch(device, name, *args, grid=1, block=64, shared=0, constants=None):

@@ -138,7 +138,7 @@ def test_a_rung_that_says_it_loses_digits_is_spared_the_hard_inputs(tmp_path, de
     assert {outcome.inputs for outcome in report.outcomes} == {"normal", "second layer"}
 
 
-# ---- what a failure says, on a Python function in the place of a kernel -------------------------
+# ---- what a failure says, on a Python function instead of a kernel ------------------------------
 
 
 def python_rung(change=lambda arrays: None, **header: str) -> Rung:

@@ -86,8 +86,13 @@ def test_scaling_has_a_line_for_every_rank(seen, monkeypatch):
     ]
 
 
+def entry_of(*readings):
+    """The entry that the ranks of these readings make together."""
+    return together(len(readings), lambda g: gpu_condition.entry(readings[g.rank], g))[0]
+
+
 def test_the_reading_of_several_turns_is_their_mean():
-    turns = [gpu_condition.of_ranks([HOT, COOL]), {}, gpu_condition.of_ranks([COOL, None])]
+    turns = [entry_of(HOT, COOL), {}, entry_of(COOL, None)]
     first, second = gpu_condition.of_turns(turns)["gpus"]
     assert (first["samples"], first["sm_mhz"]) == (38, (1755 + 1980) / 2)
     assert first["slowed"] == {"power limit": 0.85 / 2}
@@ -97,7 +102,7 @@ def test_the_reading_of_several_turns_is_their_mean():
 
 def test_only_what_is_known_is_shown():
     def rows(*readings):
-        return [{"ranks": len(readings), **gpu_condition.of_ranks(readings)}]
+        return [{"ranks": len(readings), **entry_of(*readings)}]
 
     assert gpu_condition.table(rows(None, None)) == (["ranks>", "rank>"], [])
     assert gpu_condition.table(rows(None, Reading(3, 1980.0))) == (
@@ -111,7 +116,7 @@ def test_only_what_is_known_is_shown():
             ("2", "1", "1,980", "-", "-", "-", "-"),
         ],
     )
-    assert gpu_condition.lines(gpu_condition.of_ranks([Reading(3, None, 300.0)])) == [
+    assert gpu_condition.lines(gpu_condition.entry(Reading(3, None, 300.0))) == [
         "300 W (median of 3 samples)"
     ]
     assert gpu_condition.lines({}) == []

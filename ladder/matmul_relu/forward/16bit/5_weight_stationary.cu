@@ -6,8 +6,8 @@
 //         goes down the rows of inp (weight-stationary). Tiles are 64 rows high, one warpgroup's
 //         wgmma. The bias stays in registers. Ping-pong is as in rung 4; there are no clusters.
 // Expect: a tile of 64 x 192 loads 48 KB, so the whole product copies 0.4 times as many bytes to
-//         shared memory. With 1,536 columns there are 8 slabs of weight, and 16 blocks for each of
-//         them: 128 of 132 SMs (streaming multiprocessors) have work, and all of it at once.
+//         shared memory. With 1,536 columns there are 8 groups of weight's rows, and 16 blocks for
+//         each: 128 of 132 SMs (streaming multiprocessors) have work, and all of it at once.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0;
 //         C <= 384
 // Define: TILE_ROWS = 64; TILE_COLUMNS = 192; DEPTH = 64; STEPS = ceil_div(C, DEPTH); WARPS = 8;
