@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from ladder.common.errors import LadderError
 from ladder.common.files import alone_in, read_text
 from trainer.data import download
 from trainer.data.download import Source
-from trainer.data.multiple_choice import Example, write_examples
+from trainer.data.multiple_choice import START, Example, read_examples, write_examples
 from trainer.data.tokenizers import Tokenizer, get_tokenizer
 
 
@@ -93,7 +94,8 @@ BENCHMARKS = {
 
 
 def prepare_benchmark(name: str, tokenizer_name: str, data_dir: str | Path) -> Path:
-    """The file of a benchmark's examples in the tokens of a tokenizer, made where it is missing.
+    """The file of a benchmark's examples in the tokens of a tokenizer, made where it is missing or
+    damaged.
 
     Raises DownloadError where benchmark or vocabulary are not here and cannot be downloaded, and
     LadderError where the tokenizer lacks a character or the file cannot be written.
@@ -102,7 +104,11 @@ def prepare_benchmark(name: str, tokenizer_name: str, data_dir: str | Path) -> P
     relative = f"{name}/{tokenizer_name}_{benchmark.split}.bin"
     for path in download.places(data_dir, relative):
         if path.exists():
-            return path
+            try:
+                read_examples(path, vocab=START)
+                return path
+            except LadderError as error:
+                print(f"making {path} again: {error}", file=sys.stderr)
     tokenizer = get_tokenizer(tokenizer_name, data_dir)
     questions = list(benchmark.questions(download.fetch(benchmark.source, data_dir)))
     console = Console(stderr=True)

@@ -79,6 +79,15 @@ def test_a_file_that_is_there_is_used(data, monkeypatch):
     assert prepare_benchmark("hellaswag", "gpt2", data) == path.with_name("gpt2_val.bin")
 
 
+def test_a_damaged_file_is_made_again(data, capsys):
+    path = prepare_benchmark("hellaswag", "bytes", data)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-2])
+    assert prepare_benchmark("hellaswag", "bytes", data) == path
+    assert path.read_bytes() == whole
+    assert f"making {path} again: {path} is damaged" in capsys.readouterr().err
+
+
 def test_without_a_network_it_is_a_download_error(data, monkeypatch):
     gone = Source("hellaswag/hellaswag_val.jsonl", "http://127.0.0.1:9/x", "0" * 64)
     new = dataclasses.replace(BENCHMARKS["hellaswag"], source=gone)
