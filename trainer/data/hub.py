@@ -120,7 +120,13 @@ def _rows(parquet: Any, path: Path, first: int) -> Iterator[tuple[int, str]]:
                         if i >= first:
                             yield i, document
                 row += batch.num_rows
-    except (OSError, ValueError, KeyError, IndexError) as error:  # pyarrow's errors are these
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        IndexError,
+        NotImplementedError,  # for a compression or a type that pyarrow cannot read
+    ) as error:
         raise LadderError(f"{path} is no Parquet file with a column text ({error})") from None
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ladder.common.errors import LadderError
+from ladder.common.files import atomic_write
 from trainer.data.hub import UNREAD, HubText, Position, fetch_file, list_files
 from trainer.data.sets import Prepared, note_complete, remove_others, use_or_make
 from trainer.data.shards import (
@@ -22,7 +23,7 @@ from trainer.data.shards import (
     tokenized,
     write_shards,
 )
-from trainer.data.token_files import read_count
+from trainer.data.token_files import LARGEST, read_count
 from trainer.data.tokenizers import Tokenizer, get_tokenizer
 
 SHARD_TOKENS = 10**8  # 200 MB a file
@@ -63,6 +64,8 @@ def prepare_hub_text(
     ):
         if number is not None and number < 1:
             raise LadderError(f"{flag} must be at least 1, not {number}")
+    if shard_tokens is not None and shard_tokens > LARGEST:
+        raise LadderError(f"--shard-tokens: a file holds at most {LARGEST}, not {shard_tokens}")
     in_a_file, splits = shard_tokens or SHARD_TOKENS, list(text.splits)
     size = f"at most {max_tokens} tokens, {in_a_file} in a file"
     source = f"{text.repository} {text.splits}"
@@ -160,10 +163,15 @@ def prepare_ready(name: str, shards: int, data_dir: str | Path) -> Prepared:
         names = {path: f"{place.name}_{path.removeprefix(prefix)}" for path, _ in training}
         names |= {path: f"{place.name}_{path.removeprefix(prefix)}" for path, _ in validation}
         remove_others(place, names.values())
+        progress_path(place).unlink(missing_ok=True)  # of other files with the same names
         counts = {}
         for path, sha256 in (*validation, *training):
             to = f"{place.parent.name}/{names[path]}"
             file = fetch_file(repository, path, sha256, to, place.parent.parent)
+            if file.parent != place.parent:  # in the cache; a set lies in one folder
+                cached, file = file, place.with_name(file.name)
+                with cached.open("rb") as source_file, atomic_write(file) as copy:
+                    shutil.copyfileobj(source_file, copy)
             counts[file.name] = read_count(file)
             print(f"{file}: {counts[file.name]:,} tokens", file=sys.stderr)
             if len(counts) > 1:

@@ -187,6 +187,17 @@ def test_pyarrow_reads_what_it_writes(tmp_path, monkeypatch):
             list(hub._rows(hub._parquet(), path, 0))
 
 
+def test_a_parquet_file_that_pyarrow_cannot_unpack_is_named(tmp_path, monkeypatch):
+    def refuse(self, batch_size, columns):
+        raise NotImplementedError("Support for codec 'lzo' not built")
+
+    path = tmp_path / "x.parquet"
+    path.write_text("first")
+    monkeypatch.setattr(Lines.ParquetFile, "iter_batches", refuse)
+    with pytest.raises(LadderError, match=r"x\.parquet is no Parquet file .*'lzo' not built"):
+        list(hub._rows(Lines, path, 0))
+
+
 # Shards that are tokenized already
 
 
@@ -236,6 +247,32 @@ def test_shards_that_came_before_an_interruption_are_a_set(tmp_path, ready):
     assert ready.downloads == 4 + 1
 
 
+def test_shards_in_the_cache_are_copied_to_the_rest_of_a_set(tmp_path, ready):
+    """They came when the data directory was read-only."""
+    prepare_ready("fineweb-100B", 1, tmp_path / "cache" / "data")
+    prepared = prepare_ready("fineweb-100B", 2, tmp_path / "data")
+    assert [read_tokens(p)[0] for p in find_shards(prepared.train)] == [100, 200]
+    assert [read_tokens(p)[0] for p in find_shards(prepared.val)] == [0]
+
+
+def test_a_text_is_not_resumed_behind_ready_shards(tmp_path, ready):
+    """They may have the names and sizes of those that an interrupted run has written."""
+
+    def read(text, name, split, data_dir, start):
+        yield from (((0, row), "x" * 29) for row in range(start[1], 3))
+        if not ready_came:
+            raise LadderError("interrupted")
+
+    ready_came, sizes = False, {"shard_tokens": 30, "processes": 1}
+    with pytest.raises(LadderError, match="interrupted"):
+        prepare("fineweb-100B", tmp_path, read=read, **sizes)
+    prepare_ready("fineweb-100B", 2, tmp_path)
+    ready_came = True
+    prepared = prepare("fineweb-100B", tmp_path, read=read, **sizes)
+    first = [read_tokens(path)[:2].tolist() for path in find_shards(prepared.val)]
+    assert first == [[256, ord("x")]], "the text's own, not the ready one's"
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -243,6 +280,7 @@ def test_shards_that_came_before_an_interruption_are_a_set(tmp_path, ready):
         (["fineweb-100B", "--shards", "0"], "--shards must be at least 1"),
         (["fineweb-100B", "--shards", "4"], "--shards 4: someone/shards has 3"),
         (["fineweb-100B", "--shards", "1", "--tokenizer", "bytes"], "these have GPT-2's tokens"),
+        (["fineweb", "--shard-tokens", "2147483648"], "a file holds at most 2147483647"),
     ],
 )
 def test_shards_that_are_not_there_are_refused_in_one_line(tmp_path, ready, capsys, words, says):
