@@ -7,6 +7,7 @@
     fineweb-edu       educational web pages, fineweb-edu-100B: the same two sizes
     play              the text in trainer/data/play.txt, for a machine without a network
     FILE.txt          a text of your own, its documents apart by lines of <|endoftext|>
+    FILE.parquet      your own documents, the column "text"; or a folder of such files
 
 sets.py says how the files lie there.
 """
@@ -25,7 +26,13 @@ from ladder.common.files import read_text as read_file
 from trainer.data import download, tokenizers
 from trainer.data.download import DownloadError, data_directory
 from trainer.data.hub import documents
-from trainer.data.hub_texts import HUB_TEXTS, Reader, prepare_hub_text
+from trainer.data.hub_texts import (
+    HUB_TEXTS,
+    Reader,
+    is_parquet,
+    prepare_hub_text,
+    prepare_parquet,
+)
 from trainer.data.sets import Prepared, remove_others, use_or_make
 from trainer.data.token_files import TokenLoader, write_tokens
 from trainer.data.tokenizers import Tokenizer, get_tokenizer
@@ -56,14 +63,23 @@ def prepare(
     With `fallback`, the embedded play replaces tinyshakespeare if that cannot be downloaded, and
     the byte tokenizer replaces GPT-2's vocabulary. Without it, both raise DownloadError.
 
-    Of a text of the Hub, a set that is there is used whatever its size, unless a size is given:
-    `max_tokens` ends the training set early, `shard_tokens` is how many a file has. `processes`
-    tokenize it (default: as many as there are cores), and `read` reads its documents.
+    Of Parquet files, the Hub's or your own, a set that is there is used whatever its size, unless
+    a size is given: `max_tokens` ends the training set early, `shard_tokens` is how many a file
+    has. `processes` tokenize it (default: as many as there are cores). `read` reads the documents
+    of a text of the Hub.
     """
     if name in HUB_TEXTS:
         chosen = get_tokenizer(tokenizer, data_dir)
         sizes = (max_tokens, shard_tokens)
         return prepare_hub_text(name, data_dir, chosen, read, sizes, processes)
+    if name not in NAMES and is_parquet(Path(name)):
+        if tokenizer.partition(":")[0] == "chars":
+            raise LadderError(
+                f"{name}: the tokenizer chars is for text files; choose gpt2 or bytes"
+            )
+        chosen, note = _tokenizer_or_bytes(tokenizer, data_dir, fallback)
+        sizes = (max_tokens, shard_tokens)
+        return prepare_parquet(Path(name), data_dir, chosen, sizes, processes, note)
     if name not in NAMES:
         return _prepare_file(Path(name), data_dir, tokenizer, fallback)
     try:
@@ -93,7 +109,7 @@ def _prepare_file(path: Path, data_dir: str | Path, tokenizer: str, fallback: bo
     if not path.exists():
         raise LadderError(
             f"there is no data set {str(path)!r}, and no such file; choose one of "
-            f"{', '.join(NAMES)}, or name a text file"
+            f"{', '.join(NAMES)}, or name a text file or Parquet files"
         )
     parts = re.split(END_OF_TEXT_LINE, read_file(path, MOST_TEXT))
     texts = [part for part in parts if part.strip()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -105,6 +105,16 @@ def documents(
             yield (number, row), document.strip() if text.strip else document
         if not own:
             local.unlink()
+
+
+def own_documents(
+    files: Sequence[Path], start: Position = (0, 0)
+) -> Iterator[tuple[Position, str]]:
+    """The documents of Parquet files that are here, from `start` on, each with its position."""
+    parquet = _parquet()
+    for number, path in list(enumerate(files))[start[0] :]:
+        for row, document in _rows(parquet, path, start[1] if number == start[0] else 0):
+            yield (number, row), document
 
 
 def _rows(parquet: Any, path: Path, first: int) -> Iterator[tuple[int, str]]:

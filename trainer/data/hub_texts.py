@@ -1,7 +1,8 @@
-"""The texts of the Hugging Face Hub that are trained on, as shards of tokens."""
+"""Texts in Parquet files, the Hugging Face Hub's or one's own, as shards of tokens."""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import shutil
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write
-from trainer.data.hub import UNREAD, HubText, Position, fetch_file, list_files
+from trainer.data.hub import UNREAD, HubText, Position, fetch_file, list_files, own_documents
 from trainer.data.sets import Prepared, note_complete, remove_others, use_or_make
 from trainer.data.shards import (
     Documents,
@@ -56,7 +57,64 @@ def prepare_hub_text(
     processes: int | None,
 ) -> Prepared:
     """A text of the Hub as shards; sizes: at most so many tokens to train on, tokens in a file."""
-    text, (max_tokens, shard_tokens) = HUB_TEXTS[name], sizes
+    text = HUB_TEXTS[name]
+    source = f"{text.repository} {text.splits}"
+
+    def documents(split: str, start: Position) -> Documents:
+        return read(text, name, split, data_dir, start)
+
+    splits = list(text.splits)
+    return _prepare(name, source, splits, documents, data_dir, tokenizer, sizes, processes)
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether a path is of Parquet files of one's own: one, or a folder of them."""
+    return path.is_dir() or (path.suffix == ".parquet" and path.is_file())
+
+
+def prepare_parquet(
+    path: Path,
+    data_dir: str | Path,
+    tokenizer: Tokenizer,
+    sizes: tuple[int | None, int | None],
+    processes: int | None,
+    note: str | None = None,
+) -> Prepared:
+    """Parquet files of one's own as shards, in the order of their names. The first shard is to
+    validate on. The set's folder is named for the path and for the content."""
+    import pooch
+
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.glob("*.parquet") if file.is_file())
+    if not files:
+        raise LadderError(f"the folder {path} holds no .parquet files")
+    try:
+        hashes = [pooch.file_hash(str(file)) for file in files]
+    except OSError as error:
+        raise LadderError(f"cannot read {error.filename}: {error.strerror}") from None
+    source = hashlib.sha256(" ".join(hashes).encode()).hexdigest()
+    name = f"{path.resolve().stem}-{source[:12]}"
+
+    def documents(split: str, start: Position) -> Documents:
+        return own_documents(files, start)
+
+    return _prepare(name, source, ["train"], documents, data_dir, tokenizer, sizes, processes, note)
+
+
+def _prepare(
+    name: str,
+    source: str,
+    splits: list[str],
+    documents: Callable[[str, Position], Documents],
+    data_dir: str | Path,
+    tokenizer: Tokenizer,
+    sizes: tuple[int | None, int | None],
+    processes: int | None,
+    note: str | None = None,
+) -> Prepared:
+    """The documents of each split, from a position on, as shards."""
+    max_tokens, shard_tokens = sizes
     for flag, number in (
         ("--max-tokens", max_tokens),
         ("--shard-tokens", shard_tokens),
@@ -66,9 +124,8 @@ def prepare_hub_text(
             raise LadderError(f"{flag} must be at least 1, not {number}")
     if shard_tokens is not None and shard_tokens > LARGEST:
         raise LadderError(f"--shard-tokens: a file holds at most {LARGEST}, not {shard_tokens}")
-    in_a_file, splits = shard_tokens or SHARD_TOKENS, list(text.splits)
+    in_a_file = shard_tokens or SHARD_TOKENS
     size = f"at most {max_tokens} tokens, {in_a_file} in a file"
-    source = f"{text.repository} {text.splits}"
 
     def write(place: Path, tokenizer: Tokenizer) -> dict[str, int]:
         told = f"{source}, {size}"
@@ -76,10 +133,12 @@ def prepare_hub_text(
         counts = done.counts
         for split in splits[splits.index(done.split) :]:
             done = done if split == done.split else Done(counts, split)
-            read_on = _begun(read(text, name, split, data_dir, done.document))
+            read_on = _begun(documents(split, done.document))
             remove_others(place, counts)
             tokens = tokenized(read_on, tokenizer, data_dir, processes or cores())
-            counts = _write_split(place, told, text, done, tokens, max_tokens, in_a_file)
+            counts = _write_split(
+                place, told, "val" not in splits, done, tokens, max_tokens, in_a_file
+            )
         for which in ("train", "val"):
             if not any(f"_{which}_" in file for file in counts):
                 raise LadderError(
@@ -92,7 +151,7 @@ def prepare_hub_text(
         return counts
 
     wanted = None if sizes == (None, None) else size
-    return use_or_make(name, data_dir, tokenizer, source, write, size=size, wanted=wanted)
+    return use_or_make(name, data_dir, tokenizer, source, write, note, size=size, wanted=wanted)
 
 
 def _begun(documents: Documents) -> Documents:
@@ -105,7 +164,7 @@ def _begun(documents: Documents) -> Documents:
 def _write_split(
     place: Path,
     source: str,
-    text: HubText,
+    first_is_val: bool,
     done: Done,
     tokens: Tokens,
     max_tokens: int | None,
@@ -116,7 +175,7 @@ def _write_split(
     Where a text has no validation split, its first shard is taken, as llm.c does, and `max_tokens`
     counts the others.
     """
-    split, first_is_val = done.split, "val" not in text.splits
+    split = done.split
     limit = max_tokens if split == "train" else None
     if first_is_val and limit is not None:
         limit += shard_tokens

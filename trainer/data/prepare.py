@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from ladder.common.command_line import Parser
 from ladder.common.errors import LadderError
@@ -21,7 +22,9 @@ def main(argv: Sequence[str]) -> int:
         description="Prepare a data set or a benchmark as token files.",
     )
     names = ", ".join((*datasets.NAMES, *BENCHMARKS))
-    parser.add_argument("name", metavar="NAME", help=f"one of {names}, or a text file")
+    parser.add_argument(
+        "name", metavar="NAME", help=f"one of {names}, a text file, or Parquet files"
+    )
     parser.add_argument(
         "--tokenizer", choices=tokenizers.NAMES, default="gpt2", help="default %(default)s"
     )
@@ -29,13 +32,15 @@ def main(argv: Sequence[str]) -> int:
         "--data-dir", help=f"default: ${download.VARIABLE}, else ./data; the cache if read-only"
     )
     parser.add_argument(
-        "--max-tokens", type=int, help="end the training set of tinystories and fineweb early"
+        "--max-tokens",
+        type=int,
+        help="of tinystories, fineweb and Parquet files: end the training set early",
     )
     parser.add_argument(
         "--shard-tokens", type=int, help=f"tokens in a file; default {hub_texts.SHARD_TOKENS}"
     )
     parser.add_argument(
-        "--processes", type=int, help="that tokenize tinystories and fineweb; default: all cores"
+        "--processes", type=int, help="that tokenize such a text; default: all cores"
     )
     parser.add_argument(
         "--shards",
@@ -46,8 +51,9 @@ def main(argv: Sequence[str]) -> int:
     )
     chosen = parser.parse_args(argv)
     for flag in ("max_tokens", "shard_tokens", "processes"):
-        if getattr(chosen, flag) is not None and chosen.name not in hub_texts.HUB_TEXTS:
-            known = ", ".join(hub_texts.HUB_TEXTS)
+        shards = chosen.name in hub_texts.HUB_TEXTS or hub_texts.is_parquet(Path(chosen.name))
+        if getattr(chosen, flag) is not None and not shards:
+            known = ", ".join((*hub_texts.HUB_TEXTS, "Parquet files"))
             raise LadderError(f"--{flag.replace('_', '-')} is for {known}, not for {chosen.name}")
     data_dir = data_directory(chosen.data_dir)
     if chosen.name in BENCHMARKS and chosen.shards is None:

@@ -77,7 +77,7 @@ class Flags:
     )
     dataset: str | None = flag(
         "--dataset",
-        f"text to prepare and train on: {' | '.join(DATASETS)}, or a text file of your own",
+        f"text to prepare and train on: {' | '.join(DATASETS)}, your own text or Parquet files",
         "tinyshakespeare",
     )
     tokenizer: str | None = flag(

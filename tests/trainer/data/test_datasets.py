@@ -217,7 +217,10 @@ def test_the_command_refuses_wrong_words_in_one_line(words, capsys):
     assert run(prepare_command.main, words) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
-    remedy = ("python -m trainer prepare --help lists the flags", "play, or name a text file")
+    remedy = (
+        "python -m trainer prepare --help lists the flags",
+        "play, or name a text file or Parquet files",
+    )
     assert error.rstrip("\n").endswith(remedy)
     assert error.count("\n") == 1
 

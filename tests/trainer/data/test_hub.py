@@ -198,6 +198,38 @@ def test_a_parquet_file_that_pyarrow_cannot_unpack_is_named(tmp_path, monkeypatc
         list(hub._rows(Lines, path, 0))
 
 
+def test_own_parquet_files_become_shards_without_the_hub(tmp_path, monkeypatch):
+    """Those of a folder in the order of their names; the same files are prepared once."""
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    folder = tmp_path / "stories"
+    folder.mkdir()
+    (folder / "b.parquet").write_text("third")
+    (folder / "a.parquet").write_text("first\nsecond")
+    (folder / "notes.txt").write_text("x")
+    words = [str(folder), "--tokenizer", "bytes", "--data-dir", str(tmp_path / "data")]
+    more = ["--shard-tokens", "7", "--processes", "1"]
+    assert prepare_command.main([*words, *more]) == 0
+    prepared = prepare(str(folder), tmp_path / "data", "bytes")  # what training does
+    files = find_shards(prepared.val) + find_shards(prepared.train)
+    tokens = np.concatenate([read_tokens(path) for path in files]).tolist()
+    assert tokens == [256, *b"first", 256, *b"second", 256, *b"third"]
+    assert [path.name for path in find_shards(prepared.val)] == ["bytes_val_000000.bin"]
+    (folder / "b.parquet").write_text("other")
+    sizes = {"shard_tokens": 4, "processes": 1}
+    other = prepare(str(folder / "b.parquet"), tmp_path / "data", "bytes", **sizes)
+    assert [len(read_tokens(path)) for path in find_shards(other.train)] == [2]
+
+
+def test_own_parquet_files_that_cannot_be_prepared_are_named(tmp_path):
+    with pytest.raises(LadderError, match=r"^the folder .* holds no \.parquet files$"):
+        prepare(str(tmp_path), tmp_path / "data", "bytes")
+    (tmp_path / "a.parquet").write_text("few")
+    with pytest.raises(LadderError, match="none for train; choose smaller shards"):
+        prepare(str(tmp_path), tmp_path / "data", "bytes", processes=1)
+    with pytest.raises(LadderError, match="chars is for text files; choose gpt2 or bytes"):
+        prepare(str(tmp_path), tmp_path / "data", "chars")
+
+
 # Shards that are tokenized already
 
 
