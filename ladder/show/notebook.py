@@ -69,7 +69,8 @@ def show(op: str, rung: int | str) -> None:
 
 
 def diff(op: str, rung: int | str, other: int | str = "") -> None:
-    """What changes from one rung to another, or to a rung from the one that it grew from."""
+    """What changes in the code from one rung to another, or to a rung from the one that it grew
+    from; links to both files. The words of the headers are left out: `show` has them."""
     display(Markdown(pages.diff(PLACE, op, str(rung), str(other))))
 
 

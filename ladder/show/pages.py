@@ -13,10 +13,10 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
     rungs OP        the ladder: number, idea, what a rung needs
     header OP N     what the header of a rung says: before, change, expectation, what is left;
                     only="change expect" shows these
-    diff OP N M     what changes from rung N to M; context=2 lines around it
-    change OP N M   of that only what runs, without the words of the headers; context=1. Here and
-                    in diff, N alone means: from the rung that N grew from. change OP N with
+    change OP N M   what changes in the code from rung N to M, without the words of the headers;
+                    context=1 line around it. N alone means: from the rung that N grew from.
                     against="OP M": from a rung of another ladder
+    diff OP N M     the same, with links to both files; context=2
     source OP N     the whole file
     solution OP X   what the solution X of an exercise, doc/solutions/<layer>/<direction>/X.cu,
                     changes in the rung that its line `After` names
@@ -231,9 +231,13 @@ def header(place: Place, op: str, number: str, only: str = "") -> str:
 
 
 def diff(place: Place, op: str, rung: str, other: str = "", context: str = "2") -> str:
-    """The whole difference between two rungs, or a rung and the one that it grew from."""
-    text = source_code.diff(find(op), *_pair(op, rung, other), int(context), header=True)
-    return f"```diff\n{text.rstrip()}\n```"
+    """What changes in the code, below links to both files: their headers say why."""
+    before, after = _pair(op, rung, other)
+    files = " → ".join(
+        f"[{r.path.name}]({place.link(r.path)})" if r.path else r.label for r in (before, after)
+    )
+    text = source_code.code_diff(find(op), before, after, int(context))
+    return f"{files}\n\n```diff\n{text.rstrip()}\n```"
 
 
 def change(
