@@ -92,7 +92,8 @@ def test_a_header_a_diff_and_a_source_come_from_the_files(site):
     )
     rung = find("layernorm.forward").rung(3)
     assert "- **Change:** " + rung.header["change"][0][:30] in text
-    assert "```diff\n--- 2_" in text
+    changed = text[text.index("```diff") : text.index("```cpp")]
+    assert "→ [3_" in text and "\n+" in changed and "// Before:" not in changed
     assert find("layernorm.forward").rung(1).source in text
 
 
