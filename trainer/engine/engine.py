@@ -47,7 +47,8 @@ class Engine:
     waits       whether a call is done when it returns: on a device that does not work beside the
                 host, or with a `watch`
 
-    `forward` and the other passes only submit work to the device; `read` waits for it.
+    `forward` and the other passes only submit work to the device; `read` waits for it. What is
+    written into inputs goes to the device with the next pass.
 
     Raises LadderError where a rung cannot run a call's shape, dtype or device; when it runs,
     DeviceFault, which names the call where the device does not work beside the host.
@@ -69,10 +70,12 @@ class Engine:
         self.waits = not device.asynchronous or watch is not None
         self._lender = weights_of.program if weights_of is not None else None
         layout = memory.lay_out(program, self.real, self._lender)
-        self.arrays = _allocate(program, device, layout)
+        arenas = {arena: device.empty((n,), arena[1]) for arena, n in layout.sizes.items()}
+        self.arrays = _views(program, self.real, layout, arenas)
         if weights_of is not None:
             lent = memory.borrowed(program, weights_of.program)
             self.arrays |= {name: weights_of.arrays[name] for name in lent}
+        self._inputs = _Inputs(device, layout, arenas[memory.INPUTS], self.arrays)
         for name in layout.places:
             # A validation before step 1 reads dloss. The padding between parameters is 0.
             if program.buffers[name].kind in ("moment", "input", "parameter", "master", "cache"):
@@ -116,14 +119,17 @@ class Engine:
 
     def forward(self) -> None:
         """Tokens to losses, with dropout if the model has any."""
+        self._inputs.send()
         self._forward()
 
     def evaluate(self) -> None:
         """Tokens to losses without dropout."""
+        self._inputs.send()
         self._evaluate()
 
     def predict(self) -> None:
         """Tokens to logits without dropout."""
+        self._inputs.send()
         self._predict()
 
     def zero_gradients(self) -> None:
@@ -137,6 +143,7 @@ class Engine:
         more  whether another micro-batch of the same step follows. Behind the last one, several
               ranks add up their gradients; a further call would add to these sums.
         """
+        self._inputs.send()
         (self._backward if more else self._last_backward)()
         self._reduced = False
 
@@ -154,6 +161,7 @@ class Engine:
     def update(self) -> None:
         """One step of AdamW with the gradients and `hyper`."""
         self.compute_norm()
+        self._inputs.send()
         self._apply()
 
     def write(self, name: str, array: np.ndarray, layer: int | None = None) -> None:
@@ -170,6 +178,9 @@ class Engine:
         self._write_one(name, array, None)
 
     def _write_one(self, name: str, array: np.ndarray, layer: int | None) -> None:
+        if name in self._inputs:
+            self._inputs.write(name, array)
+            return
         pieces = self.program.buffers[name].pieces
         if pieces is None:
             self.device.upload(self._view((name, layer)), array)
@@ -190,6 +201,7 @@ class Engine:
     def read_stored(self, name: str, layer: int | None = None) -> np.ndarray:
         """The same of a parameter as it is stored, whether or not it has a master copy."""
         buffer = self.program.buffers[name]
+        self._inputs.send()
         if buffer.pieces is None or layer is not None:
             return self.device.download(self._view((name, layer)))
         parts = [self.device.download(array).reshape(-1) for array in self.arrays[name]]
@@ -200,6 +212,7 @@ class Engine:
 
     def fetch(self, name: str) -> Callable[[], np.ndarray]:
         """What a buffer holds once the work submitted so far is done; the result waits for it."""
+        self._inputs.send()
         return self.device.fetch(self.arrays[name])
 
     def memory_table(self) -> list[tuple[str, int]]:
@@ -343,9 +356,47 @@ class _Replayed:
         _run_all(self._calls)
 
 
-def _allocate(program: Program, device: Device, layout: Layout) -> dict[str, Any]:
+class _Inputs:
+    """The inputs of a program: small buffers that the host writes. It collects what is written, and
+    copies neighbours that were written since the last time to the device together: each copy costs
+    some microseconds, whatever its size."""
+
+    def __init__(self, device: Device, layout: Layout, arena: Any, arrays: Mapping[str, Any]):
+        self._device, self._arena = device, arena
+        self._host = np.zeros(layout.sizes[memory.INPUTS], memory.INPUTS[1])
+        self._spans: dict[str, tuple[int, int]] = {}  # in order: first byte, and behind the last
+        self._types: dict[str, np.dtype] = {}
+        for name, (place, start) in layout.places.items():
+            if place == memory.INPUTS:
+                self._spans[name] = start, start + arrays[name].nbytes
+                self._types[name] = np.dtype(arrays[name].dtype)
+        self._written: set[str] = set()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._spans
+
+    def write(self, name: str, array: np.ndarray) -> None:
+        """Keep the content of a whole buffer for the next `send`."""
+        start, end = self._spans[name]
+        values = np.ascontiguousarray(array, self._types[name]).reshape(-1)
+        self._host[start:end] = values.view(self._host.dtype)
+        self._written.add(name)
+
+    def send(self) -> None:
+        """Copy what was written since the last time."""
+        runs = itertools.groupby(self._spans, key=lambda name: name in self._written)
+        for written, names in runs:
+            if written:
+                spans = [self._spans[name] for name in names]
+                first, end = spans[0][0], spans[-1][1]
+                self._device.upload(self._arena[first:end], self._host[first:end])
+        self._written.clear()
+
+
+def _views(
+    program: Program, real: np.dtype, layout: Layout, arenas: Mapping[memory.Arena, Any]
+) -> dict[str, Any]:
     """The arrays of all buffers of a program that have a place in the layout."""
-    arenas = {arena: device.empty((n,), arena[1]) for arena, n in layout.sizes.items()}
     kinds = {kind for kind, _ in arenas}  # weights of 32 bits have no master copies
 
     def view(flat: Any, start: int, shape: tuple[int, ...]) -> Any:
@@ -353,7 +404,10 @@ def _allocate(program: Program, device: Device, layout: Layout) -> dict[str, Any
 
     arrays = {}
     for name, (arena, start) in layout.places.items():
-        arrays[name] = view(arenas[arena], start, program.buffers[name].shape)
+        buffer = program.buffers[name]
+        dtype = resolve_dtype(buffer.dtype, real)
+        size = math.prod(buffer.shape) * dtype.itemsize // arena[1].itemsize
+        arrays[name] = arenas[arena][start : start + size].view(dtype).reshape(buffer.shape)
     for name, buffer in program.buffers.items():
         if buffer.inside is not None:
             host, start = buffer.inside

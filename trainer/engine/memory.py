@@ -27,6 +27,10 @@ GIB = 1 << 30
 Arena = tuple[str, np.dtype]  # a kind of buffers, and their type
 SCRATCH = "rungs' scratch"
 
+# Inputs of all types share an arena of bytes: what changes between two passes goes to the device in
+# one copy.
+INPUTS: Arena = ("input", np.dtype(np.uint8))
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -64,9 +68,11 @@ def lay_out(program: Program, real: np.dtype, lender: Program | None = None) -> 
         if no_masters and buffer.kind == "master":
             continue
         if buffer.has_memory and name not in left_out:
-            arena = buffer.kind, resolve_dtype(buffer.dtype, real)
+            dtype = resolve_dtype(buffer.dtype, real)
+            arena = INPUTS if buffer.kind == INPUTS[0] else (buffer.kind, dtype)
             places[name] = arena, sizes[arena]
-            sizes[arena] += padded(math.prod(buffer.shape), arena[1])
+            size = padded(math.prod(buffer.shape), dtype) * dtype.itemsize
+            sizes[arena] += size // arena[1].itemsize
     return Layout(places, sizes)
 
 

@@ -19,7 +19,7 @@ from trainer.model.branches import spread
 from trainer.model.calls import Beside, Buffer, Call, CallList, Item, op_calls
 from trainer.model.fusion import FUSIONS, JOIN, fuse
 from trainer.model.model_config import ModelConfig
-from trainer.model.sharding import WHOLE, Sharding, Vector, cut
+from trainer.model.sharding import WHOLE, Sharding, Vector, cut, whole
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Program:
     evaluate  the same without dropout (the same calls where the model has none)
     predict   `evaluate` up to the logits
     backward  accumulates the gradients of all parameters; follows `forward`
-    more_backward  the same in two branches (branches.py)
+    more_backward  the same, in two branches where that pays (branches.py)
     last_backward  the same in the last micro-batch of a step: several ranks also add up their
               gradients; alone, it is `more_backward`
     reduce    the global norm of the gradients
@@ -120,8 +120,9 @@ def build(
     if refusal := config.refusal():
         raise ValueError(refusal)
     buffers = _model_buffers(config, B, T, training, recompute)
+    vector = whole(config)
     if training:
-        update.add_whole(buffers, config, master_weights)
+        update.add_vectors(buffers, config, master_weights, WHOLE, vector)
         if config.has_dropout or stochastic_rounding:
             buffers["rng"] = Buffer((4,), "uint32", "input")
     fusions = tuple(name for name in FUSIONS if name in fusions)
@@ -136,7 +137,6 @@ def build(
     backward: tuple[Call, ...] = ()
     more_backward: tuple[Item, ...] = ()
     behind = update.Update((), (), ())
-    vector = None
     if training:
         if config.has_dropout:
             forward = fuse(config.forward(B, T, buffers, dropout=True), rules) + loss
@@ -144,9 +144,12 @@ def build(
         if sharding.size > 1:
             vector = cut(config, backward, sharding.shares)
             update.add_vectors(buffers, config, master_weights, sharding, vector)
-        more_backward = spread(backward, buffers)
-        if vector is None:
-            behind = update.alone(config, buffers, more_backward, stochastic_rounding)
+        # With the gradients of biases inside the products, a process alone gains nothing by a
+        # second branch. Several ranks exchange gradients beside the pass in any case.
+        fused = "matmul_bias_backward" in fusions
+        more_backward = backward if fused and sharding.size == 1 else spread(backward, buffers)
+        if sharding.size == 1:
+            behind = update.alone(config, buffers, more_backward, stochastic_rounding, vector)
         else:
             how = stochastic_rounding, sharding, vector
             behind = update.together(config, buffers, more_backward, *how)
@@ -165,7 +168,7 @@ def build(
         last_backward=behind.last_backward,
         reduce=behind.reduce,
         apply=behind.apply,
-        vector=vector,
+        vector=vector if sharding.size > 1 else None,
         fusions=fusions,
     )
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ladder.contract.expressions import ceil_div
 from trainer.model.calls import Call, Ref
@@ -149,13 +149,22 @@ def share_of(bucket: Bucket, share: int, shares: int) -> tuple[int, int]:
     return bucket.start + share * (bucket.size // shares), bucket.start // shares
 
 
+def whole(config: ModelConfig) -> Vector:
+    """The vector of a process alone: one bucket, in which no tensor is cut."""
+    slices = [
+        Slice(name, 0, 0, math.prod(parameter.shape))
+        for name, parameter in config.parameters().items()
+    ]
+    return Vector((_bucket(config, slices, 0, 0, 1),), 1)
+
+
 def cut(config: ModelConfig, backward: Sequence[Call], shares: int) -> Vector:
     """The vector of a model's parameters for the calls of its backward pass."""
     final: dict[Ref, int] = {}  # calls until the gradient changes no more
     for number, call in enumerate(backward, 1):
         final |= dict.fromkeys((ref for ref in call.args if ref is not None), number)
     places = [i for i, call in enumerate(backward) if call.op in BESIDE] + [len(backward)]
-    groups: dict[int, list[tuple[str, int, int]]] = {place: [] for place in places}
+    groups: dict[int, list[Slice]] = {place: [] for place in places}
     parameters = config.parameters()
     for name, parameter in parameters.items():
         layers = parameter.shape[0] if parameter.stacked else 1
@@ -163,18 +172,28 @@ def cut(config: ModelConfig, backward: Sequence[Call], shares: int) -> Vector:
         for layer in range(layers):
             done = final["d" + name, layer if parameter.stacked else None]
             place = places[bisect.bisect_left(places, done)]
-            groups[place].append((name, layer * count, count))
-    buckets, start, group = [], 0, []
+            groups[place].append(Slice(name, layer * count, 0, count))
+    buckets: list[Bucket] = []
+    group: list[Slice] = []
+    start = 0
     for place in places:
         group += groups[place]
-        if not group or (sum(count for *_, count in group) < LEAST and place != places[-1]):
+        if not group or (sum(piece.count for piece in group) < LEAST and place != places[-1]):
             continue
-        slices, end = [], start
-        for name, first, count in sorted(group, key=lambda slice: not parameters[slice[0]].decay):
-            slices.append(Slice(name, first, end, count))
-            end += ceil_div(count, STEP) * STEP
-        size = ceil_div(end - start, shares * STEP) * shares * STEP
-        buckets.append(Bucket(start, size, place, tuple(slices)))
-        start += size
+        buckets.append(_bucket(config, group, start, place, shares))
+        start += buckets[-1].size
         group = []
     return Vector(tuple(buckets), shares)
+
+
+def _bucket(
+    config: ModelConfig, slices: Sequence[Slice], start: int, after: int, shares: int
+) -> Bucket:
+    """The bucket of these slices, wherever they start now; those with weight decay come first."""
+    parameters = config.parameters()
+    placed, end = [], start
+    for piece in sorted(slices, key=lambda piece: not parameters[piece.name].decay):
+        placed.append(replace(piece, start=end))
+        end += ceil_div(piece.count, STEP) * STEP
+    size = ceil_div(end - start, shares * STEP) * shares * STEP
+    return Bucket(start, size, after, tuple(placed))

@@ -1,8 +1,9 @@
 """The update of the parameters, as the program of any model does it: the buffers that it needs, and
 its calls.
 
-A process alone computes the gradients' norm, and AdamW goes tensor by tensor. Where several ranks
-train together, all parameters are one vector and all gradients another, in buckets (sharding.py):
+All parameters are one vector and all gradients another. A process alone computes the gradients'
+norm, and calls AdamW twice: for the parameters with weight decay, and for those without. Where
+several ranks train together, the vectors fall into buckets (sharding.py):
 
     for each bucket     sum of the gradients over all ranks -> norm of the own share
     for all             all-gather of the norms -> norm of these
@@ -32,7 +33,7 @@ from trainer.model.calls import (
     op_calls,
 )
 from trainer.model.model_config import ModelConfig
-from trainer.model.sharding import LEAST, Bucket, Sharding, Slice, Vector, share_of
+from trainer.model.sharding import LEAST, WHOLE, Bucket, Sharding, Slice, Vector, share_of
 
 # Streams of random words: a model's dropouts count from 0, the rounding of weights from here, in
 # the order of the model's parameters.
@@ -60,22 +61,6 @@ class Update(NamedTuple):
     apply: tuple[Item, ...]
 
 
-def add_whole(buffers: dict[str, Buffer], config: ModelConfig, master_weights: bool) -> None:
-    """Gradients, as parts of one vector so that their norm is one call; moments; master copies."""
-    buffers["hyper"] = Buffer((9,), "float32", "input")
-    buffers["norm"] = Buffer((1,), "float32", "activation")
-    start = 0
-    for name, parameter in config.parameters().items():
-        shape, inside = parameter.shape, ("gradients", start)
-        buffers["d" + name] = Buffer(shape, "float32", "gradient", parameter.stacked, inside)
-        for moment in MOMENTS:
-            buffers[name + moment] = Buffer(shape, "float32", "moment")
-        if master_weights:
-            buffers[name + MASTER] = Buffer(shape, "float32", "master")
-        start += math.prod(shape)
-    buffers["gradients"] = Buffer((start,), "float32", "gradient")
-
-
 def add_vectors(
     buffers: dict[str, Buffer],
     config: ModelConfig,
@@ -83,30 +68,26 @@ def add_vectors(
     sharding: Sharding,
     vector: Vector,
 ) -> None:
-    """Instead of these, for one of several ranks: parameters and gradients as vectors, whose
-    buckets are exchanged; moments and master copies of the rank's own share."""
+    """Parameters and gradients as vectors, and their tensors as parts of these; moments and master
+    copies of the rank's own share. For several ranks, the buckets, too."""
     states = {**dict.fromkeys(MOMENTS, "moment"), **({MASTER: "master"} if master_weights else {})}
     count, shares, share = len(vector.buckets), sharding.shares, sharding.share
-    buffers["norms"] = Buffer((shares * count,), "float32", "activation")
+    buffers["hyper"] = Buffer((9,), "float32", "input")
+    buffers["norm"] = Buffer((1,), "float32", "activation")
     buffers["parameters"] = Buffer((vector.size,), "real", "parameter")
     buffers["gradients"] = Buffer((vector.size,), "float32", "gradient")
     for suffix, kind in states.items():
         buffers["share" + suffix] = Buffer((vector.size // shares,), "float32", kind)
     for name, parameter in config.parameters().items():
-        slices = vector.slices(name)
+        whole = [(piece, piece.start) for piece in vector.slices(name)]
         for own, host in ((name, "parameters"), ("d" + name, "gradients")):
-            dtype, kind = buffers[host].dtype, buffers[host].kind
-            if parameter.stacked:
-                layers = tuple(Piece(s.first, s.count, host, s.start) for s in slices)
-                buffers[own] = Buffer(parameter.shape, dtype, kind, True, pieces=layers)
-            else:
-                buffers[own] = Buffer(parameter.shape, dtype, kind, inside=(host, slices[0].start))
-        for suffix, kind in states.items():
-            pieces = tuple(
-                Piece(piece.first, piece.count, "share" + suffix, place)
-                for piece, place in vector.pieces(share, name)
-            )
-            buffers[name + suffix] = Buffer(parameter.shape, "float32", kind, pieces=pieces)
+            buffers[own] = _part(buffers, host, parameter.shape, whole, parameter.stacked)
+        for suffix in states:
+            pieces = vector.pieces(share, name)
+            buffers[name + suffix] = _part(buffers, "share" + suffix, parameter.shape, pieces)
+    if sharding.size == 1:
+        return
+    buffers["norms"] = Buffer((shares * count,), "float32", "activation")
     for index, bucket in enumerate(vector.buckets):
         start, _ = share_of(bucket, share, shares)
         size = bucket.size // shares
@@ -120,22 +101,34 @@ def add_vectors(
             buffers[name] = Buffer((length,), dtype, kind, inside=(host, begin))
 
 
+def _part(
+    buffers: Mapping[str, Buffer],
+    host: str,
+    shape: tuple[int, ...],
+    slices: Sequence[tuple[Slice, int]],
+    stacked: bool = False,
+) -> Buffer:
+    """A tensor whose slices lie in the buffer `host`, each with its place there."""
+    dtype, kind = buffers[host].dtype, buffers[host].kind
+    if len(slices) == 1 and slices[0][0].count == math.prod(shape):
+        return Buffer(shape, dtype, kind, stacked, inside=(host, slices[0][1]))
+    pieces = tuple(Piece(piece.first, piece.count, host, place) for piece, place in slices)
+    return Buffer(shape, dtype, kind, stacked, pieces=pieces)
+
+
 def alone(
     config: ModelConfig,
-    buffers: Mapping[str, Buffer],
+    buffers: dict[str, Buffer],
     backward: tuple[Item, ...],
     stochastic_rounding: bool,
+    vector: Vector,
 ) -> Update:
-    """The update of a process alone."""
-    clip, adamw = CallList(buffers), CallList(buffers)
-    count = math.prod(buffers["gradients"].shape)
-    clip.call("clip", "global_norm.forward", {"N": count}, "norm gradients")
-    for name, parameter in config.parameters().items():
-        whole = Slice(name, 0, 0, math.prod(parameter.shape))
-        states = [name + state for state in (*MOMENTS, MASTER)]
-        arrays = [name, "d" + name, *states]
-        _adamw(adamw, config, name, whole, whole.count, arrays, stochastic_rounding)
-    return Update(backward, tuple(clip.calls), tuple(adamw.calls))
+    """The update of a process alone. Adds the buffers that AdamW works on."""
+    clip = CallList(buffers)
+    clip.call("clip", "global_norm.forward", {"N": vector.size}, "norm gradients")
+    (bucket,) = vector.buckets
+    adamw = _updates(config, buffers, bucket, WHOLE, stochastic_rounding)
+    return Update(backward, tuple(clip.calls), tuple(adamw))
 
 
 def together(
@@ -153,16 +146,11 @@ def together(
     count, shares = len(vector.buckets), sharding.shares
     norms, updates = [], []
     for index, bucket in enumerate(vector.buckets):
-        norm, adamw = CallList(buffers), CallList(buffers)
+        norm = CallList(buffers)
         size = {"N": bucket.size // shares}
         norm.call("clip", "global_norm.forward", size, f"norm.{index} share.{index}")
         norms.append(norm.calls)
-        for run in _runs(config, bucket, sharding, merge=not stochastic_rounding):
-            arrays = _add_run(buffers, bucket, sharding, run)
-            names = dict.fromkeys(piece.name for piece in run)
-            length = run[-1].end - run[0].start
-            _adamw(adamw, config, " ".join(names), run[0], length, arrays, stochastic_rounding)
-        updates.append(adamw.calls)
+        updates.append(_updates(config, buffers, bucket, sharding, stochastic_rounding))
     clip = CallList(buffers)
     clip.call("clip", "global_norm.forward", {"N": shares * count}, "norm norms")
     gathered = (Exchange("all_gather", ("norms",)),) if sharding.cuts else ()
@@ -219,6 +207,23 @@ def _with_gathers(
             items.append(gathered)
             waiting = []
     return (*items, Join(gathered))
+
+
+def _updates(
+    config: ModelConfig,
+    buffers: dict[str, Buffer],
+    bucket: Bucket,
+    sharding: Sharding,
+    stochastic_rounding: bool,
+) -> list[Call]:
+    """AdamW on the own share of a bucket. Adds the buffers that it works on."""
+    calls = CallList(buffers)
+    for run in _runs(config, bucket, sharding, merge=not stochastic_rounding):
+        arrays = _add_run(buffers, bucket, sharding, run)
+        names = dict.fromkeys(piece.name for piece in run)
+        length = run[-1].end - run[0].start
+        _adamw(calls, config, " ".join(names), run[0], length, arrays, stochastic_rounding)
+    return calls.calls
 
 
 def _runs(

@@ -106,19 +106,29 @@ class Stepper:
         start = self._start()
         lr = rate_of(self.config, number)
         inv_scale = 1.0 if self.scale is None else 1 / self.scale.value
-        loss = self._accumulate(number)
+        if self.overlaps:  # written with the first batch: no copy comes between two passes
+            self._write_hyper(lr)
+        losses = self._accumulate(number)
         engine.compute_norm()
-        read_norm = engine.fetch("norm")
         if self.overlaps:
-            self._update(lr)
+            engine.update()
+        losses.append(fetch_loss(engine))
+        read_norm = engine.fetch("norm")
         end = self._end_before = self._now()
+
+        def loss() -> float:
+            self.group.progress(f"the end of step {number + 1}")
+            found = [micro_loss() for micro_loss in losses]
+            return mean_loss(self.group, f"the loss of step {number}", found)
+
         step = Submitted(number, lr, loss, lambda: float(read_norm()[0]) * inv_scale, start, end)
         if self.overlaps:
             before, self._under_way = self._under_way, step
             return None if before is None else self._end(before, None)
         skipped = self._objection(step.loss(), step.norm())
         if skipped is None:
-            self._update(lr, inv_scale)
+            self._write_hyper(lr, inv_scale)
+            engine.update()
         if engine.waits:
             step = dataclasses.replace(step, end=self._now())
         return self._end(step, skipped)
@@ -146,29 +156,26 @@ class Stepper:
         if self.scale is not None:
             self.scale.restore(state["scale"])
 
-    def _accumulate(self, number: int) -> Callable[[], float]:
-        """Forward and backward over all micro-batches; the result waits for their mean loss."""
+    def _accumulate(self, number: int) -> list[Callable[[], float]]:
+        """Forward and backward over all micro-batches. The results wait for the losses of all but
+        the last, which are still to be fetched."""
         engine, config, group = self.engine, self.config, self.group
         scale = 1.0 if self.scale is None else self.scale.value
         engine.write("dloss", np.array([scale / config.total_tokens], np.float32))
         engine.zero_gradients()
-        losses = []
+        losses: list[Callable[[], float]] = []
         for micro_step in range(config.accumulation):
+            if micro_step > 0:  # before `forward` overwrites them
+                losses.append(fetch_loss(engine))
             group.progress(f"micro-batch {micro_step + 1} of step {number + 1}")
             write_batch(engine, self.train, again=config.overfit)
             self._write_rng(number, micro_step * group.size + group.rank)
             engine.forward()
             engine.backward(more=micro_step + 1 < config.accumulation)
-            losses.append(fetch_loss(engine))
         # Rounding at random draws from the last words, which must be the same on all ranks.
         if group.size > 1 and config.stochastic_rounding:
             self._write_rng(number, config.accumulation * group.size - 1)
-
-        def mean() -> float:
-            group.progress(f"the end of step {number + 1}")
-            return mean_loss(group, f"the loss of step {number}", [loss() for loss in losses])
-
-        return mean
+        return losses
 
     def _write_rng(self, step: int, micro_step: int) -> None:
         """Where the random words of a micro-batch start, which is counted over all ranks."""
@@ -217,7 +224,8 @@ class Stepper:
             return f"the gradient norm is {norm_z:.2f} sigmas above average"
         return None
 
-    def _update(self, lr: float, inv_scale: float = 1.0) -> None:
+    def _write_hyper(self, lr: float, inv_scale: float = 1.0) -> None:
+        """What the next update needs, which is counted."""
         c = self.config
         self.updates += 1
         self.engine.write(
@@ -233,7 +241,6 @@ class Stepper:
                 inv_scale=inv_scale,
             ),
         )
-        self.engine.update()
 
 
 def write_batch(engine: Engine, loader: Loader, *, again: bool = False) -> None:

@@ -12,11 +12,13 @@ from ladder.contract.ladder import find
 from reference import gpt2
 from tests.trainer.cpu_engines import cpu_engine, run_batch
 from tests.trainer.tiny import PARAMETERS
-from trainer.model.calls import Call
+from trainer.model.calls import Call, op_calls
 from trainer.model.fusion import FUSIONS, fuse, makes
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.program import build, initial_parameters
+from trainer.model.sharding import STEP
 
+STATES = "moment", "master"
 SMALL = GPT2Config(context=6, vocab=11, padded_vocab=16, layers=2, heads=2, channels=8, dropout=0.0)
 
 
@@ -240,7 +242,8 @@ def test_every_call_fits_its_contract_and_every_buffer_is_used(
             assert math.prod(shape) == math.prod(arg.resolve_shape(call.dims)), (call.where, name)
             assert buffer.dtype == arg.dtype or arg.name in ("weight", "wte", "wpe"), name
     hosts = {buffer.inside[0] for buffer in program.buffers.values() if buffer.inside}
-    assert set(program.buffers) == used | hosts
+    states = {name for name, buffer in program.buffers.items() if buffer.kind in STATES}
+    assert set(program.buffers) == used | hosts | states  # checkpoints read these tensor by tensor
 
 
 @pytest.mark.parametrize("fusions", [(), *FUSED], ids="+".join)
@@ -256,14 +259,29 @@ def test_no_call_writes_a_buffer_that_it_reads_under_another_name(fusions):
         assert len(set(homes)) == len(refs), (call.where, call.op, refs)
 
 
-def test_the_gradients_are_one_vector_without_gaps():
+@pytest.mark.parametrize("prefix, host", [("", "parameters"), ("d", "gradients")])
+def test_tensors_are_parts_of_one_vector_those_with_weight_decay_first(prefix, host):
     program = build(SMALL, 2, 5)
+    parameters = SMALL.parameters()
     end = 0
-    for name in PARAMETERS:
-        buffer = program.buffers["d" + name]
-        assert buffer.inside == ("gradients", end)
-        end += math.prod(buffer.shape)
-    assert program.buffers["gradients"].shape == (end,)
+    for name in sorted(PARAMETERS, key=lambda name: not parameters[name].decay):
+        buffer = program.buffers[prefix + name]
+        assert buffer.inside == (host, end)
+        end += -(-math.prod(buffer.shape) // STEP) * STEP
+    assert program.buffers[host].shape == (end,)
+
+
+def test_a_process_alone_calls_adamw_once_with_and_once_without_weight_decay():
+    apply = op_calls(build(SMALL, 2, 5).apply)
+    assert [(call.op, call.scalars["decay"]) for call in apply] == [
+        ("adamw.update", 1.0),
+        ("adamw.update", 0.0),
+    ]
+
+
+def test_rounding_at_random_needs_a_call_for_each_tensor():
+    apply = [*op_calls(build(SMALL, 2, 5, stochastic_rounding=True).apply)]
+    assert len({call.scalars["stream"] for call in apply}) == len(apply) == len(PARAMETERS)
 
 
 def test_gpt2_has_124_million_parameters():

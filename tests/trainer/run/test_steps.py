@@ -232,7 +232,9 @@ def test_float16_steps_are_near_those_of_float32(tmp_path, loader):
     scaled = stepper_on(Cpu(), loader(), tmp_path, real=np.float16, dtype="fp16")
     for a, b in zip(exact, take(scaled, 4), strict=True):
         assert b.loss == pytest.approx(a.loss, rel=1e-3)
-        assert b.norm == pytest.approx(a.norm, rel=1e-2)
+        # The first updates of AdamW are nearly ± lr. A gradient near 0 that rounds to the other
+        # side moves its weight the other way, and the norms behind it differ more.
+        assert b.norm == pytest.approx(a.norm, rel=1e-3 if a.number == 0 else 5e-2)
         assert b.skipped is None
     dlogits = scaled.engine.read("logits")
     assert np.abs(dlogits.astype(np.float32)).max() > 100, "the gradients are not scaled"

@@ -26,7 +26,7 @@ from trainer.engine.engine import Engine
 from trainer.model import checkpoint
 from trainer.model.fusion import FUSIONS
 from trainer.model.program import build
-from trainer.run import logs, training
+from trainer.run import logs, steps, training
 from trainer.run.display import WIDTH_OF_A_LOG, open_console
 from trainer.run.sample import encode_prompt, open_generator
 from trainer.run.setup import set_up
@@ -311,13 +311,19 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
     assert "NaN" not in text
 
 
+def change_loss(monkeypatch, number, change):
+    """The loss of step `number`, counted from 0, is another one."""
+    original = steps.mean_loss
+
+    def mean_loss(group, what, losses):
+        loss = original(group, what, losses)
+        return change(loss) if what == f"the loss of step {number}" else loss
+
+    monkeypatch.setattr(steps, "mean_loss", mean_loss)
+
+
 def test_steps_that_are_not_finite_can_be_skipped_without_a_trace(tmp_path, monkeypatch):
-    original, nan = Stepper._accumulate, lambda: float("nan")
-    monkeypatch.setattr(
-        Stepper,
-        "_accumulate",
-        lambda self, number: nan if number == 1 else original(self, number),
-    )
+    change_loss(monkeypatch, 1, lambda loss: float("nan"))
     _, screen = run(tmp_path, steps=3, nonfinite="skip", checkpoint_every=1)
     assert "step 2: update skipped, loss or gradient is not finite" in screen
     before, after = parameters(tmp_path / "run", 1), parameters(tmp_path / "run", 2)
@@ -326,13 +332,7 @@ def test_steps_that_are_not_finite_can_be_skipped_without_a_trace(tmp_path, monk
 
 
 def test_an_outlying_loss_makes_no_update(tmp_path, monkeypatch):
-    original = Stepper._accumulate
-
-    def accumulate(self, number):
-        loss = original(self, number)
-        return (lambda: loss() + 100) if number == 140 else loss
-
-    monkeypatch.setattr(Stepper, "_accumulate", accumulate)
+    change_loss(monkeypatch, 140, lambda loss: loss + 100)
     _, screen = run(tmp_path, steps=142, loss_outlier=5.0, batch=1, sequence=8)
     skipped = [line for line in screen.splitlines() if "update skipped" in line]
     assert len(skipped) == 1
