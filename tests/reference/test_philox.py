@@ -1,5 +1,5 @@
-"""Philox against the known answers that its authors publish (Random123, kat_vectors), and the
-dropout that is drawn from it."""
+"""Philox against the known answers that its authors publish (Random123,
+kat_vectors, seven rounds), and the dropout that is drawn from it."""
 
 import numpy as np
 import pytest
@@ -12,11 +12,11 @@ from reference.philox import philox4x32, random_words
     ("counter", "key", "words"),
     [
         ("00000000 00000000 00000000 00000000", "00000000 00000000",
-         "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+         "5f6fb709 0d893f64 4f121f81 4f730a48"),
         ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff",
-         "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+         "5207ddc2 45165e59 4d8ee751 8c52f662"),
         ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0",
-         "d16cfe09 94fdcceb 5001e420 24126ea1"),
+         "4dfccaba 190a87f0 c47362ba b6b5242a"),
     ],
 )  # fmt: skip
 def test_known_answers(counter, key, words):
@@ -37,13 +37,21 @@ def drop(inp, p=0.3, stream=1, rng=(1, 2, 3, 4)):
     return out
 
 
-def test_dropout_keeps_elements_whose_word_reaches_the_threshold():
-    N, p = 200_003, 0.3  # several blocks, and not a multiple of 4
-    counters = np.arange(-(-N // 4))
-    words = philox4x32((counters, 1, 3, 4), (1, 2)).ravel()[:N]
-    out = drop(np.ones(N), p)
-    np.testing.assert_array_equal(out != 0, words >= int(float(np.float32(p)) * 2**32))
-    np.testing.assert_allclose(out[out != 0], 1 / (1 - np.float32(p)), rtol=1e-6)
+def test_dropout_keeps_elements_whose_half_word_reaches_the_threshold():
+    N, threshold = 200_003, 19_661  # several blocks, and not a multiple of 8; 0.3 of 65,536
+    words = philox4x32((np.arange(-(-N // 8)), 1, 3, 4), (1, 2))
+    halves = [words >> 16 * (k % 2) & 0xFFFF for k in range(2)]
+    halves = np.stack(halves, axis=2).reshape(-1)[:N]  # of each word, the lower one first
+    out = drop(np.ones(N), 0.3)
+    np.testing.assert_array_equal(out != 0, halves >= threshold)
+    np.testing.assert_array_equal(out[out != 0], 1 / (1 - threshold / 65536))
+
+
+@pytest.mark.parametrize(
+    ("p", "threshold"), [(0.0, 0), (0.1, 6554), (0.2, 13107), (0.5, 32768), (1 - 2**-24, 65535)]
+)
+def test_dropout_takes_the_probability_in_65536ths_and_always_keeps_some(p, threshold):
+    assert dropout.drop_threshold(p) == threshold
 
 
 def test_dropout_keeps_the_share_and_the_mean():

@@ -1,7 +1,8 @@
 // dropout backward, rung 3: vectorized (128-bit) loads and stores
 // Before: rung 2 loads its elements one by one, and the loads of a warp are spread out.
-// Change: a thread takes VECTOR neighbouring elements: four or eight, those of one or two Philox
-//         calls. It moves them with one 16-byte (128-bit) instruction.
+// Change: a thread takes VECTOR neighbouring elements, and moves them with one 16-byte (128-bit)
+//         instruction. In 16 bits these are the eight of one Philox call; in float32 they are four,
+//         so two threads make the same call.
 // Expect: whole sectors with every instruction. The vector is in flight while the thread computes
 //         the random words: close to memory-bound.
 // Needs:  N % vector == 0
@@ -20,19 +21,17 @@ extern "C" __global__ void dropout_backward(
     int N, float p, unsigned stream) {
     size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * VECTOR;
     if (i >= N) return;  // the last block may have more threads than there are vectors left
-    unsigned threshold = p * 4294967296.0f;  // p * 2^32: a power of two, so this is exact
-    float scale = 1.0f / (1.0f - p);
+    unsigned threshold = fminf(rintf(p * 65536.0f), 65535.0f);  // of 65536 half words
+    float scale = 1.0f / (1.0f - threshold / 65536.0f);
 
     Vec xs = load_vec(dout + i), ys;
+    unsigned words[4] = {(unsigned)(i / 8), stream, rng[2], rng[3]};
+    philox4x32(words, rng[0], rng[1]);
+    if (VECTOR == 4 && i % 8 == 4) words[0] = words[2], words[1] = words[3];  // the second four
 #pragma unroll
-    for (int first = 0; first < VECTOR; first += 4) {
-        unsigned words[4] = {(unsigned)((i + first) / 4), stream, rng[2], rng[3]};
-        philox4x32(words, rng[0], rng[1]);
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            float x = to_float(xs[first + k]);
-            ys[first + k] = to_real(words[k] >= threshold ? x * scale : 0.0f);
-        }
+    for (int k = 0; k < VECTOR; k++) {
+        bool keep = half_word(words, k) >= threshold;
+        ys[k] = to_real(keep ? to_float(xs[k]) * scale : 0.0f);
     }
     store_vec(dinp + i, ys);
 }

@@ -1,17 +1,19 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <random>
 
 #include "philox_cpu.h"
 
-// dinp = dout / (1 - p) where the element's random word is at least p * 2^32, else 0: both (N)
+// dinp = dout / share where the element's half word is at least the threshold, else 0: both (N)
 void dropout_backward_cpu(
     double* dinp, const double* dout, const unsigned* rng, int N, float p, unsigned stream) {
-    uint32_t threshold = (uint32_t)(p * 0x1p32);
+    uint32_t threshold = (uint32_t)std::fmin(std::rint(p * 0x1p16), 0xFFFF);
+    double share = 1 - threshold / 0x1p16;
     for (int i = 0; i < N; i++) {
-        bool keep = random_word_cpu(rng, stream, i) >= threshold;
-        dinp[i] = keep ? dout[i] / (1 - (double)p) : 0;
+        uint32_t half = random_word_cpu(rng, stream, i / 2) >> i % 2 * 16 & 0xFFFF;
+        dinp[i] = half >= threshold ? dout[i] / share : 0;
     }
 }
 

@@ -1,17 +1,19 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <random>
 
 #include "philox_cpu.h"
 
-// out = inp / (1 - p) where the element's random word is at least p * 2^32, else 0: both (N)
+// out = inp / share where the element's half word is at least the threshold, else 0: both (N)
 void dropout_forward_cpu(
     double* out, const double* inp, const unsigned* rng, int N, float p, unsigned stream) {
-    uint32_t threshold = (uint32_t)(p * 0x1p32);
+    uint32_t threshold = (uint32_t)std::fmin(std::rint(p * 0x1p16), 0xFFFF);
+    double share = 1 - threshold / 0x1p16;
     for (int i = 0; i < N; i++) {
-        bool keep = random_word_cpu(rng, stream, i) >= threshold;
-        out[i] = keep ? inp[i] / (1 - (double)p) : 0;
+        uint32_t half = random_word_cpu(rng, stream, i / 2) >> i % 2 * 16 & 0xFFFF;
+        out[i] = half >= threshold ? inp[i] / share : 0;
     }
 }
 

@@ -11,20 +11,20 @@
 // Launch: dropout_residual_layernorm_backward<<<GRID, ROWS * warp, ROWS * 8 * C>>>
 // Launch: dropout_residual_layernorm_backward_finish<<<ceil_div(2 * C, warp), GROUPS * warp>>>
 // Scratch: float32 partial[GRID, 2, C]
-// Left:   three of the four words of every Philox call are discarded, loads are 2 or 4 bytes wide,
+// Left:   seven eighths of every Philox call are discarded, loads are 2 or 4 bytes wide,
 //         and every row loads and stores 2*C sums in shared memory -> rung 2.
 
 #include "philox.cuh"
 #include "portable.cuh"
 
-// The random word of element i: one of the four that Philox makes of the counter i / 4. As in
-// dropout, i counts through all N * C elements, so that the masks are the same.
-__device__ __forceinline__ unsigned random_word(size_t i, const unsigned* rng, unsigned stream) {
-    unsigned words[4] = {(unsigned)(i / 4), stream, rng[2], rng[3]};
+// The 16 random bits of element i: one of the eight half words that Philox makes of the counter
+// i / 8. As in dropout, i counts through all N * C elements, so that the masks are the same.
+__device__ __forceinline__ unsigned random_half(size_t i, const unsigned* rng, unsigned stream) {
+    unsigned words[4] = {(unsigned)(i / 8), stream, rng[2], rng[3]};
     philox4x32(words, rng[0], rng[1]);
-    // Not words[i % 4]: an array with a run-time index cannot be kept in registers.
-    unsigned even = i & 2 ? words[2] : words[0], odd = i & 2 ? words[3] : words[1];
-    return i & 1 ? odd : even;
+    // Not words[i % 8 / 2]: an array with a run-time index cannot be kept in registers.
+    unsigned even = i & 4 ? words[2] : words[0], odd = i & 4 ? words[3] : words[1];
+    return (i & 2 ? odd : even) >> i % 2 * 16 & 0xFFFF;
 }
 
 extern "C" __global__ void dropout_residual_layernorm_backward(
@@ -41,8 +41,8 @@ extern "C" __global__ void dropout_residual_layernorm_backward(
     int N, int C, float p, unsigned stream,
     float* __restrict__ partial) {    // (GRID, 2, C)  dweight and dbias of each block's rows
     extern __shared__ float sums[];   // (ROWS, 2, C)  of each warp's rows
-    unsigned threshold = p * 4294967296.0f;  // p * 2^32: a power of two, so this is exact
-    float scale = 1.0f / (1.0f - p);
+    unsigned threshold = fminf(rintf(p * 65536.0f), 65535.0f);  // of 65536 half words
+    float scale = 1.0f / (1.0f - threshold / 65536.0f);
     int lane = lane_id();
     float* dw = sums + warp_id() * 2 * C;  // (C)
     float* db = dw + C;                    // (C)
@@ -73,7 +73,7 @@ extern "C" __global__ void dropout_residual_layernorm_backward(
             float dnorm = to_float(dy[i]) * to_float(weight[i]);
             real gradient = to_real(to_float(dx[i]) + (dnorm - a - norm * b) * r);
             dx[i] = gradient;
-            bool keep = random_word((size_t)row * C + i, rng, stream) >= threshold;
+            bool keep = random_half((size_t)row * C + i, rng, stream) >= threshold;
             dropped[i] = to_real(keep ? to_float(gradient) * scale : 0.0f);
             dw[i] += to_float(dy[i]) * norm;
             db[i] += to_float(dy[i]);

@@ -1,10 +1,11 @@
-// dropout_residual_layernorm backward, rung 2: vectorized loads, four random words per call
+// dropout_residual_layernorm backward, rung 2: vectorized loads, eight elements per Philox call
 // Before: in rung 1, every element costs a Philox call of its own, one instruction moves 2 or 4
 //         bytes per lane, and the sums of dweight and dbias go through shared memory.
 // Change: a lane takes VECTOR neighbouring channels, and moves them with one 16-byte (128-bit)
-//         instruction: they are those of one or two Philox calls. The row, its part of dinp, and
-//         the sums stay in registers, as in residual_layernorm.backward's rung 4.
-// Expect: a quarter of the Philox calls; the three loads of a row are in flight together. 5*N*C
+//         instruction. In 16 bits these are the eight of one Philox call; in float32 they are four,
+//         so two lanes make the same call. The row, its part of dinp, and the sums stay in
+//         registers, as in residual_layernorm.backward's rung 4.
+// Expect: an eighth of the Philox calls; the three loads of a row are in flight together. 5*N*C
 //         elements through memory.
 // Needs:  C % vector == 0; ROW_VECTORS * vector <= 32
 // Define: ROWS = 4; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp);
@@ -16,7 +17,8 @@
 // Scratch: float32 partial[GRID, 2, SLOTS]
 // After:  1
 // Rewrite: the kernel grew from residual_layernorm.backward's rung 4, not from rung 1.
-// Left:   one Philox call for four elements, behind all sums of a row: half the rate of a copy.
+// Left:   where C is small, lanes are idle, as in forward rung 2; and a second kernel, for the sums
+//         of 2*C columns, that takes a launch -> rung 3.
 
 #include "philox.cuh"
 #include "portable.cuh"
@@ -37,8 +39,8 @@ dropout_residual_layernorm_backward(
     int N, int C, float p, unsigned stream,
     float* __restrict__ partial) {    // (GRID, 2, SLOTS)  dweight and dbias of each block's rows
     C = CHANNELS;  // a compile-time constant: loops unroll, checks that always hold vanish
-    unsigned threshold = p * 4294967296.0f;  // p * 2^32: a power of two, so this is exact
-    float scale = 1.0f / (1.0f - p);
+    unsigned threshold = fminf(rintf(p * 65536.0f), 65535.0f);  // of 65536 half words
+    float scale = 1.0f / (1.0f - threshold / 65536.0f);
     __shared__ float sums[2 * SLOTS];  // (2, SLOTS)  of the block's rows
     int lane = lane_id();
     float dw[ROW_VECTORS][VECTOR] = {}, db[ROW_VECTORS][VECTOR] = {};
@@ -91,16 +93,14 @@ dropout_residual_layernorm_backward(
             store_vec(dx + i, dxs[j]);
 
             Vec kept;
+            size_t element = (size_t)row * C + i;
+            unsigned words[4] = {(unsigned)(element / 8), stream, rng[2], rng[3]};
+            philox4x32(words, rng[0], rng[1]);
+            if (VECTOR == 4 && element % 8 == 4) words[0] = words[2], words[1] = words[3];
 #pragma unroll
-            for (int first = 0; first < VECTOR; first += 4) {
-                size_t element = (size_t)row * C + i + first;
-                unsigned words[4] = {(unsigned)(element / 4), stream, rng[2], rng[3]};
-                philox4x32(words, rng[0], rng[1]);
-#pragma unroll
-                for (int k = 0; k < 4; k++) {
-                    float gradient = to_float(dxs[j][first + k]);
-                    kept[first + k] = to_real(words[k] >= threshold ? gradient * scale : 0.0f);
-                }
+            for (int k = 0; k < VECTOR; k++) {
+                bool keep = half_word(words, k) >= threshold;
+                kept[k] = to_real(keep ? to_float(dxs[j][k]) * scale : 0.0f);
             }
             store_vec(dropped + i, kept);
         }

@@ -8,7 +8,7 @@
 // Needs:  nothing
 // Define: ROWS = 4
 // Launch: dropout_residual_layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
-// Left:   three of the four words of every Philox call are discarded, loads are 2 or 4 bytes wide,
+// Left:   seven eighths of every Philox call are discarded, loads are 2 or 4 bytes wide,
 //         and the row is read back twice -> rung 2.
 
 #include "philox.cuh"
@@ -16,14 +16,14 @@
 
 constexpr float EPS = 1e-5f;  // keeps rstd finite where a row is constant
 
-// The random word of element i: one of the four that Philox makes of the counter i / 4. As in
-// dropout, i counts through all N * C elements, so that the masks are the same.
-__device__ __forceinline__ unsigned random_word(size_t i, const unsigned* rng, unsigned stream) {
-    unsigned words[4] = {(unsigned)(i / 4), stream, rng[2], rng[3]};
+// The 16 random bits of element i: one of the eight half words that Philox makes of the counter
+// i / 8. As in dropout, i counts through all N * C elements, so that the masks are the same.
+__device__ __forceinline__ unsigned random_half(size_t i, const unsigned* rng, unsigned stream) {
+    unsigned words[4] = {(unsigned)(i / 8), stream, rng[2], rng[3]};
     philox4x32(words, rng[0], rng[1]);
-    // Not words[i % 4]: an array with a run-time index cannot be kept in registers.
-    unsigned even = i & 2 ? words[2] : words[0], odd = i & 2 ? words[3] : words[1];
-    return i & 1 ? odd : even;
+    // Not words[i % 8 / 2]: an array with a run-time index cannot be kept in registers.
+    unsigned even = i & 4 ? words[2] : words[0], odd = i & 4 ? words[3] : words[1];
+    return (i & 2 ? odd : even) >> i % 2 * 16 & 0xFFFF;
 }
 
 extern "C" __global__ void dropout_residual_layernorm_forward(
@@ -37,8 +37,8 @@ extern "C" __global__ void dropout_residual_layernorm_forward(
     const real* __restrict__ bias,    // (C)
     const unsigned* __restrict__ rng,  // (4)  seed low, seed high, step, micro-step
     int N, int C, float p, unsigned stream) {
-    unsigned threshold = p * 4294967296.0f;  // p * 2^32: a power of two, so this is exact
-    float scale = 1.0f / (1.0f - p);
+    unsigned threshold = fminf(rintf(p * 65536.0f), 65535.0f);  // of 65536 half words
+    float scale = 1.0f / (1.0f - threshold / 65536.0f);
     int lane = lane_id();
     int row = blockIdx.x * ROWS + warp_id();
     if (row >= N) return;  // the whole warp returns, so no shuffle below misses a lane
@@ -50,7 +50,7 @@ extern "C" __global__ void dropout_residual_layernorm_forward(
     float sum = 0.0f;
     for (int i = lane; i < C; i += WARP_SIZE) {
         float added = to_float(branch[i]);  // whether it is kept or not: its sector comes anyway
-        bool keep = random_word((size_t)row * C + i, rng, stream) >= threshold;
+        bool keep = random_half((size_t)row * C + i, rng, stream) >= threshold;
         x[i] = to_real(to_float(before[i]) + (keep ? added * scale : 0.0f));
         sum += to_float(x[i]);  // rounded: backward needs the mean of what is stored
     }

@@ -1,18 +1,19 @@
-// dropout_residual_layernorm forward, rung 2: vectorized loads, four random words per call
+// dropout_residual_layernorm forward, rung 2: vectorized loads, eight elements per Philox call
 // Before: in rung 1, every element costs a Philox call of its own, and one instruction moves 2 or 4
 //         bytes per lane. The row is stored, and read back twice.
 // Change: a lane takes VECTOR neighbouring channels, and moves them with one 16-byte (128-bit)
-//         instruction: they are those of one or two Philox calls. The row stays in registers. A
-//         block copies weight and bias to shared memory while its rows are in flight, as in
-//         residual_layernorm.forward's rung 4.
-// Expect: a quarter of the Philox calls, and whole sectors with every instruction: close to
+//         instruction. In 16 bits these are the eight of one Philox call; in float32 they are four,
+//         so two lanes make the same call. The row stays in registers. A block copies weight and
+//         bias to shared memory while its rows are in flight, as in residual_layernorm.forward's
+//         rung 4.
+// Expect: an eighth of the Philox calls, and whole sectors with every instruction: close to
 //         memory-bound, at 4*N*C elements.
 // Needs:  C % vector == 0; ROW_VECTORS <= 16
 // Define: ROWS = 2; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp)
 // Launch: dropout_residual_layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
 // After:  1
-// Left:   one Philox call for four elements, between the loads of a row and its sum: half the rate
-//         of a copy.
+// Left:   where C is small, lanes are idle: of 384 channels in 16 bits, all lanes of the warp take
+//         one vector, and only half of them a second -> rung 3.
 
 #include "philox.cuh"
 #include "portable.cuh"
@@ -31,8 +32,8 @@ extern "C" __global__ void dropout_residual_layernorm_forward(
     const unsigned* __restrict__ rng,  // (4)  seed low, seed high, step, micro-step
     int N, int C, float p, unsigned stream) {
     C = CHANNELS;  // a compile-time constant: loops unroll, checks that always hold vanish
-    unsigned threshold = p * 4294967296.0f;  // p * 2^32: a power of two, so this is exact
-    float scale = 1.0f / (1.0f - p);
+    unsigned threshold = fminf(rintf(p * 65536.0f), 65535.0f);  // of 65536 half words
+    float scale = 1.0f / (1.0f - threshold / 65536.0f);
     int lane = lane_id();
     int row = blockIdx.x * ROWS + warp_id();
     size_t start = (size_t)min(row, N - 1) * C;  // past the last row, the last row is loaded again
@@ -65,17 +66,15 @@ extern "C" __global__ void dropout_residual_layernorm_forward(
     for (int j = 0; j < ROW_VECTORS; j++) {
         int i = (j * WARP_SIZE + lane) * VECTOR;
         if (i >= C) break;
+        unsigned words[4] = {(unsigned)((start + i) / 8), stream, rng[2], rng[3]};
+        philox4x32(words, rng[0], rng[1]);
+        if (VECTOR == 4 && (start + i) % 8 == 4) words[0] = words[2], words[1] = words[3];
 #pragma unroll
-        for (int first = 0; first < VECTOR; first += 4) {
-            unsigned words[4] = {(unsigned)((start + i + first) / 4), stream, rng[2], rng[3]};
-            philox4x32(words, rng[0], rng[1]);
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                float kept = words[k] >= threshold ? to_float(added[j][first + k]) * scale : 0.0f;
-                real rounded = to_real(to_float(xs[j][first + k]) + kept);
-                xs[j][first + k] = rounded;
-                sum += to_float(rounded);  // rounded: backward needs the mean of what is stored
-            }
+        for (int k = 0; k < VECTOR; k++) {
+            bool keep = half_word(words, k) >= threshold;
+            float kept = keep ? to_float(added[j][k]) * scale : 0.0f;
+            xs[j][k] = to_real(to_float(xs[j][k]) + kept);
+            sum += to_float(xs[j][k]);  // rounded: backward needs the mean of what is stored
         }
         store_vec_streaming(x + i, xs[j]);
     }

@@ -14,19 +14,17 @@ extern "C" __global__ void dropout_forward(
     int N, float p, unsigned stream) {
     size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * VECTOR;
     if (i >= N) return;  // the last block may have more threads than there are vectors left
-    unsigned threshold = p * 4294967296.0f;  // p * 2^32: a power of two, so this is exact
-    float scale = __fdividef(1.0f, 1.0f - p);
+    unsigned threshold = fminf(rintf(p * 65536.0f), 65535.0f);  // of 65536 half words
+    float scale = __fdividef(1.0f, 1.0f - threshold / 65536.0f);
 
     Vec xs = load_vec(inp + i), ys;
+    unsigned words[4] = {(unsigned)(i / 8), stream, rng[2], rng[3]};
+    philox4x32(words, rng[0], rng[1]);
+    if (VECTOR == 4 && i % 8 == 4) words[0] = words[2], words[1] = words[3];  // the second four
 #pragma unroll
-    for (int first = 0; first < VECTOR; first += 4) {
-        unsigned words[4] = {(unsigned)((i + first) / 4), stream, rng[2], rng[3]};
-        philox4x32(words, rng[0], rng[1]);
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            float x = to_float(xs[first + k]);
-            ys[first + k] = to_real(words[k] >= threshold ? x * scale : 0.0f);
-        }
+    for (int k = 0; k < VECTOR; k++) {
+        bool keep = half_word(words, k) >= threshold;
+        ys[k] = to_real(keep ? to_float(xs[k]) * scale : 0.0f);
     }
     store_vec(out + i, ys);
 }

@@ -13,7 +13,7 @@
 // Rounds: probs and dscores, factors of the gradients
 // After:  16bit-3
 // Rewrite: warpgroups with wgmma and TMA replace warps with mma.sync and cp.async.
-// Left:   some 4 instructions of Philox and comparison for every element, twice.
+// Left:   some 3 instructions of Philox and comparison for every element, twice.
 
 #include "async.cuh"
 #include "attention_mask.cuh"

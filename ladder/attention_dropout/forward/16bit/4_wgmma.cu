@@ -15,7 +15,7 @@
 // Rounds: exp(score - largest), the factor of v
 // After:  16bit-3
 // Rewrite: warpgroups with wgmma and TMA replace warps with mma.sync and cp.async.
-// Left:   some 4 instructions of Philox and comparison for every element.
+// Left:   some 3 instructions of Philox and comparison for every element.
 
 #include "attention_mask.cuh"
 #include "fast_math.cuh"
