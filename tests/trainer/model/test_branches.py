@@ -36,7 +36,8 @@ KINDS = {
     "gpt2": (GPT2, {}),
     "lecture": (LECTURE, {}),
     "recompute": (GPT2, {"recompute": 2}),
-    "fused": (GPT2, {"fusions": tuple(FUSIONS)}),
+    "fused": (GPT2, {"fusions": tuple(name for name in FUSIONS if name != "matmul_bias_backward")}),
+    "fused rank": (GPT2, {"fusions": tuple(FUSIONS), "sharding": Sharding(1, 2, 1)}),
     "rank": (GPT2, {"sharding": Sharding(1, 2, 1)}),
     "overlap": (GPT2, {"sharding": Sharding(1, 2, 1, True)}),
 }
@@ -105,6 +106,12 @@ def test_what_runs_at_the_same_time_has_no_memory_in_common_that_either_writes(k
             assert not in_conflict(engine, one, other), (one, other)
     without = [item for item in items if not isinstance(item, Join)]
     assert any(in_conflict(engine, one, other) for one, other in unordered(without))
+
+
+def test_a_process_alone_has_one_branch_where_products_take_in_the_biases():
+    program = build(GPT2, 2, 5, fusions=("matmul_bias_backward",))
+    assert program.more_backward == program.last_backward == program.backward
+    assert program.branches[1] == ()
 
 
 @pytest.mark.parametrize("kind", KINDS)
