@@ -5,9 +5,9 @@ There is no state to carry from one number to the next: seven rounds of multiply
 counter of four 32-bit words, under a key of two, into four random words. Any thread of a GPU can
 thus draw the numbers of any element, in any order, and draw them again in the backward pass.
 
-The paper recommends ten rounds and finds that seven pass all tests of BigCrush (its table 2). The
-numbers here decide what is dropped and how weights are rounded, and a kernel's time depends on
-them, so we take seven, as FlashAttention does.
+The paper recommends ten rounds and reports that seven pass all tests of BigCrush. The numbers here
+decide what is dropped and how weights are rounded, and a kernel's time depends on them, so we take
+seven, as FlashAttention does.
 """
 
 import numpy as np

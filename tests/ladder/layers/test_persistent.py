@@ -64,6 +64,7 @@ def test_many_tiles_to_a_block(monkeypatch, op, id, multiprocessors, sizes):
     ("matmul.forward", (17,)),
     ("matmul.backward_input", (15,)),
     ("matmul_relu.forward", ("16bit-5",)),
+    ("matmul_relu.backward_input", ("16bit-4",)),
 )
 def test_blocks_that_keep_their_weight(monkeypatch, op, id, multiprocessors, sizes):
     """They go down 11 rows of tiles, or 7; the sizes are N, and those within and across weight."""
