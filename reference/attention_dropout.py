@@ -25,12 +25,10 @@ transpose.
 import numpy as np
 
 from reference.attention import causal_mask, masked_scores, split
+from reference.dropout import drop_threshold
 from reference.philox import random_words
 
-
-def drop_threshold(p: float) -> int:
-    """Of 256 values of a byte, those that drop their element: p * 256, rounded, at most 255."""
-    return min(round(float(np.float32(p)) * 256), 255)  # p in float32, as a kernel sees it
+VALUES = 256  # of a byte
 
 
 def keep_mask(rng: np.ndarray, head: int, T: int, *, p: float, stream: int) -> np.ndarray:
@@ -45,8 +43,8 @@ def keep_mask(rng: np.ndarray, head: int, T: int, *, p: float, stream: int) -> n
     # (query: tile, pair; key: tile, pair; which of the query pair, of the key pair; 8 later)
     values = values.reshape(tiles, 4, tiles, 4, 2, 2, 2, 2).transpose(0, 6, 1, 4, 2, 7, 3, 5)
     values = values.reshape(16 * tiles, 16 * tiles)[:T, :T]
-    threshold = drop_threshold(p)
-    mask: np.ndarray = (values >= threshold) / (1 - threshold / 256)
+    threshold = drop_threshold(p, VALUES)
+    mask: np.ndarray = (values >= threshold) / (1 - threshold / VALUES)
     return mask
 
 

@@ -23,10 +23,10 @@ from reference.philox import random_words
 VALUES = 1 << 16  # of a half word
 
 
-def drop_threshold(p: float) -> int:
-    """Of the values of a half word, those that drop their element: p * 2^16, rounded, and not
-    all."""
-    return min(round(float(np.float32(p)) * VALUES), VALUES - 1)  # p in float32, as a kernel's
+def drop_threshold(p: float, values: int = VALUES) -> int:
+    """Of so many values of a random number, those that drop their element: p * values, rounded, and
+    not all."""
+    return min(round(float(np.float32(p)) * values), values - 1)  # p in float32, as a kernel's
 
 
 def forward(out: np.ndarray, inp: np.ndarray, rng: np.ndarray, *, p: float, stream: int) -> None:

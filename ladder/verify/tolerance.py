@@ -26,9 +26,9 @@ reference's for the inputs as they are, or for one of these.
 
 A rung whose header has a line `Rounds: what` rounds an intermediate result to `real`, because
 tensor cores take it as an operand. An operand that is off by u_real moves the output as inputs
-changed by ± u_real do; outputs that are stored as `real` may be off by 2 s u_real / u more. Where
-an operand is near 0, it is off by half of the smallest number above 0, and so is its product with a
-factor of 1; the checker's inputs are below lambda.
+changed by ± u_real do; outputs that are stored as `real` may be off by 2 s u_real / u more. An
+operand near 0 is off by up to half of the smallest number above 0, times the factor that it is
+multiplied by. Of the checker's inputs, that factor is below lambda.
 
 A rung whose header has a line `TF32: which factors` rounds factors to 10 bits of fraction. Each is
 off by up to v = 2^-11 of itself, which moves the output as inputs changed by ± v do: it may be off

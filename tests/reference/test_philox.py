@@ -107,7 +107,7 @@ def test_sixteen_elements_of_attention_share_a_counter_with_a_byte_each():
     ("p", "threshold"), [(0.0, 0), (0.1, 26), (0.2, 51), (0.5, 128), (1 - 2**-24, 255)]
 )
 def test_attention_takes_the_probability_in_256ths_and_always_keeps_some(p, threshold):
-    assert attention_dropout.drop_threshold(p) == threshold
+    assert dropout.drop_threshold(p, attention_dropout.VALUES) == threshold
 
 
 def test_attention_keeps_its_share_and_every_head_has_a_mask_of_its_own():

@@ -365,11 +365,12 @@ class _Inputs:
         self._device, self._arena = device, arena
         self._host = np.zeros(layout.sizes[memory.INPUTS], memory.INPUTS[1])
         self._spans: dict[str, tuple[int, int]] = {}  # in order: first byte, and behind the last
-        self._types: dict[str, np.dtype] = {}
+        self._values: dict[str, np.ndarray] = {}  # of the host's bytes, by name
         for name, (place, start) in layout.places.items():
             if place == memory.INPUTS:
-                self._spans[name] = start, start + arrays[name].nbytes
-                self._types[name] = np.dtype(arrays[name].dtype)
+                array, end = arrays[name], start + arrays[name].nbytes
+                self._spans[name] = start, end
+                self._values[name] = self._host[start:end].view(array.dtype).reshape(array.shape)
         self._written: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
@@ -377,9 +378,8 @@ class _Inputs:
 
     def write(self, name: str, array: np.ndarray) -> None:
         """Keep the content of a whole buffer for the next `send`."""
-        start, end = self._spans[name]
-        values = np.ascontiguousarray(array, self._types[name]).reshape(-1)
-        self._host[start:end] = values.view(self._host.dtype)
+        values = self._values[name]
+        values[...] = array.reshape(values.shape)
         self._written.add(name)
 
     def send(self) -> None:

@@ -225,7 +225,7 @@ class Stepper:
         return None
 
     def _write_hyper(self, lr: float, inv_scale: float = 1.0) -> None:
-        """What the next update needs, which is counted."""
+        """Write what the next update needs, and count that update."""
         c = self.config
         self.updates += 1
         self.engine.write(
