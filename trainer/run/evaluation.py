@@ -10,14 +10,16 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from ladder.common.errors import LadderError
+from ladder.contract.expressions import ceil_div
 from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark
 from trainer.data.datasets import data_directory
 from trainer.data.multiple_choice import COMPLETIONS, Example, read_examples
@@ -33,7 +35,8 @@ from trainer.settings.flags import Flags
 from trainer.settings.kernel_settings import resolve_kernels
 from trainer.settings.parser import build_parser
 
-GRAIN = 64  # T is a multiple of it, which the tiles of fast kernels divide
+CPU_GRAIN = 16  # T is a multiple of it
+GPU_GRAIN = 64  # the same on a GPU: the tiles of fast kernels divide it
 
 
 class NoAnswer(LadderError):
@@ -47,6 +50,14 @@ class Score:
     examples: int
     right: int
     right_normalized: int
+
+    def __add__(self, other: Score) -> Score:
+        """The score on the examples of both."""
+        return Score(
+            self.examples + other.examples,
+            self.right + other.right,
+            self.right_normalized + other.right_normalized,
+        )
 
     @property
     def normalized_accuracy(self) -> float:
@@ -135,6 +146,27 @@ def longest(examples: Sequence[Example]) -> int:
     return max(len(e.context) + max(map(len, e.completions)) for e in examples) - 1
 
 
+def length_for(examples: Sequence[Example], context: int, grain: int) -> int:
+    """T of a batch that holds the examples: a multiple of `grain`, but at most `context`."""
+    return min(ceil_div(longest(examples), grain) * grain, context)
+
+
+def by_length(
+    examples: Sequence[Example], B: int, context: int, grain: int
+) -> dict[int, list[Example]]:
+    """The examples by the T of their batches, the longest first.
+
+    Examples of similar length share a batch of B rows, so that little of it is padding.
+    """
+    ordered = sorted(examples, key=lambda example: longest([example]), reverse=True)
+    together = max(1, B // COMPLETIONS)
+    groups: dict[int, list[Example]] = {}
+    for first in range(0, len(ordered), together):
+        batch = ordered[first : first + together]
+        groups.setdefault(length_for(batch, context, grain), []).extend(batch)
+    return groups
+
+
 def note_on_length(examples: Sequence[Example], T: int) -> list[str]:
     """A line for the user where examples do not fit into T tokens."""
     cut = sum(longest([example]) > T for example in examples)
@@ -159,34 +191,65 @@ def main(argv: Sequence[str]) -> int:
     every = read_examples(path, vocab=tokenizer.vocab)
     examples = every[:limit]
     B = flags.batch or (64 if place.gpu else 4)
-    T = min(-(-longest(examples) // GRAIN) * GRAIN, model.shape.context)
+    context = model.shape.context
+    if place.gpu:  # where each length costs the compilation of its kernels
+        groups = {length_for(examples, context, GPU_GRAIN): examples}
+    else:
+        groups = by_length(examples, B, context, CPU_GRAIN)
+    T, *shorter = groups
 
-    def forward_only(rows: int, fused: Collection[str] = ()) -> Program:
+    def forward_only(rows: int, T: int, fused: Collection[str] = ()) -> Program:
         return build(model.shape, rows, T, training=False, fusions=fused)
 
-    kernels = choose(wanted, device, functools.partial(forward_only, B), lambda p: p.evaluate)
-    rebuild = functools.partial(forward_only, fused=kernels.program.fusions)
-    refuse_what_does_not_fit(kernels.program, device, place.real, rebuild, kernels.rungs)
+    kernels = choose(wanted, device, functools.partial(forward_only, B, T), lambda p: p.evaluate)
+    fused = kernels.program.fusions
+    refuse_what_does_not_fit(
+        kernels.program, device, place.real, functools.partial(forward_only, T=T, fused=fused),
+        kernels.rungs, beside=forward_only(B, shorter[0], fused) if shorter else None,
+    )  # fmt: skip
     engine = Engine(kernels.program, device, place.real, kernels.rungs)
     for parameter, layer, array in model.pieces:
         engine.write(parameter, array, layer)
+
+    def engine_of(length: int) -> Engine:
+        if length == T:
+            return engine
+        program = forward_only(B, length, fused)
+        return Engine(program, device, place.real, kernels.rungs, weights_of=engine)
+
     console = open_console()
+    lengths = f"{min(groups)} to {T}" if shorter else f"{T}"
     for line in (
-        f"{name}: {len(examples):,} of {len(every):,} examples, B={B} T={T}, {place.dtype}",
+        f"{name}: {len(examples):,} of {len(every):,} examples, B={B} T={lengths}, {place.dtype}",
         f"weights: {model.source}",
         *(f"note: {note}" for note in note_on_length(examples, T)),
     ):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+    score = _evaluate_groups(groups, engine_of, console)
+    for what, right in (("accuracy", score.right), ("normalized", score.right_normalized)):
+        console.print(f"{what:10}  {describe(right, score.examples)}", highlight=False)
+    return 0
+
+
+def _evaluate_groups(
+    groups: Mapping[int, Sequence[Example]], engine_of: Callable[[int], Engine], console: Console
+) -> Score:
+    """The score on examples by T, with a progress bar. `engine_of` makes the engine of a T."""
+    score = Score(0, 0, 0)
     with Progress(
         BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn(),
         console=console, transient=True, disable=not console.is_terminal,
     ) as bar:  # fmt: skip
-        task = bar.add_task("", total=len(examples))
-        score = evaluate(engine, examples, show=lambda done: bar.update(task, completed=done))
-    assert score is not None  # nothing stops it
-    for what, right in (("accuracy", score.right), ("normalized", score.right_normalized)):
-        console.print(f"{what:10}  {describe(right, score.examples)}", highlight=False)
-    return 0
+        task = bar.add_task("", total=sum(map(len, groups.values())))
+
+        def show(done: int) -> None:
+            bar.update(task, completed=score.examples + done)
+
+        for T, examples in groups.items():
+            found = evaluate(engine_of(T), examples, show=show)
+            assert found is not None  # nothing stops it
+            score += found
+    return score
 
 
 def describe(right: int, examples: int) -> str:

@@ -142,6 +142,26 @@ def test_losses_that_are_not_finite_are_no_answer():
         evaluate(run, make_examples(2))
 
 
+def test_examples_of_similar_length_share_a_batch():
+    examples = make_examples(11)
+    groups = evaluation.by_length(examples, B=8, context=20, grain=4)
+    lengths = {T: [evaluation.longest([e]) for e in group] for T, group in groups.items()}
+    assert lengths == {20: [22, 21, 20, 18], 16: [16, 15, 14, 13], 12: [12, 11, 11]}
+    assert sorted(map(id, examples)) == sorted(id(e) for group in groups.values() for e in group)
+
+
+def test_a_batch_is_as_long_as_its_longest_example():
+    """At eight rows, two examples to a batch: the short one of a pair is padded."""
+    lengths = [9, 3, 8, 4, 3]
+    examples = [Example([1] * n, [[2]] * 4, 0) for n in lengths]
+    groups = evaluation.by_length(examples, B=8, context=32, grain=4)
+    assert {T: [len(e.context) for e in group] for T, group in groups.items()} == {
+        12: [9, 8],
+        4: [4, 3, 3],
+    }
+    assert [*evaluation.by_length(examples, B=1, context=32, grain=4)] == [12, 8, 4]
+
+
 # In training
 
 
@@ -210,9 +230,23 @@ def test_the_limit_takes_the_first_examples(tmp_path, hellaswag, capsys):
     words = ["hellaswag", "-e", save_model(tmp_path / "m"), "--device", "cpu", "--limit", "3"]
     assert evaluation.main([*words, "--data-dir", str(tmp_path / "data")]) == 0
     told = capsys.readouterr().out
-    assert told.startswith("hellaswag: 3 of 10 examples, B=4 T=32, fp32\n")
+    assert told.startswith("hellaswag: 3 of 10 examples, B=4 T=16, fp32\n")
     assert re.search(r"^accuracy    [01]\.\d{4} ± 0\.\d{4} \(\d of 3\)$", told, re.M)
     assert evaluation.parse(["hellaswag", "--limit", "1"])[1] == 1
+
+
+def test_the_command_answers_by_length_as_in_batches_of_one_length(tmp_path, hellaswag, capsys):
+    examples = make_examples(40, longest=16, seed=4)
+    path, model = tmp_path / "mixed.bin", save_model(tmp_path / "m", factor=8)
+    write_examples(path, examples)
+    one_length = cpu_engine(SHAPE, 4, 32, np.dtype(np.float32), training=False)
+    write_weights(one_length, ((n, a * np.float32(8)) for n, a in initial_parameters(SHAPE, 1)))
+    expected = evaluate(one_length, examples)
+    assert evaluation.main([str(path), "-e", model, "--device", "cpu"]) == 0
+    told = capsys.readouterr().out
+    assert "40 of 40 examples, B=4 T=16 to 32, fp32" in told
+    assert f"accuracy    {evaluation.describe(expected.right, 40)}" in told
+    assert f"normalized  {evaluation.describe(expected.right_normalized, 40)}" in told
 
 
 def test_a_share_comes_with_its_standard_error():
