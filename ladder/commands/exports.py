@@ -41,7 +41,10 @@ def export_rung(options: argparse.Namespace) -> int:
     ladder, rung = find(options.op), find_rung(options.op, options.rung)
     target_of = functools.partial(compiler.typical_target, options.arch)
     target = target_of(DTYPES[dtype_of(ladder, rung, options, target_of)])
-    dims = shape_of(ladder, options) if options.shape else export.default_shape(ladder.op)
+    if options.shape:
+        dims = shape_of(ladder, options)
+    else:
+        dims = export.default_shape(ladder.op, rung, target)
     text = export.export(ladder, rung, dims, target)
     path = options.output or Path(export.file_name(ladder.op, rung))
     command = export.build_command(path, target)

@@ -46,15 +46,16 @@ _OWN_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)".*\n', re.MULTIL
 _SYSTEM_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>]+)>.*\n", re.MULTILINE)
 
 
-def default_shape(op: Op) -> Dims:
-    """The smallest shape that the op is measured at, made smaller if the CPU's loop would take
-    long: the rows are halved, down to one, then the largest dimension."""
+def default_shape(op: Op, rung: Rung, target: Target) -> Dims:
+    """The smallest shape that the op is measured at and that the rung takes, made smaller if the
+    CPU's loop would take long: the rows are halved, down to one, then the largest dimension."""
 
     def size(dims: Dims) -> int:
         return sum(4 * math.prod(arg.resolve_shape(dims)) for arg in op.args)
 
-    smallest = min(op.bench.values(), key=size)
-    dims = dict(smallest)
+    shapes = sorted(op.bench.values(), key=size)
+    taken = (dims for dims in shapes if rung.plan(dims, target).refusal is None)
+    dims = dict(next(taken, shapes[0]))
     while size(dims) > MOST_BYTES or op.flops(dims) > MOST_FLOPS:
         rows = op.dims[0]
         dims[rows if dims[rows] > 1 else max(dims, key=dims.__getitem__)] //= 2

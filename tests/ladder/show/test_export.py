@@ -27,9 +27,9 @@ KERNELS = [
 
 def exported(op, which, dtype="float32", dims=None, arch=HOPPER):
     ladder = find(op)
-    target = compiler.typical_target(arch, DTYPES[dtype])
-    dims = dims or export.default_shape(ladder.op)
-    return export.export(ladder, ladder.rung(which), dims, target)
+    rung, target = ladder.rung(which), compiler.typical_target(arch, DTYPES[dtype])
+    dims = dims or export.default_shape(ladder.op, rung, target)
+    return export.export(ladder, rung, dims, target)
 
 
 def sections(text):
@@ -49,7 +49,7 @@ def test_every_rung_is_exported_in_every_type_at_the_default_shape(name):
     assert {rung.path for rung, _ in found} == nvidia
     for rung, dtype in found:
         target = compiler.typical_target(HOPPER, DTYPES[dtype])
-        dims = export.default_shape(ladder.op)
+        dims = export.default_shape(ladder.op, rung, target)
         text = export.export(ladder, rung, dims, target)
         _, kernel, loop, program = sections(text)
         assert "int main() {" in program
@@ -76,8 +76,9 @@ def test_each_header_is_there_once_and_before_what_needs_it():
 
 
 def test_default_shapes_are_small_enough_for_the_cpu():
-    for ladder in ladders().values():
-        dims = export.default_shape(ladder.op)
+    for ladder, rung, dtype in KERNELS:
+        target = compiler.typical_target(HOPPER, DTYPES[dtype])
+        dims = export.default_shape(ladder.op, rung, target)
         assert ladder.op.flops(dims) <= export.MOST_FLOPS
         assert min(dims.values()) >= 1
         if ladder.op.name == "embedding.forward":
