@@ -88,7 +88,6 @@ from ladder.show import (
 )
 
 ROOT = PACKAGE.parent
-CITING_PAGES = ("README.md", "training.md")  # beside chapters: every number names its source
 _BLOCK = re.compile(
     r"^(?P<indent> *)(?P<begin><!-- ladder:begin (?P<request>[^>]*?) -->\n)(?P<body>.*?)"
     r"(?P<end> *<!-- ladder:end -->)",
@@ -127,7 +126,7 @@ def of_layer(layer: str, root: Path = ROOT) -> list[Path]:
 def cites(page: Path) -> bool:
     """Whether every measured number in the page's sentences must name its source."""
     chapters = page.parent.parent.name == "doc" and page.parent.name != "results"
-    return page.name in CITING_PAGES or chapters or page.with_suffix("").is_dir()
+    return page.name == "README.md" or chapters or page.with_suffix("").is_dir()
 
 
 def update(write: bool, root: Path = ROOT) -> list[str]:

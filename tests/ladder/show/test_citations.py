@@ -120,7 +120,7 @@ A tile of 32 x 32, or 64 × 64. Here 8.36 ms again, and 2× more.
     ]
 
 
-@pytest.mark.parametrize("page", ["README.md", "doc/training.md"])
+@pytest.mark.parametrize("page", ["README.md", "doc/training/measured.md", "doc/training/runs.md"])
 def test_every_measured_number_of_a_page_has_a_source(page):
     text = (pages.ROOT / page).read_text(encoding="utf-8")
     assert list(citations.problems(text, pages.ROOT)) == []
@@ -128,7 +128,7 @@ def test_every_measured_number_of_a_page_has_a_source(page):
     assert text.count("<!-- from doc/results/") > 3
 
 
-@pytest.mark.parametrize("page", ["README.md", "doc/training.md", "doc/gelu/forward.md"])
+@pytest.mark.parametrize("page", ["README.md", "doc/training/measured.md", "doc/gelu/forward.md"])
 def test_docs_check_reports_a_number_without_a_source(root, page):
     (root / page).parent.mkdir(parents=True, exist_ok=True)
     (root / page).write_text("It takes 8.36 ms.\n")

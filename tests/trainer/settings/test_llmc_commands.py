@@ -94,8 +94,10 @@ def test_every_flag_of_llmcs_parser_is_known(flag):
     assert len(found) == len(meaning) + len(beside) // 2
 
 
-PAGE = (Path(__file__).parents[3] / "doc" / "training.md").read_text(encoding="utf-8")
-(TABLE,) = re.findall(r"^## From llm.c\n(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL)
+DOC = Path(__file__).parents[3] / "doc"
+PAGES = [DOC / "training.md", *sorted((DOC / "training").glob("*.md"))]
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+(TABLE,) = re.findall(r"^## From llm.c\n(.*?)^## ", TEXT, re.MULTILINE | re.DOTALL)
 ROWS = [row.strip("| ").split(" | ") for row in TABLE.splitlines() if row.startswith("| `")]
 PLACEHOLDERS = {"FLAGS": "-b 4", "MODEL": "d12", "...": "", "…": ""}
 
@@ -115,15 +117,15 @@ def test_the_page_says_what_each_part_of_llmc_is_here(part):
     assert any(part in row[0] for row in ROWS)
 
 
-def commands_of_the_page(program):
+def commands_of_the_pages(program):
     """The command lines of the table, and those that stand in blocks of their own."""
     quoted = re.findall(rf"`(?:OMP_NUM_THREADS=8 )?python -m {program} ([^`]*)`", TABLE)
-    blocks = re.findall(rf"^    \$ python -m {program} (.*?)(?: +#.*)?$", PAGE, re.MULTILINE)
+    blocks = re.findall(rf"^    \$ python -m {program} (.*?)(?: +#.*)?$", TEXT, re.MULTILINE)
     return sorted({*quoted, *blocks})
 
 
-@pytest.mark.parametrize("command", commands_of_the_page("trainer"))
-def test_the_commands_of_the_page_are_understood(command, capsys):
+@pytest.mark.parametrize("command", commands_of_the_pages("trainer"))
+def test_the_commands_of_the_pages_are_understood(command, capsys):
     words = [w for word in command.split() for w in PLACEHOLDERS.get(word, word).split()]
     if words[0] == "sweep":
         trials, _ = read_trials(words[1:])
