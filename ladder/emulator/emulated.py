@@ -190,7 +190,7 @@ class Emulated(HostArrays):
         try:
             return toolchain.build_kernel(text, macros, self._settings.counting), declared
         except CompileError as error:
-            raise CompileError(_explain(str(error), path)) from None
+            raise CompileError(_explain(str(error), path, rung.source)) from None
 
     def tensor_map(self, array: np.ndarray, box: tuple[int, int], tf32: bool = False) -> np.void:
         refuse_tile(array, box)
@@ -229,13 +229,21 @@ class Emulated(HostArrays):
         self._record.clear()
 
 
-def _explain(log: str, path: Path) -> str:
-    """The first errors of a compiler's log, each with its source line and a caret."""
+def _explain(log: str, path: Path, text: str) -> str:
+    """The first errors of a compiler's log, each with its source line and a caret.
+
+    Where a brace is missing, a compiler finds fault with the lines after the end of the file, which
+    are not the reader's: then the message is about the braces.
+    """
     lines = log.splitlines()
     starts = [i for i, line in enumerate(lines) if ": error:" in line or ": fatal error:" in line]
     if not starts:
         return f"{path} does not compile for the CPU:\n{log.strip()}"
     shown = []
+    code = source.without_comments(text)
+    if (opened := code.count("{")) != (closed := code.count("}")):
+        shown.append(f"{path}: {opened} of {{ and {closed} of }}: a brace is missing, or too many")
+        starts = [start for start in starts if lines[start].startswith(str(path))]
     for start in starts[:ERRORS_SHOWN]:
         end = start + 1
         while end < len(lines) and lines[end].startswith(" ") and end < start + 3:

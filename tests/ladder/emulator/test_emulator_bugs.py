@@ -425,6 +425,15 @@ extern "C" __global__ void k(float* out) {
         run(Emulated(), tmp_path, source, 1, 1, zeros(1))
 
 
+def test_a_missing_brace_is_named_instead_of_what_comes_after_the_file(tmp_path):
+    source = 'extern "C" __global__ void k(float* out) {  // {\n    for (;;) {\n}\n'
+    with pytest.raises(CompileError) as caught:
+        run(Emulated(), tmp_path, source, 1, 1, zeros(1))
+    message = str(caught.value)
+    assert "kernel.cu: 2 of { and 1 of }: a brace is missing" in message
+    assert "launch.h" not in message
+
+
 def test_inline_ptx_is_refused(tmp_path):
     source = 'extern "C" __global__ void k(float* out) {\n    asm volatile("exit;");\n}\n'
     with pytest.raises(LadderError, match=r"kernel\.cu:2: inline PTX cannot run on a CPU"):
