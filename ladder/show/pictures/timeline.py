@@ -62,6 +62,7 @@ def of_events(
             if span.row == row and span.start < until:
                 _draw_span(drawing, span, x0, y, scale, until)
         y += 22
+    drawing.text(x0 - 8, y + 10, "time units", 10, "end", "muted")
     for time in range(0, int(until) + 1, 10):
         drawing.text(x0 + time * scale, y + 10, str(time), 10, "middle", "muted")
     y = _legend(drawing, {span.kind for span in spans}, y + 30)
