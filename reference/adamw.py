@@ -7,8 +7,8 @@
 
 inv_scale undoes a loss scale (1 outside float16 runs); norm is that of grad, still with the scale.
 
-A weight of 16 bits is rounded from float32: to nearest, or at random (see rounding.py), with the
-random words that dropout would have for the same rng and stream (see philox.py).
+A weight of 16 bits is rounded from float32: to nearest, or at random (see rounding.py), with a
+random word that follows from the rng, the stream and the element (see philox.py).
 """
 
 import numpy as np

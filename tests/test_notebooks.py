@@ -202,6 +202,16 @@ def test_a_passing_rung_is_reported_as_passing(capsys):
     assert capsys.readouterr().out.startswith("✓ start.add rung 3")
 
 
+def test_a_passage_of_a_rung_stands_below_a_link_to_its_file(shown):
+    notebook.passage("start.add", 3, first="// Expect", last="// Launch")
+    link, _, code = shown.pop().partition("\n\n")
+    assert link == "[3_thread_per_element.cu](../ladder/start/add/3_thread_per_element.cu)"
+    first, *_, last = code.splitlines()[1:-1]
+    assert first.startswith("// Expect") and last.startswith("// Launch")
+    with pytest.raises(LadderError, match="no line with zzz"):
+        notebook.passage("start.add", 3, first="zzz", last="// Launch")
+
+
 @pytest.mark.slow
 def test_pictures_are_images(shown):
     notebook.machine()

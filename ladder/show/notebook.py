@@ -68,6 +68,14 @@ def show(op: str, rung: int | str) -> None:
     display(Markdown(pages.source(PLACE, op, str(rung))))
 
 
+def passage(op: str, rung: int | str, first: str, last: str) -> None:
+    """Some lines of a rung, below a link to its file: from the first one that contains `first` to
+    the next one with `last`."""
+    file = find(op).rung(rung).file
+    lines = pages.passage(PLACE, op, str(rung), first=first, last=last)
+    display(Markdown(f"[{file.name}]({PLACE.link(file)})\n\n{lines}"))
+
+
 def diff(op: str, rung: int | str, other: int | str = "") -> None:
     """What changes in the code from one rung to another, or to a rung from the one that it grew
     from; links to both files. The words of the headers are left out: `show` has them."""
@@ -263,7 +271,8 @@ def banks(
         for access in report.accesses
         if access.buffer == array and text in lines[access.line - 1]
     ]
-    display(SVG(bank_pictures.of_request(f"{rung.idea}: {text}", seen[request]).svg()))
+    line = lines[seen[request].line - 1].strip().rstrip(";")
+    display(SVG(bank_pictures.of_request(f"{rung.idea}: {line}", seen[request]).svg()))
 
 
 def ring(op: str, kernel: int | str, dtype: str = "bfloat16", **dims: int) -> None:
