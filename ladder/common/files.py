@@ -84,12 +84,13 @@ def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
 
 
 def read_text(path: str | Path, most: int = MOST_BYTES) -> str:
-    """The text of a regular file in UTF-8, its lines ended by "\\n" whatever they are ended by.
+    """The text of a regular file in UTF-8, its lines ended by "\\n" whatever they are ended by. A
+    byte order mark, which some editors write first, is not part of it.
 
     Raises LadderError as `read_bytes`, and where it is not text.
     """
     try:
-        return io.TextIOWrapper(io.BytesIO(read_bytes(path, most)), "utf-8").read()
+        return io.TextIOWrapper(io.BytesIO(read_bytes(path, most)), "utf-8-sig").read()
     except UnicodeDecodeError as error:
         raise LadderError(f"{path} is not text in UTF-8 ({error})") from None
 

@@ -20,6 +20,8 @@ from trainer.data.download import CONNECT_SECONDS, READ_SECONDS, DownloadError, 
 
 UNREAD = "unread"  # the folder of files that were downloaded and are not read to their end
 
+MOST_PAGES = 100  # of a list of files, 1,000 on each: more is a fault of the server
+
 Position = tuple[int, int]  # of a document: number of the file, number of the row in it
 
 
@@ -44,14 +46,21 @@ def list_files(repository: str, prefix: str, suffix: str) -> list[tuple[str, str
     folder = prefix.rpartition("/")[0]
     url = f"{_endpoint()}/api/datasets/{repository}/tree/main/{folder}".rstrip("/")
     found: dict[str, str] = {}
-    next_page: str | None = url
+    next_page = url
     try:
         download.probe(url)
-        while next_page is not None:
+        for _ in range(MOST_PAGES):
             answer = requests.get(next_page, timeout=(CONNECT_SECONDS, READ_SECONDS))
             answer.raise_for_status()
             found |= _files_in(answer.json())
             next_page = answer.links.get("next", {}).get("url")
+            if next_page is None:
+                break
+        else:
+            raise DownloadError(
+                f"cannot list the files of {repository}: {url} has more than {MOST_PAGES} pages; "
+                "name another mirror of the Hub by HF_ENDPOINT"
+            )
     except (requests.RequestException, ValueError, TypeError, KeyError) as error:
         reason = f"{type(error).__name__} at {url}"
         if isinstance(error, (requests.ConnectionError, requests.Timeout)):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ladder.common.errors import LadderError
-from ladder.common.files import alone_in, open_regular
+from ladder.common.files import alone_in, open_regular, read_text
 
 HOLDER = """
 import sys, time
@@ -71,3 +71,9 @@ def test_a_file_is_open_no_longer_than_it_is_read(tmp_path):
         descriptor = file.fileno()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
+
+
+def test_a_byte_order_mark_is_not_part_of_a_text(tmp_path):
+    path = tmp_path / "windows.txt"
+    path.write_bytes("\ufeffone\r\ntwo \ufeff".encode())
+    assert read_text(path) == "one\ntwo \ufeff"

@@ -149,6 +149,15 @@ def test_an_answer_that_is_no_list_of_files_is_one_line(monkeypatch, page):
             list_files("someone/texts", "sample/1B/", ".parquet")
 
 
+def test_a_list_of_files_without_an_end_is_one_line(monkeypatch):
+    with hub_of(monkeypatch, "someone/texts", FILES) as server:
+        page = server.answers[TREE][1]
+        again = ("Link", f'<{server.url}{TREE}>; rel="next"')
+        server.answers[TREE] = (200, page, len(page), again)
+        with pytest.raises(DownloadError, match=r"^cannot list .* more than 100 pages; name"):
+            list_files("someone/texts", "sample/1B/", ".parquet")
+
+
 def test_a_path_that_leaves_its_folder_is_not_listed(monkeypatch):
     files = {**FILES, "sample/1B/...parquet": b"x", "sample/1B/a b.parquet": b"x"}
     with hub_of(monkeypatch, "someone/texts", files):
