@@ -81,7 +81,7 @@ __device__ __forceinline__ void store_rows(real* head, float (&d)[32], float fac
     __syncwarp();  // the rows are complete before other lanes read them
     for (int i = lane; i < 16 * 8; i += WARP_SIZE) {
         int r = y + i / 8, p = i % 8;
-        if (row + r < T && p * VECTOR < HS) {
+        if (row + r < T && p * VECTOR < HS) {  // as uint4: of a Vec the compiler makes four stores
             uint4* to = reinterpret_cast<uint4*>(head + (size_t)(row + r) * step + p * VECTOR);
             *to = *reinterpret_cast<const uint4*>(tile + place(r, p));
         }
