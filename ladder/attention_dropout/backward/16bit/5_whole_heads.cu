@@ -6,8 +6,8 @@
 //         head. Warpgroup i has the tile of queries i, and adds up its dq. It gives probs and
 //         dscores, through shared memory, to warpgroups 0 and 1, which add up dk and dv. Blocks
 //         are persistent: TMA copies a tile of the next head as soon as its place is free.
-// Expect: five products, half the random bytes, half the reads. Two thirds of the time: what is
-//         left of it is arithmetic other than products.
+// Expect: five products, half the random bytes, half the reads: the time of the bytes that must
+//         move, as long as the copies stay ahead.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; HS <= 64; HS % vector == 0; T <= 256
 // Define: HS = C // NH; STEP = 64; TILES = ceil_div(T, STEP); HEADS = B * NH;
 //         WARPGROUPS = max(TILES, 2); SHARED = 7 * TILES * STEP * 64 * sizeof_real
