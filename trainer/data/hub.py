@@ -46,21 +46,21 @@ def list_files(repository: str, prefix: str, suffix: str) -> list[tuple[str, str
     folder = prefix.rpartition("/")[0]
     url = f"{_endpoint()}/api/datasets/{repository}/tree/main/{folder}".rstrip("/")
     found: dict[str, str] = {}
-    next_page = url
+    next_page: str | None = url
     try:
         download.probe(url)
-        for _ in range(MOST_PAGES):
+        pages = 0
+        while next_page is not None:
             answer = requests.get(next_page, timeout=(CONNECT_SECONDS, READ_SECONDS))
             answer.raise_for_status()
             found |= _files_in(answer.json())
             next_page = answer.links.get("next", {}).get("url")
-            if next_page is None:
-                break
-        else:
-            raise DownloadError(
-                f"cannot list the files of {repository}: {url} has more than {MOST_PAGES} pages; "
-                "name another mirror of the Hub by HF_ENDPOINT"
-            )
+            pages += 1
+            if pages > MOST_PAGES:
+                raise DownloadError(
+                    f"cannot list the files of {repository}: {url} has more than {MOST_PAGES} "
+                    "pages; name another mirror of the Hub by HF_ENDPOINT"
+                )
     except (requests.RequestException, ValueError, TypeError, KeyError) as error:
         reason = f"{type(error).__name__} at {url}"
         if isinstance(error, (requests.ConnectionError, requests.Timeout)):

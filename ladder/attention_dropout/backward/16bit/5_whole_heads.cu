@@ -160,6 +160,7 @@ extern "C" __global__ void __launch_bounds__(WARPGROUPS * 128, 1) attention_drop
     int query = group * STEP + first_row + lane / 4;  // this lane has it, and the one 8 later
     real *own_q = q + group * TILE, *own_dy = dy + group * TILE, *own_y = y + group * TILE;
     AttentionMask mask(rng, stream, p, 0, T);
+    mask.threshold = warp_uniform(mask.threshold);  // in a uniform register: the others suffice
     float scale = rsqrtf(HS) * LOG2_E;  // exp(score / sqrt(HS)) is 2^(score * scale)
     for (int n = blockIdx.x, round = 0; n < HEADS; n += gridDim.x, round++) {
         mask.first = n * mask.size * mask.size;
