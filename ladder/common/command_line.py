@@ -22,8 +22,9 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **kwargs)
 
     def error(self, message: str) -> typing.NoReturn:
+        lists = "commands" if self._subparsers else "flags"
         raise LadderError(
-            f"{message.removeprefix('argument ')}; {self.prog} --help lists the flags"
+            f"{message.removeprefix('argument ')}; {self.prog} --help lists the {lists}"
         )
 
     def parse_args(  # type: ignore[override]  # the overloads for other namespaces are not used
