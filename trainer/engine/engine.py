@@ -235,7 +235,11 @@ class Engine:
         return arrays
 
     def close(self) -> None:
-        """Let go of the recorded graphs. Nothing can be run afterwards."""
+        """Let go of the recorded graphs and of the calls. Nothing can be run afterwards.
+
+        Calls refer to their engine. Without them, its memory is free once nothing else refers to
+        it, and does not wait for the garbage collector.
+        """
         self.device.synchronize()
         self._forward = self._evaluate = self._predict = _closed
         self._backward = self._last_backward = self._reduce = self._apply = _closed
@@ -333,7 +337,7 @@ class _Replayed:
     """Runs calls one by one the first time, when libraries set themselves up; then as a graph."""
 
     def __init__(self, device: Device, calls: Sequence[Callable[[], None]]) -> None:
-        self._device, self._calls = device, calls
+        self._device, self._run = device, functools.partial(_run_all, calls)
         self._ran = False
         self._replay: Callable[[], None] | None = None
 
@@ -341,6 +345,7 @@ class _Replayed:
         if self._ran and self._replay is None:
             self._replay = self._device.capture(self._run)
         (self._replay or self._run)()
+        self._ran = True
 
     @property
     def recorded(self) -> bool:
@@ -350,10 +355,6 @@ class _Replayed:
     def unsettled(self) -> bool:
         """Whether it has run, but not yet as it will from now on."""
         return self._ran and self._replay is None
-
-    def _run(self) -> None:
-        self._ran = True
-        _run_all(self._calls)
 
 
 class _Inputs:

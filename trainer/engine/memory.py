@@ -124,20 +124,21 @@ def refuse_what_does_not_fit(
     real: np.dtype,
     rebuild: Callable[[int], Program],
     rungs: Mapping[str, Rung] | None = None,
-    beside: Program | None = None,
+    beside: Callable[[int], Program | None] = lambda B: None,
     sharers: int = 1,
 ) -> None:
     """Raise LadderError, with the largest B that fits, where the device lacks the memory.
 
     rebuild  the same program at another B
     rungs    counts their scratch memory too, once they are chosen
-    beside   a program that needs memory at the same time, and borrows the weights of this one
+    beside   a program that needs memory at the same time, and borrows the weights of this one, by
+             this one's B
     sharers  processes of this machine that will need as much, where the memory is the host's
     """
-    also = by_kind(beside, real, device, rungs, program).total() if beside else 0
 
     def total(program: Program) -> int:
-        return by_kind(program, real, device, rungs).total() + also
+        needed, also = by_kind(program, real, device, rungs).total(), beside(program.B)
+        return needed + (by_kind(also, real, device, rungs, program).total() if also else 0)
 
     free, each = available(device), ""
     if free is not None and device.memory() is None and sharers > 1:

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from ladder.common.errors import LadderError
+from ladder.contract.device import Device
 from ladder.contract.expressions import ceil_div
 from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark
 from trainer.data.datasets import data_directory
@@ -35,8 +36,8 @@ from trainer.settings.flags import Flags
 from trainer.settings.kernel_settings import resolve_kernels
 from trainer.settings.parser import build_parser
 
-CPU_GRAIN = 16  # T is a multiple of it
-GPU_GRAIN = 64  # the same on a GPU: the tiles of fast kernels divide it
+GRAIN = 16  # T is a multiple of it
+KERNEL_GRAIN = 64  # the same where kernels run: the tiles of fast ones divide it
 
 
 class NoAnswer(LadderError):
@@ -167,6 +168,19 @@ def by_length(
     return groups
 
 
+def in_groups(
+    examples: Sequence[Example], B: int, context: int, device: Device
+) -> Mapping[int, Sequence[Example]]:
+    """The examples by the T of their batches, the longest first.
+
+    Where kernels run, there is one T: the fast ones are compiled for one B*T, and were chosen by
+    their times at it.
+    """
+    if device.runs_kernels:
+        return {length_for(examples, context, KERNEL_GRAIN): examples}
+    return by_length(examples, B, context, GRAIN)
+
+
 def note_on_length(examples: Sequence[Example], T: int) -> list[str]:
     """A line for the user where examples do not fit into T tokens."""
     cut = sum(longest([example]) > T for example in examples)
@@ -191,11 +205,7 @@ def main(argv: Sequence[str]) -> int:
     every = read_examples(path, vocab=tokenizer.vocab)
     examples = every[:limit]
     B = flags.batch or (64 if place.gpu else 4)
-    context = model.shape.context
-    if place.gpu:  # where each length costs the compilation of its kernels
-        groups = {length_for(examples, context, GPU_GRAIN): examples}
-    else:
-        groups = by_length(examples, B, context, CPU_GRAIN)
+    groups = in_groups(examples, B, model.shape.context, device)
     T, *shorter = groups
 
     def forward_only(rows: int, T: int, fused: Collection[str] = ()) -> Program:
@@ -205,7 +215,7 @@ def main(argv: Sequence[str]) -> int:
     fused = kernels.program.fusions
     refuse_what_does_not_fit(
         kernels.program, device, place.real, functools.partial(forward_only, T=T, fused=fused),
-        kernels.rungs, beside=forward_only(B, shorter[0], fused) if shorter else None,
+        kernels.rungs, lambda rows: forward_only(rows, shorter[0], fused) if shorter else None,
     )  # fmt: skip
     engine = Engine(kernels.program, device, place.real, kernels.rungs)
     for parameter, layer, array in model.pieces:
@@ -246,9 +256,17 @@ def _evaluate_groups(
             bar.update(task, completed=score.examples + done)
 
         for T, examples in groups.items():
-            found = evaluate(engine_of(T), examples, show=show)
-            assert found is not None  # nothing stops it
-            score += found
+            score += _evaluate_and_close(engine_of(T), examples, show)
+    return score
+
+
+def _evaluate_and_close(
+    engine: Engine, examples: Sequence[Example], show: Callable[[int], None]
+) -> Score:
+    """`evaluate`, and close the engine, so that its memory is free when the next one is made."""
+    score = evaluate(engine, examples, show=show)
+    assert score is not None  # nothing stops it
+    engine.close()
     return score
 
 

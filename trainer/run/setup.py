@@ -179,7 +179,7 @@ def set_up(flags: Flags, group: Group = ALONE) -> Setup:
         sampling = forward_only(shape, window, kernels.program.fusions, config.recompute)
     rebuild_fused = functools.partial(rebuild, fused=kernels.program.fusions)
     refuse_what_does_not_fit(
-        kernels.program, device, config.real, rebuild_fused, kernels.rungs, beside=sampling
+        kernels.program, device, config.real, rebuild_fused, kernels.rungs, lambda B: sampling
     )
     group.progress("the set-up of the engine")
     peers = open_communicator(device, group, config.exchange, sharding)

@@ -3,13 +3,17 @@
 import contextlib
 import dataclasses
 import functools
+import gc
 import io
 import re
+import weakref
 
 import numpy as np
 import pytest
 
 from ladder.common.errors import LadderError
+from ladder.device.cpu import Cpu
+from ladder.emulator.emulated import Emulated
 from reference import gpt2
 from tests.trainer.cpu_engines import cpu_engine, write_weights
 from tests.trainer.parallel_run import run_ranks, together
@@ -17,7 +21,9 @@ from tests.trainer.tiny import SHAPE, run, save_model, settings
 from trainer.data import download
 from trainer.data.download import DownloadError
 from trainer.data.multiple_choice import Example, read_examples, write_examples
-from trainer.model.program import initial_parameters
+from trainer.engine import memory
+from trainer.engine.engine import Engine
+from trainer.model.program import build, initial_parameters
 from trainer.run import evaluation, logs, training
 from trainer.run.evaluation import NoAnswer, Score, evaluate
 from trainer.settings.command import run as run_command
@@ -162,6 +168,14 @@ def test_a_batch_is_as_long_as_its_longest_example():
     assert [*evaluation.by_length(examples, B=1, context=32, grain=4)] == [12, 8, 4]
 
 
+def test_where_kernels_run_all_batches_have_one_length():
+    examples = make_examples(11, longest=40)
+    context, most = 1024, evaluation.longest(examples)
+    assert 64 < most < 80
+    assert evaluation.in_groups(examples, 4, context, Emulated()) == {128: examples}
+    assert next(iter(evaluation.in_groups(examples, 4, context, Cpu()))) == 80
+
+
 # In training
 
 
@@ -247,6 +261,40 @@ def test_the_command_answers_by_length_as_in_batches_of_one_length(tmp_path, hel
     assert "40 of 40 examples, B=4 T=16 to 32, fp32" in told
     assert f"accuracy    {evaluation.describe(expected.right, 40)}" in told
     assert f"normalized  {evaluation.describe(expected.right_normalized, 40)}" in told
+
+
+def test_the_engine_of_a_length_is_freed_before_the_next(tmp_path, hellaswag, monkeypatch):
+    """Only the first one stays, which lends its weights; that is what the memory check counts."""
+    made, alive = [], []
+
+    class Watched(Engine):
+        def __init__(self, *args, **options):
+            alive.append([engine() is not None for engine in made])
+            super().__init__(*args, **options)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(evaluation, "Engine", Watched)
+    monkeypatch.setattr(evaluation, "GRAIN", 4)
+    where = ["--device", "cpu", "--data-dir", str(tmp_path / "data")]
+    gc.disable()
+    try:
+        assert evaluation.main(["hellaswag", "-e", save_model(tmp_path / "m"), *where]) == 0
+    finally:
+        gc.enable()
+    assert alive == [[True, *[False] * (n - 1)][:n] for n in range(len(alive))]
+    assert len(alive) > 2
+
+
+def test_the_memory_of_two_lengths_counts_at_every_batch_size(tmp_path, hellaswag, monkeypatch):
+    path, real = tmp_path / "two.bin", np.dtype(np.float32)
+    write_examples(path, [Example([1] * n, [[2]] * 4, 0) for n in (30, 30, 30, 5)])
+    long, short = (build(SHAPE, 8, T, training=False) for T in (32, 16))
+    needed = memory.by_kind(long, real) + memory.by_kind(short, real, lender=long)
+    monkeypatch.setattr(memory, "available_on_host", needed.total)
+    words = [str(path), "-e", save_model(tmp_path / "m"), "--device", "cpu", "-b"]
+    with pytest.raises(LadderError, match=r"-b 12 .*-b 8 is the largest that fits"):
+        evaluation.main([*words, "12"])
+    assert evaluation.main([*words, "4"]) == 0
 
 
 def test_a_share_comes_with_its_standard_error():
