@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from trainer.plots.style import BLUE, GREY, INK, ORANGE, figure_of
+from trainer.plots.style import BESIDE, BLUE, GREY, INK, ORANGE, figure_of
 
 Row = tuple[str, float, float]  # a name, and two values that belong together
-BESIDE: Any = {  # a text to the right of a point
-    "xytext": (8, 0),
-    "textcoords": "offset points",
-    "va": "center",
-    "fontsize": 8,
-    "color": INK,
-}
 
 
 def savings(rows: Sequence[Row], title: str) -> Figure:

@@ -12,6 +12,13 @@ from ladder.common.files import atomic_write
 
 BLUE, ORANGE, INK, GRID = "#3b75af", "#d1603d", "#333333", "#e4e4e4"
 GREY, GREEN = "#9a9a9a", "#6a9a58"
+BESIDE: Any = {  # a text to the right of a point; an SVG drops spaces before it
+    "xytext": (8, 0),
+    "textcoords": "offset points",
+    "va": "center",
+    "fontsize": 8,
+    "color": INK,
+}
 
 
 def figure_of(

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import find
 from ladder.measure.roofline import COMPUTE_BOUND
-from trainer.plots.style import BLUE, GREEN, GREY, INK, ORANGE, figure_of
+from trainer.plots.style import BESIDE, BLUE, GREEN, GREY, ORANGE, figure_of
 
 KINDS = {  # of memory, in the order in which they are stacked
     "parameter": BLUE,
@@ -62,8 +62,8 @@ def flops_and_bytes(calls: Iterable[tuple[str, Dims]], real: np.dtype, title: st
         axes.barh(order, [counts[name] / scale for name in order], color=colours, height=0.7)
         for row, name in enumerate(order):
             share = 100 * counts[name] / total
-            short = f" {share:.0f} %" if share >= 1 else " < 1 %"
-            axes.text(counts[name] / scale, row, short, va="center", fontsize=8, color=INK)
+            short = f"{share:.0f} %" if share >= 1 else "< 1 %"
+            axes.annotate(short, (counts[name] / scale, row), **BESIDE)
         part = 100 * sum(counts[name] for name in products) / total
         axes.set_xlim(0, 1.18 * max(counts.values()) / scale)
         axes.set_xlabel(
@@ -88,7 +88,7 @@ def memory(rows: Mapping[str, Mapping[str, int]], title: str) -> Figure:
                 axes.text(place, row, f"{width:.2f}", ha="center", va="center", fontsize=8)
         left += widths
     for row, total in enumerate(left):
-        axes.text(total, row, f"  {total:.2f} GiB", va="center", fontsize=9, color=INK)
+        axes.annotate(f"{total:.2f} GiB", (total, row), **BESIDE)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.15 * max(left))
     axes.set_xlabel("GiB", fontsize=9)
@@ -111,7 +111,7 @@ def times(rows: Sequence[StepTime], title: str) -> Figure:
             [row.what for row in chosen], [row.ms for row in chosen], color=colours, height=0.65
         )
         for place, row in enumerate(chosen):
-            axes.text(row.ms, place, f"  {row.ms:.2f} ms", va="center", fontsize=8)
+            axes.annotate(f"{row.ms:.2f} ms", (row.ms, place), **BESIDE)
         axes.set_xlim(0, 1.2 * max(row.ms for row in chosen))
         axes.set_title(f"B={B}, {dtype}", fontsize=9, loc="left")
         axes.set_xticks([])
@@ -129,9 +129,9 @@ def profile(p: Mapping[str, Any], title: str) -> Figure:
     floor = "floor: least time for memory or arithmetic"
     axes.barh(names, [row["floor_ms"] for row in rows], color=BLUE, height=0.36, label=floor)
     for place, row in enumerate(rows):
-        share = f"  {row['ms']:.3f} ms, {100 * row['ms'] / p['step_ms']:.1f} % of the step"
-        axes.text(max(row["ms"], row["floor_ms"]), place, share, va="center", fontsize=8)
-    axes.set_xlim(0, 1.3 * max(row["ms"] for row in rows))
+        share = f"{row['ms']:.3f} ms, {100 * row['ms'] / p['step_ms']:.1f} % of the step"
+        axes.annotate(share, (max(row["ms"], row["floor_ms"]), place), **BESIDE)
+    axes.set_xlim(0, 1.35 * max(row["ms"] for row in rows))
     axes.set_xlabel("ms", fontsize=9)
     axes.invert_yaxis()
     axes.legend(frameon=False, fontsize=9, loc="lower right")
@@ -154,7 +154,7 @@ def profiles(named: Mapping[str, Mapping[str, Any]], title: str) -> Figure:
         axes.barh(list(named), widths, left=ends, color=colours(i % 20), height=0.6, label=op)
         ends += widths
     for row, (end, p) in enumerate(zip(ends, named.values(), strict=True)):
-        axes.text(end, row, f"  {p['tokens_per_second']:,.0f} tokens/s", va="center", fontsize=8)
+        axes.annotate(f"{p['tokens_per_second']:,.0f} tokens/s", (end, row), **BESIDE)
     axes.set_xlim(0, 1.2 * ends.max())
     axes.set_xlabel("ns per token", fontsize=9)
     axes.invert_yaxis()
