@@ -31,12 +31,6 @@ __device__ __forceinline__ int place(int row, int p) {
     return row * 64 + (p ^ row % 8) * VECTOR;
 }
 
-// All lanes of a warp call it. The barrier counts one arrival for the warp.
-__device__ __forceinline__ void arrive(Mbarrier* barrier) {
-    __syncwarp();  // all lanes have read, or written, what the barrier guards
-    if (lane_id() == 0) mbarrier_arrive(barrier);
-}
-
 // d (64, 64) = a @ tile.T
 __device__ __forceinline__ void multiply_transposed(float (&d)[32], const real* a,
                                                     const real* tile) {
@@ -144,10 +138,11 @@ extern "C" __global__ void __launch_bounds__(WARPGROUPS * 128, 1) attention_drop
     };
     if (threadIdx.x == 0) {
         for (int i = 0; i < TILES; i++) {
-            mbarrier_init(&full[i], 1);
-            mbarrier_init(&empty[i], 4 * (TILES - i + 2));  // warps of queries >= i, and of dk, dv
-            mbarrier_init(&given[i], 4);
-            mbarrier_init(&taken[i], 8);  // the warps of dk and of dv
+            mbarrier_init(&full[i], 1);  // arrivals: the thread that asks TMA
+            // All threads of a warpgroup arrive, so that each one's reads and writes are ordered.
+            mbarrier_init(&empty[i], 128 * (TILES - i + 2));  // of queries >= i, of dk, of dv
+            mbarrier_init(&given[i], 128);
+            mbarrier_init(&taken[i], 256);  // of dk and of dv
         }
         for (int i = 0; i < TILES; i++) {
             copy_tiles(blockIdx.x, i);
@@ -223,13 +218,14 @@ extern "C" __global__ void __launch_bounds__(WARPGROUPS * 128, 1) attention_drop
                 store_tile(all_probs + group * TILE, rounded[0], first_row);
                 store_tile(all_dscores + group * TILE, rounded[1], first_row);
                 tma_store_fence();  // makes the tiles visible to wgmma (async proxy)
-                arrive(&given[group]);
+                mbarrier_arrive(&given[group]);
                 wgmma_wait<0>(dq);
                 if (j == group) {  // these queries see no later keys
+                    __syncwarp();  // all lanes have read `y` before dq passes there
                     store_rows(gradient, dq, rsqrtf(HS) * mask.scale, own_y, j * STEP, T, 3 * C);
                     tma_store_fence();  // orders these writes before the next copy to `y`
                 }
-                arrive(&empty[j]);
+                mbarrier_arrive(&empty[j]);
             }
             if (group < 2) {  // 0: dk = dscores.T @ q; 1: dv = probs.T @ dy
                 real *tiles = group == 0 ? all_dscores : all_probs, *rows = group == 0 ? q : dy;
@@ -251,9 +247,9 @@ extern "C" __global__ void __launch_bounds__(WARPGROUPS * 128, 1) attention_drop
                 store_rows(gradient + (1 + group) * C, sum, factor, tiles + j * TILE, j * STEP, T,
                            3 * C);
                 for (int i = j; i < TILES; i++) {
-                    arrive(&taken[i]);
+                    mbarrier_arrive(&taken[i]);
                 }
-                arrive(&empty[j]);
+                mbarrier_arrive(&empty[j]);
             }
             if (threadIdx.x == 0 && n + gridDim.x < HEADS) {
                 mbarrier_wait(&empty[j], round % 2);
