@@ -250,7 +250,7 @@ def test_every_exchange_of_a_step_has_its_place():
 def test_the_page_shows_the_schedule_of_gpt2(monkeypatch):
     monkeypatch.undo()  # buckets of their real sizes
     program = build(of_depth(12), 4, 1024, sharding=Sharding(0, 2, 1, True))
-    page = (Path(__file__).parents[3] / "doc/parallel.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "doc/parallel/exchange.md").read_text(encoding="utf-8")
     rows = []
     for exchange, behind, beside in schedule(program):
         first, *more = exchange.buffers
