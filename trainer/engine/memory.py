@@ -6,7 +6,7 @@ import bisect
 import math
 import resource
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,6 +126,7 @@ def refuse_what_does_not_fit(
     rungs: Mapping[str, Rung] | None = None,
     beside: Callable[[int], Program | None] = lambda B: None,
     sharers: int = 1,
+    takes: Collection[str] = ("-b", "-t"),
 ) -> None:
     """Raise LadderError, with the largest B that fits, where the device lacks the memory.
 
@@ -134,6 +135,7 @@ def refuse_what_does_not_fit(
     beside   a program that needs memory at the same time, and borrows the weights of this one, by
              this one's B
     sharers  processes of this machine that will need as much, where the memory is the host's
+    takes    the flags for B and T that the command has; a size without one follows from its data
     """
 
     def total(program: Program) -> int:
@@ -147,9 +149,13 @@ def refuse_what_does_not_fit(
         return
     # total(rebuild(B)) grows with B: 0 fits, program.B does not
     largest = bisect.bisect_right(range(1, program.B), free, key=lambda B: total(rebuild(B)))
-    remedy = f"-b {largest} is the largest that fits" if largest else "choose a smaller -t or -e"
+    remedy = f"choose a smaller {'-t or -e' if '-t' in takes else '-e'}"
+    if largest and "-b" in takes:
+        remedy = f"-b {largest} is the largest that fits"
+    B = f"-b {program.B}" if "-b" in takes else f"B={program.B}"
+    T = f"-t {program.T}" if "-t" in takes else f"T={program.T}"
     raise LadderError(
-        f"-b {program.B} -t {program.T} needs {need / GIB:.1f} GiB of memory, and {device.name} "
+        f"{B} {T} needs {need / GIB:.1f} GiB of memory, and {device.name} "
         f"has {free / GIB:.1f} GiB available{each}; {remedy}"
     )
 

@@ -83,11 +83,17 @@ def open_with_tokenizer(
 
 def refuse_random(name: str, model: Model) -> None:
     """Raise LadderError where the weights are random, for a command that needs trained ones."""
-    if not model.trained:
-        why = (model.note or "it has random weights").removeprefix(f"{INSTEAD} {name}: ")
+    if model.trained:
+        return
+    missing = f"{INSTEAD} {name}: "  # the pretrained weights; the rest of the note has a remedy
+    note = model.note or "it has random weights"
+    if note.startswith(missing):
         raise LadderError(
-            f"-e {name}: {why}; train first, then name the run's folder or a model file by -e"
+            f"-e {name}: {note.removeprefix(missing)}, or that of a run that you trained with -n"
         )
+    raise LadderError(
+        f"-e {name}: {note}; train first, then name the run's folder or a model file by -e"
+    )
 
 
 def open_file(path: Path, data_dir: Path) -> Model:
@@ -103,7 +109,7 @@ def open_file(path: Path, data_dir: Path) -> Model:
             for name in shape.parameters()
         )
         source = f"{path}, step {step}"
-        return Model(shape, pieces, source, tokenizer=state.get("tokenizer") or None)
+        return Model(shape, pieces, source, tokenizer=tokenizer_in(state))
     if path.suffix == ".safetensors" or path.is_dir():
         return Model(*huggingface.load_huggingface(path, data_dir), str(path))
     raise LadderError(
@@ -125,8 +131,13 @@ def tokenizer_of(name: str) -> str:
     path = Path(name)
     _refuse_missing(path)  # before a tokenizer's vocabulary is downloaded for it
     if path.is_dir() and (step := checkpoint.latest(path)) is not None:
-        return checkpoint.load(path, step)[1].get("tokenizer") or "gpt2"
+        return tokenizer_in(checkpoint.load(path, step)[1]) or "gpt2"
     return "gpt2"
+
+
+def tokenizer_in(state: Mapping[str, Any]) -> str | None:
+    """The name of the tokenizer in the state of a checkpoint, if there is one."""
+    return str(state.get("tokenizer") or "") or None
 
 
 def state_of(shape: ModelConfig) -> dict[str, Any]:

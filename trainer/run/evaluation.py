@@ -216,6 +216,7 @@ def main(argv: Sequence[str]) -> int:
     refuse_what_does_not_fit(
         kernels.program, device, place.real, functools.partial(forward_only, T=T, fused=fused),
         kernels.rungs, lambda rows: forward_only(rows, shorter[0], fused) if shorter else None,
+        takes=("-b",),
     )  # fmt: skip
     engine = Engine(kernels.program, device, place.real, kernels.rungs)
     for parameter, layer, array in model.pieces:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,40 @@ SAME_ON_RESUME = {
     "overfit": "-a",
 }
 
-# Where in its state a run finds what it goes on with, and of which type that is. `shape` is looked
-# at where the model is opened, and the loader's position where it is restored.
-STATE: dict[tuple[str, ...], type] = {
-    ("config",): dict,
-    ("device",): str,
-    ("kernels", "rungs"): dict,
-    ("kernels", "digests"): dict,
-    ("kernels", "fusions"): list,
-    ("train",): dict,
-    ("stepper", "updates"): int,
-    ("stepper", "losses"): list,
-    ("stepper", "norms"): list,
+
+def _of(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kind)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _are_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(type(x) in (int, float) for x in value)
+
+
+def _is_scale(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < math.inf
+
+
+# Where in its state a run finds what it goes on with, and whether that makes sense. `shape` is
+# looked at where the model is opened, and the loader's position where it is restored.
+Sound = dict[tuple[str, ...], Callable[[Any], bool]]
+STATE: Sound = {
+    ("config",): _of(dict),
+    ("device",): _of(str),
+    ("kernels", "rungs"): _of(dict),
+    ("kernels", "digests"): _of(dict),
+    ("kernels", "fusions"): _of(list),
+    ("train",): _of(dict),
+    ("stepper", "updates"): _is_count,
+    ("stepper", "losses"): _are_numbers,
+    ("stepper", "norms"): _are_numbers,
+}
+STATE_OF_FP16: Sound = {
+    ("stepper", "scale", "value"): _is_scale,
+    ("stepper", "scale", "good_steps"): _is_count,
 }
 
 
@@ -61,11 +84,13 @@ def check_state(state: Mapping[str, Any], where: Path) -> None:
 
     It may be intact and still not fit: a model stored without its moments, or another version.
     """
-    for path, kind in STATE.items():
+    config = state.get("config")
+    fp16 = isinstance(config, dict) and config.get("dtype") == "fp16"
+    for path, makes_sense in (STATE | STATE_OF_FP16 if fp16 else STATE).items():
         value: Any = state
         for key in path:
             value = value.get(key) if isinstance(value, dict) else None
-        if not isinstance(value, kind):
+        if not makes_sense(value):
             raise LadderError(
                 f"{where} is not of a training run of this version: its state lacks "
                 f"{'.'.join(path)}; train from its weights by -e {where} and another -o"

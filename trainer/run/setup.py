@@ -125,7 +125,8 @@ def set_up(flags: Flags, group: Group = ALONE) -> Setup:
     data_dir = data_directory(flags.data_dir)
     pieces: Pieces = ()
     with group.machine_by_machine("data and weights"):
-        data = open_data(flags, data_dir, resumed.state.get("tokenizer") if resumed else None)
+        trained_on = weights.tokenizer_in(resumed.state) if resumed else None
+        data = open_data(flags, data_dir, trained_on)
         notes += [data.note] if data.note else []
         examples, lack = open_examples(flags, data, data_dir)
         notes += lack

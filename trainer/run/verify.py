@@ -146,7 +146,7 @@ def verify(flags: Flags, path: Path) -> bool:
         return build(shape, rows, T, fusions=fused, master_weights=master_weights)
 
     kernels = choose(resolve_kernels(flags, place), device, lambda fused: rebuild(B, fused))
-    refuse_what_does_not_fit(kernels.program, device, place.real, rebuild, kernels.rungs)
+    refuse_what_does_not_fit(kernels.program, device, place.real, rebuild, kernels.rungs, takes=())
     engine = Engine(kernels.program, device, place.real, kernels.rungs)
     load_parameters(engine, model.pieces)
 

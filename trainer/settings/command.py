@@ -35,5 +35,7 @@ def run(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
         return 2
     except MemoryError as error:  # not covered by the estimate made before the start
         why = f" ({error})" if str(error) else ""
-        print(f"error: out of memory{why}; choose a smaller -b, -t or -e", file=sys.stderr)
+        print(
+            f"error: out of memory{why}; choose a smaller batch, sequence or model", file=sys.stderr
+        )
         return 2

@@ -121,3 +121,11 @@ def test_what_is_no_model_is_refused(tmp_path, monkeypatch, name):
     Path("notes.txt").write_text("no model")
     with pytest.raises(LadderError, match=f"-e {name}: no"):
         weights.open_model(name, vocab=257, seed=1, data_dir=tmp_path)
+
+
+def test_a_checkpoint_whose_tokenizer_is_no_name_is_refused(tmp_path):
+    tensors, state = checkpoint.load(save_model(tmp_path / "run"), 0)
+    reads = {name: (lambda name=name: tensors[name]) for name in tensors}
+    checkpoint.save(tmp_path / "odd", 0, reads, {**state, "tokenizer": [1]})
+    with pytest.raises(LadderError, match=r"there is no tokenizer '\[1\]'"):
+        weights.open_with_tokenizer(str(tmp_path / "odd"), None, seed=0, data_dir=tmp_path)

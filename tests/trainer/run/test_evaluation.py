@@ -297,6 +297,15 @@ def test_the_memory_of_two_lengths_counts_at_every_batch_size(tmp_path, hellaswa
     assert evaluation.main([*words, "4"]) == 0
 
 
+def test_where_no_batch_fits_the_remedy_is_a_flag_that_the_command_has(tmp_path, monkeypatch):
+    path = tmp_path / "one.bin"
+    write_examples(path, [Example([1], [[2]] * 4, 0)])
+    monkeypatch.setattr(memory, "available_on_host", lambda: 1 << 10)
+    words = [str(path), "-e", save_model(tmp_path / "m"), "--device", "cpu"]
+    with pytest.raises(LadderError, match=r"^-b 4 T=\d+ needs .*; choose a smaller -e$"):
+        evaluation.main(words)
+
+
 def test_a_share_comes_with_its_standard_error():
     """HellaSwag's 10,042 examples: sqrt(0.25 * 0.75 / 10042) is 0.0043."""
     assert evaluation.describe(2510, 10042) == "0.2500 ± 0.0043 (2,510 of 10,042)"

@@ -213,6 +213,26 @@ def test_a_checkpoint_without_the_state_of_a_run_is_not_resumed(tmp_path):
             run(tmp_path, resume=True, output=str(folder))
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("updates", -1, "lacks stepper.updates"),
+        ("losses", ["x"], "lacks stepper.losses"),
+        ("scale", None, "lacks stepper.scale.value"),
+        ("scale", {"value": 0, "good_steps": 1}, "lacks stepper.scale.value"),
+        ("scale", {"value": 1.0, "good_steps": []}, "lacks stepper.scale.good_steps"),
+    ],
+)
+def test_a_checkpoint_whose_numbers_make_no_sense_is_not_resumed(tmp_path, key, value, says):
+    run(tmp_path, steps=1, output=str(tmp_path / "sound"), checkpoint_every=1, dtype="fp16")
+    tensors, state = checkpoint.load(tmp_path / "sound", 1)
+    reads = {name: (lambda name=name: tensors[name]) for name in tensors}
+    stepper = {**state["stepper"], key: value}
+    checkpoint.save(tmp_path / "run", 1, reads, {**state, "stepper": stepper})
+    with pytest.raises(LadderError, match=says):
+        run(tmp_path, resume=True, steps=2, dtype="fp16")
+
+
 def test_a_resumed_run_does_not_need_the_model_it_began_with(tmp_path):
     """Nor its tokenizer's name, which only the model's folder told."""
     run(tmp_path, steps=1, checkpoint_every=1)
