@@ -51,7 +51,9 @@ def main(argv: Sequence[str]) -> int:
         return status
     if command and not command.startswith("-"):
         known = ", ".join(COMMANDS)
-        raise LadderError(f"unknown command {command!r}; the commands are {known}")
+        raise LadderError(
+            f"unknown command {command!r}; the commands are {known}; flags alone train a model"
+        )
     from trainer.settings.parser import parse
 
     flags = parse(argv)  # a wrong flag is reported before anything slow is imported

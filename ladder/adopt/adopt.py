@@ -218,7 +218,14 @@ class _Adoption:
         for one in parameters:
             self._mean(scope, one, given.get(one.name, ours.get(one.name)))
         extra = [name for name in given if name not in {one.name for one in parameters}]
+        known = {name for one in self.file.declarations for name in names(one.text)}
         for other in extra:
+            if other.isidentifier() and other not in known:
+                has = ", ".join(one.name for one in parameters)
+                raise LadderError(
+                    f"--arg {other}={given[other]}: {self.path} names no {other}; "
+                    f"{entry.name} takes {has}"
+                )
             self._mean(scope, Parameter(other, "", False, False), given[other])
         scope.fixed = frozenset(given)
         return scope

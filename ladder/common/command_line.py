@@ -30,9 +30,12 @@ class Parser(argparse.ArgumentParser):
     def parse_args(  # type: ignore[override]  # the overloads for other namespaces are not used
         self, args: Sequence[str] | None = None, namespace: None = None
     ) -> argparse.Namespace:
-        """Like argparse, but an unknown flag is refused with the nearest one."""
+        """Like argparse, but an unknown flag is refused with the nearest one, and a word that
+        belongs to none is not called a flag."""
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
+            if not unknown[0].startswith("-"):
+                self.error(f"{unknown[0]!r} is one word too many")
             known = difflib.get_close_matches(unknown[0], self._option_string_actions, n=1)
             hint = f" (did you mean {known[0]}?)" if known else ""
             flag = unknown[0] if unknown[0].isprintable() else repr(unknown[0])

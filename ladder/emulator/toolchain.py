@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib.util
 import os
@@ -10,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ HERE = Path(__file__).parent
 INCLUDE = HERE / "include"
 
 REMEDY = "install g++ or clang, or pip install -e '.[compiler]'"
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 # A fiber's stack has 256 KiB (runtime/fiber.h).
 MOST_FRAME_BYTES = 192 << 10
 
@@ -73,10 +76,16 @@ class Compiler:
         return "clang" in self.version
 
     def build(self, arguments: list[str], target: Path, text: str | None = None) -> None:
-        """Run it, with `text` as standard input; raises CompileError with what it printed."""
+        """Run it, with `text` as standard input. Raises CompileError with what it printed, and
+        LadderError where the disk was full, of which it may print a hundred lines."""
         command = [*self.command, *arguments, "-o", str(target)]
         done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
         if done.returncode:
+            if any(os.strerror(number) in done.stderr for number in NO_SPACE):
+                raise LadderError(
+                    f"the disk is full: the C++ compiler writes to {tempfile.gettempdir()} "
+                    f"(set by TMPDIR) and to {cache.directory()} (set by {cache.VARIABLE})"
+                )
             raise CompileError(done.stderr)
 
 

@@ -244,6 +244,7 @@ def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
         ("climb", "invalid choice: 'climb'"),
         ("sass x", "the following arguments are required: rung"),
         ("docs --chekc", "there is no flag --chekc"),
+        ("docs now", "'now' is one word too many"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_status_2(arguments, message, capsys):

@@ -180,6 +180,7 @@ def test_a_name_that_is_not_known_is_asked_for(tmp_path):
         ({"z": "dout", "q": "inp"}, "gelu.forward has no dout"),
         ({"z": "inp", "q": "out"}, "only reads q"),
         ({"z": "inp", "q": "inp"}, "gelu.forward writes out, and k takes no such argument"),
+        ({"z": "out", "q": "inp", "cuont": "N"}, "names no cuont; k takes z, q, count"),
     ],
 )
 def test_a_mapping_that_cannot_be_is_refused(tmp_path, arguments, message):

@@ -1,9 +1,11 @@
 """The emulated device does what a GPU does: warps, shared memory, 16-bit types, counts."""
 
+import errno
 import itertools
 import multiprocessing
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -13,7 +15,7 @@ import pytest
 from ladder.common import cache
 from ladder.common.errors import LadderError
 from ladder.emulator.emulated import Emulated
-from ladder.emulator.toolchain import find_compiler, runtime
+from ladder.emulator.toolchain import Compiler, find_compiler, runtime
 from tests.ladder.emulation import array, line, run, rung, zeros
 
 pytestmark = pytest.mark.emulator
@@ -546,6 +548,13 @@ def test_without_a_compiler_the_remedy_is_named(tmp_path, monkeypatch):
             find_compiler()
     finally:
         find_compiler.cache_clear()
+
+
+def test_a_full_disk_is_no_fault_of_the_kernel(tmp_path):
+    says = f"as: can't write to 0.o: '{os.strerror(errno.ENOSPC)}'"
+    compiler = Compiler((sys.executable, "-c", f"raise SystemExit({says!r})"), "")
+    with pytest.raises(LadderError, match=r"^the disk is full: .* TMPDIR.* KERNEL_LADDER_CACHE"):
+        compiler.build([], tmp_path / "kernel.so")
 
 
 def test_device_can_be_used_after_fork(tmp_path):

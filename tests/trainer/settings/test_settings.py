@@ -141,6 +141,7 @@ def test_every_setting_has_a_long_flag_that_sets_it():
         (f"-d {1 << 40}", "--total-tokens/-d must be at most"),
         ("--bacth 4", "did you mean --batch?"),
         ("--learning 4", "there is no flag --learning"),
+        ("-x 5 play", "'play' is one word too many"),
         ("--output=", "--output/-o must not be empty"),
         ("--model=", "--model/-e must not be empty"),
     ],
@@ -293,7 +294,7 @@ def test_memory_that_runs_out_in_passing_is_one_line(capsys):
         raise MemoryError("Unable to allocate 10.1 MiB for an array")
 
     assert run(main, []) == 2
-    says = "error: out of memory (Unable to allocate 10.1 MiB for an array); choose a smaller -b"
+    says = "error: out of memory (Unable to allocate 10.1 MiB for an array); choose a smaller batch"
     assert capsys.readouterr().err.startswith(says)
 
 
