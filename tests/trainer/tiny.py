@@ -57,7 +57,7 @@ def settings(tmp_path: Path, **changes: object) -> dict:
         save_model(model)
     return {
         "model": str(model),
-        "dataset": "play",
+        "dataset": None if "val_data" in changes else "play",
         "data_dir": str(tmp_path / "data"),
         "output": str(tmp_path / "run"),
         "device": "cpu",

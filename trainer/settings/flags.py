@@ -350,6 +350,11 @@ class Flags:
     def __post_init__(self) -> None:
         for f in dataclasses.fields(self):
             _check(getattr(self, f.name), f)
+        if self.dataset and self.val_data and not self.train_data:
+            raise LadderError(
+                f"-j {self.val_data} would train on the train files beside it, and not on "
+                f"--dataset {self.dataset}; leave out one of them, or name the train files by -i"
+            )
         if self.llmc_order and self.shuffle is False:
             raise LadderError("--llmc-order is a shuffled order; leave out it or --no-shuffle")
         if self.random_offsets and (self.llmc_order or self.shuffle is False):

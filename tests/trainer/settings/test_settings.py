@@ -141,6 +141,7 @@ def test_every_setting_has_a_long_flag_that_sets_it():
         (f"-d {1 << 40}", "--total-tokens/-d must be at most"),
         ("--bacth 4", "did you mean --batch?"),
         ("--learning 4", "there is no flag --learning"),
+        ("--dataset play -j a_val.bin", "-j a_val.bin would train on the train files beside it"),
         ("-x 5 play", "'play' is one word too many"),
         ("--output=", "--output/-o must not be empty"),
         ("--model=", "--model/-e must not be empty"),
