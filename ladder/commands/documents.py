@@ -6,6 +6,7 @@ import argparse
 
 from ladder.commands.options import Commands
 from ladder.common.errors import LadderError
+from ladder.common.install import install
 from ladder.show import pages
 
 
@@ -34,7 +35,7 @@ def run_notebooks(options: argparse.Namespace) -> int:
     try:
         from ladder.show import execute
     except ImportError as error:
-        raise LadderError(f"{error.name} is missing: pip install -e '.[notebooks]'") from None
+        raise LadderError(f"{error.name} is missing: {install('notebooks')}") from None
     for path in execute.notebooks(options.name):
         execute.renew(path)
         print(f"{path.relative_to(pages.ROOT)}: {path.stat().st_size >> 10} KB", flush=True)

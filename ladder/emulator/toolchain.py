@@ -18,11 +18,12 @@ from pathlib import Path
 
 from ladder.common import cache
 from ladder.common.errors import CompileError, LadderError
+from ladder.common.install import install
 
 HERE = Path(__file__).parent
 INCLUDE = HERE / "include"
 
-REMEDY = "install g++ or clang, or pip install -e '.[compiler]'"
+REMEDY = f"install g++ or clang, or {install('compiler')}"
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 # A fiber's stack has 256 KiB (runtime/fiber.h).
 MOST_FRAME_BYTES = 192 << 10

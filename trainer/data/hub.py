@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ladder.common.errors import LadderError
+from ladder.common.install import pip
 from trainer.data import download
 from trainer.data.download import CONNECT_SECONDS, READ_SECONDS, DownloadError, Source
 
@@ -155,7 +156,7 @@ def _parquet() -> Any:
     except ImportError:
         raise LadderError(
             "the text comes as Parquet files, which the library pyarrow reads; it is not "
-            "installed: run .venv/bin/python -m pip install 'pyarrow>=15'"
+            "installed: run " + pip("install 'pyarrow>=15'")
         ) from None
     return pyarrow.parquet
 

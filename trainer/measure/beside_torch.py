@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ladder.common.errors import LadderError
+from ladder.common.install import pip
 from trainer.measure import torch_gpt2
 from trainer.measure.torch_gpt2 import MODES, WARM_UP, Mode, TorchTraining
 from trainer.model.gpt2 import GPT2Config
@@ -79,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
     asked = words.pop("modes")
     flags = Flags(**words)
     if not torch_gpt2.is_installed():
-        raise LadderError("PyTorch is not installed; run: .venv/bin/python -m pip install torch")
+        raise LadderError(f"PyTorch is not installed; run: {pip('install torch')}")
     if flags.value("steps") < WARM_UP + 2:
         raise LadderError(f"-x must be {WARM_UP + 2} or more: the first {WARM_UP} warm up")
     with tempfile.TemporaryDirectory() as nowhere:  # no checkpoint is read, and nothing is written

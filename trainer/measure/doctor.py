@@ -16,6 +16,7 @@ from rich.table import Table
 
 from ladder.common.command_line import Parser
 from ladder.common.finding import Finding
+from ladder.common.install import pip
 from ladder.device import inventory
 from ladder.device.cpu import Cpu
 from ladder.device.open import GPUS
@@ -97,7 +98,7 @@ def numpy() -> Finding:
         if name in os.environ:
             found += f", {name}={os.environ[name]}"
     if rate < 10:
-        remedy = "that is slow; to get NumPy's own wheel: pip install --force-reinstall numpy"
+        remedy = f"that is slow; to get NumPy's own wheel: {pip('install --force-reinstall numpy')}"
         return Finding("NumPy", found, remedy)
     return Finding("NumPy", found)
 

@@ -13,6 +13,7 @@ import importlib
 from typing import Any
 
 from ladder.common.errors import LadderError
+from ladder.common.install import install
 from ladder.device.cupy.blas import (
     ONE,
     WORKSPACE_BYTES,
@@ -96,6 +97,6 @@ def load(name: str = "libcublas") -> Any:
         return ctypes.CDLL(f"{name}.so.{runtime.runtimeGetVersion() // 1000}")
     except (ImportError, OSError) as error:
         raise LadderError(
-            f"cuBLAS does not load ({error}): pip install -e '.[cuda13]' brings it, or "
+            f"cuBLAS does not load ({error}): {install('cuda13')} brings it, or "
             "'.[cuda12]' for an older driver"
         ) from None

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ladder.common.errors import LadderError
+from ladder.common.install import install, pip
 from ladder.contract.device import refuse_tile
 from ladder.contract.host_arrays import aligned_empty
 from ladder.contract.launch_plan import Launch
@@ -249,7 +250,7 @@ def _import_cupy() -> Any:
         import cupy
     except ImportError as error:
         extra = "cuda13" if driver >= 13000 else "cuda12"
-        raise LadderError(f"CuPy {why_no_import(error)}: pip install -e '.[{extra}]'") from None
+        raise LadderError(f"CuPy {why_no_import(error)}: {install(extra)}") from None
     return cupy
 
 
@@ -263,7 +264,7 @@ def _why_no_device(error: Exception, wheel: int) -> str:
     if older or "cudaErrorInsufficientDriver" in str(error):
         remedy = ""
         if older and driver >= 12000:
-            remedy = f" or pip uninstall cupy-cuda{wheel // 1000}x and pip install -e '.[cuda12]'"
+            remedy = f" or {pip(f'uninstall cupy-cuda{wheel // 1000}x')} and {install('cuda12')}"
         return (
             f"the NVIDIA driver supports CUDA {dotted(driver)}, but CuPy here is for CUDA "
             f"{dotted(wheel)}: update the driver{remedy}"

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from ladder.common.errors import LadderError
 from ladder.common.finding import Finding
+from ladder.common.install import install, pip
 from ladder.device.cuda import gpu
 from ladder.device.cuda.nvrtc import INSTALL, find_nvrtc
 from ladder.device.cuda.sass import find_nvdisasm
@@ -41,7 +42,7 @@ def disassembler() -> Finding:
     try:
         return Finding("disassembler", str(find_nvdisasm()))
     except LadderError:
-        return Finding("disassembler", "none", "to look at SASS: pip install -e '.[compile]'")
+        return Finding("disassembler", "none", f"to look at SASS: {install('compile')}")
 
 
 def driver() -> Finding:
@@ -64,14 +65,14 @@ def cupy() -> Finding:
     found = ", ".join(f"{name} {release}" for name, release in wheels.items())
     if not wheels:
         extra = "cuda12" if version and version < 13000 else "cuda13"
-        return Finding("CuPy", "none", f"--device cuda needs it: pip install -e '.[{extra}]'")
+        return Finding("CuPy", "none", f"--device cuda needs it: {install(extra)}")
     if len(wheels) > 1:
-        return Finding("CuPy", found, "only one can work: pip uninstall the other")
+        return Finding("CuPy", found, "only one can work: uninstall the other")
     made_for = re.fullmatch(r"cupy-cuda(\d+)x", found.split()[0])
     if version and made_for and version // 1000 < int(made_for.group(1)):
         remedy = "update the driver"
         if version >= 12000:
-            remedy += f", or pip uninstall {made_for.group()} and pip install -e '.[cuda12]'"
+            remedy += f", or {pip(f'uninstall {made_for.group()}')} and {install('cuda12')}"
         return Finding(
             "CuPy", f"{found}, but the driver supports CUDA {gpu.dotted(version)}", remedy
         )

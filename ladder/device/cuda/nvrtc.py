@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ladder.common.errors import LadderError
+from ladder.common.install import install
 
-INSTALL = "pip install -e '.[compile]' (or '.[cuda12]' / '.[cuda13]' together with CuPy)"
+INSTALL = f"{install('compile')} (or '.[cuda12]' / '.[cuda13]' together with CuPy)"
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def find_nvrtc(newest: int | None = None) -> Nvrtc:
         have = ", ".join("{}.{}".format(*nvrtc.version) for nvrtc in found)
         raise LadderError(
             f"the NVIDIA driver supports CUDA {newest}, but NVRTC here is {have}: "
-            f"update the driver, or pip install -e '.[cuda{newest}]'"
+            f"update the driver, or {install(f'cuda{newest}')}"
         )
     raise LadderError(f"no NVRTC (NVIDIA's run-time compiler) was found: {INSTALL}")
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ladder.common import machine_code
 from ladder.common.errors import LadderError
+from ladder.common.install import install
 from ladder.device.cuda.nvrtc import toolkit_folders, wheel_folders
 
 # What to look for in a kernel: (what it is, the mnemonics, the style they are shown in).
@@ -143,4 +144,4 @@ def find_nvdisasm() -> Path:
             return folder / "bin/nvdisasm"
     if on_path := shutil.which("nvdisasm"):
         return Path(on_path)
-    raise LadderError("NVIDIA's disassembler was not found: pip install -e '.[compile]'")
+    raise LadderError(f"NVIDIA's disassembler was not found: {install('compile')}")

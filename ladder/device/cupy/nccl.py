@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from ladder.common.errors import LadderError
+from ladder.common.install import install
 from ladder.contract.peers import Rows
 
 # ncclDataType_t of nccl.h
 _TYPES = {"float16": 6, "float32": 7, "bfloat16": 9}
 
-INSTALL = "pip install -e '.[cuda13]' (or '.[cuda12]', as for CuPy) brings it; on AMD, ROCm's RCCL"
+INSTALL = f"{install('cuda13')} (or '.[cuda12]', as for CuPy) brings it; on AMD, ROCm's RCCL"
 
 
 class Gpu(Protocol):

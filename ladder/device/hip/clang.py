@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ladder.common.errors import CompileError, LadderError
+from ladder.common.install import install, pip
 
 OLDEST = 20  # of clang: the first that knows gfx950
-INSTALL = "pip install -e '.[amd]' (or '.[rocm]' together with CuPy)"
+INSTALL = f"{install('amd')} (or '.[rocm]' together with CuPy)"
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,6 @@ def find_clang() -> Clang:
     if int(version[1]) < OLDEST:
         raise LadderError(
             f"clang {OLDEST} or newer is needed for AMD's GPUs, and ziglang has {version[0]}: "
-            f"pip install --upgrade ziglang"
+            + pip("install --upgrade ziglang")
         )
     return Clang(program, version[0].removeprefix("clang version "))

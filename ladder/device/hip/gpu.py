@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ladder.common.errors import DeviceFault, LadderError
+from ladder.common.install import install
 from ladder.contract.launch_plan import Launch
 from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
@@ -31,7 +32,7 @@ DRIVER = Path("/dev/kfd")  # of the kernel's module amdgpu: what computes goes t
 RELEASE = Path("/opt/rocm/.info/version")
 MOST_THREADS = (1 << 32) - 1  # of a grid, in each direction
 VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-INSTALL = "pip install -e '.[rocm]'"
+INSTALL = install("rocm")
 
 # Bytes of the Infinity Cache, which all compute units share, behind L2. HIP does not report it.
 # https://rocm.docs.amd.com/en/latest/reference/gpu-specs.html
@@ -187,5 +188,5 @@ def _import_cupy() -> Any:
         why = why_no_import(error)
         raise LadderError(f"CuPy for ROCm {why}: install ROCm 7, and {INSTALL}") from None
     if not cupy.cuda.runtime.is_hip:
-        raise LadderError(f"CuPy here is for NVIDIA's GPUs: pip uninstall it, and {INSTALL}")
+        raise LadderError(f"CuPy here is for NVIDIA's GPUs: uninstall it, and {INSTALL}")
     return cupy

@@ -7,6 +7,7 @@ import os
 
 from ladder.common.errors import LadderError
 from ladder.common.finding import Finding
+from ladder.common.install import pip
 from ladder.device.hip import gpu
 from ladder.device.hip.clang import find_clang
 
@@ -59,7 +60,7 @@ def cupy() -> Finding:
         found = ", ".join(wheels)
         return Finding("CuPy for ROCm", found, "only one can work: pip uninstall the others")
     if not wheels[0].startswith("cupy-rocm"):
-        remedy = f"pip uninstall {wheels[0]}, and {gpu.INSTALL}"
+        remedy = f"{pip(f'uninstall {wheels[0]}')}, and {gpu.INSTALL}"
         return Finding("CuPy for ROCm", f"{wheels[0]} is for NVIDIA's GPUs", remedy)
     return Finding("CuPy for ROCm", f"{wheels[0]} {importlib.metadata.version(wheels[0])}")
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ladder.common.errors import DeviceFault, LadderError
+from ladder.common.install import pip
 from ladder.contract.dtypes import DTYPES, REALS
 from ladder.contract.ladder import find
 from ladder.contract.launch_plan import Launch
@@ -347,7 +348,7 @@ def test_without_a_driver_the_emulated_device_is_named(monkeypatch, tmp_path):
 def test_without_cupy_the_extra_is_named(machine, monkeypatch):
     machine()
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(LadderError, match=r"install ROCm 7, and pip install -e '\.\[rocm\]'"):
+    with pytest.raises(LadderError, match=r"install ROCm 7, and .*pip install -e '\.\[rocm\]'"):
         open_device("hip")
 
 
@@ -393,7 +394,7 @@ def test_the_doctor_of_a_rocm_machine_names_each_remedy(machine, monkeypatch, tm
     found = {finding.what: finding for finding in installation.findings()}
     assert "usermod --append --groups render,video" in found["AMD driver"].remedy
     assert "install ROCm 7" in found["ROCm"].remedy
-    assert found["CuPy for ROCm"].remedy == f"pip uninstall cupy-cuda13x, and {gpu.INSTALL}"
+    assert found["CuPy for ROCm"].remedy == f"{pip('uninstall cupy-cuda13x')}, and {gpu.INSTALL}"
     assert "rocminfo should list one" in found["AMD GPU"].remedy
     monkeypatch.setattr(metadata, "distributions", distributions("cupy-cuda13x", "cupy-rocm-7-0"))
     assert "only one can work" in installation.cupy().remedy

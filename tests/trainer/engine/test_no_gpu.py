@@ -9,6 +9,7 @@ import ladder.__main__
 import trainer.__main__
 from ladder.common.errors import LadderError
 from ladder.common.finding import Finding
+from ladder.common.install import install, pip
 from ladder.device import inventory
 from ladder.device.cuda import gpu, installation
 from tests.trainer.tiny import settings
@@ -71,7 +72,7 @@ CASES = {
         12040,
         fake(TOO_OLD),
         "the NVIDIA driver supports CUDA 12.4, but CuPy here is for CUDA 13.0: update the driver "
-        "or pip uninstall cupy-cuda13x and pip install -e '.[cuda12]'",
+        f"or {pip('uninstall cupy-cuda13x')} and {install('cuda12')}",
     ),
     "driver older than any wheel": (
         11080,
@@ -82,13 +83,13 @@ CASES = {
         13000,
         MISSING_LIBRARY,
         "CuPy does not import (libcudart.so.13: cannot open shared object file: No such file or "
-        "directory): pip install -e '.[cuda13]'",
+        f"directory): {install('cuda13')}",
     ),
     "no libnvrtc": (
         12080,
         MISSING_LIBRARY.replace("libcudart.so.13", "libnvrtc.so.12"),
         "CuPy does not import (libnvrtc.so.12: cannot open shared object file: No such file or "
-        "directory): pip install -e '.[cuda12]'",
+        f"directory): {install('cuda12')}",
     ),
     "no GPU": (
         13000,
@@ -128,8 +129,9 @@ def run(module, words, capsys):
     return status, *capsys.readouterr()
 
 
-def test_training_on_the_gpu(told, capsys):
-    status, _, err = run(trainer.__main__, ["--device", "cuda"], capsys)
+def test_training_on_the_gpu(told, tmp_path, capsys):
+    words = ["--device", "cuda", "-o", str(tmp_path / "run")]
+    status, _, err = run(trainer.__main__, words, capsys)
     assert (status, err) == (2, f"error: {told}\n")
 
 
