@@ -66,14 +66,17 @@ def draw_runs(
         low, high = zip(*(axes.get_ylim() for axes in both), strict=True)
         both[1].sharey(both[0])  # takes the limits of the first, so the curves of the second ...
         both[0].set_ylim(min(low), max(high))  # ... and the marks could lie outside
-    figure.suptitle(title, fontsize=10, x=0.01, ha="left", color=INK)
+    # A name is the user's: what lies between two $ in it is no formula.
+    figure.suptitle(title, fontsize=10, x=0.01, ha="left", color=INK, parse_math=False)
     if len(runs) > 1:
         lines = {line.get_label(): line for axes in panels.values() for line in axes.lines}
         names = [name for name in runs if name in lines]
-        figure.legend(
+        legend = figure.legend(
             [lines[name] for name in names], names, frameon=False, fontsize=8,
             ncols=min(4, len(names)), loc="outside lower center",
         )  # fmt: skip
+        for text in legend.get_texts():
+            text.set_parse_math(False)
     return figure
 
 

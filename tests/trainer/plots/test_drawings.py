@@ -110,6 +110,12 @@ def test_runs_are_drawn_over_each_other_in_the_panels_that_they_have():
     assert [len(axes.lines) for axes in figure.axes] == [2, 3]
 
 
+def test_a_run_whose_name_looks_like_a_formula_is_named_as_it_is():
+    run = {runs.NORM: [(0, 5.0), (1, 4.0)]}
+    assert "lr$_{$" in texts(runs.draw_runs({"lr$_{$": run}, "lr$_{$"))
+    assert {"_1", "lr$_{$"} <= texts(runs.draw_runs({"_1": run, "lr$_{$": run}, ""))
+
+
 def test_panels_of_losses_share_limits_that_hold_all_curves_and_marks():
     run = {"training loss": [(0, 5.5), (1, 4.9)], "validation loss": [(0, 5.6), (1, 4.4)]}
     drawn = runs.draw_runs({"one": run}, "", marks={"validation loss": {"GPT-2": 3.4}})
