@@ -1,0 +1,175 @@
+// matmul_gelu forward, 16bit rung 10: two patches for each result, so stores are not waited for
+// Before: rung 9 has one patch for `pre` and one for `out`. Four times a tile, a warpgroup waits
+//         until TMA has read them.
+// Change: five stages instead of six make room for a second pair of patches. One is filled while
+//         TMA reads the other.
+// Expect: the end of a tile is now short enough to hide behind the other warpgroup's products, so
+//         the time is that of the product alone.
+// Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0
+// Define: TILE_ROWS = 128; TILE_COLUMNS = 128; PAIRS = ceil_div(N, 2 * TILE_ROWS);
+//         CLUSTERS = multiprocessors // 2; DEPTH = 64; GROUP = 8; STAGES = 5;
+//         SHARED = (STAGES * (TILE_ROWS + TILE_COLUMNS) + 4 * 128) * DEPTH * sizeof_real;
+//         TILES = ceil_div(OC, TILE_COLUMNS) * PAIRS
+// Launch: matmul_gelu_forward<<<2 * min(TILES, CLUSTERS), 9 * warp, SHARED>>>
+// Tiles:  out[64, 64]; pre[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS // 2, DEPTH]
+// Rounds: pre, of which it takes the gelu
+// After:  16bit-9
+// Left:   a tile of 128 x 128 reads more from shared memory for a product than one of 128 x 256.
+
+#include "fast_math.cuh"
+#include "mma_real.cuh"
+#include "wgmma_real.cuh"
+
+struct alignas(4) Pair { real low, high; };
+
+constexpr int PATCH = 64 * 64;  // elements of one result that one TMA store writes
+
+constexpr float SCALE = 0.7978845608f;  // sqrt(2 / pi)
+constexpr float CUBIC = 0.044715f;
+constexpr float LINEAR = -2.0f * LOG2_E * SCALE;  // exp(-2u) = 2^(LINEAR * (x + CUBIC * x^3))
+
+// (1 + tanh(u)) / 2 is the logistic function of 2u. If the power overflows to infinity, the
+// quotient is 0, which is the right limit.
+__device__ __forceinline__ float gelu(float x) {
+    float power = fast_exp2(x * (LINEAR + LINEAR * CUBIC * x * x));  // exp(-2u)
+    return __fdividef(x, 1.0f + power);
+}
+
+// A position in the ring of stages. The parity that its barriers wait for flips with every round.
+struct Stage {
+    int index = 0, parity = 0;
+    __device__ __forceinline__ void advance(int steps) {
+        index += steps;
+        parity ^= index / STAGES & 1;
+        index %= STAGES;
+    }
+};
+
+// Finds the first row and column of a pair of tiles, in grouped order: down GROUP rows of pairs,
+// then one column on.
+__device__ __forceinline__ void find_pair(int pair, int high, int wide, int& row, int& column) {
+    int top = pair / (GROUP * wide) * GROUP, of_group = pair % (GROUP * wide);
+    int rows = min(GROUP, high - top);  // rows of pairs in this group
+    row = (top + of_group % rows) * 2 * TILE_ROWS;
+    column = of_group / rows * TILE_COLUMNS;
+}
+
+extern "C" __global__ void __cluster_dims__(2, 1, 1)
+__launch_bounds__(9 * WARP_SIZE, 1) matmul_gelu_forward(
+    real* __restrict__ out,           // (N, OC)
+    real* __restrict__ pre,           // (N, OC)
+    const real* __restrict__ inp,     // (N, C)
+    const real* __restrict__ weight,  // (OC, C)
+    const real* __restrict__ bias,    // (OC)
+    int N, int C, int OC,
+    const __grid_constant__ TensorMap out_tiles, const __grid_constant__ TensorMap pre_tiles,
+    const __grid_constant__ TensorMap inp_tiles, const __grid_constant__ TensorMap weight_tiles) {
+    extern __shared__ __align__(1024) Vec shared[];
+    __shared__ Mbarrier full[STAGES], empty[STAGES], turns[2];  // turns: one per warpgroup
+    real* a = shared->at;                            // (STAGES, TILE_ROWS, DEPTH)     of inp
+    real* b = a + STAGES * TILE_ROWS * DEPTH;        // (STAGES, TILE_COLUMNS, DEPTH)  of weight
+    real* patches = b + STAGES * TILE_COLUMNS * DEPTH;  // (2 warpgroups, 2, 2, 64, 64)  of pre, out
+    int wide = (OC + TILE_COLUMNS - 1) / TILE_COLUMNS, rank = cluster_rank();
+    int lane = lane_id(), steps = (C + DEPTH - 1) / DEPTH, row, column;
+    if (threadIdx.x == 0) {
+        for (int stage = 0; stage < STAGES; stage++) {
+            mbarrier_init(&full[stage], 1);  // arrivals: the producer thread
+            mbarrier_init(&empty[stage], 2 * 4);  // arrivals: one warpgroup in each block
+        }
+        for (int i = 0; i < 2; i++) mbarrier_init(&turns[i], 4);  // arrivals: the other's warps
+    }
+    cluster_barrier();  // both blocks' barriers are initialized before any thread uses them
+
+    Stage now;
+    if (warp_id() == 8) {  // the producer warp
+        int half = rank * TILE_COLUMNS / 2;
+        for (int pair = blockIdx.x / 2; lane == 0 && pair < TILES; pair += gridDim.x / 2) {
+            find_pair(pair, PAIRS, wide, row, column);
+            for (int start = 0; start < C; start += DEPTH, now.advance(1)) {
+                Mbarrier* done = &full[now.index];
+                mbarrier_wait(&empty[now.index], now.parity ^ 1);  // the consumers have read it
+                mbarrier_expect(done, (TILE_ROWS + TILE_COLUMNS) * DEPTH * sizeof(real));
+                tma_load_2d(a + now.index * TILE_ROWS * DEPTH, &inp_tiles, done, start,
+                            row + rank * TILE_ROWS);
+                tma_load_2d_multicast(b + (now.index * TILE_COLUMNS + half) * DEPTH, &weight_tiles,
+                                      done, start, column + half, 3);
+            }
+        }
+        __syncwarp();  // all lanes must reach cluster_barrier together
+        cluster_barrier();  // neither block ends while the other still copies to its memory
+        return;
+    }
+
+    int group = warp_uniform(warp_id() / 4);  // the consumer warpgroup
+    bool leader = threadIdx.x % 128 == 0;     // of the warpgroup
+    int own = warp_id() % 4 * 16 + lane / 4, t = lane % 4;  // the lane's row, and another 8 later
+    int stride = gridDim.x / 2;
+    now.advance(group * steps);
+    int before = 1 - group;  // parity of the other warpgroup's turn that precedes this one's
+    for (int pair = blockIdx.x / 2 + group * stride; pair < TILES; pair += 2 * stride) {
+        find_pair(pair, PAIRS, wide, row, column);
+        row += rank * TILE_ROWS;
+        float sums[2][TILE_COLUMNS / 2] = {};  // of rows 0 to 63 and 64 to 127
+        mbarrier_wait(&turns[group], before);  // without it, `full` may be a round behind
+        before ^= 1;
+        int last = 0;
+        for (int step = 0; step < steps; step++, now.advance(1)) {
+            mbarrier_wait(&full[now.index], now.parity);  // the stage's copies have arrived
+            wgmma_fence();
+#pragma unroll
+            for (int k = 0; k < DEPTH; k += 16) {
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    wgmma_m64k16<TILE_COLUMNS>(
+                        sums[half], a + (now.index * TILE_ROWS + half * 64) * DEPTH + k,
+                        b + now.index * TILE_COLUMNS * DEPTH + k);
+                }
+            }
+            wgmma_commit();
+            wgmma_wait<1>();  // the products of the previous stage are done
+            __syncwarp();     // in all lanes, before the stage is released
+            if (step > 0 && lane < 2) mbarrier_arrive_at(&empty[last], lane);
+            last = now.index;
+        }
+        if (lane == 0) mbarrier_arrive(&turns[1 - group]);  // its products are all issued
+        wgmma_wait<0>(sums[0], sums[1]);
+        __syncwarp();  // all lanes' products are done before the stage is released
+        if (lane < 2) mbarrier_arrive_at(&empty[last], lane);
+        now.advance(steps);  // skips the other warpgroup's stages
+
+#pragma unroll
+        for (int s = 0; s < 4; s++) {  // 64 rows and columns at a time
+            int half = s / 2, x = s % 2 * 64;
+            real *befores = patches + (group * 2 + s % 2) * 2 * PATCH, *gelus = befores + PATCH;
+            if (leader) tma_store_wait<1>();  // the stores from these patches have read them
+            named_barrier(1 + group, 128);  // ... before the warpgroup overwrites them
+#pragma unroll
+            for (int p = 0; p < 8; p++) {
+                int j = x / 8 + p, c = column + j * 8 + 2 * t;
+                Pair pair = {};
+                if (c < OC) pair = *reinterpret_cast<const Pair*>(bias + c);
+                float low = to_float(pair.low), high = to_float(pair.high);
+#pragma unroll
+                for (int r = 0; r < 2; r++) {  // the lane's two rows
+                    unsigned both =
+                        pack(sums[half][4 * j + 2 * r] + low, sums[half][4 * j + 2 * r + 1] + high);
+                    Pair x = *reinterpret_cast<const Pair*>(&both);
+                    int at = (own + r * 8) * 64 + (p ^ own % 8) * VECTOR + 2 * t;  // TMA's swizzle
+                    *reinterpret_cast<unsigned*>(befores + at) = both;
+                    *reinterpret_cast<unsigned*>(gelus + at) =
+                        pack(gelu(to_float(x.low)), gelu(to_float(x.high)));
+                }
+            }
+            tma_store_fence();  // makes the patches visible to TMA (async proxy)
+            named_barrier(1 + group, 128);  // both patches are written before TMA reads them
+            if (leader) {
+                tma_store_2d(&pre_tiles, befores, column + x, row + half * 64);
+                tma_store_2d(&out_tiles, gelus, column + x, row + half * 64);
+                tma_store_commit();
+            }
+        }
+    }
+    if (leader) tma_store_wait<0>();  // the block stays until TMA has read its shared memory
+    __syncwarp();  // all lanes must reach cluster_barrier together
+    cluster_barrier();  // neither block ends while the other still arrives at its barriers
+}
