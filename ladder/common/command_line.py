@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
             if not unknown[0].startswith("-"):
-                self.error(f"{unknown[0]!r} is one word too many")
+                self.error(f"{unknown[0]!r} is one word too many, or must stand before the flags")
             known = difflib.get_close_matches(unknown[0], self._option_string_actions, n=1)
             hint = f" (did you mean {known[0]}?)" if known else ""
             flag = unknown[0] if unknown[0].isprintable() else repr(unknown[0])
