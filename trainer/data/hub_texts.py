@@ -88,7 +88,9 @@ def prepare_parquet(
     if path.is_dir():
         files = sorted(file for file in path.glob("*.parquet") if file.is_file())
     if not files:
-        raise LadderError(f"the folder {path} holds no .parquet files")
+        raise LadderError(
+            f"the folder {path} holds no .parquet files; of plain text, name one file"
+        )
     try:
         hashes = [pooch.file_hash(str(file)) for file in files]
     except OSError as error:
