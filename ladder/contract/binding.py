@@ -27,7 +27,6 @@ Run = Callable[[], None]
 Allocate = Callable[[tuple[int, ...], np.dtype], Any]
 Binder = Callable[[Mapping[str, Any], Mapping[str, float] | None, Allocate | None], Run]
 
-MOST_BLOCK_THREADS = 1024
 MOST_ELEMENTS = 2**31 - 1  # of a dimension: kernels take them as int
 
 
@@ -139,11 +138,6 @@ def _compile(
         if launch.kernel not in kernels:
             names = ", ".join(kernels) or 'no extern "C" __global__ function'
             raise LadderError(f"{rung.path} launches {launch.kernel}, but defines {names}")
-        if not 0 < np.prod(launch.block) <= MOST_BLOCK_THREADS or min(launch.grid) < 1:
-            raise LadderError(
-                f"{rung.path}: a launch of grid {launch.grid} and block {launch.block} is not "
-                f"possible; a block has 1 to {MOST_BLOCK_THREADS} threads"
-            )
     return kernels
 
 

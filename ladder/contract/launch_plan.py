@@ -10,6 +10,7 @@ rung_file.py describes the lines. A Rung keeps its plans: what a call needs is w
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ from ladder.contract.expressions import Expression, Value, parse
 from ladder.contract.target import Target
 
 FLAG = "flag"  # a uint32 of Scratch that is 0 before the first call, and kept from call to call
+# The most of a launch on every GPU: blocks of a grid, threads of a block, along x, y and z.
+# https://docs.nvidia.com/cuda/cuda-c-programming-guide/ (compute capabilities)
+MOST_BLOCKS = (2**31 - 1, 65535, 65535)
+MOST_THREADS = (1024, 1024, 64)  # and 1024 in all
 SIZES_HERE = ", and here "  # in a refusal, between what the rung needs and this call's sizes
 _LAUNCH = re.compile(r"(\w+)\s*<<<(.*)>>>(?:\s*if\s+(.+))?")
 _NAME = r"[A-Za-z_]\w*"
@@ -312,6 +317,13 @@ def _launch_at(line: _LaunchLine, names: Mapping[str, Value], prefetch: tuple[st
         raise LadderError(f"write grid, block and perhaps bytes: {line.text}")
     grid, block = (_dim3(part, line.text) for part in parts[:2])
     (shared,) = _whole(parts[2:] or (0,), line.text)
+    most = (*MOST_BLOCKS, *MOST_THREADS)
+    fits = all(1 <= n <= limit for n, limit in zip((*grid, *block), most, strict=True))
+    if not fits or math.prod(block) > MOST_THREADS[0]:
+        raise LadderError(
+            f"a launch of grid {grid} and block {block} is not possible; a grid has 1 to 65,535 "
+            f"blocks in y and z, a block 1 to 1,024 threads, at most 64 in z: {line.text}"
+        )
     return Launch(line.kernel, grid, block, shared, prefetch)
 
 

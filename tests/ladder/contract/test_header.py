@@ -95,6 +95,13 @@ def test_a_refused_call_has_a_reason_and_no_launches(read):
     assert not plan.launches and not plan.scratch and not plan.tiles
 
 
+@pytest.mark.parametrize("size", ["0, 256", "(1, 65536), 256", "1, 1025", "1, (1, 1, 65)"])
+def test_a_launch_that_no_gpu_can_make_is_refused(read, size):
+    rung = read(HEADER.replace("BLOCKS, 256, 16", size))
+    with pytest.raises(LadderError, match=r"is not possible; .* a block 1 to 1,024 threads"):
+        rung.plan({"N": 64}, HOPPER)
+
+
 def test_the_emulator_has_the_features_of_every_generation(read):
     rung = read(HEADER.replace("sm >= 80", "sm == 999; warp == 32"))
     emulated = Target("emulated", 64, 4, 227 << 10, np.dtype(np.float32))
