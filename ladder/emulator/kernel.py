@@ -373,7 +373,7 @@ class Kernel:
 
     def _say_time_limit(self, problem: CProblem, who: str, other: Line | None) -> str:
         seconds = self._settings.time_limit
-        return f"{who} still runs after {seconds:g} s: an endless loop, or time_limit is too short"
+        return f"{who} still runs after {seconds:g} s, the limit of a launch: an endless loop?"
 
 
 def _triple(values: Sequence[int]) -> tuple[int, int, int]:
