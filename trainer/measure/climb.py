@@ -140,7 +140,7 @@ def draw(climb: dict[str, Any]) -> Figure:
     axes.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
     axes.set_ylim(min(speeds) / 2, max(speeds) * 2.2)
     axes.set_ylabel("tokens per second", color=INK)
-    axes.set_title(_title(climb), loc="left", color=INK, fontsize=11)
+    axes.set_title(_title(climb), loc="left", color=INK, fontsize=11, parse_math=False)
     axes.grid(axis="y", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

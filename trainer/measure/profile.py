@@ -279,7 +279,8 @@ def draw(p: dict[str, Any]) -> Figure:
     between = f"between ops {p['gaps_ms']:.2f}"
     time_axes.barh("step", gaps, left=left["step"], color=GRID, label=between)
     time_axes.set_xlabel("ms", color=INK)
-    time_axes.set_title(f"{_title(p)}: {p['step_ms']:.2f} ms", loc="left", color=INK, fontsize=11)
+    title = f"{_title(p)}: {p['step_ms']:.2f} ms"
+    time_axes.set_title(title, loc="left", color=INK, fontsize=11, parse_math=False)
     start = 0.0
     for color, (kind, size) in zip(colors, p["memory"].items(), strict=False):
         width = size / 2**30

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator, NullFormatter, ScalarFormatter
 
-from trainer.plots.style import BLUE, GREEN, GREY, GRID, INK, ORANGE
+from trainer.plots.style import BLUE, GREEN, GREY, GRID, INK, ORANGE, write_title
 
 Curve = Sequence[tuple[int, float]]  # (step, value)
 TRAINING, VALIDATION, EVALUATION = "training loss", "validation loss", "HellaSwag accuracy"
@@ -66,8 +66,7 @@ def draw_runs(
         low, high = zip(*(axes.get_ylim() for axes in both), strict=True)
         both[1].sharey(both[0])  # takes the limits of the first, so the curves of the second ...
         both[0].set_ylim(min(low), max(high))  # ... and the marks could lie outside
-    # A name is the user's: what lies between two $ in it is no formula.
-    figure.suptitle(title, fontsize=10, x=0.01, ha="left", color=INK, parse_math=False)
+    write_title(figure, title)
     if len(runs) > 1:
         lines = {line.get_label(): line for axes in panels.values() for line in axes.lines}
         names = [name for name in runs if name in lines]
@@ -76,7 +75,7 @@ def draw_runs(
             ncols=min(4, len(names)), loc="outside lower center",
         )  # fmt: skip
         for text in legend.get_texts():
-            text.set_parse_math(False)
+            text.set_parse_math(False)  # nor is it in the name of a run
     return figure
 
 

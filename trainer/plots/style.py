@@ -40,8 +40,13 @@ def figure_of(
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_axisbelow(True)
         axes.tick_params(labelsize=8, color=GRID)
-    figure.suptitle(title, fontsize=10, x=0.01, ha="left", color=INK)
+    write_title(figure, title)
     return figure, panels
+
+
+def write_title(figure: Figure, title: str) -> None:
+    """A title from the left. It may hold a user's name: what lies between two $ is no formula."""
+    figure.suptitle(title, fontsize=10, x=0.01, ha="left", color=INK, parse_math=False)
 
 
 def save(figure: Figure, path: Path) -> None:

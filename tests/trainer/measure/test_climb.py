@@ -165,6 +165,8 @@ def test_the_profile_adds_up_and_is_drawn(gpu, tmp_path):
     assert rows["zero gradients"]["bytes"] == 4 * program.buffers["gradients"].shape[0]
     assert result["memory"]["gradient"] == rows["zero gradients"]["bytes"]
     assert {"step", "floor", "memory", "ms", "GiB"} <= texts(profile.draw(result))
+    odd = profile.draw({**result, "model": "runs/lr$_{$"})
+    assert any(text.startswith("runs/lr$_{$, B=") for text in texts(odd))
 
 
 @pytest.mark.slow
