@@ -218,9 +218,8 @@ class _Adoption:
         for one in parameters:
             self._mean(scope, one, given.get(one.name, ours.get(one.name)))
         extra = [name for name in given if name not in {one.name for one in parameters}]
-        known = {name for one in self.file.declarations for name in names(one.text)}
         for other in extra:
-            if other.isidentifier() and other not in known:
+            if other.isidentifier() and other not in self.file.names():
                 has = ", ".join(one.name for one in parameters)
                 raise LadderError(
                     f"--arg {other}={given[other]}: {self.path} names no {other}; "
@@ -270,9 +269,7 @@ class _Adoption:
         scope.header[name] = Text(ours, code.binds, value)
 
     def _constant_name(self) -> str:
-        taken = {name for one in self.file.declarations for name in names(one.text)} | set(
-            self.constants
-        )
+        taken = self.file.names() | set(self.constants)
         return next(
             n for n in ("BLOCK_SIZE", "BLOCK_THREADS", "THREADS_OF_BLOCK") if n not in taken
         )

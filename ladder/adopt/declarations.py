@@ -75,6 +75,10 @@ class SourceFile:
     headers: tuple[str, ...]
     missing: tuple[str, ...]
 
+    def names(self) -> set[str]:
+        """Every name that a declaration mentions."""
+        return {name for one in self.declarations for name in names(one.text)}
+
     def of(self, *kinds: str) -> dict[str, Declaration]:
         """The declarations of these kinds by name; of several, the last one."""
         return {one.name: one for one in self.declarations if one.kind in kinds and one.names}

@@ -20,12 +20,11 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from ladder.common.errors import LadderError
-from ladder.common.files import alone_in, read_bytes, read_json, read_text, replacing
+from ladder.common.files import NO_SPACE, alone_in, read_bytes, read_json, read_text, replacing
 
 VARIABLE = "KERNEL_LADDER_CACHE"
 CHECKSUMS = "checksums.json"  # of the other files of an entry
 MOST_BYTES = 1 << 30  # of a file of an entry
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 _building: dict[Path, threading.RLock] = {}
@@ -172,7 +171,7 @@ def _write(entry: Path, build: Callable[[Path], object]) -> None:
             build(unfinished)
             building = False
     except OSError as error:
-        if building and error.errno not in _NO_SPACE:
+        if building and error.errno not in (*NO_SPACE, errno.EROFS):
             raise  # the compiler's own error
         # A folder cannot replace a folder: another process was faster, with the same content.
         if building or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):

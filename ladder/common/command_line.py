@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ladder.common.errors import LadderError
+from ladder.common.files import NO_SPACE
 
 
 class Parser(argparse.ArgumentParser):
@@ -78,7 +79,7 @@ def describe_system_error(error: OSError | RuntimeError) -> str:
     if not isinstance(error, OSError):
         raise error
     if error.filename is None:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in NO_SPACE:
             return f"the output cannot be written: {error.strerror}; make room where it goes"
         raise error
     return f"{error.filename}: {error.strerror}; fix the path or its permissions"

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 
 from ladder.common.errors import LadderError
 
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # on the disk, and left to the user
 MOST_BYTES = 64 << 20  # of a file that is read as a whole, where nothing else is said
 _KINDS = {
     stat.S_IFDIR: "a folder",

@@ -11,7 +11,7 @@ def pip(words: str) -> str:
     """pip with `words` behind it, as one types it in this folder: a bare `pip` may belong to
     another Python."""
     python = Path(sys.executable)
-    with suppress(ValueError):  # not below this folder
+    with suppress(ValueError, OSError):  # not below this folder, or it is deleted
         python = python.relative_to(Path.cwd())
     return f"{python} -m pip {words}"
 

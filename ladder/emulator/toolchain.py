@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import functools
 import importlib.util
 import os
@@ -18,13 +17,13 @@ from pathlib import Path
 
 from ladder.common import cache
 from ladder.common.errors import CompileError, LadderError
+from ladder.common.files import NO_SPACE
 from ladder.common.install import install
 
 HERE = Path(__file__).parent
 INCLUDE = HERE / "include"
 
 REMEDY = f"install g++ or clang, or {install('compiler')}"
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 # A fiber's stack has 256 KiB (runtime/fiber.h).
 MOST_FRAME_BYTES = 192 << 10
 

@@ -58,7 +58,7 @@ def cupy() -> Finding:
         return Finding("CuPy for ROCm", "none", f"--device hip needs it: {gpu.INSTALL}")
     if len(wheels) > 1:
         found = ", ".join(wheels)
-        return Finding("CuPy for ROCm", found, "only one can work: pip uninstall the others")
+        return Finding("CuPy for ROCm", found, "only one can work: uninstall the others")
     if not wheels[0].startswith("cupy-rocm"):
         remedy = f"{pip(f'uninstall {wheels[0]}')}, and {gpu.INSTALL}"
         return Finding("CuPy for ROCm", f"{wheels[0]} is for NVIDIA's GPUs", remedy)

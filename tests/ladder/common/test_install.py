@@ -16,3 +16,10 @@ def test_a_python_elsewhere_is_named_in_full(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "executable", "/opt/python/bin/python3")
     assert pip("install torch") == "/opt/python/bin/python3 -m pip install torch"
+
+
+def test_a_folder_that_is_deleted_is_no_error(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", "/opt/python/bin/python3")
+    tmp_path.rmdir()
+    assert pip("install torch") == "/opt/python/bin/python3 -m pip install torch"
