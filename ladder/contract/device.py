@@ -92,7 +92,7 @@ class Communicator(Protocol):
     order with the device's other work, and can be recorded into a graph. Several arrays go as one
     exchange.
 
-    name  what does it, for messages: "NCCL", "copies"
+    name  what does it, for messages: "NCCL", "P2P"
     """
 
     @property
@@ -239,12 +239,17 @@ class Device(Protocol):
         """Join a group as rank `rank` of `size`, each on a device of its own, through the vendor's
         library (NCCL). Waits until all have. Raises LadderError where that is not possible."""
 
-    def join_copies(
-        self, exchange: Callable[[str, bytes], Sequence[bytes]], rank: int, size: int
+    def join_p2p(
+        self,
+        exchange: Callable[[str, bytes], Sequence[bytes]],
+        rank: int,
+        size: int,
+        beside: bool,
     ) -> Communicator:
-        """The same for the processes of one machine, by copies between the memories of their
-        devices. `exchange` hands bytes to all ranks and returns those of each, and is called with
-        the same name by all. Raises LadderError, on all ranks, where one cannot reach another."""
+        """The same for the processes of one machine, by kernels that load and store in the memory
+        of each other's devices. `exchange` hands bytes to all ranks and returns those of each, and
+        is called with the same name by all; `beside`: arrays are exchanged while the device does
+        other work. Raises LadderError, on all ranks, where one cannot reach another."""
 
     # ---- arrays, kernels and time ----
 

@@ -56,8 +56,12 @@ class HostArrays:
     def join_group(self, name: bytes, rank: int, size: int) -> Communicator:
         raise LadderError("arrays of the host are exchanged by the host, not by a library")
 
-    def join_copies(
-        self, exchange: Callable[[str, bytes], Sequence[bytes]], rank: int, size: int
+    def join_p2p(
+        self,
+        exchange: Callable[[str, bytes], Sequence[bytes]],
+        rank: int,
+        size: int,
+        beside: bool,
     ) -> Communicator:
         raise LadderError("arrays of the host are exchanged by the host, not by copy engines")
 

@@ -142,7 +142,7 @@ def build(
             forward = fuse(config.forward(B, T, buffers, dropout=True), rules) + loss
         backward = fuse(config.backward(B, T, buffers), rules)
         if sharding.size > 1:
-            vector = cut(config, backward, sharding.shares)
+            vector = cut(config, backward, sharding)
             update.add_vectors(buffers, config, master_weights, sharding, vector)
         # With the gradients of biases inside the products, a process alone gains nothing by a
         # second branch. Several ranks exchange gradients beside the pass in any case.

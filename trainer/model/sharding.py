@@ -158,12 +158,15 @@ def whole(config: ModelConfig) -> Vector:
     return Vector((_bucket(config, slices, 0, 0, 1),), 1)
 
 
-def cut(config: ModelConfig, backward: Sequence[Call], shares: int) -> Vector:
-    """The vector of a model's parameters for the calls of its backward pass."""
+def cut(config: ModelConfig, backward: Sequence[Call], sharding: Sharding) -> Vector:
+    """The vector of a model's parameters for the calls of its backward pass. Unless the exchange
+    overlaps, it is one bucket."""
+    shares = sharding.shares
     final: dict[Ref, int] = {}  # calls until the gradient changes no more
     for number, call in enumerate(backward, 1):
         final |= dict.fromkeys((ref for ref in call.args if ref is not None), number)
-    places = [i for i, call in enumerate(backward) if call.op in BESIDE] + [len(backward)]
+    beside = BESIDE if sharding.overlaps else ()
+    places = [i for i, call in enumerate(backward) if call.op in beside] + [len(backward)]
     groups: dict[int, list[Slice]] = {place: [] for place in places}
     parameters = config.parameters()
     for name, parameter in parameters.items():

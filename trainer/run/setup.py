@@ -249,11 +249,11 @@ def choose_together(
 def open_communicator(
     device: Device, group: Group, exchange: str, sharding: Sharding
 ) -> Communicator | None:
-    """By which the devices of a group exchange arrays: copy engines, the vendor's library, or the
+    """By which the devices of a group exchange arrays: our kernels, the vendor's library, or the
     host itself where arrays are the host's. None for a process alone.
 
-    exchange  "copies"; "nccl"; "auto": copies where they are possible and were faster, which is
-              beside other work
+    exchange  "p2p": kernels that reach the memory of all devices; "nccl"; "auto": p2p where that is
+              possible, since it was faster
 
     Raises LadderError where the ranks cannot exchange so.
     """
@@ -261,13 +261,13 @@ def open_communicator(
         return None
     if not device.is_gpu:
         return HostSums(group)
-    if exchange == "copies" or (exchange == "auto" and sharding.cuts and sharding.overlaps):
+    if exchange != "nccl":
         try:
             if group.local_size < group.size:
-                raise LadderError("--exchange copies: the ranks are on several machines")
-            return device.join_copies(group.exchange, group.rank, group.size)
+                raise LadderError("--exchange p2p: the ranks are on several machines")
+            return device.join_p2p(group.exchange, group.rank, group.size, sharding.overlaps)
         except LadderError:
-            if exchange == "copies":
+            if exchange == "p2p":
                 raise
     made = device.new_group() if group.leads else None
     name = group.exchange("the name of the devices' group", made or b"")[0]

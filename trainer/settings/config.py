@@ -68,7 +68,7 @@ class StepConfig(ComputeConfig):
     """Training steps: B = `batch` rows of T = `sequence` tokens, `steps` times.
 
     overlap   several ranks exchange gradients while the backward pass goes on
-    exchange  by what their GPUs exchange: "nccl", "copies" or "auto"
+    exchange  by what their GPUs exchange: "nccl", "p2p" or "auto"
     """
 
     batch: int

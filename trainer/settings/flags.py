@@ -303,10 +303,10 @@ class Flags:
     )
     exchange: str | None = flag(
         "--exchange",
-        "what moves gradients and weights between GPUs: nccl; copies, the GPUs' copy engines, on "
-        "one machine; auto: copies where they are possible, with -z 1 and --overlap, else nccl",
+        "what moves gradients and weights between GPUs: nccl; p2p, our kernels, which read and "
+        "write the memory of all GPUs of one machine; auto: p2p where it is possible, else nccl",
         "auto",
-        choices=("auto", "nccl", "copies"),
+        choices=("auto", "nccl", "p2p"),
     )
     rank_timeout: float | None = flag(
         "--rank-timeout",

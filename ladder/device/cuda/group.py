@@ -237,8 +237,12 @@ class CudaGroup:
     def join_group(self, name: bytes, rank: int, size: int) -> Communicator:
         raise LadderError("a process of several has one GPU, not a group of them")
 
-    def join_copies(
-        self, exchange: Callable[[str, bytes], Sequence[bytes]], rank: int, size: int
+    def join_p2p(
+        self,
+        exchange: Callable[[str, bytes], Sequence[bytes]],
+        rank: int,
+        size: int,
+        beside: bool,
     ) -> Communicator:
         raise LadderError("a process of several has one GPU, not a group of them")
 

@@ -22,7 +22,7 @@ from ladder.contract.peers import by_value
 from ladder.contract.rung_file import Rung
 from ladder.contract.sensors import Sensors
 from ladder.contract.target import Target
-from ladder.device.cupy import nccl, peer_copies
+from ladder.device.cupy import nccl, p2p
 
 # Above this size the bus limits a copy, and pinned memory is not returned to the system.
 MOST_PINNED_BYTES = 16 << 20
@@ -208,10 +208,10 @@ class CupyGpu:
     def join_group(self, name: bytes, rank: int, size: int) -> nccl.Communicator:
         return nccl.Communicator(self, name, rank, size)
 
-    def join_copies(
-        self, exchange: peer_copies.Exchange, rank: int, size: int
-    ) -> peer_copies.PeerCopies:
-        return peer_copies.join(self, exchange, rank, size)
+    def join_p2p(
+        self, exchange: p2p.Exchange, rank: int, size: int, beside: bool
+    ) -> p2p.PeerToPeer:
+        return p2p.join(self, exchange, rank, size, beside)
 
     def allocation(self, array: Any) -> int:
         """Where the allocation begins of which an array is a part."""

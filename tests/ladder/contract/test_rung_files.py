@@ -10,7 +10,7 @@ from ladder.contract.ladder import PACKAGE, ladders
 from ladder.contract.rung_file import KEYS, TRACKS
 from ladder.contract.signature import mismatch
 from ladder.contract.target import Target
-from ladder.device.cupy import peer_copies
+from ladder.device.cupy import p2p
 from ladder.show import pages
 from ladder.show.source_code import changed_lines
 
@@ -205,7 +205,7 @@ def test_every_section_of_a_page_has_the_same_form(page):
 def test_no_kernel_file_is_outside_a_ladder():
     known = {rung.path for ladder in ladders().values() for rung in ladder.rungs}
     for path in PACKAGE.glob("*/*/**/*.cu"):
-        of_no_ladder = path == peer_copies.SOURCE or path.parent.parent.name == "emulator"
+        of_no_ladder = path == p2p.SOURCE or path.parent.parent.name == "emulator"
         assert path in known or of_no_ladder, path
 
 

@@ -159,7 +159,8 @@ def test_ranks_share_moments_and_masters_and_the_memory_table_says_so(tmp_path):
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
 def test_shares_hold_every_element_of_every_parameter_once(size):
     """With 64 ranks some of them own nothing at all."""
-    vector = cut(SHAPE, build(SHAPE, 2, 16).backward, size)
+    sharding = Sharding(0, size, stage=1, overlaps=True)
+    vector = cut(SHAPE, build(SHAPE, 2, 16).backward, sharding)
     places = np.zeros((size, vector.size // size), int)
     for name, shape in SHAPE.parameter_shapes().items():
         seen = np.zeros(int(np.prod(shape)), int)

@@ -26,10 +26,10 @@ class Gpu:
     def join_group(self, name, rank, size):
         return f"NCCL {name.decode()} {rank} of {size}"
 
-    def join_copies(self, exchange, rank, size):
+    def join_p2p(self, exchange, rank, size, beside):
         if self.refuses:
             raise LadderError("no access")
-        return f"copies {rank} of {size}"
+        return f"P2P {rank} of {size}, {'beside' if beside else 'behind'}"
 
 
 def ranks(on_this_machine=2):
@@ -43,17 +43,16 @@ def ranks(on_this_machine=2):
     ("exchange", "sharding", "gpu", "group", "chosen"),
     [
         ("nccl", OVERLAPPED, Gpu(), ranks(), "NCCL name 0 of 2"),
-        ("copies", BEHIND, Gpu(), ranks(), "copies 0 of 2"),
-        ("copies", WHOLE, Gpu(), ranks(), "copies 0 of 2"),
-        ("auto", OVERLAPPED, Gpu(), ranks(), "copies 0 of 2"),
-        ("auto", BEHIND, Gpu(), ranks(), "NCCL name 0 of 2"),
-        ("auto", WHOLE, Gpu(), ranks(), "NCCL name 0 of 2"),
+        ("p2p", OVERLAPPED, Gpu(), ranks(), "P2P 0 of 2, beside"),
+        ("p2p", BEHIND, Gpu(), ranks(), "P2P 0 of 2, behind"),
+        ("auto", WHOLE, Gpu(), ranks(), "P2P 0 of 2, beside"),
+        ("auto", BEHIND, Gpu(), ranks(), "P2P 0 of 2, behind"),
         ("auto", OVERLAPPED, Gpu(refuses=True), ranks(), "NCCL name 0 of 2"),
         ("auto", OVERLAPPED, Gpu(), ranks(on_this_machine=1), "NCCL name 0 of 2"),
         ("auto", OVERLAPPED, Gpu(), ALONE, None),
     ],
 )
-def test_gpus_exchange_by_copies_or_nccl(exchange, sharding, gpu, group, chosen):
+def test_gpus_exchange_by_p2p_or_nccl(exchange, sharding, gpu, group, chosen):
     assert open_communicator(gpu, group, exchange, sharding) == chosen
 
 
@@ -61,11 +60,11 @@ def test_gpus_exchange_by_copies_or_nccl(exchange, sharding, gpu, group, chosen)
     ("gpu", "group", "says"),
     [(Gpu(refuses=True), ranks(), "no access"), (Gpu(), ranks(1), "on several machines")],
 )
-def test_copies_that_are_not_possible_are_refused(gpu, group, says):
+def test_p2p_that_is_not_possible_is_refused(gpu, group, says):
     with pytest.raises(LadderError, match=says):
-        open_communicator(gpu, group, "copies", OVERLAPPED)
+        open_communicator(gpu, group, "p2p", OVERLAPPED)
 
 
 def test_arrays_of_the_host_are_exchanged_by_the_host():
-    found = open_communicator(SimpleNamespace(is_gpu=False), ranks(), "copies", OVERLAPPED)
+    found = open_communicator(SimpleNamespace(is_gpu=False), ranks(), "p2p", OVERLAPPED)
     assert isinstance(found, HostSums)

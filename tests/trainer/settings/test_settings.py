@@ -79,7 +79,7 @@ def test_every_setting_has_a_long_flag_that_sets_it():
         "recompute": (["2"], 2),
         "zero": (["0"], 0),
         "overlap": ([], True),
-        "exchange": (["copies"], "copies"),
+        "exchange": (["p2p"], "p2p"),
         "deterministic": ([], True),
         "tf32": ([], True),
         "debug_nan": ([], True),

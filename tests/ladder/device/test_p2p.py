@@ -1,4 +1,4 @@
-"""Exchange by copies between GPUs: the order of what ranks do, without a GPU."""
+"""Exchange by P2P between processes: the order of what ranks do, without a GPU."""
 
 import ctypes
 import functools
@@ -16,7 +16,7 @@ from ladder.common.files import read_text
 from ladder.contract.launch_plan import Launch
 from ladder.contract.peers import MOST_RANKS, FirstRank, Peers
 from ladder.contract.rung_file import Rung
-from ladder.device.cupy import peer_copies
+from ladder.device.cupy import p2p
 from ladder.emulator.emulated import Emulated
 
 FLOAT = np.dtype(np.float32)
@@ -60,7 +60,6 @@ class Machine:
 
     CUDARuntimeError = Fault
     is_hip = False
-    memcpyDeviceToDevice = 3
 
     def deviceGetByPCIBusId(self, bus):
         if bus == "hidden":
@@ -82,10 +81,6 @@ class Machine:
 
     def ipcCloseMemHandle(self, address):
         self.open.remove(address)
-
-    def memcpyAsync(self, to, source, size, kind, stream):
-        assert kind == self.memcpyDeviceToDevice
-        stream.append(lambda: ctypes.memmove(to, source, size))
 
 
 class Gpu:
@@ -114,11 +109,11 @@ class Gpu:
         return array.of.data.ptr
 
     def compile(self, rung, defines, real):
-        return {"meet": self._meet, "add_shares": self._add}
+        return {"meet": self._meet, "reduce_scatter": self._sum, "all_gather": self._gather}
 
     def _meet(self, launch, args):
         peers, R, rank = args
-        flags = [words(address, R) for address in np.frombuffer(peers.tobytes(), np.uint64)[:R]]
+        flags = rows(peers, R, R, ctypes.c_uint32)
 
         def signal():
             count = flags[rank][rank] + 1
@@ -128,15 +123,24 @@ class Gpu:
         self.queue.append(signal)
         self.queue.append(lambda: bool((flags[rank] >= flags[rank][rank]).all()))
 
-    def _add(self, launch, args):
-        own, received, R, _, n, stride = args
-        assert launch.grid[0] * launch.block[0] * peer_copies.EACH >= n
+    def _sum(self, launch, args):
+        peers, (R, rank, n, part) = args[0], map(int, args[1:])
+        vectors, share = rows(peers, R, n, ctypes.c_float), slice(rank * part, (rank + 1) * part)
 
         def add():
-            others = [received.host[i * stride : i * stride + n] for i in range(R - 1)]
-            own.host[...] = np.sum([*others, own.host], axis=0)
+            vectors[rank][share] = sum(vector[share] for vector in vectors)
 
         self.queue.append(add)
+
+    def _gather(self, launch, args):
+        peers, (R, rank, n, part) = args[0], map(int, args[1:])
+        vectors, share = rows(peers, R, n, ctypes.c_uint16), slice(rank * part, (rank + 1) * part)
+
+        def write():
+            for vector in vectors:
+                vector[share] = vectors[rank][share]
+
+        self.queue.append(write)
 
 
 class Device:
@@ -151,8 +155,11 @@ class Device:
         pass
 
 
-def words(address, count):
-    return np.ctypeslib.as_array((ctypes.c_uint32 * int(count)).from_address(int(address)))
+def rows(peers, R, count, element):
+    """The arrays of all ranks, of which a kernel gets the addresses."""
+    addresses = np.frombuffer(peers.tobytes(), np.uint64)[:R]
+    arrays = ((element * int(count)).from_address(int(address)) for address in addresses)
+    return [np.ctypeslib.as_array(array) for array in arrays]
 
 
 def on_ranks(machine, work):
@@ -190,21 +197,24 @@ SIZES = (24, 20)  # of two buckets
 STEPS = 3
 
 
-def train(ranks, seed, sums=True, forgets=None):
-    """Whether every rank has the right weights after each step of ZeRO-1 on made-up gradients, in
-    an order of the GPUs' work that `seed` chooses.
+def train(ranks, seed, exchanges="sums and weights", forgets=None):
+    """Whether every rank has the right sums or weights after each step of ZeRO-1 on made-up
+    gradients, in an order of the GPUs' work that `seed` chooses.
 
-    sums     whether gradients are exchanged; without it, each rank knows the sum of its share
-    forgets  the number of a meeting of every step that the ranks leave out
+    exchanges  without "sums", each rank knows the sum of its share; without "weights", none need
+               those of others
+    forgets    the number of a meeting of every step that the ranks leave out
     """
     machine = Machine(ranks)
     seen = []
 
     def program(rank):
         gpu = Gpu(machine, str(rank))
-        peers = peer_copies.join(gpu, machine.exchange(rank), rank, ranks)
-        forget(peers, forgets, 2 * (len(SIZES) * sums + 1))
+        peers = p2p.join(gpu, machine.exchange(rank), rank, ranks, beside=False)
+        sums, passes_on = "sums" in exchanges, "weights" in exchanges
+        forget(peers, forgets, 2 * (len(SIZES) * sums + passes_on))
         gradients, weights = ([gpu.empty((n,), FLOAT) for n in SIZES] for _ in range(2))
+        shares = [slice(rank * n // ranks, (rank + 1) * n // ranks) for n in SIZES]
 
         def backward(step):
             found = gradients_of(step, rank) if sums else total(step, ranks)
@@ -212,20 +222,21 @@ def train(ranks, seed, sums=True, forgets=None):
                 gradient.host[...] = values
 
         def update():
-            for weight, gradient in zip(weights, gradients, strict=True):
-                share = slice(rank * weight.size // ranks, (rank + 1) * weight.size // ranks)
+            for weight, gradient, share in zip(weights, gradients, shares, strict=True):
                 weight.host[share] = gradient.host[share]
 
         def look(step):
-            pairs = zip(weights, total(step, ranks), strict=True)
-            seen.append(all(np.array_equal(weight.host, right) for weight, right in pairs))
+            own = [slice(None)] * len(SIZES) if passes_on else shares
+            found = zip(weights, total(step, ranks), own, strict=True)
+            seen.append(all(np.array_equal(w.host[part], t[part]) for w, t, part in found))
 
         for step in range(STEPS):
             gpu.queue.append(functools.partial(backward, step))
             for gradient in gradients if sums else ():
                 peers.reduce_scatter(gradient)
             gpu.queue.append(update)
-            peers.all_gather(*weights)
+            if passes_on:
+                peers.all_gather(*weights)
             gpu.queue.append(functools.partial(look, step))
         return gpu
 
@@ -261,17 +272,17 @@ def test_weights_are_right_in_every_order(ranks):
 
 
 @pytest.mark.parametrize(
-    ("sums", "number", "what"),
+    ("exchanges", "number", "what"),
     [
-        (True, 1, "a gradient is added up before it has come"),
-        (True, 2, "a gradient is overwritten before it was added up"),
-        (False, 0, "weights are overwritten before they were used"),
-        (True, 5, "weights are used before they have come"),
+        ("sums and weights", 0, "a gradient is added up before it is complete"),
+        ("sums", 3, "a gradient is overwritten before it was added up"),
+        ("weights", 0, "weights are overwritten before they were used"),
+        ("sums and weights", 5, "weights are used before they have come"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_without_a_meeting(sums, number, what):
-    assert not all(train(2, seed, sums, number) for seed in range(100)), what
+def test_without_a_meeting(exchanges, number, what):
+    assert not all(train(2, seed, exchanges, number) for seed in range(100)), what
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -281,7 +292,7 @@ def test_an_all_reduce_sums_arrays_that_have_no_equal_shares(ranks):
 
     def program(rank):
         gpu = Gpu(machine, str(rank))
-        peers = peer_copies.join(gpu, machine.exchange(rank), rank, ranks)
+        peers = p2p.join(gpu, machine.exchange(rank), rank, ranks, beside=False)
         arrays = [Array(rows[rank].copy()), Array(np.full(2, rank, FLOAT))]
         peers.all_reduce(*arrays)
         return gpu, arrays
@@ -298,7 +309,7 @@ def test_handles_are_opened_once_and_all_are_closed_at_the_end():
 
     def program(rank):
         gpu = Gpu(machine, str(rank))
-        peers = peer_copies.join(gpu, machine.exchange(rank), rank, 2)
+        peers = p2p.join(gpu, machine.exchange(rank), rank, 2, beside=False)
         arena = gpu.empty((64,), FLOAT)
         for _ in range(2):
             peers.all_gather(arena[:32], arena[32:])
@@ -322,12 +333,13 @@ def test_handles_are_opened_once_and_all_are_closed_at_the_end():
         (tuple("012345678"), {}, f"9 ranks, and at most {MOST_RANKS}"),
     ],
 )
-def test_all_ranks_learn_why_copies_are_not_possible(buses, changes, says):
+def test_all_ranks_learn_why_p2p_is_not_possible(buses, changes, says):
     machine = Machine(len(buses))
     vars(machine).update(changes)
 
     def program(rank):
-        peer_copies.join(Gpu(machine, buses[rank]), machine.exchange(rank), rank, len(buses))
+        gpu, exchange = Gpu(machine, buses[rank]), machine.exchange(rank)
+        p2p.join(gpu, exchange, rank, len(buses), beside=False)
 
     for message in on_ranks(machine, program):
         assert re.search(says, message)
@@ -360,30 +372,80 @@ def test_no_rank_goes_on_where_one_cannot_share_its_memory_or_open_that_of_anoth
         gpu = Gpu(machine, str(rank))
         if rank == 1:
             gpu.cupy.cuda.runtime = Broken(machine, name)
-        peer_copies.join(gpu, machine.exchange(rank), rank, 3)
+        p2p.join(gpu, machine.exchange(rank), rank, 3, beside=False)
 
     for message in on_ranks(machine, program):
         assert re.search(f"not possible: rank 1: GPU: not permitted, in {name}", message)
 
 
-@pytest.mark.emulator
-def test_the_kernels_meet_and_add_in_the_order_of_ranks():
+@pytest.fixture(scope="module")
+def kernels():
     device = Emulated(seed=1, counting=True)
-    rung = Rung("copies", "copies between ranks", peer_copies.SOURCE, read_text(peer_copies.SOURCE))
-    kernels = device.compile(rung, {}, FLOAT)
+    rung = Rung("p2p", "exchange between ranks", p2p.SOURCE, read_text(p2p.SOURCE))
+    return device, device.compile(rung, {}, FLOAT)
+
+
+@pytest.mark.emulator
+def test_ranks_meet_again_and_again(kernels):
+    device, compiled = kernels
     flags = device.empty((3, 3), np.dtype(np.uint32))
     flags[...] = 0
     for _ in range(2):
         arguments = (Peers(flags, scratch=True), np.int32(3), FirstRank())
-        kernels["meet"](Launch("meet", (1, 3, 1), (32, 1, 1)), arguments)
+        compiled["meet"](Launch("meet", (1, 3, 1), (32, 1, 1)), arguments)
     assert (flags == 2).all()
-    n, stride = 1500, 1600
-    shares = np.random.default_rng(0).standard_normal((3, n)).astype(FLOAT)
-    for rank in range(3):
-        own, received = device.empty((n,), FLOAT), device.empty((2, stride), FLOAT)
-        own[...] = shares[rank]
-        received[:, :n] = np.delete(shares, rank, axis=0)
-        numbers = (np.int32(number) for number in (3, rank, n, stride))
-        launch = Launch("add_shares", (2, 1, 1), (peer_copies.ADDERS, 1, 1))
-        kernels["add_shares"](launch, (own, received, *numbers))
-        assert np.array_equal(own, shares[0] + shares[1] + shares[2])
+
+
+CUTS = pytest.mark.parametrize(
+    ("R", "part", "last"),
+    [
+        (3, 2 * 8 * p2p.BLOCK * 8 + 8, 16),  # each of two blocks has more than one round
+        (2, 8, 6),  # the last share is no multiple of 16 bytes
+        (4, 3, 3),  # shares do not begin at 16 bytes
+        (3, 8, 0),  # the last share is empty
+    ],
+)
+
+
+def cut(R, part, last):
+    """The number of elements of a vector, and the share of each rank."""
+    n = (R - 1) * part + last
+    return n, [slice(rank * part, min((rank + 1) * part, n)) for rank in range(R)]
+
+
+def launched(kernels, name, given, n, part):
+    """What a kernel leaves in the vectors `given`, of which `n` elements count. What orders the
+    ranks are the meetings before and behind, launches of their own."""
+    device, compiled = kernels
+    R = len(given)
+    vectors = device.empty(given.shape, given.dtype)
+    vectors[...] = given
+    arguments = (Peers(vectors, scratch=True), np.int32(R), FirstRank())
+    launch = Launch(name, (2, R, 1), (p2p.BLOCK, 1, 1))
+    compiled[name](launch, (*arguments, np.uint64(n), np.uint64(part)))
+    return vectors
+
+
+@pytest.mark.emulator
+@CUTS
+def test_each_rank_sums_its_share_from_its_own_on(kernels, R, part, last):
+    n, shares = cut(R, part, last)
+    room = n + 8 + -n % 8  # rows begin at a multiple of 16 bytes; nothing behind n may change
+    given = np.random.default_rng(0).standard_normal((R, room)).astype(FLOAT)
+    right = given.copy()
+    for rank, share in enumerate(shares):
+        every = [given[(rank + step) % R, share] for step in range(R)]
+        right[rank, share] = np.add.accumulate(every)[-1]
+    assert np.array_equal(launched(kernels, "reduce_scatter", given, n, part), right)
+
+
+@pytest.mark.emulator
+@CUTS
+def test_each_rank_writes_its_share_to_all(kernels, R, part, last):
+    n, shares = cut(R, part, last)
+    room = n + 8 + -n % 8
+    given = np.random.default_rng(0).integers(0, 2**16, (R, room)).astype(np.uint16)
+    right = given.copy()
+    for rank, share in enumerate(shares):
+        right[:, share] = given[rank, share]
+    assert np.array_equal(launched(kernels, "all_gather", given, n, part), right)
