@@ -43,6 +43,11 @@ ROUNDING_STREAMS = 1 << 31
 # after the other, so larger exchanges than those of gradients have something beside them.
 LEAST_GATHERED = 4 * LEAST
 
+# So many calls before the backward pass ends, ranks exchange a few bytes that nobody needs. NVLink
+# sleeps when it has nothing to do, and takes 0.2 ms to wake; if it were always awake, it would take
+# power from the SMs (doc/results/scaling.md).
+WAKE = 10
+
 MOMENTS = (".m", ".v")
 MASTER = ".master"
 
@@ -168,7 +173,8 @@ def _with_sums(
     kind: Kind = "reduce_scatter" if sharding.cuts else "all_reduce"
     names = tuple(f"gradients.{index}" for index in range(len(vector.buckets)))
     if not sharding.overlaps:
-        return (*backward, Exchange(kind, names), *itertools.chain(*norms))
+        behind = (Exchange(kind, names), *itertools.chain(*norms))
+        return (*(_with_wake(backward) if sharding.cuts else backward), *behind)
     items: list[Item] = []
     waiting = [*zip(vector.buckets, names, norms, strict=True)]
     gradients: Beside | None = None  # the last ones that go beside the pass
@@ -182,6 +188,14 @@ def _with_sums(
             exchanged = Beside((Exchange(kind, (name,)), *norm), urgent=True, behind=gradients)
             items.append(exchanged)
     return (*items, Join(exchanged))
+
+
+def _with_wake(backward: tuple[Item, ...]) -> tuple[Item, ...]:
+    """The backward pass, with an exchange near its end that wakes the links between ranks. The
+    norms that it gathers are overwritten behind the pass."""
+    first = max(len(backward) - WAKE, 0)
+    woken = Beside((Exchange("all_gather", ("norms",)),), urgent=True)
+    return (*backward[:first], woken, *backward[first:], Join(woken))
 
 
 def _with_gathers(

@@ -49,11 +49,11 @@ def test_the_rows_of_a_result_add_up(result):
     one, two = result["rows"]
     assert (one["ranks"], two["ranks"], result["zero"]) == (1, 2, 1)
     assert one["exchange_ms"] == {}
-    assert list(two["exchange_ms"]) == [
+    assert set(two["exchange_ms"]) == {
         "reduce_scatter gradients",
         "all_gather norms",
         "all_gather parameters",
-    ]
+    }
     assert all(ms > 0 for ms in two["exchange_ms"].values())
     assert one["weak_efficiency"] == one["strong_efficiency"] == 1
     assert two["weak_efficiency"] == pytest.approx(one["weak_ms"] / two["weak_ms"])

@@ -153,7 +153,7 @@ def test_a_step_exchanges_once_whatever_it_accumulates(folder, monkeypatch, zero
     train(folder, 2, steps=1, total_tokens=2 * 16 * 2 * 3, zero=zero, overlap=overlap)
     vector = build(SHAPE, 2, 16, sharding=Sharding(0, 2, zero, overlap)).vector
     if zero:
-        norms = 2 * len(vector.buckets)
+        norms = 2 * len(vector.buckets) * (1 if overlap else 2)  # once more, to wake the links
         assert seen == {"reduce_scatter": 2 * vector.size, "all_gather": 2 * (vector.size + norms)}
     else:
         assert seen == {"all_reduce": 2 * vector.size}
@@ -254,8 +254,16 @@ def test_every_exchange_of_a_step_has_its_place():
         ("all_gather", "adamw.update", "adamw.update"),
         ("all_gather", "adamw.update", None),
     ]
-    behind_it = build(SHAPE, 2, 16, sharding=Sharding(0, 2, 1))
-    assert [beside for *_, beside in schedule(behind_it)] == [None] * 3
+
+
+def test_without_overlap_links_wake_before_the_end_of_the_backward_pass():
+    program = build(SHAPE, 2, 16, sharding=Sharding(0, 2, 1))
+    early, late = program.more_backward[: -update.WAKE], program.more_backward[-update.WAKE :]
+    added = [item for item in program.last_backward if item not in program.more_backward]
+    wake, join, exchange, *norms = added
+    assert program.last_backward == (*early, wake, *late, join, exchange, *norms)
+    assert wake.calls[0].buffers == ("norms",) and join.beside is wake
+    assert [beside for *_, beside in schedule(program)][1:] == [None] * 3
 
 
 def test_the_page_shows_the_schedule_of_gpt2(monkeypatch):
