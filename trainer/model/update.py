@@ -173,8 +173,8 @@ def _with_sums(
     kind: Kind = "reduce_scatter" if sharding.cuts else "all_reduce"
     names = tuple(f"gradients.{index}" for index in range(len(vector.buckets)))
     if not sharding.overlaps:
-        behind = (Exchange(kind, names), *itertools.chain(*norms))
-        return (*(_with_wake(backward) if sharding.cuts else backward), *behind)
+        woken = _with_wake(backward) if sharding.cuts else backward
+        return (*woken, Exchange(kind, names), *itertools.chain(*norms))
     items: list[Item] = []
     waiting = [*zip(vector.buckets, names, norms, strict=True)]
     gradients: Beside | None = None  # the last ones that go beside the pass
