@@ -33,18 +33,19 @@ def draw_sweep(
     axes.plot(places[best], loss, "o", color=INK, ms=11, fillstyle="none")
     axes.annotate(
         f"{loss:.4f} at {best}", (places[best], loss), (0, -20), textcoords="offset points",
-        ha="center", fontsize=9,
+        ha="center", fontsize=9, parse_math=False,
     )  # fmt: skip
     if min(places.values()) > 0 and max(places.values()) >= LOG_FROM * min(places.values()):
         axes.set_xscale("log")
-    axes.set_xticks(list(places.values()), list(places), fontsize=8)
+    axes.set_xticks(list(places.values()), list(places), fontsize=8, parse_math=False)
     axes.set_xticks([], minor=True)
     axes.margins(y=0.22)
     axes.set_xlabel(flag, fontsize=9)
     axes.set_ylabel(f"{what} (nats per token)", fontsize=9)
     axes.grid(axis="y", color=GRID)
     if len(lines) > 1:
-        axes.legend(frameon=False, fontsize=8)
+        for text in axes.legend(frameon=False, fontsize=8).get_texts():
+            text.set_parse_math(False)  # a value may hold two $
     return figure
 
 

@@ -41,6 +41,16 @@ def rate_of(config: TrainConfig, step: int) -> float:
     )
 
 
+def note_on_warmup(config: TrainConfig) -> list[str]:
+    """A line for the user where the run ends before its learning rate has risen to --lr."""
+    if config.schedule == "constant" or config.warmup <= config.steps:
+        return []
+    return [
+        f"the warm-up of {config.warmup} steps (-u) is longer than the run: the learning rate "
+        f"rises to {rate_of(config, config.steps - 1):.2e}, not to {config.lr:.2e}"
+    ]
+
+
 def _cosine(step: int, warmup: int, steps: int) -> float:
     """Half a cosine wave from 1 to 0 (SGDR, Loshchilov and Hutter 2016)."""
     return 0.5 * (1 + math.cos(math.pi * _progress(step, warmup, steps)))

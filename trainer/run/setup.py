@@ -37,6 +37,7 @@ from trainer.parallel.group import ALONE, Group, HostSums, Ranks
 from trainer.run.evaluation import note_on_length
 from trainer.run.resume import check_same, check_state, resume_step
 from trainer.run.sample import Predictor, encode_prompt, forward_only
+from trainer.run.schedule import note_on_warmup
 from trainer.settings.config import Place, TrainConfig, resolve_run
 from trainer.settings.flags import Flags
 from trainer.settings.kernel_settings import KernelSettings, resolve_kernels
@@ -155,6 +156,7 @@ def set_up(flags: Flags, group: Group = ALONE) -> Setup:
         if resumed.state["device"] == device.kind and flags.rungs is None:
             before = resumed.state["kernels"]
     notes += note_on_length(examples, config.sequence)
+    notes += note_on_warmup(config)
     group.progress("the opening of the data")
     train, val, train_split = open_loaders(config, shape.vocab, group.rank)
     group.agree("the model", [source, asdict(shape)])
