@@ -311,7 +311,10 @@ def parse(path: Path, kernel: str, id: str | None = None) -> Rung:
             if not form.fullmatch(text) or len(header[key]) > 1:
                 raise LadderError(f"{path}: write one line '// {key.title()}: {example}': {text}")
     if kernel not in source:
-        raise LadderError(f"{path}: it defines no kernel named {kernel}")
+        raise LadderError(
+            f"{path}: it defines no kernel named {kernel}; a rung's kernel has the name and the "
+            "arguments of the op, and 'python -m ladder adopt' makes such a rung of another kernel"
+        )
     try:
         LaunchLines.parse(header)
     except LadderError as error:

@@ -119,6 +119,11 @@ def test_the_wrong_argument_list_is_refused_with_the_right_one(device_name):
         check(replaced("    const real* __restrict__ bias,    // (C)\n", ""), device_name)
 
 
+def test_a_kernel_of_another_name_is_refused_with_the_command_that_adopts_it(device_name):
+    with pytest.raises(LadderError, match=r"no kernel named layernorm_forward; .* ladder adopt"):
+        check(SOURCE.replace("layernorm_forward", "my_layernorm"), device_name)
+
+
 def test_a_header_without_a_launch_is_refused_with_an_example(device_name):
     with pytest.raises(
         LadderError, match=r"says nothing of the launch; write e\.g\. '// Launch: layer"
