@@ -129,3 +129,9 @@ def test_a_checkpoint_whose_tokenizer_is_no_name_is_refused(tmp_path):
     checkpoint.save(tmp_path / "odd", 0, reads, {**state, "tokenizer": [1]})
     with pytest.raises(LadderError, match=r"there is no tokenizer '\[1\]'"):
         weights.open_with_tokenizer(str(tmp_path / "odd"), None, seed=0, data_dir=tmp_path)
+
+
+def test_a_folder_without_a_model_is_refused_before_a_vocabulary_is_fetched(tmp_path, monkeypatch):
+    monkeypatch.setattr(weights, "get_tokenizer", None)
+    with pytest.raises(LadderError, match="holds no checkpoint and no model.safetensors"):
+        weights.open_with_tokenizer(str(tmp_path), None, seed=0, data_dir=tmp_path)
