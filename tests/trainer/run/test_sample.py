@@ -258,7 +258,7 @@ def test_a_file_may_round_its_vocabulary_up_and_no_more(tmp_path, monkeypatch, v
     """A file names no tokenizer, so only the number of its tokens can tell."""
     shape = dataclasses.replace(SHAPE, vocab=vocab, padded_vocab=512)
     found = dataclasses.replace(weights.random_model(shape, seed=0), trained=True)
-    monkeypatch.setattr(weights, "open_model", lambda *_, **__: found)
+    monkeypatch.setattr(weights, "open_file", lambda *_: found)
     flags = Flags(model="model.bin", device="cpu", tokenizer="bytes", data_dir=str(tmp_path))
     if says is None:
         sample.open_generator(flags)
