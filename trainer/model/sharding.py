@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ladder.contract.expressions import ceil_div
@@ -36,6 +36,10 @@ BESIDE = frozenset({"attention.backward", "attention_dropout.backward"})
 # some microseconds before its first byte arrives, so many small ones take longer than a few large
 # ones. But a large one outlasts the call beside which it begins.
 LEAST = 25 * 2**20 // 4
+
+# For each token of a micro-batch, a bucket has so many elements, if these are more: the attention
+# beside it takes about as long as their exchange.
+PER_TOKEN = 1600
 
 
 @dataclass(frozen=True)
@@ -177,16 +181,39 @@ def cut(config: ModelConfig, backward: Sequence[Call], sharding: Sharding) -> Ve
             place = places[bisect.bisect_left(places, done)]
             groups[place].append(Slice(name, layer * count, 0, count))
     buckets: list[Bucket] = []
-    group: list[Slice] = []
-    start = 0
-    for place in places:
-        group += groups[place]
-        if not group or (sum(piece.count for piece in group) < LEAST and place != places[-1]):
-            continue
-        buckets.append(_bucket(config, group, start, place, shares))
-        start += buckets[-1].size
-        group = []
+    for place, slices in _gathered(groups, _enough(backward)):
+        start = buckets[-1].start + buckets[-1].size if buckets else 0
+        buckets.append(_bucket(config, slices, start, place, shares))
     return Vector(tuple(buckets), shares)
+
+
+def _enough(backward: Sequence[Call]) -> int:
+    """The elements of a bucket that need about as long as the call beside which it goes."""
+    tokens = [call.dims["B"] * call.dims["T"] for call in backward if call.op in BESIDE]
+    return max(LEAST, PER_TOKEN * max(tokens, default=0))
+
+
+def _gathered(groups: Mapping[int, Sequence[Slice]], enough: int) -> list[tuple[int, list[Slice]]]:
+    """For each bucket its place and its slices, from groups of slices by place.
+
+    The last place has a bucket of its own. The others are gathered from the back, so that each
+    bucket goes as late as it can: links that sleep leave their power to the SMs.
+    """
+    *early, last = groups
+    found: list[tuple[int, list[Slice]]] = [(last, [*groups[last]])]
+    size = enough  # of the bucket that is being gathered: the last one is complete
+    for place in reversed(early):
+        if not groups[place]:
+            continue
+        if size >= enough:
+            found.append((place, []))
+            size = 0
+        found[-1][1][:0] = groups[place]
+        size += sum(piece.count for piece in groups[place])
+    if size < LEAST:  # too small for an exchange of its own
+        _, slices = found.pop()
+        found[-1][1][:0] = slices
+    return found[::-1]
 
 
 def _bucket(

@@ -299,7 +299,7 @@ class Flags:
         "--overlap",
         "exchange gradients while the backward pass goes on, and weights during the update, not "
         "behind them",
-        False,
+        True,
     )
     exchange: str | None = flag(
         "--exchange",

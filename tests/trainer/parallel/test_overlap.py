@@ -37,6 +37,7 @@ STEPS = 2
 def small_buckets(monkeypatch):
     """One for each layer of the tiny model, and the last."""
     monkeypatch.setattr(sharding_module, "LEAST", 1)
+    monkeypatch.setattr(sharding_module, "PER_TOKEN", 0)
     monkeypatch.setattr(update, "LEAST_GATHERED", 1)
 
 
@@ -213,21 +214,42 @@ def test_all_but_the_last_bucket_go_beside_the_backward_pass():
         assert program.backward[bucket.after].op == "attention.backward"
 
 
-@pytest.mark.parametrize(("layers", "count"), [(1, 4), (2, 2), (3, 1), (5, 0)])
-def test_a_bucket_waits_until_it_is_large_enough(monkeypatch, layers, count):
-    """Before the attention of the last layer, three quarters of it are complete, then one layer
-    more before each."""
-    config = GPT2Config(layers=5, channels=16, heads=2, vocab=10, padded_vocab=16, context=8)
-    layer = 12 * 16 * 16 + 13 * 16
-    monkeypatch.setattr(sharding_module, "LEAST", layers * layer)
-    vector = build(config, 2, 8, sharding=Sharding(0, 2, 1, True)).vector
-    *early, last = vector.buckets
-    assert len(early) == count
-    for bucket in early:
-        assert sum(s.count for s in bucket.slices) >= sharding_module.LEAST
-    assert {s.name for s in last.slices} >= {"wte", "wpe"}
+CONFIG = GPT2Config(layers=5, channels=16, heads=2, vocab=10, padded_vocab=16, context=8)
+LAYER = 12 * 16 * 16 + 13 * 16
+
+
+def layers_in_buckets(vector):
+    """Of how many layers each bucket has the second product's weights; it has all or none."""
+    counts = [sum(s.name == "fcprojw" for s in bucket.slices) for bucket in vector.buckets]
     tensors = [(s.name, s.first) for bucket in vector.buckets for s in bucket.slices]
-    assert len(tensors) == len(set(tensors)) == 4 + 12 * 5
+    assert len(tensors) == len(set(tensors)) == 4 + 12 * CONFIG.layers
+    assert {s.name for s in vector.buckets[-1].slices} >= {"wte", "wpe"}
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("least", "counts"),
+    [(1, [2, 1, 1, 1, 0]), (2, [3, 2, 0]), (3, [5, 0]), (5, [5])],
+)
+def test_a_bucket_waits_until_it_is_large_enough(monkeypatch, least, counts):
+    """Before the attention of the last layer, three quarters of it are complete, too little for a
+    bucket; then one layer more before each. If all of that is too little, it waits for the end."""
+    monkeypatch.setattr(sharding_module, "LEAST", least * LAYER)
+    vector = build(CONFIG, 2, 8, sharding=Sharding(0, 2, 1, True)).vector
+    assert layers_in_buckets(vector) == counts
+    for bucket in vector.buckets[:-1]:
+        assert sum(s.count for s in bucket.slices) >= sharding_module.LEAST
+
+
+@pytest.mark.parametrize(("layers", "counts"), [(1, [1, 1, 1, 1, 1, 0]), (2, [1, 2, 2, 0])])
+def test_more_tokens_make_larger_and_later_buckets(monkeypatch, layers, counts):
+    """The attention beside a bucket takes longer then."""
+    monkeypatch.setattr(sharding_module, "PER_TOKEN", layers * LAYER // 16)
+    program = build(CONFIG, 2, 8, sharding=Sharding(0, 2, 1, True))
+    assert layers_in_buckets(program.vector) == counts
+    attention = [i for i, call in enumerate(program.backward) if call.op == "attention.backward"]
+    *early, _ = [bucket.after for bucket in program.vector.buckets]
+    assert early == sorted(attention[::-1][::layers][: len(early)])
 
 
 @pytest.mark.parametrize(("least", "groups"), [(1, [1, 1, 1]), (7_000, [1, 2]), (10**9, [3])])
