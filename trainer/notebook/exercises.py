@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from ladder.show import progress
 from trainer.engine.engine import Engine
 from trainer.model.calls import Call
 from trainer.model.gpt2 import GPT2Config
-from trainer.model.program import build
+from trainer.model.program import Program, build
 
 SMALL = GPT2Config(context=5, vocab=7, padded_vocab=7, layers=1, heads=2, channels=4)
 BATCH = 2
@@ -30,8 +31,8 @@ def label(call: Call) -> str:
 
 def mlp_backward() -> list[str]:
     """The backward calls of a layer's MLP branch, in the model's order."""
-    calls = (call for call in build(SMALL, BATCH, SMALL.context).backward)
-    return [label(call) for call in calls if label(call).split()[0] in MLP]
+    labels = (label(call) for call in build(SMALL, BATCH, SMALL.context).backward)
+    return [line for line in labels if line.split()[0] in MLP]
 
 
 def wrong_gradients(order: Sequence[str]) -> dict[str, float]:
@@ -41,9 +42,53 @@ def wrong_gradients(order: Sequence[str]) -> dict[str, float]:
 
     Raises ValueError where the order is none: a line that is unknown, missing, or there twice.
     """
-    if sorted(order) != sorted(known := mlp_backward()):
-        amiss = [line for line in (*order, *known) if order.count(line) != known.count(line)]
-        raise ValueError(f"each call is to be there once; look at {sorted(set(amiss))[0]!r}")
+    engine = _ready()
+    backward = _in_order(engine.program, order)
+    for call in backward:
+        engine.bound[call]()
+    wrong = {}
+    for name in SMALL.parameter_shapes():
+        got, slopes = engine.read("d" + name).reshape(-1), _slopes(engine, name)
+        worst = np.abs(got - slopes).max() / np.abs(slopes).max()
+        if not worst < APART:  # NaN is wrong too
+            wrong[name] = float(worst)
+    return wrong
+
+
+def early_read(order: Sequence[str]) -> tuple[str, str] | None:
+    """The first call that reads a buffer before a call has written it, and that buffer; None if
+    each buffer is written first. Raises ValueError as wrong_gradients does."""
+    engine = _ready()
+    backward = _in_order(engine.program, order)
+    for call in backward:
+        args = zip(find(call.op).op.args, call.args, engine.arguments(call), strict=True)
+        for arg, ref, array in args:
+            if arg.role != "out" and ref and np.isnan(np.asarray(array)).any():
+                return label(call), ref[0]
+        engine.bound[call]()
+    return None
+
+
+def _in_order(program: Program, order: Sequence[str]) -> list[Call]:
+    """The backward calls of the small model, those of the MLP branch in the given order."""
+    known = mlp_backward()
+    for line in (*order, *known):
+        if line not in known:
+            raise ValueError(f"{line!r} is none of the calls: {', '.join(known)}")
+        if (times := order.count(line)) != 1:
+            amiss = f"is there {times} times" if times else "is missing"
+            raise ValueError(f"{line!r} {amiss}; write each of the {len(known)} calls once")
+    calls = program.backward
+    at = {label(call): i for i, call in enumerate(calls)}
+    backward = list(calls)
+    for place, line in zip(sorted(at[line] for line in order), order, strict=True):
+        backward[place] = calls[at[line]]
+    return backward
+
+
+def _ready() -> Engine:
+    """The small model after a forward pass in float64. What the backward pass has to write before
+    it reads it is NaN."""
     program = build(SMALL, BATCH, SMALL.context)
     rungs = {call.op: find(call.op).rung(0) for call in program.training_step}
     engine = Engine(program, Cpu(), np.dtype(np.float64), rungs)
@@ -57,22 +102,9 @@ def wrong_gradients(order: Sequence[str]) -> dict[str, float]:
     engine.forward()
     for name, buffer in program.buffers.items():
         if buffer.kind == "scratch":
-            array = engine.arrays[name]  # nothing may be read before it is written
+            array = engine.arrays[name]
             engine.device.upload(array, np.full(array.shape, np.nan))
-    at = {label(call): i for i, call in enumerate(program.backward)}
-    places = sorted(at[line] for line in order)
-    backward = list(program.backward)
-    for place, line in zip(places, order, strict=True):
-        backward[place] = program.backward[at[line]]
-    for call in backward:
-        engine.bound[call]()
-    wrong = {}
-    for name in SMALL.parameter_shapes():
-        got, slopes = engine.read("d" + name).reshape(-1), _slopes(engine, name)
-        worst = np.abs(got - slopes).max() / np.abs(slopes).max()
-        if not worst < APART:  # NaN is wrong too
-            wrong[name] = float(worst)
-    return wrong
+    return engine
 
 
 def _slopes(engine: Engine, name: str) -> np.ndarray:
@@ -108,6 +140,15 @@ def check_order(text: str) -> None:
     print(f"✗ {len(wrong)} of {len(SMALL.parameters())} gradients are not the slope of the loss:")
     print("  wrong:", " ".join(f"d{name}" for name in wrong if np.isfinite(wrong[name])) or "none")
     print("  nan:  ", " ".join(f"d{name}" for name in wrong if np.isnan(wrong[name])) or "none")
+    if early := early_read(order):
+        call, buffer = early
+        print(f"  {call} reads {buffer}, which no call has written yet: move the call that writes")
+        print(f"  {buffer} before it")
+    else:
+        print(
+            "  each buffer is written before it is read: so a call has overwritten one that a later"
+        )
+        print("  call was to read as it was")
 
 
 FloorOf = Callable[[Sequence[Call], float, float], float]
@@ -121,12 +162,39 @@ def check_floor(
     roof = Roof(bandwidth, rate)
     right = 1e3 * sum(roof.floor(find(call.op).op, call.dims, real) for call in calls)
     mine = floor_ms(calls, bandwidth, rate)
-    if mine is not None and abs(mine - right) < 1e-3 * right:
+    if not isinstance(mine, (int, float)):
+        print(f"✗ floor_ms returns {mine!r}; return one number, the milliseconds of the step")
+    elif abs(mine - right) < 1e-3 * right:
         step_ms = profile["step_ms"]
         print(f"✓ {right:.2f} ms, {100 * right / step_ms:.0f} % of the {step_ms:.2f} ms measured")
         say_progress("check_floor")
     else:
-        print(f"✗ {mine if mine is None else f'{mine:.2f} ms'} is not the floor of this step")
+        why = _mistake(mine, calls, real, bandwidth, rate)
+        print(f"✗ {mine:.2f} ms is not the floor of this step: {why}")
+
+
+def _mistake(
+    mine: float, calls: Sequence[Call], real: np.dtype, bandwidth: float, rate: float
+) -> str:
+    """What a wrong floor in milliseconds is instead, as far as that can be told."""
+    ops = [(find(call.op).op, call.dims) for call in calls]
+    memory = [1e3 * op.least_bytes(dims, real) / bandwidth for op, dims in ops]
+    arithmetic = [1e3 * op.flops(dims) / rate for op, dims in ops]
+    last = max(memory[-1], arithmetic[-1])
+    known = {
+        "the loop adds nothing to seconds": 0.0,
+        "this is the time of all bytes; some calls take longer for their FLOPs": sum(memory),
+        "this is the time of all FLOPs; some calls take longer for their bytes": sum(arithmetic),
+        "bytes and FLOPs are added, but both go on at the same time": sum(memory + arithmetic),
+        "this takes the smaller of the two times for each call, but the slower one decides": sum(
+            map(min, memory, arithmetic)
+        ),
+        "this is the time of the last call alone; add up all of them (+=)": last,
+    }
+    for what, ms in known.items():
+        if math.isclose(mine, ms, rel_tol=1e-3):
+            return what
+    return "add up, over all calls, the longer of the times for its bytes and for its FLOPs"
 
 
 def say_progress(exercise: str) -> None:

@@ -198,6 +198,16 @@ def cell_of(exercise):
     return found
 
 
+def test_the_orders_that_the_fold_calls_right_are_right(capsys):
+    text = cell_of("Exercise 1: the order of the backward pass")
+    (order,) = re.findall(r"<summary>Solution</summary>\n\n```\n(.*?)\n```", text, re.DOTALL)
+    lines = order.splitlines()
+    late = [line for line in lines if re.match(r"fc matmul.backward_(weight|bias)", line)]
+    for answer in (lines, [line for line in lines if line not in late] + late):
+        exercises.check_order("\n".join(answer))
+        assert capsys.readouterr().out.startswith("✓")
+
+
 def test_the_order_of_the_model_is_right_and_so_is_another_one():
     order = exercises.mlp_backward()
     assert exercises.wrong_gradients(order) == {}
@@ -212,9 +222,23 @@ def test_a_weight_gradient_after_the_stream_has_changed_is_wrong():
     assert set(exercises.wrong_gradients(order)) == {"fcprojw"}
 
 
-def test_a_missing_call_is_named(capsys):
-    exercises.check_order("\n".join(exercises.mlp_backward()[1:]))
-    assert "✗" in (said := capsys.readouterr().out) and "fcproj matmul.backward_bias" in said
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda order: order[1:], "'fcproj matmul.backward_bias' is missing; write each of the 9"),
+        (lambda order: [*order, order[0]], "'fcproj matmul.backward_bias' is there 2 times"),
+        (lambda order: ["fcproj matmul.bias", *order[1:]], "'fcproj matmul.bias' is none of the"),
+        (
+            lambda order: [order[3], *order[:3], *order[4:]],
+            "gelu gelu.backward reads dfch_gelu, which no call has written yet",
+        ),
+        (lambda order: [*order[1:], order[0]], "overwritten one that a later call was to read"),
+    ],
+)
+def test_what_is_amiss_in_an_order_is_named(change, says, capsys):
+    exercises.check_order("\n".join(change(exercises.mlp_backward())))
+    said = capsys.readouterr().out
+    assert said.startswith("✗") and says in " ".join(said.split())
 
 
 def test_the_order_in_the_notebook_is_a_wrong_one_of_the_right_calls(capsys):
@@ -227,16 +251,42 @@ def test_the_order_in_the_notebook_is_a_wrong_one_of_the_right_calls(capsys):
 
 
 def test_the_floor_can_be_found_as_the_hints_say(capsys):
-    cell = cell_of("def floor_ms").rpartition("gpt.check_floor")[0]
+    cell = cell_of("gpt.check_floor(floor_ms").rpartition("gpt.check_floor")[0]
     gap = "# Your code: how long does this call take at least?"
     assert cell.count(gap) == 1
+    text = cell_of("Exercise 2: how fast can a step be?")
+    (solution,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (line,) = set(solution.splitlines()) - set(cell.splitlines())
     calls = build(SHAPE, 2, 8).training_step
-    for line, mark in (("pass", "✗"), ("seconds += max(moved / bandwidth, flops / rate)", "✓")):
+    for code, mark in ((cell, "✗"), (cell.replace(gap, line.strip()), "✓"), (solution, "✓")):
         names = {"find": find, "gpt": gpt}
-        exec(cell.replace(gap, line), names)
+        exec(code, names)
         exercises.check_floor(names["floor_ms"], calls, gpt.BF16, PROFILE)
         assert capsys.readouterr().out.startswith(mark)
     roof = Roof(2e9, 3e9)
     floor = sum(roof.floor(find(call.op).op, call.dims, gpt.BF16) for call in calls)
     exercises.check_floor(lambda *_: 1e3 * floor, calls, gpt.BF16, PROFILE)
     assert f"✓ {1e3 * floor:.2f} ms" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("pass", "the loop adds nothing to seconds"),
+        ("seconds += moved / bandwidth", "the time of all bytes"),
+        ("seconds += flops / rate", "the time of all FLOPs"),
+        ("seconds += moved / bandwidth + flops / rate", "both go on at the same time"),
+        ("seconds += min(moved / bandwidth, flops / rate)", "the slower one decides"),
+        ("seconds = max(moved / bandwidth, flops / rate)", "the last call alone"),
+        ("seconds += max(moved, flops)", "add up, over all calls, the longer of the times"),
+        ("return None", "floor_ms returns None; return one number"),
+    ],
+)
+def test_a_wrong_floor_is_told_what_it_is(line, says, capsys):
+    cell = cell_of("gpt.check_floor(floor_ms").rpartition("gpt.check_floor")[0]
+    names = {"find": find, "gpt": gpt}
+    exec(re.sub("# Your code.*", line, cell), names)
+    calls = build(SHAPE, 2, 8).training_step
+    exercises.check_floor(names["floor_ms"], calls, gpt.BF16, PROFILE)
+    said = capsys.readouterr().out
+    assert said.startswith("✗") and says in said
