@@ -57,13 +57,21 @@ def check_next_climb(next_climb: NextClimb, measured: Sequence[Profile]) -> None
 
 def _fault(answer: Any, profile: Profile) -> str:
     """What is wrong with an answer; "" if nothing is."""
-    if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], float)):
-        return f"return the op and the factor, as in: return op, factor; this is {answer!r}"
+    if not (
+        isinstance(answer, tuple)
+        and len(answer) == 2
+        and isinstance(answer[0], str)
+        and isinstance(answer[1], (int, float))
+    ):
+        return (
+            f"next_climb returns {answer!r}; return the op's name, row['op'], and the factor, a "
+            f"number: return row['op'], factor"
+        )
     (name, factor), step = answer, profile["step_ms"]
     gains = {row["op"]: row["ms"] - row["floor_ms"] for row in profile["ops"]}
     best = max(gains, key=lambda op: gains[op])
     if name not in gains:
-        return f"{name!r} is none of its ops"
+        return f"{name!r} is none of its ops; these are: {', '.join(gains)}"
     if name != best:
         return f"at its floor, {name} would save {gains[name]:.3f} ms, {best} {gains[best]:.3f} ms"
     after = step - gains[best]
@@ -79,11 +87,13 @@ def check_swap(run: Run, swap: Mapping[str, int | str], at_most: int) -> None:
     """Print the verdict on one op and the rung to swap it to: whether the step then asks for at
     most so many sectors."""
     try:
-        if len(swap) != 1:
-            raise LadderError(f"swap one op; these are {len(swap)}")
+        if not isinstance(swap, Mapping) or len(swap) != 1:
+            raise LadderError(f'swap one op, as in {{"adamw.update": 2}}; this is {swap!r}')
         ((op, kernel),) = swap.items()
         if op not in run.engine.rungs:
-            raise LadderError(f"no call of the step is a {op}")
+            raise LadderError(
+                f"no call of the step is a {op}; its ops: {' '.join(run.engine.rungs)}"
+            )
         rung = find(op).rung(str(kernel))
         step, rungs = run.program.training_step, run.engine.rungs
         before, after = count(step, rungs), count(step, {**rungs, op: rung})
@@ -137,7 +147,8 @@ def check_bisect(culprit: Bisect) -> None:
                 )
                 return
             if found != wrong:
-                print(f"✗ of {size} ops, {wrong!r} is wrong, but it returns {found!r}")
+                form = "" if isinstance(found, str) else "; return one op, such as ops[0]"
+                print(f"✗ of {size} ops, {wrong!r} is wrong, but it returns {found!r}{form}")
                 return
             if oracle.steps > most:
                 print(f"✗ {wrong!r} of {size} takes {oracle.steps} steps, where {most} are enough")

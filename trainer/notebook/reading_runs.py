@@ -88,7 +88,14 @@ def check_smooth(smooth: Callable[[np.ndarray, int], Any]) -> None:
     """Whether `smooth` is a moving average, also at the ends."""
     values = np.random.default_rng(0).normal(4.0, 0.1, 20)
     for window in (1, 3, 7):
-        found = np.asarray(smooth(values, window), dtype=float)
+        answer = smooth(values, window)
+        try:
+            found = np.asarray(answer, dtype=float)
+        except (TypeError, ValueError):
+            found = np.empty(())
+        if answer is None or found.ndim != 1:
+            print(f"✗ smooth returns {answer!r}; return an array with a mean for each step")
+            return
         if found.shape != values.shape:
             print(f"✗ window {window}: {found.size} values for {values.size} steps")
             return
@@ -109,9 +116,13 @@ def check_steps(steps_needed: Callable[[float, float], float]) -> None:
     """Whether `steps_needed` is enough for a gap of twice its standard error, and no more."""
     for deviation, gap in ((0.06, 0.02), (0.1, 0.01), (0.05, 0.05)):
         right = math.ceil(2 * (2 * deviation / gap) ** 2)
-        found = math.ceil(steps_needed(deviation, gap))
+        answer = steps_needed(deviation, gap)
+        if not _is_number(answer) or answer <= 0:
+            print(f"✗ steps_needed returns {answer!r}; return how many steps, a number above 0")
+            return
+        found = math.ceil(answer)
         if found != right:
-            error = deviation * math.sqrt(2 / max(found, 1))
+            error = deviation * math.sqrt(2 / found)
             print(
                 f"✗ deviation {deviation}, gap {gap}: after {found:,} steps the difference of the "
                 f"two means has a standard error of {error:.4f}, which should be {gap / 2:g}"
@@ -125,6 +136,9 @@ def check_bits(bits_per_byte: Callable[[float, int, int], float]) -> None:
     """Whether `bits_per_byte` turns nats per token into bits per byte."""
     for loss, tokens, size in ((math.log(2), 100, 100), (math.log(256), 100, 400), (3.0, 7, 11)):
         found, right = bits_per_byte(loss, tokens, size), loss / math.log(2) * tokens / size
+        if not _is_number(found):
+            print(f"✗ bits_per_byte returns {found!r}; return one number, the bits per byte")
+            return
         if not math.isclose(found, right, rel_tol=1e-9):
             print(
                 f"✗ {loss:.3f} nats per token, {tokens} tokens of {size} bytes: {found:.3f}, not "
@@ -133,6 +147,10 @@ def check_bits(bits_per_byte: Callable[[float, int, int], float]) -> None:
             return
     print("✓ bits per byte")
     _count("check_bits", bits_per_byte)
+
+
+def _is_number(answer: Any) -> bool:
+    return isinstance(answer, (int, float)) and math.isfinite(answer)
 
 
 def _count(exercise: str, answer: Callable[..., Any]) -> None:
