@@ -57,6 +57,9 @@ class Site(NamedTuple):
     bytes: int
 
 
+LAUNCH_LIMIT = ", the limit of a launch"  # in the message on a kernel that does not end
+
+
 class KernelError(LadderError):
     """A kernel did something that it must not; `problems` has everything that was seen."""
 
@@ -373,7 +376,10 @@ class Kernel:
 
     def _say_time_limit(self, problem: CProblem, who: str, other: Line | None) -> str:
         seconds = self._settings.time_limit
-        return f"{who} still runs after {seconds:g} s, the limit of a launch: an endless loop?"
+        return (
+            f"{who} still runs after {seconds:g} s{LAUNCH_LIMIT}: an endless loop? Look at what "
+            "should make its condition false"
+        )
 
 
 def _triple(values: Sequence[int]) -> tuple[int, int, int]:

@@ -58,6 +58,21 @@ def test_a_loop_without_end_is_stopped(device_name):
 
 
 @pytest.mark.emulator
+def test_a_launch_without_end_is_said_once_with_its_line_and_leaves_time(monkeypatch):
+    monkeypatch.setattr(sandbox, "LEAST_SECONDS", 0.1)
+    source = replaced(
+        "float sum = 0.0f, squares", "while (C > 0) partial[0] = C;\nfloat sum = 0.0f, squares"
+    )
+    with sandbox.as_file(source) as file:
+        request = sandbox._request("layernorm.forward", file, "emulated", ["float32"], SHAPES)
+        request["seconds"] = 3.0
+        (outcome,) = sandbox._check(request)["outcomes"][:1]
+    assert "still runs after 0.5 s, the limit of a launch: an endless loop?" in outcome["detail"]
+    assert outcome["detail"].count("still runs") == 1
+    assert "while (C > 0)" in outcome["detail"]
+
+
+@pytest.mark.emulator
 def test_branches_of_ones_own_kernel_are_counted_in_a_child(tmp_path):
     path = tmp_path / "mine.cu"
     path.write_text(SOURCE)
