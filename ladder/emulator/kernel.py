@@ -57,6 +57,7 @@ class Site(NamedTuple):
     bytes: int
 
 
+BESIDE = 4096  # bytes from a buffer within which an access was most likely meant for it
 LAUNCH_LIMIT = ", the limit of a launch"  # in the message on a kernel that does not end
 
 
@@ -175,7 +176,7 @@ class Kernel:
         array = (CBuffer * len(buffers))(*buffers)
         handle = library.emulator_launch(self._call, pointers, ctypes.byref(options), array)
         try:
-            problems = self._read(library.emulator_result(handle).contents)
+            problems = self._read(library.emulator_result(handle).contents, buffers)
         finally:
             library.emulator_free(handle)
         if problems:
@@ -224,7 +225,7 @@ class Kernel:
 
     # ---- results -----------------------------------------------------------------------------
 
-    def _read(self, result: CResult) -> list[Problem]:
+    def _read(self, result: CResult, buffers: Sequence[CBuffer]) -> list[Problem]:
         """Adds a launch's results to the record; returns its problems."""
         if result.printed_bytes:
             printed = ctypes.string_at(result.printed, result.printed_bytes)
@@ -239,7 +240,7 @@ class Kernel:
         def locate(pc: int | None) -> Line:
             return found[pc - base] if pc else (self._locator.source, 0)
 
-        problems = [p for problem in raw if (p := self._problem(problem, locate))]
+        problems = [p for problem in raw if (p := self._problem(problem, locate, buffers))]
         self._record.problems += problems
         known = [self._site(site, locate) for site in sites]
         for key, site in zip(known, sites, strict=True):
@@ -266,7 +267,12 @@ class Kernel:
         shared: bytes | None = where.shared_name
         return shared.decode() if shared else self._names[where.argument]
 
-    def _problem(self, problem: CProblem, locate: Callable[[int | None], Line]) -> Problem | None:
+    def _problem(
+        self,
+        problem: CProblem,
+        locate: Callable[[int | None], Line],
+        buffers: Sequence[CBuffer] = (),
+    ) -> Problem | None:
         """The problem in words; None if it turns out to be none."""
         kind = KINDS[problem.kind]
         file, line = locate(problem.place.pc)
@@ -277,6 +283,8 @@ class Kernel:
         where = f"{file}:{line}" if line else f"{file} ({self.name})"
         say = getattr(self, "_say_" + kind.replace(" ", "_"))
         message = f"{where}: {say(problem, who, other)}"
+        if kind == "out of bounds" and not problem.text:
+            message += self._beside(problem.where, buffers)
         if not line and not tool():
             message += f" ({MISSING})"
         block, thread = _triple(problem.place.block), _triple(problem.place.thread)
@@ -290,6 +298,26 @@ class Kernel:
         if where.shared_name or where.argument >= 0:
             return f"{who}: {action} of {where.bytes} bytes across the end of {self._buffer(where)}"
         return f"{who}: {action} of {where.bytes} bytes outside of every buffer"
+
+    def _beside(self, where: CWhere, buffers: Sequence[CBuffer]) -> str:
+        """Which element the access would be of the buffer that it is next to; "" if of none."""
+        if where.shared_name or where.argument >= 0:
+            return ""
+
+        at: int = where.offset  # an address
+
+        def gap(buffer: CBuffer) -> int:
+            begin: int = buffer.begin
+            size: int = buffer.bytes
+            return max(begin - at, at - begin - size)
+
+        arrays = [buffer for buffer in buffers if buffer.element_bytes and buffer.bytes]
+        nearest = min(arrays, key=gap, default=None)
+        if nearest is None or gap(nearest) > BESIDE:
+            return ""
+        size = nearest.element_bytes
+        element, count = (at - nearest.begin) // size, nearest.bytes // size
+        return f": element {element} of {self._names[nearest.argument]}, which has {count}"
 
     def _say_race(self, problem: CProblem, who: str, other: Line | None) -> str:
         now, before = problem.place, problem.other

@@ -89,11 +89,15 @@ extern "C" __global__ void puzzle_stencil(float* out, const float* a, int N) {
 @pytest.mark.emulator
 def test_a_write_past_the_end_is_named_before_reads_that_come_first(capsys, shown):
     notebook.puzzle("puzzle.stencil", NO_GUARDS)
-    first, write, quote, *others = capsys.readouterr().out.splitlines()
+    said = capsys.readouterr().out
+    first, write, more, quote, *_ = said.splitlines()
     assert "it writes past the end of out, directly after it" in first
-    assert "line: kernel.cu:6: " in write and "write of 4 bytes outside of every buffer" in write
+    assert "line: kernel.cu:6: " in write and "write of 4 bytes outside of every buffer:" in write
+    assert re.fullmatch(r" *element \d+ of out, which has \d+", more)
     assert quote.strip().startswith("6 | out[i] = ")
-    assert any("kernel.cu:5: " in line and "read of 4 bytes" in line for line in others)
+    reads = " ".join(said.partition(quote)[2].split())
+    assert "kernel.cu:5: " in reads
+    assert "read of 4 bytes outside of every buffer: element -1 of a, which has" in reads
 
 
 @pytest.mark.emulator
