@@ -74,7 +74,8 @@ class KernelError(LadderError):
         found = list(reversed(by_place.values()))
         text = "\n".join(problem.message + problem.excerpt() for problem in found[:SHOWN])
         if len(found) > SHOWN:
-            text += f"\n({len(found) - SHOWN} more problems)"
+            more = len(found) - SHOWN
+            text += f"\n({more} more problem{'s' if more > 1 else ''})"
         super().__init__(text)
         self.problems = problems
 
