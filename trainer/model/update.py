@@ -43,9 +43,9 @@ ROUNDING_STREAMS = 1 << 31
 # after the other, so larger exchanges than those of gradients have something beside them.
 LEAST_GATHERED = 4 * LEAST
 
-# So many calls before the backward pass ends, ranks without overlap exchange a few bytes that nobody
-# needs. NVLink sleeps when it has nothing to do, and takes 0.2 ms to wake; if it were always awake,
-# it would take power from the SMs (doc/results/scaling.md).
+# So many calls before the backward pass ends, ranks without overlap exchange a few bytes that
+# nobody needs. NVLink sleeps when it has nothing to do, and takes 0.2 ms to wake; if it were always
+# awake, it would take power from the SMs (doc/results/scaling.md).
 WAKE = 10
 
 MOMENTS = (".m", ".v")
