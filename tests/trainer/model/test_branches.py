@@ -243,7 +243,8 @@ def test_ranks_exchange_what_both_branches_have_computed():
 
 
 def test_an_exchange_beside_the_pass_that_does_not_wait_for_both_branches_is_seen(monkeypatch):
-    monkeypatch.setattr(sharding, "LEAST", 1)  # a bucket for each layer
+    monkeypatch.setattr(sharding, "LEAST", 1)
+    monkeypatch.setattr(sharding, "PER_TOKEN", 0)  # a bucket for each layer
     engine = engine_of(GPT2, np.float32, sharding=Sharding(0, 2, 1, True))
     items = engine.program.last_backward
     exchanges = [item for item in items if isinstance(item, Beside) and item.urgent]
