@@ -60,11 +60,11 @@ def time_exchanges(engine: Engine) -> list[dict[str, Any]]:
     rows = []
     for exchange, behind, beside in schedule(engine.program):
         arrays = [engine.arrays[name] for name in exchange.buffers]
-        vector, _, bucket = exchange.buffers[0].partition(".")
+        parts = [name.partition(".") for name in exchange.buffers]
         rows.append(
             {
-                "kind": f"{exchange.kind} {vector}",
-                "bucket": bucket if len(exchange.buffers) == 1 else "all",
+                "kind": f"{exchange.kind} {parts[0][0]}",
+                "bucket": ", ".join(bucket for *_, bucket in parts),
                 "bytes": sum(array.nbytes for array in arrays),
                 "behind": label(behind),
                 "beside": "" if beside is None else label(beside),

@@ -3,7 +3,8 @@
 All parameters lie one after the other in one vector, and all gradients in another. The order is
 that in which the backward pass is done with the gradients, so the vector falls into **buckets**:
 what is final early is exchanged early, while the backward pass goes on (Li et al. 2020, PyTorch
-Distributed: Experiences on Accelerating Data Parallel Training).
+Distributed: Experiences on Accelerating Data Parallel Training). With much work in the pass, the
+gradients of several buckets are exchanged together; their weights are not.
 
 ZeRO stage 1 cuts each bucket into as many equal shares as there are ranks, and rank r updates share
 r of every bucket alone. So the moments and the master copies of a share exist on one rank only
@@ -14,6 +15,7 @@ stage "os"). A cut may go through the middle of a tensor: AdamW treats every ele
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,14 +34,18 @@ STEP = 128
 # one block has to wait for an SM, the whole kernel waits for it.
 BESIDE = frozenset({"attention.backward", "attention_dropout.backward"})
 
-# A bucket has at least so many elements, 25 MiB of gradients as in PyTorch: each exchange costs
-# some microseconds before its first byte arrives, so many small ones take longer than a few large
-# ones. But a large one outlasts the call beside which it begins.
+# At least so many gradients are exchanged together, 25 MiB as in PyTorch: each exchange costs some
+# microseconds before its first byte arrives, so many small ones take longer than a few large ones.
+# But a large one outlasts the call beside which it begins.
 LEAST = 25 * 2**20 // 4
 
-# For each token of a micro-batch, a bucket has so many elements, if these are more: the attention
-# beside it takes about as long as their exchange.
+# For each token of a micro-batch, so many gradients are exchanged together, if these are more: the
+# attention beside them takes about as long as their exchange.
 PER_TOKEN = 1600
+
+# So many new weights, of one bucket or several, are sent together. AdamW works on all buckets one
+# after the other, so larger exchanges than those of gradients have something beside them.
+LEAST_GATHERED = 4 * LEAST
 
 
 @dataclass(frozen=True)
@@ -101,11 +107,15 @@ class Slice:
         return Slice(self.name, self.first + begin - self.start, begin, end - begin)
 
 
+Group = list[Slice]  # that are complete before the same call
+
+
 @dataclass(frozen=True)
 class Bucket:
-    """A part of the vector that ranks exchange together.
+    """A part of the vector that ranks share.
 
-    after   how many calls of the backward pass come before its exchange
+    after   how many calls of the backward pass come before the exchange of its gradients. Those of
+            buckets that have the same number are exchanged together
     slices  of whole tensors and layers, those with weight decay first
     """
 
@@ -171,7 +181,7 @@ def cut(config: ModelConfig, backward: Sequence[Call], sharding: Sharding) -> Ve
         final |= dict.fromkeys((ref for ref in call.args if ref is not None), number)
     beside = BESIDE if sharding.overlaps else ()
     places = [i for i, call in enumerate(backward) if call.op in beside] + [len(backward)]
-    groups: dict[int, list[Slice]] = {place: [] for place in places}
+    groups: dict[int, Group] = {place: [] for place in places}
     parameters = config.parameters()
     for name, parameter in parameters.items():
         layers = parameter.shape[0] if parameter.stacked else 1
@@ -181,39 +191,55 @@ def cut(config: ModelConfig, backward: Sequence[Call], sharding: Sharding) -> Ve
             place = places[bisect.bisect_left(places, done)]
             groups[place].append(Slice(name, layer * count, 0, count))
     buckets: list[Bucket] = []
-    for place, slices in _gathered(groups, _enough(backward)):
-        start = buckets[-1].start + buckets[-1].size if buckets else 0
-        buckets.append(_bucket(config, slices, start, place, shares))
+    enough = _enough(backward)
+    for place, gathered in _gathered(groups, enough):
+        for slices in _parts(gathered, min(enough, LEAST_GATHERED)):
+            start = buckets[-1].start + buckets[-1].size if buckets else 0
+            buckets.append(_bucket(config, slices, start, place, shares))
     return Vector(tuple(buckets), shares)
 
 
 def _enough(backward: Sequence[Call]) -> int:
-    """The elements of a bucket that need about as long as the call beside which it goes."""
+    """The gradients whose exchange takes about as long as the call beside which it goes."""
     tokens = [call.dims["B"] * call.dims["T"] for call in backward if call.op in BESIDE]
     return max(LEAST, PER_TOKEN * max(tokens, default=0))
 
 
-def _gathered(groups: Mapping[int, Sequence[Slice]], enough: int) -> list[tuple[int, list[Slice]]]:
-    """For each bucket its place and its slices, from groups of slices by place.
+def _gathered(groups: Mapping[int, Group], enough: int) -> list[tuple[int, list[Group]]]:
+    """For each exchange its place and the groups that it takes, of groups by place.
 
-    The last place has a bucket of its own. The others are gathered from the back, so that each
-    bucket goes as late as it can: links that sleep leave their power to the SMs.
+    The last place has an exchange of its own. The others are gathered from the back, so that each
+    exchange goes as late as it can: links that sleep leave their power to the SMs.
     """
     *early, last = groups
-    found: list[tuple[int, list[Slice]]] = [(last, [*groups[last]])]
-    size = enough  # of the bucket that is being gathered: the last one is complete
+    found = [(last, [groups[last]])]
+    size = enough  # of the exchange for which groups are gathered: the last one is complete
     for place in reversed(early):
         if not groups[place]:
             continue
         if size >= enough:
             found.append((place, []))
             size = 0
-        found[-1][1][:0] = groups[place]
-        size += sum(piece.count for piece in groups[place])
+        found[-1][1].insert(0, groups[place])
+        size += _size(groups[place])
     if size < LEAST:  # too small for an exchange of its own
-        _, slices = found.pop()
-        found[-1][1][:0] = slices
+        _, few = found.pop()
+        found[-1][1][0][:0] = itertools.chain(*few)
     return found[::-1]
+
+
+def _parts(groups: Sequence[Group], least: int) -> list[Group]:
+    """The groups of an exchange as buckets of at least so many elements, from the back."""
+    parts: list[Group] = [[]]
+    for group in reversed(groups):
+        if _size(parts[0]) >= least:
+            parts.insert(0, [])
+        parts[0] = [*group, *parts[0]]
+    return parts
+
+
+def _size(slices: Group) -> int:
+    return sum(piece.count for piece in slices)
 
 
 def _bucket(

@@ -33,15 +33,19 @@ from trainer.model.calls import (
     op_calls,
 )
 from trainer.model.model_config import ModelConfig
-from trainer.model.sharding import LEAST, WHOLE, Bucket, Sharding, Slice, Vector, share_of
+from trainer.model.sharding import (
+    LEAST_GATHERED,
+    WHOLE,
+    Bucket,
+    Sharding,
+    Slice,
+    Vector,
+    share_of,
+)
 
 # Streams of random words: a model's dropouts count from 0, the rounding of weights from here, in
 # the order of the model's parameters.
 ROUNDING_STREAMS = 1 << 31
-
-# So many new weights, of one bucket or several, are sent together. AdamW works on all buckets one
-# after the other, so larger exchanges than those of gradients have something beside them.
-LEAST_GATHERED = 4 * LEAST
 
 # So many calls before the backward pass ends, ranks without overlap exchange a few bytes that
 # nobody needs. NVLink sleeps when it has nothing to do, and takes 0.2 ms to wake; if it were always
@@ -169,23 +173,26 @@ def together(
 def _with_sums(
     backward: tuple[Item, ...], norms: Sequence[Sequence[Call]], sharding: Sharding, vector: Vector
 ) -> tuple[Item, ...]:
-    """The backward pass, with the exchange of every bucket and the norm of the own share of it."""
+    """The backward pass, with the exchange of all buckets and the norm of the own share of each."""
     kind: Kind = "reduce_scatter" if sharding.cuts else "all_reduce"
     names = tuple(f"gradients.{index}" for index in range(len(vector.buckets)))
     if not sharding.overlaps:
         woken = _with_wake(backward) if sharding.cuts else backward
         return (*woken, Exchange(kind, names), *itertools.chain(*norms))
     items: list[Item] = []
-    waiting = [*zip(vector.buckets, names, norms, strict=True)]
+    waiting: dict[int, list[int]] = {}  # buckets, by the calls before their exchange
+    for index, bucket in enumerate(vector.buckets):
+        waiting.setdefault(bucket.after, []).append(index)
     gradients: Beside | None = None  # the last ones that go beside the pass
     done = 0
     for item in backward:
         items.append(item)
         gradients = item if isinstance(item, Beside) else gradients
         done += len([*op_calls([item])])
-        if waiting and waiting[0][0].after == done:
-            _, name, norm = waiting.pop(0)
-            exchanged = Beside((Exchange(kind, (name,)), *norm), urgent=True, behind=gradients)
+        if ready := waiting.pop(done, None):
+            exchange = Exchange(kind, tuple(names[index] for index in ready))
+            sizes = itertools.chain(*(norms[index] for index in ready))
+            exchanged = Beside((exchange, *sizes), urgent=True, behind=gradients)
             items.append(exchanged)
     return (*items, Join(exchanged))
 

@@ -38,7 +38,8 @@ def small_buckets(monkeypatch):
     """One for each layer of the tiny model, and the last."""
     monkeypatch.setattr(sharding_module, "LEAST", 1)
     monkeypatch.setattr(sharding_module, "PER_TOKEN", 0)
-    monkeypatch.setattr(update, "LEAST_GATHERED", 1)
+    for module in (sharding_module, update):
+        monkeypatch.setattr(module, "LEAST_GATHERED", 1)
 
 
 @pytest.fixture(scope="module")
@@ -235,21 +236,54 @@ def test_a_bucket_waits_until_it_is_large_enough(monkeypatch, least, counts):
     """Before the attention of the last layer, three quarters of it are complete, too little for a
     bucket; then one layer more before each. If all of that is too little, it waits for the end."""
     monkeypatch.setattr(sharding_module, "LEAST", least * LAYER)
+    monkeypatch.setattr(sharding_module, "LEAST_GATHERED", 4 * least * LAYER)
     vector = build(CONFIG, 2, 8, sharding=Sharding(0, 2, 1, True)).vector
     assert layers_in_buckets(vector) == counts
     for bucket in vector.buckets[:-1]:
         assert sum(s.count for s in bucket.slices) >= sharding_module.LEAST
 
 
-@pytest.mark.parametrize(("layers", "counts"), [(1, [1, 1, 1, 1, 1, 0]), (2, [1, 2, 2, 0])])
-def test_more_tokens_make_larger_and_later_buckets(monkeypatch, layers, counts):
-    """The attention beside a bucket takes longer then."""
+@pytest.mark.parametrize(
+    ("layers", "least", "counts"),
+    [
+        (1, 1, [1, 1, 1, 1, 1, 0]),
+        (2, 2, [1, 2, 2, 0]),
+        (2, 1, [1, 1, 1, 1, 1, 0]),
+        (4, 9, [1, 4, 0]),
+        (4, 2, [1, 2, 2, 0]),
+    ],
+)
+def test_with_more_tokens_gradients_are_exchanged_later_and_more_at_once(
+    monkeypatch, layers, least, counts
+):
+    """The attention beside them takes longer then. But weights are sent in buckets of `least`."""
     monkeypatch.setattr(sharding_module, "PER_TOKEN", layers * LAYER // 16)
+    monkeypatch.setattr(sharding_module, "LEAST_GATHERED", least * LAYER)
     program = build(CONFIG, 2, 8, sharding=Sharding(0, 2, 1, True))
-    assert layers_in_buckets(program.vector) == counts
+    vector = program.vector
+    assert layers_in_buckets(vector) == counts
     attention = [i for i, call in enumerate(program.backward) if call.op == "attention.backward"]
-    *early, _ = [bucket.after for bucket in program.vector.buckets]
-    assert early == sorted(attention[::-1][::layers][: len(early)])
+    together = [item.calls[0].buffers for item in program.last_backward if exchanges(item)]
+    assert sum(together, ()) == tuple(f"gradients.{i}" for i in range(len(counts)))
+    *early, end = [vector.buckets[int(names[0].partition(".")[2])].after for names in together]
+    assert early == sorted(attention[::-1][::layers]) and end == len(program.backward)
+
+
+def test_gpt2_at_a_large_batch_exchanges_its_gradients_twice_and_its_weights_in_four_parts(
+    monkeypatch,
+):
+    monkeypatch.undo()  # buckets of their real sizes
+    program = build(of_depth(12), 64, 1024, sharding=Sharding(0, 2, 1, True))
+    found = [(e.buffers, behind.where.split()[0]) for e, behind, _ in schedule(program)]
+    assert found == [
+        (("gradients.0", "gradients.1", "gradients.2"), "h0.attproj"),
+        (("gradients.3",), "embedding"),
+        (("norms",), "clip"),
+        (("parameters.3",), "wte"),
+        (("parameters.2",), "qkvw"),
+        (("parameters.1",), "qkvw"),
+        (("parameters.0",), "attprojw"),
+    ]
 
 
 @pytest.mark.parametrize(("least", "groups"), [(1, [1, 1, 1]), (7_000, [1, 2]), (10**9, [3])])
