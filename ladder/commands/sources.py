@@ -95,8 +95,13 @@ def diff(options: argparse.Namespace) -> int:
 def _parent(ladder: Ladder, rung: Rung) -> Rung:
     if (parent := ladder.parent(rung)) is not None:
         return parent
-    why = "is the first of its ladder" if rung.number == 1 else "has no line such as '// After: 3'"
-    raise LadderError(f"{ladder.op.name} {rung.label} {why}; name the rung to compare it with")
+    name, remedy = ladder.op.name, "name the rung to compare it with"
+    if rung.number == 1:
+        raise LadderError(f"{name} {rung.label} is the first of its ladder; {remedy}")
+    raise LadderError(
+        f"{name} {rung.label} has no line such as '// After: 3'; {remedy}, "
+        f"such as: python -m ladder diff {name} 1 {rung.path}"
+    )
 
 
 def _print_source(text: str, language: str, line_numbers: bool) -> None:

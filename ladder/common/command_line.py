@@ -28,12 +28,13 @@ class Parser(argparse.ArgumentParser):
             f"{message.removeprefix('argument ')}; {self.prog} --help lists the {lists}"
         )
 
-    def parse_args(  # type: ignore[override]  # the overloads for other namespaces are not used
-        self, args: Sequence[str] | None = None, namespace: None = None
-    ) -> argparse.Namespace:
+    def parse_known_args(  # type: ignore[override]  # as for a command line, all must be known
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
         """Like argparse, but an unknown flag is refused with the nearest one, and a word that
-        belongs to none is not called a flag."""
-        parsed, unknown = self.parse_known_args(args, namespace)
+        belongs to none is not called a flag. A command's parser is called here, too, so that the
+        flags are its own."""
+        parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             if not unknown[0].startswith("-"):
                 self.error(f"{unknown[0]!r} is one word too many, or must stand before the flags")
@@ -41,7 +42,7 @@ class Parser(argparse.ArgumentParser):
             hint = f" (did you mean {known[0]}?)" if known else ""
             flag = unknown[0] if unknown[0].isprintable() else repr(unknown[0])
             self.error(f"there is no flag {flag}{hint}")
-        return parsed
+        return parsed, unknown
 
 
 def replace_unprintable() -> None:

@@ -60,6 +60,7 @@ def parameters(source: str, kernel: str) -> list[tuple[str, str, bool]] | None:
 def mismatch(op: Op, rung: Rung) -> str | None:
     """How the file's kernels differ from the contract, with the list that it should be; or None."""
     wanted = expected(op, rung)
+    names = {name for _, name, _ in wanted}
     for kernel in {line.kernel for line in rung.lines.launches}:
         found = parameters(rung.source, kernel)
         if found is None:
@@ -70,6 +71,8 @@ def mismatch(op: Op, rung: Rung) -> str | None:
         for number, (has, want) in enumerate(zip(found, wanted, strict=False), 1):
             if problem is None and not _fits(has, want):
                 problem = f"takes {_format(*has)!r} as argument {number}"
+            if problem is None and has[1] != want[1] and has[1] in names:
+                problem = f"takes {has[1]} as argument {number}, where the op has {want[1]}"
         if problem is not None:
             return f"{kernel} {problem}; its arguments must be ({format_expected(op, rung)})"
     return None

@@ -180,6 +180,7 @@ def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
         ("check layernorm.forward 1 --device tpu", "no device is named 'tpu'"),
         ("check layernorm.forward mine.cu --seconds nan", "--seconds: 'nan' is no time to wait"),
         ("check layernorm.forward mine.cu --seconds 0", "--seconds: '0' is no time to wait"),
+        (f"diff layernorm.forward {PLANTED}", f"ladder diff layernorm.forward 1 {PLANTED}"),
         ("diff layernorm.forward 1 2 --context -1", "--context: '-1' is no number of lines"),
         ("check layernorm.forward 1 --device cpu", "device cpu runs the NumPy reference only"),
         ("bench layernorm --device emulated", "says nothing about a GPU"),
@@ -243,7 +244,7 @@ def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
         ("check x --dtype fp8", "--dtype: 'fp8' is no real type; there are fp32, fp16, bf16"),
         ("climb", "invalid choice: 'climb'"),
         ("sass x", "the following arguments are required: rung"),
-        ("docs --chekc", "there is no flag --chekc"),
+        ("docs --chekc", "no flag --chekc (did you mean --check?); python -m ladder docs --help"),
         ("docs now", "'now' is one word too many"),
     ],
 )

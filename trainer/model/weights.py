@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -122,8 +123,10 @@ def open_file(path: Path, data_dir: Path) -> Model:
 
 def _refuse_missing(path: Path) -> None:
     if not path.exists():
+        near = difflib.get_close_matches(str(path), SIZES, n=1)
+        hint = f"did you mean {near[0]}? Names are " if near else "names are "
         names = ", ".join(SIZES)
-        raise LadderError(f"-e {path}: no such file or folder, and no model's name ({names})")
+        raise LadderError(f"-e {path}: no such file or folder, and no model's name; {hint}{names}")
 
 
 def tokenizer_of(name: str) -> str:

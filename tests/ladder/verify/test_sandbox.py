@@ -134,6 +134,12 @@ def test_the_wrong_argument_list_is_refused_with_the_right_one(device_name):
         check(replaced("    const real* __restrict__ bias,    // (C)\n", ""), device_name)
 
 
+def test_arguments_in_another_order_are_refused_although_their_types_fit(device_name):
+    with pytest.raises(LadderError, match=r"takes C as argument 7, where the op has N; .*int N, "):
+        check(replaced("int N, int C) {", "int C, int N) {"), device_name)
+    check(replaced("int N, int C) {", "int rows, int C) {\n    int N = rows;"), device_name)
+
+
 def test_a_kernel_of_another_name_is_refused_with_the_command_that_adopts_it(device_name):
     with pytest.raises(LadderError, match=r"no kernel named layernorm_forward; .* ladder adopt"):
         check(SOURCE.replace("layernorm_forward", "my_layernorm"), device_name)

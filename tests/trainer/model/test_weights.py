@@ -38,8 +38,10 @@ def test_char_is_nanogpts_character_model():
 
 def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path):
     known = r"gpt2, .* d6, .* gpt2:d6, .* gpt3:c384, .* char, char-lecture"
-    with pytest.raises(LadderError, match=rf"-e d7: no .* \({known}\)"):
-        weights.open_model("d7", vocab=50257, seed=1, data_dir=tmp_path)
+    with pytest.raises(LadderError, match=rf"-e xyz: no .*; names are {known}"):
+        weights.open_model("xyz", vocab=50257, seed=1, data_dir=tmp_path)
+    with pytest.raises(LadderError, match=rf"-e chr: no .*; did you mean char\? Names are {known}"):
+        weights.open_model("chr", vocab=50257, seed=1, data_dir=tmp_path)
 
 
 def test_pretrained_weights_need_gpt2s_tokens(tmp_path):
