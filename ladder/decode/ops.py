@@ -17,6 +17,7 @@ import numpy as np
 from ladder.contract.dims import Dims
 from ladder.contract.ladder import Ladder
 from ladder.contract.op import Case, Op, Scalar, read, update, write
+from ladder.gelu import ops as gelu
 from ladder.matmul import library_rungs as library
 from ladder.matmul.library_rungs import library_rungs, one_kernel_rungs
 from ladder.matmul.ops import flops as matmul_flops
@@ -257,6 +258,13 @@ linear = Op(
     bench=LINEAR_BENCH,
 )
 
+
+def linear_gelu_cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What cancels in the gelu of the product, which is no argument."""
+    product = arrays["inp"] @ arrays["weight"].T + arrays["bias"]
+    return {"out": gelu.half(product)}
+
+
 linear_gelu = Op(
     name="decode.linear_gelu",
     summary="out = gelu(inp @ weight.T + bias), for few rows",
@@ -275,6 +283,7 @@ linear_gelu = Op(
         "large products": Case(scaled(100), hard=True),
         "second layer": Case(starts={"weight": "OC * C", "bias": "OC"}),
     },
+    cancels=linear_gelu_cancels,
     bench={"fc": LINEAR_BENCH["fc"], "fc N=8": LINEAR_BENCH["fc N=8"]},
 )
 

@@ -489,3 +489,16 @@ def test_an_argument_begins_where_the_case_says():
     outcome = check_case(op, rung, Cpu(), "float32", {"N": 3, "C": 5}, "second layer")
     assert outcome.status == "passed", outcome.detail
     assert found == {"out": 0, "mean": 12, "rstd": 12, "inp": 0, "weight": 20, "bias": 20}
+
+
+def test_the_gelu_of_a_product_may_be_off_by_what_cancels_in_it():
+    """Far below 0, the halves of x cancel but for a few bits of float32's tanh."""
+    dims = {"N": 1, "C": 1, "OC": 1}
+    one, x = np.ones(1, np.float32), np.float32(-5.2)
+    values = {"inp": one[None], "weight": np.full((1, 1), x), "bias": 0 * one}
+    (output,) = expect(find("decode.linear_gelu").op, dims, DTYPES["float32"], values)
+    inner = np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x * x * x)
+    for tanh in (np.tanh(inner), np.nextafter(np.tanh(inner), np.float32(0))):
+        got = np.float32(0.5) * x * (1 + tanh)
+        assert output.verify(np.full((1, 1), got, np.float32))[0] is None
+    assert output.verify(np.full((1, 1), -1e-5, np.float32))[0] is not None
