@@ -132,6 +132,14 @@ def equal_logits(dims: Dims, rng: np.random.Generator) -> Arrays:
     return {"logits": rng.integers(0, 3, (dims["B"], dims["Vp"]))}
 
 
+def one_likely_token(dims: Dims, rng: np.random.Generator) -> Arrays:
+    """Float32 rounds the weight of all tokens but one to 0. That one is the 34th: of 1,057 tokens,
+    32 warps have 34 each, so that the first 32 of the first warp have no weight at all."""
+    logits = np.full((dims["B"], dims["Vp"]), -200.0)
+    logits[:, min(33, dims["V"] - 1)] = 0.0
+    return {"logits": logits}
+
+
 def not_finite(dims: Dims, rng: np.random.Generator) -> Arrays:
     """The last logit of each row is infinite, or not a number: no token is drawn."""
     logits = rng.standard_normal((dims["B"], dims["Vp"]))
@@ -315,6 +323,7 @@ sample = Op(
         "top 3": Case(scalars={"top_k": 3}),
         "top 40, equal logits": Case(equal_logits, scalars={"top_k": 40}),
         "temperature 0": Case(equal_logits, scalars={"temperature": 0.0}),
+        "one likely token": Case(one_likely_token),
         "not finite": Case(not_finite),
     },
 )
