@@ -84,6 +84,7 @@ forward = Op(
         "p = 0, first stream": Case(nothing_dropped, scalars={"p": 0.0, "stream": 0}),
         "second layer": SECOND_LAYER,
     },
+    cancels=without_dropout.cancels,
 )
 
 backward = Op(

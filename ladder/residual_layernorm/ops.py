@@ -16,6 +16,7 @@ from ladder.layernorm.ops import (
     rows_of_all_sizes,
     with_statistics,
 )
+from ladder.layernorm.ops import cancels as layernorm_cancels
 from reference import residual_layernorm
 
 
@@ -32,6 +33,11 @@ def large_mean(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Rows around 1000: E[x^2] - E[x]^2 in float32 loses the variance in the rounding."""
     shape = dims["N"], dims["C"]
     return {"inp1": 1000 + rng.standard_normal(shape), "inp2": np.zeros(shape)}
+
+
+def cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The mean of the residual is subtracted, as in layernorm.forward."""
+    return layernorm_cancels({**arrays, "inp": arrays["residual"]})
 
 
 def backward_cancels(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -60,6 +66,7 @@ forward = Op(
     bench=BENCH,
     make_inputs=exact_sums,
     cases={"large mean": Case(large_mean, hard=True), "second layer": SECOND_LAYER},
+    cancels=cancels,
 )
 
 backward = Op(

@@ -10,8 +10,15 @@ n u (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.
 differ in sign and grow like sqrt(n) only: within lambda sqrt(n) u with a probability of
 1 - 2 exp(-lambda^2 / 2) (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019, theorem 2.4), and
 lambda = 8 leaves one chance in 10^13. What changed inputs do to the output, s, is measured: the
-reference runs again on inputs changed at random by ± u; the largest change in the same row counts.
+reference runs four times on inputs changed by ± u; the largest change in the same row counts.
 So only an ill-conditioned result gets the wider tolerance that every float32 kernel needs there.
+
+The signs of these changes are random, but for four neighbours in a row at a time they are, in the
+four runs, the columns of a Hadamard matrix, each times a random sign. Its columns are orthogonal.
+So the squares of what the four runs do to an output that depends on these neighbours alone, with
+derivatives d, add up to 4 u^2 times the sum of the (x d)^2. At least one run shows the condition of
+a row of two; signs that are all random would hide it where every run changes both alike.
+
 Where intermediate results cancel so exactly that changed inputs do not show it, the op gives their
 size c (`Op.cancels`), and u |y| becomes u (|y| + c).
 
@@ -49,7 +56,7 @@ import numpy as np
 from ladder.common.errors import LadderError
 from ladder.contract.dims import Dims
 from ladder.contract.dtypes import REAL, resolve_dtype
-from ladder.contract.expressions import evaluate_whole
+from ladder.contract.expressions import ceil_div, evaluate_whole
 from ladder.contract.op import Arg, Op
 from ladder.verify.inputs import Arrays, scalars
 from ladder.verify.patterns import likely_cause, where
@@ -59,7 +66,8 @@ from reference.rounding import round_at_random
 U32 = 2.0**-24  # unit roundoff of float32
 TF32 = 2.0**-11  # unit roundoff of TF32
 LAMBDA = 8
-CHANGES = 3  # runs of the reference on changed inputs
+# The signs of changes: a row for each run of the reference, a column for each of four neighbours.
+SIGNS = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]], np.float64)
 INDENT = "\n    "  # before each line of a report after its first
 ROUNDED = 2  # how many times what changed inputs do, roundings on the way may do
 
@@ -202,10 +210,9 @@ def expect(
     """
     constants = scalars(op) if constants is None else constants
     outputs = _run_reference(op, dims, values, constants, None)
-    rng = np.random.default_rng(1)
     sensitivity: dict[str, np.ndarray | float] = {arg.name: 0.0 for arg in op.args}
-    for _ in range(CHANGES):
-        changed = _run_reference(op, dims, values, constants, rng)
+    for run in range(len(SIGNS)):
+        changed = _run_reference(op, dims, values, constants, run)
         for name, array in outputs.items():
             if array is not None and array.dtype.kind == "f":
                 with np.errstate(invalid="ignore"):
@@ -288,11 +295,11 @@ def _run_reference(
     dims: Dims,
     values: Arrays,
     constants: Mapping[str, float],
-    rng: np.random.Generator | None,
+    run: int | None,
 ) -> dict[str, np.ndarray | None]:
-    """The reference's arrays after a run in float64; with `rng`, on inputs changed by ± U32."""
+    """The reference's arrays after a run in float64; with `run`, on inputs changed by ± U32."""
     arrays: dict[str, np.ndarray | None] = {}
-    for arg in op.args:
+    for number, arg in enumerate(op.args):
         dtype = resolve_dtype(arg.dtype, np.dtype(np.float64))
         if arg.role == "out":
             unwritten = np.nan if dtype.kind == "f" else 0
@@ -301,8 +308,20 @@ def _run_reference(
             arrays[arg.name] = None
         else:
             array = values[arg.name].astype(dtype)  # a copy
-            if rng is not None and dtype.kind == "f":
-                array *= 1 + U32 * rng.choice((-1.0, 1.0), array.shape)
+            if run is not None and dtype.kind == "f":
+                array *= 1 + U32 * _signs(array.shape, run, number)
             arrays[arg.name] = array
     op.compute(list(arrays.values()), dims, constants)
     return arrays
+
+
+def _signs(shape: tuple[int, ...], run: int, number: int) -> np.ndarray:
+    """By which sign each element of argument `number` is changed in a run."""
+    *rows, length = shape
+    of_columns = np.random.default_rng((number,)).choice((-1.0, 1.0), shape)  # as in other runs
+    rng = np.random.default_rng((number, 1 + run))
+    of_fours = rng.choice((-1.0, 1.0), (*rows, ceil_div(length, SIGNS.shape[1])))
+    signs: np.ndarray = np.repeat(of_fours, SIGNS.shape[1], axis=-1)[..., :length]
+    signs *= of_columns
+    signs *= np.resize(SIGNS[run], length)
+    return signs
