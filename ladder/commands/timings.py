@@ -1,4 +1,4 @@
-"""How fast: `bench` times rungs, `pick` finds the fastest one for a shape."""
+"""How fast: `bench` times rungs, `pick` finds the fastest for a shape, `latency` times loads."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ladder.contract.device import Device
 from ladder.contract.dims import format_dims
 from ladder.contract.ladder import Ladder, find, find_rung, ladders
 from ladder.contract.rung_file import Rung
-from ladder.device.open import open_device
-from ladder.measure import bench, pick, pick_cache, results
+from ladder.device.open import default_device, open_device
+from ladder.measure import bench, latency, pick, pick_cache, results
 from ladder.measure.peers import PEERS
 from ladder.verify import sandbox
 
@@ -42,6 +42,9 @@ def add_to(commands: Commands) -> None:
     parser.add_argument(
         "--save", action="store_true", help="keep all that was picked here, in doc/results/picks"
     )
+
+    parser = commands.add("latency", measure_latency)
+    parser.add_argument("--device", default=default_device(), help="cuda, cuda:1, or hip (AMD)")
 
 
 def bench_ladders(options: argparse.Namespace) -> int:
@@ -153,4 +156,25 @@ def pick_rung(options: argparse.Namespace) -> int:
         for id, why in choice.reasons.items():
             mark = "->" if id == choice.rung else "  "
             print(f"{mark} rung {id} ({ladder.rung(id).idea}): {why}")
+    return 0
+
+
+def measure_latency(options: argparse.Namespace) -> int:
+    """The time of a load from each cache and from memory, idle and busy (needs a GPU)."""
+    device = open_device(options.device)
+    bench.refuse_emulated(device)
+    print(f"{device.name}: a thread loads addresses, each from where the one before points\n")
+    print("array of      ns for a load")
+    for size, seconds in latency.by_size(device):
+        text = f"{size >> 10:,} KiB" if size < 1 << 20 else f"{size >> 20:,} MiB"
+        print(f"{text:>10} {1e9 * seconds:>14,.1f}")
+    print("\nThe same in 512 MiB, while on every other SM some threads read another array,")
+    print(f"{latency.AT_ONCE * latency.VECTOR} bytes at a time\n")
+    print("threads   ns for a load      GB/s   bytes in flight for each SM, GB/s x ns")
+    for row in latency.by_load(device):
+        in_flight = row.bytes_per_second * row.latency / row.sms
+        print(
+            f"{row.readers:>7} {1e9 * row.latency:>15,.1f} {row.bytes_per_second / 1e9:>9,.0f}"
+            f" {in_flight:>8,.0f}"
+        )
     return 0
