@@ -30,7 +30,14 @@ from trainer.run.logs import RunLog
 from trainer.run.plot import plot
 from trainer.run.resume import check_directory
 from trainer.run.sample import decode_stream, encode_prompt, generate
-from trainer.run.setup import Setup, run_directory, save_checkpoint, set_up, write_record
+from trainer.run.setup import (
+    Setup,
+    run_directory,
+    save_checkpoint,
+    set_up,
+    with_available_text,
+    write_record,
+)
 from trainer.run.steps import NOT_FINITE, Step, Stepper, validate
 from trainer.settings.flags import Flags
 
@@ -52,16 +59,20 @@ def train(flags: Flags, console: Console | None = None, group: Group = ALONE) ->
     The first Ctrl-C (or SIGTERM) lets the step under way finish, writes a checkpoint if checkpoints
     are on, and ends with status 130 (143); a second one ends at once.
     """
-    directory = run_directory(flags)
+    if group.leads:
+        check_directory(run_directory(flags))
+    with group.machine_by_machine("the text"):
+        flags, notes = with_available_text(flags)
     if not group.leads:
-        return _train(flags, Console(quiet=True), group)
-    check_directory(directory)
+        return _train(flags, notes, Console(quiet=True), group)
+    directory = run_directory(flags)
     with alone_in(directory):  # before anything there is read: another run may delete checkpoints
-        return _train(flags, console or open_console(), group)
+        return _train(flags, notes, console or open_console(), group)
 
 
-def _train(flags: Flags, console: Console, group: Group) -> Outcome:
+def _train(flags: Flags, notes: list[str], console: Console, group: Group) -> Outcome:
     setup = set_up(flags, group)
+    setup.notes[:0] = notes
     # Overflows are looked for where it matters, in the loss and the gradient.
     with np.errstate(all="ignore"), Interrupt() as interrupt:
         outcome = Trainer(setup, console, interrupt).run()

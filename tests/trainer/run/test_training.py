@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -479,12 +480,17 @@ def test_without_a_network_the_run_says_what_it_uses_instead(tmp_path, monkeypat
     monkeypatch.setattr(huggingface, "load_huggingface", no_weights)
     # GPT-2 is too large for a test: a small stand-in takes its name.
     add_size(monkeypatch, "gpt2", layers=2, channels=16, heads=2)
-    outcome, screen = run(tmp_path, model="gpt2", dataset="tinyshakespeare", steps=1)
+    monkeypatch.chdir(tmp_path)
+    outcome, screen = run(tmp_path, model="gpt2", dataset=None, output=None, steps=1)
     notes = [line for line in screen.splitlines() if line.startswith("note: ")]
     assert len(notes) == 2
     assert "using the embedded play and the byte tokenizer instead of tinyshakespeare" in notes[0]
     assert "using random initial weights instead of gpt2" in notes[1]
     assert outcome.status == 0
+    assert outcome.directory == Path("runs/gpt2-play")  # of the text that it was trained on
+    assert [path.name for path in Path("runs").iterdir()] == ["gpt2-play"]
+    record = json.loads((outcome.directory / "config.json").read_text())
+    assert record["dataset"] == "play" and record["notes"] == [n[len("note: ") :] for n in notes]
 
 
 needs_compiler = pytest.mark.skipif(
