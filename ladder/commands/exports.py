@@ -8,25 +8,23 @@ import shlex
 from pathlib import Path
 
 from ladder.commands.options import (
-    OP_HELP,
-    RUNG_HELP,
     Commands,
     add_call_options,
+    add_op_and_rung,
     dtype_of,
+    op_and_rung,
     shape_of,
 )
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write
 from ladder.contract.dtypes import DTYPES
-from ladder.contract.ladder import find, find_rung
 from ladder.device.cuda import compiler
 from ladder.show import export
 
 
 def add_to(commands: Commands) -> None:
     parser = commands.add("export", export_rung)
-    parser.add_argument("op", help=OP_HELP)
-    parser.add_argument("rung", help=RUNG_HELP)
+    add_op_and_rung(parser)
     add_call_options(parser)
     parser.add_argument(
         "--arch", default="sm_90a", help="sm_75, sm_80, sm_90a, ...; default sm_90a"
@@ -38,7 +36,7 @@ def add_to(commands: Commands) -> None:
 
 def export_rung(options: argparse.Namespace) -> int:
     """Write a rung as one .cu file whose main() checks and times it; needs no GPU."""
-    ladder, rung = find(options.op), find_rung(options.op, options.rung)
+    ladder, rung = op_and_rung(options)
     target_of = functools.partial(compiler.typical_target, options.arch)
     target = target_of(DTYPES[dtype_of(ladder, rung, options, target_of)])
     if options.shape:

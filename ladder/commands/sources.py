@@ -8,7 +8,15 @@ from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
 
-from ladder.commands.options import OP_HELP, RUNG_HELP, Commands, console, matching
+from ladder.commands.options import (
+    OP_HELP,
+    RUNG_HELP,
+    Commands,
+    add_op_and_rung,
+    console,
+    matching,
+    op_and_rung,
+)
 from ladder.common.errors import LadderError
 from ladder.contract.ladder import Ladder, find, find_rung, ladders
 from ladder.contract.rung_file import Rung
@@ -30,8 +38,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("op", nargs="?", help="an op (layernorm.forward) or a layer (layernorm)")
 
     parser = commands.add("show", show)
-    parser.add_argument("op", help=OP_HELP)
-    parser.add_argument("rung", help=RUNG_HELP)
+    add_op_and_rung(parser)
 
     parser = commands.add("diff", diff)
     parser.add_argument("op", help=OP_HELP)
@@ -69,8 +76,7 @@ def list_ladders(options: argparse.Namespace) -> int:
 
 def show(options: argparse.Namespace) -> int:
     """The source of a rung."""
-    rung = find_rung(options.op, options.rung)
-    text, language = source_code.source(find(options.op), rung)
+    text, language = source_code.source(*op_and_rung(options))
     _print_source(text, language, line_numbers=True)
     return 0
 

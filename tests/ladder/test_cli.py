@@ -214,6 +214,16 @@ def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
         ),
         ("sass layernorm.forward 0", "is no kernel"),
         ("sass layernorm.forward 3 --arch hopper", "no architecture is named 'hopper'"),
+        (
+            "show layernorm.forward",
+            "layernorm.forward has the rungs 0 to 11; name one, such as: "
+            "python -m ladder show layernorm.forward 1",
+        ),
+        (
+            "export matmul_relu.forward",
+            "matmul_relu.forward has the rungs 0 to 3, 16bit-4 to 16bit-5, float32-4; name one",
+        ),
+        ("show layernorm", "layernorm has the ops layernorm.forward, layernorm.backward; name one"),
         ("list nosuch.op", "no op is named 'nosuch.op'; 'python -m ladder list' shows them"),
         ("list foo", "no op is named 'foo'; 'python -m ladder list' shows them"),
         ("show layernorm.forward no/such.cu", "no/such.cu: no such file"),
@@ -243,7 +253,7 @@ def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
         ("show layernorm.forward ²", "layernorm.forward has no rung '²'"),
         ("check x --dtype fp8", "--dtype: 'fp8' is no real type; there are fp32, fp16, bf16"),
         ("climb", "invalid choice: 'climb'"),
-        ("sass x", "the following arguments are required: rung"),
+        ("sass", "the following arguments are required: op"),
         ("docs --chekc", "no flag --chekc (did you mean --check?); python -m ladder docs --help"),
         ("docs now", "'now' is one word too many"),
     ],
