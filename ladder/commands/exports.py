@@ -30,7 +30,12 @@ def add_to(commands: Commands) -> None:
         "--arch", default="sm_90a", help="sm_75, sm_80, sm_90a, ...; default sm_90a"
     )
     parser.add_argument(
-        "-o", dest="output", type=Path, metavar="FILE.cu", help="default: layernorm_forward_3.cu"
+        "-o",
+        dest="output",
+        type=Path,
+        metavar="FILE.cu",
+        help="replaces FILE.cu if it is there; default: a new file, here, such as "
+        "layernorm_forward_3.cu",
     )
 
 
@@ -45,6 +50,10 @@ def export_rung(options: argparse.Namespace) -> int:
         dims = export.default_shape(ladder.op, rung, target)
     text = export.export(ladder, rung, dims, target)
     path = options.output or Path(export.file_name(ladder.op, rung))
+    if path.is_dir():
+        raise LadderError(f"-o {path} is a folder; name a file")
+    if path.exists() and not options.output:  # it may have been edited since it was exported
+        raise LadderError(f"{path} exists already; choose another name, or replace it: -o FILE.cu")
     command = export.build_command(path, target)
     if rung.path is not None and path.resolve() == rung.path.resolve():
         raise LadderError(f"{path} is the rung itself; give the program another name by -o")
