@@ -307,6 +307,9 @@ class Trainer:
         # A fusion that was asked for may find none of its ops in this model.
         fused = [name for name in s.engine.program.fusions if makes(name) & s.engine.rungs.keys()]
         roof = f"{self.roof / 1e9:,.0f} GFLOP/s in matrix products, which MFU is a share of"
+        saved = "no checkpoints: -n 100 writes one every 100 steps and at the end"
+        if c.checkpoint_every:
+            saved = f"a checkpoint every {c.checkpoint_every} steps and at the end"
         ranks = []
         if isinstance(self.group, Ranks) and s.peers is not None:
             shared = "each updates its share of the weights (-z 1)"
@@ -325,7 +328,7 @@ class Trainer:
                 ("roof", roof),
                 *ranks,
                 ("fused", ", ".join(fused) or "no ops; --fuse names some"),
-                ("output", str(s.directory)),
+                ("output", f"{s.directory}, {saved}"),
             ]
         )
         self.display.table(("memory", "MiB>"), self._memory_rows())

@@ -53,6 +53,13 @@ def test_the_loss_falls_and_validation_frames_the_run(tmp_path):
     assert f"validation loss {before:.4f} -> {after:.4f}" in screen
 
 
+def test_a_run_says_at_its_start_whether_it_keeps_the_model(tmp_path):
+    _, screen = run(tmp_path, steps=1)
+    assert "run, no checkpoints: -n 100 writes one every 100 steps" in " ".join(screen.split())
+    _, screen = run(tmp_path, steps=1, checkpoint_every=5, output=str(tmp_path / "kept"))
+    assert "kept, a checkpoint every 5 steps and at the end" in " ".join(screen.split())
+
+
 def test_one_batch_can_be_memorized(tmp_path):
     run(tmp_path, steps=150, overfit=True, lr=2e-2, sequence=8)
     course = losses(tmp_path / "run")
