@@ -57,3 +57,12 @@ def test_what_other_pythons_have_from_core_or_test_is_not_left_out_of_an_extra(n
     files = "core", "test", "notebooks"
     there = [r for name in files for r, _ in locked(name) if r.marker.evaluate()]
     assert needed in {requirement.name for requirement in there}
+
+
+def test_an_extra_that_a_message_or_page_names_is_there():
+    files = [ROOT / "README.md", *(ROOT / "doc").rglob("*.md")]
+    text = "".join(path.read_text(encoding="utf-8") for path in files)
+    named = set(re.findall(r"'\.\[([a-z0-9]+)\]'", text))
+    for path in (*(ROOT / "ladder").rglob("*.py"), *(ROOT / "trainer").rglob("*.py")):
+        named |= set(re.findall(r"\binstall\(['\"]([a-z0-9]+)['\"]\)", path.read_text("utf-8")))
+    assert {"compile", "emulator", "amd"} <= named <= set(PROJECT["optional-dependencies"])

@@ -8,37 +8,40 @@ import shlex
 from pathlib import Path
 
 from ladder.commands.options import (
-    OP_HELP,
-    RUNG_HELP,
     Commands,
     add_call_options,
+    add_op_and_rung,
     dtype_of,
+    op_and_rung,
     shape_of,
 )
 from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write
 from ladder.contract.dtypes import DTYPES
-from ladder.contract.ladder import find, find_rung
 from ladder.device.cuda import compiler
 from ladder.show import export
 
 
 def add_to(commands: Commands) -> None:
     parser = commands.add("export", export_rung)
-    parser.add_argument("op", help=OP_HELP)
-    parser.add_argument("rung", help=RUNG_HELP)
+    add_op_and_rung(parser)
     add_call_options(parser)
     parser.add_argument(
         "--arch", default="sm_90a", help="sm_75, sm_80, sm_90a, ...; default sm_90a"
     )
     parser.add_argument(
-        "-o", dest="output", type=Path, metavar="FILE.cu", help="default: layernorm_forward_3.cu"
+        "-o",
+        dest="output",
+        type=Path,
+        metavar="FILE.cu",
+        help="replaces FILE.cu if it is there; default: a new file, here, such as "
+        "layernorm_forward_3.cu",
     )
 
 
 def export_rung(options: argparse.Namespace) -> int:
     """Write a rung as one .cu file whose main() checks and times it; needs no GPU."""
-    ladder, rung = find(options.op), find_rung(options.op, options.rung)
+    ladder, rung = op_and_rung(options)
     target_of = functools.partial(compiler.typical_target, options.arch)
     target = target_of(DTYPES[dtype_of(ladder, rung, options, target_of)])
     if options.shape:
@@ -47,6 +50,10 @@ def export_rung(options: argparse.Namespace) -> int:
         dims = export.default_shape(ladder.op, rung, target)
     text = export.export(ladder, rung, dims, target)
     path = options.output or Path(export.file_name(ladder.op, rung))
+    if path.is_dir():
+        raise LadderError(f"-o {path} is a folder; name a file")
+    if path.exists() and not options.output:  # it may have been edited since it was exported
+        raise LadderError(f"{path} exists already; choose another name, or replace it: -o FILE.cu")
     command = export.build_command(path, target)
     if rung.path is not None and path.resolve() == rung.path.resolve():
         raise LadderError(f"{path} is the rung itself; give the program another name by -o")

@@ -12,19 +12,20 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from ladder.commands.options import (
-    OP_HELP,
     RUNG_HELP,
     Commands,
     add_call_options,
+    add_op_and_rung,
     console,
     dtype_of,
     matching,
+    op_and_rung,
     shape_of,
 )
 from ladder.common import machine_code
 from ladder.common.errors import CompileError, LadderError
 from ladder.contract.dtypes import DTYPES
-from ladder.contract.ladder import Ladder, find, find_rung, ladders
+from ladder.contract.ladder import Ladder, ladders
 from ladder.contract.launch_plan import Launch, LaunchPlan
 from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
@@ -54,8 +55,7 @@ def add_to(commands: Commands) -> None:
         ("isa", show_isa, "gfx942", hip.TYPICAL),
     ):
         parser = commands.add(name, run)
-        parser.add_argument("op", help=OP_HELP)
-        parser.add_argument("rung", help=RUNG_HELP)
+        add_op_and_rung(parser)
         add_call_options(parser)
         parser.add_argument(
             "--arch", default=default, help=f"{', '.join(known)}; default {default}"
@@ -166,7 +166,7 @@ def _chosen(
     options: argparse.Namespace, typical_target: Callable[[str, np.dtype], Target]
 ) -> tuple[Rung, Target, LaunchPlan]:
     """The rung, what it is compiled for, and its launch. Raises LadderError where it cannot run."""
-    ladder, rung = find(options.op), find_rung(options.op, options.rung)
+    ladder, rung = op_and_rung(options)
     if rung.path is None:
         raise LadderError(f"{options.op} {rung.label} is no kernel: it has no machine code")
     dims = shape_of(ladder, options)

@@ -13,7 +13,7 @@ from ladder.common.command_line import Parser
 from ladder.common.errors import LadderError
 from ladder.contract.dims import Dims, format_dims
 from ladder.contract.dtypes import DTYPES, REALS, SHORT
-from ladder.contract.ladder import Ladder, find, ladders
+from ladder.contract.ladder import Ladder, find, find_rung, ladders
 from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
 from ladder.device.open import default_device
@@ -36,6 +36,25 @@ class Commands:
         parser = self._parsers.add_parser(name, help=text, description=text)
         parser.set_defaults(run=run)
         return parser
+
+
+def add_op_and_rung(parser: Parser) -> None:
+    """The arguments of a command that is about one rung; `op_and_rung` reads them."""
+    parser.add_argument("op", help=OP_HELP)
+    # argparse would only say that it is missing; we know which there are.
+    parser.add_argument("rung", nargs="?", help=RUNG_HELP)
+
+
+def op_and_rung(options: argparse.Namespace) -> tuple[Ladder, Rung]:
+    """The rung that a command is about, and its ladder."""
+    ladder = find(options.op)
+    if options.rung is None:
+        name = ladder.op.name
+        raise LadderError(
+            f"{name} has the rungs {', '.join(ladder.spans())}; name one, such as: "
+            f"python -m ladder {options.command} {name} {ladder.rungs[1].id}"
+        )
+    return ladder, find_rung(options.op, options.rung)
 
 
 def add_device_options(parser: Parser) -> None:

@@ -8,7 +8,15 @@ from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
 
-from ladder.commands.options import OP_HELP, RUNG_HELP, Commands, console, matching
+from ladder.commands.options import (
+    OP_HELP,
+    RUNG_HELP,
+    Commands,
+    add_op_and_rung,
+    console,
+    matching,
+    op_and_rung,
+)
 from ladder.common.errors import LadderError
 from ladder.contract.ladder import Ladder, find, find_rung, ladders
 from ladder.contract.rung_file import Rung
@@ -16,11 +24,17 @@ from ladder.contract.runs_on import runs_on
 from ladder.show import source_code, tables
 
 LEGEND = (
-    "Each rung grew from the one above it, those at ├ and └ from the rung where their line begins. "
+    "Each rung grew from the one above it, those at ├ and └ from the rung where their line begins."
 )
+LIBRARIES = "A name without a number, such as cublas: a vendor's library, to compare with."
+REMARKS = {  # what `tables.remarks` says of a rung
+    "does not pay": "not faster than the rung that it grew from, and kept for what it teaches",
+    "not deterministic": "the last bits of its results may differ from call to call",
+    "TF32": "multiplies float32 with 10 bits of fraction; training takes it only with -f 1",
+}
 NEEDS = (
-    "sm_80+: that generation of GPUs, and later ones; needs: what the shape must meet (vector: "
-    "elements in 16 bytes)."
+    "sm_80+: that generation of GPUs, and later ones. needs: what the shape must meet (vector: "
+    "elements in 16 bytes; a name that is no dimension, such as TILE: see the rung's file)."
 )
 ALL = "With an op or a layer, the list says on which GPUs and shapes each rung runs."
 
@@ -30,8 +44,7 @@ def add_to(commands: Commands) -> None:
     parser.add_argument("op", nargs="?", help="an op (layernorm.forward) or a layer (layernorm)")
 
     parser = commands.add("show", show)
-    parser.add_argument("op", help=OP_HELP)
-    parser.add_argument("rung", help=RUNG_HELP)
+    add_op_and_rung(parser)
 
     parser = commands.add("diff", diff)
     parser.add_argument("op", help=OP_HELP)
@@ -52,25 +65,38 @@ def add_to(commands: Commands) -> None:
 def list_ladders(options: argparse.Namespace) -> int:
     """Every op and its rungs, or those of one op or layer, and what they need."""
     chosen = matching(options.op) if options.op else list(ladders().values())
-    columns = 5 if options.op else 3  # the list of all is wide enough without what rungs need
-    titles = ("op", "rung", "idea", "runs on", "needs")[:columns]
-    table = Table(*titles, box=None, pad_edge=False)
-    for ladder in chosen:
-        table.add_row(f"[bold]{ladder.op.name}[/]", "", escape(ladder.op.summary))
-        for branch, rung in source_code.tree(ladder):
-            idea = escape(rung.idea + tables.remarks(rung).replace("_", ""))
+    # The list of all is long enough without what rungs need.
+    titles = ("rung", "idea", "runs on", "needs")[: 4 if options.op else 2]
+    trees = [list(source_code.tree(ladder)) for ladder in chosen]
+    width = max(len(branch + rung.id) for tree in trees for branch, rung in tree)
+    screen, said = console(), ""
+    for ladder, tree in zip(chosen, trees, strict=True):
+        screen.print(f"[bold]{ladder.op.name}[/]: {escape(ladder.op.summary)}", highlight=False)
+        table = Table(box=None, show_header=bool(options.op), pad_edge=True)
+        for title in titles:  # ids whole, also in a narrow terminal: they are there to be typed
+            first = title == "rung"
+            table.add_column(
+                title, no_wrap=first, min_width=width if first else None, overflow="fold"
+            )
+        for branch, rung in tree:
+            remarks = tables.remarks(rung).replace("_", "")
+            said += remarks
             where = runs_on(rung, ladder.op.reals)
             shapes = escape("; ".join(rung.shape_conditions()))
-            table.add_row(*("", branch + rung.id, idea, where, shapes)[:columns])
-    console().print(table)
-    console().print(f"\n[dim]{LEGEND}{NEEDS if options.op else ALL}[/]", highlight=False)
+            cells = (branch + rung.id, escape(rung.idea + remarks), where, shapes)
+            table.add_row(*cells[: len(titles)])
+        screen.print(table)
+    legend = [LEGEND, *(f"{remark}: {why}." for remark, why in REMARKS.items() if remark in said)]
+    if any(rung.number is None for ladder in chosen for rung in ladder.rungs):
+        legend.append(LIBRARIES)
+    legend.append(NEEDS if options.op else ALL)
+    screen.print("\n[dim]" + "\n".join(legend) + "[/]", highlight=False)
     return 0
 
 
 def show(options: argparse.Namespace) -> int:
     """The source of a rung."""
-    rung = find_rung(options.op, options.rung)
-    text, language = source_code.source(find(options.op), rung)
+    text, language = source_code.source(*op_and_rung(options))
     _print_source(text, language, line_numbers=True)
     return 0
 

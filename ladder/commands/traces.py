@@ -7,17 +7,16 @@ import functools
 from pathlib import Path
 
 from ladder.commands.options import (
-    OP_HELP,
-    RUNG_HELP,
     Commands,
     add_call_options,
+    add_op_and_rung,
     console,
     dtype_of,
+    op_and_rung,
     shape_of,
 )
 from ladder.common.errors import LadderError
 from ladder.contract.dims import format_dims
-from ladder.contract.ladder import find, find_rung
 from ladder.device.cuda import compiler
 from ladder.emulator.emulated import Emulated
 from ladder.show import ncu, source_code, trace
@@ -27,8 +26,7 @@ from ladder.verify import sandbox
 
 def add_to(commands: Commands) -> None:
     parser = commands.add("trace", trace_rung)
-    parser.add_argument("op", help=OP_HELP)
-    parser.add_argument("rung", help=RUNG_HELP)
+    add_op_and_rung(parser)
     add_call_options(parser)
     parser.add_argument(
         "--warp", type=int, default=32, choices=(32, 64), help="lanes of a warp; default 32"
@@ -38,15 +36,14 @@ def add_to(commands: Commands) -> None:
     )
 
     parser = commands.add("ncu", how_to_profile)
-    parser.add_argument("op", help=OP_HELP)
-    parser.add_argument("rung", help=RUNG_HELP)
+    add_op_and_rung(parser)
     add_call_options(parser)
     parser.add_argument("--arch", default="sm_90a", help="of the GPU; default sm_90a")
 
 
 def trace_rung(options: argparse.Namespace) -> int:
     """Memory accesses, line by line, counted by the emulator."""
-    ladder, rung = find(options.op), find_rung(options.op, options.rung)
+    ladder, rung = op_and_rung(options)
     if rung.is_own_file:
         sandbox.require(options.op, rung, "emulated")
     dims = shape_of(ladder, options) if options.shape else source_code.small_shape(ladder.op)
@@ -68,7 +65,7 @@ def trace_rung(options: argparse.Namespace) -> int:
 
 def how_to_profile(options: argparse.Namespace) -> int:
     """How to profile a rung with Nsight Compute, and what it should count; needs no GPU."""
-    ladder, rung = find(options.op), find_rung(options.op, options.rung)
+    ladder, rung = op_and_rung(options)
     if rung.is_own_file:
         sandbox.require(options.op, rung, "emulated")
     target_of = functools.partial(compiler.typical_target, options.arch)

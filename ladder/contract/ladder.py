@@ -79,13 +79,13 @@ class Ladder:
     def _instead_of(self, which: str) -> str:
         """What there is: for a number all ids, for another word those that are spelled alike."""
         if which.isdecimal():
-            return f"it has {', '.join(self._spans())}"
+            return f"it has {', '.join(self.spans())}"
         near = difflib.get_close_matches(which, [rung.id for rung in self.rungs], n=2, cutoff=0.5)
         if near:
             return f"did you mean {' or '.join(near)}?"
         return f"'python -m ladder list {self.op.name}' names all"
 
-    def _spans(self) -> list[str]:
+    def spans(self) -> list[str]:
         """The ids of all rungs, in short: "0 to 4", "16bit-5 to 16bit-16", "cublas"."""
         spans = []
         for _, group in itertools.groupby(self.rungs, lambda rung: rung.track):
@@ -124,6 +124,8 @@ def find(op: str) -> Ladder:
     known = {**known, **puzzles()}
     if op in known:
         return known[op]
+    if ops := [name for name, ladder in known.items() if ladder.op.layer == op]:
+        raise LadderError(f"{op} has the ops {', '.join(ops)}; name one")
     near = difflib.get_close_matches(op, known, n=3, cutoff=0.5)
     remedy = f"did you mean {' or '.join(near)}?" if near else "'python -m ladder list' shows them"
     raise LadderError(f"no op is named {op!r}; {remedy}")

@@ -23,7 +23,7 @@ from ladder.common.install import install
 HERE = Path(__file__).parent
 INCLUDE = HERE / "include"
 
-REMEDY = f"install g++ or clang, or {install('compiler')}"
+REMEDY = f"install g++ or clang, or {install('emulator')}"
 # A fiber's stack has 256 KiB (runtime/fiber.h).
 MOST_FRAME_BYTES = 192 << 10
 

@@ -1,5 +1,6 @@
 """python -m ladder: what it prints, and that whatever is wrong is one line and status 2."""
 
+import io
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -7,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from ladder.__main__ import main
-from ladder.commands import checks
+from ladder.commands import checks, sources
 from ladder.contract.ladder import find, ladders
 from ladder.contract.target import Target
 from ladder.device.cpu import Cpu
+from ladder.show import tables
 from ladder.show.pages import ROOT
 from ladder.verify.check import Outcome, Report
 
@@ -38,6 +41,30 @@ def test_list_prints_square_brackets_as_they_are(capsys):
     summary = find("crossentropy.forward").op.summary
     assert "[" in summary
     assert summary in capsys.readouterr().out
+
+
+def test_list_explains_the_marks_that_it_prints_and_no_others(capsys):
+    assert main(["list", "layernorm.forward"]) == 0
+    out = capsys.readouterr().out
+    assert "(does not pay)" in out and "\ndoes not pay: " in out
+    assert "TF32" not in out and "a vendor's library" not in out
+    assert main(["list"]) == 0
+    out = capsys.readouterr().out
+    for mark in (*sources.REMARKS, "A name without a number"):
+        assert out.count(f"\n{mark}") == 1
+    remarks = {tables.remarks(rung) for ladder in ladders().values() for rung in ladder.rungs}
+    said = {part for remark in remarks if remark for part in remark[3:-2].split(", ")}
+    assert said == set(sources.REMARKS)
+
+
+def test_list_cuts_no_word_in_a_narrow_terminal(monkeypatch):
+    screen = io.StringIO()
+    monkeypatch.setattr(sources, "console", lambda: Console(file=screen, width=60))
+    assert main(["list", "attention.forward"]) == 0
+    lines = screen.getvalue().splitlines()
+    assert max(map(len, lines)) <= 60 and "…" not in screen.getvalue()
+    for rung in find("attention.forward").rungs:
+        assert any(f" {rung.id} " in line for line in lines)
 
 
 def test_show_prints_the_file_as_it_is(capsys):
@@ -214,6 +241,16 @@ def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
         ),
         ("sass layernorm.forward 0", "is no kernel"),
         ("sass layernorm.forward 3 --arch hopper", "no architecture is named 'hopper'"),
+        (
+            "show layernorm.forward",
+            "layernorm.forward has the rungs 0 to 11; name one, such as: "
+            "python -m ladder show layernorm.forward 1",
+        ),
+        (
+            "export matmul_relu.forward",
+            "matmul_relu.forward has the rungs 0 to 3, 16bit-4 to 16bit-5, float32-4; name one",
+        ),
+        ("show layernorm", "layernorm has the ops layernorm.forward, layernorm.backward; name one"),
         ("list nosuch.op", "no op is named 'nosuch.op'; 'python -m ladder list' shows them"),
         ("list foo", "no op is named 'foo'; 'python -m ladder list' shows them"),
         ("show layernorm.forward no/such.cu", "no/such.cu: no such file"),
@@ -243,7 +280,7 @@ def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
         ("show layernorm.forward ²", "layernorm.forward has no rung '²'"),
         ("check x --dtype fp8", "--dtype: 'fp8' is no real type; there are fp32, fp16, bf16"),
         ("climb", "invalid choice: 'climb'"),
-        ("sass x", "the following arguments are required: rung"),
+        ("sass", "the following arguments are required: op"),
         ("docs --chekc", "no flag --chekc (did you mean --check?); python -m ladder docs --help"),
         ("docs now", "'now' is one word too many"),
     ],

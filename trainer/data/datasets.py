@@ -14,6 +14,7 @@ sets.py says how the files lie there.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
 from pathlib import Path
@@ -82,18 +83,9 @@ def prepare(
         return prepare_parquet(Path(name), data_dir, chosen, sizes, processes, note)
     if name not in NAMES:
         return _prepare_file(Path(name), data_dir, tokenizer, fallback)
-    try:
-        text = read_text(name, data_dir)
-    except DownloadError as error:
-        if not fallback:
-            raise
-        prepared = prepare("play", data_dir, "bytes")
-        return Prepared(
-            prepared.train,
-            prepared.val,
-            prepared.tokenizer,
-            f"using the embedded play and the byte tokenizer instead of {name}: {error}",
-        )
+    if fallback and (why := play_instead(name, data_dir)):
+        return dataclasses.replace(prepare("play", data_dir, "bytes"), note=why)
+    text = read_text(name, data_dir)
     chosen, note = _tokenizer_or_bytes(tokenizer, data_dir, fallback)
     source = hashlib.sha256(text.encode()).hexdigest()
 
@@ -101,6 +93,17 @@ def prepare(
         return _write_splits(place, split(encode_sections(text, chosen), chosen))
 
     return use_or_make(name, data_dir, chosen, source, write, note)
+
+
+def play_instead(name: str, data_dir: str | Path) -> str | None:
+    """Why the embedded play and the byte tokenizer replace data set `name`, in one line; None where
+    they do not. tinyshakespeare is downloaded for that if it is not here yet."""
+    if name == "tinyshakespeare":
+        try:
+            read_text(name, data_dir)
+        except DownloadError as error:
+            return f"using the embedded play and the byte tokenizer instead of {name}: {error}"
+    return None
 
 
 def _prepare_file(path: Path, data_dir: str | Path, tokenizer: str, fallback: bool) -> Prepared:

@@ -21,6 +21,7 @@ from trainer.engine.engine import Engine
 from trainer.measure.step_timing import (
     FOLDER,
     Job,
+    announce,
     file_name,
     machine_of,
     open_job,
@@ -44,6 +45,7 @@ def main(argv: Sequence[str] = ()) -> int:
     parser.set_defaults(rungs="best")
     options = vars(parser.parse_args(argv))
     write = not options.pop("no_write")
+    announce(write)
     screen = Display(open_console(), 0)
     climb = measure(Flags(**options), screen)
     show(climb, screen)

@@ -34,6 +34,7 @@ from trainer.engine.memory import scratch_needed
 from trainer.measure import exchange_timing, gpu_condition
 from trainer.measure.step_timing import (
     FOLDER,
+    announce,
     file_name,
     in_giga,
     machine_of,
@@ -68,6 +69,7 @@ def main(argv: Sequence[str] = ()) -> int:
     if wants_supervisor(flags, os.environ):
         return supervise(["profile", *argv], flags.value("ranks"))
     with join(flags, FOLDER) as group:
+        announce(write and group.leads)
         profile = measure(flags, group)
     if not group.leads:
         return 0

@@ -28,6 +28,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ from trainer.measure.exchange_timing import (
 )
 from trainer.measure.step_timing import (
     FOLDER,
+    announce,
     file_name,
     machine_of,
     open_job,
@@ -85,15 +87,19 @@ def main(argv: Sequence[str] = ()) -> int:
         return 0
     if in_group(os.environ):
         raise LadderError("scaling starts its ranks itself; start it as one process")
+    announce(write)
     found, turns = [], (*counts, *reversed(counts))
+    begin, left = time.perf_counter(), ""
     with tempfile.TemporaryDirectory(prefix="kernel-ladder-scaling-") as folder:
         for turn, count in enumerate(turns):
             ranks = f"{count} rank{'s' if count > 1 else ''}"
-            print(f"timing {ranks}, turn {turn + 1} of {len(turns)} ...", file=sys.stderr)
+            print(f"timing {ranks}, turn {turn + 1} of {len(turns)}{left} ...", file=sys.stderr)
             path = Path(folder) / f"{turn}.json"
             if status := supervise(["scaling", *argv, "--part", str(path)], count):
                 return status
             found.append(read_json(path))
+            each = (time.perf_counter() - begin) / len(found)
+            left = f" ({each:.0f} s a turn, about {each * (len(turns) - len(found)):.0f} s left)"
     result = gather(found)
     screen = Display(open_console(), 0)
     show(result, screen)

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import platform
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,10 +181,19 @@ def parser_of(command: str, description: str, *more: str) -> Parser:
         "steps": "steps to time; default 20",
         "device": "cpu, cuda or cuda:N, hip (AMD); a GPU where there is one",
     }
+    description += " The result is printed, and written to doc/results/training."
     parser = build_parser(f"python -m trainer {command}", description, names, helps=helps)
     parser.set_defaults(steps=20)
-    parser.add_argument("--no-write", action="store_true", help="leave doc/results as it is")
+    parser.add_argument(
+        "--no-write", action="store_true", help="only print: leave doc/results as it is"
+    )
     return parser
+
+
+def announce(write: bool) -> None:
+    """Say before a measurement that it will change the repository's results, if it will."""
+    if write:
+        print(f"will write to {FOLDER}; --no-write leaves it as it is", file=sys.stderr)
 
 
 def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group = ALONE) -> Job:

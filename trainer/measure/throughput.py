@@ -20,6 +20,7 @@ from trainer.engine.engine import Engine
 from trainer.measure import gpu_condition
 from trainer.measure.step_timing import (
     FOLDER,
+    announce,
     in_giga,
     machine_of,
     open_job,
@@ -37,6 +38,7 @@ def main(argv: Sequence[str] = ()) -> int:
     """Measure, print, and write doc/results/training/<machine>.json."""
     options = vars(parser_of("bench", "Time a training step.").parse_args(argv))
     write = not options.pop("no_write")
+    announce(write)
     machine, measurement = measure(Flags(**options))
     print(report(machine, measurement))
     if write:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
@@ -16,7 +17,7 @@ from ladder.common.errors import LadderError
 from ladder.common.files import atomic_write
 from ladder.contract.device import Communicator, Device
 from trainer.data.benchmarks import prepare_benchmark
-from trainer.data.datasets import TokenLoader, data_directory, prepare
+from trainer.data.datasets import TokenLoader, data_directory, play_instead, prepare
 from trainer.data.download import DownloadError
 from trainer.data.multiple_choice import Example, read_examples
 from trainer.data.random_offsets import Loader, RandomOffsetLoader
@@ -319,6 +320,16 @@ def find_checkpoint(flags: Flags, directory: Path, group: Group = ALONE) -> Resu
     tensors, state = checkpoint.load(directory, step)
     check_state(state, directory)
     return Resumed(step, tensors, state)
+
+
+def with_available_text(flags: Flags) -> tuple[Flags, list[str]]:
+    """Flags of the text that is trained on, which are others, with a note, where tinyshakespeare
+    cannot be downloaded: a run is named for its text."""
+    if flags.train_data is None and flags.val_data is None:
+        note = play_instead(flags.value("dataset"), data_directory(flags.data_dir))
+        if note is not None:
+            return dataclasses.replace(flags, dataset="play", tokenizer="bytes"), [note]
+    return flags, []
 
 
 def run_directory(flags: Flags) -> Path:

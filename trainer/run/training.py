@@ -30,7 +30,14 @@ from trainer.run.logs import RunLog
 from trainer.run.plot import plot
 from trainer.run.resume import check_directory
 from trainer.run.sample import decode_stream, encode_prompt, generate
-from trainer.run.setup import Setup, run_directory, save_checkpoint, set_up, write_record
+from trainer.run.setup import (
+    Setup,
+    run_directory,
+    save_checkpoint,
+    set_up,
+    with_available_text,
+    write_record,
+)
 from trainer.run.steps import NOT_FINITE, Step, Stepper, validate
 from trainer.settings.flags import Flags
 
@@ -52,16 +59,20 @@ def train(flags: Flags, console: Console | None = None, group: Group = ALONE) ->
     The first Ctrl-C (or SIGTERM) lets the step under way finish, writes a checkpoint if checkpoints
     are on, and ends with status 130 (143); a second one ends at once.
     """
-    directory = run_directory(flags)
+    if group.leads:
+        check_directory(run_directory(flags))
+    with group.machine_by_machine("the text"):
+        flags, notes = with_available_text(flags)
     if not group.leads:
-        return _train(flags, Console(quiet=True), group)
-    check_directory(directory)
+        return _train(flags, notes, Console(quiet=True), group)
+    directory = run_directory(flags)
     with alone_in(directory):  # before anything there is read: another run may delete checkpoints
-        return _train(flags, console or open_console(), group)
+        return _train(flags, notes, console or open_console(), group)
 
 
-def _train(flags: Flags, console: Console, group: Group) -> Outcome:
+def _train(flags: Flags, notes: list[str], console: Console, group: Group) -> Outcome:
     setup = set_up(flags, group)
+    setup.notes[:0] = notes
     # Overflows are looked for where it matters, in the loss and the gradient.
     with np.errstate(all="ignore"), Interrupt() as interrupt:
         outcome = Trainer(setup, console, interrupt).run()
@@ -296,6 +307,9 @@ class Trainer:
         # A fusion that was asked for may find none of its ops in this model.
         fused = [name for name in s.engine.program.fusions if makes(name) & s.engine.rungs.keys()]
         roof = f"{self.roof / 1e9:,.0f} GFLOP/s in matrix products, which MFU is a share of"
+        saved = "no checkpoints: -n 100 writes one every 100 steps and at the end"
+        if c.checkpoint_every:
+            saved = f"a checkpoint every {c.checkpoint_every} steps and at the end"
         ranks = []
         if isinstance(self.group, Ranks) and s.peers is not None:
             shared = "each updates its share of the weights (-z 1)"
@@ -314,7 +328,7 @@ class Trainer:
                 ("roof", roof),
                 *ranks,
                 ("fused", ", ".join(fused) or "no ops; --fuse names some"),
-                ("output", str(s.directory)),
+                ("output", f"{s.directory}, {saved}"),
             ]
         )
         self.display.table(("memory", "MiB>"), self._memory_rows())

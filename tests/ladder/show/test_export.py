@@ -312,3 +312,21 @@ def test_the_command_refuses_a_name_that_nvcc_would_not_take(tmp_path, monkeypat
     assert main(["export", "layernorm.forward", "3", "-o", "kernel.cpp"]) == 2
     assert "files that end in .cu" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_the_command_replaces_a_file_only_where_it_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["export", "layernorm.forward", "3"]
+    assert main(arguments) == 0
+    path = tmp_path / "layernorm_forward_3.cu"
+    exported = path.read_text()
+    path.write_text("// edited\n")
+    capsys.readouterr()
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("ladder: layernorm_forward_3.cu exists already") and "-o" in error
+    assert path.read_text() == "// edited\n"
+    assert main([*arguments, "-o", path.name]) == 0
+    assert path.read_text() == exported
+    assert main([*arguments, "-o", str(tmp_path)]) == 2
+    assert "is a folder; name a file" in capsys.readouterr().err

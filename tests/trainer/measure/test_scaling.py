@@ -2,6 +2,7 @@
 
 import io
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -9,7 +10,7 @@ from rich.console import Console
 from ladder.common.errors import LadderError
 from tests.trainer.parallel_run import together
 from tests.trainer.tiny import add_size
-from trainer.measure import scaling
+from trainer.measure import scaling, step_timing
 from trainer.plots.scaling import draw
 from trainer.run.display import Display
 from trainer.settings.flags import Flags
@@ -92,3 +93,28 @@ def test_scaling_is_started_as_one_process(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(LadderError, match="start it as one process"):
         scaling.main(["--gpus", "1,2"])
+
+
+def test_scaling_says_beforehand_where_it_writes_and_then_how_long_it_takes(
+    tmp_path, monkeypatch, capsys
+):
+    def ranks(arguments, count):
+        Path(arguments[-1]).write_text("{}")
+        return 0
+
+    monkeypatch.setattr(scaling, "supervise", ranks)
+    monkeypatch.setattr(scaling, "gather", lambda parts: {"machine": {}})
+    monkeypatch.setattr(scaling, "show", lambda result, screen: None)
+    monkeypatch.setattr(scaling, "file_name", lambda *_: "here")
+    monkeypatch.setattr(scaling, "draw", lambda result: None)
+    monkeypatch.setattr(scaling, "save", lambda picture, path: None)
+    monkeypatch.setattr(scaling, "FOLDER", tmp_path)
+    assert scaling.main(["--gpus", "1,2"]) == 0
+    told, first, second, *_ = capsys.readouterr().err.splitlines()
+    assert told == f"will write to {step_timing.FOLDER}; --no-write leaves it as it is"
+    assert first == "timing 1 rank, turn 1 of 4 ..."
+    assert second == "timing 2 ranks, turn 2 of 4 (0 s a turn, about 0 s left) ..."
+    assert (tmp_path / "here.json").is_file()
+    (tmp_path / "here.json").unlink()
+    assert scaling.main(["--gpus", "1,2", "--no-write"]) == 0
+    assert "will write" not in capsys.readouterr().err and not list(tmp_path.iterdir())

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,6 +51,13 @@ def test_the_loss_falls_and_validation_frames_the_run(tmp_path):
     assert after < before - 1.5
     assert outcome.status == 0
     assert f"validation loss {before:.4f} -> {after:.4f}" in screen
+
+
+def test_a_run_says_at_its_start_whether_it_keeps_the_model(tmp_path):
+    _, screen = run(tmp_path, steps=1)
+    assert "run, no checkpoints: -n 100 writes one every 100 steps" in " ".join(screen.split())
+    _, screen = run(tmp_path, steps=1, checkpoint_every=5, output=str(tmp_path / "kept"))
+    assert "kept, a checkpoint every 5 steps and at the end" in " ".join(screen.split())
 
 
 def test_one_batch_can_be_memorized(tmp_path):
@@ -479,12 +487,17 @@ def test_without_a_network_the_run_says_what_it_uses_instead(tmp_path, monkeypat
     monkeypatch.setattr(huggingface, "load_huggingface", no_weights)
     # GPT-2 is too large for a test: a small stand-in takes its name.
     add_size(monkeypatch, "gpt2", layers=2, channels=16, heads=2)
-    outcome, screen = run(tmp_path, model="gpt2", dataset="tinyshakespeare", steps=1)
+    monkeypatch.chdir(tmp_path)
+    outcome, screen = run(tmp_path, model="gpt2", dataset=None, output=None, steps=1)
     notes = [line for line in screen.splitlines() if line.startswith("note: ")]
     assert len(notes) == 2
     assert "using the embedded play and the byte tokenizer instead of tinyshakespeare" in notes[0]
     assert "using random initial weights instead of gpt2" in notes[1]
     assert outcome.status == 0
+    assert outcome.directory == Path("runs/gpt2-play")  # of the text that it was trained on
+    assert [path.name for path in Path("runs").iterdir()] == ["gpt2-play"]
+    record = json.loads((outcome.directory / "config.json").read_text())
+    assert record["dataset"] == "play" and record["notes"] == [n[len("note: ") :] for n in notes]
 
 
 needs_compiler = pytest.mark.skipif(
