@@ -16,7 +16,9 @@ doc/emulator.md explains how it works, and what it cannot prove.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +45,13 @@ MANY_MULTIPROCESSORS = 132  # as an H100: so many partial sums that a thread has
 ERRORS_SHOWN = 3
 WATCHING_SECONDS = 10.0  # time limit of a launch that is watched to explain a failure
 
+# What stands between the place and the message of an error.
+_ERROR = re.compile(r" (fatal )?error:( static assertion failed( due to requirement '.*?')?:)?")
+_VARIABLE_LENGTH = re.compile(r"\[-Werror.*\bW?vla")
+CONSTANT_SIZE = (
+    "the size of an array must be a constant, such as one of Define; or declare the array as "
+    "extern __shared__, and give its bytes in the Launch line"
+)
 _LONG = ("begin", "columns", "rows", "row_bytes")
 _SHORT = ("box_columns", "box_rows", "element_bytes", "tf32")
 TENSOR_MAP = np.dtype(  # TileMap in runtime/scheduler.h, in 128 bytes
@@ -248,8 +257,29 @@ def _explain(log: str, path: Path, text: str) -> str:
         end = start + 1
         while end < len(lines) and lines[end].startswith(" ") and end < start + 3:
             end += 1
-        first = lines[start].replace(" fatal error:", "").replace(" error:", "")
-        shown += [first, *lines[start + 1 : end]]
+        place, _, message = _ERROR.sub("", lines[start]).partition(": ")
+        used = _used_at(lines, start, path)
+        if _VARIABLE_LENGTH.search(message) and place.startswith(
+            f"{path}:"
+        ):  # in shared memory, the column is not the reader's
+            used, message = int(place.split(":")[-2]), CONSTANT_SIZE
+        if used is None:
+            shown += [f"{place}: {message}", *lines[start + 1 : end]]
+        elif (said := f"{path}:{used}: {message}") not in shown:
+            shown += [said, f"{used:5} | {text.splitlines()[used - 1]}"]
     if len(starts) > ERRORS_SHOWN:
         shown.append(f"({len(starts) - ERRORS_SHOWN} more errors)")
     return "\n".join(shown)
+
+
+def _used_at(lines: Sequence[str], error: int, path: Path) -> int | None:
+    """The line of the reader's file that uses a template of a header in which an error is found;
+    None for an error in the file itself. gcc names it above the error, clang below it."""
+    if lines[error].startswith(f"{path}:"):
+        return None
+    use = re.compile(rf"{re.escape(str(path))}:(\d+):\d+:\s+(required from|note: in instantiation)")
+    above = itertools.takewhile(lambda line: ": error:" not in line, reversed(lines[:error]))
+    below = itertools.takewhile(lambda line: ": error:" not in line, lines[error + 1 :])
+    found = [match for line in above if (match := use.match(line))][-1:]
+    found += [match for line in below if (match := use.match(line))]
+    return int(found[0][1]) if found else None

@@ -151,6 +151,13 @@ class Kernel:
                 f"{self.name} is launched with {launch.grid[0]} blocks along x, which are no whole "
                 f"number of clusters of {cluster}"
             )
+        if launch.shared > SHARED_BYTES:  # also if it never reaches the array, as on a GPU
+            raise LadderError(
+                f"the kernel {self.name} is launched with {launch.shared} bytes of dynamic shared "
+                f"memory, and a block of the emulated GPU can have {SHARED_BYTES}: use smaller "
+                "tiles, or name the sizes that fit in its header, as in // Needs: 4 * N <= "
+                "shared_bytes"
+            )
         if any(isinstance(arg, Peers) for arg in args):  # blocks wait for those of other ranks
             cluster, ranks = math.prod(launch.grid), launch.grid[1]
         values, buffers = self._convert(args, launch.prefetch)

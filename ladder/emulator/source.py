@@ -127,7 +127,12 @@ def _declarations(statement: str) -> str:
     plain = " ".join(re.sub(r"\b(?:extern|__shared__|static)\b", " ", plain).split())
     first, *others = _split(plain)
     parts = re.fullmatch(r"(.+?[\s>*&])\s*(\w+)\s*((?:\[.*\])?)", first)
-    if parts is None or "=" in plain:
+    if re.search(r"(?<![=<>!])=(?!=)", plain):
+        raise ValueError(
+            f"shared memory has no initial value: '{plain}'; let a thread write it, and "
+            "__syncthreads() follow"
+        )
+    if parts is None:
         raise ValueError(f"cannot understand the shared memory declaration '{plain}'")
     kind = parts.group(1).strip()
     alignment = f"emulator::alignment({', '.join([f'alignof({kind})', *aligned])})"

@@ -43,6 +43,7 @@ KERNEL = [
     "-fno-rtti",
     "-fno-plt",  # whatever is in the library has a source line
     f"-Werror=frame-larger-than={MOST_FRAME_BYTES}",
+    "-Werror=vla",  # CUDA has no arrays whose size is known only when the kernel runs
 ]
 # A call at the end of a function must not become a jump: its return address names the source line.
 # -O2 compiles for a fifth longer, and halves the time of some launches. Most kernels are compiled

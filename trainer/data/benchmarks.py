@@ -26,7 +26,7 @@ from ladder.common.errors import LadderError
 from ladder.common.files import alone_in, read_text
 from trainer.data import download
 from trainer.data.download import Source
-from trainer.data.multiple_choice import START, Example, read_examples, write_examples
+from trainer.data.multiple_choice import Example, read_examples, write_examples
 from trainer.data.tokenizers import Tokenizer, get_tokenizer
 
 
@@ -93,9 +93,11 @@ BENCHMARKS = {
 }
 
 
-def prepare_benchmark(name: str, tokenizer_name: str, data_dir: str | Path) -> Path:
-    """The file of a benchmark's examples in the tokens of a tokenizer, made where it is missing or
-    damaged.
+def prepare_benchmark(
+    name: str, tokenizer_name: str, data_dir: str | Path, *, vocab: int
+) -> tuple[Path, list[Example]]:
+    """A benchmark's examples in the tokens of a tokenizer, which has `vocab` of them, and their
+    file. It is made where it is missing or damaged.
 
     Raises DownloadError where benchmark or vocabulary are not here and cannot be downloaded, and
     LadderError where the tokenizer lacks a character or the file cannot be written.
@@ -105,8 +107,7 @@ def prepare_benchmark(name: str, tokenizer_name: str, data_dir: str | Path) -> P
     for path in download.places(data_dir, relative):
         if path.exists():
             try:
-                read_examples(path, vocab=START)
-                return path
+                return path, read_examples(path, vocab=vocab)
             except LadderError as error:
                 print(f"making {path} again: {error}", file=sys.stderr)
     tokenizer = get_tokenizer(tokenizer_name, data_dir)
@@ -129,7 +130,7 @@ def prepare_benchmark(name: str, tokenizer_name: str, data_dir: str | Path) -> P
         raise LadderError(
             f"cannot write {path} ({error.strerror}); give a writable folder by --data-dir"
         ) from None
-    return path
+    return path, examples
 
 
 def tokenized(question: Question, tokenizer: Tokenizer) -> Example:

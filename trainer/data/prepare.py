@@ -10,7 +10,6 @@ from ladder.common.errors import LadderError
 from trainer.data import datasets, download, hub_texts, tokenizers
 from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark
 from trainer.data.datasets import data_directory
-from trainer.data.multiple_choice import read_examples
 from trainer.data.token_files import TokenLoader
 from trainer.data.tokenizers import get_tokenizer
 
@@ -57,10 +56,9 @@ def main(argv: Sequence[str]) -> int:
             raise LadderError(f"--{flag.replace('_', '-')} is for {known}, not for {chosen.name}")
     data_dir = data_directory(chosen.data_dir)
     if chosen.name in BENCHMARKS and chosen.shards is None:
-        path = prepare_benchmark(chosen.name, chosen.tokenizer, data_dir)
         vocab = get_tokenizer(chosen.tokenizer, data_dir).vocab
-        count = len(read_examples(path, vocab=vocab))
-        print(f"{BENCHMARKS[chosen.name].split:5}  {count:,} questions  {path}")
+        path, examples = prepare_benchmark(chosen.name, chosen.tokenizer, data_dir, vocab=vocab)
+        print(f"{BENCHMARKS[chosen.name].split:5}  {len(examples):,} questions  {path}")
         return 0
     if chosen.shards is not None:
         if (chosen.tokenizer, chosen.max_tokens, chosen.shard_tokens) != ("gpt2", None, None):

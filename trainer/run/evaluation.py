@@ -199,10 +199,11 @@ def main(argv: Sequence[str]) -> int:
         model_name, flags.tokenizer, seed=flags.value("seed"), data_dir=data_dir
     )
     weights.refuse_random(model_name, model)
-    path = Path(name)
+    path, vocab = Path(name), tokenizer.vocab
     if name in BENCHMARKS:
-        path = prepare_benchmark(name, tokenizer.name, data_dir)
-    every = read_examples(path, vocab=tokenizer.vocab)
+        path, every = prepare_benchmark(name, tokenizer.name, data_dir, vocab=vocab)
+    else:
+        every = read_examples(path, vocab=vocab)
     examples = every[:limit]
     B = flags.batch or (64 if place.gpu else 4)
     groups = in_groups(examples, B, model.shape.context, device)

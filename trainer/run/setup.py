@@ -19,7 +19,7 @@ from ladder.contract.device import Communicator, Device
 from trainer.data.benchmarks import prepare_benchmark
 from trainer.data.datasets import TokenLoader, data_directory, play_instead, prepare
 from trainer.data.download import DownloadError
-from trainer.data.multiple_choice import Example, read_examples
+from trainer.data.multiple_choice import Example
 from trainer.data.random_offsets import Loader, RandomOffsetLoader
 from trainer.data.token_files import count_tokens, find_shards, pair_of
 from trainer.data.tokenizers import GPT2Tokenizer, Tokenizer, get_tokenizer
@@ -388,10 +388,12 @@ def open_examples(flags: Flags, data: Data, data_dir: Path) -> tuple[Sequence[Ex
     if not flags.value("hellaswag"):
         return (), []
     try:
-        path = prepare_benchmark("hellaswag", data.tokenizer_name, data_dir)
+        _, examples = prepare_benchmark(
+            "hellaswag", data.tokenizer_name, data_dir, vocab=data.vocab
+        )
     except DownloadError as error:
         return (), [f"HellaSwag is not evaluated: {error}"]
-    return read_examples(path, vocab=data.vocab), []
+    return examples, []
 
 
 def open_loaders(

@@ -48,14 +48,18 @@ char *Worker::shared_array(const void *key, const char *name, size_t bytes, size
     if (!array) {
         size_t before = layout.end();
         array = &layout.add(key, name, bytes, alignment);
-        size_t fixed = layout.bytes(false), all = fixed + layout.bytes(true);
+        // What the launch asks for counts from its start, used or not.
+        size_t fixed = layout.fixed_bytes(), dynamic = launch->options->shared_bytes;
         if (fixed > MOST_STATIC)
             refuse(SHARED_LIMIT, pc,
-                   "%zu bytes of shared memory of fixed size, and %zu are possible", fixed,
-                   MOST_STATIC);
-        if (all > launch->options->shared_limit)
-            refuse(SHARED_LIMIT, pc, "%zu bytes of shared memory, and a block can have %zu", all,
-                   (size_t)launch->options->shared_limit);
+                   "%zu bytes of shared memory of fixed size, and %zu are possible: declare an "
+                   "array as extern __shared__, and give its bytes in the Launch line",
+                   fixed, MOST_STATIC);
+        if (fixed + dynamic > launch->options->shared_limit)
+            refuse(SHARED_LIMIT, pc,
+                   "%zu bytes of shared memory, %zu of them of fixed size and %zu dynamic, and a "
+                   "block can have %zu: use smaller tiles",
+                   fixed + dynamic, fixed, dynamic, (size_t)launch->options->shared_limit);
         for (auto &member : members) member->shared.clear(before, layout.end());
     }
     return member().shared.begin + array->offset;

@@ -42,10 +42,10 @@ void SharedLayout::clear() {
     end_ = 0;
 }
 
-size_t SharedLayout::bytes(bool dynamic) const {
+size_t SharedLayout::fixed_bytes() const {
     size_t sum = 0;
     for (const SharedArray &array : arrays_)
-        if (!array.key == dynamic) sum += array.bytes;
+        if (array.key) sum += array.bytes;
     return sum;
 }
 

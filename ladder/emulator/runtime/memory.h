@@ -41,7 +41,7 @@ class SharedLayout {
     const SharedArray &add(const void *key, const char *name, size_t bytes, size_t alignment);
     void clear();
     size_t end() const { return end_; }
-    size_t bytes(bool dynamic) const;  // of all arrays that were declared so
+    size_t fixed_bytes() const;  // of all arrays that are not dynamic
 
   private:
     std::vector<SharedArray> arrays_;

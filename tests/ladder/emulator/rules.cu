@@ -215,7 +215,15 @@ extern "C" __global__ void fixed_size(float* out) {
 }
 
 extern "C" __global__ void all_memory(float* out) {
-    __shared__ float few[64];
-    extern __shared__ float rest[];  // DYNAMIC
+    __shared__ float few[64];  // FEW
+    extern __shared__ float rest[];
     out[0] = few[0] = rest[0] = 1;
+}
+
+extern "C" __global__ void unused_memory(float* out, int few) {
+    if (few) {
+        __shared__ float many[64];  // MANY
+        many[0] = 0;
+    }
+    out[0] = 1;
 }

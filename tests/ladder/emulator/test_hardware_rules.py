@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from ladder.common.errors import LadderError
 from ladder.contract.launch_plan import Launch
 from ladder.contract.rung_file import Rung
 from ladder.emulator.emulated import KernelError
@@ -219,16 +220,33 @@ def test_descriptor_of_an_operand_in_another_block_of_the_cluster(devices):
     assert caught.value.problems[0].line == line(SOURCE, "// SECOND")
 
 
+ALL = 227 << 10  # bytes that a block can have
+
+
 @pytest.mark.parametrize(
     "kernel, dynamic, mark, message",
     [
-        ("fixed_size", 0, "FIXED", "49156 bytes of shared memory of fixed size, and 49152 are"),
-        ("all_memory", 227 << 10, "DYNAMIC", "232704 bytes of shared memory, .* can have 232448"),
+        (("fixed_size",), 0, "FIXED", "49156 bytes .* of fixed size, and 49152 are .*: declare"),
+        (("all_memory",), ALL, "FEW", f"{ALL + 256} bytes .* 256 .* {ALL} dynamic, .* have {ALL}:"),
+        (("unused_memory", np.int32(1)), ALL, "MANY", f"{ALL + 256} bytes .* can have {ALL}:"),
     ],
 )
 def test_more_shared_memory_than_there_is(devices, kernel, dynamic, mark, message):
+    name, *args = kernel
     with pytest.raises(KernelError, match=message) as caught:
-        launch(devices["late"], kernel, zeros(1), block=1, shared=dynamic)
+        launch(devices["late"], name, zeros(1), *args, block=1, shared=dynamic)
     (problem,) = caught.value.problems
     assert (problem.kind, problem.line) == ("too much shared memory", line(SOURCE, f"// {mark}"))
-    launch(devices["late"], "all_memory", zeros(1), block=1, shared=(227 << 10) - 256)
+    launch(devices["late"], "all_memory", zeros(1), block=1, shared=ALL - 256)
+
+
+@pytest.mark.parametrize("mode", ("late", "counting"))
+def test_dynamic_shared_memory_counts_where_the_kernel_never_uses_it(devices, mode):
+    out = zeros(1)
+    launch(devices[mode], "unused_memory", out, np.int32(1), block=1, shared=ALL - 256)
+    assert out[0] == 1
+    out = zeros(1)
+    message = f"unused_memory is launched with {ALL + 1} bytes .* can have {ALL}: .* shared_bytes"
+    with pytest.raises(LadderError, match=message):
+        launch(devices[mode], "unused_memory", out, np.int32(0), block=1, shared=ALL + 1)
+    assert out[0] == 0

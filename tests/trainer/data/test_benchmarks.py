@@ -9,8 +9,9 @@ import tarfile
 import pytest
 
 from ladder.common.errors import LadderError
+from ladder.common.files import read_bytes
 from tests.trainer.web_server import serve
-from trainer.data import benchmarks, prepare
+from trainer.data import benchmarks, multiple_choice, prepare
 from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark
 from trainer.data.download import DownloadError, Source
 from trainer.data.multiple_choice import read_examples
@@ -48,42 +49,53 @@ def data(tmp_path, monkeypatch):
         yield tmp_path / "data"
 
 
-def texts(path):
-    """The examples of a file of byte tokens."""
+def prepared(name, data, tokenizer="bytes"):
+    return prepare_benchmark(name, tokenizer, data, vocab=257)
+
+
+def texts(examples):
+    """Examples in byte tokens as text."""
     return [
         (bytes(e.context).decode(), [bytes(c).decode() for c in e.completions], e.label)
-        for e in read_examples(path, vocab=257)
+        for e in examples
     ]
 
 
 def test_hellaswag_has_a_space_before_each_ending(data):
-    path = prepare_benchmark("hellaswag", "bytes", data)
+    path, examples = prepared("hellaswag", data)
     assert path == data / "hellaswag" / "bytes_val.bin"
-    assert texts(path) == [
+    assert examples == read_examples(path, vocab=257)
+    assert texts(examples) == [
         ("A man is on a roof. he", [" falls.", " sings.", " é.", " is a."], 2),
         ("Two dogs", [" run", " fly", " swim", " [header]"], 0),
     ]
 
 
 def test_mmlu_has_the_questions_of_the_test_split_by_subject_with_cells_as_written(data):
-    assert texts(prepare_benchmark("mmlu", "bytes", data)) == [
+    _, examples = prepared("mmlu", data)
+    assert texts(examples) == [
         ('Question: Two\n"lines"?\n\nAnswer:', [" a", " b", " c", " d"], 3),
         ("Question: What is, 1 + 1?\n\nAnswer:", [" 0.50", " 2", " None", " 1e3"], 1),
     ]
 
 
-def test_a_file_that_is_there_is_used(data, monkeypatch):
+def test_a_file_that_is_there_is_read_once(data, monkeypatch):
     """Such as llm.c's hellaswag_val.bin, without the vocabulary, and without a network."""
-    path = prepare_benchmark("hellaswag", "bytes", data)
+    path, examples = prepared("hellaswag", data)
     path.rename(path.with_name("gpt2_val.bin"))
-    assert prepare_benchmark("hellaswag", "gpt2", data) == path.with_name("gpt2_val.bin")
+    read = []
+    monkeypatch.setattr(
+        multiple_choice, "read_bytes", lambda path: read.append(path) or read_bytes(path)
+    )
+    assert prepared("hellaswag", data, "gpt2") == (path.with_name("gpt2_val.bin"), examples)
+    assert read == [path.with_name("gpt2_val.bin")]
 
 
 def test_a_damaged_file_is_made_again(data, capsys):
-    path = prepare_benchmark("hellaswag", "bytes", data)
+    path, examples = prepared("hellaswag", data)
     whole = path.read_bytes()
     path.write_bytes(whole[:-2])
-    assert prepare_benchmark("hellaswag", "bytes", data) == path
+    assert prepared("hellaswag", data) == (path, examples)
     assert path.read_bytes() == whole
     assert f"making {path} again: {path} is damaged" in capsys.readouterr().err
 
@@ -93,7 +105,7 @@ def test_without_a_network_it_is_a_download_error(data, monkeypatch):
     new = dataclasses.replace(BENCHMARKS["hellaswag"], source=gone)
     monkeypatch.setitem(benchmarks.BENCHMARKS, "hellaswag", new)
     with pytest.raises(DownloadError, match=r"put it at .*hellaswag_val\.jsonl"):
-        prepare_benchmark("hellaswag", "bytes", data)
+        prepared("hellaswag", data)
 
 
 def test_a_benchmark_beyond_a_models_characters_is_named(data):
@@ -101,7 +113,7 @@ def test_a_benchmark_beyond_a_models_characters_is_named(data):
     vocabulary.parent.mkdir(parents=True)
     vocabulary.write_text('["a"]')
     with pytest.raises(LadderError, match=r"^hellaswag cannot be tokenized: the character ' '"):
-        prepare_benchmark("hellaswag", "chars:x", data)
+        prepared("hellaswag", data, "chars:x")
 
 
 def test_the_command_prints_what_it_made(data, capsys):

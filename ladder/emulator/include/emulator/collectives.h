@@ -1,6 +1,7 @@
 // Barriers, shuffles, votes and reductions: where the threads of a block or warp meet.
 #pragma once
 #include "emulator/thread.h"
+#include "emulator/types.h"
 
 __forceinline__ void __syncthreads() { emulator::emulator_barrier(0); }
 __forceinline__ int __syncthreads_count(int predicate) {
@@ -20,7 +21,9 @@ namespace emulator {
 
 template <class T>
 __forceinline__ T shuffle(uint64_t mask, T value, int source) {
-    static_assert(sizeof(T) <= 8, "a shuffle moves at most 8 bytes");
+    static_assert(is_number<T> && sizeof(T) <= 8,
+                  "a shuffle moves a number of at most 8 bytes: shuffle the elements of a "
+                  "structure one by one");
     uint64_t bits = 0;
     __builtin_memcpy(&bits, &value, sizeof value);
     bits = emulator_warp(WARP_SHUFFLE, mask, bits, source);
@@ -66,6 +69,19 @@ __forceinline__ T reduce(uint64_t mask, T value, Combine combine) {
     return result;
 }
 
+// The lanes of the mask that pass the same bits as this one.
+template <class T>
+__forceinline__ uint64_t match(uint64_t mask, T value) {
+    static_assert(!__is_class(T) && !__is_union(T) && (sizeof(T) == 4 || sizeof(T) == 8),
+                  "__match_any_sync and __match_all_sync compare numbers of 4 or 8 bytes");
+    uint64_t bits = 0, same = 0;
+    __builtin_memcpy(&bits, &value, sizeof value);
+    const uint64_t *values = (const uint64_t *)emulator_warp(WARP_GATHER, mask, bits, 0);
+    for (uint64_t rest = mask & existing_lanes(); rest; rest &= rest - 1)
+        if (values[__builtin_ctzll(rest)] == bits) same |= rest & -rest;
+    return same;
+}
+
 }  // namespace emulator
 
 template <class T>
@@ -97,6 +113,16 @@ __forceinline__ int __any_sync(uint64_t mask, int predicate) {
 __forceinline__ int __all_sync(uint64_t mask, int predicate) {
     return __ballot_sync(mask, !predicate) == 0;
 }
+template <class T>
+__forceinline__ uint64_t __match_any_sync(uint64_t mask, T value) {
+    return emulator::match(mask, value);
+}
+template <class T>
+__forceinline__ uint64_t __match_all_sync(uint64_t mask, T value, int *predicate) {
+    mask &= emulator::existing_lanes();
+    *predicate = emulator::match(mask, value) == mask;
+    return *predicate ? mask : 0;
+}
 __forceinline__ uint64_t __activemask() { return emulator::emulator_active_mask(); }
 
 #define EMULATOR_REDUCTION(NAME, TYPE, EXPRESSION)                                  \
@@ -120,6 +146,7 @@ __forceinline__ void __threadfence_block() {}
 __forceinline__ void __nanosleep(unsigned) { emulator::emulator_poll(); }
 __forceinline__ void __trap() { emulator::emulator_assert_failed("__trap()"); }
 __forceinline__ long long clock64() { return emulator::emulator_clock(); }
+__forceinline__ int clock() { return (int)emulator::emulator_clock(); }
 
 // The spellings of HIP, which have no mask: every lane of the warp takes part.
 template <class T>

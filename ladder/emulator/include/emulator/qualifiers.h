@@ -25,4 +25,7 @@
 #define __cluster_dims__(...)
 #define __grid_constant__
 #define __align__(bytes) alignas(bytes)
+#ifndef __clang__
+#define __builtin_assume(condition) ((void)0)
+#endif
 #define __forceinline__ inline __attribute__((always_inline))

@@ -12,6 +12,7 @@
 struct dim3 {
     unsigned x, y, z;
     dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+    dim3(uint3 index) : x(index.x), y(index.y), z(index.z) {}
 };
 
 namespace emulator {
@@ -171,8 +172,9 @@ constexpr size_t alignment(size_t first, More... more) {
 
 }  // namespace emulator
 
-#define threadIdx (emulator::current.thread->index)
-#define blockIdx (emulator::current.block->index)
-#define blockDim (emulator::current.block->block)
-#define gridDim (emulator::current.block->grid)
+// Constants, so that an assignment to one does not compile.
+#define threadIdx ((const uint3 &)emulator::current.thread->index)
+#define blockIdx ((const uint3 &)emulator::current.block->index)
+#define blockDim ((const dim3 &)emulator::current.block->block)
+#define gridDim ((const dim3 &)emulator::current.block->grid)
 #define warpSize (emulator::current.block->warp_size)
