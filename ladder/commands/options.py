@@ -135,7 +135,13 @@ def dtype_of(
     return next((name for name in reals if rung.claims(target_of(DTYPES[name]))), reals[0])
 
 
+class _Screen(Console):
+    def on_broken_pipe(self) -> None:
+        """As where `print` writes: rich would end the program with status 1."""
+        raise  # rich calls this where it handles the BrokenPipeError
+
+
 def console() -> Console:
     """Coloured and as wide as the terminal; plain and unwrapped elsewhere."""
-    found = Console()
-    return found if found.is_terminal else Console(width=200, no_color=True, highlight=False)
+    found = _Screen()
+    return found if found.is_terminal else _Screen(width=200, no_color=True, highlight=False)

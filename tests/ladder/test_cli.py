@@ -294,11 +294,16 @@ def test_what_cannot_be_done_is_one_line_and_status_2(arguments, message, capsys
 
 
 @pytest.mark.slow
-def test_a_reader_that_leaves_ends_it_quietly():
-    command = f"{sys.executable} -m ladder show layernorm.forward 3 | head -1"
-    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.stdout.startswith("// layernorm forward, rung 3")
-    assert done.stderr == ""
+@pytest.mark.parametrize(
+    ("arguments", "first"),
+    [("show layernorm.forward 3", "// layernorm forward, rung 3"), ("list", "adamw.update: ")],
+)
+def test_a_reader_that_leaves_ends_it_quietly(arguments, first):
+    command = f"set -o pipefail; {sys.executable} -m ladder {arguments} | head -1"
+    words = ["bash", "-c", command]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith(first)
+    assert done.stderr == "" and done.returncode == 0
 
 
 @pytest.mark.parametrize("program", ["ladder", "trainer"])

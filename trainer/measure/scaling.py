@@ -218,7 +218,9 @@ def _mean(values: Sequence[float]) -> float:
 def show(result: dict[str, Any], screen: Display) -> None:
     """The result as tables."""
     r = result
-    flags = f"-z {r['zero']} --overlap {r['overlap']:d}, by {r['exchanged_by']}"
+    flags = "no exchange"  # of one rank
+    if r["exchanged_by"] is not None:
+        flags = f"-z {r['zero']} --overlap {r['overlap']:d}, by {r['exchanged_by']}"
     screen.say(
         f"{r['model']}, B={r['B']} T={r['T']} on each rank, {r['dtype']}, {flags}, "
         f"{r['machine']['name']}"

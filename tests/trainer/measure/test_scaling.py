@@ -82,6 +82,14 @@ def test_the_table_and_the_picture_show_every_number_of_ranks(result):
     assert "weak scaling" in labels and "strong scaling" in labels
 
 
+def test_the_table_of_one_rank_names_no_exchange(result):
+    screen = io.StringIO()
+    alone = {**result, "exchanged_by": None, "rows": result["rows"][:1]}
+    scaling.show(alone, Display(Console(file=screen, width=140), 0))
+    assert "fp32, no exchange, " in screen.getvalue().splitlines()[0]
+    assert "None" not in screen.getvalue()
+
+
 def test_numbers_of_gpus_that_make_no_sense_are_refused():
     for text, says in (("1,x", "must be numbers such as 1,2,4"), ("0", "must be numbers")):
         with pytest.raises(LadderError, match=says):
