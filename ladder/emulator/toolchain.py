@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -59,6 +60,10 @@ COUNT_GCC = [
     *("--param=tsan-distinguish-volatile=0", "-fsanitize=bounds-strict"),
 ]
 COUNT_CLANG = ["-O0"]
+# A variable without a value would often be 0 here, and is whatever was in the register on a GPU. It
+# gets a value that no result survives: a float NaN or -1.7e38, an int one below -10^7.
+FILL = ["-ftrivial-auto-var-init=pattern"]
+FILLING_GCC = 12  # the first version that has it
 # A kernel calls the runtime and mathematical functions. To look through the C++ library, which it
 # does not call, takes twice as long as the rest of linking.
 LINK_GCC = ["-nostdlib", "-lm", "-lgcc"]
@@ -75,6 +80,12 @@ class Compiler:
     @property
     def is_clang(self) -> bool:
         return "clang" in self.version
+
+    @property
+    def fills(self) -> bool:
+        """Whether it knows FILL."""
+        gcc = re.search(r"\) (\d+)\.", self.version)
+        return self.is_clang or (gcc is not None and int(gcc[1]) >= FILLING_GCC)
 
     def build(self, arguments: list[str], target: Path, text: str | None = None) -> None:
         """Run it, with `text` as standard input. Raises CompileError with what it printed, and
@@ -173,6 +184,7 @@ def build_kernel(text: str, macros: list[str], counting: bool) -> Path:
         flags += [*COUNT, *(COUNT_CLANG if compiler.is_clang else COUNT_GCC)]
     else:
         flags += FAST if compiler.is_clang else [*FAST, *FAST_GCC]
+    flags += FILL if compiler.fills else []
     libraries = [str(library), *([] if compiler.is_clang else LINK_GCC)]
     key = cache.digest(text, compiler.version, *libraries, *flags, _header_bytes())
     inputs = ["-include", "cuda_runtime.h", "-x", "c++", "-", "-x", "none"]
