@@ -110,6 +110,7 @@ class Emulated(HostArrays):
         )
         self._record = Record()
         self._compiled: dict[tuple[Any, ...], dict[str, Kernel]] = {}
+        self._warnings: dict[Path, dict[str, None]] = {}  # of the compiler, by the rung's file
         self._variants: dict[int, list[tuple[Emulated, ...]]] = {}  # by the number of SMs
         self._watching: Emulated | None = None
 
@@ -179,6 +180,10 @@ class Emulated(HostArrays):
         key = (path, code_identity(rung, exact=True), real, tuple(defines.items()))
         if key not in self._compiled:
             library, declared = self.compile_ahead(rung, defines, real)
+            log = library.with_name(toolchain.LOG)
+            if log.exists() and not self._counts_branches:  # which puts code of its own into it
+                said = self._warnings.setdefault(path, {})
+                said |= dict.fromkeys(_warnings(log.read_text(encoding="utf-8"), path))
             self._compiled[key] = load(library, path, declared, self._settings, self._record)
             if self._counts_branches:
                 self._counted.setdefault(path, []).append(ctypes.CDLL(str(library)))
@@ -229,6 +234,15 @@ class Emulated(HostArrays):
                 ]
             )
         return coverage.merge(runs)
+
+    def warnings(self, rung: Rung) -> list[str]:
+        """What the compiler warned of in a rung's own file, for all that this device and its
+        variants have compiled of it in this process."""
+        path = Path(os.path.abspath(rung.file))
+        groups = itertools.chain.from_iterable(self._variants.values())
+        devices = [self, *itertools.chain.from_iterable(groups)]
+        said = dict.fromkeys(line for device in devices for line in device._warnings.get(path, ()))
+        return sorted(said, key=lambda line: int(line.removeprefix(f"{path}:").split(":")[0]))
 
     def report(self) -> Report:
         """What was seen since the last reset: problems, and in counting mode all accesses."""
@@ -283,3 +297,10 @@ def _used_at(lines: Sequence[str], error: int, path: Path) -> int | None:
     found = [match for line in above if (match := use.match(line))][-1:]
     found += [match for line in below if (match := use.match(line))]
     return int(found[0][1]) if found else None
+
+
+def _warnings(log: str, path: Path) -> list[str]:
+    """The warnings of a compiler's log that are about the reader's own file."""
+    warning = re.compile(rf"({re.escape(str(path))}:\d+)(?::\d+)?: warning: (.*?)(?: \[-W\S+\])?")
+    found = [warning.fullmatch(line) for line in log.splitlines()]
+    return [f"{match[1]}: warning: {match[2]}" for match in found if match]

@@ -140,6 +140,7 @@ class Kernel:
         names = declared.parameters if len(declared.parameters) == count else ("",) * count
         self._names = [name or f"argument {i + 1}" for i, name in enumerate(names)]
         self._cluster = getattr(library, f"emulator_cluster_{declared.name}")()
+        self._bound = getattr(library, f"emulator_bound_{declared.name}")()
         self._locator, self._settings, self._record = locator, settings, record
 
     def __call__(self, launch: Launch, args: tuple[Any, ...]) -> None:
@@ -150,6 +151,12 @@ class Kernel:
             raise LadderError(
                 f"{self.name} is launched with {launch.grid[0]} blocks along x, which are no whole "
                 f"number of clusters of {cluster}"
+            )
+        threads = math.prod(launch.block)
+        if self._bound and threads > self._bound:
+            raise LadderError(
+                f"the kernel {self.name} is launched with blocks of {threads} threads, and its "
+                f"__launch_bounds__ allow {self._bound}: let both name the same constant of Define"
             )
         if launch.shared > SHARED_BYTES:  # also if it never reaches the array, as on a GPU
             raise LadderError(

@@ -53,6 +53,7 @@ class Kernel:
     name: str
     parameters: tuple[str, ...]
     cluster: str = "1"  # blocks along x: an expression of C++
+    bound: str = "0"  # the most threads of a block that it promises, likewise; 0: any number
 
 
 def prepare(path: Path, source: str, include: Sequence[Path]) -> tuple[str, tuple[Kernel, ...]]:
@@ -70,7 +71,9 @@ def prepare(path: Path, source: str, include: Sequence[Path]) -> tuple[str, tupl
         found = _kernels(text)
     except ValueError:  # no parenthesis follows a kernel's name
         raise LadderError(f"{path}: a kernel's declaration is not complete") from None
-    launchers = "".join(f"EMULATOR_KERNEL({kernel.name}, {kernel.cluster})\n" for kernel in found)
+    launchers = "".join(
+        f"EMULATOR_KERNEL({kernel.name}, {kernel.cluster}, {kernel.bound})\n" for kernel in found
+    )
     return f"{text}\n{launchers}", found
 
 
@@ -167,11 +170,14 @@ def _kernels(text: str) -> tuple[Kernel, ...]:
     found = []
     for match in KERNEL.finditer(text):
         head = match.end()
-        opening, cluster = text.index("(", head), "1"
+        opening, cluster, bound = text.index("(", head), "1", "0"
         while attribute := ATTRIBUTE.search(text[head:opening]):
             head = _closing(text, opening)
+            first = _split(text[opening + 1 : head - 1])[0]
             if attribute.group(1) == "__cluster_dims__":
-                cluster = _split(text[opening + 1 : head - 1])[0]
+                cluster = first
+            else:
+                bound = first
             opening = text.index("(", head)
         name = re.search(r"(\w+)\s*$", text[head:opening])
         inside = text[opening + 1 : _closing(text, opening) - 1]
@@ -179,7 +185,7 @@ def _kernels(text: str) -> tuple[Kernel, ...]:
         names = tuple(_parameter_name(part) for part in parameters)
         defined = text[_closing(text, opening) :].lstrip().startswith("{")  # not only declared
         if name and defined:
-            found.append(Kernel(name.group(1), names, cluster))
+            found.append(Kernel(name.group(1), names, cluster, bound))
     return tuple(found)
 
 

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -49,6 +50,9 @@ KERNEL = [
 # -O2 compiles for a fifth longer, and halves the time of some launches. Most kernels are compiled
 # for a few launches of milliseconds each.
 FAST = ["-O1", "-fno-optimize-sibling-calls"]
+# What nvcc warns of, too: variables that nobody uses or that have no value, a missing return. Rungs
+# compare sizes of both signs, and leave out parentheses, on purpose.
+WARN = ["-Wall", "-Wno-unknown-pragmas", "-Wno-sign-compare", "-Wno-parentheses"]
 FAST_GCC = ["-fno-crossjumping", "-fno-tree-tail-merge"]  # two barriers stay two: see nomerge
 # The compiler inserts a call for every memory access, and one for an index that is past its array.
 # Copies of float4 and similar types must stay whole, one access of 16 bytes as on the GPU: gcc must
@@ -59,9 +63,14 @@ COUNT_GCC = [
     *("--param=tsan-distinguish-volatile=0", "-fsanitize=bounds-strict"),
 ]
 COUNT_CLANG = ["-O0"]
+# A variable without a value would often be 0 here, and is whatever was in the register on a GPU. It
+# gets a value that no result survives: a float NaN or -1.7e38, an int one below -10^7.
+FILL = ["-ftrivial-auto-var-init=pattern"]
+FILLING_GCC = 12  # the first version that has it
 # A kernel calls the runtime and mathematical functions. To look through the C++ library, which it
 # does not call, takes twice as long as the rest of linking.
 LINK_GCC = ["-nostdlib", "-lm", "-lgcc"]
+LOG = "compile.log"
 RUNTIME_UNITS = 4  # that the runtime is compiled in, at the same time
 
 
@@ -76,9 +85,18 @@ class Compiler:
     def is_clang(self) -> bool:
         return "clang" in self.version
 
-    def build(self, arguments: list[str], target: Path, text: str | None = None) -> None:
-        """Run it, with `text` as standard input. Raises CompileError with what it printed, and
-        LadderError where the disk was full, of which it may print a hundred lines."""
+    @property
+    def fills(self) -> bool:
+        """Whether it knows FILL."""
+        gcc = re.search(r"\) (\d+)\.", self.version)
+        return self.is_clang or (gcc is not None and int(gcc[1]) >= FILLING_GCC)
+
+    def build(self, arguments: list[str], target: Path, text: str | None = None) -> str:
+        """Run it, with `text` as standard input; returns what it printed.
+
+        Raises CompileError with that where it fails, and LadderError where the disk was full, of
+        which it may print a hundred lines.
+        """
         command = [*self.command, *arguments, "-o", str(target)]
         done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -88,6 +106,7 @@ class Compiler:
                     f"(set by TMPDIR) and to {cache.directory()} (set by {cache.VARIABLE})"
                 )
             raise CompileError(done.stderr)
+        return done.stderr
 
 
 @functools.cache
@@ -166,13 +185,15 @@ def _header_bytes() -> bytes:
 
 
 def build_kernel(text: str, macros: list[str], counting: bool) -> Path:
-    """The shared library of a kernel whose C++ text is `text`."""
+    """The shared library of a kernel whose C++ text is `text`; beside it, unless it counts, the
+    compiler's warnings in the file LOG."""
     compiler, library = find_compiler(), runtime()
     flags = [*KERNEL, *(f"-D{macro}" for macro in macros), f"-I{INCLUDE}"]
     if counting:
         flags += [*COUNT, *(COUNT_CLANG if compiler.is_clang else COUNT_GCC)]
     else:
-        flags += FAST if compiler.is_clang else [*FAST, *FAST_GCC]
+        flags += [*WARN, *FAST, *([] if compiler.is_clang else FAST_GCC)]
+    flags += FILL if compiler.fills else []
     libraries = [str(library), *([] if compiler.is_clang else LINK_GCC)]
     key = cache.digest(text, compiler.version, *libraries, *flags, _header_bytes())
     inputs = ["-include", "cuda_runtime.h", "-x", "c++", "-", "-x", "none"]
@@ -181,7 +202,8 @@ def build_kernel(text: str, macros: list[str], counting: bool) -> Path:
         folder.mkdir()
         path = folder / "kernel.so"
         if not counting:
-            compiler.build([*flags, *inputs, *libraries], path, text)
+            log = compiler.build([*flags, *inputs, *libraries], path, text)
+            (folder / LOG).write_text(log, encoding="utf-8")
             return
         # In two steps: linked with -fsanitize=thread, it would get ThreadSanitizer's own runtime.
         unlinked = folder / "kernel.o"

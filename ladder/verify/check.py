@@ -88,6 +88,7 @@ class Report:
     device: str
     outcomes: tuple[Outcome, ...]
     which: str = ""  # what the command line calls the rung; "" where it cannot
+    warnings: tuple[str, ...] = ()  # of the compiler, in a user's own file
 
     @property
     def passed(self) -> bool:
@@ -99,6 +100,9 @@ class Report:
         return [outcome for outcome in self.outcomes if outcome.status in ("failed", "fault")]
 
     def __str__(self) -> str:
+        return "\n".join([self._verdict(), *self.warnings])
+
+    def _verdict(self) -> str:
         head = f"{self.op} {self.rung} on {self.device}"
         if self.failures:
             first = self.failures[0]

@@ -120,7 +120,8 @@ def _watch(request: Mapping[str, Any], seconds: float) -> Outcome | None:
 
 def _report(answer: dict[str, Any]) -> Report:
     outcomes = tuple(Outcome(**outcome) for outcome in answer.pop("outcomes"))
-    return Report(**answer, outcomes=outcomes)
+    warnings = tuple(answer.pop("warnings"))
+    return Report(**answer, outcomes=outcomes, warnings=warnings)
 
 
 def require(op: str, rung: Rung, device: str, seconds: float = SECONDS) -> None:
@@ -235,6 +236,9 @@ def _check_on(
         request["shapes"],
         stop_at_failure=stop_at_failure,
     )
+    if isinstance(device, Emulated):
+        warnings = tuple(device.warnings(find_rung(op, path)))
+        report = dataclasses.replace(report, warnings=warnings)
     return dataclasses.asdict(report)
 
 

@@ -247,6 +247,27 @@ extern "C" __global__ void k(float* out, const float* inp) {{
     assert np.flatnonzero(np.isnan(out)).tolist() == [58]
 
 
+UNINITIALISED_VARIABLES = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    float sum, sums[4];
+    int first;
+    for (int i = 0; i < 8; i++) sum += inp[i];
+    for (int i = 0; i < 8; i++) sums[i % 4] += inp[i];
+    out[0] = sum;
+    for (int i = 0; i < 4; i++) out[1 + i] = sums[i];
+    out[5] = first;
+}
+"""
+
+
+@pytest.mark.skipif(not find_compiler().fills, reason="gcc fills variables from version 12 on")
+@pytest.mark.parametrize("counting", (False, True))
+def test_a_variable_without_a_value_has_one_that_no_result_survives(tmp_path, counting):
+    out, inp = zeros(6), array(np.arange(8))
+    run(Emulated(counting=counting), tmp_path, UNINITIALISED_VARIABLES, 1, 1, out, inp)
+    assert not (np.abs(out) < 1e7).any()  # NaN is one, too
+
+
 RETURNED = """\
 extern "C" __global__ void k(float* out, const float* inp) {
     if (threadIdx.x >= 60) return;
@@ -395,6 +416,19 @@ def test_device_works_after_a_failed_launch(tmp_path):
     out = zeros(64)
     run(device, tmp_path, NULL_POINTER, 1, 64, out, array(np.arange(64)))
     assert out.tolist() == list(range(64))
+
+
+@pytest.mark.parametrize(
+    "bounds", ("__launch_bounds__(2 * 16) void", "void __launch_bounds__(N, 2)")
+)
+def test_a_block_beyond_the_launch_bounds_is_refused(tmp_path, bounds):
+    source = f'extern "C" __global__ {bounds} k(float* out) {{ out[threadIdx.x] = 1; }}'
+    device, out = Emulated(), zeros(64)
+    run(device, tmp_path, source, 1, (8, 2, 2), out, defines={"N": 32})
+    assert out.sum() == 8
+    message = "k is launched with blocks of 33 threads, and its __launch_bounds__ allow 32"
+    with pytest.raises(LadderError, match=message):
+        run(device, tmp_path, source, 1, 33, out, defines={"N": 32})
 
 
 def test_wrong_argument_list(tmp_path):

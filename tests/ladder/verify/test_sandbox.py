@@ -13,6 +13,7 @@ from ladder.contract.ladder import find, find_rung
 from ladder.device.cpu import Cpu
 from ladder.show import pages
 from ladder.verify import sandbox
+from tests.ladder.emulation import line
 
 pytestmark = pytest.mark.emulator
 
@@ -127,6 +128,21 @@ def test_a_kernel_that_does_not_compile_shows_its_line(device_name):
         check(
             replaced("float* __restrict__ rstd,", "const, float* __restrict__ rstd,"), device_name
         )
+
+
+def test_the_compilers_warnings_about_ones_own_file_are_part_of_the_report(tmp_path):
+    path = tmp_path / "mine.cu"
+    path.write_text(replaced("float sum = 0.0f, squares", "int unused;\nfloat sum, squares"))
+    text = str(check(path, "emulated"))
+    assert ": FAILED at N=2 C=33, float32: " in text
+    first = line(path.read_text(), "int unused;")
+    assert f"{path}:{first}: warning: unused variable " in text
+    assert re.search(rf"^{path}:\d+: warning: .*.sum. .*uninitialized", text, re.MULTILINE)
+    path.write_text(replaced("float sum = 0.0f, squares", "int unused;\nfloat sum = 0.0f, squares"))
+    report = check(path, "emulated")
+    assert report.passed
+    assert [warning.split(": ")[1] for warning in report.warnings] == ["warning"]
+    assert check(SOURCE, "emulated").warnings == ()
 
 
 def test_the_wrong_argument_list_is_refused_with_the_right_one(device_name):

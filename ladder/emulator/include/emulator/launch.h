@@ -59,11 +59,12 @@ extern "C" EMULATOR_UNCOUNTED void *memcpy(void *to, const void *from, size_t by
 }
 #endif
 
-#define EMULATOR_KERNEL(NAME, CLUSTER)                                                         \
+#define EMULATOR_KERNEL(NAME, CLUSTER, BOUND)                                                  \
     extern "C" EMULATOR_EXPORT EMULATOR_UNCOUNTED void emulator_call_##NAME(void **arguments) { \
         emulator::call(NAME, arguments);                                                       \
     }                                                                                          \
     extern "C" EMULATOR_EXPORT int emulator_describe_##NAME(emulator::Parameter *out) {        \
         return emulator::describe(NAME, out);                                                  \
     }                                                                                          \
-    extern "C" EMULATOR_EXPORT int emulator_cluster_##NAME() { return CLUSTER; }
+    extern "C" EMULATOR_EXPORT int emulator_cluster_##NAME() { return CLUSTER; }               \
+    extern "C" EMULATOR_EXPORT int emulator_bound_##NAME() { return BOUND; }
