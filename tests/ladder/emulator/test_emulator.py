@@ -177,6 +177,28 @@ extern "C" __global__ void k(unsigned long long* out) {
             assert int(out[i, 6]) >> (i - first) & 1 and out[i, 6] & ~existing == 0
 
 
+@pytest.mark.parametrize("counting", (False, True))
+@pytest.mark.parametrize("seed", (0, 3))
+def test_the_lanes_of_a_branch_are_active_together(tmp_path, counting, seed):
+    """As in an atomic that a warp does once for all its lanes."""
+    source = """\
+extern "C" __global__ void k(unsigned* out, unsigned* count, const float* inp) {
+    unsigned lane = threadIdx.x % 32;
+    if (inp[threadIdx.x] > 0) {
+        unsigned active = __activemask(), first = __ffs(active) - 1, base = 0;
+        if (lane == first) base = atomicAdd(count, __popc(active));
+        base = __shfl_sync(active, base, first);
+        out[base + __popc(active & ((1u << lane) - 1))] = threadIdx.x;
+    }
+}
+"""
+    inp = array(np.random.default_rng(0).standard_normal(96))
+    out, count = zeros(96, dtype=np.uint32), zeros(1, dtype=np.uint32)
+    run(Emulated(counting=counting, seed=seed), tmp_path, source, 1, 96, out, count, inp)
+    assert count[0] == (inp > 0).sum()
+    assert sorted(out[: count[0]]) == np.flatnonzero(inp > 0).tolist()
+
+
 def test_shuffle_from_a_lane_that_takes_no_part_is_visible(tmp_path):
     source = """\
 extern "C" __global__ void k(float* out) {
