@@ -47,11 +47,13 @@ WATCHING_SECONDS = 10.0  # time limit of a launch that is watched to explain a f
 
 # What stands between the place and the message of an error.
 _ERROR = re.compile(r" (fatal )?error:( static assertion failed( due to requirement '.*?')?:)?")
+_UNKNOWN = re.compile(r"[‘'`]__\w+[’'] was not declared|undeclared identifier '__\w+'")
 _VARIABLE_LENGTH = re.compile(r"\[-Werror.*\bW?vla")
 CONSTANT_SIZE = (
     "the size of an array must be a constant, such as one of Define; or declare the array as "
     "extern __shared__, and give its bytes in the Launch line"
 )
+LACKING = "; if CUDA has it, the emulator does not: its functions are in ladder/emulator/include"
 _LONG = ("begin", "columns", "rows", "row_bytes")
 _SHORT = ("box_columns", "box_rows", "element_bytes", "tf32")
 TENSOR_MAP = np.dtype(  # TileMap in runtime/scheduler.h, in 128 bytes
@@ -277,6 +279,8 @@ def _explain(log: str, path: Path, text: str) -> str:
             f"{path}:"
         ):  # in shared memory, the column is not the reader's
             used, message = int(place.split(":")[-2]), CONSTANT_SIZE
+        if _UNKNOWN.search(message):
+            message += LACKING
         if used is None:
             shown += [f"{place}: {message}", *lines[start + 1 : end]]
         elif (said := f"{path}:{used}: {message}") not in shown:

@@ -20,9 +20,17 @@ static void record(const void *address, size_t bytes, Access access, const void 
 
 // An access that the compiler takes to be aligned must be, on a GPU.
 static void record_aligned(const void *address, size_t bytes, Access access, const void *pc) {
-    if (this_worker && (uintptr_t)address % bytes)
-        this_worker->refuse(MISALIGNED, pc, "%s of %zu bytes at an address that is no multiple of %zu",
-                            access == ACCESS_READ ? "read" : "write", bytes, bytes);
+    if (this_worker && (uintptr_t)address % bytes) {
+        SharedPlace place = this_worker->find_shared(address);
+        bool declare = place.array && (place.offset - place.array->offset) % bytes == 0;
+        std::string remedy;  // where the array itself does not begin at a multiple
+        if (declare)
+            remedy = ": declare " + std::string(place.array->name) + " with __align__(" +
+                     std::to_string(bytes) + ")";
+        this_worker->refuse(MISALIGNED, pc,
+                            "%s of %zu bytes at an address that is no multiple of %zu%s",
+                            access == ACCESS_READ ? "read" : "write", bytes, bytes, remedy.c_str());
+    }
     record(address, bytes, access, pc);
 }
 

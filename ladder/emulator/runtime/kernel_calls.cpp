@@ -79,16 +79,6 @@ uint64_t emulator_warp(WarpOperation operation, uint64_t mask, uint64_t value, i
     return this_worker->at_warp(operation, mask, value, source, CALLER);
 }
 
-uint64_t emulator_active_mask() {
-    Worker &worker = *this_worker;
-    int warp = worker.warp_of(worker.fiber());
-    uint64_t mask = worker.existing_lanes(warp);
-    for (const Fiber &fiber : worker.fibers)
-        if (worker.warp_of(fiber) == warp && fiber.state == State::done)
-            mask &= ~(1ull << fiber.lane);
-    return mask;
-}
-
 void emulator_poll() { this_worker->yield(State::polling, CALLER); }
 
 void *emulator_shared(const void *key, const char *name, size_t bytes, size_t alignment) {

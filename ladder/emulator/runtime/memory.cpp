@@ -11,6 +11,7 @@
 using namespace emulator;
 
 static constexpr size_t FIRST = 1024;  // the first KiB of shared memory is the system's, on Hopper
+static const char *const ACCESSES[] = {"read", "write", "atomic"};  // by emulator::Access
 static constexpr size_t BESIDE = 4096;  // bytes from a buffer that are most likely ours to read
 
 // ---- shared memory -----------------------------------------------------------------------------
@@ -25,6 +26,16 @@ const SharedArray *SharedLayout::find(size_t offset) const {
     for (const SharedArray &array : arrays_)
         if (offset - array.offset < array.bytes) return &array;
     return nullptr;
+}
+
+const SharedArray *SharedLayout::nearest(size_t offset) const {
+    auto gap = [offset](const SharedArray &array) {
+        return offset < array.offset ? array.offset - offset : offset - array.offset - array.bytes;
+    };
+    auto found = std::min_element(
+        arrays_.begin(), arrays_.end(),
+        [gap](const SharedArray &a, const SharedArray &b) { return gap(a) < gap(b); });
+    return found == arrays_.end() ? nullptr : &*found;
 }
 
 const SharedArray &SharedLayout::add(const void *key, const char *name, size_t bytes,
@@ -165,8 +176,20 @@ void MemoryModel::access_shared(Worker &worker, const Actor &actor, const Shared
                                 int bytes, Access access, const void *pc) {
     Where where;
     where.bytes = bytes;
-    if (!place.array || place.offset + bytes > place.array->offset + place.array->bytes) {
-        where.shared_name = place.array ? place.array->name : "shared memory";
+    if (!place.array) {
+        const SharedArray *array = worker.layout.nearest(place.offset);
+        if (!array) worker.refuse(OUT_OF_BOUNDS, pc, "no array is in shared memory yet");
+        const char *dynamic = array->key || array->bytes
+                                  ? ""
+                                  : ": give its bytes in the Launch line, after grid and block";
+        worker.refuse(OUT_OF_BOUNDS, pc,
+                      "%s of %d bytes across the end of shared memory, at offset %lld of %s, which "
+                      "has %zu bytes%s",
+                      ACCESSES[access], bytes, (long long)(place.offset - array->offset),
+                      array->name, array->bytes, dynamic);
+    }
+    if (place.offset + bytes > place.array->offset + place.array->bytes) {
+        where.shared_name = place.array->name;
         where.offset = (int64_t)place.offset;
         return worker.out_of_bounds(where, access, pc);
     }

@@ -37,6 +37,7 @@ class SharedLayout {
 
     const SharedArray *find(const void *key) const;
     const SharedArray *find(size_t offset) const;
+    const SharedArray *nearest(size_t offset) const;  // null: there are no arrays
     // At a multiple of `alignment`, and of no more: an array that needs more must say so.
     const SharedArray &add(const void *key, const char *name, size_t bytes, size_t alignment);
     void clear();

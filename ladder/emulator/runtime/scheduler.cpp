@@ -352,6 +352,27 @@ void Worker::report_deadlock() {
     launch->add(problem);
 }
 
+// What is wrong with the mask of a warp operation that never completes.
+std::string Worker::explain_mask(const Fiber &fiber) const {
+    int warp = warp_of(fiber);
+    uint64_t mask = fiber.mask & existing_lanes(warp);
+    if (!(mask >> fiber.lane & 1))
+        return ": its mask does not name its own lane, " + std::to_string(fiber.lane);
+    const Fiber *lanes = &fibers[warps[warp].first];
+    for (uint64_t rest = mask; rest; rest &= rest - 1)
+        if (lanes[__builtin_ctzll(rest)].state == State::done)
+            return ": its mask names lane " + std::to_string(__builtin_ctzll(rest)) +
+                   ", which has returned";
+    for (uint64_t rest = mask; rest; rest &= rest - 1) {
+        const Fiber &lane = lanes[__builtin_ctzll(rest)];
+        if (lane.state != State::at_warp || lane.operation != fiber.operation)
+            return ": its mask names lane " + std::to_string(lane.lane) + ", which is elsewhere";
+        if ((lane.mask & existing_lanes(warp)) != mask)
+            return ": lane " + std::to_string(lane.lane) + " has come with another mask";
+    }
+    return "";
+}
+
 // What a thread waits for, and what is missing: "waits at the mbarrier full[0] ...".
 std::string Worker::describe_wait(const Fiber &fiber) const {
     char text[sizeof Problem::text];
@@ -377,8 +398,9 @@ std::string Worker::describe_wait(const Fiber &fiber) const {
     } else {
         static const char *const WAITS[] = {"", "", "in a warp operation", "at a barrier",
                                             "for memory to change", ""};
-        std::snprintf(text, sizeof text, "waits %s for threads that never come",
-                      WAITS[(int)fiber.state]);
+        std::string cause = fiber.state == State::at_warp ? explain_mask(fiber) : "";
+        std::snprintf(text, sizeof text, "waits %s for threads that never come%s",
+                      WAITS[(int)fiber.state], cause.c_str());
     }
     return text;
 }

@@ -288,6 +288,7 @@ class Worker {
     void finish_thread();
     void report_deadlock();
     std::string describe_wait(const Fiber &fiber) const;
+    std::string explain_mask(const Fiber &fiber) const;
     static void entry();
 
     void *stack_pointer_ = nullptr;  // of the scheduler, while a fiber runs

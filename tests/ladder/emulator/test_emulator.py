@@ -177,6 +177,28 @@ extern "C" __global__ void k(unsigned long long* out) {
             assert int(out[i, 6]) >> (i - first) & 1 and out[i, 6] & ~existing == 0
 
 
+@pytest.mark.parametrize("counting", (False, True))
+@pytest.mark.parametrize("seed", (0, 3))
+def test_the_lanes_of_a_branch_are_active_together(tmp_path, counting, seed):
+    """As in an atomic that a warp does once for all its lanes."""
+    source = """\
+extern "C" __global__ void k(unsigned* out, unsigned* count, const float* inp) {
+    unsigned lane = threadIdx.x % 32;
+    if (inp[threadIdx.x] > 0) {
+        unsigned active = __activemask(), first = __ffs(active) - 1, base = 0;
+        if (lane == first) base = atomicAdd(count, __popc(active));
+        base = __shfl_sync(active, base, first);
+        out[base + __popc(active & ((1u << lane) - 1))] = threadIdx.x;
+    }
+}
+"""
+    inp = array(np.random.default_rng(0).standard_normal(96))
+    out, count = zeros(96, dtype=np.uint32), zeros(1, dtype=np.uint32)
+    run(Emulated(counting=counting, seed=seed), tmp_path, source, 1, 96, out, count, inp)
+    assert count[0] == (inp > 0).sum()
+    assert sorted(out[: count[0]]) == np.flatnonzero(inp > 0).tolist()
+
+
 def test_shuffle_from_a_lane_that_takes_no_part_is_visible(tmp_path):
     source = """\
 extern "C" __global__ void k(float* out) {
@@ -309,6 +331,18 @@ extern "C" __global__ void k(float* out, Pair pair) {
         assert out.tolist() == [7, 205, 7, 2005]
 
 
+def test_a_bool_and_a_char_are_integers(tmp_path):
+    source = """\
+extern "C" __global__ void k(float* out, bool negative, signed char value) {
+    out[threadIdx.x] = negative ? -value : value;
+}
+"""
+    for negative in (False, True):
+        out = zeros(2)
+        run(Emulated(), tmp_path, source, 1, 2, out, np.bool_(negative), np.int8(-3))
+        assert out.tolist() == [3 if negative else -3] * 2
+
+
 @pytest.mark.parametrize("expression, expected", [
     ("__popc(0xf0f0u)", 8), ("__clz(1)", 31), ("__clz(0)", 32), ("__ffs(8)", 4),
     ("__umulhi(0x80000000u, 6u)", 3), ("__float_as_uint(1.0f)", 0x3F800000),
@@ -318,6 +352,13 @@ extern "C" __global__ void k(float* out, Pair pair) {
     ("fmaf(2.0f, 3.0f, 4.0f)", 10), ("max(1.0f, __int_as_float(0x7fffffff))", 1),
     ("min(3, 2u)", 2), ("tanhf(0.0f)", 0), ("__saturatef(7.0f)", 1),
     ("__float2int_rn(2.5f)", 2), ("__float2int_rz(-2.5f)", -2), ("sqrt(2.0f) * sqrt(2.0f)", 2),
+    ("__float2int_rz(3e9f)", 2**31 - 1), ("__float2int_rn(-3e9f)", -(2**31)),
+    ("__float2int_rd(__int_as_float(0x7fffffff))", 0), ("__float2uint_rn(-5.0f)", 0),
+    ("__float2uint_rz(3e9f)", 3e9), ("__float2uint_rz(5e9f)", 2**32 - 1),
+    ("exp10f(2.0f)", 100), ("sinpif(0.5f)", 1), ("cospif(3.0f)", -1), ("rcbrtf(8.0f)", 0.5),
+    ("normcdff(-1.0f)", 0.15865525393), ("normcdf(1.0)", 0.84134474607),
+    ("rhypotf(3.0f, 4.0f)", 0.2), ("norm3df(2.0f, 3.0f, 6.0f)", 7),
+    ("__mul24(-3, 5)", -15), ("__umul24(0x1000003u, 5u)", 15),
 ])  # fmt: skip
 def test_intrinsics(tmp_path, expression, expected):
     source = f'extern "C" __global__ void k(double* out) {{ out[0] = {expression}; }}\n'

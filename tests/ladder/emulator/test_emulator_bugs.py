@@ -178,6 +178,49 @@ extern "C" __global__ void k(float* out, const float* inp) {
     assert problem.thread == (63, 0, 0)
 
 
+@pytest.mark.parametrize(
+    "array, bytes_of_launch, message",
+    [
+        ("extern __shared__ float s[]", 0, "at offset 0 of s, which has 0 bytes: give its bytes"),
+        ("extern __shared__ float s[]", 128, "at offset 128 of s, which has 128 bytes$"),
+        ("__shared__ float s[24]", 0, "at offset 96 of s, which has 96 bytes$"),
+    ],
+)
+def test_access_outside_of_shared_arrays_names_the_nearest(
+    tmp_path, array, bytes_of_launch, message
+):
+    source = f"""\
+extern "C" __global__ void k(float* out, const float* inp) {{
+    {array};
+    float* p = s;
+    p[threadIdx.x] = inp[threadIdx.x];  // BUG
+}}
+"""
+    (problem,) = problems(Emulated(counting=True), tmp_path, source, shared=bytes_of_launch)
+    assert (problem.kind, problem.line) == ("out of bounds", line(source))
+    message = f"write of 4 bytes across the end of shared memory, {message}"
+    assert re.search(message, problem.message), problem.message
+
+
+@pytest.mark.parametrize("element, remedy", [(0, ": declare s with __align__.16."), (1, "$")])
+def test_a_misaligned_vector_in_shared_memory_says_how_to_align_the_array(
+    tmp_path, element, remedy
+):
+    source = f"""\
+extern "C" __global__ void k(float* out, const float* inp) {{
+    __shared__ float s[64];
+    s[threadIdx.x] = inp[threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x >= 8) return;
+    float4 v = *(const float4*)(s + {element} + 4 * threadIdx.x);  // BUG
+    *(float4*)(out + 4 * threadIdx.x) = v;
+}}
+"""
+    (problem,) = problems(Emulated(counting=True), tmp_path, source)
+    assert (problem.kind, problem.line) == ("misaligned", line(source))
+    assert re.search(f"no multiple of 16{remedy}", problem.message), problem.message
+
+
 INDICES = """\
 struct Two { float at[2]; };
 __device__ float last(Two two, int i) { return two.at[i]; }  // AT
@@ -335,6 +378,28 @@ extern "C" __global__ void k(float* out, const float* inp) {
 def test_deadlock(tmp_path, counting, source):
     (problem,) = problems(Emulated(counting=counting), tmp_path, source)
     assert (problem.kind, problem.line) == ("deadlock", line(source))
+
+
+@pytest.mark.parametrize("counting", (False, True))
+@pytest.mark.parametrize(
+    "statement, cause",
+    [
+        ("if (i < 20) __ballot_sync(~0u, 1)", "its mask names lane 20, which has returned"),
+        ("__shfl_sync(0xffff, i, 0)", "its mask does not name its own lane, 16"),
+        ("if (i == 3) __syncthreads(); else __syncwarp()", "its mask names lane 3, which is else"),
+        ("__syncwarp(i < 16 ? 0xffffff : ~0u); __syncwarp()", "lane 16 has come with another mask"),
+    ],
+)
+def test_a_warp_operation_that_never_completes_says_what_is_wrong_with_its_mask(
+    tmp_path, counting, statement, cause
+):
+    source = (
+        'extern "C" __global__ void k(float* out, const float* inp) {\n'
+        f"    int i = threadIdx.x;\n    {statement};\n}}\n"
+    )
+    (problem,) = problems(Emulated(counting=counting), tmp_path, source, block=32)
+    assert (problem.kind, problem.line) == ("deadlock", 3)
+    assert f"in a warp operation for threads that never come: {cause}" in problem.message
 
 
 @pytest.mark.parametrize("counting", (False, True))

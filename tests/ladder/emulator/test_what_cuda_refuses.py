@@ -52,6 +52,13 @@ def test_it_does_not_compile_and_the_readers_own_line_is_named(tmp_path, stateme
         assert f"    3 |     {statement};" in str(caught.value)
 
 
+def test_a_function_of_cuda_that_the_emulator_lacks_is_not_said_to_be_none(tmp_path):
+    with pytest.raises(
+        CompileError, match=r"kernel\.cu:3:.*__dp4a.*; if CUDA has it, the emulator"
+    ):
+        compile_statement(tmp_path, "*p = __dp4a(1, 2, 3)")
+
+
 @pytest.mark.parametrize("counting", (False, True))
 @pytest.mark.parametrize(
     "statement",

@@ -123,7 +123,10 @@ __forceinline__ uint64_t __match_all_sync(uint64_t mask, T value, int *predicate
     *predicate = emulator::match(mask, value) == mask;
     return *predicate ? mask : 0;
 }
-__forceinline__ uint64_t __activemask() { return emulator::emulator_active_mask(); }
+// The lanes that come to this call while the others wait elsewhere or have returned.
+__forceinline__ uint64_t __activemask() {
+    return emulator::emulator_warp(emulator::WARP_COALESCE, ~0ull, 0, 0);
+}
 
 #define EMULATOR_REDUCTION(NAME, TYPE, EXPRESSION)                                  \
     __forceinline__ TYPE NAME(uint64_t mask, TYPE value) {                          \

@@ -28,6 +28,18 @@ __forceinline__ void sincosf(float x, float *sine, float *cosine) {
     *sine = sinf(x);
     *cosine = cosf(x);
 }
+__forceinline__ float exp10f(float x) { return (float)pow(10.0, (double)x); }
+__forceinline__ float sinpif(float x) { return (float)sin(M_PI * fmod((double)x, 2.0)); }
+__forceinline__ float cospif(float x) { return (float)cos(M_PI * fmod((double)x, 2.0)); }
+__forceinline__ float normcdff(float x) { return (float)(0.5 * erfc(-M_SQRT1_2 * (double)x)); }
+__forceinline__ double normcdf(double x) { return 0.5 * erfc(-M_SQRT1_2 * x); }
+__forceinline__ float rcbrtf(float x) { return (float)(1.0 / cbrt((double)x)); }
+__forceinline__ float rhypotf(float x, float y) {
+    return (float)(1.0 / hypot((double)x, (double)y));
+}
+__forceinline__ float norm3df(float x, float y, float z) {
+    return (float)hypot(hypot((double)x, (double)y), (double)z);
+}
 __forceinline__ float __saturatef(float x) { return x > 0 ? fminf(x, 1.0f) : 0.0f; }  // NaN: 0
 
 __forceinline__ float __expf(float x) { return expf(x); }
@@ -71,12 +83,21 @@ __forceinline__ long long __double_as_longlong(double x) {
 __forceinline__ double __longlong_as_double(long long x) { return emulator::bit_cast<double>(x); }
 
 // Conversions. _rn rounds to nearest, ties to even, _rz towards zero, _rd down, _ru up.
-__forceinline__ int __float2int_rn(float x) { return (int)rintf(x); }
-__forceinline__ int __float2int_rz(float x) { return (int)x; }
-__forceinline__ int __float2int_rd(float x) { return (int)floorf(x); }
-__forceinline__ int __float2int_ru(float x) { return (int)ceilf(x); }
-__forceinline__ unsigned __float2uint_rn(float x) { return (unsigned)rintf(x); }
-__forceinline__ unsigned __float2uint_rz(float x) { return (unsigned)x; }
+// Beyond the type's range they return its first or last number, and of NaN 0.
+namespace emulator {
+__forceinline__ int to_int(float x) {
+    return x != x ? 0 : x >= 0x1p31f ? 0x7fffffff : x < -0x1p31f ? -0x7fffffff - 1 : (int)x;
+}
+__forceinline__ unsigned to_unsigned(float x) {
+    return !(x > 0) ? 0 : x >= 0x1p32f ? 0xffffffff : (unsigned)x;
+}
+}  // namespace emulator
+__forceinline__ int __float2int_rn(float x) { return emulator::to_int(rintf(x)); }
+__forceinline__ int __float2int_rz(float x) { return emulator::to_int(x); }
+__forceinline__ int __float2int_rd(float x) { return emulator::to_int(floorf(x)); }
+__forceinline__ int __float2int_ru(float x) { return emulator::to_int(ceilf(x)); }
+__forceinline__ unsigned __float2uint_rn(float x) { return emulator::to_unsigned(rintf(x)); }
+__forceinline__ unsigned __float2uint_rz(float x) { return emulator::to_unsigned(x); }
 __forceinline__ float __int2float_rn(int x) { return (float)x; }
 __forceinline__ float __uint2float_rn(unsigned x) { return (float)x; }
 __forceinline__ float __double2float_rn(double x) { return (float)x; }
@@ -88,6 +109,12 @@ __forceinline__ unsigned __umulhi(unsigned a, unsigned b) {
 }
 __forceinline__ unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
     return (unsigned long long)((unsigned __int128)a * b >> 64);
+}
+__forceinline__ int __mul24(int a, int b) {  // of the lower 24 bits of each
+    return (int)((unsigned)((int)((unsigned)a << 8) >> 8) * (unsigned)((int)((unsigned)b << 8) >> 8));
+}
+__forceinline__ unsigned __umul24(unsigned a, unsigned b) {
+    return (a & 0xffffff) * (b & 0xffffff);
 }
 __forceinline__ int __popc(unsigned x) { return __builtin_popcount(x); }
 __forceinline__ int __popcll(unsigned long long x) { return __builtin_popcountll(x); }

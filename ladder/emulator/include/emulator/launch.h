@@ -15,7 +15,7 @@ struct Parameter {
 template <class T>
 constexpr char parameter_kind(T *) {
     if constexpr (__is_class(T) || __is_union(T)) return 's';
-    else return T(1) / T(2) != T(0) ? 'f' : 'i';
+    else return T(1) / T(2) != T(0) && T(1) != T(2) ? 'f' : 'i';  // of a bool, 1 and 2 are alike
 }
 template <class T>
 constexpr char parameter_kind(T **) {

@@ -81,7 +81,6 @@ EMULATOR_EXPORT EMULATOR_DISTINCT int emulator_barrier(int predicate);
 // this lane's next warp operation.
 EMULATOR_EXPORT EMULATOR_DISTINCT uint64_t emulator_warp(
     WarpOperation operation, uint64_t mask, uint64_t value, int source);
-EMULATOR_EXPORT uint64_t emulator_active_mask();
 // Gives way to the other threads of the block: for loops that wait for something to change.
 EMULATOR_EXPORT void emulator_poll();
 // Memory of the running block. `key`: one address for each declaration, whatever its name.
