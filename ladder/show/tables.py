@@ -16,6 +16,7 @@ from ladder.contract.target import Target
 from ladder.measure import results
 from ladder.measure.peers import PEERS
 
+SHARED_BYTES = 227 << 10  # of a block: as much as any GPU has, so that shapes alone are refused
 Link = Callable[[Rung], str]  # how a page refers to a rung's file
 
 
@@ -271,13 +272,18 @@ def _peer_note(measurement: results.Measurement) -> str:
 
 
 def unmeasured(device: Mapping[str, Any], measurement: results.Measurement) -> list[Rung]:
-    """The rungs that could have a row and have none; libraries are no rungs here."""
+    """The rungs that could have a row and have none; libraries are no rungs here, and a rung that
+    refuses the shape is not among those that could."""
     measured = {row.get("rung") for row in measurement["rows"]}
-    target = Target(device.get("arch", ""), 32, 0, 0, DTYPES[measurement["dtype"]])
+    processors = device.get("multiprocessors") or 1
+    target = Target(
+        device.get("arch", ""), 32, processors, SHARED_BYTES, DTYPES[measurement["dtype"]]
+    )
     return [
         rung
         for rung in find(measurement["op"]).rungs
         if rung.path is not None and rung.id not in measured and rung.claims(target)
+        if rung.plan(measurement["dims"], target).refusal is None
     ]
 
 

@@ -214,13 +214,13 @@ def test_a_chapter_keeps_its_pictures_with_those_of_the_other_pages(site):
 
 
 def test_the_caption_names_the_rungs_that_were_not_measured(site):
-    def caption(op, dtype, arch, numbers):
+    def caption(op, dtype, arch, numbers, sizes=None):
         ladder = find(op)
         rows = [{"rung": str(n), "idea": ladder.rung(n).idea, "median_us": 1.0} for n in numbers]
         shape, dims = next(iter(ladder.op.bench.items()))
         (content,) = results.load_all().values()
         measurement = {**content["measurements"][0], "op": op, "dtype": dtype, "shape": shape}
-        measurement |= {"dims": dict(dims), "rows": rows}
+        measurement |= {"dims": sizes or dict(dims), "rows": rows}
         return tables.caption({**content["device"], "arch": arch}, measurement)
 
     found = caption("layernorm.forward", "bfloat16", "sm_90a", range(3, 12))
@@ -238,6 +238,11 @@ def test_the_caption_names_the_rungs_that_were_not_measured(site):
     found = caption("attention.forward", "bfloat16", "sm_80", (*range(1, 7), "16bit-7"))
     assert found.endswith(" Not measured: rungs 16bit-8 and 16bit-9.")
     assert caption("matmul.backward_bias", "float32", "sm_80", range(1, 5)).endswith("-01.")
+    narrow, wide = ({"N": 4096, "V": V, "Vp": V} for V in (512, 50304))  # rung 7 takes up to 512
+    found = caption("crossentropy.fused", "bfloat16", "sm_90a", range(2, 7), narrow)
+    assert found.endswith(" Not measured: rungs 1 and 7.")
+    found = caption("crossentropy.fused", "bfloat16", "sm_90a", range(2, 7), wide)
+    assert found.endswith(" Not measured: rung 1.")
     climbed = [r.id for r in find("matmul.forward").rungs if r.path and r.track in ("", "float32")]
     assert caption("matmul.forward", "float32", "sm_90a", climbed).endswith("-01.")
 
