@@ -15,8 +15,8 @@ from ladder.contract.rung_file import Rung
 from ladder.contract.target import Target
 from ladder.measure import results
 from ladder.measure.peers import PEERS
+from ladder.show.pictures.places import SHARED_BYTES
 
-SHARED_BYTES = 227 << 10  # of a block: as much as any GPU has, so that shapes alone are refused
 Link = Callable[[Rung], str]  # how a page refers to a rung's file
 
 
@@ -275,10 +275,9 @@ def unmeasured(device: Mapping[str, Any], measurement: results.Measurement) -> l
     """The rungs that could have a row and have none; libraries are no rungs here, and a rung that
     refuses the shape is not among those that could."""
     measured = {row.get("rung") for row in measurement["rows"]}
-    processors = device.get("multiprocessors") or 1
-    target = Target(
-        device.get("arch", ""), 32, processors, SHARED_BYTES, DTYPES[measurement["dtype"]]
-    )
+    sms = device.get("multiprocessors") or 1
+    # As much shared memory as any GPU has, so that a rung is refused for its shape alone.
+    target = Target(device.get("arch", ""), 32, sms, SHARED_BYTES, DTYPES[measurement["dtype"]])
     return [
         rung
         for rung in find(measurement["op"]).rungs
