@@ -205,12 +205,10 @@ def expect(
     """
     constants = scalars(op) if constants is None else constants
     outputs = _run_reference(op, dims, values, constants, None)
-    rng = np.random.default_rng(1)
+    rng, as_first = np.random.default_rng(1), np.random.default_rng(1)
     sensitivity: dict[str, np.ndarray | float] = {arg.name: 0.0 for arg in op.args}
-    for run in range(CHANGES + 1):
-        if again := run == CHANGES:
-            rng = np.random.default_rng(1)  # the first run's
-        changed = _run_reference(op, dims, values, constants, rng, alternate=again)
+    for random, alternate in [*[(rng, False)] * CHANGES, (as_first, True)]:
+        changed = _run_reference(op, dims, values, constants, random, alternate)
         for name, array in outputs.items():
             if array is not None and array.dtype.kind == "f":
                 with np.errstate(invalid="ignore"):
