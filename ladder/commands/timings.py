@@ -162,7 +162,7 @@ def pick_rung(options: argparse.Namespace) -> int:
 def measure_latency(options: argparse.Namespace) -> int:
     """The time of a load from each cache and from memory, idle and busy (needs a GPU)."""
     device = open_device(options.device)
-    bench.refuse_emulated(device)
+    bench.refuse_emulated(device, "doc/latency.md has the times of an H200")
     print(f"{device.name}: a thread loads addresses, each from where the one before points\n")
     print("array of      ns for a load")
     for size, seconds in latency.by_size(device):

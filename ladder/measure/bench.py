@@ -100,12 +100,15 @@ def bench(
             yield _measurement(ladder, device, dtype, name, dims, rungs, roofs, say)
 
 
-def refuse_emulated(device: Device) -> None:
+COUNTS = "'python -m ladder trace OP N' counts the memory accesses instead"
+
+
+def refuse_emulated(device: Device, instead: str = COUNTS) -> None:
+    """Raise LadderError where there is no GPU to measure. `instead`: what helps without one."""
     if not device.measurable:
         raise LadderError(
             "measuring needs a GPU: the time that the emulator takes says nothing about a GPU; "
-            "'python -m ladder trace OP N' counts the memory accesses instead, and "
-            "'python -m trainer doctor' says which GPUs were found"
+            f"{instead}, and 'python -m trainer doctor' says which GPUs were found"
         )
 
 

@@ -1,10 +1,10 @@
 // The kernels of latency.py. A chain of addresses: where a load reads is what the load before it
 // has brought. So a thread waits for every load, and nothing hides the latency.
+// latency.py defines AT_ONCE, the loads of 16 bytes that a reading thread has requested at a time.
 
 #include "portable.cuh"
 
-constexpr int AT_ONCE = 4;  // loads of 16 bytes that a reading thread has requested, as in latency.py
-constexpr int LOOK = 64;    // steps between looks at how many blocks have ended
+constexpr int LOOK = 64;  // steps between looks at how many blocks have ended
 
 // Goes `steps` steps along the chain. Launched with one thread.
 extern "C" __global__ void chase(

@@ -25,12 +25,12 @@ from ladder.contract.rung_file import MOST_BYTES, Rung
 
 SOURCE = Path(__file__).with_suffix(".cu")
 LINE = 128  # bytes: no two links lie in one line of a cache
-VECTOR, AT_ONCE = 16, 4  # bytes of a load of the readers, and how many a thread has, as in SOURCE
+VECTOR, AT_ONCE = 16, 4  # bytes of a load of the readers, and how many a thread has requested
 CHAINS = tuple(1 << power for power in range(14, 30))  # bytes: 16 KiB to 512 MiB
 READERS = (0, 32, 64, 128, 256, 384, 512, 768, 1024)  # threads of an SM that read meanwhile
 STREAM = 1 << 30  # bytes that they read, again and again
 STEPS = 1 << 16  # of one measurement, tens of milliseconds at most
-MOST_WARM = 1 << 20  # steps before it, so that the chain is where it stays
+MOST_WARM = 1 << 20  # steps before it, at most
 SAMPLES = 5
 TRIAL, SECONDS = 500, 0.02  # rounds of the readers, to see how long they take; how long they should
 
@@ -56,7 +56,7 @@ class Chase:
         self._device = device
         self._kernels = device.compile(
             Rung("latency", "a chain of addresses", SOURCE, read_text(SOURCE, MOST_BYTES)),
-            {},
+            {"AT_ONCE": AT_ONCE},
             _FLOAT,
         )
         self._next = device.empty((size // _WORD.itemsize,), _WORD)
@@ -74,6 +74,11 @@ class Chase:
         launch = Launch("chase", (1, 1, 1), (1, 1, 1))
         args = (self._position, self._next, np.int32(steps))
         return self._device.time(lambda: self._kernels["chase"](launch, args)) / steps
+
+    def idle(self) -> float:
+        """The seconds of a load where nothing else runs, once the chain is where it stays."""
+        self.go(min(self.links, MOST_WARM))
+        return float(np.median([self.go(STEPS) for _ in range(SAMPLES)]))
 
     def go_beside(self, stream: Any, blocks: int, threads: int, rounds: int) -> tuple[float, int]:
         """Go on while blocks of readers read `stream`, each thread AT_ONCE vectors in a round;
@@ -104,9 +109,7 @@ def chain(links: int) -> np.ndarray:
 def by_size(device: Device, sizes: Sequence[int] = CHAINS) -> Iterator[tuple[int, float]]:
     """The bytes of each chain, and the seconds of a load, where nothing else runs."""
     for size in sizes:
-        chase = Chase(device, size)
-        chase.go(min(chase.links, MOST_WARM))
-        yield size, float(np.median([chase.go(STEPS) for _ in range(SAMPLES)]))
+        yield size, Chase(device, size).idle()
 
 
 def by_load(device: Device, readers: Sequence[int] = READERS) -> Iterator[Loaded]:
@@ -117,9 +120,7 @@ def by_load(device: Device, readers: Sequence[int] = READERS) -> Iterator[Loaded
     blocks = device.target(_FLOAT).multiprocessors - 1  # the last SM is the chase's
     for threads in readers:
         if threads == 0:
-            chase.go(STEPS)
-            latency = float(np.median([chase.go(STEPS) for _ in range(SAMPLES)]))
-            yield Loaded(blocks, 0, latency, 0.0)
+            yield Loaded(blocks, 0, chase.idle(), 0.0)
             continue
         trial, _ = chase.go_beside(stream, blocks, threads, TRIAL)
         rounds = max(TRIAL, round(TRIAL * SECONDS / trial))

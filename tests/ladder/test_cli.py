@@ -230,6 +230,7 @@ def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
         ),
         ("pick layernorm.forward --device emulated", "says nothing about a GPU"),
         ("pick --save --device emulated", "says nothing about a GPU"),
+        ("latency --device emulated", "doc/latency.md has the times of an H200"),
         ("trace layernorm.forward 0", "is no kernel"),
         (
             "trace layernorm.forward 5 --shape N=4,C=5",
