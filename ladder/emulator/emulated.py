@@ -275,9 +275,8 @@ def _explain(log: str, path: Path, text: str) -> str:
             end += 1
         place, _, message = _ERROR.sub("", lines[start]).partition(": ")
         used = _used_at(lines, start, path)
-        if _VARIABLE_LENGTH.search(message) and place.startswith(
-            f"{path}:"
-        ):  # in shared memory, the column is not the reader's
+        own = place.startswith(f"{path}:")
+        if own and _VARIABLE_LENGTH.search(message):  # in shared memory, its column is not theirs
             used, message = int(place.split(":")[-2]), CONSTANT_SIZE
         if _UNKNOWN.search(message):
             message += LACKING

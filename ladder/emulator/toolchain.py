@@ -50,7 +50,7 @@ KERNEL = [
 # -O2 compiles for a fifth longer, and halves the time of some launches. Most kernels are compiled
 # for a few launches of milliseconds each.
 FAST = ["-O1", "-fno-optimize-sibling-calls"]
-# What nvcc warns of, too: variables that nobody uses or that have no value, a missing return. Rungs
+# What nvcc warns of, too: unused variables, variables without a value, a missing return. Rungs
 # compare sizes of both signs, and leave out parentheses, on purpose.
 WARN = ["-Wall", "-Wno-unknown-pragmas", "-Wno-sign-compare", "-Wno-parentheses"]
 FAST_GCC = ["-fno-crossjumping", "-fno-tree-tail-merge"]  # two barriers stay two: see nomerge
