@@ -11,16 +11,16 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ladder.common.command_line import (
+from ladder.core.common.command_line import (
     Parser,
     describe_missing_package,
     describe_system_error,
     replace_unprintable,
 )
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 
 try:
-    from ladder.commands import (
+    from ladder.core.commands import (
         adoption,
         checks,
         documents,
@@ -30,7 +30,7 @@ try:
         timings,
         traces,
     )
-    from ladder.commands.options import Commands
+    from ladder.core.commands.options import Commands
 except ModuleNotFoundError as error:
     print(f"ladder: {describe_missing_package(error)}", file=sys.stderr)
     sys.exit(2)

@@ -6,7 +6,7 @@ import os
 import pytest
 from hypothesis import settings
 
-from ladder.show.progress import VARIABLE
+from ladder.core.show.progress import VARIABLE
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")

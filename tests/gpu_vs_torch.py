@@ -26,8 +26,8 @@ import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ladder.common.errors import LadderError
-from ladder.measure import results
+from ladder.core.common.errors import LadderError
+from ladder.core.measure import results
 from reference import adamw
 from tests.golden import torch_gpt2
 from trainer.engine.engine import Engine

@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ladder.__main__ import main
-from ladder.common.errors import LadderError
-from ladder.contract import expressions
-from ladder.contract.identity import code_identity
-from ladder.contract.ladder import find, find_rung
-from ladder.contract.rung_file import KEYS
-from ladder.contract.target import Target
-from ladder.emulator.source import prepare
+from ladder.core.common.errors import LadderError
+from ladder.core.contract import expressions
+from ladder.core.contract.identity import code_identity
+from ladder.core.contract.ladder import find, find_rung
+from ladder.core.contract.rung_file import KEYS
+from ladder.core.contract.target import Target
+from ladder.core.emulator.source import prepare
 from tests.trainer.damage import damaged
 from trainer.model.tensor_file import TensorFile
 from trainer.run import logs

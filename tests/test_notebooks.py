@@ -8,14 +8,14 @@ import nbformat
 import pytest
 from nbclient.exceptions import CellExecutionError
 
-from ladder.common.errors import LadderError
-from ladder.contract.dtypes import DTYPES, REALS
-from ladder.contract.ladder import find, ladders
-from ladder.device.cuda import compiler, nvrtc
-from ladder.device.open import default_device
-from ladder.measure import results
-from ladder.show import notebook, pages
-from ladder.show.execute import FOLDER, execute
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.dtypes import DTYPES, REALS
+from ladder.core.contract.ladder import find, ladders
+from ladder.core.device.cuda import compiler, nvrtc
+from ladder.core.device.open import default_device
+from ladder.core.measure import results
+from ladder.core.show import notebook, pages
+from ladder.core.show.execute import FOLDER, execute
 from trainer.data.download import VARIABLE
 
 NOTEBOOKS = sorted(FOLDER.glob("[0-9]*.ipynb"))
@@ -109,7 +109,7 @@ def test_the_kernel_that_runs_it_is_this_python(tmp_path):
 @pytest.mark.slow
 def test_an_error_with_a_remedy_comes_without_a_traceback(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(pages.ROOT))
-    lines = "from ladder.show import notebook as nb", 'nb.show("start.ad", 1)'
+    lines = "from ladder.core.show import notebook as nb", 'nb.show("start.ad", 1)'
     one = tmp_path / "error.ipynb"
     cells = [nbformat.v4.new_code_cell(line) for line in lines]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), one)

@@ -9,12 +9,12 @@ import stat
 import numpy as np
 import pytest
 
-from ladder.common.errors import LadderError
-from ladder.common.files import read_bytes, read_json, read_text
-from ladder.contract.identity import code_identity
-from ladder.contract.ladder import find, find_rung
-from ladder.emulator.source import prepare
-from ladder.measure import results
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import read_bytes, read_json, read_text
+from ladder.core.contract.identity import code_identity
+from ladder.core.contract.ladder import find, find_rung
+from ladder.core.emulator.source import prepare
+from ladder.core.measure import results
 from tests.trainer.tiny import resolved_kernels
 from trainer.data import datasets
 from trainer.data.multiple_choice import read_examples

@@ -23,7 +23,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from trainer.settings.command import run
 
 COMMANDS = {  # the module of each

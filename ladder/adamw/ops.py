@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ladder.contract.dims import Dims
-from ladder.contract.ladder import Ladder
-from ladder.contract.op import Case, MakeInputs, Op, Scalar, distinct, read, update
+from ladder.core.contract.dims import Dims
+from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.op import Case, MakeInputs, Op, Scalar, distinct, read, update
 from reference import adamw
 
 

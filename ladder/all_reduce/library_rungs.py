@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ladder.common.errors import LadderError
-from ladder.contract.device import Device, GroupSum
-from ladder.contract.dims import Dims
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.device import Device, GroupSum
+from ladder.core.contract.dims import Dims
 
 
 def join(device: Device, real: np.dtype, dims: Dims) -> None:

@@ -3,10 +3,10 @@
 import numpy as np
 
 from ladder.all_reduce import library_rungs
-from ladder.contract.dims import Dims
-from ladder.contract.ladder import Ladder
-from ladder.contract.op import Op, read, write
-from ladder.contract.rung_file import Rung
+from ladder.core.contract.dims import Dims
+from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.op import Op, read, write
+from ladder.core.contract.rung_file import Rung
 from reference import all_reduce
 
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ladder.contract.dims import Dims
-from ladder.contract.ladder import Ladder
-from ladder.contract.op import Case, MakeInputs, Op, distinct, read, write
+from ladder.core.contract.dims import Dims
+from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.op import Case, MakeInputs, Op, distinct, read, write
 from reference import attention
 
 SHAPES = tuple(

@@ -16,9 +16,9 @@ from ladder.attention.ops import (
     large_scores,
     normal,
 )
-from ladder.contract.dims import Dims
-from ladder.contract.ladder import Ladder
-from ladder.contract.op import Case, MakeInputs, Op, read, write
+from ladder.core.contract.dims import Dims
+from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.op import Case, MakeInputs, Op, read, write
 from ladder.dropout.ops import SCALARS, VALUES
 from ladder.dropout.ops import inputs as random_state
 from reference import attention_dropout

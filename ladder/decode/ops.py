@@ -14,9 +14,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ladder.contract.dims import Dims
-from ladder.contract.ladder import Ladder
-from ladder.contract.op import Case, Op, Scalar, read, update, write
+from ladder.core.contract.dims import Dims
+from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.op import Case, Op, Scalar, read, update, write
 from ladder.gelu import ops as gelu
 from ladder.matmul import library_rungs as library
 from ladder.matmul.library_rungs import library_rungs, one_kernel_rungs

@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from ladder.common.errors import LadderError
-from ladder.contract import rung_file
-from ladder.contract.device import Device, LinearLayer, MatrixProduct
-from ladder.contract.dims import Dims
-from ladder.contract.rung_file import Rung
+from ladder.core.common.errors import LadderError
+from ladder.core.contract import rung_file
+from ladder.core.contract.device import Device, LinearLayer, MatrixProduct
+from ladder.core.contract.dims import Dims
+from ladder.core.contract.rung_file import Rung
 
 Arrays = Mapping[str, Any]  # the device's arrays by argument
 Scalars = Mapping[str, Any]  # an op's scalars; a product has none

@@ -1,9 +1,9 @@
 """Matmul: the linear layer, out = inp @ weight.T + bias, and its gradients: three ops, of which two
 are also one."""
 
-from ladder.contract.dims import Dims
-from ladder.contract.ladder import Ladder
-from ladder.contract.op import Case, OnGpu, Op, read, update, write
+from ladder.core.contract.dims import Dims
+from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.op import Case, OnGpu, Op, read, update, write
 from ladder.matmul import library_rungs as library
 from ladder.matmul.library_rungs import library_rungs, one_kernel_rungs
 from reference import matmul

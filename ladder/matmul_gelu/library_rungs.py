@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ladder.contract.device import Device
-from ladder.contract.dims import Dims
-from ladder.contract.ladder import find
-from ladder.contract.rung_file import Rung
+from ladder.core.contract.device import Device
+from ladder.core.contract.dims import Dims
+from ladder.core.contract.ladder import find
+from ladder.core.contract.rung_file import Rung
 from ladder.matmul.library_rungs import in_tf32, linear
 
 AUX_MULTIPLE = 8  # what cuBLASLt wants the width of `pre` to be a multiple of

@@ -1,7 +1,7 @@
 """Residual: the sum at the end of a branch, and the sum of gradients at its start."""
 
-from ladder.contract.ladder import Ladder
-from ladder.contract.op import Op, read, update, write
+from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.op import Op, read, update, write
 from reference import residual
 
 SHAPES = tuple({"N": N} for N in (1, 31, 33, 1000, 4099, 65536))

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ladder.contract.dims import Dims
-from ladder.contract.ladder import Ladder
-from ladder.contract.op import Case, Op, distinct, read, update, write
+from ladder.core.contract.dims import Dims
+from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.op import Case, Op, distinct, read, update, write
 from ladder.layernorm.ops import (
     BENCH,
     SECOND_LAYER,

@@ -1,7 +1,7 @@
 """Two first ladders, for notebooks/00_start.ipynb: adding two vectors, and summing one."""
 
-from ladder.contract.ladder import Ladder
-from ladder.contract.op import Op, read, update, write
+from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.op import Op, read, update, write
 from reference import start
 
 SHAPES = tuple({"N": N} for N in (1, 31, 33, 1000, 4099, 65536))

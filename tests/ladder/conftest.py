@@ -2,7 +2,7 @@
 
 import pytest
 
-from ladder.device.open import default_device, open_device
+from ladder.core.device.open import default_device, open_device
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ladder.contract.host_arrays import aligned_empty
-from ladder.contract.launch_plan import Launch
-from ladder.contract.rung_file import Rung
-from ladder.emulator.emulated import Emulated
+from ladder.core.contract.host_arrays import aligned_empty
+from ladder.core.contract.launch_plan import Launch
+from ladder.core.contract.rung_file import Rung
+from ladder.core.emulator.emulated import Emulated
 
 
 def rung(folder: Path, source: str) -> Rung:

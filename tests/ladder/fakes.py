@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from ladder.contract.ladder import Ladder, find
-from ladder.contract.op import Op
-from ladder.contract.rung_file import Rung
-from ladder.device.cpu import Cpu
+from ladder.core.contract.ladder import Ladder, find
+from ladder.core.contract.op import Op
+from ladder.core.contract.rung_file import Rung
+from ladder.core.device.cpu import Cpu
 
 
 class FakeGpu(Cpu):

@@ -11,13 +11,13 @@ import pytest
 from rich.console import Console
 
 from ladder.__main__ import main
-from ladder.commands import checks, sources
-from ladder.contract.ladder import find, ladders
-from ladder.contract.target import Target
-from ladder.device.cpu import Cpu
-from ladder.show import tables
-from ladder.show.pages import ROOT
-from ladder.verify.check import Outcome, Report
+from ladder.core.commands import checks, sources
+from ladder.core.contract.ladder import find, ladders
+from ladder.core.contract.target import Target
+from ladder.core.device.cpu import Cpu
+from ladder.core.show import tables
+from ladder.core.show.pages import ROOT
+from ladder.core.verify.check import Outcome, Report
 
 PLANTED = Path(__file__).parent / "planted" / "forward.cu"
 

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ladder.contract.ladder import find, ladders
-from ladder.contract.rung_file import Rung
+from ladder.core.contract.ladder import find, ladders
+from ladder.core.contract.rung_file import Rung
 from tests.mutants.changes import read
 from tests.mutants.operators import Mutation, mutations
 from tests.mutants.trial import Trial, Verdict, judge_all

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ladder.contract.ladder import PACKAGE
+from ladder.core.contract.ladder import PACKAGE
 
 ENTRY = re.compile(r"([a-z]+)(?: @(\d+))?: (.+)")
 

@@ -21,16 +21,16 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from ladder.common import cache
-from ladder.common.errors import CompileError, LadderError
-from ladder.contract import rung_file
-from ladder.contract.dtypes import DTYPES
-from ladder.contract.ladder import Ladder, find
-from ladder.contract.rung_file import Rung
-from ladder.emulator import toolchain
-from ladder.emulator.emulated import Emulated
-from ladder.verify import sandbox
-from ladder.verify.check import check
+from ladder.core.common import cache
+from ladder.core.common.errors import CompileError, LadderError
+from ladder.core.contract import rung_file
+from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.ladder import Ladder, find
+from ladder.core.contract.rung_file import Rung
+from ladder.core.emulator import toolchain
+from ladder.core.emulator.emulated import Emulated
+from ladder.core.verify import sandbox
+from ladder.core.verify.check import check
 
 SECONDS = 400.0  # for one check
 LAUNCH_SECONDS = 10.0  # for one launch

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ladder.contract.ladder import ladders
+from ladder.core.contract.ladder import ladders
 from tests.mutants.__main__ import make, sample
 from tests.mutants.trial import judge_all
 from tests.planted.__main__ import CLASSES, name, planted, trial_of

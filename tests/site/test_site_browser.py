@@ -7,11 +7,11 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from ladder.emulator.report import Access
-from ladder.show.pictures import banks, probes
-from ladder.show.pictures.palette import COLOURS
-from ladder.show.pictures.recording import WARPGROUP, Event
-from ladder.show.pictures.replay import Durations, Replay
+from ladder.core.emulator.report import Access
+from ladder.core.show.pictures import banks, probes
+from ladder.core.show.pictures.palette import COLOURS
+from ladder.core.show.pictures.recording import WARPGROUP, Event
+from ladder.core.show.pictures.replay import Durations, Replay
 
 pytestmark = pytest.mark.site
 

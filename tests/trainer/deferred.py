@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ladder.contract.ladder import ladders
-from ladder.contract.rung_file import Rung
-from ladder.device.cpu import Cpu
+from ladder.core.contract.ladder import ladders
+from ladder.core.contract.rung_file import Rung
+from ladder.core.device.cpu import Cpu
 
 
 class Deferred(Cpu):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ladder.contract.ladder import find
-from ladder.contract.target import Target
+from ladder.core.contract.ladder import find
+from ladder.core.contract.target import Target
 from trainer.model import checkpoint, registry
 from trainer.model.calls import Call
 from trainer.model.gpt2 import GPT2Config

@@ -22,8 +22,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from ladder.common.errors import LadderError
-from ladder.common.files import alone_in, read_text
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import alone_in, read_text
 from trainer.data import download
 from trainer.data.download import Source
 from trainer.data.multiple_choice import Example, read_examples, write_examples

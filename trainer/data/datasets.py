@@ -21,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ladder.common.errors import LadderError
-from ladder.common.files import read_bytes
-from ladder.common.files import read_text as read_file
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import read_bytes
+from ladder.core.common.files import read_text as read_file
 from trainer.data import download, tokenizers
 from trainer.data.download import DownloadError, data_directory
 from trainer.data.hub import documents

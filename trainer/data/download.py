@@ -2,7 +2,8 @@
 
 The data directory is the one given by flag, else $KERNEL_LADDER_DATA, else ./data. It may be
 read-only, on a shared disk for instance: files that lie there are used, and new ones are then made
-in the user's cache directory (ladder/common/cache.py). A file is used only if its SHA-256 is right.
+in the user's cache directory (ladder/core/common/cache.py). A file is used only if its
+SHA-256 is right.
 
 Downloads go through pooch. It writes to a temporary file and renames it after checking the hash,
 so that an interrupted download leaves nothing behind. It cannot resume a download: that starts
@@ -19,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ladder.common import cache
-from ladder.common.errors import LadderError
+from ladder.core.common import cache
+from ladder.core.common.errors import LadderError
 
 VARIABLE = "KERNEL_LADDER_DATA"
 CONNECT_SECONDS = 3.0  # to connect

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ladder.common.errors import LadderError
-from ladder.common.install import pip
+from ladder.core.common.errors import LadderError
+from ladder.core.common.install import pip
 from trainer.data import download
 from trainer.data.download import CONNECT_SECONDS, READ_SECONDS, DownloadError, Source
 

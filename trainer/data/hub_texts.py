@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from ladder.common.errors import LadderError
-from ladder.common.files import atomic_write
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import atomic_write
 from trainer.data.hub import UNREAD, HubText, Position, fetch_file, list_files, own_documents
 from trainer.data.sets import Prepared, note_complete, remove_others, use_or_make
 from trainer.data.shards import (

@@ -14,7 +14,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ladder.common.files import atomic_write
+from ladder.core.common.files import atomic_write
 from trainer.data.tokenizers import (
     END_OF_TEXT,
     ByteTokenizer,

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ladder.common.errors import LadderError
-from ladder.common.files import atomic_write, read_bytes
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import atomic_write, read_bytes
 
 MAGIC, VERSION = 20240522, 1
 HEADER_BYTES = 256 * 4

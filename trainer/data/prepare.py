@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ladder.common.command_line import Parser
-from ladder.common.errors import LadderError
+from ladder.core.common.command_line import Parser
+from ladder.core.common.errors import LadderError
 from trainer.data import datasets, download, hub_texts, tokenizers
 from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark
 from trainer.data.datasets import data_directory

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from trainer.data.token_files import (
     TokenLoader,
     check_position,

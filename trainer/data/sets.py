@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from ladder.common.errors import LadderError
-from ladder.common.files import alone_in, atomic_write, read_json
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import alone_in, atomic_write, read_json
 from trainer.data import download
 from trainer.data.token_files import read_count
 from trainer.data.tokenizers import OWN_CHARS, Tokenizer

@@ -25,8 +25,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ladder.common.errors import LadderError
-from ladder.common.files import atomic_write, read_json
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import atomic_write, read_json
 from trainer.data.hub import Position
 from trainer.data.token_files import read_count, write_tokens
 from trainer.data.tokenizers import Tokenizer, get_tokenizer

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from ladder.common.errors import LadderError
-from ladder.common.files import atomic_write, open_regular, size_of
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import atomic_write, open_regular, size_of
 from trainer.data.batch_order import LlmcOrder, SeededOrder
 
 MAGIC, VERSION = 20240520, 1

@@ -12,8 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from ladder.common.errors import LadderError
-from ladder.common.files import atomic_write, read_json, read_text
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import atomic_write, read_json, read_text
 from trainer.data import download
 
 NAMES = ("gpt2", "bytes", "chars")

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ladder.common.errors import LadderError
-from ladder.contract.ladder import find
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.ladder import find
 from trainer.engine.engine import Engine
 from trainer.model.calls import Call
 

@@ -7,11 +7,11 @@ import os
 
 import numpy as np
 
-from ladder.common.errors import LadderError
-from ladder.contract.device import Device
-from ladder.contract.dtypes import DTYPES as DTYPE_OF
-from ladder.contract.ladder import find
-from ladder.device.open import GPUS, default_gpu, open_device
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.device import Device
+from ladder.core.contract.dtypes import DTYPES as DTYPE_OF
+from ladder.core.contract.ladder import find
+from ladder.core.device.open import GPUS, default_gpu, open_device
 from trainer.model.program import build
 from trainer.model.registry import SIZES
 from trainer.settings.config import Place

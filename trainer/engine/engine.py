@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from ladder.common.errors import DeviceFault, LadderError
-from ladder.contract.binding import bind
-from ladder.contract.device import Communicator, Device
-from ladder.contract.dtypes import resolve_dtype
-from ladder.contract.ladder import find
-from ladder.contract.rung_file import Rung
+from ladder.core.common.errors import DeviceFault, LadderError
+from ladder.core.contract.binding import bind
+from ladder.core.contract.device import Communicator, Device
+from ladder.core.contract.dtypes import resolve_dtype
+from ladder.core.contract.ladder import find
+from ladder.core.contract.rung_file import Rung
 from trainer.engine import memory
 from trainer.engine.memory import Layout, padded
 from trainer.engine.rung_choice import say_nothing

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from ladder.common.errors import LadderError
-from ladder.contract.device import Device
-from ladder.contract.ladder import find
-from ladder.measure.pick import pick
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.device import Device
+from ladder.core.contract.ladder import find
+from ladder.core.measure.pick import pick
 from trainer.engine.rung_choice import say_nothing
 from trainer.model.fusion import makes, needs, takes
 from trainer.model.program import Program

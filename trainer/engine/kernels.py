@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ladder.contract.device import Device
-from ladder.contract.rung_file import Rung
+from ladder.core.contract.device import Device
+from ladder.core.contract.rung_file import Rung
 from trainer.engine import fusion_choice, rung_choice
 from trainer.engine.rung_choice import Choice, say_nothing
 from trainer.model.calls import Call

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ladder.common.errors import LadderError
-from ladder.contract.device import ALIGNMENT, Device
-from ladder.contract.dtypes import resolve_dtype
-from ladder.contract.expressions import ceil_div
-from ladder.contract.ladder import find
-from ladder.contract.rung_file import Rung
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.device import ALIGNMENT, Device
+from ladder.core.contract.dtypes import resolve_dtype
+from ladder.core.contract.expressions import ceil_div
+from ladder.core.contract.ladder import find
+from ladder.core.contract.rung_file import Rung
 from trainer.model.calls import Call
 from trainer.model.program import Program
 

@@ -7,8 +7,8 @@ import time
 
 import numpy as np
 
-from ladder.contract.device import Device
-from ladder.measure.roofline import matrix_rate
+from ladder.core.contract.device import Device
+from ladder.core.measure.roofline import matrix_rate
 
 PRODUCTS, SECONDS = 9, 0.1  # that NumPy's rate is the best of, or fewer if they take longer
 

@@ -18,15 +18,15 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from ladder.common.errors import LadderError
-from ladder.contract.device import Device
-from ladder.contract.dims import Dims
-from ladder.contract.identity import code_identity
-from ladder.contract.ladder import find, find_rung
-from ladder.contract.rung_file import Rung
-from ladder.measure.pick import compiling_ahead, pick
-from ladder.verify import sandbox
-from ladder.verify.check import compile_ahead
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.device import Device
+from ladder.core.contract.dims import Dims
+from ladder.core.contract.identity import code_identity
+from ladder.core.contract.ladder import find, find_rung
+from ladder.core.contract.rung_file import Rung
+from ladder.core.measure.pick import compiling_ahead, pick
+from ladder.core.verify import sandbox
+from ladder.core.verify.check import compile_ahead
 from trainer.model.calls import Call
 from trainer.model.fusion import (
     DROPPED_JOIN,

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ladder.common.errors import LadderError
-from ladder.common.install import pip
+from ladder.core.common.errors import LadderError
+from ladder.core.common.install import pip
 from trainer.measure import torch_gpt2
 from trainer.measure.torch_gpt2 import MODES, WARM_UP, Mode, TorchTraining
 from trainer.model.gpt2 import GPT2Config

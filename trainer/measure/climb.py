@@ -14,9 +14,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ladder.common.errors import LadderError
-from ladder.contract.rung_file import Rung
-from ladder.measure import results
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.rung_file import Rung
+from ladder.core.measure import results
 from trainer.engine.engine import Engine
 from trainer.measure.step_timing import (
     FOLDER,

@@ -1,5 +1,5 @@
 """`python -m trainer doctor`: what this machine has, what runs on it, and what to install.
-ladder/device/inventory.py has the part on compiling and running kernels."""
+ladder/core/device/inventory.py has the part on compiling and running kernels."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ladder.common.command_line import Parser
-from ladder.common.finding import Finding
-from ladder.common.install import pip
-from ladder.device import inventory
-from ladder.device.cpu import Cpu
-from ladder.device.open import GPUS
+from ladder.core.common.command_line import Parser
+from ladder.core.common.finding import Finding
+from ladder.core.common.install import pip
+from ladder.core.device import inventory
+from ladder.core.device.cpu import Cpu
+from ladder.core.device.open import GPUS
 from trainer.data.datasets import data_directory
 from trainer.data.download import GPT2_MERGES, TINYSHAKESPEARE, places
 from trainer.engine.memory import GIB, available_on_host

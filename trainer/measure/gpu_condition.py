@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ladder.contract.sensors import Reading
+from ladder.core.contract.sensors import Reading
 from trainer.parallel.group import ALONE, Group
 
 KEY = "gpus"

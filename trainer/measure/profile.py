@@ -24,11 +24,11 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from ladder.contract.binding import bind
-from ladder.contract.device import Device
-from ladder.contract.ladder import find
-from ladder.measure import results
-from ladder.measure.roofline import COMPUTE_BOUND, Roof
+from ladder.core.contract.binding import bind
+from ladder.core.contract.device import Device
+from ladder.core.contract.ladder import find
+from ladder.core.measure import results
+from ladder.core.measure.roofline import COMPUTE_BOUND, Roof
 from trainer.engine.engine import Engine
 from trainer.engine.memory import scratch_needed
 from trainer.measure import exchange_timing, gpu_condition

@@ -33,9 +33,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ladder.common.errors import LadderError
-from ladder.common.files import atomic_write, read_json
-from ladder.measure import results
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import atomic_write, read_json
+from ladder.core.measure import results
 from trainer.measure import gpu_condition
 from trainer.measure.exchange_timing import (
     time_alone,

@@ -19,16 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from ladder.common import cache
-from ladder.common.command_line import Parser
-from ladder.common.errors import LadderError
-from ladder.common.files import atomic_write
-from ladder.contract.device import Communicator, Device
-from ladder.contract.ladder import find
-from ladder.contract.rung_file import Rung
-from ladder.measure import results
-from ladder.measure.bench import commit, refuse_emulated
-from ladder.measure.roofline import Roof, copy_bandwidth, matrix_rate
+from ladder.core.common import cache
+from ladder.core.common.command_line import Parser
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import atomic_write
+from ladder.core.contract.device import Communicator, Device
+from ladder.core.contract.ladder import find
+from ladder.core.contract.rung_file import Rung
+from ladder.core.measure import results
+from ladder.core.measure.bench import commit, refuse_emulated
+from ladder.core.measure.roofline import Roof, copy_bandwidth, matrix_rate
 from reference import adamw
 from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine

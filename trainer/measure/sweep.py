@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ladder.common.errors import LadderError
-from ladder.common.files import atomic_write, read_json
-from ladder.device.open import gpus
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import atomic_write, read_json
+from ladder.core.device.open import gpus
 from trainer.run import logs
 from trainer.run.display import Display, open_console
 from trainer.run.logs import History

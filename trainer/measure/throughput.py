@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ladder.common.errors import LadderError
-from ladder.common.files import read_json
-from ladder.measure import results
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import read_json
+from ladder.core.measure import results
 from trainer.engine.engine import Engine
 from trainer.measure import gpu_condition
 from trainer.measure.step_timing import (

@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ladder.contract.ladder import find
+from ladder.core.contract.ladder import find
 from trainer.model.calls import Beside, Buffer, Call, Item, Join, Ref
 
 

@@ -27,8 +27,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ladder.common.errors import LadderError
-from ladder.common.files import flush_directory, read_json
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import flush_directory, read_json
 from trainer.model.tensor_file import TensorFile, digest, write_tensors
 
 TENSORS = "tensors.safetensors"

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from ladder.common.errors import LadderError
-from ladder.common.files import atomic_write, read_json
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import atomic_write, read_json
 from trainer.data.download import DownloadError, probe
 from trainer.model.model_config import HuggingFaceFormat, ModelConfig, padded
 from trainer.model.registry import MODELS, SIZES

@@ -21,8 +21,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from ladder.common.errors import LadderError
-from ladder.common.files import atomic_write, open_regular, size_of
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import atomic_write, open_regular, size_of
 from trainer.data.tokenizers import Tokenizer
 from trainer.model.model_config import LlmcFormat, ModelConfig
 from trainer.model.program import zero_padding

@@ -20,7 +20,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ladder.contract.expressions import ceil_div
+from ladder.core.contract.expressions import ceil_div
 from trainer.model.calls import Call, Ref
 from trainer.model.model_config import ModelConfig
 

@@ -26,8 +26,8 @@ import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from ladder.common.errors import LadderError
-from ladder.common.files import open_regular, size_of
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import open_regular, size_of
 
 CODES = {
     np.dtype(np.float64): "F64",
@@ -110,9 +110,9 @@ class TensorFile(Mapping[str, np.ndarray]):
     """A safetensors file as a mapping from name to array; an array is read when it is asked for.
 
     `layout` maps every name to (dtype, shape) without reading. The file is opened anew for each
-    tensor, so that it may be replaced, and is copied instead of mapped: see ladder/common/files.py.
-    Raises LadderError if the file is missing, is not safetensors, or has an unknown dtype; for a
-    tensor, if the file was truncated since.
+    tensor, so that it may be replaced, and is copied instead of mapped: see
+    ladder/core/common/files.py. Raises LadderError if the file is missing, is not safetensors, or
+    has an unknown dtype; for a tensor, if the file was truncated since.
     """
 
     def __init__(self, path: str | Path):

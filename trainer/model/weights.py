@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from trainer.data.download import DownloadError
 from trainer.data.tokenizers import Tokenizer, get_tokenizer
 from trainer.model import checkpoint, huggingface, llmc_files

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ladder.common.errors import LadderError
-from ladder.contract.ladder import find
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.ladder import find
 from trainer.notebook.exercises import say_progress
 from trainer.notebook.gradient_differences import APART, differences, goes_wrong
 from trainer.notebook.small_run import Run

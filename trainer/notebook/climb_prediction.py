@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ladder.common.errors import LadderError
-from ladder.common.files import read_json
-from ladder.contract.dims import Dims
-from ladder.contract.dtypes import DTYPES
-from ladder.contract.ladder import find
-from ladder.contract.op import Op
-from ladder.measure import results
-from ladder.measure.roofline import compute_bound
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import read_json
+from ladder.core.contract.dims import Dims
+from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.ladder import find
+from ladder.core.contract.op import Op
+from ladder.core.measure import results
+from ladder.core.measure.roofline import compute_bound
 from trainer.measure import step_timing
 from trainer.model.calls import Call
 from trainer.model.program import build

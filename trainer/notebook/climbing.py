@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ladder.show.notebook import draw
+from ladder.core.show.notebook import draw
 from trainer.notebook import step_counts
 from trainer.notebook.climb_exercises import (
     check_bisect,

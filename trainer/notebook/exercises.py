@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ladder.contract.ladder import find
-from ladder.device.cpu import Cpu
-from ladder.measure.roofline import Roof
-from ladder.show import progress
+from ladder.core.contract.ladder import find
+from ladder.core.device.cpu import Cpu
+from ladder.core.measure.roofline import Roof
+from ladder.core.show import progress
 from trainer.engine.engine import Engine
 from trainer.model.calls import Call
 from trainer.model.gpt2 import GPT2Config

@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from ladder.contract.ladder import find
+from ladder.core.contract.ladder import find
 from trainer.engine.engine import Engine
 from trainer.model.calls import Ref
 from trainer.model.program import Program

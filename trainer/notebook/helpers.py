@@ -1,4 +1,4 @@
-"""What the notebook on GPT-2 calls, beside ladder/show/notebook.py: each function shows one thing.
+"""What the notebook on GPT-2 calls, beside ladder/core/show/notebook.py.
 
     from trainer import notebook as gpt
 
@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from IPython.display import Markdown, display
 
-from ladder.common.files import read_json
-from ladder.contract.dtypes import DTYPES
-from ladder.contract.ladder import find
-from ladder.device.open import default_gpu
-from ladder.measure import results
-from ladder.show.notebook import draw
+from ladder.core.common.files import read_json
+from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.ladder import find
+from ladder.core.device.open import default_gpu
+from ladder.core.measure import results
+from ladder.core.show.notebook import draw
 from reference.rounding import round_at_random
 from trainer.data.tokenizers import GPT2Tokenizer
 from trainer.engine import memory

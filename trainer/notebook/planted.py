@@ -5,7 +5,7 @@ The notebook shows a kernel once the reader has found its op.
 
 from __future__ import annotations
 
-from ladder.contract.ladder import find
+from ladder.core.contract.ladder import find
 
 COLUMNS = r"""// matmul backward_bias: a sum for each column
 // Define: WARPS = 4

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from IPython.display import Markdown, display
 
-from ladder.common.errors import LadderError
-from ladder.measure import results
-from ladder.show.execute import FOLDER
-from ladder.show.notebook import draw, solutions
+from ladder.core.common.errors import LadderError
+from ladder.core.measure import results
+from ladder.core.show.execute import FOLDER
+from ladder.core.show.notebook import draw, solutions
 from trainer.model.gpt2 import GPT2Config
 from trainer.notebook.exercises import say_progress
 from trainer.notebook.small_run import Run, start

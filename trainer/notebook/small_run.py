@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ladder.common.errors import LadderError
-from ladder.contract.dtypes import REAL
-from ladder.contract.ladder import find
-from ladder.show.notebook import rung_of
-from ladder.show.pages import ROOT
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.dtypes import REAL
+from ladder.core.contract.ladder import find
+from ladder.core.show.notebook import rung_of
+from ladder.core.show.pages import ROOT
 from trainer.data import download
 from trainer.data.datasets import data_directory
 from trainer.data.token_files import find_shards, read_tokens

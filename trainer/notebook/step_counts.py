@@ -10,12 +10,12 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ladder.contract.dtypes import DTYPES
-from ladder.contract.ladder import find
-from ladder.contract.rung_file import Rung
-from ladder.emulator.report import SECTOR
-from ladder.show import trace
-from ladder.show.notebook import rung_of
+from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.ladder import find
+from ladder.core.contract.rung_file import Rung
+from ladder.core.emulator.report import SECTOR
+from ladder.core.show import trace
+from ladder.core.show.notebook import rung_of
 from trainer.model.calls import Call
 
 FLOAT32 = DTYPES["float32"]

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from trainer.parallel.meeting import Member, Table
 from trainer.parallel.watch import Watch
 
@@ -199,8 +199,8 @@ class Ranks(Group):
 
 
 class HostSums:
-    """A `ladder.contract.device.Communicator` for arrays of the host: sums over ranks, in their
-    order, on rank 0."""
+    """A `ladder.core.contract.device.Communicator` for arrays of the host: sums over ranks, in
+    their order, on rank 0."""
 
     name = "the host"
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from trainer.parallel.group import ALONE, Group, Ranks
 from trainer.parallel.launch import find_launch
 from trainer.parallel.meeting import Table, meet

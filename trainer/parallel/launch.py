@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from trainer.settings.flags import Flags
 
 SECRET = "KERNEL_LADDER_SECRET"

@@ -33,8 +33,8 @@ from multiprocessing.connection import (
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ladder.common.errors import LadderError
-from ladder.common.files import atomic_write, read_json
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import atomic_write, read_json
 from trainer.parallel.launch import PORT, SECRET, Launch
 
 FILE = "ranks.json"

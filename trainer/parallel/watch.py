@@ -27,7 +27,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, NoReturn
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 
 ALIVE, LEFT, FAILED = b"alive ", b"left", b"failed "  # the last: "failed STATUS MESSAGE"
 INTERVAL = 1.0  # seconds between two signs of life

@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ladder.common.files import atomic_write
+from ladder.core.common.files import atomic_write
 
 BLUE, ORANGE, INK, GRID = "#3b75af", "#d1603d", "#333333", "#e4e4e4"
 GREY, GREEN = "#9a9a9a", "#6a9a58"
@@ -54,7 +54,7 @@ def save(figure: Figure, path: Path) -> None:
     pages; the other formats have a white ground."""
     with atomic_write(path) as file:
         if path.suffix == ".svg":
-            from ladder.show.pictures import charts  # loads the pictures of kernels, too
+            from ladder.core.show.pictures import charts  # loads the pictures of kernels, too
 
             file.write(charts.svg(figure).encode())
         else:

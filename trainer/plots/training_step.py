@@ -13,9 +13,9 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from ladder.contract.dims import Dims
-from ladder.contract.ladder import find
-from ladder.measure.roofline import COMPUTE_BOUND
+from ladder.core.contract.dims import Dims
+from ladder.core.contract.ladder import find
+from ladder.core.measure.roofline import COMPUTE_BOUND
 from trainer.plots.style import BESIDE, BLUE, GREEN, GREY, ORANGE, figure_of
 
 KINDS = {  # of memory, in the order in which they are stacked

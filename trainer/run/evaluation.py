@@ -18,9 +18,9 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-from ladder.common.errors import LadderError
-from ladder.contract.device import Device
-from ladder.contract.expressions import ceil_div
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.device import Device
+from ladder.core.contract.expressions import ceil_div
 from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark
 from trainer.data.datasets import data_directory
 from trainer.data.multiple_choice import COMPLETIONS, Example, read_examples

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ladder.common.errors import LadderError
-from ladder.contract.ladder import find
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.ladder import find
 from trainer.data.datasets import data_directory, prepare
 from trainer.data.huggingface_tokenizer import export_tokenizer
 from trainer.data.token_files import TokenLoader

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from trainer.engine.engine import Engine
 
 AHEAD = 16  # steps that are submitted to a GPU before their tokens are fetched

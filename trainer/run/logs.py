@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ladder.common.errors import LadderError
-from ladder.common.files import atomic_write, read_bytes
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import atomic_write, read_bytes
 
 MOST_BYTES = 1 << 30  # of a log: some millions of steps
 LOGS = ("log.jsonl", "main.log")  # of a run's folder; llm.c writes the second

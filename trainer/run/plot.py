@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ladder.common.command_line import Parser
-from ladder.common.errors import LadderError
+from ladder.core.common.command_line import Parser
+from ladder.core.common.errors import LadderError
 from trainer.run import logs
 from trainer.run.display import Display, open_console
 from trainer.run.logs import History

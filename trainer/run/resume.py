@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from trainer.model import checkpoint
 from trainer.settings.config import TrainConfig
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
-from ladder.common import files
-from ladder.common.errors import LadderError
-from ladder.contract.device import Device
+from ladder.core.common import files
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.device import Device
 from reference.decode import draw
 from trainer.data.datasets import data_directory
 from trainer.data.tokenizers import Tokenizer

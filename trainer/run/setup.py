@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ladder.common.errors import LadderError
-from ladder.common.files import atomic_write
-from ladder.contract.device import Communicator, Device
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import atomic_write
+from ladder.core.contract.device import Communicator, Device
 from trainer.data.benchmarks import prepare_benchmark
 from trainer.data.datasets import TokenLoader, data_directory, play_instead, prepare
 from trainer.data.download import DownloadError

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from ladder.common.errors import DeviceFault, LadderError
-from ladder.common.files import alone_in
+from ladder.core.common.errors import DeviceFault, LadderError
+from ladder.core.common.files import alone_in
 from trainer.data.token_files import TokenLoader
 from trainer.engine.memory import by_kind
 from trainer.engine.mfu import measured_roof

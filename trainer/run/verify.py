@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from reference import adamw
 from trainer.data.datasets import data_directory
 from trainer.engine.device_choice import open_for

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from ladder.common.command_line import (
+from ladder.core.common.command_line import (
     describe_missing_package,
     describe_system_error,
     replace_unprintable,
 )
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 
 
 def run(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ladder.common.errors import LadderError
-from ladder.contract import dtypes
+from ladder.core.common.errors import LadderError
+from ladder.core.contract import dtypes
 from trainer.settings.flags import DTYPES, Flags, Schedule
 
 

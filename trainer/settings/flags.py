@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 
 Schedule = Literal["cosine", "linear", "constant", "wsd"]
 Fusion = Literal[

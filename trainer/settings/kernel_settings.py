@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ladder.common.errors import LadderError
-from ladder.common.files import read_json
-from ladder.contract.ladder import find
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import read_json
+from ladder.core.contract.ladder import find
 from trainer.settings.config import Place
 from trainer.settings.flags import FUSIONS, RUNG_SETS, Flags, Fusion
 
@@ -49,7 +49,7 @@ class KernelSettings:
 
     @property
     def picking(self) -> dict[str, bool]:
-        """What `ladder.measure.pick.pick` takes: which rungs compete."""
+        """What `ladder.core.measure.pick.pick` takes: which rungs compete."""
         return {
             "library": self.rung_set == "library",
             "deterministic": self.deterministic,

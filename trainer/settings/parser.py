@@ -12,8 +12,8 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ladder.common.command_line import Parser
-from ladder.common.errors import LadderError
+from ladder.core.common.command_line import Parser
+from ladder.core.common.errors import LadderError
 from trainer.settings.flags import ByDevice, Flags
 
 

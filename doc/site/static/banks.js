@@ -18,7 +18,7 @@ function offsetsOf({ bytes, pattern, width: given, padding, swizzle, column }) {
 }
 
 /** For each wavefront and each bank, the lanes that are served; the rule of `wavefronts` in
- * ladder/show/pictures/banks.py. `ideal`: the least number of wavefronts for as many bytes. */
+ * ladder/core/show/pictures/banks.py. `ideal`: the least number of wavefronts for as many bytes. */
 function wavefronts(bytes, offsets) {
   let together = bytes <= 4 ? 32 : bytes === 8 ? 16 : 8;
   const inPairs = [1, 2].some((bit) => offsets.every((offset, lane) => offsets[lane ^ bit] === offset));

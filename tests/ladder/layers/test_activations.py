@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from ladder.contract.binding import bind
-from ladder.contract.dtypes import DTYPES
-from ladder.contract.ladder import find
-from ladder.device.cpu import Cpu
-from ladder.verify.inputs import make_inputs
-from ladder.verify.tolerance import unit_roundoff
+from ladder.core.contract.binding import bind
+from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.ladder import find
+from ladder.core.device.cpu import Cpu
+from ladder.core.verify.inputs import make_inputs
+from ladder.core.verify.tolerance import unit_roundoff
 from reference import gelu
 
 

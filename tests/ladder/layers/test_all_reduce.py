@@ -3,21 +3,21 @@
 import numpy as np
 import pytest
 
-from ladder.common.errors import LadderError
-from ladder.contract.binding import bind
-from ladder.contract.device import NO_LINK
-from ladder.contract.dtypes import DTYPES
-from ladder.contract.host_arrays import aligned_empty
-from ladder.contract.ladder import find
-from ladder.contract.launch_plan import Launch
-from ladder.contract.peers import FirstRank, Peers, Rows, by_value
-from ladder.contract.rung_file import Rung
-from ladder.device.cpu import Cpu
-from ladder.device.cuda.group import CudaGroup, GroupKernel
-from ladder.emulator.emulated import Emulated, KernelError
-from ladder.measure.bench import bench
-from ladder.verify.check import check, measured_shapes
-from ladder.verify.guards import guarded
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.binding import bind
+from ladder.core.contract.device import NO_LINK
+from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.host_arrays import aligned_empty
+from ladder.core.contract.ladder import find
+from ladder.core.contract.launch_plan import Launch
+from ladder.core.contract.peers import FirstRank, Peers, Rows, by_value
+from ladder.core.contract.rung_file import Rung
+from ladder.core.device.cpu import Cpu
+from ladder.core.device.cuda.group import CudaGroup, GroupKernel
+from ladder.core.emulator.emulated import Emulated, KernelError
+from ladder.core.measure.bench import bench
+from ladder.core.verify.check import check, measured_shapes
+from ladder.core.verify.guards import guarded
 from tests.ladder import emulation
 from tests.ladder.fakes import FakeGpu
 

@@ -6,13 +6,13 @@ import itertools
 import numpy as np
 import pytest
 
-from ladder.common.errors import LadderError
-from ladder.contract import signature
-from ladder.contract.dtypes import DTYPES, resolve_dtype
-from ladder.contract.ladder import PACKAGE, ladders
-from ladder.emulator import toolchain
-from ladder.show import export
-from ladder.verify.inputs import NORMAL, make_inputs, scalars
+from ladder.core.common.errors import LadderError
+from ladder.core.contract import signature
+from ladder.core.contract.dtypes import DTYPES, resolve_dtype
+from ladder.core.contract.ladder import PACKAGE, ladders
+from ladder.core.emulator import toolchain
+from ladder.core.show import export
+from ladder.core.verify.inputs import NORMAL, make_inputs, scalars
 from reference.philox import random_words
 from reference.rounding import round_at_random
 

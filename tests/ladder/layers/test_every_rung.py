@@ -9,14 +9,14 @@ import subprocess
 import numpy as np
 import pytest
 
-from ladder.contract.dtypes import DTYPES
-from ladder.contract.ladder import ladders
-from ladder.contract.target import Target
-from ladder.device.open import default_device, open_device
-from ladder.emulator import source, toolchain
-from ladder.emulator.emulated import INCLUDE
-from ladder.verify.check import FEW_CASE_BYTES, FEW_SHAPES, check, gpt2_shape, largest
-from ladder.verify.shapes import derive_shapes
+from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.ladder import ladders
+from ladder.core.contract.target import Target
+from ladder.core.device.open import default_device, open_device
+from ladder.core.emulator import source, toolchain
+from ladder.core.emulator.emulated import INCLUDE
+from ladder.core.verify.check import FEW_CASE_BYTES, FEW_SHAPES, check, gpt2_shape, largest
+from ladder.core.verify.shapes import derive_shapes
 
 EMULATED, EMULATED_64 = open_device("emulated"), open_device("emulated:64")
 

@@ -6,14 +6,14 @@ import re
 import numpy as np
 import pytest
 
-from ladder.common.errors import LadderError
-from ladder.contract import rung_file
-from ladder.contract.dtypes import DTYPES
-from ladder.contract.ladder import find
-from ladder.contract.launch_plan import Launch
-from ladder.device.open import open_device
-from ladder.measure.timing import BufferSets
-from ladder.verify.check import check
+from ladder.core.common.errors import LadderError
+from ladder.core.contract import rung_file
+from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.ladder import find
+from ladder.core.contract.launch_plan import Launch
+from ladder.core.device.open import open_device
+from ladder.core.measure.timing import BufferSets
+from ladder.core.verify.check import check
 from reference.philox import random_words
 from reference.rounding import round_at_random
 

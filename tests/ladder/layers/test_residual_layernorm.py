@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from ladder.contract.binding import bind
-from ladder.contract.dtypes import DTYPES, resolve_dtype
-from ladder.contract.ladder import find
-from ladder.device.cpu import Cpu
+from ladder.core.contract.binding import bind
+from ladder.core.contract.dtypes import DTYPES, resolve_dtype
+from ladder.core.contract.ladder import find
+from ladder.core.device.cpu import Cpu
 
 DIMS = {"N": 7, "C": 200}
 REAL = DTYPES["bfloat16"]

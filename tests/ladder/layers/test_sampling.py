@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from ladder.contract.dtypes import DTYPES
-from ladder.contract.ladder import find
+from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.ladder import find
+from ladder.core.device.open import open_device
+from ladder.core.verify.check import check_case
+from ladder.core.verify.tolerance import expect
 from ladder.decode.ops import SUM_ERROR
-from ladder.device.open import open_device
-from ladder.verify.check import check_case
-from ladder.verify.tolerance import expect
 
 LADDER = find("decode.sample")
 GPT2 = {"B": 4, "P": 1, "V": 50257, "Vp": 50304}

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ladder.contract.dtypes import DTYPES
-from ladder.contract.expressions import ceil_div
-from ladder.contract.ladder import find
-from ladder.emulator.emulated import Emulated
+from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.expressions import ceil_div
+from ladder.core.contract.ladder import find
+from ladder.core.emulator.emulated import Emulated
 from ladder.matmul import tiles
 
 SMS = 132

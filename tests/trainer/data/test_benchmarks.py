@@ -8,8 +8,8 @@ import tarfile
 
 import pytest
 
-from ladder.common.errors import LadderError
-from ladder.common.files import read_bytes
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import read_bytes
 from tests.trainer.web_server import serve
 from trainer.data import benchmarks, multiple_choice, prepare
 from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark

@@ -16,7 +16,7 @@ from threading import Barrier
 import numpy as np
 import pytest
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from trainer.data import datasets, download, sets
 from trainer.data import prepare as prepare_command
 from trainer.data.datasets import PLAY, encode_sections, prepare

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from tests.trainer.web_server import serve
 from trainer.data import download
 from trainer.data.download import (

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from tests.trainer.web_server import serve
 from trainer.data import datasets, hub, hub_texts
 from trainer.data import prepare as prepare_command

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from trainer.data.random_offsets import RandomOffsetLoader
 from trainer.data.token_files import TokenLoader, write_tokens
 

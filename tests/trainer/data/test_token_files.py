@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from tests.trainer.damage import damaged
 from trainer.data.token_files import TokenLoader, pair_of, read_count, read_tokens, write_tokens
 
@@ -139,7 +139,7 @@ def test_a_kill_while_writing_leaves_the_old_file(tmp_path):
     before = path.read_bytes()
     program = (
         "import sys, time\n"
-        "from ladder.common.files import atomic_write\n"
+        "from ladder.core.common.files import atomic_write\n"
         "with atomic_write(sys.argv[1]) as file:\n"
         "    file.write(b'half'); file.flush(); print('now', flush=True); time.sleep(60)\n"
     )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from trainer.data import download
 from trainer.data.tokenizers import ByteTokenizer, CharTokenizer, get_tokenizer
 

@@ -5,10 +5,10 @@ import re
 import numpy as np
 import pytest
 
-from ladder.common.errors import DeviceFault, LadderError
-from ladder.contract.ladder import find
-from ladder.device.cpu import Cpu
-from ladder.device.inventory import cpp_compiler
+from ladder.core.common.errors import DeviceFault, LadderError
+from ladder.core.contract.ladder import find
+from ladder.core.device.cpu import Cpu
+from ladder.core.device.inventory import cpp_compiler
 from tests.trainer.tiny import run, save_model, settings
 from trainer.engine.debug import wait
 from trainer.model import checkpoint

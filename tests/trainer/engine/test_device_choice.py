@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from ladder.common.errors import LadderError
-from ladder.contract.ladder import find, ladders
-from ladder.contract.target import Target
-from ladder.device.cpu import Cpu
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.ladder import find, ladders
+from ladder.core.contract.target import Target
+from ladder.core.device.cpu import Cpu
 from trainer.engine import device_choice as choice
 from trainer.model.program import build
 from trainer.model.registry import named_shape

@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from ladder.common.errors import LadderError
-from ladder.measure.pick import Choice as Picked
+from ladder.core.common.errors import LadderError
+from ladder.core.measure.pick import Choice as Picked
 from tests.trainer.tiny import resolved_kernels, run, settings
 from trainer.engine import fusion_choice, rung_choice
 from trainer.model import checkpoint

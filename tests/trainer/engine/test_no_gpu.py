@@ -7,11 +7,11 @@ import pytest
 
 import ladder.__main__
 import trainer.__main__
-from ladder.common.errors import LadderError
-from ladder.common.finding import Finding
-from ladder.common.install import install, pip
-from ladder.device import inventory
-from ladder.device.cuda import gpu, installation
+from ladder.core.common.errors import LadderError
+from ladder.core.common.finding import Finding
+from ladder.core.common.install import install, pip
+from ladder.core.device import inventory
+from ladder.core.device.cuda import gpu, installation
 from tests.trainer.tiny import settings
 
 # What CuPy does, as its users report it: `import cupy` raises a page of advice from the error of

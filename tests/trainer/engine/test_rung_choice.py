@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from ladder.common.errors import LadderError
-from ladder.contract.ladder import find
-from ladder.contract.target import Target
-from ladder.device.cpu import Cpu
-from ladder.measure.pick import Choice as Picked
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.ladder import find
+from ladder.core.contract.target import Target
+from ladder.core.device.cpu import Cpu
+from ladder.core.measure.pick import Choice as Picked
 from tests.trainer.tiny import resolved_kernels
 from trainer.engine import rung_choice
 from trainer.model.calls import Call

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ladder.common.errors import LadderError
-from ladder.contract.dtypes import DTYPES as DTYPE_OF
-from ladder.contract.ladder import find
-from ladder.device.cpu import Cpu
-from ladder.device.open import open_device
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.dtypes import DTYPES as DTYPE_OF
+from ladder.core.contract.ladder import find
+from ladder.core.device.cpu import Cpu
+from ladder.core.device.open import open_device
 from reference import adamw
 from tests.trainer.cpu_engines import distance, without_key_bias
 from tests.trainer.tiny import (

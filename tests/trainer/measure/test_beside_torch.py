@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from tests.trainer.tiny import save_model
 from trainer.measure import torch_gpt2
 from trainer.measure.beside_torch import main

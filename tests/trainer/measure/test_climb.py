@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ladder.common.errors import LadderError
-from ladder.contract.rung_file import Rung
-from ladder.measure.roofline import Roof
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.rung_file import Rung
+from ladder.core.measure.roofline import Roof
 from tests.ladder.fakes import FakeGpu
 from tests.trainer.parallel_run import together
 from tests.trainer.plots.test_drawings import texts

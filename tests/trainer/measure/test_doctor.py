@@ -2,7 +2,7 @@
 
 import os
 
-from ladder.common.finding import Finding
+from ladder.core.common.finding import Finding
 from trainer.measure import doctor
 
 

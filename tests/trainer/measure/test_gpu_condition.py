@@ -6,9 +6,9 @@ import io
 import pytest
 from rich.console import Console
 
-from ladder.contract.host_arrays import HostArrays
-from ladder.contract.sensors import Reading, Sensors
-from ladder.measure.roofline import Roof
+from ladder.core.contract.host_arrays import HostArrays
+from ladder.core.contract.sensors import Reading, Sensors
+from ladder.core.measure.roofline import Roof
 from tests.trainer.parallel_run import together
 from tests.trainer.tiny import add_size
 from trainer.measure import exchange_timing, gpu_condition, profile, scaling, throughput

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from tests.trainer.parallel_run import together
 from tests.trainer.tiny import add_size
 from trainer.measure import scaling, step_timing

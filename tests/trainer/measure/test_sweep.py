@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from tests.trainer.tiny import save_model
 from trainer.measure import sweep
 from trainer.measure.sweep import main, read_trials

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from tests.trainer.tiny import add_size
 from trainer.measure import throughput
 from trainer.settings.flags import Flags

@@ -12,8 +12,8 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from ladder.contract.ladder import find, ladders
-from ladder.device.cpu import Cpu
+from ladder.core.contract.ladder import find, ladders
+from ladder.core.device.cpu import Cpu
 from tests.trainer.cpu_engines import run_batch
 from tests.trainer.late import Late
 from trainer.engine.engine import Engine

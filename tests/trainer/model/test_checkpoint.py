@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from tests.trainer.damage import damaged
 from trainer.model import checkpoint, tensor_file
 from trainer.model.checkpoint import latest, load, save

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from ladder.common.errors import LadderError
-from ladder.contract.ladder import find
-from ladder.device.open import open_device
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.ladder import find
+from ladder.core.device.open import open_device
 from tests.trainer.damage import damaged
 from tests.trainer.tiny import PARAMETERS
 from trainer.data.download import DownloadError

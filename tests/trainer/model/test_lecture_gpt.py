@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from reference.layernorm import forward as layernorm
 from tests.trainer.cpu_engines import cpu_engine, run_batch
 from trainer.model import registry, weights

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from tests.trainer.damage import damaged
 from trainer.data.tokenizers import ByteTokenizer, CharTokenizer
 from trainer.model.gpt2 import GPT2Config

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ladder.contract.ladder import find
+from ladder.core.contract.ladder import find
 from reference import gpt2
 from tests.trainer.cpu_engines import cpu_engine, run_batch
 from tests.trainer.tiny import PARAMETERS

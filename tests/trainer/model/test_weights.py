@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from tests.trainer.tiny import PARAMETERS, SHAPE, save_model
 from trainer.model import checkpoint, llmc_files, registry, weights
 

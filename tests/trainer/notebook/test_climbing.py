@@ -5,11 +5,11 @@ import re
 import nbformat
 import pytest
 
-from ladder.common.errors import LadderError
-from ladder.contract.ladder import find
-from ladder.measure import results
-from ladder.show import progress, trace
-from ladder.show.pages import ROOT
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.ladder import find
+from ladder.core.measure import results
+from ladder.core.show import progress, trace
+from ladder.core.show.pages import ROOT
 from trainer.data.download import VARIABLE
 from trainer.measure import step_timing
 from trainer.model.gpt2 import GPT2Config

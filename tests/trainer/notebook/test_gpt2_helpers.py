@@ -8,11 +8,11 @@ import nbformat
 import numpy as np
 import pytest
 
-from ladder.contract.dtypes import DTYPES
-from ladder.contract.ladder import find
-from ladder.device.cpu import Cpu
-from ladder.measure.roofline import Roof
-from ladder.show.pages import ROOT
+from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.ladder import find
+from ladder.core.device.cpu import Cpu
+from ladder.core.measure.roofline import Roof
+from ladder.core.show.pages import ROOT
 from tests.trainer.measure.test_climb import gpu  # noqa: F401  a fixture
 from trainer.data.download import VARIABLE
 from trainer.engine import memory
@@ -32,7 +32,7 @@ PROFILE = {"bandwidth_gbs": 2.0, "matrix_gflops": 3.0, "step_ms": 1e3}
 def shown(monkeypatch):
     """What is displayed: Markdown texts, and pictures as SVG texts."""
     seen = []
-    for module in ("ladder.show.notebook", "trainer.notebook.helpers"):
+    for module in ("ladder.core.show.notebook", "trainer.notebook.helpers"):
         monkeypatch.setattr(f"{module}.display", lambda thing: seen.append(thing.data))
     return seen
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from ladder.common.errors import LadderError
-from ladder.show import progress
+from ladder.core.common.errors import LadderError
+from ladder.core.show import progress
 from trainer.notebook import reading_runs
 from trainer.run.plot import MARKS
 

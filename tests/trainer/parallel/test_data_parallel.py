@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from tests.trainer.parallel_run import run_ranks, together
 from tests.trainer.tiny import SHAPE, parameters, save_model, settings
 from trainer.engine import memory

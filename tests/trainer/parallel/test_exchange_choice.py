@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from trainer.model.sharding import Sharding
 from trainer.parallel.group import ALONE, HostSums, Ranks
 from trainer.run.setup import open_communicator

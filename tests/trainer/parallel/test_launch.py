@@ -2,7 +2,7 @@
 
 import pytest
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from trainer.parallel.launch import find_launch, wants_supervisor
 from trainer.settings.parser import parse
 

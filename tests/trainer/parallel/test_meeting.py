@@ -11,7 +11,7 @@ from multiprocessing.connection import Client
 
 import pytest
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from trainer.parallel import meeting
 from trainer.parallel.launch import SECRET, Launch
 from trainer.parallel.meeting import FILE, meet

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ladder.device.cpu import Cpu
+from ladder.core.device.cpu import Cpu
 from tests.trainer import late
 from tests.trainer.parallel_run import together
 from tests.trainer.tiny import SHAPE, save_model, settings

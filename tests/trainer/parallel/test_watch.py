@@ -7,7 +7,7 @@ from multiprocessing.connection import Pipe
 
 import pytest
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from tests.trainer.parallel_run import tables, together
 from trainer.parallel import join, watch
 from trainer.parallel.group import Ranks

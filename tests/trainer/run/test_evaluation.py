@@ -11,9 +11,9 @@ import weakref
 import numpy as np
 import pytest
 
-from ladder.common.errors import LadderError
-from ladder.device.cpu import Cpu
-from ladder.emulator.emulated import Emulated
+from ladder.core.common.errors import LadderError
+from ladder.core.device.cpu import Cpu
+from ladder.core.emulator.emulated import Emulated
 from reference import gpt2
 from tests.trainer.cpu_engines import cpu_engine, write_weights
 from tests.trainer.parallel_run import run_ranks, together

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from ladder.contract.dtypes import DTYPES
-from ladder.contract.ladder import find
-from ladder.device.cpu import Cpu
+from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.ladder import find
+from ladder.core.device.cpu import Cpu
 from tests.trainer.cpu_engines import distance
 from tests.trainer.tiny import SHAPE, save_model
 from trainer.engine.engine import Engine
@@ -20,7 +20,7 @@ from trainer.settings.flags import Flags
 P = SHAPE.context
 PROMPTS = [[256, 1, 2, 3, 4], [7], [9] * 12]
 # An output is a sum of some 9 C products in each layer, and C more for the logits. A sum of n terms
-# in float32 is off by 8 sqrt(n) 2^-24 or less (ladder/verify/tolerance.py); each pass has its own.
+# in float32 is off by 8 sqrt(n) 2^-24 or less (ladder/core/verify/tolerance.py).
 TOLERANCE = 2 * 8 * math.sqrt((9 * SHAPE.layers + 1) * SHAPE.channels) * 2**-24
 # In bfloat16 some 10 results of a layer are rounded, by a relative error of up to 2^-9, at random.
 TOLERANCE_16 = 2 * math.sqrt(10 * SHAPE.layers) * 2**-9

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from trainer.run import logs
 from trainer.run.logs import RunLog
 

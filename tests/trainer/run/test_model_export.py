@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from reference import gpt2
 from tests.trainer.tiny import PARAMETERS, SHAPE, add_size, save_model
 from trainer.data.datasets import prepare

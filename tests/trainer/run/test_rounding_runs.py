@@ -7,9 +7,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ladder.common.errors import LadderError
-from ladder.contract.ladder import find
-from ladder.device.inventory import cpp_compiler
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.ladder import find
+from ladder.core.device.inventory import cpp_compiler
 from tests.trainer.tiny import PARAMETERS, SHAPE, parameters, resolved, run, save_model, settings
 from trainer.model import checkpoint
 from trainer.model.program import build

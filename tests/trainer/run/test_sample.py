@@ -10,9 +10,9 @@ import sys
 import numpy as np
 import pytest
 
-from ladder.common.errors import LadderError
-from ladder.contract.ladder import find
-from ladder.device.cpu import Cpu
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.ladder import find
+from ladder.core.device.cpu import Cpu
 from tests.trainer.tiny import SHAPE, run, save_model
 from trainer.data import download
 from trainer.data.tokenizers import CHARS_VOCABULARY, ByteTokenizer, CharTokenizer

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ladder.contract.ladder import find
-from ladder.device.cpu import Cpu
+from ladder.core.contract.ladder import find
+from ladder.core.device.cpu import Cpu
 from tests.trainer.deferred import Clocked, Deferred, deferred_rungs
 from tests.trainer.tiny import PARAMETERS, SHAPE, parameters, resolved, run, save_model, settings
 from trainer.data.datasets import TokenLoader, prepare

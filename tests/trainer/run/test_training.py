@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ladder.common.errors import LadderError
-from ladder.common.files import alone_in
-from ladder.contract.dtypes import DTYPES
-from ladder.contract.ladder import find
-from ladder.device.cpu import Cpu
-from ladder.device.inventory import cpp_compiler
-from ladder.device.open import open_device
-from ladder.emulator.emulated import Emulated
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import alone_in
+from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.ladder import find
+from ladder.core.device.cpu import Cpu
+from ladder.core.device.inventory import cpp_compiler
+from ladder.core.device.open import open_device
+from ladder.core.emulator.emulated import Emulated
 from tests.trainer.tiny import SHAPE, add_size, highest_rungs, parameters, run, save_model, settings
 from trainer.data.token_files import write_tokens
 from trainer.engine import memory

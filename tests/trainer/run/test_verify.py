@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from tests.trainer.tiny import PARAMETERS, SHAPE, save_model
 from trainer.engine import memory
 from trainer.run import export, verify

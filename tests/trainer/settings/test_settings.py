@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from ladder.common.errors import LadderError
+from ladder.core.common.errors import LadderError
 from tests.trainer.tiny import resolved, resolved_kernels
 from trainer.__main__ import COMMANDS
 from trainer.model import fusion

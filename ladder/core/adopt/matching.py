@@ -1,0 +1,116 @@
+"""Which argument of the op an argument of somebody else's kernel is, by its name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.op import Op
+
+# Names that other people give to what is called so here. Ours come first where both exist.
+SYNONYMS: Mapping[str, str] = {
+    "out": "output y o result res dst normed",
+    "inp": "input x in a src data values",
+    "weight": "w gamma g",
+    "bias": "b beta",
+    "mean": "mu means",
+    "rstd": "inv_std invstd invvar rsigma",
+    "dinp": "dx grad_input grad_in",
+    "dout": "dy grad_output grad_out",
+    "dweight": "dw dgamma grad_weight",
+    "dbias": "db dbeta grad_bias",
+    "probs": "out output y p softmax result",
+    "logits": "inp input x dlogits in",
+    "dlogits": "dinp dx grad_input",
+    "dprobs": "dout dy grad_output",
+    "targets": "target labels label y",
+    "losses": "loss",
+    "tokens": "inp idx ids token_ids input_ids input x",
+    "residual": "resid res",
+    "inp1": "a x x1 lhs residual",
+    "inp2": "b y x2 rhs inp",
+    "total": "out output sum result y",
+    "norm": "out output result",
+    "grad": "grads data values inp input",
+    "lse": "l logsumexp",
+    "N": "rows n_rows num_rows nrows m size count num_elements numel n_elements length len n",
+    "C": "cols n_cols ncols d h dim hidden hidden_size channels n_embd",
+    "V": "vocab vocab_size c cols n_cols ncols d dim n",
+    "Vp": "p padded_vocab_size v_padded",
+    "OC": "out_features out_channels",
+    "NH": "n_head n_heads num_heads nheads heads",
+    "B": "batch batch_size",
+    "T": "seq_len seqlen seq sequence_length",
+}
+BLOCK_NAMES = re.compile(r"(block_?(size|dim)|(num_?|n_?)?threads(_?per_?block)?|nthreads)", re.I)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a function: its name, its type without stars, and whether it is a pointer."""
+
+    name: str
+    kind: str
+    pointer: bool
+    const: bool
+
+
+def parameter(text: str) -> Parameter:
+    """Read `const float* __restrict__ inp`."""
+    text = re.sub(r"\b__restrict__\b|\b__restrict\b|\brestrict\b|\b__grid_constant__\b", " ", text)
+    text = re.sub(r"=.*", "", text)
+    found = re.search(r"(\w+)\s*(\[[^\]]*\])*\s*$", text)
+    name = found[1] if found else ""
+    before = text[: found.start()] if found else text
+    pointer = "*" in before or bool(found and found[2])
+    const = bool(re.search(r"\bconst\b", before.rpartition("*")[0] if "*" in before else before))
+    kind = " ".join(re.sub(r"\bconst\b|\bvolatile\b|[*&]", " ", before).split())
+    return Parameter(name, kind, pointer, const)
+
+
+def match(op: Op, theirs: Sequence[Parameter], given: Mapping[str, str]) -> dict[str, str]:
+    """{their name: ours} of those that are not `given`; what is not in it has no counterpart. B and
+    T of an op with rows only are `1` and `N`. Raises LadderError where two numbers of theirs could
+    be the same one of ours, as M and N of a product."""
+    numbers = {one.name for one in theirs if not one.pointer}
+    theirs = [one for one in theirs if one.name not in given]
+    buffers = [arg.name for arg in op.args]
+    values = [*op.dims, *(scalar.name for scalar in op.scalars)]
+    found: dict[str, str] = {}
+    for one in theirs:
+        if one.name in (buffers if one.pointer else values):
+            found[one.name] = one.name
+    for one in theirs:
+        if one.name in found:
+            continue
+        ours = buffers if one.pointer else values
+        free = [name for name in ours if name not in found.values() or not one.pointer]
+        alike = [name for name in free if _alike(one.name, name)]
+        unused = [name for name in alike if name not in found.values()]
+        if chosen := (unused or ([] if one.pointer else alike))[:1]:
+            found[one.name] = chosen[0]
+    _refuse_doubles(op, {n: found.get(n) or given[n] for n in numbers & {*found, *given}}, given)
+    if "N" in op.dims and not {"B", "T"} & set(op.dims):
+        for one in theirs:
+            if not one.pointer and one.name in ("B", "T") and one.name not in found:
+                found[one.name] = "1" if one.name == "B" else "N"
+    return found
+
+
+def _refuse_doubles(op: Op, numbers: Mapping[str, str], given: Mapping[str, str]) -> None:
+    """`numbers`: what each number of theirs is, by its name or as it was given."""
+    for ours in sorted(set(numbers.values())):
+        same = sorted(name for name, other in numbers.items() if other == ours)
+        asked = [f"--arg {name}=OURS" for name in same if name not in given]
+        if len(same) > 1 and asked:
+            raise LadderError(
+                f"{' and '.join(same)} could both be {ours} of {op.name}; say which is what of "
+                f"{', '.join(op.dims)}: {' '.join(asked)}"
+            )
+
+
+def _alike(theirs: str, ours: str) -> bool:
+    plain = theirs.lower().removeprefix("d_") if len(theirs) > 3 else theirs.lower()
+    return plain in {ours.lower(), *SYNONYMS.get(ours, "").split()}

@@ -1,0 +1,123 @@
+"""Which real types a kernel of somebody else serves, by the types of its parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ladder.core.adopt.declarations import Declaration, SourceFile
+from ladder.core.adopt.host_expressions import Text
+from ladder.core.adopt.matching import Parameter, parameter
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.dtypes import REAL
+from ladder.core.contract.op import Arg
+
+NARROW = {  # by their names in C++, as the build's macros REAL_... have them
+    "__nv_bfloat16": "BFLOAT16",
+    "nv_bfloat16": "BFLOAT16",
+    "__half": "FLOAT16",
+    "half": "FLOAT16",
+}
+_CASTS = re.compile(r"^(\([^()]*\))+")
+
+
+@dataclass(frozen=True)
+class RealNames:
+    """A file's own names for a type that is float, or half or bfloat16 where a macro says so.
+
+    macros  {"BFLOAT16": the macro}
+    """
+
+    names: tuple[str, ...]
+    macros: Mapping[str, str]
+
+
+def real_names(file: SourceFile) -> RealNames:
+    """Such names of a file; none in most."""
+    variants: dict[str, dict[str, str]] = {}
+    types = [one for one in file.declarations if one.kind == "type" and one.branches]
+    for one in types:
+        kinds = [word for word in re.findall(r"\w+", one.text) if word in NARROW]
+        macro = re.search(r"(\w+)\)?\s*$", one.branches[-1].lines[-1])
+        if kinds and macro:
+            variants.setdefault(one.name, {})[NARROW[kinds[0]]] = macro[1]
+    floats = {one.name for one in types if re.search(r"\bfloat\b", one.text)}
+    names = tuple(name for name in variants if name in floats)
+    return RealNames(names, {kind: macro for n in names for kind, macro in variants[n].items()})
+
+
+def plain(text: Text) -> str:
+    """An argument of a launch without its casts."""
+    return _CASTS.sub("", text.text)
+
+
+def is_template_parameter(kernel: Declaration, kind: str) -> bool:
+    """Whether a type is a template parameter of the kernel."""
+    head = kernel.head.partition("__global__")[0]
+    return bool(kind and re.search(rf"\b(?:typename|class)\s+{re.escape(kind)}\b", head))
+
+
+def pairs(
+    kernel: Declaration, arguments: Sequence[Text], buffers: Mapping[str, Arg]
+) -> Iterator[tuple[Parameter, Arg]]:
+    """The kernel's pointers with the op's buffers that they are given."""
+    for text, argument in zip(kernel.parameters, arguments, strict=False):
+        one = parameter(text)
+        if one.pointer and (arg := buffers.get(plain(argument))):
+            yield one, arg
+
+
+def refuse_wrong_types(
+    kernel: Declaration,
+    arguments: Sequence[Text],
+    buffers: Mapping[str, Arg],
+    real: RealNames,
+    written: set[str],
+) -> None:
+    """Raise LadderError for a pointer that cannot be to what it is given. `written`: the outputs
+    that an earlier kernel has written; this one's are added."""
+    least = sum("=" not in text for text in kernel.parameters)
+    if not least <= len(arguments) <= len(kernel.parameters):
+        raise LadderError(
+            f"{kernel.name} takes {len(kernel.parameters)} arguments, not {len(arguments)}"
+        )
+    for one, arg in pairs(kernel, arguments, buffers):
+        remedy = f"name another argument by --arg {one.name}=OURS"
+        whole = arg.dtype in ("int32", "uint32")
+        if one.kind in (("float", "double", *real.names) if whole else ("double", "int")):
+            raise LadderError(
+                f"{one.name} of {kernel.name} points to {one.kind}, and {arg.name} holds "
+                f"{arg.dtype}: {remedy}"
+            )
+        if not one.const:
+            written.add(arg.name)
+        elif arg.role == "out" and arg.name not in written:
+            raise LadderError(
+                f"{kernel.name} only reads {one.name} (const), and {arg.name} is an output: "
+                f"{remedy}"
+            )
+
+
+def float32_only(
+    kernel: Declaration,
+    arguments: Sequence[Text],
+    buffers: Mapping[str, Arg],
+    real: RealNames,
+) -> str:
+    """Why it serves float32 only; "" if it serves the narrower types too."""
+    if not real.names:
+        return "its types are float"
+    for text, argument in zip(kernel.parameters, arguments, strict=False):
+        if parameter(text).pointer and not re.fullmatch(r"\w+", plain(argument)):
+            return f"{parameter(text).name} is given an expression"
+    of_parameter: dict[str, str] = {}
+    for one, arg in pairs(kernel, arguments, buffers):
+        if arg.dtype in ("int32", "uint32"):
+            continue
+        if is_template_parameter(kernel, one.kind):
+            if of_parameter.setdefault(one.kind, arg.dtype) != arg.dtype:
+                return f"its type {one.kind} would be both real and float32"
+        elif (one.kind in real.names) != (arg.dtype == REAL):
+            return f"{one.name} is {one.kind}"
+    return ""

@@ -1,0 +1,192 @@
+"""The HIP device: runs the code objects of ladder/core/amd/hip/compiler.py through CuPy for ROCm.
+
+Written against CuPy's sources (cupy_backends/hip, cupy/cuda/function.pyx, cupy/_core/raw.pyx), and
+tested with a runtime that is made up: no AMD GPU has run it. Where HIP has less than CUDA:
+
+- `hipFuncSetAttribute` is not reachable, nor needed: a block may have all of its LDS unasked.
+- A grid has fewer than 2^32 threads in each direction: the packet that starts it counts threads.
+- Recording a graph may fail; then the launches are repeated one by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ladder.core.amd.hip import compiler, rocblas
+from ladder.core.amd.hip.clang import find_clang
+from ladder.core.common.errors import DeviceFault, LadderError
+from ladder.core.common.install import install
+from ladder.core.contract.launch_plan import Launch
+from ladder.core.contract.rung_file import Rung
+from ladder.core.contract.target import Target
+from ladder.core.device.cupy.gpu import CupyGpu, CupyKernel, count_gpus, said, why_no_import
+
+DRIVER = Path("/dev/kfd")  # of the kernel's module amdgpu: what computes goes through it
+RELEASE = Path("/opt/rocm/.info/version")
+MOST_THREADS = (1 << 32) - 1  # of a grid, in each direction
+VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+INSTALL = install("rocm")
+
+# Bytes of the Infinity Cache, which all compute units share, behind L2. HIP does not report it.
+# https://rocm.docs.amd.com/en/latest/reference/gpu-specs.html
+INFINITY_CACHE = {
+    "gfx942": 256 << 20,
+    "gfx950": 256 << 20,
+    "gfx1030": 128 << 20,
+    "gfx1100": 96 << 20,
+    "gfx1201": 64 << 20,
+}
+
+
+class Hip(CupyGpu):
+    """One AMD GPU."""
+
+    kind = "hip"
+    serialize = "AMD_SERIALIZE_KERNEL=3"
+    libraries: frozenset[str] = frozenset()
+    linear_layer = None
+    tf32_product = None
+    tf32_layer = None
+
+    def __init__(self, index: int = 0) -> None:
+        """Raises LadderError where there is no driver, CuPy or GPU of that index."""
+        self.cupy = _import_cupy()
+        runtime = self.cupy.cuda.runtime
+        try:
+            count = runtime.getDeviceCount()
+        except self._errors as error:
+            raise LadderError(
+                f"HIP finds no GPU ({said(error)}); rocminfo should list one, and {_permission()}"
+            ) from None
+        if not 0 <= index < count:
+            known = ", ".join(f"hip:{i}" for i in range(count))
+            raise LadderError(f"there is no GPU hip:{index}; this machine has {known or 'none'}")
+        try:
+            self._open(index)
+        except self._errors as error:
+            raise LadderError(
+                f"hip:{index} cannot be used: {said(error)}; rocm-smi shows what else uses it"
+            ) from None
+
+    def _open(self, index: int) -> None:
+        properties = self.cupy.cuda.runtime.getDeviceProperties(index)
+        self.name = properties["name"].decode()
+        self.arch = properties["gcnArchName"].decode().partition(":")[0]
+        self.warp = properties["warpSize"]
+        target = Target(self.arch, self.warp, 0, 0, np.dtype(np.float32))
+        self.bfloat16 = target.cdna >= 2 or target.rdna >= 3
+        self.multiprocessors = properties["multiProcessorCount"]
+        self.shared_bytes = properties["sharedMemPerBlock"]
+        self.l2_bytes = max(properties["l2CacheSize"], INFINITY_CACHE.get(self.arch, 0))
+        self._records_graphs = True
+        self._attach(index)
+
+    @functools.cached_property
+    def matrix_product(self) -> rocblas.Multiplier:
+        return rocblas.Multiplier(self)
+
+    def tensor_map(self, array: Any, box: tuple[int, int], tf32: bool = False) -> np.void:
+        raise LadderError(f"{self.name} has no TMA to copy tiles")
+
+    def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> Path:
+        return compiler.compile_code_object(rung, defines, real, self.arch, self.warp)
+
+    def kernel_names(self, module: Path) -> Iterable[str]:
+        return compiler.resources(module)
+
+    def kernel(self, raw: Any, path: Path) -> HipKernel:
+        return HipKernel(self, raw, path)
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """A graph; where the runtime cannot record one, `work` itself, which launches anew."""
+        if self._records_graphs:
+            try:
+                return super().capture(work)
+            except DeviceFault:
+                raise
+            except LadderError:
+                self._records_graphs = False
+        return work
+
+    def annotate(self, name: str) -> AbstractContextManager[Any]:
+        """Nothing: CuPy for ROCm need not have the library of such ranges (roctx)."""
+        return contextlib.nullcontext()
+
+    def description(self) -> dict[str, str | int]:
+        """What belongs to a measurement: the GPU and the versions of what drives it."""
+        runtime = self.cupy.cuda.runtime
+        properties = runtime.getDeviceProperties(self.device.id)
+        return {
+            "gpu": self.name,
+            "arch": self.arch,
+            "multiprocessors": self.multiprocessors,
+            "clock_mhz": properties["clockRate"] // 1000,
+            "l2_bytes": self.l2_bytes,
+            "memory_bytes": properties["totalGlobalMem"],
+            "driver": release() or "unknown",
+            "hip": dotted(runtime.runtimeGetVersion()),
+            "clang": find_clang().version,
+            "cupy": self.cupy.__version__,
+        }
+
+
+class HipKernel(CupyKernel):
+    """A kernel of a code object."""
+
+    def prepare(self, launch: Launch) -> None:
+        sizes = zip(launch.grid, launch.block, strict=True)
+        if (most := max(blocks * threads for blocks, threads in sizes)) > MOST_THREADS:
+            raise LadderError(
+                f"{self.label} is launched with {most:,} threads in one direction; "
+                f"HIP starts {MOST_THREADS:,} at most"
+            )
+
+
+def has_driver() -> bool:
+    """Whether this machine has AMD's driver for computing, and so most likely a GPU."""
+    return DRIVER.exists()
+
+
+def count() -> int:
+    """How many GPUs CuPy sees; 0 where it cannot tell."""
+    return count_gpus(_import_cupy)
+
+
+def release() -> str | None:
+    """The release of ROCm that is installed, such as 7.0.2; None where there is none."""
+    try:
+        return RELEASE.read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+
+
+def dotted(version: int) -> str:
+    """7.0.51831 of HIP's own way to write it, 70051831."""
+    return f"{version // 10_000_000}.{version // 100_000 % 100}.{version % 100_000}"
+
+
+def _permission() -> str:
+    return f"your user must be allowed to open {DRIVER} (groups render and video)"
+
+
+def _import_cupy() -> Any:
+    if not has_driver():
+        raise LadderError(
+            f"no AMD driver was found ({DRIVER}); "
+            "--device emulated runs the same kernels on the CPU"
+        )
+    try:
+        import cupy
+    except ImportError as error:
+        why = why_no_import(error)
+        raise LadderError(f"CuPy for ROCm {why}: install ROCm 7, and {INSTALL}") from None
+    if not cupy.cuda.runtime.is_hip:
+        raise LadderError(f"CuPy here is for NVIDIA's GPUs: uninstall it, and {INSTALL}")
+    return cupy

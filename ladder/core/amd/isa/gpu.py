@@ -1,0 +1,110 @@
+"""An AMD GPU whose machine code is executed on the CPU, one instruction after the other.
+
+    device = Isa("gfx1100")
+    device.compile(rung, plan.constants, real)      kernels, as on a GPU
+
+It runs what clang made of a rung for that architecture, and stops at what a GPU would not notice:
+a register that is used before its load was waited for, an address outside of all arrays, LDS that
+another wave has written without a barrier. doc/amd.md says what it does not model.
+
+    program.py    reads clang's assembly
+    translate.py  makes a step of each instruction: what it computes is in scalar.py and vector.py
+                  (tables, in the terms of meaning.py and operands.py, with floats.py), in lanes.py,
+                  parts.py and matrix.py, in access.py and atomics.py
+    waves.py      registers and masks; waits.py, what waves wait for; memory.py, what they address;
+                  machine.py, what they share
+    schedule.py   lets the waves run; kernel.py, a launch
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ladder.core.amd.hip import compiler
+from ladder.core.amd.isa import program
+from ladder.core.amd.isa.kernel import Kernel
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.device import Device
+from ladder.core.contract.dtypes import REALS
+from ladder.core.contract.host_arrays import HostArrays
+from ladder.core.contract.rung_file import Rung
+from ladder.core.contract.signature import parameters
+from ladder.core.contract.target import Target
+
+ARCHITECTURES = tuple(compiler.TYPICAL)
+MULTIPROCESSORS = 4  # few, so that a persistent kernel has work left for a second round
+
+
+class Isa(HostArrays):
+    """
+    arch        one of ARCHITECTURES
+    time_limit  seconds that one launch may take
+    """
+
+    kind = "isa"
+    runs_kernels = True
+    measurable = False
+
+    def __init__(self, arch: str, time_limit: float = 300.0):
+        if arch not in ARCHITECTURES:
+            known = ", ".join(ARCHITECTURES)
+            raise LadderError(f"machine code of {arch!r} is not interpreted, but that of {known}")
+        self.arch, self._time_limit = arch, time_limit
+        self.warp, _, self._lds_bytes = compiler.TYPICAL[arch]
+        self._compiled: dict[Path, dict[str, Kernel]] = {}
+
+    @property
+    def name(self) -> str:
+        return f"{self.arch}, interpreted"
+
+    def target(self, real: np.dtype) -> Target:
+        return Target(self.arch, self.warp, MULTIPROCESSORS, self._lds_bytes, np.dtype(real))
+
+    def variants(
+        self, brief: bool = False, multiprocessors: int | None = None
+    ) -> Sequence[tuple[Device, ...]]:
+        return [(self,)]
+
+    def watching(self) -> None:
+        return None
+
+    def tensor_map(self, array: np.ndarray, box: tuple[int, int], tf32: bool = False) -> np.void:
+        raise LadderError(f"{self.arch} has no tiles to copy: TMA is NVIDIA's")
+
+    def compile(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> dict[str, Kernel]:
+        """The kernels of a rung file by name. Raises CompileError, LadderError where there is no
+        compiler, or for an instruction that is not interpreted."""
+        module = self.compile_ahead(rung, defines, real)
+        if module not in self._compiled:
+            self._compiled[module] = {
+                name: Kernel(
+                    code,
+                    self._names(rung, code),
+                    self.arch,
+                    self.warp,
+                    self._lds_bytes,
+                    self._time_limit,
+                )
+                for name, code in program.load(module, Path(os.path.abspath(rung.file))).items()
+            }
+        return self._compiled[module]
+
+    def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> Path:
+        """The rung's code object, from the cache or compiled now."""
+        if np.dtype(real).name not in REALS:
+            raise LadderError(f"kernels compute in {', '.join(REALS)}, not in {real}")
+        return compiler.compile_code_object(rung, defines, real, self.arch, self.warp)
+
+    @staticmethod
+    def _names(rung: Rung, code: program.Code) -> list[str]:
+        """What the source calls the kernel's parameters."""
+        count = sum(not argument.kind.startswith("hidden_") for argument in code.arguments)
+        declared: Sequence[Any] = parameters(rung.source, code.name) or ()
+        if len(declared) != count:
+            return [f"argument {number + 1}" for number in range(count)]
+        return [name for _, name, _ in declared]

@@ -1,0 +1,214 @@
+"""One kernel of a code object: what its waves find in their registers, and its launches."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ladder.core.amd.isa.machine import Machine
+from ladder.core.amd.isa.memory import Bytes, Memory, Races, Region, region
+from ladder.core.amd.isa.program import Code
+from ladder.core.amd.isa.schedule import Schedule
+from ladder.core.amd.isa.translate import steps
+from ladder.core.amd.isa.waves import EXEC, TTMP, Waves
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.host_arrays import aligned_empty
+from ladder.core.contract.launch_plan import Launch
+from ladder.core.contract.peers import Peers, by_value
+
+MOST_LANES = 1 << 14  # that run together: more make NumPy's arrays larger than the caches
+_NARROW = re.compile(r"ds_\w+_[uib](8|16)(_|\s)")  # accesses of less than 4 bytes
+GARBAGE = 0xA5  # what LDS and scratch memory hold before they are written
+
+
+class Kernel:
+    """Ready to be called with a launch and its arguments.
+
+    names  of the parameters, for messages
+    """
+
+    def __init__(
+        self,
+        code: Code,
+        names: Sequence[str],
+        arch: str,
+        lanes: int,
+        lds_bytes: int,
+        time_limit: float,
+    ):
+        self.code, self._names, self._arch, self._lanes = code, names, arch, lanes
+        self._lds_bytes, self._time_limit = lds_bytes, time_limit
+        self._steps = steps(code, arch)
+        narrow = any(_NARROW.match(line.text) for line in code.lines)
+        self._granule = 1 if narrow else 4  # bytes of LDS that races are looked for in
+
+    def __call__(self, launch: Launch, args: tuple[Any, ...]) -> None:
+        """Run it to the end. Raises LadderError for what an instruction does that it must not."""
+        explicit = [a for a in self.code.arguments if not a.kind.startswith("hidden_")]
+        if len(explicit) != len(args):
+            raise LadderError(
+                f"the kernel {self.code.name} takes {len(explicit)} arguments, and is called with "
+                f"{len(args)}"
+            )
+        lds = self.code.descriptor["group_segment_fixed_size"] + launch.shared
+        if lds > self._lds_bytes:
+            raise LadderError(
+                f"{self.code.name} takes {lds:,} bytes of LDS; {self._arch} has {self._lds_bytes:,}"
+            )
+        arguments, regions = self._arguments(launch, args)
+        deadline = time.monotonic() + self._time_limit
+        with np.errstate(all="ignore"):
+            for first, last in self._batches(launch, lds):
+                self._run(launch, range(first, last), lds, arguments, regions, deadline)
+
+    def _batches(self, launch: Launch, lds: int) -> Iterator[tuple[int, int]]:
+        """Blocks that run together."""
+        blocks = math.prod(launch.grid)
+        each = max(1, MOST_LANES // math.prod(launch.block))
+        for first in range(0, blocks, each):
+            yield first, min(first + each, blocks)
+
+    def _arguments(self, launch: Launch, args: tuple[Any, ...]) -> tuple[np.ndarray, list[Region]]:
+        """The bytes of the kernel's arguments, and the arrays that they point to."""
+        layout = self.code.arguments
+        end = max((a.offset + a.size for a in layout), default=0)
+        whole = -(-end // 16) * 16 + 16  # scalar loads may read on to the end of 16 bytes
+        buffer = aligned_empty((whole,), np.dtype(np.uint8))
+        buffer[:] = 0
+        regions = [region("the kernel's arguments", buffer)]
+        hidden = {}
+        for axis, name in enumerate("xyz"):
+            hidden[f"hidden_block_count_{name}"] = launch.grid[axis]
+            hidden[f"hidden_group_size_{name}"] = launch.block[axis]
+        values = iter(zip(args, self._names, strict=True))
+        for offset, size, kind in layout:
+            if kind.startswith("hidden_"):
+                content = hidden.get(kind, 0).to_bytes(size, "little")
+            else:
+                arg, name = next(values)
+                array = arg.array if isinstance(arg, Peers) else arg
+                if isinstance(array, np.ndarray) and array.ndim:
+                    regions.append(region(name, array))
+                if arg is None or (isinstance(arg, np.ndarray) and arg.ndim):
+                    address = 0 if arg is None else arg.ctypes.data
+                    content = address.to_bytes(8, "little")
+                else:
+                    content = np.array([by_value(arg)]).tobytes()
+                if len(content) != size:
+                    raise LadderError(
+                        f"the kernel {self.code.name} takes {size} bytes as {name}, and gets "
+                        f"{len(content)}"
+                    )
+            buffer[offset : offset + size] = np.frombuffer(content, np.uint8)
+        return buffer, regions
+
+    def _run(
+        self,
+        launch: Launch,
+        blocks: range,
+        lds: int,
+        arguments: np.ndarray,
+        regions: Sequence[Region],
+        deadline: float,
+    ) -> None:
+        threads = math.prod(launch.block)
+        per_block = -(-threads // self._lanes)
+        number = len(blocks) * per_block
+        scratch = self.code.descriptor["private_segment_fixed_size"]
+        room = -(-lds // 16) * 16 + 16
+        packet = self._packet(launch)
+        machine = Machine(
+            Memory([*regions, region("the dispatch packet", packet)]),
+            Bytes(np.full(room * len(blocks), GARBAGE, np.uint8)),
+            lds,
+            room,
+            Races(room * len(blocks) // self._granule, self._granule, number, len(blocks)),
+            Bytes(np.full(number * self._lanes * scratch, GARBAGE, np.uint8)),
+            scratch,
+            self.code.lines,
+        )
+        waves = self._start(launch, blocks, per_block, arguments, packet)
+        Schedule(self._steps, machine, waves, len(blocks), deadline).run()
+
+    def _packet(self, launch: Launch) -> np.ndarray:
+        """The part of the dispatch packet that kernels read: sizes of block and grid.
+
+        https://llvm.org/docs/AMDGPUUsage.html#kernel-dispatch
+        """
+        packet = aligned_empty((64,), np.dtype(np.uint8))
+        packet[:] = 0
+        packet[4:10].view(np.uint16)[:] = launch.block
+        packet[12:24].view(np.uint32)[:] = np.multiply(launch.grid, launch.block)
+        return packet
+
+    def _start(
+        self,
+        launch: Launch,
+        blocks: range,
+        per_block: int,
+        arguments: np.ndarray,
+        packet: np.ndarray,
+    ) -> Waves:
+        """The waves of some blocks, with the registers that the hardware sets.
+
+        https://llvm.org/docs/AMDGPUUsage.html#initial-kernel-execution-state
+        """
+        descriptor = self.code.descriptor
+        number = len(blocks) * per_block
+        waves = Waves.start(
+            max(descriptor["next_free_vgpr"], 1),
+            self._lanes,
+            np.arange(number),
+            np.arange(number) // per_block,
+        )
+        thread = np.arange(per_block * self._lanes).reshape(per_block, self._lanes)
+        x, y, _ = launch.block
+        places = [thread % x, thread // x % y, thread // (x * y)]
+        axes = places[: descriptor["system_vgpr_workitem_id"] + 1]
+        if not self._arch.startswith("gfx10"):  # RDNA 2 has a register for each; others, one of all
+            axes = [np.bitwise_or.reduce([place << (10 * i) for i, place in enumerate(axes)])]
+        for register, place in enumerate(axes):
+            waves.v[register] = np.tile(place.astype(np.uint32), (len(blocks), 1))
+        there = np.tile(thread < math.prod(launch.block), (len(blocks), 1))
+        waves.set_lanes(EXEC, there)
+        waves.refresh()
+
+        user: list[int] = []
+        if descriptor.get("user_sgpr_private_segment_buffer"):  # its address counts from 0 here
+            user += [0] * 4
+        for name, address in (
+            ("dispatch_ptr", packet.ctypes.data),
+            ("queue_ptr", 0),
+            ("kernarg_segment_ptr", arguments.ctypes.data),
+            ("dispatch_id", 0),
+            ("flat_scratch_init", 0),
+        ):
+            if descriptor.get(f"user_sgpr_{name}"):
+                user += [address & 0xFFFFFFFF, address >> 32]
+        if descriptor.get("user_sgpr_private_segment_size"):
+            user.append(descriptor["private_segment_fixed_size"])
+        preloaded = descriptor.get("user_sgpr_kernarg_preload_length", 0)
+        start = descriptor.get("user_sgpr_kernarg_preload_offset", 0)
+        user += arguments[4 * start : 4 * (start + preloaded)].view(np.uint32).tolist()
+        for register, value in enumerate(user):
+            waves.s[register] = value
+        block = np.asarray(blocks)[waves.blocks][:, None]
+        gx, gy, _ = launch.grid
+        ids = [block % gx, block // gx % gy, block // (gx * gy)]
+        if self._arch.startswith("gfx12"):
+            waves.s[TTMP + 9] = ids[0]
+            waves.s[TTMP + 7] = ids[1] | ids[2] << 16
+            return waves
+        register = descriptor["user_sgpr_count"]
+        for axis, name in enumerate("xyz"):
+            if descriptor[f"system_sgpr_workgroup_id_{name}"]:
+                waves.s[register] = ids[axis]
+                register += 1
+        if descriptor.get("system_sgpr_private_segment_wavefront_offset"):
+            waves.s[register] = 0
+        return waves

@@ -1,0 +1,118 @@
+"""The state of waves that are at the same instruction: registers, masks, and what they wait for.
+
+An array has one axis for the waves and one for the lanes, so that one NumPy operation computes an
+instruction for all of them. Where waves take different ways they are parted (`take`), and where
+these meet again they are joined (`join`); each set has arrays of its own.
+
+Scalar registers are numbered as AMD's instructions encode them: VCC is 106 and 107, EXEC 126, 127.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ladder.core.amd.isa.waits import Outstanding
+
+VCC, TTMP, NULL, M0, EXEC = 106, 108, 124, 125, 126
+SCALARS = 128
+UNSET = 0x7FE5A5A5  # a NaN: what registers hold before they are written
+
+
+class Waves:
+    """
+    v       (registers, waves, lanes), vector registers, as uint32; vi and vf are the same bytes
+    s       (registers, waves, 1), scalar registers, as uint32; si and sf as well
+    scc     (waves, 1), the scalar condition code
+    active  (waves, lanes): EXEC
+    full    every lane is active
+    ids     (waves), numbers of the waves; `blocks` those of their blocks
+    pc      the index of the next instruction
+    """
+
+    def __init__(
+        self,
+        v: np.ndarray,
+        s: np.ndarray,
+        scc: np.ndarray,
+        ids: np.ndarray,
+        blocks: np.ndarray,
+        outstanding: Outstanding,
+        pc: int = 0,
+    ):
+        self.v, self.s, self.scc = v, s, scc
+        self.vi, self.vf = v.view(np.int32), v.view(np.float32)
+        self.si, self.sf = s.view(np.int32), s.view(np.float32)
+        self.ids, self.blocks, self.pc = ids, blocks, pc
+        self.outstanding = outstanding
+        self.wide = v.shape[2] == 64
+        self.refresh()
+
+    @classmethod
+    def start(cls, registers: int, lanes: int, ids: np.ndarray, blocks: np.ndarray) -> Waves:
+        number = len(ids)
+        return cls(
+            np.full((registers, number, lanes), UNSET, np.uint32),
+            np.full((SCALARS, number, 1), UNSET, np.uint32),
+            np.zeros((number, 1), bool),
+            ids,
+            blocks,
+            Outstanding(number),
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def refresh(self) -> None:
+        """Take over what an instruction has written to EXEC."""
+        self.active = self.lanes(EXEC)
+        self.full = bool(self.active.all())
+        self._rows: np.ndarray | None = None
+
+    @property
+    def rows(self) -> np.ndarray:
+        """For each active lane, the place of its wave in this set."""
+        if self._rows is None:
+            self._rows = np.nonzero(self.active)[0]
+        return self._rows
+
+    def lanes(self, register: int) -> np.ndarray:
+        """The bits of a scalar register, or with 64 lanes of a pair, as (waves, lanes)."""
+        words = self.s[register]
+        if self.wide:
+            words = np.concatenate((words, self.s[register + 1]), axis=1)
+        return np.unpackbits(words.view(np.uint8), axis=1, bitorder="little").view(bool)
+
+    def set_lanes(self, register: int, mask: np.ndarray) -> None:
+        words = np.packbits(mask, axis=1, bitorder="little").view(np.uint32)
+        self.s[register] = words[:, :1]
+        if self.wide:
+            self.s[register + 1] = words[:, 1:]
+
+    def take(self, which: np.ndarray) -> Waves:
+        """Some of the waves, by a mask or by their places here."""
+        return Waves(
+            self.v[:, which],
+            self.s[:, which],
+            self.scc[which],
+            self.ids[which],
+            self.blocks[which],
+            self.outstanding.take(which),
+            self.pc,
+        )
+
+    @staticmethod
+    def join(parts: Sequence[Waves]) -> Waves:
+        """All waves of several sets that are at the same instruction."""
+        if len(parts) == 1:
+            return parts[0]
+        return Waves(
+            np.concatenate([part.v for part in parts], axis=1),
+            np.concatenate([part.s for part in parts], axis=1),
+            np.concatenate([part.scc for part in parts]),
+            np.concatenate([part.ids for part in parts]),
+            np.concatenate([part.blocks for part in parts]),
+            Outstanding.join([part.outstanding for part in parts]),
+            parts[0].pc,
+        )

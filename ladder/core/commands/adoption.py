@@ -1,0 +1,114 @@
+"""A kernel that you already have: `adopt` makes a rung of it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ladder.core.adopt.adopt import Options, adopt
+from ladder.core.commands.options import OP_HELP, Commands
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import atomic_write
+from ladder.core.contract import rung_file
+from ladder.core.contract.ladder import find
+
+
+def add_to(commands: Commands) -> None:
+    parser = commands.add("adopt", adopt_kernel)
+    parser.add_argument("file", help="the .cu file that has it")
+    parser.add_argument(
+        "kernel", help="its name, or that of the host function that launches several kernels"
+    )
+    parser.add_argument("--op", required=True, help=OP_HELP)
+    parser.add_argument(
+        "--arg",
+        action="append",
+        default=[],
+        metavar="THEIRS=OURS",
+        help="what an argument of theirs is: an argument of the op, a number, nullptr, or an "
+        "expression such as 'scale[0]'; may be given several times",
+    )
+    parser.add_argument(
+        "--grid",
+        default="",
+        help="blocks, such as 'ceil_div(N, 256)'; with --block, where the host code "
+        "does not give the launch",
+    )
+    parser.add_argument("--block", default="", help="threads of a block, such as 256 or '(32, 8)'")
+    parser.add_argument("--shared", default="", help="bytes of dynamic shared memory")
+    parser.add_argument("--template", default="", help="template arguments, such as '64, 8'")
+    parser.add_argument(
+        "--scratch",
+        action="append",
+        default=[],
+        metavar="'float32 NAME[N, C]'",
+        help="a buffer of the kernel's own",
+    )
+    parser.add_argument(
+        "--fill",
+        action="append",
+        default=[],
+        metavar="'NAME = 0'",
+        help="a buffer to set before the kernel runs",
+    )
+    parser.add_argument(
+        "--then",
+        action="append",
+        default=[],
+        metavar="'NAME += VALUE'",
+        help="a buffer to change after it has run",
+    )
+    parser.add_argument(
+        "--needs",
+        action="append",
+        default=[],
+        metavar="'C % 4 == 0'",
+        help="what shapes and types must meet",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="default: KERNEL.cu, here")
+
+
+def adopt_kernel(options: argparse.Namespace) -> int:
+    """Make a rung of a kernel in somebody else's .cu file."""
+    op = find(options.op).op
+    arguments = dict(_pair(text) for text in options.arg)
+    output = Path(options.output or f"{options.kernel}.cu")
+    if output.suffix != ".cu":
+        raise LadderError(f"{output}: a rung's file ends in .cu")
+    if output.exists() and (not options.output or output.samefile(options.file)):
+        raise LadderError(f"{output} exists already; choose another name: -o FILE.cu")
+    adopted = adopt(
+        Path(options.file),
+        options.kernel,
+        op,
+        Options(
+            arguments,
+            options.scratch,
+            options.fill,
+            options.then,
+            options.needs,
+            options.grid,
+            options.block,
+            options.shared,
+            options.template,
+        ),
+    )
+    with atomic_write(output) as file:
+        file.write(adopted.text.encode())
+    rung = rung_file.parse(output, op.kernel)
+    for note in adopted.notes:
+        print(f"  {note}")
+    for line in rung.header["launch"]:
+        print(f"  launch: {line}")
+    print(
+        f"written to {output}; whether it computes {op.name} is what this tells:\n"
+        f"python -m ladder check {op.name} {output}"
+    )
+    return 0
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not (sign and name.strip() and value.strip()):
+        raise LadderError(f"--arg {text}: write THEIRS=OURS, such as --arg x=inp")
+    return name.strip(), value.strip()

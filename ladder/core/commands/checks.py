@@ -1,0 +1,221 @@
+"""What holds: `check` rungs against the reference; `doctor` looks at this machine."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+
+from rich.markup import escape
+
+from ladder.core.commands.options import (
+    RUNG_HELP,
+    Commands,
+    add_device_options,
+    console,
+    matching,
+    shape_of,
+)
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.device import Device
+from ladder.core.contract.dims import Dims
+from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.rung_file import Rung
+from ladder.core.device import inventory
+from ladder.core.device.open import open_device
+from ladder.core.emulator.coverage import Spot
+from ladder.core.emulator.emulated import Emulated
+from ladder.core.verify import check, sandbox
+
+
+def add_to(commands: Commands) -> None:
+    parser = commands.add("check", check_rungs)
+    parser.add_argument("op", help="an op, or a layer")
+    parser.add_argument("rung", nargs="?", help=f"{RUNG_HELP}; default: all")
+    add_device_options(parser)
+    parser.add_argument(
+        "--seconds",
+        type=_seconds,
+        default=sandbox.SECONDS,
+        help="time limit for your own kernel; default %(default)g",
+    )
+    parser.add_argument(
+        "--coverage",
+        action="store_true",
+        help="on the emulator, how often the branches and loops of a rung run at these shapes",
+    )
+    parser.add_argument(
+        "--warp",
+        type=int,
+        default=32,
+        choices=(32, 64),
+        help="lanes of the emulator's warps; default 32 in all orders of threads and 64 in one",
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="one line for each shape")
+
+    commands.add("doctor", examine_machine)
+
+
+def check_rungs(options: argparse.Namespace) -> int:
+    """Compare rungs with the float64 reference; without a rung, all of an op or layer."""
+    if options.coverage:
+        return _show_coverage(options)
+    if options.warp == 64:
+        if options.device != Emulated.kind:
+            raise LadderError("--warp sets the emulator's width; add --device emulated")
+        options.device = "emulated:64"
+    failed = False
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
+        for ladder in _ladders(options):
+            for report in _check_ladder(ladder, options, pool):
+                failed |= not report.passed
+                _print_report(report, options.verbose)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return int(failed)
+
+
+def _ladders(options: argparse.Namespace) -> list[Ladder]:
+    """The ladders of an op or layer. Where a rung is named, those of a layer that have it; says why
+    the others are left out. Raises LadderError where none has it."""
+    found = matching(options.op)
+    if options.rung is None or options.rung.endswith(".cu") or len(found) == 1:
+        return found
+    lacking = [_why_not(ladder, options.rung) for ladder in found]
+    if all(lacking):
+        raise LadderError("; ".join(lacking))
+    for why in filter(None, lacking):
+        print(f"left out: {why}")
+    return [ladder for ladder, why in zip(found, lacking, strict=True) if not why]
+
+
+def _why_not(ladder: Ladder, which: str) -> str:
+    """Why an op has no rung of this name; "" where it has."""
+    try:
+        ladder.rung(which)
+    except LadderError as error:
+        return str(error)
+    return ""
+
+
+def _check_ladder(
+    ladder: Ladder, options: argparse.Namespace, pool: Executor
+) -> Iterable[check.Report]:
+    """The reports, one after the other; the pool compiles what comes next in the meantime."""
+    dtypes, name = options.dtype, ladder.op.name
+    shapes = [shape_of(ladder, options)] if options.shape else None
+    if options.rung is not None and options.rung.endswith(".cu"):
+        return [sandbox.check(name, options.rung, options.device, dtypes, shapes, options.seconds)]
+    device = open_device(options.device)
+    if options.rung:
+        rungs = [ladder.rung(options.rung)]
+    else:
+        rungs = [rung for rung in ladder.on(device) if _for_device(ladder, rung, device, dtypes)]
+    check.compile_ahead(pool, ladder, rungs, device, dtypes, shapes)
+    return (_check_rung(ladder, rung, device, dtypes, shapes) for rung in rungs)
+
+
+def _check_rung(
+    ladder: Ladder,
+    rung: Rung,
+    device: Device,
+    dtypes: Sequence[str] | None,
+    shapes: Sequence[Dims] | None,
+) -> check.Report:
+    """The report; until then, a terminal shows what is being checked."""
+    screen = console()
+    if not screen.is_terminal:
+        return check.check(ladder, rung, device, dtypes, shapes)
+    name = escape(f"{ladder.op.name} {rung.label}")
+    with screen.status(name) as status:
+
+        def announce(label: str) -> None:
+            status.update(f"{name}: {escape(label)}")
+
+        return check.check(ladder, rung, device, dtypes, shapes, announce=announce)
+
+
+def _show_coverage(options: argparse.Namespace) -> int:
+    """Check rungs on an emulator that counts, and print the counts of each branch and loop."""
+    if options.device != Emulated.kind:
+        raise LadderError("--coverage counts on the emulator; add --device emulated")
+    failed = False
+    for ladder in _ladders(options):
+        for report, spots in _covered(ladder, options):
+            failed |= not report.passed
+            _print_report(report, options.verbose)
+            _print_spots(spots)
+    return int(failed)
+
+
+def _covered(
+    ladder: Ladder, options: argparse.Namespace
+) -> Iterator[tuple[check.Report, list[Spot]]]:
+    """The report of each rung, and the counts of its branches and loops."""
+    dtypes, name = options.dtype, ladder.op.name
+    shapes = [shape_of(ladder, options)] if options.shape else None
+    if options.rung is not None and options.rung.endswith(".cu"):
+        yield sandbox.cover(name, options.rung, dtypes, shapes, options.seconds)
+        return
+    for rung in [ladder.rung(options.rung)] if options.rung else ladder.rungs:
+        if rung.path is not None:
+            device = Emulated(count_branches=True)
+            report = _check_rung(ladder, rung, device, dtypes, shapes)
+            yield report, device.coverage(rung)
+
+
+def _print_spots(spots: Sequence[Spot]) -> None:
+    screen = console()
+    for spot in spots:
+        text = f"{spot.line:6}  {spot.kind:5}  {spot.text}: {spot.summary}"
+        mark = f"  <- {spot.never}" if spot.never else ""
+        style = "yellow" if mark else ""
+        screen.print(text + mark, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
+def _for_device(ladder: Ladder, rung: Rung, device: Device, dtypes: Sequence[str] | None) -> bool:
+    """Whether a rung is for this device in any of the real types; says so if it is not."""
+    targets = [device.target(DTYPES[dtype]) for dtype in dtypes or ladder.op.reals]
+    if any(rung.claims(target) for target in targets):
+        return True
+    needs = "; ".join(rung.conditions())
+    print(f"{ladder.op.name} {rung.label} needs {needs}: not for {device.name}, left out")
+    return False
+
+
+def _print_report(report: check.Report, verbose: bool) -> None:
+    screen = console()
+    text = str(report).replace(f"{Path.cwd()}{os.sep}", "")  # files as they were named
+    style = "green" if report.passed else "bold red"
+    screen.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+    for outcome in report.outcomes:
+        if verbose or (not report.passed and outcome in report.failures[1:]):
+            detail = outcome.detail if verbose else outcome.detail.partition("\n")[0]
+            text = f"    {outcome.label}: {outcome.status}{': ' if detail else ''}{detail}"
+            screen.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def examine_machine(options: argparse.Namespace) -> int:
+    """What this machine has for compiling and running kernels."""
+    found = inventory.findings()
+    width = max(len(finding.what) for finding in found)
+    for finding in found:
+        print(f"{finding.what:{width}}  {finding.found}")
+        if finding.remedy:
+            print(f"{'':{width}}  -> {finding.remedy}")
+    return 0
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time to wait; write e.g. 60")
+    return seconds

@@ -1,0 +1,42 @@
+"""What is made from the rest: `docs` renews the pages, `notebooks` runs the notebooks."""
+
+from __future__ import annotations
+
+import argparse
+
+from ladder.core.commands.options import Commands
+from ladder.core.common.errors import LadderError
+from ladder.core.common.install import install
+from ladder.core.show import pages
+
+
+def add_to(commands: Commands) -> None:
+    parser = commands.add("docs", write_docs)
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; status 1 if out of date"
+    )
+
+    parser = commands.add("notebooks", run_notebooks)
+    parser.add_argument("name", nargs="*", help="such as 00_start; default: all")
+
+
+def write_docs(options: argparse.Namespace) -> int:
+    """Renew what pages show of kernels and results; with --check only say what has drifted."""
+    drifted = pages.update(write=not options.check)
+    for line in drifted:
+        print(line)
+    if options.check and not drifted:
+        print("the pages show what the code and the results say")
+    return int(options.check and bool(drifted))
+
+
+def run_notebooks(options: argparse.Namespace) -> int:
+    """Run notebooks from top to bottom, and save them with what comes out."""
+    try:
+        from ladder.core.show import execute
+    except ImportError as error:
+        raise LadderError(f"{error.name} is missing: {install('notebooks')}") from None
+    for path in execute.notebooks(options.name):
+        execute.renew(path)
+        print(f"{path.relative_to(pages.ROOT)}: {path.stat().st_size >> 10} KB", flush=True)
+    return 0

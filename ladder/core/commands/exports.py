@@ -1,0 +1,64 @@
+"""`export` writes a rung as a program of its own, and prints the command that builds it."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import shlex
+from pathlib import Path
+
+from ladder.core.commands.options import (
+    Commands,
+    add_call_options,
+    add_op_and_rung,
+    dtype_of,
+    op_and_rung,
+    shape_of,
+)
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import atomic_write
+from ladder.core.contract.dtypes import DTYPES
+from ladder.core.device.cuda import compiler
+from ladder.core.show import export
+
+
+def add_to(commands: Commands) -> None:
+    parser = commands.add("export", export_rung)
+    add_op_and_rung(parser)
+    add_call_options(parser)
+    parser.add_argument(
+        "--arch", default="sm_90a", help="sm_75, sm_80, sm_90a, ...; default sm_90a"
+    )
+    parser.add_argument(
+        "-o",
+        dest="output",
+        type=Path,
+        metavar="FILE.cu",
+        help="replaces FILE.cu if it is there; default: a new file, here, such as "
+        "layernorm_forward_3.cu",
+    )
+
+
+def export_rung(options: argparse.Namespace) -> int:
+    """Write a rung as one .cu file whose main() checks and times it; needs no GPU."""
+    ladder, rung = op_and_rung(options)
+    target_of = functools.partial(compiler.typical_target, options.arch)
+    target = target_of(DTYPES[dtype_of(ladder, rung, options, target_of)])
+    if options.shape:
+        dims = shape_of(ladder, options)
+    else:
+        dims = export.default_shape(ladder.op, rung, target)
+    text = export.export(ladder, rung, dims, target)
+    path = options.output or Path(export.file_name(ladder.op, rung))
+    if path.is_dir():
+        raise LadderError(f"-o {path} is a folder; name a file")
+    if path.exists() and not options.output:  # it may have been edited since it was exported
+        raise LadderError(f"{path} exists already; choose another name, or replace it: -o FILE.cu")
+    command = export.build_command(path, target)
+    if rung.path is not None and path.resolve() == rung.path.resolve():
+        raise LadderError(f"{path} is the rung itself; give the program another name by -o")
+    with atomic_write(path) as file:
+        file.write(text.encode())
+    print(f"written to {path}; build it with")
+    print(shlex.join(command))
+    return 0

@@ -1,0 +1,147 @@
+"""What the commands share: how they are added, and the options of a call (device, dtype, shape)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+
+import numpy as np
+from rich.console import Console
+
+from ladder.core.common.command_line import Parser
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.dims import Dims, format_dims
+from ladder.core.contract.dtypes import DTYPES, REALS, SHORT
+from ladder.core.contract.ladder import Ladder, find, find_rung, ladders
+from ladder.core.contract.rung_file import Rung
+from ladder.core.contract.target import Target
+from ladder.core.device.open import default_device
+
+OP_HELP = "such as layernorm.forward"
+RUNG_HELP = "its id as 'list' shows it, or the path of a .cu file"
+
+Run = Callable[[argparse.Namespace], int]  # a command: the parsed options -> the exit status
+
+
+class Commands:
+    """The commands of `python -m ladder`; each module of this folder adds its own."""
+
+    def __init__(self, parser: Parser) -> None:
+        self._parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(self, name: str, run: Run) -> Parser:
+        """A command; the first line of the docstring of `run` is its help."""
+        text = (run.__doc__ or "").splitlines()[0]
+        parser = self._parsers.add_parser(name, help=text, description=text)
+        parser.set_defaults(run=run)
+        return parser
+
+
+def add_op_and_rung(parser: Parser) -> None:
+    """The arguments of a command that is about one rung; `op_and_rung` reads them."""
+    parser.add_argument("op", help=OP_HELP)
+    # argparse would only say that it is missing; we know which there are.
+    parser.add_argument("rung", nargs="?", help=RUNG_HELP)
+
+
+def op_and_rung(options: argparse.Namespace) -> tuple[Ladder, Rung]:
+    """The rung that a command is about, and its ladder."""
+    ladder = find(options.op)
+    if options.rung is None:
+        name = ladder.op.name
+        raise LadderError(
+            f"{name} has the rungs {', '.join(ladder.spans())}; name one, such as: "
+            f"python -m ladder {options.command} {name} {ladder.rungs[1].id}"
+        )
+    return ladder, find_rung(options.op, options.rung)
+
+
+def add_device_options(parser: Parser) -> None:
+    """--device, --dtype and --shape of a command that may run all of an op."""
+    parser.add_argument(
+        "--device",
+        default=default_device(),
+        help="cpu, emulated, cuda, cuda:1 or several (cuda:0,1), hip (AMD), or isa:gfx1100 (AMD's "
+        "machine code on the CPU, slowly); default: the GPU, or emulated without one",
+    )
+    _add_call_options(parser, "types of `real`; default: all that the op has")
+
+
+def add_call_options(parser: Parser) -> None:
+    """--dtype and --shape of a command that looks at one call of a rung."""
+    _add_call_options(parser, "type of `real`; default: the first that the rung takes")
+
+
+def _add_call_options(parser: Parser, dtype: str) -> None:
+    parser.add_argument("--dtype", type=_dtypes, metavar="fp32,fp16,bf16", help=dtype)
+    parser.add_argument("--shape", type=_shape, metavar="N=4,C=768", help="default: the op's own")
+
+
+def _shape(text: str) -> Dims:
+    try:
+        pairs = [entry.split("=") for entry in text.replace(",", " ").split()]
+        dims = {name: int(size) for name, size in pairs}
+    except ValueError:
+        dims = {}
+    if not dims or len(dims) < len(pairs):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shape; write e.g. N=4,C=768")
+    return dims
+
+
+def _dtypes(text: str) -> list[str]:
+    names = [SHORT.get(name, name) for name in text.split(",")]
+    for name in names:
+        if name not in REALS:
+            raise argparse.ArgumentTypeError(
+                f"{name!r} is no real type; there are {', '.join(SHORT)}"
+            )
+    return names
+
+
+def matching(name: str) -> list[Ladder]:
+    """The ladder of an op, or all ladders of a layer ("layernorm")."""
+    layer = [ladder for ladder in ladders().values() if ladder.op.layer == name]
+    return layer or [find(name)]
+
+
+def shape_of(ladder: Ladder, options: argparse.Namespace) -> Dims:
+    """The shape that --shape gives, or the first that the op is measured at."""
+    dims, op = options.shape or next(iter(ladder.op.bench.values())), ladder.op
+    if set(dims) == set(op.dims) and min(dims.values()) > 0 and (why := op.misfit(dims)):
+        raise LadderError(f"--shape {format_dims(dims)} is no shape of {op.name}: it needs {why}")
+    if set(dims) != set(op.dims) or min(dims.values()) < 1 or max(dims.values()) >= 1 << 31:
+        example = ",".join(f"{name}={size}" for name, size in op.shapes[-1].items())
+        raise LadderError(
+            f"--shape {format_dims(dims)} is not one of {op.name}; write e.g. {example}"
+        )
+    need = op.least_bytes(dims, np.dtype(np.float32))
+    if need > (there := os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
+        raise LadderError(
+            f"--shape {format_dims(dims)} takes {need / 2**30:,.0f} GiB, and this machine has "
+            f"{there / 2**30:,.0f} GiB of memory; choose a smaller one"
+        )
+    return dims
+
+
+def dtype_of(
+    ladder: Ladder,
+    rung: Rung,
+    options: argparse.Namespace,
+    target_of: Callable[[np.dtype], Target],
+) -> str:
+    """The type that --dtype gives, or the first of the op's that the rung is written for."""
+    reals: list[str] = options.dtype or list(ladder.op.reals)
+    return next((name for name in reals if rung.claims(target_of(DTYPES[name]))), reals[0])
+
+
+class _Screen(Console):
+    def on_broken_pipe(self) -> None:
+        """As where `print` writes: rich would end the program with status 1."""
+        raise  # rich calls this where it handles the BrokenPipeError
+
+
+def console() -> Console:
+    """Coloured and as wide as the terminal; plain and unwrapped elsewhere."""
+    found = _Screen()
+    return found if found.is_terminal else _Screen(width=200, no_color=True, highlight=False)

@@ -1,0 +1,145 @@
+"""What there is to read: `list` the ladders, `show` a rung, `diff` two of them."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.markup import escape
+from rich.syntax import Syntax
+from rich.table import Table
+
+from ladder.core.commands.options import (
+    OP_HELP,
+    RUNG_HELP,
+    Commands,
+    add_op_and_rung,
+    console,
+    matching,
+    op_and_rung,
+)
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.ladder import Ladder, find, find_rung, ladders
+from ladder.core.contract.rung_file import Rung
+from ladder.core.contract.runs_on import runs_on
+from ladder.core.show import source_code, tables
+
+LEGEND = (
+    "Each rung grew from the one above it, those at ├ and └ from the rung where their line begins."
+)
+LIBRARIES = "A name without a number, such as cublas: a vendor's library, to compare with."
+REMARKS = {  # what `tables.remarks` says of a rung
+    "does not pay": "not faster than the rung that it grew from, and kept for what it teaches",
+    "not deterministic": "the last bits of its results may differ from call to call",
+    "TF32": "multiplies float32 with 10 bits of fraction; training takes it only with -f 1",
+}
+NEEDS = (
+    "sm_80+: that generation of GPUs, and later ones. needs: what the shape must meet (vector: "
+    "elements in 16 bytes; a name that is no dimension, such as TILE: see the rung's file)."
+)
+ALL = "With an op or a layer, the list says on which GPUs and shapes each rung runs."
+
+
+def add_to(commands: Commands) -> None:
+    parser = commands.add("list", list_ladders)
+    parser.add_argument("op", nargs="?", help="an op (layernorm.forward) or a layer (layernorm)")
+
+    parser = commands.add("show", show)
+    add_op_and_rung(parser)
+
+    parser = commands.add("diff", diff)
+    parser.add_argument("op", help=OP_HELP)
+    parser.add_argument(
+        "rung", nargs="?", help=f"{RUNG_HELP}; default: every rung with the one that it grew from"
+    )
+    parser.add_argument(
+        "other", nargs="?", help="the rung to compare it with; default: the one that it grew from"
+    )
+    parser.add_argument(
+        "--header", action="store_true", help="whole files, with the words of their headers"
+    )
+    parser.add_argument(
+        "--context", type=_lines, default=3, metavar="LINES", help="around a change; default 3"
+    )
+
+
+def list_ladders(options: argparse.Namespace) -> int:
+    """Every op and its rungs, or those of one op or layer, and what they need."""
+    chosen = matching(options.op) if options.op else list(ladders().values())
+    # The list of all is long enough without what rungs need.
+    titles = ("rung", "idea", "runs on", "needs")[: 4 if options.op else 2]
+    trees = [list(source_code.tree(ladder)) for ladder in chosen]
+    width = max(len(branch + rung.id) for tree in trees for branch, rung in tree)
+    screen, said = console(), ""
+    for ladder, tree in zip(chosen, trees, strict=True):
+        screen.print(f"[bold]{ladder.op.name}[/]: {escape(ladder.op.summary)}", highlight=False)
+        table = Table(box=None, show_header=bool(options.op), pad_edge=True)
+        for title in titles:  # ids whole, also in a narrow terminal: they are there to be typed
+            first = title == "rung"
+            table.add_column(
+                title, no_wrap=first, min_width=width if first else None, overflow="fold"
+            )
+        for branch, rung in tree:
+            remarks = tables.remarks(rung).replace("_", "")
+            said += remarks
+            where = runs_on(rung, ladder.op.reals)
+            shapes = escape("; ".join(rung.shape_conditions()))
+            cells = (branch + rung.id, escape(rung.idea + remarks), where, shapes)
+            table.add_row(*cells[: len(titles)])
+        screen.print(table)
+    legend = [LEGEND, *(f"{remark}: {why}." for remark, why in REMARKS.items() if remark in said)]
+    if any(rung.number is None for ladder in chosen for rung in ladder.rungs):
+        legend.append(LIBRARIES)
+    legend.append(NEEDS if options.op else ALL)
+    screen.print("\n[dim]" + "\n".join(legend) + "[/]", highlight=False)
+    return 0
+
+
+def show(options: argparse.Namespace) -> int:
+    """The source of a rung."""
+    text, language = source_code.source(*op_and_rung(options))
+    _print_source(text, language, line_numbers=True)
+    return 0
+
+
+def diff(options: argparse.Namespace) -> int:
+    """What changes from one rung to another; by default, from the one that it grew from."""
+    ladder = find(options.op)
+    if options.rung is None:
+        pairs = [(parent, rung) for rung in ladder.rungs if (parent := ladder.parent(rung))]
+    else:
+        rung = find_rung(options.op, options.rung)
+        other = find_rung(options.op, options.other) if options.other else None
+        pairs = [(rung, other) if other else (_parent(ladder, rung), rung)]
+    texts = (
+        source_code.diff(ladder, *pair, context=options.context, header=options.header)
+        for pair in pairs
+    )
+    _print_source("\n".join(texts), "diff", line_numbers=False)
+    return 0
+
+
+def _parent(ladder: Ladder, rung: Rung) -> Rung:
+    if (parent := ladder.parent(rung)) is not None:
+        return parent
+    name, remedy = ladder.op.name, "name the rung to compare it with"
+    if rung.number == 1:
+        raise LadderError(f"{name} {rung.label} is the first of its ladder; {remedy}")
+    raise LadderError(
+        f"{name} {rung.label} has no line such as '// After: 3'; {remedy}, "
+        f"such as: python -m ladder diff {name} 1 {rung.path}"
+    )
+
+
+def _print_source(text: str, language: str, line_numbers: bool) -> None:
+    """Coloured on a terminal; elsewhere byte for byte, as `patch` and other programs want it."""
+    screen = console()
+    if screen.is_terminal:
+        screen.print(Syntax(text, language, line_numbers=line_numbers, background_color="default"))
+    else:
+        print(text, end="")
+
+
+def _lines(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of lines")
+    return int(text)

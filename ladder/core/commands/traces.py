@@ -1,0 +1,98 @@
+"""What a rung does: `trace` counts its memory accesses, `ncu` says how to profile it."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from pathlib import Path
+
+from ladder.core.commands.options import (
+    Commands,
+    add_call_options,
+    add_op_and_rung,
+    console,
+    dtype_of,
+    op_and_rung,
+    shape_of,
+)
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.dims import format_dims
+from ladder.core.device.cuda import compiler
+from ladder.core.emulator.emulated import Emulated
+from ladder.core.show import ncu, source_code, trace
+from ladder.core.show.pictures import accesses
+from ladder.core.verify import sandbox
+
+
+def add_to(commands: Commands) -> None:
+    parser = commands.add("trace", trace_rung)
+    add_op_and_rung(parser)
+    add_call_options(parser)
+    parser.add_argument(
+        "--warp", type=int, default=32, choices=(32, 64), help="lanes of a warp; default 32"
+    )
+    parser.add_argument(
+        "--picture", metavar="FILE", help="also draw which lane touches what (an SVG file)"
+    )
+
+    parser = commands.add("ncu", how_to_profile)
+    add_op_and_rung(parser)
+    add_call_options(parser)
+    parser.add_argument("--arch", default="sm_90a", help="of the GPU; default sm_90a")
+
+
+def trace_rung(options: argparse.Namespace) -> int:
+    """Memory accesses, line by line, counted by the emulator."""
+    ladder, rung = op_and_rung(options)
+    if rung.is_own_file:
+        sandbox.require(options.op, rung, "emulated")
+    dims = shape_of(ladder, options) if options.shape else source_code.small_shape(ladder.op)
+    dtype = dtype_of(ladder, rung, options, Emulated(warp=options.warp).target)
+    report = trace.trace(ladder, rung, dtype, dims, options.warp)
+    title = f"{options.op} {rung.label}, {format_dims(dims)}, {dtype}"
+    print(title)
+    console().print(trace.table(report, rung))
+    if options.picture:
+        try:
+            text = accesses.of_report(report, rung, title).svg()
+            Path(options.picture).write_text(text, encoding="utf-8")
+        except OSError as error:
+            why = f"cannot draw --picture {options.picture}: {error.strerror}"
+            raise LadderError(why) from None
+        print(f"written to {options.picture}")
+    return 0
+
+
+def how_to_profile(options: argparse.Namespace) -> int:
+    """How to profile a rung with Nsight Compute, and what it should count; needs no GPU."""
+    ladder, rung = op_and_rung(options)
+    if rung.is_own_file:
+        sandbox.require(options.op, rung, "emulated")
+    target_of = functools.partial(compiler.typical_target, options.arch)
+    dtype = dtype_of(ladder, rung, options, target_of)
+    large = shape_of(ladder, options)
+    small = large if options.shape else source_code.small_shape(ladder.op)
+    counted = ncu.kernels(ladder, rung, dtype, small, options.arch)
+    timed = ncu.kernels(ladder, rung, dtype, large, options.arch)
+    counts = ncu.count(ladder, rung, dtype, small, counted[0].multiprocessors)
+    predicted = [list(ncu.predictions(kernel, counts)) for kernel in counted]
+    metrics = list(dict.fromkeys(p.metric for values in predicted for p in values))
+    call = options.op, options.rung, dtype
+
+    print(
+        f"Counts at {format_dims(small)}, {dtype}; the numbers are predictions, for {options.arch}:"
+    )
+    print(f"\n{ncu.count_command(*call, small, counted, metrics)}")
+    for kernel, values in zip(counted, predicted, strict=True):
+        print(f"\n{kernel.launch.kernel}")
+        for p in values:
+            print(f"{p.value:>12,}  {p.metric}: {p.meaning}")
+    print(f"\nTime at {format_dims(large)}, {dtype}; a report, and which sections to open:")
+    print(f"\n{ncu.report_command(*call, large, timed)}")
+    for kernel in timed:
+        print(f"\n{kernel.launch.kernel}")
+        for item in ncu.advice(kernel, counts):
+            print(f"  {item.section}: {item.why}")
+    for left in rung.header.get("left", ()):
+        print(f"\nWhat limits it, as its header says: {left}")
+    return 0

@@ -1,0 +1,86 @@
+"""What all command lines share: a wrong flag, or a file that cannot be used, is one line."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import errno
+import io
+import os
+import sys
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import NO_SPACE
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are LadderErrors: one line, then exit status 2."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(allow_abbrev=False, **kwargs)
+
+    def error(self, message: str) -> typing.NoReturn:
+        lists = "commands" if self._subparsers else "flags"
+        raise LadderError(
+            f"{message.removeprefix('argument ')}; {self.prog} --help lists the {lists}"
+        )
+
+    def parse_known_args(  # type: ignore[override]  # as for a command line, all must be known
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Like argparse, but an unknown flag is refused with the nearest one, and a word that
+        belongs to none is not called a flag. A command's parser is called here, too, so that the
+        flags are its own."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            if not unknown[0].startswith("-"):
+                self.error(f"{unknown[0]!r} is one word too many, or must stand before the flags")
+            known = difflib.get_close_matches(unknown[0], self._option_string_actions, n=1)
+            hint = f" (did you mean {known[0]}?)" if known else ""
+            flag = unknown[0] if unknown[0].isprintable() else repr(unknown[0])
+            self.error(f"there is no flag {flag}{hint}")
+        return parsed, unknown
+
+
+def replace_unprintable() -> None:
+    """Print ? for characters that the terminal cannot encode. Without this, a curly quote in what
+    a model says would end the run in a locale without UTF-8."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
+
+
+def describe_missing_package(error: ModuleNotFoundError) -> str:
+    """One line for a package that this Python lacks. Raises the error where a module of ours is
+    missing."""
+    package = (error.name or "").partition(".")[0]
+    if package in ("", "ladder", "trainer", "reference"):
+        raise error
+    return (
+        f"{sys.executable} lacks the package {package}; 'make setup' puts it into .venv: run "
+        ".venv/bin/python instead"
+    )
+
+
+def describe_system_error(error: OSError | RuntimeError) -> str:
+    """One line for what the system refuses: a file, a thread or a process. Raises any other error.
+
+    It covers what no code closer to the file has described: a folder without read permission, a
+    name that is too long, a folder where a file is expected, a log on a full disk.
+    """
+    # What Python says when a thread cannot start, and a process. (A full pipe reads differently.)
+    again = os.strerror(errno.EAGAIN)
+    if str(error) == "can't start new thread" or getattr(error, "strerror", None) == again:
+        return (
+            "the system starts no more threads or processes; raise the limit (ulimit -u, or the "
+            "container's), or end others"
+        )
+    if not isinstance(error, OSError):
+        raise error
+    if error.filename is None:
+        if error.errno in NO_SPACE:
+            return f"the output cannot be written: {error.strerror}; make room where it goes"
+        raise error
+    return f"{error.filename}: {error.strerror}; fix the path or its permissions"

@@ -1,0 +1,200 @@
+"""Bind a rung to its arguments once; run it many times.
+
+    run = bind(find("layernorm.forward").op, rung, device, np.float32, {"N": 256, "C": 768}, arrays)
+    run()
+
+Everything that can be refused is refused here, before the first launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ladder.core.common.errors import LadderError
+from ladder.core.contract import signature
+from ladder.core.contract.device import Device, Kernel
+from ladder.core.contract.dims import Dims
+from ladder.core.contract.dtypes import resolve_dtype
+from ladder.core.contract.launch_plan import FLAG, LaunchPlan
+from ladder.core.contract.op import Op
+from ladder.core.contract.peers import FirstRank, Peers
+from ladder.core.contract.rung_file import Rung
+
+Run = Callable[[], None]
+Allocate = Callable[[tuple[int, ...], np.dtype], Any]
+Binder = Callable[[Mapping[str, Any], Mapping[str, float] | None, Allocate | None], Run]
+
+MOST_ELEMENTS = 2**31 - 1  # of a dimension: kernels take them as int
+
+
+def bind(
+    op: Op,
+    rung: Rung,
+    device: Device,
+    real: np.dtype,
+    dims: Dims,
+    arrays: Mapping[str, Any],
+    scalars: Mapping[str, float] | None = None,
+    scratch: Allocate | None = None,
+) -> Run:
+    """A function without arguments that runs `rung` of `op` on `arrays`.
+
+    arrays   one device array for each of `op.args` (None for an optional one)
+    scratch  allocates the rung's scratch buffers; by default they belong to the binding. Flags are
+             set to 0 here
+
+    Raises LadderError where the rung cannot run this shape, dtype or device.
+    """
+    return binder(op, rung, device, real, dims)(arrays, scalars, scratch)
+
+
+def binder(op: Op, rung: Rung, device: Device, real: np.dtype, dims: Dims) -> Binder:
+    """What `bind` does before it looks at the arrays, to bind the same kernels to several sets of
+    them: a function that takes arrays, scalars and scratch. Raises LadderError as `bind`."""
+    real = np.dtype(real)
+    refuse_group(op, device)
+    plan = rung.plan(dims, device.target(real))
+    if plan.refusal is not None:
+        raise LadderError(f"{op.name} {rung.label} cannot run: {plan.refusal}; choose another rung")
+    launches = []
+    if rung.path is not None and rung.run is None:
+        kernels = _compile(op, rung, device, real, dims, plan)
+        launches = [(kernels[launch.kernel], launch) for launch in plan.launches]
+    if rung.prepare is not None:
+        rung.prepare(device, real, dims)
+
+    def bind_arrays(
+        arrays: Mapping[str, Any],
+        scalars: Mapping[str, float] | None = None,
+        scratch: Allocate | None = None,
+    ) -> Run:
+        _check_arrays(op, real, dims, arrays)
+        scalars = scalars or {}
+        ordered = [arrays[arg.name] for arg in op.args]
+        constants = {s.name: np.dtype(s.dtype).type(scalars[s.name]) for s in op.scalars}
+        if (function := rung.run) is not None:
+            return lambda: function(device, arrays, dims, constants)
+        if rung.path is None:
+            return _bind_reference(op, device, real, ordered, dims, scalars)
+        allocate = scratch or device.empty
+        buffers = [allocate(b.shape, resolve_dtype(b.stored, real)) for b in plan.scratch]
+        for buffer, line in zip(buffers, plan.scratch, strict=True):
+            if line.dtype == FLAG:
+                device.zero(buffer)
+                device.synchronize()  # or the first signal of a peer may be overwritten
+        named = {line.name: buffer for line, buffer in zip(plan.scratch, buffers, strict=True)}
+        tiled = {**arrays, **named}
+        for tile in plan.tiles:
+            if tiled.get(tile.argument) is None:
+                raise LadderError(
+                    f"{rung.path}: Tiles names {tile.argument}, which this call does not have"
+                )
+        if op.ranks:
+            ordered = [Peers(array) for array in ordered]
+            buffers = [Peers(buffer, scratch=True) for buffer in buffers]
+        factors = [arg.name for arg in op.args if arg.role == "in"]
+        rounded = {*factors, *named} if rung.tf32 else ()  # by TMA
+        args = (
+            *ordered,
+            *(np.int32(dims[name]) for name in op.dims),
+            *(FirstRank() for _ in op.ranks[:1]),
+            *constants.values(),
+            *buffers,
+            *(
+                device.tensor_map(tiled[tile.argument], tile.box, tf32=tile.argument in rounded)
+                for tile in plan.tiles
+            ),
+        )
+
+        def run() -> None:
+            for kernel, launch in launches:
+                kernel(launch, args)
+
+        return run
+
+    return bind_arrays
+
+
+def _compile(
+    op: Op, rung: Rung, device: Device, real: np.dtype, dims: Dims, plan: LaunchPlan
+) -> Mapping[str, Kernel]:
+    """The kernels of a rung's file, by name. Raises LadderError where they cannot be launched."""
+    for name, size in dims.items():
+        if size > MOST_ELEMENTS:
+            raise LadderError(
+                f"{op.name} {rung.label} cannot run: {name} = {size}, and a kernel counts to "
+                f"{MOST_ELEMENTS}; take a smaller batch or model"
+            )
+    if (problem := signature.mismatch(op, rung)) is not None:
+        raise LadderError(f"{rung.path}: {problem}")
+    for name in rung.lines.prefetch:
+        if name not in {arg.name for arg in op.args}:
+            raise LadderError(f"{rung.path}: Prefetch names {name}, which {op.name} does not have")
+    kernels = device.compile(rung, plan.constants, real)
+    for launch in plan.launches:
+        if launch.kernel not in kernels:
+            names = ", ".join(kernels) or 'no extern "C" __global__ function'
+            raise LadderError(f"{rung.path} launches {launch.kernel}, but defines {names}")
+    return kernels
+
+
+def refuse_group(op: Op, device: Device) -> None:
+    """Raise LadderError where a group of devices is to run an op that has no ranks."""
+    if device.group_size > 1 and not op.ranks:
+        raise LadderError(f"{op.name} runs on one device, not on {device.name}; --device cuda:0")
+
+
+def _bind_reference(
+    op: Op,
+    device: Device,
+    real: np.dtype,
+    arrays: list[Any],
+    dims: Dims,
+    scalars: Mapping[str, float],
+) -> Callable[[], None]:
+    """Rung 0. Real types narrower than float32 are computed in float32 and rounded at the end,
+    but for what the reference itself rounds."""
+    if not device.runs_reference:
+        raise LadderError(f"{op.name} rung 0 is NumPy and runs on the CPU; choose a rung from 1 on")
+    if real in (np.float32, np.float64):
+        return lambda: op.compute(arrays, dims, scalars)
+
+    def run() -> None:
+        wide = [
+            array if arg.rounded_by else _widen(array)
+            for arg, array in zip(op.args, arrays, strict=True)
+        ]
+        op.compute(wide, dims, scalars, real)
+        for arg, array, result in zip(op.args, arrays, wide, strict=True):
+            if arg.role != "in" and result is not None and result is not array:
+                array[...] = result.astype(array.dtype)
+
+    return run
+
+
+def _widen(array: np.ndarray | None) -> np.ndarray | None:
+    if array is None or array.dtype.kind in "iu" or array.dtype.itemsize >= 4:
+        return array
+    return array.astype(np.float32)
+
+
+def _check_arrays(op: Op, real: np.dtype, dims: Dims, arrays: Mapping[str, Any]) -> None:
+    """Refuse arrays that a kernel would read or write past the end of, or misread."""
+    if set(dims) != set(op.dims):
+        raise LadderError(f"{op.name} takes the dimensions {', '.join(op.dims)}, not {dict(dims)}")
+    for arg in op.args:
+        array = arrays.get(arg.name)
+        if array is None:
+            if not arg.optional:
+                raise LadderError(f"{op.name} needs the argument {arg.name}")
+            continue
+        shape, dtype = arg.resolve_shape(dims), resolve_dtype(arg.dtype, real)
+        if tuple(array.shape) != shape or array.dtype != dtype:
+            raise LadderError(
+                f"{op.name}: {arg.name} must be {dtype} {shape}, not {array.dtype} {array.shape}"
+            )
+        if not array.flags.c_contiguous:
+            raise LadderError(f"{op.name}: {arg.name} must be contiguous")

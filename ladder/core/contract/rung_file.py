@@ -1,0 +1,352 @@
+"""A rung is one `.cu` file; its header says in words why, and in expressions how it is launched.
+
+    // layernorm forward, rung 3: one warp per row
+    // Before: rung 2 reduces through shared memory, with a barrier per step.
+    // Change: reduce in registers with warp shuffles; no shared memory.
+    // Needs:  C % vector == 0; sm >= 80
+    // Define: ROWS = 4
+    // Launch: layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
+    // Scratch: float32 partial[multiprocessors, C]
+    // Tiles:  inp[128, 64]
+    // Prefetch: weight; bias
+    // Deterministic: no, float atomics land in any order
+    // Accurate: no, E[x^2] - E[x]^2 cancels where the mean is large
+    // Rounds: probs to real, to be a factor of the second product
+    // TF32:   both factors, rounded to nearest by TMA
+    // Pays:   no, the barrier it saves was hidden behind the loads
+    // After:  2
+    // Left:   loads are 2 or 4 bytes wide -> rung 4.
+
+Launch geometry thus stands beside the kernel that depends on it, and a file from outside the
+repository (`--rung layernorm.forward=mine.cu`) is a rung like any other. A key stands one space
+after `//`; a line that continues the one above it is indented further. KEYS says what each key
+means, and there are no others; expressions.py, what an expression may be; launch_plan.NAMES, which
+names it may use. A choice of tile sizes that takes more than a line or two is a function
+(tilings.py), which may return several constants:
+`ROWS, PARTS = matmul.tiles.split_tiles(N, C, multiprocessors)`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import read_text
+from ladder.core.contract.dims import Dims
+from ladder.core.contract.launch_plan import LaunchLines, LaunchPlan, entries
+from ladder.core.contract.target import Target
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a header: who acts on its lines, and what they say, in Markdown for the pages."""
+
+    reader: str
+    says: str
+
+
+KEYS: Mapping[str, Key] = {  # in the order in which they stand
+    "Before": Key("people", "what the rung that it grew from does, and what is slow about it"),
+    "Change": Key("people", "the one idea"),
+    "Expect": Key(
+        "people",
+        "the expected effect on bytes, instructions and waiting; no measured numbers, which are in "
+        "`doc/results`",
+    ),
+    "Needs": Key(
+        "launcher",
+        "conditions, separated by `;`, or `nothing`; where one fails, the rung is refused",
+    ),
+    "Define": Key("compiler", "constants of the kernel, `NAME = expression`, separated by `;`"),
+    "Launch": Key(
+        "launcher",
+        "`kernel<<<grid, block>>>` or `kernel<<<grid, block, shared bytes>>>`; grid and block are "
+        "one to three numbers; several lines run one after the other with the same arguments, one "
+        "that ends in `if condition` only where that holds",
+    ),
+    "Scratch": Key(
+        "launcher",
+        "`dtype name[shape]`, separated by `;`: buffers passed after all other arguments, their "
+        "content undefined at the start; `flag` is a `uint32` that is 0 before the first call, and "
+        "what the call before left later",
+    ),
+    "Tiles": Key(
+        "launcher",
+        "`argument[rows, columns]`, separated by `;`: passed last, as a `TensorMap`, so that the "
+        "kernel can copy such tiles of the argument by TMA",
+    ),
+    "Prefetch": Key(
+        "launcher",
+        "`argument; argument`: the kernel may start while the one before it runs (programmatic "
+        "dependent launch), and reads only these arguments before `wait_for_previous`",
+    ),
+    "Deterministic": Key(
+        "checker", "`no`, and why: the last bits of two runs may differ; without the line, yes"
+    ),
+    "Accurate": Key(
+        "checker",
+        "`no`, and why: it loses digits in the hard cases of the op, which are then not checked; "
+        "without the line, yes",
+    ),
+    "Rounds": Key(
+        "checker", "it rounds an intermediate result to `real`; the tolerance allows for that"
+    ),
+    "TF32": Key(
+        "picker and checker",
+        "which factors tensor cores multiply as TF32, rounded to 10 bits of fraction, and by what; "
+        "only runs that allow TF32 (`-f 1`) take such a rung, and the tolerance allows for it",
+    ),
+    "Pays": Key(
+        "people", "`no`, and why: a good idea that is no faster; it stays for what it teaches"
+    ),
+    "After": Key(
+        "diff",
+        "the id of the rung that it grew from, `3` or `16bit-5`; the first of a ladder has none",
+    ),
+    "Rewrite": Key("people", "why the diff against that rung is no lesson, where it is a long one"),
+    "Left": Key("people", "what still limits it, and which rung goes on from there"),
+}
+MACHINE_READ = tuple(name for name, key in KEYS.items() if key.reader in ("launcher", "compiler"))
+_ANSWER = re.compile(r"(yes|no)\b.*")
+_FORMS = {  # what some of the other lines must look like, and how to say so
+    "deterministic": (_ANSWER, "no, and why"),
+    "accurate": (_ANSWER, "no, and why"),
+    "pays": (_ANSWER, "no, and why"),
+    "after": (re.compile(r"(16bit-|float32-|amd-)?\d+"), "3, or 16bit-5"),
+}
+MOST_BYTES = 1 << 20  # of a kernel file, and of a file that it includes
+# Where a ladder forks: by real type, and for AMD's matrix cores. Also the folders' names.
+TRACKS = ("16bit", "float32", "amd")
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One implementation of an op: a `.cu` file, the reference (id "0"), or a Python function.
+
+    id       what the rung is called everywhere: "3" on the trunk of its ladder, "float32-5" on a
+             track, "cublas" for a library's, the resolved path for a user's own file
+    run      for library rungs and unfused sequences: a function
+             `(device, {argument: array}, dims, scalars)` in place of a file
+    prepare  what `run` needs done once, before a graph may record it: `(device, real type, dims)`
+    library  a vendor's library: the measuring stick beside the ladder, not a step of it
+    """
+
+    id: str
+    idea: str
+    path: Path | None = None
+    source: str = field(default="", repr=False)
+    header: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    run: Callable[..., None] | None = None
+    prepare: Callable[..., None] | None = None
+    library: bool = False
+
+    @property
+    def deterministic(self) -> bool:
+        """Two runs on the same input give the same bits."""
+        return not self.header.get("deterministic", ("yes",))[0].startswith("no")
+
+    @property
+    def accurate(self) -> bool:
+        """False where it is known to lose its digits in the op's hard cases."""
+        return not self.header.get("accurate", ("yes",))[0].startswith("no")
+
+    @property
+    def rounds(self) -> bool:
+        """It rounds a result on the way to its outputs to `real`: a little less exact."""
+        return "rounds" in self.header
+
+    @property
+    def tf32(self) -> bool:
+        """It multiplies float32 factors as TF32: only a run that allows TF32 may take it."""
+        return "tf32" in self.header
+
+    @property
+    def number(self) -> int | None:
+        """Its place on the trunk or track; None for a library's and a user's own file."""
+        _, number = _split(self.id)
+        return number
+
+    @property
+    def track(self) -> str:
+        """The track that it is on, one of TRACKS; "" on the trunk."""
+        track, _ = _split(self.id)
+        return track
+
+    @property
+    def is_reference(self) -> bool:
+        """Rung 0, the op's NumPy reference."""
+        return self.path is None and self.run is None
+
+    @property
+    def is_own_file(self) -> bool:
+        """A user's own `.cu` file: no rung of the repository."""
+        return self.path is not None and self.number is None
+
+    @property
+    def file(self) -> Path:
+        """The path of its `.cu` file. Raises LadderError for a rung that has none."""
+        if self.path is None:
+            raise LadderError(f"{self.label} is no kernel: it has no .cu file")
+        return self.path
+
+    @property
+    def name(self) -> str:
+        """As titles and headings have it: "rung 3", "float32 rung 5", "cublas", "mine.cu"."""
+        if self.number is None:
+            return self.path.name if self.path else self.id
+        return f"{self.track} rung {self.number}".lstrip()
+
+    @property
+    def label(self) -> str:
+        """What messages call it: "rung 3 (one warp per row)", "mine.cu (one warp per row)"."""
+        return f"{self.name} ({self.idea})"
+
+    @property
+    def pays(self) -> bool:
+        """False for a good idea that turned out no faster, kept for what it teaches."""
+        return not self.header.get("pays", ("yes",))[0].startswith("no")
+
+    def conditions(self) -> list[str]:
+        """The machine-read conditions of the `Needs` line."""
+        return [condition.text for condition in self.lines.needs]
+
+    def shape_conditions(self) -> list[str]:
+        """Those of them that depend on the shape, too; `runs_on` has the others in words."""
+        return [condition.text for condition in self.lines.needs_of_shape]
+
+    @functools.cached_property
+    def lines(self) -> LaunchLines:
+        """The machine-read lines of the header."""
+        return LaunchLines.parse(self.header)
+
+    @functools.cached_property
+    def _plans(self) -> dict[tuple[object, ...], LaunchPlan]:
+        return {}
+
+    def plan(self, dims: Dims, target: Target) -> LaunchPlan:
+        """What it needs to run a call of these dimensions on a device; worked out once.
+
+        Raises LadderError where a line of the header makes no sense there.
+        """
+        key = (*dims.items(), target)
+        if key not in self._plans:
+            try:
+                self._plans[key] = self.lines.plan(dims, target)
+            except LadderError as error:
+                raise LadderError(f"{self.path or self.name}: {error}") from None
+        return self._plans[key]
+
+    def claims(self, target: Target) -> bool:
+        """Whether it is written for this architecture and real type, whatever the shape."""
+        return self.lines.claims(target)
+
+    def with_constant(self, name: str, value: int) -> Rung:
+        """The same kernel with another value of a constant that its Define lines set.
+
+        Raises LadderError where none of them sets it alone.
+        """
+        defines = entries(self.header.get("define", ()))
+        alone = {d.names[0]: at for at, d in enumerate(self.lines.definitions) if len(d.names) == 1}
+        if name not in alone:
+            known = f"it defines {', '.join(alone)}" if alone else "its header defines no constant"
+            raise LadderError(f"{self.label} has no constant {name} to set; {known}")
+        defines[alone[name]] = f"{name} = {value}"
+        idea = f"{self.idea}, {name} = {value}"
+        return dataclasses.replace(self, idea=idea, header={**self.header, "define": (*defines,)})
+
+
+def _split(id: str) -> tuple[str, int | None]:
+    """The track and the number in an id: ("float32", 5) for "float32-5", ("", 3) for "3"."""
+    track, _, number = id.rpartition("-")
+    if number.isdecimal() and track in ("", *TRACKS):
+        return track, int(number)
+    return "", None
+
+
+def id_of(path: Path) -> str:
+    """The id that a rung file has by its place in a ladder: forward/float32/5_idea.cu: float32-5.
+
+    Raises LadderError where the name does not begin with a number.
+    """
+    number, _, _ = path.name.partition("_")
+    if not number.isdecimal():
+        raise LadderError(f"{path}: a rung's file is named by number and idea: 3_warp_per_row.cu")
+    track = path.parent.name
+    return f"{track}-{number}" if track in TRACKS else number
+
+
+def parse(path: Path, kernel: str, id: str | None = None) -> Rung:
+    """Read a rung file of the ladder whose kernel is called `kernel`.
+
+    id  in the ladder; without it, the file is a user's own and has its resolved path as its id
+
+    Raises LadderError, naming the file and what to write, where the header is not as the module
+    docstring says.
+    """
+    source = read_text(path, MOST_BYTES)
+    comment = re.match(r"(?://.*\n?)*", source)
+    lines = comment.group().splitlines() if comment else []
+    title = re.fullmatch(
+        r"//\s*[\w +]+?(?:, (?:\w+ )?rung \d+)?\s*:\s*(.+)", lines[0].rstrip() if lines else ""
+    )
+    if title is None or lines[0].removeprefix("//").partition(":")[0].strip() in KEYS:
+        layer, _, direction = kernel.rpartition("_")
+        raise LadderError(
+            f"{path}: the first line must be a title, '// {layer} {direction}: its idea'; the "
+            "other lines of the header come below it"
+        )
+    header = _read_header(path, lines)
+    if "launch" not in header:
+        example = f"// Launch: {kernel}<<<ceil_div(N, 4), 4 * warp>>>"
+        raise LadderError(f"{path}: the header says nothing of the launch; write e.g. '{example}'")
+    for key, (form, example) in _FORMS.items():
+        for text in header.get(key, ())[:2]:
+            if not form.fullmatch(text) or len(header[key]) > 1:
+                raise LadderError(f"{path}: write one line '// {key.title()}: {example}': {text}")
+    if kernel not in source:
+        raise LadderError(
+            f"{path}: it defines no kernel named {kernel}; a rung's kernel has the name and the "
+            "arguments of the op, and 'python -m ladder adopt' makes such a rung of another kernel"
+        )
+    try:
+        LaunchLines.parse(header)
+    except LadderError as error:
+        raise LadderError(f"{path}: {error}") from None
+    return Rung(id or os.path.realpath(path), title.group(1), path, source, header)
+
+
+def _read_header(path: Path, lines: list[str]) -> dict[str, tuple[str, ...]]:
+    """The entries of a header by key, in lower case; `lines` begin with the title."""
+    header: dict[str, list[str]] = {}
+    key = None
+    for number, line in enumerate(lines[1:], 2):
+        where, text = f"{path}:{number}", line.removeprefix("//").rstrip()
+        entry = re.match(r" (\w+):(?:\s+|$)", text)
+        if entry and entry[1] in KEYS:
+            key = entry[1].lower()
+            header.setdefault(key, []).append(text[entry.end() :])
+        elif entry:
+            raise LadderError(f"{where}: no header line begins with {entry[1]}:; {_near(entry[1])}")
+        elif text.strip() and (key is None or not re.match(r"\s{2}|\t", text)):
+            raise LadderError(
+                f"{where}: begin the line with a key ('// Change: ...'), or indent it further to "
+                f"continue the line above: {line}"
+            )
+        elif text.strip():
+            if (word := re.match(r"\s*(\w+):", text)) and word[1] in KEYS:
+                raise LadderError(f"{where}: '{word[1]}:' must stand one space after '//'")
+            assert key is not None
+            header[key][-1] += " " + text.strip()
+    return {key: tuple(values) for key, values in header.items()}
+
+
+def _near(word: str) -> str:
+    found = difflib.get_close_matches(word.capitalize(), KEYS, n=1, cutoff=0.6)
+    return f"did you mean {found[0]}:?" if found else f"there are {', '.join(KEYS)}"

@@ -1,0 +1,277 @@
+"""The CUDA device: runs the cubins of ladder/core/device/cuda/compiler.py through CuPy."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ladder.core.common.errors import LadderError
+from ladder.core.common.install import install, pip
+from ladder.core.contract.device import refuse_tile
+from ladder.core.contract.host_arrays import aligned_empty
+from ladder.core.contract.launch_plan import Launch
+from ladder.core.contract.rung_file import Rung
+from ladder.core.device.cuda import compiler, cublas, cublaslt, dependent_launch
+from ladder.core.device.cuda.nvrtc import find_nvrtc
+from ladder.core.device.cuda.sensors import NvidiaSmi, condition
+from ladder.core.device.cupy.gpu import CupyGpu, CupyKernel, count_gpus, said, why_no_import
+
+# Compute capability times ten; the kernels are compiled for nothing older, and CUDA 13 cannot.
+VISIBLE = ("CUDA_VISIBLE_DEVICES",)
+_OLDEST = min(int(arch.removeprefix("sm_").rstrip("a")) for arch in compiler.TYPICAL)
+
+_BFLOAT16 = 80  # Ampere: the first tensor cores that multiply bfloat16
+
+# CUtensorMapDataType of the driver's cuda.h
+_TENSOR_TYPES = {"uint32": 2, "int32": 3, "float16": 6, "float32": 7, "bfloat16": 9, "tf32": 11}
+
+
+class Cuda(CupyGpu):
+    """One NVIDIA GPU."""
+
+    kind = "cuda"
+    warp = compiler.WARP_SIZE
+    serialize = "CUDA_LAUNCH_BLOCKING=1"
+    libraries = frozenset({"cublas", "cublaslt", "cublas-tf32", "cublaslt-tf32"})
+
+    def __init__(self, index: int = 0) -> None:
+        """Raises LadderError where there is no driver, CuPy or GPU of that index, or an old one."""
+        self.cupy = _import_cupy()
+        runtime = self.cupy.cuda.runtime
+        try:
+            count = runtime.getDeviceCount()
+        except self._errors as error:
+            raise LadderError(_why_no_device(error, runtime.runtimeGetVersion())) from None
+        if not 0 <= index < count:
+            known = ", ".join(f"cuda:{i}" for i in range(count))
+            raise LadderError(f"there is no GPU cuda:{index}; this machine has {known}")
+        try:
+            self._open(index)
+        except self._errors as error:
+            raise LadderError(
+                f"cuda:{index} cannot be used: {said(error)}; nvidia-smi shows what else uses it"
+            ) from None
+
+    def _open(self, index: int) -> None:
+        runtime = self.cupy.cuda.runtime
+        properties = runtime.getDeviceProperties(index)
+        self.name = properties["name"].decode()
+        capability = int(self.cupy.cuda.Device(index).compute_capability)
+        if capability < _OLDEST:
+            raise LadderError(
+                f"{self.name} has compute capability {capability / 10}, and the kernels need "
+                f"{_OLDEST / 10} or more; --device emulated runs them on the CPU"
+            )
+        self.arch = compiler.architecture(capability)
+        self.bfloat16 = capability >= _BFLOAT16
+        self.multiprocessors = properties["multiProcessorCount"]
+        self.shared_bytes = properties["sharedMemPerBlockOptin"]
+        self.l2_bytes = properties["l2CacheSize"]
+        self._driver_major = runtime.driverGetVersion() // 1000
+        self._attach(index)
+
+    @functools.cached_property
+    def matrix_product(self) -> cublas.Multiplier:
+        return cublas.Multiplier(self)
+
+    @functools.cached_property
+    def linear_layer(self) -> cublaslt.Linear:
+        return cublaslt.Linear(self)
+
+    @functools.cached_property
+    def tf32_product(self) -> cublas.Multiplier:
+        return cublas.Multiplier(self, cublas.COMPUTE_32F_FAST_TF32)
+
+    @functools.cached_property
+    def tf32_layer(self) -> cublaslt.Linear:
+        return cublaslt.Linear(self, cublas.COMPUTE_32F_FAST_TF32)
+
+    def tensor_map(self, array: Any, box: tuple[int, int], tf32: bool = False) -> np.void:
+        """What the driver makes of it is opaque: 128 bytes, which a kernel takes by value."""
+        refuse_tile(array, box)
+        rows, columns = array.size // array.shape[-1], array.shape[-1]
+        made = aligned_empty((128,), np.dtype(np.uint8))
+        with self.device:
+            status = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled(
+                ctypes.c_void_p(made.ctypes.data),
+                ctypes.c_int(_TENSOR_TYPES["tf32" if tf32 else array.dtype.name]),
+                ctypes.c_uint32(2),
+                ctypes.c_void_p(array.data.ptr),
+                (ctypes.c_uint64 * 2)(columns, rows),
+                (ctypes.c_uint64 * 1)(columns * array.dtype.itemsize),  # from row to row
+                (ctypes.c_uint32 * 2)(box[1], box[0]),
+                (ctypes.c_uint32 * 2)(1, 1),  # every element of a box
+                ctypes.c_int(0),  # not interleaved
+                ctypes.c_int(3),  # CU_TENSOR_MAP_SWIZZLE_128B
+                ctypes.c_int(3),  # CU_TENSOR_MAP_L2_PROMOTION_L2_256B
+                ctypes.c_int(0),  # zeros past the end
+            )
+        if status:
+            raise LadderError(f"{self.name}: the driver makes no tensor map: CUDA error {status}")
+        opaque: np.void = made.view("V128")[0]
+        return opaque
+
+    def allocation(self, array: Any) -> int:
+        """Where the allocation begins of which an array is a part."""
+        begin, size = ctypes.c_uint64(), ctypes.c_size_t()
+        with self.device:
+            status = ctypes.CDLL("libcuda.so.1").cuMemGetAddressRange_v2(
+                ctypes.byref(begin), ctypes.byref(size), ctypes.c_uint64(array.data.ptr)
+            )
+        if status:
+            raise LadderError(f"{self.name}: the driver finds no allocation: CUDA error {status}")
+        return begin.value
+
+    def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> Path:
+        return compiler.compile_cubin(rung, defines, real, self.arch, newest=self._driver_major)
+
+    def kernel_names(self, module: Path) -> Iterable[str]:
+        return compiler.resources(module)
+
+    def kernel(self, raw: Any, path: Path) -> CudaKernel:
+        return CudaKernel(self, raw, path)
+
+    @contextlib.contextmanager
+    def annotate(self, name: str) -> Iterator[None]:
+        """An NVTX range, which Nsight shows."""
+        from cupy.cuda import nvtx
+
+        nvtx.RangePush(name)
+        try:
+            yield
+        finally:
+            nvtx.RangePop()
+
+    def condition(self) -> str | None:
+        return condition(self.device.pci_bus_id)
+
+    def sensors(self) -> NvidiaSmi:
+        return NvidiaSmi(self.device.pci_bus_id)
+
+    def description(self) -> dict[str, str | int]:
+        """What belongs to a measurement: the GPU and the versions of what drives it."""
+        properties = self.cupy.cuda.runtime.getDeviceProperties(self.device.id)
+        version = find_nvrtc(self._driver_major).version
+        return {
+            "gpu": self.name,
+            "arch": self.arch,
+            "multiprocessors": self.multiprocessors,
+            "clock_mhz": self.device.attributes.get("ClockRate", 0) // 1000,
+            "l2_bytes": self.l2_bytes,
+            "memory_bytes": properties["totalGlobalMem"],
+            "driver": driver_release() or "unknown",
+            "cuda_driver": dotted(self.cupy.cuda.runtime.driverGetVersion()),
+            "nvrtc": f"{version[0]}.{version[1]}",
+            "cupy": self.cupy.__version__,
+        }
+
+
+class CudaKernel(CupyKernel):
+    """A kernel of a cubin.
+
+    In a graph, one that prefetches starts while the kernel before it runs. Outside of graphs it
+    does not: there a copy from the host may come before it, and the host takes longer for a launch
+    than such a kernel does.
+    """
+
+    def __init__(self, device: Cuda, raw: Any, path: Path) -> None:
+        super().__init__(device, raw, path)
+        self._static_shared = raw.shared_size_bytes
+        self._dynamic_shared = raw.max_dynamic_shared_size_bytes
+
+    def launch(self, launch: Launch, values: list[Any]) -> None:
+        if launch.prefetch and self.device.recording:
+            status = dependent_launch.launch(
+                self.raw.kernel.ptr, launch, values, self.device.stream.ptr
+            )
+            if status:
+                raise self.device.cupy.cuda.driver.CUDADriverError(status)
+        else:
+            super().launch(launch, values)
+
+    def prepare(self, launch: Launch) -> None:
+        """CUDA wants to be asked for more than 48 KB of shared memory, kernel by kernel."""
+        if launch.shared <= self._dynamic_shared:
+            return
+        most = self.device.shared_bytes - self._static_shared
+        if launch.shared > most:
+            raise LadderError(
+                f"{self.label} is launched with {launch.shared} bytes of dynamic shared memory; "
+                f"on {self.device.name} it can have {most}"
+            )
+        self.raw.max_dynamic_shared_size_bytes = launch.shared
+        self._dynamic_shared = launch.shared
+
+
+def driver_version() -> int | None:
+    """The CUDA version that the NVIDIA driver supports, 13000 for 13.0; None without a driver."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    version = ctypes.c_int()
+    return None if library.cuDriverGetVersion(ctypes.byref(version)) else version.value
+
+
+def has_driver() -> bool:
+    """Whether this machine has an NVIDIA driver, and so most likely a GPU."""
+    return bool(driver_version())
+
+
+def count() -> int:
+    """How many GPUs CuPy sees; 0 where it cannot tell."""
+    return count_gpus(_import_cupy)
+
+
+def driver_release() -> str | None:
+    """The driver's own number, such as 580.95.05; None where the system does not tell."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return None
+    words = [word for word in text.splitlines()[0].split() if word[0].isdigit() and "." in word]
+    return words[0] if words else None
+
+
+def _import_cupy() -> Any:
+    driver = driver_version()
+    if driver is None:
+        raise LadderError(
+            "no NVIDIA driver was found (libcuda.so.1); "
+            "--device emulated runs the same kernels on the CPU"
+        )
+    try:
+        import cupy
+    except ImportError as error:
+        extra = "cuda13" if driver >= 13000 else "cuda12"
+        raise LadderError(f"CuPy {why_no_import(error)}: {install(extra)}") from None
+    return cupy
+
+
+def _why_no_device(error: Exception, wheel: int) -> str:
+    """Why CUDA lists no device, as a remedy: the driver is too old, or there is no GPU.
+
+    wheel  the CUDA version that CuPy is made for
+    """
+    driver = driver_version() or 0
+    older = driver // 1000 < wheel // 1000
+    if older or "cudaErrorInsufficientDriver" in str(error):
+        remedy = ""
+        if older and driver >= 12000:
+            remedy = f" or {pip(f'uninstall cupy-cuda{wheel // 1000}x')} and {install('cuda12')}"
+        return (
+            f"the NVIDIA driver supports CUDA {dotted(driver)}, but CuPy here is for CUDA "
+            f"{dotted(wheel)}: update the driver{remedy}"
+        )
+    return f"CUDA finds no GPU ({said(error)}); nvidia-smi should list one"
+
+
+def dotted(version: int) -> str:
+    """13.1 of CUDA's own way to write it, 13010."""
+    return f"{version // 1000}.{version % 1000 // 10}"

@@ -1,0 +1,178 @@
+"""What this machine has for NVIDIA GPUs, and what to do about the rest."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import subprocess
+from collections.abc import Mapping
+
+from ladder.core.common.errors import LadderError
+from ladder.core.common.finding import Finding
+from ladder.core.common.install import install, pip
+from ladder.core.device.cuda import gpu
+from ladder.core.device.cuda.nvrtc import INSTALL, find_nvrtc
+from ladder.core.device.cuda.sass import find_nvdisasm
+from ladder.core.device.cupy import nccl
+
+NEEDED = ("GPU", "CuPy", "NVRTC", "NVIDIA driver")  # findings without which no kernel runs
+
+
+def findings() -> list[Finding]:
+    """Everything that is looked at, in the order of a report."""
+    return [nvrtc(), disassembler(), driver(), cupy(), *gpus(), *several_gpus()]
+
+
+def nvrtc() -> Finding:
+    """NVIDIA's compiler and its headers: a kernel is compiled for a GPU with or without one."""
+    version = gpu.driver_version()
+    try:
+        found = find_nvrtc(version // 1000 if version else None)
+    except LadderError as error:
+        what, _, remedy = str(error).partition(": ")
+        return Finding("NVRTC", what, remedy)
+    text = f"{found.version[0]}.{found.version[1]} ({found.library})"
+    for header in ("cuda_fp16.h", "crt/mma.h"):
+        if not any((folder / header).is_file() for folder in found.include):
+            return Finding("NVRTC", f"{text}, without the header {header}", INSTALL)
+    return Finding("NVRTC", text)
+
+
+def disassembler() -> Finding:
+    try:
+        return Finding("disassembler", str(find_nvdisasm()))
+    except LadderError:
+        return Finding("disassembler", "none", f"to look at SASS: {install('compile')}")
+
+
+def driver() -> Finding:
+    version = gpu.driver_version()
+    if version is None:
+        remedy = "only --device cuda needs one, and an NVIDIA GPU"
+        return Finding("NVIDIA driver", "none", remedy)
+    release = gpu.driver_release() or "unknown release"
+    return Finding("NVIDIA driver", f"{release}, CUDA {gpu.dotted(version)}")
+
+
+def cupy() -> Finding:
+    """The CuPy wheel, against the CUDA version of the driver."""
+    version = gpu.driver_version()
+    wheels = {
+        distribution.name: distribution.version
+        for distribution in importlib.metadata.distributions()
+        if re.fullmatch(r"cupy(-\w+)*", distribution.name or "")
+    }
+    found = ", ".join(f"{name} {release}" for name, release in wheels.items())
+    if not wheels:
+        extra = "cuda12" if version and version < 13000 else "cuda13"
+        return Finding("CuPy", "none", f"--device cuda needs it: {install(extra)}")
+    if len(wheels) > 1:
+        return Finding("CuPy", found, "only one can work: uninstall the other")
+    made_for = re.fullmatch(r"cupy-cuda(\d+)x", found.split()[0])
+    if version and made_for and version // 1000 < int(made_for.group(1)):
+        remedy = "update the driver"
+        if version >= 12000:
+            remedy += f", or {pip(f'uninstall {made_for.group()}')} and {install('cuda12')}"
+        return Finding(
+            "CuPy", f"{found}, but the driver supports CUDA {gpu.dotted(version)}", remedy
+        )
+    return Finding("CuPy", found)
+
+
+def gpus() -> list[Finding]:
+    """The GPUs that CUDA lets this process use."""
+    found: list[Finding] = []
+    count = 1  # as far as is known before the first one is opened
+    while len(found) < count:
+        index = len(found)
+        name = f"GPU cuda:{index}" if index else "GPU"
+        try:
+            device = gpu.Cuda(index)
+        except LadderError as error:
+            message = str(error)
+            last = max(message.rfind("; "), message.rfind(": "))
+            found.append(Finding(name, message[:last], message[last + 2 :]))
+            continue
+        count = device.cupy.cuda.runtime.getDeviceCount()
+        free, total = (size / 2**30 for size in device.memory())
+        text = f"{device.name}, {device.arch}, {free:.1f} of {total:.1f} GiB free"
+        found.append(Finding(name, text))
+    return found
+
+
+# How `nvidia-smi topo -m` names what lies between two GPUs; the slowest last.
+LINKS = {
+    "NV": "NVLink",
+    "PIX": "one PCIe switch",
+    "PXB": "several PCIe switches",
+    "PHB": "PCIe and the CPU",
+    "NODE": "PCIe and the CPU's own interconnect",
+    "SYS": "the interconnect between CPUs",
+}
+
+
+def several_gpus() -> list[Finding]:
+    """What training on several GPUs needs; nothing where there is one."""
+    try:
+        runtime = gpu.Cuda().cupy.cuda.runtime
+    except LadderError:
+        return []
+    if (count := runtime.getDeviceCount()) < 2:
+        return []
+    pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
+    direct = all(runtime.deviceCanAccessPeer(a, b) for a, b in pairs)
+    return [communication(), links(_topology(), direct)]
+
+
+def communication() -> Finding:
+    try:
+        return Finding("NCCL", nccl.version())
+    except LadderError as error:
+        what, _, remedy = str(error).partition("; ")
+        return Finding("NCCL", what, f"--gpus needs it: {remedy}")
+
+
+def links(topology: str, direct: bool) -> Finding:
+    """How the GPUs are linked.
+
+    topology  what `nvidia-smi topo -m` prints; "" where there is no such program
+    direct    whether each of them can read the memory of every other (P2P)
+    """
+    between = link_names(topology)
+    kinds = sorted(set(between.values()))
+    if len(kinds) == 1:
+        text = f"all by {kinds[0]}"
+    elif kinds:
+        text = ", ".join(f"{a}-{b} {name}" for (a, b), name in between.items())
+    else:
+        text = "unknown"
+    if direct:
+        return Finding("GPU links", f"{text}; each reads the others' memory (P2P)")
+    remedy = "data parallel training works, but NCCL copies through the host's memory"
+    return Finding("GPU links", f"{text}; not all read each other's memory (P2P)", remedy)
+
+
+def link_names(topology: str) -> Mapping[tuple[int, int], str]:
+    """For each pair of GPUs what lies between them: "NVLink (18 links)"."""
+    found: dict[tuple[int, int], str] = {}
+    for line in topology.splitlines():
+        # GPU0     X      NV18    NV18    SYS     0-31    0
+        row = re.match(r"GPU(\d+)\s+(.*)", line)
+        if row is None:
+            continue
+        cells = row[2].split()
+        for column in range(int(row[1])):
+            code = (
+                re.fullmatch(r"(NV)(\d+)|([A-Z]+)", cells[column]) if column < len(cells) else None
+            )
+            if code is not None and (name := LINKS.get(code[1] or code[3])):
+                found[column, int(row[1])] = f"{name} ({code[2]} links)" if code[2] else name
+    return found
+
+
+def _topology() -> str:
+    command = ["nvidia-smi", "topo", "-m"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""

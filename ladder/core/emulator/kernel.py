@@ -1,0 +1,454 @@
+"""A compiled kernel: checks its arguments, launches it, and describes what went wrong."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.host_arrays import aligned_empty
+from ladder.core.contract.launch_plan import Launch
+from ladder.core.contract.peers import Peers, by_value
+from ladder.core.emulator import source
+from ladder.core.emulator.locate import MISSING, Locator, tool
+from ladder.core.emulator.report import Access, LineCount, Problem, Report
+from ladder.core.emulator.structures import (
+    ACCESSES,
+    AGENTS,
+    KINDS,
+    CBuffer,
+    COptions,
+    CParameter,
+    CPlace,
+    CProblem,
+    CResult,
+    CSite,
+    CWhere,
+)
+from ladder.core.emulator.toolchain import runtime
+
+MOST_PARAMETERS = 128
+PARAMETER_KINDS = {b"p": "a pointer", b"f": "floating point", b"i": "an integer", b"s": "a struct"}
+SHARED_BYTES = 227 << 10  # that a block can have, as on Hopper
+SHOWN = 3  # problems in an error's message
+UNINITIALISED = "uninitialised shared memory"
+
+Line = tuple[str, int]  # a file and the number of a line in it; 0 where it is not known
+
+
+class Site(NamedTuple):
+    """A place of the source that accesses a buffer: what counts are kept by."""
+
+    file: str
+    line: int
+    kernel: str
+    buffer: str
+    space: str
+    kind: str
+    bytes: int
+
+
+BESIDE = 4096  # bytes from a buffer within which an access was most likely meant for it
+LAUNCH_LIMIT = ", the limit of a launch"  # in the message on a kernel that does not end
+
+
+class KernelError(LadderError):
+    """A kernel did something that it must not; `problems` has everything that was seen."""
+
+    def __init__(self, problems: list[Problem]):
+        # A thread that comes too early also reads what is not there yet: the race explains it.
+        by_cause = sorted(problems, key=lambda problem: problem.kind == UNINITIALISED)
+        by_place = {
+            (problem.kind, frozenset({(problem.file, problem.line), problem.other})): problem
+            for problem in reversed(by_cause)
+        }
+        found = list(reversed(by_place.values()))
+        text = "\n".join(problem.message + problem.excerpt() for problem in found[:SHOWN])
+        if len(found) > SHOWN:
+            more = len(found) - SHOWN
+            text += f"\n({more} more problem{'s' if more > 1 else ''})"
+        super().__init__(text)
+        self.problems = problems
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How kernels are run; `Emulated` explains the fields."""
+
+    warp: int
+    seed: int
+    early: bool
+    counting: bool
+    workers: int
+    time_limit: float
+    trace: int
+    multiprocessors: int
+
+
+@dataclass
+class Record:
+    """What was seen since the last reset; the device makes a Report of it."""
+
+    lines: dict[Site, list[int]] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    accesses: list[Access] = field(default_factory=list)
+
+    def report(self) -> Report:
+        lines = [LineCount(*key, *counts) for key, counts in self.lines.items()]
+        return Report(lines, list(self.problems), list(self.accesses))
+
+    def clear(self) -> None:
+        for found in (self.lines, self.problems, self.accesses):
+            found.clear()
+
+
+@functools.cache
+def load_runtime() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(runtime()))
+    library.emulator_launch.restype = ctypes.c_void_p
+    library.emulator_result.restype = ctypes.POINTER(CResult)
+    library.emulator_result.argtypes = [ctypes.c_void_p]
+    library.emulator_free.argtypes = [ctypes.c_void_p]
+    return library
+
+
+class Kernel:
+    """One kernel of a library, ready to be called with a launch and its arguments."""
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        declared: source.Kernel,
+        locator: Locator,
+        settings: Settings,
+        record: Record,
+    ):
+        self.name = declared.name
+        self._call = getattr(library, f"emulator_call_{declared.name}")
+        parameters = (CParameter * MOST_PARAMETERS)()
+        count = getattr(library, f"emulator_describe_{declared.name}")(parameters)
+        self._parameters = list(parameters[:count])
+        names = declared.parameters if len(declared.parameters) == count else ("",) * count
+        self._names = [name or f"argument {i + 1}" for i, name in enumerate(names)]
+        self._cluster = getattr(library, f"emulator_cluster_{declared.name}")()
+        self._bound = getattr(library, f"emulator_bound_{declared.name}")()
+        self._locator, self._settings, self._record = locator, settings, record
+
+    def __call__(self, launch: Launch, args: tuple[Any, ...]) -> None:
+        """Run it to the end. Raises LadderError for a wrong argument list, KernelError for what
+        the kernel did wrong."""
+        cluster, ranks = self._cluster, 0
+        if launch.grid[0] % cluster:
+            raise LadderError(
+                f"{self.name} is launched with {launch.grid[0]} blocks along x, which are no whole "
+                f"number of clusters of {cluster}"
+            )
+        threads = math.prod(launch.block)
+        if self._bound and threads > self._bound:
+            raise LadderError(
+                f"the kernel {self.name} is launched with blocks of {threads} threads, and its "
+                f"__launch_bounds__ allow {self._bound}: let both name the same constant of Define"
+            )
+        if launch.shared > SHARED_BYTES:  # also if it never reaches the array, as on a GPU
+            raise LadderError(
+                f"the kernel {self.name} is launched with {launch.shared} bytes of dynamic shared "
+                f"memory, and a block of the emulated GPU can have {SHARED_BYTES}: use smaller "
+                "tiles, or name the sizes that fit in its header, as in // Needs: 4 * N <= "
+                "shared_bytes"
+            )
+        if any(isinstance(arg, Peers) for arg in args):  # blocks wait for those of other ranks
+            cluster, ranks = math.prod(launch.grid), launch.grid[1]
+        values, buffers = self._convert(args, launch.prefetch)
+        pointers = (ctypes.c_void_p * len(args))(*(value.ctypes.data for value in values))
+        settings = self._settings
+        options = COptions(
+            launch.grid,
+            launch.block,
+            cluster,
+            ranks,
+            launch.shared,
+            SHARED_BYTES,
+            settings.warp,
+            settings.workers,
+            settings.seed,
+            settings.early,
+            settings.counting,
+            settings.trace,
+            len(buffers),
+            bool(launch.prefetch),
+            settings.time_limit,
+        )
+        library = load_runtime()
+        array = (CBuffer * len(buffers))(*buffers)
+        handle = library.emulator_launch(self._call, pointers, ctypes.byref(options), array)
+        try:
+            problems = self._read(library.emulator_result(handle).contents, buffers)
+        finally:
+            library.emulator_free(handle)
+        if problems:
+            raise KernelError(problems)
+
+    def _convert(
+        self, args: tuple[Any, ...], prefetch: tuple[str, ...]
+    ) -> tuple[list[np.ndarray], list[CBuffer]]:
+        """Each argument as an array that holds its bytes, and the buffers among them."""
+        if len(args) != len(self._parameters):
+            raise LadderError(
+                f"the kernel {self.name} takes {len(self._parameters)} arguments, and is called "
+                f"with {len(args)}"
+            )
+        values, buffers = [], []
+        for i, (arg, parameter) in enumerate(zip(args, self._parameters, strict=True)):
+            if arg is None or (isinstance(arg, np.ndarray) and arg.ndim):
+                kind = b"p"
+                address = 0 if arg is None else arg.ctypes.data
+                value = np.array([address], np.uintp)
+                if arg is not None:
+                    prefetched = self._names[i] in prefetch
+                    buffers.append(CBuffer(address, arg.nbytes, i, arg.itemsize, 0, prefetched))
+            else:
+                if isinstance(arg, Peers):
+                    array = arg.array
+                    row_bytes = 0 if arg.scratch else array.nbytes // array.shape[0]
+                    place = array.ctypes.data, array.nbytes, i, array.itemsize, row_bytes
+                    buffers.append(CBuffer(*place))
+                value = np.array([by_value(arg)])
+                kind = {"f": b"f", "V": b"s"}.get(value.dtype.kind, b"i")
+                if kind == b"s":  # it may ask for any alignment
+                    aligned = aligned_empty(value.shape, value.dtype)
+                    aligned[...] = value
+                    value = aligned
+                    buffers.append(CBuffer(value.ctypes.data, value.nbytes, i, 0))
+            if kind != parameter.kind or value.nbytes != parameter.bytes:
+                wanted = f"{PARAMETER_KINDS[parameter.kind]} of {parameter.bytes} bytes"
+                given = f"{PARAMETER_KINDS[kind]} of {value.nbytes} bytes"
+                raise LadderError(
+                    f"the kernel {self.name} declares argument {i + 1} ({self._names[i]}) as "
+                    f"{wanted}, and is passed {given}"
+                )
+            values.append(value)
+        return values, buffers
+
+    # ---- results -----------------------------------------------------------------------------
+
+    def _read(self, result: CResult, buffers: Sequence[CBuffer]) -> list[Problem]:
+        """Adds a launch's results to the record; returns its problems."""
+        if result.printed_bytes:
+            printed = ctypes.string_at(result.printed, result.printed_bytes)
+            sys.stdout.write(printed.decode(errors="replace"))
+        raw = result.problems[: result.problem_count]
+        sites = result.sites[: result.site_count]
+        places = [place for problem in raw for place in (problem.place, problem.other)]
+        addresses = [place.pc for place in (*places, *sites) if place.pc]
+        base = result.library_base
+        found = self._locator.find(address - base for address in addresses)
+
+        def locate(pc: int | None) -> Line:
+            return found[pc - base] if pc else (self._locator.source, 0)
+
+        problems = [p for problem in raw if (p := self._problem(problem, locate, buffers))]
+        self._record.problems += problems
+        known = [self._site(site, locate) for site in sites]
+        for key, site in zip(known, sites, strict=True):
+            if not site.requests:
+                continue  # what TMA and wgmma access, which is not counted
+            counts = self._record.lines.setdefault(key, [0] * 6)
+            for i, name in enumerate(LineCount.__match_args__[len(key) :]):
+                counts[i] += getattr(site, name)
+        for request in result.requests[: result.request_count]:
+            lanes = tuple(lane for lane in range(64) if request.lanes >> lane & 1)
+            offsets = tuple(request.offsets[lane] for lane in lanes)
+            at: Site = known[request.site]
+            block = _triple(request.block)
+            self._record.accesses.append(Access(*at, block, request.warp, lanes, offsets))
+        return problems
+
+    def _site(self, site: CSite, locate: Callable[[int | None], Line]) -> Site:
+        space = "shared" if site.shared_name else "global"
+        kind = ACCESSES[site.access]
+        return Site(*locate(site.pc), self.name, self._buffer(site), space, kind, site.bytes)
+
+    def _buffer(self, where: CSite | CWhere) -> str:
+        """The name of an array in shared memory, or of the parameter that is accessed."""
+        shared: bytes | None = where.shared_name
+        return shared.decode() if shared else self._names[where.argument]
+
+    def _problem(
+        self,
+        problem: CProblem,
+        locate: Callable[[int | None], Line],
+        buffers: Sequence[CBuffer] = (),
+    ) -> Problem | None:
+        """The problem in words; None if it turns out to be none."""
+        kind = KINDS[problem.kind]
+        file, line = locate(problem.place.pc)
+        other = locate(problem.other.pc) if problem.other.pc else None
+        if kind == "divergent barrier" and other == (file, line):
+            return None  # one barrier of the source, of which the compiler made two copies
+        who = _who(problem.place)
+        where = f"{file}:{line}" if line else f"{file} ({self.name})"
+        say = getattr(self, "_say_" + kind.replace(" ", "_"))
+        message = f"{where}: {say(problem, who, other)}"
+        if kind == "out of bounds" and not problem.text:
+            message += self._beside(problem.where, buffers)
+        if not line and not tool():
+            message += f" ({MISSING})"
+        block, thread = _triple(problem.place.block), _triple(problem.place.thread)
+        return Problem(kind, message, self.name, file, line, block, thread, other)
+
+    def _say_out_of_bounds(self, problem: CProblem, who: str, other: Line | None) -> str:
+        if problem.text:
+            return f"{who}: {problem.text.decode()}"
+        where = problem.where
+        action = ACCESSES[problem.place.access]
+        if where.shared_name or where.argument >= 0:
+            return f"{who}: {action} of {where.bytes} bytes across the end of {self._buffer(where)}"
+        return f"{who}: {action} of {where.bytes} bytes outside of every buffer"
+
+    def _beside(self, where: CWhere, buffers: Sequence[CBuffer]) -> str:
+        """Which element the access would be of the buffer that it is next to; "" if of none."""
+        if where.shared_name or where.argument >= 0:
+            return ""
+
+        at: int = where.offset  # an address
+
+        def gap(buffer: CBuffer) -> int:
+            begin: int = buffer.begin
+            size: int = buffer.bytes
+            return max(begin - at, at - begin - size)
+
+        arrays = [buffer for buffer in buffers if buffer.element_bytes and buffer.bytes]
+        nearest = min(arrays, key=gap, default=None)
+        if nearest is None or gap(nearest) > BESIDE:
+            return ""
+        size = nearest.element_bytes
+        element, count = (at - nearest.begin) // size, nearest.bytes // size
+        return f": element {element} of {self._names[nearest.argument]}, which has {count}"
+
+    def _say_race(self, problem: CProblem, who: str, other: Line | None) -> str:
+        now, before = problem.place, problem.other
+        same_block = tuple(before.block) == tuple(now.block)
+        them = f"thread {tuple(before.thread)}" if same_block else _who(before)
+        there = f" in line {other[1]}" if other else ""
+        space = "shared" if problem.where.shared_name else "global"
+        where = f"{self._buffer(problem.where)} in {space} memory, offset {problem.where.offset}"
+        text = (
+            f"race on {where}: {_access(now)} {who}, and {_access(before)} {them}{there}, with "
+            f"{problem.text.decode()} between them"
+        )
+        return text + self._explain_race({ACCESSES[now.access], ACCESSES[before.access]}, space)
+
+    def _explain_race(self, accesses: set[str], space: str) -> str:
+        """What people who wrote such a race most often had in mind, and the way out."""
+        code = self._locator.text()
+        if accesses == {"read", "atomic"} and re.search(r"\batomicCAS\b", code):
+            return (
+                "; a first read before a loop of atomicCAS does no harm if the loop compares with "
+                "it: read by atomicAdd(address, 0), which says so"
+            )
+        if space == "shared" and re.search(r"\bvolatile\b", code):
+            return (
+                "; volatile orders nothing: since Volta the lanes of a warp may run apart, and "
+                "__syncwarp() must stand between the write and the read"
+            )
+        return ""
+
+    def _say_divergent_barrier(self, problem: CProblem, who: str, other: Line | None) -> str:
+        if other is None:
+            return (
+                f"{who} waits at a barrier, and thread {tuple(problem.other.thread)} has returned"
+            )
+        there = tuple(problem.other.thread)
+        if problem.text == b"cluster":
+            return (
+                f"{who} waits at the cluster's barrier, to which thread {there} of its warp comes "
+                f"apart, after a wait in line {other[1]}: no __syncwarp comes between"
+            )
+        what = "the same warp operation" if problem.text else "a barrier"
+        return f"{who} waits at {what}, and thread {there} at another one, in line {other[1]}"
+
+    def _say_deadlock(self, problem: CProblem, who: str, other: Line | None) -> str:
+        text = f"deadlock: {who} {problem.text.decode()}"
+        return f"{text} in line {other[1]}" if other else text
+
+    def _say_uninitialised_shared_memory(
+        self, problem: CProblem, who: str, other: Line | None
+    ) -> str:
+        where = problem.where
+        return f"{who} reads {self._buffer(where)} at offset {where.offset}, which no thread wrote"
+
+    def _say_crash(self, problem: CProblem, who: str, other: Line | None) -> str:
+        return f"{who}: {problem.text.decode()}"
+
+    _say_misaligned = _say_crash
+    _say_too_much_shared_memory = _say_crash
+
+    def _say_barrier_misuse(self, problem: CProblem, who: str, other: Line | None) -> str:
+        text = f"{who} {problem.text.decode()}"
+        return f"{text} in line {other[1]}" if other else text
+
+    _say_in_flight = _say_barrier_misuse
+    _say_cluster = _say_barrier_misuse
+
+    def _say_ranks(self, problem: CProblem, who: str, other: Line | None) -> str:
+        where = problem.where
+        action = ACCESSES[problem.place.access]
+        return f"{who}: {action} of {self._buffer(where)} {problem.text.decode()}"
+
+    def _say_too_early(self, problem: CProblem, who: str, other: Line | None) -> str:
+        if problem.text:
+            return f"{who} {problem.text.decode()}"
+        action = ACCESSES[problem.place.access]
+        remedy = "; if none before writes it, name it in Prefetch" if action == "read" else ""
+        return (
+            f"{who}: {action} of {self._buffer(problem.where)} before wait_for_previous, when the "
+            f"kernel before may still use it{remedy}"
+        )
+
+    def _say_assertion(self, problem: CProblem, who: str, other: Line | None) -> str:
+        return f"{who}: assertion failed: {problem.text.decode()}"
+
+    def _say_time_limit(self, problem: CProblem, who: str, other: Line | None) -> str:
+        seconds = self._settings.time_limit
+        return (
+            f"{who} still runs after {seconds:g} s{LAUNCH_LIMIT}: an endless loop? Look at what "
+            "should make its condition false"
+        )
+
+
+def _triple(values: Sequence[int]) -> tuple[int, int, int]:
+    x, y, z = values
+    return x, y, z
+
+
+def _access(place: CPlace) -> str:
+    """What was done: "write by", or "write by a TMA load of"."""
+    unit = AGENTS[place.agent]
+    return f"{ACCESSES[place.access]}{unit} of" if unit else f"{ACCESSES[place.access]} by"
+
+
+def _who(place: CPlace) -> str:
+    return f"block {tuple(place.block)}, thread {tuple(place.thread)}"
+
+
+def load(
+    path: Path,
+    source_path: Path,
+    declared: tuple[source.Kernel, ...],
+    settings: Settings,
+    record: Record,
+) -> dict[str, Kernel]:
+    """The kernels of a compiled library by name."""
+    load_runtime()
+    library = ctypes.CDLL(str(path))
+    locator = Locator(path, source_path)
+    return {kernel.name: Kernel(library, kernel, locator, settings, record) for kernel in declared}

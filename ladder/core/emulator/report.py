@@ -1,0 +1,106 @@
+"""What a launch was seen to do: problems, and in counting mode its memory accesses by line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import read_text
+
+SECTOR = 32  # bytes: the unit in which a GPU moves global memory
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with a kernel.
+
+    kind     "out of bounds", "race", "divergent barrier", "deadlock", "uninitialised shared
+             memory", "misaligned", "crash", "assertion" or "time limit"
+    message  the whole story in a sentence or two, with file, line, block and thread
+    line     1-based line of `file`; 0 where it is not known
+    block    blockIdx (x, y, z); thread: threadIdx
+    other    for a race, deadlock or divergent barrier: (file, line) of the other thread, if known
+    """
+
+    kind: str
+    message: str
+    kernel: str
+    file: str
+    line: int
+    block: tuple[int, int, int]
+    thread: tuple[int, int, int]
+    other: tuple[str, int] | None = None
+
+    def excerpt(self) -> str:
+        """The source line, and that of the other thread, each on a line of its own."""
+        places = {(self.file, self.line), *([self.other] if self.other else [])}
+        return "".join(_quote(file, line) for file, line in sorted(places))
+
+
+def _quote(file: str, line: int) -> str:
+    """A line of a file as compilers show it; "" where it cannot be read."""
+    try:
+        text = read_text(file).splitlines()[line - 1] if line else ""
+    except (OSError, LadderError, IndexError):
+        text = ""
+    return f"\n{line:6} | {text.strip()}" if text else ""
+
+
+@dataclass(frozen=True)
+class LineCount:
+    """The accesses of one source line to one buffer, summed over the launches.
+
+    buffer      name of the kernel's parameter, or of the array in shared memory
+    space       "global" or "shared"
+    kind        "read", "write" or "atomic"
+    bytes       that one lane accesses at once
+    requests    how many times a warp did it
+    lanes       that took part, summed over the requests; full warps would be requests * warp
+    sectors     32-byte sectors of global memory that the requests touched
+    wavefronts  passes over the 32 banks of shared memory that they took
+    ideal_…     the least that could have served the same lanes
+    """
+
+    file: str
+    line: int
+    kernel: str
+    buffer: str
+    space: str
+    kind: str
+    bytes: int
+    requests: int
+    lanes: int
+    sectors: int
+    ideal_sectors: int
+    wavefronts: int
+    ideal_wavefronts: int
+
+
+@dataclass(frozen=True)
+class Access:
+    """One warp request in full: what picture shows which lane touches which address.
+
+    lanes    the lanes that took part
+    offsets  for each of them, in bytes from the start of the buffer
+    """
+
+    file: str
+    line: int
+    kernel: str
+    buffer: str
+    space: str
+    kind: str
+    bytes: int
+    block: tuple[int, int, int]
+    warp: int
+    lanes: tuple[int, ...]
+    offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything since the device was made or `reset_report` was called, in program order."""
+
+    lines: list[LineCount] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    accesses: list[Access] = field(default_factory=list)

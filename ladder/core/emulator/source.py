@@ -1,0 +1,231 @@
+"""Turns a `.cu` file into C++ that a CPU compiler accepts.
+
+Little has to change: CUDA's keywords are macros and its functions are C++ functions, both in
+`include/`. Only shared memory has no counterpart in C++. A declaration
+
+    __shared__ float tile[32][33];
+
+becomes a reference to memory that the runtime allocates for each block:
+
+    static const char tile_key = 0;
+    auto &tile = *(float (*)[32][33])emulator::emulator_shared(&tile_key, "tile", size, alignment);
+
+The text of included files replaces their `#include "..."`, so that their declarations are rewritten
+too. `#line` directives keep every line's own file and number in error messages and reports.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import read_text
+from ladder.core.contract.rung_file import MOST_BYTES
+
+# What is not code (comments, strings), and what is looked for in code.
+TOKENS = re.compile(
+    r"""
+    (?P<comment>//[^\n]*|/\*.*?(?:\*/|\Z))
+  | (?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')
+  | (?P<shared>
+      \b(?:(?:extern|static|volatile)\s+|(?:alignas|__align__)\s*\([^()]*\)\s*)*__shared__\b[^;]*;)
+  | (?P<open>\{)
+  | (?P<close>\})
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)".*$', re.MULTILINE)
+ALIGNMENT = re.compile(
+    r"(?:alignas|__align__)\s*\(([^()]*)\)|__attribute__\s*\(\(\s*aligned\s*\((.*?)\)\s*\)\)"
+)
+KERNEL = re.compile(r'extern\s+"C"\s+__global__\b')
+ATTRIBUTE = re.compile(r"\b(__launch_bounds__|__cluster_dims__)\s*$")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel as the source declares it."""
+
+    name: str
+    parameters: tuple[str, ...]
+    cluster: str = "1"  # blocks along x: an expression of C++
+    bound: str = "0"  # the most threads of a block that it promises, likewise; 0: any number
+
+
+def prepare(path: Path, source: str, include: Sequence[Path]) -> tuple[str, tuple[Kernel, ...]]:
+    """The C++ text of a rung file, and the kernels that it defines.
+
+    Raises LadderError, naming file and line, for what the emulator cannot run.
+    """
+    text = _flatten(path, source, include, set())
+    if ptx := re.search(r"\basm\b", without_comments(source)):
+        raise LadderError(
+            f"{path}:{_line(source, ptx.start())}: inline PTX cannot run on a CPU; "
+            "use the wrappers in ladder/include, which have a CPU twin"
+        )
+    try:
+        found = _kernels(text)
+    except ValueError:  # no parenthesis follows a kernel's name
+        raise LadderError(f"{path}: a kernel's declaration is not complete") from None
+    launchers = "".join(
+        f"EMULATOR_KERNEL({kernel.name}, {kernel.cluster}, {kernel.bound})\n" for kernel in found
+    )
+    return f"{text}\n{launchers}", found
+
+
+def _flatten(path: Path, source: str, include: Sequence[Path], seen: set[Path]) -> str:
+    """The file with its `#include "..."` replaced by the included text, each file once."""
+    seen.add(path.resolve())
+
+    def replace(match: re.Match[str]) -> str:
+        for folder in (path.parent, *include):
+            found = folder / match.group(1)
+            if os.path.exists(found) and not found.is_dir():
+                break
+        else:
+            return match.group()  # a system header, or an error that the compiler explains best
+        if found.resolve() in seen:
+            return ""
+        text = _flatten(found, read_text(found, MOST_BYTES), include, seen)
+        return f'{text}\n#line {_line(source, match.end()) + 1} "{path}"'
+
+    source = rewrite_shared(source, path)
+    body = INCLUDE.sub(replace, source)
+    body = re.sub(r"^[ \t]*#[ \t]*pragma[ \t]+once\b.*$", "", body, flags=re.MULTILINE)
+    return f'#line 1 "{path}"\n{body}'
+
+
+def rewrite_shared(source: str, path: Path) -> str:
+    """`source` with its `__shared__` declarations rewritten; every line keeps its number."""
+    depth = 0
+
+    def replace(match: re.Match[str]) -> str:
+        nonlocal depth
+        text = match.group()
+        depth += (match.lastgroup == "open") - (match.lastgroup == "close")
+        if match.lastgroup != "shared":
+            return text
+        line = _line(source, match.start())
+        if depth == 0:
+            raise LadderError(
+                f"{path}:{line}: declare shared memory inside the kernel, not at file scope"
+            )
+        try:
+            return _declarations(text) + "\n" * text.count("\n")
+        except ValueError as error:
+            raise LadderError(f"{path}:{line}: {error}") from None
+
+    return TOKENS.sub(replace, source)
+
+
+def _declarations(statement: str) -> str:
+    """The C++ for one `__shared__` statement, which may declare several variables."""
+    dynamic = re.match(r"[^;]*?\bextern\b[^;]*?__shared__", statement) is not None
+    aligned = [match.group(1) or match.group(2) for match in ALIGNMENT.finditer(statement)]
+    plain = ALIGNMENT.sub(" ", without_comments(statement)).rstrip("; \n")
+    plain = " ".join(re.sub(r"\b(?:extern|__shared__|static)\b", " ", plain).split())
+    first, *others = _split(plain)
+    parts = re.fullmatch(r"(.+?[\s>*&])\s*(\w+)\s*((?:\[.*\])?)", first)
+    if re.search(r"(?<![=<>!])=(?!=)", plain):
+        raise ValueError(
+            f"shared memory has no initial value: '{plain}'; let a thread write it, and "
+            "__syncthreads() follow"
+        )
+    if parts is None:
+        raise ValueError(f"cannot understand the shared memory declaration '{plain}'")
+    kind = parts.group(1).strip()
+    alignment = f"emulator::alignment({', '.join([f'alignof({kind})', *aligned])})"
+    if dynamic:
+        name = parts.group(2)
+        return (
+            f'{kind} *{name} = ({kind} *)emulator::emulator_dynamic_shared("{name}", {alignment});'
+        )
+    result = []
+    for name, shape in [
+        (parts.group(2), parts.group(3)),
+        *(_name_and_shape(other) for other in others),
+    ]:
+        # The address of the key tells declarations apart, also those of two template instances.
+        result.append(
+            f"static const char {name}_key = 0; auto &{name} = *({kind} (*){shape})"
+            f'emulator::emulator_shared(&{name}_key, "{name}", sizeof({kind}{shape}), {alignment});'
+        )
+    return " ".join(result)
+
+
+def _name_and_shape(declarator: str) -> tuple[str, str]:
+    parts = re.fullmatch(r"(\w+)\s*((?:\[.*\])?)", declarator)
+    if parts is None:
+        raise ValueError(f"cannot understand '{declarator}' in a shared memory declaration")
+    return parts.group(1), parts.group(2)
+
+
+def _kernels(text: str) -> tuple[Kernel, ...]:
+    """The `extern "C" __global__` functions of a file, in order."""
+    text = without_comments(text)
+    found = []
+    for match in KERNEL.finditer(text):
+        head = match.end()
+        opening, cluster, bound = text.index("(", head), "1", "0"
+        while attribute := ATTRIBUTE.search(text[head:opening]):
+            head = _closing(text, opening)
+            first = _split(text[opening + 1 : head - 1])[0]
+            if attribute.group(1) == "__cluster_dims__":
+                cluster = first
+            else:
+                bound = first
+            opening = text.index("(", head)
+        name = re.search(r"(\w+)\s*$", text[head:opening])
+        inside = text[opening + 1 : _closing(text, opening) - 1]
+        parameters = [part for part in _split(inside) if part != "void"]
+        names = tuple(_parameter_name(part) for part in parameters)
+        defined = text[_closing(text, opening) :].lstrip().startswith("{")  # not only declared
+        if name and defined:
+            found.append(Kernel(name.group(1), names, cluster, bound))
+    return tuple(found)
+
+
+def _parameter_name(declaration: str) -> str:
+    """The last word, if a type stands before it; "" for a parameter without a name."""
+    name = re.search(r"[\w>*&]\s*(?:(?<=[\s*&]))(\w+)\s*(?:\[\])?$", declaration)
+    return name.group(1) if name and name.group(1) != "__restrict__" else ""
+
+
+def _closing(text: str, opening: int) -> int:
+    """The position after the parenthesis that closes the one at `opening`."""
+    depth = 0
+    for i in range(opening, len(text)):
+        depth += (text[i] == "(") - (text[i] == ")")
+        if depth == 0:
+            return i + 1
+    return len(text)
+
+
+def _split(text: str) -> list[str]:
+    """Splits at the commas that are in no bracket."""
+    parts, depth, start = [], 0, 0
+    for i, character in enumerate(text):
+        depth += (character in "([{<") - (character in ")]}>")
+        if character == "," and depth == 0:
+            parts.append(text[start:i])
+            start = i + 1
+    return [part for part in (part.strip() for part in [*parts, text[start:]]) if part]
+
+
+def without_comments(text: str) -> str:
+    """`text` with its comments blanked out; positions stay the same."""
+
+    def blank(match: re.Match[str]) -> str:
+        if match.lastgroup != "comment":
+            return match.group()
+        return re.sub(r"[^\n]", " ", match.group())
+
+    return TOKENS.sub(blank, text)
+
+
+def _line(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1

@@ -1,0 +1,100 @@
+"""What was measured, kept in doc/results/<device>.json; tables and plots are made from it.
+
+    {"device": {...}, "measurements": [{"op", "dtype", "shape", "dims", "bytes", "flops", "inputs",
+      "in_cache", "roof", "date", "commit", "software", "rows": [{"rung" or "peer", "idea", "code",
+      "median_us", "low_us", "high_us", "repetitions"}, ...]}, ...]}
+
+A peer's row has "date" and "software" of its own, since PyTorch can be measured again alone.
+There is one measurement for each op, dtype and shape; a new one replaces it. "code" is the identity
+of the rung's code (ladder/core/contract/identity.py): where it has changed, the row is stale. Files
+of training steps, in doc/results/training, hold the ids and the code of all their rungs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import atomic_write, read_json
+from ladder.core.contract.identity import code_identity
+from ladder.core.contract.ladder import PACKAGE, find_rung
+from ladder.core.contract.rung_file import Rung
+
+FOLDER = PACKAGE.parent / "doc" / "results"
+
+Measurement = Mapping[str, Any]
+
+
+def slug(device: str) -> str:
+    """The name of a device's file: nvidia-h200 for NVIDIA H200."""
+    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+
+
+def load_all(folder: Path | None = None) -> dict[str, dict[str, Any]]:
+    """Every device's results by slug."""
+    return {path.stem: load(path) for path in sorted((folder or FOLDER).glob("*.json"))}
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The results in one file. Raises LadderError where it does not hold any."""
+    try:
+        content: dict[str, Any] = read_json(path)
+        for measurement in content["measurements"]:
+            _key(measurement)
+    except (KeyError, TypeError) as error:
+        raise LadderError(f"{path} does not hold measurements: {error!r}; measure again") from None
+    return content
+
+
+def record(device: Mapping[str, Any], measurement: Measurement, folder: Path | None = None) -> Path:
+    """Add a measurement to its device's file; it replaces an older one. Returns the file's path."""
+    folder = folder or FOLDER
+    path = folder / f"{slug(device['gpu'])}.json"
+    old = of(device, folder)["measurements"]
+    kept = [other for other in old if _key(other) != _key(measurement)]
+    content = {"device": dict(device), "measurements": sorted([*kept, measurement], key=_key)}
+    with atomic_write(path) as file:
+        file.write((json.dumps(content, indent=1) + "\n").encode())
+    return path
+
+
+def of(device: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
+    """What is kept of a device, as in its file; without measurements if there is no file."""
+    path = (folder or FOLDER) / f"{slug(device['gpu'])}.json"
+    return load(path) if path.exists() else {"device": dict(device), "measurements": []}
+
+
+def of_step(rungs: Mapping[str, Rung]) -> dict[str, dict[str, str]]:
+    """The rungs of a measured training step, as files hold them: by op their ids and their code."""
+    code = {op: code_identity(rung) for op, rung in rungs.items()}
+    return {"rungs": {op: rung.id for op, rung in rungs.items()}, "code": code}
+
+
+def is_stale(step: Measurement) -> bool:
+    """Whether the code of a rung has changed since the measurement of a training step.
+
+    False where the file holds no code: PyTorch's steps, and ours from before it was stored.
+    """
+    return any(
+        _code_now(op, step["rungs"][op]) != code for op, code in step.get("code", {}).items()
+    )
+
+
+def since(step: Measurement) -> str:
+    """A remark on a stale training step, to follow its name; "" for the others."""
+    return " (kernels changed since)" if is_stale(step) else ""
+
+
+def _code_now(op: str, id: str) -> str | None:
+    try:
+        return code_identity(find_rung(op, id))
+    except LadderError:  # there is no such rung any more
+        return None
+
+
+def _key(measurement: Measurement) -> tuple[str, str, str]:
+    return measurement["op"], measurement["dtype"], measurement["shape"]

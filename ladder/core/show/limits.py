@@ -1,0 +1,251 @@
+"""The limits of an exercise: what a kernel may ask of memory at most, counted by the emulator.
+
+A right result does not show that a kernel has the idea that an exercise is about. A kernel that
+loads everything again and again computes the same numbers. The counts tell the two apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.dims import Dims, format_dims
+from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.rung_file import Rung
+from ladder.core.emulator.emulated import Emulated
+from ladder.core.emulator.report import SECTOR, LineCount, Report
+from ladder.core.show import trace
+from ladder.core.show.pictures import links, multicast, recording, ring
+from ladder.core.show.pictures.runs import ALL
+
+WARP = 32  # lanes, whose multiply-adds are one instruction
+
+
+@dataclass(frozen=True)
+class Run:
+    """A kernel, and what the emulator counted in one run of it."""
+
+    ladder: Ladder
+    rung: Rung
+    dtype: str
+    dims: Dims
+    report: Report
+
+
+Costs = dict[str, float]  # what is counted, by place: a sentence on where the most of it is
+
+
+def _of_lines(count: Callable[[LineCount], int]) -> Callable[[Run, str], Costs]:
+    """What each line of the source adds, of one array or of all ("")."""
+
+    def costs(run: Run, array: str) -> Costs:
+        lines = [line for line in run.report.lines if array in ("", line.buffer)]
+        found: Costs = {}
+        for line in lines:
+            found[_where(line)] = found.get(_where(line), 0) + count(line)
+        total = sum(found.values())
+        return {
+            f"{'Most of them are in' if 2 * n > total else 'No line has more than'} {where}": n
+            for where, n in found.items()
+        }
+
+    return costs
+
+
+def _sectors_per_block(run: Run, array: str) -> Costs:
+    """What the busiest block asks of global memory."""
+    blocks: Counter[tuple[str, tuple[int, int, int]]] = Counter()
+    for access in run.report.accesses:
+        if access.space == "global" and array in ("", access.buffer):
+            ends = (first + access.bytes - 1 for first in access.offsets)
+            touched = {byte // SECTOR for byte in (*access.offsets, *ends)}
+            blocks[access.kernel, access.block] += len(touched)
+    return {
+        f"Those are of block {block} of {kernel}, the busiest of {len(blocks)}.": most
+        for (kernel, block), most in blocks.most_common(1)
+    }
+
+
+def _requests_per_warp(run: Run, array: str) -> Costs:
+    """What the busiest warp asks of global memory: it asks again and again, where others could."""
+    warps = Counter(
+        (access.kernel, access.block, access.warp)
+        for access in run.report.accesses
+        if access.space == "global" and array in ("", access.buffer)
+    )
+    return {
+        f"Those are of warp {warp} of block {block} of {kernel}, the busiest of {len(warps)}.": most
+        for (kernel, block, warp), most in warps.most_common(1)
+    }
+
+
+def _loads_per_multiply_add(run: Run, array: str) -> Costs:
+    per = run.ladder.op.flops(run.dims) / 2 / WARP
+    loads = _of_lines(lambda line: line.requests if line.kind == "read" else 0)(run, array)
+    return {where: count / per for where, count in loads.items()}
+
+
+def _shared_bytes(run: Run, array: str) -> Costs:
+    """Up to the last byte of each array that a lane accesses, padding included."""
+    ends: dict[str, int] = {}
+    for access in run.report.accesses:
+        if access.space == "shared" and array in ("", access.buffer):
+            end = max(access.offsets) + access.bytes
+            ends[access.buffer] = max(end, ends.get(access.buffer, 0))
+    return {f"The largest array is {name}, with {end:,}.": end for name, end in ends.items()}
+
+
+def _steps_without_a_copy(run: Run, array: str) -> Costs:
+    """Steps that read a tile while no copy by cp.async is in flight."""
+    seen = ring.record(run.ladder, run.rung, run.dtype, run.dims)
+    idle = [number for number, step in enumerate(seen.steps) if step.flight == 0]
+    return {
+        f"In step {number - 1}, for one, it multiplies while no copy is in flight.": 1
+        for number in idle
+    }
+
+
+def _early_waits(run: Run, array: str) -> Costs:
+    """Tiles that a step waits for although a later one reads them."""
+    seen = ring.record(run.ladder, run.rung, run.dtype, run.dims)
+    return {
+        f"In step {number - 1}, it waits for tile {step.arrived}, and reads tile {last}.": early
+        for number, step in enumerate(seen.steps)
+        for last in (max(step.read, default=step.arrived),)
+        if (early := step.arrived - last) > 0
+    }
+
+
+def _waits_for_all_products(run: Run, array: str) -> Costs:
+    """Waits of a warp that leave no wgmma in flight, in block 0."""
+    events = recording.record_kernel(run.ladder.op.name, run.rung, run.dtype, run.dims)
+    mine = [event for event in events if (event.block, event.thread) == (0, 0)]
+    waits = sum(event.name == "product-wait" and event.value == 0 for event in mine)
+    return {"In each step, it waits until the tensor cores have nothing to do.": waits}
+
+
+def _bytes_read_by_tma(run: Run, array: str) -> Costs:
+    """What TMA reads from L2: a multicast reads once for all blocks that receive it."""
+    events = recording.record_kernel(run.ladder.op.name, run.rung, run.dtype, run.dims)
+    found: Costs = {}
+    for copy in multicast.copies(events, run.rung, run.dtype, run.dims):
+        if array in ("", copy.array):
+            where = f"Block {copy.asks} asks for rows of {copy.array}."
+            found[where] = found.get(where, 0) + copy.bytes
+    return found
+
+
+def _link_bytes(run: Run, array: str) -> Costs:
+    """What the peers of one rank send to it, and what it reads from them."""
+    found = links.crossed_in(run.report, run.ladder, run.rung, run.dtype, run.dims)
+    busiest = int(found.sum(axis=0).argmax())
+    parts = (f"{n:,} from rank {peer}" for peer, n in enumerate(found[:, busiest]) if n)
+    return {f"Rank {busiest} receives {', '.join(parts)}.": int(found[:, busiest].sum())}
+
+
+BARRIER = r"""
+#define __syncthreads()                                            \
+    (blockIdx.x + blockIdx.y + blockIdx.z + threadIdx.x == 0       \
+         ? (void)emulator::emulator_print("@ %d\n", __LINE__)      \
+         : (void)0,                                                \
+     __syncthreads())
+"""
+CALL = r"""
+#define {0}(...) ((void)emulator::emulator_print("@ %d\n", __LINE__), {0}(__VA_ARGS__))
+"""
+
+
+def _marked_lines(run: Run, macro: str) -> list[int]:
+    """The lines that a copy of the kernel prints when it comes by what the macro replaces."""
+    lines = run.rung.source.splitlines()
+    first = 1 + max((i for i, line in enumerate(lines) if line.startswith("#include")), default=-1)
+    source = "\n".join([*lines[:first], macro, f"#line {first + 1}", *lines[first:], ""])
+    printed, copy = io.StringIO(), dataclasses.replace(run.rung, source=source)
+    with contextlib.redirect_stdout(printed):
+        trace.run_on(Emulated(), run.ladder, copy, run.dtype, run.dims)
+    marks = (line.split() for line in printed.getvalue().splitlines())
+    return [int(mark[1]) for mark in marks if mark[:1] == ["@"]]
+
+
+def _barriers(run: Run, array: str) -> Costs:
+    """How often the first thread waits at __syncthreads."""
+    met = _marked_lines(run, BARRIER)
+    return {f"They are in lines {', '.join(map(str, sorted(set(met))))}.": len(met)}
+
+
+def _calls(run: Run, function: str) -> Costs:
+    """How often all threads together call a function of a header or of the C library."""
+    if not function:
+        raise LadderError("calls of what? Name a function: 'calls of tanhf'")
+    found = Counter(_marked_lines(run, CALL.format(function)))
+    return {f"Line {line} calls {function} {n:,} times.": n for line, n in found.items()}
+
+
+MEASURES: dict[str, Callable[[Run, str], Costs]] = {
+    "sectors": _of_lines(lambda line: line.sectors),
+    "sectors per block": _sectors_per_block,
+    "requests": _of_lines(lambda line: line.requests),
+    "requests per warp": _requests_per_warp,
+    "wavefronts": _of_lines(lambda line: line.wavefronts),
+    "extra wavefronts": _of_lines(lambda line: line.wavefronts - line.ideal_wavefronts),
+    "atomics": _of_lines(lambda line: line.lanes if line.kind == "atomic" else 0),
+    "loads per multiply-add": _loads_per_multiply_add,
+    "shared bytes": _shared_bytes,
+    "barriers": _barriers,
+    "calls": _calls,
+    "steps without a copy": _steps_without_a_copy,
+    "early waits": _early_waits,
+    "waits for all products": _waits_for_all_products,
+    "bytes read by TMA": _bytes_read_by_tma,
+    "bytes into a rank": _link_bytes,
+}
+
+
+def judge(
+    ladder: Ladder, rung: Rung, dims: Dims, at_most: Mapping[str, float], dtype: str = "float32"
+) -> tuple[bool, list[str]]:
+    """Whether a kernel keeps all limits in one real type, and a sentence on each, broken first.
+
+    at_most  the most of each measure: of all arrays, or of one ("sectors of inp"). Sectors are
+             those of global memory, sectors per block those of the block with the most, and
+             requests per warp those to global memory of the warp with the most. Wavefronts are
+             those of shared memory; extra wavefronts are due to bank conflicts. Atomics are
+             counted lane by lane; requests, loads and multiply-adds are the instructions of a warp.
+             Shared bytes are those of a block, barriers those that a thread waits at. Calls are
+             those of a function ("calls of tanhf") by all threads. Steps and early waits are those
+             of a ring (pictures/ring.py), waits for all products those of one warp. Bytes into a
+             rank are those that come over its link.
+
+    Raises LadderError for an unknown measure, and where the kernel cannot run at this shape.
+    """
+    run = Run(ladder, rung, dtype, dims, trace.trace(ladder, rung, dtype, dims, keep=ALL))
+    kept: list[str] = []
+    broken: list[str] = []
+    for name, limit in at_most.items():
+        what, _, array = name.partition(" of ")
+        if what not in MEASURES:
+            raise LadderError(f"nothing counts {what!r}; there are {', '.join(MEASURES)}")
+        costs = MEASURES[what](run, array)
+        total = sum(costs.values())
+        text = f"{name}: {total:,.4g}" if total != round(total) else f"{name}: {total:,.0f}"
+        text += f" at {format_dims(dims)}; the limit is {limit:,g}"
+        if total > limit:
+            worst = max(reversed(costs), key=lambda where: costs[where])  # of equals the last
+            broken.append(f"The result is right, but the kernel takes too many {text}. {worst}")
+        else:
+            kept.append(text)
+    return not broken, broken + kept
+
+
+def _where(line: LineCount) -> str:
+    """Which line costs most, and what it does."""
+    space = "shared memory" if line.space == "shared" else "global memory"
+    verb = {"read": "reads", "write": "writes"}.get(line.kind, "adds to")
+    place = f"{Path(line.file).name}:{line.line}"
+    return f"{place}, which {verb} {line.buffer} in {space}."

@@ -1,0 +1,556 @@
+"""What pages show of the ladder is written into them from the files, never typed.
+
+Between two comments of a Markdown file stands what the first one asks for:
+
+    <!-- ladder:begin table layernorm.forward -->
+    ...
+    <!-- ladder:end -->
+
+`python -m ladder docs` writes it anew, and `docs --check` says where a page has drifted from the
+kernels and the results. What can be asked for, with `key=value` options where the default will not
+do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
+
+    rungs OP        the ladder: number, idea, what a rung needs
+    header OP N     what the header of a rung says: before, change, expectation, what is left;
+                    only="change expect" shows these
+    change OP N M   what changes in the code from rung N to M, without the words of the headers;
+                    context=1 line around it. N alone means: from the rung that N grew from.
+                    against="OP M": from a rung of another ladder
+    diff OP N M     the same, with links to both files; context=2
+    source OP N     the whole file
+    solution OP X   what the solution X of an exercise, doc/solutions/<layer>/<direction>/X.cu,
+                    changes in the rung that its line `After` names
+    passage OP N    of that the lines from first= to last= (texts that they contain); without
+                    last=, one line. `passage FILE`: of a file in ladder/include
+    launches OP N   what its header comes to: constants, grid and block, or why it is refused;
+                    shapes="N=8|N=9" dtypes="float32 bfloat16"; without shapes=, the checker's
+    header-keys     every key of a header, and what it says; only="Needs Launch" these,
+                    without="Needs Launch" all others
+    header-names    what the expressions of a header may name
+    generations     of GPUs, as `rungs` names them, with cards
+    includes        the headers that rungs include
+    ptx-wrappers    their functions that issue PTX instructions, with these
+    table OP        what was measured
+    gain OP N       of that one rung and the one that it grew from, at every shape and type; N M:
+                    two rungs
+    overview        every op that was measured: its best rung beside the library and PyTorch
+    counts OP N     memory accesses by source line, counted by the emulator; dtype=float32
+    reuse OP N M …  how often each rung uses what it loads, counted likewise
+    traffic OP N M … how many sectors of each array the rungs move, counted likewise
+    machine OP N M … registers, shared memory and instructions of the rungs' machine code;
+                    opcodes="R2UR LDS" counts these, loop=longest in the longest loop only
+    occupancy OP N BLOCK 32 64 …  how far the rung fills an SM with each value of a constant;
+                    on="sm_75 sm_90a" names the architectures
+    resources OP N M … what the rungs take of a compute unit of AMD's GPUs, and how many waves run;
+                    on="gfx942 gfx1100"
+    picture KIND    a picture of what cannot be seen, or of what was measured;
+                    ladder/core/show/pictures lists the kinds
+    step-times DEVICE           the time of a training step, ours and PyTorch's
+    step-summary DEVICE DTYPE   of that the least: ours, and PyTorch's fastest
+    agreement LOG LOG ...       how far losses and gradients are from PyTorch's
+    log LOG                     output that is kept in doc/results/logs
+    tally           how many kernels and ladders there are
+
+`counts` takes lines="x[i]|y[i]": only lines of the source that contain one of these. `counts` and
+`reuse` take warp=64, for rungs of AMD's GPUs. Where nothing has been measured yet, `table` says how
+to, and pictures are left out.
+
+A generated picture or count names what it was made from in a comment after it, so that looking for
+drift needs no C++ compiler.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ladder.core.common import cache
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.dims import Dims, format_dims
+from ladder.core.contract.identity import INCLUDE, code_identity
+from ladder.core.contract.ladder import PACKAGE, find, find_rung, ladders
+from ladder.core.contract.rung_file import KEYS, Rung
+from ladder.core.contract.runs_on import runs_on
+from ladder.core.measure import results
+from ladder.core.show import (
+    anatomy,
+    citations,
+    pictures,
+    source_code,
+    tables,
+    training_tables,
+    wrappers,
+)
+
+ROOT = PACKAGE.parent
+_BLOCK = re.compile(
+    r"^(?P<indent> *)(?P<begin><!-- ladder:begin (?P<request>[^>]*?) -->\n)(?P<body>.*?)"
+    r"(?P<end> *<!-- ladder:end -->)",
+    re.DOTALL | re.MULTILINE,
+)
+_SOURCE = re.compile(r"\(([^)\s]+\.svg)\)\n<!-- made from (\w+) -->")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a block stands. `old`: its text so far; `draw`: whether pictures may be written."""
+
+    page: Path
+    old: str
+    draw: bool
+
+    def link(self, path: Path) -> str:
+        return Path(os.path.relpath(path, self.page.parent)).as_posix()
+
+    def picture(self, name: str) -> Path:
+        above = (parent for parent in self.page.parents if parent.name == "doc")
+        doc = next(above, self.page.parent / "doc")  # README.md is not in it
+        return doc / "img" / f"{name}.svg"
+
+
+def of_layer(layer: str, root: Path = ROOT) -> list[Path]:
+    """A layer's page, and the chapters below it where it is too long for one page.
+
+    doc/matmul.md, doc/matmul/backward.md, doc/matmul/bias.md, …; [] where nothing is written.
+    """
+    doc = root / "doc"
+    page = doc / f"{layer}.md"
+    return [page, *sorted((doc / layer).glob("*.md"))] if page.exists() else []
+
+
+def cites(page: Path) -> bool:
+    """Whether every measured number in the page's sentences must name its source."""
+    chapters = page.parent.parent.name == "doc" and page.parent.name != "results"
+    return page.name == "README.md" or chapters or page.with_suffix("").is_dir()
+
+
+def update(write: bool, root: Path = ROOT) -> list[str]:
+    """Bring README.md and the pages in doc/ up to date, or only look; what differs, line by line.
+
+    Raises LadderError, with file and line, for a request that is not understood.
+    """
+    drifted = []
+    for page in (root / "README.md", *sorted((root / "doc").rglob("*.md"))):
+        if not page.exists():
+            continue
+        old = page.read_text(encoding="utf-8")
+        new = render(old, page, write)
+        if new != old:
+            drifted.append(f"{page.relative_to(root)}: the generated parts have changed")
+            if write:
+                page.write_text(new, encoding="utf-8")
+        drifted += [
+            f"{page.relative_to(root)}: {picture} is missing or out of date"
+            for picture in _stale_pictures(new, page)
+        ]
+        drifted += [
+            f"{page.relative_to(root)}: {problem}" for problem in _citations(new, page, root)
+        ]
+    return drifted
+
+
+def render(text: str, page: Path, draw: bool) -> str:
+    """The page with every block renewed; `draw`: the pictures too."""
+
+    def renew(block: re.Match[str]) -> str:
+        words = shlex.split(block["request"])
+        options = dict(word.split("=", 1) for word in words if "=" in word)
+        words = [word for word in words if "=" not in word]
+        line = text.count("\n", 0, block.start()) + 1
+        where = f"{page}:{line}: ladder:begin {block['request']}"
+        if not words or words[0] not in BLOCKS:
+            raise LadderError(f"{where}: there are {', '.join(BLOCKS)}")
+        place = Place(page, textwrap.dedent(block["body"]), draw)
+        try:
+            body = BLOCKS[words[0]](place, *words[1:], **options)
+        except (TypeError, ValueError) as error:  # words that the block does not take
+            raise LadderError(f"{where}: {error}") from None
+        except LadderError as error:
+            raise LadderError(f"{where}: {error}") from None
+        indent = block["indent"]  # of a block in a list
+        body = textwrap.indent(body.strip(), indent)
+        return f"{indent}{block['begin']}{body}\n{indent}{block['end'].lstrip()}"
+
+    return _BLOCK.sub(renew, text)
+
+
+def _citations(text: str, page: Path, root: Path) -> Iterator[str]:
+    """What is wrong with the measured numbers in a page's sentences."""
+    yield from citations.problems(text, root)
+    if cites(page):
+        for number in citations.uncited(text):
+            yield f"no comment names the source of {number!r} (ladder/core/show/citations.py)"
+
+
+def _stale_pictures(text: str, page: Path) -> Iterator[str]:
+    for picture, digest in _SOURCE.findall(text):
+        if pictures.drawn_from(page.parent / picture) != digest:
+            yield picture
+
+
+# ---- from the kernels ---------------------------------------------------------------------------
+
+
+def tally(place: Place) -> str:
+    """How much there is to climb. Rung 0, NumPy, and the libraries' rungs do not count."""
+    kernels = [rung for ladder in ladders().values() for rung in ladder.rungs if rung.path]
+    return (
+        f"**{len(kernels)} kernels on {len(ladders())} ladders**, each in one file that reads "
+        "alone, in fp32, bf16 and fp16."
+    )
+
+
+def rungs(place: Place, op: str) -> str:
+    """The rungs of a ladder: a link to each file, and on which GPUs and shapes it runs."""
+    lines = ["| rung | idea | runs on | needs |", "|---|---|---|---|"]
+    ladder = find(op)
+    for rung in ladder.rungs:
+        number = link(place, rung)
+        where = runs_on(rung, ladder.op.reals)
+        shapes = "; ".join(f"`{condition}`" for condition in rung.shape_conditions())
+        lines.append(f"| {number} | {rung.idea}{tables.remarks(rung)} | {where} | {shapes} |")
+    return "\n".join(lines)
+
+
+def header(place: Place, op: str, number: str, only: str = "") -> str:
+    """What a rung's header says to a reader."""
+    rung = find(op).rung(number)
+    lines = []
+    because = ("before", "change", "rewrite", "expect")
+    remarks = ("deterministic", "accurate", "rounds", "tf32", "pays", "left")
+    titles = {key.lower(): key for key in KEYS}
+    for key in only.split() or because + remarks:
+        lines += [f"- **{titles[key]}:** {_prose(text)}" for text in rung.header.get(key, ())]
+    return "\n".join(lines)
+
+
+def diff(place: Place, op: str, rung: str, other: str = "", context: str = "2") -> str:
+    """What changes in the code, below links to both files: their headers say why."""
+    before, after = _pair(op, rung, other)
+    files = " → ".join(
+        f"[{r.path.name}]({place.link(r.path)})" if r.path else r.label for r in (before, after)
+    )
+    text = source_code.code_diff(find(op), before, after, int(context))
+    return f"{files}\n\n```diff\n{text.rstrip()}\n```"
+
+
+def change(
+    place: Place, op: str, rung: str, other: str = "", context: str = "1", against: str = ""
+) -> str:
+    """What changes in the code; the words of the headers are for `header` to show."""
+    if against:
+        theirs, which = against.split()
+        pair = find(theirs).rung(which), find(op).rung(rung)
+    else:
+        pair = _pair(op, rung, other)
+    text = source_code.code_diff(find(op), *pair, int(context))
+    return f"```diff\n{text.rstrip()}\n```"
+
+
+def _pair(op: str, rung: str, other: str) -> tuple[Rung, Rung]:
+    """From which rung to which: `rung` to `other`, or to `rung` from the one that it grew from."""
+    ladder = find(op)
+    first = ladder.rung(rung)
+    if other:
+        return first, ladder.rung(other)
+    if (parent := ladder.parent(first)) is None:
+        raise ValueError(f"{first.name} starts the ladder: name two rungs")
+    return parent, first
+
+
+def source(place: Place, op: str, number: str) -> str:
+    ladder = find(op)
+    text, language = source_code.source(ladder, ladder.rung(number))
+    return f"```{'cpp' if language == 'cuda' else language}\n{text.rstrip()}\n```"
+
+
+def solution(place: Place, op: str, name: str) -> str:
+    """What the solution of an exercise changes, and a link to its file."""
+    ladder = find(op)
+    file = ROOT / "doc" / "solutions" / ladder.op.layer / op.split(".")[1] / f"{name}.cu"
+    answer = find_rung(op, file)
+    if (parent := ladder.parent(answer)) is None:
+        raise ValueError(f"{file} has no line such as '// After: 3'")
+    text = source_code.code_diff(ladder, parent, answer)
+    return f"```diff\n{text.rstrip()}\n```\n\nThe whole file: [{file.name}]({place.link(file)})."
+
+
+def passage(place: Place, *where: str, first: str, last: str = "") -> str:
+    """Some lines of a rung's file, or of a header that rungs include."""
+    if len(where) not in (1, 2):
+        raise ValueError("name an op and a rung, or a file in ladder/include")
+    path = find(where[0]).rung(where[1]).file if len(where) == 2 else INCLUDE / where[0]
+    text = anatomy.passage(path, first, last or first)
+    return f"```cpp\n{text}\n```"
+
+
+def launches(
+    place: Place, op: str, number: str, shapes: str = "", dtypes: str = "float32 bfloat16"
+) -> str:
+    """What the header of a rung comes to at some shapes, or at those of the checker."""
+    ladder = find(op)
+    wanted = [source_code.parse_shape(ladder.op, shape) for shape in shapes.split("|") if shape]
+    return anatomy.launches(ladder, ladder.rung(number), dtypes.split(), wanted or None)
+
+
+def header_keys(place: Place, only: str = "", without: str = "") -> str:
+    return anatomy.keys(only.split(), without.split())
+
+
+def header_names(place: Place) -> str:
+    return anatomy.names()
+
+
+def generations(place: Place) -> str:
+    return anatomy.generations()
+
+
+def includes(place: Place) -> str:
+    return anatomy.includes(place.link)
+
+
+def ptx_wrappers(place: Place) -> str:
+    return wrappers.table(place.link)
+
+
+def counts(
+    place: Place,
+    op: str,
+    number: str,
+    dtype: str = "float32",
+    shape: str = "",
+    lines: str = "",
+    warp: str = "32",
+) -> str:
+    """What each line asks of memory per request of a warp, beside the least that it could."""
+    rung, dims = find(op).rung(number), source_code.parse_shape(find(op).op, shape)
+    wanted = source_code.lines_with(rung, lines)
+    made = _made_from("counts" + _lanes(warp), op, rung, dtype, dims, wanted)
+    if made in place.old:
+        return place.old
+    from ladder.core.show import trace  # needs a C++ compiler
+
+    report = trace.trace(find(op), rung, dtype, dims, 64 if _lanes(warp) else 32)
+    rows = ["| source | access | requests | takes | ideal |", "|---|---|--:|--:|--:|"]
+    for count in trace.own_lines(report, rung):
+        if count.line not in wanted:
+            continue
+        takes, ideal, unit = trace.per_request(count)
+        shown = f"**{takes:.1f}**" if takes > 1.5 * ideal else f"{takes:.1f}"
+        text = wanted[count.line].replace("|", r"\|")  # a bar would end the cell
+        rows.append(
+            f"| `{text}` | {count.kind} `{count.buffer}` "
+            f"| {count.requests:,} | {shown} {unit} | {ideal:.1f} |"
+        )
+    of = f"{dtype}{_lanes(warp)}"
+    caption = f"{format_dims(dims)}, {of}; per request of a warp, counted by the emulator."
+    return "\n".join([*rows, "", caption, made])
+
+
+def _lanes(warp: str) -> str:
+    """What a caption says of the width of a warp: nothing of the usual one."""
+    if warp not in ("32", "64"):
+        raise ValueError(f"a warp has 32 or 64 lanes, not {warp}")
+    return "" if warp == "32" else ", warps of 64"
+
+
+def reuse(
+    place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "", warp: str = "32"
+) -> str:
+    """How many FLOPs each load serves, rung by rung."""
+    ladder, dims = find(op), source_code.parse_shape(find(op).op, shape)
+    rungs = [ladder.rung(id) for id in ids]
+    code = " ".join(code_identity(rung) for rung in rungs)
+    digest = cache.digest("reuse" + _lanes(warp), op, code, dtype, format_dims(dims))
+    made = f"<!-- made from {digest[:12]} -->"
+    if made in place.old:
+        return place.old
+    from ladder.core.show.reuse import table as reuse_table  # needs a C++ compiler
+
+    of = f"{dtype}{_lanes(warp)}"
+    caption = f"{format_dims(dims)}, {of}; counted by the emulator, which has no caches."
+    rows = reuse_table(ladder, rungs, dtype, dims, 64 if _lanes(warp) else 32)
+    return f"{rows}\n\n{caption}\n{made}"
+
+
+def traffic(place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "") -> str:
+    """The sectors of each array, rung by rung."""
+    ladder, dims = find(op), source_code.parse_shape(find(op).op, shape)
+    rungs = [ladder.rung(id) for id in ids]
+    made = _made_from_all("traffic", op, rungs, dtype, dims)
+    if made in place.old:
+        return place.old
+    from ladder.core.show.traffic import table as traffic_table  # needs a C++ compiler
+
+    caption = f"{format_dims(dims)}, {dtype}; reads and writes, counted by the emulator."
+    return f"{traffic_table(ladder, rungs, dtype, dims)}\n\n{caption}\n{made}"
+
+
+def machine(
+    place: Place,
+    op: str,
+    *ids: str,
+    dtype: str = "float32",
+    shape: str = "",
+    opcodes: str = "",
+    loop: str = "",
+) -> str:
+    """What the machine code takes, kernel by kernel."""
+    ladder = find(op)
+    dims = (
+        dict(next(iter(ladder.op.bench.values())))
+        if not shape
+        else source_code.parse_shape(find(op).op, shape)
+    )
+    rungs = [ladder.rung(id) for id in ids]
+    made = _made_from_all("machine", op, rungs, dtype, dims, opcodes, *([loop] if loop else []))
+    if made in place.old:
+        return place.old
+    from ladder.core.device.cuda.nvrtc import find_nvrtc  # needs NVIDIA's wheels
+    from ladder.core.show.machine import ARCHITECTURE
+    from ladder.core.show.machine import table as machine_table
+
+    rows = machine_table(ladder, rungs, dtype, dims, opcodes.split(), bool(loop))
+    version = ".".join(map(str, find_nvrtc().version))
+    return f"{rows}\n\n{format_dims(dims)}, {dtype}; {ARCHITECTURE}, NVRTC {version}.\n{made}"
+
+
+def occupancy(
+    place: Place, op: str, id: str, constant: str, *values: str, on: str, dtype: str = "float32"
+) -> str:
+    """The occupancy of one rung, by a constant and by architecture, at the op's own shape."""
+    ladder = find(op)
+    rung, dims = ladder.rung(id), dict(next(iter(ladder.op.bench.values())))
+    made = _made_from_all("occupancy", op, [rung], dtype, dims, constant, *values, on)
+    if made in place.old:
+        return place.old
+    from ladder.core.show.machine import occupancies  # needs NVIDIA's wheels
+
+    sizes = [int(value) for value in values]
+    rows = occupancies(ladder, rung, constant, sizes, on.split(), dtype, dims)
+    return f"{rows}\n\n{dtype}, from the machine code.\n{made}"
+
+
+def _made_from_all(
+    kind: str, op: str, rungs: Sequence[Rung], dtype: str, dims: Dims, *more: str
+) -> str:
+    """A comment that changes with the code of any of the rungs, or with the run."""
+    code = (code_identity(rung) for rung in rungs)
+    digest = cache.digest(kind, op, *code, dtype, format_dims(dims), *more)
+    return f"<!-- made from {digest[:12]} -->"
+
+
+def resources(
+    place: Place, op: str, *ids: str, on: str, dtype: str = "bfloat16", shape: str = ""
+) -> str:
+    """What rungs take of a compute unit, architecture by architecture."""
+    ladder = find(op)
+    dims = (
+        source_code.parse_shape(ladder.op, shape)
+        if shape
+        else dict(next(iter(ladder.op.bench.values())))
+    )
+    rungs = [ladder.rung(id) for id in ids]
+    made = _made_from_all("resources", op, rungs, dtype, dims, on)
+    if made in place.old:
+        return place.old
+    from ladder.core.show.amd import resources as table_of_resources  # needs clang
+
+    rows = table_of_resources(ladder, rungs, on.split(), dtype, dims)
+    return f"{rows}\n\n{format_dims(dims)}, {dtype}; compiled by clang, not run.\n{made}"
+
+
+def picture(place: Place, kind: str, *args: str, **options: str) -> str:
+    """A computed picture; its description in words is for those who do not see it."""
+    try:
+        digest = pictures.made_from(kind, *args, **options)
+    except tables.NotMeasured:
+        return ""  # the table says so
+    words = [kind, *args, *(f"{key}-{value}" for key, value in options.items())]
+    path = place.picture(re.sub(r"[^a-z0-9]+", "-", "-".join(words).lower()).strip("-"))
+    made = f"<!-- made from {digest} -->"
+    drawn = pictures.drawn_from(path) == digest
+    if made in place.old and (drawn or not place.draw):
+        return place.old
+    drawing = pictures.make(kind, *args, **options)  # may need a C++ compiler
+    if place.draw:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(drawing.svg(digest), encoding="utf-8")
+    text = re.sub(r"([][<>*_])", r"\\\1", f"{drawing.title}. {drawing.description}")
+    return f"![{text}]({place.link(path)})\n{made}"
+
+
+def _made_from(
+    kind: str, op: str, rung: Rung, dtype: str, dims: Dims, lines: Mapping[int, str]
+) -> str:
+    """A comment that changes with the rung's code, the lines that are shown, and the run."""
+    made = (kind, op, code_identity(rung), dtype, format_dims(dims), *lines.values())
+    return f"<!-- made from {cache.digest(*made)[:12]} -->"
+
+
+# ---- from the results ---------------------------------------------------------------------------
+
+
+def table(place: Place, op: str, **which: str) -> str:
+    try:
+        return tables.table(op, lambda rung: link(place, rung), **which)
+    except tables.NotMeasured:
+        wanted = f" ({', '.join(which.values())})" if which else ""
+        return f"_Not measured yet{wanted}: `python -m ladder bench {op} --save`, on a GPU._"
+
+
+def gain(place: Place, op: str, rung: str, other: str = "", device: str = "") -> str:
+    before, after = _pair(op, rung, other)
+    try:
+        return tables.gain(op, before, after, device)
+    except tables.NotMeasured as error:
+        return f"_Not measured yet: {error}_"
+
+
+def overview(place: Place, **which: str) -> str:
+    return tables.overview(lambda rung: link(place, rung), **which)
+
+
+def step_times(place: Place, device: str) -> str:
+    return training_tables.step_times(device)
+
+
+def step_summary(place: Place, device: str, dtype: str) -> str:
+    return training_tables.step_summary(device, dtype)
+
+
+def agreement(place: Place, *logs: str) -> str:
+    def link(name: str) -> str:
+        return place.link(results.FOLDER / "logs" / f"{name}.txt")
+
+    return training_tables.agreement(logs, link)
+
+
+def log(place: Place, name: str) -> str:
+    return f"```\n{training_tables.log(name)}\n```"
+
+
+def link(place: Place, rung: Rung) -> str:
+    """The rung's id as a link to its file; an id alone where there is no file."""
+    return f"[{rung.id}]({place.link(rung.path)})" if rung.path else rung.id
+
+
+def _prose(text: str) -> str:
+    """Header text as Markdown: stars and angle brackets are not meant as markup."""
+    return re.sub(r"([*<>_|])", r"\\\1", text)
+
+
+BLOCKS: dict[str, Callable[..., str]] = {
+    block.__name__.replace("_", "-"): block
+    for block in (
+        rungs, header, diff, change, source, solution, passage, launches, header_keys, header_names,
+        generations, includes, ptx_wrappers, counts, reuse, traffic, machine, occupancy, resources,
+        picture,
+        table, gain, overview, step_times, step_summary, agreement, log, tally,
+    )
+}  # fmt: skip

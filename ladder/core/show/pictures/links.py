@@ -1,0 +1,101 @@
+"""What crosses the links between GPUs in one call of a kernel with ranks: from whom, to whom."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.dims import Dims
+from ladder.core.contract.dtypes import DTYPES, resolve_dtype
+from ladder.core.contract.ladder import Ladder, find
+from ladder.core.contract.rung_file import Rung
+from ladder.core.emulator.report import Report
+from ladder.core.show.pictures.drawing import MARGIN, WIDTH, Drawing
+from ladder.core.show.pictures.runs import counted, default_dtype, emulated_plan
+from ladder.core.show.source_code import parse_shape
+
+ACROSS = 3  # matrices side by side
+CELL, HIGH = 33.0, 24.0
+FEW = 0.005  # of a vector: less are flags
+
+
+def crossed(op: str, rung: str, dtype: str, shape: str) -> np.ndarray:
+    """Bytes from rank i to rank j in one call of a rung: (R, R)."""
+    ladder, report = find(op), counted(op, rung, dtype, shape)
+    return crossed_in(report, ladder, ladder.rung(rung), dtype, parse_shape(ladder.op, shape))
+
+
+def crossed_in(report: Report, ladder: Ladder, rung: Rung, dtype: str, dims: Dims) -> np.ndarray:
+    """The same of a run that the emulator has recorded with all its requests.
+
+    A rank that reads from a peer receives; one that writes to a peer sends. What a rank does in its
+    own memory crosses no link. Raises LadderError where the op has no ranks.
+    """
+    if not ladder.op.ranks:
+        raise LadderError(f"{ladder.op.name} has no ranks, so nothing crosses a link")
+    ranks = dims[ladder.op.ranks]
+    rows = {
+        arg.name: math.prod(arg.resolve_shape(dims)[1:])
+        * resolve_dtype(arg.dtype, DTYPES[dtype]).itemsize
+        for arg in ladder.op.args
+    }
+    for buffer in emulated_plan(rung, dtype, dims).scratch:
+        rows[buffer.name] = math.prod(buffer.shape[1:]) * np.dtype(buffer.stored).itemsize
+    found = np.zeros((ranks, ranks), np.int64)
+    for access in (access for access in report.accesses if access.space == "global"):
+        user = access.block[1]
+        for offset in access.offsets:
+            owner = offset // rows[access.buffer]
+            way = (owner, user) if access.kind == "read" else (user, owner)
+            found[way] += access.bytes
+    np.fill_diagonal(found, 0)
+    return found
+
+
+def draw(op: str, *rungs: str, shape: str, dtype: str = "") -> Drawing:
+    """A matrix for each rung: senders are rows, receivers columns, cells are in vectors."""
+    dims, named = parse_shape(find(op).op, shape), find(op).op.ranks
+    ranks = dims[named] if named else 0
+    if named and not 2 <= ranks <= 4:
+        raise LadderError(f"picture links: {ranks} ranks; choose 2 to 4")
+    types = {rung: dtype or default_dtype(op, rung) for rung in rungs}
+    vectors = {
+        rung: crossed(op, rung, types[rung], shape) / dims["N"] / DTYPES[types[rung]].itemsize
+        for rung in rungs
+    }
+    received = {rung: found.sum(axis=0).max() for rung, found in vectors.items()}
+    each = "; ".join(f"rung {rung}: {most:.2f}" for rung, most in received.items())
+    drawing = Drawing(
+        f"{op}, {ranks} ranks: what crosses the links",
+        "Rows send, columns receive. A number says how many vectors' bytes go from one rank to "
+        "another in a call; a dot, that only flags do. Each rank receives, in vectors: "
+        f"{each}. The least is 2 (R - 1) / R = {2 * (ranks - 1) / ranks:g}.",
+    )
+    top = drawing.paragraph(MARGIN, drawing.top, drawing.description, size=12) + 6
+    pitch = (WIDTH - 2 * MARGIN) / ACROSS
+    high = (ranks + 1) * HIGH + 38
+    for index, rung in enumerate(rungs):
+        x, y = MARGIN + index % ACROSS * pitch, top + index // ACROSS * high
+        drawing.text(x, y + 12, f"rung {rung}", 13, bold=True)
+        least = received[rung] < 2 * (ranks - 1) / ranks + ranks * FEW
+        drawing.text(x + 52, y + 12, f"{received[rung]:.2f} to each", 12,
+                     colour="green" if least else "ink")  # fmt: skip
+        _matrix(drawing, x, y + 20, vectors[rung])
+    return drawing
+
+
+def _matrix(drawing: Drawing, x: float, y: float, vectors: np.ndarray) -> None:
+    for rank in range(len(vectors)):
+        left = x + 16 + rank * CELL
+        drawing.text(left + CELL / 2, y + 12, str(rank), 11, "middle", "muted")
+        drawing.text(x + 4, y + 18 + rank * HIGH + 16, str(rank), 11, colour="muted")
+    for (sender, receiver), value in np.ndenumerate(vectors):
+        at = x + 16 + receiver * CELL, y + 18 + sender * HIGH
+        many = value >= FEW
+        fill = "pale blue" if many else "panel" if sender != receiver else "paper"
+        title = f"rank {sender} to rank {receiver}: {value:.3f} vectors"
+        drawing.box(*at, CELL, HIGH, fill, "paper", 1.5, title)
+        text = f"{value:.2f}".rstrip("0").rstrip(".") if many else "·" if value else ""
+        drawing.text(at[0] + CELL / 2, at[1] + 16, text, 12, "middle")

@@ -1,0 +1,104 @@
+"""What the threads of a pipelined kernel do, each in its order: waits, arrivals, copies, products.
+
+An instrumented copy of the kernel runs in the emulator. Before each call of a function of
+ladder/include/hopper.cuh, lanes 0 and 1 of every warp print what they call it with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import io
+from typing import NamedTuple
+
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.dims import Dims
+from ladder.core.contract.ladder import find
+from ladder.core.contract.rung_file import Rung
+from ladder.core.emulator.emulated import Emulated
+from ladder.core.show.source_code import parse_shape
+from ladder.core.show.trace import run_on
+
+RECORDER = r"""
+#define RECORD_COPY(event, address, value, tile, column, row)                                   \
+    (threadIdx.x % 32 < 2                                                                      \
+         ? (void)emulator::emulator_print(                                                     \
+               "@ %d %d %s %p %d %d %d %d\n",                                                  \
+               (int)(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z)),          \
+               (int)threadIdx.x, event, (const void *)(address), (int)(value), (int)(tile),    \
+               (int)(column), (int)(row))                                                      \
+         : (void)0)
+#define RECORD(event, address, value) RECORD_COPY(event, address, value, 0, 0, 0)
+template <int PENDING, class... Registers>
+__forceinline__ void recorded_wgmma_wait(Registers &...registers) {
+    RECORD("product-wait", nullptr, PENDING);
+    wgmma_wait<PENDING>(registers...);
+}
+#define mbarrier_init(b, n) (RECORD("init|" #b, b, n), mbarrier_init(b, n))
+#define mbarrier_wait(b, parity) (RECORD("wait", b, parity), mbarrier_wait(b, parity))
+#define mbarrier_arrive(b) (RECORD("arrive", b, -1), mbarrier_arrive(b))
+#define mbarrier_arrive_at(b, rank) (RECORD("arrive", b, rank), mbarrier_arrive_at(b, rank))
+#define mbarrier_expect(b, bytes) (RECORD("expect", b, bytes), mbarrier_expect(b, bytes))
+#define tma_load_2d(tile, map, b, x, y) \
+    (RECORD_COPY("load|" #map, b, 0, shared_address(tile), x, y), tma_load_2d(tile, map, b, x, y))
+#define tma_load_2d_multicast(tile, map, b, x, y, blocks)               \
+    (RECORD_COPY("load|" #map, b, blocks, shared_address(tile), x, y), \
+     tma_load_2d_multicast(tile, map, b, x, y, blocks))
+#define named_barrier(id, threads) \
+    (RECORD("meet", nullptr, (id) * 4096 + (threads)), named_barrier(id, threads))
+#define __syncthreads() (RECORD("meet", nullptr, blockDim.x), __syncthreads())
+#define wgmma_commit() (RECORD("product", nullptr, 0), wgmma_commit())
+#define tma_store_fence() (RECORD("store", nullptr, 0), tma_store_fence())
+#define wgmma_wait recorded_wgmma_wait
+"""
+WARPGROUP = 128  # threads
+_OFFSET = (1 << 24) - 1  # of a shared address: the bits above hold the rank of the block
+
+
+class Event(NamedTuple):
+    """One line of the recording.
+
+    name     "init", "wait", "arrive", "expect", "load", "meet", "product", "product-wait", "store"
+    of       the barrier of an "init", the tensor map of a "load", as the source names them
+    address  of the mbarrier; another one in each block
+    value    that the function was given: a count, a parity, bytes, the blocks of a multicast, ...
+    tile     of a "load": the shared address that is written, from the start of a block's memory
+    x, y     of a "load": column and row of the first element
+    """
+
+    block: int
+    thread: int
+    name: str
+    of: str = ""
+    address: str = ""
+    value: int = 0
+    tile: int = 0
+    x: int = 0
+    y: int = 0
+
+
+@functools.lru_cache(maxsize=8)
+def record(op: str, rung: str, dtype: str, shape: str) -> tuple[Event, ...]:
+    """What lanes 0 and 1 of every warp of a rung do, each in its own order."""
+    return record_kernel(op, find(op).rung(rung), dtype, parse_shape(find(op).op, shape))
+
+
+def record_kernel(op: str, rung: Rung, dtype: str, dims: Dims) -> tuple[Event, ...]:
+    """The same of any kernel. Raises LadderError where it uses no mbarrier, or cannot run."""
+    if "mbarrier_" not in rung.source:
+        raise LadderError(f"{op}, {rung.label}: it uses no mbarrier, so there is nothing to record")
+    lines = rung.source.splitlines()
+    last = max(i for i, line in enumerate(lines) if line.startswith("#include"))
+    source = "\n".join([*lines[: last + 1], RECORDER, *lines[last + 1 :], ""])
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        run_on(Emulated(), find(op), dataclasses.replace(rung, source=source), dtype, dims)
+    return tuple(_event(line) for line in printed.getvalue().splitlines() if line.startswith("@ "))
+
+
+def _event(line: str) -> Event:
+    _, block, thread, *words, address, value, tile, x, y = line.split()
+    name, _, of = " ".join(words).partition("|")
+    of, offset = of.removeprefix("&"), int(tile) & _OFFSET
+    return Event(int(block), int(thread), name, of, address, int(value), offset, int(x), int(y))

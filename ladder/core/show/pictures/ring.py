@@ -1,0 +1,265 @@
+"""A ring of stages over time: which tile each stage is filled with, and when it is waited for and
+read, in a kernel that copies with `cp.async`.
+
+An instrumented copy of the kernel runs in the emulator. Block 0 prints its copies, and its thread 0
+also prints its waits and reads. The picture shows this order, and assumes no durations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+from dataclasses import dataclass, field
+
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.dims import Dims
+from ladder.core.contract.ladder import Ladder, find
+from ladder.core.contract.rung_file import Rung
+from ladder.core.emulator.emulated import Emulated, KernelError
+from ladder.core.show.pictures.drawing import MARGIN, WIDTH, Drawing
+from ladder.core.show.pictures.runs import alone
+from ladder.core.show.source_code import parse_shape
+from ladder.core.show.trace import run_on
+
+PIECE = 16  # bytes that one cp.async copies
+RECORDER = r"""
+#define RECORD(event, address)                                                       \
+    (blockIdx.x + blockIdx.y + blockIdx.z == 0                                       \
+         ? (void)emulator::emulator_print("@ %d %s %p\n", (int)threadIdx.x, event,   \
+                                          (const void *)(address))                   \
+         : (void)0)
+template <int PENDING>
+__forceinline__ void recorded_wait() {
+    RECORD("wait", (size_t)PENDING);
+    cp_async_wait<PENDING>();
+}
+#define cp_async_wait recorded_wait
+#define cp_async_16(to, from) (RECORD("copy", to), cp_async_16(to, from))
+#define cp_async_16_or_zero(to, from, copy) \
+    (RECORD("copy", to), cp_async_16_or_zero(to, from, copy))
+#define cp_async_commit() (RECORD("commit", (size_t)0), cp_async_commit())
+#define ldmatrix_x4(r, row) (RECORD("read", row), ldmatrix_x4(r, row))
+#define ldmatrix_x2(r, row) (RECORD("read", row), ldmatrix_x2(r, row))
+#define ldmatrix_x4_trans(r, row) (RECORD("read", row), ldmatrix_x4_trans(r, row))
+#define ldmatrix_x2_trans(r, row) (RECORD("read", row), ldmatrix_x2_trans(r, row))
+"""
+
+
+@dataclass
+class Step:
+    """What thread 0 does from one wait to the next; step 0 is what comes before the first wait.
+
+    Tiles are numbered in the order in which they are copied. A group that copies nothing has none.
+
+    pending  the number of groups that the wait allows to be in flight; None in step 0
+    arrived  the last tile that has arrived, by all waits so far; -1 for none
+    copied   the tiles that it starts to copy
+    read     the tiles that it reads
+    flight   the least number of tiles whose copies are in flight while it reads one
+    """
+
+    pending: int | None = None
+    arrived: int = -1
+    copied: list[int] = field(default_factory=list)
+    read: list[int] = field(default_factory=list)
+    flight: int | None = None
+
+
+@dataclass(frozen=True)
+class Ring:
+    """stage: of each tile, in which stage it lies; steps: what happens to them."""
+
+    stage: tuple[int, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def stages(self) -> int:
+        return max(self.stage) + 1
+
+    def early(self) -> list[tuple[int, int]]:
+        """(step, tile) where a tile is read although no wait has covered its copy."""
+        return [
+            (number, tile)
+            for number, step in enumerate(self.steps)
+            for tile in step.read
+            if tile > step.arrived
+        ]
+
+
+def record(ladder: Ladder, rung: Rung, dtype: str, dims: Dims) -> Ring:
+    """The ring of a rung. Raises LadderError where it has none."""
+    lines = rung.source.splitlines()
+    if not any(line.startswith('#include "async.cuh"') for line in lines):
+        raise LadderError(f"{ladder.op.name} {rung.label} includes no async.cuh: it has no ring")
+    last = max(i for i, line in enumerate(lines) if line.startswith("#include"))
+    source = "\n".join([*lines[: last + 1], RECORDER, *lines[last + 1 :], ""])
+    printed = io.StringIO()
+    # A kernel that does something wrong is shown, too, as far as it gets.
+    with contextlib.redirect_stdout(printed), contextlib.suppress(KernelError):
+        run_on(Emulated(), ladder, dataclasses.replace(rung, source=source), dtype, dims)
+    events = []
+    for line in printed.getvalue().splitlines():
+        if line.startswith("@ "):
+            _, thread, name, value = line.split()
+            events.append((int(thread), name, 0 if value == "(nil)" else int(value, 16)))
+    return follow(events)
+
+
+def follow(events: list[tuple[int, str, int]]) -> Ring:
+    """The ring from (thread, "copy", "commit", "wait" or "read", address or number) in order.
+
+    The copies of all threads say which pieces of shared memory a group fills. Groups that share
+    most pieces share a stage. The waits and reads are those of thread 0.
+    """
+    pieces: dict[int, set[int]] = {}  # of each group
+    current: dict[int, int] = {}  # the group that each thread fills
+    for thread, name, value in events:
+        group = current.setdefault(thread, 0)
+        if name == "copy":
+            pieces.setdefault(group, set()).add(value // PIECE)
+        current[thread] = group + (name == "commit")
+    groups = sorted(pieces)  # of each tile
+    tiles = {group: tile for tile, group in enumerate(groups)}
+    stage = _stages([pieces[group] for group in groups])
+
+    steps, group, started = [Step()], 0, list[int]()
+    for thread, name, value in events:
+        step = steps[-1]
+        if thread:
+            continue
+        if name == "copy" and tiles[group] not in started:
+            step.copied.append(tiles[group])
+            started.append(tiles[group])
+        group += name == "commit"
+        if name == "wait":
+            done = [tile for known, tile in tiles.items() if known < group - value]
+            steps.append(Step(value, max([step.arrived, *done])))
+        if name == "read":
+            holds = [tile for tile in started if value // PIECE in pieces[groups[tile]]]
+            if holds:
+                step.read += [holds[-1]] * (holds[-1] not in step.read)
+                flight = sum(tile > step.arrived for tile in started)
+                step.flight = flight if step.flight is None else min(flight, step.flight)
+    if not stage or len(steps) == 1:
+        raise LadderError("block 0 copies no tile with cp.async and waits for it: there is no ring")
+    return Ring(tuple(stage), tuple(steps))
+
+
+def _stages(pieces: list[set[int]]) -> list[int]:
+    """The stage of each group: that of the later group with which it shares most pieces. The first
+    group may bring something more, which lies in another stage until that is filled."""
+    known: list[set[int]] = []
+    found = []
+    for own in reversed(pieces):
+        shared = [len(stage & own) for stage in known]
+        if not any(shared):
+            known.append(set())
+            shared.append(1)
+        best = shared.index(max(shared))
+        known[best] |= own
+        found.append(best)
+    order = list(dict.fromkeys(reversed(found)))  # numbered as they are filled first
+    return [order.index(stage) for stage in reversed(found)]
+
+
+def draw(op: str, rung: str, *, shape: str, dtype: str = "bfloat16", kernel: str = "") -> Drawing:
+    """A row for each stage, a column for each step.
+
+    kernel  by default the only one
+    """
+    chosen = find(op).rung(rung)
+    seen = record(find(op), alone(chosen, kernel), dtype, parse_shape(find(op).op, shape))
+    return of_ring(f"{op}, {chosen.name}" + (f", {kernel}" if kernel else ""), seen)
+
+
+FILLS = {  # what a stage is in a step: the words of the legend, and the colour
+    "copy": ("copy starts", "orange"),
+    "flight": ("copy in flight", "pale orange"),
+    "arrived": ("has arrived", "pale green"),
+    "read": ("is read", "blue"),
+    "early": ("read before its wait", "red"),
+}
+
+
+def of_ring(title: str, seen: Ring) -> Drawing:
+    """The picture of a ring."""
+    plural = "s" if seen.stages > 1 else ""
+    drawing = Drawing(f"{title}: {seen.stages} stage{plural}, step by step", _describe(seen))
+    x0, y = MARGIN + 62.0, drawing.top + 6
+    wide, high = (WIDTH - MARGIN - x0) / len(seen.steps), 24.0
+    for number in range(len(seen.steps)):
+        name = str(number - 1) if number else "start"
+        drawing.text(x0 + (number + 0.5) * wide, y, name, 11, "middle", "muted")
+    drawing.text(x0 - 8, y, "step", 11, "end", "muted")
+    y += 8
+    for stage in range(seen.stages):
+        drawing.text(x0 - 8, y + 16, f"stage {stage}", 12, "end")
+        for number, states in enumerate(states_of(seen, stage)):
+            x = x0 + number * wide
+            drawing.box(x, y, wide, high, "panel", "paper", 1.5)
+            for place, (state, tile) in enumerate(states):
+                part, (words, fill) = wide / len(states), FILLS[state]
+                left = x + place * part
+                where = f"step {number - 1}, stage {stage}: tile {tile} {words}"
+                drawing.box(left, y, part, high, fill, "paper", 1.5, where)
+                ink = "paper" if fill in ("orange", "blue", "red") else "ink"
+                drawing.text(left + part / 2, y + 16, str(tile), 11, "middle", ink)
+        y += high
+    drawing.text(x0 - 8, y + 15, "waits for", 11, "end", "muted")
+    before = -1
+    for number, step in enumerate(seen.steps):
+        text = str(step.arrived) if step.arrived > before else "–"
+        drawing.text(x0 + (number + 0.5) * wide, y + 15, text, 11, "middle", "muted")
+        before = step.arrived
+    y += 42
+    x = float(MARGIN)
+    shown = {
+        state for i in range(seen.stages) for states in states_of(seen, i) for state, _ in states
+    }
+    for words, fill in (FILLS[state] for state in FILLS if state in shown):
+        drawing.box(x, y - 11, 13, 13, fill, "line")
+        drawing.text(x + 18, y, words, 12)
+        x += 32 + 6.4 * len(words)
+    drawing.paragraph(
+        MARGIN, y + 22, "Number = tile. A step begins with a wait for the tile that is named below "
+        f"it. {_describe(seen)}", size=12, colour="muted",
+    )  # fmt: skip
+    return drawing
+
+
+def states_of(seen: Ring, stage: int) -> list[list[tuple[str, int]]]:
+    """For each step, the states of a stage (keys of FILLS) with its tile, in order of time.
+
+    A stage is empty again after the last step that reads its tile.
+    """
+    held, found = -1, []
+    for number, step in enumerate(seen.steps):
+        states = [
+            ("read" if tile <= step.arrived else "early", tile)
+            for tile in step.read
+            if seen.stage[tile] == stage
+        ]
+        new = [tile for tile in step.copied if seen.stage[tile] == stage]
+        states += [("copy", tile) for tile in new]
+        if not states and any(held in later.read for later in seen.steps[number:]):
+            states = [("arrived" if held <= step.arrived else "flight", held)]
+        held = new[-1] if new else held
+        found.append(states)
+    return found
+
+
+def _describe(seen: Ring) -> str:
+    """In words: how far ahead copies run, and what is wrong."""
+    most = max(step.flight or 0 for step in seen.steps)
+    waits = sorted({step.pending for step in seen.steps if step.pending is not None})
+    allowed = " or ".join(map(str, waits))
+    tiles = len({tile for step in seen.steps for tile in step.read})
+    flight = ("no other is", "another one is", f"up to {most} others are")[min(most, 2)]
+    text = (
+        f"Thread 0 reads {tiles} tiles. It waits until at most {allowed} groups of copies are in "
+        f"flight. While it reads a tile, {flight} in flight."
+    )
+    for step, tile in seen.early()[:1]:
+        text += f" In step {step - 1} it reads tile {tile}, which no wait has covered yet."
+    return text

@@ -1,0 +1,54 @@
+"""What pictures ask of the emulator: one counted run of a rung, all requests kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.dims import Dims
+from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.ladder import find
+from ladder.core.contract.launch_plan import LaunchPlan
+from ladder.core.contract.rung_file import Rung
+from ladder.core.emulator.emulated import Emulated
+from ladder.core.emulator.report import Report
+from ladder.core.show.source_code import parse_shape
+from ladder.core.show.trace import trace
+
+ALL = 1 << 20  # requests of a line that are kept in full
+
+
+@functools.lru_cache(maxsize=8)
+def counted(op: str, rung: str, dtype: str, shape: str) -> Report:
+    """Everything that a rung asks of memory in one call."""
+    ladder = find(op)
+    return trace(ladder, ladder.rung(rung), dtype, parse_shape(ladder.op, shape), keep=ALL)
+
+
+def emulated_plan(rung: Rung, dtype: str, dims: Dims) -> LaunchPlan:
+    """How the emulator launches a rung. Raises LadderError where it cannot."""
+    return rung.plan(dims, Emulated().target(DTYPES[dtype]))
+
+
+def alone(rung: Rung, kernel: str) -> Rung:
+    """A rung that launches only one of its kernels; "": the rung as it is. What the others would
+    have left in scratch memory is missing.
+
+    Raises LadderError where it launches no such kernel.
+    """
+    lines = tuple(line for line in rung.header["launch"] if line.partition("<<<")[0] == kernel)
+    if kernel and not lines:
+        raise LadderError(f"{rung.name} launches no kernel {kernel!r}")
+    return dataclasses.replace(rung, header={**rung.header, "launch": lines}) if kernel else rung
+
+
+def default_dtype(op: str, rung: str) -> str:
+    """float32 where a rung takes it, else bfloat16."""
+    chosen = find(op).rung(rung)
+    takes = (name for name in ("float32", "bfloat16") if _takes(chosen, name))
+    return next(takes, "float32")
+
+
+def _takes(rung: Rung, dtype: str) -> bool:
+    return rung.claims(Emulated().target(DTYPES[dtype]))

@@ -1,0 +1,325 @@
+"""Measurements as Markdown tables, and what follows from a measured time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.dims import format_dims
+from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.identity import code_identity
+from ladder.core.contract.ladder import find, ladders
+from ladder.core.contract.rung_file import Rung
+from ladder.core.contract.target import Target
+from ladder.core.measure import results
+from ladder.core.measure.peers import PEERS
+from ladder.core.show.pictures.places import SHARED_BYTES
+
+Link = Callable[[Rung], str]  # how a page refers to a rung's file
+
+
+class NotMeasured(LadderError):
+    """What is asked for exists, but no measurement of it is kept."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measured time of a rung or of a peer, and what follows from it.
+
+    name     the idea of the rung as it is called now, or the peer
+    rung     its id; None for a peer
+    kernel   whether it is a kernel of ours, not a library's
+    tf32     whether it multiplies as TF32, with a roof of its own
+    stale    whether the rung's code has changed since it was measured
+    us       microseconds
+    gain     over its parent, the rung that it grew from, where that was measured
+    rate     GB/s, or TFLOP/s where the matrix rate is the roof
+    of_roof  the rate as a share of the roof
+    """
+
+    name: str
+    rung: str | None
+    kernel: bool
+    library: bool
+    tf32: bool
+    stale: bool
+    us: float
+    gain: float | None
+    rate: float
+    of_roof: float
+
+    @property
+    def since(self) -> str:
+        """A remark on a stale row, to follow its name; "" for the others."""
+        return " (file changed since)" if self.stale else ""
+
+
+def table(op: str, link: Link, **which: str) -> str:
+    """One measurement: time, gain, bytes or FLOPs per second, beside the roof and the library."""
+    device, measurement = find_measurement(op, **which)
+    ladder = find(op)
+    rows = measured_rows(measurement)
+    reference, in_tf32 = best_peer(measurement), best_peer(measurement, tf32=True)
+    unit = "TFLOP/s" if by_products(measurement) else "GB/s"
+    against = f" | % of {reference.name}" if reference else ""
+    lines = [
+        f"| rung | µs | × parent | {unit} | % of roof{against} |",
+        "|---|--:|--:|--:|--:|" + ("--:|" if reference else ""),
+    ]
+    for row in rows:
+        name = row.name
+        if row.rung is not None:
+            rung = ladder.rung(row.rung)
+            if row.library:
+                name = f"{row.name} (`{rung.id}`){row.since}"
+            else:
+                name = f"{link(rung)} {row.name}{remarks(rung)}{row.since}"
+        cells = [
+            name,
+            f"{row.us:,.2f}" if row.us < 100 else f"{row.us:,.1f}",
+            f"{row.gain:.2f}" if row.gain else "",
+            rate(row.rate),
+            percent(row.of_roof),
+        ]
+        if reference:
+            beside = in_tf32 if row.tf32 else reference
+            cells.append(percent(beside.us / row.us) if beside else "")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", caption(device, measurement)])
+
+
+def gain(op: str, before: Rung, after: Rung, device: str = "") -> str:
+    """Two rungs at every shape and type at which both were measured, on one device."""
+    for slug, content in results.load_all().items():
+        if device and slug != device:
+            continue
+        lines = []
+        for measurement in content["measurements"]:
+            if measurement["op"] != op:
+                continue
+            rows = {row.rung: row for row in measured_rows(measurement)}
+            if not {before.id, after.id} <= rows.keys():
+                continue
+            first, second = rows[before.id], rows[after.id]
+            unit = "TFLOP/s" if by_products(measurement) else "GB/s"
+            lines.append(
+                f"| {measurement['shape']}, {measurement['dtype']} | {first.us:,.1f}{first.since} "
+                f"| {second.us:,.1f}{second.since} | {first.us / second.us:.2f} "
+                f"| {rate(second.rate)} {unit} | {percent(second.of_roof)} |"
+            )
+        if lines:
+            head = f"| | {before.name}, µs | {after.name}, µs | × as fast | rate | % of roof |"
+            return "\n".join(
+                [head, "|---|--:|--:|--:|--:|--:|", *lines, "", f"{_machine(content['device'])}."]
+            )
+    raise NotMeasured(f"{before.name} and {after.name}: python -m ladder bench {op}")
+
+
+def overview(link: Link, device: str = "", dtype: str = "") -> str:
+    """The best rung of every op that was measured, one line each, at the op's first shape."""
+    lines = [
+        "| op | shape | best rung | µs | % of roof | % of PyTorch or library |",
+        "|---|---|---|--:|--:|--:|",
+    ]
+    captions = set()
+    for op in ladders():
+        try:
+            which = {"device": device, "dtype": dtype}
+            found, measurement = find_measurement(op, **{k: v for k, v in which.items() if v})
+        except NotMeasured:
+            continue
+        best = best_kernel(measured_rows(measurement))
+        if best is None or best.rung is None:
+            continue
+        peer = best_peer(measurement)
+        against = f"{percent(peer.us / best.us)} of {peer.name}" if peer else ""
+        lines.append(
+            f"| {op} | {measurement['shape']}, {measurement['dtype']} | "
+            f"{link(find(op).rung(best.rung))} {best.name}{best.since} | {best.us:,.1f} | "
+            f"{percent(best.of_roof)} | {against} |"
+        )
+        captions.add(_machine(found))
+    if not captions:
+        return "_Nothing has been measured yet: `python -m ladder bench --all` on a GPU does._"
+    return "\n".join([*lines, "", f"Measured on {', '.join(sorted(captions))}."])
+
+
+def by_products(measurement: results.Measurement) -> bool:
+    """Whether matrix products limit the op at this shape; else the bytes that it moves do."""
+    roof = measurement["roof"]
+    if not roof["matrix_tflops"]:
+        return False
+    products, copies = roof["matrix_tflops"] * 1e12, roof["copy_gbps"] * 1e9
+    return bool(measurement["flops"] / products >= measurement["bytes"] / copies)
+
+
+def measured_rows(measurement: results.Measurement) -> list[Row]:
+    """The rows of a measurement: kernels in climbing order, then libraries, then peers.
+
+    Rungs that no longer exist are left out.
+    """
+    matrix = by_products(measurement)
+    work = measurement["flops"] / 1e6 if matrix else measurement["bytes"] / 1e3
+    roof = measurement["roof"]["matrix_tflops" if matrix else "copy_gbps"]
+    tf32_roof = measurement["roof"].get("tf32_tflops", roof)
+    ladder = find(measurement["op"])
+    known = {rung.id: rung for rung in ladder.rungs}
+    times = {row["rung"]: row["median_us"] for row in measurement["rows"] if "rung" in row}
+    rows: list[Row] = []
+    for measured in measurement["rows"]:
+        us = measured["median_us"]
+        rate = work / us
+        if "peer" in measured:
+            common = {"us": us, "rate": rate, "of_roof": rate / roof}
+            rows.append(
+                Row(measured["peer"], None, False, False, False, False, gain=None, **common)
+            )
+        elif measured["rung"] in known:
+            rung = known[measured["rung"]]
+            kernel = rung.path is not None
+            parent = ladder.parent(rung)
+            gain = times[parent.id] / us if parent and parent.id in times else None
+            stale = code_identity(rung) != measured["code"]
+            of_roof = rate / (tf32_roof if rung.tf32 else roof)
+            common = {"us": us, "rate": rate, "of_roof": of_roof}
+            flags = kernel, rung.library, rung.tf32, stale
+            rows.append(Row(rung.idea, rung.id, *flags, gain=gain, **common))
+    return sorted(rows, key=lambda row: (row.rung is None, row.library))
+
+
+def best_kernel(rows: Sequence[Row]) -> Row | None:
+    """The fastest kernel of ours that keeps the type's digits."""
+    return min(
+        (row for row in rows if row.kernel and not row.tf32), key=lambda row: row.us, default=None
+    )
+
+
+def best_peer(measurement: results.Measurement, tf32: bool = False) -> Row | None:
+    """The fastest library rung if there is one, else the fastest peer; `tf32`: of TF32."""
+    rows = [row for row in measured_rows(measurement) if row.tf32 == tf32]
+    library = [row for row in rows if row.library]
+    return min(
+        library or [row for row in rows if row.rung is None],
+        key=lambda row: row.us,
+        default=None,
+    )
+
+
+def find_measurement(
+    op: str, device: str = "", dtype: str = "", shape: str = ""
+) -> tuple[Mapping[str, Any], results.Measurement]:
+    """The measurement that was asked for; by default the op's first shape, in bfloat16.
+
+    Raises NotMeasured where there is none, LadderError where there can be none.
+    """
+    shapes = find(op).op.bench
+    if shape and shape not in shapes:
+        raise LadderError(f"{op} is measured at {', '.join(shapes)}, not at {shape}")
+    if dtype and dtype not in find(op).op.reals:
+        raise LadderError(f"{op} is measured in {', '.join(find(op).op.reals)}, not in {dtype}")
+    wanted_shape = shape or next(iter(shapes))
+    for slug, content in results.load_all().items():
+        if device and slug != device:
+            continue
+        found = {
+            m["dtype"]: m
+            for m in content["measurements"]
+            if m["op"] == op and m["shape"] == wanted_shape and m["rows"]
+        }
+        for name in (dtype,) if dtype else ("bfloat16", "float16", "float32"):
+            if name in found:
+                return content["device"], found[name]
+    wanted = " ".join(filter(None, (wanted_shape, dtype, device)))
+    raise NotMeasured(f"{op} has not been measured at {wanted}: python -m ladder bench {op}")
+
+
+def _size(count: float) -> str:
+    return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.0f} KB"
+
+
+def caption(device: Mapping[str, Any], measurement: results.Measurement) -> str:
+    """Below a table: the shape, the least bytes, the roof, the machine, and what PyTorch calls."""
+    roof = measurement["roof"]
+    shape, dims = measurement["shape"], format_dims(measurement["dims"])
+    name = shape if shape == dims else f"{shape} ({dims})"
+    where = "from card to card" if find(measurement["op"]).op.ranks else "on the same card"
+    text = (
+        f"{name}, {measurement['dtype']}: at least {_size(measurement['bytes'])}; roof: "
+        f"{roof['copy_gbps']:,.0f} GB/s, a copy {where}"
+    )
+    if roof["matrix_tflops"]:
+        text += f", and {roof['matrix_tflops']:,.0f} TFLOP/s, a 4096³ product"
+    if "tf32_tflops" in roof:
+        text += f" ({roof['tf32_tflops']:,.0f} in TF32, which is the roof of the rungs marked so)"
+    if measurement["in_cache"]:
+        text += "; everything fits in the L2 cache"
+    text += f". {_machine(device)}, {measurement['date']}."
+    if missing := unmeasured(device, measurement):
+        text += f" Not measured: {_listed(missing)}."
+    return text + _peer_note(measurement)
+
+
+def _peer_note(measurement: results.Measurement) -> str:
+    """What PyTorch calls, as a paragraph after the caption; "" where it was not measured."""
+    rows = [row for row in measurement["rows"] if "peer" in row]
+    if not rows:
+        return ""
+    days = {row.get("date", measurement["date"]) for row in rows} - {measurement["date"]}
+    when = f", measured {', '.join(sorted(days))}" if days else ""
+    return f"\n\nPyTorch{when}: {PEERS[measurement['op']].call}."
+
+
+def unmeasured(device: Mapping[str, Any], measurement: results.Measurement) -> list[Rung]:
+    """The rungs that could have a row and have none; libraries are no rungs here, and a rung that
+    refuses the shape is not among those that could."""
+    measured = {row.get("rung") for row in measurement["rows"]}
+    sms = device.get("multiprocessors") or 1
+    # As much shared memory as any GPU has, so that a rung is refused for its shape alone.
+    target = Target(device.get("arch", ""), 32, sms, SHARED_BYTES, DTYPES[measurement["dtype"]])
+    return [
+        rung
+        for rung in find(measurement["op"]).rungs
+        if rung.path is not None and rung.id not in measured and rung.claims(target)
+        if rung.plan(measurement["dims"], target).refusal is None
+    ]
+
+
+def _listed(rungs: list[Rung]) -> str:
+    """In words: "rung 7", "rungs 1 to 3", "rungs 1, 4 and 16bit-6 to 16bit-8"."""
+    runs: list[list[Rung]] = []
+    for rung in rungs:
+        last = runs[-1][-1] if runs else None
+        if last and (last.track, (last.number or 0) + 1) == (rung.track, rung.number):
+            runs[-1].append(rung)
+        else:
+            runs.append([rung])
+    parts = []
+    for run in runs:
+        ids = [rung.id for rung in run]
+        parts += [f"{ids[0]} to {ids[-1]}"] if len(ids) > 2 else ids
+    text = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+    return f"rung{'s' * (len(rungs) > 1)} {text}"
+
+
+def _machine(device: Mapping[str, Any]) -> str:
+    return f"{device['gpu']}, driver {device.get('driver', '?')}, NVRTC {device.get('nvrtc', '?')}"
+
+
+def percent(share: float) -> str:
+    """A whole number, but a share below one in a hundred is not called nothing."""
+    return f"{share:.0%}" if share >= 0.01 else f"{100 * share:.2g}%"
+
+
+def rate(value: float) -> str:
+    """GB/s or TFLOP/s, whole ones where there are ten or more."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def remarks(rung: Rung) -> str:
+    """What a reader must know beside the idea, in brackets and italics; "" if there is nothing."""
+    found = ["TF32"] if rung.tf32 else []
+    found += [] if rung.pays else ["does not pay"]
+    found += [] if rung.deterministic else ["not deterministic"]
+    return f" _({', '.join(found)})_" if found else ""

@@ -1,0 +1,109 @@
+"""Which lane touches which address: the memory accesses of a rung, counted by the emulator.
+
+    report = trace(find("layernorm.forward"), rung)
+    table(report, rung)
+
+A warp's access to global memory is served in sectors of 32 bytes. Lanes that touch neighbouring
+addresses share sectors; lanes that touch addresses far apart need one each, of which most bytes
+are moved for nothing. The counts need no GPU, and do not depend on one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.binding import bind
+from ladder.core.contract.dims import Dims
+from ladder.core.contract.dtypes import DTYPES, resolve_dtype
+from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.rung_file import Rung
+from ladder.core.emulator.emulated import Emulated
+from ladder.core.emulator.report import Access, LineCount, Report
+from ladder.core.show import source_code
+from ladder.core.verify.inputs import make_inputs, scalars
+
+
+def trace(
+    ladder: Ladder,
+    rung: Rung,
+    dtype: str = "float32",
+    dims: Dims | None = None,
+    warp: Literal[32, 64] = 32,
+    keep: int = 8,
+) -> Report:
+    """Run a rung once in the emulator's counting mode.
+
+    keep  how many requests of each line the report holds in full
+
+    Raises LadderError where it cannot run, or does something that it must not.
+    """
+    if rung.path is None:
+        raise LadderError(f"{ladder.op.name} {rung.label} is no kernel: there is nothing to trace")
+    device = Emulated(warp=warp, counting=True, trace=keep)
+    run_on(device, ladder, rung, dtype, dims or source_code.small_shape(ladder.op))
+    return device.report()
+
+
+def run_on(device: Emulated, ladder: Ladder, rung: Rung, dtype: str, dims: Dims) -> None:
+    """Run a rung once on random inputs, which are always the same."""
+    op, real = ladder.op, DTYPES[dtype]
+    inputs = make_inputs(op, dims, real, np.random.default_rng(0))
+    arrays: dict[str, np.ndarray | None] = {}
+    for arg in op.args:
+        if arg.name in op.unmeasured:
+            arrays[arg.name] = None
+            continue
+        array = device.empty(arg.resolve_shape(dims), resolve_dtype(arg.dtype, real))
+        array[...] = inputs.get(arg.name, 0)
+        arrays[arg.name] = array
+    bind(op, rung, device, real, dims, arrays, scalars(op))()
+    device.synchronize()
+
+
+def own_lines(report: Report, rung: Rung) -> list[LineCount]:
+    """The counts of the rung's own file, in the order of its lines."""
+    counts = [count for count in report.lines if is_of(count, rung)]
+    return sorted(counts, key=lambda count: (count.line, count.space, count.buffer, count.kind))
+
+
+def is_of(seen: LineCount | Access, rung: Rung) -> bool:
+    """Whether something was seen in the rung's own file, not in one that it includes."""
+    return rung.path is not None and Path(seen.file).name == rung.path.name
+
+
+def table(report: Report, rung: Rung) -> Table:
+    """One row for each line and buffer: what a request takes, and the least that it could."""
+    result = Table(box=None, pad_edge=False)
+    for name in ("line", "source", "access", "bytes", "requests", "lanes", "takes", "ideal"):
+        right = name not in ("source", "access")
+        result.add_column(name, justify="right" if right else "left", no_wrap=True)
+    source = rung.source.splitlines()
+    for count in own_lines(report, rung):
+        takes, ideal, unit = per_request(count)
+        text = source[count.line - 1].strip()
+        result.add_row(
+            str(count.line),
+            Text(text if len(text) <= 60 else text[:59] + "…"),
+            f"{count.kind} {count.buffer}" + (" (shared)" if count.space == "shared" else ""),
+            str(count.bytes),
+            f"{count.requests:,}",
+            f"{count.lanes / count.requests:.0f}",
+            f"{takes:.1f} {unit}",
+            f"{ideal:.1f}",
+            style="red" if takes > 1.5 * ideal else None,
+        )
+    return result
+
+
+def per_request(count: LineCount) -> tuple[float, float, str]:
+    """Sectors (global) or wavefronts (shared) that a request takes, the ideal, and the unit."""
+    if count.space == "global":
+        return count.sectors / count.requests, count.ideal_sectors / count.requests, "sectors"
+    wavefronts, ideal = count.wavefronts, count.ideal_wavefronts
+    return wavefronts / count.requests, ideal / count.requests, "wavefronts"

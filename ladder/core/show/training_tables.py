@@ -1,0 +1,102 @@
+"""Tables about whole training steps, from doc/results/training and doc/results/logs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import read_json, read_text
+from ladder.core.measure import results
+
+# What tests/gpu_vs_torch.py times, in the order of the tables, and what a page calls it.
+CONTENDERS = {
+    "ours, --rungs best": "`--rungs best`",
+    "ours, --rungs library": "`--rungs library`",
+    "PyTorch, compiled": "PyTorch, compiled",
+    "PyTorch, CUDA graph": "PyTorch, compiled, CUDA graph",
+    "PyTorch, graph, cuDNN": "the same with cuDNN's attention",
+}
+_RUN = re.compile(r"^\S+ B=\d+ T=\d+ (?P<dtype>\w+), --rungs (?P<rungs>\S+):", re.MULTILINE)
+_STEP = re.compile(r"^ +\d+ +[\d.]+ +[\d.]+ +(?P<loss>\S+) +(?P<gradient>\S+) \w+$", re.MULTILINE)
+
+
+def step_times(device: str) -> str:
+    """Time of a training step of ours and of PyTorch, for each dtype and batch size."""
+    rows = _measured(device)
+    lines = ["| | | ms/step | tokens/s | GiB |", "|---|---|--:|--:|--:|"]
+    for dtype, batch in dict.fromkeys((row["dtype"], row["B"]) for row in rows):
+        job = f" B={batch}" + (f", {dtype}" if dtype != "bf16" else "")
+        for what, label in CONTENDERS.items():
+            for row in rows:
+                if (row["dtype"], row["B"], row["what"]) == (dtype, batch, what):
+                    name = label + results.since(row)
+                    lines.append(f"|{job} | {name} | {_speed(row)} | {row['gib']:.1f} |")
+                    job = ""
+    return "\n".join(lines)
+
+
+def step_summary(device: str, dtype: str) -> str:
+    """Ours beside the fastest way to run PyTorch: a line each, a column for each batch size."""
+    rows = [row for row in _measured(device) if row["dtype"] == dtype]
+    batches = sorted({row["B"] for row in rows})
+    heads = [f"B={batch}: ms/step | tokens/s" for batch in batches]
+    lines = [f"| | {' | '.join(heads)} |", "|---|" + "--:|--:|" * len(batches)]
+    for label, prefix in (
+        ("hand-written kernels only, `--rungs best`", "ours, --rungs best"),
+        ("cuBLAS for the matrix products, `--rungs library`", "ours, --rungs library"),
+        ("PyTorch, compiled, the fastest of its variants", "PyTorch"),
+    ):
+        cells = []
+        for batch in batches:
+            found = [row for row in rows if row["B"] == batch and row["what"].startswith(prefix)]
+            best = min(found, key=lambda row: float(row["ms"]))
+            cells.append(_speed(best) + results.since(best))
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _measured(device: str) -> Sequence[dict[str, Any]]:
+    path = results.FOLDER / "training" / f"{device}-torch.json"
+    try:
+        steps: list[dict[str, Any]] = read_json(path)["steps"]
+    except (KeyError, TypeError) as error:
+        raise LadderError(f"{path} holds no step times: {error!r}") from None
+    return steps
+
+
+def _speed(row: dict[str, Any]) -> str:
+    return f"{row['ms']:,.2f} | {row['tokens_per_second']:,.0f}"
+
+
+def agreement(names: Sequence[str], link: Callable[[str], str]) -> str:
+    """How far losses and gradients are from PyTorch's at most, in the logs of these names.
+
+    link  how the page refers to a log
+
+    What two logs have in common is taken from the later one.
+    """
+    found = {}
+    for name in names:
+        runs = _RUN.split(log(name))
+        for dtype, rungs, text in zip(runs[1::3], runs[2::3], runs[3::3], strict=True):
+            steps = _STEP.findall(text)
+            worst = [max(float(step[i]) for step in steps) for i in (0, 1)]
+            found[dtype, rungs] = name, worst
+    lines = [
+        "| | `--rungs` | losses within | gradient of every tensor within, relative distance |",
+        "|---|---|--:|--:|",
+    ]
+    for (dtype, rungs), (name, worst) in sorted(found.items(), reverse=True):
+        chosen = "a mixture" if rungs.endswith(".json") else f"`{rungs}`"
+        loss, gradient = (f"{value:.1e}".replace("e-0", "e-") for value in worst)
+        lines.append(f"| {dtype} ([log]({link(name)})) | {chosen} | {loss} | {gradient} |")
+    return "\n".join(lines)
+
+
+def log(name: str) -> str:
+    """The output that is kept in doc/results/logs under a name, without its comments."""
+    path = results.FOLDER / "logs" / f"{name}.txt"
+    lines = read_text(path).splitlines()
+    return "\n".join(line for line in lines if not line.startswith("# "))

@@ -1,0 +1,499 @@
+"""Checks a rung: runs it on awkward shapes and compares it with the float64 reference.
+
+    report = check(find("layernorm.forward"), rung, device)
+    assert report.passed, report
+
+What a rung must survive, for each dtype and shape:
+
+    inputs      random, rounded to the run's dtype; the reference computes from the rounded values
+    outputs     start as NaN where they are overwritten, and with random values where they
+                accumulate; a NaN left in the result never passes
+    scratch     starts as NaN
+    guards      16 KiB of NaN before and after every buffer: still there afterwards, and whatever
+                was computed from them is NaN
+    inputs      unchanged afterwards
+    twice       the second run gives the same bits, unless the header says `Deterministic: no`; on
+                the emulator under another order of threads and blocks, and again with warps of 64
+    cases       the op's other settings, values and places in memory, at the largest shapes;
+                without the hard ones if the header says `Accurate: no`
+
+By default the shapes are derived from the rung (shapes.py).
+
+ladder/core/verify/tolerance.py derives how far a result may be from the reference.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.binding import bind, refuse_group
+from ladder.core.contract.device import Device
+from ladder.core.contract.dims import Dims, format_dims
+from ladder.core.contract.dtypes import DTYPES, resolve_dtype
+from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.launch_plan import SIZES_HERE
+from ladder.core.contract.op import Op
+from ladder.core.contract.rung_file import Rung
+from ladder.core.emulator.kernel import LAUNCH_LIMIT
+from ladder.core.verify.cases import cases
+from ladder.core.verify.guards import WRITES, Buffer, guarded
+from ladder.core.verify.inputs import NORMAL, Arrays, scalars, starts
+from ladder.core.verify.shapes import derive_shapes
+from ladder.core.verify.tolerance import INDENT, Expected
+
+FEW_SHAPES = 5  # of a check with `few`
+FEW_ORDERS = 2  # of these, the first: under every width of the warp and order of threads
+CASE_SHAPES = 2  # at which the cases are tried; a brief check takes one
+MOST_CASE_BYTES = 4 << 20  # of such a shape, if it is given: there may be a dozen cases
+FEW_CASE_BYTES = 256 << 10  # of the one that a brief check takes, if there is one as small
+MOST_BYTES = 64 << 20  # of a shape on the GPU: the float64 reference takes a second or two
+_QUOTE = re.compile(r"\s*\d+ \| ")  # a line of the source, below a problem that names it
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result for one shape and dtype. `error`: the largest, as a fraction of the tolerance."""
+
+    dims: dict[str, int]
+    dtype: str
+    inputs: str  # "normal", or the name of one of the op's cases
+    status: str  # "passed", "refused", "failed", or "fault": it ended in an error
+    detail: str = ""
+    error: float = 0.0
+
+    @property
+    def label(self) -> str:
+        case = "" if self.inputs == NORMAL else f", {self.inputs}"
+        return f"{format_dims(self.dims)}, {self.dtype}{case}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """All outcomes of one rung on one device."""
+
+    op: str
+    rung: str
+    device: str
+    outcomes: tuple[Outcome, ...]
+    which: str = ""  # what the command line calls the rung; "" where it cannot
+    warnings: tuple[str, ...] = ()  # of the compiler, in a user's own file
+
+    @property
+    def passed(self) -> bool:
+        """Something ran, and nothing failed: a rung that refuses everything has shown nothing."""
+        return not self.failures and any(outcome.status == "passed" for outcome in self.outcomes)
+
+    @property
+    def failures(self) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes if outcome.status in ("failed", "fault")]
+
+    def __str__(self) -> str:
+        return "\n".join([self._verdict(), *self.warnings])
+
+    def _verdict(self) -> str:
+        head = f"{self.op} {self.rung} on {self.device}"
+        if self.failures:
+            first = self.failures[0]
+            where = f" at {first.label}" if first.dims else ""  # a child that died tells no shape
+            return f"{head}: FAILED{where}: {self._with_command(first)}"
+        if not self.passed:
+            why = f": {self._reasons()}" if self.outcomes else ""
+            return f"{head}: FAILED: it refuses every shape and dtype{why}"
+        passed, refused = (
+            sum(o.status == status for o in self.outcomes) for status in ("passed", "refused")
+        )
+        worst = max(outcome.error for outcome in self.outcomes)
+        also = f", {refused} refused ({self._reasons()})" if refused else ""
+        return f"{head}: {passed} passed{also}; largest error {worst:.0%} of the tolerance"
+
+    def _reasons(self) -> str:
+        """Why calls were refused, with the number of calls where there are several reasons."""
+        counts = Counter(
+            outcome.detail.partition(SIZES_HERE)[0]
+            for outcome in self.outcomes
+            if outcome.status == "refused"
+        )
+        if len(counts) == 1:
+            return next(iter(counts))
+        return ", ".join(f"{count}: {why}" for why, count in counts.most_common())
+
+    def _with_command(self, failure: Outcome) -> str:
+        """The failure's detail, with the command that shows it alone, before the tolerance."""
+        if not self.which or (self.which.endswith(".cu") and not Path(self.which).exists()):
+            return failure.detail
+        shape = ",".join(f"{name}={size}" for name, size in failure.dims.items())
+        call = f" --shape {shape} --dtype {failure.dtype}" if failure.dims else ""
+        warp = " --warp 64" if self.device.startswith("emulated, warps of 64") else ""
+        command = f"more: python -m ladder check {self.op} {self.which}{call} --device emulated"
+        command += f"{warp} -v"
+        *lines, last = failure.detail.split(INDENT)
+        after = [last] if last.startswith(("tolerance:", "rounding:")) else []
+        before = lines if after else [*lines, last]
+        return INDENT.join([*before, command, *after])
+
+
+def check(
+    ladder: Ladder,
+    rung: Rung,
+    device: Device,
+    dtypes: Sequence[str] | None = None,
+    shapes: Sequence[Dims] | None = None,
+    seed: int = 0,
+    brief: bool = False,
+    few: bool = False,
+    stop_at_failure: bool = False,
+    announce: Callable[[str], None] = lambda label: None,
+) -> Report:
+    """Check a rung.
+
+    dtypes  by default all three real types, or float32 for an op without real arguments
+    shapes  by default those that take the rung through all of its code (shapes.py), and on a GPU
+            GPT-2's as well
+    brief   on the emulator, only one width of the warp and one order of threads
+    few     only the FEW_SHAPES most telling shapes, in brief but for the FEW_ORDERS first ones, and
+            the cases, in brief, at one of them
+    stop_at_failure  leave out what comes after the first failure
+    announce         is called with the label of what comes next
+
+    Raises LadderError where the rung does not compile or does not fit its contract.
+    """
+    op = ladder.op
+    refuse_group(op, device)
+    outcomes: list[Outcome] = []
+    which = rung.id if rung.path is not None else ""
+    for dtype in dtypes or op.reals:
+        for place, (dims, case) in enumerate(what_to_run(op, rung, device, dtype, shapes, few)):
+            announce(Outcome(dict(dims), dtype, case, "passed").label)
+            once = brief or (few and place >= FEW_ORDERS)
+            outcomes.append(check_case(op, rung, device, dtype, dims, case, seed, once))
+            status = outcomes[-1].status
+            if status == "fault" or (stop_at_failure and status == "failed"):
+                # After an illegal access, a GPU runs nothing more for this process.
+                return Report(op.name, rung.label, device.name, tuple(outcomes), which)
+    return Report(op.name, rung.label, device.name, tuple(outcomes), which)
+
+
+def what_to_run(
+    op: Op,
+    rung: Rung,
+    device: Device,
+    dtype: str,
+    shapes: Sequence[Dims] | None = None,
+    few: bool = False,
+) -> list[tuple[Dims, str]]:
+    """Shapes and names of cases, as `check` goes through them for one real type.
+
+    Of shapes that are given, those of more than MOST_CASE_BYTES are run with normal inputs only.
+    """
+    real = DTYPES[dtype]
+    others = [name for name, case in op.cases.items() if rung.accurate or not case.hard]
+    if shapes is not None:
+        small = [dims for dims in shapes if op.least_bytes(dims, real) <= MOST_CASE_BYTES]
+        return [
+            (dims, name) for dims in shapes for name in (NORMAL, *(others if dims in small else ()))
+        ]
+    target = device.target(real)
+    derived = derive_shapes(op, rung, target) or list(op.shapes)
+    if (
+        device.group_size > 1
+    ):  # it takes numbers of ranks that can be shared out; a library, one each
+        own = [dims for dims in op.shapes if rung.plan(dims, target).refusal is None]
+        each = [d[op.ranks] / device.group_size for d in [*own, *derived]]
+        derived = [
+            dims
+            for dims, ranks in zip([*own, *derived], each, strict=True)
+            if ranks == 1 or (ranks.is_integer() and not rung.library)
+        ]
+    derived = derived[:FEW_SHAPES] if few else derived
+    also = [*op.also, *(on.dims for name, on in op.also_with.items() if _names(rung, name))]
+    also = [dims for dims in also if not few and rung.plan(dims, target).refusal is None]
+    at = largest(op, real, derived, 1, FEW_CASE_BYTES) if few else largest(op, real, derived)
+    normal = [*derived, *also, *([gpt2_shape(op, device)] if device.is_gpu else [])]
+    return [(dims, NORMAL) for dims in normal] + [(dims, name) for name in others for dims in at]
+
+
+def _names(rung: Rung, heuristic: str) -> bool:
+    """Whether the rung's header names a tile heuristic."""
+    return rung.path is not None and heuristic in rung.lines.heuristics
+
+
+def _variants(
+    op: Op, rung: Rung, device: Device, dims: Dims, brief: bool = False
+) -> Sequence[tuple[Device, ...]]:
+    """The devices on which a shape is checked; the size of the GPU may be part of it."""
+    for name, on in op.also_with.items():
+        if dims == on.dims and _names(rung, name):
+            return device.variants(brief, on.multiprocessors)
+    return device.variants(brief)
+
+
+def largest(
+    op: Op,
+    real: np.dtype,
+    shapes: Sequence[Dims],
+    count: int = CASE_SHAPES,
+    most_bytes: int | None = None,
+) -> list[Dims]:
+    """The largest of some shapes; those beyond `most_bytes` only where there are no others."""
+
+    def place(dims: Dims) -> tuple[bool, int]:
+        size = op.least_bytes(dims, real)
+        return (True, size) if most_bytes is None or size <= most_bytes else (False, -size)
+
+    return sorted(shapes, key=place)[-count:]
+
+
+def compile_ahead(
+    pool: Executor,
+    ladder: Ladder,
+    rungs: Iterable[Rung],
+    device: Device,
+    dtypes: Sequence[str] | None = None,
+    shapes: Sequence[Dims] | None = None,
+) -> None:
+    """Let a pool of threads compile what `check` will need, in the same order: compiling takes
+    longer than running. A compile error is reported when the rung is checked.
+    """
+    asked = set()
+    for rung, dtype in itertools.product(rungs, dtypes or ladder.op.reals):
+        if rung.path is None:
+            continue
+        chosen = what_to_run(ladder.op, rung, device, dtype, shapes)
+        runs = [(dims, g) for dims, _ in chosen for g in _variants(ladder.op, rung, device, dims)]
+        for dims, group in runs:
+            target = group[0].target(DTYPES[dtype])
+            plan = rung.plan(dims, target)
+            if plan.refusal is None:
+                job = (rung.id, dtype, target.warp, *plan.constants.items())
+                if job not in asked:
+                    asked.add(job)
+                    pool.submit(group[0].compile_ahead, rung, plan.constants, DTYPES[dtype])
+
+
+def check_case(
+    op: Op,
+    rung: Rung,
+    device: Device,
+    dtype: str,
+    dims: Dims,
+    case: str = NORMAL,
+    seed: int = 0,
+    brief: bool = False,
+) -> Outcome:
+    """Check one shape, dtype and case of the op, under every variant of the device."""
+    real = DTYPES[dtype]
+    outcome = functools.partial(Outcome, dict(dims), dtype, case)
+    groups = _variants(op, rung, device, dims, brief)
+    reasons = [rung.plan(dims, group[0].target(real)).refusal for group in groups]
+    able = [group for group, why in zip(groups, reasons, strict=True) if why is None]
+    if not able:
+        return outcome("refused", next(filter(None, reasons)))
+    worst = 0.0
+    for values, expected in cases(op, dims, real, case, seed):
+        run = functools.partial(
+            _run,
+            op,
+            rung,
+            real=real,
+            dims=dims,
+            case=case,
+            values=values,
+            expected=expected,
+        )
+        for group in able:
+            results = []
+            for variant in group:
+                try:
+                    result, error = run(variant)
+                    results.append(result)
+                    if rung.deterministic:
+                        _compare_bits(results)
+                except Wrong as wrong:
+                    endless = LAUNCH_LIMIT in str(wrong)  # it would not end if watched, either
+                    seen = None if endless else _watch(variant, run)
+                    return outcome(wrong.status, _explain(str(wrong), seen, variant.name))
+                worst = max(worst, error)
+    return outcome("passed", error=worst)
+
+
+def measured_shapes(op: Op, device: Device | None = None) -> dict[str, Dims]:
+    """The op's named shapes for measurements; of ranks, those with one on each GPU of a group."""
+    size = device.group_size if device is not None else 1
+    return {n: dims for n, dims in op.bench.items() if size == 1 or dims[op.ranks] == size}
+
+
+def gpt2_shape(op: Op, device: Device | None = None) -> Dims:
+    """The smallest shape that the op is measured at, with fewer rows if the reference needs it."""
+    real = np.dtype(np.float32)
+    shapes = measured_shapes(op, device).values()
+    smallest = min(shapes, key=lambda sizes: _largest_bytes(op, sizes, real))
+    dims = dict(smallest)
+    while _largest_bytes(op, dims, real) > MOST_BYTES and dims[op.dims[0]] > 1:
+        dims[op.dims[0]] //= 2
+    return dims
+
+
+def _largest_bytes(op: Op, dims: Dims, real: np.dtype) -> int:
+    """What the op must move, or its largest array: a gather may touch little of one."""
+    arrays = (
+        math.prod(arg.resolve_shape(dims)) * resolve_dtype(arg.dtype, real).itemsize
+        for arg in op.args
+    )
+    return max(op.least_bytes(dims, real), *arrays)
+
+
+class Wrong(Exception):
+    """What is wrong with a rung: a short first line, then, each after INDENT, what explains it."""
+
+    status = "failed"
+
+
+class Fault(Wrong):
+    """The run ended in an error, with no result to look at."""
+
+    status = "fault"
+
+
+def _run(
+    op: Op,
+    rung: Rung,
+    device: Device,
+    real: np.dtype,
+    dims: Dims,
+    case: str,
+    values: Arrays,
+    expected: Sequence[Expected],
+) -> tuple[dict[str, np.ndarray], float]:
+    """Run once on new buffers; the outputs, and the largest error as a fraction of the tolerance.
+
+    Raises Wrong where anything is.
+    """
+    start = starts(op, dims, case)
+    buffers = {
+        arg.name: guarded(
+            device,
+            arg.name,
+            arg.resolve_shape(dims),
+            resolve_dtype(arg.dtype, real),
+            start.get(arg.name, 0),
+        )
+        for arg in op.args
+        if arg.role == "out" or arg.name in values
+    }
+    scratch: list[Buffer] = []
+
+    def allocate(shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        scratch.append(guarded(device, f"scratch buffer {len(scratch) + 1}", shape, dtype))
+        scratch[-1].fill(None)
+        return scratch[-1].array
+
+    arrays = {arg.name: buffers[arg.name].array if arg.name in buffers else None for arg in op.args}
+    run = bind(op, rung, device, real, dims, arrays, scalars(op, case), scratch=allocate)
+    calls = [values]
+    if op.ranks:  # the call that counts finds flags as another one, on other values, has left them
+        calls.insert(0, {name: np.flip(content, -1) for name, content in values.items()})
+    for given in calls:
+        for name, buffer in buffers.items():
+            buffer.fill(given.get(name))
+        try:
+            run()
+            device.synchronize()
+        except LadderError as fault:
+            raise Fault(str(fault).replace("\n", INDENT)) from None
+
+    contents, outside = {}, []
+    for buffer in (*buffers.values(), *scratch):
+        contents[buffer.name], problem = buffer.read()
+        outside += [problem] if problem else []
+    for arg in op.args:
+        if arg.role == "in" and arg.name in values:
+            same = values[arg.name].tobytes() == contents[arg.name].tobytes()
+            outside += [] if same else [f"it changes its input {arg.name}"]
+    errors = []
+    for output in expected:
+        before = values.get(output.arg.name) if output.arg.role == "inout" else None
+        problem, error = output.verify(contents[output.arg.name], rung.rounds, before, rung.tf32)
+        if problem is not None:
+            raise Wrong(INDENT.join([*outside, problem]))
+        errors.append(error)
+    if outside:
+        raise Wrong(INDENT.join(outside))
+    return {output.arg.name: contents[output.arg.name] for output in expected}, max(errors)
+
+
+def _watch(device: Device, run: Callable[[Device], object]) -> str | None:
+    """What the same run is seen to do that it must not, with its line, if every memory access is
+    watched; None where the device cannot, or there is nothing to see."""
+    watching = device.watching()
+    if watching is None:
+        return None
+    try:
+        run(watching)
+    except Fault as fault:
+        return str(fault)
+    except Wrong:  # wrong numbers only, as before
+        pass
+    return None
+
+
+def _explain(wrong: str, seen: str | None, variant: str) -> str:
+    """A report's detail: what is wrong, where, the cause; then the rest."""
+    first, *rest = wrong.split(INDENT)
+    watched = seen.split(INDENT) if seen else [first]
+    if watched[0] != first:  # the accesses tell more than the pattern
+        quoted = list(itertools.takewhile(_QUOTE.match, rest))  # the source lines of the first
+        watched = _without(watched, first)
+        if first.startswith(WRITES):
+            watched = _writes_first(watched)
+        more = [line for line in rest[len(quoted) :] if not line.startswith("cause:")]
+        own, more = ([line for line in part if line not in watched] for part in (quoted, more))
+        rest = [*own, f"line: {watched[0]}", *watched[1:], *more]
+    return INDENT.join([f"{first} [{variant}]", *rest])
+
+
+def _writes_first(lines: Sequence[str]) -> list[str]:
+    """The lines of a report, its writes and the source lines below them before all others."""
+    writes: list[str] = []
+    others: list[str] = []
+    part = others
+    for line in lines:
+        if _QUOTE.match(line) is None:
+            part = writes if ": write of " in line else others
+        part.append(line)
+    return [*writes, *others]
+
+
+def _without(lines: Sequence[str], problem: str) -> list[str]:
+    """The lines of a report without a problem and the source lines below it."""
+    kept, skip = [], False
+    for line in lines:
+        skip = line == problem or (skip and _QUOTE.match(line) is not None)
+        if not skip:
+            kept.append(line)
+    return kept
+
+
+def _compare_bits(results: Sequence[dict[str, np.ndarray]]) -> None:
+    """Raise Wrong where the last of several runs on the same input differs from the first."""
+    for name, first in results[0].items():
+        last = results[-1][name]
+        differ = (first != last) & ~(np.isnan(first) & np.isnan(last))
+        if differ.any():
+            index = np.unravel_index(np.argmax(differ), differ.shape)
+            raise Wrong(
+                f"two runs on the same input differ: {name}[{', '.join(map(str, index))}] is "
+                f"{first[index]}, then {last[index]}; a rung that may do so says "
+                "'Deterministic: no' in its header"
+            )

@@ -1,0 +1,56 @@
+"""Random inputs for an op, as checks and measurements use them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from ladder.core.contract.dims import Dims
+from ladder.core.contract.dtypes import resolve_dtype
+from ladder.core.contract.expressions import evaluate_whole
+from ladder.core.contract.op import Case, Op, distinct
+
+Arrays = Mapping[str, np.ndarray]
+
+NORMAL = "normal"  # the case that every op has
+
+
+def make_inputs(
+    op: Op, dims: Dims, real: np.dtype, rng: np.random.Generator, case: str = NORMAL
+) -> dict[str, np.ndarray]:
+    """Random contents of all arguments that are read, rounded to the dtypes of the call.
+
+    case  "normal", or the name of one of the op's cases
+    """
+    values = op.make_inputs(dims, rng) if op.make_inputs else {}
+    if (more := case_of(op, case).inputs) is not None:
+        values = {**values, **more(dims, rng)}
+    arrays = {}
+    for arg in op.args:
+        if arg.role != "out":
+            shape, dtype = arg.resolve_shape(dims), resolve_dtype(arg.dtype, real)
+            if arg.name in values:
+                drawn = np.asarray(values[arg.name])
+            else:
+                drawn = rng.standard_normal(distinct(math.prod(shape)))
+            arrays[arg.name] = np.resize(drawn.astype(dtype), shape)
+    return arrays
+
+
+def scalars(op: Op, case: str = NORMAL) -> dict[str, float]:
+    """The op's constants as a kernel gets them: rounded to their dtypes."""
+    values = {**op.scalar_values, **case_of(op, case).scalars}
+    return {s.name: np.dtype(s.dtype).type(values[s.name]).item() for s in op.scalars}
+
+
+def starts(op: Op, dims: Dims, case: str = NORMAL) -> dict[str, int]:
+    """The element at which each argument begins that does not begin at an aligned address."""
+    found = case_of(op, case).starts
+    return {name: evaluate_whole(text, dims) for name, text in found.items()}
+
+
+def case_of(op: Op, case: str) -> Case:
+    """A case of an op by its name; without settings of its own for the normal one."""
+    return Case() if case == NORMAL else op.cases[case]

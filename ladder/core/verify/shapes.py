@@ -1,0 +1,429 @@
+"""Shapes that take a rung through all of its code, worked out from what its header declares.
+
+    for dims in derive_shapes(op, rung, target): ...    few of them, the most telling ones first
+
+A goal is something that a shape may do to a rung:
+
+    a tile that is filled exactly, or lacks one element, or a last one with one element only
+    one tile in a dimension, two, or more; more than two rounds of a loop's ring of STAGES
+    the smallest and the largest size that `Needs` allows, and all dimensions larger than 1 at once
+    two dimensions that are equal, and that differ, where one must not exceed the other
+    each value of a constant of `Define` or size of the grid, if there are few; else 0, 1, 2, more
+    more than two tiles for a block, where `multiprocessors` limits the number of blocks, and in
+    each of them more steps than a ring has stages
+
+A goal in one dimension counts only where the others are large enough for most threads to have work.
+
+No rung says what these are for it. The size of a dimension's tiles shows in where the grid or a
+constant changes as the dimension grows. The step of a loop is in no line of a header: the smallest
+constant that may be one is taken for it, or the number of threads where there is none. Loops go
+over what is summed, and along rows.
+
+Of the combinations of sizes at which something changes, a greedy set cover takes those that meet
+the most new goals for the time that they take on the emulator. An op's own shapes are among them.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import random
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.dims import Dims
+from ladder.core.contract.expressions import evaluate_whole
+from ladder.core.contract.launch_plan import LaunchPlan
+from ladder.core.contract.op import Op
+from ladder.core.contract.rung_file import Rung
+from ladder.core.contract.target import Target
+
+MOST_SIZE = 1 << 15  # where the search for the size of a tile ends
+MOST_COMBINATIONS = 600  # that are looked at; of more, so many are drawn
+LOOP_STEPS = range(16, 1025)  # a constant outside is not taken for the step of a loop
+NO_STEPS = (
+    "BLOCK",
+    "THREADS",
+    "WARPS",
+    "GROUP",
+    "GROUPS",
+)  # constants that count threads or blocks
+BLOCKS_PER_PROCESSOR = (1, 2, 4, 8)  # of kernels that limit their blocks
+DEFAULT_STAGES = 2  # of a ring whose header names no STAGES
+FEW = 3  # values of a constant that are tried one by one
+UNLIMITED = 1 << 16  # multiprocessors: enough for a block for each tile
+MOST_SECONDS = 6.0  # that one shape may take; a goal for which none takes less is given up
+# What takes how long, mostly on the emulator, which runs a `wgmma` instruction as one call.
+SECONDS_PER_COMPILATION, SECONDS_PER_CASE, SECONDS_PER_THREAD = 1.0, 0.1, 5e-6
+SECONDS_PER_FLOP, SECONDS_PER_FLOP_OF_WGMMA = 2e-7, 2e-8
+SECONDS_PER_FLOP_OF_REFERENCE, SECONDS_PER_BYTE = 1e-9, 1e-7  # float64, five times
+
+RING, TILES = "more than two rounds of the ring", "more than two tiles for a block"
+WEIGHTS: Mapping[Hashable, int] = {RING: 10, TILES: 10}  # of goals that are worth more time than 1
+LEAST_WORTH = 1.0  # weight of goals that a second must bring
+
+Goal = tuple[Hashable, ...]  # whose, and what: the last entry may be RING or TILES
+Sizes = tuple[int, ...]  # of the op's dimensions, in their order
+PlanOf = Callable[[Dims], LaunchPlan | None]  # None where the rung refuses the shape
+
+
+def derive_shapes(op: Op, rung: Rung, target: Target) -> list[Dims]:
+    """The shapes, in the order in which the cover takes them; the op's own for a rung without a
+    file, and none for a rung that takes none of these."""
+    if rung.path is None:
+        return list(op.shapes)
+    plan_of = _planner(op, rung, target)
+    unlimited = plan_of
+    if "multiprocessors" in rung.lines.names:
+        unlimited = _planner(op, rung, replace(target, multiprocessors=UNLIMITED))
+    own = [dims for dims in op.shapes if plan_of(dims) is not None]
+    if not own:
+        return []
+    if unlimited(own[-1]) is None:  # `Needs` limits the multiprocessors, too
+        unlimited = plan_of
+    axes = _axes(op, unlimited, own[-1])
+    per_flop, per_thread = _speed(rung, target)
+    shots: dict[Sizes, _Shot] = {}
+    found = list(_combinations(op, axes, target.multiprocessors))
+    if unlimited is not plan_of:
+        found += _long_sums(op, axes, target.multiprocessors)
+    for dims in [*own, *found]:
+        sizes = tuple(dims.values())
+        seconds = per_flop * op.flops(_filled(axes, dims))
+        seconds += SECONDS_PER_BYTE * op.least_bytes(dims, target.real)
+        if sizes in shots or (seconds > MOST_SECONDS and dims not in own):
+            continue
+        if (plan := plan_of(dims)) is not None:
+            seconds += per_thread * _threads(plan)
+            free = plan if unlimited is plan_of else unlimited(dims) or plan
+            shots[sizes] = _Shot(dims, plan, free, seconds)
+    goals = {sizes: set(_goals(op, axes, shot)) for sizes, shot in shots.items()}
+    for part, values in _values(shots.values()).items():
+        for sizes, shot in shots.items():
+            if (value := shot.parts.get(part)) is not None:
+                goals[sizes].add((part, value if len(values) <= FEW else min(value, FEW)))
+    return [shots[sizes].dims for sizes in _cover(shots, goals)]
+
+
+def _speed(rung: Rung, target: Target) -> tuple[float, float]:
+    """Seconds for an operation, and for a thread. On a GPU only the reference takes time."""
+    if target.arch != "emulated":
+        return SECONDS_PER_FLOP_OF_REFERENCE, 0.0
+    if any("sm == 90" in condition for condition in rung.conditions()):
+        return SECONDS_PER_FLOP_OF_WGMMA, SECONDS_PER_THREAD
+    return SECONDS_PER_FLOP, SECONDS_PER_THREAD
+
+
+def _planner(op: Op, rung: Rung, target: Target) -> PlanOf:
+    """The rung's plan for a shape; None where the shape does not fit the op, or is refused."""
+
+    def plan_of(dims: Dims) -> LaunchPlan | None:
+        if op.misfit(dims) is not None:
+            return None
+        try:
+            plan = rung.lines.plan(dims, target)
+        except LadderError:  # an expression has no value there
+            return None
+        return plan if plan.refusal is None else None
+
+    return plan_of
+
+
+Part = tuple[str, int]  # a constant's name, or a kernel's and an axis of its grid
+
+
+def _parts(plan: LaunchPlan) -> dict[Part, int]:
+    """What of a plan may depend on the shape: constants, and the axes of the grids."""
+    grids = {
+        (launch.kernel, axis): size
+        for launch in plan.launches
+        for axis, size in enumerate(launch.grid)
+    }
+    return {**{(name, -1): value for name, value in plan.constants.items()}, **grids}
+
+
+def _blocks(parts: Mapping[Part, int]) -> int:
+    return math.prod(size for (_, axis), size in parts.items() if axis >= 0)
+
+
+def _threads(plan: LaunchPlan) -> int:
+    return sum(math.prod((*launch.grid, *launch.block)) for launch in plan.launches)
+
+
+# ---- dimensions ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """What is known of one dimension.
+
+    least   the smallest size that the rung takes; larger ones are multiples of it, or any if 1
+    most    the largest size; None if it is beyond MOST_SIZE
+    tiles   sizes of tiles: an axis of a grid, or a constant, grows at each multiple
+    shared  several indices belong to one block, so that some of its threads idle where there is one
+    step    of the loop over it; 0 for no loop
+    stages  steps of one round of the loop's ring
+    ring    the header names the stages, and the grid may grow with the number of tiles
+    """
+
+    name: str
+    least: int
+    most: int | None
+    tiles: tuple[int, ...]
+    shared: bool
+    step: int = 0
+    stages: int = 0
+    ring: bool = False
+
+    @functools.cached_property
+    def units(self) -> set[int]:
+        return {*self.tiles, self.step} - {0}
+
+    @functools.cached_property
+    def busy(self) -> int:
+        """The smallest size at which nearly all threads of a block have something to do."""
+        unit = min(self.units, default=1) if self.shared else 1
+        return max(self.least, unit - self.least)
+
+    def sizes(self, multiprocessors: int) -> list[int]:
+        """Sizes at which something changes."""
+        one = self.least
+        found = {one, 2 * one, 3 * one}
+        if self.most is not None:
+            found |= {self.most, self.most - one, self.most // 2 + one}
+        for unit in self.units:
+            found |= {unit - one, unit, unit + one, 2 * unit, 2 * unit + one}
+        for unit, blocks in itertools.product(self.tiles, BLOCKS_PER_PROCESSOR):
+            found.add((2 * blocks * multiprocessors + 1) * unit + one)
+        found.add((2 * self.stages + 1) * self.step + one)
+        whole = {size // one * one for size in found}
+        return sorted(size for size in whole if one <= size <= (self.most or size))
+
+    def goals(self, size: int) -> Iterator[Goal]:
+        """What a size does to the tiles and the loop of this dimension."""
+        if size == self.most:
+            yield ("largest",)
+        if self.most is not None and not self.units:
+            yield "of thirds", 3 * size // (self.most + 1)
+        for unit in self.units:
+            rest = size % unit
+            yield unit, min(-(-size // unit), FEW)
+            if rest == 0:
+                yield unit, "filled"
+            elif rest <= self.least:
+                yield unit, "one more"
+            elif rest >= unit - self.least:
+                yield unit, "one less"
+        if self.step and size > 2 * self.stages * self.step:
+            yield (RING,)
+
+
+def _axes(op: Op, plan_of: PlanOf, base: Dims) -> list[_Axis]:
+    """What is known of each dimension, by plans for shapes that differ from a small one in it."""
+    for name in op.dims:
+        smaller = (op.fitted({**base, name: 1 << i}) for i in range(8))
+        base = next((dims for dims in smaller if plan_of(dims) is not None), base)
+    seen: dict[Part, set[int]] = {}
+    axes = [_axis(op, plan_of, base, name, seen) for name in op.dims]
+    plan = plan_of(base)
+    assert plan is not None, "a rung takes its base"
+    threads = {math.prod(launch.block) for launch in plan.launches}
+    steps = {
+        value
+        for (name, _), values in seen.items()
+        for value in values
+        if len(values) == 1 and value in LOOP_STEPS and name in plan.constants
+        if name not in NO_STEPS and value not in threads
+    }
+    stages = plan.constants.get("STAGES", DEFAULT_STAGES)
+    fixed = any(math.prod(launch.grid) == UNLIMITED for launch in plan.launches)  # a block per SM
+    ring = "STAGES" in plan.constants and not fixed
+    columns = {name for arg in op.args for name in arg.columns} or set(op.dims)
+    found = []
+    for axis in axes:
+        if _is_summed(op, axis.name) or (axis.name in columns and not axis.tiles):
+            choices = steps or set(axis.tiles) or {count * axis.least for count in threads}
+            step = min(choices, default=0)
+            if step <= (axis.most or step):
+                axis = replace(axis, step=step, stages=stages, ring=ring)
+        found.append(axis)
+    return found
+
+
+def _is_summed(op: Op, name: str) -> bool:
+    """Whether the sums of an output have more terms where a dimension is larger."""
+    dims = dict.fromkeys(op.dims, 64)
+    return any(
+        evaluate_whole(arg.terms, {**dims, name: 128}) > evaluate_whole(arg.terms, dims)
+        for arg in op.args
+        if arg.role != "in"
+    )
+
+
+def _axis(op: Op, plan_of: PlanOf, base: Dims, name: str, seen: dict[Part, set[int]]) -> _Axis:
+    """One dimension; `seen` takes in the values of the parts of all plans."""
+
+    def at(size: int) -> dict[Part, int] | None:
+        plan = plan_of(op.fitted({**base, name: size}))
+        if plan is None:
+            return None
+        parts = _parts(plan)
+        for part, value in parts.items():
+            seen.setdefault(part, set()).add(value)
+        return parts
+
+    least = next((1 << i for i in range(8) if at(1 << i) is not None), base[name])
+    first, end, most = at(least), MOST_SIZE // least, None
+    assert first is not None, "the rung takes the least size"
+    doubled = (1 << i for i in range(1, end.bit_length()))
+    if (refused := next((n for n in doubled if at(n * least) is None), None)) is not None:
+        end = _first(lambda n: at(n * least) is None, refused // 2, refused) - 1
+        most = end * least
+    tiles = set()
+    for part, value in first.items():
+
+        def changed(n: int, part: Part = part, value: int = value) -> bool:
+            return (at(n * least) or {}).get(part) != value
+
+        if end > 1 and changed(end):
+            size = (_first(changed, 1, end) - 1) * least
+            if size > least and _grows_at_multiples(at, part, size, least):
+                tiles.add(size)
+    one, two = (at(size) for size in (least, 2 * least))
+    shared = one is not None and two is not None and _blocks(one) == _blocks(two)
+    return _Axis(name, least, most, tuple(sorted(tiles)), shared)
+
+
+def _grows_at_multiples(
+    at: Callable[[int], dict[Part, int] | None], part: Part, size: int, least: int
+) -> bool:
+    """Whether a part of the plan stays the same from `size + least` to `2 * size`."""
+    after, later = at(size + least), at(2 * size)
+    return after is not None and later is not None and after.get(part) == later.get(part)
+
+
+def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """The first number after `low` for which a condition holds, that holds for `high`."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+# ---- shapes --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Shot:
+    """A shape that could be run: its plan, the plan with a block for each tile, and the seconds
+    that it takes once it is compiled."""
+
+    dims: Dims
+    plan: LaunchPlan
+    unlimited: LaunchPlan
+    seconds: float
+
+    @functools.cached_property
+    def constants(self) -> tuple[tuple[str, int], ...]:
+        return tuple(self.plan.constants.items())
+
+    @functools.cached_property
+    def parts(self) -> dict[Part, int]:
+        return _parts(self.plan)
+
+
+def _combinations(op: Op, axes: Sequence[_Axis], multiprocessors: int) -> Iterator[Dims]:
+    """The combinations of sizes at which something changes, or as many as are looked at: those
+    that change one dimension are always among them."""
+    sizes = [axis.sizes(multiprocessors) for axis in axes]
+    once = {axis.name: axis.busy for axis in axes}
+    several_times = {axis.name: 2 * axis.step + axis.busy for axis in axes}
+    for usual, (axis, found) in itertools.product(
+        (once, several_times), zip(axes, sizes, strict=True)
+    ):
+        yield from (op.fitted({**usual, axis.name: size}) for size in found)
+    chosen: Iterable[Sizes] = itertools.product(*sizes)
+    if math.prod(map(len, sizes)) > MOST_COMBINATIONS:
+        draw = random.Random(0)
+        chosen = (tuple(map(draw.choice, sizes)) for _ in range(MOST_COMBINATIONS))
+    for combination in chosen:
+        yield op.fitted(dict(zip(op.dims, combination, strict=True)))
+
+
+def _long_sums(op: Op, axes: Sequence[_Axis], multiprocessors: int) -> Iterator[Dims]:
+    """Shapes of few tiles, each of one step more than the ring has stages, if there is a ring."""
+
+    def sizes(axis: _Axis) -> list[int]:
+        if axis.ring:
+            return [axis.stages * axis.step + axis.least]
+        most = FEW * max(axis.tiles, default=1)
+        return [size for size in axis.sizes(multiprocessors) if size <= most]
+
+    if any(axis.ring for axis in axes):
+        for combination in itertools.product(*map(sizes, axes)):
+            yield op.fitted(dict(zip(op.dims, combination, strict=True)))
+
+
+def _filled(axes: Sequence[_Axis], dims: Dims) -> dict[str, int]:
+    """The shape whose tiles are all full: a block computes whole tiles, whatever it stores."""
+    return {
+        axis.name: -(-dims[axis.name] // unit) * unit
+        for axis in axes
+        for unit in [min(axis.tiles, default=axis.most or 1) if axis.shared else 1]
+    }
+
+
+def _values(shots: Iterable[_Shot]) -> dict[Part, set[int]]:
+    found: dict[Part, set[int]] = {}
+    for shot in shots:
+        for part, value in shot.parts.items():
+            found.setdefault(part, set()).add(value)
+    return found
+
+
+def _goals(op: Op, axes: Sequence[_Axis], shot: _Shot) -> Iterator[Goal]:
+    """What a shape does to the dimensions and the blocks of a rung."""
+    dims, stages = shot.dims, max(axis.stages for axis in axes)
+    busy = [dims[axis.name] >= axis.busy for axis in axes]
+    for i, axis in enumerate(axes):
+        if dims[axis.name] == axis.least:
+            yield axis.name, "smallest"
+        if all(busy[:i] + busy[i + 1 :]):
+            for goal in axis.goals(dims[axis.name]):
+                yield axis.name, *goal
+    for text in op.fits:
+        one, sign, other = text.split()[:3]
+        if sign == "<=" and all(busy):
+            yield text, dims[one] < dims[other]
+    if all(dims[axis.name] > axis.least for axis in axes):
+        yield ("all dimensions larger than the least",)
+    if len(shot.plan.launches) == len(shot.unlimited.launches) and all(busy):
+        for i, (launch, free) in enumerate(
+            zip(shot.plan.launches, shot.unlimited.launches, strict=True)
+        ):
+            tiles = math.prod(free.grid) / math.prod(launch.grid)
+            steps = [-(-dims[axis.name] // axis.step) for axis in axes if axis.step]
+            long = all(dims[axis.name] > axis.stages * axis.step for axis in axes if axis.ring)
+            if tiles > 2 and long and all(math.ceil(tiles) * n > 2 * stages for n in steps):
+                yield i, TILES
+
+
+def _cover(shots: Mapping[Sizes, _Shot], goals: Mapping[Sizes, set[Goal]]) -> Iterator[Sizes]:
+    """Shapes until each goal is met; the next is always the one that meets most for its time."""
+    left = {sizes: found for sizes, found in goals.items() if found}  # not yet met, by shape
+    compiled: set[tuple[tuple[str, int], ...]] = set()
+
+    def worth(sizes: Sizes) -> float:
+        shot = shots[sizes]
+        seconds = SECONDS_PER_CASE + shot.seconds
+        if shot.constants not in compiled:
+            seconds += SECONDS_PER_COMPILATION
+        return sum(WEIGHTS.get(goal[-1], 1) for goal in left[sizes]) / seconds
+
+    while left and worth(best := max(left, key=worth)) > LEAST_WORTH:
+        met = left[best]
+        left = {sizes: rest for sizes, found in left.items() if (rest := found - met)}
+        compiled.add(shots[best].constants)
+        yield best

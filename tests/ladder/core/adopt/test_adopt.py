@@ -1,0 +1,430 @@
+"""`adopt` finds a kernel's launch and arguments in a file of somebody else, or asks for them."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ladder.__main__ import main
+from ladder.core.adopt.adopt import Options, adopt
+from ladder.core.adopt.declarations import read
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.ladder import find, find_rung
+from ladder.core.device.cuda.compiler import compile_cubin, resources
+from ladder.core.device.cuda.nvrtc import find_nvrtc
+from ladder.core.emulator.emulated import Emulated
+from ladder.core.verify import check
+
+FILE = Path(__file__).with_name("softmax.cu")
+
+
+def adopted(kernel, op="softmax.forward", file=FILE, **options):
+    return adopt(file, kernel, find(op).op, Options(**options)).text
+
+
+def header(text, key):
+    return re.findall(rf"^// {key}:\s+(.*)", text, re.MULTILINE)
+
+
+def write(tmp_path, text):
+    path = tmp_path / "theirs.cu"
+    path.write_text(text)
+    return path
+
+
+# ---- the file ------------------------------------------------------------------------------------
+
+
+def test_only_what_the_kernel_needs_comes_along():
+    text = adopted("softmax_warp")
+    assert "struct Stats" in text and "Stats merge(" in text and "const int ROWS" in text
+    for host in ("main", "softmax_cpu", "cudaMalloc", "softmax_block", "divide_up", "<<<grid_size"):
+        assert host not in text, host
+    assert "#include <cooperative_groups/reduce.h>" in text and "stdio" not in text
+    assert text.count("__global__") == 1  # the wrapper
+
+
+def test_the_launch_is_that_of_the_host_code():
+    assert header(adopted("softmax_warp"), "Launch") == ["softmax_forward<<<ceil_div(N, 2), 64>>>"]
+    text = adopted("softmax_block")
+    assert header(text, "Launch") == [
+        "softmax_forward_softmax_block<<<N, BLOCK_SIZE, BLOCK_SIZE * 4>>> if V >= 64",
+        "softmax_forward_softmax_block_2<<<N, BLOCK_SIZE, BLOCK_SIZE * 4>>> if not (V >= 64)",
+    ]
+    assert header(text, "Define") == ["BLOCK_SIZE = 256"]
+    assert "BLOCK_SIZE % 32 == 0" in header(text, "Needs")[0]  # what the launcher asserts
+    assert "softmax_block<4>(probs, logits, N, V)" in text
+    assert "extern __shared__ __align__(16) float partial[]" in text
+
+
+def test_shared_memory_that_grows_with_a_row_is_limited(tmp_path):
+    go = "void go(float* out, float* inp, int N) { k<<<1, 32, N * sizeof(float)>>>(out, inp, N); }"
+    text = adopted("k", "gelu.forward", write(tmp_path, f"{PLAIN}\n{go}"))
+    assert header(text, "Needs") == ["real == float32; N * 4 <= shared_bytes"]
+
+
+def test_a_host_function_of_several_launches_becomes_as_many_lines():
+    text = adopted("launch_two", block="128")
+    assert header(text, "Launch") == [
+        "softmax_forward_fill_sums<<<ceil_div(N, 256), 256>>>",
+        "softmax_forward_exponentials<<<ceil_div(N * V, BLOCK_SIZE), BLOCK_SIZE>>>",
+        "softmax_forward_divide<<<N, BLOCK_SIZE>>>",
+    ]
+    assert header(text, "Scratch") == ["float32 e[N * V]; float32 sums[N]"]
+    assert header(text, "Deterministic")[0].startswith("no")
+    assert "exponentials(e, logits, (size_t)N * V);" in text
+
+
+SCOPES = """\
+namespace first { __device__ float load(const float* x) { return *x; } }
+namespace second { __device__ float load(const float* x) { return -*x; } }
+__device__ float load(const float* x) { return 2 * *x; }
+inline float half_of(float x) { return x / 2; }
+__global__ void k(float* out, const float* inp, int N) { out[0] = half_of(second::load(inp)); }
+"""
+
+
+def test_a_name_of_a_namespace_is_that_of_the_namespace(tmp_path):
+    text = adopted("k", "gelu.forward", write(tmp_path, SCOPES), grid="1", block="1")
+    assert "namespace second {" in text and text.count("float load(") == 1
+    assert "__device__ inline float half_of" in text  # a function of the host's, as it stands
+
+
+# ---- names ---------------------------------------------------------------------------------------
+
+PLAIN = (
+    "__global__ void k(float* z, const float* q, int count) { z[threadIdx.x] = q[threadIdx.x]; }"
+)
+
+
+def test_without_host_code_the_launch_is_asked_for(tmp_path):
+    file = write(tmp_path, PLAIN)
+    with pytest.raises(LadderError, match=r"--grid 'ceil_div\(N, 256\)' --block 256"):
+        adopted("k", "gelu.forward", file)
+
+
+TEXTBOOK = """\
+__global__ void fill(float* x) { x[threadIdx.x] = 1.0f; }
+__global__ void k(float* in, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = in[i];
+}
+int main() {
+    int size = 1 << 20, threads = 128;
+    float *a, *b;
+    CHECK(cudaMalloc(&a, size * sizeof(float)));
+    CHECK(cudaMalloc(&b, size * sizeof(float)));
+    int blocks = (size + threads - 1) / threads;
+    fill<<<1, 32>>>(a);
+    k<<<blocks, threads>>>(a, b, size);
+    for (int i = 0; i < 10; i++) k<<<blocks, threads>>>(a, b, size);
+}
+"""
+
+
+def test_a_launch_in_main_is_read_with_what_main_passes(tmp_path):
+    rung = adopt(write(tmp_path, TEXTBOOK), "k", find("gelu.forward").op, Options())
+    assert header(rung.text, "Launch") == ["gelu_forward<<<ceil_div(N, 128), 128>>>"]
+    assert "k((float*)inp, out, N);" in rung.text and not header(rung.text, "Scratch")
+    note = "in is an input without const in k; if the kernel writes it, the check fails"
+    assert note in rung.notes
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("(a, b, size)", "(a, b, 1 << 20)", r"launched in main\(\) with 1 ?<< ?20 for n; say how"),
+        ("    k<<<", "    for (;;) k<<<", r"launched in main\(\): a launch stands in a loop"),
+        ("= (size + threads - 1) / threads", "= choose()", r"launched in main\(\): .*--grid '"),
+    ],
+)
+def test_a_launch_in_main_that_cannot_be_read_is_asked_for(tmp_path, old, new, message):
+    file = write(tmp_path, TEXTBOOK.replace(old, new))
+    with pytest.raises(LadderError, match=message):
+        adopted("k", "gelu.forward", file)
+    text = adopted("k", "gelu.forward", file, grid="ceil_div(N, 64)", block="64")
+    assert header(text, "Launch") == ["gelu_forward<<<ceil_div(N, 64), 64>>>"]
+
+
+def test_a_number_of_blocks_in_main_is_noted(tmp_path):
+    file = write(tmp_path, TEXTBOOK.replace("k<<<blocks", "k<<<80"))
+    rung = adopt(file, "k", find("gelu.forward").op, Options())
+    assert header(rung.text, "Launch") == ["gelu_forward<<<80, 128>>>"]
+    assert "main() launches 80 blocks, here at every size;" in rung.notes
+
+
+def test_a_header_that_is_not_there_is_noted_unless_it_is_cudas(tmp_path):
+    file = write(tmp_path, '#include "common.h"\n#include "cuda_runtime.h"\n' + TEXTBOOK)
+    missing = "common.h is not in the folder of theirs.cu: what it defines is not known"
+    op = find("gelu.forward").op
+    assert adopt(file, "k", op, Options()).notes[0] == missing
+    (tmp_path / "common.h").write_text("#define SIZE 1024\n")
+    assert not any("not in the folder" in note for note in adopt(file, "k", op, Options()).notes)
+
+
+def test_a_name_that_is_not_known_is_asked_for(tmp_path):
+    file = write(tmp_path, PLAIN)
+    launch = {"grid": "ceil_div(N, 256)", "block": "256"}
+    with pytest.raises(LadderError, match=r"nothing there is known as z, q.*--arg z=OURS"):
+        adopted("k", "gelu.forward", file, **launch)
+    text = adopted("k", "gelu.forward", file, **launch, arguments={"z": "out", "q": "inp"})
+    assert "k(out, inp, N);" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"z": "N", "q": "inp"}, "z is a pointer, and N of gelu.forward is a number"),
+        ({"z": "out", "q": "inp", "count": "inp"}, r"count is a number.*count=inp\[0\]"),
+        ({"z": "dout", "q": "inp"}, "gelu.forward has no dout"),
+        ({"z": "inp", "q": "out"}, "only reads q"),
+        ({"z": "inp", "q": "inp"}, "gelu.forward writes out, and k takes no such argument"),
+        ({"z": "out", "q": "inp", "cuont": "N"}, "names no cuont; k takes z, q, count"),
+    ],
+)
+def test_a_mapping_that_cannot_be_is_refused(tmp_path, arguments, message):
+    with pytest.raises(LadderError, match=message):
+        adopted(
+            "k", "gelu.forward", write(tmp_path, PLAIN), grid="N", block="1", arguments=arguments
+        )
+
+
+PRODUCT = """__global__ void product(
+    const float* A, const float* B, float* C, int M, int N, int K) {
+    int row = blockIdx.x, column = threadIdx.x;
+    for (int k = 0; k < K; k++) C[row * N + column] += A[row * K + k] * B[k * N + column];
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, r"M and N could both be N of matmul.backward_input.*: --arg M=OURS --arg N=OURS$"),
+        ({"M": "N"}, r"M and N could both be N of matmul.backward_input.*: --arg N=OURS$"),
+    ],
+)
+def test_two_numbers_that_could_be_the_same_one_are_asked_for(tmp_path, given, message):
+    file = write(tmp_path, PRODUCT)
+    ours = {"A": "dout", "B": "weight", "C": "dinp", "K": "OC"}
+    launch = {"grid": "N", "block": "C"}
+    with pytest.raises(LadderError, match=message):
+        adopted("product", "matmul.backward_input", file, **launch, arguments={**ours, **given})
+    ours |= {"M": "N", "N": "C"}
+    text = adopted("product", "matmul.backward_input", file, **launch, arguments=ours)
+    assert "product(dout, weight, dinp, N, C, OC);" in text
+
+
+def test_a_kernel_that_is_not_there_is_refused_with_the_nearest(tmp_path):
+    with pytest.raises(LadderError, match=r"no kernel softmax_wrap; did you mean softmax_warp"):
+        adopted("softmax_wrap")
+
+
+def test_a_kernel_of_another_file_is_refused(tmp_path):
+    file = write(tmp_path, "void go(float* out, int N) { elsewhere<<<1, N>>>(out, N); }")
+    with pytest.raises(LadderError, match="go launches elsewhere, which neither this file nor"):
+        adopted("go", "gelu.forward", file)
+
+
+@pytest.mark.parametrize(
+    "used", ["cuda::atomic_ref<int>", "cub::BlockReduce<float, 32>", "cuda::std::array<int, 2>"]
+)
+def test_a_library_that_a_rung_is_compiled_without_is_named(tmp_path, used):
+    file = write(tmp_path, PLAIN.replace("{ z", f"{{ using cuda::barrier; {used} b; z"))
+    launch = {"grid": "N", "block": "1", "arguments": {"z": "out", "q": "inp"}}
+    with pytest.raises(LadderError, match=f"k uses {used.partition('<')[0]}, of a C"):
+        adopted("k", "gelu.forward", file, **launch)
+
+
+PIPELINED = {  # the op, flags, headers that come along, and shapes to check
+    "linear_pipelined": (
+        "matmul.forward",
+        {},
+        ["cooperative_groups.h", "cooperative_groups/memcpy_async.h", "cuda/pipeline"],
+        [{"N": 17, "C": 41, "OC": 18}],
+    ),
+    "bias_split": (
+        "matmul.backward_bias",
+        {"grid": "ceil_div(OC, 32)", "block": "256"},
+        ["cuda/barrier"],
+        [{"N": 19, "OC": 33}],
+    ),
+    "residual_copied": (
+        "residual.forward",
+        {"grid": "ceil_div(N, 256)", "block": "256"},
+        ["cooperative_groups.h", "cooperative_groups/memcpy_async.h", "cuda_pipeline.h"],
+        [{"N": 257}],
+    ),
+}
+OF_CUDA = FILE.with_name("pipelined.cu")
+
+
+@pytest.mark.parametrize("kernel", PIPELINED)
+def test_barriers_and_pipelines_of_cuda_come_along(kernel):
+    op, flags, headers, _ = PIPELINED[kernel]
+    text = adopted(kernel, op, OF_CUDA, **flags)
+    assert re.findall("#include <(.*)>", text) == headers
+    assert header(text, "Needs")[0].endswith("sm >= 70")  # on no GPU of AMD
+
+
+def test_a_launch_in_a_loop_is_refused(tmp_path):
+    file = write(
+        tmp_path, PLAIN + "void go(float* out, float* inp, int n) {"
+        " for (int i = 0; i < 3; i++) k<<<n, 1>>>(out, inp, n); }",
+    )  # fmt: skip
+    with pytest.raises(LadderError, match="a launch stands in a loop"):
+        adopted("go", "gelu.forward", file)
+
+
+def test_types_that_differ_by_macro_serve_all_reals(tmp_path):
+    file = write(
+        tmp_path,
+        """\
+#ifdef USE_BF16
+typedef __nv_bfloat16 value_t;
+#else
+typedef float value_t;
+#endif
+__global__ void k(value_t* out, const value_t* inp, int N) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < N) out[i] = (value_t)fmaxf((float)inp[i], 0.0f);
+}
+""",
+    )
+    launch = {"grid": "ceil_div(N, 128)", "block": "128"}
+    text = adopted("k", "relu.forward", file, **launch)
+    assert header(text, "Needs") == ["real != float16"]
+    assert "#if defined(REAL_BFLOAT16)\n#include <cuda_bf16.h>\n#define USE_BF16\n#endif" in text
+    text = adopted("k", "relu.forward", file, **launch, arguments={"inp": "inp + 0"})
+    assert header(text, "Needs") == ["real == float32"]  # what an expression is, nobody looked at
+    assert "USE_BF16\ntypedef" in text and "#define USE_BF16" not in text
+
+
+HOSTILE = [
+    "__global__ void k(float* out) {}\nvoid go(float* out) { k<<<" + "(" * 1000 + ">>>(out); }",
+    "__global__ void k(float* out) {}\nvoid go(float* out) " + "{" * 1000 + " k<<<1, 1>>>(out);",
+    "__global__ void k(float* out) {} int x = " + "a<" * 1000 + ";",
+    "#define k(x) k(k(x))\n__global__ void k(float* out, int N) { }",
+    "int f(int x) { return f(x); }\n__global__ void k(float* out, int N) {}\n"
+    "void go(float* out, int N) { k<<<f(N), 1>>>(out, N); }",
+    "__global__ void k(float* out, int N) {}\nvoid go(float* out, int N) { int a = N; "
+    + "a = a + a; " * 100
+    + "k<<<a, 1>>>(out, N); }",
+    "__global__ void k(float* out, int N) {}\nvoid go(float* out, int N) { int a = 3; "
+    + "a = a * a; " * 100
+    + "k<<<a, 1>>>(out, a); }",
+    "".join(f"#define A{i} (A{i + 1} + A{i + 1})\n" for i in range(50))
+    + "#define A50 N\n__global__ void k(float* out, int N) {}\n"
+    "void go(float* out, int N) { k<<<A0, 1>>>(out, N); }",
+    "__global__ void k(",
+    "template <",
+    '#include "theirs.cu"\n#include "../../../../etc/passwd"\n',
+    "\x00\x01}}}} >>> <<< )",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_text_ends_with_one_line(tmp_path, text):
+    file = write(tmp_path, text)
+    with pytest.raises(LadderError) as refused:
+        adopted("k", "gelu.forward", file, block="32")
+    assert "\n" not in str(refused.value) and len(str(refused.value)) < 1000
+    assert "root:" not in "".join(one.text for one in read(file).declarations)
+
+
+# ---- the rung ------------------------------------------------------------------------------------
+
+
+@pytest.mark.emulator
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["softmax_warp", "softmax_block"])
+def test_what_is_adopted_passes_the_check(tmp_path, kernel, capsys):
+    output = tmp_path / "mine.cu"
+    assert main(["adopt", str(FILE), kernel, "--op", "softmax.forward", "-o", str(output)]) == 0
+    assert f"python -m ladder check softmax.forward {output}" in capsys.readouterr().out
+    shapes = [{"N": 3, "V": 31}, {"N": 3, "V": 66}]
+    report = run_check("softmax.forward", output, shapes)
+    assert report.passed and len(report.outcomes) >= 2
+
+
+@pytest.mark.emulator
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", PIPELINED)
+def test_barriers_and_pipelines_of_cuda_pass_the_check(tmp_path, kernel):
+    op, flags, _, shapes = PIPELINED[kernel]
+    report = run_check(op, write(tmp_path, adopted(kernel, op, OF_CUDA, **flags)), shapes)
+    assert report.passed and report.outcomes
+
+
+@pytest.mark.emulator
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kernel", "left_out", "problem"),
+    [
+        ("linear_pipelined", "pipeline.consumer_wait();", "race on a in shared memory"),
+        ("linear_pipelined", "pipeline.producer_acquire();", "race on a in shared memory"),
+        ("linear_pipelined", "pipeline.consumer_release();", "which consumer_release frees"),
+        ("bias_split", "ready.wait(std::move(token));", "race on sums in shared memory"),
+        ("residual_copied", "cg::wait(block);", "this memcpy_async is under way"),
+    ],
+)
+def test_what_a_barrier_or_pipeline_lacks_is_named(tmp_path, kernel, left_out, problem):
+    op, flags, _, shapes = PIPELINED[kernel]
+    text = adopted(kernel, op, OF_CUDA, **flags)
+    assert left_out in text
+    report = run_check(op, write(tmp_path, text.replace(left_out, "")), shapes, counting=True)
+    assert not report.passed and problem in str(report)
+
+
+def with_cccl():
+    if not any((folder / "cuda/std").is_dir() for folder in find_nvrtc().include):
+        pytest.skip("cooperative_groups.h needs CCCL: pip install -e '.[compile]'")
+
+
+@pytest.mark.nvrtc
+@pytest.mark.slow
+def test_what_is_adopted_compiles_for_a_gpu(tmp_path):
+    with_cccl()
+    rung = find_rung("softmax.forward", write(tmp_path, adopted("softmax_warp")))
+    cubin = compile_cubin(rung, {}, np.dtype(np.float32), "sm_90a")
+    assert resources(cubin)["softmax_forward"].spill == 0
+
+
+@pytest.mark.nvrtc
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kernel", "arch"),
+    [("linear_pipelined", "sm_80"), ("bias_split", "sm_90a"), ("residual_copied", "sm_80")],
+)
+def test_barriers_and_pipelines_of_cuda_compile_for_a_gpu(tmp_path, kernel, arch):
+    with_cccl()
+    op, flags, _, _ = PIPELINED[kernel]
+    rung = find_rung(op, write(tmp_path, adopted(kernel, op, OF_CUDA, **flags)))
+    cubin = compile_cubin(rung, {}, np.dtype(np.float32), arch)
+    assert resources(cubin)[find(op).op.kernel].spill == 0
+
+
+@pytest.mark.emulator
+@pytest.mark.slow
+def test_arguments_in_the_wrong_place_fail_the_check(tmp_path):
+    """The op's inputs have the same type and shape: only the check can tell them apart."""
+    file = write(
+        tmp_path,
+        "__global__ void k(float* out, const float* x, const float* y, int n) {\n"
+        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "    if (i < n) out[i] = x[i] > 0.0f ? y[i] : 0.0f;\n}\n",
+    )
+    launch = {"grid": "ceil_div(N, 128)", "block": "128"}
+    for x, y, right in (("out", "dout", True), ("dout", "out", False)):
+        path = tmp_path / "rung.cu"
+        names = {"out": "dinp", "x": x, "y": y, "n": "N"}
+        path.write_text(adopted("k", "relu.backward", file, **launch, arguments=names))
+        report = run_check("relu.backward", path, [{"N": 257}])
+        assert report.passed is right
+    assert "dinp[" in str(report)
+
+
+def run_check(op, path, shapes, counting=False):
+    device = Emulated(counting=counting)
+    return check.check(find(op), find_rung(op, path), device, ["float32"], shapes)

@@ -1,0 +1,29 @@
+"""`match` finds the op's argument behind another name, and leaves open what it cannot know."""
+
+from ladder.core.adopt.matching import match, parameter
+from ladder.core.contract.ladder import find
+
+
+def matched(op, *theirs):
+    return match(find(op).op, [parameter(text) for text in theirs], {})
+
+
+def test_other_names_are_found_behind_one_that_is_ours():
+    found = matched("gelu.forward", "const float* inp", "float* y", "int n")
+    assert found == {"inp": "inp", "y": "out", "n": "N"}
+
+
+def test_batch_and_time_are_rows_of_an_op_that_has_rows_only():
+    assert matched("layernorm.forward", "int B", "int T", "int C") == {"B": "1", "T": "N", "C": "C"}
+
+
+def test_time_is_no_number_of_an_op_of_one_token_per_text():
+    assert matched("decode.attention", "int B", "int T", "int C") == {"B": "B", "C": "C"}
+
+
+def test_a_prefix_of_device_pointers_is_no_part_of_the_name():
+    assert matched("gelu.forward", "const float* d_in", "float* d_out") == {
+        "d_in": "inp",
+        "d_out": "out",
+    }
+    assert matched("gelu.forward", "float* d_y") == {}, "this may be a gradient, of y"

@@ -1,0 +1,330 @@
+"""Every rung compiles for every architecture it claims, without a GPU; errors name their line."""
+
+import numpy as np
+import pytest
+
+from ladder.core.common import cache
+from ladder.core.common.errors import CompileError, LadderError
+from ladder.core.contract import rung_file
+from ladder.core.contract.dtypes import DTYPES, REALS
+from ladder.core.contract.ladder import ladders
+from ladder.core.device.cuda import compiler, nvrtc
+
+needs_nvrtc = pytest.mark.skipif(
+    not nvrtc.installed(), reason="NVRTC is not installed: pip install -e '.[compile]'"
+)
+
+KERNEL = """\
+// square forward, rung 1: one thread per element
+// Define: TWO = 2
+// Launch: square_forward<<<ceil_div(N, 128), 128>>>
+#include "portable.cuh"
+
+extern "C" __global__ void square_forward(real* out, const real* inp, int N) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < N) out[i] = to_real(powf(to_float(inp[i]), TWO));
+}
+"""
+
+
+@pytest.fixture
+def rung_of(tmp_path, monkeypatch):
+    """Rungs from source text, and an empty cache."""
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
+
+    def make(source):
+        path = tmp_path / "1_square.cu"
+        path.write_text(source)
+        return rung_file.parse(path, "square_forward")
+
+    return make
+
+
+def compile_square(rung, real="float32", arch="sm_80", two=2):
+    return compiler.compile_cubin(rung, {"TWO": two}, np.dtype(DTYPES[real]), arch)
+
+
+# ---- every rung of the repository ----
+
+
+def combinations(rung):
+    """Every architecture, and every real type on an old one and a new one."""
+    for index, arch in enumerate(compiler.TYPICAL):
+        thorough = arch in ("sm_75", "sm_90a")
+        for offset in range(len(REALS) if thorough else 1):
+            real = DTYPES[REALS[(index + offset) % len(REALS)]]
+            target = compiler.typical_target(arch, real)
+            if rung.claims(target):
+                yield target
+
+
+RUNG_FILES = [
+    pytest.param(ladder.op, rung, id=f"{name}-{rung.id}")
+    for name, ladder in ladders().items()
+    for rung in ladder.rungs
+    if rung.path is not None and rung.track != "amd"
+]
+
+
+@pytest.mark.nvrtc
+@needs_nvrtc
+@pytest.mark.parametrize(("op", "rung"), RUNG_FILES)
+def test_rung_compiles_for_the_oldest_architecture_that_it_claims(op, rung):
+    targets = list(combinations(rung))
+    assert targets, "the rung claims no NVIDIA architecture at all"
+    compile_for(op, rung, targets[:1], most_shapes=1)
+
+
+@needs_nvrtc
+@pytest.mark.sweep
+@pytest.mark.parametrize(("op", "rung"), RUNG_FILES)
+def test_rung_compiles_wherever_it_claims_to(op, rung):
+    compile_for(op, rung, combinations(rung))
+
+
+def compile_for(op, rung, targets, most_shapes=None):
+    for target in targets:
+        measured, small = (
+            [dims for dims in shapes if rung.plan(dims, target).refusal is None]
+            for shapes in (op.bench.values(), op.shapes)
+        )
+        shapes = [*measured, *small][:1]
+        if measured and "sm == 90" in rung.conditions():  # tiles' sizes depend on the shape
+            shapes = measured
+        for dims in shapes[:most_shapes]:
+            plan = rung.plan(dims, target)
+            cubin = compiler.compile_cubin(rung, plan.constants, target.real, target.arch)
+            where = f"{target.arch} {target.real} {dims}"
+            kernels = compiler.resources(cubin)
+            launched = {launch.kernel for launch in plan.launches}
+            assert launched <= set(kernels), where
+            assert not any(kernels[name].spill for name in launched), f"registers spill on {where}"
+            assert "warning" not in compiler.compile_log(cubin), where
+            assert compiler.remarks(cubin) == [], where
+
+
+# ---- the compiler itself ----
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("real", REALS)
+def test_resources_of_a_compiled_kernel(rung_of, real):
+    cubin = compile_square(rung_of(KERNEL), real)
+    assert cubin.read_bytes()[:4] == b"\x7fELF"
+    (kernel,) = compiler.resources(cubin).items()
+    assert kernel[0] == "square_forward"
+    assert kernel[1].registers > 3
+    assert (kernel[1].shared, kernel[1].stack, kernel[1].spill) == (0, 0, 0)
+
+
+@needs_nvrtc
+def test_resources_show_shared_memory_stack_and_spills(rung_of):
+    source = KERNEL.replace(
+        "    int i =",
+        "    __shared__ float tile[100]; float local[300]; float sum = 0;\n"
+        "    for (int k = 0; k < 300; k++) local[k] = to_float(inp[k]);\n"
+        "    tile[threadIdx.x % 100] = local[N]; __syncthreads();\n"
+        "    for (int k = 0; k < 100; k++) sum += tile[k];\n"
+        "    out[N] = to_real(sum);\n"
+        "    int i =",
+    ).replace("void square", "void __launch_bounds__(1024, 2) square")
+    found = compiler.resources(compile_square(rung_of(source)))["square_forward"]
+    assert found.shared == 400
+    assert found.stack >= 1200
+    assert found.registers <= 32
+
+
+def test_remarks_are_the_lines_that_have_a_number(tmp_path):
+    (tmp_path / "compile.log").write_text(
+        "ptxas info    : (C7517) warpgroup.wait is injected in around line 1234 by compiler\n"
+        "ptxas info    : 36 bytes gmem\n"
+        "ptxas info    : Used 168 registers, used 16 barriers, 1024 bytes smem\n"
+    )
+    found = compiler.remarks(tmp_path / "kernel.cubin")
+    assert found == ["warpgroup.wait is injected in around line 1234 by compiler"]
+
+
+@needs_nvrtc
+def test_same_content_compiles_once_and_any_change_compiles_again(rung_of, monkeypatch):
+    compiled = []
+    original = nvrtc.Nvrtc.compile
+
+    def count(self, *args):
+        compiled.append(args)
+        return original(self, *args)
+
+    monkeypatch.setattr(nvrtc.Nvrtc, "compile", count)
+    rung = rung_of(KERNEL)
+    first = compile_square(rung)
+    assert compile_square(rung) == first
+    assert len(compiled) == 1
+    others = {compile_square(rung, two=3), compile_square(rung, "float16")}
+    others |= {compile_square(rung, arch="sm_90a"), compile_square(rung_of(KERNEL + "\n"))}
+    assert len(others | {first}) == len(compiled) == 5
+    assert compile_square(rung_of(KERNEL)) == first
+
+
+@needs_nvrtc
+def test_an_edit_of_an_included_file_compiles_again(rung_of):
+    rung = rung_of(KERNEL.replace("TWO)", "MINE)").replace("portable.cuh", "parts/mine.inc"))
+    folder = rung.path.with_name("parts")
+    folder.mkdir()
+    (folder / "mine.inc").write_text('#include <portable.cuh>\n#include "power.inc"\n')
+    cubins = []
+    for power in (2, 3, 2):
+        (folder / "power.inc").write_text(f"#define MINE {power}\n")
+        cubins.append(compile_square(rung).read_bytes())
+    assert cubins[0] == cubins[2] != cubins[1]
+
+
+def damage(cubin, how):
+    """Leave an entry of the cache as a machine that crashes may."""
+    whole, log = cubin.read_bytes(), cubin.with_name("compile.log")
+    match how:
+        case "empty":
+            cubin.write_bytes(b"")
+        case "zeros":
+            cubin.write_bytes(bytes(len(whole)))
+        case "cut off":
+            cubin.write_bytes(whole[: len(whole) // 2])
+        case "its end missing":
+            cubin.write_bytes(whole[:-1])
+        case "missing":
+            cubin.unlink()
+        case "log missing":
+            log.unlink()
+        case "log empty":
+            log.write_bytes(b"")
+        case "log no text":
+            log.write_bytes(b"\xff")
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("empty", "zeros", "cut off", "its end missing", "missing"),
+        *("log missing", "log empty", "log no text"),
+    ],
+)
+def test_a_damaged_entry_of_the_cache_is_compiled_again(rung_of, how):
+    rung = rung_of(KERNEL)
+    cubin = compile_square(rung)
+    whole = cubin.read_bytes()
+    damage(cubin, how)
+    assert compile_square(rung).read_bytes() == whole
+    assert list(compiler.resources(cubin)) == ["square_forward"]
+
+
+@needs_nvrtc
+def test_a_damaged_entry_that_cannot_be_removed_is_named(rung_of, monkeypatch):
+    rung = rung_of(KERNEL)
+    cubin = compile_square(rung)
+    damage(cubin, "cut off")
+    monkeypatch.setattr(cache.shutil, "rmtree", lambda *_, **__: None)
+    with pytest.raises(LadderError, match=f"{cubin.parent} is damaged; delete that folder"):
+        compile_square(rung)
+
+
+@needs_nvrtc
+def test_header_beside_the_kernel_is_found(rung_of):
+    rung = rung_of(KERNEL.replace("TWO)", "MINE)").replace("portable.cuh", "mine.cuh"))
+    rung.path.with_name("mine.cuh").write_text('#include "portable.cuh"\n#define MINE 2\n')
+    assert compile_square(rung).exists()
+
+
+@needs_nvrtc
+def test_error_names_file_line_source_and_cause(rung_of):
+    rung = rung_of(KERNEL.replace("inp[i]", "input[i]"))
+    with pytest.raises(CompileError) as caught:
+        compile_square(rung)
+    first, source, caret = str(caught.value).splitlines()
+    assert first == f'{rung.path}:8: identifier "input" is undefined'
+    assert "to_float(input[i])" in source
+    assert caret.index("^") == source.index("input")
+
+
+@needs_nvrtc
+def test_long_list_of_errors_is_cut(rung_of):
+    rung = rung_of(KERNEL + "int a = b1;\nint c = b2;\nint d = b3;\nint e = b4;\nint f = b5;\n")
+    with pytest.raises(CompileError, match=r"\(\d+ more errors\)"):
+        compile_square(rung)
+
+
+@needs_nvrtc
+def test_missing_cuda_header_says_what_to_install(rung_of):
+    rung = rung_of(KERNEL.replace("portable.cuh", "cuda_missing.h"))
+    with pytest.raises(CompileError, match=r"cuda_missing\.h is one of CUDA's own.*pip install"):
+        compile_square(rung)
+
+
+@needs_nvrtc
+def test_instruction_that_the_architecture_lacks_is_named(rung_of):
+    rung = rung_of(KERNEL.replace("int i =", 'asm volatile("wgmma.fence.sync.aligned;"); int i ='))
+    assert compile_square(rung, arch="sm_90a").exists()
+    with pytest.raises(CompileError, match=r"does not compile for sm_80:\n.*wgmma\.fence"):
+        compile_square(rung, arch="sm_80")
+
+
+@needs_nvrtc
+def test_kernel_without_extern_c_is_explained(rung_of):
+    with pytest.raises(LadderError, match='declare the kernel as extern "C" __global__'):
+        compile_square(rung_of(KERNEL.replace('extern "C" ', "")))
+
+
+@needs_nvrtc
+def test_unknown_architecture_lists_the_known_ones(rung_of):
+    with pytest.raises(LadderError, match=r"does not compile for sm_20, only for .*sm_90"):
+        compile_square(rung_of(KERNEL), arch="sm_20")
+
+
+def test_float64_is_refused(rung_of):
+    with pytest.raises(LadderError, match="not in float64"):
+        compile_square(rung_of(KERNEL), "float64")
+
+
+def test_missing_nvrtc_says_what_to_install(rung_of, monkeypatch):
+    monkeypatch.setattr(nvrtc, "installed", lambda: ())
+    with pytest.raises(LadderError, match=r"no NVRTC.*pip install -e '\.\[compile\]'"):
+        compile_square(rung_of(KERNEL))
+
+
+def test_nvrtc_newer_than_the_driver_is_passed_over(monkeypatch):
+    new, old = (nvrtc.Nvrtc(None, (), version) for version in ((13, 0), (12, 9)))
+    monkeypatch.setattr(nvrtc, "installed", lambda: (new, old))
+    assert nvrtc.find_nvrtc() == nvrtc.find_nvrtc(newest=13) == new
+    assert nvrtc.find_nvrtc(newest=12) == old
+    monkeypatch.setattr(nvrtc, "installed", lambda: (new,))
+    with pytest.raises(LadderError, match=r"supports CUDA 12, but NVRTC here is 13\.0"):
+        nvrtc.find_nvrtc(newest=12)
+
+
+def test_wheels_of_cuda_12_and_13_are_both_recognised(tmp_path, monkeypatch):
+    for name in ("cu13/lib/libnvrtc.so.13", "cuda_nvrtc/lib/libnvrtc.so.12"):
+        for suffix in ("", ".notes"):
+            path = tmp_path / "nvidia" / (name + suffix)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"")
+    monkeypatch.setattr(nvrtc.sys, "path", [str(tmp_path)])
+    monkeypatch.setattr(nvrtc, "toolkit_folders", lambda: [])
+    monkeypatch.setattr(nvrtc, "_linker_libraries", lambda: [])
+    found = [str(path.relative_to(tmp_path)) for path, _ in nvrtc._candidates()]
+    assert found == ["nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"), [(75, "sm_75"), (89, "sm_89"), (90, "sm_90a"), (120, "sm_120a")]
+)
+def test_architecture_specific_features_are_on_from_hopper(capability, expected):
+    assert compiler.architecture(capability) == expected
+
+
+@pytest.mark.parametrize("name", ["90", "sm_90", "sm_90a"])
+def test_typical_target_takes_the_usual_spellings(name):
+    target = compiler.typical_target(name, np.float16)
+    assert (target.arch, target.sm, target.warp) == ("sm_90a", 90, 32)
+
+
+def test_unknown_architecture_name_lists_the_known_ones():
+    with pytest.raises(LadderError, match=r"no architecture is named 'hopper'; .*sm_90a"):
+        compiler.typical_target("hopper", np.float32)

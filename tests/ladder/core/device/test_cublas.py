@@ -1,0 +1,201 @@
+"""The cuBLAS rungs ask for the right products: seen by a stand-in for cuBLAS that uses NumPy."""
+
+import contextlib
+import ctypes
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.binding import bind
+from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.ladder import find
+from ladder.core.device.cuda import cublas
+from ladder.core.device.cuda.gpu import Cuda
+from ladder.core.device.open import open_device
+from ladder.core.verify.inputs import make_inputs
+from ladder.core.verify.tolerance import expect
+from ladder.matmul import library_rungs
+
+pytestmark = pytest.mark.emulator
+
+TYPES = {0: DTYPES["float32"], 2: DTYPES["float16"], 14: DTYPES["bfloat16"]}
+PRODUCTS = ["matmul.forward", "matmul.backward_input", "matmul.backward_weight"]
+
+
+class Address:
+    def __init__(self, ptr):
+        self.ptr = ptr
+
+
+class GpuArray:
+    """What the rungs use of a CuPy array, over memory of the host."""
+
+    def __init__(self, host):
+        self.host, self.shape, self.dtype, self.flags = host, host.shape, host.dtype, host.flags
+        self.data = Address(host.ctypes.data)
+
+
+def matrix(address, code, leading, columns):
+    """A column-major matrix (leading, columns), as cuBLAS sees memory."""
+    dtype = TYPES[code]
+    raw = (ctypes.c_uint8 * (leading * columns * dtype.itemsize)).from_address(address)
+    return np.frombuffer(raw, dtype).reshape(columns, leading).T
+
+
+def scalar(address):
+    return ctypes.c_float.from_address(address).value
+
+
+class FakeCublas:
+    """The functions of libcublas that are called through ctypes, all returning status 0.
+
+    `handles` has the stream and the workspace of each handle; `used`, the handles of products."""
+
+    def __init__(self):
+        self.handles, self.used = {}, []
+
+    def cublasCreate_v2(self, handle):
+        handle._obj.value = 7 + len(self.handles)
+        self.handles[handle._obj.value] = None
+        return 0
+
+    def cublasSetStream_v2(self, handle, stream):
+        self.handles[handle.value] = stream.value, None
+        return 0
+
+    def cublasSetWorkspace_v2(self, handle, address, size):
+        stream, _ = self.handles[handle.value]
+        self.handles[handle.value] = stream, address.value
+        return int(not address.value or size.value != 32 << 20)
+
+    def cublasSetMathMode(self, handle, mode):
+        return int(mode != 16)
+
+    def cublasGemmEx(
+        self, handle, transa, transb, m, n, k, alpha, a, ta, lda, b, tb, ldb, beta, c, tc, ldc,
+        compute, algorithm,
+    ):  # fmt: skip
+        assert (compute, algorithm, ta) == (68, -1, tb)
+        self.used.append(handle.value)
+        first = matrix(a.value, ta, lda, m if transa else k)
+        second = matrix(b.value, tb, ldb, k if transb else n)
+        first = first.T if transa else first
+        second = second.T if transb else second
+        result = matrix(c.value, tc, ldc, n)
+        assert first.shape == (m, k)
+        assert second.shape == (k, n)
+        assert result.shape == (m, n)
+        product = alpha._obj.value * (first.astype(np.float64) @ second.astype(np.float64))
+        if beta._obj.value:
+            product += beta._obj.value * result.astype(np.float64)
+        result[...] = product.astype(result.dtype)
+        return 0
+
+
+class Gpu(Cuda):
+    """A CUDA device whose kernels run on the emulator and whose cuBLAS is the one above."""
+
+    name = "a GPU of the tests"
+    device, stream = contextlib.nullcontext(), types.SimpleNamespace(ptr=3)
+    recording = False
+
+    def __init__(self):
+        self.emulated = open_device("emulated")
+
+    def empty(self, shape, dtype):
+        return GpuArray(self.emulated.empty(shape, dtype))
+
+    def target(self, real):
+        target = self.emulated.target(real)
+        return type(target)("sm_90a", 32, 132, 227 << 10, target.real)
+
+    def compile(self, rung, defines, real):
+        def on_host(kernel):
+            return lambda launch, args: kernel(
+                launch, tuple(a.host if isinstance(a, GpuArray) else a for a in args)
+            )
+
+        kernels = self.emulated.compile(rung, defines, real)
+        return {name: on_host(kernel) for name, kernel in kernels.items()}
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    monkeypatch.setattr("ladder.core.device.cuda.cublas.load", FakeCublas)
+    return Gpu()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", list(DTYPES)[1:])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_the_product_is_that_of_the_contract(gpu, name, dtype, bias):
+    ladder, real = find(name), DTYPES[dtype]
+    for dims in ({"N": 5, "C": 7, "OC": 11}, {"N": 5, "C": 16, "OC": 24}):
+        values = make_inputs(ladder.op, dims, real, np.random.default_rng(0))
+        if not bias:
+            values.pop("bias", None)
+        arrays = dict.fromkeys(arg.name for arg in ladder.op.args)
+        for arg in ladder.op.args:
+            if arg.name in values:
+                arrays[arg.name] = GpuArray(values[arg.name].copy())
+            elif arg.role == "out":
+                arrays[arg.name] = GpuArray(np.full(arg.resolve_shape(dims), np.nan, real))
+        bind(ladder.op, ladder.rung("cublas"), gpu, real, dims, arrays)()
+        for output in expect(ladder.op, dims, real, values):
+            problem, _ = output.verify(arrays[output.arg.name].host)
+            assert problem is None, dims
+
+
+def test_the_library_is_refused_where_it_does_not_run():
+    ladder = find("matmul.forward")
+    amd = type(Gpu().target(np.dtype(np.float16)))("gfx942", 64, 304, 65536, np.dtype(np.float16))
+    assert "sm >= 70" in ladder.rung("cublas").plan({"N": 1, "C": 1, "OC": 1}, amd).refusal
+    with pytest.raises(LadderError, match="cuBLAS runs on NVIDIA GPUs, not on device emulated"):
+        library_rungs.backward_input(
+            open_device("emulated"),
+            dict.fromkeys(("dinp", "dout", "weight")),
+            {"N": 1, "C": 1, "OC": 1},
+            {},
+        )
+
+
+def test_each_stream_has_a_handle_and_a_workspace_of_its_own(gpu):
+    a, b, out = (GpuArray(np.ones((2, 2), np.float32)) for _ in range(3))
+    multiply = cublas.Multiplier(gpu)
+    library = multiply._library
+    main, side = gpu.stream, types.SimpleNamespace(ptr=4)
+    for stream in (main, side, main, side):
+        gpu.stream = stream
+        multiply("NN", (2, 2, 2), a, b, out)
+    streams, workspaces = zip(*(library.handles[handle] for handle in library.used), strict=True)
+    assert streams == (3, 4, 3, 4)
+    assert len(library.handles) == len(set(workspaces)) == 2
+
+
+def test_a_first_product_on_a_stream_is_not_recorded(gpu):
+    multiply = cublas.Multiplier(gpu)
+    gpu.stream, gpu.recording = types.SimpleNamespace(ptr=4), True
+    array = GpuArray(np.ones((2, 2), np.float32))
+    with pytest.raises(LadderError, match="run the work once before recording it"):
+        multiply("NN", (2, 2, 2), array, array, array)
+    gpu.recording = False
+    multiply("NN", (2, 2, 2), array, array, array)
+    gpu.recording = True
+    multiply("NN", (2, 2, 2), array, array, array)
+    assert multiply._library.used == [8, 8]
+
+
+def test_missing_library_says_what_to_install(gpu, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "cupy_backends", None)
+    with pytest.raises(LadderError, match=r"cuBLAS does not load.*pip install -e '\.\[cuda13\]'"):
+        library_rungs.backward_input(gpu, {}, {"N": 1, "C": 1, "OC": 1}, {})
+
+
+def test_a_failing_call_names_the_device_and_the_status(gpu, monkeypatch):
+    monkeypatch.setattr(FakeCublas, "cublasSetMathMode", lambda self, handle, mode: 13)
+    with pytest.raises(LadderError, match="a GPU of the tests: cuBLAS fails with status 13"):
+        library_rungs.backward_input(gpu, {}, {"N": 1, "C": 1, "OC": 1}, {})

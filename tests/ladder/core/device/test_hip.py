@@ -1,0 +1,424 @@
+"""The HIP device, on a runtime that is made up: the right calls in the right order, and errors with
+their remedies. No AMD GPU has run it."""
+
+import ctypes
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ladder.core.amd.hip import compiler, gpu, installation, rocblas
+from ladder.core.common.errors import DeviceFault, LadderError
+from ladder.core.common.install import install, pip
+from ladder.core.contract.dtypes import DTYPES, REALS
+from ladder.core.contract.ladder import find
+from ladder.core.contract.launch_plan import Launch
+from ladder.core.device.cuda import gpu as cuda
+from ladder.core.device.open import default_device, open_device
+from ladder.core.emulator.emulated import Emulated
+from ladder.core.verify.check import check
+from tests.ladder.core.device import fake_cupy
+from tests.ladder.core.device.fake_cupy import FakeCupy
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A function that makes this a machine with AMD GPUs; it returns its CuPy."""
+    modules, names = {}, {}
+    emulator = Emulated(warp=64)
+
+    def compile_code_object(rung, defines, real, arch, warp):
+        assert (arch, warp) == ("gfx942", 64)
+        path = tmp_path / f"{rung.id}-{hash(tuple(defines.items()))}-{real}.hsaco"
+        modules[str(path)] = emulator.compile(rung, defines, real)
+        names[path] = dict.fromkeys(modules[str(path)])
+        return path
+
+    def make(**options):
+        cupy = FakeCupy(modules, **options)
+        driver = tmp_path / "kfd"
+        driver.write_text("")
+        monkeypatch.setattr(gpu, "DRIVER", driver)
+        monkeypatch.setitem(sys.modules, "cupy", cupy)
+        monkeypatch.setattr(compiler, "compile_code_object", compile_code_object)
+        monkeypatch.setattr(compiler, "resources", names.__getitem__)
+        return cupy
+
+    return make
+
+
+# ---- what it is ----
+
+
+def test_its_properties_are_those_of_the_runtime(machine):
+    machine()
+    device = open_device("hip")
+    target = device.target(DTYPES["float16"])
+    assert (device.name, device.kind, device.is_gpu) == ("AMD Instinct MI300X", "hip", True)
+    assert (target.arch, target.warp, target.multiprocessors) == ("gfx942", 64, 304)
+    assert (target.shared_bytes, target.cdna, target.sm) == (64 << 10, 3, 0)
+    assert device.l2_bytes == 256 << 20  # the Infinity Cache, which HIP does not report
+    assert device.bfloat16
+    assert device.memory() == ((100 << 30) + (1 << 20), 192 << 30)
+
+
+def test_a_rdna_2_card_has_waves_of_32_and_no_bfloat16(machine):
+    machine(properties={"gcnArchName": b"gfx1030", "warpSize": 32})
+    device = open_device("hip:0")
+    assert device.target(DTYPES["float32"]).warp == 32
+    assert not device.bfloat16
+
+
+def test_what_a_measurement_says_of_it(machine, monkeypatch):
+    machine()
+    monkeypatch.setattr(gpu, "find_clang", lambda: type("Clang", (), {"version": "22.1.8"}))
+    monkeypatch.setattr(gpu, "release", lambda: "7.0.2")
+    found = open_device("hip").description()
+    assert found["arch"] == "gfx942"
+    assert (found["driver"], found["hip"], found["clang"]) == ("7.0.2", "7.0.51831", "22.1.8")
+    assert found["clock_mhz"] == 2100
+
+
+# ---- what it does ----
+
+
+@pytest.mark.emulator
+def test_a_rung_is_checked_through_load_launch_and_copies(machine):
+    """The whole way of `check --device hip`, with the emulator in place of the card."""
+    cupy = machine()
+    device = open_device("hip")
+    ladder = find("layernorm.forward")
+    report = check(ladder, ladder.rung("3"), device, ["bfloat16"], [{"N": 5, "C": 96}])
+    assert report.passed, str(report)
+    kinds = [call.split()[0] for call in cupy.calls]
+    assert kinds.count("load") == 1
+    assert kinds.index("load") < kinds.index("launch")
+    assert device.name in str(report)
+
+
+def test_a_missing_array_is_a_null_pointer_and_numbers_keep_their_width(machine):
+    machine()
+    device = open_device("hip")
+    seen = []
+    kernel = kernel_of(device, lambda launch, args: seen.extend(args))
+    array = device.empty((1,), np.dtype(np.float32))
+    kernel(Launch("k", (1, 1, 1), (64, 1, 1)), (array, None, np.int32(7)))
+    device.synchronize()
+    assert (seen[1], seen[2].nbytes) == (None, 4)
+
+
+def test_arrays_go_there_and_back_in_the_order_of_the_stream(machine):
+    machine()
+    device = open_device("hip")
+    a, b = (device.empty((3, 2), np.dtype(np.float32)) for _ in range(2))
+    device.upload(a, np.arange(6).reshape(3, 2))
+    before = device.fetch(a)
+    device.copy(b, a)
+    device.zero(a)
+    assert device.download(a).tolist() == [[0, 0], [0, 0], [0, 0]]
+    assert device.download(b).tolist() == before().tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_work_is_timed_between_two_events(machine):
+    machine()
+    device = open_device("hip")
+    array = device.empty((4,), np.dtype(np.float32))
+    assert device.time(lambda: device.zero(array)) == 1.0
+
+
+def test_work_beside_waits_for_what_came_before_and_is_joined(machine):
+    machine()
+    device = open_device("hip")
+    a, b = (device.empty((2,), np.dtype(np.float32)) for _ in range(2))
+    device.upload(a, np.ones(2))
+    end = device.beside(lambda: device.copy(b, a))
+    device.join(end)
+    device.zero(a)
+    assert device.download(b).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("has_graphs", [True, False])
+def test_work_is_repeated_as_a_graph_or_else_one_by_one(machine, has_graphs):
+    cupy = machine(has_graphs=has_graphs)
+    device = open_device("hip")
+    array, ones = (device.empty((2,), np.dtype(np.float32)) for _ in range(2))
+    device.upload(ones, np.ones(2))
+    device.zero(array)
+    replay = device.capture(lambda: device.copy(array, ones))
+    assert device.download(array).tolist() == [0, 0], "recorded, not run"
+    replay()
+    assert device.download(array).tolist() == [1, 1]
+    assert ("graph" in cupy.calls) == has_graphs
+    device.capture(lambda: None)
+    assert cupy.calls.count("begin capture") == (2 if has_graphs else 1)  # it is tried once
+
+
+def test_its_sibling_for_cuda_asks_for_much_shared_memory_and_hip_does_not(machine, monkeypatch):
+    cupy = machine()
+    launch = Launch("k", (1, 1, 1), (64, 1, 1), 60_000)
+    kernel_of(open_device("hip"))(launch, ())
+    assert cupy.calls == ["launch k"]
+    cupy.is_hip = False
+    monkeypatch.setattr(cuda, "_import_cupy", lambda: cupy)
+    kernel = kernel_of(open_device("cuda"))
+    for _ in range(2):
+        kernel(launch, ())
+    assert cupy.calls == ["launch k", "allow 60000", "launch k", "launch k"]
+
+
+class FakeRocblas:
+    """The functions of librocblas that are called through ctypes; 0 is success.
+
+    `streams` has the stream of each handle; `workspaces`, the memory; `used`, those of products."""
+
+    def __init__(self):
+        self.streams, self.workspaces, self.used = {}, {}, []
+
+    def rocblas_create_handle(self, handle):
+        handle._obj.value = 7 + len(self.streams)
+        return 0
+
+    def rocblas_set_workspace(self, handle, address, size):
+        self.workspaces[handle.value] = address.value
+        return int(not address.value or size.value != 32 << 20)
+
+    def rocblas_set_stream(self, handle, stream):
+        self.streams[handle.value] = stream.value
+        return 0
+
+    def rocblas_gemm_ex(
+        self, handle, transa, transb, m, n, k, alpha, a, ta, lda, b, tb, ldb, beta, c, tc, ldc,
+        d, td, ldd, compute, algorithm, solution, flags,
+    ):  # fmt: skip
+        assert (c.value, tc, ldc) == (d.value, td, ldd)
+        assert (compute, algorithm, solution, flags) == (151, 0, 0, 0)
+        self.used.append(self.streams[handle.value])
+        first = matrix(a.value, ta, lda, m if transa == 112 else k)
+        second = matrix(b.value, tb, ldb, k if transb == 112 else n)
+        first = first.T if transa == 112 else first
+        second = second.T if transb == 112 else second
+        result = matrix(c.value, tc, ldc, n)
+        assert (first.shape, second.shape, result.shape) == ((m, k), (k, n), (m, n))
+        product = alpha._obj.value * (first.astype(np.float64) @ second.astype(np.float64))
+        if beta._obj.value:
+            product += beta._obj.value * result.astype(np.float64)
+        result[...] = product.astype(result.dtype)
+        return 0
+
+
+def matrix(address, code, leading, columns):
+    """A column-major matrix (leading, columns), as rocBLAS sees memory."""
+    dtype = DTYPES[{150: "float16", 151: "float32", 168: "bfloat16"}[code]]
+    raw = (ctypes.c_uint8 * (leading * columns * dtype.itemsize)).from_address(address)
+    return np.frombuffer(raw, dtype).reshape(columns, leading).T
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_the_library_multiplies_as_it_is_asked_to(machine, monkeypatch, dtype):
+    machine()
+    monkeypatch.setattr(rocblas, "load", FakeRocblas)
+    device, real = open_device("hip"), DTYPES[dtype]
+    values = [np.arange(rows * 3).reshape(rows, 3) % 5 for rows in (4, 5)]  # exact in bfloat16
+    inp, weight = (device.empty(value.shape, real) for value in values)
+    out = device.empty((4, 5), real)
+    for array, value in ((inp, values[0]), (weight, values[1]), (out, np.ones((4, 5)))):
+        device.upload(array, value)
+    device.synchronize()
+    device.matrix_product("TN", (5, 4, 3), weight, inp, out, add=True)
+    expected = values[0] @ values[1].T + 1
+    assert device.download(out).astype(np.float32).tolist() == expected.tolist()
+
+
+def test_a_product_beside_other_work_goes_to_the_other_stream(machine, monkeypatch):
+    machine()
+    library = FakeRocblas()
+    monkeypatch.setattr(rocblas, "load", lambda: library)
+    device = open_device("hip")
+    array = device.empty((2, 2), np.dtype(np.float32))
+    device.upload(array, np.ones((2, 2)))
+    device.synchronize()
+
+    def multiply():
+        device.matrix_product("NN", (2, 2, 2), array, array, array)
+
+    for _ in range(2):
+        multiply()
+        end = device.beside(multiply)
+    device.join(end)
+    main, side = device.stream.ptr, device._side.ptr
+    assert library.used == [main, side, main, side]
+    assert len(set(library.workspaces.values())) == 2
+
+
+def test_without_rocblas_it_says_what_to_install(machine, monkeypatch):
+    machine()
+    monkeypatch.setattr(rocblas, "SONAME", "libno-such-thing.so.5")
+    with pytest.raises(LadderError, match=r"rocBLAS does not load .*install ROCm 7"):
+        _ = open_device("hip").matrix_product
+
+
+# ---- what goes wrong ----
+
+
+def kernel_of(device, function=lambda launch, args: None):
+    raw = fake_cupy.RawKernel(device.cupy, function, "k")
+    return device.kernel(raw, Path("mine.cu"))
+
+
+def test_a_grid_of_too_many_threads_is_refused_before_the_launch(machine):
+    machine()
+    kernel = kernel_of(open_device("hip"))
+    with pytest.raises(LadderError, match=r"mine\.cu.*4,294,967,296 threads in one direction"):
+        kernel(Launch("k", (1 << 22, 1, 1), (1024, 1, 1)), ())
+
+
+def test_a_launch_that_fails_names_the_kernel_and_its_sizes(machine):
+    machine()
+    kernel = kernel_of(open_device("hip"))
+    with pytest.raises(LadderError, match=r"invalid argument, launching k \(mine\.cu\).*70000 byt"):
+        kernel(Launch("k", (1, 1, 1), (64, 1, 1), 70_000), ())
+
+
+def test_a_fault_in_a_kernel_says_which_and_how_to_find_it(machine):
+    cupy = machine()
+    device = open_device("hip")
+    for _ in range(2):
+        kernel_of(device)(Launch("k", (1, 1, 1), (64, 1, 1)), ())
+    cupy.sticky = fake_cupy.RuntimeError_(700, "an illegal memory access was encountered")
+    with pytest.raises(DeviceFault, match=r"illegal memory access.*in k \(mine\.cu\).*restart"):
+        device.synchronize()
+
+
+def test_too_large_an_array_says_what_is_free(machine):
+    machine()
+    with pytest.raises(LadderError, match=r"out of memory: .*102,401 MiB of 196,608 MiB are free"):
+        open_device("hip").empty((1 << 34,), np.dtype(np.float32))
+
+
+def test_ranks_exchange_through_rccl_in_place_on_the_gpus_stream(machine, monkeypatch):
+    cupy = machine(gpus=2)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cupy)
+    library = cupy.nccl = fake_cupy.Nccl(cupy)
+    device = open_device("hip:1")
+    group = device.join_group(device.new_group(), 1, 2)
+    array = device.empty((6,), np.dtype(np.float32))
+    start, own, stream = array.data.ptr, array.data.ptr + 12, device.stream.ptr
+    group.all_reduce(array)
+    group.reduce_scatter(array)
+    group.all_gather(array)
+    group.close()
+    assert library.calls == [
+        ("join", 2, b"name", 1),
+        ("start",),
+        ("allReduce", start, start, 6, 7, 0, stream),
+        ("end",),
+        ("start",),
+        ("reduceScatter", start, own, 3, 7, 0, stream),
+        ("end",),
+        ("start",),
+        ("allGather", own, start, 12, 1, stream),
+        ("end",),
+        ("destroy",),
+    ]
+
+
+def test_an_error_of_rccl_names_what_was_done(machine, monkeypatch):
+    cupy = machine(gpus=2)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cupy)
+    cupy.nccl = fake_cupy.Nccl(cupy, fails="join")
+    device = open_device("hip")
+    with pytest.raises(LadderError, match=r"failed in joining a group of 2 GPUs: .*NCCL_DEBUG"):
+        device.join_group(device.new_group(), 0, 2)
+
+
+def test_tma_is_refused(machine):
+    machine()
+    device = open_device("hip")
+    with pytest.raises(LadderError, match="no TMA"):
+        device.tensor_map(None, (1, 32))
+
+
+def test_without_a_driver_the_emulated_device_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu, "DRIVER", tmp_path / "none")
+    with pytest.raises(LadderError, match=r"no AMD driver.*--device emulated"):
+        open_device("hip")
+
+
+def test_without_cupy_the_extra_is_named(machine, monkeypatch):
+    machine()
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(LadderError, match=re.escape(f"install ROCm 7, and {install('rocm')}")):
+        open_device("hip")
+
+
+def test_cupy_for_nvidia_is_no_use(machine):
+    machine().is_hip = False
+    with pytest.raises(LadderError, match="CuPy here is for NVIDIA's GPUs"):
+        open_device("hip")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "name", "message"),
+    [
+        (0, "hip", r"no ROCm-capable device.*rocminfo.*render and video"),
+        (2, "hip:2", r"no GPU hip:2; this machine has hip:0, hip:1"),
+    ],
+)
+def test_a_gpu_that_is_not_there(machine, gpus, name, message):
+    machine(gpus=gpus)
+    with pytest.raises(LadderError, match=message):
+        open_device(name)
+
+
+# ---- what doctor says ----
+
+
+def distributions(*names):
+    return lambda: [type("Distribution", (), {"name": name}) for name in names]
+
+
+def test_the_doctor_of_a_machine_without_amd_asks_for_nothing_else(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu, "DRIVER", tmp_path / "none")
+    found = {finding.what: finding for finding in installation.findings()}
+    assert list(found) == ["AMD compiler", "AMD driver"]
+    assert "only --device hip needs one" in found["AMD driver"].remedy
+
+
+def test_the_doctor_of_a_rocm_machine_names_each_remedy(machine, monkeypatch, tmp_path):
+    machine(gpus=0)
+    monkeypatch.setattr(gpu, "RELEASE", tmp_path / "none")
+    monkeypatch.setattr(installation.os, "access", lambda path, mode: False)
+    metadata = installation.importlib.metadata
+    monkeypatch.setattr(metadata, "distributions", distributions("cupy-cuda13x"))
+    found = {finding.what: finding for finding in installation.findings()}
+    assert "usermod --append --groups render,video" in found["AMD driver"].remedy
+    assert "install ROCm 7" in found["ROCm"].remedy
+    assert found["CuPy for ROCm"].remedy == f"{pip('uninstall cupy-cuda13x')}, and {gpu.INSTALL}"
+    assert "rocminfo should list one" in found["AMD GPU"].remedy
+    monkeypatch.setattr(metadata, "distributions", distributions("cupy-cuda13x", "cupy-rocm-7-0"))
+    assert "only one can work" in installation.cupy().remedy
+    monkeypatch.setattr(metadata, "distributions", distributions())
+    assert installation.cupy().remedy.endswith(gpu.INSTALL)
+
+
+def test_the_doctor_of_a_whole_rocm_machine_has_no_remedy(machine, monkeypatch, tmp_path):
+    machine()
+    release = tmp_path / "version"
+    release.write_text("7.0.2\n")
+    monkeypatch.setattr(gpu, "RELEASE", release)
+    metadata = installation.importlib.metadata
+    monkeypatch.setattr(metadata, "distributions", distributions("cupy-rocm-7-0"))
+    monkeypatch.setattr(metadata, "version", lambda name: "14.2.0")
+    found = {finding.what: finding for finding in installation.findings()[1:]}
+    assert not any(finding.remedy for finding in found.values())
+    assert found["ROCm"].found == "7.0.2"
+    assert "AMD Instinct MI300X (gfx942), waves of 64" in found["AMD GPU"].found
+    release.write_text("6.4.1\n")
+    assert "install that" in installation.rocm().remedy
+
+
+def test_an_amd_gpu_is_the_default_where_there_is_no_other(machine):
+    machine()
+    assert default_device() in ("hip", "cuda")

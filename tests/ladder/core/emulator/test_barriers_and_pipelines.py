@@ -1,0 +1,236 @@
+"""cuda::barrier, cuda::pipeline and memcpy_async on the emulator: the right kernels of barriers.cu
+pass, and what breaks a rule is named. The kernels take the bug as an argument."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.launch_plan import Launch
+from ladder.core.contract.rung_file import Rung
+from ladder.core.emulator.emulated import Emulated, KernelError
+from tests.ladder.emulation import array, run, zeros
+
+pytestmark = pytest.mark.emulator
+
+FILE = Path(__file__).parent / "barriers.cu"
+SOURCE = FILE.read_text()
+_ENUM = SOURCE[SOURCE.index("enum Bug {") + 10 :].split("}")[0]
+BUGS = {name.strip(): i for i, name in enumerate(_ENUM.split(",")) if name.strip()}
+ROWS = 7
+RNG = np.random.default_rng(0)
+INPUT = array(RNG.integers(-9, 10, (ROWS + 1, 64)))
+
+
+def launch(device, name, bug, *more, threads=64):
+    """What a kernel makes of the rows."""
+    out = zeros(64)
+    inp = array(INPUT[:ROWS])  # with nothing behind it
+    args = out, *(() if name == "leave" else (inp, np.int32(ROWS), np.int32(BUGS[bug]))), *more
+    kernels = device.compile(Rung("1", "a test", FILE, SOURCE), {}, np.dtype(np.float32))
+    kernels[name](Launch(name, (1, 1, 1), (threads, 1, 1), 0), args)
+    return out
+
+
+def neighbours(rows):
+    return rows.sum(0) + rows.sum(0)[np.arange(64) ^ 1]
+
+
+ALL = neighbours(INPUT[:ROWS])
+LAST = neighbours(INPUT[ROWS - 1 : ROWS] * (np.arange(64) % 4 >= 2))  # that are not copied
+RIGHT = {
+    "split": INPUT[:ROWS].sum(0) + np.roll(INPUT[:ROWS].sum(0), 32),
+    "leave": np.arange(64) % 4,
+    "counted": ALL,
+    "stages": ALL,
+    "roles": ALL,
+    "own": ALL,
+    "groups": ALL,
+    "primitives": ALL - LAST,
+}
+
+
+@pytest.mark.parametrize("kernel", RIGHT)
+@pytest.mark.parametrize("mode", ["late", "early", "counting", "counting early"])
+def test_right_kernels_pass(devices, kernel, mode):
+    for more in [(np.int32(0),), (np.int32(1),)] if kernel == "roles" else [()]:
+        threads = 96 if kernel == "roles" else 64
+        out = launch(devices[mode], kernel, "NONE", *more, threads=threads)
+        assert (out == RIGHT[kernel]).all()
+
+
+# What the counting mode says of each: the kind, the marks of the lines (either of them may be the
+# one that comes second), and a part of the message.
+RULES = [
+    ("split", "NO_INIT", "barrier misuse", "ARRIVE", "uses the barrier ready before init"),
+    ("split", "INIT_TWICE", "barrier misuse", "AGAIN", "initialises the barrier used again"),
+    ("split", "INIT_NOT_SEEN", "barrier misuse", "ARRIVE MAKE", "no barrier comes between"),
+    ("split", "COUNT_TOO_LARGE", "deadlock", "WAIT", "ready .* 64 of 65 threads have arrived"),
+    ("split", "COUNT_TOO_SMALL", "race", "FILL READ", "no barrier between them"),
+    ("split", "NO_ARRIVE", "deadlock", "WAIT", "ready .* phase 0, in which 63 of 64 threads"),
+    ("split", "NO_WAIT", "race", "FILL READ", "no barrier between them"),
+    ("split", "ARRIVES_TWICE", "race", "FILL READ", "no barrier between them"),
+    ("split", "OLD_TOKEN", "barrier misuse", "WAIT", "a token of phase 0, and phase 1 has ended"),
+    ("split", "OTHER_TOKEN", "barrier misuse", "OTHER", "used with a token that is not of this"),
+    ("counted", "NEVER_WAITED", "in flight", "COPY", r"no thread waits at the barrier ready\[0\]"),
+    ("counted", "READ_TOO_EARLY", "race", "COPY READ", "no wait at the barrier or pipeline that"),
+    ("counted", "REFILLED_TOO_EARLY", "race", "COPY READ", "by memcpy_async"),
+    ("counted", "MISALIGNED", "misaligned", "COPY", "not all multiples of 16"),
+    ("counted", "ODD_SIZE", "misaligned", "COPY", "memcpy_async copies 252 bytes"),
+    ("counted", "PAST_END", "out of bounds", "COPY", "write of 16 bytes across the end"),
+    ("stages", "NO_COMMIT", "deadlock", "WAIT", "stage 0 of the pipeline state, which producer_c"),
+    ("stages", "NO_RELEASE", "deadlock", "ACQUIRE", "which consumer_release frees, .* 63 of 64"),
+    ("stages", "NO_ACQUIRE", "race", "COPY READ", "by memcpy_async"),
+    ("stages", "READ_TOO_EARLY", "race", "COPY READ", "no wait at the barrier or pipeline that"),
+    ("stages", "EARLY_RELEASE", "race", "COPY READ", "no barrier between them"),
+    ("roles", "WRONG_PRODUCERS", "deadlock", "WAIT ACQUIRE", "32 of 33 threads have arrived"),
+    ("own", "WAIT_TOO_FEW", "race", "COPY READ", "no wait for the copy and barrier"),
+    ("own", "NO_BARRIER", "race", "COPY READ", "by memcpy_async"),
+    ("own", "REFILLED_TOO_EARLY", "race", "COPY READ", "by memcpy_async"),
+    ("groups", "NO_WAIT", "race", "COPY READ FIRST", "no wait for the copy and barrier"),
+    ("groups", "NEVER_WAITED", "in flight", "COPY", "this memcpy_async is under way: no commit"),
+    ("primitives", "WAIT_TOO_FEW", "race", "COPY READ", "no wait for the copy and barrier"),
+    ("primitives", "ODD_PIECE", "misaligned", "COPY", "copies 12 bytes; 4, 8 and 16 are possible"),
+]
+
+
+def marked(kernel, mark):
+    """The number of the line of a kernel that carries a mark."""
+    begin = SOURCE.index(f"void {kernel}(")
+    return SOURCE.count("\n", 0, SOURCE.index(f"// {mark}\n", begin)) + 1
+
+
+def short(value):
+    return str(value)[:24]
+
+
+@pytest.mark.parametrize("kernel, bug, kind, marks, message", RULES, ids=short)
+def test_broken_rule_is_named(devices, kernel, bug, kind, marks, message):
+    more = (np.int32(0),) if kernel == "roles" else ()
+    with pytest.raises(KernelError) as error:
+        launch(devices["counting"], kernel, bug, *more, threads=96 if more else 64)
+    lines = {marked(kernel, mark) for mark in marks.split()}
+    found = [problem for problem in error.value.problems if problem.kind == kind]
+    assert found and found[0].line in lines, error.value
+    error.match(message)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "bug", "message"),
+    [
+        ("counted", "READ_TOO_EARLY", "once more before phase 0 has ended.* have yet to be copied"),
+        ("stages", "READ_TOO_EARLY", "once more before phase 0 has ended.* have yet to be copied"),
+        ("own", "WAIT_TOO_FEW", "this memcpy_async is under way: no commit and wait cover it"),
+        ("groups", "NEVER_WAITED", "this memcpy_async is under way: no commit and wait cover it"),
+    ],
+)
+def test_a_missing_wait_is_named_in_fast_mode(devices, kernel, bug, message):
+    with pytest.raises(KernelError, match=message):
+        launch(devices["late"], kernel, bug)
+
+
+def test_a_stage_that_is_released_too_early_gives_wrong_results_in_fast_mode(devices):
+    assert (launch(devices["early"], "stages", "EARLY_RELEASE") != ALL).any()
+
+
+def test_a_copy_is_made_as_late_as_the_wait(tmp_path):
+    source = """\
+#include <cuda/barrier>
+extern "C" __global__ void k(float* out, const float* inp) {
+    __shared__ cuda::barrier<cuda::thread_scope_block> ready;
+    __shared__ float x[64];
+    if (threadIdx.x == 0) init(&ready, 64);
+    __syncthreads();
+    cuda::memcpy_async(x + threadIdx.x, inp + threadIdx.x, cuda::aligned_size_t<4>(4), ready);
+    out[threadIdx.x] = x[threadIdx.x];
+    ready.arrive_and_wait();
+    out[64 + threadIdx.x] = x[threadIdx.x ^ 1];
+}
+"""
+    out = zeros(2, 64)
+    run(Emulated(), tmp_path, source, 1, 64, out, array(INPUT[0]))
+    assert np.isnan(out[0]).all() and (out[1] == INPUT[0][np.arange(64) ^ 1]).all()
+
+
+@pytest.mark.parametrize(
+    ("copy", "kind"),
+    [("x, (float*)nullptr + 64, 256", "crash"), ("x, inp, 1 << 20", "out of bounds")],
+)
+def test_a_copy_from_or_to_nowhere_ends_the_launch_only(tmp_path, copy, kind):
+    source = f"""\
+#include <cuda/barrier>
+extern "C" __global__ void k(const float* inp) {{
+    __shared__ cuda::barrier<cuda::thread_scope_block> ready;
+    __shared__ float x[64];
+    init(&ready, 1);
+    cuda::memcpy_async({copy}, ready);
+    ready.arrive_and_wait();
+}}
+"""
+    with pytest.raises(KernelError) as error:
+        run(Emulated(), tmp_path, source, 1, 1, array(INPUT[0]))
+    assert [(problem.kind, problem.line) for problem in error.value.problems] == [(kind, 6)]
+
+
+STATE_AGAIN = """\
+#include <cooperative_groups.h>
+#include <cuda/pipeline>
+namespace cg = cooperative_groups;
+__device__ float next(cg::thread_block block, const float* inp) {
+    __shared__ cuda::pipeline_shared_state<cuda::thread_scope_block, 1> state;
+    __shared__ float x;
+    auto pipe = cuda::make_pipeline(block, &state);  // which ends with this function
+    pipe.producer_acquire();
+    if (threadIdx.x == 0) cuda::memcpy_async(&x, inp, sizeof(float), pipe);
+    pipe.producer_commit();
+    pipe.consumer_wait();
+    float result = x;
+    pipe.consumer_release();
+    return result;
+}
+extern "C" __global__ void k(float* out, const float* inp) {
+    auto block = cg::this_thread_block();
+    for (int i = 0; i < 3; i++) {
+        out[i * blockDim.x + threadIdx.x] = next(block, inp + i);
+        if (SYNC) block.sync();
+    }
+}
+"""
+
+
+def test_the_state_of_a_pipeline_serves_again_after_all_have_left(tmp_path):
+    args = (out := zeros(3, 64)), array(INPUT[0])
+    device = Emulated(counting=True)
+    run(device, tmp_path, STATE_AGAIN, 1, 64, *args, defines={"SYNC": 1})
+    assert (out == INPUT[0][:3, None]).all()
+    with pytest.raises(KernelError, match=r"initialises stage 0 of the pipeline state.* again"):
+        run(device, tmp_path, STATE_AGAIN, 1, 64, *args, defines={"SYNC": 0})
+
+
+def test_a_copy_that_is_no_copy_to_shared_memory_is_made_at_once(tmp_path):
+    source = """\
+#include <cuda/pipeline>
+extern "C" __global__ void k(float* out, const float* inp) {
+    auto pipe = cuda::make_pipeline();
+    cuda::memcpy_async(out + threadIdx.x, inp + threadIdx.x, sizeof(float), pipe);
+    pipe.producer_commit();
+    pipe.consumer_wait();
+    out[threadIdx.x] += 1.0f;
+}
+"""
+    out = zeros(64)
+    run(Emulated(counting=True), tmp_path, source, 1, 64, out, array(INPUT[0]))
+    assert (out == INPUT[0] + 1).all()
+
+
+def test_a_barrier_of_a_larger_scope_is_refused(tmp_path):
+    source = """\
+#include <cuda/barrier>
+extern "C" __global__ void k() {
+    __shared__ cuda::barrier<cuda::thread_scope_device> all;
+    init(&all, 1);
+}
+"""
+    with pytest.raises(LadderError, match="has cuda::barrier<cuda::thread_scope_block> only"):
+        run(Emulated(), tmp_path, source, 1, 32)

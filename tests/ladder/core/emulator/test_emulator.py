@@ -1,0 +1,615 @@
+"""The emulated device does what a GPU does: warps, shared memory, 16-bit types, counts."""
+
+import errno
+import itertools
+import multiprocessing
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ladder.core.common import cache
+from ladder.core.common.errors import LadderError
+from ladder.core.emulator.emulated import Emulated
+from ladder.core.emulator.toolchain import Compiler, find_compiler, runtime
+from tests.ladder.emulation import array, line, run, rung, zeros
+
+pytestmark = pytest.mark.emulator
+
+WARPS = (32, 64)
+
+
+# ---- conversions: all 65,536 patterns -----------------------------------------------------------
+
+HALF = ("float16", "cuda_fp16.h", "__half", "half", np.float16)
+BFLOAT = ("bfloat16", "cuda_bf16.h", "__nv_bfloat16", "bfloat16", ml_dtypes.bfloat16)
+NARROW = pytest.mark.parametrize("narrow", (HALF, BFLOAT), ids=("float16", "bfloat16"))
+
+
+@NARROW
+def test_every_16_bit_pattern_widens_to_the_right_float(tmp_path, narrow):
+    _, header, kind, name, dtype = narrow
+    source = f"""\
+#include <{header}>
+extern "C" __global__ void k(float* out, const {kind}* inp) {{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    out[i] = __{name}2float(inp[i]);
+}}
+"""
+    patterns = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    out = zeros(1 << 16)
+    run(Emulated(), tmp_path, source, 256, 256, out, array(patterns, dtype))
+    expected = patterns.astype(np.float32)
+    number = ~np.isnan(expected)
+    assert (out.view(np.uint32)[number] == expected.view(np.uint32)[number]).all()
+    assert np.isnan(out[~number]).all()
+
+
+@NARROW
+def test_floats_round_to_nearest_even(tmp_path, narrow):
+    _, header, kind, name, dtype = narrow
+    source = f"""\
+#include <{header}>
+extern "C" __global__ void k({kind}* out, const float* inp) {{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    out[i] = __float2{name}(inp[i]);
+}}
+"""
+    # All representable values, all midpoints between neighbours, and what is next to those.
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        values = np.arange(1 << 16, dtype=np.uint16).view(dtype).astype(np.float64)
+    values = np.unique(values[np.isfinite(values)])
+    middles = ((values[1:] + values[:-1]) / 2).astype(np.float32)
+    beyond = np.float32([65519.996, 65520, 65536, 1e6, 3.4e38, np.inf, 2**-25, 2**-26, 1e-45])
+    inputs = [values.astype(np.float32), middles, beyond, -beyond]
+    inputs += [np.nextafter(middles, np.float32(sign * np.inf)) for sign in (1, -1)]
+    inputs = np.concatenate([*inputs, np.float32([np.nan, 0.0, -0.0])])
+    inputs = np.concatenate([inputs, np.zeros(-len(inputs) % 256, np.float32)])
+    out = zeros(len(inputs), dtype=dtype)
+    run(Emulated(), tmp_path, source, len(inputs) // 256, 256, out, array(inputs))
+    with np.errstate(over="ignore"):
+        expected = inputs.astype(dtype)
+    number = ~np.isnan(inputs)
+    assert (out.view(np.uint16)[number] == expected.view(np.uint16)[number]).all()
+    assert np.isnan(out[~number].astype(np.float32)).all()
+
+
+@NARROW
+def test_16_bit_arithmetic_is_rounded_once(tmp_path, narrow):
+    _, header, kind, _, dtype = narrow
+    source = f"""\
+#include <{header}>
+extern "C" __global__ void k({kind}* out, const {kind}* a, const {kind}* b, const {kind}* c) {{
+    int i = blockIdx.x * blockDim.x + threadIdx.x, n = gridDim.x * blockDim.x;
+    out[i] = a[i] + b[i];
+    out[n + i] = a[i] * b[i];
+    out[2 * n + i] = a[i] / b[i];
+    out[3 * n + i] = __hfma(a[i], b[i], c[i]);
+    out[4 * n + i] = __hmax(a[i], b[i]);
+}}
+"""
+    n = 1 << 14
+    rng = np.random.default_rng(0)
+    a, b, c = (array(rng.standard_normal(n) * 2.0 ** rng.integers(-6, 6, n), dtype) for _ in "abc")
+    # Ties broken by a distant addend, which rounding twice gets wrong.
+    one = np.nextafter(dtype(1), dtype(2))
+    a[:2], b[:2], c[:2] = one, one, [dtype(2.0**-24), dtype(-(2.0**-24))]
+    out = zeros(5, n, dtype=dtype)
+    run(Emulated(), tmp_path, source, n // 256, 256, out, a, b, c)
+    x, y, z = (v.astype(np.longdouble) for v in (a, b, c))
+    for got, exact in zip(out, (x + y, x * y, x / y, x * y + z, np.maximum(x, y)), strict=True):
+        # The nearest representable value: no neighbour is nearer, and ties go to even.
+        got, exact = got[np.isfinite(got)], exact[np.isfinite(got)]
+        assert len(got) > 0.9 * n
+        error = abs(got.astype(np.longdouble) - exact)
+        for direction in (np.inf, -np.inf):
+            neighbour = np.nextafter(got, dtype(direction)).astype(np.longdouble)
+            other = abs(neighbour - exact)
+            assert (error <= other).all()
+            assert (got.view(np.uint16)[error == other] % 2 == 0).all()
+
+
+# ---- warps ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("warp", WARPS)
+@pytest.mark.parametrize("counting", (False, True))
+def test_shuffles(tmp_path, warp, counting):
+    source = """\
+extern "C" __global__ void k(int* out, int width) {
+    unsigned long long all = ~0ull;
+    int i = threadIdx.x, n = blockDim.x;
+    out[i] = __shfl_sync(all, i, 3, width);
+    out[n + i] = __shfl_xor_sync(all, i, 5, width);
+    out[2 * n + i] = __shfl_up_sync(all, i, 2, width);
+    out[3 * n + i] = __shfl_down_sync(all, i, 2, width);
+    out[4 * n + i] = (int)__shfl_xor_sync(all, (double)i, 1, width);
+}
+"""
+    threads = 2 * warp
+    for width in (w for w in (2, 8, 32, 64) if w <= warp):
+        out = zeros(5, threads, dtype=np.int32)
+        device = Emulated(warp=warp, seed=3, counting=counting)
+        run(device, tmp_path, source, 1, threads, out, np.int32(width))
+        i = np.arange(threads)
+        first, last = i // width * width, i // width * width + width - 1
+        assert (out[0] == first + 3 % width).all()
+        assert (out[1] == np.where((i ^ 5) <= last, np.where((i ^ 5) >= first, i ^ 5, i), i)).all()
+        assert (out[2] == np.where(i - 2 >= first, i - 2, i)).all()
+        assert (out[3] == np.where(i + 2 <= last, i + 2, i)).all()
+        assert (out[4] == (i ^ 1)).all()
+
+
+@pytest.mark.parametrize("warp", WARPS)
+def test_votes_and_reductions(tmp_path, warp):
+    source = """\
+extern "C" __global__ void k(unsigned long long* out) {
+    int i = threadIdx.x;
+    unsigned long long all = ~0ull, ballot = __ballot_sync(all, i % 3 == 0);
+    unsigned long long even = 0x5555555555555555ull;
+    out[i * 8] = ballot;
+    out[i * 8 + 1] = __any_sync(all, i == 5);
+    out[i * 8 + 2] = __all_sync(all, i < 70);
+    out[i * 8 + 3] = __reduce_add_sync(all, (unsigned)i);
+    out[i * 8 + 4] = __reduce_max_sync(all, -i) + 1000;
+    if (i % 2 == 0) out[i * 8 + 5] = __reduce_add_sync(even, (unsigned)i);
+    out[i * 8 + 6] = __activemask();
+}
+"""
+    threads = 3 * warp // 2  # the second warp is a partial one
+    out = zeros(threads, 8, dtype=np.uint64)
+    run(Emulated(warp=warp, seed=1), tmp_path, source, 1, threads, out)
+    for first, last in ((0, warp), (warp, threads)):
+        lanes = range(first, last)
+        ballot = sum(1 << (i - first) for i in lanes if i % 3 == 0)
+        existing = np.uint64((1 << (last - first)) - 1)
+        for i in lanes:
+            assert out[i, 0] == ballot
+            assert out[i, 1] == (first <= 5 < last)
+            assert out[i, 2] == (last <= 70)
+            assert out[i, 3] == sum(lanes)
+            assert out[i, 4] == 1000 - first
+            assert out[i, 5] == (sum(range(first, last, 2)) if i % 2 == 0 else 0)
+            assert int(out[i, 6]) >> (i - first) & 1 and out[i, 6] & ~existing == 0
+
+
+@pytest.mark.parametrize("counting", (False, True))
+@pytest.mark.parametrize("seed", (0, 3))
+def test_the_lanes_of_a_branch_are_active_together(tmp_path, counting, seed):
+    """As in an atomic that a warp does once for all its lanes."""
+    source = """\
+extern "C" __global__ void k(unsigned* out, unsigned* count, const float* inp) {
+    unsigned lane = threadIdx.x % 32;
+    if (inp[threadIdx.x] > 0) {
+        unsigned active = __activemask(), first = __ffs(active) - 1, base = 0;
+        if (lane == first) base = atomicAdd(count, __popc(active));
+        base = __shfl_sync(active, base, first);
+        out[base + __popc(active & ((1u << lane) - 1))] = threadIdx.x;
+    }
+}
+"""
+    inp = array(np.random.default_rng(0).standard_normal(96))
+    out, count = zeros(96, dtype=np.uint32), zeros(1, dtype=np.uint32)
+    run(Emulated(counting=counting, seed=seed), tmp_path, source, 1, 96, out, count, inp)
+    assert count[0] == (inp > 0).sum()
+    assert sorted(out[: count[0]]) == np.flatnonzero(inp > 0).tolist()
+
+
+def test_shuffle_from_a_lane_that_takes_no_part_is_visible(tmp_path):
+    source = """\
+extern "C" __global__ void k(float* out) {
+    if (threadIdx.x < 16) out[threadIdx.x] = __shfl_down_sync(0xffff, 1.0f, 8);
+}
+"""
+    out = zeros(16)
+    run(Emulated(), tmp_path, source, 1, 32, out)
+    assert (out[:8] == 1).all() and np.isnan(out[8:]).all()
+
+
+# ---- blocks --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("counting", (False, True))
+@pytest.mark.parametrize("seed", (0, 1, 2))
+def test_block_reduction_in_shared_memory(tmp_path, counting, seed):
+    source = """\
+template <class T>
+__device__ T block_sum(T value) {
+    __shared__ T part[THREADS];
+    part[threadIdx.x] = value;
+    __syncthreads();
+    for (int n = THREADS / 2; n > 0; n /= 2) {
+        if (threadIdx.x < n) part[threadIdx.x] += part[threadIdx.x + n];
+        __syncthreads();
+    }
+    T sum = part[0];
+    __syncthreads();  // everyone has read it before the next call writes
+    return sum;
+}
+extern "C" __global__ void __launch_bounds__(THREADS) k(
+    float* out, int* count, const float* inp, int C) {
+    extern __shared__ float4 row[];
+    int i = blockIdx.x * C + threadIdx.x * 4;
+    row[threadIdx.x] = *(const float4*)(inp + i);
+    float4 v = row[threadIdx.x];
+    float sum = block_sum(v.x + v.y + v.z + v.w);
+    float again = block_sum(sum);
+    int same = block_sum((int)threadIdx.x);  // another instance: other memory
+    int positive = __syncthreads_count(v.x > 0);
+    if (threadIdx.x == 0) {
+        out[blockIdx.x] = again / THREADS;
+        count[blockIdx.x] = same == THREADS * (THREADS - 1) / 2 ? positive : -1;
+    }
+}
+"""
+    N, C, threads = 9, 512, 128
+    inp = array(np.random.default_rng(0).standard_normal((N, C)))
+    out, count = zeros(N), zeros(N, dtype=np.int32)
+    device = Emulated(seed=seed, counting=counting)
+    arguments = (out, count, inp, np.int32(C))
+    defines = {"THREADS": threads}
+    run(device, tmp_path, source, N, threads, *arguments, shared=threads * 16, defines=defines)
+    assert np.allclose(out, inp.sum(1), atol=1e-4)
+    assert (count == (inp[:, ::4] > 0).sum(1)).all()
+    assert device.report().problems == []
+
+
+def test_grid_and_block_of_three_dimensions(tmp_path):
+    source = """\
+extern "C" __global__ void k(int* out) {
+    int block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+    int thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+    int threads = blockDim.x * blockDim.y * blockDim.z;
+    atomicAdd(&out[block * threads + thread], 1 + threadIdx.z + 10 * blockIdx.y);
+}
+"""
+    out = zeros(2, 3, 4, 5, 6, 7, dtype=np.int32)
+    run(Emulated(seed=4), tmp_path, source, (4, 3, 2), (7, 6, 5), out)
+    z = np.arange(5)[:, None, None] + 10 * np.arange(3)[:, None, None, None, None]
+    assert (out == 1 + z).all()
+
+
+@pytest.mark.parametrize("counting", (False, True))
+def test_atomics(tmp_path, counting):
+    source = """\
+extern "C" __global__ void k(float* sum, int* ints, unsigned long long* big, double* d) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    atomicAdd(sum, 0.5f);
+    atomicAdd(&ints[0], 1);
+    atomicMax(&ints[1], i);
+    atomicMin(&ints[2], -i);
+    atomicOr(&ints[3], 1 << (i % 8));
+    if (atomicCAS(&ints[4], 0, 1) == 0) atomicExch(&ints[5], i + 1);
+    atomicInc((unsigned*)&ints[6], 9);
+    atomicSub(&ints[7], 2);
+    atomicAdd(big, 1ull << 32);
+    atomicAdd(d, 0.25);
+}
+"""
+    total = 8 * 64
+    s, ints = zeros(1), zeros(8, dtype=np.int32)
+    big, d = zeros(1, dtype=np.uint64), zeros(1, dtype=np.float64)
+    device = Emulated(counting=counting, seed=2, workers=2)
+    run(device, tmp_path, source, 8, 64, s, ints, big, d)
+    assert s[0] == total / 2
+    assert ints[:5].tolist() == [total, total - 1, 1 - total, 255, 1]
+    assert 1 <= ints[5] <= total
+    assert ints[6:].tolist() == [total % 10, -2 * total]
+    assert big[0] == total << 32 and d[0] == total / 4
+    assert device.report().problems == []
+
+
+def test_printf(tmp_path, capsys):
+    source = """\
+#include <stdio.h>
+extern "C" __global__ void k() {
+    if (threadIdx.x == 3) printf("thread %d of %u: %.2f\\n", threadIdx.x, blockDim.x, 0.5f);
+}
+"""
+    run(Emulated(), tmp_path, source, 1, 32)
+    assert capsys.readouterr().out == "thread 3 of 32: 0.50\n"
+
+
+def test_constants_and_local_arrays(tmp_path):
+    source = """\
+__constant__ float table[4] = {1, 10, 100, 1000};
+struct Pair { float a; int b; };
+extern "C" __global__ void k(float* out, Pair pair) {
+    float local[4];
+    for (int i = 0; i < 4; i++) local[i] = table[(i + threadIdx.x) % 4] * pair.a + pair.b;
+    out[threadIdx.x] = local[threadIdx.x % 3];
+}
+"""
+    pair = np.array([(2.0, 5)], dtype=[("a", "f4"), ("b", "i4")])[0]
+    for counting in (False, True):
+        out = zeros(4)
+        run(Emulated(counting=counting), tmp_path, source, 1, 4, out, pair)
+        assert out.tolist() == [7, 205, 7, 2005]
+
+
+def test_a_bool_and_a_char_are_integers(tmp_path):
+    source = """\
+extern "C" __global__ void k(float* out, bool negative, signed char value) {
+    out[threadIdx.x] = negative ? -value : value;
+}
+"""
+    for negative in (False, True):
+        out = zeros(2)
+        run(Emulated(), tmp_path, source, 1, 2, out, np.bool_(negative), np.int8(-3))
+        assert out.tolist() == [3 if negative else -3] * 2
+
+
+@pytest.mark.parametrize("expression, expected", [
+    ("__popc(0xf0f0u)", 8), ("__clz(1)", 31), ("__clz(0)", 32), ("__ffs(8)", 4),
+    ("__umulhi(0x80000000u, 6u)", 3), ("__float_as_uint(1.0f)", 0x3F800000),
+    ("__uint_as_float(0x40490fdb)", np.float32(np.pi)), ("__brev(1)", 2**31),
+    ("__byte_perm(0x33221100, 0x77665544, 0x5140)", 0x55114400),
+    ("rsqrtf(4.0f)", 0.5), ("__fdividef(1.0f, 4.0f)", 0.25), ("__expf(0.0f)", 1),
+    ("fmaf(2.0f, 3.0f, 4.0f)", 10), ("max(1.0f, __int_as_float(0x7fffffff))", 1),
+    ("min(3, 2u)", 2), ("tanhf(0.0f)", 0), ("__saturatef(7.0f)", 1),
+    ("__float2int_rn(2.5f)", 2), ("__float2int_rz(-2.5f)", -2), ("sqrt(2.0f) * sqrt(2.0f)", 2),
+    ("__float2int_rz(3e9f)", 2**31 - 1), ("__float2int_rn(-3e9f)", -(2**31)),
+    ("__float2int_rd(__int_as_float(0x7fffffff))", 0), ("__float2uint_rn(-5.0f)", 0),
+    ("__float2uint_rz(3e9f)", 3e9), ("__float2uint_rz(5e9f)", 2**32 - 1),
+    ("exp10f(2.0f)", 100), ("sinpif(0.5f)", 1), ("cospif(3.0f)", -1), ("rcbrtf(8.0f)", 0.5),
+    ("normcdff(-1.0f)", 0.15865525393), ("normcdf(1.0)", 0.84134474607),
+    ("rhypotf(3.0f, 4.0f)", 0.2), ("norm3df(2.0f, 3.0f, 6.0f)", 7),
+    ("__mul24(-3, 5)", -15), ("__umul24(0x1000003u, 5u)", 15),
+])  # fmt: skip
+def test_intrinsics(tmp_path, expression, expected):
+    source = f'extern "C" __global__ void k(double* out) {{ out[0] = {expression}; }}\n'
+    out = zeros(1, dtype=np.float64)
+    run(Emulated(), tmp_path, source, 1, 1, out)
+    assert out[0] == pytest.approx(float(expected), rel=2e-7)
+
+
+# ---- order ---------------------------------------------------------------------------------------
+
+ORDER = """\
+extern "C" __global__ void k(int* out, int* next) {
+    __syncwarp();
+    out[blockIdx.x * blockDim.x + threadIdx.x] = atomicAdd(next, 1);
+}
+"""
+
+
+def order(tmp_path, seed):
+    out = zeros(4 * 64, dtype=np.int32)
+    run(Emulated(seed=seed, workers=1), tmp_path, ORDER, 4, 64, out, zeros(1, dtype=np.int32))
+    return out.tolist()
+
+
+def test_order_follows_from_the_seed(tmp_path):
+    assert order(tmp_path, 0) == list(range(256))
+    orders = [order(tmp_path, seed) for seed in (1, 2, 1)]
+    assert orders[0] == orders[2] != orders[1]
+    for shuffled in orders:
+        assert sorted(shuffled) == list(range(256))
+        assert shuffled[:64] != sorted(shuffled[:64])  # threads
+        assert shuffled != sorted(shuffled, key=lambda i: i // 64)  # blocks
+
+
+def test_results_do_not_depend_on_the_number_of_workers(tmp_path):
+    source = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    __shared__ float part[64];
+    part[threadIdx.x] = inp[blockIdx.x * 64 + threadIdx.x];
+    __syncthreads();
+    out[blockIdx.x * 64 + threadIdx.x] = part[63 - threadIdx.x] + part[threadIdx.x ^ 7];
+}
+"""
+    inp = array(np.random.default_rng(1).standard_normal((100, 64)))
+    results = []
+    for workers, seed in itertools.product((1, 2, 5), (0, 9)):
+        out = zeros(100, 64)
+        run(Emulated(workers=workers, seed=seed), tmp_path, source, 100, 64, out, inp)
+        results.append(out)
+    expected = inp[:, ::-1] + inp[:, np.arange(64) ^ 7]
+    assert all((result == expected).all() for result in results)
+
+
+# ---- matrix products by a warp -------------------------------------------------------------------
+
+
+@NARROW
+def test_wmma(tmp_path, narrow):
+    _, header, kind, _, dtype = narrow
+    source = f"""\
+#include <mma.h>
+#include <{header}>
+using namespace nvcuda;
+// C (M, N) = A (M, K) * B (N, K)^T; one warp to a tile of 16 x 16
+extern "C" __global__ void k(float* C, const {kind}* A, const {kind}* B, int N, int K) {{
+    wmma::fragment<wmma::matrix_a, 16, 16, 16, {kind}, wmma::row_major> a;
+    wmma::fragment<wmma::matrix_b, 16, 16, 16, {kind}, wmma::col_major> b;
+    wmma::fragment<wmma::accumulator, 16, 16, 16, float> c;
+    wmma::fill_fragment(c, 0.0f);
+    for (int k = 0; k < K; k += 16) {{
+        wmma::load_matrix_sync(a, A + blockIdx.y * 16 * K + k, K);
+        wmma::load_matrix_sync(b, B + blockIdx.x * 16 * K + k, K);
+        wmma::mma_sync(c, a, b, c);
+    }}
+    for (int i = 0; i < c.num_elements; i++) c.x[i] *= 2;
+    wmma::store_matrix_sync(C + blockIdx.y * 16 * N + blockIdx.x * 16, c, N, wmma::mem_row_major);
+}}
+"""
+    M, N, K = 32, 48, 64
+    rng = np.random.default_rng(0)
+    A, B = array(rng.standard_normal((M, K)), dtype), array(rng.standard_normal((N, K)), dtype)
+    expected = 2 * A.astype(np.float64) @ B.astype(np.float64).T
+    for counting, seed in ((False, 0), (False, 6), (True, 0)):
+        C = zeros(M, N)
+        device = Emulated(counting=counting, seed=seed)
+        run(device, tmp_path, source, (N // 16, M // 16), 32, C, A, B, np.int32(N), np.int32(K))
+        assert np.allclose(C, expected, atol=1e-4)
+
+
+# ---- counts --------------------------------------------------------------------------------------
+
+PATTERNS = """\
+extern "C" __global__ void k(float* out, const float* inp, int stride, int pad) {
+    __shared__ float tile[32 * 33];
+    int i = threadIdx.x;
+    float v = inp[i];                            // whole sectors
+    v += inp[i * stride];                        // strided
+    v += inp[5];                                 // broadcast
+    v += inp[i + 1];                             // misaligned
+    float4 q = ((const float4*)inp)[i];          // vector
+    v += q.x + q.y + q.z + q.w;
+    for (int r = 0; r < 32; r++) tile[r * (32 + pad) + i] = v + r;  // by row
+    __syncwarp();
+    float sum = 0;
+    for (int r = 0; r < 32; r++) sum += tile[i * (32 + pad) + r];   // by column
+    if (i < 8) out[i] = sum;                     // a quarter of a warp
+    atomicAdd(&out[8], 1.0f);                    // atomic
+}
+"""
+
+
+def count(report, mark):
+    (found,) = [x for x in report.lines if x.line == line(PATTERNS, "// " + mark)]
+    return found
+
+
+def test_sectors_and_wavefronts(tmp_path):
+    device = Emulated(counting=True)
+    inp, out = array(np.arange(1024)), zeros(32)
+    run(device, tmp_path, PATTERNS, 1, 32, out, inp, np.int32(8), np.int32(0))
+    report = device.report()
+    assert report.problems == []
+    for mark, sectors, ideal, size, lanes in [
+        ("whole sectors", 4, 4, 4, 32),
+        ("strided", 32, 4, 4, 32),
+        ("broadcast", 1, 1, 4, 32),
+        ("misaligned", 5, 4, 4, 32),
+        ("vector", 16, 16, 16, 32),
+        ("a quarter of a warp", 1, 1, 4, 8),
+        ("atomic", 1, 1, 4, 32),
+    ]:
+        x = count(report, mark)
+        assert (x.space, x.requests, x.bytes, x.lanes) == ("global", 1, size, lanes), mark
+        assert (x.sectors, x.ideal_sectors) == (sectors, ideal), mark
+        assert x.buffer == ("out" if mark in ("a quarter of a warp", "atomic") else "inp")
+        assert x.file == str(tmp_path / "kernel.cu") and x.kernel == "k"
+    assert count(report, "atomic").kind == "atomic"
+    row, column = count(report, "by row"), count(report, "by column")
+    assert (row.space, row.buffer, row.kind) == ("shared", "tile", "write")
+    assert (row.requests, row.wavefronts, row.ideal_wavefronts) == (32, 32, 32)
+    assert (column.requests, column.wavefronts, column.ideal_wavefronts) == (32, 32 * 32, 32)
+
+    device.reset_report()
+    assert device.report().lines == []
+    run(device, tmp_path, PATTERNS, 1, 32, out, inp, np.int32(8), np.int32(1))
+    assert count(device.report(), "by column").wavefronts == 32  # one column of padding cures it
+
+
+def test_accesses_say_which_lane_touches_what(tmp_path):
+    device = Emulated(counting=True, trace=2)
+    run(
+        device,
+        tmp_path,
+        PATTERNS,
+        1,
+        32,
+        zeros(32),
+        array(np.arange(1024)),
+        np.int32(8),
+        np.int32(0),
+    )
+    accesses = device.report().accesses
+    (strided,) = [x for x in accesses if x.line == line(PATTERNS, "// strided")]
+    assert strided.offsets == tuple(range(0, 32 * 32, 32)) and strided.lanes == tuple(range(32))
+    assert (strided.buffer, strided.bytes, strided.block, strided.warp) == ("inp", 4, (0, 0, 0), 0)
+    columns = [x for x in accesses if x.line == line(PATTERNS, "// by column")]
+    assert [x.offsets[:2] for x in columns] == [(0, 128), (4, 132)]
+    (quarter,) = [x for x in accesses if x.line == line(PATTERNS, "// a quarter")]
+    assert quarter.lanes == tuple(range(8))
+
+
+# ---- compilers and the cache ---------------------------------------------------------------------
+
+
+def _compile_and_run(folder):
+    out = zeros(256, dtype=np.int32)
+    run(Emulated(), Path(folder), ORDER, 4, 64, out, zeros(1, dtype=np.int32))
+    return int(out.sum())
+
+
+def test_two_processes_compile_at_once(tmp_path, monkeypatch):
+    entry = runtime().parent
+    shutil.copytree(entry, tmp_path / "cache" / entry.parent.name / entry.name)
+    before = set((tmp_path / "cache").rglob("*"))
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(2) as pool:
+        results = pool.map(_compile_and_run, [str(tmp_path)] * 2)
+    assert results == [255 * 128] * 2
+    new = set((tmp_path / "cache").rglob("*")) - before
+    files = sorted(path.name for path in new if path.is_file())
+    assert files == ["checksums.json", "compile.log", "kernel.so"]  # and nothing half-written
+
+
+@pytest.mark.parametrize("damage", ["empty", "zeros", "cut off", "its end missing", "one bit"])
+def test_a_damaged_library_in_the_cache_is_built_again(tmp_path, monkeypatch, damage):
+    runtime()  # from the usual cache
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "whole"))
+    library, _ = Emulated().compile_ahead(rung(tmp_path, ORDER), {}, np.dtype(np.float32))
+    whole = library.read_bytes()
+    half = len(whole) // 2
+    broken = {
+        "empty": b"",
+        "zeros": bytes(len(whole)),
+        "cut off": whole[:half],
+        "its end missing": whole[:-1],
+        "one bit": whole[:half] + bytes([whole[half] ^ 1]) + whole[half + 1 :],
+    }
+    # At another place: this process has the whole one loaded already.
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "damaged"))
+    path = tmp_path / "damaged" / library.relative_to(tmp_path / "whole")
+    shutil.copytree(library.parent, path.parent)
+    path.write_bytes(broken[damage])
+    assert _compile_and_run(tmp_path) == 255 * 128
+    assert path.read_bytes() == whole
+
+
+def test_without_a_compiler_the_remedy_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    find_compiler.cache_clear()
+    try:
+        with pytest.raises(LadderError, match=r"C\+\+ compiler.*install g\+\+ or clang"):
+            find_compiler()
+        monkeypatch.setenv("CXX", "no-such-compiler")
+        with pytest.raises(LadderError, match="no-such-compiler"):
+            find_compiler()
+    finally:
+        find_compiler.cache_clear()
+
+
+def test_a_full_disk_is_no_fault_of_the_kernel(tmp_path):
+    says = f"as: can't write to 0.o: '{os.strerror(errno.ENOSPC)}'"
+    compiler = Compiler((sys.executable, "-c", f"raise SystemExit({says!r})"), "")
+    with pytest.raises(LadderError, match=r"^the disk is full: .* TMPDIR.* KERNEL_LADDER_CACHE"):
+        compiler.build([], tmp_path / "kernel.so")
+
+
+def test_device_can_be_used_after_fork(tmp_path):
+    _compile_and_run(tmp_path)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if _compile_and_run(tmp_path) == 255 * 128 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_an_edited_header_is_compiled_again_in_the_same_process(tmp_path):
+    device, out = Emulated(), zeros(1)
+    source = '#include "value.cuh"\nextern "C" __global__ void k(float* out) { *out = VALUE; }\n'
+    for value in (1.0, 2.0):
+        (tmp_path / "value.cuh").write_text(f"#define VALUE {value}f\n")
+        run(device, tmp_path, source, 1, 1, out)
+        assert out[0] == value

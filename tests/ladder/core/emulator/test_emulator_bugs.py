@@ -1,0 +1,545 @@
+"""Planted bugs: the emulator names the kind, the line, the block and the thread of each."""
+
+import faulthandler
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ladder.core.common.errors import CompileError, LadderError
+from ladder.core.emulator.emulated import Emulated, KernelError
+from ladder.core.emulator.toolchain import find_compiler
+from tests.ladder.emulation import array, line, run, rung, zeros
+
+pytestmark = pytest.mark.emulator
+
+THREADS = 64
+
+MISSING_BARRIER = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    __shared__ float tile[64];
+    tile[threadIdx.x] = inp[threadIdx.x];  // OTHER
+    out[threadIdx.x] = tile[63 - threadIdx.x];  // BUG
+}
+"""
+
+STALE_TILE = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    __shared__ float tile[64];
+    float sum = 0.0f;
+    for (int step = 0; step < 2; step++) {
+        tile[threadIdx.x] = inp[step * 64 + threadIdx.x];  // BUG
+        __syncthreads();
+        sum += tile[63 - threadIdx.x];  // OTHER
+        // here a barrier is missing, before the tile is overwritten
+    }
+    out[threadIdx.x] = sum;
+}
+"""
+
+MISSING_SYNCWARP = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    __shared__ float tile[64];
+    tile[threadIdx.x] = inp[threadIdx.x];  // OTHER
+    __shfl_xor_sync(~0u, 0.0f, 1);  // orders no memory
+    out[threadIdx.x] = tile[threadIdx.x ^ 1];  // BUG
+}
+"""
+
+BLOCKS_RACE = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    float* sum = out + blockIdx.x / 2;
+    if (threadIdx.x == 0) *sum += inp[blockIdx.x];  // BUG OTHER
+}
+"""
+
+PLAIN_READ_OF_ATOMIC = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    atomicAdd(&out[0], inp[threadIdx.x]);  // OTHER
+    if (threadIdx.x == 40) out[1] = out[0];  // BUG
+}
+"""
+
+MISSING_FENCE = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    int* counter = (int*)(out + 32);
+    if (threadIdx.x == 0) {
+        out[blockIdx.x] = inp[blockIdx.x];  // OTHER
+        // here a __threadfence is missing
+        if (atomicAdd(counter, 1) == 1) out[63] = out[0] + out[1];  // BUG
+    }
+}
+"""
+
+RACES = [
+    MISSING_BARRIER,
+    STALE_TILE,
+    MISSING_SYNCWARP,
+    BLOCKS_RACE,
+    PLAIN_READ_OF_ATOMIC,
+    MISSING_FENCE,
+]
+RACE_NAMES = [
+    "missing barrier",
+    "stale tile",
+    "missing syncwarp",
+    "two blocks",
+    "plain read of an atomic",
+    "missing fence",
+]
+
+
+def problems(device, folder, source, grid=1, block=THREADS, args=None, shared=0):
+    args = args or (zeros(THREADS), array(np.arange(2 * THREADS)))
+    with pytest.raises(KernelError) as caught:
+        run(device, folder, source, grid, block, *args, shared=shared)
+    return caught.value.problems
+
+
+@pytest.mark.parametrize("source", RACES, ids=RACE_NAMES)
+@pytest.mark.parametrize("seed", (0, 5))
+def test_race(tmp_path, source, seed):
+    grid = 2 if "blockIdx" in source else 1
+    found = problems(Emulated(counting=True, seed=seed), tmp_path, source, grid)
+    races = [problem for problem in found if problem.kind == "race"]
+    assert races
+    bug, other = line(source), line(source, "OTHER")
+    for problem in set(found) - set(races):  # what comes too early reads what is not there yet
+        assert problem.kind == "uninitialised shared memory"
+        assert problem.line in (bug, other)
+    for problem in races:  # either of the two may come first
+        assert problem.file == str(tmp_path / "kernel.cu")
+        assert {problem.line, problem.other[1]} == {bug, other}
+        assert f"kernel.cu:{problem.line}: race on" in problem.message
+
+
+FIXED = [
+    MISSING_BARRIER.replace("  // OTHER", "  __syncthreads();"),
+    STALE_TILE.replace("// here a barrier is missing", "__syncthreads();  //"),
+    MISSING_SYNCWARP.replace("__shfl_xor_sync(~0u, 0.0f, 1)", "__syncwarp()"),
+    BLOCKS_RACE.replace("*sum += inp[blockIdx.x]", "atomicAdd(sum, inp[blockIdx.x])"),
+    PLAIN_READ_OF_ATOMIC.replace("  // OTHER", "  __syncthreads();"),
+    MISSING_FENCE.replace("// here a __threadfence is missing", "__threadfence();"),
+]
+
+
+@pytest.mark.parametrize("source", FIXED, ids=RACE_NAMES)
+@pytest.mark.parametrize("seed", (0, 5))
+def test_fixed_race_is_no_race(tmp_path, source, seed):
+    device = Emulated(counting=True, seed=seed)
+    args = (zeros(THREADS), array(np.arange(2 * THREADS)))
+    run(device, tmp_path, source, 2 if "blockIdx" in source else 1, THREADS, *args)
+    assert device.report().problems == []
+
+
+GLOBAL_BOUND = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i <= 64)
+        out[i] = inp[i];  // BUG
+}
+"""
+
+
+def test_access_past_the_end_of_a_buffer(tmp_path):
+    (problem,) = problems(Emulated(counting=True), tmp_path, GLOBAL_BOUND, grid=2, block=64)
+    assert problem.kind == "out of bounds"
+    assert problem.line == line(GLOBAL_BOUND)
+    assert (problem.block, problem.thread) == ((1, 0, 0), (0, 0, 0))
+    assert "write of 4 bytes" in problem.message
+
+
+def test_vector_across_the_end_of_a_buffer(tmp_path):
+    source = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    float4 v = *(const float4*)(inp + 60);
+    *(float4*)(out + 8) = v;  // BUG
+}
+"""
+    (problem,) = problems(
+        Emulated(counting=True), tmp_path, source, 1, 1, (zeros(10), array(np.arange(64)))
+    )
+    assert (problem.kind, problem.line) == ("out of bounds", line(source))
+    assert "write of 16 bytes across the end of out" in problem.message
+
+
+def test_access_past_the_end_of_shared_memory(tmp_path):
+    source = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    __shared__ float tile[63], other[64];
+    other[threadIdx.x] = 0;
+    tile[threadIdx.x] = inp[threadIdx.x];  // BUG
+}
+"""
+    (problem,) = problems(Emulated(counting=True), tmp_path, source)
+    assert (problem.kind, problem.line) == ("out of bounds", line(source))
+    assert problem.thread == (63, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "array, bytes_of_launch, message",
+    [
+        ("extern __shared__ float s[]", 0, "at offset 0 of s, which has 0 bytes: give its bytes"),
+        ("extern __shared__ float s[]", 128, "at offset 128 of s, which has 128 bytes$"),
+        ("__shared__ float s[24]", 0, "at offset 96 of s, which has 96 bytes$"),
+    ],
+)
+def test_access_outside_of_shared_arrays_names_the_nearest(
+    tmp_path, array, bytes_of_launch, message
+):
+    source = f"""\
+extern "C" __global__ void k(float* out, const float* inp) {{
+    {array};
+    float* p = s;
+    p[threadIdx.x] = inp[threadIdx.x];  // BUG
+}}
+"""
+    (problem,) = problems(Emulated(counting=True), tmp_path, source, shared=bytes_of_launch)
+    assert (problem.kind, problem.line) == ("out of bounds", line(source))
+    message = f"write of 4 bytes across the end of shared memory, {message}"
+    assert re.search(message, problem.message), problem.message
+
+
+@pytest.mark.parametrize("element, remedy", [(0, ": declare s with __align__.16."), (1, "$")])
+def test_a_misaligned_vector_in_shared_memory_says_how_to_align_the_array(
+    tmp_path, element, remedy
+):
+    source = f"""\
+extern "C" __global__ void k(float* out, const float* inp) {{
+    __shared__ float s[64];
+    s[threadIdx.x] = inp[threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x >= 8) return;
+    float4 v = *(const float4*)(s + {element} + 4 * threadIdx.x);  // BUG
+    *(float4*)(out + 4 * threadIdx.x) = v;
+}}
+"""
+    (problem,) = problems(Emulated(counting=True), tmp_path, source)
+    assert (problem.kind, problem.line) == ("misaligned", line(source))
+    assert re.search(f"no multiple of 16{remedy}", problem.message), problem.message
+
+
+INDICES = """\
+struct Two { float at[2]; };
+__device__ float last(Two two, int i) { return two.at[i]; }  // AT
+extern "C" __global__ void k(float* out, const float* inp, int bug) {
+    __shared__ float tile[2][64];
+    for (int i = threadIdx.x; i < 128; i += 64) tile[0][i] = inp[i];  // through both rows
+    __syncthreads();
+    float sums[4] = {};
+    for (int i = 0; i < 4 + (bug == 1); i++) sums[i] += tile[i % 2][threadIdx.x];  // SUMS
+    Two pair = {sums[1], sums[0] + sums[2]};
+    out[threadIdx.x] = last(pair, bug == 2 ? -1 : 1);
+}
+"""
+
+
+@pytest.mark.skipif("clang" in find_compiler().version, reason="the hook is gcc's")
+def test_index_outside_of_an_array_in_registers(tmp_path):
+    device = Emulated(counting=True)
+    out, inp = zeros(64), array(np.arange(128))
+    arguments = (device, tmp_path, INDICES, 1, 64, out, inp)
+    run(*arguments, np.int32(0))
+    assert (out == inp[:64] + inp[:64]).all()
+    for bug, mark, index in (
+        (1, "SUMS", "index 4 .* 'float [4]'"),
+        (2, "AT", "index -1 .* 'float [2]'"),
+    ):
+        with pytest.raises(KernelError) as caught:
+            run(*arguments, np.int32(bug))
+        (problem,) = caught.value.problems
+        assert (problem.kind, problem.line) == ("out of bounds", line(INDICES, f"// {mark}"))
+        assert re.search(index.replace("[", r"\["), problem.message)
+
+
+VECTOR_BY_VALUE = """\
+__device__ float product(float4 v) { return v.x * v.y * v.z * v.w; }
+extern "C" __global__ void k(float* out, const float* inp) {
+    int i = threadIdx.x * 4;
+    out[i] = product(reinterpret_cast<const float4&>(inp[i]));  // BUG
+    out[i + 1] = product(reinterpret_cast<const float4&>(inp[64 + i]));
+}
+"""
+
+
+def test_a_vector_that_is_passed_by_value_is_one_access(tmp_path):
+    inp = array(np.arange(400))
+    device = Emulated(counting=True)
+    (problem,) = problems(device, tmp_path, VECTOR_BY_VALUE, args=(zeros(256), inp[1:]))
+    assert (problem.kind, problem.line) == ("misaligned", line(VECTOR_BY_VALUE))
+
+
+@pytest.mark.parametrize("declaration", ("__shared__ float s[64];", "extern __shared__ float s[];"))
+def test_uninitialised_shared_memory(tmp_path, declaration):
+    source = f"""\
+extern "C" __global__ void k(float* out, const float* inp) {{
+    {declaration}
+    if (threadIdx.x != 5) s[threadIdx.x] = inp[threadIdx.x];
+    __syncthreads();
+    out[threadIdx.x] = s[63 - threadIdx.x];  // BUG
+}}
+"""
+    (problem,) = problems(Emulated(counting=True), tmp_path, source, shared=256)
+    assert (problem.kind, problem.line) == ("uninitialised shared memory", line(source))
+    assert problem.thread == (58, 0, 0)
+    # In fast mode it is NaN, which no comparison with a reference passes.
+    out = zeros(64)
+    run(Emulated(), tmp_path, source, 1, 64, out, array(np.arange(64)), shared=256)
+    assert np.flatnonzero(np.isnan(out)).tolist() == [58]
+
+
+UNINITIALISED_VARIABLES = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    float sum, sums[4];
+    int first;
+    for (int i = 0; i < 8; i++) sum += inp[i];
+    for (int i = 0; i < 8; i++) sums[i % 4] += inp[i];
+    out[0] = sum;
+    for (int i = 0; i < 4; i++) out[1 + i] = sums[i];
+    out[5] = first;
+}
+"""
+
+
+@pytest.mark.skipif(not find_compiler().fills, reason="gcc fills variables from version 12 on")
+@pytest.mark.parametrize("counting", (False, True))
+def test_a_variable_without_a_value_has_one_that_no_result_survives(tmp_path, counting):
+    out, inp = zeros(6), array(np.arange(8))
+    run(Emulated(counting=counting), tmp_path, UNINITIALISED_VARIABLES, 1, 1, out, inp)
+    assert not (np.abs(out) < 1e7).any()  # NaN is one, too
+
+
+RETURNED = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    if (threadIdx.x >= 60) return;
+    __syncthreads();  // BUG
+    out[threadIdx.x] = inp[threadIdx.x];
+}
+"""
+TWO_BARRIERS = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    if (threadIdx.x < 32) {
+        __syncthreads();  // BUG
+    } else {
+        out[threadIdx.x] = 1;
+        __syncthreads();  // OTHER
+    }
+}
+"""
+
+
+@pytest.mark.parametrize("counting", (False, True))
+def test_divergent_barrier(tmp_path, counting):
+    (problem,) = problems(Emulated(counting=counting), tmp_path, RETURNED)
+    assert (problem.kind, problem.line) == ("divergent barrier", line(RETURNED))
+    assert problem.other is None
+    (problem,) = problems(Emulated(counting=counting), tmp_path, TWO_BARRIERS)
+    assert (problem.kind, problem.line) == ("divergent barrier", line(TWO_BARRIERS))
+    assert problem.other[1] == line(TWO_BARRIERS, "OTHER")
+
+
+HALF_A_WARP = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    float v = inp[threadIdx.x];
+    if (threadIdx.x % 32 < 16) v += __shfl_xor_sync(0xffffffffu, v, 16);  // BUG
+    out[threadIdx.x] = v;
+}
+"""
+BARRIER_IN_HALF_A_BLOCK = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    if (threadIdx.x < 32) __syncthreads();
+    if (threadIdx.x == 40) __syncwarp();  // BUG
+}
+"""
+ENDLESS_LOOP = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    volatile float* flag = out;
+    if (threadIdx.x == 7)
+        while (*flag == 0) {  // BUG
+        }
+}
+"""
+ENDLESS_BARRIERS = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    for (int i = 0; out[1] == 0; i++) __syncthreads();  // BUG
+}
+"""
+ENDLESS_ATOMICS = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    while (atomicCAS((int*)out, 1, 0) != 1) {}  // BUG
+}
+"""
+
+
+@pytest.mark.parametrize("counting", (False, True))
+@pytest.mark.parametrize("source", (HALF_A_WARP, BARRIER_IN_HALF_A_BLOCK))
+def test_deadlock(tmp_path, counting, source):
+    (problem,) = problems(Emulated(counting=counting), tmp_path, source)
+    assert (problem.kind, problem.line) == ("deadlock", line(source))
+
+
+@pytest.mark.parametrize("counting", (False, True))
+@pytest.mark.parametrize(
+    "statement, cause",
+    [
+        ("if (i < 20) __ballot_sync(~0u, 1)", "its mask names lane 20, which has returned"),
+        ("__shfl_sync(0xffff, i, 0)", "its mask does not name its own lane, 16"),
+        ("if (i == 3) __syncthreads(); else __syncwarp()", "its mask names lane 3, which is else"),
+        ("__syncwarp(i < 16 ? 0xffffff : ~0u); __syncwarp()", "lane 16 has come with another mask"),
+    ],
+)
+def test_a_warp_operation_that_never_completes_says_what_is_wrong_with_its_mask(
+    tmp_path, counting, statement, cause
+):
+    source = (
+        'extern "C" __global__ void k(float* out, const float* inp) {\n'
+        f"    int i = threadIdx.x;\n    {statement};\n}}\n"
+    )
+    (problem,) = problems(Emulated(counting=counting), tmp_path, source, block=32)
+    assert (problem.kind, problem.line) == ("deadlock", 3)
+    assert f"in a warp operation for threads that never come: {cause}" in problem.message
+
+
+@pytest.mark.parametrize("counting", (False, True))
+@pytest.mark.parametrize("source", (ENDLESS_LOOP, ENDLESS_BARRIERS, ENDLESS_ATOMICS))
+def test_endless_loop_ends_at_the_time_limit(tmp_path, counting, source):
+    found = problems(Emulated(counting=counting, time_limit=0.2), tmp_path, source, grid=3)
+    assert "time limit" in {problem.kind for problem in found}
+    assert all(abs(problem.line - line(source)) <= 1 for problem in found)
+
+
+@pytest.mark.parametrize("counting", (False, True))
+def test_failed_assertion(tmp_path, counting):
+    source = """\
+#include <assert.h>
+extern "C" __global__ void k(float* out, const float* inp) {
+    assert(inp[threadIdx.x] < 63);  // BUG
+}
+"""
+    (problem,) = problems(Emulated(counting=counting), tmp_path, source)
+    assert (problem.kind, problem.line) == ("assertion", line(source))
+    assert problem.thread == (63, 0, 0)
+    assert "inp[threadIdx.x] < 63" in problem.message
+
+
+WILD = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    if (blockIdx.x == 1 && threadIdx.x == 33)
+        out[1ll << 40] = 1;  // BUG
+}
+"""
+NULL_POINTER = """\
+extern "C" __global__ void k(float* out, const float* inp) {
+    out[threadIdx.x] = inp[threadIdx.x];  // BUG
+}
+"""
+DIVISION = """\
+extern "C" __global__ void k(int* out, const int* inp) {
+    out[0] = 7 / inp[0];  // BUG
+}
+"""
+
+
+def test_wild_access_is_an_error_and_not_a_crash(tmp_path):
+    faulthandler.enable()
+    (problem,) = problems(Emulated(), tmp_path, WILD, grid=4)
+    assert (problem.kind, problem.line) == ("crash", line(WILD))
+    assert (problem.block, problem.thread) == ((1, 0, 0), (33, 0, 0))
+    (problem,) = problems(Emulated(counting=True), tmp_path, WILD, grid=4)
+    assert (problem.kind, problem.line) == ("out of bounds", line(WILD))
+
+
+def test_null_pointer_and_division_by_zero(tmp_path):
+    (problem,) = problems(Emulated(), tmp_path, NULL_POINTER, args=(zeros(64), None))
+    assert (problem.kind, problem.line) == ("crash", line(NULL_POINTER))
+    args = (zeros(1, dtype=np.int32), zeros(1, dtype=np.int32))
+    (problem,) = problems(Emulated(), tmp_path, DIVISION, args=args)
+    assert (problem.kind, problem.line) == ("crash", line(DIVISION))
+    assert "division by zero" in problem.message
+
+
+def test_faults_outside_of_kernels_still_kill(tmp_path):
+    program = (
+        "import ctypes, sys; sys.path[:0] = ['.', 'tests/ladder']\n"
+        "from pathlib import Path\n"
+        "from emulation import *\n"
+        f"source = {NULL_POINTER!r}\n"
+        f"run(Emulated(), Path({str(tmp_path)!r}), source, 1, 64, zeros(64), zeros(64))\n"
+        "print('ran', flush=True)\n"
+        "ctypes.string_at(8)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "ran\n"
+    assert done.returncode < 0
+
+
+def test_device_works_after_a_failed_launch(tmp_path):
+    device = Emulated()
+    problems(device, tmp_path, WILD, grid=4)
+    out = zeros(64)
+    run(device, tmp_path, NULL_POINTER, 1, 64, out, array(np.arange(64)))
+    assert out.tolist() == list(range(64))
+
+
+@pytest.mark.parametrize(
+    "bounds", ("__launch_bounds__(2 * 16) void", "void __launch_bounds__(N, 2)")
+)
+def test_a_block_beyond_the_launch_bounds_is_refused(tmp_path, bounds):
+    source = f'extern "C" __global__ {bounds} k(float* out) {{ out[threadIdx.x] = 1; }}'
+    device, out = Emulated(), zeros(64)
+    run(device, tmp_path, source, 1, (8, 2, 2), out, defines={"N": 32})
+    assert out.sum() == 8
+    message = "k is launched with blocks of 33 threads, and its __launch_bounds__ allow 32"
+    with pytest.raises(LadderError, match=message):
+        run(device, tmp_path, source, 1, 33, out, defines={"N": 32})
+
+
+def test_wrong_argument_list(tmp_path):
+    source = 'extern "C" __global__ void k(float* out, int n, float x) {}'
+    out, n, x = zeros(1), np.int32(1), np.float32(1)
+    device = Emulated()
+    run(device, tmp_path, source, 1, 1, out, n, x)
+    for args, message in [
+        ((out, n), "takes 3 arguments, and is called with 2"),
+        ((out, np.int64(1), x), r"argument 2 \(n\) as an integer of 4 bytes.*integer of 8 bytes"),
+        ((out, x, x), r"argument 2 \(n\) as an integer of 4 bytes.*floating point of 4 bytes"),
+        ((n, n, x), r"argument 1 \(out\) as a pointer of 8 bytes.*integer of 4 bytes"),
+    ]:
+        with pytest.raises(LadderError, match=message):
+            run(device, tmp_path, source, 1, 1, *args)
+
+
+def test_compile_error_names_the_files_own_line(tmp_path):
+    source = """\
+#include "portable.cuh"
+extern "C" __global__ void k(float* out) {
+    __shared__ float a[4],
+        b[4];
+    out[0] = undeclared + a[0];  // BUG
+}
+"""
+    with pytest.raises(CompileError, match=rf"kernel\.cu:{line(source)}:.*undeclared"):
+        run(Emulated(), tmp_path, source, 1, 1, zeros(1))
+
+
+def test_a_missing_brace_is_named_instead_of_what_comes_after_the_file(tmp_path):
+    source = 'extern "C" __global__ void k(float* out) {  // {\n    for (;;) {\n}\n'
+    with pytest.raises(CompileError) as caught:
+        run(Emulated(), tmp_path, source, 1, 1, zeros(1))
+    message = str(caught.value)
+    assert "kernel.cu: 2 of { and 1 of }: a brace is missing" in message
+    assert "launch.h" not in message
+
+
+def test_inline_ptx_is_refused(tmp_path):
+    source = 'extern "C" __global__ void k(float* out) {\n    asm volatile("exit;");\n}\n'
+    with pytest.raises(LadderError, match=r"kernel\.cu:2: inline PTX cannot run on a CPU"):
+        Emulated().compile(rung(tmp_path, source), {}, np.dtype(np.float32))
+
+
+def test_shared_memory_at_file_scope_is_refused(tmp_path):
+    source = 'extern __shared__ float s[];\nextern "C" __global__ void k(float* out) {}\n'
+    with pytest.raises(LadderError, match=r"kernel\.cu:1: declare shared memory inside"):
+        Emulated().compile(rung(tmp_path, source), {}, np.dtype(np.float32))

@@ -1,0 +1,318 @@
+"""The picker takes the fastest rung that is right, says why no other, and remembers."""
+
+import dataclasses
+import sys
+import time
+
+import numpy as np
+import pytest
+from fakes import FakeGpu, ladder, timed_rung
+
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.ladder import find
+from ladder.core.contract.rung_file import Rung
+from ladder.core.device.open import open_device
+from ladder.core.measure import pick_cache, timing
+from ladder.core.measure.pick import compiling_ahead, pick
+
+DIMS = {"N": 1000}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch, tmp_path):
+    monkeypatch.setenv("KERNEL_LADDER_CACHE", str(tmp_path))
+    monkeypatch.setattr(timing, "ROTATED_BYTES", 1 << 16)
+    monkeypatch.setattr(timing, "WARM_UP_SECONDS", 0)
+
+
+def test_the_fastest_right_rung_wins_and_every_other_has_a_reason():
+    rungs = (
+        timed_rung(1, "slow", 30),
+        timed_rung(2, "fast", 10),
+        timed_rung(3, "fast and wrong", 5, wrong=True),
+        timed_rung(4, "needs more", 5, needs="N % 64 == 0"),
+        timed_rung(5, "vendor", 5, library=True),
+    )
+    choice = pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
+    assert choice.rung == "2"
+    assert choice.seconds == pytest.approx(10e-6)
+    assert choice.reasons["2"] == "the fastest: 10.0 us"
+    assert choice.reasons["1"] == "30.0 us, 3.00 x the time of rung 2"
+    assert choice.reasons["3"].startswith("wrong: c[0] is")
+    assert "refused at N=1000: it needs N % 64 == 0" in choice.reasons["4"]
+    assert choice.reasons["5"] == "a library's, which was not asked for"
+
+
+def test_a_rung_that_is_far_slower_is_not_measured_at_length(monkeypatch):
+    measured = []
+
+    def compare(device, contenders, seconds):
+        measured.extend(contenders)
+        return timing.compare(device, contenders, seconds)
+
+    monkeypatch.setattr(sys.modules["ladder.core.measure.pick"], "compare", compare)
+    rungs = (timed_rung(1, "hopeless", 1e6), timed_rung(2, "fast", 10), timed_rung(3, "near", 30))
+    choice = pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
+    assert choice.rung == "2"
+    assert choice.reasons["1"] == "1000000.0 us, 100000.00 x the time of rung 2"
+    assert len(measured) == 2
+
+
+def test_a_rung_excluded_at_a_small_shape_is_not_run_at_a_larger_one():
+    slow = timed_rung(1, "out", 1000)
+    device, larger = FakeGpu(), {"N": 4000}
+    choice = pick(ladder(slow, timed_rung(2, "fast", 10)), device, "float32", larger, DIMS)
+    assert choice.rung == "2"
+    assert choice.reasons["1"] == "100 x the time of the fastest at N=1000"
+    assert choice.seconds == pytest.approx(20e-6)
+
+
+def test_a_library_rung_is_chosen_only_when_asked_for():
+    rungs = (timed_rung(1, "ours", 10), timed_rung(9, "vendor", 5, library=True))
+    assert pick(ladder(*rungs), FakeGpu(), "float32", DIMS).rung == "1"
+    assert pick(ladder(*rungs), FakeGpu(), "float32", DIMS, library=True).rung == "9"
+
+
+def test_libraries_compete_with_each_other():
+    vendors = (timed_rung("one", "one", 7, library=True), timed_rung("two", "two", 5, library=True))
+    choice = pick(
+        ladder(timed_rung(1, "ours", 10), *vendors), FakeGpu(), "float32", DIMS, library=True
+    )
+    assert choice.rung == "two"
+    assert choice.reasons["one"] == "7.0 us, 1.40 x the time of rung two"
+
+
+def test_only_deterministic_rungs_when_asked_for():
+    rungs = (timed_rung(1, "slow", 30), timed_rung(2, "fast", 10, deterministic="no, atomics"))
+    choice = pick(ladder(*rungs), FakeGpu(), "float32", DIMS, deterministic=True)
+    assert choice.rung == "1"
+    assert choice.reasons["2"] == "not deterministic: no, atomics"
+
+
+def test_tf32_rungs_only_where_tf32_is_allowed():
+    exact, fast = timed_rung(1, "float32", 30), timed_rung(2, "TF32", 10)
+    fast = dataclasses.replace(fast, header={**fast.header, "tf32": ("both factors",)})
+    choice = pick(ladder(exact, fast), FakeGpu(), "float32", DIMS)
+    assert choice.rung == "1"
+    assert choice.reasons["2"] == "it multiplies as TF32, which was not allowed"
+    assert pick(ladder(exact, fast), FakeGpu(), "float32", DIMS, tf32=True).rung == "2"
+
+
+def test_the_times_of_several_shapes_add_up():
+    def run(device, arrays, dims, scalars):
+        find("start.add").op.compute(list(arrays.values()), dims)
+        device.now += 50e-6 if dims["N"] == 10 else 1e-6
+
+    uneven = timed_rung(2, "good at large ones", 0)
+    uneven = type(uneven)("2", uneven.idea, run=run)
+    even = timed_rung(1, "the same for all", 19)
+    assert pick(ladder(even, uneven), FakeGpu(), "float32", DIMS).rung == "2"
+    assert pick(ladder(even, uneven), FakeGpu(), "float32", DIMS, {"N": 10}).rung == "1"
+    often = pick(ladder(even, uneven), FakeGpu(), "float32", DIMS, {"N": 10}, DIMS)
+    assert often.rung == "2", "a shape counts as often as it is called"
+    assert often.reasons["2"] == "the fastest: 52.0 us for 3 calls"
+
+
+class Count:
+    """Tells which rungs have run since it was last asked, and how often inputs were made."""
+
+    def __init__(self, monkeypatch):
+        self.ran, self.made = set(), 0
+        module = sys.modules["ladder.core.measure.pick"]
+
+        def make(*args):
+            self.made += 1
+            return timing.BufferSets(*args)
+
+        monkeypatch.setattr(module, "BufferSets", make)
+
+    def rung(self, number, microseconds, **more):
+        """A rung that takes so long, and is counted."""
+        timed = timed_rung(number, f"idea {number}", microseconds, **more)
+
+        def run(device, arrays, dims, scalars):
+            self.ran.add((number, dims["N"]))
+            timed.run(device, arrays, dims, scalars)
+
+        return dataclasses.replace(timed, run=run)
+
+    def reset(self):
+        self.ran, self.made = set(), 0
+
+    def at(self, size):
+        """The rungs that ran at a size."""
+        return {number for number, dim in self.ran if dim == size}
+
+
+@pytest.fixture
+def count(monkeypatch):
+    return Count(monkeypatch)
+
+
+def test_cached_rungs_are_not_measured_again(count):
+    rungs, gpu = (count.rung(1, 30), count.rung(2, 10)), FakeGpu()
+    first = pick(ladder(*rungs), gpu, "float32", DIMS)
+    assert count.at(1000) == {1, 2} and count.made == 1
+    count.reset()
+    assert pick(ladder(*rungs), gpu, "float32", DIMS) == first
+    assert not count.ran and not count.made
+    assert pick(ladder(*rungs), gpu, "float32", DIMS, DIMS).seconds == 2 * first.seconds
+    assert pick(ladder(*rungs), gpu, "float32", DIMS, deterministic=True) == first
+    assert not count.ran and not count.made, "nor for another question about the same"
+
+
+def test_fresh_checks_and_measures_again_and_once(count):
+    rungs, gpu = (count.rung(1, 30), count.rung(2, 10)), FakeGpu()
+    pick(ladder(*rungs), gpu, "float32", DIMS)
+    count.reset()
+    faster = count.rung(1, 3)
+    assert pick(ladder(faster, rungs[1]), gpu, "float32", DIMS).rung == "2", (
+        "it says it is the same"
+    )
+    assert pick(ladder(faster, rungs[1]), gpu, "float32", DIMS, fresh=True).rung == "1"
+    assert count.at(1000) == {1, 2} and count.at(65536) == {1} and count.made == 1
+    count.reset()
+    assert pick(ladder(faster, rungs[1]), gpu, "float32", DIMS).rung == "1", "and is remembered"
+    assert not count.ran
+
+
+def test_a_library_beside_known_rungs_is_the_only_one_measured(count):
+    rungs = (count.rung(1, 10), count.rung(9, 5, library=True))
+    pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
+    assert {number for number, _ in count.ran} == {1}
+    count.reset()
+    assert pick(ladder(*rungs), FakeGpu(), "float32", DIMS, library=True).rung == "9"
+    assert {number for number, _ in count.ran} == {9}
+
+
+def test_of_several_shapes_only_the_new_one_is_measured(count):
+    rungs = (count.rung(1, 30), count.rung(2, 10))
+    pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
+    count.reset()
+    assert pick(ladder(*rungs), FakeGpu(), "float32", DIMS, {"N": 7}).rung == "2"
+    assert count.ran == {(1, 7), (2, 7)} and count.made == 1
+    count.reset()
+    pick(ladder(*rungs), FakeGpu(), "float32", {"N": 7})
+    assert not count.ran
+
+
+def test_only_an_edited_rung_is_checked_and_measured_again(count, monkeypatch):
+    monkeypatch.setattr(pick_cache, "code_identity", lambda rung: f"{rung.number}{rung.source}")
+    rungs = (count.rung(1, 30), count.rung(2, 10))
+    pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
+    count.reset()
+    edited = dataclasses.replace(count.rung(2, 5), source="// new")
+    assert pick(ladder(rungs[0], edited), FakeGpu(), "float32", DIMS).seconds < 6e-6
+    assert {number for number, _ in count.ran} == {2} and count.at(1000) and count.at(65536)
+    count.reset()
+    assert pick(ladder(*rungs), FakeGpu(), "float32", DIMS).rung == "2", "the old one is not lost"
+    assert not count.ran
+
+
+def test_a_rung_that_is_no_longer_hopeless_is_measured_exactly(count):
+    slow, middle, fast = count.rung(1, 100), count.rung(2, 50), count.rung(3, 10)
+    gpu = FakeGpu()
+    pick(ladder(slow, middle, fast), gpu, "float32", DIMS)
+    launches = gpu.launches
+    count.reset()
+    assert pick(ladder(slow, middle), gpu, "float32", DIMS).rung == "2"
+    assert (
+        count.at(1000) == {1, 2}
+        and count.at(65536) == {2}
+        and gpu.launches - launches > 2 * timing.FEWEST
+    )
+
+
+def test_another_device_or_driver_has_a_cache_of_its_own(count, monkeypatch):
+    rungs = (count.rung(1, 30), count.rung(2, 10))
+    pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
+    count.reset()
+    other = FakeGpu()
+    other.name = "Fake 9001"
+    pick(ladder(*rungs), other, "float32", DIMS)
+    assert count.at(1000) == {1, 2}
+    count.reset()
+    monkeypatch.setattr(FakeGpu, "description", lambda self: {"driver": "1.1"})
+    pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
+    assert count.at(1000) == {1, 2}
+
+
+def test_a_wrong_result_is_cached_and_an_error_is_not(count):
+    def broken(device, arrays, dims, scalars):
+        raise LadderError("out of memory")
+
+    good, wrong = count.rung(1, 30), count.rung(2, 10, wrong=True)
+    unlucky = Rung("3", "unlucky", run=broken)
+    first = pick(ladder(good, wrong, unlucky), FakeGpu(), "float32", DIMS)
+    assert first.rung == "1" and first.reasons["2"].startswith("wrong: c[0] is")
+    assert first.reasons["3"] == "out of memory"
+    count.reset()
+    assert pick(ladder(good, wrong, unlucky), FakeGpu(), "float32", DIMS) == first
+    assert not count.ran
+    lucky = dataclasses.replace(unlucky, run=count.rung(3, 1).run)
+    assert pick(ladder(good, wrong, lucky), FakeGpu(), "float32", DIMS).rung == "3"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\xff", b"[]", b"[" * 10**5, b'{"rung": 7, "seconds": 1, "reasons": {"1": "x"}}'],
+    ids=["empty", "cut off", "no text", "a list", "deep", "what older versions wrote"],
+)
+def test_a_damaged_cache_entry_is_measured_again(tmp_path, content):
+    device, rungs = FakeGpu(), (timed_rung(1, "slow", 30), timed_rung(2, "fast", 10))
+    first = pick(ladder(*rungs), device, "float32", DIMS)
+    for known in (tmp_path / "picks").iterdir():
+        known.write_bytes(content)
+    launches = device.launches
+    again = pick(ladder(*rungs), device, "float32", DIMS)
+    assert (again.rung, again.seconds) == ("2", pytest.approx(first.seconds))
+    assert device.launches > launches
+    launches = device.launches
+    assert pick(ladder(*rungs), device, "float32", DIMS) == again
+    assert device.launches == launches, "and is remembered"
+
+
+def test_no_rung_at_all_is_an_error_with_every_reason():
+    rungs = (
+        timed_rung(1, "wrong", 1, wrong=True),
+        timed_rung(2, "picky", 1, needs="N > 1000000000"),
+    )
+    with pytest.raises(
+        LadderError, match=r"no rung that can run here: rung 1: wrong.*rung 2: refuse"
+    ):
+        pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
+
+
+def test_only_the_fastest_is_checked_and_the_next_one_where_it_is_wrong(count):
+    rungs = (count.rung(1, 30), count.rung(2, 20), count.rung(3, 10, wrong=True))
+    choice = pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
+    assert choice.rung == "2" and choice.reasons["3"].startswith("wrong: ")
+    assert choice.reasons["1"] == "30.0 us, 1.50 x the time of rung 2"
+    assert count.at(1000) == {1, 2, 3} and count.at(65536) == {2}
+
+
+def test_what_several_picks_need_is_compiled_ahead(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        FakeGpu, "compile_ahead", lambda self, rung, *_: asked.append(rung.path), raising=False
+    )
+    ladders = [find("relu.forward"), find("gelu.forward")]
+    paths = {rung.path for one in ladders for rung in one.rungs if rung.path}
+    with compiling_ahead([(one, "float32", [{"N": 4096}]) for one in ladders], FakeGpu()):
+        end = time.monotonic() + 10  # what has not begun at the end of the context is dropped
+        while set(asked) != paths and time.monotonic() < end:
+            time.sleep(0.001)
+    assert set(asked) == paths
+
+
+def test_the_emulated_device_picks_nothing():
+    with pytest.raises(LadderError, match="says nothing about a GPU"):
+        pick(find("start.add"), open_device("emulated"), "float32", DIMS)
+
+
+def test_the_reference_is_not_picked_where_there_are_kernels():
+    rungs = (find("start.add").rung(0), timed_rung(1, "slow", 30))
+    choice = pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
+    assert choice.rung == "1"
+    assert choice.reasons["0"] == "not for Fake 9000"
+    assert np.isfinite(choice.seconds)

@@ -1,0 +1,199 @@
+"""Measured numbers in sentences name their file; one that is wrong or names none is found."""
+
+import json
+
+import pytest
+
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.ladder import find
+from ladder.core.measure import results
+from ladder.core.show import citations, pages, training_tables
+
+SOURCE = "8.36 ms, 490,142 tokens/s, 8.5e-07, 11.30 ms\n"
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "log.txt").write_text(SOURCE)
+    return tmp_path
+
+
+def problems(root, sentence, comment):
+    text = f"Other words, 99 ms.\n\n{sentence}\n<!-- from log.txt: {comment} -->\n\nThe end.\n"
+    return list(citations.problems(text, root))
+
+
+@pytest.mark.parametrize(
+    ("sentence", "comment"),
+    [
+        ("It takes 8.36 ms, for 490,142 tokens/s.", "8.36, 490,142"),
+        ("It is 35 % faster.", "35 % = (11.30 / 8.36 - 1) * 100"),
+        ("It takes 8.4 ms.", "8.4 = 8.36"),
+        ("They agree to 9e-7.", "9e-7 = 8.5e-07"),
+        ("It takes less than 9 ms.", "9 >= 8.36"),
+        ("It takes 1,045 ms for 125 steps.", "1,045 = 8.36 * 1000 / 8"),
+    ],
+)
+def test_what_follows_from_the_file_is_accepted(root, sentence, comment):
+    assert problems(root, sentence, comment) == []
+
+
+def test_a_number_of_the_kernels_is_looked_up_in_the_tables_of_its_page(root):
+    table = "<!-- ladder:begin machine op 1 -->\n| 1 | 373 |\n| 2 | 1,400 |\n<!-- ladder:end -->\n"
+    page = (
+        f"{table}\nOf 1,400 instructions, 400 are gone.\n<!-- from this page's tables: {{}} -->\n"
+    )
+
+    def found(comment):
+        return list(citations.problems(page.format(comment), root))
+
+    assert found("1,400") == []
+    assert found("400") == ["from this page's tables: 400 is not in the file"]
+    assert "1,400 - 373 is 1027, not 400" in found("400 = 1,400 - 373")[0]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "comment", "problem"),
+    [
+        ("It takes 8.37 ms.", "8.37", "8.37 is not in the file"),
+        ("It takes 8.3 ms.", "8.3", "8.3 is not in the file"),
+        ("It takes 490 ms.", "490", "490 is not in the file"),
+        ("It takes 8.36 ms.", "11.30", "11.30 is not in the paragraph"),
+        ("It takes 99 ms less.", "8.36", "8.36 is not in the paragraph"),
+        ("It takes 8.3 ms.", "8.3 = 8.36", "8.36 is 8.36, not 8.3"),
+        ("It is 36 % faster.", "36 % = (11.30 / 8.36 - 1) * 100", "is 35.1675, not 36"),
+        ("It is 35 % faster.", "35 % = (11.31 / 8.36 - 1) * 100", "11.31 is not in the file"),
+        ("It takes 8 ms.", "8 >= 8.36", "8.36 is 8.36, not 8"),
+        ("It takes 8 ms.", "8 = 8.36 ** 1", "only numbers"),
+        ("It takes 8 ms.", "8 = 8.36 /", "cannot evaluate"),
+        ("It takes some ms.", "some", "write a number"),
+    ],
+)
+def test_what_does_not_follow_is_refused(root, sentence, comment, problem):
+    (found,) = problems(root, sentence, comment)
+    assert found.startswith("from log.txt: ")
+    assert problem in found
+
+
+def test_what_is_worked_out_shows_its_sum(root):
+    def problems(comment):
+        text = f"A tile needs 48 KB, 5 times as much.\n<!-- worked out: {comment} -->\n"
+        assert list(citations.uncited(text)) == []
+        return list(citations.problems(text, root))
+
+    assert problems("5 times = (128 + 256) * 64 * 2 / 9830, 48 = 384 * 128 / 1024") == []
+    (wrong,) = problems("5 times = 384 / 64")
+    assert wrong == "worked out: 384 / 64 is 6, not 5"
+    (bare,) = problems("5 times")
+    assert bare == "worked out: say how 5 is worked out: '5 = expression'"
+
+
+def test_a_file_that_is_gone_is_named(root):
+    text = "It takes 8.36 ms.\n<!-- from gone.txt: 8.36 -->\n"
+    assert list(citations.problems(text, root)) == [
+        "from gone.txt: cannot be read: No such file or directory"
+    ]
+
+
+def test_measured_numbers_without_a_source_are_found():
+    text = """\
+It takes 8.36 ms and 3 steps of GPT-2 124M, 15 % less, 1.4 times, 1,151 µs, 490,142 tokens/s.
+<!-- from log.txt: 8.36, 15 % = 1 -->
+
+| `--x 5 ms` | 12 GB/s | 7 TFLOP/s |
+
+A tile of 32 x 32, or 64 × 64. Here 8.36 ms again, and 2× more.
+
+```
+1 ms
+```
+
+    $ program 2 ms
+
+<!-- ladder:begin log any -->
+5 ms
+<!-- ladder:end -->
+"""
+    assert list(citations.uncited(text)) == [
+        *("1.4 times", "1,151 µs", "490,142 tokens/s", "12 GB/s", "7 TFLOP/s"),
+        *("8.36 ms", "2×"),
+    ]
+
+
+@pytest.mark.parametrize("page", ["README.md", "doc/training/measured.md", "doc/training/runs.md"])
+def test_every_measured_number_of_a_page_has_a_source(page):
+    text = (pages.ROOT / page).read_text(encoding="utf-8")
+    assert list(citations.problems(text, pages.ROOT)) == []
+    assert list(citations.uncited(text)) == []
+    assert text.count("<!-- from doc/results/") > 3
+
+
+@pytest.mark.parametrize("page", ["README.md", "doc/training/measured.md", "doc/gelu/forward.md"])
+def test_docs_check_reports_a_number_without_a_source(root, page):
+    (root / page).parent.mkdir(parents=True, exist_ok=True)
+    (root / page).write_text("It takes 8.36 ms.\n")
+    (problem,) = pages.update(write=False, root=root)
+    assert problem.startswith(f"{page}: no comment names the source of '8.36 ms'")
+
+
+# ---- tables of training steps -------------------------------------------------------------------
+
+
+def test_the_tables_of_step_times_hold_what_was_measured():
+    lines = training_tables.step_times("nvidia-h200").splitlines()
+    assert lines[2] == "| B=4 | `--rungs best` | 7.91 | 517,628 | 3.7 |"
+    assert len(lines) == 2 + 18
+    summary = training_tables.step_summary("nvidia-h200", "bf16").splitlines()
+    assert summary[0] == "| | B=4: ms/step | tokens/s | B=64: ms/step | tokens/s |"
+    assert summary[4].endswith("| 11.34 | 361,187 | 124.34 | 527,060 |")
+    with pytest.raises(LadderError, match=r"other-torch\.json: no such file"):
+        training_tables.step_times("other")
+
+
+LOG = """\
+# $ python -m tests.gpu_vs_torch steps
+gpt2 B=4 T=1024 fp32, --rungs {rungs}: adamw.update 2
+step       ours    PyTorch  loss off   farthest gradient
+   1  10.974920  10.974920   {loss}   2.0e-06 fcw
+   2  10.979954  10.979955   2.9e-07   6.4e-06 ln1b
+"""
+
+
+def test_the_largest_distance_of_the_latest_log_is_shown(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    (tmp_path / "logs").mkdir()
+    first = LOG.format(rungs="best", loss="9.9e-07") + LOG.format(rungs="m.json", loss="1.0e-07")
+    (tmp_path / "logs" / "first.txt").write_text(first)
+    (tmp_path / "logs" / "second.txt").write_text(LOG.format(rungs="best", loss="4.5e-07"))
+    rows = training_tables.agreement(["first", "second"], link=str.upper).splitlines()[2:]
+    assert rows == [
+        "| fp32 ([log](FIRST)) | a mixture | 2.9e-7 | 6.4e-6 |",
+        "| fp32 ([log](SECOND)) | `best` | 4.5e-7 | 6.4e-6 |",
+    ]
+    with pytest.raises(LadderError, match=r"gone\.txt: no such file"):
+        training_tables.log("gone")
+
+
+def test_a_step_whose_kernels_have_changed_since_is_marked(tmp_path, monkeypatch):
+    rung = find("gelu.forward").rung(1)
+    kept = results.of_step({"gelu.forward": rung})
+    edited = {"rungs": kept["rungs"], "code": {"gelu.forward": "of another day"}}
+    gone = {**kept, "rungs": {"gelu.forward": "99"}}
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    (tmp_path / "training").mkdir()
+
+    def rows(of_ours):
+        step = {"B": 4, "dtype": "bf16", "what": "ours, --rungs best", "ms": 8.0, "gib": 1.0}
+        step |= {"tokens_per_second": 5e5, **of_ours}
+        steps = [step, {**step, "what": "PyTorch, compiled"}]
+        for other in steps[1:]:
+            other.pop("code", None)
+        path = tmp_path / "training" / "one-torch.json"
+        path.write_text(json.dumps({"steps": steps}))
+        return training_tables.step_times("one").splitlines()[2:]
+
+    assert rows(kept)[0] == "| B=4 | `--rungs best` | 8.00 | 500,000 | 1.0 |"
+    for of_ours in (edited, gone):
+        ours, theirs = rows(of_ours)
+        assert "| `--rungs best` (kernels changed since) | 8.00 |" in ours
+        assert "changed since" not in theirs

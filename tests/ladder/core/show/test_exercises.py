@@ -1,0 +1,75 @@
+"""Exercises of the pages: hints, a command that checks, and a solution that passes the check."""
+
+import re
+
+import pytest
+
+from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.ladder import find, find_rung, ladders
+from ladder.core.emulator.emulated import Emulated
+from ladder.core.show import pages
+from ladder.core.verify.check import FEW_CASE_BYTES, FEW_SHAPES, check, largest
+from ladder.core.verify.shapes import derive_shapes
+
+FOLDER = pages.ROOT / "doc" / "solutions"
+SOLUTIONS = [
+    pytest.param(".".join(path.parts[-3:-1]), path, id=path.relative_to(FOLDER).as_posix())
+    for path in sorted(FOLDER.rglob("*.cu"))
+]
+
+
+# Where a layer has chapters, these have the exercises.
+PAGES = [
+    page
+    for layer in sorted({ladder.op.layer for ladder in ladders().values()})
+    for page in pages.of_layer(layer)
+    if not page.with_suffix("").is_dir()
+]
+
+
+def exercises(page):
+    """Of the section "Exercises" of a page: the text of each, from its number on."""
+    _, _, section = page.read_text(encoding="utf-8").partition("\n## Exercises\n")
+    section = section.partition("\n## ")[0]
+    return re.findall(r"^\d+\. \*\*.*?(?=^\d+\. \*\*|\Z)", section, re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_has_exercises_with_hints_a_check_and_a_solution(page):
+    assert exercises(page)
+    for text in exercises(page):
+        title = text.partition("\n")[0]
+        assert "<details><summary>Hint" in text, title
+        assert re.search(r"^   Check: .*`.+`|^   Check: .*\]\(", text, re.MULTILINE), title
+        assert "<details><summary>Solution</summary>" in text, title
+        assert text.count("<details>") == text.count("</details>"), title
+
+
+def shown():
+    """The solutions that the pages show, as they name them: (op, name)."""
+    text = "".join(page.read_text(encoding="utf-8") for page in (pages.ROOT / "doc").rglob("*.md"))
+    return set(re.findall(r"ladder:begin solution (\S+) (\S+) -->", text))
+
+
+def test_every_solution_is_shown_on_a_page():
+    assert shown() == {(op, path.stem) for op, path in (param.values for param in SOLUTIONS)}
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize(("op", "path"), SOLUTIONS)
+def test_a_solution_passes_the_check(op, path):
+    """At the largest of the telling shapes that is small, under one order of threads."""
+    ladder, rung, device = find(op), find_rung(op, path), Emulated()
+    dtype = next(d for d in ladder.op.reals if rung.claims(device.target(DTYPES[d])))
+    telling = derive_shapes(ladder.op, rung, device.target(DTYPES[dtype]))[:FEW_SHAPES]
+    shapes = largest(ladder.op, DTYPES[dtype], telling, 1, FEW_CASE_BYTES)
+    report = check(ladder, rung, device, [dtype], shapes, brief=True)
+    assert report.passed, str(report)
+
+
+@pytest.mark.emulator
+@pytest.mark.sweep
+@pytest.mark.parametrize(("op", "path"), SOLUTIONS)
+def test_a_solution_does_so_at_all_shapes_in_every_type(op, path):
+    report = check(find(op), find_rung(op, path), Emulated())
+    assert report.passed, str(report)

@@ -1,0 +1,332 @@
+"""`python -m ladder export`: every rung as one file, whose checks tell right from wrong."""
+
+import dataclasses
+import re
+import subprocess
+
+import numpy as np
+import pytest
+
+from ladder.__main__ import main
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.ladder import find, ladders
+from ladder.core.device.cuda import compiler, nvrtc
+from ladder.core.emulator import toolchain
+from ladder.core.show import export
+
+HOPPER = "sm_90a"
+KERNELS = [
+    (ladder, rung, dtype)
+    for ladder in ladders().values()
+    for rung in ladder.rungs
+    for dtype in ladder.op.reals
+    if rung.path and rung.claims(compiler.typical_target(HOPPER, DTYPES[dtype]))
+]
+
+
+def exported(op, which, dtype="float32", dims=None, arch=HOPPER):
+    ladder = find(op)
+    rung, target = ladder.rung(which), compiler.typical_target(arch, DTYPES[dtype])
+    dims = dims or export.default_shape(ladder.op, rung, target)
+    return export.export(ladder, rung, dims, target)
+
+
+def sections(text):
+    """The parts between the three headings: the title, the kernel, the CPU's loop, the program."""
+    return re.split(r"^// ==== .*\n", text, flags=re.MULTILINE)
+
+
+def lines(text):
+    return [line for line in text.splitlines() if line]
+
+
+@pytest.mark.parametrize("name", ladders())
+def test_every_rung_is_exported_in_every_type_at_the_default_shape(name):
+    ladder = ladders()[name]
+    found = [(rung, dtype) for of, rung, dtype in KERNELS if of is ladder]
+    nvidia = {rung.path for rung in ladder.rungs if rung.path and rung.track != "amd"}
+    assert {rung.path for rung, _ in found} == nvidia
+    for rung, dtype in found:
+        target = compiler.typical_target(HOPPER, DTYPES[dtype])
+        dims = export.default_shape(ladder.op, rung, target)
+        text = export.export(ladder, rung, dims, target)
+        _, kernel, loop, program = sections(text)
+        assert "int main() {" in program
+        assert f"{ladder.op.kernel}_cpu(" in loop
+        assert '#include "' not in text and "#pragma once" not in text
+        assert "KERNEL_LADDER_EMULATOR" not in text
+        code = lines(re.sub(r'#include ".*\n', "", rung.source))
+        assert lines(kernel)[-len(code) :] == code
+        for launch in rung.plan(dims, target).launches:
+            assert f"{launch.kernel}<<<" in program
+        # A constant of the kernel would replace whatever has its name further down.
+        constants = {"WARP_SIZE", *rung.plan(dims, target).constants}
+        assert not constants & set(re.findall(r"\w+", loop + program))
+
+
+def test_each_header_is_there_once_and_before_what_needs_it():
+    text = exported("matmul.forward", "16bit-14", "bfloat16")
+    names = re.findall(r"^// ---- (\S+) -", text, re.MULTILINE)
+    files = [name for name in names if name.startswith("ladder/")]
+    assert len(files) == len(set(files))
+    assert files[-1].startswith("ladder/matmul/forward/")
+    assert files.index("ladder/include/hopper.cuh") < files.index("ladder/include/wgmma_real.cuh")
+    assert "asm volatile(" in text  # the half that the emulator does not see
+
+
+def test_default_shapes_are_small_enough_for_the_cpu():
+    for ladder, rung, dtype in KERNELS:
+        target = compiler.typical_target(HOPPER, DTYPES[dtype])
+        dims = export.default_shape(ladder.op, rung, target)
+        assert ladder.op.flops(dims) <= export.MOST_FLOPS
+        assert min(dims.values()) >= 1
+        if ladder.op.name == "embedding.forward":
+            assert dims["P"] >= dims["T"]
+
+
+def test_scratch_shared_memory_and_tiles_are_set_up():
+    text = exported("layernorm.backward", 5, "bfloat16", {"N": 64, "C": 768})
+    assert "float* partial = scratch<float>(24576);" in text  # [16, 2, 768]
+    text = exported("matmul.forward", "16bit-14", "bfloat16", {"N": 256, "C": 768, "OC": 2304})
+    assert "cudaFuncAttributeMaxDynamicSharedMemorySize" in text
+    assert "tiles_of(weight, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, " in text
+    assert "cuTensorMapEncodeTiled" in text
+    assert "cuTensorMapEncodeTiled" not in exported("matmul.forward", 4)
+
+
+def test_dynamic_shared_memory_is_asked_for_below_48_kb_too():
+    """A kernel's static arrays count as well: 48 KB and a barrier are too many."""
+    text = exported("attention.backward", "16bit-8", "bfloat16")
+    for launch, shared in re.findall(r"(\w+)<<<.*, (\d+)>>>", text):
+        asked = rf"cudaFuncSetAttribute\(\s*{launch}, \w+, {shared}\)"
+        assert re.search(asked, text), launch
+    assert "49152>>>" in text
+
+
+def test_an_output_that_is_rounded_at_random_is_checked_by_its_random_words():
+    assert "round_at_random_cpu<real>" in exported("adamw.update", 1, "bfloat16")
+    assert "round_at_random_cpu" not in exported("adamw.update", 1, "float32")
+
+
+def test_a_rung_that_rounds_on_the_way_is_given_room_for_it():
+    program = sections(exported("attention.forward", "16bit-8", "float16"))[3]
+    assert "out.verify(2*(T + C/NH), 0x1p-11);" in program
+    assert "lse.verify(2*(T + C/NH));" in program
+
+
+def test_what_cannot_be_exported_is_reported():
+    with pytest.raises(LadderError, match=r"layernorm.forward rung 0 .* is no \.cu file"):
+        exported("layernorm.forward", 0)
+    with pytest.raises(LadderError, match=r"it needs C % vector == 0, and here C = 7"):
+        exported("layernorm.forward", 5, dims={"N": 4, "C": 7})
+    target = compiler.typical_target(HOPPER, DTYPES["float32"])
+    with pytest.raises(LadderError, match=r"files that end in \.cu"):
+        export.build_command(export.Path("kernel.cpp"), target)
+
+
+def test_the_kernels_own_includes_must_be_there(tmp_path):
+    ladder = find("residual.forward")
+    path = tmp_path / "mine.cu"
+    path.write_text('#include "missing.cuh"\n' + ladder.rung(1).source)
+    rung = dataclasses.replace(ladder.rung(1), path=path, id=str(path))
+    target = compiler.typical_target(HOPPER, DTYPES["float32"])
+    with pytest.raises(LadderError, match=r"includes missing\.cuh, which is not there"):
+        export.export(ladder, rung, {"N": 8}, target)
+    path.write_text(ladder.rung(1).source)
+    assert "residual_forward_mine" in export.export(ladder, rung, {"N": 8}, target)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not nvrtc.installed(), reason="NVRTC: pip install -e '.[compile]'")
+@pytest.mark.parametrize(
+    ("op", "which", "dtype"),
+    [
+        ("layernorm.backward", 5, "float16"),
+        ("adamw.update", 2, "bfloat16"),
+        ("matmul.forward", "16bit-14", "bfloat16"),
+        ("attention.forward", "float32-8", "float32"),
+    ],
+)
+def test_the_kernel_compiles_from_its_section_alone(op, which, dtype):
+    kernel = sections(exported(op, which, dtype))[1]
+    found = nvrtc.find_nvrtc()
+    options = [f"-arch={HOPPER}", "-std=c++17", *(f"-I{folder}" for folder in found.include)]
+    cubin, log = found.compile(kernel, "exported.cu", options)
+    assert cubin is not None, log
+
+
+# ---- the program itself, with a CUDA that is the CPU ---------------------------------------------
+
+PRETENDED = """\
+#pragma once
+#include <cstdlib>
+#include <cstring>
+enum cudaError_t { cudaSuccess };
+enum { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaDevAttrL2CacheSize };
+using cudaEvent_t = int;
+inline const char* cudaGetErrorString(cudaError_t) { return ""; }
+template <class T>
+cudaError_t cudaMalloc(T** pointer, size_t bytes) {
+    *pointer = (T*)malloc(bytes);
+    return cudaSuccess;
+}
+inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, int) {
+    memcpy(to, from, bytes);
+    return cudaSuccess;
+}
+inline cudaError_t cudaMemset(void* to, int byte, size_t bytes) {
+    memset(to, byte, bytes);
+    return cudaSuccess;
+}
+inline cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes) {
+    return cudaMemset(to, byte, bytes);
+}
+inline cudaError_t cudaDeviceGetAttribute(int* value, int, int) { *value = 64; return cudaSuccess; }
+inline cudaError_t cudaEventCreate(cudaEvent_t*) { return cudaSuccess; }
+inline cudaError_t cudaEventRecord(cudaEvent_t) { return cudaSuccess; }
+inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t) {
+    *ms = 0.5f;
+    return cudaSuccess;
+}
+inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+"""
+
+LAYERNORM = """\
+#include <cmath>
+using real = float;
+void layernorm_forward(float* out, float* mean, float* rstd, const float* inp, const float* weight,
+                       const float* bias, int N, int C) {
+    for (int n = 0; n < N; n++) {
+        const float* x = inp + n * C;
+        float sum = 0, squares = 0;
+        for (int c = 0; c < C; c++) sum += x[c];
+        for (int c = 0; c < C; c++) squares += (x[c] - sum / C) * (x[c] - sum / C);
+        mean[n] = sum / C;
+        rstd[n] = 1 / std::sqrt(squares / C + 1e-5f);
+        float* y = out + n * C;
+        for (int c = 0; c < C; c++) y[c] = (x[c] - mean[n]) * rstd[n] * weight[c] + bias[c];
+    }
+}
+"""
+RESIDUAL = """\
+using real = float;
+void residual_backward(float* dinp, const float* dout, int N) {
+    for (int i = 0; i < N; i++) dinp[i] += dout[i];
+}
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Build a program with a host function in place of its kernel, and run it."""
+    try:
+        compiler_ = toolchain.find_compiler()
+    except LadderError as error:
+        pytest.skip(str(error))
+    (tmp_path / "cuda_runtime.h").write_text(PRETENDED)
+
+    def build_and_run(text, function):
+        title, _, loop, program = sections(text)
+        program = re.sub(r"<<<.*?>>>", "", program)
+        path = tmp_path / "program"
+        flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{tmp_path}"]
+        compiler_.build(
+            [*flags, "-x", "c++", "-"], path, "\n".join([title, function, loop, program])
+        )
+        return subprocess.run([path], capture_output=True, text=True, check=False)
+
+    return build_and_run
+
+
+@pytest.mark.emulator
+def test_a_right_kernel_passes_and_is_timed(run):
+    done = run(exported("layernorm.forward", 3, dims={"N": 64, "C": 33}), LAYERNORM)
+    assert done.returncode == 0, done.stdout
+    lines = done.stdout.splitlines()
+    assert [line.split(":")[0] for line in lines[:3]] == ["out", "mean", "rstd"]
+    assert all(": right, the largest error is " in line for line in lines[:3])
+    floor = find("layernorm.forward").op.least_bytes({"N": 64, "C": 33}, np.dtype(np.float32))
+    assert lines[3].startswith(f"500.00 us, {floor / 500e3:.0f} GB/s")
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ("rstd[n] * weight[c]", "rstd[n] * 1.0001f * weight[c]", "out: WRONG"),
+        ("c < C; c++) y", "c < C - 1; c++) y", "out[0, 32] is nan, and must lie between"),
+        ("1e-5f", "1e-4f", "rstd: WRONG, 64 of 64 elements"),
+        ("mean[n] = sum / C;", "mean[n] = sum / C + 1e-5f;", "mean: WRONG"),
+    ],
+)
+def test_a_wrong_kernel_does_not(run, right, wrong, message):
+    assert right in LAYERNORM
+    text = exported("layernorm.forward", 3, dims={"N": 64, "C": 33})
+    done = run(text, LAYERNORM.replace(right, wrong))
+    assert done.returncode == 1, done.stdout
+    assert message in done.stdout
+
+
+@pytest.mark.emulator
+def test_what_accumulates_is_checked_after_one_launch(run):
+    text = exported("residual.backward", 1, dims={"N": 1000})
+    assert run(text, RESIDUAL).returncode == 0
+    done = run(text, RESIDUAL.replace("+=", "="))
+    assert done.returncode == 1
+    assert "dinp: WRONG" in done.stdout
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def test_the_command_writes_the_file_and_prints_how_to_build_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", "layernorm.forward", "3", "--dtype", "bf16", "--shape", "N=8,C=32"]) == 0
+    text = (tmp_path / "layernorm_forward_3.cu").read_text()
+    assert text == exported("layernorm.forward", 3, "bfloat16", {"N": 8, "C": 32})
+    build = "nvcc -O3 -std=c++17 -gencode arch=compute_90a,code=sm_90a layernorm_forward_3.cu"
+    assert f"\n{build} -o layernorm_forward_3\n" in capsys.readouterr().out
+    assert f"\n//     {build} -o layernorm_forward_3\n" in text
+
+
+def test_the_command_takes_your_own_file_and_does_not_overwrite_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    mine = tmp_path / "mine.cu"
+    mine.write_text(find("residual.forward").rung(1).source)
+    arguments = ["export", "residual.forward", "mine.cu", "--arch", "sm_80"]
+    assert main([*arguments, "-o", "mine.cu"]) == 2
+    assert (
+        "mine.cu is the rung itself; give the program another name by -o" in capsys.readouterr().err
+    )
+    assert mine.read_text() == find("residual.forward").rung(1).source
+    assert main(arguments) == 0
+    assert "arch=compute_80,code=sm_80" in capsys.readouterr().out
+    assert "// ---- mine.cu ---" in (tmp_path / "residual_forward_mine.cu").read_text()
+
+
+def test_the_command_refuses_a_name_that_nvcc_would_not_take(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", "layernorm.forward", "3", "-o", "kernel.cpp"]) == 2
+    assert "files that end in .cu" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_replaces_a_file_only_where_it_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    arguments = ["export", "layernorm.forward", "3"]
+    assert main(arguments) == 0
+    path = tmp_path / "layernorm_forward_3.cu"
+    exported = path.read_text()
+    path.write_text("// edited\n")
+    capsys.readouterr()
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("ladder: layernorm_forward_3.cu exists already") and "-o" in error
+    assert path.read_text() == "// edited\n"
+    assert main([*arguments, "-o", path.name]) == 0
+    assert path.read_text() == exported
+    assert main([*arguments, "-o", str(tmp_path)]) == 2
+    assert "is a folder; name a file" in capsys.readouterr().err

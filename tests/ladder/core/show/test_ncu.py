@@ -1,0 +1,132 @@
+"""What Nsight Compute should count of a rung is predicted, and the command that counts it named."""
+
+from collections import Counter
+
+import pytest
+
+from ladder.__main__ import main
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.ladder import find
+from ladder.core.contract.launch_plan import Launch
+from ladder.core.device.cuda.compiler import Resources
+from ladder.core.device.cuda.occupancy import occupancy
+from ladder.core.emulator.report import LineCount
+from ladder.core.show import ncu
+
+COLUMN = LineCount("a.cu", 7, "copy", "inp", "global", "read", 4, 10, 320, 320, 40, 0, 0)
+ROW = LineCount("a.cu", 8, "copy", "out", "global", "write", 16, 10, 320, 160, 160, 0, 0)
+SUM = LineCount("a.cu", 9, "copy", "total", "global", "atomic", 4, 10, 10, 10, 10, 0, 0)
+TILE = LineCount("a.cu", 9, "copy", "tile", "shared", "read", 4, 10, 320, 0, 0, 80, 10)
+OTHER = LineCount("a.cu", 20, "finish", "inp", "global", "read", 4, 99, 99, 99, 99, 0, 0)
+
+
+def kernel(opcodes="LDG", registers=32, blocks=264, name="copy", spill=0):
+    launch, takes = Launch(name, (blocks, 1, 1), (256, 1, 1)), Resources(registers, 0, 0, spill)
+    return ncu.Kernel(
+        launch, takes, occupancy("sm_90a", takes, launch), Counter(opcodes.split()), 132
+    )
+
+
+def predicted(kernel, *counts):
+    return {p.metric: p.value for p in ncu.predictions(kernel, counts)}
+
+
+def advised(kernel, *counts):
+    return [f"{item.section}: {item.why}" for item in ncu.advice(kernel, counts)]
+
+
+def test_accesses_of_a_kernel_are_added_by_space_and_kind():
+    found = predicted(kernel("LDG REDG"), COLUMN, COLUMN, ROW, SUM, TILE, OTHER)
+    assert found["l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"] == 20
+    assert found["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"] == 640
+    assert found["l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"] == 160
+    assert found["l1tex__t_sectors_pipe_lsu_mem_global_op_red.sum"] == 10
+    assert found["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"] == 80
+    assert "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum" not in found
+
+
+def test_atomics_are_counted_by_the_metric_of_their_instruction():
+    red, atom = (f"l1tex__t_sectors_pipe_lsu_mem_global_op_{kind}.sum" for kind in ("red", "atom"))
+    assert predicted(kernel("REDG"), SUM)[red] == 10
+    assert atom not in predicted(kernel("REDG"), SUM)
+    assert predicted(kernel("ATOMG"), SUM)[atom] == 10
+    assert not {red, atom} & predicted(kernel("REDG ATOMG"), SUM).keys()
+
+
+def test_the_launch_is_predicted_from_registers_and_grid():
+    found = predicted(kernel(registers=40))
+    assert found["launch__registers_per_thread"] == 40
+    assert predicted(kernel(registers=12))["launch__registers_per_thread"] == 16
+    assert found["sm__maximum_warps_per_active_cycle_pct"] == 75  # 6 blocks of 8 warps, of 64
+    assert found["launch__waves_per_multiprocessor"] == 0.333  # 264 blocks, room for 132 * 6
+    assert found["l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum"] == 0
+    assert "l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum" not in predicted(kernel("LDG LDL"))
+
+
+@pytest.mark.parametrize("copy", ["LDGSTS", "UTMALDG"])
+def test_no_access_is_predicted_where_copies_have_metrics_of_their_own(copy):
+    assert not [name for name in predicted(kernel(copy), COLUMN) if "global" in name]
+    assert "MemoryWorkloadAnalysis_Tables: the rows of cp.async and TMA copies" in advised(
+        kernel(copy)
+    )
+
+
+def test_a_report_is_opened_where_the_counts_are_bad():
+    column, bank = advised(kernel(), COLUMN, ROW, TILE)[2:4]
+    assert column.endswith("line 7, read of inp: 32 sectors per request, not 4")
+    assert bank.endswith("line 9, read of tile: 8 wavefronts per request, not 1")
+    assert not [text for text in advised(kernel(), ROW) if "per request" in text]
+
+
+def test_a_report_is_opened_where_the_sms_are_not_full():
+    assert "LaunchStats: 0.25 waves: most SMs have room for more blocks" in advised(kernel())
+    assert not [text for text in advised(kernel(blocks=2000)) if text.startswith("LaunchStats")]
+    low = "Occupancy: theoretical occupancy is 25%, limited by registers"
+    assert low in advised(kernel(registers=128))
+    assert low not in advised(kernel())
+
+
+def test_reasons_to_wait_follow_from_what_the_kernel_does():
+    assert advised(kernel("BAR"), COLUMN, TILE)[-1] == (
+        "WarpStateStats: why warps wait: Long Scoreboard (loads from memory); "
+        "LG Throttle (many requests); Short Scoreboard and MIO Throttle (shared memory); Barrier"
+    )
+    assert "Throttle" not in advised(kernel(), ROW)[-1]
+    assert "LG Throttle" in advised(kernel(), ROW, SUM)[-1]
+    assert "tensor" in advised(kernel("HGMMA MUFU"))[-1]
+    assert "XU" in advised(kernel("MUFU"))[-1]
+    assert "XU" not in advised(kernel("MUFU " + 50 * "FFMA "))[-1]
+    assert any("8 bytes of spills" in text for text in advised(kernel("LDL", spill=8)))
+
+
+def test_the_commands_name_every_kernel_and_launch():
+    dims, found = {"N": 64, "C": 32}, [kernel(name="sum"), kernel(name="finish")]
+    assert ncu.count_command("x.forward", "2", "float32", dims, found, ["a.sum", "b.pct"]) == (
+        "ncu --kernel-name 'regex:^(sum|finish)$' --launch-count 2 --target-processes all "
+        "--metrics a.sum,b.pct python -m ladder check x.forward 2 --device cuda --dtype float32 "
+        "--shape N=64,C=32"
+    )
+    text = ncu.report_command("x.forward", "dir/mine.cu", "float16", dims, [kernel(), kernel()])
+    assert text.startswith("ncu --kernel-name copy --launch-count 2 ")
+    assert text.endswith(
+        "--export x.forward-dir-mine python -m ladder bench x.forward --rung dir/mine.cu "
+        "--dtype float16 --shape N=64,C=32"
+    )
+
+
+@pytest.mark.emulator
+def test_a_rung_is_counted_on_as_many_sms_as_the_gpu_has(capsys):
+    pytest.importorskip("nvidia", reason="needs NVIDIA's compiler: pip install -e '.[compile]'")
+    assert main(["ncu", "start.sum", "5", "--shape", "N=10240"]) == 0
+    said = capsys.readouterr().out
+    warps = 10240 // 32  # one atomic each; 32 blocks, enough for the emulated GPU, have fewer
+    assert (
+        f"{warps:>12,}  l1tex__t_sectors_pipe_lsu_mem_global_op_red.sum: sectors of atomics" in said
+    )
+    assert said.endswith(f"as its header says: {find('start.sum').rung(5).header['left'][0]}\n")
+
+
+def test_what_is_no_kernel_cannot_be_profiled():
+    ladder = find("start.add")
+    with pytest.raises(LadderError, match=r"start\.add rung 0 .* is no kernel: nothing to profile"):
+        ncu.kernels(ladder, ladder.rung(0), "float32", {"N": 64}, "sm_90a")

@@ -1,0 +1,736 @@
+"""What the pictures draw, as data: who writes what, who reads which bank. No pixels."""
+
+import dataclasses
+import itertools
+import re
+import xml.etree.ElementTree as ET
+from collections import Counter
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.ladder import find, ladders
+from ladder.core.emulator.emulated import Emulated
+from ladder.core.show import pages, pictures
+from ladder.core.show.pictures import (
+    banks,
+    causal,
+    chain,
+    charts,
+    copies,
+    flow,
+    fragments,
+    heads,
+    instructions,
+    links,
+    measured,
+    multicast,
+    operand,
+    outer,
+    palette,
+    probes,
+    recording,
+    replay,
+    ring,
+    ring_all_reduce,
+    runs,
+    shares,
+    softmax,
+    swizzle,
+    tiles,
+    timeline,
+    walk,
+    waves,
+)
+from ladder.core.show.pictures.drawing import Drawing
+from ladder.core.show.pictures.places import heads_in_order, tiles_in_order
+from ladder.core.show.source_code import parse_shape
+from tests.ladder.emulation import run, zeros
+
+RUNG_3 = ("matmul.forward", "3", "float32", "N=128 C=16 OC=128")
+
+
+def test_text_can_be_read_on_every_fill_on_light_and_dark_pages():
+    for page in (0, 1):
+        for fill in palette.FILLS:
+            for text in ("ink", "muted") if fill in ("paper", "panel") else ("ink",):
+                pair = palette.COLOURS[text][page], palette.COLOURS[fill][page]
+                assert palette.contrast(*pair) >= 4.5, (text, fill, page)
+    for colour in (palette.distinct(i, 32) for i in range(32)):
+        assert palette.contrast(palette.text_on(colour), colour) >= 4.5
+
+
+def test_a_chart_can_be_read_on_dark_pages():
+    figure = Figure()
+    axes = figure.subplots()
+    axes.set_title("sums & <products>")
+    axes.bar([0], [1], color=palette.COLOURS["blue"][0])
+    axes.set_yscale("log")  # its ticks are formulas
+    chart = charts.svg(figure)
+    assert chart == charts.svg(figure)
+    root = ET.fromstring(chart)
+    assert root.attrib["aria-label"] == "sums & <products>"
+    rules = dict(re.findall(r'\[style\*="(\w+: #\w+)"\]\{\w+:(#\w+)!important\}', chart))
+    assert rules["fill: #ffffff"] == palette.COLOURS["paper"][1]
+    assert rules["fill: #1f6fb4"] == palette.COLOURS["blue"][1]
+    assert rules.keys() == set(re.findall(r"\b((?:fill|stroke): #[0-9a-f]{6})", chart))
+    styles = [part.attrib["style"] for part in root.iter() if "font" in part.get("style", "")]
+    assert len(styles) > 10 and all("fill: #" in style for style in styles)
+
+
+@pytest.mark.parametrize("ink", ["#000000", "#222222", "#333333", "#555555", "#666666"])
+def test_ink_stays_readable_when_its_lightness_is_turned_around(ink):
+    assert palette.contrast(charts.dark(ink), charts.dark("#ffffff")) >= 4.5
+
+
+def test_a_drawing_has_a_name_and_a_description_for_screen_readers():
+    drawing = Drawing("a < b", "who & what")
+    drawing.box(0, 100, 10, 20)
+    root = ET.fromstring(drawing.svg("0123456789ab"))
+    texts = {child.tag.partition("}")[2]: child.text for child in root}
+    assert root.attrib["role"] == "img" and list(texts)[:2] == ["title", "desc"]
+    assert texts["title"] == "a < b" and texts["desc"] == "who & what"
+    assert float(root.attrib["height"]) == 132  # as high as what is drawn, and a margin
+    assert "prefers-color-scheme:dark" in texts["style"]
+
+
+def test_cells_cover_each_coloured_cell_once():
+    drawing = Drawing("", "")
+    rows = [
+        ["#aa0000", "#aa0000", ""],
+        ["#aa0000", "#aa0000", "#00bb00"],
+        ["", "#00bb00", "#00bb00"],
+    ]
+    drawing.cells(0, 0, 1, rows)
+    covered = [["" for _ in row] for row in rows]
+    for fill, path in re.findall(r'<path fill="(#\w+)" d="([^"]+)"', drawing.svg()):
+        for x, y, wide, high in re.findall(r"M(\d+) (\d+)h(\d+)v(\d+)h-\d+z", path):
+            for r in range(int(y), int(y) + int(high)):
+                for c in range(int(x), int(x) + int(wide)):
+                    assert covered[r][c] == ""
+                    covered[r][c] = fill
+    assert covered == rows
+
+
+@pytest.mark.emulator
+def test_every_element_has_one_writer_and_every_thread_equally_many():
+    who = tiles.owners(*RUNG_3, "out")
+    assert (who.writes == 1).all()
+    threads, counts = np.unique(who.warp * 32 + who.lane, return_counts=True)
+    assert threads.tolist() == list(range(256)) and set(counts) == {64}
+    rows, columns = np.nonzero((who.warp == 0) & (who.lane == 0))
+    assert set(rows) == set(columns) == set(range(0, 128, 16))
+
+
+@pytest.mark.emulator
+def test_the_factors_that_a_thread_loads_meet_at_the_outputs_that_it_writes():
+    op, rung, dtype, shape = RUNG_3
+    seen = outer.outer(op, rung, dtype, shape, "as[i] =", "bs[i] =", thread=37)
+    assert seen.rows == tuple(range(2, 128, 16)) and seen.columns == tuple(range(5, 128, 16))
+    rows, columns = np.nonzero(seen.mine)
+    assert list(zip(rows, columns, strict=True)) == list(itertools.product(seen.rows, seen.columns))
+    with pytest.raises(LadderError, match="reads nothing in lines with 'cs'"):
+        outer.outer(op, rung, dtype, shape, "cs", "bs[i] =", thread=0)
+
+
+RING = ("matmul.forward", "16bit-8", "bfloat16", {"N": 32, "C": 192, "OC": 32})
+
+
+def record(source_changes=()):
+    op, rung, dtype, dims = RING
+    chosen = find(op).rung(rung)
+    source = chosen.source
+    for was, becomes in source_changes:
+        assert source.count(was) == 1
+        source = source.replace(was, becomes)
+    return ring.record(find(op), dataclasses.replace(chosen, source=source), dtype, dims)
+
+
+@pytest.mark.emulator
+def test_a_ring_of_four_stages_copies_three_tiles_ahead_and_waits_for_each_tile_that_it_reads():
+    seen = record()
+    assert seen.stage == (0, 1, 2, 3, 0, 1)
+    assert [step.read for step in seen.steps] == [[], [0], [1], [2], [3], [4], [5]]
+    assert [step.copied for step in seen.steps] == [[0, 1, 2], [3], [4], [5], [], [], []]
+    assert [step.arrived for step in seen.steps] == [-1, 0, 1, 2, 3, 4, 5]
+    assert [step.flight for step in seen.steps] == [None, 3, 3, 3, 2, 1, 0]
+    assert seen.early() == []
+    names = [[state for state, _ in states] for states in ring.states_of(seen, 1)]
+    expected = ["copy", "flight", "read", "copy", "flight", "flight", "read"]
+    assert names == [[name] for name in expected]
+
+
+@pytest.mark.emulator
+def test_a_wait_that_allows_one_group_too_many_reads_tiles_that_have_not_arrived():
+    seen = record([("cp_async_wait<STAGES - 2>", "cp_async_wait<STAGES - 1>")])
+    assert seen.early() == [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 5)]
+    drawing = ring.of_ring("wrong", seen)
+    assert "In step 0 it reads tile 0, which no wait has covered yet" in drawing.description
+
+
+def test_a_rung_that_copies_nothing_with_cp_async_has_no_ring():
+    with pytest.raises(LadderError, match=r"includes no async\.cuh"):
+        pictures.make("ring", "matmul.forward", "3", shape="N=1 C=1 OC=1")
+
+
+@pytest.mark.emulator
+def test_ldmatrix_takes_a_row_from_each_lane_and_gives_each_a_pair_of_every_matrix():
+    senders, lanes, registers = fragments.ldmatrix()
+    assert senders.T.ravel().tolist() == list(range(32))  # down the left half, then the right one
+    for number, (row, column) in enumerate(((0, 0), (8, 0), (0, 8), (8, 8))):
+        quarter = np.s_[row : row + 8, column : column + 8]
+        assert (registers[quarter] == number).all()
+        assert lanes[quarter].ravel().tolist() == [lane for lane in range(32) for _ in range(2)]
+
+
+@pytest.mark.emulator
+def test_a_lane_that_does_not_exist_is_refused():
+    for kind in ("mma", "ldmatrix"):
+        with pytest.raises(LadderError, match="a lane is a number from 0 to 31, not 32"):
+            pictures.make(kind, lane="32")
+
+
+@pytest.mark.emulator
+def test_banks_agree_with_what_the_emulator_counts():
+    """Rung 2 pads its tiles: a column of the tile is read in one wavefront."""
+    found = banks.requests("matmul.forward", "2", "float32", "N=32 C=32 OC=32", "b[x][k]")
+    column = next(access for access in found if access.buffer == "b")
+    served = banks.wavefronts(column)
+    assert len(served.passes) == served.ideal == 1
+    assert sorted(lane for (lane,) in served.passes[0]) == list(range(32))
+
+
+def test_without_padding_a_column_of_32_words_takes_32_wavefronts():
+    from ladder.core.emulator.report import Access
+
+    def column(stride):
+        lanes = tuple(range(32))
+        offsets = tuple(4 * stride * lane for lane in lanes)
+        where = ("file", 1, "kernel", "tile", "shared", "read", 4)
+        return banks.wavefronts(Access(*where, (0, 0, 0), 0, lanes, offsets))
+
+    assert [len(column(stride).passes) for stride in (1, 2, 32, 33)] == [1, 2, 32, 1]
+
+
+def test_a_bank_names_the_lanes_that_share_its_word_where_there_is_room():
+    assert banks._short((7,), 1) == "7"
+    assert banks._short((0, 1), 1) == "0+" and banks._short((0, 1), 4) == "0, 1"
+    assert banks._short(tuple(range(16, 32)), 4) == "16 to 31"
+    assert banks._short((0, 2, 4, 6), 2) == "0+" and banks._short((0, 2, 4, 6), 4) == "0, 2, 4, 6"
+
+
+@pytest.mark.emulator
+def test_lanes_that_read_16_bytes_in_pairs_take_half_the_wavefronts(tmp_path):
+    """By the rule that others measured; the emulator and the picture count alike."""
+    patterns = (
+        "lane",
+        "lane / 2",
+        "lane & 1 | lane / 4 * 2",
+        "0",
+        "lane ^ lane / 4",
+        "lane / 4 * 8",
+    )
+    takes = [4, 2, 2, 2, 4, 8]
+    cases = "".join(
+        f"*(float4*)(out + 128 * {i} + 4 * lane) = a[{pattern}];\n"
+        for i, pattern in enumerate(patterns)
+    )
+    source = f"""
+extern "C" __global__ void k(float* out) {{
+    __shared__ float4 a[64];
+    int lane = threadIdx.x;
+    for (int i = lane; i < 64; i += 32) a[i] = float4{{1, 2, 3, 4}};
+    __syncthreads();
+    {cases}}}
+"""
+    device = Emulated(counting=True, trace=1)
+    run(device, tmp_path, source, 1, 32, zeros(128 * len(patterns)))
+    report = device.report()
+    assert report.problems == []
+    reads = [x for x in report.lines if x.space == "shared" and x.kind == "read"]
+    assert [x.wavefronts for x in sorted(reads, key=lambda x: x.line)] == takes
+    requests = [x for x in report.accesses if x.space == "shared" and x.kind == "read"]
+    shown = [len(banks.wavefronts(x).passes) for x in sorted(requests, key=lambda x: x.line)]
+    assert shown == takes
+
+
+def test_a_page_shows_a_picture_with_its_description_and_notices_drift(tmp_path, monkeypatch):
+    def draw(op: str, rung: str) -> Drawing:
+        return Drawing("tiles [of] a rung", "3 x 4 * 5")
+
+    monkeypatch.setitem(pictures.KINDS, "tiles", draw)
+    page = tmp_path / "doc" / "matmul.md"
+    page.parent.mkdir()
+    request = "<!-- ladder:begin picture tiles matmul.forward 3 -->\n<!-- ladder:end -->\n"
+    text = pages.render(request, page, draw=True)
+    assert r"![tiles \[of\] a rung. 3 x 4 \* 5](img/tiles-matmul-forward-3.svg)" in text
+    assert pages.render(text, page, draw=False) == text
+    assert list(pages._stale_pictures(text, page)) == []
+    (page.parent / "img" / "tiles-matmul-forward-3.svg").unlink()
+    assert list(pages._stale_pictures(text, page)) == ["img/tiles-matmul-forward-3.svg"]
+
+
+def test_a_picture_that_does_not_exist_is_refused_with_what_does():
+    with pytest.raises(LadderError, match=r"no picture tile; there are tiles, .*banks"):
+        pictures.make("tile", "matmul.forward", "3")
+    with pytest.raises(LadderError, match="picture banks takes op rung line"):
+        pictures.make("banks", "matmul.forward", "3")
+
+
+def test_every_tile_has_its_turn_once_and_grouping_reads_less():
+    dims = {"N": 2048, "C": 768, "OC": 12800}
+    reads = {}
+    for rung in ("16bit-10", "16bit-11", "16bit-13"):
+        order = tiles_in_order("matmul.forward", rung, "bfloat16", dims, 132)
+        assert sorted(order) == [(r, c) for r in range(0, 2048, 128) for c in range(0, 12800, 256)]
+        found = waves.of_wave(order, 132, 0)
+        reads[rung] = found.rows + found.columns
+    assert reads == {"16bit-10": 3 + 50, "16bit-11": 8 + 17, "16bit-13": 8 + 17}
+
+
+def test_waves_hold_all_tiles_and_the_last_one_is_not_empty():
+    found = waves.waves("matmul.forward", "16bit-12", "bfloat16", "N=4096 C=768 OC=3072", 132)
+    assert (found.tiles, found.waves, found.last) == (32 * 12, 3, 120)
+    assert waves.Waves(264, 132).waves == 2 and waves.Waves(264, 132).last == 132
+
+
+@pytest.mark.parametrize("T, queries, keys", [(256, 64, 64), (1024, 128, 64), (100, 64, 32)])
+def test_a_causal_tile_is_skipped_or_whole_where_all_its_scores_are(T, queries, keys):
+    wanted = np.tril(np.ones((T, T), bool))
+    found = causal.tile_map(T, queries, keys)
+    for (row, column), kind in np.ndenumerate(found):
+        tile = wanted[row * queries : (row + 1) * queries, column * keys : (column + 1) * keys]
+        assert kind == (causal.WHOLE if tile.all() else causal.MASKED if tile.any() else 0)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5])
+def test_a_ring_sums_every_share_once_and_sends_as_few_as_possible(ranks):
+    course = ring_all_reduce.steps(ranks)
+    everyone = frozenset(range(ranks))
+    scattered = course[ranks - 2].holds
+    assert [[holds == everyone for holds in shares].count(True) for shares in scattered] == (
+        [1] * ranks
+    )
+    assert all(holds == everyone for shares in course[-1].holds for holds in shares)
+    assert len(course) == 2 * (ranks - 1)  # each rank sends one share in each
+    assert all(len(set(step.sent)) == ranks for step in course)  # no share twice at a time
+
+
+def test_online_softmax_ends_with_the_largest_score_and_the_sum_of_all():
+    scores = np.random.default_rng(0).normal(size=50)
+    last = softmax.steps(scores, 8)[-1]
+    assert last.largest == scores.max()
+    assert last.total == pytest.approx(np.exp(scores - scores.max()).sum())
+
+
+def test_the_sums_of_threads_that_share_a_row_add_up_to_that_of_the_row():
+    scores = np.random.default_rng(0).normal(size=50)
+    found = softmax.shares(scores, 4)
+    assert max(share.largest for share in found) == scores.max()
+    assert [share.factor == 1 for share in found].count(True) == 1
+    total = sum(share.total * share.factor for share in found)
+    assert total == pytest.approx(np.exp(scores - scores.max()).sum())
+
+
+@pytest.mark.parametrize(
+    "kind, args, options",
+    [
+        ("waves", ("matmul.forward", "16bit-12"), {"shape": "N=4096 C=768 OC=3072"}),
+        ("rasterization", ("matmul.forward", "16bit-11"), {"shape": "N=4096 C=768 OC=3072"}),
+        ("causal", (), {}),
+        ("ring-all-reduce", (), {}),
+        ("softmax", (), {}),
+        ("softmax-threads", (), {}),
+        ("swizzle", (), {}),
+        ("ladder", ("matmul.forward",), {}),
+        ("roofline", ("layernorm.forward",), {}),
+    ],
+)
+def test_a_picture_is_well_formed_and_says_what_it_shows(kind, args, options):
+    drawing = pictures.make(kind, *args, **options)
+    assert ET.fromstring(drawing.svg()).tag.endswith("svg")
+    assert len(drawing.description) > 60
+
+
+def test_a_roofline_says_that_a_link_is_the_limit_and_refuses_an_op_without_flops():
+    drawing = pictures.make("roofline", "all_reduce.sum")
+    assert "so the link is its limit" in drawing.description
+    assert "copy from card to card: " in drawing.svg()
+    with pytest.raises(LadderError, match=r"decode.append has no FLOPs"):
+        pictures.make("roofline", "decode.append")
+
+
+@pytest.mark.parametrize(
+    "wanted, least, found",
+    [
+        ((0, 50, 90), 0, (0, 50, 90)),  # nothing is in the way
+        ((50, 50, 50), 0, (40, 50, 60)),  # half of the labels move up, half down
+        ((50, 50, 90), 55, (55, 65, 90)),  # the roof is above
+    ],
+)
+def test_labels_of_a_roofline_are_apart_and_near_their_points(wanted, least, found):
+    assert measured.spread(wanted, 10, [least] * 3) == pytest.approx(found)
+
+
+@pytest.mark.emulator
+def test_fragments_cover_each_matrix_and_lie_as_the_header_says():
+    found = probes.mma_fragments()
+    for numbers, size in ((found.a, 256), (found.b, 128), (found.d, 128)):
+        assert sorted(numbers.ravel()) == list(range(size))
+    lane = np.arange(32)
+    g, t = lane // 4, lane % 4
+    assert (found.a[:, 0] == g * 16 + 2 * t).all() and (found.a[:, 2] == (g + 8) * 16 + 2 * t).all()
+    assert (found.a[:, 5] == g * 16 + 2 * t + 9).all()
+    assert (found.b[:, 2] == g * 16 + 2 * t + 8).all()
+    assert (found.d[:, 3] == (g + 8) * 8 + 2 * t + 1).all()
+    lanes, registers = fragments.owners(found.a, (16, 16), 2)
+    assert (np.bincount(lanes.ravel()) == 8).all() and set(registers.ravel()) == {0, 1, 2, 3}
+
+
+@pytest.mark.emulator
+def test_a_warpgroup_holds_each_accumulator_once_and_a_swizzled_tile_has_no_conflicts():
+    found = probes.warpgroup()
+    assert sorted((found.row * 64 + found.column).ravel()) == list(range(64 * 64))
+    assert (found.row // 16 == np.arange(128)[:, None] // 32).all()  # 16 rows to a warp
+    assert sorted(found.tile.ravel()) == list(range(64 * 64))
+    pieces = found.tile.reshape(8, 8, 8, 8)[..., 0] % 64 // 8  # atom, row, place
+    for atom in pieces:
+        assert (np.sort(atom, axis=0) == np.arange(8)[:, None]).all()  # each place: every piece
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("instruction", ["mma", "wgmma"])
+def test_a_result_lies_where_the_next_product_wants_its_left_factor(instruction):
+    had, accumulator = chain.result(instruction)
+    wanted, half = chain.left_factor(instruction)
+    assert (had == wanted).all() and (accumulator == half).all()
+    assert (wanted == had.T).sum() == 32  # of 256: the others would have to be exchanged
+    assert "In 256 of 256 places" in chain.draw(instruction).description
+    assert "32 of 256 places" in chain.draw_transposed(instruction).description
+
+
+@pytest.mark.emulator
+def test_a_tile_is_read_in_bands_of_columns_or_of_rows():
+    bands = np.repeat(np.arange(4), 2)
+    assert (operand.steps("K") == bands[None, :]).all()
+    assert (operand.steps("MN") == bands[:, None]).all()
+
+
+@pytest.mark.parametrize("row, plain", [(32, 2), (64, 4), (128, 8)])
+def test_a_swizzle_takes_the_8_rows_of_a_matrix_to_different_banks(row, plain):
+    for piece in range(row // 16):
+        assert swizzle.wavefronts(swizzle.plain, row, piece) == plain
+        assert swizzle.wavefronts(swizzle.swizzled, row, piece) == 1
+    moved = [swizzle.swizzled(address, row) for address in range(8 * row)]
+    assert sorted(moved) == list(range(8 * row))  # nothing is lost
+    assert [swizzle.swizzled(address, row) for address in moved] == list(range(8 * row))
+
+
+@pytest.mark.emulator
+def test_the_swizzle_of_128_bytes_is_the_one_of_tma():
+    lies = probes.warpgroup().tile.ravel()
+    assert [lies[swizzle.swizzled(2 * i, 128) // 2] for i in range(64 * 64)] == list(range(64 * 64))
+
+
+@pytest.mark.emulator
+def test_all_threads_ask_for_copies_or_one_does():
+    shape, kernel = "B=1 T=64 C=64 NH=1", "attention_backward_dkdv"
+    dims, find_rung = parse_shape(find("attention.backward").op, shape), find("attention.backward")
+
+    def copied(rung):
+        chosen = find_rung.rung(rung)
+        return copies.record("attention.backward", chosen, "bfloat16", dims, kernel)
+
+    before, after = copied("16bit-10"), copied("16bit-11")
+    tiles = 4 * 64 * 64 * 2  # bytes: k, v, q and dout
+    assert (before.pieces == 16).all() and before.bytes == tiles and not before.tiles.any()
+    assert after.tiles.tolist() == [4] + 127 * [0] and after.tile_bytes == tiles
+    assert after.pieces.sum() * 16 == 2 * 64 * 4  # lse and delta of 64 queries
+    with pytest.raises(LadderError, match="launches no kernel 'dkdv'"):
+        pictures.make("copies", "attention.backward", "16bit-10", shape=shape, kernel="dkdv")
+
+
+def test_instructions_are_sorted_by_what_they_are_for():
+    kinds = {
+        "HGMMA": "products on tensor cores", "FFMA": "float32 and exponentials",
+        "MUFU": "float32 and exponentials", "FENCE": "waiting and control",
+        "LDGSTS": "copies from memory", "LDGDEPBAR": "waiting and control",
+        "LDSM": "shared memory, shuffles", "UTMALDG": "copies from memory",
+        "UIADD3": "addresses and counters, once for the warp",
+        "IMAD": "addresses and masks, in each lane",
+        "R2UR": "to uniform registers (R2UR)",
+    }  # fmt: skip
+    assert {opcode: instructions.kind_of(opcode) for opcode in kinds} == kinds
+    loops = [
+        instructions.Loop("rung 1", "k", Counter({"products on tensor cores": 3})),
+        instructions.Loop("rung 2", "k", Counter({"to uniform registers (R2UR)": 4})),
+    ]
+    drawing = instructions.of_loops("an.op", loops)
+    assert "rung 1: 3, of them 3 products" in drawing.description
+    ET.fromstring(drawing.svg())
+
+
+@pytest.mark.emulator
+def test_ping_pong_multiplies_for_one_tile_while_it_stores_another():
+    events = recording.record("matmul.forward", "16bit-16", "bfloat16", "N=256 C=256 OC=768")
+    spans = replay.Replay(events, 2, replay.Durations(copy=5, product=2, store=2)).spans
+
+    def of(kind, row):
+        return [span for span in spans if (span.kind, span.row) == (kind, row)]
+
+    first, second = (of("product", ("consumer", group)) for group in (0, 1))
+    both = sorted((span.start, span.end) for span in first + second)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(both))
+    stores = of("store", ("consumer", 0))
+    assert stores[0].start < second[-1].end and second[0].start < stores[-1].end
+    for stage in range(2):  # a stage is copied, used, and only then copied again
+        copies, uses = of("copy", ("stage", stage)), of("held", ("stage", stage))
+        for copy, use, again in zip(copies, uses, copies[1:], strict=False):
+            assert copy.end == use.start and use.end <= again.start
+
+
+def test_a_replay_starts_a_copy_only_when_its_stage_is_empty():
+    """One stage, a producer (lane 0 of warp 4) and a consumer warp, two rounds."""
+    E = recording.Event
+    events = [E(0, 0, "init", "full", "f", 1), E(0, 0, "init", "empty", "e", 1)]
+    for turn in (0, 1):
+        events += [E(0, 128, "wait", "", "e", 1 - turn), E(0, 128, "expect", "", "f", 8)]
+        events += [E(0, 128, "load", "", "f", 0), E(0, 0, "wait", "", "f", turn)]
+        events += [E(0, 0, "product"), E(0, 0, "product-wait"), E(0, 0, "arrive", "", "e", -1)]
+    spans = replay.Replay(events, 1, replay.Durations(copy=5, product=2, store=1)).spans
+    shown = [(span.kind, span.start, span.end) for span in spans if span.row == ("stage", 0)]
+    assert shown == [("copy", 0, 5), ("held", 5, 7), ("copy", 7, 12), ("held", 12, 14)]
+    drawing = timeline.of_events("a kernel", events, replay.Durations(5, 2, 1))
+    assert "with 1 stage and 1 consumer warpgroup" in drawing.description
+    assert "takes 14 time units, and the tensor cores work in 4 of them" in drawing.description
+    assert "at 5, to the end of the last one, at 14, they work in 44%" in drawing.description
+    svg = drawing.svg()
+    assert svg.count(">tensor cores</text>") == 1 and "idle, or empty" in svg
+    assert svg.count("product: 5 to 7") == 2  # in the consumer's row, and the tensor cores'
+    asks = [span.start for span in spans if span.kind == "ask"]
+    assert asks == [0, 7] and all(f"copy: starts at {time}<" in svg for time in (0, 7))
+
+
+def test_products_that_are_issued_wait_for_the_tensor_cores():
+    """Two warpgroups start products at the same time: the second one's wait for the first one's."""
+    E = recording.Event
+    events = [E(0, 0, "init", "full", "f", 1), E(0, 256, "arrive", "", "f", -1)]
+    for first in (0, 128):
+        events += [E(0, first, "wait", "", "f", 0), E(0, first, "product")]
+        events += [E(0, first, "product-wait")]
+    spans = replay.Replay(events, 1, replay.Durations(copy=5, product=2, store=1)).spans
+    shown = [(span.row, span.kind, span.start, span.end) for span in spans if span.end > 0]
+    second = ("consumer", 1)
+    assert (second, "queue", 0, 2) in shown and (second, "product", 2, 4) in shown
+    assert not [kind for row, kind, *_ in shown if row == ("consumer", 0) and kind == "queue"]
+
+
+def test_a_kernel_without_an_mbarrier_has_no_timeline():
+    with pytest.raises(LadderError, match=r"matmul.forward, rung 3.*: it uses no mbarrier"):
+        pictures.make("timeline", "matmul.forward", "3", shape="N=64 C=64 OC=64")
+
+
+def test_a_replay_that_cannot_go_on_says_so():
+    """The consumer waits for a phase that nobody ends."""
+    E = recording.Event
+    events = [E(0, 0, "init", "full", "f", 1), E(0, 0, "wait", "", "f", 0), E(0, 0, "product")]
+    with pytest.raises(LadderError, match="its barriers do not fit"):
+        replay.Replay(events, 1, replay.Durations(copy=5, product=2, store=1))
+
+
+@pytest.mark.emulator
+def test_in_a_cluster_each_row_is_asked_for_once_and_reaches_all_who_need_it():
+    shape = "N=256 C=256 OC=768"  # as for the timeline: recorded once
+    events = recording.record("matmul.forward", "16bit-16", "bfloat16", shape)
+    rung = ladders()["matmul.forward"].rung("16bit-16")
+    dims = {"N": 256, "C": 256, "OC": 768}
+    seen = multicast.copies(events, rung, "bfloat16", dims)
+    found = [copy for copy in seen if copy.asks < 2 and copy.step == 0]
+    for array, needed in (
+        ("inp", ([*range(128)], [*range(128, 256)])),
+        ("weight", ([*range(128)],) * 2),
+    ):
+        parts = [copy for copy in found if copy.array == array]
+        rows = [row for copy in parts for row in range(copy.row, copy.row + copy.rows)]
+        assert len(rows) == len(set(rows))
+        for block in (0, 1):
+            got = [range(c.row, c.row + c.rows) for c in parts if block in c.receives]
+            assert sorted(row for part in got for row in part) == needed[block]
+    asked = {block: sum(copy.bytes for copy in found if copy.asks == block) for block in (0, 1)}
+    assert asked == {0: 24 << 10, 1: 24 << 10}
+    drawing = multicast.of_copies("a rung", found, 2)
+    assert "each block asks L2 for 24 KB and receives 32 KB" in drawing.description
+    with pytest.raises(LadderError, match="copies nothing by TMA in step 99"):
+        multicast.of_copies("a rung", seen, 2, step=99)
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("major, rows, pieces, further", [("K", 64, 2, 32), ("MN", 16, 8, 2048)])
+def test_a_step_of_wgmma_reads_part_of_each_row_or_whole_rows(major, rows, pieces, further):
+    step = operand.read_first(major)
+    assert step[:rows, :pieces].all() and step.sum() == rows * pieces == 64 * 16 // 8
+    assert operand.distance(major) == further  # as ladder/include/hopper.cuh says
+    found = probes.operand(major == "MN")
+    m, k = np.indices((64, 16))
+    assert (found.row == (m if major == "K" else k)).all()
+    assert (found.column == (k if major == "K" else m)).all()
+
+
+def test_an_operand_is_k_major_or_mn_major():
+    with pytest.raises(LadderError, match="major is K or MN, not N"):
+        pictures.make("wgmma-operand", major="N")
+
+
+@pytest.mark.parametrize(
+    "shape", ["N=4096 C=768 OC=2304", "N=4096 C=768 OC=768", "N=4096 C=768 OC=50304"]
+)
+def test_stream_k_gives_every_step_of_every_tile_to_one_block(shape):
+    found = shares.parts("matmul.backward_weight", "16bit-12", "bfloat16", shape, 132)
+    steps = sorted((p.tile, k) for own in found for p in own for k in range(p.first, p.last))
+    tiles = steps[-1][0] + 1
+    assert steps == [(tile, k) for tile in range(tiles) for k in range(64)]
+    busiest = max(sum(part.last - part.first for part in own) for own in found)
+    assert busiest <= -(-tiles // 132) * 64  # never more than with whole tiles
+
+
+def test_the_picture_of_stream_k_numbers_tiles_where_there_is_room():
+    name, shape = ("matmul.backward_weight", "16bit-12"), "N=4096 C=768 OC=256"
+    drawing = pictures.make("stream-k", *name, shape=shape, sms="11")
+    assert "6 tiles of 64 steps each. 6 of them are cut, into 3 parts" in drawing.description
+    assert [drawing.svg().count(f">tile {tile}</text>") for tile in range(6)] == [2, 3, 3, 3, 3, 2]
+    assert ">tile 0<" not in pictures.make("stream-k", *name, shape="N=4096 C=768 OC=3072").svg()
+
+
+@pytest.mark.emulator
+def test_a_block_walks_along_the_summed_dimension_and_loads_each_element_once():
+    seen = walk.walk("matmul.forward", "2", "float32", "N=64 C=96 OC=32", 1, 3)
+    assert (seen.left[:32] == -1).all()  # block 1 has the second square
+    assert (seen.left[32:] == np.arange(96) // 32).all()
+    assert (seen.right == np.arange(96) // 32).all()
+    assert seen.repeats == 0
+    assert seen.out[32:].all() and not seen.out[:32].any()
+
+
+@pytest.mark.emulator
+def test_a_walk_in_unequal_steps_is_refused():
+    with pytest.raises(LadderError, match=r"3 requests of a warp, which is no multiple of 2 steps"):
+        walk.walk("matmul.forward", "2", "float32", "N=64 C=96 OC=32", 1, 2)
+
+
+@pytest.mark.emulator
+def test_the_flow_of_backward_tiles_has_seven_products_or_five_and_atomics():
+    """Two tiles of 64 tokens. Each way, the tile in the future has no block."""
+    shape = "B=1 T=128 C=32 NH=1"
+    found = flow.passes("attention.backward", "4", "float32", shape, 64)
+    columns, rows = found
+    assert columns.block.tolist() == [[0, -1], [0, 1]] and columns.step.tolist() == [
+        [0, -1],
+        [1, 0],
+    ]
+    assert (columns.keeps, columns.walks) == (("k", "v"), ("q", "dout"))
+    assert rows.block.tolist() == [[1, -1], [0, 0]] and rows.step.tolist() == [[0, -1], [0, 1]]
+    assert (rows.keeps, rows.walks, rows.stored) == (("q", "dout"), ("k", "v"), ("dq",))
+    assert [each.products for each in found] == [
+        ("scores", "dprobs", "dk", "dv"),
+        ("scores", "dprobs", "dq"),
+    ]
+    (fused,) = flow.passes("attention.backward", "float32-6", "float32", shape, 64)
+    assert fused.stored == ("dk", "dv") and fused.added == {"dq": (1, 2)}
+    assert len(fused.products) == 5
+    with pytest.raises(LadderError, match="tile= must be the size of its own"):
+        flow.passes("attention.backward", "4", "float32", shape, 32)
+
+
+@pytest.mark.emulator
+def test_the_flow_names_the_matrices_that_are_kept_in_memory():
+    found = flow.passes("attention.backward", "3", "float32", "B=1 T=128 C=32 NH=1", 64)
+    scores, columns, rows = found
+    assert scores.matrices == {"probs": "write", "dscores": "write"} and not scores.stored
+    assert set(columns.matrices.values()) == {"read"} and rows.matrices == {"dscores": "read"}
+    assert sum(len(each.products) for each in found) == 5
+
+
+@pytest.mark.emulator
+def test_the_option_that_chooses_reads_or_writes_can_be_given_to_make():
+    drawing = pictures.make(
+        "banks", "matmul.forward", "2", line="a[y][x] =", does="write", shape="N=32 C=32 OC=32"
+    )
+    assert "write array a" in drawing.description
+
+
+def test_grouped_heads_return_before_many_others_have_been_read():
+    """3 heads of 2 tiles: ungrouped, both others come between; in groups of one, none does."""
+    assert heads.order_of([(0, 0), (0, 1), (0, 2), (64, 0), (64, 1), (64, 2)]).between == 2
+    grouped = heads.order_of([(64, 0), (0, 0), (64, 1), (0, 1), (64, 2), (0, 2)])
+    assert grouped.between == 0 and grouped.number.tolist() == [[1, 3, 5], [0, 2, 4]]
+
+
+def test_blocks_of_attention_take_each_tile_of_each_head_once():
+    dims = {"B": 8, "T": 256, "C": 768, "NH": 12}
+    for rung, between in (("16bit-11", 95), ("16bit-12", 63)):
+        found = heads_in_order("attention.forward", rung, "bfloat16", dims, "attention_forward")
+        assert sorted(found) == [(first, head) for first in (0, 128) for head in range(96)]
+        assert heads.order_of(found).between == between
+
+
+@pytest.mark.emulator
+def test_exponentials_of_one_warpgroup_overlap_with_products_of_the_other():
+    events = recording.record("attention.forward", "16bit-13", "bfloat16", "B=1 T=256 C=64 NH=1")
+    durations = replay.Durations(copy=6, product=2, store=1, softmax=4)
+    spans = replay.Replay(events, 1, durations).spans
+
+    def of(kind, group):
+        return [span for span in spans if (span.kind, span.row) == (kind, ("consumer", group))]
+
+    assert [len(of("product", group)) for group in (0, 1)] == [2 * 3, 2 * 4]  # two for each tile
+    assert [len(of("softmax", group)) for group in (0, 1)] == [3, 4]
+    for span in of("softmax", 0):
+        assert any(p.start < span.end and span.start < p.end for p in of("product", 1))
+
+
+def test_a_first_group_that_brings_something_more_lies_in_the_stage_of_its_tile():
+    """As in attention: the queries come with the first keys, and lie where the second will."""
+    turns = [{1, 2}, {3, 4}, {1, 2}, {3, 4}]
+    assert ring._stages([{1, 2, 3}, *turns[1:]]) == [0, 1, 0, 1]
+
+
+@pytest.mark.emulator
+def test_links_carry_what_the_rungs_of_an_all_reduce_promise():
+    """In vectors; 3 ranks: the floor is 4/3."""
+    shape = "R=3 N=3072"
+    vector = 3072 * 4
+
+    def carried(rung):
+        found = links.crossed("all_reduce.sum", rung, "float32", shape) / vector
+        assert found.sum(axis=0) == pytest.approx(found.sum(axis=1))  # what goes in comes out
+        return found
+
+    one_shot, ring, two_shot = carried("2"), carried("3"), carried("4")
+    apart = 1 - np.eye(3)
+    assert one_shot == pytest.approx(apart, abs=0.01)
+    assert ring == pytest.approx(np.roll(np.eye(3), 1, axis=1) * 4 / 3, abs=0.01)
+    assert two_shot == pytest.approx(apart * 2 / 3, abs=0.01)
+
+
+@pytest.mark.emulator
+def test_the_ring_kernel_sends_the_shares_that_the_picture_shows():
+    ranks, share = 3, 3072 * 4 // 3
+    sent = {rank: [] for rank in range(ranks)}
+    for access in runs.counted("all_reduce.sum", "3", "float32", "R=3 N=3072").accesses:
+        owner, offset = divmod(access.offsets[0], ranks * share)
+        rank = access.block[1]
+        if (access.buffer, access.kind) == ("out", "write") and owner != rank:
+            assert owner == (rank + 1) % ranks
+            sent[rank].append(offset // share)
+    course = ring_all_reduce.steps(ranks)
+    for rank, order in sent.items():
+        in_order = [found for found, _ in itertools.groupby(order)]
+        assert in_order == [step.sent[rank] for step in course]
+
+
+@pytest.mark.emulator
+def test_links_are_refused_where_there_are_no_ranks():
+    with pytest.raises(LadderError, match=r"residual.forward has no ranks"):
+        pictures.make("links", "residual.forward", "1", shape="N=8")

@@ -1,0 +1,95 @@
+"""Exercises that are solved stay solved, whatever is in the file that says so."""
+
+import json
+import os
+
+import pytest
+
+from ladder.core.common.errors import LadderError
+from ladder.core.show import progress
+
+ONE = "many elements per thread"  # the only exercise of 00_start
+PUZZLES = progress.exercises()["12_puzzles"]
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path, monkeypatch):
+    monkeypatch.setenv(progress.VARIABLE, str(tmp_path / "state"))
+    return tmp_path / "state" / "solved.json"
+
+
+def test_the_file_is_in_the_folder_of_the_state_of_programs(monkeypatch):
+    monkeypatch.delenv(progress.VARIABLE)
+    monkeypatch.setenv("XDG_STATE_HOME", "/elsewhere")
+    assert str(progress.file()) == "/elsewhere/kernel-ladder/solved.json"
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert str(progress.file()) == "/home/somebody/.local/state/kernel-ladder/solved.json"
+
+
+def test_every_kind_of_exercise_is_found_and_no_title_occurs_twice():
+    found = progress.exercises()
+    assert found["00_start"] == [ONE]
+    assert found["10_gpt2"] == ["check_order", "check_floor"]
+    assert len(found["11_climb"]) == 6 and found["11_climb"][0] == "check_next_climb"
+    assert len(PUZZLES) == 20
+    titles = [title for own in found.values() for title in own]
+    assert len(titles) == len(set(titles))
+
+
+def test_a_solved_exercise_is_kept_and_praised_once(file):
+    said = progress.record(PUZZLES[0])
+    assert "Your first kernel" in said and "1 of 20 here" in said
+    assert progress.record(PUZZLES[0]) == ""
+    assert "Well done! 2 of 20 here" in progress.record(PUZZLES[1])
+    assert "Congratulations! 1 of 1 here, 3 of" in progress.record(ONE)
+    assert progress.solved() == {ONE, *PUZZLES[:2]}
+    assert json.loads(file.read_text())["solved"] == sorted([ONE, *PUZZLES[:2]])
+
+
+def test_a_kernel_that_is_no_exercise_is_not_kept(file):
+    assert progress.record("a kernel of my own") == ""
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff\xfe", b"[]", b'{"solved": 3}', b'{"solved": [1]}', b"[" * 60_000, b" " * 99_999],
+    ids=["empty", "no text", "a list", "a number", "numbers", "too deep", "too long"],
+)
+def test_a_damaged_file_is_named_and_left_as_it_is(file, content):
+    file.parent.mkdir()
+    file.write_bytes(content)
+    with pytest.raises(LadderError, match=r"solved\.json"):
+        progress.solved()
+    assert "This cannot be kept for the next session: " in progress.record(ONE)
+    assert file.read_bytes() == content
+
+
+def test_what_is_no_file_is_not_waited_for(file):
+    file.parent.mkdir()
+    os.mkfifo(file)
+    with pytest.raises(LadderError, match="named pipe"):
+        progress.solved()
+
+
+def test_a_folder_that_cannot_be_made_is_said(file):
+    file.parent.write_text("a file in its place")
+    assert "This cannot be kept" in progress.record(ONE)
+
+
+def test_unknown_titles_stay_but_do_not_count(file):
+    file.parent.mkdir()
+    file.write_text(json.dumps({"solved": ["of another version", "<script>"]}))
+    assert "1 of 1 here, 1 of" in progress.record(ONE)
+    assert progress.solved() == {"of another version", "<script>", ONE}
+    assert "script" not in progress.draw().svg()
+
+
+def test_the_bars_are_as_long_as_what_is_solved():
+    for title in PUZZLES[:5]:
+        progress.record(title)
+    drawing = progress.draw()
+    assert "12_puzzles: 5 of 20" in drawing.description
+    assert "00_start: 0 of 1" in drawing.description
+    assert f'width="{progress.BAR * 5 / 20:g}"' in drawing.svg()

@@ -1,0 +1,94 @@
+"""Counts and pictures of memory accesses say what a GPU would do."""
+
+import re
+
+import numpy as np
+import pytest
+
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.ladder import find, ladders
+from ladder.core.show import source_code
+from ladder.core.show.pictures.accesses import of_report, touched_sectors
+from ladder.core.show.trace import own_lines, per_request, table, trace
+
+pytestmark = pytest.mark.emulator
+
+FORWARD = find("layernorm.forward")
+DIMS = {"N": 64, "C": 64}
+
+
+@pytest.fixture(scope="module")
+def reports():
+    return {number: trace(FORWARD, FORWARD.rung(number), "float32", DIMS) for number in (1, 3)}
+
+
+def reads_of_inp(report, rung):
+    return [c for c in own_lines(report, rung) if (c.buffer, c.kind) == ("inp", "read")]
+
+
+def test_lanes_that_read_far_apart_take_a_sector_each(reports):
+    for count in reads_of_inp(reports[1], FORWARD.rung(1)):
+        assert per_request(count) == (32.0, 4.0, "sectors")
+
+
+def test_lanes_that_read_neighbours_share_sectors(reports):
+    for count in reads_of_inp(reports[3], FORWARD.rung(3)):
+        assert per_request(count) == (4.0, 4.0, "sectors")
+
+
+def test_a_line_is_the_line_of_the_file(reports):
+    source = FORWARD.rung(1).source.splitlines()
+    for count in reads_of_inp(reports[1], FORWARD.rung(1)):
+        assert "x[" in source[count.line - 1]
+
+
+def test_each_row_is_read_as_often_as_the_file_says(reports):
+    requests = {
+        number: sum(c.lanes for c in reads_of_inp(reports[number], FORWARD.rung(number)))
+        for number in (1, 3)
+    }
+    elements = DIMS["N"] * DIMS["C"]
+    assert requests == {1: 3 * elements, 3: 3 * elements}
+
+
+def test_the_sectors_of_a_request_are_those_that_it_touches(reports):
+    access = next(a for a in reports[1].accesses if a.buffer == "inp")
+    assert touched_sectors(access) == [8 * lane for lane in range(32)]  # rows of 256 bytes
+
+
+def test_the_table_marks_requests_above_the_ideal(reports):
+    marked = table(reports[1], FORWARD.rung(1))
+    assert "red" in [row.style for row in marked.rows]
+    plain = table(reports[3], FORWARD.rung(3))
+    assert "red" not in [row.style for row in plain.rows]
+
+
+def test_a_picture_has_a_row_for_each_line_and_buffer(reports):
+    def texts(**some):
+        drawing = of_report(reports[1], FORWARD.rung(1), "title", **some)
+        return re.findall(r"<text[^>]*>([^<]*)</text>", drawing.svg())
+
+    every = texts()
+    assert every.count("read inp: 32 sectors, 12% of their bytes used") == 3
+    assert "read weight: 1 sector, the same address for all lanes" in every
+    line = reads_of_inp(reports[1], FORWARD.rung(1))[0].line
+    assert [text for text in texts(lines=[line]) if "sector" in text] == [
+        "read inp: 32 sectors, 12% of their bytes used"
+    ]
+    with pytest.raises(LadderError, match="no access to global memory was recorded"):
+        texts(lines=[1])
+
+
+def test_what_is_no_kernel_cannot_be_traced():
+    with pytest.raises(LadderError, match="is no kernel"):
+        trace(FORWARD, FORWARD.rung(0))
+
+
+@pytest.mark.parametrize("name", sorted(ladders()))
+def test_the_shape_to_trace_is_small_and_the_contract_accepts_it(name):
+    op = find(name).op
+    dims = source_code.small_shape(op)
+    assert set(dims) == set(op.dims)
+    assert all(size >= 1 for size in dims.values())
+    assert op.flops(dims) <= source_code.MOST_FLOPS
+    assert all(np.prod(arg.resolve_shape(dims)) >= 1 for arg in op.args)

@@ -1,0 +1,504 @@
+"""The checker is checked: a sound kernel passes, and each bug planted into it is caught."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ladder.core.common.errors import LadderError
+from ladder.core.contract import op as contract
+from ladder.core.contract import rung_file
+from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.ladder import Ladder, find, ladders
+from ladder.core.contract.rung_file import Rung
+from ladder.core.device.cpu import Cpu
+from ladder.core.emulator import emulated
+from ladder.core.verify import cases as case_store
+from ladder.core.verify.cases import cases
+from ladder.core.verify.check import (
+    MOST_BYTES,
+    _explain,
+    _variants,
+    check,
+    check_case,
+    gpt2_shape,
+    what_to_run,
+)
+from ladder.core.verify.inputs import make_inputs
+from ladder.core.verify.tolerance import INDENT, expect
+from reference import attention
+
+PLANTED = Path(__file__).parents[2] / "planted"
+SHAPES = [{"N": 3, "C": 31}, {"N": 5, "C": 768}]
+
+# What is wrong: (text of the sound kernel, what replaces it).
+FORWARD_BUGS = {
+    "missing barrier before a read": (
+        "__syncthreads();  // all warps' sums are written before any is read",
+        "",
+    ),
+    "missing barrier before a write": (
+        "__syncthreads();  // all are read before the next call overwrites them",
+        "",
+    ),
+    "writes one past the end": (
+        "i += BLOCK) {\n            size_t at",
+        "i += BLOCK) {\n            if (i == C - 1) out[(size_t)N * C] = to_real(1.0f);\n"
+        "            size_t at",
+    ),
+    "one row too many": ("row < N; row", "row <= N; row"),
+    "reads past the end": ("sum += tile[i];", "sum += tile[i] + 0 * to_float(inp[N * C + i]);"),
+    "local index in place of the global one": ("size_t at = (size_t)row * C + i;", "int at = i;"),
+    "stale tile": (
+        "tile[i] = to_float",
+        "if (row == blockIdx.x) tile[i] = to_float",
+    ),
+    "unwritten tail": ("out[at] = to_real(value);", "if (i < C - 1) out[at] = to_real(value);"),
+    "unwritten statistics": ("mean[row] = m;", ""),
+    "accumulates in place of overwriting": (
+        "out[at] = to_real(value);",
+        "out[at] = to_real(to_float(out[at]) + value);",
+    ),
+    "sums in the real type": ("sum += tile[i];", "sum = to_float(to_real(sum + tile[i]));"),
+    "changes its input": (
+        "out[at] = to_real(value);",
+        "out[at] = to_real(value);\n            const_cast<real*>(inp)[at] = out[at];",
+    ),
+    "variance that cancels": (
+        "block_sum(squares, partial) / C",
+        "(block_sum(squares, partial) + C * m * m) / C - m * m",
+    ),
+    "biased variance": ("block_sum(squares, partial) / C", "block_sum(squares, partial) / (C - 1)"),
+}
+BACKWARD_BUGS = {
+    "overwrites in place of accumulating": (
+        "atomicAdd(&dweight[i], dy * norm);",
+        "dweight[i] = dy * norm;",
+    ),
+    "lost update": ("atomicAdd(&dbias[i], dy);", "dbias[i] += dy;"),
+    "does not say that it is not deterministic": (
+        "// Deterministic: no, float atomics land in any order\n",
+        "",
+    ),
+    "sums over a warp of 32 lanes, whatever its width": (
+        "a = warp_sum(a) / C;",
+        "for (int d = 16; d > 0; d /= 2) a += shuffle_xor(a, d);\n    a /= C;",
+    ),
+}
+# On a GPU these may by chance do no harm, or need a second warp width to be seen.
+EMULATED_ONLY = {
+    "missing barrier before a read",
+    "missing barrier before a write",
+    "lost update",
+    "does not say that it is not deterministic",
+    "sums over a warp of 32 lanes, whatever its width",
+}
+
+
+def planted(tmp_path, direction: str, old: str = "", new: str = "") -> tuple[Ladder, Rung]:
+    ladder = find(f"layernorm.{direction}")
+    source = (PLANTED / f"{direction}.cu").read_text()
+    assert old in source
+    path = tmp_path / "kernel.cu"
+    path.write_text(source.replace(old, new, 1) if old else source)
+    return ladder, rung_file.parse(path, ladder.op.kernel)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_the_sound_kernel_passes(tmp_path, device, direction):
+    report = check(*planted(tmp_path, direction), device, shapes=SHAPES)
+    assert report.passed, report
+
+
+@pytest.mark.parametrize(
+    ("direction", "bug"),
+    [("forward", bug) for bug in FORWARD_BUGS] + [("backward", bug) for bug in BACKWARD_BUGS],
+)
+def test_a_planted_bug_is_caught(tmp_path, device, direction, bug):
+    if bug in EMULATED_ONLY and device.is_gpu:
+        pytest.skip("only the emulator is sure to see it")
+    bugs = FORWARD_BUGS if direction == "forward" else BACKWARD_BUGS
+    ladder, rung = planted(tmp_path, direction, *bugs[bug])
+    dtype = "float16" if bug == "sums in the real type" else "float32"
+    report = check(ladder, rung, device, dtypes=[dtype], shapes=SHAPES)
+    assert not report.passed
+    assert report.failures[0].detail
+
+
+def test_a_rung_that_says_it_loses_digits_is_spared_the_hard_inputs(tmp_path, device):
+    old, new = FORWARD_BUGS["variance that cancels"]
+    ladder, rung = planted(tmp_path, "forward", old, new)
+    outcome = check_case(ladder.op, rung, device, "float32", SHAPES[1], "large mean")
+    assert outcome.status == "failed"
+    header = {**rung.header, "accurate": ("no, E[x^2] - E[x]^2 cancels",)}
+    honest = Rung(rung.id, rung.idea, rung.path, rung.source, header)
+    report = check(ladder, honest, device, dtypes=["float32"], shapes=SHAPES[1:])
+    assert report.passed, report
+    assert {outcome.inputs for outcome in report.outcomes} == {"normal", "second layer"}
+
+
+# ---- what a failure says, on a Python function instead of a kernel ------------------------------
+
+
+def python_rung(change=lambda arrays: None, **header: str) -> Rung:
+    """A rung that computes layernorm forward rightly, and then does `change`."""
+
+    def run(device, arrays, dims, scalars):
+        find("layernorm.forward").op.compute(list(arrays.values()), dims)
+        change(arrays)
+
+    return Rung("1", "test", run=run, header={key: (value,) for key, value in header.items()})
+
+
+def check_python(change, dtypes=("float32",), shapes=SHAPES[:1], **header):
+    return check(find("layernorm.forward"), python_rung(change, **header), Cpu(), dtypes, shapes)
+
+
+def test_a_failure_names_element_values_and_tolerance():
+    def change(arrays):
+        arrays["out"][1, 5] += 0.5
+
+    text = str(check_python(change))
+    assert (
+        "layernorm.forward rung 1 (test) on cpu: FAILED at N=3 C=31, float32: out[1, 5] is" in text
+    )
+    first, *rest = text.splitlines()
+    assert first.endswith("; 1 of 93 elements are wrong [cpu]")
+    assert rest[0].strip() == "wrong: row 1 of 3; column 5 of 31 of out"
+    assert "2^-24 |y| to store y in float32" in rest[-1]
+
+
+def test_a_problem_that_the_watched_run_sees_too_is_told_once():
+    wrong = ["k.cu:3: deadlock", "    3 | wait();"]
+    seen = ["k.cu:7: race", "    7 | x = 1;", *wrong]
+    told = _explain(INDENT.join(wrong), INDENT.join(seen), "order 1").split(INDENT)
+    assert told == ["k.cu:3: deadlock [order 1]", wrong[1], "line: k.cu:7: race", seen[1]]
+
+
+def test_nan_never_passes():
+    def change(arrays):
+        arrays["rstd"][2] = np.nan
+
+    assert "rstd[2] is nan" in str(check_python(change))
+
+
+def test_a_write_around_a_buffer_is_found():
+    def change(arrays):
+        beyond = np.lib.stride_tricks.as_strided(arrays["mean"], shape=(4,))
+        beyond[3] = 1.0
+
+    assert "it writes past the end of mean, directly after it" in str(check_python(change))
+
+
+def test_an_error_of_a_few_roundings_passes_and_of_many_does_not():
+    def grow(roundings):
+        def change(arrays):
+            arrays["out"] *= np.float32(1 + roundings * 2**-24)
+
+        return check_python(change)
+
+    assert grow(4).passed
+    assert not grow(4000).passed
+
+
+def test_two_runs_that_differ_need_a_word_in_the_header():
+    calls = []
+
+    def change(arrays):
+        calls.append(1)
+        arrays["out"][0, 0] *= 1 + 2**-23 * (len(calls) % 2)
+
+    assert "two runs on the same input differ: out[0, 0]" in str(check_python(change))
+    assert check_python(change, deterministic="no, by design").passed
+
+
+def test_a_shape_that_is_refused_is_not_passed():
+    ladder = find("layernorm.forward")
+    rung = python_rung(needs="C % 4 == 0")
+    report = check(ladder, rung, Cpu(), ["float32"], [{"N": 1, "C": 8}, {"N": 1, "C": 9}])
+    each = 1 + len(ladder.op.cases)
+    assert [o.status for o in report.outcomes] == ["passed"] * each + ["refused"] * each
+    assert "C % 4 == 0, and here C = 9" in report.outcomes[each].detail
+    assert report.passed
+    assert f"{each} passed, {each} refused (it needs C % 4 == 0); largest" in str(report)
+    everywhere = check(ladder, rung, Cpu(), ["float32"], [{"N": 1, "C": 9}])
+    assert not everywhere.passed
+    assert "refuses every shape" in str(everywhere)
+
+
+def test_a_report_counts_what_was_refused_by_its_reason():
+    ladder = find("layernorm.forward")
+    rung = python_rung(needs="real == float32; C % 4 == 0")
+    sizes = [{"N": 1, "C": 8}, {"N": 1, "C": 9}]
+    report = check(ladder, rung, Cpu(), ["float32", "float16"], sizes)
+    each = 1 + len(ladder.op.cases)
+    reasons = f"{2 * each}: it needs real == float32, {each}: it needs C % 4 == 0"
+    assert f"{each} passed, {3 * each} refused ({reasons}); largest" in str(report)
+    nowhere = check(ladder, rung, Cpu(), ["float32", "float16"], sizes[1:])
+    assert f"refuses every shape and dtype: {each}: it needs" in str(nowhere)
+
+
+def test_a_fault_ends_the_check():
+    def change(arrays):
+        raise LadderError("illegal address")
+
+    report = check_python(change, dtypes=("float32", "float16"))
+    assert [outcome.status for outcome in report.outcomes] == ["fault"]
+    assert "illegal address" in str(report)
+
+
+def test_float16_rounds_to_infinity_where_the_reference_overflows():
+    op = find("residual.forward").op
+    values = {"inp1": np.full(1, 65504, np.float16), "inp2": np.full(1, 65504, np.float16)}
+    (output,) = expect(op, {"N": 1}, np.dtype(np.float16), values)
+    assert output.verify(np.array([np.inf], np.float16))[0] is None
+    assert output.verify(np.array([65504], np.float16))[0] is not None
+
+
+def relative_tolerance(N: int, dtype: str, name: str) -> float:
+    op, real = find("layernorm.backward").op, DTYPES[dtype]
+    dims = {"N": N, "C": 64}
+    values = make_inputs(op, dims, real, np.random.default_rng(0))
+    output = {output.arg.name: output for output in expect(op, dims, real, values)}[name]
+    return np.median(output.tolerance) / np.median(np.abs(output.value))
+
+
+def test_the_tolerance_grows_with_the_roundoff_of_the_type():
+    float32, float16, bfloat16 = (
+        relative_tolerance(16, dtype, "dinp") for dtype in ("float32", "float16", "bfloat16")
+    )
+    assert 1e-7 < float32 < 3e-4 < float16 < 2e-3 < bfloat16 < 2e-2
+
+
+def test_the_tolerance_grows_with_the_number_of_terms():
+    assert (
+        1e-7
+        < relative_tolerance(16, "bfloat16", "dweight")
+        < relative_tolerance(1024, "bfloat16", "dweight")
+        < 1e-3
+    )
+
+
+@pytest.mark.parametrize("name", sorted(ladders()))
+def test_the_shape_for_a_gpu_is_large_but_not_too_large_for_the_reference(name):
+    op = find(name).op
+    dims = gpt2_shape(op)
+    assert set(dims) == set(op.dims)
+    assert op.least_bytes(dims, np.dtype(np.float32)) <= MOST_BYTES
+    assert all(
+        dims[other] == size for other, size in smallest_bench(op).items() if other != op.dims[0]
+    )
+
+
+def smallest_bench(op):
+    return min(op.bench.values(), key=lambda dims: op.least_bytes(dims, np.dtype(np.float32)))
+
+
+def test_roundings_on_the_way_are_allowed_only_to_a_rung_that_declares_them():
+    op, real, dims = find("attention.forward").op, DTYPES["bfloat16"], dict(B=1, T=33, C=16, NH=1)
+    values = make_inputs(op, dims, real, np.random.default_rng(0))
+    expected = {output.arg.name: output for output in expect(op, dims, real, values)}
+    for name, moved in (("out", 2e-3), ("lse", 1e-4)):
+        output = expected[name]
+        wrong = (output.value + moved).astype(real if name == "out" else np.float32)
+        assert output.verify(wrong)[0] is not None
+        assert (output.verify(wrong, rounds=True)[0] is None) == (name == "out")
+    ruined = (expected["out"].value + 1.0).astype(real)
+    assert expected["out"].verify(ruined, rounds=True)[0] is not None
+
+
+def test_factors_of_tf32_are_allowed_only_to_a_rung_that_declares_them():
+    """Rounded to nearest or cut off, they are within the tolerance; with 8 bits they are not."""
+    op, real = find("matmul.forward").op, DTYPES["float32"]
+    dims = {"N": 17, "C": 64, "OC": 48}
+    values = make_inputs(op, dims, real, np.random.default_rng(0))
+    (expected,) = expect(op, dims, real, values)
+
+    def product(bits, half=0):
+        mask = np.uint32(0xFFFFFFFF << (23 - bits) & 0xFFFFFFFF)
+        inp, weight = (
+            ((values[name].view(np.uint32) + np.uint32(half)) & mask).view(np.float32)
+            for name in ("inp", "weight")
+        )
+        exact = inp.astype(np.float64) @ weight.T.astype(np.float64) + values["bias"]
+        return exact.astype(np.float32)
+
+    for rounded in (product(10, half=0x1000), product(10)):
+        assert expected.verify(rounded)[0] is not None
+        problem, error = expected.verify(rounded, tf32=True)
+        assert problem is None and error > 0.05
+    assert expected.verify(product(7), tf32=True)[0] is not None
+
+
+@pytest.mark.parametrize("name", ["layernorm.backward", "residual_layernorm.backward"])
+def test_large_inputs_repeat_whole_rows_with_what_belongs_to_them(monkeypatch, name):
+    monkeypatch.setattr(contract, "DISTINCT", 1000)
+    op, real = find(name).op, np.dtype(np.float32)
+    values = make_inputs(op, {"N": 300, "C": 10}, real, np.random.default_rng(0))
+    rows = values["inp"]
+    assert np.array_equal(rows[101:], rows[:-101]), "an odd number of rows"
+    assert len(np.unique(rows, axis=0)) == 101
+    np.testing.assert_allclose(values["mean"], rows.mean(axis=1), rtol=1e-3, atol=1e-6)
+    assert len(np.unique(values["dout"])) == 1001, "what is left out is repeated number by number"
+
+
+def test_of_large_inputs_for_attention_three_sequences_are_drawn(monkeypatch):
+    monkeypatch.setattr(contract, "DISTINCT", 1)
+    dims = {"B": 8, "T": 5, "C": 6, "NH": 2}
+    values = make_inputs(
+        find("attention.backward").op, dims, np.dtype(np.float64), np.random.default_rng(0)
+    )
+    out, lse = np.empty((8, 5, 6)), np.empty((8, 2, 5))
+    attention.forward(out, lse, values["qkv"])
+    np.testing.assert_allclose(values["out"], out)
+    np.testing.assert_allclose(values["lse"], lse)
+    assert len(np.unique(values["qkv"].reshape(8, -1), axis=0)) == 3
+
+
+def test_a_tile_heuristic_brings_its_shape_and_size_of_the_gpu():
+    """To the rungs that name it, and to no others."""
+    ladder, device = find("matmul.backward_weight"), emulated.Emulated()
+    (special,) = ladder.op.also_with.values()
+    for id, names_it in (("16bit-11", False), ("16bit-13", True)):
+        rung = ladder.rung(id)
+        shapes = [dims for dims, _ in what_to_run(ladder.op, rung, device, "bfloat16")]
+        assert (special.dims in shapes) == names_it
+        groups = _variants(ladder.op, rung, device, special.dims)
+        few = special.multiprocessors if names_it else emulated.MULTIPROCESSORS
+        sizes = [each.target(DTYPES["bfloat16"]).multiprocessors for (each, *_) in groups]
+        assert sizes == [few, emulated.MANY_MULTIPROCESSORS, few]
+
+
+def test_gelu_of_a_number_far_below_0_may_cancel():
+    """In a row without larger numbers, which would show how much. The float32 result is -0."""
+    op = find("matmul_gelu.forward").op
+
+    def run(device, arrays, dims, scalars):
+        op.compute(list(arrays.values()), dims)
+        arrays["out"][arrays["pre"] < -6] = -0.0
+
+    rung = Rung("1", "test", run=run)
+    outcome = check_case(op, rung, Cpu(), "float32", {"N": 255, "C": 1, "OC": 2}, "large pre")
+    assert outcome.status == "passed", outcome.detail
+
+
+def test_the_reference_runs_once_for_all_rungs_of_a_ladder(monkeypatch):
+    ladder, runs = find("gelu.forward"), []
+    reference = ladder.op.reference
+
+    def count(*arrays, **keywords):
+        runs.append(1)
+        reference(*arrays, **keywords)
+
+    op = dataclasses.replace(ladder.op, reference=count)
+    shape, real = {"N": 5}, np.dtype(np.float32)
+    first, again = (list(cases(op, shape, real, "normal", 0)) for _ in range(2))
+    once = len(runs)
+    other = list(cases(op, shape, real, "normal", 1))
+    assert len(runs) == 2 * once > 0
+    assert first[0][1][0].value is again[0][1][0].value
+    assert not np.array_equal(first[0][0]["inp"], other[0][0]["inp"])
+    with pytest.raises(ValueError, match="read-only"):
+        first[0][0]["inp"][0] = 0
+
+
+def test_cases_that_are_too_large_are_not_kept(monkeypatch):
+    monkeypatch.setattr(case_store, "MOST_KEPT", 250)
+    monkeypatch.setattr(case_store, "_kept", {})
+    op, real = find("gelu.forward").op, np.dtype(np.float32)
+    for elements in (5, 6, 7, 1000):
+        list(cases(op, {"N": elements}, real, "normal", 0))
+    assert [dict(key[1])["N"] for key in case_store._kept] == [7]
+
+
+# ---- the cases of the ops ------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(ladders()))
+def test_the_reference_passes_every_case_of_its_op(name):
+    """Rung 0 on NumPy arrays, at a shape that has rows of every kind."""
+    op = find(name).op
+    (shape,) = [dims for dims in op.shapes if op.flops(dims) < 2e5][-1:]
+    report = check(find(name), find(name).rung(0), Cpu(), shapes=[shape])
+    assert report.passed, report
+    assert {outcome.inputs for outcome in report.outcomes} == {"normal", *op.cases}
+
+
+@pytest.mark.parametrize("name", sorted(ladders()))
+def test_a_case_names_what_the_op_has(name):
+    op = find(name).op
+    for case in op.cases.values():
+        assert set(case.scalars) <= set(op.scalar_values)
+        assert set(case.starts) <= {arg.name for arg in op.args}
+        if case.inputs is not None:
+            made = case.inputs(op.shapes[-1], np.random.default_rng(0))
+            assert set(made) <= {arg.name for arg in op.args}
+
+
+ADAMW_BUGS = {
+    "zeroes the gradient when clipping is off": lambda a, h: h[5] == 0,
+    "ignores the loss scale": lambda a, h: h[8] != 1,
+    "decays what must not decay": lambda a, h: h[4] > 0,
+    "is wrong in the first step only": lambda a, h: h[6] < 0.11,
+    "is wrong where the gradient is not aligned": lambda a, h: a["grad"].ctypes.data % 16 != 0,
+}
+
+
+@pytest.mark.parametrize("bug", ADAMW_BUGS)
+def test_a_bug_of_one_setting_is_caught(bug):
+    op, applies = find("adamw.update").op, ADAMW_BUGS[bug]
+
+    def run(device, arrays, dims, scalars):
+        changed = dict(arrays)
+        if applies(arrays, arrays["hyper"]) and "decays" not in bug:
+            changed["grad"] = 0 * arrays["grad"]
+        decays = {"decay": 1.0} if "decays" in bug else {}
+        op.compute(list(changed.values()), dims, {**scalars, **decays})
+
+    report = check(
+        find("adamw.update"), Rung("1", "test", run=run), Cpu(), ["float32"], [{"N": 33}]
+    )
+    assert "normal" not in {outcome.inputs for outcome in report.failures}
+    assert report.failures, "no setting shows it"
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_a_norm_that_hides_a_gradient_that_is_not_finite_is_caught(value):
+    op = find("global_norm.forward").op
+
+    def run(device, arrays, dims, scalars):
+        op.compute([arrays["norm"], np.nan_to_num(arrays["grad"], posinf=1.0)], dims)
+
+    report = check(find(op.name), Rung("1", "test", run=run), Cpu(), shapes=[{"N": 33}])
+    assert {o.inputs for o in report.failures} == {
+        name for name, case in op.cases.items() if not case.finite
+    }
+
+
+def test_an_argument_begins_where_the_case_says():
+    found = {}
+
+    def run(device, arrays, dims, scalars):
+        find("layernorm.forward").op.compute(list(arrays.values()), dims)
+        found.update({name: array.ctypes.data % 256 for name, array in arrays.items()})
+
+    rung = Rung("1", "test", run=run)
+    op = find("layernorm.forward").op
+    outcome = check_case(op, rung, Cpu(), "float32", {"N": 3, "C": 5}, "second layer")
+    assert outcome.status == "passed", outcome.detail
+    assert found == {"out": 0, "mean": 12, "rstd": 12, "inp": 0, "weight": 20, "bias": 20}
+
+
+def test_the_gelu_of_a_product_may_be_off_by_what_cancels_in_it():
+    """Far below 0, the halves of x cancel but for a few bits of float32's tanh."""
+    dims = {"N": 1, "C": 1, "OC": 1}
+    one, x = np.ones(1, np.float32), np.float32(-5.2)
+    values = {"inp": one[None], "weight": np.full((1, 1), x), "bias": 0 * one}
+    (output,) = expect(find("decode.linear_gelu").op, dims, DTYPES["float32"], values)
+    inner = np.float32(np.sqrt(2 / np.pi)) * (x + np.float32(0.044715) * x * x * x)
+    for tanh in (np.tanh(inner), np.nextafter(np.tanh(inner), np.float32(0))):
+        got = np.float32(0.5) * x * (1 + tanh)
+        assert output.verify(np.full((1, 1), got, np.float32))[0] is None
+    assert output.verify(np.full((1, 1), -1e-5, np.float32))[0] is not None

@@ -1,0 +1,306 @@
+"""Your own kernel runs in a child process: whatever it does, a message comes back."""
+
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.binding import bind
+from ladder.core.contract.ladder import find, find_rung
+from ladder.core.device.cpu import Cpu
+from ladder.core.show import pages
+from ladder.core.verify import sandbox
+from tests.ladder.emulation import line
+
+pytestmark = pytest.mark.emulator
+
+SOURCE = (Path(__file__).parents[2] / "planted" / "forward.cu").read_text()
+SHAPES = [{"N": 2, "C": 33}]
+
+
+def check(source, device_name, **options):
+    return sandbox.check("layernorm.forward", source, device_name, ["float32"], SHAPES, **options)
+
+
+def replaced(old: str, new: str) -> str:
+    assert old in SOURCE
+    return SOURCE.replace(old, new, 1)
+
+
+def test_a_sound_kernel_passes_from_source_and_from_a_path(tmp_path, device_name):
+    report = check(SOURCE, device_name)
+    assert report.passed, report
+    path = tmp_path / "mine.cu"
+    path.write_text(SOURCE)
+    assert check(path, device_name).outcomes == report.outcomes
+
+
+def test_a_wrong_kernel_is_reported_with_its_name(tmp_path, device_name):
+    path = tmp_path / "mine.cu"
+    path.write_text(replaced("out[at] = to_real(value);", "out[at] = to_real(2 * value);"))
+    text = str(check(path, device_name))
+    assert "layernorm.forward mine.cu" in text
+    assert "FAILED at N=2 C=33, float32: out[0, 0] is" in text
+
+
+def test_a_loop_without_end_is_stopped(device_name):
+    # On the emulator a launch is stopped by its own time limit too; this one comes first.
+    source = replaced(
+        "float sum = 0.0f, squares", "while (C > 0) partial[0] = C;\nfloat sum = 0.0f, squares"
+    )
+    start = time.monotonic()
+    report = check(source, device_name, seconds=3)
+    assert not report.passed
+    assert "FAILED: kernel.cu was stopped after 3 s: a loop that does not end" in str(report)
+    assert time.monotonic() - start < 30
+
+
+@pytest.mark.emulator
+def test_a_launch_without_end_is_said_once_with_its_line_and_leaves_time(monkeypatch):
+    monkeypatch.setattr(sandbox, "LEAST_SECONDS", 0.1)
+    source = replaced(
+        "float sum = 0.0f, squares", "while (C > 0) partial[0] = C;\nfloat sum = 0.0f, squares"
+    )
+    with sandbox.as_file(source) as file:
+        request = sandbox._request("layernorm.forward", file, "emulated", ["float32"], SHAPES)
+        request["seconds"] = 3.0
+        (outcome,) = sandbox._check(request)["outcomes"][:1]
+    assert "still runs after 0.5 s, the limit of a launch: an endless loop?" in outcome["detail"]
+    assert outcome["detail"].count("still runs") == 1
+    assert "while (C > 0)" in outcome["detail"]
+
+
+@pytest.mark.emulator
+def test_branches_of_ones_own_kernel_are_counted_in_a_child(tmp_path):
+    path = tmp_path / "mine.cu"
+    path.write_text(SOURCE)
+    report, spots = sandbox.cover("layernorm.forward", path, ["float32"], SHAPES)
+    assert report.passed, report
+    assert {spot.kind for spot in spots} >= {"if", "for"} and any(any(s.counts) for s in spots)
+
+
+def test_an_illegal_address_ends_in_a_message(device_name):
+    source = replaced("mean[row] = m;", "mean[(size_t)1 << 40] = m;")
+    report = check(source, device_name)
+    assert not report.passed
+    assert report.outcomes[0].status == "fault"
+    assert str(report).startswith("layernorm.forward kernel.cu")
+
+
+def test_a_crash_is_reported_with_the_line_that_caused_it_before_the_way_it_ended(monkeypatch):
+    in_child = sandbox.in_child
+
+    def dies(task, request, seconds):
+        if task == "check":
+            raise sandbox.ChildDied("kernel.cu crashed (SIGABRT): free(): invalid pointer")
+        return in_child(task, request, seconds)
+
+    monkeypatch.setattr(sandbox, "in_child", dies)
+    line = SOURCE[: SOURCE.index("mean[row] = m;")].count("\n") + 1
+    first, *rest = str(check(replaced("mean[row] = m;", "mean[row + N] = m;"), "emulated")).split(
+        "\n"
+    )
+    assert "FAILED at N=2 C=33, float32: " in first
+    assert f"kernel.cu:{line}: block (0, 0, 0), thread" in first and "outside of" in first
+    assert rest[-1].strip() == "process: kernel.cu crashed (SIGABRT): free(): invalid pointer"
+
+
+@pytest.mark.emulator
+def test_a_misaligned_load_is_reported_with_its_size_and_shows_its_line_once(tmp_path):
+    source = find("softmax.forward").rung("4").source
+    path = tmp_path / "kernel.cu"
+    path.write_text(source.replace("// Needs:  V % vector == 0", "// Needs:  nothing"))
+    report = sandbox.check("softmax.forward", path, "emulated", ["float32"], [{"N": 2, "V": 33}])
+    text = str(report)
+    assert "read of 16 bytes at an address that is no multiple of 16" in text
+    assert text.count("| Vec xs = load_vec(x + i);") == 1
+
+
+def test_a_kernel_that_does_not_compile_shows_its_line(device_name):
+    line = SOURCE[: SOURCE.index("mean[row] = m;")].count("\n") + 1
+    with pytest.raises(LadderError, match=rf"kernel\.cu:{line}"):
+        check(replaced("mean[row] = m;", "mean[row] = undeclared;"), device_name)
+    line = SOURCE[: SOURCE.index("float* __restrict__ rstd")].count("\n") + 1
+    with pytest.raises(LadderError, match=rf"kernel\.cu:{line}"):  # an argument list that is none
+        check(
+            replaced("float* __restrict__ rstd,", "const, float* __restrict__ rstd,"), device_name
+        )
+
+
+def test_the_compilers_warnings_about_ones_own_file_are_part_of_the_report(tmp_path):
+    path = tmp_path / "mine.cu"
+    path.write_text(replaced("float sum = 0.0f, squares", "int unused;\nfloat sum, squares"))
+    text = str(check(path, "emulated"))
+    assert ": FAILED at N=2 C=33, float32: " in text
+    first = line(path.read_text(), "int unused;")
+    assert f"{path}:{first}: warning: unused variable " in text
+    assert re.search(rf"^{path}:\d+: warning: .*.sum. .*uninitialized", text, re.MULTILINE)
+    path.write_text(replaced("float sum = 0.0f, squares", "int unused;\nfloat sum = 0.0f, squares"))
+    report = check(path, "emulated")
+    assert report.passed
+    assert [warning.split(": ")[1] for warning in report.warnings] == ["warning"]
+    assert check(SOURCE, "emulated").warnings == ()
+
+
+def test_the_wrong_argument_list_is_refused_with_the_right_one(device_name):
+    with pytest.raises(LadderError, match=r"takes 7 arguments, not 8.*must be \(real\* out, float"):
+        check(replaced("    const real* __restrict__ bias,    // (C)\n", ""), device_name)
+
+
+def test_arguments_in_another_order_are_refused_although_their_types_fit(device_name):
+    with pytest.raises(LadderError, match=r"takes C as argument 7, where the op has N; .*int N, "):
+        check(replaced("int N, int C) {", "int C, int N) {"), device_name)
+    check(replaced("int N, int C) {", "int rows, int C) {\n    int N = rows;"), device_name)
+
+
+def test_a_kernel_of_another_name_is_refused_with_the_command_that_adopts_it(device_name):
+    with pytest.raises(LadderError, match=r"no kernel named layernorm_forward; .* ladder adopt"):
+        check(SOURCE.replace("layernorm_forward", "my_layernorm"), device_name)
+
+
+def test_a_header_without_a_launch_is_refused_with_an_example(device_name):
+    with pytest.raises(
+        LadderError, match=r"says nothing of the launch; write e\.g\. '// Launch: layer"
+    ):
+        check(SOURCE.replace("// Launch:", "// Left:"), device_name)
+
+
+LAUNCH = "// Launch: layernorm_forward<<<"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (f"{LAUNCH}N>>>", "write grid, block and perhaps bytes"),
+        (f"{LAUNCH}N, 32, 0, 1>>>", "write grid, block and perhaps bytes"),
+        (f"{LAUNCH}N / 2, 32>>>", "/ is not allowed: write // to round down"),
+        (f"{LAUNCH}'N', 32>>>", "'N' is not a whole number"),
+        (f"{LAUNCH}N, 32, -4>>>", "-4 is not a whole number"),
+        (f"{LAUNCH}(N, 1, 1, 1), 32>>>", "three dimensions at most"),
+        (f"{LAUNCH}N, 32>>>\n// Define: ROWS", "Define must read 'NAME = expression; .*: ROWS$"),
+        (f"{LAUNCH}N, 32>>>\n// Scratch: sums[N]", r"Scratch must read 'float32 name.*: sums\[N"),
+        (f"{LAUNCH}N, 32>>>\n// Scratch: double sums[N]", "Scratch must read 'float32 name"),
+        (f"{LAUNCH}N, 32>>>\n// Tiles: inp", r"Tiles must read 'argument\[rows, columns\]': inp"),
+        (f"{LAUNCH}N, 32>>>\n// Tiles: inp[4, 32]", r"TensorMap inp_tiles\)"),
+    ],
+)
+def test_a_header_that_cannot_be_meant_is_refused_by_its_line(line, message):
+    (launch,) = re.findall(r"^// Launch: .*$", SOURCE, re.MULTILINE)
+    with pytest.raises(LadderError, match=message):
+        check(replaced(launch, line), "emulated")
+
+
+def test_a_launch_with_a_condition_runs_where_that_holds(device_name):
+    (launch,) = re.findall(r"^// Launch: .*$", SOURCE, re.MULTILINE)
+    assert check(replaced(launch, f"{launch} if C > 40\n{launch} if C <= 40"), device_name).passed
+    assert not check(replaced(launch, f"{launch} if C > 40"), device_name).passed
+
+
+@pytest.mark.parametrize(
+    ("which", "message"),
+    [
+        ("3.5", "'3.5' is neither the id of a rung of layernorm.forward nor a .cu file"),
+        ("nowhere.cu", "nowhere.cu: no such file"),
+        ("99", "layernorm.forward has no rung '99'"),
+    ],
+)
+def test_what_is_no_rung_is_refused(which, message):
+    with pytest.raises(LadderError, match=message):
+        find_rung("layernorm.forward", which)
+
+
+def test_a_kernel_may_lie_in_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine.cu").write_text(SOURCE)
+    assert find_rung("layernorm.forward", "~/mine.cu").path == tmp_path / "mine.cu"
+
+
+def test_where_it_cannot_run_it_is_named_with_the_remedy(tmp_path):
+    path, op = tmp_path / "mine.cu", find("gelu.forward").op
+    path.write_text(find(op.name).rung(1).source.replace("// Needs:  nothing", "// Needs: N > 9"))
+    arrays = {name: np.zeros(8, np.float32) for name in ("out", "inp")}
+    with pytest.raises(LadderError) as refused:
+        bind(op, find_rung(op.name, path), Cpu(), np.float32, {"N": 8}, arrays)
+    assert str(refused.value) == (
+        "gelu.forward mine.cu (one thread per element) cannot run: it needs N > 9, and here N = 8; "
+        "choose another rung"
+    )
+
+
+def test_a_dimension_that_an_int_does_not_hold_is_refused():
+    op, N = find("gelu.forward").op, 2**31
+    huge = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (N,), (4,))  # is never touched
+    with pytest.raises(LadderError, match=r"N = 2147483648, .* take a smaller batch or model"):
+        bind(op, find(op.name).rung(1), Cpu(), np.float32, {"N": N}, {"out": huge, "inp": huge})
+
+
+def test_a_copy_of_a_rung_is_your_own_kernel_whatever_its_name(tmp_path):
+    original = find("layernorm.forward").rung(3)
+    copy = tmp_path / original.path.name
+    copy.write_text(original.source)
+    assert find_rung("layernorm.forward", original.path) is original
+    found = find_rung("layernorm.forward", copy)
+    assert found.is_own_file and found.id == str(copy.resolve())
+
+
+def test_a_kernel_with_a_mangled_name_is_told_what_is_missing(device_name):
+    with pytest.raises(LadderError, match='extern "C"'):
+        check(replaced('extern "C" ', ""), device_name)
+
+
+def test_a_child_that_dies_without_an_answer_is_described(tmp_path, monkeypatch):
+    """Whatever ends the process: here the operating system's signal for a bad address."""
+    killer = tmp_path / "sitecustomize.py"
+    killer.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(sandbox, "_python_path", lambda: str(tmp_path))
+    request = {"op": "layernorm.forward", "path": "mine.cu", "device": "cpu"}
+    with pytest.raises(
+        sandbox.ChildDied, match=r"mine\.cu crashed \(SIGSEGV\): it read or wrote memory"
+    ):
+        sandbox.in_child("check", request, 20)
+
+
+def test_the_kernel_of_the_page_on_adding_a_rung_does_what_the_page_says():
+    page = (pages.ROOT / "doc" / "adding_a_rung.md").read_text(encoding="utf-8")
+    (kernel,) = re.findall(r"```cpp\n(.*?)```", page, flags=re.DOTALL)
+    report = sandbox.check("layernorm.forward", kernel, "emulated")
+    assert report.passed, report
+    counted = "33 passed; largest error"
+    assert counted in str(report)
+    assert counted in page
+    start = kernel.index("float squares = 0.0f;")
+    wrong = kernel[:start] + kernel[start:].replace("i < C;", "i <= C;", 1)
+    report = sandbox.check(
+        "layernorm.forward", wrong, "emulated", ["float32"], [{"N": 2, "C": 768}]
+    )
+    assert not report.passed
+    assert "FAILED at N=2 C=768, float32: out[0, 6] is 1.38" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("tiles", "message"),
+    [
+        ("inp[32]", r"a tile has rows and columns: inp\[32\]"),
+        ("inp[4, 16]", r"TMA cannot copy tiles of 4 x 16 from float32 \(2, 33\): a tile has"),
+        ("input[4, 32]", "Tiles names input, which this call does not have"),
+    ],
+)
+def test_a_tile_that_cannot_be_copied_is_refused(tiles, message):
+    (launch,) = re.findall(r"^// Launch: .*$", SOURCE, re.MULTILINE)
+    name = tiles.partition("[")[0]
+    parameter = f"int N, int C, const __grid_constant__ TensorMap {name}_tiles)"
+    source = replaced("int N, int C)", parameter).replace(launch, f"{launch}\n// Tiles: {tiles}")
+    include = '#include "portable.cuh"'
+    assert include in source
+    with pytest.raises(LadderError, match=message):
+        check(source.replace(include, include + '\n#include "hopper.cuh"'), "emulated")
+
+
+def test_an_argument_that_the_op_lacks_cannot_be_prefetched():
+    (launch,) = re.findall(r"^// Launch: .*$", SOURCE, re.MULTILINE)
+    with pytest.raises(LadderError, match=r"Prefetch names input, which .* does not have"):
+        check(SOURCE.replace(launch, f"{launch}\n// Prefetch: input"), "emulated")

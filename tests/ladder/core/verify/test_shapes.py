@@ -1,0 +1,115 @@
+"""The shapes that a rung is checked at follow from the rung: tiles, rings, tails, blocks."""
+
+import numpy as np
+import pytest
+
+from ladder.core.contract import rung_file
+from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.ladder import find, ladders
+from ladder.core.contract.target import Target
+from ladder.core.device.open import open_device
+from ladder.core.verify.shapes import derive_shapes
+
+FLOAT32 = np.dtype(np.float32)
+TARGET = Target("emulated", 32, 4, 227 << 10, FLOAT32)
+
+
+def derived(tmp_path, op, header, target=TARGET):
+    ladder = find(op)
+    path = tmp_path / "mine.cu"
+    kernel = ladder.op.kernel
+    path.write_text(
+        f"// a layer, rung 1: a test\n{header.format(kernel=kernel)}\n\nvoid {kernel}();\n"
+    )
+    return derive_shapes(ladder.op, rung_file.parse(path, kernel), target)
+
+
+def test_a_tile_is_filled_lacks_one_element_and_has_one_too_many(tmp_path):
+    header = "// Define: BLOCK = 192\n// Launch: {kernel}<<<ceil_div(N, BLOCK), BLOCK>>>"
+    sizes = [dims["N"] for dims in derived(tmp_path, "gelu.forward", header)]
+    assert 1 in sizes
+    assert {0, 1, 191} <= {size % 192 for size in sizes if size > 1}
+    assert {1, 2, 3} <= {-(-size // 192) for size in sizes}
+
+
+def test_sizes_keep_to_what_the_rung_needs(tmp_path):
+    header = "// Needs: N % 4 == 0; N <= 1500\n// Launch: {kernel}<<<ceil_div(N, 4 * 64), 64>>>"
+    sizes = [dims["N"] for dims in derived(tmp_path, "gelu.forward", header)]
+    assert all(size % 4 == 0 for size in sizes)
+    assert {4, 1500} <= set(sizes), "the smallest and the largest"
+    assert {0, 4, 252} <= {size % 256 for size in sizes}
+
+
+def test_a_ring_goes_round_more_than_twice(tmp_path):
+    header = (
+        "// Define: TILE = 128; DEPTH = 32; STAGES = 5\n"
+        "// Launch: {kernel}<<<(ceil_div(OC, TILE), ceil_div(N, TILE)), 256>>>"
+    )
+    found = derived(tmp_path, "matmul.forward", header)
+    long = [dims for dims in found if dims["C"] > 2 * 5 * 32]
+    assert long
+    assert all(min(dims["N"], dims["OC"]) >= 127 for dims in long), "and all threads have work"
+    assert any(dims["N"] % 128 == 1 for dims in found)
+
+
+def test_blocks_of_a_persistent_kernel_get_more_than_two_tiles(tmp_path):
+    header = "// Launch: {kernel}<<<min(ceil_div(N, 8), 2 * multiprocessors), 8 * warp>>>"
+    sizes = [dims["N"] for dims in derived(tmp_path, "layernorm.forward", header)]
+    assert max(sizes) > 2 * 8 * 2 * TARGET.multiprocessors
+
+
+def test_a_rung_may_limit_the_multiprocessors(tmp_path):
+    header = "// Needs: multiprocessors < 500\n// Launch: {kernel}<<<8 * multiprocessors, 64>>>"
+    assert derived(tmp_path, "gelu.forward", header)
+
+
+def test_tiles_of_a_persistent_kernel_have_more_steps_than_its_ring_has_stages(tmp_path):
+    header = (
+        "// Needs: sm == 90\n"
+        "// Define: TILE = 128; DEPTH = 32; STAGES = 5;\n"
+        "//         TILES = ceil_div(OC, TILE) * ceil_div(N, TILE)\n"
+        "// Launch: {kernel}<<<min(TILES, multiprocessors), 256>>>"
+    )
+    found = derived(tmp_path, "matmul.forward", header)
+    assert any(
+        -(-dims["N"] // 128) * -(-dims["OC"] // 128) > 2 * TARGET.multiprocessors
+        for dims in found
+        if dims["C"] > 5 * 32
+    )
+
+
+def test_each_value_of_a_constant_is_tried(tmp_path):
+    header = (
+        "// Define: WIDE = 2 if C > 700 else 1\n// Launch: {kernel}<<<ceil_div(N, 4), 4 * warp>>>"
+    )
+    assert {dims["C"] > 700 for dims in derived(tmp_path, "layernorm.forward", header)} == {
+        True,
+        False,
+    }
+
+
+def test_the_order_is_the_same_every_time(tmp_path):
+    header = "// Launch: {kernel}<<<ceil_div(B * T, 4), 4 * warp>>>"
+    first, second = (derived(tmp_path, "embedding.backward", header) for _ in range(2))
+    assert first == second
+
+
+def test_a_rung_that_takes_no_shape_gets_none(tmp_path):
+    header = "// Needs: sm >= 90; N < 0\n// Launch: {kernel}<<<1, 1>>>"
+    assert derived(tmp_path, "gelu.forward", header) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(ladders()))
+def test_shapes_of_every_rung_fit_the_op_and_the_rung(name):
+    """In one type; there are few of them, and they differ."""
+    ladder, device = find(name), open_device("emulated")
+    for rung in ladder.rungs:
+        able = (real for real in ladder.op.reals if rung.claims(device.target(DTYPES[real])))
+        target = device.target(DTYPES[next(able)])
+        found = derive_shapes(ladder.op, rung, target)
+        assert 3 <= len(found) <= 25, rung.id
+        assert len({tuple(dims.values()) for dims in found}) == len(found)
+        if rung.path is not None:
+            assert all(ladder.op.misfit(dims) is None for dims in found)
+            assert all(rung.plan(dims, target).refusal is None for dims in found)
