@@ -14,8 +14,7 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
     header OP N     what the header of a rung says: before, change, expectation, what is left;
                     only="change expect" shows these
     change OP N M   what changes in the code from rung N to M, without the words of the headers;
-                    context=1 line around it. N alone means: from the rung that N grew from.
-                    against="OP M": from a rung of another ladder
+                    context=1 line around it. N alone means: from the rung that N grew from
     diff OP N M     the same, with links to both files; context=2
     source OP N     the whole file
     solution OP X   what the solution X of an exercise, doc/solutions/<layer>/<direction>/X.cu,
@@ -32,7 +31,8 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
     ptx-wrappers    their functions that issue PTX instructions, with these
     table OP        what was measured
     gain OP N       of that one rung and the one that it grew from, at every shape and type; N M:
-                    two rungs
+                    two rungs; N alone, if it grew from a rung of another ladder: of N and
+                    the one before it
     overview        every op that was measured: its best rung beside the library and PyTorch
     counts OP N     memory accesses by source line, counted by the emulator; dtype=float32
     reuse OP N M …  how often each rung uses what it loads, counted likewise
@@ -232,23 +232,18 @@ def header(place: Place, op: str, number: str, only: str = "") -> str:
 def diff(place: Place, op: str, rung: str, other: str = "", context: str = "2") -> str:
     """What changes in the code, below links to both files: their headers say why."""
     before, after = _pair(op, rung, other)
+    names = source_code.file_names(before, after)
     files = " → ".join(
-        f"[{r.path.name}]({place.link(r.path)})" if r.path else r.label for r in (before, after)
+        f"[{name}]({place.link(rung.path)})" if rung.path else name
+        for name, rung in zip(names, (before, after), strict=True)
     )
     text = source_code.code_diff(find(op), before, after, int(context))
     return f"{files}\n\n```diff\n{text.rstrip()}\n```"
 
 
-def change(
-    place: Place, op: str, rung: str, other: str = "", context: str = "1", against: str = ""
-) -> str:
+def change(place: Place, op: str, rung: str, other: str = "", context: str = "1") -> str:
     """What changes in the code; the words of the headers are for `header` to show."""
-    if against:
-        theirs, which = against.split()
-        pair = find(theirs).rung(which), find(op).rung(rung)
-    else:
-        pair = _pair(op, rung, other)
-    text = source_code.code_diff(find(op), *pair, int(context))
+    text = source_code.code_diff(find(op), *_pair(op, rung, other), int(context))
     return f"```diff\n{text.rstrip()}\n```"
 
 
@@ -505,7 +500,11 @@ def table(place: Place, op: str, **which: str) -> str:
 
 
 def gain(place: Place, op: str, rung: str, other: str = "", device: str = "") -> str:
-    before, after = _pair(op, rung, other)
+    ladder = find(op)
+    after = ladder.rung(other or rung)
+    before = ladder.rung(rung) if other else ladder.predecessor(after)
+    if before is None:
+        raise ValueError(f"{after.name} starts the ladder: name two rungs")
     try:
         return tables.gain(op, before, after, device)
     except tables.NotMeasured as error:
