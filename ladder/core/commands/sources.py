@@ -91,7 +91,7 @@ def list_ladders(options: argparse.Namespace) -> int:
             table.add_row(*cells[: len(titles)])
         screen.print(table)
     legend = [LEGEND, *(f"{remark}: {why}." for remark, why in REMARKS.items() if remark in said)]
-    if any(not rung.place for ladder in chosen for rung in ladder.rungs):
+    if any(not rung.number for ladder in chosen for rung in ladder.rungs):
         legend.append(LIBRARIES)
     legend.append(NEEDS if options.op else ALL)
     screen.print("\n[dim]" + "\n".join(legend) + "[/]", highlight=False)
@@ -126,7 +126,7 @@ def _parent(ladder: Ladder, rung: Rung) -> Rung:
     if (parent := ladder.parent(rung)) is not None:
         return parent
     name, remedy = ladder.op.name, "name the rung to compare it with"
-    if rung.place:
+    if rung.number:
         raise LadderError(f"{name} {rung.label} is the first of its ladder; {remedy}")
     raise LadderError(
         f"{name} {rung.label} has no line such as '// After: 3'; {remedy}, "

@@ -62,18 +62,10 @@ class Ladder:
         with the nearest ids and names, where there is none or more than one, and with the rung
         that stands for it where it was taken out.
         """
-        which = str(which)
-        by_id = {rung.id: rung for rung in self.rungs}
-        if which in by_id:
-            return by_id[which]
-        gone = {
-            id: f"{self.op.name} {id} ({slug.replace('_', ' ')}) is gone; {rung.id} stands for it"
-            for rung in self.rungs
-            for id, slug in rung.replaces
-        }
-        if which in gone:
-            raise LadderError(gone[which])
-        meant = [id for id, names in self._spellings.items() if which in names]
+        which, named = str(which), self._named
+        meant = [id for id, (_, names) in named.items() if which in names]
+        if which in named:
+            meant = [which]
         if len(meant) > 1:
             choices = f"{', '.join(meant[:-1])} and {meant[-1]}"
             raise LadderError(
@@ -81,15 +73,22 @@ class Ladder:
             )
         if not meant:
             raise LadderError(f"{self.op.name} has no rung {which!r}; {self._instead_of(which)}")
-        if meant[0] in gone:
-            raise LadderError(gone[meant[0]])
-        return by_id[meant[0]]
+        rung, _ = named[meant[0]]
+        if rung.id != meant[0]:
+            words = dict(rung.replaces)[meant[0]].replace("_", " ")
+            raise LadderError(
+                f"{self.op.name} {meant[0]} ({words}) is gone; {rung.id} stands for it"
+            )
+        return rung
 
     @functools.cached_property
-    def _spellings(self) -> dict[str, set[str]]:
-        """What each rung is called, by its id; those that were taken out, too."""
-        given = [pair for rung in self.rungs for pair in ((rung.id, rung.slug), *rung.replaces)]
-        return {id: rung_file.spellings(id, slug) for id, slug in given}
+    def _named(self) -> dict[str, tuple[Rung, set[str]]]:
+        """By id, also of one that was taken out: the rung that it leads to, and what names it."""
+        return {
+            id: (rung, rung_file.spellings(id, slug))
+            for rung in self.rungs
+            for id, slug in ((rung.id, rung.slug), *rung.replaces)
+        }
 
     def parent(self, rung: Rung) -> Rung | None:
         """The rung that its header says it grew from, of this or another ladder; None without."""
@@ -111,7 +110,7 @@ class Ladder:
         """What there is: for a number all ids, for another word those that are spelled alike."""
         if which.isdecimal():
             return f"it has {', '.join(self.spans())}"
-        names = sorted({name for rung in self.rungs for name in self._spellings[rung.id]})
+        names = sorted({name for rung in self.rungs for name in self._named[rung.id][1]})
         near = difflib.get_close_matches(which, names, n=2, cutoff=0.5)
         if near:
             return f"did you mean {' or '.join(near)}?"
@@ -133,34 +132,37 @@ class Ladder:
             else:
                 runs.append([rung])
             last = rung
-        ids = ([rung.id for rung in run] for run in runs)
-        return [text for run in ids for text in ([f"{run[0]} to {run[-1]}"] if run[2:] else run)]
+        spans = []
+        for run in runs:
+            ids = [rung.id for rung in run]
+            spans += [f"{ids[0]} to {ids[-1]}"] if len(ids) > 2 else ids
+        return spans
 
 
 def _follows(before: Rung, rung: Rung) -> bool:
-    """Whether a rung is the next on a trunk or track after the one before it in the ladder."""
-    if not before.place or not rung.place or before.track != rung.track:
+    """Whether no number is missing between a rung and the one before it in the ladder."""
+    if not before.number or not rung.number or before.track != rung.track:
         return False
-    return _number(rung) - _number(before) <= 1
+    return _without_letter(rung) - _without_letter(before) <= 1
 
 
-def _number(rung: Rung) -> int:
-    """The number of a place, without its letter; 0 where there is none."""
-    return int(rung.place.rstrip(string.ascii_lowercase) or 0)
+def _without_letter(rung: Rung) -> int:
+    return int(rung.number.rstrip(string.ascii_lowercase) or 0)
 
 
 def _climbing_order(rung: Rung) -> tuple[bool, int, int, str]:
     track = TRACKS.index(rung.track) + 1 if rung.track else 0
-    return not rung.place, track, _number(rung), rung.id
+    return not rung.number, track, _without_letter(rung), rung.id
 
 
 def _refuse_what_is_taken(rungs: Iterable[Rung]) -> None:
     """Raise LadderError where a number, or a name on a track, is given twice, or was given before
-    to a rung that is gone: nothing that is saved, typed or linked may change its meaning."""
+    to a rung that is gone: what is saved, typed or linked must not change its meaning."""
     taken: dict[str, Path] = {}
     for rung in rungs:
         for id, slug in ((rung.id, rung.slug), *rung.replaces):
-            for name in (id, f"{id.removesuffix(rung_file.place_of(id))}{slug}"):
+            on_track = id.removesuffix(rung_file.number_of(id)).replace("-", "/")
+            for name in (id, on_track + slug):
                 if name in taken:
                     raise LadderError(f"{rung.path}: {name} is taken, by {taken[name]}")
                 taken[name] = rung.file

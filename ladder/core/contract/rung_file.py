@@ -123,8 +123,8 @@ KEYS: Mapping[str, Key] = {  # in the order in which they stand
 MACHINE_READ = tuple(name for name, key in KEYS.items() if key.reader in ("launcher", "compiler"))
 # Where a ladder forks: by real type, and for AMD's matrix cores. Also the folders' names.
 TRACKS = ("16bit", "float32", "amd")
-_PLACE = r"[0-9]+[b-z]?"  # on the trunk or a track: 1, and 1b, which was put between 1 and 2
-_ID = rf"(?:(?:{'|'.join(TRACKS)})-)?{_PLACE}"
+_NUMBER = r"[0-9]+[b-z]?"  # 1b was put between 1 and 2
+_ID = rf"(?:(?:{'|'.join(TRACKS)})-)?{_NUMBER}"
 _ANSWER = re.compile(r"(yes|no)\b.*")
 _FORMS = {  # what some of the other lines must look like, and how to say so
     "deterministic": (_ANSWER, "no, and why"),
@@ -179,19 +179,19 @@ class Rung:
         return "tf32" in self.header
 
     @property
-    def place(self) -> str:
-        """Its place on the trunk or track, "3" or "1b"; "" for a library's and a user's own."""
-        return place_of(self.id)
+    def number(self) -> str:
+        """Its number on the trunk or track, "3" or "1b"; "" for a library's and a user's own."""
+        return number_of(self.id)
 
     @property
     def track(self) -> str:
         """The track that it is on, one of TRACKS; "" on the trunk."""
-        return self.id.rpartition("-")[0] if self.place else ""
+        return self.id.rpartition("-")[0] if self.number else ""
 
     @property
     def slug(self) -> str:
         """The name of its file without the number: "warp_per_row"; "" where it has no number."""
-        return self.path.stem.partition("_")[2] if self.path and self.place else ""
+        return self.path.stem.partition("_")[2] if self.path and self.number else ""
 
     @property
     def replaces(self) -> list[tuple[str, str]]:
@@ -215,7 +215,7 @@ class Rung:
     @property
     def is_own_file(self) -> bool:
         """A user's own `.cu` file: no rung of the repository."""
-        return self.path is not None and not self.place
+        return self.path is not None and not self.number
 
     @property
     def file(self) -> Path:
@@ -227,9 +227,9 @@ class Rung:
     @property
     def name(self) -> str:
         """As titles and headings have it: "rung 3", "float32 rung 5", "cublas", "mine.cu"."""
-        if not self.place:
+        if not self.number:
             return self.path.name if self.path else self.id
-        return f"{self.track} rung {self.place}".lstrip()
+        return f"{self.track} rung {self.number}".lstrip()
 
     @property
     def label(self) -> str:
@@ -290,18 +290,17 @@ class Rung:
         return dataclasses.replace(self, idea=idea, header={**self.header, "define": (*defines,)})
 
 
-def place_of(id: str) -> str:
-    """The number in an id, with its letter: "5" for "float32-5", "1b"; "" where there is none."""
+def number_of(id: str) -> str:
+    """The number in an id: "5" in "float32-5", "1b" in "1b"; "" in one without."""
     return id.rpartition("-")[2] if re.fullmatch(_ID, id) else ""
 
 
 def spellings(id: str, slug: str) -> set[str]:
     """What names a rung of a ladder: its id, its number, its name, and that with its track."""
-    place = place_of(id)
-    if not place or not slug:
-        return {id, place or id}
-    track = id.rpartition("-")[0]
-    return {id, place, slug, f"{track}/{slug}" if track else slug}
+    if not slug:
+        return {id}
+    number = number_of(id)
+    return {id, number, slug, id.removesuffix(number).replace("-", "/") + slug}
 
 
 def id_of(path: Path) -> str:
@@ -309,11 +308,11 @@ def id_of(path: Path) -> str:
 
     Raises LadderError where the name does not begin with a number.
     """
-    place, _, _ = path.name.partition("_")
-    if not re.fullmatch(_PLACE, place):
+    number, _, _ = path.name.partition("_")
+    if not re.fullmatch(_NUMBER, number):
         raise LadderError(f"{path}: a rung's file is named by number and idea: 3_warp_per_row.cu")
     track = path.parent.name
-    return f"{track}-{place}" if track in TRACKS else place
+    return f"{track}-{number}" if track in TRACKS else number
 
 
 def parse(path: Path, kernel: str, id: str | None = None) -> Rung:

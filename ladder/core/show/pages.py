@@ -73,7 +73,7 @@ from ladder.core.common import cache
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.dims import Dims, format_dims
 from ladder.core.contract.identity import INCLUDE, code_identity
-from ladder.core.contract.ladder import PACKAGE, find, find_rung, ladders
+from ladder.core.contract.ladder import PACKAGE, Ladder, find, find_rung, ladders
 from ladder.core.contract.rung_file import KEYS, Rung
 from ladder.core.contract.runs_on import runs_on
 from ladder.core.measure import results
@@ -247,15 +247,20 @@ def change(place: Place, op: str, rung: str, other: str = "", context: str = "1"
     return f"```diff\n{text.rstrip()}\n```"
 
 
-def _pair(op: str, rung: str, other: str) -> tuple[Rung, Rung]:
-    """From which rung to which: `rung` to `other`, or to `rung` from the one that it grew from."""
+def _pair(
+    op: str,
+    rung: str,
+    other: str,
+    before: Callable[[Ladder, Rung], Rung | None] = Ladder.parent,
+) -> tuple[Rung, Rung]:
+    """From which rung to which: `rung` to `other`, or to `rung` from its parent, or predecessor."""
     ladder = find(op)
     first = ladder.rung(rung)
     if other:
         return first, ladder.rung(other)
-    if (parent := ladder.parent(first)) is None:
+    if (earlier := before(ladder, first)) is None:
         raise ValueError(f"{first.name} starts the ladder: name two rungs")
-    return parent, first
+    return earlier, first
 
 
 def source(place: Place, op: str, number: str) -> str:
@@ -500,11 +505,7 @@ def table(place: Place, op: str, **which: str) -> str:
 
 
 def gain(place: Place, op: str, rung: str, other: str = "", device: str = "") -> str:
-    ladder = find(op)
-    after = ladder.rung(other or rung)
-    before = ladder.rung(rung) if other else ladder.predecessor(after)
-    if before is None:
-        raise ValueError(f"{after.name} starts the ladder: name two rungs")
+    before, after = _pair(op, rung, other, Ladder.predecessor)
     try:
         return tables.gain(op, before, after, device)
     except tables.NotMeasured as error:

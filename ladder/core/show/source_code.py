@@ -43,9 +43,9 @@ def diff(ladder: Ladder, before: Rung, after: Rung, context: int = 3, header: bo
 
 
 def file_names(before: Rung, after: Rung) -> list[str]:
-    """What a diff calls the files of two rungs; with their folders where these are of two ladders."""
+    """What a diff calls the files of two rungs; with folders where they are of two ladders."""
     pair = (before, after)
-    folders = {r.path.parents[1 if r.track else 0] for r in pair if r.path and r.place}
+    folders = {r.path.parents[1 if r.track else 0] for r in pair if r.path and r.number}
     if len(folders) == 2:
         return [rung.file.relative_to(PACKAGE).as_posix() for rung in pair]
     return [rung.path.name if rung.path else rung.label for rung in pair]

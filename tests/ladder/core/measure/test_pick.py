@@ -197,7 +197,7 @@ def test_of_several_shapes_only_the_new_one_is_measured(count):
 
 
 def test_only_an_edited_rung_is_checked_and_measured_again(count, monkeypatch):
-    monkeypatch.setattr(pick_cache, "code_identity", lambda rung: f"{rung.place}{rung.source}")
+    monkeypatch.setattr(pick_cache, "code_identity", lambda rung: f"{rung.number}{rung.source}")
     rungs = (count.rung(1, 30), count.rung(2, 10))
     pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
     count.reset()
