@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -38,8 +38,6 @@ _NULL = np.uintp(0)
 # nearest priority that there is.
 HIGHEST_PRIORITY = -100
 
-_Gpu = TypeVar("_Gpu", bound="CupyGpu")
-
 
 class CupyGpu:
     """One GPU, with a stream on which everything runs in order, and two for what goes on `beside`
@@ -55,7 +53,6 @@ class CupyGpu:
     runs_kernels = True
     measurable = True
     asynchronous = True
-    group_sum = None
     group_size = 1
 
     cupy: Any
@@ -85,14 +82,6 @@ class CupyGpu:
     def kernel(self, raw: Any, path: Path) -> CupyKernel:
         """The kernel of a loaded module, ready to be launched."""
         return CupyKernel(self, raw, path)
-
-    def variants(
-        self: _Gpu, brief: bool = False, multiprocessors: int | None = None
-    ) -> Sequence[tuple[_Gpu, ...]]:
-        return [(self, self)]
-
-    def watching(self) -> None:
-        return None
 
     def owners(self, rows: int) -> tuple[()]:
         return ()
@@ -180,16 +169,9 @@ class CupyGpu:
                 }
         return self._loaded[module]
 
-    def new_group(self) -> bytes:
-        return nccl.unique_id()
-
-    def join_group(self, name: bytes, rank: int, size: int) -> nccl.Communicator:
-        return nccl.Communicator(self, name, rank, size)
-
-    def join_p2p(
-        self, exchange: p2p.Exchange, rank: int, size: int, beside: bool
-    ) -> p2p.PeerToPeer:
-        return p2p.join(self, exchange, rank, size, beside)
+    @functools.cached_property
+    def processes(self) -> CupyProcesses:
+        return CupyProcesses(self)
 
     def allocation(self, array: Any) -> int:
         """Where the allocation begins of which an array is a part."""
@@ -317,6 +299,24 @@ class CupyGpu:
         return DeviceFault(
             f"{message}; this process can no longer use the GPU; restart the program"
         )
+
+
+class CupyProcesses:
+    """Groups of processes with a GPU each (`Processes` of ladder/core/contract/collectives.py)."""
+
+    def __init__(self, gpu: CupyGpu) -> None:
+        self._gpu = gpu
+
+    def new_group(self) -> bytes:
+        return nccl.unique_id()
+
+    def join_group(self, name: bytes, rank: int, size: int) -> nccl.Communicator:
+        return nccl.Communicator(self._gpu, name, rank, size)
+
+    def join_p2p(
+        self, exchange: p2p.Exchange, rank: int, size: int, beside: bool
+    ) -> p2p.PeerToPeer:
+        return p2p.join(self._gpu, exchange, rank, size, beside)
 
 
 class CupyKernel:
