@@ -20,7 +20,7 @@ from ladder.core.contract.rung_file import Rung
 from ladder.core.device.cuda import compiler, dependent_launch
 from ladder.core.device.cuda.libraries import CudaLibraries
 from ladder.core.device.cuda.nvrtc import find_nvrtc
-from ladder.core.device.cuda.sensors import NvidiaSmi, condition
+from ladder.core.device.cuda.sensors import Nvml, condition
 from ladder.core.device.cupy.gpu import CupyGpu, CupyKernel, count_gpus, said, why_no_import
 
 # Compute capability times ten; the kernels are compiled for nothing older, and CUDA 13 cannot.
@@ -139,8 +139,8 @@ class Cuda(CupyGpu):
     def condition(self) -> str | None:
         return condition(self.device.pci_bus_id)
 
-    def sensors(self) -> NvidiaSmi:
-        return NvidiaSmi(self.device.pci_bus_id)
+    def sensors(self) -> Nvml:
+        return Nvml(self.device.pci_bus_id)
 
     def description(self) -> dict[str, str | int]:
         """What belongs to a measurement: the GPU and the versions of what drives it."""
