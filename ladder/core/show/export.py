@@ -229,7 +229,7 @@ def _constants(plan: LaunchPlan, target: Target) -> str:
 
 def _main(op: Op, rung: Rung, dims: Dims, target: Target, inputs: Mapping[str, Input]) -> str:
     launch = _launch(op, rung, rung.plan(dims, target), dims, target)
-    make = [line for name, given in inputs.items() for line in _fill(op, name, given)]
+    make = _make(op, inputs)
     words = set(re.findall(r"\w+", "\n".join([*launch, *make])))
     values = scalars(op)
     body = [
@@ -241,7 +241,7 @@ def _main(op: Op, rung: Rung, dims: Dims, target: Target, inputs: Mapping[str, I
         "",
         "// Inputs: numbers from -2 to 2, unless the op asks for others.",
         *make,
-        *(f"{arg.name}.upload();" for arg in op.args),
+        *_call("upload", (arg.name for arg in op.args)),
         "",
         *launch,
         "launch();",
@@ -264,17 +264,21 @@ def _main(op: Op, rung: Rung, dims: Dims, target: Target, inputs: Mapping[str, I
     return "\n".join(["int main() {", *_indent(body), "}"])
 
 
-def _fill(op: Op, name: str, given: Input) -> list[str]:
-    """How main makes an input."""
-    if given.how == "hash":
-        return [f"{name}.fill({given.number});"]
-    if given.how == "probabilities":
-        return [f"fill_probabilities({name}, {given.number});"]
-    if given.how == "values":
-        return [f"{name}.repeat({name}_values);"]
-    forward = saved_by(op)
-    args = [*(arg.name for arg in forward.args), *(scalar.name for scalar in forward.scalars)]
-    return _call(f"save_{op.layer}", args) if name == "lse" else []
+def _make(op: Op, inputs: Mapping[str, Input]) -> list[str]:
+    """How main makes the inputs; what the forward pass saves comes last, since it needs others."""
+    lines = []
+    for name, given in inputs.items():
+        if given.how == "hash":
+            lines.append(f"{name}.fill({given.number});")
+        elif given.how == "probabilities":
+            lines.append(f"fill_probabilities({name}, {given.number});")
+        elif given.how == "values":
+            lines.append(f"{name}.repeat({name}_values);")
+    if any(given.how == "saved" for given in inputs.values()):
+        forward = saved_by(op)
+        args = [*(arg.name for arg in forward.args), *(one.name for one in forward.scalars)]
+        lines += _call(f"save_{op.layer}", args)
+    return lines
 
 
 def _constant(scalar: Scalar, value: float) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from ladder.__main__ import main
 from ladder.core.common.errors import LadderError
+from ladder.core.contract import rung_file, signature
 from ladder.core.contract.dtypes import DTYPES, resolve_dtype
 from ladder.core.contract.ladder import find, ladders
 from ladder.core.device.cuda import compiler, nvrtc
@@ -17,7 +18,6 @@ from ladder.core.show import export, samples
 from ladder.core.verify.tolerance import expect
 
 HOPPER = "sm_90a"
-SMALL = {name: ladder.op.shapes[::-1] for name, ladder in ladders().items()}
 KERNELS = [
     (ladder, rung, dtype)
     for ladder in ladders().values()
@@ -51,7 +51,7 @@ def test_every_rung_is_exported_in_every_type(name):
     assert {rung.path for rung, _ in found} == nvidia
     for rung, dtype in found:
         target = compiler.typical_target(HOPPER, DTYPES[dtype])
-        taken = (dims for dims in SMALL[name] if rung.plan(dims, target).refusal is None)
+        taken = (dims for dims in ladder.op.shapes if rung.plan(dims, target).refusal is None)
         dims = next(taken, None) or export.default_shape(ladder.op, rung, target)
         text = export.export(ladder, rung, dims, target)
         _, kernel, program, _ = sections(text)
@@ -95,6 +95,20 @@ def test_scratch_shared_memory_and_tiles_are_set_up():
     assert "tiles_of(weight, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, " in text
     assert "cuTensorMapEncodeTiled" in text
     assert "cuTensorMapEncodeTiled" not in exported("matmul.forward", 4)
+
+
+def test_a_kernel_is_passed_what_it_names_in_its_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(signature, "mismatch", lambda *_: None)
+    ladder = find("layernorm.forward")
+    path = tmp_path / "mine.cu"
+    path.write_text(
+        "// layernorm forward: mine\n// Launch: layernorm_forward<<<N, 32>>>\n"
+        'extern "C" __global__ void layernorm_forward(int C, const real* inp, real* out) {}\n'
+    )
+    rung = rung_file.parse(path, ladder.op.kernel)
+    target = compiler.typical_target(HOPPER, DTYPES["float32"])
+    text = export.export(ladder, rung, {"N": 8, "C": 32}, target)
+    assert "layernorm_forward<<<8, 32>>>(C, inp.device, out.device);" in text
 
 
 def test_dynamic_shared_memory_is_asked_for_below_48_kb_too():
@@ -325,7 +339,7 @@ def test_the_program_makes_the_inputs_of_the_reference_and_knows_its_results(
 ):
     op, rung = find(name).op, find(name).rung(1)
     target = compiler.typical_target(HOPPER, DTYPES[dtype])
-    dims = next(dims for dims in SMALL[name] if op.flops(dims) < 2e7)
+    dims = next(dims for dims in reversed(op.shapes) if op.flops(dims) < 2e7)
     inputs = {k: given.array for k, given in samples.make_inputs(op, dims, target.real).items()}
     for k, array in inputs.items():
         positive_zeros = array + array.dtype.type(0)
