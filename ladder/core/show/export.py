@@ -31,7 +31,7 @@ from ladder.core.contract.launch_plan import FLAG, Launch, LaunchPlan
 from ladder.core.contract.op import Arg, Op, Scalar
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
-from ladder.core.show.samples import Input, Samples, make_inputs, saved_by, take_samples
+from ladder.core.show.samples import Input, Samples, make_inputs, take_samples
 from ladder.core.verify.inputs import scalars
 
 INCLUDE = PACKAGE / "include"
@@ -114,7 +114,6 @@ def export(ladder: Ladder, rung: Rung, dims: Dims, target: Target) -> str:
     kernel = _with_headers(path, (path.parent, INCLUDE))
     names = ["arrays", "timing"]
     names += ["probabilities"] if "probs" in inputs else []
-    names += [op.layer] if "lse" in inputs else []
     names += ["scratch"] if plan.scratch else []
     names += ["tensor_map"] if plan.tiles else []
     names += ["peers"] if op.ranks else []
@@ -229,8 +228,7 @@ def _constants(plan: LaunchPlan, target: Target) -> str:
 
 def _main(op: Op, rung: Rung, dims: Dims, target: Target, inputs: Mapping[str, Input]) -> str:
     launch = _launch(op, rung, rung.plan(dims, target), dims, target)
-    make = _make(op, inputs)
-    words = set(re.findall(r"\w+", "\n".join([*launch, *make])))
+    words = set(re.findall(r"\w+", "\n".join(launch)))
     values = scalars(op)
     body = [
         f"const int {', '.join(f'{name} = {dims[name]}' for name in op.dims)};",
@@ -240,7 +238,7 @@ def _main(op: Op, rung: Rung, dims: Dims, target: Target, inputs: Mapping[str, I
         *(_array(arg) for arg in op.args),
         "",
         "// Inputs: numbers from -2 to 2, unless the op asks for others.",
-        *make,
+        *(_fill(name, given) for name, given in inputs.items()),
         *_call("upload", (arg.name for arg in op.args)),
         "",
         *launch,
@@ -264,21 +262,14 @@ def _main(op: Op, rung: Rung, dims: Dims, target: Target, inputs: Mapping[str, I
     return "\n".join(["int main() {", *_indent(body), "}"])
 
 
-def _make(op: Op, inputs: Mapping[str, Input]) -> list[str]:
-    """How main makes the inputs; what the forward pass saves comes last, since it needs others."""
-    lines = []
-    for name, given in inputs.items():
-        if given.how == "hash":
-            lines.append(f"{name}.fill({given.number});")
-        elif given.how == "probabilities":
-            lines.append(f"fill_probabilities({name}, {given.number});")
-        elif given.how == "values":
-            lines.append(f"{name}.repeat({name}_values);")
-    if any(given.how == "saved" for given in inputs.values()):
-        forward = saved_by(op)
-        args = [*(arg.name for arg in forward.args), *(one.name for one in forward.scalars)]
-        lines += _call(f"save_{op.layer}", args)
-    return lines
+def _fill(name: str, given: Input) -> str:
+    """The line of main that makes an input."""
+    return {
+        "hash": f"{name}.fill({given.number});",
+        "probabilities": f"fill_probabilities({name}, {given.number});",
+        "values": f"{name}.repeat({name}_values);",
+        "factors": f"{name}.scale(dout, {name}_values);",
+    }[given.how]
 
 
 def _constant(scalar: Scalar, value: float) -> str:
@@ -318,14 +309,13 @@ def _launch(op: Op, rung: Rung, plan: LaunchPlan, dims: Dims, target: Target) ->
         map_ = f"TensorMap {name}_tiles = tiles_of"
         lines += _call(map_, [matrix, kind, str(box[0]), str(box[1])])
     given_as = _arguments(op, plan, dims)
-    launches = plan.launches
-    for launch in launches:
+    for launch in plan.launches:
         if launch.shared:  # above 48 KB with the kernel's static arrays, CUDA must be asked
             limit = "cudaFuncAttributeMaxDynamicSharedMemorySize"
             asked = [launch.kernel, limit, str(launch.shared)]
             lines += _call("check(cudaFuncSetAttribute", asked, end="));")
     lines.append("auto launch = [&] {")
-    for launch in launches:
+    for launch in plan.launches:
         found = signature.parameters(rung.source, launch.kernel) or []
         names = [name for _, name, _ in found]
         if not given_as.keys() >= set(names):  # a file of your own may name them as it likes

@@ -5,8 +5,8 @@
 
 The program makes its inputs itself, bit for bit as here: by a hash of each element's index (`fill`
 of exported/arrays.h), unless the op asks for other values. Those are drawn as a check draws them,
-but repeat after PERIOD numbers, so that the program holds few of them. Two kinds do not repeat:
-rows of probabilities, which it makes from the hash, and what attention's forward pass saves.
+but repeat after PERIOD numbers, so that the program holds few of them. Rows of probabilities do not
+repeat: they are made from the hash. Nor does what attention's forward pass saves (`_saved`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ladder.core.contract.op import Op
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
 from ladder.core.verify.inputs import scalars
-from ladder.core.verify.tolerance import Expected, expect
+from ladder.core.verify.tolerance import expect
 
 PERIOD = 1001  # odd, and no multiple of 3: hardly a row or a tile of a kernel has such a size
 LEAST = 4096  # samples of an output; all of a smaller one
@@ -37,7 +37,7 @@ TILES = (8, 16, 32, 64, 128, 256, 512, 1024)  # sizes whose borders are looked a
 class Input:
     """An argument before the launch, and how the program makes it.
 
-    how     "hash", "probabilities", "saved" by the forward pass, or "values" that repeat
+    how     "hash", "probabilities", "values" that repeat, or "factors" of runs of another input
     number  tells the hashes of inputs apart
     """
 
@@ -85,23 +85,23 @@ def make_inputs(op: Op, dims: Dims, real: np.dtype) -> dict[str, Input]:
     return inputs | (_saved(op, dims, inputs) if "lse" in read else {})
 
 
-def saved_by(op: Op) -> Op:
-    """The forward pass of a layer, which saves inputs of the backward pass."""
-    return find(f"{op.layer}.forward").op
-
-
 def _saved(op: Op, dims: Dims, inputs: Mapping[str, Input]) -> dict[str, Input]:
-    forward = saved_by(op)
-    arrays = {
-        arg.name: inputs[arg.name].array.astype(resolve_dtype(arg.dtype, np.dtype(np.float64)))
-        for arg in forward.args
-    }
-    forward.compute(list(arrays.values()), dims, scalars(forward))
+    """out and lse of attention's forward pass.
+
+    The gradient depends on `out` only by its products with `dout`, head by head. So `out` is
+    projected on `dout`: one factor for each head and query instead of a whole array of numbers.
+    """
+    forward = find(f"{op.layer}.forward").op
+    wide = {name: given.array.astype(np.float64) for name, given in inputs.items()}
+    forward.compute([wide[arg.name] for arg in forward.args], dims, scalars(forward))
+    shape = dims["B"], dims["T"], dims["NH"], -1
+    out, dout = (wide[name].reshape(shape) for name in ("out", "dout"))
+    factors = ((out * dout).sum(axis=-1) / (dout * dout).sum(axis=-1)).astype(np.float32)
+    projected = _stored(factors[..., None] * dout, inputs["out"].array.dtype)
+    lse = wide["lse"].astype(np.float32)
     return {
-        arg.name: Input(_stored(arrays[arg.name], given.array.dtype), "saved", given.number)
-        for arg in forward.args
-        if arg.role == "out"
-        for given in [inputs[arg.name]]
+        "out": Input(projected.reshape(wide["out"].shape), "factors", 0, factors.ravel()),
+        "lse": Input(lse, "values", 0, lse.ravel()),
     }
 
 
@@ -144,20 +144,14 @@ def take_samples(
     """Samples of every output, with the tolerances of a check."""
     plan = rung.plan(dims, target)
     tiles = {*TILES, *(size for size in plan.constants.values() if TILES[0] <= size <= TILES[-1])}
-    arrays = {name: given.array for name, given in inputs.items()}
-    return {
-        expected.arg.name: _samples_of(expected, rung, tiles)
-        for expected in expect(op, dims, target.real, arrays)
-    }
-
-
-def _samples_of(expected: Expected, rung: Rung, tiles: Collection[int]) -> Samples:
-    value = expected.value.ravel()
-    index = sample_indices(expected.value.shape, tiles)
-    for other in expected.others:  # only where no other number is as right
-        index = index[other.ravel()[index] == value[index]]
-    tolerance = np.broadcast_to(expected.allowed(rung.rounds, rung.tf32), expected.value.shape)
-    return Samples(index, value[index], tolerance.ravel()[index])
+    found = {}
+    for e in expect(op, dims, target.real, {name: one.array for name, one in inputs.items()}):
+        value, index = e.value.ravel(), sample_indices(e.value.shape, tiles)
+        for other in e.others:  # only where no other number is as right
+            index = index[other.ravel()[index] == value[index]]
+        tolerance = np.broadcast_to(e.allowed(rung.rounds, rung.tf32), e.value.shape)
+        found[e.arg.name] = Samples(index, value[index], tolerance.ravel()[index])
+    return found
 
 
 def sample_indices(shape: tuple[int, ...], tiles: Collection[int]) -> np.ndarray:

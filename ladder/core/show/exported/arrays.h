@@ -1,14 +1,9 @@
 // The kernel's arrays on both sides, and the comparison of its results with samples.
 //
-// The samples are of what the NumPy reference computes in float64 from the same inputs. How far may
-// a result be from its value y? The kernel computes in float32, and a sum of n terms is then off by
-//
-//     8 sqrt(n) (u |y| + s)        u = 2^-24, half the distance from 1 to the next float32
-//
-// at most, with a probability of 1 - 10^-13 (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019). s is
-// how far y moves if the inputs are changed by a factor of 1 + u or 1 - u, which was measured.
-// Rounding to the type of the array comes on top; if the kernel rounds to `real` or TF32 on the way
-// (`Rounds`, `TF32` in its header), 2 s v / u do as well, where v is the u of that type.
+// The samples are of what the NumPy reference computes in float64 from the same inputs. A result may
+// be off by 8 sqrt(n) (u |y| + s): float32 sums of n terms are, where u = 2^-24, and s is how far the
+// value y moves if the inputs change by a factor of 1 + u or 1 - u. Rounding to the type of the array
+// comes on top, and to `real` or TF32 on the way (`Rounds`, `TF32` in the kernel's header).
 #pragma once
 
 #include <algorithm>
@@ -63,6 +58,15 @@ struct Array {
         for (size_t i = 0; i < start.size(); i++) {
             if constexpr (sizeof(T) == 2) start[i] = (T)(float)values[i % COUNT];
             if constexpr (sizeof(T) != 2) start[i] = (T)values[i % COUNT];
+        }
+    }
+
+    // Fills it with the elements of another array, each run of them times its factor.
+    template <size_t COUNT>
+    void scale(const Array& other, const double (&factors)[COUNT]) {
+        const size_t run = start.size() / COUNT;
+        for (size_t i = 0; i < start.size(); i++) {
+            start[i] = (T)((float)factors[i / run] * (float)other.start[i]);
         }
     }
 
