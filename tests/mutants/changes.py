@@ -11,19 +11,23 @@ it is, the text of the rung and what replaces it:
     + block_sum(squares, partial) / (C - 1)
 
 Several `-` or `+` lines are several lines of the file; an entry without `+` deletes the text. The
-text must stand in the rung exactly once; with `@2` after the kind its second occurrence is meant.
+text is found by its code: blanks and comments may differ. Where the rung has the code several
+times, the comments around it say which is meant: the place that is most alike.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ladder.core.contract.ladder import PACKAGE
 
-ENTRY = re.compile(r"([a-z]+)(?: @(\d+))?: (.+)")
+ENTRY = re.compile(r"([a-z]+): (.+)")
+COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,6 @@ class Change:
     what: str
     old: str
     new: str
-    occurrence: int = 0  # 0: there is only one
 
     @property
     def path(self) -> Path:
@@ -48,17 +51,45 @@ class Change:
     def op(self) -> str:
         return f"{self.layer}.{self.file.partition('/')[0]}"
 
+    def __str__(self) -> str:
+        return f"{self.layer}/{self.file}: {self.kind}: {self.what}"
+
     def apply(self) -> str:
         """The rung's text after the change. Raises ValueError where it does not fit the rung."""
         source = self.path.read_text(encoding="utf-8")
-        parts = source.split(self.old)
-        where = f"{self.layer}/{self.file}: {self.what}"
-        if len(parts) == 1:
-            raise ValueError(f"{where}: the file has no text {self.old!r}")
-        if (self.occurrence or 1) >= len(parts) or (not self.occurrence and len(parts) > 2):
-            raise ValueError(f"{where}: {self.old!r} occurs {len(parts) - 1} times")
-        at = self.occurrence or 1
-        return self.old.join(parts[:at]) + self.new + self.old.join(parts[at:])
+        places = list(_places(source, self.old))
+        if not places:
+            raise ValueError(f"{self}: the file has no code as {self.old!r}")
+        begin, end = max(places, key=lambda place: _likeness(source, *place, self.old))
+        return source[:begin] + self.new + source[end:]
+
+
+def lot(named: object) -> int:
+    """A number that looks random, from what names a change alone: a sample taken by it stays as it
+    is when other changes come and go."""
+    return zlib.crc32(str(named).encode())
+
+
+def code(text: str) -> list[str]:
+    """The words and signs of a text, without comments; those of a line of a header with them."""
+    if not text.lstrip().startswith("//"):
+        text = COMMENT.sub(" ", text)
+    return re.findall(r"\w+|[^\w\s]", text)
+
+
+def _places(source: str, text: str) -> Iterator[tuple[int, int]]:
+    """Where a source has the code of a text: begins and ends."""
+    if not text.lstrip().startswith("//"):
+        source = COMMENT.sub(lambda comment: re.sub(r"[^\n]", " ", comment[0]), source)
+    pattern = r"\s*".join(re.escape(word) for word in code(text))
+    for found in re.finditer(rf"\b{pattern}" if pattern[0].isalnum() else pattern, source):
+        yield found.span()
+
+
+def _likeness(source: str, begin: int, end: int, text: str) -> float:
+    """How alike a text and the lines of a place are, with their comments."""
+    first, last = source.rfind("\n", 0, begin) + 1, source.find("\n", end)
+    return difflib.SequenceMatcher(None, source[first:last].split(), text.split()).ratio()
 
 
 def read(folder: Path, kinds: tuple[str, ...]) -> list[Change]:
@@ -82,6 +113,5 @@ def _parse(path: Path, kinds: tuple[str, ...]) -> Iterator[Change]:
         whole = sum(map(len, sides.values())) == len(lines) - 1
         if not (entry and entry[1] in kinds and file and sides["-"] and whole):
             raise ValueError(f"{path}:{first}: no entry as {__name__} explains it: {lines[0]}")
-        kind, occurrence, what = entry.groups()
         old, new = "\n".join(sides["-"]), "\n".join(sides["+"])
-        yield Change(path.stem, file, kind, what, old, new, int(occurrence or 0))
+        yield Change(path.stem, file, entry[1], entry[2], old, new)
