@@ -17,7 +17,7 @@ from trainer.data.datasets import prepare
 from trainer.data.download import DownloadError
 from trainer.data.hub import HubText, documents, list_files
 from trainer.data.hub_texts import prepare_ready
-from trainer.data.token_files import find_shards, read_tokens, write_tokens
+from trainer.data.token_files import find_shards, read_tokens
 from trainer.data.tokenizers import ByteTokenizer
 from trainer.settings.command import run
 
@@ -196,17 +196,6 @@ def test_pyarrow_reads_what_it_writes(tmp_path, monkeypatch):
             list(hub._rows(hub._parquet(), path, 0))
 
 
-def test_a_parquet_file_that_pyarrow_cannot_unpack_is_named(tmp_path, monkeypatch):
-    def refuse(self, batch_size, columns):
-        raise NotImplementedError("Support for codec 'lzo' not built")
-
-    path = tmp_path / "x.parquet"
-    path.write_text("first")
-    monkeypatch.setattr(Lines.ParquetFile, "iter_batches", refuse)
-    with pytest.raises(LadderError, match=r"x\.parquet is no Parquet file .*'lzo' not built"):
-        list(hub._rows(Lines, path, 0))
-
-
 def test_own_parquet_files_become_shards_without_the_hub(tmp_path, monkeypatch):
     """Those of a folder in the order of their names; the same files are prepared once."""
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
@@ -341,9 +330,3 @@ def test_shards_stay_a_set_where_more_of_them_are_not_to_be_had(tmp_path, ready)
         prepare_ready("fineweb-100B", 3, tmp_path)
     assert prepare("fineweb-100B", tmp_path, read=None).train == two.train
     assert len(find_shards(two.train)) == 2
-
-
-def test_a_ready_shard_is_llmcs_format(tmp_path):
-    (tmp_path / "a.bin").write_bytes(shard(5))
-    write_tokens(tmp_path / "b.bin", np.arange(5, 35))
-    assert (tmp_path / "a.bin").read_bytes() == (tmp_path / "b.bin").read_bytes()

@@ -218,17 +218,3 @@ def test_the_byte_tokenizer_makes_a_file_and_one_without_end_of_text_cannot(tmp_
     ):
         save_tokenizer(tmp_path / "other.bin", CharTokenizer.of_text("abc"))
     assert not (tmp_path / "other.bin").exists()
-
-
-def test_a_write_that_fails_leaves_the_former_file(tmp_path):
-    save_model(tmp_path / "model.bin", TINY, read)
-
-    def failing(name):
-        if name == "fcw":
-            raise OSError(28, "No space left on device")
-        return read(name)
-
-    with pytest.raises(LadderError, match=r"cannot write .*model.bin: No space left on device"):
-        save_model(tmp_path / "model.bin", TINY, failing)
-    assert [path.name for path in tmp_path.iterdir()] == ["model.bin"]
-    assert (tmp_path / "model.bin").read_bytes() == FP32

@@ -177,62 +177,6 @@ def test_an_edit_of_an_included_file_compiles_again(rung_of):
     assert cubins[0] == cubins[2] != cubins[1]
 
 
-def damage(cubin, how):
-    """Leave an entry of the cache as a machine that crashes may."""
-    whole, log = cubin.read_bytes(), cubin.with_name("compile.log")
-    match how:
-        case "empty":
-            cubin.write_bytes(b"")
-        case "zeros":
-            cubin.write_bytes(bytes(len(whole)))
-        case "cut off":
-            cubin.write_bytes(whole[: len(whole) // 2])
-        case "its end missing":
-            cubin.write_bytes(whole[:-1])
-        case "missing":
-            cubin.unlink()
-        case "log missing":
-            log.unlink()
-        case "log empty":
-            log.write_bytes(b"")
-        case "log no text":
-            log.write_bytes(b"\xff")
-
-
-@needs_nvrtc
-@pytest.mark.parametrize(
-    "how",
-    [
-        *("empty", "zeros", "cut off", "its end missing", "missing"),
-        *("log missing", "log empty", "log no text"),
-    ],
-)
-def test_a_damaged_entry_of_the_cache_is_compiled_again(rung_of, how):
-    rung = rung_of(KERNEL)
-    cubin = compile_square(rung)
-    whole = cubin.read_bytes()
-    damage(cubin, how)
-    assert compile_square(rung).read_bytes() == whole
-    assert list(compiler.resources(cubin)) == ["square_forward"]
-
-
-@needs_nvrtc
-def test_a_damaged_entry_that_cannot_be_removed_is_named(rung_of, monkeypatch):
-    rung = rung_of(KERNEL)
-    cubin = compile_square(rung)
-    damage(cubin, "cut off")
-    monkeypatch.setattr(cache.shutil, "rmtree", lambda *_, **__: None)
-    with pytest.raises(LadderError, match=f"{cubin.parent} is damaged; delete that folder"):
-        compile_square(rung)
-
-
-@needs_nvrtc
-def test_header_beside_the_kernel_is_found(rung_of):
-    rung = rung_of(KERNEL.replace("TWO)", "MINE)").replace("portable.cuh", "mine.cuh"))
-    rung.path.with_name("mine.cuh").write_text('#include "portable.cuh"\n#define MINE 2\n')
-    assert compile_square(rung).exists()
-
-
 @needs_nvrtc
 def test_error_names_file_line_source_and_cause(rung_of):
     rung = rung_of(KERNEL.replace("inp[i]", "input[i]"))
@@ -242,13 +186,6 @@ def test_error_names_file_line_source_and_cause(rung_of):
     assert first == f'{rung.path}:8: identifier "input" is undefined'
     assert "to_float(input[i])" in source
     assert caret.index("^") == source.index("input")
-
-
-@needs_nvrtc
-def test_long_list_of_errors_is_cut(rung_of):
-    rung = rung_of(KERNEL + "int a = b1;\nint c = b2;\nint d = b3;\nint e = b4;\nint f = b5;\n")
-    with pytest.raises(CompileError, match=r"\(\d+ more errors\)"):
-        compile_square(rung)
 
 
 @needs_nvrtc
@@ -270,12 +207,6 @@ def test_instruction_that_the_architecture_lacks_is_named(rung_of):
 def test_kernel_without_extern_c_is_explained(rung_of):
     with pytest.raises(LadderError, match='declare the kernel as extern "C" __global__'):
         compile_square(rung_of(KERNEL.replace('extern "C" ', "")))
-
-
-@needs_nvrtc
-def test_unknown_architecture_lists_the_known_ones(rung_of):
-    with pytest.raises(LadderError, match=r"does not compile for sm_20, only for .*sm_90"):
-        compile_square(rung_of(KERNEL), arch="sm_20")
 
 
 def test_float64_is_refused(rung_of):

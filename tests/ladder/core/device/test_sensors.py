@@ -6,7 +6,6 @@ import time
 import pytest
 
 from ladder.core.contract.sensors import Reading
-from ladder.core.device.cpu import Cpu
 from ladder.core.device.cuda import sensors
 from ladder.core.device.cuda.sensors import NvidiaSmi, Sample, condition, parse, reading
 
@@ -129,9 +128,3 @@ def test_a_program_that_does_not_stop_is_ended(nvidia_smi, monkeypatch):
     with NvidiaSmi(BUS) as asked:
         pass
     assert asked._process.returncode not in (None, 0)
-
-
-def test_a_device_without_sensors_has_no_reading():
-    with Cpu().sensors() as asked:
-        asked.begin()
-        assert asked.end() is None

@@ -165,19 +165,6 @@ extern "C" __global__ void k(float* out, const float* inp) {
     assert "write of 16 bytes across the end of out" in problem.message
 
 
-def test_access_past_the_end_of_shared_memory(tmp_path):
-    source = """\
-extern "C" __global__ void k(float* out, const float* inp) {
-    __shared__ float tile[63], other[64];
-    other[threadIdx.x] = 0;
-    tile[threadIdx.x] = inp[threadIdx.x];  // BUG
-}
-"""
-    (problem,) = problems(Emulated(counting=True), tmp_path, source)
-    assert (problem.kind, problem.line) == ("out of bounds", line(source))
-    assert problem.thread == (63, 0, 0)
-
-
 @pytest.mark.parametrize(
     "array, bytes_of_launch, message",
     [
