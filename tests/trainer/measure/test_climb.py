@@ -113,11 +113,6 @@ def test_ops_are_raised_one_by_one_the_slowest_first(gpu, tmp_path):
     assert result["job"]["fusions"] == tuple(FUSIONS)
 
 
-def test_without_fusions_the_climb_ends_with_the_last_op(gpu):
-    result = climb.measure(config(rungs="best", fuse="none"), Display(Console(quiet=True), 0))
-    assert not any("fusion" in stage for stage in result["stages"])
-
-
 @pytest.mark.slow
 def test_the_climb_is_written_as_numbers_table_and_picture(gpu, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(climb, "FOLDER", tmp_path)
@@ -167,18 +162,6 @@ def test_the_profile_adds_up_and_is_drawn(gpu, tmp_path):
     assert {"step", "floor", "memory", "ms", "GiB"} <= texts(profile.draw(result))
     odd = profile.draw({**result, "model": "runs/lr$_{$"})
     assert any(text.startswith("runs/lr$_{$, B=") for text in texts(odd))
-
-
-@pytest.mark.slow
-def test_the_profile_on_the_cpu_is_shown(tmp_path, monkeypatch, capsys):
-    add_size(monkeypatch, "d2", layers=2, channels=16, heads=2)
-    monkeypatch.setattr(profile, "FOLDER", tmp_path)
-    flags = ["-e", "d2", "-b", "1", "-t", "4", "-x", "3", "--device", "cpu", "-r", "1"]
-    assert profile.main(flags) == 0
-    screen = capsys.readouterr().out
-    for word in ("matmul.backward_weight", "zero gradients", "activation", "between them"):
-        assert word in screen
-    assert len(list(tmp_path.glob("*-profile-d2-fp32-b1-t4-reference-r1.json"))) == 1
 
 
 @pytest.mark.slow

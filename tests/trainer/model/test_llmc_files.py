@@ -147,11 +147,6 @@ def test_a_damaged_model_is_one_clear_error(tmp_path, content, message):
     assert str(path) in str(error.value)
 
 
-def test_a_missing_model_is_named(tmp_path):
-    with pytest.raises(LadderError, match=r"gpt2\.bin: no such file"):
-        load(tmp_path / "gpt2.bin")
-
-
 def test_sizes_that_only_the_header_claims_allocate_nothing(tmp_path):
     huge = header(20240326, 3, *[2**31 - 1] * 3, 1, *[2**31 - 1] * 2)
     (tmp_path / "model.bin").write_bytes(huge + bytes(1 << 16))

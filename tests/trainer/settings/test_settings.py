@@ -25,52 +25,6 @@ def test_what_is_not_typed_is_none():
     assert set(dataclasses.asdict(Flags()).values()) == {None}
 
 
-def test_an_llmc_command_line_works():
-    """The reproduction of GPT-2 124M in llm.c's scripts, on two machines of eight GPUs."""
-    line = (
-        "-i train*.bin -j val*.bin -o log124M -v 250 -s 20000 -g 144 -b 64 -t 1024 -d 524288 "
-        "-c 0.1 -l 0.0006 -q 0.0 -u 700 -n 5000 -nk 5 -nm 50000 -y 1 -e d12 -k cosine -x -1 "
-        "-m 20 -a 0 -w 1 -sl 7.0 -sg 7.0 -r 0 -z 1 -h 1 "
-        "-pn 16 -pr 3 -pg 8 -ps 10.0.0.1 -pi tcp"
-    )
-    expected = Flags(
-        train_data="train*.bin",
-        val_data="val*.bin",
-        output="log124M",
-        val_every=250,
-        sample_every=20000,
-        sample_tokens=144,
-        batch=64,
-        sequence=1024,
-        total_tokens=524288,
-        weight_decay=0.1,
-        lr=0.0006,
-        final_lr=0.0,
-        warmup=700,
-        checkpoint_every=5000,
-        keep=5,
-        major_every=50000,
-        resume=True,
-        recompute=0,
-        model="d12",
-        schedule="cosine",
-        steps=-1,
-        val_batches=20,
-        hellaswag=True,
-        overfit=False,
-        master_weights=True,
-        loss_outlier=7.0,
-        grad_outlier=7.0,
-        zero=1,
-        processes=16,
-        process_rank=3,
-        gpus_per_node=8,
-        meeting="tcp",
-        server="10.0.0.1",
-    )
-    assert parse(line.split()) == expected
-
-
 def test_every_setting_has_a_long_flag_that_sets_it():
     values = {
         "shuffle": ([], False),
@@ -267,62 +221,30 @@ def test_the_command_prints_one_line_and_exits_with_2(words, says, tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_a_path_that_the_system_refuses_is_one_line_too(tmp_path, capsys):
-    def look(path):
-        return lambda argv: open(path)
-
-    assert run(look(tmp_path), []) == 2
-    says = f"error: {tmp_path}: Is a directory; fix the path or its permissions\n"
-    assert capsys.readouterr().err == says
-    assert run(look("a" * 300), []) == 2
-    assert capsys.readouterr().err.startswith("error: aaa")
-    with pytest.raises(OSError, match="about no file"):  # not a user's to put right: a bug
-        run(lambda argv: (_ for _ in ()).throw(OSError("about no file")), [])
-
-
-def test_output_to_a_full_disk_is_one_line(capsys):
-    def main(argv):
-        with open("/dev/full", "w") as file:
-            print("a step", file=file, flush=True)
-
-    assert run(main, []) == 2
-    says = "error: the output cannot be written: No space left on device; make room where it goes\n"
-    assert capsys.readouterr().err == says
-
-
-def test_memory_that_runs_out_in_passing_is_one_line(capsys):
-    def main(argv):
-        raise MemoryError("Unable to allocate 10.1 MiB for an array")
-
-    assert run(main, []) == 2
-    says = "error: out of memory (Unable to allocate 10.1 MiB for an array); choose a smaller batch"
-    assert capsys.readouterr().err.startswith(says)
-
-
 @pytest.mark.parametrize(
-    "error",
+    ("error", "says"),
     [
-        RuntimeError("can't start new thread"),  # Python's words
-        BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)),  # of fork
+        (IsADirectoryError(errno.EISDIR, "Is a directory", "there"), "there: Is a directory"),
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (MemoryError("Unable to allocate 10.1 MiB"), "Unable to allocate 10.1 MiB"),
+        (RuntimeError("can't start new thread"), "threads or processes"),  # Python's words
+        (BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), "threads or processes"),
     ],
 )
-def test_a_limit_on_threads_or_processes_is_one_line(capsys, error):
+def test_what_the_system_refuses_is_one_line(capsys, error, says):
     def main(argv):
         raise error
 
-    says = "the system starts no more threads or processes; raise the limit (ulimit -u, or the "
     assert run(main, []) == 2
-    assert capsys.readouterr().err == f"error: {says}container's), or end others\n"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and says in line
 
 
 @pytest.mark.parametrize(
     "error",
-    [
-        RuntimeError("a bug"),
-        BlockingIOError(errno.EAGAIN, "write could not complete without blocking", 0),
-    ],
+    [RuntimeError("a bug"), OSError("about no file"), BlockingIOError(errno.EAGAIN, "write", 0)],
 )
-def test_other_errors_of_these_types_are_raised_again(error):
+def test_an_error_that_is_a_bug_is_raised_again(error):
     def main(argv):
         raise error
 
