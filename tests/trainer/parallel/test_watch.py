@@ -157,12 +157,6 @@ def test_long_work_in_parts_does_not_hang_and_a_part_that_does_is_named(three):
     assert "rank 0 of 3 (process 0 on here): no progress at tensor 5 (in " in found[0]
 
 
-def test_ranks_that_leave_together_lose_nobody():
-    ended = queue.Queue()
-    assert together(3, lambda group: group.rank) == [0, 1, 2]
-    assert ended.empty()
-
-
 def test_a_broken_exchange_waits_for_the_watch_to_say_who_is_lost(monkeypatch):
     monkeypatch.setattr(watch, "INTERVAL", 0.05)
     here, there = Pipe()
