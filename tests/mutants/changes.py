@@ -1,8 +1,9 @@
-"""Changes of rungs in text files: the planted bugs, and the mutations that change no result.
+"""Changes of code in text files: planted bugs, mutations that change no result, wrong answers.
 
-A line that ends in `.cu` names the rung that the entries below it change, without its number, in
-the folder of the layer that the text file is named after. An entry is the kind of the change, what
-it is, the text of the rung and what replaces it:
+A line alone is a heading: it names what the entries below it change. For a rung, it is the file
+without its number, in the folder of the layer that the text file is named after; for a wrong
+answer, the title of an exercise. An entry is the kind of the change, what it is, the text that is
+there and what replaces it:
 
     forward/block_per_row.cu
 
@@ -11,7 +12,7 @@ it is, the text of the rung and what replaces it:
     + block_sum(squares, partial) / (C - 1)
 
 Several `-` or `+` lines are several lines of the file; an entry without `+` deletes the text. The
-text is found by its code: blanks and comments may differ. Where the rung has the code several
+text is found by its code: blanks and comments may differ. Where the code stands there several
 times, the comments around it say which is meant: the place that is most alike.
 """
 
@@ -32,36 +33,40 @@ COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 @dataclass(frozen=True)
 class Change:
-    """One change of one rung."""
+    """One change of a text: of a rung, or of the solution of an exercise."""
 
-    layer: str
-    file: str  # in the layer's folder, without its number
+    group: str  # the text file that it stands in, without its suffix: a layer, a notebook
+    of: str  # the heading above it: a rung's file without its number, an exercise
     kind: str
     what: str
     old: str
     new: str
 
+    def __str__(self) -> str:
+        return f"{self.group}/{self.of}: {self.kind}: {self.what}"
+
+    def apply(self, source: str) -> str:
+        """A text after the change. Raises ValueError where it does not fit the text."""
+        if not (places := _places(source, self.old)):
+            raise ValueError(f"{self}: there is no code as {self.old!r}")
+        begin, end = max(places, key=lambda place: _likeness(source, *place, self.old))
+        return source[:begin] + self.new + source[end:]
+
     @property
     def path(self) -> Path:
-        folder, _, idea = self.file.rpartition("/")
-        (path,) = (PACKAGE / self.layer / folder).glob(f"[0-9]*_{idea}")
+        """The rung."""
+        folder, _, idea = self.of.rpartition("/")
+        (path,) = (PACKAGE / self.group / folder).glob(f"[0-9]*_{idea}")
         return path
 
     @property
     def op(self) -> str:
-        return f"{self.layer}.{self.file.partition('/')[0]}"
+        """The rung's op."""
+        return f"{self.group}.{self.of.partition('/')[0]}"
 
-    def __str__(self) -> str:
-        return f"{self.layer}/{self.file}: {self.kind}: {self.what}"
-
-    def apply(self) -> str:
-        """The rung's text after the change. Raises ValueError where it does not fit the rung."""
-        source = self.path.read_text(encoding="utf-8")
-        places = list(_places(source, self.old))
-        if not places:
-            raise ValueError(f"{self}: the file has no code as {self.old!r}")
-        begin, end = max(places, key=lambda place: _likeness(source, *place, self.old))
-        return source[:begin] + self.new + source[end:]
+    def rung(self) -> str:
+        """The rung's text after the change."""
+        return self.apply(self.path.read_text(encoding="utf-8"))
 
 
 def lot(named: object) -> int:
@@ -77,13 +82,13 @@ def code(text: str) -> list[str]:
     return re.findall(r"\w+|[^\w\s]", text)
 
 
-def _places(source: str, text: str) -> Iterator[tuple[int, int]]:
-    """Where a source has the code of a text: begins and ends."""
-    if not text.lstrip().startswith("//"):
-        source = COMMENT.sub(lambda comment: re.sub(r"[^\n]", " ", comment[0]), source)
-    pattern = r"\s*".join(re.escape(word) for word in code(text))
-    for found in re.finditer(rf"\b{pattern}" if pattern[0].isalnum() else pattern, source):
-        yield found.span()
+def _places(source: str, text: str) -> list[tuple[int, int]]:
+    """Where a source has the code of a text, begins and ends; else, where its header has it."""
+    pattern = r"\s*".join(map(re.escape, code(text)))
+    pattern = rf"\b{pattern}" if pattern[0].isalnum() else pattern
+    bare = COMMENT.sub(lambda comment: re.sub(r"[^\n]", " ", comment[0]), source)
+    found = re.finditer(pattern, bare), re.finditer(pattern, source)
+    return next(filter(None, ([place.span() for place in places] for places in found)), [])
 
 
 def _likeness(source: str, begin: int, end: int, text: str) -> float:
@@ -99,19 +104,17 @@ def read(folder: Path, kinds: tuple[str, ...]) -> list[Change]:
 
 def _parse(path: Path, kinds: tuple[str, ...]) -> Iterator[Change]:
     """The changes of one file. Raises ValueError, naming file and line, where it is malformed."""
-    file, number = "", 1
+    heading, number = "", 1
     for block in path.read_text(encoding="utf-8").split("\n\n"):
         first, number = number, number + block.count("\n") + 2
         lines = [line for line in block.splitlines() if line and not line.startswith("#")]
-        if not lines:
-            continue
-        if lines[0].endswith(".cu") and len(lines) == 1:
-            file = lines[0]
+        if len(lines) < 2:
+            heading = lines[0] if lines else heading
             continue
         entry = ENTRY.fullmatch(lines[0])
         sides = {sign: [at[2:] for at in lines[1:] if at[:1] == sign] for sign in "-+"}
         whole = sum(map(len, sides.values())) == len(lines) - 1
-        if not (entry and entry[1] in kinds and file and sides["-"] and whole):
+        if not (entry and entry[1] in kinds and heading and sides["-"] and whole):
             raise ValueError(f"{path}:{first}: no entry as {__name__} explains it: {lines[0]}")
         old, new = "\n".join(sides["-"]), "\n".join(sides["+"])
-        yield Change(path.stem, file, entry[1], entry[2], old, new)
+        yield Change(path.stem, heading, entry[1], entry[2], old, new)

@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def trial_of(bug: Change) -> Trial:
-    return Trial(bug.op, bug.path, bug.apply())
+    return Trial(bug.op, bug.path, bug.rung())
 
 
 def summary(bugs: Sequence[Change], verdicts: Sequence[Verdict]) -> str:

@@ -20,9 +20,9 @@ BUGS = planted()
 
 def test_the_planted_bugs_fit_their_rungs_and_cover_every_layer_and_class():
     assert len(BUGS) > 200
-    assert {bug.layer for bug in BUGS} == {op.partition(".")[0] for op in ladders()}
+    assert {bug.group for bug in BUGS} == {op.partition(".")[0] for op in ladders()}
     assert {bug.kind for bug in BUGS} == set(CLASSES)
-    assert len({bug.apply() for bug in BUGS}) == len(BUGS)
+    assert len({bug.rung() for bug in BUGS}) == len(BUGS)
     assert len({str(bug) for bug in BUGS}) == len(BUGS)
 
 
@@ -50,7 +50,7 @@ def test_a_bug_is_planted_in_its_place_whatever_is_edited_around_it(
     monkeypatch.setattr(Change, "path", path)
     path.write_text(source.replace(old, new, 1))
     barrier = "__syncthreads();  // all is written before it is read"
-    planted = Change("layer", "any.cu", "numbers", "none waits", barrier, "here").apply()
+    planted = Change("layer", "any.cu", "numbers", "none waits", barrier, "here").rung()
     assert re.search(r"here[^\n]*\s+float +a", planted)
     assert planted.count("__syncthreads") == path.read_text().count("__syncthreads") - 1
 
@@ -83,9 +83,9 @@ def test_a_sample_of_mutants_is_killed():
 
 @pytest.mark.emulator
 @pytest.mark.sweep
-@pytest.mark.parametrize("layer", sorted({bug.layer for bug in BUGS}))
+@pytest.mark.parametrize("layer", sorted({bug.group for bug in BUGS}))
 def test_nearly_all_planted_bugs_of_a_layer_are_caught_and_most_with_a_line(layer):
-    found = caught([bug for bug in BUGS if bug.layer == layer])
+    found = caught([bug for bug in BUGS if bug.group == layer])
     missed = [title for title, verdict in found if verdict.status != "caught"]
     assert len(missed) <= max(1, MOST_MISSED * len(found)), missed
     need = [(title, verdict) for title, verdict in found if ": numbers: " not in title]

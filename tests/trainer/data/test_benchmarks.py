@@ -112,7 +112,7 @@ def test_a_benchmark_beyond_a_models_characters_is_named(data):
     vocabulary = data / "x" / "chars_vocabulary.json"
     vocabulary.parent.mkdir(parents=True)
     vocabulary.write_text('["a"]')
-    with pytest.raises(LadderError, match=r"^hellaswag cannot be tokenized: the character ' '"):
+    with pytest.raises(LadderError, match=r"hellaswag .*character ' '"):
         prepared("hellaswag", data, "chars:x")
 
 

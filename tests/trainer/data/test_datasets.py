@@ -263,7 +263,7 @@ def test_characters_are_those_of_the_text_and_their_name_finds_them_again(tmp_pa
     assert again.symbols == prepared.tokenizer.symbols and again.name == prepared.tokenizer.name
     assert prepare(str(book), tmp_path / "data", again.name).train == prepared.train
     book.write_text("Another text.")
-    with pytest.raises(LadderError, match="and the model has the characters of my book"):
+    with pytest.raises(LadderError, match="my book"):
         prepare(str(book), tmp_path / "data", again.name)
     with pytest.raises(LadderError, match="are not in the data directory"):
         get_tokenizer("chars:../my book [1]", tmp_path / "data" / "sub")
@@ -315,7 +315,7 @@ def tokens(count=30):
 def test_files_of_two_tokenizers_are_no_set(tmp_path):
     for name in ("gpt2_train.bin", "chars_train.bin"):
         (tmp_path / name).touch()
-    with pytest.raises(LadderError, match="tokens of chars and of gpt2; name those of one"):
+    with pytest.raises(LadderError, match="chars and of gpt2"):
         find_shards(tmp_path / "*train*.bin")
 
 

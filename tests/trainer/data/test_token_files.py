@@ -151,7 +151,7 @@ def test_a_full_disk_is_an_error_that_leaves_the_old_file(tmp_path, monkeypatch)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(LadderError, match=r"cannot write .*x\.bin: No space left on device"):
+    with pytest.raises(LadderError, match=r"x\.bin: No space left"):
         token_file(path, 50)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
@@ -356,7 +356,7 @@ def test_a_token_beyond_the_vocabulary_is_named_with_its_place(tmp_path):
     write_tokens(tmp_path / "x.bin", np.array([0] * 9 + [50257] + [0] * 10))
     batches = loader(tmp_path / "x.bin", vocab=50257)
     batches.next_batch()
-    with pytest.raises(LadderError, match=r"x\.bin: token 9 is 50257, beyond .* of 50257"):
+    with pytest.raises(LadderError, match=r"x\.bin: token 9 is 50257"):
         batches.next_batch()
 
 
@@ -364,7 +364,7 @@ def test_a_token_beyond_the_vocabulary_is_named_with_its_place(tmp_path):
 def test_a_shard_shorter_than_a_batch_is_named(tmp_path, count):
     token_file(tmp_path / "x_0.bin")
     token_file(tmp_path / "x_1.bin", count)
-    with pytest.raises(LadderError, match=rf"x_1\.bin has {count} tokens, fewer than .*= 7 of"):
+    with pytest.raises(LadderError, match=rf"x_1\.bin has {count} tokens"):
         loader(tmp_path / "x_*.bin")
 
 

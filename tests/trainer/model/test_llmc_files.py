@@ -208,8 +208,6 @@ def test_the_byte_tokenizer_makes_a_file_and_one_without_end_of_text_cannot(tmp_
     expected = header(20240328, 2, 257, 256)
     expected += b"".join(b"\x01" + bytes([i]) for i in range(256)) + b"\x0d<|endoftext|>"
     assert (tmp_path / "tokenizer.bin").read_bytes() == expected
-    with pytest.raises(
-        LadderError, match=r"chars has none; read .* trainer sample', or train it with --tokenizer"
-    ):
+    with pytest.raises(LadderError, match=r"chars.*--tokenizer"):
         save_tokenizer(tmp_path / "other.bin", CharTokenizer.of_text("abc"))
     assert not (tmp_path / "other.bin").exists()

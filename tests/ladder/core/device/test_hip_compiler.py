@@ -248,7 +248,7 @@ def test_missing_compiler_says_what_to_install(rung_of, monkeypatch):
     monkeypatch.setattr(clang.importlib.util, "find_spec", lambda name: None)
     clang.find_clang.cache_clear()
     try:
-        with pytest.raises(LadderError, match=r"ziglang.*pip install -e '\.\[amd\]'"):
+        with pytest.raises(LadderError, match=r"\[amd\]"):
             compile_square(rung_of(KERNEL))
     finally:
         clang.find_clang.cache_clear()

@@ -554,7 +554,7 @@ def test_without_a_compiler_the_remedy_is_named(tmp_path, monkeypatch):
 def test_a_full_disk_is_no_fault_of_the_kernel(tmp_path):
     says = f"as: can't write to 0.o: '{os.strerror(errno.ENOSPC)}'"
     compiler = Compiler((sys.executable, "-c", f"raise SystemExit({says!r})"), "")
-    with pytest.raises(LadderError, match=r"^the disk is full: .* TMPDIR.* KERNEL_LADDER_CACHE"):
+    with pytest.raises(LadderError, match=r"disk is full.* KERNEL_LADDER_CACHE"):
         compiler.build([], tmp_path / "kernel.so")
 
 

@@ -227,9 +227,7 @@ def test_no_rung_at_all_is_an_error_with_every_reason():
         timed_rung(1, "wrong", 1, wrong=True),
         timed_rung(2, "picky", 1, needs="N > 1000000000"),
     )
-    with pytest.raises(
-        LadderError, match=r"no rung that can run here: rung 1: wrong.*rung 2: refuse"
-    ):
+    with pytest.raises(LadderError, match=r"rung 1: wrong.*rung 2: refuse"):
         pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
 
 
