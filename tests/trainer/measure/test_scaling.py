@@ -1,17 +1,12 @@
 """The table of scaling: ranks are timed in lockstep, and its sums add up."""
 
-import io
-import xml.etree.ElementTree as ET
 
 import pytest
-from rich.console import Console
 
 from ladder.core.common.errors import LadderError
 from tests.trainer.parallel_run import together
 from tests.trainer.tiny import add_size
 from trainer.measure import scaling
-from trainer.plots.scaling import draw
-from trainer.run.display import Display
 from trainer.settings.flags import Flags
 
 
@@ -64,21 +59,6 @@ def test_the_rows_of_a_result_add_up(result):
     assert one["exposed_ms"] == 0 and len(two["compute_ms"]) == 2
     assert one["slowest_efficiency"] == 1 and one["alone_ms"] == [one["weak_ms"]]
     assert two["slowest_efficiency"] == pytest.approx(max(two["alone_ms"]) / two["weak_ms"])
-
-
-def test_the_table_and_the_picture_show_every_number_of_ranks(result):
-    screen = io.StringIO()
-    scaling.show(result, Display(Console(file=screen, width=140), 0))
-    text = screen.getvalue()
-    for row in result["rows"]:
-        assert f"{row['weak_ms']:,.2f}" in text and f"{row['strong_ms']:,.2f}" in text
-    assert "all_gather parameters, alone" in text
-    assert "step without exchange, rank 1" in text and "step as a process alone, rank 1" in text
-    picture = io.StringIO()
-    draw(result).savefig(picture, format="svg")
-    labels = picture.getvalue()
-    assert ET.fromstring(labels).tag.endswith("svg")
-    assert "weak scaling" in labels and "strong scaling" in labels
 
 
 def test_numbers_of_gpus_that_make_no_sense_are_refused():
