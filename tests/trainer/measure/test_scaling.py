@@ -1,6 +1,5 @@
 """The table of scaling: ranks are timed in lockstep, and its sums add up."""
 
-
 import pytest
 
 from ladder.core.common.errors import LadderError
