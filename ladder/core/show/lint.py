@@ -59,9 +59,13 @@ def rung_files() -> list[Path]:
 
 
 def lint(path: Path) -> list[Violation]:
-    """Where a rung's file breaks the rules; a header that cannot be read is one violation."""
+    """Where a rung's file breaks the rules; a header that cannot be read is one violation.
+
+    Raises LadderError where there is no such file.
+    """
+    text = read_text(path, MOST_BYTES)
     try:
-        ladder = _ladder_of(path)
+        ladder = _ladder_of(path, text)
         rung = find_rung(ladder.op.name, path)
         return [
             Violation(path, line, rule.__name__, words)
@@ -74,11 +78,11 @@ def lint(path: Path) -> list[Violation]:
         return [Violation(path, 1, "header", str(error))]
 
 
-def _ladder_of(path: Path) -> Ladder:
+def _ladder_of(path: Path, text: str) -> Ladder:
     """The ladder that a file is in, or else the one that its title names."""
     if (there := path.resolve()).is_relative_to(PACKAGE):
         return find(".".join(there.relative_to(PACKAGE).parts[:2]))
-    if names := _TITLE.match(read_text(path, MOST_BYTES)):
+    if names := _TITLE.match(text):
         return find(f"{names[1]}.{names[2]}")
     raise LadderError(
         f"{path}: the first line names no op; begin with '// layernorm forward: your idea'"
@@ -111,7 +115,7 @@ def parent(ladder: Ladder, rung: Rung) -> Found:
     """A rung grows from another one, by one idea."""
     before = ladder.parent(rung)
     if before is None:
-        if rung is not ladder.rungs[1]:
+        if rung not in ladder.rungs[:2]:
             yield 1, "the header has no line After; name the rung that it grew from"
     elif "rewrite" not in rung.header and (lines := changed_lines(before, rung)) > MOST_CHANGED:
         yield (

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from ladder.core.common import cache
 from ladder.core.common.errors import CompileError, LadderError
-from ladder.core.contract import rung_file
 from ladder.core.contract.dtypes import DTYPES, REALS
 from ladder.core.contract.ladder import ladders
 from ladder.core.device.cuda import compiler, nvrtc
@@ -25,19 +23,6 @@ extern "C" __global__ void square_forward(real* out, const real* inp, int N) {
     if (i < N) out[i] = to_real(powf(to_float(inp[i]), TWO));
 }
 """
-
-
-@pytest.fixture
-def rung_of(tmp_path, monkeypatch):
-    """Rungs from source text, and an empty cache."""
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
-
-    def make(source):
-        path = tmp_path / "1_square.cu"
-        path.write_text(source)
-        return rung_file.parse(path, "square_forward")
-
-    return make
 
 
 def compile_square(rung, real="float32", arch="sm_80", two=2):

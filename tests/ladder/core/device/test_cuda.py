@@ -96,24 +96,6 @@ def test_doctor_sees_a_compiler_that_the_emulator_could_not_use(cxx, found, monk
     assert "install g++ or clang" in finding.remedy
 
 
-def test_doctor_sees_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("KERNEL_LADDER_CACHE", str(tmp_path / "file" / "cache"))
-    finding = inventory.cache_directory()
-    assert "KERNEL_LADDER_CACHE" in finding.remedy
-
-
-def test_doctor_sees_a_wheel_that_the_driver_is_too_old_for(monkeypatch):
-    class Distribution:
-        name, version = "cupy-cuda13x", "14.2.0"
-
-    monkeypatch.setattr(gpu, "driver_version", lambda: 12040)
-    monkeypatch.setattr(installation.importlib.metadata, "distributions", lambda: [Distribution])
-    finding = installation.cupy()
-    assert "the driver supports CUDA 12.4" in finding.found
-    assert "cuda12" in finding.remedy
-
-
 # ---- with a GPU ----
 
 SOURCE = """\

@@ -6,9 +6,8 @@ import pytest
 
 from ladder.core.amd.hip import assembly, clang, compiler, occupancy
 from ladder.core.amd.hip.compiler import Resources
-from ladder.core.common import cache, machine_code
+from ladder.core.common import machine_code
 from ladder.core.common.errors import CompileError, LadderError
-from ladder.core.contract import rung_file
 from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import ladders
 from ladder.core.contract.launch_plan import Launch
@@ -39,19 +38,6 @@ extern "C" __global__ void square_forward(real* out, const real* inp, int N) {
     store_vec(out + threadIdx.x * VECTOR, v);
 }
 """
-
-
-@pytest.fixture
-def rung_of(tmp_path, monkeypatch):
-    """Rungs from source text, and an empty cache."""
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
-
-    def make(source):
-        path = tmp_path / "1_a square.cu"
-        path.write_text(source)
-        return rung_file.parse(path, "square_forward")
-
-    return make
 
 
 def compile_square(rung, real="float32", arch="gfx942", two=2):
@@ -194,30 +180,6 @@ def test_resources_show_lds_and_scratch_and_the_runtime_is_asked_for_the_grid(ru
     assert takes.scratch >= 1200
     for hidden in ("hidden_block_count_x", "hidden_group_size_x"):
         assert hidden in compiler.assembly(module)
-
-
-@pytest.mark.nvrtc
-@needs_clang
-def test_same_content_compiles_once_and_any_change_compiles_again(rung_of, monkeypatch):
-    compiled = []
-    original = clang.Clang.run
-
-    def count(self, tool, *args):
-        compiled.append(tool)
-        return original(self, tool, *args)
-
-    monkeypatch.setattr(clang.Clang, "run", count)
-    rung = rung_of(KERNEL)
-    first = compile_square(rung)
-    assert compile_square(rung) == first
-    assert compiled == ["clang", "clang", "ld.lld"]
-    # The features that the runtime adds to the name change nothing.
-    real = DTYPES["float32"]
-    named = compiler.compile_code_object(rung, {"TWO": 2}, real, "gfx942:sramecc+:xnack-", 64)
-    assert named == first
-    others = {compile_square(rung, two=3), compile_square(rung, "float16")}
-    others |= {compile_square(rung, arch="gfx1201")}
-    assert len(others | {first}) == 4
 
 
 @pytest.mark.nvrtc

@@ -98,3 +98,4 @@ def test_the_command_prints_a_line_for_each_place(tmp_path, capsys):
     path.write_text("int main() {}\n")
     assert main(["lint", str(path)]) == 1
     assert "layernorm forward: your idea" in capsys.readouterr().out
+    assert main(["lint", str(tmp_path / "none.cu")]) == 2

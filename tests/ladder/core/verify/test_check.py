@@ -14,7 +14,6 @@ from ladder.core.contract.ladder import Ladder, find, ladders
 from ladder.core.contract.rung_file import Rung
 from ladder.core.device.cpu import Cpu
 from ladder.core.emulator import emulated
-from ladder.core.verify import cases as case_store
 from ladder.core.verify.cases import cases
 from ladder.core.verify.check import (
     MOST_BYTES,
@@ -167,18 +166,6 @@ def test_a_shape_that_is_refused_is_not_passed():
     everywhere = check(ladder, rung, Cpu(), ["float32"], [{"N": 1, "C": 9}])
     assert not everywhere.passed
     assert "refuses every shape" in str(everywhere)
-
-
-def test_a_report_counts_what_was_refused_by_its_reason():
-    ladder = find("layernorm.forward")
-    rung = python_rung(needs="real == float32; C % 4 == 0")
-    sizes = [{"N": 1, "C": 8}, {"N": 1, "C": 9}]
-    report = check(ladder, rung, Cpu(), ["float32", "float16"], sizes)
-    each = 1 + len(ladder.op.cases)
-    reasons = f"{2 * each}: it needs real == float32, {each}: it needs C % 4 == 0"
-    assert f"{each} passed, {3 * each} refused ({reasons}); largest" in str(report)
-    nowhere = check(ladder, rung, Cpu(), ["float32", "float16"], sizes[1:])
-    assert f"refuses every shape and dtype: {each}: it needs" in str(nowhere)
 
 
 def test_a_fault_ends_the_check():
@@ -343,15 +330,6 @@ def test_the_reference_runs_once_for_all_rungs_of_a_ladder(monkeypatch):
     assert not np.array_equal(first[0][0]["inp"], other[0][0]["inp"])
     with pytest.raises(ValueError, match="read-only"):
         first[0][0]["inp"][0] = 0
-
-
-def test_cases_that_are_too_large_are_not_kept(monkeypatch):
-    monkeypatch.setattr(case_store, "MOST_KEPT", 250)
-    monkeypatch.setattr(case_store, "_kept", {})
-    op, real = find("gelu.forward").op, np.dtype(np.float32)
-    for elements in (5, 6, 7, 1000):
-        list(cases(op, {"N": elements}, real, "normal", 0))
-    assert [dict(key[1])["N"] for key in case_store._kept] == [7]
 
 
 # ---- the cases of the ops ------------------------------------------------------------------------
