@@ -26,44 +26,16 @@ def test_what_is_not_typed_is_none():
 
 
 def test_every_setting_has_a_long_flag_that_sets_it():
-    values = {
-        "shuffle": ([], False),
-        "plot": ([], False),
-        "overfit": ([], True),
-        "recompute": (["2"], 2),
-        "zero": (["0"], 0),
-        "overlap": ([], True),
-        "exchange": (["p2p"], "p2p"),
-        "deterministic": ([], True),
-        "tf32": ([], True),
-        "debug_nan": ([], True),
-        "debug_sync": ([], True),
-        "resume": ([], True),
-        "hellaswag": ([], True),
-        "master_weights": (["0"], False),
-        "stochastic_rounding": ([], True),
-        "llmc_order": ([], True),
-        "random_offsets": ([], True),
-        "eval_train": ([], True),
-        "rung": (["gelu.forward=1"], {"gelu.forward": "1"}),
-        "steps": (["-1"], -1),
-        "fuse": (["residual_layernorm"], "residual_layernorm"),
-        "gelu_fusion": (["1"], 1),
-    }
+    values = {"rung": ("gelu.forward=1", {"gelu.forward": "1"}), "fuse": ("none", "none")}
     for f in dataclasses.fields(Flags):
-        flag = f.metadata["names"][0]
+        flag, choices, kind = f.metadata["names"][0], f.metadata.get("choices"), str(f.type)
         assert flag.startswith("--")
-        if f.name in values:
-            words, expected = values[f.name]
-        elif "choices" in f.metadata:
-            expected = f.metadata["choices"][-1]
-            words = [expected]
-        elif "str" in str(f.type):
-            words, expected = ["some"], "some"
-        elif "float" in str(f.type):
-            words, expected = ["0.5"], 0.5
+        if "bool" in kind:
+            words, expected = [], not flag.startswith("--no-")
         else:
-            words, expected = ["3"], 3
+            number = (choices or ["some"])[-1] if "str" in kind else 0.5 if "float" in kind else 1
+            word, expected = values.get(f.name, (str(number), number))
+            words = [word]
         assert getattr(parse([flag, *words]), f.name) == expected, flag
 
 
