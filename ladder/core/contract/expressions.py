@@ -208,7 +208,9 @@ def _checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         also = {key: _whole(value) for key, value in named.items()}
         try:
             result = function(*whole, **also)
-        except (TypeError, ValueError, ZeroDivisionError) as error:
+        except ZeroDivisionError:
+            raise ExpressionError("it divides by 0") from None
+        except (TypeError, ValueError) as error:
             raise ExpressionError(f"{name}: {error}") from None
         return tuple(map(_bounded, result)) if isinstance(result, tuple) else _bounded(result)
 

@@ -7,7 +7,6 @@ from typing import ClassVar
 import pytest
 
 from ladder.core.contract.sensors import Reading
-from ladder.core.device.cpu import Cpu
 from ladder.core.device.cuda import sensors
 from ladder.core.device.cuda.sensors import Nvml, Sample, condition, links, reading
 
@@ -131,9 +130,3 @@ def test_the_link_between_two_gpus_has_a_name(nvml):
     assert links(both) == {(0, 1): "the interconnect between CPUs"}
     nvml(None)
     assert links(both) == {}
-
-
-def test_a_device_without_sensors_has_no_reading():
-    with Cpu().sensors() as asked:
-        asked.begin()
-        assert asked.end() is None
