@@ -47,7 +47,7 @@ def picked(monkeypatch):
         (dims,) = shapes
         assert set(dims) == set(ladder.op.dims) and dtype == "float32"
         op = ladder.op.name
-        return Picked(op, 1, 1e-6 * microseconds.get(op, 1.0), {})
+        return [Picked(op, 1, 1e-6 * microseconds.get(op, 1.0), {})]
 
     monkeypatch.setattr(fusion_choice, "pick", pick)
     return microseconds
@@ -87,7 +87,7 @@ def test_a_fused_op_that_cannot_run_is_left_out_with_the_reason(monkeypatch):
     def pick(ladder, *shapes, **options):
         if ladder.op.layer == "matmul_gelu":
             raise LadderError("matmul_gelu.forward has no rung that can run here: rung 1: no")
-        return Picked(ladder.op.name, 1, 1e-6, {})
+        return [Picked(ladder.op.name, 1, 1e-6, {})]
 
     monkeypatch.setattr(fusion_choice, "pick", pick)
     names, notes = choose(GPU)
