@@ -63,13 +63,13 @@ def with_rung(rungs: Mapping[str, Rung], op: str, rung: Rung) -> dict[str, Rung]
 def keys_of(op: str, rungs: Mapping[Shape, Rung], counts: Counter[Shape]) -> dict[Shape, str]:
     """The fewest keys that tell the rungs of an op's shapes apart.
 
-    The op alone stands for the rung that most calls have. The others are named by the dimensions in
-    which shapes differ: a call of another batch size matches them, too.
+    The op alone stands for the rung of most shapes, and of most calls. The others are named by the
+    dimensions in which shapes differ: a call of another batch size matches them, too.
     """
-    calls = Counter[str]()
+    weight = Counter[str]()
     for shape, rung in rungs.items():
-        calls[rung.id] += counts[shape]
-    most = max(calls, key=calls.__getitem__)
+        weight[rung.id] += counts.total() + counts[shape]  # shapes first, then calls
+    most = max(weight, key=weight.__getitem__)
     sizes = [dict(shape) for shape in rungs]
     differ = [name for name in sizes[0] if len({dims[name] for dims in sizes}) > 1]
     return {
