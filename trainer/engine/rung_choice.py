@@ -281,8 +281,9 @@ def _refuse_edited(named: Mapping[str, str], before: Mapping[str, Any]) -> None:
             rung = find_rung(op, which)
         except LadderError as error:
             raise LadderError(f"the checkpoint's rung is gone: {error}; {anew}") from None
-        _, same_bits = FORMERLY_BOTH.get((op, rung.id), ("", ""))
-        if before["digests"].get(key) not in (code_identity(rung), same_bits or None):
+        digest = code_identity(rung)
+        _, same_bits = FORMERLY_BOTH.get((op, rung.id), ("", digest))
+        if before["digests"].get(key) not in (digest, same_bits):
             raise LadderError(
                 f"{key} {rung.label} was edited since the checkpoint, or a file that it includes, "
                 f"so the run could not continue bit for bit; restore {rung.path}, or {anew}"
