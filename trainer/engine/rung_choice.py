@@ -28,15 +28,7 @@ from ladder.core.measure.compiling import compile_ahead
 from ladder.core.measure.pick import Choice as Picked
 from ladder.core.measure.pick import compiling_ahead, pick
 from ladder.core.verify import sandbox
-from trainer.engine.rung_map import (
-    Shape,
-    key_for,
-    keys_of,
-    matches,
-    op_of,
-    rung_of,
-    shape_of,
-)
+from trainer.engine.rung_map import Shape, key_for, keys_of, names_any, op_of, rung_of, shape_of
 from trainer.model.calls import Call
 from trainer.model.fusion import (
     DROPPED_JOIN,
@@ -95,19 +87,21 @@ def choose(
     op, rung or shape that does not exist, that the model does not use, or that the device cannot
     run whatever the shape; what depends on the shape is refused when the engine binds the rung.
     """
+    calls = [*calls]
     shapes = _shapes(calls)
     for key, which in settings.rung.items():
-        _refuse_unused(key, which, shapes)
+        _refuse_unused(key, which, calls)
+    old, who = settings.from_file, f"--rungs {settings.rungs}: it names"
+    if before is not None:
+        old, who = before["rungs"], "the checkpoint names"
+    old = {key: it for key, it in old.items() if not {key, op_of(key)} & settings.rung.keys()}
+    _refuse_code(old, who)
     named = [_Named(settings.rung, "named by --rung")]
     if before is None:
-        listed = _not_named_anew(settings.from_file, settings.rung)
-        _refuse_code(listed, f"--rungs {settings.rungs}: it names")
-        named.append(_Named(listed, f"from {settings.rungs}", settings.rungs))
+        named.append(_Named(old, f"from {settings.rungs}", settings.rungs))
     else:
-        kept = _not_named_anew(before["rungs"], settings.rung)
-        _refuse_code(kept, "the checkpoint names")
-        _refuse_edited(kept, before)
-        named.append(_Named(kept, "as before"))
+        _refuse_edited(old, before)
+        named.append(_Named(old, "as before"))
     choices: dict[str, Choice] = {}
     console = Console(stderr=True)
     shown = device.is_gpu and console.is_terminal
@@ -141,12 +135,9 @@ def _choices_of(
     left = [shape for shape in counts if shape not in rungs]
     for shape, (rung, why) in _from_set(op, left, settings, device, real).items():
         rungs[shape], reasons[shape] = rung, why
-    chosen: dict[str, list[Shape]] = {}
-    for shape, key in keys_of(op, {shape: rungs[shape] for shape in counts}, counts).items():
-        chosen.setdefault(key, []).append(shape)
     return {
-        key: Choice(rungs[of_key[0]], _reason(of_key, reasons, counts))
-        for key, of_key in sorted(chosen.items())
+        key: Choice(rungs[alike[0]], _reason([(reasons[s], counts[s]) for s in alike]))
+        for key, alike in sorted(keys_of(op, rungs, counts).items())
     }
 
 
@@ -158,18 +149,16 @@ def _fitting(op: str, key: str, rung: Rung, shape: Shape, device: Device, real: 
     return rung
 
 
-def _reason(
-    shapes: Iterable[Shape], reasons: Mapping[Shape, str | Picked], counts: Counter[Shape]
-) -> str:
-    """Why some shapes have their rung: the time of all their calls, where it was measured."""
-    why = {shape: reasons[shape] for shape in shapes}
-    picked = {shape: choice for shape, choice in why.items() if isinstance(choice, Picked)}
-    if len(picked) < len(why):
-        return "; ".join(dict.fromkeys(reason for reason in why.values() if type(reason) is str))
-    seconds = sum(counts[shape] * choice.seconds for shape, choice in picked.items())
-    calls = sum(counts[shape] for shape in picked)
+def _reason(counted: Sequence[tuple[str | Picked, int]]) -> str:
+    """Why some shapes have their rung, each with its number of calls: the time of all these calls,
+    where it was measured."""
+    picked = [(why, count) for why, count in counted if isinstance(why, Picked)]
+    if len(picked) < len(counted):
+        return "; ".join(dict.fromkeys(why for why, _ in counted if isinstance(why, str)))
+    seconds = sum(count * choice.seconds for choice, count in picked)
+    calls = sum(count for _, count in picked)
     of_calls = f" for {calls} calls" if calls > 1 else ""
-    kept = " (doc/results/picks)" if any(choice.kept for choice in picked.values()) else ""
+    kept = " (doc/results/picks)" if any(choice.kept for choice, _ in picked) else ""
     return f"the fastest: {seconds * 1e6:.1f} us{of_calls}{kept}"
 
 
@@ -211,25 +200,19 @@ def _shapes(calls: Iterable[Call]) -> dict[str, Counter[Shape]]:
     return shapes
 
 
-def _not_named_anew(rungs: Mapping[str, str], anew: Mapping[str, str]) -> dict[str, str]:
-    """The rungs of a file or checkpoint without those that --rung replaces."""
-    return {key: which for key, which in rungs.items() if not {key, op_of(key)} & anew.keys()}
-
-
-def _refuse_unused(key: str, which: str, used: Mapping[str, Iterable[Shape]]) -> None:
+def _refuse_unused(key: str, which: str, calls: Sequence[Call]) -> None:
     """Raise LadderError where --rung names an op that does not exist, or calls that do not run."""
-    op = op_of(key)
-    find(op)  # an unknown name is refused with the nearest known ones
-    typed = f"--rung {key}={which}"
-    if op in used:
-        if not any(matches(key, op, dict(shape)) for shape in used[op]):
-            there = sorted(key_of(op, dict(shape)) for shape in used[op])
-            raise LadderError(f"{typed}: no call has this shape; there are {', '.join(there)}")
+    if names_any(key, calls):
         return
+    op, used, typed = op_of(key), {call.op for call in calls}, f"--rung {key}={which}"
+    find(op)  # an unknown name is refused with the nearest known ones
+    if op in used:
+        there = sorted({key_of(op, call.dims) for call in calls if call.op == op})
+        raise LadderError(f"{typed}: no call has this shape; there are {', '.join(there)}")
     # Only the forward pass is left unfused where the backward pass computes layernorms again.
     dropped = DROPPED_JOIN_BACKWARD.fused[0]
     behind = {JOIN.fused[0]: {JOIN_BACKWARD.fused[0], dropped}, DROPPED_JOIN.fused[0]: {dropped}}
-    if op in behind and behind[op] & {*used} and not behind.keys() & {*used}:
+    if op in behind and behind[op] & used and not behind.keys() & used:
         raise LadderError(
             f"{typed}: -r 2 computes layernorms again, by layernorm.forward, so the forward pass "
             "does not fuse them; choose -r 0 or -r 1, or leave this --rung out"

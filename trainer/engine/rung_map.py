@@ -60,19 +60,23 @@ def with_rung(rungs: Mapping[str, Rung], op: str, rung: Rung) -> dict[str, Rung]
     return {key: other for key, other in rungs.items() if op_of(key) != op} | {op: rung}
 
 
-def keys_of(op: str, rungs: Mapping[Shape, Rung], counts: Counter[Shape]) -> dict[Shape, str]:
-    """The fewest keys that tell the rungs of an op's shapes apart.
+def keys_of(
+    op: str, rungs: Mapping[Shape, Rung], counts: Mapping[Shape, int]
+) -> dict[str, list[Shape]]:
+    """The fewest keys that tell the rungs of an op's shapes apart, and the shapes of each.
 
-    The op alone stands for the rung of most shapes, and of most calls. The others are named by the
-    dimensions in which shapes differ: a call of another batch size matches them, too.
+    The op alone stands for the rung of most shapes, and of most calls, which `counts` has. The
+    others are named by the dimensions in which shapes differ: calls of another batch size match
+    them, too.
     """
     weight = Counter[str]()
     for shape, rung in rungs.items():
-        weight[rung.id] += counts.total() + counts[shape]  # shapes first, then calls
+        weight[rung.id] += sum(counts.values()) + counts[shape]  # shapes first, then calls
     most = max(weight, key=weight.__getitem__)
-    sizes = [dict(shape) for shape in rungs]
-    differ = [name for name in sizes[0] if len({dims[name] for dims in sizes}) > 1]
-    return {
-        shape: op if rung.id == most else key_of(op, {n: dict(shape)[n] for n in differ})
-        for shape, rung in rungs.items()
-    }
+    sizes = {pair for shape in rungs for pair in shape}
+    differ = Counter(name for name, _ in sizes)  # how many sizes a dimension has
+    keys: dict[str, list[Shape]] = {}
+    for shape, rung in rungs.items():
+        own = {} if rung.id == most else {n: size for n, size in shape if differ[n] > 1}
+        keys.setdefault(key_of(op, own), []).append(shape)
+    return keys

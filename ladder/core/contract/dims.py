@@ -18,7 +18,8 @@ def format_dims(dims: Dims) -> str:
 def key_of(op: str, dims: Dims) -> str:
     """`matmul.forward@C:768,OC:2304`: an op's calls that have these dimensions, whatever the others
     are; without dimensions `matmul.forward`, all of them."""
-    return "@".join([op, *([",".join(f"{n}:{size}" for n, size in dims.items())] if dims else [])])
+    shape = ",".join(f"{name}:{size}" for name, size in dims.items())
+    return f"{op}@{shape}" if shape else op
 
 
 def split_key(key: str) -> tuple[str, dict[str, int]]:
