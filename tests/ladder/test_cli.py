@@ -5,6 +5,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -120,7 +121,7 @@ def test_check_of_a_ladder_leaves_out_the_rungs_that_the_gpu_is_too_old_for(monk
     class Turing(Cpu):
         kind, name = "cuda", "Tesla T4"
         is_gpu, runs_reference, runs_kernels = True, False, True
-        libraries = frozenset({"cublas", "cublaslt"})
+        libraries = SimpleNamespace(ids={"cublas", "cublaslt"})
 
         def target(self, real):
             return Target("sm_75", 32, 40, 64 << 10, np.dtype(real))

@@ -43,7 +43,7 @@ def count(step: Sequence[Call], rungs: Mapping[str, Rung]) -> list[OpCount]:
         op, sectors = find(name).op, 0
         for call in calls:
             rung = rung_map.rung_of(rungs, call)
-            kernel = rung.source if rung.number is None else rung.id
+            kernel = rung.id if rung.number else rung.source
             sectors += _sectors(name, kernel, rung_map.shape_of(call))
         least = sum(op.least_bytes(call.dims, FLOAT32) for call in calls) // SECTOR
         rows.append(OpCount(name, len(calls), sectors, least))

@@ -245,8 +245,8 @@ class Flags:
     )
     rung: Mapping[str, str] | None = flag(
         "--rung",
-        "OP=N or OP=FILE.cu, or OP@C:768,OC:2304=N for calls of a shape; overrides --rungs; may be "
-        "repeated",
+        "OP=N, OP=NAME or OP=FILE.cu, OP@C:768,OC:2304=N for calls of a shape; overrides --rungs; "
+        "may be repeated",
     )
     fuse: str | None = flag(
         "--fuse",

@@ -30,7 +30,7 @@ class KernelSettings:
     rungs     "reference", "naive", "best", "library", or the path of a rungs.json
     from_file what this file names, by the keys of trainer/engine/rung_map.py: the rung of an op, or
               of an op at some shapes; empty where `rungs` names a set
-    rung      the same of other rungs: an id, or the path of a `.cu` file
+    rung      the same of other rungs: an id, a name, or the path of a `.cu` file
     fuse      for every fusion: yes or no, or auto: where it follows from the rungs, or is faster
     tf32      rungs may multiply float32 factors as TF32; without effect in 16 bits
     """

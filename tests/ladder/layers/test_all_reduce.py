@@ -130,7 +130,6 @@ def test_a_group_is_checked_at_numbers_of_ranks_that_it_can_share_out():
 
     device = group()
     device.target = Cpu().target
-    device.variants = lambda *_: [(device,)]
     device.synchronize = lambda: None
     report = check(LADDER, Rung("sum", "NumPy", run=add), device, ["float32"])
     shapes = [outcome.dims["R"] for outcome in report.outcomes]

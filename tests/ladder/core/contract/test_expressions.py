@@ -35,6 +35,7 @@ NAMES = {"N": 100, "C": 768, "warp": 32, "real": "float16", "float16": "float16"
         ("real in (float16, 3)", True),
         ("real not in (3, 4)", True),
         ("real == float16", True),
+        ("N and real", True),
         ("(N > 50) * 3", 3),
         ("yes + 1", 2),
     ],
@@ -75,6 +76,7 @@ HOSTILE = [
     ("~N", "Invert is not allowed"),
     ("N @ C", "MatMult is not allowed"),
     ("N is C", "Compare is not allowed"),
+    ("N in real", "Compare is not allowed"),
     ("min(*(1, 2))", "Starred is not allowed"),
     ("min(**N)", r"\*\* is not allowed"),
     ("await N", "cannot read"),
@@ -108,24 +110,25 @@ def test_what_is_no_plain_arithmetic_is_refused_at_once(text, says):
     [
         ("M + 1", "there is no M; there are N, C, warp"),
         ("wrap", "there is no wrap; did you mean warp"),
-        ("N // (C - 768)", r"N // \(C - 768\) divides by 0"),
-        ("N % 0", "divides by 0"),
+        ("N // (C - 768)", "zero"),
+        ("N % 0", "zero"),
         ("ceil_div(N, 0)", "ceil_div: "),
         ("ceil_div(N)", "ceil_div: "),
         ("min()", "min: "),
         ("min(N)", "min: "),
+        ("real * 9223372036854775807", "'float16' is not a whole number"),
+        ("matmul.tiles.stream_k(warp, C, blocks=N) * 9999999999", "is not a whole number"),
         ("real + 1", "'float16' is not a whole number"),
         ("-real", "'float16' is not a whole number"),
-        ("real < 3", "'float16' is not a whole number"),
+        ("real < 3", "not supported"),
         ("(1, 2) * 1000000", r"\(1, 2\) is not a whole number"),
         ("min((1, 2), 3)", r"\(1, 2\) is not a whole number"),
-        ("N in real", "'in' takes a tuple, not 'float16'"),
         ("*".join(["9999999999"] * 8), r"larger than 2\*\*63"),
         ("C*C*C*C*C*C*C", r"larger than 2\*\*63"),
     ],
 )
 def test_what_has_no_value_says_why(text, says):
-    expression = parse(text)
+    expression = parse(text, find)
     with pytest.raises(LadderError, match=says) as refused:
         expression.evaluate(NAMES)
     assert str(refused.value).startswith(f"cannot evaluate {text!r}: ")

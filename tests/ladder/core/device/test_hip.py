@@ -226,7 +226,7 @@ def test_the_library_multiplies_as_it_is_asked_to(machine, monkeypatch, dtype):
     for array, value in ((inp, values[0]), (weight, values[1]), (out, np.ones((4, 5)))):
         device.upload(array, value)
     device.synchronize()
-    device.matrix_product("TN", (5, 4, 3), weight, inp, out, add=True)
+    device.libraries.matrix_product()("TN", (5, 4, 3), weight, inp, out, add=True)
     expected = values[0] @ values[1].T + 1
     assert device.download(out).astype(np.float32).tolist() == expected.tolist()
 
@@ -241,7 +241,7 @@ def test_a_product_beside_other_work_goes_to_the_other_stream(machine, monkeypat
     device.synchronize()
 
     def multiply():
-        device.matrix_product("NN", (2, 2, 2), array, array, array)
+        device.libraries.matrix_product()("NN", (2, 2, 2), array, array, array)
 
     for _ in range(2):
         multiply()
@@ -256,7 +256,7 @@ def test_without_rocblas_it_says_what_to_install(machine, monkeypatch):
     machine()
     monkeypatch.setattr(rocblas, "SONAME", "libno-such-thing.so.5")
     with pytest.raises(LadderError, match=r"rocBLAS does not load .*install ROCm 7"):
-        _ = open_device("hip").matrix_product
+        _ = open_device("hip").libraries.matrix_product()
 
 
 # ---- what goes wrong ----
@@ -302,7 +302,7 @@ def test_ranks_exchange_through_rccl_in_place_on_the_gpus_stream(machine, monkey
     monkeypatch.setitem(sys.modules, "cupy.cuda", cupy)
     library = cupy.nccl = fake_cupy.Nccl(cupy)
     device = open_device("hip:1")
-    group = device.join_group(device.new_group(), 1, 2)
+    group = device.processes.join_group(device.processes.new_group(), 1, 2)
     array = device.empty((6,), np.dtype(np.float32))
     start, own, stream = array.data.ptr, array.data.ptr + 12, device.stream.ptr
     group.all_reduce(array)
@@ -330,7 +330,7 @@ def test_an_error_of_rccl_names_what_was_done(machine, monkeypatch):
     cupy.nccl = fake_cupy.Nccl(cupy, fails="join")
     device = open_device("hip")
     with pytest.raises(LadderError, match=r"failed in joining a group of 2 GPUs: .*NCCL_DEBUG"):
-        device.join_group(device.new_group(), 0, 2)
+        device.processes.join_group(device.processes.new_group(), 0, 2)
 
 
 def test_tma_is_refused(machine):
