@@ -44,7 +44,8 @@ _CITATION = re.compile(
 _ENTRY = re.compile(rf"(?P<shown>{NUMBER})(?: (?:{UNITS}))?(?:\s*(?P<sign>=|>=)\s*(?P<rest>.+))?")
 _MEASURED = re.compile(rf"(?<![\w.,-])(?P<number>{NUMBER})(?:[ -]?(?:{UNITS}))(?![\w/])")
 _NOT_PROSE = re.compile(
-    r"<!-- ladder:begin .*?<!-- ladder:end -->|```.*?```|^(?: {4}|\t).*?$|`[^`\n]*`|\]\([^)]*\)",
+    r"<!-- ladder:begin .*?<!-- ladder:end -->|```.*?```|^(?: {4}|\t).*?$|`[^`\n]*`"
+    r"|!\[(?:[^]\\]|\\.)*\]|\]\([^)]*\)",  # what a picture's file says in words is no sentence
     re.DOTALL | re.MULTILINE,
 )
 _OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {

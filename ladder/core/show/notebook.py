@@ -28,6 +28,7 @@ from IPython.display import SVG, Markdown, display
 from matplotlib.figure import Figure
 
 from ladder.core.common.errors import LadderError
+from ladder.core.common.files import read_text
 from ladder.core.contract.binding import bind
 from ladder.core.contract.dims import Dims, format_dims
 from ladder.core.contract.dtypes import DTYPES, resolve_dtype
@@ -42,6 +43,7 @@ from ladder.core.show import trace as tracer
 from ladder.core.show.pictures import accesses, charts, measured, recording
 from ladder.core.show.pictures import banks as bank_pictures
 from ladder.core.show.pictures import ring as ring_pictures
+from ladder.core.show.pictures import spec as spec_pictures
 from ladder.core.show.pictures import timeline as timeline_pictures
 from ladder.core.show.pictures.drawing import Drawing
 from ladder.core.show.pictures.replay import Durations
@@ -86,7 +88,8 @@ def spec(op: str, **dims: int) -> None:
     """What a puzzle computes: its reference, and an example of the shape `dims`."""
     text = inspect.getsource(find(op).op.reference)
     display(Markdown(f"```python\n{text[text.index('def ') :].rstrip()}\n```"))
-    picture("spec", op, shape=" ".join(f"{name}={size}" for name, size in dims.items()))
+    shape = " ".join(f"{name}={size}" for name, size in dims.items())
+    display(SVG(spec_pictures.draw(op, shape=shape).svg()))
 
 
 def run(op: str, kernel: int | str, dims: Dims, **inputs: Any) -> dict[str, np.ndarray]:
@@ -250,6 +253,11 @@ def picture(kind: str, *args: int | str, **options: int | str) -> None:
     """A picture of what cannot be seen; ladder/core/show/pictures lists the kinds."""
     drawing = pictures.make(kind, *map(str, args), **{k: str(v) for k, v in options.items()})
     display(SVG(drawing.svg()))
+
+
+def drawing(name: str) -> None:
+    """A drawing that is kept in doc/img."""
+    display(SVG(read_text(pages.ROOT / "doc" / "img" / f"{name}.svg")))
 
 
 def steps(op: str, which: Sequence[int | str], text: str, **dims: int) -> None:

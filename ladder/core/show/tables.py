@@ -13,9 +13,9 @@ from ladder.core.contract.identity import code_identity
 from ladder.core.contract.ladder import find, ladders
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
+from ladder.core.emulator.kernel import SHARED_BYTES
 from ladder.core.measure import results
 from ladder.core.measure.peers import PEERS
-from ladder.core.show.pictures.places import SHARED_BYTES
 
 Link = Callable[[Rung], str]  # how a page refers to a rung's file
 
