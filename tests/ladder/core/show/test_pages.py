@@ -7,7 +7,7 @@ import pytest
 from fakes import FakeGpu
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.identity import code_identity
+from ladder.core.contract.identity import INCLUDE, code_identity
 from ladder.core.contract.ladder import find
 from ladder.core.contract.rung_file import KEYS
 from ladder.core.device.cuda import nvrtc
@@ -128,21 +128,24 @@ def test_a_passage_goes_from_one_line_to_another(site):
         write(site, "passage portable.cuh first=zzz")
 
 
-def test_launches_are_worked_out_from_the_header(site):
-    text = write(site, 'launches residual.forward 2 shapes="N=4096|N=7" dtypes=bfloat16')
-    assert "| bfloat16 | N=4096 | BLOCK = 256 | 2 | 256 |" in text
-    assert "| refused: it needs N % vector == 0, and here N = 7, vector = 8 |  |" in text
-    text = write(site, "launches matmul.forward 2 dtypes=float32")  # the checker's shapes
-    assert re.search(r"\| TILE = 32 \| \(1, [23]\) \| 1,024 \|", text)
-
-
-def test_what_a_header_may_say_and_what_rungs_include_is_listed(site):
-    text = write(site, "header-keys", "header-names", "generations", "includes")
+def test_what_a_header_may_say_is_listed(site):
+    text = write(site, "header-keys", "header-names", "generations")
     for key in KEYS:
         assert f"\n| `{key}` | " in text
     assert "| `multiprocessors` | SMs of the device |" in text
     assert "| NVIDIA sm_90 | `sm_90a` | H100, H200 |" in text
-    assert re.search(r"\n\| \[portable\.cuh\]\(\S+\) \| What all layers share: .* \| \d+ \|", text)
+
+
+def test_the_tables_of_headers_and_of_their_functions_name_what_is_there():
+    page = pages.ROOT / "doc" / "how_to_read_a_rung.md"
+    text = page.read_text(encoding="utf-8")
+    for header in INCLUDE.rglob("*.cuh"):
+        assert f"[{header.relative_to(INCLUDE).as_posix()}](" in text
+    functions = re.findall(r"^\| \[`(\w+)`\]\((\S+)\) \|", text, re.MULTILINE)
+    assert len(functions) > 40
+    for function, header in functions:
+        name = re.compile(rf"\b{function.removesuffix('_registers')}")
+        assert name.search((page.parent / header).read_text(encoding="utf-8")), function
 
 
 def test_of_the_keys_of_a_header_some_can_be_chosen(site):
