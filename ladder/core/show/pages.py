@@ -76,6 +76,7 @@ from ladder.core.contract.rung_file import KEYS, Rung
 from ladder.core.contract.runs_on import FAMILIES, runs_on
 from ladder.core.measure import results
 from ladder.core.show import citations, pictures, source_code, tables, training_tables
+from ladder.core.show.page_sources import Checked
 
 ROOT = PACKAGE.parent
 _BLOCK = re.compile(
@@ -119,15 +120,18 @@ def cites(page: Path) -> bool:
     return page.name == "README.md" or chapters or page.with_suffix("").is_dir()
 
 
-def update(write: bool, root: Path = ROOT) -> list[str]:
+def update(write: bool, root: Path = ROOT, checked: Checked | None = None) -> list[str]:
     """Bring README.md and the pages in doc/ up to date, or only look; what differs, line by line.
+
+    checked  pages that need not be looked at; those that are up to date are added to it
 
     Raises LadderError, with file and line, for a request that is not understood.
     """
-    drifted = []
+    drifted: list[str] = []
     for page in (root / "README.md", *sorted((root / "doc").rglob("*.md"))):
-        if not page.exists():
+        if not page.exists() or (checked and page in checked):
             continue
+        before = len(drifted)
         old = page.read_text(encoding="utf-8")
         new = render(old, page, write)
         if new != old:
@@ -141,6 +145,8 @@ def update(write: bool, root: Path = ROOT) -> list[str]:
         drifted += [
             f"{page.relative_to(root)}: {problem}" for problem in _citations(new, page, root)
         ]
+        if checked and len(drifted) == before:
+            checked.add(page)
     return drifted
 
 

@@ -13,6 +13,7 @@ from ladder.core.contract.rung_file import KEYS
 from ladder.core.device.cuda import nvrtc
 from ladder.core.measure import results
 from ladder.core.show import pages, pictures, tables
+from ladder.core.show.page_sources import Checked
 
 OP = find("layernorm.forward").op
 SHAPE = "N=65536 C=768"
@@ -334,6 +335,48 @@ def test_new_numbers_are_seen_as_drift(site):
         "doc/layernorm.md: the generated parts have changed",
         "doc/layernorm.md: img/ladder-layernorm-forward.svg is missing or out of date",
     ]
+
+
+def test_a_page_is_checked_again_only_where_something_of_it_has_changed(site, monkeypatch):
+    monkeypatch.setenv("KERNEL_LADDER_CACHE", str(site / "cache"))
+    page = site / "doc" / "layernorm.md"
+    text = write(site, "table layernorm.forward", "picture ladder layernorm.forward")
+    picture = site / "doc" / "img" / "ladder-layernorm-forward.svg"
+    drawn = picture.read_text()
+
+    def looked_at() -> bool:
+        rendered = []
+        render = pages.render
+        with monkeypatch.context() as patch:
+            patch.setattr(pages, "render", lambda *args: rendered.append(args) or render(*args))
+            pages.update(write=False, root=site, checked=Checked(site))
+        return bool(rendered)
+
+    assert [looked_at(), looked_at()] == [True, False]
+    page.write_text(text + "Words.\n")
+    assert [looked_at(), looked_at()] == [True, False]
+    picture.write_text("")  # it is out of date, and stays so
+    assert [looked_at(), looked_at()] == [True, True]
+    picture.write_text(drawn)
+    assert not looked_at()
+    (content,) = results.load_all().values()
+    results.record({**content["device"], "driver": "another"}, content["measurements"][0])
+    assert looked_at()
+
+
+def test_a_page_depends_on_the_kernels_that_its_blocks_name(site, monkeypatch):
+    monkeypatch.setenv("KERNEL_LADDER_CACHE", str(site / "cache"))
+    named, all_of_them = site / "doc" / "gelu.md", site / "doc" / "layernorm.md"
+    named.write_text(block("rungs gelu.forward"))
+    all_of_them.write_text(block("tally"))
+    checked = Checked(site)
+    for page in (named, all_of_them):
+        checked.add(page)
+        assert page in checked
+    checked._layers["matmul"] = "of another day"
+    assert named in checked and all_of_them not in checked
+    checked._named["gelu"] = {"matmul"}  # one of its rungs grew from one of matmul
+    assert named not in checked
 
 
 @pytest.mark.emulator
