@@ -44,7 +44,8 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
     step-times DEVICE           the time of a training step, ours and PyTorch's
     step-summary DEVICE DTYPE   of that the least: ours, and PyTorch's fastest
     agreement LOG LOG ...       how far losses and gradients are from PyTorch's
-    log LOG                     output that is kept in doc/results/logs
+    log LOG                     output that is kept in doc/results/logs; of that the lines from
+                                first= to last=, as of a passage
     tally           how many kernels and ladders there are
 
 `counts` takes lines="x[i]|y[i]": only lines of the source that contain one of these. `counts` and
@@ -114,10 +115,13 @@ def of_layer(layer: str, root: Path = ROOT) -> list[Path]:
     return [page, *sorted((doc / layer).glob("*.md"))] if page.exists() else []
 
 
-def cites(page: Path) -> bool:
-    """Whether every measured number in the page's sentences must name its source."""
-    chapters = page.parent.parent.name == "doc" and page.parent.name != "results"
-    return page.name == "README.md" or chapters or page.with_suffix("").is_dir()
+def cites(page: Path, root: Path) -> bool:
+    """Whether a page has measured numbers in its sentences, each of which names its source: README,
+    the lessons and the pages on training. The others leave numbers to tables and logs."""
+    if page == root / "README.md":
+        return True
+    subjects = {"training", *(ladder.op.layer for ladder in ladders().values())}
+    return page.relative_to(root / "doc").with_suffix("").parts[0] in subjects
 
 
 def update(write: bool, root: Path = ROOT, checked: Checked | None = None) -> list[str]:
@@ -177,10 +181,13 @@ def render(text: str, page: Path, draw: bool) -> str:
 
 def _citations(text: str, page: Path, root: Path) -> Iterator[str]:
     """What is wrong with the measured numbers in a page's sentences."""
-    yield from citations.problems(text, root)
-    if cites(page):
+    if cites(page, root):
+        yield from citations.problems(text, root)
         for number in citations.uncited(text):
             yield f"no comment names the source of {number!r} (ladder/core/show/citations.py)"
+    elif page != root / "doc" / "results" / "peers.md":  # what others have measured
+        for number in citations.in_sentences(text):
+            yield f"{number!r} stands in a sentence: leave it to a table or a log"
 
 
 def _stale_pictures(text: str, page: Path) -> Iterator[str]:
@@ -281,15 +288,19 @@ def passage(place: Place, *where: str, first: str, last: str = "") -> str:
     if len(where) not in (1, 2):
         raise ValueError("name an op and a rung, or a file in ladder/include")
     path = find(where[0]).rung(where[1]).file if len(where) == 2 else INCLUDE / where[0]
-    lines = read_text(path).splitlines()
+    return f"```cpp\n{_lines(path.name, read_text(path), first, last or first)}\n```"
+
+
+def _lines(name: str, text: str, first: str, last: str) -> str:
+    """The lines of a file from the first one that contains `first` to the next one with `last`."""
+    lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if first in line), None)
     if start is None:
-        raise LadderError(f"{path.name} has no line with {first}")
-    stop = next((i for i in range(start, len(lines)) if (last or first) in lines[i]), None)
+        raise LadderError(f"{name} has no line with {first}")
+    stop = next((i for i in range(start, len(lines)) if last in lines[i]), None)
     if stop is None:
-        raise LadderError(f"{path.name} has no line with {last} after the one with {first}")
-    text = "\n".join(lines[start : stop + 1])
-    return f"```cpp\n{text}\n```"
+        raise LadderError(f"{name} has no line with {last} after the one with {first}")
+    return "\n".join(lines[start : stop + 1])
 
 
 def header_keys(place: Place, only: str = "", without: str = "") -> str:
@@ -533,8 +544,9 @@ def agreement(place: Place, *logs: str) -> str:
     return training_tables.agreement(logs, link)
 
 
-def log(place: Place, name: str) -> str:
-    return f"```\n{training_tables.log(name)}\n```"
+def log(place: Place, name: str, first: str = "", last: str = "") -> str:
+    text = training_tables.log(name)
+    return f"```\n{_lines(name, text, first, last or first) if first else text}\n```"
 
 
 def link(place: Place, rung: Rung) -> str:

@@ -129,6 +129,12 @@ def test_a_passage_goes_from_one_line_to_another(site):
         write(site, "passage portable.cuh first=zzz")
 
 
+def test_some_lines_of_a_log_can_be_shown(site):
+    (results.FOLDER / "logs").mkdir()
+    (results.FOLDER / "logs" / "one.txt").write_text("# how\na 1\nb 2\nc 3\nd 4\n")
+    assert "```\nb 2\nc 3\n```" in write(site, "log one first=b last=3")
+
+
 def test_what_a_header_may_say_is_listed(site):
     text = write(site, "header-keys", "header-names", "generations")
     for key in KEYS:
