@@ -236,11 +236,6 @@ def progress() -> None:
 # ---- pictures -----------------------------------------------------------------------------------
 
 
-def machine() -> None:
-    """What a GPU consists of."""
-    draw(diagrams.machine(), "a launch: grid, blocks, warps, lanes; below it the levels of memory")
-
-
 def access(op: str, which: int | str, text: str = "", dtype: str = "float32", **dims: int) -> None:
     """Which lane touches which address, in the lines of a rung that contain `text`."""
     rung, report, shape = _trace(op, which, dtype, dims=dims)
@@ -258,14 +253,6 @@ def picture(kind: str, *args: int | str, **options: int | str) -> None:
 def drawing(name: str) -> None:
     """A drawing that is kept in doc/img."""
     display(SVG(read_text(pages.ROOT / "doc" / "img" / f"{name}.svg")))
-
-
-def steps(op: str, which: Sequence[int | str], text: str, **dims: int) -> None:
-    """Who works in each step of a block's reduction, whose one line contains `text`."""
-    chosen, reports, _ = zip(
-        *(_trace(op, rung, keep=1024, dims=dims) for rung in which), strict=True
-    )
-    draw(diagrams.steps(reports, chosen, text), f"who works in each step: {op}, rungs {which}")
 
 
 def banks(
