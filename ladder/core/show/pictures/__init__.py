@@ -11,8 +11,7 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
     tiles OP RUNG           who writes which element: grid, block, warp, thread; buffer=out shape=
     access OP RUNG lines=   which lane touches which sector of global memory; lines="x[i]|y[i]":
                             only lines that contain one of these; shape=
-    banks OP RUNG line=TEXT one request to shared memory by bank and wavefront; array=
-                            does=read request=0 shape= title=
+    banks OP RUNG line=TEXT one request to shared memory by bank and wavefront; array= shape= title=
     mma                     fragments of mma.sync: lane and register of each element; lane=
     matrix-core INSTRUCTION   fragments of AMD's: the lane of each element; mfma-16 mfma-32
                             wmma-rdna3 wmma-rdna4

@@ -399,14 +399,6 @@ def test_in_a_cluster_each_row_is_asked_for_once_and_reaches_all_who_need_it():
 
 
 @pytest.mark.emulator
-def test_the_option_that_chooses_reads_or_writes_can_be_given_to_make():
-    drawing = pictures.make(
-        "banks", "matmul.forward", "2", line="a[y][x] =", does="write", shape="N=32 C=32 OC=32"
-    )
-    assert "write array a" in drawing.description
-
-
-@pytest.mark.emulator
 def test_exponentials_of_one_warpgroup_overlap_with_products_of_the_other():
     events = recording.record("attention.forward", "16bit-13", "bfloat16", "B=1 T=256 C=64 NH=1")
     durations = replay.Durations(copy=6, product=2, store=1, softmax=4)
