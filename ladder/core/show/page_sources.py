@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ladder.core.common import cache
 from ladder.core.common.errors import LadderError
+from ladder.core.common.files import read_text
 from ladder.core.contract.identity import INCLUDE
 from ladder.core.contract.ladder import PACKAGE, ladders
 from ladder.core.measure import results
@@ -33,16 +34,18 @@ class Checked:
     def __init__(self, root: Path):
         self._root = root
         python = (*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "reference").rglob("*.py"))
-        self._shared = _digest([*python, *INCLUDE.rglob("*"), *results.FOLDER.rglob("*")])
+        measured = (path for path in results.FOLDER.rglob("*") if path.suffix != ".md")
+        self._shared = _digest([*python, *INCLUDE.rglob("*"), *measured])
         self._layers: dict[str, str] = {}  # digests of the kernels
         self._named: dict[str, set[str]] = {}  # the layers that their headers grew from
         names = sorted({ladder.op.layer for ladder in ladders().values()})
         self._layer = re.compile(rf"\b({'|'.join(names)})\.")
         for name in names:
-            kernels = sorted((PACKAGE / name).rglob("*.cu*"))
+            files = sorted((PACKAGE / name).rglob("*"))
+            kernels = [path for path in files if path.suffix in (".cu", ".cuh", ".h")]
             solutions = PACKAGE.parent / "doc" / "solutions" / name
             self._layers[name] = _digest([*kernels, *solutions.rglob("*.cu")])
-            grown = (line for kernel in kernels for line in _AFTER.findall(kernel.read_text()))
+            grown = (line for kernel in kernels for line in _AFTER.findall(read_text(kernel)))
             self._named[name] = {layer for line in grown for layer in self._layer.findall(line)}
 
     def __contains__(self, page: Path) -> bool:

@@ -168,9 +168,7 @@ def render(text: str, page: Path, draw: bool) -> str:
         place = Place(page, textwrap.dedent(block["body"]), draw)
         try:
             body = BLOCKS[words[0]](place, *words[1:], **options)
-        except (TypeError, ValueError) as error:  # words that the block does not take
-            raise LadderError(f"{where}: {error}") from None
-        except LadderError as error:
+        except (TypeError, ValueError, LadderError) as error:  # words that it does not take
             raise LadderError(f"{where}: {error}") from None
         indent = block["indent"]  # of a block in a list
         body = textwrap.indent(body.strip(), indent)
