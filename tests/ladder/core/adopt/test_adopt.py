@@ -333,6 +333,68 @@ def test_hostile_text_ends_with_one_line(tmp_path, text):
     assert "root:" not in "".join(one.text for one in read(file).declarations)
 
 
+# ---- flags ---------------------------------------------------------------------------------------
+
+ROWS = """\
+template <int SIZE, int WIDTH>
+__global__ void row_sums(float* sums, const float* q, int rows, int cols, float alpha) {
+    extern __shared__ float shared[];
+    shared[threadIdx.x] = q[blockIdx.x * cols] * alpha;
+    sums[blockIdx.x] += shared[threadIdx.x] * SIZE * WIDTH;
+}
+"""
+FLAGS = {
+    "--arg": ("q=logits", "row_sums<64, 8>(sums, logits, N, V, 2.0f);"),
+    "--grid": ("(N, ceil_div(V, 64))", "// Launch: softmax_forward<<<(N, ceil_div(V, 64)), "),
+    "--block": ("(32, 8)", "(32, 8), "),
+    "--shared": ("V * 4", ", V * 4>>>"),
+    "--template": ("64, 8", "row_sums<64, 8>("),
+    "--scratch": ("float32 sums[N]", "// Scratch: float32 sums[N]"),
+    "--fill": ("sums = 0", "if (i < (size_t)(N)) sums[i] = 0;"),
+    "--then": ("probs = sums[i / V]", "if (i < (size_t)(N * V)) probs[i] = sums[i / V];"),
+    "--needs": ("V % 4 == 0", "// Needs:  real == float32; V * 4 <= shared_bytes; V % 4 == 0"),
+}
+
+
+def flags(*without):
+    given = [word for flag, (value, _) in FLAGS.items() if flag not in without
+             for word in (flag, value)]  # fmt: skip
+    return ["--op", "softmax.forward", "--arg", "alpha=2.0f", *given]
+
+
+def test_each_flag_stands_in_the_rung(tmp_path, capsys):
+    output = tmp_path / "mine.cu"
+    theirs = str(write(tmp_path, ROWS))
+    assert main(["adopt", theirs, "row_sums", *flags(), "-o", str(output)]) == 0
+    text = output.read_text()
+    for flag, (_, found) in FLAGS.items():
+        assert found in text, flag
+    assert [line.partition("<")[0] for line in header(text, "Launch")] == [
+        "softmax_forward_fill_sums",
+        "softmax_forward",
+        "softmax_forward_then_probs",
+    ]
+    assert find_rung("softmax.forward", output).header["launch"]
+    assert main(["adopt", theirs, "row_sums", *flags(), "-o", theirs]) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--arg", "nothing there is known as q"),
+        ("--grid", "the launch of row_sums is not known"),
+        ("--block", "the launch of row_sums is not known"),
+        ("--scratch", "nothing there is known as sums"),
+        ("--then", "writes probs, and row_sums takes no such argument"),
+    ],
+)
+def test_what_a_flag_does_not_say_is_asked_for(tmp_path, capsys, flag, message):
+    theirs = str(write(tmp_path, ROWS))
+    assert main(["adopt", theirs, "row_sums", *flags(flag), "-o", str(tmp_path / "mine.cu")]) == 2
+    assert message in capsys.readouterr().err
+
+
 # ---- the rung ------------------------------------------------------------------------------------
 
 
