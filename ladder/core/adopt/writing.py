@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ladder.core.adopt.declarations import Branch, Declaration
+from ladder.core.adopt.cpp import WORD, part, text
+from ladder.core.adopt.declarations import Declaration, SourceFile, first_line
 from ladder.core.adopt.real_types import RealNames
-from ladder.core.adopt.tokens import names
 from ladder.core.contract.op import Op
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
 
 OURS = {"float32": "float", "int32": "int", "uint32": "unsigned"}
 _WARPS = re.compile(
@@ -43,10 +47,10 @@ class Contents:
     title     who the kernel is, and of which file
     needs     conditions, beside those that follow from the code
     scratch   {name: entry of a Scratch line}
-    kept      the declarations that come along
-    headers   those that the kernel's own file includes
+    file      the kernel's own
+    kept      the declarations of it that come along
+    renamed   {name: another}, where a name of the file is one of a kernel of the op
     real      the file's names for real; none where it serves float32 only
-    dropped   macros that do not come along: those that choose the file's types
     """
 
     op: Op
@@ -55,10 +59,10 @@ class Contents:
     defines: dict[str, str]
     scratch: dict[str, str]
     wrappers: Sequence[Wrapper]
+    file: SourceFile
     kept: Sequence[Declaration]
-    headers: Sequence[str]
+    renamed: Mapping[str, str]
     real: RealNames
-    dropped: frozenset[str]
 
 
 def kind_of(dtype: str, real: RealNames) -> str:
@@ -66,10 +70,18 @@ def kind_of(dtype: str, real: RealNames) -> str:
     return OURS.get(dtype) or (real.names[0] if real.names else "float")
 
 
+def rename(code: str, renamed: Mapping[str, str]) -> str:
+    """The code with other names."""
+    for name, other in renamed.items():
+        code = re.sub(rf"\b{name}\b", other, code)
+    return code
+
+
 def write(contents: Contents) -> str:
     """The text of the file."""
-    body = emit(contents.kept, contents.dropped)
-    bodies = names("".join(wrapper.body for wrapper in contents.wrappers))
+    kept = {one.node.id: as_device_code(one, contents.renamed) for one in contents.kept}
+    body = "\n".join(emit(contents.file.root, kept))
+    bodies = set(WORD.findall("".join(wrapper.body for wrapper in contents.wrappers)))
     scratch = [entry for name, entry in contents.scratch.items() if name in bodies]
     lines = [
         *_header(contents, body, scratch),
@@ -84,12 +96,16 @@ def write(contents: Contents) -> str:
     ]
     arguments = _arguments(contents, scratch)
     macros = {name for one in contents.kept if one.kind == "macro" for name in one.names}
-    taken = sorted(macros & names(" ".join(arguments)))
+    taken = sorted(macros & set(WORD.findall(" ".join(arguments))))
     lines += [""] * bool(taken) + [f"#undef {name}  // an argument of the op" for name in taken]
     for wrapper in contents.wrappers:
         lines += ["", f'extern "C" __global__ void {wrapper.bounds}{wrapper.name}(']
         lines += [f"    {text}" for text in arguments[:-1]]
-        lines += [f"    {arguments[-1]}) {{", wrapper.body.rstrip("\n"), "}"]
+        lines += [
+            f"    {arguments[-1]}) {{",
+            rename(wrapper.body, contents.renamed).rstrip("\n"),
+            "}",
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -115,10 +131,11 @@ def _header(contents: Contents, body: str, scratch: Sequence[str]) -> list[str]:
 def _includes(contents: Contents, body: str) -> list[str]:
     lines = ['#include "foreign.cuh"']
     for kind, macro in contents.real.macros.items():
-        header = "cuda_bf16.h" if kind == "BFLOAT16" else "cuda_fp16.h"
-        lines += [f"#if defined(REAL_{kind})", f"#include <{header}>", f"#define {macro}", "#endif"]
-    found = names(body)
-    for header in contents.headers:
+        header = {"BFLOAT16": "cuda_bf16.h", "FLOAT16": "cuda_fp16.h"}.get(kind)
+        chosen = [f"#include <{header}>"] * bool(header) + [f"#define {macro}"] * bool(macro)
+        lines += [f"#if defined(REAL_{kind})", *chosen, "#endif"] if chosen else []
+    found = set(WORD.findall(body))
+    for header in contents.file.headers:
         groups = header.startswith("cooperative_groups") and "cooperative_groups" in found
         if groups or (header in _HEADERS and re.search(_HEADERS[header], body)):
             lines.append(f"#include <{header}>")
@@ -143,61 +160,50 @@ def _arguments(contents: Contents, scratch: Sequence[str]) -> list[str]:
     return [*lines, ", ".join(values)]
 
 
-def emit(kept: Sequence[Declaration], dropped: frozenset[str]) -> str:
-    """Declarations as a text, with the namespaces and the `#if`s around them; without the macros
-    in `dropped`."""
+def emit(node: Node, kept: Mapping[int, str]) -> list[str]:
+    """The lines of the declarations in `kept`, by their nodes below this one, with the namespaces
+    and the `#if`s around them."""
     lines: list[str] = []
-    branches: list[Branch] = []  # that are open
-    scope: tuple[str, ...] = ()
-
-    def close(depth: int) -> None:
-        while len(branches) > depth:
-            branches.pop()
-            lines.append("#endif")
-
-    for one in kept:
-        if one.kind == "macro" and one.name in dropped:
+    for child in node.children:
+        if (code := kept.get(child.id)) is not None:
+            lines += [""] * ("\n" in code or code.startswith("//")) + [code]
             continue
-        if one.scope != scope:
-            close(0)
-            lines += ["}" for _ in scope]
-            lines += [f"namespace {name} {{" for name in one.scope]
-            scope = one.scope
-        depth = 0
-        for mine, theirs in zip(one.branches, branches, strict=False):
-            if mine.number != theirs.number:
-                break
-            if mine.lines != theirs.lines:  # another branch of the same #if
-                close(depth + 1)
-                lines += mine.lines[len(theirs.lines) :]
-                branches[depth] = mine
-            depth += 1
-        close(depth)
-        for branch in one.branches[depth:]:
-            lines += branch.lines
-            branches.append(branch)
-        if one.kind == "macro":
-            lines.append(f"#undef {one.name}")  # the build defines some, such as WARP_SIZE
-        text = as_device_code(one)
-        lines += [""] * ("\n" in text or text.startswith("//"))
-        lines.append(text)
-    close(0)
-    lines += ["}" for _ in scope]
-    return "\n".join(lines)
+        inside = emit(child, kept)
+        if child.type.startswith(("preproc_el", "preproc_if")):
+            first = child.type.startswith("preproc_if")
+            if not first or any(not line.startswith("#el") for line in inside):
+                lines += [first_line(child), *inside, *["#endif"] * first]
+        elif inside and child.type == "namespace_definition":
+            lines += [f"namespace {text(part(child, 'name'))} {{", *inside, "}"]
+        else:
+            lines += inside
+    return lines
 
 
-def as_device_code(one: Declaration) -> str:
-    """A declaration's text; a kernel, and a function of the host, as a device function."""
-    text = _UNALIGNED.sub(r"\1 __align__(16) ", one.text)
-    if one.kind not in ("host", "kernel"):
-        return text
-    head = one.head
+def as_device_code(one: Declaration, renamed: Mapping[str, str]) -> str:
+    """A declaration's text with the comment above; a kernel, and a function of the host, as a
+    device function."""
+    code, head = one.text, one.head
     if one.kind == "host":
-        template = re.match(r"(?:template\s*<[^{}]*?>\s*(?=\w))?", head)
-        at = template.end() if template else 0
-        head = f"{head[:at]}__device__ {head[at:]}"
-    else:
-        head = re.sub(r'extern\s+"C"\s+', "", _BOUNDS.sub("", head))
-        head = head.replace("__global__", "__device__")
-    before, _, after = text.partition(one.head)
-    return before + head + after
+        at = one.inner.start_byte - one.node.start_byte
+        code = f"{code[:at]}__device__ {code[at:]}"
+    elif one.kind == "kernel":
+        code = _BOUNDS.sub("", head).replace("__global__", "__device__") + code[len(head) :]
+    elif one.kind == "macro":  # the build defines some, such as WARP_SIZE
+        code = f"#undef {one.name}\n{code}"
+    following = one.node.next_sibling
+    if following is not None and following.type == ";":
+        code += ";"
+    code = _UNALIGNED.sub(r"\1 __align__(16) ", rename(code, renamed))
+    return comment_above(one) + code
+
+
+def comment_above(one: Declaration) -> str:
+    """The comment that ends on the line before a declaration, with its newline."""
+    first, node = one.node, one.node.prev_sibling
+    while node is not None and node.type == "comment":
+        beside = one.source[one.source.rfind(b"\n", 0, node.start_byte) + 1 : node.start_byte]
+        if beside.strip() or node.end_point.row + 1 != first.start_point.row:
+            break
+        first, node = node, node.prev_sibling
+    return one.source[first.start_byte : one.node.start_byte].decode()
