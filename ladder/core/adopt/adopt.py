@@ -19,7 +19,7 @@ from pathlib import Path
 from ladder.core.adopt import declarations, launcher, real_types
 from ladder.core.adopt.cpp import WORD, find, names, text
 from ladder.core.adopt.declarations import Declaration, Parameter
-from ladder.core.adopt.host_expressions import Scope, number, simple
+from ladder.core.adopt.host_expressions import UNMAPPED, Scope, number, simple
 from ladder.core.adopt.launcher import Filled, Launched, Steps
 from ladder.core.adopt.matching import BLOCK_NAMES, match
 from ladder.core.adopt.real_types import RealNames, is_template_parameter, plain
@@ -31,13 +31,13 @@ from ladder.core.contract.launch_plan import LaunchLines
 from ladder.core.contract.op import Op
 
 BLOCK = 256  # threads, where the launcher leaves them to its caller
-_KNOWN = {  # what launchers know of the device, in the words of a header
-    "cuda_num_SMs": "multiprocessors",
-    "deviceProp.multiProcessorCount": "multiprocessors",
-    "prop.multiProcessorCount": "multiprocessors",
+_SMS = "MULTIPROCESSORS"
+_KNOWN = {  # what launchers know of the device
+    "cuda_num_SMs": _SMS,
+    "deviceProp.multiProcessorCount": _SMS,
+    "prop.multiProcessorCount": _SMS,
     "cuda_threads_per_SM": "2048",
     "deviceProp.maxThreadsPerMultiProcessor": "2048",
-    "warpSize": "warp",
     "f128::size": "4",
 }
 _LIBRARIES = re.compile(r"(cuda|cub|thrust|cute|cutlass)::(\w+)(::\w+)*")
@@ -46,9 +46,7 @@ _OF_CUDA = {  # what <cuda/barrier> and <cuda/pipeline> have
     *("memcpy_async", "aligned_size_t", "pipeline_consumer_wait_prior", "thread_scope"),
     *("thread_scope_thread", "thread_scope_block"),
 }
-_SMS = "MULTIPROCESSORS"
 _WIDE = {"float4", "int4", "uint4"}
-UNMAPPED = "UNMAPPED_"
 
 
 @dataclass(frozen=True)
@@ -199,19 +197,18 @@ class _Adoption:
         """What the names of the launcher (or of the kernel, without one) stand for."""
         functions = {one.name: one for one in self.file.declarations
                      if one.names and one.kind in ("macro", "host", "device")}  # fmt: skip
-        scope = Scope(functions=functions)
-        for name, known in _KNOWN.items():
-            scope.header[name] = known
-            if name != "warpSize":  # which a kernel knows
-                scope.code[name] = _SMS if known == "multiprocessors" else known
-        for vector in ("x128::size", *(f"Packed128<{name}>::size" for name in self.real.names)):
-            scope.header[vector] = "vector"
+        scope = Scope(dict(_KNOWN), functions=functions)
         scope.sizes.update(dict.fromkeys(self.real.names, "sizeof_real"))
         for constant in self.file.declarations:
-            if not constant.branches:
-                found = {name: value for name, value in constant.values.items() if value}
-                scope.header = {**found, **scope.header}
-        scope.header["WARP_SIZE"] = "32"
+            for name, found in constant.values.items() if not constant.branches else ():
+                if name in self.values:  # it is not what the op calls so
+                    scope.code[name] = text(found)
+                elif found:
+                    scope.header[name] = found
+        scope.header |= {name: name for name in self.values}
+        scope.header |= {_SMS: "multiprocessors", "warpSize": "warp", "WARP_SIZE": "32"}
+        for vector in ("x128::size", *(f"Packed128<{name}>::size" for name in self.real.names)):
+            scope.header[vector] = "vector"
         given = self.options.arguments
         ours = match(self.op, entry.parameters, given)
         for one in entry.parameters:
@@ -257,12 +254,12 @@ class _Adoption:
         if BLOCK_NAMES.fullmatch(name) and ours.isdecimal():
             constant = self._constant_name()
             self.constants[constant] = int(ours)
-            scope.header[name] = scope.code[name] = constant
-            scope.constants[name] = int(ours)
+            scope.code[name] = scope.header[constant] = constant
+            scope.values[constant] = ours
             return
         if name != ours and theirs.kind:
             self.notes.append(f"{name} is {ours}")
-        scope.header[name] = scope.code[name] = ours
+        scope.code[name] = ours
 
     def _constant_name(self) -> str:
         taken = self.file.names() | set(self.constants)
@@ -300,8 +297,6 @@ class _Adoption:
             if not one.pointer and not given.isidentifier():
                 raise self._launch_needed(f"{where} with {given} for {one.name}")
             inside.code[given] = ours
-            if one.name in scope.header:
-                inside.header[given] = scope.header[one.name]
             inside.fixed |= {given}
         try:
             steps = launcher.read(host, inside, kernel.name, first=True)

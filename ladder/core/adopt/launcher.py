@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ladder.core.adopt.cpp import expression, find, named, names, part, parts, text
+from ladder.core.adopt.cpp import expression, find, named, part, parts, text
 from ladder.core.adopt.declarations import BRANCHES, Declaration
 from ladder.core.adopt.host_expressions import (
-    MOST_DEPTH,
+    UNMAPPED,
     Scope,
     UnknownName,
     elements,
@@ -26,6 +26,7 @@ from ladder.core.adopt.host_expressions import (
     in_header,
     number,
     simple,
+    value,
 )
 from ladder.core.common.errors import LadderError
 
@@ -119,17 +120,12 @@ class _Reader:
         self.only, self.first = only, first
         self.done = Steps()
         self.types: dict[str, str] = {}  # of local variables
-        self.depth = 0
         self.launched = False
 
     def block(self, statements: Sequence[Node], scope: Scope, condition: str) -> None:
-        self.depth += 1
-        if self.depth > MOST_DEPTH:
-            raise LadderError("the blocks of a host function nest too deep")
         for one in statements:
             if not (self.first and self.launched):
                 self.statement(one, scope, condition)
-        self.depth -= 1
 
     def statement(self, node: Node, scope: Scope, condition: str) -> None:
         if node.type == "compound_statement":
@@ -169,12 +165,12 @@ class _Reader:
     def switch(self, node: Node, scope: Scope, condition: str) -> None:
         """Reads the case that is taken, where that is known."""
         chosen = part(node, "condition", "value")
-        value = self.number(chosen, scope) if chosen else None
+        known = value(chosen, scope) if chosen else None
         taken: list[Node] = []
         taking = False
         for case in parts(part(node, "body")):
             of = part(case, "value")
-            taking |= value is not None and self.number(of, scope) == value if of else not taken
+            taking |= known is not None and value(of, scope) == known if of else not taken
             for one in parts(case)[1 if of else 0 :]:
                 taking &= one.type != "break_statement"
                 taken += [one] if taking else []
@@ -182,22 +178,13 @@ class _Reader:
 
     def decide(self, node: Node, scope: Scope) -> tuple[bool | None, str]:
         """(whether it holds, if that is known; the condition in the words of a header)."""
-        value = self.number(node, scope)
-        if value is not None:
-            return bool(value), ""
+        known = value(node, scope)
+        if known is not None:
+            return bool(known), ""
         try:
             return None, in_header(node, scope)
         except LadderError:
             return None, ""
-
-    def number(self, node: Node, scope: Scope) -> int | None:
-        """The value that an expression has with the constants of Define as they are now."""
-        numbers = scope.copy()
-        numbers.header.update({name: str(value) for name, value in scope.constants.items()})
-        try:
-            return number(in_header(node, numbers))
-        except LadderError:
-            return None
 
     # ---- simple statements -------------------------------------------------------------------
 
@@ -243,10 +230,6 @@ class _Reader:
                 f"a header cannot say the grid, block or shared memory of {where}: {error}; say "
                 "what a variable of it is, by --arg NAME=VALUE, or give --grid and --block"
             ) from None
-        used = sorted(set().union(*map(names, given)))
-        self.done.unknown += [
-            (name, where) for name in used if name in self.types and name not in scope.code
-        ]
         self.launched = True
         self.done.steps.append(
             Launched(
@@ -262,11 +245,11 @@ class _Reader:
 
     def template_argument(self, node: Node, scope: Scope) -> str:
         inner = parts(node)[0] if node.type == "type_descriptor" and len(parts(node)) == 1 else node
-        value = self.number(inner, scope)
-        if value is None or inner.type.endswith("literal"):
+        known = value(inner, scope)
+        if known is None or inner.type.endswith("literal"):
             return in_code(node, scope)
         written = in_header(inner, scope)
-        return written if written.isidentifier() else str(value)  # a constant of Define stays one
+        return written if written.isidentifier() else str(known)  # a constant of Define stays one
 
     def assertion(self, node: Node | None, scope: Scope) -> None:
         """A condition of the header, where it speaks of what a header knows."""
@@ -283,17 +266,17 @@ class _Reader:
     def fill(self, given: list[Node], scope: Scope, condition: str) -> None:
         buffer = in_code(given[0], scope)
         try:
-            value, count = number(in_header(given[1], scope)), in_header(given[2], scope)
+            byte, count = number(in_header(given[1], scope)), in_header(given[2], scope)
         except UnknownName as error:
             return self.done.unknown.append((error.name, "a cudaMemset"))
         except LadderError:
-            value = None
-        if value is None:
+            byte = None
+        if byte is None:
             raise LadderError(
-                f"cudaMemset of {buffer} sets bytes to {in_code(given[1], scope)}, which is no "
-                "whole number: name the kernel alone, and say --fill instead"
+                f"cudaMemset of {text(given[0])} sets bytes to {in_code(given[1], scope)}, which is "
+                "no whole number: name the kernel alone, and say --fill instead"
             )
-        return self.done.steps.append(Filled(buffer, value & 255, count, condition))
+        return self.done.steps.append(Filled(buffer, byte & 255, count, condition))
 
     def allocate(self, given: list[Node], scope: Scope) -> None:
         variable = named(given[0])
@@ -311,56 +294,46 @@ class _Reader:
         """Variables that are declared."""
         kind = text(part(node, "type"))
         for one in node.children_by_field_name("declarator"):
-            name, value = named(one), part(one, "value")
+            name, given = named(one), part(one, "value")
             if one.type == "function_declarator":  # dim3 grid(N), which is read as a function
                 name = named(part(one, "declarator"))
-                call = expression(f"dim3{text(part(one, 'parameters'))}")
-                value = part(call, "arguments") if call else None
-            listed = elements(value) if value else None
-            if listed is not None and len(listed) == 1 and kind != "dim3":
-                value = listed[0]
+                call = expression(f"{kind}{text(part(one, 'parameters'))}")
+                given = part(call, "arguments") if call else None
+            listed = elements(given) if given else None
             self.types[name] = kind
-            if value:
-                self.set(name, value, scope)
+            if listed and len(listed) == 1 and kind != "dim3":
+                self.set(name, listed[0], scope)
+            elif given:
+                self.set(name, given, scope)
             elif name not in scope.fixed:
-                scope.header.pop(name, None)
-                scope.code.pop(name, None)
+                scope.code[name] = f"{UNMAPPED}{name}"
 
     def assign(self, node: Node, scope: Scope) -> None:
         """A variable that gets another value."""
         name, sign = text(part(node, "left")), text(part(node, "operator"))
-        value = part(node, "right")
+        given = part(node, "right")
         if sign != "=":
-            value = expression(f"{name} {sign[:-1]} ({text(value)})")
-        if value and name.isidentifier():
-            self.set(name, value, scope)
+            given = expression(f"{name} {sign[:-1]} ({text(given)})")
+        if given and name.isidentifier():
+            self.set(name, given, scope)
 
-    def set(self, name: str, value: Node, scope: Scope) -> None:
+    def set(self, name: str, given: Node, scope: Scope) -> None:
         """From here on, `name` stands for this, as its own names stand now."""
         if name in scope.fixed:
             return
-        scope.constants.pop(name, None)
-        listed = elements(value)
         try:
-            sizes = geometry(value, scope)
-            scope.header[name] = sizes[0] if listed is None and len(sizes) == 1 else sizes
-            scope.unclear.pop(name, None)
-        except LadderError as error:
-            scope.header.pop(name, None)
-            scope.unclear[name] = error
-        found = scope.header.get(name)
-        if isinstance(found, str) and listed is None:
-            if number(found) is not None:
-                scope.code[name] = found
-                return
-            if (known := self.number(value, scope)) is not None:
-                scope.constants[name] = known
-        try:
-            scope.code[name] = in_code(value, scope)
-            for axis, one in zip("xyz", listed or [], strict=False):  # of a dim3
-                scope.code[f"{name}.{axis}"] = in_code(one, scope)
+            written = in_code(given, scope)
         except LadderError:
-            scope.code.pop(name, None)
+            written = f"{UNMAPPED}{name}"
+        if given.type in ("argument_list", "initializer_list"):
+            written = f"dim3({written[1:-1]})"
+        elif (known := value(given, scope, with_defines=False)) is not None:
+            written = str(known)
+        scope.code[name] = written
+        whole = expression(written)
+        if sizes := elements(whole) if whole else None:
+            texts = [*map(text, sizes), "1", "1"]
+            scope.code |= {f"{name}.{axis}": one for axis, one in zip("xyz", texts, strict=False)}
 
 
 def _both(one: str, other: str) -> str:

@@ -9,12 +9,10 @@ from ladder.core.contract.expressions import evaluate_whole
 
 
 def scope():
-    made = Scope()
-    made.header |= {"n": "N", "threads": "256", "rows": "B * T"}
-    made.header["grid"] = ("N", "4")
-    made.header["prop.count"] = "SMS"
-    made.header["same"] = expression("grid")
-    return made
+    code = {"n": "N", "threads": "256", "rows": "B * T", "prop.count": "SMS"}
+    code |= {"grid": "dim3(N, 4)", "same": "dim3(N, 4)"}
+    code |= {"grid.x": "N", "grid.y": "4", "grid.z": "1"}
+    return Scope(code, header={name: name for name in ("N", "B", "T", "SMS")})
 
 
 @pytest.mark.parametrize(
@@ -87,6 +85,7 @@ def test_a_grid_has_the_sizes_of_what_it_is_made_of(host, sizes):
         ("p + n * rows[2].x", "out + (N + 1) * rows[2].x"),
         ("n - (p - 1)", "(N + 1) - (out - 1)"),
         ("static_cast<unsigned int>(p) * 2", "(unsigned int)out * 2"),
+        ("static_cast<int>(n - 1) * 2", "(int)((N + 1) - 1) * 2"),
         ("f<float, 4>(p, n)", "f<float, 4>(out, N + 1)"),
         ("!n && -n", "!(N + 1) && -(N + 1)"),
         ("n ? p : 3", "(N + 1) ? out : 3"),
@@ -99,5 +98,5 @@ def test_a_grid_has_the_sizes_of_what_it_is_made_of(host, sizes):
     ],
 )
 def test_in_code_names_are_replaced_and_the_rest_stays(host, code):
-    names = Scope(code={"p": "out", "n": "N + 1", "q.x": "width"})
+    names = Scope({"p": "out", "n": "N + 1", "q.x": "width"})
     assert in_code(expression(host), names) == code
