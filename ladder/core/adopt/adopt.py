@@ -109,8 +109,9 @@ class _Adoption:
             f"{name} is not in the folder of {path.name}: what it defines is not known"
             for name in self.file.missing
         ]
-        self.constants: dict[str, int] = {}  # of Define
-        self.scratch = {self._scratch_name(entry): entry.strip() for entry in options.scratch}
+        self.defines: dict[str, str] = {}
+        own = LaunchLines.parse({"scratch": tuple(options.scratch)}).scratch
+        self.scratch = {one.name: entry for one, entry in zip(own, options.scratch, strict=False)}
         self.real = real_types.real_names(self.file)
         choosing = self.real.macros.values()  # macros that the build has instead of the file
         self.declared = [one for one in self.file.declarations
@@ -156,14 +157,13 @@ class _Adoption:
                 "it accesses 16 bytes at a time: rows may have to be a multiple of them"
             )
             self.notes.append(f"  if so: --needs '{self.op.dims[-1]} % vector == 0'")
-        defines = {name: str(value) for name, value in self.constants.items()}
         if _SMS in wanted:
-            defines[_SMS] = "multiprocessors"
+            self.defines[_SMS] = "multiprocessors"
         contents = Contents(
             self.op,
             f"{self.wanted} of {self.path.name}",
             needs,
-            defines,
+            self.defines,
             self.scratch,
             wrappers,
             self.file,
@@ -180,7 +180,7 @@ class _Adoption:
         hosts, wanted = self.file.of("host"), self.wanted
         if wanted in self.kernels:
             host = launcher.launcher_of(self.file.declarations, wanted)
-            if self.options.grid or host is None or _makes_arguments(host):
+            if self.options.grid or host is None or host.name == "main" or not host.parameters:
                 return self.kernels[wanted], wanted
             return host, wanted
         if wanted in hosts and launcher.launched_by(hosts[wanted]):
@@ -252,20 +252,15 @@ class _Adoption:
                 f"{self._ours()}"
             )
         if BLOCK_NAMES.fullmatch(name) and ours.isdecimal():
-            constant = self._constant_name()
-            self.constants[constant] = int(ours)
+            taken = self.file.names() | {*self.defines}
+            free = ("BLOCK_SIZE", "BLOCK_THREADS", "THREADS_OF_BLOCK")
+            constant = next(one for one in free if one not in taken)
             scope.code[name] = scope.header[constant] = constant
-            scope.values[constant] = ours
+            scope.defines[constant] = self.defines[constant] = ours
             return
         if name != ours and theirs.kind:
             self.notes.append(f"{name} is {ours}")
         scope.code[name] = ours
-
-    def _constant_name(self) -> str:
-        taken = self.file.names() | set(self.constants)
-        return next(
-            n for n in ("BLOCK_SIZE", "BLOCK_THREADS", "THREADS_OF_BLOCK") if n not in taken
-        )
 
     def _without_launcher(self, kernel: Declaration, scope: Scope) -> Steps:
         options = self.options
@@ -308,21 +303,16 @@ class _Adoption:
             theirs if one.pointer and UNMAPPED in scope.code[one.name] else scope.code[one.name]
             for one, theirs in zip(kernel.parameters, launch.arguments, strict=False)
         )
-        steps.steps[-1] = replace(launch, arguments=arguments)
+        steps.steps[-1] = launch = replace(launch, arguments=arguments)
         steps.allocated = [one for one in steps.allocated if one.name in _words(arguments)]
-        self._refuse_unknown(steps, [replace(launch, arguments=arguments)])
-        if launch.grid[0].isdecimal() or any(
-            size.isdecimal() and size != "1" for size in launch.grid
-        ):
+        self._refuse_unknown(steps, [launch])
+        first, *others = launch.grid
+        if first.isdecimal() or any(size.isdecimal() and size != "1" for size in others):
             blocks = _launch_part(launch.grid)
             raise self._launch_needed(f"{where} with {blocks} blocks, a number for its own size")
         return steps
 
     # ---- buffers -------------------------------------------------------------------------------
-
-    def _scratch_name(self, entry: str) -> str:
-        lines = LaunchLines.parse({"scratch": (entry,)})
-        return lines.scratch[0].name if lines.scratch else ""
 
     def _allocate(self, allocated: launcher.Allocated) -> None:
         if allocated.name in self.scratch:
@@ -432,10 +422,9 @@ class _Adoption:
                 if not found or (found[1] == "cuda" and found[2] in _OF_CUDA):
                     continue
                 raise LadderError(
-                    f"{self.path}: {one.text.split()[0] if not one.names else one.name} uses "
-                    f"{found[0]}, of a C++ library that a rung is compiled without; there are "
-                    "cooperative_groups, nvcuda::wmma, and of cuda:: barrier, pipeline and "
-                    "memcpy_async, of a thread or a block"
+                    f"{self.path}: {one.name} uses {found[0]}, of a C++ library that a rung is "
+                    "compiled without; there are cooperative_groups, nvcuda::wmma, and of cuda:: "
+                    "barrier, pipeline and memcpy_async, of a thread or a block"
                 )
 
     def _renamed(self, kept: Sequence[Declaration], wrappers: Sequence[Wrapper]) -> dict[str, str]:
@@ -468,11 +457,11 @@ class _Adoption:
     def _conditions(self, steps: Steps) -> list[str]:
         """Those of --needs, and what the launcher asserts, where a header knows its names."""
         of_device = {"multiprocessors", "vector", "warp", "shared_bytes", "sizeof_real", "sm"}
-        known = {*self.op.dims, *self.constants, *of_device}
+        known = {*self.op.dims, *self.defines, *of_device}
         asserts = [text for text in steps.asserts if set(parse_header(text).names) <= known]
         launches = [step for step in steps.steps if isinstance(step, Launched)]
         limits = [
-            f"{step.shared} <= shared_bytes"
+            simple(f"({step.shared}) <= shared_bytes")
             for step in launches
             if set(parse_header(step.shared).names) & set(self.op.dims)
         ]
@@ -544,11 +533,6 @@ class _Adoption:
             return ""
         parameters = set(re.findall(r"\w+", kernel.head.partition("__global__")[0]))
         return "" if parameters & _words([found[1]]) else f"{found[0]} "
-
-
-def _makes_arguments(host: Declaration) -> bool:
-    """Whether a launcher makes the kernel's arguments itself: main(), or one without parameters."""
-    return host.name == "main" or not host.parameters
 
 
 def _words(texts: Iterable[str]) -> set[str]:

@@ -10,7 +10,7 @@ A stranger's file is read as text, up to 1 MiB, and nothing of it is executed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -85,7 +85,7 @@ class Declaration:
 
     @property
     def name(self) -> str:
-        return self.names[0]
+        return self.names[0] if self.names else self.text
 
     @property
     def body(self) -> Node | None:
@@ -165,9 +165,9 @@ def read(path: Path) -> SourceFile:
 
 def of_text(code: str, headers: Iterable[str] = (), missing: Iterable[str] = ()) -> SourceFile:
     """The file that a text is."""
-    root, found = parse(code.encode()), list[Declaration]()
-    _collect(root, (), (), code.encode(), found)
-    return SourceFile(root, tuple(found), tuple(dict.fromkeys(headers)), tuple(missing))
+    root = parse(code.encode())
+    found = tuple(_declarations(root, code.encode()))
+    return SourceFile(root, found, tuple(dict.fromkeys(headers)), tuple(missing))
 
 
 def _flatten(path: Path, seen: set[Path], missing: dict[str, None]) -> str:
@@ -195,30 +195,25 @@ def first_line(node: Node) -> str:
     return re.sub(r"\s*//.*", "", found[0]) if found else ""
 
 
-def _collect(
-    node: Node,
-    scope: tuple[str, ...],
-    branches: tuple[str, ...],
-    source: bytes,
-    found: list[Declaration],
-) -> None:
-    """Adds the declarations below a node."""
+def _declarations(
+    node: Node, source: bytes, scope: tuple[str, ...] = (), branches: tuple[str, ...] = ()
+) -> Iterator[Declaration]:
+    """The declarations below a node, in these namespaces and branches of `#if`s."""
     for child in node.children:
         inner = child
         while inner.type == "template_declaration" and parts(inner):
             inner = parts(inner)[-1]
         if child.type == "namespace_definition":
-            inside = (*scope, *WORD.findall(text(part(child, "name"))))
-            _collect(child, inside, branches, source, found)
+            spaces = WORD.findall(text(part(child, "name")))
+            yield from _declarations(child, source, (*scope, *spaces), branches)
         elif child.type in BRANCHES:
-            _collect(child, scope, (*branches, first_line(child)), source, found)
+            yield from _declarations(child, source, scope, (*branches, first_line(child)))
         elif child.type in ("linkage_specification", "declaration_list", "ERROR"):
-            _collect(child, scope, branches, source, found)
+            yield from _declarations(child, source, scope, branches)
         elif kind := _kind(inner):
             declared = tuple(name for name in _declared(inner) if name)
             if declared or kind == "using":
-                one = Declaration(kind, declared, child, inner, source, scope, branches)
-                found.append(one)
+                yield Declaration(kind, declared, child, inner, source, scope, branches)
 
 
 def _kind(node: Node) -> str:
@@ -234,15 +229,13 @@ def _kind(node: Node) -> str:
 
 def _declared(node: Node) -> list[str]:
     """The names that a node declares: of an enum, those of its values too."""
-    if node.type == "using_declaration":
-        return []
     kind = part(node, "type")
     own = kind if kind and part(kind, "body") else node
-    values = [text(part(one, "name")) for one in find(own, "enumerator")]
+    values = parts(part(own, "body")) if own.type == "enum_specifier" else []
     declarators = node.children_by_field_name("declarator")
-    found = [text(part(own, "name")), *map(named, declarators), *values]
-    operator = any(True for one in declarators for _ in find(one, "operator_name"))
-    return ["operator"] if operator and node.type == "function_definition" else found
+    if any(re.match(r"operator\b", named(one)) for one in declarators):
+        return ["operator"]
+    return [*(text(part(one, "name")) for one in (own, *values)), *map(named, declarators)]
 
 
 def _parameter(node: Node) -> Parameter:

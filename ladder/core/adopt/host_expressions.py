@@ -67,7 +67,7 @@ class Scope:
     code       the host's names: expressions of the op's names, in C++
     fixed      those of them whose meaning no assignment changes
     header     the op's names, and constants of the file: words of a header, or expressions
-    values     constants of Define: numbers
+    defines    constants of Define: numbers
     functions  functions and macros of the file
     sizes      {type: its bytes, in words of a header}
     """
@@ -75,7 +75,7 @@ class Scope:
     code: dict[str, str] = field(default_factory=dict)
     fixed: frozenset[str] = frozenset()
     header: dict[str, str | Node] = field(default_factory=dict)
-    values: dict[str, str | Node] = field(default_factory=dict)
+    defines: dict[str, str] = field(default_factory=dict)
     functions: Mapping[str, Declaration] = field(default_factory=dict)
     sizes: dict[str, str] = field(default_factory=lambda: dict(_BYTES))
 
@@ -164,7 +164,7 @@ def geometry(node: Node, scope: Scope) -> tuple[str, ...]:
 def value(node: Node, scope: Scope, with_defines: bool = True) -> int | None:
     """The number that an expression is, if it is one; with the constants of Define as they are."""
     if with_defines:
-        scope = dataclasses.replace(scope, header={**scope.header, **scope.values})
+        scope = dataclasses.replace(scope, header={**scope.header, **scope.defines})
     try:
         return number(in_header(node, scope))
     except LadderError:

@@ -272,9 +272,10 @@ class _Reader:
         except LadderError:
             byte = None
         if byte is None:
+            sets = f"{text(given[0])} sets bytes to {in_code(given[1], scope)}"
             raise LadderError(
-                f"cudaMemset of {text(given[0])} sets bytes to {in_code(given[1], scope)}, which is "
-                "no whole number: name the kernel alone, and say --fill instead"
+                f"cudaMemset of {sets}, which is no whole number: name the kernel alone, and say "
+                "--fill instead"
             )
         return self.done.steps.append(Filled(buffer, byte & 255, count, condition))
 
