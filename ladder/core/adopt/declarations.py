@@ -44,7 +44,7 @@ _KINDS = {
     **dict.fromkeys(("namespace_alias_definition", "declaration"), "type"),
     "using_declaration": "using",
 }
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)".*$', re.MULTILINE)
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n\0]+)".*$', re.MULTILINE)
 _CUDAS = ("cuda", "cooperative_groups", "device_", "mma.h", "math", "std")  # headers begin so
 _NAMESPACES = {"cooperative_groups", "nvcuda", "wmma", "cuda"}  # of CUDA's own headers
 # A function of the host that does one of these is none that a kernel calls.

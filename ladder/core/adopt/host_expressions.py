@@ -127,9 +127,9 @@ def in_code(node: Node, scope: Scope, tight: bool = False) -> str:
     if _is_cast(node) and (kind := part(node, "function", "arguments")):
         return f"({text(kind)[1:-1]}){_bracketed(in_code(_operand(node), scope))}"
     if text(part(node, "operator")) == "*" and node.type == "binary_expression":
-        left, right = (in_code(one, scope, True) for one in parts(node))
-        if "1" in (left, right):
-            return right if left == "1" else left
+        sides = [in_code(one, scope, True) for one in parts(node)]
+        if "1" in sides and len(sides) == 2:
+            return sides[sides[0] == "1"]
     if not node.children or node.type == "sizeof_expression":
         return text(node)
     written, end = "", node.start_byte
