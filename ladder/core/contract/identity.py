@@ -29,7 +29,7 @@ from ladder.core.contract.rung_file import MOST_BYTES, Rung
 from ladder.core.contract.tilings import Tiling
 
 INCLUDE = PACKAGE / "include"
-LAUNCH_KEYS = ("define", "launch", "scratch", "tiles", "prefetch")
+LAUNCH_KEYS = ("define", "launch", "args", "scratch", "tiles", "prefetch")
 
 _COMMENT_OR_STRING = re.compile(
     r"""//[^\n]*|/\*.*?(?:\*/|\Z)|(?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')""", re.DOTALL

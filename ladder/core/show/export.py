@@ -353,8 +353,10 @@ def _launch(op: Op, rung: Rung, plan: LaunchPlan, dims: Dims, target: Target) ->
             asked = [launch.kernel, limit, str(launch.shared)]
             lines += _call("check(cudaFuncSetAttribute", asked, end="));")
     lines.append("auto launch = [&] {")
+    values = dict(zip((each.name for each in signature.expected(op, rung)), args, strict=True))
     for launch in launches:
-        lines += _indent(_call(f"{launch.kernel}{_geometry(launch)}", args))
+        own = [values[each.name] for each in signature.arguments(rung, launch.kernel)]
+        lines += _indent(_call(f"{launch.kernel}{_geometry(launch)}", own))
     return [*lines, "    check(cudaGetLastError());", "};"]
 
 
