@@ -5,7 +5,8 @@
 
 The kernel becomes a device function, otherwise unchanged. A wrapper with the op's arguments, which
 the header launches, hands them on in the kernel's order. What cannot be found in the file or by
-name is asked for; every message says by which flag.
+name is asked for; every message says by which flag. A file of device code alone, in which only
+names differ, stays as it is, under a header whose `Args` says which is which.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ _OF_CUDA = {  # what <cuda/barrier> and <cuda/pipeline> have
     *("memcpy_async", "aligned_size_t", "pipeline_consumer_wait_prior", "thread_scope"),
     *("thread_scope_thread", "thread_scope_block"),
 }
+_WHOLE = {"int", "unsigned", "unsigned int", "size_t", "long long"}  # types of a dimension
 _WIDE = {"float4", "int4", "uint4"}
 
 
@@ -143,9 +145,11 @@ class _Adoption:
         self._refuse_unwritten(used)
         self._note_unused(launches)
         needs = [*self._real_needs(launches), *self._conditions(steps)]
+        args = self._only_names(launches)
+        named = self.op.kernel if args is None else launches[0].kernel
         wrappers = [
             *self._fills(self.options.fills, "fill"),
-            *self._wrappers(steps, used),
+            *self._wrappers(steps, used, named),
             *self._fills(self.options.after, "then"),
         ]
         wanted = _words(wrapper.body for wrapper in wrappers)
@@ -168,8 +172,9 @@ class _Adoption:
             wrappers,
             self.file,
             kept,
-            self._renamed(kept, wrappers),
+            self._renamed(kept, wrappers) if args is None else {},
             self.real,
+            args,
         )
         return Adopted(write(contents), tuple(self.notes))
 
@@ -469,7 +474,26 @@ class _Adoption:
 
     # ---- kernels with the op's arguments -------------------------------------------------------
 
-    def _wrappers(self, steps: Steps, used: set[str]) -> list[Wrapper]:
+    def _only_names(self, launches: Sequence[Launched]) -> dict[str, str] | None:
+        """{their name: ours} for a file of device code alone, in which nothing else differs; None
+        for another one."""
+        kernel, options = self.kernels[launches[0].kernel], self.options
+        given = dict(
+            zip([one.name for one in kernel.parameters], launches[0].arguments, strict=False)
+        )
+        file = self.file
+        alone = not (file.headers or file.missing or file.of("host") or kernel.scope)
+        alone &= len(self.kernels) == 1 and kernel.inner is kernel.node  # no template
+        alone &= "WARP_SIZE" not in file.of("macro")  # which the build defines, too
+        as_it_is = not (
+            options.fills or options.after or options.template or self.defines or self.real.names
+        )
+        whole = {one.kind for one in kernel.parameters if not one.pointer} <= _WHOLE
+        fits = len(given) == len({*given.values()} & {*self.buffers, *self.values, *self.scratch})
+        return given if alone and as_it_is and whole and fits else None
+
+    def _wrappers(self, steps: Steps, used: set[str], only: str) -> list[Wrapper]:
+        """A kernel for each launch and each cudaMemset; `only`: the name of a single one."""
         number = sum(isinstance(step, Launched) for step in steps.steps)
         found: list[Wrapper] = []
         for step in steps.steps:
@@ -479,7 +503,7 @@ class _Adoption:
                     continue
                 found.append(self._memset(buffer, step))
                 continue
-            name = self.op.kernel if number == 1 else f"{self.op.kernel}_{step.kernel}"
+            name = only if number == 1 else f"{self.op.kernel}_{step.kernel}"
             same = sum(re.fullmatch(rf"{name}(_\d+)?", one.name) is not None for one in found)
             name += f"_{same + 1}" if same else ""
             geometry = [_launch_part(step.grid), _launch_part(step.block)]

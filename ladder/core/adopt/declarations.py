@@ -135,9 +135,10 @@ class Declaration:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file's tree and declarations, the headers of CUDA and the system that it includes, and
-    those that it includes from its folder, but that are not there."""
+    """A file's text, tree and declarations, the headers of CUDA and the system that it includes,
+    and those that it includes from its folder, but that are not there."""
 
+    source: bytes
     root: Node
     declarations: tuple[Declaration, ...]
     headers: tuple[str, ...]
@@ -165,9 +166,10 @@ def read(path: Path) -> SourceFile:
 
 def of_text(code: str, headers: Iterable[str] = (), missing: Iterable[str] = ()) -> SourceFile:
     """The file that a text is."""
-    root = parse(code.encode())
-    found = tuple(_declarations(root, code.encode()))
-    return SourceFile(root, found, tuple(dict.fromkeys(headers)), tuple(missing))
+    source = code.encode()
+    root = parse(source)
+    found = tuple(_declarations(root, source))
+    return SourceFile(source, root, found, tuple(dict.fromkeys(headers)), tuple(missing))
 
 
 def _flatten(path: Path, seen: set[Path], missing: dict[str, None]) -> str:
@@ -255,7 +257,7 @@ def needed(file: Sequence[Declaration], wanted: set[str]) -> list[Declaration]:
     kept: set[int] = set()
     known, before = set(wanted), set[str]()
     opened = {word for one in file if one.kind == "using" for word in WORD.findall(one.text)
-              if one.text.split()[1] == "namespace"}  # fmt: skip
+              if "namespace" in one.text.split()[1:2]}  # fmt: skip
     while known != before:
         before = set(known)
         types = {name for i in kept if file[i].kind == "type" for name in file[i].names}

@@ -32,7 +32,7 @@ _OF_NVIDIA = re.compile(r"\bcuda::\w|\b__pipeline_")  # what only its GPUs have,
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A kernel with the op's arguments: its name, its body, and the launch line that calls it."""
+    """A kernel with arguments of the op: its name, its body, and the launch line that calls it."""
 
     name: str
     body: str
@@ -51,6 +51,7 @@ class Contents:
     kept      the declarations of it that come along
     renamed   {name: another}, where a name of the file is one of a kernel of the op
     real      the file's names for real; none where it serves float32 only
+    args      {their name: ours} where the file needs only a header above its text; else None
     """
 
     op: Op
@@ -63,6 +64,7 @@ class Contents:
     kept: Sequence[Declaration]
     renamed: Mapping[str, str]
     real: RealNames
+    args: Mapping[str, str] | None
 
 
 def kind_of(dtype: str, real: RealNames) -> str:
@@ -83,29 +85,28 @@ def write(contents: Contents) -> str:
     body = "\n".join(emit(contents.file.root, kept))
     bodies = set(WORD.findall("".join(wrapper.body for wrapper in contents.wrappers)))
     scratch = [entry for name, entry in contents.scratch.items() if name in bodies]
+    header = [*_header(contents, body, scratch), ""]
+    if contents.args is not None:
+        theirs = contents.file.source.decode().strip("\n")
+        return "\n".join([*header, '#include "foreign.cuh"', "", theirs, ""])
     lines = [
-        *_header(contents, body, scratch),
-        "",
+        *header,
         "// Adopted by `python -m ladder adopt`: what the kernel needs of its file, itself as a",
-        "// device function, shared memory aligned to 16 bytes, and at the end a kernel with the",
-        "// arguments of the op, which calls it.",
+        "// device function, shared memory aligned to 16 bytes, and at the end a kernel that takes",
+        "// arguments of the op and calls it.",
         "",
         *_includes(contents, body),
         "",
         body.strip("\n"),
     ]
-    arguments = _arguments(contents, scratch)
     macros = {name for one in contents.kept if one.kind == "macro" for name in one.names}
-    taken = sorted(macros & set(WORD.findall(" ".join(arguments))))
+    ours = {*contents.scratch, *contents.op.dims, *(arg.name for arg in contents.op.args)}
+    taken = sorted(macros & ours & bodies)
     lines += [""] * bool(taken) + [f"#undef {name}  // an argument of the op" for name in taken]
     for wrapper in contents.wrappers:
         lines += ["", f'extern "C" __global__ void {wrapper.bounds}{wrapper.name}(']
-        lines += [f"    {text}" for text in arguments[:-1]]
-        lines += [
-            f"    {arguments[-1]}) {{",
-            rename(wrapper.body, contents.renamed).rstrip("\n"),
-            "}",
-        ]
+        lines += [f"    {one}" for one in _arguments(contents, set(WORD.findall(wrapper.body)))]
+        lines += [") {", rename(wrapper.body, contents.renamed).rstrip("\n"), "}"]
     return "\n".join(lines) + "\n"
 
 
@@ -113,12 +114,16 @@ def _header(contents: Contents, body: str, scratch: Sequence[str]) -> list[str]:
     needs = [*contents.needs, *(["warp == 32"] if _WARPS.search(body) else [])]
     needs += ["sm >= 70"] if _OF_NVIDIA.search(body) else []
     defines = [f"{name} = {value}" for name, value in contents.defines.items()]
+    args = "; ".join(
+        f"{one} = {ours}" for one, ours in (contents.args or {}).items() if one != ours
+    )
     layer, direction = contents.op.name.split(".")
     return [
         f"// {layer} {direction}: {contents.title}",
         f"// Needs:  {'; '.join(dict.fromkeys(needs)) or 'nothing'}",
         *([f"// Define: {'; '.join(defines)}"] if defines else []),
         *(f"// Launch: {wrapper.launch}" for wrapper in contents.wrappers),
+        *([f"// Args:   {args}"] if args else []),
         *([f"// Scratch: {'; '.join(scratch)}"] if scratch else []),
         *(
             ["// Deterministic: no, float atomics are added in any order"]
@@ -142,22 +147,26 @@ def _includes(contents: Contents, body: str) -> list[str]:
     return lines
 
 
-def _arguments(contents: Contents, scratch: Sequence[str]) -> list[str]:
-    """The parameters of a wrapper, a line each, with the shapes of the buffers."""
-    shapes = {}
-    for arg in contents.op.args:
+def _arguments(contents: Contents, used: set[str]) -> list[str]:
+    """The parameters of a wrapper: of the op's arguments those that it uses, with their shapes."""
+    op, real = contents.op, contents.real
+    listed = []
+    for arg in op.args:
         const = "const " if arg.role == "in" else ""
-        declared = f"{const}{kind_of(arg.dtype, contents.real)}* __restrict__ {arg.name},"
-        shapes[declared] = ", ".join(arg.shape.split())
-    width = max(map(len, shapes))
-    lines = [f"{declared:{width}}  // ({shape})" for declared, shape in shapes.items()]
-    values = [f"int {name}" for name in contents.op.dims]
-    values += [f"{OURS[scalar.dtype]} {scalar.name}" for scalar in contents.op.scalars]
-    for entry in scratch:
-        dtype, name = entry.partition("[")[0].split()
-        kind = "unsigned" if dtype == "flag" else kind_of(dtype, contents.real)
-        values.append(f"{kind}* __restrict__ {name}")
-    return [*lines, ", ".join(values)]
+        declared = f"{const}{kind_of(arg.dtype, real)}* __restrict__ {arg.name}"
+        listed.append((arg.name, declared, f"  // ({', '.join(arg.shape.split())})"))
+    listed += [(name, f"int {name}", "") for name in op.dims]
+    listed += [(one.name, f"{OURS[one.dtype]} {one.name}", "") for one in op.scalars]
+    for name, entry in contents.scratch.items():
+        kind = kind_of(entry.split()[0].replace("flag", "uint32"), real)
+        listed.append((name, f"{kind}* __restrict__ {name}", ""))
+    listed = [one for one in listed if one[0] in used]
+    width = max((len(declared) for _, declared, _ in listed), default=0) + 1
+    commas = [","] * (len(listed) - 1) + [""]
+    return [
+        f"{declared + comma:{width if shape else 0}}{shape}"
+        for (_, declared, shape), comma in zip(listed, commas, strict=True)
+    ]
 
 
 def emit(node: Node, kept: Mapping[int, str]) -> list[str]:

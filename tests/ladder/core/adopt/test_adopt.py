@@ -106,6 +106,27 @@ def test_without_host_code_the_launch_is_asked_for(tmp_path):
         adopted("k", "gelu.forward", file)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "options"),
+    [
+        ("__global__", "template <int SIZE> __global__", {"template": "4"}),
+        ("__global__", "void host() {}\n__global__", {}),
+        ("__global__", "#include <float.h>\n__global__", {}),
+        ("__global__", "namespace mine { __global__", {}),
+        ("int count", "int count, int times", {"arguments": {"times": "N"}}),
+        ("int count", "int count, float scale", {"arguments": {"scale": "2.0f"}}),
+        ("count", "block_size", {}),
+        ("count", "count", {"fills": ["out = 0"]}),
+    ],
+)
+def test_where_more_than_names_differs_a_kernel_calls_theirs(tmp_path, old, new, options):
+    file = write(tmp_path, PLAIN.replace(old, new) + "}" * ("namespace" in new))
+    arguments = {"z": "out", "q": "inp", "count": "N", **options.pop("arguments", {})}
+    arguments = {name: ours for name, ours in arguments.items() if name in file.read_text()}
+    text = adopted("k", "gelu.forward", file, grid="N", block="1", arguments=arguments, **options)
+    assert not header(text, "Args") and 'extern "C" __global__ void gelu_forward(' in text
+
+
 TEXTBOOK = """\
 __global__ void fill(float* x) { x[threadIdx.x] = 1.0f; }
 __global__ void k(float* in, float* y, int n) {
@@ -166,7 +187,9 @@ def test_a_name_that_is_not_known_is_asked_for(tmp_path):
     with pytest.raises(LadderError, match=r"nothing there is known as z, q.*--arg z=OURS"):
         adopted("k", "gelu.forward", file, **launch)
     text = adopted("k", "gelu.forward", file, **launch, arguments={"z": "out", "q": "inp"})
-    assert "k(out, inp, N);" in text
+    assert header(text, "Args") == ["z = out; q = inp; count = N"]
+    assert header(text, "Launch") == ["k<<<ceil_div(N, 256), 256>>>"]
+    assert text.endswith(f"\n\n{PLAIN}\n")  # untouched
 
 
 @pytest.mark.parametrize(
@@ -210,7 +233,7 @@ def test_two_numbers_that_could_be_the_same_one_are_asked_for(tmp_path, given, m
         adopted("product", "matmul.backward_input", file, **launch, arguments={**ours, **given})
     ours |= {"M": "N", "N": "C"}
     text = adopted("product", "matmul.backward_input", file, **launch, arguments=ours)
-    assert "product(dout, weight, dinp, N, C, OC);" in text
+    assert header(text, "Args") == ["A = dout; B = weight; C = dinp; M = N; N = C; K = OC"]
 
 
 def test_a_kernel_that_is_not_there_is_refused_with_the_nearest(tmp_path):
