@@ -147,15 +147,17 @@ class _Reader:
 
     def choice(self, node: Node, scope: Scope, condition: str) -> None:
         tested = part(node, "condition", "value")
-        known, when = self.decide(tested, scope) if tested else (None, "")
-        otherwise = parts(part(node, "alternative"))
-        if known is not False:
-            inner = scope if known else scope.copy()
-            self.branch([part(node, "consequence") or node], inner, _both(condition, when))
-        if known is False:
-            self.branch(otherwise, scope, condition)
-        elif known is None and when:  # else the launcher's own fallback is left out
-            self.branch(otherwise, scope.copy(), _both(condition, f"not ({when})"))
+        then, otherwise = part(node, "consequence"), parts(part(node, "alternative"))
+        if tested is None or then is None:
+            return
+        if (known := value(tested, scope)) is not None:
+            return self.branch([then] if known else otherwise, scope, condition)
+        try:
+            when = in_header(tested, scope)
+        except LadderError:  # nothing is known of it: the launcher's own fallback is left out
+            return self.branch([then], scope.copy(), condition)
+        self.branch([then], scope.copy(), _both(condition, when))
+        return self.branch(otherwise, scope.copy(), _both(condition, f"not ({when})"))
 
     def branch(self, statements: list[Node], scope: Scope, condition: str) -> None:
         """One branch; in braces or not, its assignments are those of `scope`."""
@@ -175,16 +177,6 @@ class _Reader:
                 taking &= one.type != "break_statement"
                 taken += [one] if taking else []
         self.block(taken, scope.copy(), condition)
-
-    def decide(self, node: Node, scope: Scope) -> tuple[bool | None, str]:
-        """(whether it holds, if that is known; the condition in the words of a header)."""
-        known = value(node, scope)
-        if known is not None:
-            return bool(known), ""
-        try:
-            return None, in_header(node, scope)
-        except LadderError:
-            return None, ""
 
     # ---- simple statements -------------------------------------------------------------------
 
