@@ -25,7 +25,7 @@ struct alignas(8) Items {  // what a word carries
 extern "C" __global__ void all_reduce_sum(
     Peers<real> out,             // (R) vectors (N), one in the memory of each rank
     Peers<const real> inp,       // (R) vectors (N)
-    int R,
+    int R, int N,
     int first_rank,              // of the ranks on this GPU, which blockIdx.y counts
     Peers<unsigned> inbox,       // (R) arrays (2, R, WORDS, 4): what rank r has sent, by r
     Peers<unsigned> launches) {  // (R) arrays (BLOCKS): how many there were so far

@@ -17,10 +17,15 @@
 
 // Computes delta (B, NH, T) = sum of dout * out over the channels.
 extern "C" __global__ void attention_backward_delta(
+    real* __restrict__ dqkv,        // (B, T, 3, NH, HS)
     const real* __restrict__ dout,  // (B, T, NH, HS)
+    const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
     const real* __restrict__ out,   // (B, T, NH, HS)
-    int T, int C, int NH,
-    float* __restrict__ delta) {    // (B, NH, T)
+    const float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
+    int B, int T, int C, int NH,
+    float* __restrict__ delta,      // (B, NH, T)
+    float* __restrict__ probs,      // (B, NH, T, T)  (query, key)
+    float* __restrict__ dscores) {  // (B, NH, T, T)
     int query = blockIdx.x * BLOCK + threadIdx.x;
     if (query >= T) return;  // the last block may have more threads than there are queries left
     int HS = C / NH, b = blockIdx.y / NH, h = blockIdx.y % NH;
@@ -35,12 +40,9 @@ extern "C" __global__ void attention_backward_delta(
 
 // Computes probs and dscores, with one thread for each query and key.
 extern "C" __global__ void attention_backward_scores(
-    const real* __restrict__ dout,
-    const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
-    const float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
-    int T, int C, int NH, float* __restrict__ delta,
-    float* __restrict__ probs,      // (B, NH, T, T)  (query, key)
-    float* __restrict__ dscores) {  // (B, NH, T, T)
+    real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
+    const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
+    float* __restrict__ delta, float* __restrict__ probs, float* __restrict__ dscores) {
     int key = blockIdx.x * BLOCK + threadIdx.x, query = blockIdx.y;
     if (key > query) return;
     int HS = C / NH, b = blockIdx.z / NH, h = blockIdx.z % NH;
@@ -62,8 +64,9 @@ extern "C" __global__ void attention_backward_scores(
 
 // dq = dscores @ k / sqrt(HS)
 extern "C" __global__ void attention_backward_dq(
-    real* __restrict__ dqkv,  // (B, T, 3, NH, HS)
-    const real* __restrict__ qkv, int T, int C, int NH, float* __restrict__ dscores) {
+    real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
+    const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
+    float* __restrict__ delta, float* __restrict__ probs, float* __restrict__ dscores) {
     int i = blockIdx.x * WARP_SIZE + threadIdx.x, query = blockIdx.y;
     int HS = C / NH, b = blockIdx.z / NH, h = blockIdx.z % NH;
     if (i >= HS) return;
@@ -79,8 +82,9 @@ extern "C" __global__ void attention_backward_dq(
 
 // dk = dscores.T @ q / sqrt(HS), dv = probs.T @ dout
 extern "C" __global__ void attention_backward_dkdv(
-    real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv, int T,
-    int C, int NH, float* __restrict__ probs, float* __restrict__ dscores) {
+    real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
+    const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
+    float* __restrict__ delta, float* __restrict__ probs, float* __restrict__ dscores) {
     int i = blockIdx.x * WARP_SIZE + threadIdx.x, key = blockIdx.y;
     int HS = C / NH, b = blockIdx.z / NH, h = blockIdx.z % NH;
     if (i >= HS) return;

@@ -31,10 +31,15 @@ constexpr int STRIDE = WIDTH + 1;  // one padding column: the rows begin in diff
 
 // Computes delta (B, NH, T) = sum of dout * out over the channels.
 extern "C" __global__ void attention_backward_delta(
+    real* __restrict__ dqkv,        // (B, T, 3, NH, HS)
     const real* __restrict__ dout,  // (B, T, NH, HS)
+    const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
     const real* __restrict__ out,   // (B, T, NH, HS)
-    int T, int C, int NH,
-    float* __restrict__ delta) {    // (B, NH, T)
+    const float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
+    int B, int T, int C, int NH,
+    float* __restrict__ delta,      // (B, NH, T)
+    float* __restrict__ probs,      // (B, NH, T, T)  (query, key)
+    float* __restrict__ dscores) {  // (B, NH, T, T)
     int query = blockIdx.y * ROWS + warp_id();
     if (query >= T) return;  // whole warps return, so no shuffle below misses a lane
     int b = blockIdx.x / NH, h = blockIdx.x % NH;
@@ -114,12 +119,9 @@ __device__ __forceinline__ void load_scores(float* tile /* (TILE, TILE + 1) */,
 
 // Computes TILE x TILE elements of probs and dscores.
 extern "C" __global__ void __launch_bounds__(THREADS * THREADS, BLOCKS) attention_backward_scores(
-    const real* __restrict__ dout,
-    const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
-    const float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
-    int T, int C, int NH, float* __restrict__ delta,
-    float* __restrict__ probs,      // (B, NH, T, T)  (query, key)
-    float* __restrict__ dscores) {  // (B, NH, T, T)
+    real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
+    const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
+    float* __restrict__ delta, float* __restrict__ probs, float* __restrict__ dscores) {
     extern __shared__ float shared[];
     float* q = shared;              // (TILE, STRIDE)
     float* k = q + TILE * STRIDE;   // (TILE, STRIDE)
@@ -152,9 +154,9 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, BLOCKS) attentio
 
 // Computes dk and dv of TILE keys.
 extern "C" __global__ void __launch_bounds__(THREADS * THREADS, BLOCKS) attention_backward_dkdv(
-    real* __restrict__ dqkv,  // (B, T, 3, NH, HS)
-    const real* __restrict__ dout, const real* __restrict__ qkv, int T, int C, int NH,
-    float* __restrict__ probs, float* __restrict__ dscores) {
+    real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
+    const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
+    float* __restrict__ delta, float* __restrict__ probs, float* __restrict__ dscores) {
     extern __shared__ float shared[];
     float* q = shared;                   // (TILE, STRIDE)
     float* dy = q + TILE * STRIDE;       // (TILE, STRIDE)  of dout
@@ -209,8 +211,9 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, BLOCKS) attentio
 
 // Computes dq of TILE queries.
 extern "C" __global__ void __launch_bounds__(THREADS * THREADS, BLOCKS) attention_backward_dq(
-    real* __restrict__ dqkv, const real* __restrict__ qkv, int T, int C, int NH,
-    float* __restrict__ dscores) {
+    real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
+    const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
+    float* __restrict__ delta, float* __restrict__ probs, float* __restrict__ dscores) {
     extern __shared__ float shared[];
     float* k = shared;              // (TILE, STRIDE)
     float* ds = k + TILE * STRIDE;  // (TILE, TILE + 1)  dscores of a query and a key

@@ -25,9 +25,12 @@ constexpr int STRIDE = WIDTH + 1;  // one padding column: the rows begin in diff
 
 // Computes delta (B, NH, T) = sum of dout * out over the channels.
 extern "C" __global__ void attention_backward_delta(
+    real* __restrict__ dqkv,        // (B, T, 3, NH, HS)
     const real* __restrict__ dout,  // (B, T, NH, HS)
+    const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
     const real* __restrict__ out,   // (B, T, NH, HS)
-    int T, int C, int NH,
+    const float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
+    int B, int T, int C, int NH,
     float* __restrict__ delta) {    // (B, NH, T)
     int query = blockIdx.y * ROWS + warp_id();
     if (query >= T) return;  // whole warps return, so no shuffle below misses a lane
@@ -95,11 +98,9 @@ __device__ __forceinline__ void recompute(
 
 // Computes dk and dv of TILE keys.
 extern "C" __global__ void __launch_bounds__(THREADS * THREADS, BLOCKS) attention_backward_dkdv(
-    real* __restrict__ dqkv,        // (B, T, 3, NH, HS)
-    const real* __restrict__ dout,
-    const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
-    const float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
-    int T, int C, int NH, float* __restrict__ delta) {
+    real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
+    const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
+    float* __restrict__ delta) {
     extern __shared__ float shared[];
     float* q = shared;                   // (TILE, STRIDE)
     float* k = q + TILE * STRIDE;        // (TILE, STRIDE)
@@ -167,7 +168,8 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, BLOCKS) attentio
 // Computes dq of TILE queries.
 extern "C" __global__ void __launch_bounds__(THREADS * THREADS, BLOCKS) attention_backward_dq(
     real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
-    const float* __restrict__ lse, int T, int C, int NH, float* __restrict__ delta) {
+    const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
+    float* __restrict__ delta) {
     extern __shared__ float shared[];
     float* q = shared;               // (TILE, STRIDE)
     float* k = q + TILE * STRIDE;    // (TILE, STRIDE)

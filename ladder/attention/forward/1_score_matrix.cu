@@ -19,9 +19,11 @@
 // probs (B, NH, T, T) = q @ k.T / sqrt(HS): the scores, before the softmax. They are -INFINITY
 // where the key is in the future.
 extern "C" __global__ void attention_forward_scores(
-    const real* __restrict__ qkv,  // (B, T, 3, NH, HS)
-    int T, int C, int NH,
-    float* __restrict__ probs) {   // (B, NH, T, T)  (query, key)
+    real* __restrict__ out,         // (B, T, C)
+    float* __restrict__ lse,        // (B, NH, T)  log-sum-exp of each query's scores
+    const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
+    int B, int T, int C, int NH,
+    float* __restrict__ probs) {    // (B, NH, T, T)  (query, key)
     int key = blockIdx.x * BLOCK + threadIdx.x, query = blockIdx.y;
     if (key >= T) return;  // the last block may have more threads than there are keys left
     int HS = C / NH, b = blockIdx.z / NH, h = blockIdx.z % NH;
@@ -38,8 +40,8 @@ extern "C" __global__ void attention_forward_scores(
 
 // Computes probs = softmax(scores) of each row, and lse.
 extern "C" __global__ void attention_forward_softmax(
-    float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
-    int T, float* __restrict__ probs) {
+    real* __restrict__ out, float* __restrict__ lse, const real* __restrict__ qkv,
+    int B, int T, int C, int NH, float* __restrict__ probs) {
     int query = blockIdx.x * BLOCK + threadIdx.x;
     if (query >= T) return;
     size_t row = (size_t)blockIdx.y * T + query;
@@ -62,8 +64,8 @@ extern "C" __global__ void attention_forward_softmax(
 
 // out = probs @ v
 extern "C" __global__ void attention_forward(
-    real* __restrict__ out,  // (B, T, C)
-    const real* __restrict__ qkv, int T, int C, int NH, float* __restrict__ probs) {
+    real* __restrict__ out, float* __restrict__ lse, const real* __restrict__ qkv,
+    int B, int T, int C, int NH, float* __restrict__ probs) {
     int i = blockIdx.x * WARP_SIZE + threadIdx.x, query = blockIdx.y;
     int HS = C / NH, b = blockIdx.z / NH, h = blockIdx.z % NH;
     if (i >= HS) return;

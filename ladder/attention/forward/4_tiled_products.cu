@@ -40,9 +40,11 @@ __device__ __forceinline__ void load_tile(float* tile /* (TILE, STRIDE) */,
 // probs (B, NH, T, T) = q @ k.T / sqrt(HS): the scores, before the softmax. They are not written
 // where the key is in the future.
 extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) attention_forward_scores(
-    const real* __restrict__ qkv,  // (B, T, 3, NH, HS)
-    int T, int C, int NH,
-    float* __restrict__ probs) {   // (B, NH, T, T)  (query, key)
+    real* __restrict__ out,         // (B, T, C)
+    float* __restrict__ lse,        // (B, NH, T)  log-sum-exp of each query's scores
+    const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
+    int B, int T, int C, int NH,
+    float* __restrict__ probs) {    // (B, NH, T, T)  (query, key)
     extern __shared__ float shared[];
     float* q = shared;             // (TILE, STRIDE)
     float* k = q + TILE * STRIDE;  // (TILE, STRIDE)
@@ -82,8 +84,8 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) attention_for
 
 // Computes probs = softmax(scores) of each row, and lse.
 extern "C" __global__ void attention_forward_softmax(
-    float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
-    int T, float* __restrict__ probs) {
+    real* __restrict__ out, float* __restrict__ lse, const real* __restrict__ qkv,
+    int B, int T, int C, int NH, float* __restrict__ probs) {
     int lane = lane_id();
     int query = blockIdx.x * ROWS + warp_id();
     if (query >= T) return;  // whole warps return, so no shuffle below misses a lane
@@ -109,8 +111,8 @@ extern "C" __global__ void attention_forward_softmax(
 
 // out = probs @ v
 extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) attention_forward(
-    real* __restrict__ out,  // (B, T, C)
-    const real* __restrict__ qkv, int T, int C, int NH, float* __restrict__ probs) {
+    real* __restrict__ out, float* __restrict__ lse, const real* __restrict__ qkv,
+    int B, int T, int C, int NH, float* __restrict__ probs) {
     extern __shared__ float shared[];
     float* v = shared;             // (TILE, STRIDE)
     float* p = v + TILE * STRIDE;  // (TILE, TILE + 1)  probs (query, key)

@@ -36,7 +36,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) attention_for
     real* __restrict__ out,        // (B, T, C)
     float* __restrict__ lse,       // (B, NH, T)  log-sum-exp of each query's scores
     const real* __restrict__ qkv,  // (B, T, 3, NH, HS)
-    int T, int C, int NH) {
+    int B, int T, int C, int NH) {
     extern __shared__ float shared[];
     float* q = shared;             // (TILE, STRIDE)
     float* k = q + TILE * STRIDE;  // (TILE, STRIDE)

@@ -37,10 +37,14 @@ __device__ __forceinline__ Floats load_floats(const float* address) {
 
 // Computes delta (B, NH, T) = sum of dout * out over the channels.
 extern "C" __global__ void attention_dropout_backward_delta(
-    const real* __restrict__ dout,  // (B, T, NH, HS)
-    const real* __restrict__ out,   // (B, T, NH, HS)
-    int T, int C, int NH,
-    float* __restrict__ delta) {    // (B, NH, T)
+    real* __restrict__ dqkv,           // (B, T, 3, NH, HS)
+    const real* __restrict__ dout,     // (B, T, NH, HS)
+    const real* __restrict__ qkv,      // (B, T, 3, NH, HS)
+    const real* __restrict__ out,      // (B, T, NH, HS)
+    const float* __restrict__ lse,     // (B, NH, T)  log-sum-exp of each query's scores
+    const unsigned* __restrict__ rng,  // (4)  seed low, seed high, step, micro-step
+    int B, int T, int C, int NH, float p, unsigned stream,
+    float* __restrict__ delta) {       // (B, NH, T)
     int query = blockIdx.y * ROWS + warp_id();
     if (query >= T) return;  // whole warps return, so no shuffle below misses a lane
     int b = blockIdx.x / NH, h = blockIdx.x % NH;
@@ -112,12 +116,9 @@ __device__ __forceinline__ void recompute(
 // Computes dk and dv of TILE keys.
 extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS)
 attention_dropout_backward_dkdv(
-    real* __restrict__ dqkv,           // (B, T, 3, NH, HS)
-    const real* __restrict__ dout,
-    const real* __restrict__ qkv,      // (B, T, 3, NH, HS)
-    const float* __restrict__ lse,     // (B, NH, T)  log-sum-exp of each query's scores
-    const unsigned* __restrict__ rng,  // (4)  seed low, seed high, step, micro-step
-    int T, int C, int NH, float p, unsigned stream, float* __restrict__ delta) {
+    real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
+    const real* __restrict__ out, const float* __restrict__ lse, const unsigned* __restrict__ rng,
+    int B, int T, int C, int NH, float p, unsigned stream, float* __restrict__ delta) {
     extern __shared__ Floats shared[];
     float* q = shared->at;               // (TILE, STRIDE)
     float* k = q + TILE * STRIDE;        // (TILE, STRIDE)
@@ -185,8 +186,8 @@ attention_dropout_backward_dkdv(
 extern "C" __global__ void __launch_bounds__(BLOCK, BLOCKS)
 attention_dropout_backward_dq(
     real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
-    const float* __restrict__ lse, const unsigned* __restrict__ rng, int T, int C, int NH,
-    float p, unsigned stream, float* __restrict__ delta) {
+    const real* __restrict__ out, const float* __restrict__ lse, const unsigned* __restrict__ rng,
+    int B, int T, int C, int NH, float p, unsigned stream, float* __restrict__ delta) {
     extern __shared__ Floats shared[];
     float* q = shared->at;           // (TILE, STRIDE)
     float* k = q + TILE * STRIDE;    // (TILE, STRIDE)

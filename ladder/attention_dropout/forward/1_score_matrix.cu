@@ -20,9 +20,12 @@
 // probs (B, NH, T, T) = q @ k.T / sqrt(HS): the scores, before the softmax. They are -INFINITY
 // where the key is in the future.
 extern "C" __global__ void attention_dropout_forward_scores(
-    const real* __restrict__ qkv,  // (B, T, 3, NH, HS)
-    int T, int C, int NH,
-    float* __restrict__ probs) {   // (B, NH, T, T)  (query, key)
+    real* __restrict__ out,            // (B, T, C)
+    float* __restrict__ lse,           // (B, NH, T)  log-sum-exp of each query's scores
+    const real* __restrict__ qkv,      // (B, T, 3, NH, HS)
+    const unsigned* __restrict__ rng,  // (4)  seed low, seed high, step, micro-step
+    int B, int T, int C, int NH, float p, unsigned stream,
+    float* __restrict__ probs) {       // (B, NH, T, T)  (query, key)
     int key = blockIdx.x * BLOCK + threadIdx.x, query = blockIdx.y;
     if (key >= T) return;  // the last block may have more threads than there are keys left
     int HS = C / NH, b = blockIdx.z / NH, h = blockIdx.z % NH;
@@ -39,9 +42,9 @@ extern "C" __global__ void attention_dropout_forward_scores(
 
 // Computes probs = dropout(softmax(scores)) of each row, and lse.
 extern "C" __global__ void attention_dropout_forward_softmax(
-    float* __restrict__ lse,           // (B, NH, T)  log-sum-exp of each query's scores
-    const unsigned* __restrict__ rng,  // (4)  seed low, seed high, step, micro-step
-    int T, float p, unsigned stream, float* __restrict__ probs) {
+    real* __restrict__ out, float* __restrict__ lse, const real* __restrict__ qkv,
+    const unsigned* __restrict__ rng, int B, int T, int C, int NH, float p, unsigned stream,
+    float* __restrict__ probs) {
     int query = blockIdx.x * BLOCK + threadIdx.x;
     if (query >= T) return;
     size_t row = (size_t)blockIdx.y * T + query;
@@ -65,8 +68,9 @@ extern "C" __global__ void attention_dropout_forward_softmax(
 
 // out = probs @ v
 extern "C" __global__ void attention_dropout_forward(
-    real* __restrict__ out,  // (B, T, C)
-    const real* __restrict__ qkv, int T, int C, int NH, float* __restrict__ probs) {
+    real* __restrict__ out, float* __restrict__ lse, const real* __restrict__ qkv,
+    const unsigned* __restrict__ rng, int B, int T, int C, int NH, float p, unsigned stream,
+    float* __restrict__ probs) {
     int i = blockIdx.x * WARP_SIZE + threadIdx.x, query = blockIdx.y;
     int HS = C / NH, b = blockIdx.z / NH, h = blockIdx.z % NH;
     if (i >= HS) return;

@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) attention_dro
     float* __restrict__ lse,           // (B, NH, T)  log-sum-exp of each query's scores
     const real* __restrict__ qkv,      // (B, T, 3, NH, HS)
     const unsigned* __restrict__ rng,  // (4)  seed low, seed high, step, micro-step
-    int T, int C, int NH, float p, unsigned stream) {
+    int B, int T, int C, int NH, float p, unsigned stream) {
     extern __shared__ Floats shared[];
     float* q = shared->at;         // (TILE, STRIDE)
     float* k = q + TILE * STRIDE;  // (TILE, STRIDE)

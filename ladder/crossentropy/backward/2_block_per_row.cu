@@ -16,7 +16,7 @@ extern "C" __global__ void crossentropy_backward(
     const real* __restrict__ probs,   // (N, V)
     const int* __restrict__ targets,  // (N)
     const float* __restrict__ dloss,  // (1)
-    int V) {
+    int N, int V) {
     int row = blockIdx.x;
     const real* p = probs + (size_t)row * V;  // (V)
     real* dp = dprobs + (size_t)row * V;      // (V)

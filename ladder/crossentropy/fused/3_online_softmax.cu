@@ -42,7 +42,7 @@ extern "C" __global__ void crossentropy_fused(
     real* __restrict__ logits,        // (N, Vp)  overwritten by dlogits
     const int* __restrict__ targets,  // (N)
     const float* __restrict__ dloss,  // (1)
-    int V, int Vp) {
+    int N, int V, int Vp) {
     __shared__ float partial[WARPS];
     int row = blockIdx.x;
     real* x = logits + (size_t)row * Vp;  // (Vp)

@@ -16,7 +16,7 @@ extern "C" __global__ void decode_append(
     real* __restrict__ kv,           // (B, P, 2, C)  key, value
     const real* __restrict__ qkv,    // (B, T, 3, C)
     const int* __restrict__ starts,  // (B)  the position of the first of the T tokens
-    int T, int P, int C) {
+    int B, int T, int P, int C) {
     int i = blockIdx.x * BLOCK + threadIdx.x, t = blockIdx.y, b = blockIdx.z;
     if (i >= 2 * C) return;  // the last block may have more threads than there are elements left
     size_t from = (size_t)b * T + t, to = (size_t)b * P + starts[b] + t;  // rows

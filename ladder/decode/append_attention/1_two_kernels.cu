@@ -12,10 +12,11 @@
 #include "portable.cuh"
 
 extern "C" __global__ void decode_append_attention_append(
+    real* __restrict__ out,             // (B, C)
     real* __restrict__ kv,              // (B, P, 2, C)  key, value
     const real* __restrict__ qkv,       // (B, 3, C)
     const int* __restrict__ positions,  // (B)
-    int P, int C) {
+    int B, int P, int C, int NH) {
     int i = blockIdx.x * BLOCK + threadIdx.x, b = blockIdx.y;
     if (i >= 2 * C) return;  // the last block may have more threads than there are elements left
     kv[((size_t)b * P + positions[b]) * 2 * C + i] = qkv[(size_t)b * 3 * C + C + i];
@@ -26,7 +27,7 @@ extern "C" __global__ void decode_append_attention(
     real* __restrict__ kv,              // (B, P, 2, NH, HS)  keys and values of all tokens
     const real* __restrict__ qkv,       // (B, 3, NH, HS)  of the new token
     const int* __restrict__ positions,  // (B)  of the new token: the last key that it sees
-    int P, int C, int NH) {
+    int B, int P, int C, int NH) {
     int c = blockIdx.x * BLOCK + threadIdx.x, b = blockIdx.y;
     if (c >= C) return;  // the last block may have more threads than there are channels left
     int HS = C / NH, h = c / HS;

@@ -23,7 +23,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) decode_append_attentio
     real* __restrict__ kv,              // (B, P, 2, NH, HS)  keys and values of all tokens
     const real* __restrict__ qkv,       // (B, 3, NH, HS)  of the new token
     const int* __restrict__ positions,  // (B)  of the new token: the last key that it sees
-    int P, int C) {
+    int B, int P, int C, int NH) {
     __shared__ float sum_of[WARPS][HS], largest_of[WARPS], total_of[WARPS];
     __shared__ float sums[HS], largest_of_block, total_of_block;
     int rank = cluster_rank(), h = blockIdx.y, b = blockIdx.z, position = positions[b];

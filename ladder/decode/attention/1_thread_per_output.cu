@@ -18,7 +18,7 @@ extern "C" __global__ void decode_attention(
     const real* __restrict__ qkv,       // (B, 3, NH, HS)  of the new token
     const real* __restrict__ kv,        // (B, P, 2, NH, HS)  keys and values of all tokens
     const int* __restrict__ positions,  // (B)  of the new token: the last key that it sees
-    int P, int C, int NH) {
+    int B, int P, int C, int NH) {
     int c = blockIdx.x * BLOCK + threadIdx.x, b = blockIdx.y;
     if (c >= C) return;  // the last block may have more threads than there are channels left
     int HS = C / NH, h = c / HS;

@@ -18,7 +18,7 @@ extern "C" __global__ void decode_attention(
     const real* __restrict__ qkv,       // (B, 3, NH, HS)  of the new token
     const real* __restrict__ kv,        // (B, P, 2, NH, HS)  keys and values of all tokens
     const int* __restrict__ positions,  // (B)  of the new token: the last key that it sees
-    int P, int C, int NH) {
+    int B, int P, int C, int NH) {
     extern __shared__ float scores[];  // (P)
     int HS = C / NH, h = blockIdx.x, b = blockIdx.y, keys = positions[b] + 1;
     const real* q = qkv + (size_t)b * 3 * C + h * HS;     // (HS)

@@ -18,10 +18,11 @@
 #include "portable.cuh"
 
 extern "C" __global__ void decode_attention_split(
+    real* __restrict__ out,             // (B, NH, HS)
     const real* __restrict__ qkv,       // (B, 3, NH, HS)  of the new token
     const real* __restrict__ kv,        // (B, P, 2, NH, HS)  keys and values of all tokens
     const int* __restrict__ positions,  // (B)  of the new token: the last key that it sees
-    int P, int C, int NH,
+    int B, int P, int C, int NH,
     float* __restrict__ sums,           // (B, NH, SPLITS, HS)  weights @ v of a split
     float* __restrict__ largests,       // (B, NH, SPLITS)  the largest score of a split
     float* __restrict__ totals) {       // (B, NH, SPLITS)  the sum of its weights
@@ -110,8 +111,8 @@ extern "C" __global__ void decode_attention_split(
 
 // Adds up the splits of each head.
 extern "C" __global__ void decode_attention(
-    real* __restrict__ out,  // (B, NH, HS)
-    const int* __restrict__ positions, int C, int NH, float* __restrict__ sums,
+    real* __restrict__ out, const real* __restrict__ qkv, const real* __restrict__ kv,
+    const int* __restrict__ positions, int B, int P, int C, int NH, float* __restrict__ sums,
     float* __restrict__ largests, float* __restrict__ totals) {
     int h = blockIdx.x, b = blockIdx.y, splits = positions[b] / KEYS + 1;
     size_t first = ((size_t)b * NH + h) * SPLITS;

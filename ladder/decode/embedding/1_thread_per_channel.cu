@@ -18,7 +18,7 @@ extern "C" __global__ void decode_embedding(
     const int* __restrict__ positions,  // (B)
     const real* __restrict__ wte,       // (V, C)
     const real* __restrict__ wpe,       // (P, C)
-    int P, int C) {
+    int B, int P, int C, int V) {
     int i = blockIdx.x * BLOCK + threadIdx.x, b = blockIdx.y;
     if (i >= C) return;  // the last block may have more threads than there are channels left
     int position = positions[b];

@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) decode_linear(
     const real* inp,     // (N, C)
     const real* weight,  // (OC, C)
     const real* bias,    // (OC), or null
-    int C, int OC) {
+    int N, int C, int OC) {
     __shared__ float parts[ROWS][WARPS];
     int column = blockIdx.x * COLUMNS + warp_id() / PARTS;
     int own = (warp_id() % PARTS * WARP_SIZE + lane_id()) * VECTOR;  // the lane's first channel

@@ -24,11 +24,12 @@ __device__ float gelu(float x) {
 
 // Computes pre = inp @ weight.T + bias.
 extern "C" __global__ void decode_linear_gelu_product(
+    real* __restrict__ out,           // (N, OC)
     const real* __restrict__ inp,     // (N, C)
     const real* __restrict__ weight,  // (OC, C)
     const real* __restrict__ bias,    // (OC)
     int N, int C, int OC,
-    real* __restrict__ pre) {         // (N, OC)
+    real* __restrict__ pre) {          // (N, OC)
     int column = blockIdx.x * WARPS + warp_id();
     if (column >= OC) return;  // the whole warp returns, so no shuffle below misses a lane
     const real* w = weight + (size_t)column * C;  // (C)
@@ -52,8 +53,8 @@ extern "C" __global__ void decode_linear_gelu_product(
 }
 
 extern "C" __global__ void decode_linear_gelu(
-    real* __restrict__ out,  // (N, OC)
-    int N, int OC, real* __restrict__ pre) {
+    real* __restrict__ out, const real* __restrict__ inp, const real* __restrict__ weight,
+    const real* __restrict__ bias, int N, int C, int OC, real* __restrict__ pre) {
     size_t i = (size_t)blockIdx.x * BLOCK + threadIdx.x;
     if (i >= (size_t)N * OC) return;  // the last block may have more threads than there are outputs
     out[i] = to_real(gelu(to_float(pre[i])));

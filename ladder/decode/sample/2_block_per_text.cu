@@ -35,11 +35,11 @@ __device__ __forceinline__ float block_sum(float value, float (&of_warp)[WARPS])
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) decode_sample(
-    int* __restrict__ window,         // (B, P + 1)
-    int* __restrict__ positions,      // (B)
-    const real* __restrict__ logits,  // (B, Vp)
-    const float* __restrict__ coins,  // (B, P)
-    int P, int V, int Vp, float temperature, int top_k) {
+    int* __restrict__ window,          // (B, P + 1)
+    int* __restrict__ positions,       // (B)
+    const real* __restrict__ logits,   // (B, Vp)
+    const float* __restrict__ coins,   // (B, P)
+    int B, int P, int V, int Vp, float temperature, int top_k) {
     extern __shared__ real x[];  // (V)
     __shared__ float of_warp[WARPS], largest_of[WARPS];
     int b = blockIdx.x, lane = lane_id();

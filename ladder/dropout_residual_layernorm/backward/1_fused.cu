@@ -29,16 +29,18 @@ __device__ __forceinline__ unsigned random_half(size_t i, const unsigned* rng, u
 }
 
 extern "C" __global__ void dropout_residual_layernorm_backward(
-    real* __restrict__ dinp,           // (N, C)  accumulates
-    real* __restrict__ dbranch,        // (N, C)  dropout's gradient of dinp
-    const real* __restrict__ dout,     // (N, C)
-    const real* __restrict__ inp,      // (N, C)
-    const real* __restrict__ weight,   // (C)
-    const float* __restrict__ mean,    // (N)
-    const float* __restrict__ rstd,    // (N)
+    real* __restrict__ dinp,          // (N, C)  accumulates
+    real* __restrict__ dbranch,       // (N, C)  dropout's gradient of dinp
+    float* __restrict__ dweight,      // (C)  accumulates
+    float* __restrict__ dbias,        // (C)  accumulates
+    const real* __restrict__ dout,    // (N, C)
+    const real* __restrict__ inp,     // (N, C)
+    const real* __restrict__ weight,  // (C)
+    const float* __restrict__ mean,   // (N)
+    const float* __restrict__ rstd,   // (N)
     const unsigned* __restrict__ rng,  // (4)  seed low, seed high, step, micro-step
     int N, int C, float p, unsigned stream,
-    float* __restrict__ partial) {     // (GRID, 2, C)  dweight and dbias of each block's rows
+    float* __restrict__ partial) {    // (GRID, 2, C)  dweight and dbias of each block's rows
     extern __shared__ float sums[];   // (ROWS, 2, C)  of each warp's rows
     unsigned threshold = fminf(rintf(p * 65536.0f), 65535.0f);  // of 65536 half words
     float scale = 1.0f / (1.0f - threshold / 65536.0f);
@@ -93,8 +95,8 @@ extern "C" __global__ void dropout_residual_layernorm_backward(
 // neighbouring columns. Its GROUPS warps share the rows: one thread alone would wait for GRID loads
 // in turn.
 extern "C" __global__ void dropout_residual_layernorm_backward_finish(
-    float* __restrict__ dweight, float* __restrict__ dbias, int C,
-    const float* __restrict__ partial) {
+    float* __restrict__ dweight, float* __restrict__ dbias, int N, int C, float p,
+    unsigned stream, const float* __restrict__ partial) {
     __shared__ float sums[GROUPS][WARP_SIZE];
     int lane = lane_id(), group = warp_id();
     int column = blockIdx.x * WARP_SIZE + lane;  // of (2, C): dweight, then dbias

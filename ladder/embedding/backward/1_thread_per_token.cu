@@ -19,7 +19,7 @@ extern "C" __global__ void embedding_backward(
     float* __restrict__ dwpe,        // (P, C)  accumulates
     const real* __restrict__ dout,   // (B, T, C)
     const int* __restrict__ tokens,  // (B, T)
-    int B, int T, int C) {
+    int B, int T, int C, int V, int P) {
     int bt = blockIdx.x * BLOCK + threadIdx.x;  // which token: b * T + t
     if (bt >= B * T) return;  // the last block may have more threads than there are tokens left
     const real* dy = dout + (size_t)bt * C;             // (C)

@@ -16,9 +16,10 @@
 
 extern "C" __global__ void embedding_backward(
     float* __restrict__ dwte,        // (V, C)  accumulates
+    float* __restrict__ dwpe,        // (P, C)  accumulates
     const real* __restrict__ dout,   // (B, T, C)
     const int* __restrict__ tokens,  // (B, T)
-    int B, int T, int C) {
+    int B, int T, int C, int V, int P) {
     int bt = blockIdx.x * TOKENS + warp_id();  // which token: b * T + t
     if (bt >= B * T) return;  // the last block may have more warps than there are tokens left
     const real* dy = dout + (size_t)bt * C;            // (C)
@@ -31,7 +32,7 @@ extern "C" __global__ void embedding_backward(
 // The gradients of a position lie T rows apart in dout (B, T, C), one in each of the B sequences. A
 // thread adds them, in order, to its channel of dwpe (P, C).
 extern "C" __global__ void embedding_backward_positions(
-    float* __restrict__ dwpe, const real* __restrict__ dout, int B, int T, int C) {
+    float* __restrict__ dwpe, const real* __restrict__ dout, int B, int T, int C, int V, int P) {
     int t = blockIdx.x;
     for (int i = threadIdx.x; i < C; i += BLOCK) {
         float sum = 0.0f;

@@ -20,7 +20,7 @@
 
 // Sorts by counting the tokens before each one; order and sorted (B * T) are described below.
 extern "C" __global__ void embedding_backward_sort(
-    const int* __restrict__ tokens, int B, int T, int* __restrict__ order,
+    const int* __restrict__ tokens, int B, int T, int C, int V, int P, int* __restrict__ order,
     int* __restrict__ sorted) {
     __shared__ int tile[BLOCK];
     int bt = blockIdx.x * BLOCK + threadIdx.x;
@@ -41,11 +41,13 @@ extern "C" __global__ void embedding_backward_sort(
 }
 
 extern "C" __global__ void embedding_backward(
-    float* __restrict__ dwte,       // (V, C)  accumulates
-    const real* __restrict__ dout,  // (B, T, C)
-    int B, int T, int C,
-    int* __restrict__ order,        // (B * T)  indices of the tokens, sorted by token, then index
-    int* __restrict__ sorted) {     // (B * T)  the tokens in that order
+    float* __restrict__ dwte,        // (V, C)  accumulates
+    float* __restrict__ dwpe,        // (P, C)  accumulates
+    const real* __restrict__ dout,   // (B, T, C)
+    const int* __restrict__ tokens,  // (B, T)
+    int B, int T, int C, int V, int P,
+    int* __restrict__ order,         // (B * T)  indices of the tokens, sorted by token, then index
+    int* __restrict__ sorted) {      // (B * T)  the tokens in that order
     // One warp for WARP_SIZE channels of a run of equal tokens, which its first place identifies.
     int first = blockIdx.x * RUNS + warp_id(), i = blockIdx.y * WARP_SIZE + lane_id();
     if (first >= B * T || i >= C) return;
@@ -62,7 +64,7 @@ extern "C" __global__ void embedding_backward(
 // The gradients of a position lie T rows apart in dout (B, T, C), one in each of the B sequences. A
 // thread adds them, in order, to its channel of dwpe (P, C).
 extern "C" __global__ void embedding_backward_positions(
-    float* __restrict__ dwpe, const real* __restrict__ dout, int B, int T, int C) {
+    float* __restrict__ dwpe, const real* __restrict__ dout, int B, int T, int C, int V, int P) {
     int t = blockIdx.x;
     for (int i = threadIdx.x; i < C; i += BLOCK) {
         float sum = 0.0f;

@@ -31,14 +31,15 @@ __device__ void add_to(float* address, const float (&sums)[VECTOR]) {
 }
 
 // Sets ends (V), which will first hold counts, to 0.
-extern "C" __global__ void embedding_backward_clear(int V, int* __restrict__ ends) {
+extern "C" __global__ void embedding_backward_clear(
+    int B, int T, int C, int V, int P, int* __restrict__ ends) {
     int token = blockIdx.x * BLOCK + threadIdx.x;
     if (token < V) ends[token] = 0;
 }
 
 // Histogram: counts in ends (V) how often each token occurs in tokens (B, T).
 extern "C" __global__ void embedding_backward_count(
-    const int* __restrict__ tokens, int B, int T, int* __restrict__ ends) {
+    const int* __restrict__ tokens, int B, int T, int C, int V, int P, int* __restrict__ ends) {
     int bt = blockIdx.x * BLOCK + threadIdx.x;
     if (bt < B * T) atomicAdd(&ends[tokens[bt]], 1);  // integers: the same result in any order
 }
@@ -46,7 +47,8 @@ extern "C" __global__ void embedding_backward_count(
 // Prefix sum (scan) of ends (V): each count becomes the sum of all counts before it, the place
 // where its run starts. In one block, every thread adds its share of the counts, the block scans
 // the sums of the shares, and every thread walks over its share again.
-extern "C" __global__ void embedding_backward_scan(int V, int* __restrict__ ends) {
+extern "C" __global__ void embedding_backward_scan(
+    int B, int T, int C, int V, int P, int* __restrict__ ends) {
     __shared__ int sums[SCAN];  // prefix sums: of all shares up to that of each thread
     int share = (V + SCAN - 1) / SCAN, t = threadIdx.x;
     int begin = min(t * share, V), end = min(begin + share, V);
@@ -73,7 +75,7 @@ extern "C" __global__ void embedding_backward_scan(int V, int* __restrict__ ends
 // Scatter: every token takes the next free place of its run, and writes its index there, in
 // unordered (B * T). That turns the start of each run, in ends (V), into its end.
 extern "C" __global__ void embedding_backward_place(
-    const int* __restrict__ tokens, int B, int T, int* __restrict__ ends,
+    const int* __restrict__ tokens, int B, int T, int C, int V, int P, int* __restrict__ ends,
     int* __restrict__ unordered) {
     int bt = blockIdx.x * BLOCK + threadIdx.x;
     if (bt < B * T) unordered[atomicAdd(&ends[tokens[bt]], 1)] = bt;
@@ -82,7 +84,7 @@ extern "C" __global__ void embedding_backward_place(
 // The atomics above came in any order. Here every run of unordered (B * T) is sorted by index,
 // which gives order (B * T), and the tokens in that order, sorted (B * T).
 extern "C" __global__ void embedding_backward_order(
-    const int* __restrict__ tokens, int B, int T, int* __restrict__ order,
+    const int* __restrict__ tokens, int B, int T, int C, int V, int P, int* __restrict__ order,
     int* __restrict__ sorted, const int* __restrict__ ends, const int* __restrict__ unordered) {
     int i = blockIdx.x * BLOCK + threadIdx.x;
     if (i >= B * T) return;
@@ -96,12 +98,15 @@ extern "C" __global__ void embedding_backward_order(
 }
 
 extern "C" __global__ void embedding_backward(
-    float* __restrict__ dwte,       // (V, C)  accumulates
-    const real* __restrict__ dout,  // (B, T, C)
-    int B, int T, int C,
-    int* __restrict__ order,        // (B * T)  indices of the tokens, sorted by token, then index
-    int* __restrict__ sorted,       // (B * T)  the tokens in that order
-    int* __restrict__ ends) {       // (V)  where each token's run ends
+    float* __restrict__ dwte,        // (V, C)  accumulates
+    float* __restrict__ dwpe,        // (P, C)  accumulates
+    const real* __restrict__ dout,   // (B, T, C)
+    const int* __restrict__ tokens,  // (B, T)
+    int B, int T, int C, int V, int P,
+    int* __restrict__ order,         // (B * T)  indices of the tokens, sorted by token, then index
+    int* __restrict__ sorted,        // (B * T)  the tokens in that order
+    int* __restrict__ ends,          // (V)  where each token's run ends
+    int* __restrict__ unordered) {   // (B * T)  like order, but unsorted within a run
     // One warp for WARP_SIZE vectors of a run of equal tokens, which its first place identifies.
     int first = blockIdx.x * RUNS + warp_id();
     int i = (blockIdx.y * WARP_SIZE + lane_id()) * VECTOR;
@@ -124,7 +129,7 @@ extern "C" __global__ void embedding_backward(
 // The gradients of a position lie T rows apart in dout (B, T, C), one in each of the B sequences. A
 // thread adds them, in order, to its vector of channels of dwpe (P, C).
 extern "C" __global__ void embedding_backward_positions(
-    float* __restrict__ dwpe, const real* __restrict__ dout, int B, int T, int C) {
+    float* __restrict__ dwpe, const real* __restrict__ dout, int B, int T, int C, int V, int P) {
     int i = (blockIdx.x * BLOCK + threadIdx.x) * VECTOR;  // t * C + channel
     if (i >= T * C) return;
     float sums[VECTOR] = {};

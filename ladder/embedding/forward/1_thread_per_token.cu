@@ -16,7 +16,7 @@ extern "C" __global__ void embedding_forward(
     const int* __restrict__ tokens,  // (B, T)
     const real* __restrict__ wte,    // (V, C)
     const real* __restrict__ wpe,    // (P, C)
-    int B, int T, int C) {
+    int B, int T, int C, int V, int P) {
     int bt = blockIdx.x * BLOCK + threadIdx.x;  // which token: b * T + t
     if (bt >= B * T) return;  // the last block may have more threads than there are tokens left
     const real* token_row = wte + (size_t)tokens[bt] * C;   // (C)

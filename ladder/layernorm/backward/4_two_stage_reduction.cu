@@ -19,6 +19,8 @@
 
 extern "C" __global__ void layernorm_backward(
     real* __restrict__ dinp,          // (N, C)
+    float* __restrict__ dweight,      // (C)  accumulates
+    float* __restrict__ dbias,        // (C)  accumulates
     const real* __restrict__ dout,    // (N, C)
     const real* __restrict__ inp,     // (N, C)
     const real* __restrict__ weight,  // (C)
@@ -74,7 +76,7 @@ extern "C" __global__ void layernorm_backward(
 // neighbouring columns. Its GROUPS warps share the rows: one thread alone would wait for GRID loads
 // in turn.
 extern "C" __global__ void layernorm_backward_finish(
-    float* __restrict__ dweight, float* __restrict__ dbias, int C,
+    float* __restrict__ dweight, float* __restrict__ dbias, int N, int C,
     const float* __restrict__ partial) {
     __shared__ float sums[GROUPS][WARP_SIZE];
     int lane = lane_id(), group = warp_id();

@@ -37,7 +37,7 @@ extern "C" __global__ void layernorm_forward(
     const real* __restrict__ inp,     // (N, C)
     const real* __restrict__ weight,  // (C)
     const real* __restrict__ bias,    // (C)
-    int C) {
+    int N, int C) {
     __shared__ float partial[BLOCK];
     int row = blockIdx.x;
     const real* x = inp + (size_t)row * C;  // (C)

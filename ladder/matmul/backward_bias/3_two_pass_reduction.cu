@@ -27,6 +27,7 @@ __device__ __forceinline__ float add_warps(float sum, float (&sums)[WARPS][WARP_
 }
 
 extern "C" __global__ void matmul_backward_bias(
+    float* __restrict__ dbias,      // (OC)  accumulates
     const real* __restrict__ dout,  // (N, OC)
     int N, int OC,
     float* __restrict__ partial) {  // (SPLITS, OC)  sums over the rows of each split
@@ -46,8 +47,7 @@ extern "C" __global__ void matmul_backward_bias(
 
 // Adds the SPLITS partial sums to dbias.
 extern "C" __global__ void matmul_backward_bias_finish(
-    float* __restrict__ dbias,  // (OC)  accumulates
-    int OC, const float* __restrict__ partial) {
+    float* __restrict__ dbias, int N, int OC, const float* __restrict__ partial) {
     __shared__ float sums[WARPS][WARP_SIZE];
     int lane = lane_id(), warp = warp_id();
     int column = blockIdx.x * WARP_SIZE + lane;

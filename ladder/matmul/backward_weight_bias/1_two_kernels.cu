@@ -17,6 +17,7 @@
 // Computes dweight += dout.T @ inp.
 extern "C" __global__ void matmul_backward_weight_bias(
     float* __restrict__ dweight,    // (OC, C)  accumulates
+    float* __restrict__ dbias,      // (OC)  accumulates
     const real* __restrict__ dout,  // (N, OC)
     const real* __restrict__ inp,   // (N, C)
     int N, int C, int OC) {
@@ -33,8 +34,8 @@ extern "C" __global__ void matmul_backward_weight_bias(
 
 // Computes dbias += the sum over the rows of dout.
 extern "C" __global__ void matmul_backward_weight_bias_columns(
-    float* __restrict__ dbias,  // (OC)  accumulates
-    const real* __restrict__ dout, int N, int OC) {
+    float* __restrict__ dweight, float* __restrict__ dbias, const real* __restrict__ dout,
+    const real* __restrict__ inp, int N, int C, int OC) {
     int column = blockIdx.x * BLOCK + threadIdx.x;
     if (column >= OC) return;
 

@@ -29,6 +29,7 @@ extern "C" __global__ void matmul_gelu_backward_input_product(
     real* __restrict__ dinp,          // (N, C)
     const real* __restrict__ dout,    // (N, OC)
     const real* __restrict__ weight,  // (OC, C)
+    const real* __restrict__ pre,     // (N, C)
     int N, int C, int OC) {
     size_t index = (size_t)blockIdx.x * BLOCK + threadIdx.x;  // N * C can exceed an int
     if (index >= (size_t)N * C) return;
@@ -44,9 +45,8 @@ extern "C" __global__ void matmul_gelu_backward_input_product(
 
 // Computes dinp = dinp * gelu'(pre).
 extern "C" __global__ void matmul_gelu_backward_input(
-    real* __restrict__ dinp,
-    const real* __restrict__ pre,  // (N, C)
-    int N, int C) {
+    real* __restrict__ dinp, const real* __restrict__ dout, const real* __restrict__ weight,
+    const real* __restrict__ pre, int N, int C, int OC) {
     size_t index = (size_t)blockIdx.x * BLOCK + threadIdx.x;
     if (index >= (size_t)N * C) return;
     dinp[index] = to_real(to_float(dinp[index]) * gelu_slope(to_float(pre[index])));

@@ -25,6 +25,7 @@ __device__ float gelu(float x) {
 
 // Computes pre = inp @ weight.T + bias.
 extern "C" __global__ void matmul_gelu_forward_product(
+    real* __restrict__ out,           // (N, OC)
     real* __restrict__ pre,           // (N, OC)
     const real* __restrict__ inp,     // (N, C)
     const real* __restrict__ weight,  // (OC, C)
@@ -45,8 +46,8 @@ extern "C" __global__ void matmul_gelu_forward_product(
 
 // Computes out = gelu(pre).
 extern "C" __global__ void matmul_gelu_forward(
-    real* __restrict__ out,  // (N, OC)
-    real* __restrict__ pre, int N, int OC) {
+    real* __restrict__ out, real* __restrict__ pre, const real* __restrict__ inp,
+    const real* __restrict__ weight, const real* __restrict__ bias, int N, int C, int OC) {
     size_t index = (size_t)blockIdx.x * BLOCK + threadIdx.x;
     if (index >= (size_t)N * OC) return;
     out[index] = to_real(gelu(to_float(pre[index])));

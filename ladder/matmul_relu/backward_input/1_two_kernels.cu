@@ -18,6 +18,7 @@ extern "C" __global__ void matmul_relu_backward_input_product(
     real* __restrict__ dinp,          // (N, C)
     const real* __restrict__ dout,    // (N, OC)
     const real* __restrict__ weight,  // (OC, C)
+    const real* __restrict__ out,     // (N, C)
     int N, int C, int OC) {
     size_t index = (size_t)blockIdx.x * BLOCK + threadIdx.x;  // N * C can exceed an int
     if (index >= (size_t)N * C) return;
@@ -33,9 +34,8 @@ extern "C" __global__ void matmul_relu_backward_input_product(
 
 // Computes dinp = dinp where out > 0, else 0.
 extern "C" __global__ void matmul_relu_backward_input(
-    real* __restrict__ dinp,
-    const real* __restrict__ out,  // (N, C)
-    int N, int C) {
+    real* __restrict__ dinp, const real* __restrict__ dout, const real* __restrict__ weight,
+    const real* __restrict__ out, int N, int C, int OC) {
     size_t index = (size_t)blockIdx.x * BLOCK + threadIdx.x;
     if (index >= (size_t)N * C) return;
     if (!(to_float(out[index]) > 0.0f)) dinp[index] = to_real(0.0f);

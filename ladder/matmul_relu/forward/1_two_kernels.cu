@@ -36,7 +36,9 @@ extern "C" __global__ void matmul_relu_forward_product(
 }
 
 // Computes out = max(out, 0).
-extern "C" __global__ void matmul_relu_forward(real* __restrict__ out, int N, int OC) {
+extern "C" __global__ void matmul_relu_forward(
+    real* __restrict__ out, const real* __restrict__ inp, const real* __restrict__ weight,
+    const real* __restrict__ bias, int N, int C, int OC) {
     size_t index = (size_t)blockIdx.x * BLOCK + threadIdx.x;
     if (index >= (size_t)N * OC) return;
     out[index] = to_real(relu(to_float(out[index])));

@@ -29,6 +29,8 @@ extern "C" __global__ void residual_layernorm_forward(
     real* __restrict__ out,           // (N, C)
     float* __restrict__ mean,         // (N)
     float* __restrict__ rstd,         // (N)  1 / standard deviation
+    const real* __restrict__ inp1,    // (N, C)
+    const real* __restrict__ inp2,    // (N, C)
     const real* __restrict__ weight,  // (C)
     const real* __restrict__ bias,    // (C)
     int N, int C) {

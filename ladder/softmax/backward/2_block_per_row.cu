@@ -26,7 +26,7 @@ extern "C" __global__ void softmax_backward(
     real* __restrict__ dlogits,       // (N, V)
     const real* __restrict__ dprobs,  // (N, V)
     const real* __restrict__ probs,   // (N, V)
-    int V) {
+    int N, int V) {
     __shared__ float partial[WARPS];
     int row = blockIdx.x;
     const real* dp = dprobs + (size_t)row * V;  // (V)

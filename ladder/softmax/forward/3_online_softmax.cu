@@ -41,7 +41,7 @@ __device__ float block_sum(float value, float* partial /* (WARPS) */) {
 extern "C" __global__ void softmax_forward(
     real* __restrict__ probs,         // (N, V)
     const real* __restrict__ logits,  // (N, V)
-    int V) {
+    int N, int V) {
     __shared__ float partial[WARPS];
     int row = blockIdx.x;
     const real* x = logits + (size_t)row * V;  // (V)

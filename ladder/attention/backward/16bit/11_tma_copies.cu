@@ -108,12 +108,12 @@ __device__ __forceinline__ void store_rows(real* head, const float (&d)[32], flo
 extern "C" __global__ void __launch_bounds__(128, 3) attention_backward_dq(
     real* __restrict__ dqkv,        // (B, T, 3, NH, HS)
     const real* __restrict__ dout,  // (B, T, NH, HS)
+    const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
     const real* __restrict__ out,   // (B, T, NH, HS)
     const float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
-    int T, int C, int NH,
+    int B, int T, int C, int NH,
     float* __restrict__ numbers,    // (HEADS, STEPS, 2, STEP)  lse to base 2, and delta
-    const __grid_constant__ TensorMap dout_tiles,
-    const __grid_constant__ TensorMap qkv_tiles) {  // of qkv (B, T, 3, NH, HS)
+    const __grid_constant__ TensorMap dout_tiles, const __grid_constant__ TensorMap qkv_tiles) {
     extern __shared__ __align__(1024) Vec shared[];
     __shared__ Mbarrier own_full, full[2];
     real* q = shared->at;    // (STEP, 64)
@@ -199,8 +199,10 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_backward_dq(
 
 // Computes dk and dv of STEP keys.
 extern "C" __global__ void __launch_bounds__(128, 3) attention_backward_dkdv(
-    real* __restrict__ dqkv, int T, int C, int NH, const float* __restrict__ numbers,
-    const __grid_constant__ TensorMap dout_tiles, const __grid_constant__ TensorMap qkv_tiles) {
+    real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
+    const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
+    const float* __restrict__ numbers, const __grid_constant__ TensorMap dout_tiles,
+    const __grid_constant__ TensorMap qkv_tiles) {
     extern __shared__ __align__(1024) Vec shared[];
     __shared__ Mbarrier own_full, full[2];
     __shared__ __align__(16) float rows[2][2][STEP];  // double buffer of lse to base 2, and delta

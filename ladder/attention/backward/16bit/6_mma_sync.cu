@@ -25,9 +25,12 @@ constexpr int STRIDE = WIDTH + 8;  // padded: 8 rows of a tile begin in differen
 
 // Computes delta (B, NH, T) = sum of dout * out over the channels.
 extern "C" __global__ void attention_backward_delta(
+    real* __restrict__ dqkv,        // (B, T, 3, NH, HS)
     const real* __restrict__ dout,  // (B, T, NH, HS)
+    const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
     const real* __restrict__ out,   // (B, T, NH, HS)
-    int T, int C, int NH,
+    const float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
+    int B, int T, int C, int NH,
     float* __restrict__ delta) {    // (B, NH, T)
     int query = blockIdx.y * ROWS + warp_id();
     if (query >= T) return;  // whole warps return, so no shuffle below misses a lane
@@ -133,11 +136,9 @@ __device__ __forceinline__ void store_rows(real* head, const float (&d)[WIDTH / 
 
 // Computes dk and dv of TILE keys.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_backward_dkdv(
-    real* __restrict__ dqkv,        // (B, T, 3, NH, HS)
-    const real* __restrict__ dout,
-    const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
-    const float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
-    int T, int C, int NH, float* __restrict__ delta) {
+    real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
+    const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
+    float* __restrict__ delta) {
     __shared__ alignas(16) real q[STEP * STRIDE];   // (STEP, STRIDE)
     __shared__ alignas(16) real dy[STEP * STRIDE];  // (STEP, STRIDE)  of dout
     __shared__ float log_sums[STEP], deltas[STEP];  // lse to base 2, and delta
@@ -191,7 +192,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_backwa
 // blocks fit on an SM.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 3) attention_backward_dq(
     real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
-    const float* __restrict__ lse, int T, int C, int NH, float* __restrict__ delta) {
+    const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
+    float* __restrict__ delta) {
     __shared__ alignas(16) real k[STEP * STRIDE];  // (STEP, STRIDE)
     __shared__ alignas(16) real v[STEP * STRIDE];  // (STEP, STRIDE)
     int t = lane_id() % 4;

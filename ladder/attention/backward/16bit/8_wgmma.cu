@@ -103,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(2 * QUERIES, 2) attention_backward_
     const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
     const real* __restrict__ out,   // (B, T, NH, HS)
     const float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
-    int T, int C, int NH,
+    int B, int T, int C, int NH,
     float* __restrict__ delta) {    // (B, NH, T)
     extern __shared__ __align__(1024) Vec shared[];
     real* q = shared->at;         // (QUERIES, 64)
@@ -179,7 +179,8 @@ extern "C" __global__ void __launch_bounds__(2 * QUERIES, 2) attention_backward_
 // Computes dk and dv of KEYS keys.
 extern "C" __global__ void __launch_bounds__(2 * KEYS, 3) attention_backward_dkdv(
     real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
-    const float* __restrict__ lse, int T, int C, int NH, float* __restrict__ delta) {
+    const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
+    float* __restrict__ delta) {
     extern __shared__ __align__(1024) Vec shared[];
     real* k = shared->at;     // (KEYS, 64)
     real* v = k + KEYS * 64;  // (KEYS, 64)

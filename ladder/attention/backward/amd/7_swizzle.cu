@@ -38,9 +38,12 @@ __device__ __forceinline__ int place_t(int row, int p) { return swizzle(row * DE
 
 // Computes delta (B, NH, T) = sum of dout * out over the channels.
 extern "C" __global__ void attention_backward_delta(
+    real* __restrict__ dqkv,        // (B, T, 3, NH, HS)
     const real* __restrict__ dout,  // (B, T, NH, HS)
+    const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
     const real* __restrict__ out,   // (B, T, NH, HS)
-    int T, int C, int NH,
+    const float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
+    int B, int T, int C, int NH,
     float* __restrict__ delta) {    // (B, NH, T)
     int query = blockIdx.y * ROWS + warp_id();
     if (query >= T) return;  // whole warps return, so no shuffle below misses a lane
@@ -140,11 +143,9 @@ __device__ __forceinline__ void store_rows(real* head, const Accumulator (&d)[WI
 
 // Computes dk and dv of TILE keys.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_backward_dkdv(
-    real* __restrict__ dqkv,        // (B, T, 3, NH, HS)
-    const real* __restrict__ dout,
-    const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
-    const float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
-    int T, int C, int NH, float* __restrict__ delta) {
+    real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
+    const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
+    float* __restrict__ delta) {
     __shared__ alignas(16) real q[DEPTH * WIDTH];  // (DEPTH, WIDTH)
     __shared__ alignas(16) real q_t[WIDTH * DEPTH];  // (WIDTH, DEPTH)  transposed
     __shared__ alignas(16) real dy[DEPTH * WIDTH];  // (DEPTH, WIDTH)  of dout
@@ -206,7 +207,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_backwa
 // Computes dq of TILE queries.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_backward_dq(
     real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
-    const float* __restrict__ lse, int T, int C, int NH, float* __restrict__ delta) {
+    const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
+    float* __restrict__ delta) {
     __shared__ alignas(16) real k[DEPTH * WIDTH];  // (DEPTH, WIDTH)
     __shared__ alignas(16) real k_t[WIDTH * DEPTH];  // (WIDTH, DEPTH)  transposed
     __shared__ alignas(16) real v[DEPTH * WIDTH];  // (DEPTH, WIDTH)

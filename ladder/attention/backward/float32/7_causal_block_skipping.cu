@@ -30,8 +30,10 @@ constexpr int P_STRIDE = TILE + 16;
 extern "C" __global__ void attention_backward_delta(
     real* __restrict__ dqkv,        // (B, T, 3, NH, HS)
     const real* __restrict__ dout,  // (B, T, NH, HS)
+    const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
     const real* __restrict__ out,   // (B, T, NH, HS)
-    int T, int C, int NH,
+    const float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
+    int B, int T, int C, int NH,
     float* __restrict__ delta) {    // (B, NH, T)
     int query = blockIdx.y * ROWS + warp_id();
     if (query >= T) return;  // whole warps return, so no shuffle below misses a lane
@@ -138,10 +140,9 @@ __device__ __forceinline__ void add_dq(float (&dq)[EACH][4], const real* ds, con
 // Computes dk and dv of TILE keys, and adds their contribution to dq. The launch bounds allow 255
 // registers per thread, so that two blocks fit on an SM.
 extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_backward(
-    real* __restrict__ dqkv, const real* __restrict__ dout,
-    const real* __restrict__ qkv,   // (B, T, 3, NH, HS)
-    const float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
-    int T, int C, int NH, float* __restrict__ delta) {
+    real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
+    const real* __restrict__ out, const float* __restrict__ lse, int B, int T, int C, int NH,
+    float* __restrict__ delta) {
     extern __shared__ Vec shared[];
     real* q = shared->at;           // (TILE, STRIDE)
     real* k = q + TILE * STRIDE;    // (TILE, STRIDE)

@@ -96,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(2 * QUERIES, 2) attention_forward(
     real* __restrict__ out,        // (B, T, C)
     float* __restrict__ lse,       // (B, NH, T)  log-sum-exp of each query's scores
     const real* __restrict__ qkv,  // (B, T, 3, NH, HS)
-    int T, int C, int NH) {
+    int B, int T, int C, int NH) {
     extern __shared__ __align__(1024) Vec shared[];
     real* q = shared->at;         // (QUERIES, 64)
     real* k = q + QUERIES * 64;   // (2, STEP, 64)  double buffer

@@ -88,10 +88,10 @@ __device__ __forceinline__ void store_rows(real* head, const float (&d)[32],
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS + WARP_SIZE, 2) attention_forward(
-    real* __restrict__ out,   // (B, T, C)
-    float* __restrict__ lse,  // (B, NH, T)  log-sum-exp of each query's scores
-    int T, int C, int NH,
-    const __grid_constant__ TensorMap qkv_tiles) {  // of qkv (B, T, 3, NH, HS)
+    real* __restrict__ out,        // (B, T, C)
+    float* __restrict__ lse,       // (B, NH, T)  log-sum-exp of each query's scores
+    const real* __restrict__ qkv,  // (B, T, 3, NH, HS)
+    int B, int T, int C, int NH, const __grid_constant__ TensorMap qkv_tiles) {
     extern __shared__ __align__(1024) Vec shared[];
     __shared__ Mbarrier q_full, full[STAGES], empty[STAGES];
     real* q = shared->at;         // (QUERIES, 64)

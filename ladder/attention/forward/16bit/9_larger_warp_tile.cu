@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_forwar
     real* __restrict__ out,        // (B, T, C)
     float* __restrict__ lse,       // (B, NH, T)  log-sum-exp of each query's scores
     const real* __restrict__ qkv,  // (B, T, 3, NH, HS)
-    int T, int C, int NH) {
+    int B, int T, int C, int NH) {
     extern __shared__ Vec shared[];
     real* k = shared->at;              // (2, TILE, STRIDE)  double buffer
     real* v = k + 2 * TILE * STRIDE;   // (2, TILE, STRIDE)  double buffer

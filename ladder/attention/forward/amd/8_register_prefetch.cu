@@ -80,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_forwar
     real* __restrict__ out,        // (B, T, C)
     float* __restrict__ lse,       // (B, NH, T)  log-sum-exp of each query's scores
     const real* __restrict__ qkv,  // (B, T, 3, NH, HS)
-    int T, int C, int NH) {
+    int B, int T, int C, int NH) {
     __shared__ alignas(16) real k[TILE * STRIDE_K];   // (TILE, STRIDE_K)
     __shared__ alignas(16) real v[WIDTH * STRIDE_V];  // (WIDTH, STRIDE_V)  transposed
     int b = blockIdx.x / NH, h = blockIdx.x % NH;

@@ -26,10 +26,14 @@ constexpr int STRIDE = WIDTH + 8;  // padded: 8 rows of a tile begin in differen
 
 // Computes delta (B, NH, T) = sum of dout * out over the channels.
 extern "C" __global__ void attention_dropout_backward_delta(
-    const real* __restrict__ dout,  // (B, T, NH, HS)
-    const real* __restrict__ out,   // (B, T, NH, HS)
-    int T, int C, int NH,
-    float* __restrict__ delta) {    // (B, NH, T)
+    real* __restrict__ dqkv,           // (B, T, 3, NH, HS)
+    const real* __restrict__ dout,     // (B, T, NH, HS)
+    const real* __restrict__ qkv,      // (B, T, 3, NH, HS)
+    const real* __restrict__ out,      // (B, T, NH, HS)
+    const float* __restrict__ lse,     // (B, NH, T)  log-sum-exp of each query's scores
+    const unsigned* __restrict__ rng,  // (4)  seed low, seed high, step, micro-step
+    int B, int T, int C, int NH, float p, unsigned stream,
+    float* __restrict__ delta) {       // (B, NH, T)
     int query = blockIdx.y * ROWS + warp_id();
     if (query >= T) return;  // whole warps return, so no shuffle below misses a lane
     int b = blockIdx.x / NH, h = blockIdx.x % NH;
@@ -134,12 +138,9 @@ __device__ __forceinline__ void store_rows(real* head, const float (&d)[WIDTH / 
 
 // Computes dk and dv of TILE keys.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_dropout_backward_dkdv(
-    real* __restrict__ dqkv,           // (B, T, 3, NH, HS)
-    const real* __restrict__ dout,
-    const real* __restrict__ qkv,      // (B, T, 3, NH, HS)
-    const float* __restrict__ lse,     // (B, NH, T)  log-sum-exp of each query's scores
-    const unsigned* __restrict__ rng,  // (4)  seed low, seed high, step, micro-step
-    int T, int C, int NH, float p, unsigned stream, float* __restrict__ delta) {
+    real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
+    const real* __restrict__ out, const float* __restrict__ lse, const unsigned* __restrict__ rng,
+    int B, int T, int C, int NH, float p, unsigned stream, float* __restrict__ delta) {
     // Double buffers: one tile is read while the other is filled.
     __shared__ alignas(16) real q[2][STEP * STRIDE];      // (STEP, STRIDE)
     __shared__ alignas(16) real dy[2][STEP * STRIDE];     // (STEP, STRIDE)  of dout
@@ -202,8 +203,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_dropou
 // blocks fit on an SM.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE, 3) attention_dropout_backward_dq(
     real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
-    const float* __restrict__ lse, const unsigned* __restrict__ rng, int T, int C, int NH,
-    float p, unsigned stream, float* __restrict__ delta) {
+    const real* __restrict__ out, const float* __restrict__ lse, const unsigned* __restrict__ rng,
+    int B, int T, int C, int NH, float p, unsigned stream, float* __restrict__ delta) {
     __shared__ alignas(16) real k[2][STEP * STRIDE];  // (STEP, STRIDE)
     __shared__ alignas(16) real v[2][STEP * STRIDE];  // (STEP, STRIDE)
     int t = lane_id() % 4;

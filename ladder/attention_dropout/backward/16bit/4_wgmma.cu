@@ -101,13 +101,13 @@ __device__ __forceinline__ void store_rows(real* head, const float (&d)[32], flo
 extern "C" __global__ void __launch_bounds__(128, 3) attention_dropout_backward_dq(
     real* __restrict__ dqkv,           // (B, T, 3, NH, HS)
     const real* __restrict__ dout,     // (B, T, NH, HS)
+    const real* __restrict__ qkv,      // (B, T, 3, NH, HS)
     const real* __restrict__ out,      // (B, T, NH, HS)
     const float* __restrict__ lse,     // (B, NH, T)  log-sum-exp of each query's scores
     const unsigned* __restrict__ rng,  // (4)  seed low, seed high, step, micro-step
-    int T, int C, int NH, float p, unsigned stream,
+    int B, int T, int C, int NH, float p, unsigned stream,
     float* __restrict__ numbers,       // (HEADS, STEPS, 2, STEP)  lse to base 2, and delta
-    const __grid_constant__ TensorMap dout_tiles,
-    const __grid_constant__ TensorMap qkv_tiles) {  // of qkv (B, T, 3, NH, HS)
+    const __grid_constant__ TensorMap dout_tiles, const __grid_constant__ TensorMap qkv_tiles) {
     extern __shared__ __align__(1024) Vec shared[];
     __shared__ Mbarrier own_full, full[2];
     real* q = shared->at;    // (STEP, 64)
@@ -196,8 +196,9 @@ extern "C" __global__ void __launch_bounds__(128, 3) attention_dropout_backward_
 
 // Computes dk and dv of STEP keys.
 extern "C" __global__ void __launch_bounds__(128, 3) attention_dropout_backward_dkdv(
-    real* __restrict__ dqkv, const unsigned* __restrict__ rng, int T, int C, int NH, float p,
-    unsigned stream, const float* __restrict__ numbers,
+    real* __restrict__ dqkv, const real* __restrict__ dout, const real* __restrict__ qkv,
+    const real* __restrict__ out, const float* __restrict__ lse, const unsigned* __restrict__ rng,
+    int B, int T, int C, int NH, float p, unsigned stream, const float* __restrict__ numbers,
     const __grid_constant__ TensorMap dout_tiles, const __grid_constant__ TensorMap qkv_tiles) {
     extern __shared__ __align__(1024) Vec shared[];
     __shared__ Mbarrier own_full, full[2];

@@ -109,12 +109,14 @@ __device__ __forceinline__ float multiply_rows(const real* dy, const real* y, in
 
 extern "C" __global__ void __launch_bounds__(WARPGROUPS * 128, 1) attention_dropout_backward(
     real* __restrict__ dqkv,           // (B, T, 3, NH, HS)
+    const real* __restrict__ dout,     // (B, T, NH, HS)
+    const real* __restrict__ qkv,      // (B, T, 3, NH, HS)
+    const real* __restrict__ out,      // (B, T, NH, HS)
     const float* __restrict__ lse,     // (B, NH, T)  log-sum-exp of each query's scores
     const unsigned* __restrict__ rng,  // (4)  seed low, seed high, step, micro-step
-    int T, int C, int NH, float p, unsigned stream,
-    const __grid_constant__ TensorMap dout_tiles,   // of dout (B, T, NH, HS)
-    const __grid_constant__ TensorMap qkv_tiles,    // of qkv (B, T, 3, NH, HS)
-    const __grid_constant__ TensorMap out_tiles) {  // of out (B, T, NH, HS)
+    int B, int T, int C, int NH, float p, unsigned stream,
+    const __grid_constant__ TensorMap dout_tiles, const __grid_constant__ TensorMap qkv_tiles,
+    const __grid_constant__ TensorMap out_tiles) {
     extern __shared__ __align__(1024) Vec shared[];
     __shared__ Mbarrier full[TILES], empty[TILES];   // tiles i of q, k, v, dy and y
     __shared__ Mbarrier given[TILES], taken[TILES];  // probs and dscores of queries i

@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) attention_dropou
     float* __restrict__ lse,           // (B, NH, T)  log-sum-exp of each query's scores
     const real* __restrict__ qkv,      // (B, T, 3, NH, HS)
     const unsigned* __restrict__ rng,  // (4)  seed low, seed high, step, micro-step
-    int T, int C, int NH, float p, unsigned stream) {
+    int B, int T, int C, int NH, float p, unsigned stream) {
     extern __shared__ Vec shared[];
     real* k = shared->at;              // (2, TILE, STRIDE)  double buffer
     real* v = k + 2 * TILE * STRIDE;   // (2, TILE, STRIDE)  double buffer

@@ -90,9 +90,10 @@ __device__ __forceinline__ void store_rows(real* head, const float (&d)[32],
 extern "C" __global__ void __launch_bounds__(THREADS + WARP_SIZE, 3) attention_dropout_forward(
     real* __restrict__ out,            // (B, T, C)
     float* __restrict__ lse,           // (B, NH, T)  log-sum-exp of each query's scores
+    const real* __restrict__ qkv,      // (B, T, 3, NH, HS)
     const unsigned* __restrict__ rng,  // (4)  seed low, seed high, step, micro-step
-    int T, int C, int NH, float p, unsigned stream,
-    const __grid_constant__ TensorMap qkv_tiles) {  // of qkv (B, T, 3, NH, HS)
+    int B, int T, int C, int NH, float p, unsigned stream,
+    const __grid_constant__ TensorMap qkv_tiles) {
     extern __shared__ __align__(1024) Vec shared[];
     __shared__ Mbarrier q_full, full[STAGES], empty[STAGES];
     real* q = shared->at;         // (QUERIES, 64)

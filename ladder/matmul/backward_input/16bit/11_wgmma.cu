@@ -48,7 +48,7 @@ __device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int ro
 }
 
 extern "C" __global__ void __launch_bounds__(256) matmul_backward_input_transpose(
-    const real* __restrict__ weight /* (OC, C) */, int C, int OC,
+    const real* __restrict__ weight /* (OC, C) */, int N, int C, int OC,
     real* __restrict__ transposed /* (C, OC) */) {
     __shared__ real tile[64][64 + 2];  // (row, column)  of weight; rows begin one bank apart
     int row = blockIdx.y * 64, column = blockIdx.x * 64;

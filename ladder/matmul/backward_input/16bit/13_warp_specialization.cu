@@ -33,10 +33,12 @@ struct Stage {
 };
 
 extern "C" __global__ void __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_backward_input(
-    int C, int OC,
-    const __grid_constant__ TensorMap dinp_tiles,      // of dinp (N, C)
-    const __grid_constant__ TensorMap dout_tiles,      // of dout (N, OC)
-    const __grid_constant__ TensorMap weight_tiles) {  // of weight (OC, C)
+    real* __restrict__ dinp,          // (N, C)
+    const real* __restrict__ dout,    // (N, OC)
+    const real* __restrict__ weight,  // (OC, C)
+    int N, int C, int OC,
+    const __grid_constant__ TensorMap dinp_tiles, const __grid_constant__ TensorMap dout_tiles,
+    const __grid_constant__ TensorMap weight_tiles) {
     extern __shared__ __align__(1024) Vec shared[];
     __shared__ Mbarrier full[STAGES], empty[STAGES];
     real* a = shared->at;                      // (STAGES, TILE_ROWS, DEPTH)              of dout

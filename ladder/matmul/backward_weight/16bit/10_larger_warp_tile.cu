@@ -86,6 +86,7 @@ struct Fragments {
 };
 
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_weight(
+    float* __restrict__ dweight,    // (OC, C)  accumulates
     const real* __restrict__ dout,  // (N, OC)
     const real* __restrict__ inp,   // (N, C)
     int N, int C, int OC,
@@ -145,9 +146,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_
     }
 }
 
-// Adds the SPLITS partial sums to dweight (OC, C); a thread adds four neighbours.
+// Adds the SPLITS partial sums to dweight; a thread adds four neighbours.
 extern "C" __global__ void matmul_backward_weight_finish(
-    float* __restrict__ dweight, int C, int OC, const float* __restrict__ partial) {
+    float* __restrict__ dweight, int N, int C, int OC, const float* __restrict__ partial) {
     size_t index = ((size_t)blockIdx.x * 256 + threadIdx.x) * 4, size = (size_t)OC * C;
     if (index >= size) return;
     Floats* to = reinterpret_cast<Floats*>(dweight + index);

@@ -85,10 +85,13 @@ __device__ __forceinline__ void add(float* dweight, const float (&sums)[4], int 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS + WARP_SIZE, 1) matmul_backward_weight(
-    float* __restrict__ partial,  // (REST, SLOTS, TILE_COLUMNS / 8, THREADS, 4)
-    const __grid_constant__ TensorMap dweight_tiles,  // of dweight (OC, C)  accumulates
-    const __grid_constant__ TensorMap dout_tiles,     // of dout (N, OC)
-    const __grid_constant__ TensorMap inp_tiles) {    // of inp (N, C)
+    float* __restrict__ dweight,    // (OC, C)  accumulates
+    const real* __restrict__ dout,  // (N, OC)
+    const real* __restrict__ inp,   // (N, C)
+    int N, int C, int OC,
+    float* __restrict__ partial,    // (REST, SLOTS, TILE_COLUMNS / 8, THREADS, 4)
+    const __grid_constant__ TensorMap dweight_tiles, const __grid_constant__ TensorMap dout_tiles,
+    const __grid_constant__ TensorMap inp_tiles) {
     extern __shared__ __align__(1024) Vec shared[];
     __shared__ Mbarrier full[STAGES], empty[STAGES];
     real* a = shared->at;                      // (STAGES, TILE_ROWS / 64, DEPTH, 64)     of dout
@@ -188,7 +191,9 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP_SIZE, 1) matmul_back
 
 // Adds the partial sums of a split tile to dweight, always in the same order.
 extern "C" __global__ void matmul_backward_weight_finish(
-    float* __restrict__ dweight, int C, int OC, const float* __restrict__ partial) {
+    float* __restrict__ dweight, int N, int C, int OC, const float* __restrict__ partial,
+    const __grid_constant__ TensorMap dweight_tiles, const __grid_constant__ TensorMap dout_tiles,
+    const __grid_constant__ TensorMap inp_tiles) {
     if (REST == 0 || SHARE == STEPS) return;  // no tile was split
     int tile = TILES - REST + blockIdx.x, line = blockIdx.x * LEFT;
     bool cut = LEFT > 1 && line / LINE < (line + LEFT - 1) / LINE;  // its last steps are split too
@@ -201,7 +206,8 @@ extern "C" __global__ void matmul_backward_weight_finish(
         float sums[4] = {};
         for (int slot = 0; slot < slots; slot++) {
             size_t place = (blockIdx.x * SLOTS + slot) * (TILE_COLUMNS / 8) + j;
-            Floats four = reinterpret_cast<const Floats*>(partial)[place * THREADS + threadIdx.x];
+            const float* from = partial + (place * THREADS + threadIdx.x) * 4;
+            Floats four = *reinterpret_cast<const Floats*>(from);
             for (int k = 0; k < 4; k++) {
                 sums[k] += four.at[k];
             }

@@ -49,9 +49,12 @@ __device__ __forceinline__ bool find_part(int turn, Part& part) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS + WARP_SIZE, 1) matmul_backward_weight(
-    const __grid_constant__ TensorMap dweight_tiles,  // of dweight (OC, C)  accumulates
-    const __grid_constant__ TensorMap dout_tiles,     // of dout (N, OC)
-    const __grid_constant__ TensorMap inp_tiles) {    // of inp (N, C)
+    float* __restrict__ dweight,    // (OC, C)  accumulates
+    const real* __restrict__ dout,  // (N, OC)
+    const real* __restrict__ inp,   // (N, C)
+    int N, int C, int OC,
+    const __grid_constant__ TensorMap dweight_tiles, const __grid_constant__ TensorMap dout_tiles,
+    const __grid_constant__ TensorMap inp_tiles) {
     extern __shared__ __align__(1024) Vec shared[];
     __shared__ Mbarrier full[STAGES], empty[STAGES];
     real* a = shared->at;                      // (STAGES, TILE_ROWS / 64, DEPTH, 64)     of dout

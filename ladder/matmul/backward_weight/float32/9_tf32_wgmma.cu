@@ -34,7 +34,9 @@ constexpr int BLOCK = DEPTH * 32;  // elements of a tile of dout
 
 // Writes inp (N, C) as inp.T (C, STEPS * DEPTH), with zeros behind the last row of inp.
 extern "C" __global__ void matmul_backward_weight_transpose(
-    const real* __restrict__ inp, int N, int C, float* __restrict__ inp_across) {
+    const real* __restrict__ inp, int N, int C, int OC, float* __restrict__ inp_across,
+    const __grid_constant__ TensorMap dweight_tiles, const __grid_constant__ TensorMap dout_tiles,
+    const __grid_constant__ TensorMap inp_across_tiles) {
     __shared__ float tile[32][33];  // padded: a column lies in different banks
     int x = threadIdx.x % 32, c = blockIdx.x * 32, n = blockIdx.y * 32;
     for (int y = threadIdx.x / 32; y < 32; y += 8) {
@@ -71,9 +73,13 @@ struct Work {
 };
 
 extern "C" __global__ void __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_backward_weight(
-    const __grid_constant__ TensorMap dweight_tiles,       // of dweight (OC, C)  accumulates
-    const __grid_constant__ TensorMap dout_tiles,          // of dout (N, OC)
-    const __grid_constant__ TensorMap inp_across_tiles) {  // of inp_across (C, STEPS * DEPTH)
+    float* __restrict__ dweight,    // (OC, C)  accumulates
+    const real* __restrict__ dout,  // (N, OC)
+    const real* __restrict__ inp,   // (N, C)
+    int N, int C, int OC,
+    float* __restrict__ inp_across,  // (C, STEPS * DEPTH)  inp.T
+    const __grid_constant__ TensorMap dweight_tiles, const __grid_constant__ TensorMap dout_tiles,
+    const __grid_constant__ TensorMap inp_across_tiles) {
     extern __shared__ __align__(1024) Vec shared[];
     __shared__ Mbarrier full[STAGES], empty[STAGES];
     float* a = shared->at;                          // (STAGES, TILE_ROWS / 32, DEPTH, 32)  of dout

@@ -95,8 +95,10 @@ struct Fragments {
 };
 
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_weight_bias(
-    const real* __restrict__ dout,       // (N, OC)
-    const real* __restrict__ inp,        // (N, C)
+    float* __restrict__ dweight,    // (OC, C)  accumulates
+    float* __restrict__ dbias,      // (OC)  accumulates
+    const real* __restrict__ dout,  // (N, OC)
+    const real* __restrict__ inp,   // (N, C)
     int N, int C, int OC,
     float* __restrict__ partial,         // (SPLITS, OC, C)  sums over the rows of each split
     float* __restrict__ partial_bias) {  // (SPLITS, OC)
@@ -164,9 +166,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_
 
 // Adds the partial sums to dweight and dbias; a thread adds four neighbours of dweight.
 extern "C" __global__ void matmul_backward_weight_bias_finish(
-    float* __restrict__ dweight,  // (OC, C)  accumulates
-    float* __restrict__ dbias,    // (OC)  accumulates
-    int C, int OC, const float* __restrict__ partial, const float* __restrict__ partial_bias) {
+    float* __restrict__ dweight, float* __restrict__ dbias, int N, int C, int OC,
+    const float* __restrict__ partial, const float* __restrict__ partial_bias) {
     size_t thread = (size_t)blockIdx.x * 256 + threadIdx.x, index = thread * 4;
     size_t size = (size_t)OC * C;  // there are more threads than OC, since C is at least 4
     if (index >= size) return;

@@ -43,11 +43,13 @@ __device__ __forceinline__ void find_tile(int tile, int high, int wide, int& row
 }
 
 extern "C" __global__ void __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_forward(
-    const real* __restrict__ bias,  // (OC), or null
+    real* __restrict__ out,           // (N, OC)
+    const real* __restrict__ inp,     // (N, C)
+    const real* __restrict__ weight,  // (OC, C)
+    const real* __restrict__ bias,    // (OC), or null
     int N, int C, int OC,
-    const __grid_constant__ TensorMap out_tiles,       // of out (N, OC)
-    const __grid_constant__ TensorMap inp_tiles,       // of inp (N, C)
-    const __grid_constant__ TensorMap weight_tiles) {  // of weight (OC, C)
+    const __grid_constant__ TensorMap out_tiles, const __grid_constant__ TensorMap inp_tiles,
+    const __grid_constant__ TensorMap weight_tiles) {
     extern __shared__ __align__(1024) Vec shared[];
     __shared__ Mbarrier full[STAGES], empty[STAGES];
     real* a = shared->at;                            // (STAGES, TILE_ROWS, DEPTH)     of inp

@@ -78,11 +78,13 @@ struct Stage {
 
 extern "C" __global__ void __cluster_dims__(2, 1, 1)
 __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_gelu_backward_input(
-    int C, int OC,
-    const __grid_constant__ TensorMap dinp_tiles,    // of dinp (N, C)
-    const __grid_constant__ TensorMap dout_tiles,    // of dout (N, OC)
-    const __grid_constant__ TensorMap weight_tiles,  // of weight (OC, C)
-    const __grid_constant__ TensorMap pre_tiles) {   // of pre (N, C)
+    real* __restrict__ dinp,          // (N, C)
+    const real* __restrict__ dout,    // (N, OC)
+    const real* __restrict__ weight,  // (OC, C)
+    const real* __restrict__ pre,     // (N, C)
+    int N, int C, int OC,
+    const __grid_constant__ TensorMap dinp_tiles, const __grid_constant__ TensorMap dout_tiles,
+    const __grid_constant__ TensorMap weight_tiles, const __grid_constant__ TensorMap pre_tiles) {
     extern __shared__ __align__(1024) Vec shared[];
     __shared__ Mbarrier full[STAGES], empty[STAGES], loaded[2];  // loaded: one per warpgroup
     __shared__ Mbarrier turns[2];                                // also one per warpgroup

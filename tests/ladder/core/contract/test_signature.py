@@ -9,7 +9,7 @@ import pytest
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.binding import bind
 from ladder.core.contract.host_arrays import aligned_empty
-from ladder.core.contract.ladder import find, ladders
+from ladder.core.contract.ladder import find
 from ladder.core.contract.rung_file import parse
 from ladder.core.contract.signature import mismatch, unused
 from ladder.core.emulator.emulated import Emulated
@@ -161,10 +161,3 @@ def test_an_array_that_kernels_take_as_tiles_only_lives_as_long_as_the_binding(r
     assert logits() is not None
     del run
     assert logits() is None
-
-
-def test_every_rung_takes_what_it_uses_and_nothing_else():
-    for ladder in ladders().values():
-        for each in ladder.rungs:
-            for line in each.lines.launches:
-                assert not unused(each.source, line.kernel), (each.path, line.kernel)
