@@ -110,21 +110,6 @@ def passed(taken: Sequence[Parameter], values: Mapping[str, Any]) -> tuple[Any, 
     return tuple(result)
 
 
-def unused(source: str, kernel: str) -> list[Parameter]:
-    """The parameters that a kernel does not use. Those without a name are among them."""
-    code = _without_comments(source)
-    found = _definition(code, kernel)
-    if found is None:
-        return []
-    depth, end = 1, found.end()
-    while depth and end < len(code):
-        depth += (code[end] == "{") - (code[end] == "}")
-        end += 1
-    words = set(re.findall(r"\w+", code[found.end() : end]))
-    taken = parameters(source, kernel) or ()
-    return [each for each in taken if each.unnamed or each.name not in words]
-
-
 def with_c_linkage(rung: Rung) -> str:
     """A rung's source, with `extern "C"` where a kernel that it launches lacks it: in machine code
     the kernel then has the name that the launch gives it. Lines keep their numbers."""

@@ -11,7 +11,7 @@ from ladder.core.contract.binding import bind
 from ladder.core.contract.host_arrays import aligned_empty
 from ladder.core.contract.ladder import find
 from ladder.core.contract.rung_file import parse
-from ladder.core.contract.signature import mismatch, unused
+from ladder.core.contract.signature import mismatch
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.verify.check import check
 
@@ -134,16 +134,6 @@ def test_what_the_contract_cannot_hand_over_is_refused_with_a_remedy(rung, sourc
 def test_a_line_of_args_that_cannot_be_meant_is_refused(rung, old, new, message):
     with pytest.raises(LadderError, match=message):
         rung(replaced(HEADER + THEIRS, old, new))
-
-
-def test_a_parameter_that_is_never_used_is_found():
-    source = replaced(OURS, WIDER, f"{WIDER} /* (N, V) */, int steps, const float*, unsigned int")
-    source = replaced(source, "float highest", "// steps of a row\n    float highest")
-    assert [str(each) for each in unused(source, "softmax_forward")] == [
-        "int steps",
-        "float*",
-        "unsigned int",
-    ]
 
 
 @pytest.mark.emulator
