@@ -1,0 +1,14 @@
+"""Trains GPT-2 on the ladders. To read it: train.py, open.py, report.py, flags.py, in this order."""
+
+from ladder.core.common.moved import forward
+
+forward(
+    {
+        "trainer.measure": "trainer.commands",
+        "trainer.run.training": "trainer.train",
+        "trainer.run.logs": "trainer.files.logs",
+        "trainer.settings.parser": "trainer.commands.parser",
+        "trainer.settings.flags": "trainer.flags",
+        "trainer.settings.config": "trainer.flags",
+    }
+)

@@ -27,6 +27,7 @@ from ladder.core.contract.rung_file import Rung
 from ladder.core.measure.pick import compiling_ahead, pick
 from ladder.core.verify import sandbox
 from ladder.core.verify.check import compile_ahead
+from trainer.engine.kernel_settings import KernelSettings, naming_file
 from trainer.model.calls import Call
 from trainer.model.fusion import (
     DROPPED_JOIN,
@@ -37,7 +38,6 @@ from trainer.model.fusion import (
     makes,
     takes,
 )
-from trainer.settings.kernel_settings import KernelSettings, naming_file
 
 
 def say_nothing(part: str) -> None:

@@ -14,33 +14,33 @@ from ladder.core.contract.dtypes import REAL
 from ladder.core.contract.ladder import find
 from ladder.core.show.notebook import rung_of
 from ladder.core.show.pages import ROOT
-from trainer.data import download
-from trainer.data.datasets import data_directory
-from trainer.data.token_files import find_shards, read_tokens
-from trainer.engine.debug import watch_of
-from trainer.engine.device_choice import open_for
-from trainer.engine.engine import Engine
-from trainer.engine.kernels import choose
-from trainer.model.model_config import ModelConfig
-from trainer.model.program import Program, build
-from trainer.model.weights import random_model
-from trainer.run.sample import (
+from trainer.commands.sample import (
     Predictor,
     decode_stream,
     encode_prompt,
     forward_only,
     generate,
 )
-from trainer.run.setup import (
+from trainer.data import download
+from trainer.data.datasets import data_directory
+from trainer.data.token_files import find_shards, read_tokens
+from trainer.engine.debug import watch_of
+from trainer.engine.device_choice import open_for
+from trainer.engine.engine import Engine
+from trainer.engine.kernel_settings import resolve_kernels
+from trainer.engine.kernels import choose
+from trainer.engine.steps import Stepper
+from trainer.files.weights import random_model
+from trainer.flags import Flags
+from trainer.model.model_config import ModelConfig
+from trainer.model.program import Program, build
+from trainer.open import (
     load_parameters,
     open_data,
     open_loaders,
     resolve,
     run_directory,
 )
-from trainer.run.steps import Stepper
-from trainer.settings.flags import Flags
-from trainer.settings.kernel_settings import resolve_kernels
 
 STEPS = 300  # at which the learning rate has come down to 0
 
@@ -163,7 +163,7 @@ def start(
 
     shape     without its vocabulary, which is the text's
     kernels   rungs, or sources of kernels, that run unchecked; the trainer would check them
-    settings  of trainer.settings.flags.Flags
+    settings  of trainer.flags.Flags
     """
     defaults = {"tokenizer": "chars", "dtype": "fp32", "beta2": 0.99, "grad_clip": 1.0}
     defaults |= {"steps": STEPS, "schedule": "linear", "lr": 6e-3, "warmup": 20, "final_lr": 0.0}

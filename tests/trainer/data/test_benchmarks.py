@@ -11,7 +11,8 @@ import pytest
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_bytes
 from tests.trainer.web_server import serve
-from trainer.data import benchmarks, multiple_choice, prepare
+from trainer.commands import prepare
+from trainer.data import benchmarks, multiple_choice
 from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark
 from trainer.data.download import DownloadError, Source
 from trainer.data.multiple_choice import read_examples

@@ -11,10 +11,10 @@ from ladder.core.device.cpu import Cpu
 from ladder.core.device.inventory import cpp_compiler
 from tests.trainer.tiny import run, save_model, settings
 from trainer.engine.debug import wait
-from trainer.model import checkpoint
-from trainer.run.setup import set_up
-from trainer.run.steps import Stepper
-from trainer.settings.flags import Flags
+from trainer.engine.steps import Stepper
+from trainer.files import checkpoint
+from trainer.flags import Flags
+from trainer.open import set_up
 
 
 def test_debug_nan_names_the_first_op_whose_output_is_not_finite(tmp_path):

@@ -9,16 +9,16 @@ import pytest
 from ladder.core.common.errors import LadderError
 from ladder.core.measure.pick import Choice as Picked
 from tests.trainer.tiny import resolved_kernels, run, settings
+from trainer.commands.parser import parse
 from trainer.engine import fusion_choice, rung_choice
-from trainer.model import checkpoint
+from trainer.engine.steps import Stepper
+from trainer.files import checkpoint
+from trainer.flags import Flags
 from trainer.model.fusion import FUSIONS
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.lecture_gpt import LectureGPTConfig
 from trainer.model.program import build
-from trainer.run.setup import set_up
-from trainer.run.steps import Stepper
-from trainer.settings.flags import Flags
-from trainer.settings.parser import parse
+from trainer.open import set_up
 
 SHAPE = GPT2Config(context=6, vocab=11, padded_vocab=16, layers=2, heads=2, channels=8)
 # those of SHAPE

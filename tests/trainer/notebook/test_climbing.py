@@ -10,8 +10,8 @@ from ladder.core.contract.ladder import find
 from ladder.core.measure import results
 from ladder.core.show import progress, trace
 from ladder.core.show.pages import ROOT
+from trainer.commands import step_timing
 from trainer.data.download import VARIABLE
-from trainer.measure import step_timing
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.program import build
 from trainer.notebook import climb_exercises, climbing, planted, step_counts

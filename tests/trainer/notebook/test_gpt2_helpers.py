@@ -13,16 +13,16 @@ from ladder.core.contract.ladder import find
 from ladder.core.device.cpu import Cpu
 from ladder.core.measure.roofline import Roof
 from ladder.core.show.pages import ROOT
-from tests.trainer.measure.test_climb import gpu  # noqa: F401  a fixture
+from tests.trainer.commands.test_climb import gpu  # noqa: F401  a fixture
+from trainer.commands import step_timing
 from trainer.data.download import VARIABLE
 from trainer.engine import memory
 from trainer.engine.engine import Engine
-from trainer.measure import step_timing
+from trainer.files import logs
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.program import build
 from trainer.notebook import exercises
 from trainer.notebook import helpers as gpt
-from trainer.run import logs
 
 SHAPE = GPT2Config(context=8, layers=2, heads=2, channels=8)
 PROFILE = {"bandwidth_gbs": 2.0, "matrix_gflops": 3.0, "step_ms": 1e3}

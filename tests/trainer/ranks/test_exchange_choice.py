@@ -1,0 +1,70 @@
+"""What the devices of several ranks exchange by."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from ladder.core.common.errors import LadderError
+from trainer.model.sharding import Sharding
+from trainer.open import open_communicator
+from trainer.ranks.group import ALONE, HostSums, Ranks
+
+OVERLAPPED = Sharding(0, 2, stage=1, overlaps=True)
+BEHIND = Sharding(0, 2, stage=1)
+WHOLE = Sharding(0, 2, stage=0, overlaps=True)
+
+
+class Gpu:
+    is_gpu = True
+
+    def __init__(self, refuses=False):
+        self.refuses = refuses
+
+    def new_group(self):
+        return b"name"
+
+    def join_group(self, name, rank, size):
+        return f"NCCL {name.decode()} {rank} of {size}"
+
+    def join_p2p(self, exchange, rank, size, beside):
+        if self.refuses:
+            raise LadderError("no access")
+        return f"P2P {rank} of {size}, {'beside' if beside else 'behind'}"
+
+
+def ranks(on_this_machine=2):
+    group = Ranks.__new__(Ranks)
+    group.rank, group.size, group.local_size = 0, 2, on_this_machine
+    group.exchange = lambda what, data: [data, b""]
+    return group
+
+
+@pytest.mark.parametrize(
+    ("exchange", "sharding", "gpu", "group", "chosen"),
+    [
+        ("nccl", OVERLAPPED, Gpu(), ranks(), "NCCL name 0 of 2"),
+        ("p2p", OVERLAPPED, Gpu(), ranks(), "P2P 0 of 2, beside"),
+        ("p2p", BEHIND, Gpu(), ranks(), "P2P 0 of 2, behind"),
+        ("auto", WHOLE, Gpu(), ranks(), "P2P 0 of 2, beside"),
+        ("auto", BEHIND, Gpu(), ranks(), "P2P 0 of 2, behind"),
+        ("auto", OVERLAPPED, Gpu(refuses=True), ranks(), "NCCL name 0 of 2"),
+        ("auto", OVERLAPPED, Gpu(), ranks(on_this_machine=1), "NCCL name 0 of 2"),
+        ("auto", OVERLAPPED, Gpu(), ALONE, None),
+    ],
+)
+def test_gpus_exchange_by_p2p_or_nccl(exchange, sharding, gpu, group, chosen):
+    assert open_communicator(gpu, group, exchange, sharding) == chosen
+
+
+@pytest.mark.parametrize(
+    ("gpu", "group", "says"),
+    [(Gpu(refuses=True), ranks(), "no access"), (Gpu(), ranks(1), "on several machines")],
+)
+def test_p2p_that_is_not_possible_is_refused(gpu, group, says):
+    with pytest.raises(LadderError, match=says):
+        open_communicator(gpu, group, "p2p", OVERLAPPED)
+
+
+def test_arrays_of_the_host_are_exchanged_by_the_host():
+    found = open_communicator(SimpleNamespace(is_gpu=False), ranks(), "p2p", OVERLAPPED)
+    assert isinstance(found, HostSums)

@@ -1,0 +1,108 @@
+"""What a run resumes from: the newest checkpoint in its folder, if it belongs to the same run."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ladder.core.common.errors import LadderError
+from trainer.config import TrainConfig
+from trainer.files import checkpoint
+
+# What must be the same for a resumed run to continue as if it had never stopped. Batch, data and
+# order are compared by the loader, which knows best what its position means.
+SAME_ON_RESUME = {
+    "model": "-e",
+    "total_tokens": "-d",
+    "seed": "--seed",
+    "dtype": "--dtype",
+    "overfit": "-a",
+}
+
+
+def _of(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kind)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _are_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(type(x) in (int, float) for x in value)
+
+
+def _is_scale(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < math.inf
+
+
+# Where in its state a run finds what it goes on with, and whether that makes sense. `shape` is
+# looked at where the model is opened, and the loader's position where it is restored.
+Sound = dict[tuple[str, ...], Callable[[Any], bool]]
+STATE: Sound = {
+    ("config",): _of(dict),
+    ("device",): _of(str),
+    ("kernels", "rungs"): _of(dict),
+    ("kernels", "digests"): _of(dict),
+    ("kernels", "fusions"): _of(list),
+    ("train",): _of(dict),
+    ("stepper", "updates"): _is_count,
+    ("stepper", "losses"): _are_numbers,
+    ("stepper", "norms"): _are_numbers,
+}
+STATE_OF_FP16: Sound = {
+    ("stepper", "scale", "value"): _is_scale,
+    ("stepper", "scale", "good_steps"): _is_count,
+}
+
+
+def check_directory(directory: Path) -> None:
+    """Raise LadderError where a run's folder cannot be made or written."""
+    existing = next(p for p in (directory, *directory.absolute().parents) if p.exists())
+    if not existing.is_dir():
+        raise LadderError(f"-o {directory}: {existing} is a file; name a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise LadderError(f"-o {directory}: {existing} is not writable; choose another folder")
+
+
+def resume_step(resume: bool, directory: Path) -> int | None:
+    """The step to go on from; None to start anew, as -y 1 does, too, where nothing is there yet."""
+    step = checkpoint.latest(directory)
+    if step is not None and not resume:
+        raise LadderError(
+            f"{directory} holds the checkpoints of an earlier run, the last of step {step}; "
+            "continue it with -y 1, choose another folder with -o, or delete it"
+        )
+    return step
+
+
+def check_state(state: Mapping[str, Any], where: Path) -> None:
+    """Raise LadderError where a training run cannot resume from a checkpoint.
+
+    It may be intact and still not fit: a model stored without its moments, or another version.
+    """
+    config = state.get("config")
+    fp16 = isinstance(config, dict) and config.get("dtype") == "fp16"
+    for path, makes_sense in (STATE | STATE_OF_FP16 if fp16 else STATE).items():
+        value: Any = state
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        if not makes_sense(value):
+            raise LadderError(
+                f"{where} is not of a training run of this version: its state lacks "
+                f"{'.'.join(path)}; train from its weights by -e {where} and another -o"
+            )
+
+
+def check_same(config: TrainConfig, state: Mapping[str, Any]) -> None:
+    """Raise LadderError where a setting differs that must stay the same."""
+    before = state["config"]
+    for name, flag in SAME_ON_RESUME.items():
+        if before.get(name) != getattr(config, name):
+            raise LadderError(
+                f"{flag} was {before.get(name)} and is {getattr(config, name)} now; "
+                "resume with the same value, or start a new run with another -o"
+            )
