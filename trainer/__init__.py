@@ -1,4 +1,4 @@
-"""Trains GPT-2 on the ladders. To read it: train.py, open.py, report.py, flags.py, in this order."""
+"""Trains GPT-2 on the ladders. Read train.py, open.py, report.py, flags.py, in this order."""
 
 from ladder.core.common.moved import forward
 
@@ -7,8 +7,9 @@ forward(
         "trainer.measure": "trainer.commands",
         "trainer.run.training": "trainer.train",
         "trainer.run.logs": "trainer.files.logs",
-        "trainer.settings.parser": "trainer.commands.parser",
+        "trainer.run": "trainer.commands",
         "trainer.settings.flags": "trainer.flags",
         "trainer.settings.config": "trainer.flags",
+        "trainer.settings": "trainer.commands",
     }
 )

@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
         from trainer.ranks.supervise import supervise
 
         return supervise(argv, flags.value("ranks"))
-    from trainer.open import run_directory
+    from trainer.files.resume import run_directory
     from trainer.ranks.join import join
     from trainer.train import train
 

@@ -15,7 +15,7 @@ from trainer.files import checkpoint, logs
 from trainer.files.weights import open_model
 from trainer.flags import Flags
 from trainer.model.program import build
-from trainer.open import set_up
+from trainer.open import open_run
 
 OWN_MASTERS = {"dtype": "bf16", "master_weights": False}
 DROPPING = dataclasses.replace(SHAPE, dropout=0.1)
@@ -68,8 +68,8 @@ def test_without_masters_the_losses_stay_near_those_with_them(tmp_path):
 
 
 def test_without_masters_their_memory_is_not_allocated(tmp_path):
-    kept = set_up(Flags(**settings(tmp_path, **WITH_MASTERS)))
-    spared = set_up(Flags(**settings(tmp_path, **OWN_MASTERS)))
+    kept = open_run(Flags(**settings(tmp_path, **WITH_MASTERS)))
+    spared = open_run(Flags(**settings(tmp_path, **OWN_MASTERS)))
     before, after = (dict(setup.engine.memory_table()) for setup in (kept, spared))
     assert before.pop("master") == before["moment"] // 2
     assert after == before

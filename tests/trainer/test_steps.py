@@ -9,16 +9,18 @@ from ladder.core.contract.ladder import find
 from ladder.core.device.cpu import Cpu
 from tests.trainer.deferred import Clocked, Deferred, deferred_rungs
 from tests.trainer.tiny import PARAMETERS, SHAPE, parameters, resolved, run, save_model, settings
-from trainer import open as setup
-from trainer.config import Place
+from trainer import open as opening
 from trainer.data.datasets import TokenLoader, prepare
 from trainer.engine import rung_choice
 from trainer.engine.debug import watch_of
 from trainer.engine.engine import Engine
 from trainer.engine.loss_scale import GROWTH_INTERVAL, LossScale
-from trainer.engine.steps import NOT_FINITE, Stepper, validate
+from trainer.engine.passes import validate
+from trainer.engine.steps import NOT_FINITE, Steps
 from trainer.files import checkpoint, logs
+from trainer.flags import Place
 from trainer.model.program import build, initial_parameters
+from trainer.train import take_step
 
 SHAPE = dataclasses.replace(SHAPE, dropout=0.1)
 
@@ -27,6 +29,17 @@ SHAPE = dataclasses.replace(SHAPE, dropout=0.1)
 def loader(tmp_path):
     data = prepare("play", tmp_path, "bytes")
     return lambda: TokenLoader(data.train, 2, 16, vocab=257, shuffle=True, seed=1)
+
+
+class Stepper(Steps):
+    """Steps, and the batches that they are taken on."""
+
+    def __init__(self, config, engine, train):
+        super().__init__(config, engine)
+        self.train = train
+
+    def step(self, number):
+        return take_step(self, self.train, number)
 
 
 def stepper_on(device, train, tmp_path, real=np.float32, **changes):
@@ -186,7 +199,9 @@ def test_a_whole_run_logs_the_same_lines_in_the_same_order(tmp_path, monkeypatch
     def choose(calls, *others):
         return {call.op: rung_choice.Choice(later[call.op], "later") for call in calls}
 
-    monkeypatch.setattr(setup, "open_for", lambda *typed: (device, Place("cpu", False, "fp32"), []))
+    monkeypatch.setattr(
+        opening, "open_for", lambda *typed: (device, Place("cpu", False, "fp32"), [])
+    )
     monkeypatch.setattr(rung_choice, "choose", choose)
     run(tmp_path, **common, output=str(tmp_path / "later"))
 

@@ -22,17 +22,17 @@ from ladder.core.device.open import open_device
 from ladder.core.emulator.emulated import Emulated
 from tests.trainer.tiny import SHAPE, add_size, highest_rungs, parameters, run, save_model, settings
 from trainer import train as training
-from trainer.commands.sample import encode_prompt, open_generator
+from trainer.commands.sample import open_generator
 from trainer.data.token_files import write_tokens
 from trainer.engine import memory, steps
 from trainer.engine.engine import Engine
-from trainer.engine.steps import Stepper
+from trainer.engine.generation import encode_prompt
 from trainer.files import checkpoint, logs
 from trainer.flags import DTYPES as DTYPE_NAMES
 from trainer.flags import Flags
 from trainer.model.fusion import FUSIONS
 from trainer.model.program import build
-from trainer.open import set_up
+from trainer.open import open_run
 from trainer.report import WIDTH_OF_A_LOG, open_console
 from trainer.train import train
 
@@ -93,15 +93,15 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path, dtype):
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
     run(tmp_path, **common, output=str(straight))
     # The second run dies in step 5, after the checkpoint of step 4.
-    original = Stepper.step
+    original = training.take_step
 
-    def die(self, number):
+    def die(steps, loader, number):
         if number == 5:
             raise RuntimeError("power cut")
-        return original(self, number)
+        return original(steps, loader, number)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Stepper, "step", die)
+        patch.setattr(training, "take_step", die)
         with pytest.raises(RuntimeError):
             run(tmp_path, **common, output=str(resumed))
     _, screen = run(tmp_path, **common, output=str(resumed), resume=True)
@@ -193,7 +193,7 @@ def test_a_run_does_not_overwrite_the_checkpoints_of_another(tmp_path):
 def test_a_run_neither_reads_nor_writes_where_another_one_writes(tmp_path, monkeypatch):
     flags = Flags(**settings(tmp_path, checkpoint_every=1))
     with alone_in(tmp_path / "run"), monkeypatch.context() as patched:
-        patched.setattr(training, "set_up", lambda flags: pytest.fail("it was read"))
+        patched.setattr(training, "open_run", lambda flags: pytest.fail("it was read"))
         refusal = rf"another run \(process {os.getpid()}\) is writing to .*; wait for its end, or"
         with pytest.raises(LadderError, match=refusal):
             train(flags)
@@ -292,14 +292,14 @@ def test_only_the_last_checkpoints_and_the_major_ones_stay(tmp_path):
 
 def interrupt_at(patch, number):
     """Have the process send itself a Ctrl-C while it takes a step."""
-    original = Stepper.step
+    original = training.take_step
 
-    def step(self, current):
+    def step(steps, loader, current):
         if current == number:
             os.kill(os.getpid(), signal.SIGINT)
-        return original(self, current)
+        return original(steps, loader, current)
 
-    patch.setattr(Stepper, "step", step)
+    patch.setattr(training, "take_step", step)
 
 
 def test_ctrl_c_finishes_the_step_and_writes_a_checkpoint(tmp_path, monkeypatch):
@@ -436,12 +436,12 @@ def test_scratch_memory_of_rungs_counts_once_they_are_chosen(tmp_path, monkeypat
 def test_the_memory_for_text_samples_counts(tmp_path, monkeypatch):
     without = Flags(**settings(tmp_path))
     sampling = replace(without, sample_every=1, sample_tokens=8)
-    setup = set_up(sampling)
+    setup = open_run(sampling)
     free = memory.by_kind(setup.kernels.program, setup.config.real).total()
     monkeypatch.setattr(memory, "available_on_host", lambda: free)
-    set_up(replace(without, sample_every=0))
+    open_run(replace(without, sample_every=0))
     with pytest.raises(LadderError, match=r"needs .* GiB of memory"):
-        set_up(sampling)
+        open_run(sampling)
 
 
 def test_the_logs_are_llmcs_lines_and_json_ones(tmp_path):

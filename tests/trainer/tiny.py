@@ -12,11 +12,10 @@ from rich.console import Console
 
 from ladder.core.contract.ladder import find
 from ladder.core.contract.target import Target
-from trainer.config import Place, TrainConfig, resolve_run
 from trainer.engine.kernel_settings import KernelSettings, resolve_kernels
 from trainer.files import checkpoint
 from trainer.files.weights import state_of
-from trainer.flags import Flags
+from trainer.flags import Flags, Place, TrainConfig, resolve_run
 from trainer.model import registry
 from trainer.model.calls import Call
 from trainer.model.gpt2 import GPT2Config

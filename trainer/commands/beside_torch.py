@@ -20,13 +20,13 @@ from ladder.core.common.install import pip
 from trainer.commands import torch_gpt2
 from trainer.commands.parser import build_parser
 from trainer.commands.torch_gpt2 import MODES, WARM_UP, Mode, TorchTraining
-from trainer.config import TrainConfig
 from trainer.engine.schedule import rate_of
-from trainer.engine.steps import Stepper
-from trainer.flags import Flags
+from trainer.engine.steps import Steps
+from trainer.flags import Flags, TrainConfig
 from trainer.model.gpt2 import GPT2Config
-from trainer.open import Setup, set_up
+from trainer.open import Run, open_run
 from trainer.report import Display, open_console
+from trainer.train import take_step
 
 FLAGS = (
     *(
@@ -84,57 +84,57 @@ def main(argv: Sequence[str]) -> int:
     if flags.value("steps") < WARM_UP + 2:
         raise LadderError(f"-x must be {WARM_UP + 2} or more: the first {WARM_UP} warm up")
     with tempfile.TemporaryDirectory() as nowhere:  # no checkpoint is read, and nothing is written
-        setup = set_up(dataclasses.replace(flags, output=nowhere, sample_every=0))
-    modes = _modes(asked, setup)
+        run = open_run(dataclasses.replace(flags, output=nowhere, sample_every=0))
+    modes = _modes(asked, run)
     display = Display(open_console(), 0)
-    for note in setup.notes:
+    for note in run.notes:
         display.say(f"note: {note}")
-    courses = dict(compare(setup, modes, display.say))
-    report(courses, setup.config, display)
+    courses = dict(compare(run, modes, display.say))
+    report(courses, run.config, display)
     return int(len(courses) <= len(modes))
 
 
 def compare(
-    setup: Setup, modes: Sequence[Mode], say: Callable[[str], None]
+    run: Run, modes: Sequence[Mode], say: Callable[[str], None]
 ) -> Iterator[tuple[str, Course]]:
     """Ours and then PyTorch in each mode, by name. A mode that PyTorch cannot run is left out, and
     `say` is told why."""
-    config, shape = setup.config, setup.shape
+    config, shape = run.config, run.shape
     assert isinstance(shape, GPT2Config)
-    engine = setup.engine
+    engine = run.engine
     weights = {
         name: engine.read(f"{name}.master" if f"{name}.master" in engine.arrays else name)
         for name in engine.program.parameters
     }
     weights = {name: np.asarray(array, np.float32) for name, array in weights.items()}
-    start = setup.train.state()
-    yield f"ours, --rungs {setup.kernels.settings.rungs}", _ours(setup)
-    del engine, setup.engine  # PyTorch needs the memory
+    start = run.train.state()
+    yield f"ours, --rungs {run.kernels.settings.rungs}", _ours(run)
+    del engine, run.engine  # PyTorch needs the memory
     gc.collect()
-    setup.device.free_unused()
+    run.device.free_unused()
     for mode in modes:
-        setup.train.restore(start)
+        run.train.restore(start)
         try:
-            training = TorchTraining(shape, weights, config, mode, setup.kernels.settings.tf32)
-            yield NAMES[mode], _torch(setup, training)
+            training = TorchTraining(shape, weights, config, mode, run.kernels.settings.tf32)
+            yield NAMES[mode], _torch(run, training)
         except RuntimeError as error:  # the base of PyTorch's own: memory, compiler, capture
             say(f"{NAMES[mode]}: {str(error).strip().splitlines()[0]}")
 
 
-def _ours(setup: Setup) -> Course:
-    stepper = Stepper(setup.config, setup.engine, setup.train)
-    taken = [stepper.step(number) for number in range(setup.config.steps)]
-    steps = [step for step in (*taken, stepper.finish()) if step is not None]
+def _ours(run: Run) -> Course:
+    course = Steps(run.config, run.engine)
+    taken = [take_step(course, run.train, number) for number in range(run.config.steps)]
+    steps = [step for step in (*taken, course.finish()) if step is not None]
     for step in steps:
         if step.skipped is not None:
             raise LadderError(f"step {step.number + 1} was skipped: {step.skipped}; choose fp32")
     settled = [step.ms for step in steps if step.ms is not None and step.settled]
-    size = sum(size for _, size in setup.engine.memory_table())
+    size = sum(size for _, size in run.engine.memory_table())
     return Course([step.loss for step in steps], settled[1:] or settled, size)
 
 
-def _torch(setup: Setup, training: TorchTraining) -> Course:
-    config, loader = setup.config, setup.train
+def _torch(run: Run, training: TorchTraining) -> Course:
+    config, loader = run.config, run.train
     losses = []
     for number in range(config.steps):
         if config.overfit:
@@ -170,15 +170,15 @@ def report(courses: dict[str, Course], config: TrainConfig, display: Display) ->
     display.table(columns, table)
 
 
-def _modes(asked: str | None, setup: Setup) -> list[Mode]:
+def _modes(asked: str | None, run: Run) -> list[Mode]:
     """The modes to run. Raises LadderError for a wrong one, and for what PyTorch is not asked."""
-    if type(setup.shape) is not GPT2Config or setup.shape.has_dropout:
+    if type(run.shape) is not GPT2Config or run.shape.has_dropout:
         raise LadderError("-e: the comparison is of GPT-2 without dropout; choose such as d6, gpt2")
-    if setup.config.dtype == "fp16":
+    if run.config.dtype == "fp16":
         raise LadderError("--dtype fp16: the comparison has no loss scale; choose bf16 or fp32")
-    if not (setup.device.is_gpu or setup.device.runs_reference):
+    if not (run.device.is_gpu or run.device.runs_reference):
         raise LadderError("--device emulated: nothing to compare the times of; choose cpu or cuda")
-    default = MODES if setup.device.is_gpu else MODES[:2]
+    default = MODES if run.device.is_gpu else MODES[:2]
     if asked is None:
         return list(default)
     chosen = [mode for mode in MODES if mode in asked.split(",")]

@@ -13,26 +13,22 @@ One tensor is held in memory at a time; a debug state, though, takes a step of t
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.ladder import find
 from trainer.commands.parser import build_parser
 from trainer.data.datasets import data_directory, prepare
 from trainer.data.huggingface_tokenizer import export_tokenizer
 from trainer.data.token_files import TokenLoader
 from trainer.data.tokenizers import Tokenizer, get_tokenizer
-from trainer.engine.device_choice import open_for
-from trainer.engine.engine import Engine
-from trainer.engine.memory import refuse_what_does_not_fit
-from trainer.engine.steps import one_batch
+from trainer.engine.passes import one_batch
 from trainer.files import huggingface, llmc_files, weights
 from trainer.flags import Flags
 from trainer.model.program import Program, build
-from trainer.open import load_parameters
+from trainer.open import open_machine
 
 FORMATS = ("hf", "llmc", "llmc-bf16", "debug-state", "tokenizer")
 
@@ -103,17 +99,12 @@ def write_debug_state(path: Path, model: weights.Model, tokens: str, B: int, T: 
         raise LadderError(
             f"-t {T} is beyond the model's context; choose -t {shape.context} or less"
         )
-    device, _, _ = open_for("cpu", "fp32", model="")  # which model matters only to the default
-    real = np.dtype(np.float32)
+    machine = open_machine(Flags(device="cpu", dtype="fp32"))
 
-    def rebuild(rows: int) -> Program:
-        return build(shape, rows, T, master_weights=False)
+    def build_at(B: int, fused: Collection[str]) -> Program:
+        return build(shape, B, T, fusions=fused, master_weights=False)
 
-    program = rebuild(B)
-    refuse_what_does_not_fit(program, device, real, rebuild)
-    rungs = {call.op: find(call.op).rung("0") for call in program.calls}
-    engine = Engine(program, device, real, rungs)
-    load_parameters(engine, model.pieces)
+    engine = machine.engine(machine.choose(build_at, B), build_at, model.pieces)
     logits, loss = one_batch(engine, batch, targets)
 
     def gradient(name: str) -> np.ndarray:

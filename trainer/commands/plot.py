@@ -10,36 +10,15 @@ import os
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
 from trainer.files import logs
 from trainer.files.logs import History
+from trainer.plots.course import MARKS, SMOOTHED, draw, read_losses
 from trainer.report import Display, open_console
 
-
-class Mark(NamedTuple):
-    """What OpenAI's models of one size reach.
-
-    loss  of GPT-2's weights, on llm.c's FineWeb validation shard, in nats per token
-    gpt2  accuracy of GPT-2's weights on HellaSwag, by llm.c's dev/data/hellaswag.py
-    gpt3  the same of GPT-3, zero-shot (Brown et al. 2020, table H.1)
-    """
-
-    loss: float
-    gpt2: float
-    gpt3: float
-
-
-MARKS = {  # by GPT-2's size; GPT-3's is the next to it: 125M, 350M, 760M, 1.3B
-    "124M": Mark(3.424958, 0.294463, 0.337),
-    "350M": Mark(3.083089, 0.375224, 0.436),
-    "774M": Mark(3.000580, 0.431986, 0.510),
-    "1558M": Mark(2.831273, 0.488946, 0.547),
-}
 PICTURES = (".png", ".svg", ".pdf")
-SMOOTHED = 100  # the moving average takes this part of a run's steps, unless --smooth says another
 
 
 def main(argv: Sequence[str]) -> int:
@@ -80,56 +59,13 @@ def main(argv: Sequence[str]) -> int:
         output = logs_of[0].parent / "loss.png" if len(logs_of) == 1 else Path("runs.png")
     if output.suffix not in PICTURES:
         raise LadderError(f"-o {output}: its name must end in {', '.join(PICTURES)}")
-    runs = {name: _read(log) for name, log in zip(_names(logs_of), logs_of, strict=True)}
+    runs = {name: read_losses(log) for name, log in zip(_names(logs_of), logs_of, strict=True)}
     Display(open_console(), 0).table(
         ("run", "steps>", "last training>", "best validation>", "at step>", "best HellaSwag>"),
         [(name, *best_values(history)) for name, history in runs.items()],
     )
     print(draw(runs, output, words.smooth, words.marks))
     return 0
-
-
-def plot(directory: Path) -> Path:
-    """Write `loss.png` in a run's folder, from its log; return its path.
-
-    Raises LadderError where the folder has no log, or the log no losses.
-    """
-    history = _read(logs.find_log(directory))
-    return draw({directory.name: history}, directory / "loss.png")
-
-
-def draw(
-    runs: dict[str, History], path: Path, smooth: int | None = None, marks: str | None = None
-) -> Path:
-    """Write the picture of some runs, by name.
-
-    smooth  steps of the moving average; None: a part of the longest run's
-    marks   a size of MARKS
-    """
-    from trainer.plots import runs as plots  # takes half a second: not before a run begins
-    from trainer.plots.style import save
-
-    curves = {
-        name: {
-            plots.TRAINING: run.train,
-            plots.VALIDATION: run.val,
-            plots.TRAIN_SPLIT: run.train_split,
-            plots.EVALUATION: run.evaluation,
-            plots.RATE: run.lr,
-            plots.NORM: run.norm,
-        }
-        for name, run in runs.items()
-    }
-    lines = {}
-    if marks is not None:
-        mark = MARKS[marks]
-        lines[plots.VALIDATION] = {f"GPT-2 {marks}": mark.loss}
-        lines[plots.EVALUATION] = {f"GPT-2 {marks}": mark.gpt2, f"GPT-3 {marks}": mark.gpt3}
-    window = smooth or max(len(run.train) for run in runs.values()) // SMOOTHED
-    title = next(iter(runs)) if len(runs) == 1 else ""
-    figure = plots.draw_runs(curves, title, window, lines)
-    save(figure, path)
-    return path
 
 
 def best_values(run: History) -> tuple[str, str, str, str, str]:
@@ -144,14 +80,6 @@ def best_values(run: History) -> tuple[str, str, str, str, str]:
         validation, at = f"{loss:.4f}", f"{step:,}"
     accuracy = f"{max(value for _, value in run.evaluation):.4f}" if run.evaluation else "-"
     return f"{steps:,}", training, validation, at, accuracy
-
-
-def _read(log: Path) -> History:
-    """Raises LadderError where the log holds no losses."""
-    history = logs.read_history(log)
-    if not history.train and not history.val:
-        raise LadderError(f"{log} holds no losses; name the log of a run that has taken a step")
-    return history
 
 
 def _names(logs_of: Sequence[Path]) -> list[str]:

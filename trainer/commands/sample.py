@@ -1,121 +1,30 @@
 """Text from a model: `python -m trainer sample --model runs/gpt2-tinyshakespeare --prompt ROMEO`.
 
-The command draws tokens with a key-value cache (generation.py). The samples of a training run come
-from plain forward passes over the whole window, by the kernels that train.
+Tokens are drawn with a key-value cache (trainer/engine/generation.py).
 """
 
 from __future__ import annotations
 
-import codecs
-import dataclasses
-import functools
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from ladder.core.common import files
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.device import Device
-from reference.decode import draw
 from trainer.commands.parser import build_parser
-from trainer.config import SampleConfig, resolve_sample
 from trainer.data.datasets import data_directory
 from trainer.data.tokenizers import Tokenizer
-from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
-from trainer.engine.generation import Generator, NoChoice, prefill_length
-from trainer.engine.kernel_settings import KernelSettings, resolve_kernels
-from trainer.engine.kernels import Kernels, choose
+from trainer.engine.generation import Generator, decode_stream, encode_prompt, prefill_length
 from trainer.files import weights
-from trainer.flags import Flags
+from trainer.flags import Flags, SampleConfig, resolve_sample
 from trainer.model import decoding
 from trainer.model.fusion import FUSIONS
-from trainer.model.model_config import ModelConfig
-from trainer.model.program import Program, build
+from trainer.model.program import Program
+from trainer.open import Build, Machine, open_machine
 from trainer.report import printable
-
-
-def choose_token(
-    logits: np.ndarray, temperature: float, top_k: int, rng: np.random.Generator
-) -> int:
-    """Draw a token id from logits (V), as `reference.decode.draw`, with one random number.
-
-    Raises NoChoice where a logit is NaN or infinite.
-    """
-    token = draw(logits, rng.random(), temperature, top_k)
-    if token < 0:
-        raise NoChoice
-    return token
-
-
-def generate(
-    logits_of: Callable[[Sequence[int]], np.ndarray],
-    prompt: Sequence[int],
-    tokens: int,
-    *,
-    temperature: float,
-    top_k: int,
-    rng: np.random.Generator,
-    stop: Callable[[], bool] = lambda: False,
-) -> Iterator[int]:
-    """`tokens` token ids that follow `prompt`, which must hold at least one; fewer where `stop`
-    says so."""
-    ids = list(prompt)
-    for _ in range(tokens):
-        if stop():
-            return
-        ids.append(choose_token(logits_of(ids), temperature, top_k, rng))
-        yield ids[-1]
-
-
-class Predictor:
-    """Tells the logits of the next token, by a forward pass over a window of T tokens."""
-
-    def __init__(self, engine: Engine, vocab: int) -> None:
-        """engine: of a program of `forward_only`, with its weights. vocab: how many ids the
-        tokenizer knows."""
-        self.engine, self.T, self.vocab = engine, engine.program.T, vocab
-
-    def __call__(self, ids: Sequence[int]) -> np.ndarray:
-        """Logits (vocab) of what follows `ids`, in float32."""
-        window = ids[-self.T :]
-        tokens = np.zeros((1, self.T), np.int32)  # later tokens do not influence earlier ones
-        tokens[0, : len(window)] = window
-        self.engine.write("tokens", tokens)
-        self.engine.predict()
-        row = self.engine.arrays["logits"][0, len(window) - 1]
-        logits = self.engine.device.download(row)[: self.vocab]
-        return np.asarray(logits, np.float32)
-
-
-def forward_only(
-    shape: ModelConfig, T: int, fusions: Collection[str], recompute: int = 0
-) -> Program:
-    """What a Predictor runs; fusions and recompute as in the program that is trained."""
-    return build(shape, 1, T, training=False, fusions=fusions, recompute=recompute)
-
-
-def decode_stream(tokenizer: Tokenizer, ids: Iterator[int]) -> Iterator[str]:
-    """The text of tokens as they come; a character of several tokens comes with the last one."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    for i in ids:
-        if text := decoder.decode(tokenizer.token_bytes(i)):
-            yield text
-    if rest := decoder.decode(b"", final=True):
-        yield rest
-
-
-def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """The ids that a sample starts from: end-of-text where a document begins, then the prompt."""
-    begin = [tokenizer.eot] if tokenizer.eot is not None else []
-    try:
-        prompt.encode("utf-8")
-    except UnicodeEncodeError:  # Python keeps what it cannot read of a command line as surrogates
-        raise LadderError(f"--prompt {prompt!r} is not valid UTF-8; encode it as UTF-8") from None
-    ids = begin + tokenizer.encode(prompt)
-    return ids or tokenizer.encode("\n")  # characters only: a new line begins
 
 
 def main(argv: Sequence[str]) -> int:
@@ -185,65 +94,56 @@ def open_generator(
 
     prompts  several at once, instead of --prompt
     """
-    data_dir = data_directory(flags.data_dir)
-    device, place, _ = open_for(flags.device, flags.dtype, flags.value("model"))
-    wanted = resolve_kernels(flags, place)
-    name = flags.value("model")
-    seed = flags.value("seed")
+    name, data_dir = flags.value("model"), data_directory(flags.data_dir)
+    machine = open_machine(flags)
     model, tokenizer = weights.open_with_tokenizer(
-        name, flags.tokenizer, seed=seed, data_dir=data_dir
+        name, flags.tokenizer, seed=flags.value("seed"), data_dir=data_dir
     )
-    config = resolve_sample(flags, place, tokenizer.name, str(data_dir))
+    config = resolve_sample(flags, machine.place, tokenizer.name, str(data_dir))
     weights.refuse_random(name, model)
     ids = [encode_prompt(tokenizer, p) for p in ([config.prompt] if prompts is None else prompts)]
-    step, fill = choose_decoding(config, wanted, device, model.shape, tokenizer.vocab, ids)
-    engine = Engine(step.program, device, config.real, step.rungs)
-    for parameter, layer, array in model.pieces:
-        engine.write(parameter, array, layer)
-    filling = None
-    if fill is not None:
-        filling = Engine(fill.program, device, config.real, fill.rungs, weights_of=engine)
-    generator = Generator(engine, filling)
-    if device.asynchronous:
+    generator = open_decoding(machine, config, model, tokenizer.vocab, ids)
+    if machine.device.asynchronous:
         generator.warm_up()
     return config, tokenizer, generator
 
 
-def choose_decoding(
+def open_decoding(
+    machine: Machine,
     config: SampleConfig,
-    wanted: KernelSettings,
-    device: Device,
-    shape: ModelConfig,
+    model: weights.Model,
     vocab: int,
     prompts: Sequence[Sequence[int]],
-) -> tuple[Kernels, Kernels | None]:
-    """The kernels of a step, and those that fill the cache, if there is anything to fill.
+) -> Generator:
+    """The engine of a step, and the one that fills the cache, if there is anything to fill.
 
     vocab  how many ids the tokenizer knows
     """
-    B, T = len(prompts), prefill_length(prompts, config.sample_tokens, shape.context)
-    drawing = functools.partial(
-        decoding.step, vocab=vocab, temperature=config.temperature, top_k=config.top_k
-    )
+    shape, B = model.shape, len(prompts)
+    T = prefill_length(prompts, config.sample_tokens, shape.context)
 
-    def build_step(fusions: Collection[str]) -> Program:
-        return drawing(shape, B, fusions=fusions)
+    def build_step(B: int, fusions: Collection[str]) -> Program:
+        temperature, top_k = config.temperature, config.top_k
+        return decoding.step(
+            shape, B, vocab=vocab, temperature=temperature, top_k=top_k, fusions=fusions
+        )
 
-    def build_fill(fusions: Collection[str]) -> Program:
+    def build_fill(B: int, fusions: Collection[str]) -> Program:
         return decoding.prefill(shape, B, max(T, 1), fusions=fusions)
 
-    filled = T > 0 and bool(build_fill(()).predict)
-    of_fill = ops_of(build_fill) if filled else set()
-    of_step = ops_of(build_step)
+    def ops_of(build: Build) -> set[str]:
+        return {call.op for fusions in ((), FUSIONS) for call in build(B, fusions).predict}
+
+    filled = T > 0 and bool(build_fill(B, ()).predict)
+    of_fill, of_step = ops_of(build_fill) if filled else set(), ops_of(build_step)
     # --rung names ops of either program: one that neither has is refused as one of the step's.
-    own = {op: rung for op, rung in wanted.rung.items() if op in of_step or op not in of_fill}
-    step = choose(dataclasses.replace(wanted, rung=own), device, build_step)
+    typed = machine.wanted.rung.items()
+    rungs = {op: rung for op, rung in typed if op in of_step or op not in of_fill}
+    kernels = machine.naming(rungs).choose(build_step, B)
+    engine = machine.engine(kernels, build_step, model.pieces, takes=())
     if not filled:
-        return step, None
-    own = {op: rung for op, rung in wanted.rung.items() if op in of_fill}
-    return step, choose(dataclasses.replace(wanted, rung=own), device, build_fill)
-
-
-def ops_of(build: Callable[[Collection[str]], Program]) -> set[str]:
-    """The ops of a program, with and without fusions."""
-    return {call.op for fusions in ((), FUSIONS) for call in build(fusions).predict}
+        return Generator(engine, None)
+    rungs = {op: rung for op, rung in typed if op in of_fill}
+    kernels = machine.naming(rungs).choose(build_fill, B)
+    filling = Engine(kernels.program, machine.device, config.real, kernels.rungs, weights_of=engine)
+    return Generator(engine, filling)

@@ -32,20 +32,17 @@ from ladder.core.measure.roofline import Roof, copy_bandwidth, matrix_rate
 from reference import adamw
 from trainer.commands.doctor import processor_name
 from trainer.commands.parser import build_parser
-from trainer.config import StepConfig, resolve_step, resolve_zero
-from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
-from trainer.engine.kernel_settings import resolve_kernels
-from trainer.engine.kernels import Kernels, choose
-from trainer.engine.memory import refuse_what_does_not_fit
+from trainer.engine.kernels import Kernels
 from trainer.engine.mfu import measured_roof
-from trainer.flags import FUSIONS, Flags
+from trainer.flags import FUSIONS, Flags, StepConfig, resolve_step, resolve_zero
 from trainer.model.calls import Call
 from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, build, initial_parameters
 from trainer.model.registry import SIZES
 from trainer.model.sharding import WHOLE, Sharding
-from trainer.open import choose_together, open_communicator, sharding_of
+from trainer.open import Machine, open_machine, sharding_of
+from trainer.ranks.communicator import open_communicator
 from trainer.ranks.group import ALONE, Group
 
 FOLDER = results.FOLDER / "training"
@@ -63,12 +60,16 @@ class Job:
     """A training step to be measured; of one rank, where there are several."""
 
     config: StepConfig
-    device: Device
+    machine: Machine
     shape: ModelConfig
     kernels: Kernels
     notes: list[str]
     sharding: Sharding = WHOLE
     peers: Communicator | None = None
+
+    @property
+    def device(self) -> Device:
+        return self.machine.device
 
     @property
     def program(self) -> Program:
@@ -91,18 +92,15 @@ class Job:
     def engine(self, rungs: Mapping[str, Rung] | None = None) -> Engine:
         """An engine with random weights, the same in all layers, and a random batch, ready for a
         step. `rungs`: instead of the chosen ones."""
-        c, B, rungs = self.config, self.program.B, rungs or self.kernels.rungs
-
-        def rebuild(rows: int) -> Program:
-            return _build(self.shape, c, rows, self.program.fusions, self.sharding)
-
-        refuse_what_does_not_fit(self.program, self.device, c.real, rebuild, rungs)
-        engine = Engine(self.program, self.device, c.real, rungs, peers=self.peers)
-        for name, tensor in initial_parameters(self.shape, seed=0, equal_layers=True):
-            engine.write(name, tensor)
+        weights = initial_parameters(self.shape, seed=0, equal_layers=True)
+        pieces = ((name, None, tensor) for name, tensor in weights)
+        engine = self.machine.engine(
+            self.kernels, self._build, pieces, rungs=rungs, peers=self.peers
+        )
         rng = np.random.default_rng(0)
         for name in ("tokens", "targets"):
-            engine.write(name, rng.integers(0, self.shape.vocab, (B, c.sequence)))
+            batch = rng.integers(0, self.shape.vocab, (self.program.B, self.program.T))
+            engine.write(name, batch)
         engine.write("dloss", np.array([1 / self.tokens]))
         if "rng" in engine.arrays:
             engine.write("rng", np.zeros(4, np.uint32))
@@ -116,9 +114,13 @@ class Job:
 
     def alone(self) -> Job:
         """The same step of a process that trains alone."""
-        program = _build(self.shape, self.config, self.program.B, self.program.fusions)
+        alone = dataclasses.replace(self, sharding=WHOLE, peers=None)
+        program = alone._build(self.program.B, self.program.fusions)
         kernels = dataclasses.replace(self.kernels, program=program)
-        return dataclasses.replace(self, kernels=kernels, sharding=WHOLE, peers=None)
+        return dataclasses.replace(alone, kernels=kernels)
+
+    def _build(self, B: int, fused: Collection[str]) -> Program:
+        return _build(self.shape, self.config, self.sharding, B, fused)
 
     def description(self) -> dict[str, Any]:
         c = self.config
@@ -148,22 +150,15 @@ class Job:
         """The same step with these fusions and no others; its rungs are chosen by the same
         settings with `changes`."""
 
-        def build_fused(fused: Collection[str]) -> Program:
-            return _build(self.shape, self.config, self.program.B, fused)
-
-        wanted = dataclasses.replace(self.kernels.settings, **changes)
-        ops = {call.op for call in build_fused(names).training_step}
-        kernels = choose(
-            dataclasses.replace(
-                wanted,
-                fuse={name: "yes" if name in names else "no" for name in FUSIONS},
-                rung={op: which for op, which in wanted.rung.items() if op in ops},
-            ),
-            self.device,
-            build_fused,
-            _compared,
+        wanted, B = dataclasses.replace(self.kernels.settings, **changes), self.program.B
+        ops = {call.op for call in self._build(B, names).training_step}
+        wanted = dataclasses.replace(
+            wanted,
+            fuse={name: "yes" if name in names else "no" for name in FUSIONS},
+            rung={op: which for op, which in wanted.rung.items() if op in ops},
         )
-        return dataclasses.replace(self, kernels=kernels)
+        machine = dataclasses.replace(self.machine, wanted=wanted)
+        return dataclasses.replace(self, kernels=machine.choose(self._build, B, _compared))
 
 
 def parser_of(command: str, description: str, *more: str) -> Parser:
@@ -198,8 +193,8 @@ def announce(write: bool) -> None:
 
 def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group = ALONE) -> Job:
     """The step that the flags describe. Raises LadderError where it cannot be measured."""
-    local_rank = group.local_rank if group.size > 1 else None
-    device, place, notes = open_for(flags.device, flags.dtype, flags.value("model"), local_rank)
+    machine = open_machine(flags, group)
+    device = machine.device
     refuse_emulated(device)
     if needs_gpu and not device.is_gpu:
         raise LadderError(f"{command} needs a GPU: on the CPU every op is on the reference, rung 0")
@@ -207,14 +202,12 @@ def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group =
     if model not in SIZES:
         raise LadderError(f"-e {model}: {command} takes a model's name, such as gpt2 or d6")
     shape = SIZES[model].config
-    config = resolve_step(flags, place, shape.context)
+    config = resolve_step(flags, machine.place, shape.context)
     sharding = sharding_of(group, resolve_zero(flags, group.size), config.overlap)
-    build_fused = functools.partial(_build, shape, config, config.batch, sharding=sharding)
-    kernels = choose_together(
-        group, resolve_kernels(flags, place), device, build_fused, calls_of=_compared
-    )
-    peers = open_communicator(device, group, config.exchange, sharding)
-    return Job(config, device, shape, kernels, [*notes, *kernels.notes], sharding, peers)
+    build_at = functools.partial(_build, shape, config, sharding)
+    kernels = machine.choose(build_at, config.batch, _compared)
+    peers = open_communicator(device, group, config.exchange, sharding.overlaps)
+    return Job(config, machine, shape, kernels, [*machine.notes, *kernels.notes], sharding, peers)
 
 
 def _compared(program: Program) -> tuple[Call, ...]:
@@ -226,11 +219,7 @@ def _compared(program: Program) -> tuple[Call, ...]:
 
 
 def _build(
-    shape: ModelConfig,
-    config: StepConfig,
-    B: int,
-    fused: Collection[str],
-    sharding: Sharding = WHOLE,
+    shape: ModelConfig, config: StepConfig, sharding: Sharding, B: int, fused: Collection[str]
 ) -> Program:
     options = config.program_options
     return build(shape, B, config.sequence, fusions=fused, sharding=sharding, **options)

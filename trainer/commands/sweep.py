@@ -28,10 +28,11 @@ from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write, read_json
 from ladder.core.device.open import gpus
 from trainer.commands.parser import build_parser, parse
-from trainer.commands.plot import best_values, draw
+from trainer.commands.plot import best_values
 from trainer.files import logs
 from trainer.files.logs import History
 from trainer.flags import Flags
+from trainer.plots.course import draw
 from trainer.report import Display, open_console
 
 WHOLE = ("prompt", "fuse", "output")  # fields whose values may hold commas

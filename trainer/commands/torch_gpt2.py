@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from trainer.config import TrainConfig
+from trainer.flags import TrainConfig
 from trainer.model.gpt2 import GPT2Config
 
 try:

@@ -22,17 +22,13 @@ from ladder.core.common.errors import LadderError
 from reference import adamw
 from trainer.commands.parser import build_parser
 from trainer.data.datasets import data_directory
-from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
-from trainer.engine.kernel_settings import resolve_kernels
-from trainer.engine.kernels import choose
-from trainer.engine.memory import refuse_what_does_not_fit
-from trainer.engine.steps import fetch_loss, one_batch
+from trainer.engine.passes import fetch_loss, one_batch
 from trainer.files import llmc_files, weights
 from trainer.flags import Flags
 from trainer.model.program import Program, build
 from trainer.model.registry import SIZES
-from trainer.open import load_parameters
+from trainer.open import open_machine
 from trainer.report import Display, open_console
 
 SAME_BATCH = 1e-2  # between a state's loss and the first one below: it is llm.c's own state
@@ -129,8 +125,8 @@ def main(argv: Sequence[str]) -> int:
 
 def verify(flags: Flags, path: Path) -> bool:
     """Whether all differences are within llm.c's limits; prints them."""
-    name = flags.value("model")
-    device, place, notes = open_for(flags.device, flags.dtype, name)
+    name, machine = flags.value("model"), open_machine(flags)
+    place = machine.place
     if place.dtype not in TESTS:
         raise LadderError(f"llm.c has no limits for {place.dtype}; choose --dtype fp32 or bf16")
     test = TESTS[place.dtype]
@@ -141,23 +137,20 @@ def verify(flags: Flags, path: Path) -> bool:
 
     shape = model.shape.without_dropout()
 
-    def rebuild(rows: int, fused: Collection[str] = ()) -> Program:
-        master_weights = place.dtype != "fp32"
-        return build(shape, rows, T, fusions=fused, master_weights=master_weights)
+    def build_at(B: int, fused: Collection[str]) -> Program:
+        return build(shape, B, T, fusions=fused, master_weights=place.dtype != "fp32")
 
-    kernels = choose(resolve_kernels(flags, place), device, lambda fused: rebuild(B, fused))
-    refuse_what_does_not_fit(kernels.program, device, place.real, rebuild, kernels.rungs, takes=())
-    engine = Engine(kernels.program, device, place.real, kernels.rungs)
-    load_parameters(engine, model.pieces)
+    kernels = machine.choose(build_at, B)
+    engine = machine.engine(kernels, build_at, model.pieces, takes=())
 
     screen = Display(open_console(), steps=len(test.losses))
-    for note in [*notes, *kernels.notes, *([model.note] if model.note else [])]:
+    for note in [*machine.notes, *kernels.notes, *([model.note] if model.note else [])]:
         screen.say(note)
     screen.facts(
         [
             ("model", f"{model.source}: {model.shape.summary}"),
             ("state", f"{path}: B={B} T={T}, loss {state.loss:.6f}"),
-            ("device", f"{device.name}, {place.dtype}; limits of llm.c's {test.name}"),
+            ("device", f"{machine.device.name}, {place.dtype}; limits of llm.c's {test.name}"),
         ]
     )
     differences = list(first_step(engine, state, test))

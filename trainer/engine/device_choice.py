@@ -12,8 +12,7 @@ from ladder.core.contract.device import Device
 from ladder.core.contract.dtypes import DTYPES as DTYPE_OF
 from ladder.core.contract.ladder import find
 from ladder.core.device.open import GPUS, default_gpu, open_device
-from trainer.config import Place
-from trainer.flags import DEFAULT_DTYPE, DTYPES
+from trainer.flags import DEFAULT_DTYPE, DTYPES, Place
 from trainer.model.program import build
 from trainer.model.registry import SIZES
 

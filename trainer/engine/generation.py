@@ -1,19 +1,28 @@
-"""Generation: texts that go on from prompts, token by token, with a key-value cache.
+"""Generation: texts that go on from prompts, token by token.
 
-The window holds as many tokens as the model has positions. A text that outgrows it goes on from its
-last half: GPT-2's positions are learned and absolute, so keys and values at other positions are
-other ones, and the window is filled anew.
+`Generator` draws the texts of the command `sample`, with a key-value cache. Its window holds as
+many tokens as the model has positions. A text that outgrows it goes on from its last half: GPT-2's
+positions are learned and absolute, so keys and values at other positions are other ones, and the
+window is filled anew. A `Predictor` draws the samples of a training run: by plain forward passes
+over the whole window, with the kernels that train.
 """
 
 from __future__ import annotations
 
+import codecs
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
 from ladder.core.common.errors import LadderError
+from reference.decode import draw
+from trainer.data.tokenizers import Tokenizer
 from trainer.engine.engine import Engine
+from trainer.flags import SampleConfig
+from trainer.model.model_config import ModelConfig
+from trainer.model.program import Program, build
+from trainer.ranks.group import ALONE, Group
 
 AHEAD = 16  # steps that are submitted to a GPU before their tokens are fetched
 
@@ -26,6 +35,121 @@ class NoChoice(LadderError):
             "there is no next token, since the model's logits are not finite; if they are too "
             "large for --dtype fp16, try fp32 or bf16"
         )
+
+
+def choose_token(
+    logits: np.ndarray, temperature: float, top_k: int, rng: np.random.Generator
+) -> int:
+    """Draw a token id from logits (V), as `reference.decode.draw`, with one random number.
+
+    Raises NoChoice where a logit is NaN or infinite.
+    """
+    token = draw(logits, rng.random(), temperature, top_k)
+    if token < 0:
+        raise NoChoice
+    return token
+
+
+def generate(
+    logits_of: Callable[[Sequence[int]], np.ndarray],
+    prompt: Sequence[int],
+    tokens: int,
+    *,
+    temperature: float,
+    top_k: int,
+    rng: np.random.Generator,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[int]:
+    """`tokens` token ids that follow `prompt`, which must hold at least one; fewer where `stop`
+    says so."""
+    ids = list(prompt)
+    for _ in range(tokens):
+        if stop():
+            return
+        ids.append(choose_token(logits_of(ids), temperature, top_k, rng))
+        yield ids[-1]
+
+
+def sample(
+    predictor: Predictor,
+    tokenizer: Tokenizer,
+    config: SampleConfig,
+    stop: Callable[[], bool],
+    group: Group = ALONE,
+) -> str | None:
+    """The text of a sample of a training run, its prompt included; None where `stop` said so. It is
+    drawn by the same random numbers each time, so that samples compare.
+
+    group  is told of each token, for which the other ranks wait
+
+    Raises NoChoice where a logit is NaN or infinite.
+    """
+
+    def told(ids: Iterator[int]) -> Iterator[int]:
+        group.working("token 1 of the sample")
+        for number, token in enumerate(ids, 2):
+            yield token
+            group.working(f"token {number} of the sample")
+
+    drawn = generate(
+        predictor,
+        encode_prompt(tokenizer, config.prompt),
+        config.sample_tokens,
+        temperature=config.temperature,
+        top_k=config.top_k,
+        rng=np.random.default_rng(config.seed),
+        stop=stop,
+    )
+    text = config.prompt + "".join(decode_stream(tokenizer, told(drawn)))
+    return None if stop() else text
+
+
+class Predictor:
+    """Tells the logits of the next token, by a forward pass over a window of T tokens."""
+
+    def __init__(self, engine: Engine, vocab: int) -> None:
+        """engine: of a program of `forward_only`, with its weights. vocab: how many ids the
+        tokenizer knows."""
+        self.engine, self.T, self.vocab = engine, engine.program.T, vocab
+
+    def __call__(self, ids: Sequence[int]) -> np.ndarray:
+        """Logits (vocab) of what follows `ids`, in float32."""
+        window = ids[-self.T :]
+        tokens = np.zeros((1, self.T), np.int32)  # later tokens do not influence earlier ones
+        tokens[0, : len(window)] = window
+        self.engine.write("tokens", tokens)
+        self.engine.predict()
+        row = self.engine.arrays["logits"][0, len(window) - 1]
+        logits = self.engine.device.download(row)[: self.vocab]
+        return np.asarray(logits, np.float32)
+
+
+def forward_only(
+    shape: ModelConfig, T: int, fusions: Collection[str], recompute: int = 0
+) -> Program:
+    """What a Predictor runs; fusions and recompute as in the program that is trained."""
+    return build(shape, 1, T, training=False, fusions=fusions, recompute=recompute)
+
+
+def decode_stream(tokenizer: Tokenizer, ids: Iterator[int]) -> Iterator[str]:
+    """The text of tokens as they come; a character of several tokens comes with the last one."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for i in ids:
+        if text := decoder.decode(tokenizer.token_bytes(i)):
+            yield text
+    if rest := decoder.decode(b"", final=True):
+        yield rest
+
+
+def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """The ids that a sample starts from: end-of-text where a document begins, then the prompt."""
+    begin = [tokenizer.eot] if tokenizer.eot is not None else []
+    try:
+        prompt.encode("utf-8")
+    except UnicodeEncodeError:  # Python keeps what it cannot read of a command line as surrogates
+        raise LadderError(f"--prompt {prompt!r} is not valid UTF-8; encode it as UTF-8") from None
+    ids = begin + tokenizer.encode(prompt)
+    return ids or tokenizer.encode("\n")  # characters only: a new line begins
 
 
 def window_of(text: Sequence[int], context: int) -> list[int]:

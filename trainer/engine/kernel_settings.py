@@ -15,8 +15,7 @@ from typing import Any, Literal
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_json
 from ladder.core.contract.ladder import find
-from trainer.config import Place
-from trainer.flags import FUSIONS, RUNG_SETS, Flags, Fusion
+from trainer.flags import FUSIONS, RUNG_SETS, Flags, Fusion, Place
 
 Wanted = Literal["yes", "no", "auto"]
 

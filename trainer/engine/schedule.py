@@ -10,8 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from trainer.config import TrainConfig
-from trainer.flags import Schedule
+from trainer.flags import Schedule, TrainConfig
 
 WINDOW = 128  # measurements that a z-score is taken over, as in llm.c
 

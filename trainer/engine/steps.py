@@ -1,6 +1,6 @@
-"""One optimizer step and one validation, which the loop in training.py repeats.
+"""What stays from one optimizer step to the next, while trainer/train.py takes them.
 
-A GPU works asynchronously. Nothing here waits for it inside a step: batches are copied while it
+A GPU works asynchronously. Nothing waits for it inside a step: batches are copied while it
 computes, and the loss of a step is read after the next step has been submitted. So the GPU is never
 idle between steps, and the outcome of a step is known one step late.
 
@@ -10,22 +10,20 @@ its own start if the device did something else in between.
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from ladder.core.common.errors import LadderError
 from reference import adamw
-from trainer.config import TrainConfig
-from trainer.data.datasets import TokenLoader
-from trainer.data.random_offsets import Loader
 from trainer.engine.engine import Engine
 from trainer.engine.loss_scale import LossScale
+from trainer.engine.passes import mean_loss
 from trainer.engine.schedule import OutlierDetector, rate_of
+from trainer.flags import TrainConfig
 from trainer.ranks.group import ALONE, Group
 
 NOT_FINITE = "loss or gradient is not finite"
@@ -60,78 +58,95 @@ class Moment:
     settled: bool
 
 
-@dataclass(frozen=True)
-class Submitted:
-    """A step that the device is working on. `loss` and `norm` wait for it.
+@dataclass
+class UnderWay:
+    """A step that was begun, and that the device may still be working on.
 
-    start  None where the step's time cannot be known
+    inv_scale   what the gradient is multiplied by, to undo the loss scale
+    start, end  None where they are not known
+    losses      of its micro-batches so far; each function waits for the device, as `norm` does
+    found       its loss and its norm, once they have been waited for
     """
 
     number: int
     lr: float
-    loss: Callable[[], float]
-    norm: Callable[[], float]
+    inv_scale: float
     start: Moment | None
-    end: Moment
+    end: Moment | None = None
+    losses: list[Callable[[], float]] = field(default_factory=list)
+    norm: Callable[[], np.ndarray] | None = None
+    found: tuple[float, float] | None = None
 
 
-class Stepper:
-    """Takes optimizer steps: accumulates gradients, watches for outliers, clips, updates.
+def stops(step: Step, config: TrainConfig) -> bool:
+    """Whether a run stops because of a step whose loss or gradient is not finite."""
+    return step.skipped == NOT_FINITE and config.nonfinite == "stop"
 
+
+def refuse_not_finite(step: Step, config: TrainConfig) -> None:
+    """Raise LadderError where the run stops."""
+    if stops(step, config):
+        raise LadderError(
+            f"step {step.number + 1}: loss {step.loss:g}, gradient norm {step.norm:g}, learning "
+            f"rate {step.lr:g}: the run stops, and this step is discarded. Lower -l, warm up "
+            "with -u, clip with --grad-clip 1, or skip such steps with --nonfinite skip; "
+            "--debug-nan names the op where it began"
+        )
+
+
+class Steps:
+    """The steps of a run: what one leaves to the next, and when their outcomes are known.
+
+    It watches for outlying losses and norms, finds the loss scale of fp16, and counts the updates.
     All ranks of a group see the same loss and norm, so they decide the same about an update.
+
+    overlaps  a step is submitted before the outcome of the one before is known
+    updates   made so far: AdamW's bias correction counts these, not the skipped ones
     """
 
-    def __init__(
-        self, config: TrainConfig, engine: Engine, train: Loader, group: Group = ALONE
-    ) -> None:
-        self.config, self.engine, self.train, self.group = config, engine, train, group
+    def __init__(self, config: TrainConfig, engine: Engine, group: Group = ALONE) -> None:
+        self.config, self.engine, self.group = config, engine, group
         self.losses, self.norms = OutlierDetector(), OutlierDetector()
         self.scale = LossScale() if config.dtype == "fp16" else None
-        self.updates = 0  # made so far: AdamW's bias correction counts these, not the skipped ones
+        self.updates = 0
         # If the host decides whether the update is made, it must wait for loss and norm. With
         # --nonfinite stop it need not: weights that such an update spoils are never used.
         skips = config.nonfinite == "skip" or config.loss_outlier > 0 or config.grad_outlier > 0
         decides = skips or self.scale is not None
         self.overlaps = not engine.waits and not decides
-        self._under_way: Submitted | None = None
+        self._before: UnderWay | None = None
         self._end_before: Moment | None = None  # of the step before; None after a break
 
-    def step(self, number: int) -> Step | None:
-        """Take step `number`, counted from 0.
-
-        Returns the last step whose outcome is known: this one or, where steps overlap, the one
-        before, which is None after the first.
-        """
-        engine = self.engine
-        start = self._start()
-        lr = rate_of(self.config, number)
-        inv_scale = 1.0 if self.scale is None else 1 / self.scale.value
+    def begin(self, number: int) -> UnderWay:
+        """Begin step `number`, counted from 0: write what its passes need besides batches."""
+        scale = 1.0 if self.scale is None else self.scale.value
+        step = UnderWay(number, rate_of(self.config, number), 1 / scale, self._start())
+        self.engine.write("dloss", np.array([scale / self.config.total_tokens], np.float32))
         if self.overlaps:  # written with the first batch: no copy comes between two passes
-            self._write_hyper(lr)
-        losses = self._accumulate(number)
-        engine.compute_norm()
-        if self.overlaps:
-            engine.update()
-        losses.append(fetch_loss(engine))
-        read_norm = engine.fetch("norm")
-        end = self._end_before = self._now()
+            self._write_hyper(step)
+        return step
 
-        def loss() -> float:
-            self.group.progress(f"the end of step {number + 1}")
-            found = [micro_loss() for micro_loss in losses]
-            return mean_loss(self.group, f"the loss of step {number}", found)
+    def put_off(self, step: UnderWay) -> Step | None:
+        """All of `step` was submitted, and nothing waits for it yet. Returns the outcome of the
+        step before; None where there is none."""
+        self._close(step)
+        before, self._before = self._before, step
+        return None if before is None else self._outcome(before)
 
-        step = Submitted(number, lr, loss, lambda: float(read_norm()[0]) * inv_scale, start, end)
-        if self.overlaps:
-            before, self._under_way = self._under_way, step
-            return None if before is None else self._end(before, None)
-        skipped = self._objection(step.loss(), step.norm())
+    def decide(self, step: UnderWay) -> str | None:
+        """All of `step` but its update was submitted. Wait for its loss and norm, and return why
+        there must be no update; None where it is to be made."""
+        self._close(step)
+        skipped = self._objection(*self._read(step))
         if skipped is None:
-            self._write_hyper(lr, inv_scale)
-            engine.update()
-        if engine.waits:
-            step = dataclasses.replace(step, end=self._now())
-        return self._end(step, skipped)
+            self._write_hyper(step)
+        return skipped
+
+    def known(self, step: UnderWay, skipped: str | None) -> Step:
+        """The outcome of a step that was decided on, and whose update was made unless skipped."""
+        if self.engine.waits:
+            step.end = self._now()
+        return self._outcome(step, skipped)
 
     def finish(self) -> Step | None:
         """Wait for the step that is under way, if one is, and return its outcome.
@@ -139,12 +154,12 @@ class Stepper:
         To be called before the device does anything else than the next step.
         """
         self._end_before = None
-        step, self._under_way = self._under_way, None
-        return None if step is None else self._end(step, None)
+        step, self._before = self._before, None
+        return None if step is None else self._outcome(step)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of it, as JSON; no step may be under way."""
-        assert self._under_way is None
+        assert self._before is None
         windows = {"losses": self.losses.state(), "norms": self.norms.state()}
         scale = {} if self.scale is None else {"scale": self.scale.state()}
         return {"updates": self.updates, **windows, **scale}
@@ -156,48 +171,6 @@ class Stepper:
         if self.scale is not None:
             self.scale.restore(state["scale"])
 
-    def _accumulate(self, number: int) -> list[Callable[[], float]]:
-        """Forward and backward over all micro-batches. The results wait for the losses of all but
-        the last, which are still to be fetched."""
-        engine, config, group = self.engine, self.config, self.group
-        scale = 1.0 if self.scale is None else self.scale.value
-        engine.write("dloss", np.array([scale / config.total_tokens], np.float32))
-        engine.zero_gradients()
-        losses: list[Callable[[], float]] = []
-        for micro_step in range(config.accumulation):
-            if micro_step > 0:  # before `forward` overwrites them
-                losses.append(fetch_loss(engine))
-            group.progress(f"micro-batch {micro_step + 1} of step {number + 1}")
-            write_batch(engine, self.train, again=config.overfit)
-            self._write_rng(number, micro_step * group.size + group.rank)
-            engine.forward()
-            engine.backward(more=micro_step + 1 < config.accumulation)
-        # Rounding at random draws from the last words, which must be the same on all ranks.
-        if group.size > 1 and config.stochastic_rounding:
-            self._write_rng(number, config.accumulation * group.size - 1)
-        return losses
-
-    def _write_rng(self, step: int, micro_step: int) -> None:
-        """Where the random words of a micro-batch start, which is counted over all ranks."""
-        if "rng" in self.engine.arrays:
-            seed = self.config.seed
-            words = [seed & 0xFFFFFFFF, seed >> 32, step, micro_step]
-            self.engine.write("rng", np.array(words, np.uint32))
-
-    def _end(self, step: Submitted, skipped: str | None) -> Step:
-        """The outcome of a step, once the device is done with it."""
-        loss, norm = step.loss(), step.norm()
-        if self.overlaps:
-            skipped = self._objection(loss, norm)
-        ms, settled = None, False
-        if step.start is not None:
-            ms = 1e3 * self.engine.device.seconds(step.start.mark, step.end.mark)
-            settled = step.start.settled
-        return Step(step.number, loss, norm, step.lr, ms, settled, skipped)
-
-    def _now(self) -> Moment:
-        return Moment(self.engine.device.mark(), self.engine.settled)
-
     def _start(self) -> Moment | None:
         """When the next step starts: at the end of the step before, if that came directly before.
 
@@ -208,8 +181,36 @@ class Stepper:
             return self._now()
         return self._end_before
 
+    def _close(self, step: UnderWay) -> None:
+        step.norm = self.engine.fetch("norm")
+        step.end = self._end_before = self._now()
+
+    def _now(self) -> Moment:
+        return Moment(self.engine.device.mark(), self.engine.settled)
+
+    def _read(self, step: UnderWay) -> tuple[float, float]:
+        """Loss and norm of a step, waited for."""
+        if step.found is None:
+            assert step.norm is not None
+            self.group.progress(f"the end of step {step.number + 1}")
+            losses = [loss() for loss in step.losses]
+            loss = mean_loss(self.group, f"the loss of step {step.number}", losses)
+            step.found = loss, float(step.norm()[0]) * step.inv_scale
+        return step.found
+
+    def _outcome(self, step: UnderWay, skipped: str | None = None) -> Step:
+        """The outcome of a step, once the device is done with it."""
+        loss, norm = self._read(step)
+        if self.overlaps:
+            skipped = self._objection(loss, norm)
+        ms, settled = None, False
+        if step.start is not None and step.end is not None:
+            ms = 1e3 * self.engine.device.seconds(step.start.mark, step.end.mark)
+            settled = step.start.settled
+        return Step(step.number, loss, norm, step.lr, ms, settled, skipped)
+
     def _objection(self, loss: float, norm: float) -> str | None:
-        """Why this update is skipped; None if it is made."""
+        """Why an update is skipped; None if it is made."""
         if self.scale is not None and math.isfinite(loss):
             overflow = not math.isfinite(norm)
             self.scale.update(overflow)
@@ -224,90 +225,20 @@ class Stepper:
             return f"the gradient norm is {norm_z:.2f} sigmas above average"
         return None
 
-    def _write_hyper(self, lr: float, inv_scale: float = 1.0) -> None:
-        """Write what the next update needs, and count that update."""
+    def _write_hyper(self, step: UnderWay) -> None:
+        """Write what the update of a step needs, and count that update."""
         c = self.config
         self.updates += 1
         self.engine.write(
             "hyper",
             adamw.hyper(
                 step=self.updates,
-                lr=lr,
+                lr=step.lr,
                 beta1=c.beta1,
                 beta2=c.beta2,
                 eps=c.eps,
                 weight_decay=c.weight_decay,
                 clip=c.grad_clip,
-                inv_scale=inv_scale,
+                inv_scale=step.inv_scale,
             ),
         )
-
-
-def write_batch(engine: Engine, loader: Loader, *, again: bool = False) -> None:
-    """Hand the engine the next batch; with `again` always the first one."""
-    if again:
-        loader.reset()
-    tokens, targets = loader.next_batch()
-    engine.write("tokens", tokens)
-    engine.write("targets", targets)
-
-
-def one_batch(engine: Engine, tokens: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, float]:
-    """Forward and backward on one batch (B,T), gradients from 0; returns the logits (B,T,Vp) and
-    the mean loss."""
-    engine.write("tokens", tokens)
-    engine.write("targets", targets)
-    engine.write("dloss", np.array([1 / tokens.size], np.float32))
-    engine.predict()
-    logits = engine.read("logits").reshape(*tokens.shape, -1)  # `forward` leaves their gradient
-    engine.zero_gradients()
-    engine.forward()
-    engine.backward()
-    return logits, fetch_loss(engine)()
-
-
-def fetch_loss(engine: Engine) -> Callable[[], float]:
-    """The mean of the losses of the last pass, summed in float64; the result waits for it."""
-    losses = engine.fetch("losses")
-    return lambda: float(losses().mean(dtype=np.float64))
-
-
-def mean_loss(group: Group, what: str, losses: list[float]) -> float:
-    """The mean over the batches of all ranks, which take turns: the first batch is rank 0's. Added
-    up in the order of batches, so that it does not depend on the number of ranks."""
-    turns = itertools.zip_longest(*group.collect(what, losses))
-    in_order: list[float] = [loss for turn in turns for loss in turn if loss is not None]
-    return sum(in_order) / len(in_order)
-
-
-def validate(
-    engine: Engine,
-    loader: TokenLoader,
-    batches: int,
-    stop: Callable[[], bool],
-    group: Group = ALONE,
-) -> float | None:
-    """The mean loss over the first `batches` batches, or over all if there are fewer or it is -1.
-
-    None if `stop` says so between two batches, which it must on all ranks or on none.
-
-    Where there are fewer, llm.c starts over and counts batches twice; here each counts once.
-    """
-    loader.reset()
-    count = loader.batches if batches < 0 else min(batches, loader.batches)
-    losses: list[float] = []
-    under_way: Callable[[], float] | None = None
-    for first in range(0, count, group.size):
-        if stop():
-            return None
-        group.progress(f"batch {first // group.size + 1} of the validation")
-        if first + group.rank >= count:
-            continue  # the last batches are fewer than the ranks
-        write_batch(engine, loader)
-        engine.evaluate()
-        before, under_way = under_way, fetch_loss(engine)
-        if before is not None:
-            losses.append(before())  # while the device works on the next
-    if under_way is not None:
-        losses.append(under_way())
-    return mean_loss(group, "the validation loss", losses)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ladder.core.common.errors import LadderError
-from trainer.config import TrainConfig
 from trainer.files import checkpoint
+from trainer.flags import Flags, TrainConfig
+from trainer.ranks.group import ALONE, Group
 
 # What must be the same for a resumed run to continue as if it had never stopped. Batch, data and
 # order are compared by the loader, which knows best what its position means.
@@ -59,6 +61,15 @@ STATE_OF_FP16: Sound = {
 }
 
 
+@dataclass(frozen=True)
+class Resumed:
+    """The checkpoint that a run goes on from."""
+
+    step: int
+    tensors: checkpoint.CheckedTensors
+    state: dict[str, Any]
+
+
 def check_directory(directory: Path) -> None:
     """Raise LadderError where a run's folder cannot be made or written."""
     existing = next(p for p in (directory, *directory.absolute().parents) if p.exists())
@@ -97,12 +108,47 @@ def check_state(state: Mapping[str, Any], where: Path) -> None:
             )
 
 
-def check_same(config: TrainConfig, state: Mapping[str, Any]) -> None:
-    """Raise LadderError where a setting differs that must stay the same."""
-    before = state["config"]
+def check_same(config: TrainConfig, resumed: Resumed) -> None:
+    """Raise LadderError where a setting differs that must stay the same, or the run is over."""
+    before = resumed.state["config"]
     for name, flag in SAME_ON_RESUME.items():
         if before.get(name) != getattr(config, name):
             raise LadderError(
                 f"{flag} was {before.get(name)} and is {getattr(config, name)} now; "
                 "resume with the same value, or start a new run with another -o"
             )
+    if resumed.step > config.steps:
+        raise LadderError(
+            f"-x {config.steps}: the checkpoint is of step {resumed.step}; "
+            f"choose -x {resumed.step} or more"
+        )
+
+
+def run_directory(flags: Flags) -> Path:
+    """Where the run's files go."""
+    if flags.output is not None:
+        return Path(flags.output)
+    data = Path(flags.value("dataset")).stem
+    if named := flags.train_data or flags.val_data:
+        data = Path(named).parent.name or "data"
+    return Path("runs") / f"{Path(flags.value('model')).stem}-{data}"
+
+
+def find_checkpoint(flags: Flags, directory: Path, group: Group = ALONE) -> Resumed | None:
+    """The checkpoint in the run's folder that it goes on from; None to start anew. Rank 0 looks
+    for it, and every rank reads it."""
+    found = resume_step(bool(flags.resume), directory) if group.leads else None
+    step: int | None = group.share("the checkpoint", found)
+    if step is None:
+        return None
+    tensors, state = checkpoint.load(directory, step)
+    check_state(state, directory)
+    return Resumed(step, tensors, state)
+
+
+def how_to_go_on(directory: Path) -> str:
+    """Which checkpoint is left after a run has broken off."""
+    step = checkpoint.latest(directory)
+    if step is None:
+        return "there is no checkpoint, since they are off (-n)"
+    return f"the checkpoint of step {step} in {directory} is intact; continue with -y 1"

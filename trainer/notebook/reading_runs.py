@@ -13,12 +13,12 @@ from ladder.core.common.errors import LadderError
 from ladder.core.measure import results
 from ladder.core.show.execute import FOLDER
 from ladder.core.show.notebook import draw, solutions
-from trainer.commands.plot import MARKS
 from trainer.files.logs import History, read_history
 from trainer.model.gpt2 import GPT2Config
 from trainer.notebook.exercises import say_progress
 from trainer.notebook.small_run import Run, start
 from trainer.plots import runs as plots
+from trainer.plots.course import MARKS
 from trainer.plots.sweep import draw_sweep
 
 LOGS = results.FOLDER / "logs"

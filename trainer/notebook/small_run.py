@@ -14,33 +14,27 @@ from ladder.core.contract.dtypes import REAL
 from ladder.core.contract.ladder import find
 from ladder.core.show.notebook import rung_of
 from ladder.core.show.pages import ROOT
-from trainer.commands.sample import (
+from trainer.data import download
+from trainer.data.datasets import data_directory
+from trainer.data.token_files import find_shards, read_tokens
+from trainer.data.training_data import open_data, open_loaders
+from trainer.engine.debug import watch_of
+from trainer.engine.engine import Engine
+from trainer.engine.generation import (
     Predictor,
     decode_stream,
     encode_prompt,
     forward_only,
     generate,
 )
-from trainer.data import download
-from trainer.data.datasets import data_directory
-from trainer.data.token_files import find_shards, read_tokens
-from trainer.engine.debug import watch_of
-from trainer.engine.device_choice import open_for
-from trainer.engine.engine import Engine
-from trainer.engine.kernel_settings import resolve_kernels
-from trainer.engine.kernels import choose
-from trainer.engine.steps import Stepper
-from trainer.files.weights import random_model
+from trainer.engine.steps import Steps
+from trainer.files import weights
+from trainer.files.resume import run_directory
 from trainer.flags import Flags
 from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, build
-from trainer.open import (
-    load_parameters,
-    open_data,
-    open_loaders,
-    resolve,
-    run_directory,
-)
+from trainer.open import open_machine, resolve
+from trainer.train import take_step
 
 STEPS = 300  # at which the learning rate has come down to 0
 
@@ -49,7 +43,7 @@ warnings.filterwarnings("ignore", "IProgress not found")
 
 
 class Run:
-    """A training run: `engine`, `stepper` and `loader` are the trainer's own.
+    """A training run: `engine`, `steps` and `loader` are the trainer's own.
 
     source         the name of the text, or what is used instead of it, and why
     text           all of its tokens
@@ -57,32 +51,26 @@ class Run:
     """
 
     def __init__(self, flags: Flags, shape: ModelConfig, kernels: Mapping[str, int | str]):
-        device, place, _ = open_for(flags.device, flags.dtype, flags.value("model"))
-        data_dir = data_directory(flags.data_dir)
-        data = open_data(flags, data_dir)
+        machine, data_dir = open_machine(flags), data_directory(flags.data_dir)
+        data = open_data(flags, data_dir, flags.tokenizer or weights.tokenizer_of("gpt2"))
         if data.tokenizer is None:
             raise LadderError(f"the tokenizer {data.tokenizer_name} is not available")
         self.source = data.note or data.name
-        config = resolve(flags, place, data, shape.context, data_dir, run_directory(flags))
+        config = resolve(flags, machine.place, data, shape.context, data_dir, run_directory(flags))
         self.shape, self.tokenizer = shape.with_vocab(data.vocab), data.tokenizer
 
-        def build_fused(fusions: Collection[str]) -> Program:
-            return build(self.shape, config.batch, config.sequence, fusions=fusions)
+        def build_at(B: int, fusions: Collection[str]) -> Program:
+            return build(self.shape, B, config.sequence, fusions=fusions)
 
-        chosen = choose(resolve_kernels(flags, place), device, build_fused)
+        chosen = machine.choose(build_at, config.batch)
         rungs = chosen.rungs | {op: rung_of(op, kernel) for op, kernel in kernels.items()}
+        pieces = weights.random_model(self.shape, config.seed).pieces
+        watch = watch_of(config.debug_nan, config.debug_sync)
         self.program = chosen.program
-        self.engine = Engine(
-            self.program,
-            device,
-            config.real,
-            rungs,
-            watch=watch_of(config.debug_nan, config.debug_sync),
-        )
-        load_parameters(self.engine, random_model(self.shape, config.seed).pieces)
+        self.engine = machine.engine(chosen, build_at, pieces, rungs=rungs, watch=watch)
         self.loader, *_ = open_loaders(config, self.shape.vocab)
         self.text = np.concatenate([read_tokens(path) for path in find_shards(data.train)])
-        self.stepper = Stepper(config, self.engine, self.loader)
+        self.steps = Steps(config, self.engine)
         self.losses: list[float] = []
         self.rates: list[float] = []
         self.norms: list[float] = []
@@ -95,8 +83,9 @@ class Run:
 
     def train(self, steps: int) -> list[float]:
         """Take some steps; the losses of all steps so far."""
-        outcomes = [self.stepper.step(len(self.losses) + i) for i in range(steps)]
-        known = [step for step in (*outcomes, self.stepper.finish()) if step]
+        first = len(self.losses)
+        outcomes = [take_step(self.steps, self.loader, first + i) for i in range(steps)]
+        known = [step for step in (*outcomes, self.steps.finish()) if step]
         self.losses += [step.loss for step in known]
         self.rates += [step.lr for step in known]
         self.norms += [step.norm for step in known]

@@ -16,11 +16,11 @@ from tests.ladder.fakes import FakeGpu
 from tests.trainer.parallel_run import together
 from tests.trainer.plots.test_drawings import texts
 from tests.trainer.tiny import add_size
+from trainer import open as opening
 from trainer.commands import climb, profile, step_timing
-from trainer.config import Place
 from trainer.data.tokenizers import GPT2Tokenizer
 from trainer.engine import rung_choice
-from trainer.flags import Flags
+from trainer.flags import Flags, Place
 from trainer.model import registry
 from trainer.model.fusion import FUSIONS
 from trainer.model.program import build
@@ -62,7 +62,7 @@ def gpu(monkeypatch):
     def open_for(name, dtype, model, local_rank=None):
         return device, Place("cuda", True, dtype), []
 
-    monkeypatch.setattr(step_timing, "open_for", open_for)
+    monkeypatch.setattr(opening, "open_for", open_for)
     monkeypatch.setattr(rung_choice, "choose", choose)
     monkeypatch.setattr(
         rung_choice, "compiling_candidates", lambda *which: contextlib.nullcontext()

@@ -18,15 +18,16 @@ from reference import gpt2
 from tests.trainer.cpu_engines import cpu_engine, write_weights
 from tests.trainer.parallel_run import run_ranks, together
 from tests.trainer.tiny import SHAPE, run, save_model, settings
-from trainer import train as training
+from trainer import open as opening
+from trainer import report
 from trainer.commands import evaluation
 from trainer.commands.command import run as run_command
-from trainer.commands.evaluation import NoAnswer, Score, evaluate
 from trainer.data import download
 from trainer.data.download import DownloadError
 from trainer.data.multiple_choice import Example, read_examples, write_examples
-from trainer.engine import memory
+from trainer.engine import memory, scoring
 from trainer.engine.engine import Engine
+from trainer.engine.scoring import NoAnswer, Score, evaluate
 from trainer.files import logs
 from trainer.flags import Flags
 from trainer.model.program import build, initial_parameters
@@ -113,11 +114,11 @@ def test_an_example_that_is_too_long_begins_later():
     _, by_mean = answers(cut).T
     run = engine(4, T=8)
     assert evaluate(run, labelled(long, by_mean)) == Score(6, 6, 6)
-    assert evaluation.note_on_length(long, 8) == [
+    assert scoring.note_on_length(long, 8) == [
         "6 of 6 examples are longer than 8 tokens: they begin later"
     ]
-    assert evaluation.note_on_length(cut, 8) == []
-    assert len(evaluation.note_on_length(cut, 7)) == 1
+    assert scoring.note_on_length(cut, 8) == []
+    assert len(scoring.note_on_length(cut, 7)) == 1
 
 
 def test_of_a_completion_that_fills_a_row_every_token_but_the_first_counts():
@@ -152,8 +153,8 @@ def test_losses_that_are_not_finite_are_no_answer():
 
 def test_examples_of_similar_length_share_a_batch():
     examples = make_examples(11)
-    groups = evaluation.by_length(examples, B=8, context=20, grain=4)
-    lengths = {T: [evaluation.longest([e]) for e in group] for T, group in groups.items()}
+    groups = scoring.by_length(examples, B=8, context=20, grain=4)
+    lengths = {T: [scoring.longest([e]) for e in group] for T, group in groups.items()}
     assert lengths == {20: [22, 21, 20, 18], 16: [16, 15, 14, 13], 12: [12, 11, 11]}
     assert sorted(map(id, examples)) == sorted(id(e) for group in groups.values() for e in group)
 
@@ -162,20 +163,20 @@ def test_a_batch_is_as_long_as_its_longest_example():
     """At eight rows, two examples to a batch: the short one of a pair is padded."""
     lengths = [9, 3, 8, 4, 3]
     examples = [Example([1] * n, [[2]] * 4, 0) for n in lengths]
-    groups = evaluation.by_length(examples, B=8, context=32, grain=4)
+    groups = scoring.by_length(examples, B=8, context=32, grain=4)
     assert {T: [len(e.context) for e in group] for T, group in groups.items()} == {
         12: [9, 8],
         4: [4, 3, 3],
     }
-    assert [*evaluation.by_length(examples, B=1, context=32, grain=4)] == [12, 8, 4]
+    assert [*scoring.by_length(examples, B=1, context=32, grain=4)] == [12, 8, 4]
 
 
 def test_where_kernels_run_all_batches_have_one_length():
     examples = make_examples(11, longest=40)
-    context, most = 1024, evaluation.longest(examples)
+    context, most = 1024, scoring.longest(examples)
     assert 64 < most < 80
-    assert evaluation.in_groups(examples, 4, context, Emulated()) == {128: examples}
-    assert next(iter(evaluation.in_groups(examples, 4, context, Cpu()))) == 80
+    assert scoring.in_groups(examples, 4, context, Emulated()) == {128: examples}
+    assert next(iter(scoring.in_groups(examples, 4, context, Cpu()))) == 80
 
 
 # In training
@@ -184,7 +185,7 @@ def test_where_kernels_run_all_batches_have_one_length():
 @pytest.fixture
 def hellaswag(tmp_path, monkeypatch):
     monkeypatch.setenv("KERNEL_LADDER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(training, "measured_roof", lambda device, real, tf32: 1e9)
+    monkeypatch.setattr(report, "measured_roof", lambda device, real, tf32: 1e9)
     (tmp_path / "data" / "hellaswag").mkdir(parents=True)
     write_examples(tmp_path / "data" / "hellaswag" / "bytes_val.bin", make_examples(10, longest=7))
 
@@ -275,8 +276,9 @@ def test_the_engine_of_a_length_is_freed_before_the_next(tmp_path, hellaswag, mo
             super().__init__(*args, **options)
             made.append(weakref.ref(self))
 
-    monkeypatch.setattr(evaluation, "Engine", Watched)
-    monkeypatch.setattr(evaluation, "GRAIN", 4)
+    for module in (opening, evaluation):
+        monkeypatch.setattr(module, "Engine", Watched)
+    monkeypatch.setattr(scoring, "GRAIN", 4)
     where = ["--device", "cpu", "--data-dir", str(tmp_path / "data")]
     gc.disable()
     try:

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from tests.trainer.cpu_engines import cpu_engine, write_weights
-from trainer.commands.evaluation import Score, evaluate
 from trainer.data.benchmarks import Question, tokenized
 from trainer.data.multiple_choice import read_examples, write_examples
 from trainer.data.tokenizers import ByteTokenizer
+from trainer.engine.scoring import Score, evaluate
 from trainer.model.gpt2 import GPT2Config
 
 torch = pytest.importorskip("torch")

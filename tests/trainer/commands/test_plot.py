@@ -6,6 +6,7 @@ from ladder.core.common.errors import LadderError
 from trainer.commands import plot
 from trainer.commands.plot import main
 from trainer.files.logs import RunLog
+from trainer.plots import course
 
 
 def make_run(folder, losses):
@@ -20,14 +21,14 @@ def make_run(folder, losses):
 
 def test_a_plot_needs_losses(tmp_path):
     with pytest.raises(LadderError, match=r"holds no log\.jsonl or main\.log; name the folder"):
-        plot.plot(tmp_path)
+        course.plot(tmp_path)
     with pytest.raises(LadderError, match="name the folder of a run"):
         main([str(tmp_path / "missing")])
     log = RunLog(tmp_path)
     with pytest.raises(LadderError, match="holds no losses; name the log of a run"):
-        plot.plot(tmp_path)
+        course.plot(tmp_path)
     log.validation(0, 5.0)
-    assert plot.plot(tmp_path).stat().st_size > 5000
+    assert course.plot(tmp_path).stat().st_size > 5000
 
 
 def test_several_runs_are_drawn_into_one_picture_and_compared(tmp_path, monkeypatch, capsys):

@@ -14,19 +14,20 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find
 from ladder.core.device.cpu import Cpu
 from tests.trainer.tiny import SHAPE, run, save_model
-from trainer import train as training
 from trainer.commands import sample
-from trainer.commands.sample import (
+from trainer.data import download
+from trainer.data.tokenizers import CHARS_VOCABULARY, ByteTokenizer, CharTokenizer
+from trainer.engine import generation
+from trainer.engine.engine import Engine
+from trainer.engine.generation import (
+    Generator,
+    NoChoice,
     Predictor,
     choose_token,
     decode_stream,
     encode_prompt,
     generate,
 )
-from trainer.data import download
-from trainer.data.tokenizers import CHARS_VOCABULARY, ByteTokenizer, CharTokenizer
-from trainer.engine.engine import Engine
-from trainer.engine.generation import Generator, NoChoice
 from trainer.files import huggingface, weights
 from trainer.flags import Flags
 from trainer.model import registry
@@ -195,7 +196,7 @@ def test_the_sample_command_prints_no_control_characters(tmp_path, monkeypatch, 
 
 
 def test_a_run_prints_no_control_characters_and_its_log_keeps_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "generate", lambda *_, **__: iter(b"a\x1b[2Jz"))
+    monkeypatch.setattr(generation, "generate", lambda *_, **__: iter(b"a\x1b[2Jz"))
     outcome, screen = run(tmp_path, steps=1, sample_every=1)
     assert "a\ufffd[2Jz" in screen and "\x1b" not in screen
     lines = (outcome.directory / "log.jsonl").read_text().splitlines()

@@ -7,8 +7,8 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find, ladders
 from ladder.core.contract.target import Target
 from ladder.core.device.cpu import Cpu
-from trainer.config import Place
 from trainer.engine import device_choice as choice
+from trainer.flags import Place
 from trainer.model.program import build
 from trainer.model.registry import named_shape
 

@@ -12,7 +12,14 @@ from tests.trainer.cpu_engines import distance
 from tests.trainer.tiny import SHAPE, save_model
 from trainer.commands import sample
 from trainer.engine.engine import Engine
-from trainer.engine.generation import Generator, NoChoice, prefill_length, window_of
+from trainer.engine.generation import (
+    Generator,
+    NoChoice,
+    encode_prompt,
+    prefill_length,
+    window_of,
+)
+from trainer.engine.generation import generate as draw
 from trainer.flags import Flags
 from trainer.model import decoding
 from trainer.model.program import build, initial_parameters
@@ -118,7 +125,7 @@ def test_it_draws_what_is_drawn_from_the_logits_of_full_passes():
     drawn = [token for (token,) in generate.generate([PROMPTS[0]], 20, rngs(1))]
     rng = rngs(1)[0]
     full = FullPass()
-    expected = sample.generate(
+    expected = draw(
         lambda ids: full(ids)[-1, :257], PROMPTS[0], 20, temperature=0.7, top_k=5, rng=rng
     )
     assert drawn == list(expected)
@@ -190,7 +197,7 @@ def test_the_kernels_draw_the_tokens_of_the_reference(tmp_path):
     ):
         flags = Flags(model=model, device=device, rungs=rungs, dtype="fp32", **words, **more)
         _, tokenizer, kernels = sample.open_generator(flags)
-        prompt = sample.encode_prompt(tokenizer, "RO")
+        prompt = encode_prompt(tokenizer, "RO")
         drawn.append(list(kernels.generate([prompt], 4, rngs(1))))
     assert drawn[0] == drawn[1] == drawn[2]
 

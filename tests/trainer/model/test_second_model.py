@@ -177,6 +177,6 @@ def test_no_file_but_gpt2s_own_names_its_tensors():
         own = path in (
             folder / "model" / "gpt2.py",
             folder / "model" / "lecture_gpt.py",  # which derives from it
-            folder / "measure" / "torch_gpt2.py",
+            folder / "commands" / "torch_gpt2.py",
         )
         assert (found != set()) if own else (found == set()), path

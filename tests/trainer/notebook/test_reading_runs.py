@@ -7,8 +7,8 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from ladder.core.show import progress
-from trainer.commands.plot import MARKS
 from trainer.notebook import reading_runs
+from trainer.plots.course import MARKS
 
 
 def means(values, window):

@@ -6,17 +6,17 @@ import pytest
 from ladder.core.common.errors import LadderError
 from tests.trainer.parallel_run import run_ranks, together
 from tests.trainer.tiny import SHAPE, parameters, save_model, settings
-from trainer import train as training
+from trainer import report
 from trainer.engine import memory
-from trainer.engine.steps import Stepper
+from trainer.engine.steps import Steps
 from trainer.files import checkpoint, logs
 from trainer.flags import Flags
 from trainer.model.program import build
 from trainer.model.sharding import STEP, Sharding, cut
-from trainer.open import set_up
+from trainer.open import open_run
 from trainer.ranks import group as group_module
 from trainer.ranks.group import HostSums
-from trainer.train import train
+from trainer.train import take_step, train
 
 STEPS = 4
 TOKENS = 2 * 16 * 6  # of a step: six micro-batches, for 1, 2 or 3 ranks
@@ -25,7 +25,7 @@ TOKENS = 2 * 16 * 6  # of a step: six micro-batches, for 1, 2 or 3 ranks
 @pytest.fixture(autouse=True)
 def no_roof(monkeypatch):
     """A second of matrix products for every run."""
-    monkeypatch.setattr(training, "measured_roof", lambda device, real, tf32: 1e9)
+    monkeypatch.setattr(report, "measured_roof", lambda device, real, tf32: 1e9)
 
 
 def course(directory, name="train_loss"):
@@ -104,10 +104,10 @@ def test_all_ranks_have_the_same_weights_bit_for_bit(tmp_path, zero):
     flags = flags_of(tmp_path, 3, dtype="bf16", zero=zero, checkpoint_every=0)
 
     def work(group):
-        setup = set_up(flags, group)
-        stepper = Stepper(setup.config, setup.engine, setup.train, group)
+        setup = open_run(flags, group)
+        own_steps = Steps(setup.config, setup.engine, group)
         for number in range(3):
-            stepper.step(number)
+            take_step(own_steps, setup.train, number)
         return setup.engine.arrays["parameters"].tobytes()
 
     first, *others = together(3, work)
@@ -199,8 +199,8 @@ def test_updates_are_skipped_on_all_ranks_or_on_none(tmp_path, monkeypatch):
     flags = flags_of(tmp_path, 2, dtype="fp16", checkpoint_every=0, nonfinite="skip")
 
     def work(group):
-        setup = set_up(flags, group)
-        stepper = Stepper(setup.config, setup.engine, setup.train, group)
+        setup = open_run(flags, group)
+        own_steps = Steps(setup.config, setup.engine, group)
         forward = setup.engine.forward
 
         def overflow():
@@ -211,9 +211,9 @@ def test_updates_are_skipped_on_all_ranks_or_on_none(tmp_path, monkeypatch):
         setup.engine.forward = overflow
         steps = []
         for number in range(3):  # which `overflow` looks at
-            steps += [stepper.step(number)]
+            steps += [take_step(own_steps, setup.train, number)]
         weights = setup.engine.arrays["parameters"].tobytes()
-        return [step.skipped for step in steps], stepper.scale.value, weights
+        return [step.skipped for step in steps], own_steps.scale.value, weights
 
     (skipped, scale, weights), other = together(2, work)
     assert skipped[0] is None and "overflowed" in skipped[1] and skipped[2] is None

@@ -5,13 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from ladder.core.common.errors import LadderError
-from trainer.model.sharding import Sharding
-from trainer.open import open_communicator
+from trainer.ranks.communicator import open_communicator
 from trainer.ranks.group import ALONE, HostSums, Ranks
-
-OVERLAPPED = Sharding(0, 2, stage=1, overlaps=True)
-BEHIND = Sharding(0, 2, stage=1)
-WHOLE = Sharding(0, 2, stage=0, overlaps=True)
 
 
 class Gpu:
@@ -40,20 +35,20 @@ def ranks(on_this_machine=2):
 
 
 @pytest.mark.parametrize(
-    ("exchange", "sharding", "gpu", "group", "chosen"),
+    ("exchange", "overlaps", "gpu", "group", "chosen"),
     [
-        ("nccl", OVERLAPPED, Gpu(), ranks(), "NCCL name 0 of 2"),
-        ("p2p", OVERLAPPED, Gpu(), ranks(), "P2P 0 of 2, beside"),
-        ("p2p", BEHIND, Gpu(), ranks(), "P2P 0 of 2, behind"),
-        ("auto", WHOLE, Gpu(), ranks(), "P2P 0 of 2, beside"),
-        ("auto", BEHIND, Gpu(), ranks(), "P2P 0 of 2, behind"),
-        ("auto", OVERLAPPED, Gpu(refuses=True), ranks(), "NCCL name 0 of 2"),
-        ("auto", OVERLAPPED, Gpu(), ranks(on_this_machine=1), "NCCL name 0 of 2"),
-        ("auto", OVERLAPPED, Gpu(), ALONE, None),
+        ("nccl", True, Gpu(), ranks(), "NCCL name 0 of 2"),
+        ("p2p", True, Gpu(), ranks(), "P2P 0 of 2, beside"),
+        ("p2p", False, Gpu(), ranks(), "P2P 0 of 2, behind"),
+        ("auto", True, Gpu(), ranks(), "P2P 0 of 2, beside"),
+        ("auto", False, Gpu(), ranks(), "P2P 0 of 2, behind"),
+        ("auto", True, Gpu(refuses=True), ranks(), "NCCL name 0 of 2"),
+        ("auto", True, Gpu(), ranks(on_this_machine=1), "NCCL name 0 of 2"),
+        ("auto", True, Gpu(), ALONE, None),
     ],
 )
-def test_gpus_exchange_by_p2p_or_nccl(exchange, sharding, gpu, group, chosen):
-    assert open_communicator(gpu, group, exchange, sharding) == chosen
+def test_gpus_exchange_by_p2p_or_nccl(exchange, overlaps, gpu, group, chosen):
+    assert open_communicator(gpu, group, exchange, overlaps) == chosen
 
 
 @pytest.mark.parametrize(
@@ -62,9 +57,9 @@ def test_gpus_exchange_by_p2p_or_nccl(exchange, sharding, gpu, group, chosen):
 )
 def test_p2p_that_is_not_possible_is_refused(gpu, group, says):
     with pytest.raises(LadderError, match=says):
-        open_communicator(gpu, group, "p2p", OVERLAPPED)
+        open_communicator(gpu, group, "p2p", True)
 
 
 def test_arrays_of_the_host_are_exchanged_by_the_host():
-    found = open_communicator(SimpleNamespace(is_gpu=False), ranks(), "p2p", OVERLAPPED)
+    found = open_communicator(SimpleNamespace(is_gpu=False), ranks(), "p2p", True)
     assert isinstance(found, HostSums)

@@ -12,17 +12,17 @@ import pytest
 
 from tests.trainer.parallel_run import tables
 from tests.trainer.tiny import settings
-from trainer import open as setup
-from trainer import train as training
-from trainer.commands import evaluation
+from trainer import open as opening
+from trainer import report
 from trainer.data.multiple_choice import Example
-from trainer.engine import engine, rung_choice
+from trainer.engine import engine, generation, rung_choice, scoring
 from trainer.engine.engine import Engine
 from trainer.files import checkpoint
 from trainer.flags import Flags
 from trainer.ranks import watch
 from trainer.ranks.group import Ranks
 from trainer.ranks.join import open_watch
+from trainer.train import train
 
 EXAMPLES = [Example((1, 2), ((3,), (4,), (5,), (6,)), 0)] * 3
 
@@ -32,8 +32,8 @@ PHASES = {  # what hangs, on which rank, and the place that is named
     "choosing": (rung_choice, "_from_set", 0, r"the choice of a rung for adamw\.update"),
     "compiling": (engine, "bind", 1, r"the set-up of embedding, embedding\.forward rung 0 .*"),
     "weights": (Engine, "write", 1, "wte of the weights"),
-    "evaluating": (evaluation, "_submit", 1, "batch 1 of the evaluation"),
-    "sampling": (training, "generate", 0, "the sample of step 2"),
+    "evaluating": (scoring, "_submit", 1, "batch 1 of the evaluation"),
+    "sampling": (generation, "choose_token", 0, "token 1 of the sample"),
     "saving": (checkpoint, "_flush", 0, r"\w+\.v of the checkpoint of step 2"),
 }
 
@@ -43,8 +43,8 @@ PHASES = {  # what hangs, on which rank, and the place that is named
 def test_a_rank_that_hangs_is_named_with_its_place(tmp_path, monkeypatch, phase):
     owner, name, victim, place = PHASES[phase]
     monkeypatch.setattr(watch, "INTERVAL", 0.05)
-    monkeypatch.setattr(training, "measured_roof", lambda device, real, tf32: 1e9)
-    monkeypatch.setattr(setup, "open_examples", lambda *_: (EXAMPLES, []))
+    monkeypatch.setattr(report, "measured_roof", lambda device, real, tf32: 1e9)
+    monkeypatch.setattr(opening, "open_examples", lambda *_: (EXAMPLES, []))
     flags = Flags(**settings(tmp_path, steps=2, total_tokens=64, checkpoint_every=2, **SAMPLES))
     ended, released = queue.Queue(), threading.Event()
     met = tables(2)
@@ -64,7 +64,7 @@ def test_a_rank_that_hangs_is_named_with_its_place(tmp_path, monkeypatch, phase)
     def work(group, table):
         group._watch._main = threading.get_ident()
         try:
-            training.train(flags, group=group)
+            train(flags, group=group)
         except Exception:  # of all ranks, once the test is over
             for link in table.links.values():
                 link.talk.close()

@@ -17,7 +17,7 @@ from tests.trainer import late
 from tests.trainer.parallel_run import together
 from tests.trainer.tiny import SHAPE, save_model, settings
 from trainer.commands.exchange_timing import label, schedule
-from trainer.engine.steps import Stepper
+from trainer.engine.steps import Steps
 from trainer.flags import Flags
 from trainer.model import program as program_module
 from trainer.model import sharding as sharding_module
@@ -27,8 +27,9 @@ from trainer.model.fusion import FUSIONS
 from trainer.model.gpt2 import GPT2Config, of_depth
 from trainer.model.program import build
 from trainer.model.sharding import Sharding
-from trainer.open import set_up
+from trainer.open import open_run
 from trainer.ranks.group import HostSums
+from trainer.train import take_step
 
 STEPS = 2
 
@@ -79,13 +80,13 @@ def train(folder, ranks, steps=STEPS, dloss=None, **changes):
     )
 
     def work(group):
-        setup = set_up(flags, group)
+        setup = open_run(flags, group)
         engine = setup.engine
-        stepper = Stepper(setup.config, engine, setup.train, group)
+        own_steps = Steps(setup.config, engine, group)
         if dloss is not None:
             forward = engine.forward
             engine.forward = lambda: (engine.write("dloss", dloss), forward())
-        found = [stepper.step(number) for number in range(steps)]
+        found = [take_step(own_steps, setup.train, number) for number in range(steps)]
         weights = {name: engine.read_stored(name).tobytes() for name in engine.program.parameters}
         return weights, [(step.loss, step.norm) for step in found]
 
