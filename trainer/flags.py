@@ -579,20 +579,17 @@ def resolve_run(
     place: Place,
     *,
     context: int,
-    dataset: str,
-    train_data: str,
-    val_data: str,
     tokens: int,
-    tokenizer: str,
-    data_dir: str,
-    output: str,
     ranks: int = 1,
+    **found: str,
 ) -> TrainConfig:
     """The settings of a training run.
 
     context  the longest sequence that the model takes
     tokens   of the training data, which an epoch sees once
     ranks    how many processes there are
+    found    names that are known once the files are: `dataset`, `train_data`, `val_data`,
+             `tokenizer`, `data_dir`, `output`
 
     Raises LadderError where settings do not go together.
     """
@@ -616,12 +613,7 @@ def resolve_run(
         ranks=ranks,
         zero=resolve_zero(flags, ranks),
         steps=max(1, tokens // total) if steps == -1 else steps,
-        dataset=dataset,
-        train_data=train_data,
-        val_data=val_data,
-        tokenizer=tokenizer,
-        data_dir=data_dir,
-        output=output,
+        **found,
     )
 
 

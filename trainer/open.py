@@ -22,9 +22,9 @@ from ladder.core.contract.rung_file import Rung
 from trainer.data.datasets import data_directory
 from trainer.data.multiple_choice import Example
 from trainer.data.random_offsets import Loader
-from trainer.data.token_files import TokenLoader, count_tokens
+from trainer.data.token_files import TokenLoader
 from trainer.data.tokenizers import Tokenizer
-from trainer.data.training_data import Data, open_data, open_examples, open_loaders
+from trainer.data.training_data import open_data, open_examples, open_loaders
 from trainer.engine.debug import watch_of
 from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
@@ -129,6 +129,14 @@ def open_machine(flags: Flags, group: Group = ALONE) -> Machine:
     device, place, notes = open_for(flags.device, flags.dtype, flags.value("model"), local_rank)
     group.agree("the device", [device.kind, place.dtype])
     return Machine(device, place, resolve_kernels(flags, place), notes, group)
+
+
+def open_weights(flags: Flags) -> tuple[weights.Model, Tokenizer]:
+    """The model that -e names, and its tokenizer. Raises LadderError where they do not match."""
+    name, data_dir = flags.value("model"), data_directory(flags.data_dir)
+    return weights.open_with_tokenizer(
+        name, flags.tokenizer, seed=flags.value("seed"), data_dir=data_dir
+    )
 
 
 def built_once(build: Build) -> Build:
@@ -238,7 +246,11 @@ def open_run(flags: Flags, group: Group = ALONE) -> Run:
             f"the tokenizer has {data.vocab} tokens, beyond the model's {shape.vocab}; "
             "choose another --tokenizer or -e"
         )
-    config = resolve(flags, machine.place, data, shape.context, data_dir, output, group.size)
+    where = {"data_dir": str(data_dir), "output": str(output), **data.names}
+    tokens = data.count(overfit=bool(flags.overfit))
+    config = resolve_run(
+        flags, machine.place, context=shape.context, tokens=tokens, ranks=group.size, **where
+    )
     if resumed is not None:
         check_same(config, resumed)
     notes += [*note_on_length(examples, config.sequence), *note_on_warmup(config)]
@@ -269,9 +281,10 @@ def open_run(flags: Flags, group: Group = ALONE) -> Run:
         before = resumed.state["kernels"]
     kernels = machine.choose(build_at, config.batch, before=before)
     notes += kernels.notes
-    window = _window(config, data.tokenizer, shape) if group.leads else None
     sampling = None
-    if window is not None:
+    if group.leads and data.tokenizer is not None and config.sample_every > 0:
+        prompt = encode_prompt(data.tokenizer, config.prompt)
+        window = min(len(prompt) + config.sample_tokens, shape.context)
         sampling = forward_only(shape, window, kernels.program.fusions, config.recompute)
     group.progress("the set-up of the engine")
     peers = open_communicator(device, group, config.exchange, sharding.overlaps)
@@ -310,36 +323,3 @@ def open_run(flags: Flags, group: Group = ALONE) -> Run:
 def sharding_of(group: Group, zero: int, overlap: bool) -> Sharding:
     """Which rank of a group this is, and how its ranks share the update."""
     return Sharding(group.rank, group.size, zero, overlap)
-
-
-def resolve(
-    flags: Flags,
-    place: Place,
-    data: Data,
-    context: int,
-    data_dir: Path,
-    output: Path,
-    ranks: int = 1,
-) -> TrainConfig:
-    """The settings of a run on this data; `context`: the model's. Raises LadderError."""
-    return resolve_run(
-        flags,
-        place,
-        context=context,
-        dataset=data.name,
-        train_data=data.train,
-        val_data=data.val,
-        tokens=count_tokens(data.val if flags.overfit else data.train),
-        tokenizer=data.tokenizer_name,
-        data_dir=str(data_dir),
-        output=str(output),
-        ranks=ranks,
-    )
-
-
-def _window(config: TrainConfig, tokenizer: Tokenizer | None, shape: ModelConfig) -> int | None:
-    """Tokens that a sample is taken from: prompt and sample. None where there are no samples."""
-    if tokenizer is None or config.sample_every == 0:
-        return None
-    prompt = encode_prompt(tokenizer, config.prompt)
-    return min(len(prompt) + config.sample_tokens, shape.context)

@@ -11,7 +11,7 @@ import contextlib
 import json
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -138,48 +138,24 @@ class Display:
 
 
 class Silent:
-    """What a run tells nobody: the report of every rank but the first. It is entered before the
-    first step; what may be None is known to have been interrupted."""
+    """The report of every rank but the first: it has the methods of a `Report`, and none of them
+    does anything."""
 
     def __enter__(self) -> None:
-        """The run begins."""
+        pass
 
     def __exit__(self, *exception: object) -> None:
-        """It is over, or broken off."""
+        pass
 
-    def step(self, step: Step) -> None:
-        """A step of training whose outcome is known."""
-
-    def validation(self, step: int, loss: float) -> None:
-        """The loss on the validation text."""
-
-    def train_split(self, step: int, loss: float | None) -> None:
-        """The loss on the training text, measured as that on the validation text."""
-
-    def scoring(self, done: int) -> None:
-        """So many of HellaSwag's examples are done."""
-
-    def score(self, step: int, score: Score | None) -> None:
-        """The score on HellaSwag."""
-
-    def sample(self, step: int, text: str | None) -> None:
-        """A sampled text."""
-
-    def checkpoint(self, step: int, path: Path | None) -> None:
-        """A checkpoint was written."""
-
-    def condition(self, step: int) -> None:
-        """--log-gpu: the state of the GPU."""
-
-    def say(self, text: str) -> None:
-        """A line of plain text."""
-
-    def end(self, step: int, saved: int | None, interrupted: bool) -> None:
-        """The run has ended at `step`; its last checkpoint is that of step `saved`."""
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *what: None
 
 
-class Report(Silent):
-    """What a run prints, logs in its folder and draws there."""
+class Report:
+    """What a run prints, logs in its folder and draws there.
+
+    It is entered when the run begins. What is None was interrupted, and is not told.
+    """
 
     def __init__(self, run: Run, console: Console) -> None:
         self.run, self.display = run, Display(console, run.config.steps, run.step)
@@ -205,9 +181,11 @@ class Report(Silent):
         self.display.__exit__(*exception)
 
     def say(self, text: str) -> None:
+        """A line of plain text."""
         self.display.say(text)
 
     def step(self, step: Step) -> None:
+        """A step of training whose outcome is known."""
         speed = self._speed(step)
         more: dict[str, Any] = {} if speed is None else asdict(speed)
         if step.skipped is not None:
@@ -229,20 +207,24 @@ class Report(Silent):
         return Speed(step.ms, tokens_per_second, self.flops / (step.ms / 1e3) / self.roof)
 
     def validation(self, step: int, loss: float) -> None:
+        """The loss on the validation text."""
         self.log.validation(step, loss)
         self.logged = True
         self.val_losses.append(loss)
         self.say(f"val loss {loss:.6f} (step {step})")
 
     def train_split(self, step: int, loss: float | None) -> None:
+        """The loss on the training text, measured as that on the validation text."""
         if loss is not None:
             self.log.event(step, train_split_loss=loss)
             self.say(f"loss on the training text {loss:.6f} (step {step})")
 
     def scoring(self, done: int) -> None:
+        """So many of HellaSwag's examples are done."""
         self.display.busy(f"HellaSwag {done:,}/{len(self.run.examples):,}")
 
     def score(self, step: int, score: Score | None) -> None:
+        """The score on HellaSwag."""
         if score is not None:
             accuracy = score.normalized_accuracy
             self.log.evaluation(step, accuracy)
@@ -250,21 +232,25 @@ class Report(Silent):
             self.say(f"HellaSwag {counts} = {accuracy:.4f} (step {step})")
 
     def sample(self, step: int, text: str | None) -> None:
+        """A sampled text."""
         if text is not None:
             self.log.event(step, sample=text)
             self.say(f"--- sample at step {step} ---\n{printable(text)}\n---")
 
     def checkpoint(self, step: int, path: Path | None) -> None:
+        """A checkpoint was written."""
         self.log.event(step, checkpoint=str(path))
         self.say(f"checkpoint {path}")
 
     def condition(self, step: int) -> None:
+        """Clock and power of the GPU, for --log-gpu."""
         name, said = self.run.device.name, self.run.device.condition()
         self.say(f"{name} at step {step}: {said or 'its clock and power are not known'}")
         if said is not None:
             self.log.event(step - 1, condition=said)
 
     def end(self, step: int, saved: int | None, interrupted: bool) -> None:
+        """The run has ended before `step`; its last checkpoint is that of step `saved`."""
         config, directory = self.run.config, self.run.directory
         if config.plot and self.logged:
             self.say(f"plot {plot(directory)}")

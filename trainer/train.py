@@ -65,7 +65,7 @@ def train(flags: Flags, console: Console | None = None, group: Group = ALONE) ->
     return outcome
 
 
-def loop(run: Run, report: Silent, interrupt: Interrupt) -> Outcome:
+def loop(run: Run, report: Report | Silent, interrupt: Interrupt) -> Outcome:
     """All steps of a run, to its last or to an interruption.
 
     A step's validation, sample and checkpoint come before its training, so that the first and the
@@ -164,7 +164,7 @@ def _due(step: int, every: int) -> bool:
     return every > 0 and step > 0 and step % every == 0
 
 
-def _tell(report: Silent, run: Run, step: Step | None) -> None:
+def _tell(report: Report | Silent, run: Run, step: Step | None) -> None:
     """Report a step, if there is one whose outcome is known; stop where --nonfinite says so."""
     if step is not None:
         report.step(step)

@@ -22,7 +22,7 @@ from trainer.engine.scoring import Score, evaluate, in_groups, note_on_length
 from trainer.files import weights
 from trainer.flags import Flags
 from trainer.model.program import Program, build
-from trainer.open import open_machine
+from trainer.open import open_machine, open_weights
 from trainer.report import open_console
 
 
@@ -31,9 +31,7 @@ def main(argv: Sequence[str]) -> int:
     name, limit, flags = parse(argv)
     data_dir, model_name = data_directory(flags.data_dir), flags.value("model")
     machine = open_machine(flags)
-    model, tokenizer = weights.open_with_tokenizer(
-        model_name, flags.tokenizer, seed=flags.value("seed"), data_dir=data_dir
-    )
+    model, tokenizer = open_weights(flags)
     weights.refuse_random(model_name, model)
     path, vocab = Path(name), tokenizer.vocab
     if name in BENCHMARKS:

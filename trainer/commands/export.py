@@ -28,7 +28,7 @@ from trainer.engine.passes import one_batch
 from trainer.files import huggingface, llmc_files, weights
 from trainer.flags import Flags
 from trainer.model.program import Program, build
-from trainer.open import open_machine
+from trainer.open import open_machine, open_weights
 
 FORMATS = ("hf", "llmc", "llmc-bf16", "debug-state", "tokenizer")
 
@@ -46,9 +46,7 @@ def main(argv: Sequence[str]) -> int:
         llmc_files.save_tokenizer(output, tokenizer)
         print(f"{output}: the tokenizer {tokenizer.name}, {tokenizer.vocab} tokens")
         return 0
-    model, tokenizer = weights.open_with_tokenizer(
-        name, flags.tokenizer, seed=flags.value("seed"), data_dir=data_dir
-    )
+    model, tokenizer = open_weights(flags)
     if model.note is not None:  # other weights than those that were asked for
         raise LadderError(f"{name}: {model.note.removeprefix(f'{weights.INSTEAD} {name}: ')}")
     if to == "debug-state":

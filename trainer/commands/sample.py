@@ -23,7 +23,7 @@ from trainer.flags import Flags, SampleConfig, resolve_sample
 from trainer.model import decoding
 from trainer.model.fusion import FUSIONS
 from trainer.model.program import Program
-from trainer.open import Build, Machine, open_machine
+from trainer.open import Build, Machine, open_machine, open_weights
 from trainer.report import printable
 
 
@@ -94,13 +94,11 @@ def open_generator(
 
     prompts  several at once, instead of --prompt
     """
-    name, data_dir = flags.value("model"), data_directory(flags.data_dir)
     machine = open_machine(flags)
-    model, tokenizer = weights.open_with_tokenizer(
-        name, flags.tokenizer, seed=flags.value("seed"), data_dir=data_dir
-    )
-    config = resolve_sample(flags, machine.place, tokenizer.name, str(data_dir))
-    weights.refuse_random(name, model)
+    model, tokenizer = open_weights(flags)
+    data_dir = str(data_directory(flags.data_dir))
+    config = resolve_sample(flags, machine.place, tokenizer.name, data_dir)
+    weights.refuse_random(config.model, model)
     ids = [encode_prompt(tokenizer, p) for p in ([config.prompt] if prompts is None else prompts)]
     generator = open_decoding(machine, config, model, tokenizer.vocab, ids)
     if machine.device.asynchronous:

@@ -50,12 +50,7 @@ class Step:
     skipped: str | None = None
 
 
-@dataclass(frozen=True)
-class Moment:
-    """A mark of the device, and whether the engine was settled then."""
-
-    mark: Any
-    settled: bool
+Moment = tuple[Any, bool]  # a mark of the device, and whether the engine was settled then
 
 
 @dataclass
@@ -186,7 +181,7 @@ class Steps:
         step.end = self._end_before = self._now()
 
     def _now(self) -> Moment:
-        return Moment(self.engine.device.mark(), self.engine.settled)
+        return self.engine.device.mark(), self.engine.settled
 
     def _read(self, step: UnderWay) -> tuple[float, float]:
         """Loss and norm of a step, waited for."""
@@ -205,8 +200,8 @@ class Steps:
             skipped = self._objection(loss, norm)
         ms, settled = None, False
         if step.start is not None and step.end is not None:
-            ms = 1e3 * self.engine.device.seconds(step.start.mark, step.end.mark)
-            settled = step.start.settled
+            (start, settled), (end, _) = step.start, step.end
+            ms = 1e3 * self.engine.device.seconds(start, end)
         return Step(step.number, loss, norm, step.lr, ms, settled, skipped)
 
     def _objection(self, loss: float, norm: float) -> str | None:

@@ -30,10 +30,10 @@ from trainer.engine.generation import (
 from trainer.engine.steps import Steps
 from trainer.files import weights
 from trainer.files.resume import run_directory
-from trainer.flags import Flags
+from trainer.flags import Flags, resolve_run
 from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, build
-from trainer.open import open_machine, resolve
+from trainer.open import open_machine
 from trainer.train import take_step
 
 STEPS = 300  # at which the learning rate has come down to 0
@@ -56,7 +56,11 @@ class Run:
         if data.tokenizer is None:
             raise LadderError(f"the tokenizer {data.tokenizer_name} is not available")
         self.source = data.note or data.name
-        config = resolve(flags, machine.place, data, shape.context, data_dir, run_directory(flags))
+        where = {"data_dir": str(data_dir), "output": str(run_directory(flags)), **data.names}
+        tokens = data.count(overfit=bool(flags.overfit))
+        config = resolve_run(
+            flags, machine.place, context=shape.context, tokens=tokens, ranks=1, **where
+        )
         self.shape, self.tokenizer = shape.with_vocab(data.vocab), data.tokenizer
 
         def build_at(B: int, fusions: Collection[str]) -> Program:
