@@ -35,17 +35,21 @@ from trainer.engine.memory import refuse_what_does_not_fit
 from trainer.engine.schedule import note_on_warmup
 from trainer.engine.scoring import note_on_length
 from trainer.files import checkpoint, weights
-from trainer.files.resume import check_same, find_checkpoint, run_directory
+from trainer.files.resume import (
+    check_same,
+    find_checkpoint,
+    restore_tensors,
+    run_directory,
+    tensors_of,
+)
 from trainer.files.tensor_file import Pieces
-from trainer.files.training_state import restore_tensors, tensors_of
 from trainer.flags import Flags, Place, TrainConfig, resolve_run
 from trainer.model.calls import Call
 from trainer.model.fusion import FUSIONS
 from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, build
 from trainer.model.sharding import Sharding
-from trainer.ranks.communicator import open_communicator
-from trainer.ranks.group import ALONE, Group
+from trainer.ranks.group import ALONE, Group, open_communicator
 
 Build = Callable[[int, Collection[str]], Program]  # of B, and the names of fusions
 

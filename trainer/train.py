@@ -150,13 +150,10 @@ def take_step(steps: Steps, train: Loader, number: int) -> Step | None:
         # Rounding at random draws from the last words, which must be the same on all ranks.
         write_rng(engine, config.seed, number, config.accumulation * group.size - 1)
     engine.compute_norm()
-    if steps.overlaps:
-        engine.update()
-        return steps.put_off(step)
     skipped = steps.decide(step)
     if skipped is None:
         engine.update()
-    return steps.known(step, skipped)
+    return steps.end(step, skipped)
 
 
 def _due(step: int, every: int) -> bool:

@@ -29,17 +29,8 @@ from trainer.report import Display, open_console
 from trainer.train import take_step
 
 FLAGS = (
-    *(
-        "model",
-        "dataset",
-        "tokenizer",
-        "train_data",
-        "val_data",
-        "data_dir",
-        "shuffle",
-        "llmc_order",
-        "random_offsets",
-    ),
+    *("model", "dataset", "tokenizer", "train_data", "val_data", "data_dir"),
+    *("shuffle", "llmc_order", "random_offsets"),
     *("batch", "sequence", "total_tokens", "steps", "overfit"),
     *("lr", "warmup", "final_lr", "schedule", "weight_decay", "beta1", "beta2", "eps", "grad_clip"),
     *("device", "dtype", "master_weights", "stochastic_rounding", "rungs", "rung", "fuse"),

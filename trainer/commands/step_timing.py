@@ -42,8 +42,7 @@ from trainer.model.program import Program, build, initial_parameters
 from trainer.model.registry import SIZES
 from trainer.model.sharding import WHOLE, Sharding
 from trainer.open import Machine, open_machine, sharding_of
-from trainer.ranks.communicator import open_communicator
-from trainer.ranks.group import ALONE, Group
+from trainer.ranks.group import ALONE, Group, open_communicator
 
 FOLDER = results.FOLDER / "training"
 WARM_UP = 2  # steps: memory is touched for the first time, threads start, graphs are recorded

@@ -105,15 +105,8 @@ class Difference:
 def main(argv: Sequence[str]) -> int:
     """The command line of `python -m trainer verify`; 1 where something differs too much."""
     names = (
-        "model",
-        "data_dir",
-        "device",
-        "dtype",
-        "rungs",
-        "rung",
-        "fuse",
-        "deterministic",
-        "tf32",
+        *("model", "data_dir", "device", "dtype", "rungs", "rung", "fuse"),
+        *("deterministic", "tf32"),
     )
     description = "Compare ten steps of a model with llm.c's debug state."
     parser = build_parser("python -m trainer verify", description, names)

@@ -121,24 +121,24 @@ class Steps:
             self._write_hyper(step)
         return step
 
-    def put_off(self, step: UnderWay) -> Step | None:
-        """All of `step` was submitted, and nothing waits for it yet. Returns the outcome of the
-        step before; None where there is none."""
-        self._close(step)
-        before, self._before = self._before, step
-        return None if before is None else self._outcome(before)
-
     def decide(self, step: UnderWay) -> str | None:
-        """All of `step` but its update was submitted. Wait for its loss and norm, and return why
-        there must be no update; None where it is to be made."""
+        """Why there must be no update, now that the gradients and their norm were submitted; None
+        where it is to be made. Waits for loss and norm, unless steps overlap."""
+        if self.overlaps:
+            return None
         self._close(step)
         skipped = self._objection(*self._read(step))
         if skipped is None:
             self._write_hyper(step)
         return skipped
 
-    def known(self, step: UnderWay, skipped: str | None) -> Step:
-        """The outcome of a step that was decided on, and whose update was made unless skipped."""
+    def end(self, step: UnderWay, skipped: str | None) -> Step | None:
+        """End a step whose update was submitted, unless skipped. Returns the last outcome that is
+        known: this one or, where steps overlap, the one before; None where there is none."""
+        if self.overlaps:
+            self._close(step)
+            before, self._before = self._before, step
+            return None if before is None else self._outcome(before)
         if self.engine.waits:
             step.end = self._now()
         return self._outcome(step, skipped)

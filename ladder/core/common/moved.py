@@ -36,5 +36,8 @@ class _Forward(MetaPathFinder, Loader):
 
 
 def forward(moved: Mapping[str, str]) -> None:
-    """Let `import` find modules and packages by their old names: {old: new}, with what is inside."""
+    """Let `import` find modules and packages, with what is in them, by their old names: {old: new}.
+
+    The first of several names that fit counts.
+    """
     sys.meta_path.insert(0, _Forward(moved))

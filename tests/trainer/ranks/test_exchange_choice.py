@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from ladder.core.common.errors import LadderError
-from trainer.ranks.communicator import open_communicator
-from trainer.ranks.group import ALONE, HostSums, Ranks
+from trainer.ranks.group import ALONE, HostSums, Ranks, open_communicator
 
 
 class Gpu:
