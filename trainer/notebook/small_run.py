@@ -27,7 +27,7 @@ from trainer.engine.generation import (
     forward_only,
     generate,
 )
-from trainer.engine.steps import Steps
+from trainer.engine.steps import Step, Steps
 from trainer.files import weights
 from trainer.files.resume import run_directory
 from trainer.flags import Flags, resolve_run
@@ -85,10 +85,13 @@ class Run:
         known = {"cpu": "NumPy", "emulated": "the kernels, emulated"}
         return known.get(self.engine.device.name, self.engine.device.name)
 
+    def step(self, number: int) -> Step | None:
+        """Take step `number`; the last step whose outcome is known, as `trainer.train.take_step`."""
+        return take_step(self.steps, self.loader, number)
+
     def train(self, steps: int) -> list[float]:
         """Take some steps; the losses of all steps so far."""
-        first = len(self.losses)
-        outcomes = [take_step(self.steps, self.loader, first + i) for i in range(steps)]
+        outcomes = [self.step(len(self.losses) + i) for i in range(steps)]
         known = [step for step in (*outcomes, self.steps.finish()) if step]
         self.losses += [step.loss for step in known]
         self.rates += [step.lr for step in known]

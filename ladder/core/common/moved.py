@@ -25,10 +25,14 @@ class _Forward(MetaPathFinder, Loader):
         assert old is not None
         new = self._moved[old] + spec.name[len(old) :]
         warnings.warn(f"{spec.name} is now {new}", FutureWarning, stacklevel=2)
-        return importlib.import_module(new)
+        module = importlib.import_module(new)
+        spec.loader_state = module.__spec__
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing is left to do: the module has been imported under its new name."""
+        """The module has been imported under its new name; its spec remains that of this name."""
+        assert module.__spec__ is not None
+        module.__spec__ = module.__spec__.loader_state
 
     def _old(self, name: str) -> str | None:
         names = (old for old in self._moved if name == old or name.startswith(f"{old}."))
