@@ -86,7 +86,7 @@ class Run:
         return known.get(self.engine.device.name, self.engine.device.name)
 
     def step(self, number: int) -> Step | None:
-        """Take step `number`; the last step whose outcome is known, as `trainer.train.take_step`."""
+        """Take a step, as `trainer.train.take_step`; the last one whose outcome is known."""
         return take_step(self.steps, self.loader, number)
 
     def train(self, steps: int) -> list[float]:
