@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ladder.core.common.errors import LadderError
+from ladder.core.device.cpu import Cpu
 from tests.trainer.parallel_run import run_ranks, together
 from tests.trainer.tiny import SHAPE, parameters, save_model, settings
 from trainer import report
@@ -218,6 +219,14 @@ def test_updates_are_skipped_on_all_ranks_or_on_none(tmp_path, monkeypatch):
     (skipped, scale, weights), other = together(2, work)
     assert skipped[0] is None and "overflowed" in skipped[1] and skipped[2] is None
     assert other == (skipped, scale, weights)
+
+
+def test_before_a_sample_of_rank_0_all_ranks_wait_for_the_step_under_way(tmp_path, monkeypatch):
+    monkeypatch.setattr(Cpu, "asynchronous", True)  # so steps overlap
+    samples = {"sample_every": 1, "sample_tokens": 2, "checkpoint_every": 0}
+    _, screen = run_ranks(2, flags_of(tmp_path, 2, **samples))
+    assert screen.count("--- sample at step") == STEPS
+    assert len(course(tmp_path / "run2")) == STEPS
 
 
 def test_tokens_of_a_step_are_divided_among_the_ranks(tmp_path):
