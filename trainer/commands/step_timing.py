@@ -23,7 +23,8 @@ from ladder.core.common import cache
 from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write
-from ladder.core.contract.device import Communicator, Device
+from ladder.core.contract.collectives import Communicator
+from ladder.core.contract.device import Device
 from ladder.core.contract.ladder import find
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure import results

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.device import Communicator, Device
+from ladder.core.contract.collectives import Communicator
+from ladder.core.contract.device import Device
 from trainer.ranks.meeting import Member, Table
 from trainer.ranks.watch import Watch
 
@@ -200,7 +201,7 @@ class Ranks(Group):
 
 
 class HostSums:
-    """A `ladder.core.contract.device.Communicator` for arrays of the host: sums over ranks, in
+    """A `ladder.core.contract.collectives.Communicator` for arrays of the host: sums over ranks, in
     their order, on rank 0."""
 
     name = "the host"
@@ -270,19 +271,19 @@ def open_communicator(
     """
     if not isinstance(group, Ranks):
         return None
-    if not device.is_gpu:
+    if (processes := device.processes) is None:
         return HostSums(group)
     if exchange != "nccl":
         try:
             if group.local_size < group.size:
                 raise LadderError("--exchange p2p: the ranks are on several machines")
-            return device.join_p2p(group.exchange, group.rank, group.size, overlaps)
+            return processes.join_p2p(group.exchange, group.rank, group.size, overlaps)
         except LadderError:
             if exchange == "p2p":
                 raise
-    made = device.new_group() if group.leads else None
+    made = processes.new_group() if group.leads else None
     name = group.exchange("the name of the devices' group", made or b"")[0]
-    return device.join_group(name, group.rank, group.size)
+    return processes.join_group(name, group.rank, group.size)
 
 
 def _pack(parts: Sequence[bytes]) -> bytes:

@@ -52,6 +52,7 @@ from ladder.core.verify.guards import WRITES, Buffer, guarded
 from ladder.core.verify.inputs import NORMAL, Arrays, scalars, starts
 from ladder.core.verify.shapes import derive_shapes
 from ladder.core.verify.tolerance import INDENT, Expected
+from ladder.core.verify.variants import variants, watching
 
 FEW_SHAPES = 5  # of a check with `few`
 FEW_ORDERS = 2  # of these, the first: under every width of the warp and order of threads
@@ -235,8 +236,8 @@ def _variants(
     """The devices on which a shape is checked; the size of the GPU may be part of it."""
     for name, on in op.also_with.items():
         if dims == on.dims and _names(rung, name):
-            return device.variants(brief, on.multiprocessors)
-    return device.variants(brief)
+            return variants(device, brief, on.multiprocessors)
+    return variants(device, brief)
 
 
 def largest(
@@ -436,11 +437,11 @@ def _run(
 def _watch(device: Device, run: Callable[[Device], object]) -> str | None:
     """What the same run is seen to do that it must not, with its line, if every memory access is
     watched; None where the device cannot, or there is nothing to see."""
-    watching = device.watching()
-    if watching is None:
+    watcher = watching(device)
+    if watcher is None:
         return None
     try:
-        run(watching)
+        run(watcher)
     except Fault as fault:
         return str(fault)
     except Wrong:  # wrong numbers only, as before

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import io
 import json
 
 import numpy as np
@@ -13,7 +12,6 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure.roofline import Roof
 from tests.ladder.fakes import FakeGpu
-from tests.trainer.parallel_run import together
 from tests.trainer.plots.test_drawings import texts
 from tests.trainer.tiny import add_size
 from trainer import open as opening
@@ -113,11 +111,6 @@ def test_ops_are_raised_one_by_one_the_slowest_first(gpu, tmp_path):
     assert result["job"]["fusions"] == tuple(FUSIONS)
 
 
-def test_without_fusions_the_climb_ends_with_the_last_op(gpu):
-    result = climb.measure(config(rungs="best", fuse="none"), Display(Console(quiet=True), 0))
-    assert not any("fusion" in stage for stage in result["stages"])
-
-
 @pytest.mark.slow
 def test_the_climb_is_written_as_numbers_table_and_picture(gpu, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(climb, "FOLDER", tmp_path)
@@ -148,7 +141,7 @@ def test_climb_is_refused_where_there_is_nothing_to_climb():
 
 
 def test_climb_goes_to_the_best(gpu):
-    with pytest.raises(LadderError, match="--rungs naive: climb goes from naive to best"):
+    with pytest.raises(LadderError, match="--rungs naive"):
         climb.measure(config(rungs="naive"), Display(Console(quiet=True), 0))
 
 
@@ -167,42 +160,6 @@ def test_the_profile_adds_up_and_is_drawn(gpu, tmp_path):
     assert {"step", "floor", "memory", "ms", "GiB"} <= texts(profile.draw(result))
     odd = profile.draw({**result, "model": "runs/lr$_{$"})
     assert any(text.startswith("runs/lr$_{$, B=") for text in texts(odd))
-
-
-@pytest.mark.slow
-def test_the_profile_on_the_cpu_is_shown(tmp_path, monkeypatch, capsys):
-    add_size(monkeypatch, "d2", layers=2, channels=16, heads=2)
-    monkeypatch.setattr(profile, "FOLDER", tmp_path)
-    flags = ["-e", "d2", "-b", "1", "-t", "4", "-x", "3", "--device", "cpu", "-r", "1"]
-    assert profile.main(flags) == 0
-    screen = capsys.readouterr().out
-    for word in ("matmul.backward_weight", "zero gradients", "activation", "between them"):
-        assert word in screen
-    assert len(list(tmp_path.glob("*-profile-d2-fp32-b1-t4-reference-r1.json"))) == 1
-
-
-@pytest.mark.slow
-def test_the_profile_of_several_ranks_shows_what_they_exchange(monkeypatch):
-    add_size(monkeypatch, "d2", layers=2, channels=16, heads=2, vocab=300, padded_vocab=384)
-    monkeypatch.setattr(profile, "roof_of", lambda device, real: Roof(1e12, 1e12))
-    flags = config(rungs="naive", device="cpu", overlap=True)
-    found, _ = together(2, lambda group: profile.measure(flags, group))
-    assert [row["kind"] for row in found["exchanges"]] == [
-        "reduce_scatter gradients",
-        "all_gather norms",
-        "all_gather parameters",
-    ]
-    assert all(row["ms"] > 0 for row in found["exchanges"])
-    gradients, norms, weights = (row["bytes"] for row in found["exchanges"])
-    assert gradients == weights and norms == 2 * 4  # one of each rank's share
-    assert found["exposed_ms"] == found["step_ms"] - max(found["compute_ms"])
-    screen = io.StringIO()
-    profile.show(found, Display(Console(file=screen, width=200), 0))
-    text = screen.getvalue()
-    assert "2 ranks, -z 1 --overlap 1, by the host:" in text
-    assert "embedding embedding.backward" in text
-    assert "ms are exposed and" in text
-    assert profile.draw(found).axes
 
 
 def test_every_measurement_has_a_file_of_its_own(gpu, tmp_path, monkeypatch):

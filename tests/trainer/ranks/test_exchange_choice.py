@@ -9,10 +9,10 @@ from trainer.ranks.group import ALONE, HostSums, Ranks, open_communicator
 
 
 class Gpu:
-    is_gpu = True
+    """A device that is its own `processes`."""
 
     def __init__(self, refuses=False):
-        self.refuses = refuses
+        self.refuses, self.processes = refuses, self
 
     def new_group(self):
         return b"name"
@@ -60,5 +60,5 @@ def test_p2p_that_is_not_possible_is_refused(gpu, group, says):
 
 
 def test_arrays_of_the_host_are_exchanged_by_the_host():
-    found = open_communicator(SimpleNamespace(is_gpu=False), ranks(), "p2p", True)
+    found = open_communicator(SimpleNamespace(processes=None), ranks(), "p2p", True)
     assert isinstance(found, HostSums)

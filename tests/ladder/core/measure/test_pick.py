@@ -4,14 +4,12 @@ import dataclasses
 import sys
 import time
 
-import numpy as np
 import pytest
 from fakes import FakeGpu, ladder, timed_rung
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find
 from ladder.core.contract.rung_file import Rung
-from ladder.core.device.open import open_device
 from ladder.core.measure import pick_cache, timing
 from ladder.core.measure.pick import compiling_ahead, pick
 
@@ -71,15 +69,6 @@ def test_a_library_rung_is_chosen_only_when_asked_for():
     rungs = (timed_rung(1, "ours", 10), timed_rung(9, "vendor", 5, library=True))
     assert pick(ladder(*rungs), FakeGpu(), "float32", DIMS).rung == "1"
     assert pick(ladder(*rungs), FakeGpu(), "float32", DIMS, library=True).rung == "9"
-
-
-def test_libraries_compete_with_each_other():
-    vendors = (timed_rung("one", "one", 7, library=True), timed_rung("two", "two", 5, library=True))
-    choice = pick(
-        ladder(timed_rung(1, "ours", 10), *vendors), FakeGpu(), "float32", DIMS, library=True
-    )
-    assert choice.rung == "two"
-    assert choice.reasons["one"] == "7.0 us, 1.40 x the time of rung two"
 
 
 def test_only_deterministic_rungs_when_asked_for():
@@ -176,26 +165,6 @@ def test_fresh_checks_and_measures_again_and_once(count):
     assert not count.ran
 
 
-def test_a_library_beside_known_rungs_is_the_only_one_measured(count):
-    rungs = (count.rung(1, 10), count.rung(9, 5, library=True))
-    pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
-    assert {number for number, _ in count.ran} == {1}
-    count.reset()
-    assert pick(ladder(*rungs), FakeGpu(), "float32", DIMS, library=True).rung == "9"
-    assert {number for number, _ in count.ran} == {9}
-
-
-def test_of_several_shapes_only_the_new_one_is_measured(count):
-    rungs = (count.rung(1, 30), count.rung(2, 10))
-    pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
-    count.reset()
-    assert pick(ladder(*rungs), FakeGpu(), "float32", DIMS, {"N": 7}).rung == "2"
-    assert count.ran == {(1, 7), (2, 7)} and count.made == 1
-    count.reset()
-    pick(ladder(*rungs), FakeGpu(), "float32", {"N": 7})
-    assert not count.ran
-
-
 def test_only_an_edited_rung_is_checked_and_measured_again(count, monkeypatch):
     monkeypatch.setattr(pick_cache, "code_identity", lambda rung: f"{rung.number}{rung.source}")
     rungs = (count.rung(1, 30), count.rung(2, 10))
@@ -253,33 +222,12 @@ def test_a_wrong_result_is_cached_and_an_error_is_not(count):
     assert pick(ladder(good, wrong, lucky), FakeGpu(), "float32", DIMS).rung == "3"
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b"\xff", b"[]", b"[" * 10**5, b'{"rung": 7, "seconds": 1, "reasons": {"1": "x"}}'],
-    ids=["empty", "cut off", "no text", "a list", "deep", "what older versions wrote"],
-)
-def test_a_damaged_cache_entry_is_measured_again(tmp_path, content):
-    device, rungs = FakeGpu(), (timed_rung(1, "slow", 30), timed_rung(2, "fast", 10))
-    first = pick(ladder(*rungs), device, "float32", DIMS)
-    for known in (tmp_path / "picks").iterdir():
-        known.write_bytes(content)
-    launches = device.launches
-    again = pick(ladder(*rungs), device, "float32", DIMS)
-    assert (again.rung, again.seconds) == ("2", pytest.approx(first.seconds))
-    assert device.launches > launches
-    launches = device.launches
-    assert pick(ladder(*rungs), device, "float32", DIMS) == again
-    assert device.launches == launches, "and is remembered"
-
-
 def test_no_rung_at_all_is_an_error_with_every_reason():
     rungs = (
         timed_rung(1, "wrong", 1, wrong=True),
         timed_rung(2, "picky", 1, needs="N > 1000000000"),
     )
-    with pytest.raises(
-        LadderError, match=r"no rung that can run here: rung 1: wrong.*rung 2: refuse"
-    ):
+    with pytest.raises(LadderError, match=r"rung 1: wrong.*rung 2: refuse"):
         pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
 
 
@@ -303,16 +251,3 @@ def test_what_several_picks_need_is_compiled_ahead(monkeypatch):
         while set(asked) != paths and time.monotonic() < end:
             time.sleep(0.001)
     assert set(asked) == paths
-
-
-def test_the_emulated_device_picks_nothing():
-    with pytest.raises(LadderError, match="says nothing about a GPU"):
-        pick(find("start.add"), open_device("emulated"), "float32", DIMS)
-
-
-def test_the_reference_is_not_picked_where_there_are_kernels():
-    rungs = (find("start.add").rung(0), timed_rung(1, "slow", 30))
-    choice = pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
-    assert choice.rung == "1"
-    assert choice.reasons["0"] == "not for Fake 9000"
-    assert np.isfinite(choice.seconds)
