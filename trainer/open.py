@@ -11,7 +11,7 @@ for a training run, and opens its data, its checkpoint and the way to the other 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,6 @@ from trainer.files.resume import (
 )
 from trainer.files.tensor_file import Pieces
 from trainer.flags import Flags, Place, TrainConfig, resolve_run
-from trainer.model.calls import Call
-from trainer.model.fusion import FUSIONS
 from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, build
 from trainer.model.sharding import Sharding
@@ -77,19 +75,14 @@ class Machine:
         self,
         build: Build,
         B: int,
-        calls_of: Callable[[Program], Iterable[Call]] = lambda program: program.calls,
         before: Mapping[str, Any] | None = None,
     ) -> Kernels:
-        """The kernels that the flags ask for. Rank 0 chooses for all.
-
-        calls_of, before  as in `trainer.engine.kernels.choose`
-        """
-        group, build_fused = self.group, functools.partial(built_once(build), B)
+        """The kernels that the flags ask for, or that a checkpoint records in `before`. Rank 0
+        chooses for all."""
+        group, build_fused = self.group, functools.partial(build, B)
         group.progress("the choice of kernels")
         if group.leads:
-            kernels = choose(
-                self.wanted, self.device, build_fused, calls_of, before, told=group.working
-            )
+            kernels = choose(self.wanted, self.device, build_fused, before, group.working)
             group.share("the kernels", kernels.describe())
         else:
             kernels = follow(group.share("the kernels"), self.wanted, build_fused)
@@ -142,12 +135,6 @@ def open_weights(flags: Flags) -> tuple[weights.Model, Tokenizer]:
     return weights.open_with_tokenizer(
         name, flags.tokenizer, seed=flags.value("seed"), data_dir=data_dir
     )
-
-
-def built_once(build: Build) -> Build:
-    """`build`, but a program that is asked for again is not built again."""
-    built = functools.cache(build)
-    return lambda B, fusions: built(B, tuple(name for name in FUSIONS if name in fusions))
 
 
 @dataclass
@@ -267,7 +254,6 @@ def open_run(flags: Flags, group: Group = ALONE) -> Run:
     group.agree("the validation data", val.state())
     sharding = sharding_of(group, config.zero, config.overlap)
 
-    @built_once
     def build_at(B: int, fusions: Collection[str]) -> Program:
         options = config.program_options
         return build(shape, B, config.sequence, fusions=fusions, sharding=sharding, **options)

@@ -27,7 +27,10 @@ def test_what_is_not_typed_is_none():
 
 
 def test_every_setting_has_a_long_flag_that_sets_it():
-    values = {"rung": ("gelu.forward=1", {"gelu.forward": "1"}), "fuse": ("none", "none")}
+    values = {
+        "rung": ("matmul.forward@C:768=a=b.cu", {"matmul.forward@C:768": "a=b.cu"}),
+        "fuse": ("none", "none"),
+    }
     for f in dataclasses.fields(Flags):
         flag, choices, kind = f.metadata["names"][0], f.metadata.get("choices"), str(f.type)
         assert flag.startswith("--")
@@ -62,6 +65,7 @@ def test_every_setting_has_a_long_flag_that_sets_it():
         ("--random-offsets --llmc-order", "--random-offsets"),
         ("--eval-train -a 1", "--overfit"),
         ("--rung gelu", "OP=FILE.cu"),
+        ("--rung gelu.forward@N=1", "gelu.forward@N"),
         ("--rung gelu.forward=1 --rung gelu.forward=2", "gelu.forward"),
         ("--fuse nonsense", "--fuse"),
         ("--fuse matmul_gelu,none", "--fuse"),

@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     def shorter_one(rows: int) -> Program | None:
         return forward_only(rows, fused, shorter[0]) if shorter else None
 
-    kernels = machine.choose(forward_only, B, lambda program: program.evaluate)
+    kernels = machine.choose(forward_only, B)
     fused = kernels.program.fusions
     engine = machine.engine(kernels, forward_only, model.pieces, beside=shorter_one, takes=("-b",))
 

@@ -18,9 +18,11 @@ from trainer.data.datasets import data_directory
 from trainer.data.tokenizers import Tokenizer
 from trainer.engine.engine import Engine
 from trainer.engine.generation import Generator, decode_stream, encode_prompt, prefill_length
+from trainer.engine.rung_map import names_any
 from trainer.files import weights
 from trainer.flags import Flags, SampleConfig, resolve_sample
 from trainer.model import decoding
+from trainer.model.calls import Call
 from trainer.model.fusion import FUSIONS
 from trainer.model.program import Program
 from trainer.open import Build, Machine, open_machine, open_weights
@@ -129,19 +131,21 @@ def open_decoding(
     def build_fill(B: int, fusions: Collection[str]) -> Program:
         return decoding.prefill(shape, B, max(T, 1), fusions=fusions)
 
-    def ops_of(build: Build) -> set[str]:
-        return {call.op for fusions in ((), FUSIONS) for call in build(B, fusions).predict}
+    def calls_of(build: Build) -> list[Call]:
+        return [call for fusions in ((), FUSIONS) for call in build(B, fusions).predict]
 
     filled = T > 0 and bool(build_fill(B, ()).predict)
-    of_fill, of_step = ops_of(build_fill) if filled else set(), ops_of(build_step)
-    # --rung names ops of either program: one that neither has is refused as one of the step's.
+    of_fill, of_step = calls_of(build_fill) if filled else [], calls_of(build_step)
+    # --rung names calls of either program: what neither has is refused as of the step's.
     typed = machine.wanted.rung.items()
-    rungs = {op: rung for op, rung in typed if op in of_step or op not in of_fill}
+    rungs = {
+        key: which for key, which in typed if names_any(key, of_step) or not names_any(key, of_fill)
+    }
     kernels = machine.naming(rungs).choose(build_step, B)
     engine = machine.engine(kernels, build_step, model.pieces, takes=())
     if not filled:
         return Generator(engine, None)
-    rungs = {op: rung for op, rung in typed if op in of_fill}
+    rungs = {key: which for key, which in typed if names_any(key, of_fill)}
     kernels = machine.naming(rungs).choose(build_fill, B)
     filling = Engine(kernels.program, machine.device, config.real, kernels.rungs, weights_of=engine)
     return Generator(engine, filling)

@@ -36,6 +36,7 @@ from trainer.commands.parser import build_parser
 from trainer.engine.engine import Engine
 from trainer.engine.kernels import Kernels
 from trainer.engine.mfu import measured_roof
+from trainer.engine.rung_map import key_for, names_any, op_of
 from trainer.flags import FUSIONS, Flags, StepConfig, resolve_step, resolve_zero
 from trainer.model.calls import Call
 from trainer.model.model_config import ModelConfig
@@ -151,14 +152,14 @@ class Job:
         settings with `changes`."""
 
         wanted, B = dataclasses.replace(self.kernels.settings, **changes), self.program.B
-        ops = {call.op for call in self._build(B, names).training_step}
+        calls = self._build(B, names).training_step
         wanted = dataclasses.replace(
             wanted,
             fuse={name: "yes" if name in names else "no" for name in FUSIONS},
-            rung={op: which for op, which in wanted.rung.items() if op in ops},
+            rung={key: which for key, which in wanted.rung.items() if names_any(key, calls)},
         )
         machine = dataclasses.replace(self.machine, wanted=wanted)
-        return dataclasses.replace(self, kernels=machine.choose(self._build, B, _compared))
+        return dataclasses.replace(self, kernels=machine.choose(self._build, B))
 
 
 def parser_of(command: str, description: str, *more: str) -> Parser:
@@ -205,17 +206,9 @@ def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group =
     config = resolve_step(flags, machine.place, shape.context)
     sharding = sharding_of(group, resolve_zero(flags, group.size), config.overlap)
     build_at = functools.partial(_build, shape, config, sharding)
-    kernels = machine.choose(build_at, config.batch, _compared)
+    kernels = machine.choose(build_at, config.batch)
     peers = open_communicator(device, group, config.exchange, sharding.overlaps)
     return Job(config, machine, shape, kernels, [*machine.notes, *kernels.notes], sharding, peers)
-
-
-def _compared(program: Program) -> tuple[Call, ...]:
-    """The calls by whose time rungs are chosen: those of a step, and of ops that only an evaluation
-    has, such as attention without dropout, which need a rung, too."""
-    step = program.training_step
-    ops = {call.op for call in step}
-    return (*step, *(call for call in program.calls if call.op not in ops))
 
 
 def _build(
@@ -265,18 +258,20 @@ def time_steps(
 
 
 def time_ops(engine: Engine, calls: Sequence[Call], roof: Roof) -> list[dict[str, Any]]:
-    """A row for each op, the slowest first: how many calls it has, and their total time, floor,
-    bytes and FLOPs. The calls of an op are timed back to back, without those of other ops."""
-    of_op: dict[str, list[Call]] = {}
+    """A row for each op, and one for each key of rung_map.py that gives some of its shapes another
+    rung, the slowest first: how many calls it has, and their total time, floor, bytes and FLOPs.
+    The calls of a row are timed back to back, without those of others."""
+    of_key: dict[str, list[Call]] = {}
     for call in calls:
-        of_op.setdefault(call.op, []).append(call)
+        key = key_for(engine.rungs, call.op, call.dims)
+        of_key.setdefault(key or call.op, []).append(call)
     rows = []
-    for name, its_calls in of_op.items():
-        op, tf32 = find(name).op, engine.rungs[name].tf32
+    for key, its_calls in of_key.items():
+        op, tf32 = find(op_of(key)).op, engine.rungs[key].tf32
         engine.zero_gradients()
         rows.append(
             {
-                "op": name,
+                "op": key,
                 "calls": len(its_calls),
                 "ms": 1e3 * time_calls(engine.device, [engine.bound[c] for c in its_calls]),
                 "floor_ms": 1e3 * sum(roof.floor(op, c.dims, engine.real, tf32) for c in its_calls),

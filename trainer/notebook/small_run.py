@@ -27,6 +27,7 @@ from trainer.engine.generation import (
     forward_only,
     generate,
 )
+from trainer.engine.rung_map import with_rung
 from trainer.engine.steps import Step, Steps
 from trainer.files import weights
 from trainer.files.resume import run_directory
@@ -67,7 +68,9 @@ class Run:
             return build(self.shape, B, config.sequence, fusions=fusions)
 
         chosen = machine.choose(build_at, config.batch)
-        rungs = chosen.rungs | {op: rung_of(op, kernel) for op, kernel in kernels.items()}
+        rungs = chosen.rungs
+        for op, kernel in kernels.items():
+            rungs = with_rung(rungs, op, rung_of(op, kernel))
         pieces = weights.random_model(self.shape, config.seed).pieces
         watch = watch_of(config.debug_nan, config.debug_sync)
         self.program = chosen.program

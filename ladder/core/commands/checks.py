@@ -29,6 +29,7 @@ from ladder.core.device import inventory
 from ladder.core.device.open import open_device
 from ladder.core.emulator.coverage import Spot
 from ladder.core.emulator.emulated import Emulated
+from ladder.core.measure.compiling import compile_ahead
 from ladder.core.show import lint
 from ladder.core.verify import check, sandbox
 
@@ -122,7 +123,7 @@ def _check_ladder(
         rungs = [ladder.rung(options.rung)]
     else:
         rungs = [rung for rung in ladder.on(device) if _for_device(ladder, rung, device, dtypes)]
-    check.compile_ahead(pool, ladder, rungs, device, dtypes, shapes)
+    compile_ahead(pool, check.runs(ladder, rungs, device, dtypes, shapes))
     return (_check_rung(ladder, rung, device, dtypes, shapes) for rung in rungs)
 
 

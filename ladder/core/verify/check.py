@@ -29,8 +29,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -256,31 +255,20 @@ def largest(
     return sorted(shapes, key=place)[-count:]
 
 
-def compile_ahead(
-    pool: Executor,
+def runs(
     ladder: Ladder,
     rungs: Iterable[Rung],
     device: Device,
     dtypes: Sequence[str] | None = None,
     shapes: Sequence[Dims] | None = None,
-) -> None:
-    """Let a pool of threads compile what `check` will need, in the same order: compiling takes
-    longer than running. A compile error is reported when the rung is checked.
-    """
-    asked = set()
+) -> Iterator[tuple[Device, Rung, str, Dims]]:
+    """What `check` will run of some kernels, in its order: where, which, in which real type, and at
+    which shape."""
     for rung, dtype in itertools.product(rungs, dtypes or ladder.op.reals):
-        if rung.path is None:
-            continue
-        chosen = what_to_run(ladder.op, rung, device, dtype, shapes)
-        runs = [(dims, g) for dims, _ in chosen for g in _variants(ladder.op, rung, device, dims)]
-        for dims, group in runs:
-            target = group[0].target(DTYPES[dtype])
-            plan = rung.plan(dims, target)
-            if plan.refusal is None:
-                job = (rung.id, dtype, target.warp, *plan.constants.items())
-                if job not in asked:
-                    asked.add(job)
-                    pool.submit(group[0].compile_ahead, rung, plan.constants, DTYPES[dtype])
+        if rung.path is not None:
+            for dims, _ in what_to_run(ladder.op, rung, device, dtype, shapes):
+                for group in _variants(ladder.op, rung, device, dims):
+                    yield group[0], rung, dtype, dims
 
 
 def check_case(

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import io
 import json
 
 import numpy as np
@@ -109,6 +110,42 @@ def test_ops_are_raised_one_by_one_the_slowest_first(gpu, tmp_path):
         assert stage["ms"] == pytest.approx(1e3 * seconds_of(program, every))
     assert fused[0]["to"] == {f"residual_layernorm.{d}": "3" for d in ("forward", "backward")}
     assert result["job"]["fusions"] == tuple(FUSIONS)
+
+
+@pytest.fixture
+def two_rungs(gpu, monkeypatch):
+    """The best rungs of matmul.forward are 3 and, at one of its shapes, 2."""
+    choose = rung_choice.choose
+
+    def choose_two(calls, wanted, *more, **options):
+        choices = choose(calls, wanted, *more, **options)
+        if wanted.rung_set == "best":
+            choices[PROJECTION] = rung_choice.Choice(rung_of("matmul.forward", 2), "so")
+        return choices
+
+    monkeypatch.setattr(rung_choice, "choose", choose_two)
+
+
+PROJECTION = "matmul.forward@C:64,OC:16"
+
+
+def test_the_climb_shows_where_an_op_has_two_rungs(two_rungs):
+    screen = io.StringIO()
+    result = climb.measure(config(rungs="best", fuse="none"), Display(Console(quiet=True), 0))
+    (stage,) = (s for s in result["stages"] if s["op"] == "matmul.forward")
+    assert stage["to"] == {"matmul.forward": "3", PROJECTION: "2"}
+    assert result["rungs"].items() >= stage["to"].items()
+    climb.show(result, Display(Console(file=screen, width=200), 0))
+    assert "1 -> 3, 2 at C:64,OC:16" in screen.getvalue()
+
+
+def test_the_profile_has_a_row_for_each_rung_of_an_op(two_rungs):
+    result = profile.measure(config(rungs="best", fuse="none"))
+    rows = {row["op"]: (row["rung"], row["calls"]) for row in result["ops"]}
+    program = build(registry.named_shape("d2", GPT2Tokenizer.vocab), 2, 5)
+    calls = sum(call.op == "matmul.forward" for call in program.training_step)
+    assert rows[PROJECTION] == ("2", 2)
+    assert rows["matmul.forward"] == ("3", calls - 2)
 
 
 @pytest.mark.slow

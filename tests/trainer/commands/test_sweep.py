@@ -56,6 +56,7 @@ def test_there_is_a_run_for_every_combination():
     trials, _ = read_trials(["-b", "4", "--lr=1e-4,3e-4", "-a", "-w", "0,1"])
     assert trials[3].words == ["-b", "4", "--lr=3e-4", "-a", "-w", "1"]
     assert names("--rung gelu.forward=1,2") == ["rung=gelu.forward=1", "rung=gelu.forward=2"]
+    assert len(names("--rung matmul.forward@C:768,OC:2304=1,2")) == 2
     assert names("-e runs/one,gpt2 --prompt a,b") == ["model=runs-one", "model=gpt2"]
 
 

@@ -11,9 +11,16 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure import pick_cache, timing
-from ladder.core.measure.pick import compiling_ahead, pick
+from ladder.core.measure.pick import compiling_ahead
+from ladder.core.measure.pick import pick as pick_each
 
 DIMS = {"N": 1000}
+
+
+def pick(*args, **options):
+    """The choice at one shape."""
+    (choice,) = pick_each(*args, **options)
+    return choice
 
 
 @pytest.fixture(autouse=True)
@@ -59,10 +66,11 @@ def test_a_rung_that_is_far_slower_is_not_measured_at_length(monkeypatch):
 def test_a_rung_excluded_at_a_small_shape_is_not_run_at_a_larger_one():
     slow = timed_rung(1, "out", 1000)
     device, larger = FakeGpu(), {"N": 4000}
-    choice = pick(ladder(slow, timed_rung(2, "fast", 10)), device, "float32", larger, DIMS)
-    assert choice.rung == "2"
-    assert choice.reasons["1"] == "100 x the time of the fastest at N=1000"
-    assert choice.seconds == pytest.approx(20e-6)
+    rungs = ladder(slow, timed_rung(2, "fast", 10))
+    at_larger, at_small = pick_each(rungs, device, "float32", larger, DIMS)
+    assert at_larger.rung == at_small.rung == "2"
+    assert at_larger.reasons["1"] == "100 x the time of the fastest at N=1000"
+    assert at_small.reasons["1"] == "1000.0 us, 100.00 x the time of rung 2"
 
 
 def test_a_library_rung_is_chosen_only_when_asked_for():
@@ -87,19 +95,19 @@ def test_tf32_rungs_only_where_tf32_is_allowed():
     assert pick(ladder(exact, fast), FakeGpu(), "float32", DIMS, tf32=True).rung == "2"
 
 
-def test_the_times_of_several_shapes_add_up():
+def test_each_shape_has_its_own_choice():
     def run(device, arrays, dims, scalars):
         find("start.add").op.compute(list(arrays.values()), dims)
         device.now += 50e-6 if dims["N"] == 10 else 1e-6
 
-    uneven = timed_rung(2, "good at large ones", 0)
-    uneven = type(uneven)("2", uneven.idea, run=run)
+    uneven = Rung("2", "good at large ones", run=run)
     even = timed_rung(1, "the same for all", 19)
-    assert pick(ladder(even, uneven), FakeGpu(), "float32", DIMS).rung == "2"
-    assert pick(ladder(even, uneven), FakeGpu(), "float32", DIMS, {"N": 10}).rung == "1"
-    often = pick(ladder(even, uneven), FakeGpu(), "float32", DIMS, {"N": 10}, DIMS)
-    assert often.rung == "2", "a shape counts as often as it is called"
-    assert often.reasons["2"] == "the fastest: 52.0 us for 3 calls"
+    picky = timed_rung(3, "fits one shape", 5, needs="N % 8 == 2")
+    rungs = ladder(even, uneven, picky)
+    large, small = pick_each(rungs, FakeGpu(), "float32", DIMS, {"N": 10})
+    assert (large.rung, small.rung) == ("2", "3")
+    assert large.reasons["3"].startswith("refused at N=1000: ")
+    assert small.reasons["1"] == "19.0 us, 3.80 x the time of rung 3"
 
 
 class Count:
@@ -145,7 +153,6 @@ def test_cached_rungs_are_not_measured_again(count):
     count.reset()
     assert pick(ladder(*rungs), gpu, "float32", DIMS) == first
     assert not count.ran and not count.made
-    assert pick(ladder(*rungs), gpu, "float32", DIMS, DIMS).seconds == 2 * first.seconds
     assert pick(ladder(*rungs), gpu, "float32", DIMS, deterministic=True) == first
     assert not count.ran and not count.made, "nor for another question about the same"
 
@@ -162,6 +169,18 @@ def test_fresh_checks_and_measures_again_and_once(count):
     assert count.at(1000) == {1, 2} and count.at(65536) == {1} and count.made == 1
     count.reset()
     assert pick(ladder(faster, rungs[1]), gpu, "float32", DIMS).rung == "1", "and is remembered"
+    assert not count.ran
+
+
+def test_of_several_shapes_only_the_new_one_is_measured(count):
+    rungs = (count.rung(1, 30), count.rung(2, 10))
+    pick(ladder(*rungs), FakeGpu(), "float32", DIMS)
+    count.reset()
+    both = pick_each(ladder(*rungs), FakeGpu(), "float32", DIMS, {"N": 7})
+    assert [choice.rung for choice in both] == ["2", "2"]
+    assert count.ran == {(1, 7), (2, 7)} and count.made == 1
+    count.reset()
+    pick(ladder(*rungs), FakeGpu(), "float32", {"N": 7})
     assert not count.ran
 
 
