@@ -44,7 +44,7 @@ from trainer.files.resume import (
     tensors_of,
 )
 from trainer.files.tensor_file import Pieces
-from trainer.flags import Flags, Place, TrainConfig, resolve_run
+from trainer.flags import DeviceChoice, Flags, TrainConfig, resolve_run
 from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, build
 from trainer.model.sharding import Sharding
@@ -62,7 +62,7 @@ class Machine:
     """
 
     device: Device
-    place: Place
+    choice: DeviceChoice
     wanted: KernelSettings
     notes: Sequence[str]
     group: Group = ALONE
@@ -106,7 +106,7 @@ class Machine:
         beside, takes  as in `refuse_what_does_not_fit`, which raises LadderError
         options        what else `Engine` takes
         """
-        program, real, rungs = kernels.program, self.place.real, rungs or kernels.rungs
+        program, real, rungs = kernels.program, self.choice.real, rungs or kernels.rungs
 
         def rebuild(B: int) -> Program:
             return build(B, program.fusions)
@@ -114,9 +114,10 @@ class Machine:
         refuse_what_does_not_fit(
             program, self.device, real, rebuild, rungs, beside=beside, takes=takes
         )
-        engine = Engine(program, self.device, real, rungs, told=self.group.working, **options)
+        working = self.group.working
+        engine = Engine(program, self.device, real, rungs, on_progress=working, **options)
         for name, layer, array in pieces:
-            self.group.working(f"{name} of the weights")
+            working(f"{name} of the weights")
             engine.write(name, array, layer)
         return engine
 
@@ -124,9 +125,9 @@ class Machine:
 def open_machine(flags: Flags, group: Group = ALONE) -> Machine:
     """The device that the flags name, or the default one; of several ranks, each its own."""
     local_rank = group.local_rank if group.size > 1 else None
-    device, place, notes = open_for(flags.device, flags.dtype, flags.value("model"), local_rank)
-    group.agree("the device", [device.kind, place.dtype])
-    return Machine(device, place, resolve_kernels(flags, place), notes, group)
+    device, choice, notes = open_for(flags.device, flags.dtype, flags.value("model"), local_rank)
+    group.agree("the device", [device.kind, choice.dtype])
+    return Machine(device, choice, resolve_kernels(flags, choice), notes, group)
 
 
 def open_weights(flags: Flags) -> tuple[weights.Model, Tokenizer]:
@@ -241,7 +242,7 @@ def open_run(flags: Flags, group: Group = ALONE) -> Run:
     where = {"data_dir": str(data_dir), "output": str(output), **data.names}
     tokens = data.count(overfit=bool(flags.overfit))
     config = resolve_run(
-        flags, machine.place, context=shape.context, tokens=tokens, ranks=group.size, **where
+        flags, machine.choice, context=shape.context, tokens=tokens, ranks=group.size, **where
     )
     if resumed is not None:
         check_same(config, resumed)

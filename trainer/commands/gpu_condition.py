@@ -41,15 +41,15 @@ def _as_dict(reading: Reading | None) -> dict[str, Any] | None:
 def _mean(readings: Sequence[Reading]) -> Reading | None:
     if not readings:
         return None
-    told = [one.slowed for one in readings if one.slowed is not None]
-    names = dict.fromkeys(name for slowed in told for name in slowed)
-    slowed = {name: sum(one.get(name, 0.0) for one in told) / len(told) for name in names}
+    reasons = [one.slowed for one in readings if one.slowed is not None]
+    names = dict.fromkeys(name for slowed in reasons for name in slowed)
+    slowed = {name: sum(one.get(name, 0.0) for one in reasons) / len(reasons) for name in names}
     means = {}
     for field in _COLUMNS.values():
         known = [value for one in readings if (value := getattr(one, field)) is not None]
         means[field] = sum(known) / len(known) if known else None
     samples = sum(one.samples for one in readings)
-    return Reading(samples, **means, slowed=slowed if told else None)
+    return Reading(samples, **means, slowed=slowed if reasons else None)
 
 
 def lines(result: Mapping[str, Any]) -> list[str]:

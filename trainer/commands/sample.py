@@ -99,7 +99,7 @@ def open_generator(
     machine = open_machine(flags)
     model, tokenizer = open_weights(flags)
     data_dir = str(data_directory(flags.data_dir))
-    config = resolve_sample(flags, machine.place, tokenizer.name, data_dir)
+    config = resolve_sample(flags, machine.choice, tokenizer.name, data_dir)
     weights.refuse_random(config.model, model)
     ids = [encode_prompt(tokenizer, p) for p in ([config.prompt] if prompts is None else prompts)]
     generator = open_decoding(machine, config, model, tokenizer.vocab, ids)

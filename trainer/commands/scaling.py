@@ -37,11 +37,11 @@ from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write, read_json
 from ladder.core.measure import results
 from trainer.commands import gpu_condition
-from trainer.commands.exchange_timing import (
+from trainer.commands.collective_timing import (
     time_alone,
-    time_exchanges,
+    time_collectives,
     time_steps,
-    time_without_exchange,
+    time_without_collectives,
 )
 from trainer.commands.step_timing import (
     FOLDER,
@@ -134,11 +134,11 @@ def measure(flags: Flags, group: Group, most: int, alone: bool) -> dict[str, Any
         sensed = sensors.end()
     strong = weak if most == group.size else time_steps(job, engine, group, most // group.size)
     exchanges: dict[str, float] = {}
-    for row in time_exchanges(engine):
+    for row in time_collectives(engine):
         exchanges[row["kind"]] = exchanges.get(row["kind"], 0.0) + row["ms"]
     memory = dict(engine.memory_table())
     condition = gpu_condition.entry(sensed, group)
-    compute = [weak] if job.peers is None else time_without_exchange(job, engine, group)
+    compute = [weak] if job.peers is None else time_without_collectives(job, engine, group)
     each = ([weak] if job.peers is None else time_alone(job, group)) if alone else []
     return {
         "machine": machine_of(job.device),

@@ -35,7 +35,7 @@ from trainer.commands.doctor import processor_name
 from trainer.commands.parser import build_parser
 from trainer.engine.engine import Engine
 from trainer.engine.kernels import Kernels
-from trainer.engine.mfu import measured_roof
+from trainer.engine.roof import measured_roof
 from trainer.engine.rung_map import key_for, names_any, op_of
 from trainer.flags import FUSIONS, Flags, StepConfig, resolve_step, resolve_zero
 from trainer.model.calls import Call
@@ -87,7 +87,7 @@ class Job:
 
     @property
     def flops(self) -> int:
-        """FLOPs of a step, as MFU counts them."""
+        """FLOPs of a step, forward and backward."""
         return self.tokens * self.shape.flops_per_token(self.program.T)
 
     def engine(self, rungs: Mapping[str, Rung] | None = None) -> Engine:
@@ -203,7 +203,7 @@ def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group =
     if model not in SIZES:
         raise LadderError(f"-e {model}: {command} takes a model's name, such as gpt2 or d6")
     shape = SIZES[model].config
-    config = resolve_step(flags, machine.place, shape.context)
+    config = resolve_step(flags, machine.choice, shape.context)
     sharding = sharding_of(group, resolve_zero(flags, group.size), config.overlap)
     build_at = functools.partial(_build, shape, config, sharding)
     kernels = machine.choose(build_at, config.batch)

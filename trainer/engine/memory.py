@@ -87,7 +87,7 @@ def scratch_needed(
     calls: Iterable[Call], device: Device, real: np.dtype, rungs: Mapping[str, Rung]
 ) -> Counter[np.dtype]:
     """Elements of scratch memory by dtype. Calls run one after the other, so all share the same;
-    but not with those of another branch (`Program.branches`)."""
+    but not with those of another stream (`Program.streams`)."""
     most: Counter[np.dtype] = Counter()
     for call in set(calls):
         rung, needed = rung_of(rungs, call), Counter[np.dtype]()
@@ -113,7 +113,7 @@ def by_kind(
     for (kind, dtype), count in lay_out(program, real, lender).sizes.items():
         found[kind] += count * dtype.itemsize
     if device is not None and rungs is not None:
-        for calls in program.branches:
+        for calls in program.streams:
             scratch = scratch_needed(calls, device, real, rungs)
             found[SCRATCH] += sum(count * dtype.itemsize for dtype, count in scratch.items())
     return found

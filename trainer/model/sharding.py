@@ -26,7 +26,7 @@ from trainer.model.model_config import ModelConfig
 
 # Tensors and shares start at a multiple of so many elements: of 256 bytes, as kernels expect it of
 # every buffer, in all types that there are.
-STEP = 128
+ALIGNMENT = 128
 
 # A bucket is exchanged beside the next call of one of these ops. They have many blocks of short
 # work, so that the rest of the GPU takes over what the SMs that exchange cannot do. A persistent
@@ -250,6 +250,6 @@ def _bucket(
     placed, end = [], start
     for piece in sorted(slices, key=lambda piece: not parameters[piece.name].decay):
         placed.append(replace(piece, start=end))
-        end += ceil_div(piece.count, STEP) * STEP
-    size = ceil_div(end - start, shares * STEP) * shares * STEP
+        end += ceil_div(piece.count, ALIGNMENT) * ALIGNMENT
+    size = ceil_div(end - start, shares * ALIGNMENT) * shares * ALIGNMENT
     return Bucket(start, size, after, tuple(placed))

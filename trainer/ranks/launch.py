@@ -51,7 +51,7 @@ LAUNCHERS = (  # the first that is found counts: torchrun may itself be started 
 
 
 @dataclass(frozen=True)
-class Launch:
+class RankLaunch:
     """One process of a group, before it knows the others.
 
     local_rank  its number on its machine; None: follows from the names of the hosts
@@ -70,7 +70,7 @@ class Launch:
     alone_on_machine: bool = False
 
 
-def find_launch(flags: Flags, environment: Mapping[str, str], output: Path) -> Launch | None:
+def find_launch(flags: Flags, environment: Mapping[str, str], output: Path) -> RankLaunch | None:
     """The process that this one is; None where it is the only one.
 
     output  the run's folder, where ranks meet if nothing else is said
@@ -92,16 +92,16 @@ def find_launch(flags: Flags, environment: Mapping[str, str], output: Path) -> L
             "--ranks out"
         )
     if (supervised := environment.get(FOLDER)) is not None:
-        return Launch(rank, size, local_rank, told_by, Path(supervised), alone_on_machine=True)
+        return RankLaunch(rank, size, local_rank, told_by, Path(supervised), alone_on_machine=True)
     if flags.meeting != "tcp":
         folder = Path(flags.meeting_folder) if flags.meeting_folder else output
-        return Launch(rank, size, local_rank, told_by, folder)
+        return RankLaunch(rank, size, local_rank, told_by, folder)
     address = flags.server or environment.get("MASTER_ADDR", "")
     if not address:
         raise LadderError("-pi tcp: name the machine of rank 0 by -ps ADDRESS")
     # Not MASTER_PORT, where torchrun itself listens.
     port = _number(environment, PORT) or DEFAULT_PORT
-    return Launch(rank, size, local_rank, told_by, None, address, port)
+    return RankLaunch(rank, size, local_rank, told_by, None, address, port)
 
 
 def wants_supervisor(flags: Flags, environment: Mapping[str, str]) -> bool:

@@ -19,7 +19,7 @@ from trainer import open as opening
 from trainer.commands import climb, profile, step_timing
 from trainer.data.tokenizers import GPT2Tokenizer
 from trainer.engine import rung_choice
-from trainer.flags import Flags, Place
+from trainer.flags import DeviceChoice, Flags
 from trainer.model import registry
 from trainer.model.fusion import FUSIONS
 from trainer.model.program import build
@@ -49,7 +49,7 @@ def rung_of(op, number):
 def gpu(monkeypatch):
     """`-e d2` on a Gpu; embedding.forward has one rung only."""
 
-    def choose(calls, wanted, device, before=None, told=None):
+    def choose(calls, wanted, device, before=None, on_progress=None):
         best = wanted.rung_set in ("best", "library")
         ops = sorted({call.op for call in calls})
         numbers = {op: 3 if best and op != "embedding.forward" else 1 for op in ops}
@@ -59,7 +59,7 @@ def gpu(monkeypatch):
     add_size(monkeypatch, "d2", layers=2, channels=16, heads=2)
 
     def open_for(name, dtype, model, local_rank=None):
-        return device, Place("cuda", True, dtype), []
+        return device, DeviceChoice("cuda", True, dtype), []
 
     monkeypatch.setattr(opening, "open_for", open_for)
     monkeypatch.setattr(rung_choice, "choose", choose)

@@ -116,7 +116,7 @@ def test_work_beside_waits_for_what_came_before_and_is_joined(machine):
     device = open_device("hip")
     a, b = (device.empty((2,), np.dtype(np.float32)) for _ in range(2))
     device.upload(a, np.ones(2))
-    end = device.beside(lambda: device.copy(b, a))
+    end = device.fork(lambda: device.copy(b, a))
     device.join(end)
     device.zero(a)
     assert device.download(b).tolist() == [1, 1]
@@ -228,7 +228,7 @@ def test_a_product_beside_other_work_goes_to_the_other_stream(machine, monkeypat
 
     for _ in range(2):
         multiply()
-        end = device.beside(multiply)
+        end = device.fork(multiply)
     device.join(end)
     main, side = device.stream.ptr, device._side.ptr
     assert library.used == [main, side, main, side]
