@@ -585,14 +585,14 @@ def resolve_run(
     context: int,
     tokens: int,
     ranks: int = 1,
-    **found: str,
+    **names: str,
 ) -> TrainConfig:
     """The settings of a training run.
 
     context  the longest sequence that the model takes
     tokens   of the training data, which an epoch sees once
     ranks    how many processes there are
-    found    names that are known once the files are: `dataset`, `train_data`, `val_data`,
+    names    what is known once the files are: `dataset`, `train_data`, `val_data`,
              `tokenizer`, `data_dir`, `output`
 
     Raises LadderError where settings do not go together.
@@ -617,12 +617,12 @@ def resolve_run(
         ranks=ranks,
         zero=resolve_zero(flags, ranks),
         steps=max(1, tokens // total) if steps == -1 else steps,
-        **found,
+        **names,
     )
 
 
-def _config(kind: type[Config], values: Mapping[str, Any], **found: Any) -> Config:
-    values = {**values, **found}
+def _config(kind: type[Config], values: Mapping[str, Any], **known: Any) -> Config:
+    values = {**values, **known}
     return kind(**{f.name: values[f.name] for f in dataclasses.fields(kind)})
 
 

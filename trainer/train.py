@@ -99,8 +99,8 @@ def loop(run: Run, report: Report | Silent, interrupt: Interrupt) -> Outcome:
                     report.train_split(step, mean_loss(run.train_split))
             if scores:
                 try:
-                    found = evaluate(engine, run.examples, stop, group, report.scoring)
-                    report.score(step, found)
+                    score = evaluate(engine, run.examples, stop, group, report.scoring)
+                    report.score(step, score)
                 except NoAnswer as error:  # the next step decides whether the run stops
                     report.say(f"HellaSwag not evaluated at step {step}: {error}")
             if samples and run.predictor is not None and run.tokenizer is not None:

@@ -126,9 +126,9 @@ def time_without_collectives(job: Job, engine: Engine, group: Group) -> list[flo
     job.peers.close()
     quiet = dataclasses.replace(job, peers=Silent())
     engine = quiet.engine()
-    found = group.collect("a step without exchange", time_steps(quiet, engine, group, 1))
+    times = group.collect("a step without exchange", time_steps(quiet, engine, group, 1))
     let_go(engine)
-    return found
+    return times
 
 
 def time_alone(job: Job, group: Group) -> list[float]:
@@ -136,9 +136,9 @@ def time_alone(job: Job, group: Group) -> list[float]:
     time: GPUs of one kind differ in their clock, and a group cannot be faster than its slowest."""
     alone = job.alone()
     engine = alone.engine()
-    found = group.collect("a step alone", time_steps(alone, engine, group, 1))
+    times = group.collect("a step alone", time_steps(alone, engine, group, 1))
     let_go(engine)
-    return found
+    return times
 
 
 def let_go(engine: Engine) -> None:

@@ -77,20 +77,21 @@ def _in_words(one: Reading) -> str:
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[tuple[str, ...]]]:
     """Columns and lines for each number of ranks and each rank; only columns of which anything is
     known, and no lines where nothing is."""
-    found = [
+    readings = [
         (str(row["ranks"]), str(rank), Reading(**one))
         for row in rows
         for rank, one in enumerate(row.get(KEY, []))
         if one is not None
     ]
     columns = {
-        name: [_whole(getattr(one, field)) for *_, one in found] for name, field in _COLUMNS.items()
+        name: [_whole(getattr(one, field)) for *_, one in readings]
+        for name, field in _COLUMNS.items()
     }
-    columns["slowed by"] = [_slowed(one) for *_, one in found]
+    columns["slowed by"] = [_slowed(one) for *_, one in readings]
     shown = {name: cells for name, cells in columns.items() if any(cells)}
     lines = [
         (ranks, rank, *(cells[at] or "-" for cells in shown.values()))
-        for at, (ranks, rank, _) in enumerate(found)
+        for at, (ranks, rank, _) in enumerate(readings)
     ]
     return ["ranks>", "rank>", *shown], lines
 

@@ -88,7 +88,7 @@ def main(argv: Sequence[str] = ()) -> int:
     if in_group(os.environ):
         raise LadderError("scaling starts its ranks itself; start it as one process")
     announce(write)
-    found, turns = [], (*counts, *reversed(counts))
+    parts, turns = [], (*counts, *reversed(counts))
     begin, left = time.perf_counter(), ""
     with tempfile.TemporaryDirectory(prefix="kernel-ladder-scaling-") as folder:
         for turn, count in enumerate(turns):
@@ -97,10 +97,10 @@ def main(argv: Sequence[str] = ()) -> int:
             path = Path(folder) / f"{turn}.json"
             if status := supervise(["scaling", *argv, "--part", str(path)], count):
                 return status
-            found.append(read_json(path))
-            each = (time.perf_counter() - begin) / len(found)
-            left = f" ({each:.0f} s a turn, about {each * (len(turns) - len(found)):.0f} s left)"
-    result = gather(found)
+            parts.append(read_json(path))
+            each = (time.perf_counter() - begin) / len(parts)
+            left = f" ({each:.0f} s a turn, about {each * (len(turns) - len(parts)):.0f} s left)"
+    result = gather(parts)
     screen = Display(open_console(), 0)
     show(result, screen)
     if write:

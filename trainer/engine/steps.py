@@ -60,7 +60,7 @@ class UnderWay:
     inv_scale   what the gradient is multiplied by, to undo the loss scale
     start, end  None where they are not known
     losses      of its micro-batches so far; each function waits for the device, as `norm` does
-    found       its loss and its norm, once they have been waited for
+    loss_and_norm  both, once they have been waited for
     """
 
     number: int
@@ -70,7 +70,7 @@ class UnderWay:
     end: Moment | None = None
     losses: list[Callable[[], float]] = field(default_factory=list)
     norm: Callable[[], np.ndarray] | None = None
-    found: tuple[float, float] | None = None
+    loss_and_norm: tuple[float, float] | None = None
 
 
 def stops(step: StepOutcome, config: TrainConfig) -> bool:
@@ -185,13 +185,13 @@ class Steps:
 
     def _read(self, step: UnderWay) -> tuple[float, float]:
         """Loss and norm of a step, waited for."""
-        if step.found is None:
+        if step.loss_and_norm is None:
             assert step.norm is not None
             self.group.progress(f"the end of step {step.number + 1}")
             losses = [loss() for loss in step.losses]
             loss = mean_loss(self.group, f"the loss of step {step.number}", losses)
-            step.found = loss, float(step.norm()[0]) * step.inv_scale
-        return step.found
+            step.loss_and_norm = loss, float(step.norm()[0]) * step.inv_scale
+        return step.loss_and_norm
 
     def _outcome(self, step: UnderWay, skipped: str | None = None) -> StepOutcome:
         """The outcome of a step, once the device is done with it."""

@@ -142,15 +142,15 @@ def check_bisect(culprit: Bisect) -> None:
         for wrong in ops:
             oracle = _Oracle(wrong, limit=size + 1)
             try:
-                found = culprit(list(ops), oracle)
+                answer = culprit(list(ops), oracle)
             except _TooMany:
                 print(
                     f"✗ of {size} ops, with {wrong!r} wrong: still searching after {size + 1} steps"
                 )
                 return
-            if found != wrong:
-                form = "" if isinstance(found, str) else "; return one op, such as ops[0]"
-                print(f"✗ of {size} ops, {wrong!r} is wrong, but it returns {found!r}{form}")
+            if answer != wrong:
+                form = "" if isinstance(answer, str) else "; return one op, such as ops[0]"
+                print(f"✗ of {size} ops, {wrong!r} is wrong, but it returns {answer!r}{form}")
                 return
             if oracle.steps > most:
                 print(f"✗ {wrong!r} of {size} takes {oracle.steps} steps, where {most} are enough")

@@ -77,7 +77,7 @@ def savings(climb: Mapping[str, Any], exact: bool = True) -> list[Saving]:
     shape = SIZES[job["model"]].config
     program = build(shape, job["B"], job["T"])
     content = results.load_all()[results.slug(climb["machine"]["name"])]
-    found = []
+    rows = []
     for before, stage in zip(climb["stages"], climb["stages"][1:], strict=False):
         if stage.get("op") is None:
             continue
@@ -85,8 +85,8 @@ def savings(climb: Mapping[str, Any], exact: bool = True) -> list[Saving]:
         benches = [*_benches(content["measurements"], stage)]
         if benches:
             saved = before["ms"] - stage["ms"]
-            found.append(_saving(calls, benches, exact, saved))
-    return found
+            rows.append(_saving(calls, benches, exact, saved))
+    return rows
 
 
 def _benches(

@@ -53,11 +53,11 @@ def _gradients(run: Run, ops: Collection[str]) -> dict[str, np.ndarray]:
     engine.zero_gradients()
     engine.forward()
     engine.backward()
-    found = {}
+    gradients = {}
     for name, layer in _completed(run.program):
         place = "" if layer is None else f"h{layer}."
-        found[place + name.removeprefix("d")] = engine.read(name, layer)
-    return found
+        gradients[place + name.removeprefix("d")] = engine.read(name, layer)
+    return gradients
 
 
 def _completed(program: Program) -> list[Ref]:

@@ -266,11 +266,11 @@ def _announced(launch: RankLaunch, port: int, secret: bytes) -> Iterator[None]:
 
 def _addresses() -> list[str]:
     """The names by which other machines may reach this one, the likeliest first."""
-    found = [socket.gethostname()]
+    names = [socket.gethostname()]
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("10.255.255.255", 1))  # sends nothing: it only chooses an interface
-        found.append(probe.getsockname()[0])
-    return found
+        names.append(probe.getsockname()[0])
+    return names
 
 
 def _known_secret() -> bytes:
@@ -381,9 +381,9 @@ def _within(end: float, work: Callable[[], Table], otherwise: str) -> Table:
 
     threading.Thread(target=run, name="meet", daemon=True).start()
     try:
-        found = outcome.get(timeout=max(0.0, end - time.monotonic()) + PAUSE)
+        result = outcome.get(timeout=max(0.0, end - time.monotonic()) + PAUSE)
     except queue.Empty:
         raise LadderError(otherwise) from None
-    if isinstance(found, Exception):
-        raise found
-    return found
+    if isinstance(result, Exception):
+        raise result
+    return result
