@@ -51,7 +51,6 @@ class Course:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line of `python -m trainer torch`."""
     parser = build_parser(
         "python -m trainer torch",
         "Train here and in PyTorch from the same weights on the same data, and print losses and "

@@ -27,7 +27,6 @@ from trainer.report import open_console
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line of `python -m trainer eval`."""
     name, limit, flags = parse(argv)
     data_dir, model_name = data_directory(flags.data_dir), flags.value("model")
     machine = open_machine(flags)

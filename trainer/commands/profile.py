@@ -33,7 +33,6 @@ from trainer.commands import collective_timing, gpu_condition
 from trainer.commands.step_timing import (
     FOLDER,
     announce,
-    file_name,
     in_giga,
     machine_of,
     open_job,
@@ -42,14 +41,14 @@ from trainer.commands.step_timing import (
     time_calls,
     time_ops,
     time_steps,
-    write_json,
+    write_result,
 )
 from trainer.engine.engine import Engine
 from trainer.engine.memory import scratch_needed
 from trainer.engine.rung_map import key_for, rung_of
 from trainer.flags import Flags
 from trainer.model.calls import Call, Collective, in_order
-from trainer.plots.style import GRID, INK, save
+from trainer.plots.style import GRID, INK
 from trainer.ranks.group import ALONE, Group
 from trainer.ranks.join import join
 from trainer.ranks.launch import wants_supervisor
@@ -78,10 +77,7 @@ def main(argv: Sequence[str] = ()) -> int:
     show(profile, screen)
     if write:
         kind = "profile" if group.size == 1 else f"{group.size}-ranks"
-        name = file_name(kind, profile["machine"], profile)
-        write_json(FOLDER / f"{name}.json", profile)
-        save(draw(profile), FOLDER / f"{name}.svg")
-        screen.say(f"\nwritten to {FOLDER / name}.json and .svg")
+        write_result(kind, profile, profile, draw, screen)
     return 0
 
 

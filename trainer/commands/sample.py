@@ -30,7 +30,6 @@ from trainer.report import printable
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line of `python -m trainer sample`."""
     flags, file = parse(argv)
     prompts = None if file is None else read_prompts(file)
     config, tokenizer, generator = open_generator(flags, prompts)

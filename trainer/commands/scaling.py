@@ -44,17 +44,14 @@ from trainer.commands.collective_timing import (
     time_without_collectives,
 )
 from trainer.commands.step_timing import (
-    FOLDER,
     announce,
-    file_name,
     machine_of,
     open_job,
     parser_of,
-    write_json,
+    write_result,
 )
 from trainer.flags import Flags
 from trainer.plots.scaling import draw
-from trainer.plots.style import save
 from trainer.ranks.group import Group
 from trainer.ranks.join import join
 from trainer.ranks.launch import in_group
@@ -104,10 +101,7 @@ def main(argv: Sequence[str] = ()) -> int:
     screen = Display(open_console(), 0)
     show(result, screen)
     if write:
-        name = file_name("scaling", result["machine"], result)
-        write_json(FOLDER / f"{name}.json", result)
-        save(draw(result), FOLDER / f"{name}.svg")
-        screen.say(f"\nwritten to {FOLDER / name}.json and .svg")
+        write_result("scaling", result, result, draw, screen)
     return 0
 
 

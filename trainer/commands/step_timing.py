@@ -40,11 +40,12 @@ from trainer.engine.rung_map import key_for, names_any, op_of
 from trainer.flags import FUSIONS, Flags, StepConfig, resolve_step, resolve_zero
 from trainer.model.calls import Call
 from trainer.model.model_config import ModelConfig
-from trainer.model.program import Program, build, initial_parameters
+from trainer.model.program import Program, initial_parameters
 from trainer.model.registry import SIZES
 from trainer.model.sharding import WHOLE, Sharding
-from trainer.open import Machine, open_machine, sharding_of
+from trainer.open import Machine, build_step, open_machine, sharding_of
 from trainer.ranks.group import ALONE, Group, open_communicator
+from trainer.report import Display
 
 FOLDER = results.FOLDER / "training"
 WARM_UP = 2  # steps: memory is touched for the first time, threads start, graphs are recorded
@@ -121,7 +122,7 @@ class Job:
         return dataclasses.replace(alone, kernels=kernels)
 
     def _build(self, B: int, fused: Collection[str]) -> Program:
-        return _build(self.shape, self.config, self.sharding, B, fused)
+        return build_step(self.shape, self.config, self.sharding, B, fused)
 
     def description(self) -> dict[str, Any]:
         c = self.config
@@ -205,17 +206,10 @@ def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group =
     shape = SIZES[model].config
     config = resolve_step(flags, machine.choice, shape.context)
     sharding = sharding_of(group, resolve_zero(flags, group.size), config.overlap)
-    build_at = functools.partial(_build, shape, config, sharding)
+    build_at = functools.partial(build_step, shape, config, sharding)
     kernels = machine.choose(build_at, config.batch)
     peers = open_communicator(device, group, config.exchange, sharding.overlaps)
     return Job(config, machine, shape, kernels, [*machine.notes, *kernels.notes], sharding, peers)
-
-
-def _build(
-    shape: ModelConfig, config: StepConfig, sharding: Sharding, B: int, fused: Collection[str]
-) -> Program:
-    options = config.program_options
-    return build(shape, B, config.sequence, fusions=fused, sharding=sharding, **options)
 
 
 def one_step(engine: Engine, micro_steps: int = 1) -> None:
@@ -340,6 +334,18 @@ def file_name(kind: str, machine: Mapping[str, Any], job: Mapping[str, Any]) -> 
     size = (f"b{job['B']}", f"t{job['T']}")
     parts = (machine["name"], kind, job["model"], job["dtype"], *size, job["kernels"])
     return "-".join(map(results.slug, parts))
+
+
+def write_result(
+    kind: str, content: Any, job: Mapping[str, Any], draw: Callable[[Any], Any], screen: Display
+) -> None:
+    """Write a result and its picture to FOLDER, and say so. `job`: the job's `description`."""
+    from trainer.plots.style import save  # takes a while, and bench draws nothing
+
+    path = FOLDER / f"{file_name(kind, content['machine'], job)}.json"
+    write_json(path, content)
+    save(draw(content), path.with_suffix(".svg"))
+    screen.say(f"\nwritten to {path} and .svg")
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -61,16 +61,14 @@ class Trial:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line of `python -m trainer sweep`."""
     if list(argv) in (["-h"], ["--help"]):
         build_parser("python -m trainer sweep [FLAGS OF TRAINING]", str(__doc__), ()).print_help()
         return 0
     trials, flags = read_trials(argv)
     folder = Path(flags.output or "runs/sweep")
-    typed = {trial.name: parse(trial.words) for trial in trials}
     waiting = [trial for trial in trials if not _is_finished(folder / trial.name)]
     for trial in trials:
-        _keep_record(folder / trial.name, typed[trial.name])
+        _keep_record(folder / trial.name, parse(trial.words))
     display = Display(open_console(), 0)
     display.say(
         f"{len(trials)} runs in {folder}, {len(trials) - len(waiting)} of them finished before"

@@ -150,7 +150,7 @@ def test_the_profile_has_a_row_for_each_rung_of_an_op(two_rungs):
 
 @pytest.mark.slow
 def test_the_climb_is_written_as_numbers_table_and_picture(gpu, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(climb, "FOLDER", tmp_path)
+    monkeypatch.setattr(step_timing, "FOLDER", tmp_path)
     monkeypatch.setattr(climb, "parser_of", parser_with_defaults)
     assert climb.main(["-e", "d2", "-b", "2", "-t", "5", "-x", "3", "--fuse", "all"]) == 0
     fused = "-".join(FUSIONS).replace("_", "-")
