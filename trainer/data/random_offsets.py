@@ -44,6 +44,8 @@ class RandomOffsetLoader:
         rank: int = 0,
         ranks: int = 1,
     ):
+        if B < 1 or T < 1:
+            raise LadderError(f"B={B} sequences of T={T} tokens: both must be at least 1")
         self.B, self.T, self.vocab = B, T, vocab
         self.seed = seed % 2**64
         self.rank, self.ranks = rank, ranks

@@ -207,6 +207,8 @@ class TokenLoader:
         ranks: int = 1,
         llmc_order: bool = False,
     ):
+        if B < 1 or T < 1:
+            raise LadderError(f"B={B} sequences of T={T} tokens: both must be at least 1")
         self.B, self.T, self.vocab, self.shuffle = B, T, vocab, shuffle
         self.seed = seed % 2**64
         self.rank, self.ranks = rank, ranks

@@ -111,7 +111,7 @@ def test_what_runs_at_the_same_time_has_no_memory_in_common_that_either_writes(k
 def test_a_process_alone_has_one_branch_where_products_take_in_the_biases():
     program = build(GPT2, 2, 5, fusions=("matmul_bias_backward",))
     assert program.more_backward == program.last_backward == program.backward
-    assert program.branches[1] == ()
+    assert program.streams[1] == ()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -132,12 +132,10 @@ def test_all_calls_are_there_in_order_and_end_together(kind):
     items = program.more_backward
     assert tuple(op_calls(items)) == program.backward
     assert isinstance(items[-1], Join)
-    assert items[-1].beside is [item for item in items if isinstance(item, Fork)][-1]
+    assert items[-1].fork is [item for item in items if isinstance(item, Fork)][-1]
     aside = ("matmul.backward_bias", "matmul.backward_weight")  # fused, too: ..._weight_bias
-    assert set(program.branches[1]) == {c for c in program.backward if c.op.startswith(aside)}
-    assert sorted(map(id, chain(*map(set, program.branches)))) == sorted(
-        map(id, set(program.calls))
-    )
+    assert set(program.streams[1]) == {c for c in program.backward if c.op.startswith(aside)}
+    assert sorted(map(id, chain(*map(set, program.streams)))) == sorted(map(id, set(program.calls)))
 
 
 # Two arrays with memory, in which all other buffers lie: anywhere, one over the other.
