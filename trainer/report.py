@@ -8,7 +8,6 @@ elsewhere.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from ladder.core.common.errors import DeviceFault
-from ladder.core.common.files import atomic_write
+from ladder.core.common.files import write_json
 from trainer.engine import rung_choice
 from trainer.engine.kernels import Kernels
 from trainer.engine.memory import by_kind
@@ -172,8 +171,8 @@ class Report:
         announce(self.run, self.roof, self.display)
         run = self.run
         record = {**run.settings, "weights": run.source, "notes": run.notes}
-        write_record(run.directory / "config.json", record)
-        write_record(run.directory / "rungs.json", rung_choice.as_json(run.kernels.choices))
+        write_json(run.directory / "config.json", record)
+        write_json(run.directory / "rungs.json", rung_choice.as_json(run.kernels.choices))
         self.log = RunLog(run.directory, run.step if run.state else None)
         self.display.__enter__()
 
@@ -268,12 +267,6 @@ class Report:
             self.say(f"interrupted after {step} steps; {kept}")
         elif len(self.val_losses) > 1:
             self.say(f"validation loss {self.val_losses[0]:.4f} -> {self.val_losses[-1]:.4f}")
-
-
-def write_record(path: Path, content: Any) -> None:
-    """A JSON file, whole or not at all."""
-    with atomic_write(path) as file:
-        file.write((json.dumps(content, indent=1) + "\n").encode())
 
 
 @contextlib.contextmanager

@@ -24,7 +24,6 @@ is timed.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -34,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from ladder.core.common.errors import LadderError
-from ladder.core.common.files import atomic_write, read_json
+from ladder.core.common.files import read_json, write_json
 from ladder.core.measure import results
 from trainer.commands import gpu_condition
 from trainer.commands.collective_timing import (
@@ -156,8 +155,7 @@ def measure(flags: Flags, group: Group, most: int, alone: bool) -> dict[str, Any
 
 def _write_part(part: dict[str, Any], group: Group, path: Path) -> None:
     if group.leads:
-        with atomic_write(path) as file:
-            file.write(json.dumps(part).encode())
+        write_json(path, part)
 
 
 def gather(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -19,10 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from ladder.core.common import cache
+from ladder.core.common import cache, files
 from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
-from ladder.core.common.files import atomic_write
 from ladder.core.contract.collectives import Communicator
 from ladder.core.contract.device import Device
 from ladder.core.contract.ladder import find
@@ -349,8 +348,7 @@ def write_result(
 
 
 def write_json(path: Path, content: Any) -> None:
-    with atomic_write(path) as file:
-        file.write((json.dumps(_rounded(content), indent=1) + "\n").encode())
+    files.write_json(path, _rounded(content))
 
 
 def _rounded(value: Any) -> Any:

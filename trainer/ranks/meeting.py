@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ladder.core.common.errors import LadderError
-from ladder.core.common.files import atomic_write, read_json
+from ladder.core.common.files import read_json, write_json
 from trainer.ranks.launch import PORT, SECRET, RankLaunch
 
 FILE = "ranks.json"
@@ -251,8 +251,7 @@ def _announced(launch: RankLaunch, port: int, secret: bytes) -> Iterator[None]:
     content = {"hosts": _addresses(), "port": port, "secret": secret.hex()}
     before = os.umask(0o077)  # for its user's eyes only
     try:
-        with atomic_write(path) as file:
-            file.write(json.dumps(content).encode())
+        write_json(path, content)
     finally:
         os.umask(before)
     try:

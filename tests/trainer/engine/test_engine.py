@@ -245,7 +245,7 @@ def test_scratch_of_rungs_is_shared_by_all_calls_and_large_enough_for_each(tmp_p
             return {"gelu_forward": lambda launch, args: taken.append(args[-1])}
 
     source = tmp_path / "1_gelu.cu"
-    text = 'extern "C" __global__ void gelu_forward(float* partial, real* other) {}'
+    text = 'extern "C" __global__ void gelu_forward(real* out, float* partial, real* other) {}'
     source.write_text(text)
     header = {
         "launch": ("gelu_forward<<<ceil_div(N, 256), 256>>>",),
