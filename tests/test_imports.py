@@ -1,4 +1,4 @@
-"""Imports run one way: by the table in CONTRIBUTING.md, and without circles between files."""
+"""Imports run one way: by the table in doc/the_house.md, and without circles between files."""
 
 import ast
 import re
@@ -101,7 +101,7 @@ def read_repository() -> dict[str, str]:
 SOURCES = read_repository()
 GRAPH = graph_of(SOURCES)
 LAYERS = {str(Path(file).parent) for file in SOURCES if file.endswith("/ops.py")}
-TABLE = rows((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+TABLE = rows((ROOT / "doc/the_house.md").read_text(encoding="utf-8"))
 
 
 def test_no_file_imports_itself_through_others():
