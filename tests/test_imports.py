@@ -5,8 +5,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 TOPS = ("ladder", "reference", "trainer")
 LAYER = "ladder/<layer>"  # the row for each folder that holds an ops.py
@@ -114,27 +112,3 @@ def test_the_table_names_the_folders_that_there_are():
     folders |= {str(path.parent.relative_to(ROOT)) for path in ROOT.glob("ladder/*/*.cuh")}
     assert set(TABLE) == folders | {LAYER}
     assert set().union(*TABLE.values()) <= set(TABLE)
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "import trainer.b",
-        "from trainer import b",
-        "from trainer.b import f",
-        "def g():\n    from trainer.b import f",
-        "if TYPE_CHECKING:\n    from trainer.b import T",
-    ],
-)
-def test_a_circle_is_found_wherever_the_import_stands(statement):
-    graph = graph_of({"trainer/a.py": statement, "trainer/b.py": "import trainer.a"})
-    assert circle(graph) == ["trainer/a.py", "trainer/b.py", "trainer/a.py"]
-    assert circle(graph_of({"trainer/a.py": statement, "trainer/b.py": "import numpy"})) == []
-
-
-def test_an_import_against_the_table_is_found():
-    table = rows(
-        "| folder | is | may import |\n|---|---|---|\n| `t/a` | | |\n| `t/b` | | `t/a` |\n"
-    )
-    graph = graph_of({"t/a/x.py": "import t.b.y", "t/b/y.py": "", "t/b/z.py": "from t.a import x"})
-    assert against(table, graph, set()) == ["t/a/x.py imports t/b/y.py"]

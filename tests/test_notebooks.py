@@ -3,7 +3,6 @@
 import itertools
 import os
 import re
-import sys
 from pathlib import Path
 
 import nbformat
@@ -88,24 +87,11 @@ def verdicts(content):
     ]
 
 
-def test_there_are_notebooks():
-    assert [path.name for path in NOTEBOOKS][:1] == ["00_start.ipynb"]
-    assert set(QUICK) < {path.stem for path in NOTEBOOKS}
-
-
 @pytest.mark.emulator
 def test_it_runs_from_top_to_bottom(executed):
     for cell in code_cells(executed):
         assert cell.execution_count is not None
         assert not [output for output in cell.outputs if output.output_type == "error"]
-
-
-@pytest.mark.slow
-def test_the_kernel_that_runs_it_is_this_python(tmp_path):
-    cell = nbformat.v4.new_code_cell("import sys; print(sys.executable)")
-    one = tmp_path / "which.ipynb"
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), one)
-    assert execute(one).cells[0].outputs[0].text.strip() == sys.executable
 
 
 @pytest.mark.slow
@@ -182,21 +168,6 @@ def test_a_kernel_that_does_not_compile_gives_a_message_without_folders(capsys):
     assert text.startswith("✗ kernel.cu:")
     assert "nonsense" in text
     assert not FOLDERS.search(text)
-
-
-def test_a_passing_rung_is_reported_as_passing(capsys):
-    notebook.check("start.add", 3)
-    assert capsys.readouterr().out.startswith("✓ start.add rung 3")
-
-
-def test_a_passage_of_a_rung_stands_below_a_link_to_its_file(shown):
-    notebook.passage("start.add", 3, first="// Expect", last="// Launch")
-    link, _, code = shown.pop().partition("\n\n")
-    assert link == "[3_thread_per_element.cu](../ladder/start/add/3_thread_per_element.cu)"
-    first, *_, last = code.splitlines()[1:-1]
-    assert first.startswith("// Expect") and last.startswith("// Launch")
-    with pytest.raises(LadderError, match="no line with zzz"):
-        notebook.passage("start.add", 3, first="zzz", last="// Launch")
 
 
 @pytest.mark.slow
@@ -372,23 +343,3 @@ def test_a_wrong_answer_is_refused(change, capsys, monkeypatch):
     said = grade(change.of, change, capsys)
     assert said.startswith("✗")
     assert change.what in " ".join(said.split())
-
-
-def test_a_limit_on_what_nothing_counts_is_an_error(capsys):
-    notebook.check("start.add", 3, device="emulated", at_most={"sektors": 1}, N=5)
-    assert "nothing counts 'sektors'; there are sectors" in capsys.readouterr().out
-
-
-def test_a_limit_on_calls_names_the_function(capsys):
-    notebook.check("start.add", 3, device="emulated", at_most={"calls": 1}, N=5)
-    assert "calls of what? Name a function: 'calls of tanhf'" in capsys.readouterr().out
-
-
-def test_what_is_beyond_its_limit_is_said_first_with_the_line_that_takes_most(capsys):
-    limits = {"sectors of a": 1, "sectors": 2}
-    notebook.check("start.add", 3, device="emulated", at_most=limits, N=5)
-    first, *_, last = capsys.readouterr().out.splitlines()
-    assert first.startswith(
-        "✗ The result is right, but the kernel takes too many sectors: 3 at N=5"
-    )
-    assert last == "sectors of a: 1 at N=5; the limit is 1"

@@ -63,11 +63,6 @@ def test_a_data_directory_that_is_a_file_is_refused(tmp_path):
         data_directory(tmp_path / "data")
 
 
-def test_new_files_go_to_the_data_directory_even_if_it_does_not_exist_yet(tmp_path):
-    data = tmp_path / "a" / "data"
-    assert writable_place(data, "set/x.bin") == data / "set" / "x.bin"
-
-
 @pytest.mark.parametrize("locked, path", [("data", "new/x.bin"), ("data/set", "set/x.bin")])
 def test_nothing_is_made_in_a_folder_marked_read_only(tmp_path, locked, path):
     (tmp_path / "data" / "set").mkdir(parents=True)

@@ -6,7 +6,6 @@ may.
 """
 
 import itertools
-from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -18,10 +17,7 @@ from tests.trainer.cpu_engines import run_batch
 from tests.trainer.late import Late
 from trainer.engine.engine import Engine
 from trainer.measure.exchange_timing import Silent
-from trainer.model import program as program_module
-from trainer.model import sharding
-from trainer.model.branches import spread
-from trainer.model.calls import Beside, Buffer, Call, Exchange, Join, Piece, op_calls
+from trainer.model.calls import Beside, Exchange, Join, op_calls
 from trainer.model.fusion import FUSIONS
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.lecture_gpt import LectureGPTConfig
@@ -140,73 +136,6 @@ def test_all_calls_are_there_in_order_and_end_together(kind):
     )
 
 
-# Two arrays with memory, in which all other buffers lie: anywhere, one over the other.
-HOSTS = {
-    "memory": Buffer((40,), "real", "scratch"),
-    "gradients": Buffer((40,), "float32", "gradient"),
-}
-OPS = ("residual.forward", "matmul.backward_weight", "matmul.backward_bias", "gelu.backward")
-
-
-def random_program(rng):
-    """Calls on any parts of memory, with the elements that each of them reads and writes."""
-    buffers, elements = dict(HOSTS), {}
-
-    def add(name, host):
-        size, start = int(rng.integers(1, 5)), int(rng.integers(0, 20))
-        kind, dtype = HOSTS[host].kind, HOSTS[host].dtype
-        if name.startswith("whole"):
-            buffers[name] = Buffer((size,), dtype, kind, inside=(host, start))
-        elif name.startswith("layers"):
-            buffers[name] = Buffer((3, size), dtype, kind, True, inside=(host, start))
-        else:
-            starts = rng.integers(0, 36, 3).tolist()
-            pieces = tuple(Piece(i * size, size, host, at) for i, at in enumerate(starts))
-            buffers[name] = Buffer((3, size), dtype, kind, True, pieces=pieces)
-        for layer in range(3 if buffers[name].stacked else 1):
-            at = start + layer * size if buffers[name].pieces is None else starts[layer]
-            ref = name, layer if buffers[name].stacked else None
-            elements[ref] = {(host, at + i) for i in range(size)}
-
-    for host in HOSTS:
-        for name in ("whole 0", "whole 1", "whole 2", "layers", "pieces"):
-            add(f"{name} of {host}", host)
-    refs = list(elements)
-    calls, touches = [], {}
-    for number in range(int(rng.integers(2, 16))):
-        op = OPS[rng.integers(len(OPS))]
-        args = tuple(refs[i] for i in rng.integers(len(refs), size=len(find(op).op.args)))
-        call = Call(op, args, {}, {}, f"call {number}")
-        calls.append(call)
-        touches[call] = [
-            (elements[ref], arg.role != "in")
-            for arg, ref in zip(find(op).op.args, args, strict=True)
-        ]
-    return calls, buffers, touches
-
-
-def test_calls_on_any_parts_of_memory_wait_for_those_in_conflict_and_for_no_others():
-    rng = np.random.default_rng(0)
-    waits = 0
-    for _ in range(300):
-        calls, buffers, touches = random_program(rng)
-
-        def share(pair, touches=touches):
-            both = itertools.product(*(touches[call] for call in pair))
-            return any(a & b and (writes or also) for (a, writes), (b, also) in both)
-
-        items = spread(calls, buffers)
-        assert [*op_calls(items)] == calls
-        assert not any(share(pair) for pair in unordered(items)), calls
-        for place, item in enumerate(items[:-1]):
-            if isinstance(item, Join):
-                waits += 1
-                assert any(
-                    share(pair) for pair in unordered(items[:place] + items[place + 1 : place + 2])
-                )
-    assert waits > 100
-
-
 def gradients(device, **options):
     engine = engine_of(GPT2, np.float64, device, **options)
     rng = np.random.default_rng(0)
@@ -220,34 +149,3 @@ def gradients(device, **options):
 @pytest.mark.parametrize("recompute", [0, 2])
 def test_what_is_done_as_late_as_allowed_gives_the_same_bits(recompute):
     assert gradients(Late(), recompute=recompute) == gradients(Cpu(), recompute=recompute)
-
-
-def test_a_missing_wait_is_seen(monkeypatch):
-    right = gradients(Cpu())
-
-    def forgetful(calls, buffers):
-        items = spread(calls, buffers)
-        first = next(n for n, item in enumerate(items) if isinstance(item, Join))
-        return items[:first] + items[first + 1 :]
-
-    monkeypatch.setattr(program_module, "spread", forgetful)
-    assert gradients(Cpu()) == right
-    assert gradients(Late()) != right
-
-
-def test_an_exchange_beside_the_pass_that_does_not_wait_for_both_branches_is_seen(monkeypatch):
-    monkeypatch.setattr(sharding, "LEAST", 1)
-    monkeypatch.setattr(sharding, "PER_TOKEN", 0)  # a bucket for each layer
-    engine = engine_of(GPT2, np.float32, sharding=Sharding(0, 2, 1, True))
-    items = engine.program.last_backward
-    exchanges = [item for item in items if isinstance(item, Beside) and item.urgent]
-    assert len(exchanges) > GPT2.layers
-    assert not any(in_conflict(engine, *pair) for pair in unordered(items))
-    hasty = {item: replace(item, behind=None) for item in exchanges}
-    items = [
-        Join(hasty.get(item.beside, item.beside))
-        if isinstance(item, Join)
-        else hasty.get(item, item)
-        for item in items
-    ]
-    assert any(in_conflict(engine, *pair) for pair in unordered(items))

@@ -100,12 +100,9 @@ def test_the_op_with_the_most_to_gain_is_accepted(capsys):
     ("answer", "says"),
     [
         (lambda p: (max(p["ops"], key=lambda r: r["ms"])["op"], 1.1), "would save"),
-        (lambda p: (max(p["ops"], key=lambda r: r["ms"] / r["floor_ms"])["op"], 1.1), "would save"),
         (lambda p: (by_gain(p)[0], 2 * by_gain(p)[1]), "is no factor of"),
-        (lambda p: by_gain(p)[0], "return the op's name, row['op'], and the factor"),
         (lambda p: (by_gain(p)[0], None), "return the op's name, row['op'], and the factor"),
         (lambda p: ("layernorm", 1.0), "'layernorm' is none of its ops; these are: op 0, op 1"),
-        (lambda p: (p["ops"][0], 1.0), "return the op's name, row['op'], and the factor"),
         (lambda p: None, "next_climb returns None; return the op's name"),
     ],
 )
@@ -159,7 +156,6 @@ def test_a_swap_that_makes_the_step_light_is_accepted(counted, capsys):
         ({"gelu.backward": 2, "gelu.forward": 2}, "swap one op, as in {"),
         ("gelu.backward", "swap one op, as in {\"adamw.update\": 2}; this is 'gelu.backward'"),
         ({"relu.forward": 1}, "no call of the step is a relu.forward; its ops: "),
-        ({"gelu.backward": 99}, "99"),
     ],
 )
 def test_a_swap_that_does_not_is_refused(swap, says, counted, capsys):
@@ -210,7 +206,6 @@ def forever(ops, goes_wrong):
         (one_by_one, "'op 3' of 8 takes 4 steps, where 3 are enough"),
         (lambda ops, goes_wrong: ops[0], "'op 1' is wrong, but it returns 'op 0'"),
         (lambda ops, goes_wrong: [ops[0]], "it returns ['op 0']; return one op, such as ops[0]"),
-        (lambda ops, goes_wrong: None, "it returns None; return one op"),
         (forever, "still searching after 9 steps"),
     ],
 )

@@ -15,7 +15,6 @@ from ladder.core.device.cpu import Cpu
 from tests.trainer import late
 from tests.trainer.parallel_run import together
 from tests.trainer.tiny import SHAPE, save_model, settings
-from trainer.measure.exchange_timing import schedule
 from trainer.model import program as program_module
 from trainer.model import sharding as sharding_module
 from trainer.model import update
@@ -113,21 +112,6 @@ def test_exchanges_beside_and_behind_give_the_same_bits(
     assert train(folder, ranks, **KINDS[kind]) == behind
     as_late_as_allowed()
     assert train(folder, ranks, **KINDS[kind]) == behind
-
-
-def test_an_exchange_that_begins_too_early_is_seen(folder, monkeypatch):
-    """One call earlier, and the last gradient of a bucket is not in the sum."""
-    right = train(folder, 2, steps=1)
-    cut = program_module.cut
-
-    def too_early(config, backward, sharding):
-        vector = cut(config, backward, sharding)
-        buckets = [*vector.buckets]
-        buckets[1] = dataclasses.replace(buckets[1], after=buckets[0].after + 1)
-        return dataclasses.replace(vector, buckets=tuple(buckets))
-
-    monkeypatch.setattr(program_module, "cut", too_early)
-    assert train(folder, 2, steps=1) != right
 
 
 def test_what_does_not_wait_for_an_exchange_is_seen(folder, as_late_as_allowed, monkeypatch):
@@ -242,32 +226,6 @@ def test_a_bucket_waits_until_it_is_large_enough(monkeypatch, least, counts):
         assert sum(s.count for s in bucket.slices) >= sharding_module.LEAST
 
 
-@pytest.mark.parametrize(
-    ("layers", "least", "counts"),
-    [
-        (1, 1, [1, 1, 1, 1, 1, 0]),
-        (2, 2, [1, 2, 2, 0]),
-        (2, 1, [1, 1, 1, 1, 1, 0]),
-        (4, 9, [1, 4, 0]),
-        (4, 2, [1, 2, 2, 0]),
-    ],
-)
-def test_with_more_tokens_gradients_are_exchanged_later_and_more_at_once(
-    monkeypatch, layers, least, counts
-):
-    """The attention beside them takes longer then. But weights are sent in buckets of `least`."""
-    monkeypatch.setattr(sharding_module, "PER_TOKEN", layers * LAYER // 16)
-    monkeypatch.setattr(sharding_module, "LEAST_GATHERED", least * LAYER)
-    program = build(CONFIG, 2, 8, sharding=Sharding(0, 2, 1, True))
-    vector = program.vector
-    assert layers_in_buckets(vector) == counts
-    attention = [i for i, call in enumerate(program.backward) if call.op == "attention.backward"]
-    together = [item.calls[0].buffers for item in program.last_backward if exchanges(item)]
-    assert sum(together, ()) == tuple(f"gradients.{i}" for i in range(len(counts)))
-    *early, end = [vector.buckets[int(names[0].partition(".")[2])].after for names in together]
-    assert early == sorted(attention[::-1][::layers]) and end == len(program.backward)
-
-
 @pytest.mark.parametrize(("least", "groups"), [(1, [1, 1, 1]), (7_000, [1, 2]), (10**9, [3])])
 def test_weights_of_several_small_buckets_are_sent_together(monkeypatch, least, groups):
     """The token table's bucket has more than 7,000 elements, the two others together fewer."""
@@ -276,23 +234,6 @@ def test_weights_of_several_small_buckets_are_sent_together(monkeypatch, least, 
     sent = [item.calls[0].buffers for item in program.apply if isinstance(item, Beside)]
     assert [len(names) for names in sent] == groups
     assert sum(sent, ()) == ("parameters.2", "parameters.1", "parameters.0")
-
-
-def test_without_overlap_links_wake_before_the_end_of_the_backward_pass():
-    program = build(SHAPE, 2, 16, sharding=Sharding(0, 2, 1))
-    early, late = program.more_backward[: -update.WAKE], program.more_backward[-update.WAKE :]
-    added = [item for item in program.last_backward if item not in program.more_backward]
-    wake, join, exchange, *norms = added
-    assert program.last_backward == (*early, wake, *late, join, exchange, *norms)
-    assert wake.calls[0].buffers == ("norms",) and join.beside is wake
-    assert [beside for *_, beside in schedule(program)][1:] == [None] * 3
-
-
-def test_the_bucket_of_the_token_table_is_updated_first():
-    """The exchange of the weights that are updated last has nothing beside it."""
-    program = build(SHAPE, 2, 16, sharding=Sharding(0, 2, 1, True))
-    updated = [call for call in program.update if call.op == "adamw.update"]
-    assert "wte" in updated[0].where and "wte" not in updated[-1].where
 
 
 @pytest.mark.parametrize("zero", [0, 1])

@@ -9,7 +9,6 @@ import pytest
 from ladder.core.amd.isa import floats
 from ladder.core.amd.isa.operands import TYPES
 from ladder.core.amd.isa.waits import waits
-from ladder.core.amd.isa.waves import Waves
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.launch_plan import Launch
 from tests.ladder.core.device.isa_programs import compute, kernel
@@ -151,12 +150,6 @@ def test_floats_become_integers_towards_zero_and_what_does_not_fit_the_nearest_t
     np.testing.assert_array_equal(found, [2, 0, 0, 2**32 - 1, 0, 2**32 - 1])
 
 
-def test_both_halves_of_a_pair_read_before_either_writes():
-    a, b = np.arange(100, dtype=np.uint32), np.arange(100, 200, dtype=np.uint32)
-    swap = "v_dual_mov_b32 v1, v2 :: v_dual_mov_b32 v2, v1\nv_sub_nc_u32_e32 v4, v1, v2"
-    np.testing.assert_array_equal(compute(swap, a, b), b - a)
-
-
 def test_two_floats_become_16_bits_each_rounded_to_nearest():
     a, b = any_floats(5, 256), any_floats(6, 256)
     for name in ("f16", "bf16"):
@@ -239,96 +232,6 @@ def test_lanes_exchange_values_with_scalars(text, wanted):
     np.testing.assert_array_equal(compute(text, a)[32:], wanted(a, np.arange(32)))
 
 
-def test_packed_instructions_choose_halves_and_signs():
-    a, b = np.arange(100, dtype=F32), np.full(100, 0.25, F32)
-    text = """\
-v_mov_b32_e32 v10, v1
-v_mov_b32_e32 v11, v2
-v_pk_add_f32 v[4:5], v[10:11], v[10:11] op_sel:[0,1] op_sel_hi:[1,0] neg_lo:[0,1]"""
-    np.testing.assert_array_equal(compute(text, a, b, arch="gfx942"), a - b)
-    text += "\nv_mov_b32_e32 v4, v5"
-    np.testing.assert_array_equal(compute(text, a, b, arch="gfx942"), a + b)
-
-
-def test_sdwa_reads_and_writes_parts_of_registers():
-    a = np.array([0x00050000, 0x7FFF1234], np.uint32)
-    b = np.array([0xFE, 0x01], np.uint32)
-    text = """\
-v_mov_b32_e32 v4, -1
-v_add_u32_sdwa v4, v1, sext(v2) dst_sel:{} dst_unused:{} src0_sel:WORD_1 src1_sel:BYTE_0"""
-    found = compute(text.format("DWORD", "UNUSED_PAD"), a, b, arch="gfx942")
-    np.testing.assert_array_equal(found, [3, 0x8000])
-    found = compute(text.format("WORD_1", "UNUSED_PRESERVE"), a, b, arch="gfx942")
-    np.testing.assert_array_equal(found, [0x0003FFFF, 0x8000FFFF])
-
-
-def test_a_mixed_multiply_add_takes_halves_of_registers():
-    halves = np.array([[1.5, -2.0], [0.25, 4.0]], np.float16)
-    a, c = halves.view(np.uint32)[:, 0].view(F32), np.array([10, 20], F32)
-    found = compute("v_fma_mix_f32 v4, -v1, v1, v3 op_sel:[0,1,0] op_sel_hi:[1,1,0]", a, None, c)
-    np.testing.assert_array_equal(found, c - halves[:, 0].astype(F32) * halves[:, 1])
-
-
-def test_a_dot_product_of_halves_is_added_up_in_float32():
-    a, b = (np.array([[3, 0.5], [-1, 8]], np.float16) * scale for scale in (1, 2))
-    c = np.array([2.0**-20, 100], F32)
-    words = (halves.astype(np.float16).view(np.uint32)[:, 0].view(F32) for halves in (a, b))
-    found = compute("v_dot2_f32_f16 v4, v1, v2, v3", *words, c)
-    np.testing.assert_array_equal(found, (a * b).sum(axis=1).astype(F32) + c)
-
-
-# Where AMD's documents put each element: its lane, for element (i, k) of a factor (RDNA 3: both
-# lanes); its number in that lane; (lane, register) for element (i, j) of D.
-MATRIX = {
-    "v_mfma_f32_32x32x8_f16": (
-        "gfx942", 32, 8, [lambda i, k: i + 32 * (k // 4)], lambda i, k: k % 4,
-        lambda i, j: (j + 32 * (i // 4 % 2), i // 8 * 4 + i % 4),
-    ),
-    "v_mfma_f32_16x16x16_bf16": (
-        "gfx942", 16, 16, [lambda i, k: i + 16 * (k // 4)], lambda i, k: k % 4,
-        lambda i, j: (j + 16 * (i // 4), i % 4),
-    ),
-    "v_wmma_f32_16x16x16_bf16": (
-        "gfx1100", 16, 16, [lambda i, k: i, lambda i, k: i + 16], lambda i, k: k,
-        lambda i, j: (j + 16 * (i % 2), i // 2),
-    ),
-    "v_wmma_f32_16x16x16_f16": (
-        "gfx1201", 16, 16, [lambda i, k: i + 16 * (k // 8)], lambda i, k: k % 8,
-        lambda i, j: (j + 16 * (i // 8), i % 8),
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", MATRIX)
-def test_matrix_cores_have_each_element_in_its_lane(name):
-    arch, side, depth, lanes_of, element_of, place = MATRIX[name]
-    lanes = 64 if arch == "gfx942" else 32
-    dtype = TYPES["bf16" if "bf16" in name else "f16"]
-    each = len(lanes_of) * side * depth // lanes
-    a, b = (
-        np.random.default_rng(seed).integers(-8, 9, (2, side, depth)).astype(dtype)
-        for seed in range(2)
-    )
-    waves = Waves.start(64, lanes, np.arange(2), np.zeros(2, int))
-    registers = each // 2
-    for first, matrix in ((0, a), (registers, b)):
-        content = np.zeros((2, lanes, each), dtype)
-        for i, k in np.ndindex(side, depth):
-            for lane in lanes_of:
-                content[:, lane(i, k), element_of(i, k)] = matrix[:, i, k]
-        waves.v[first : first + registers] = content.view(np.uint32).transpose(2, 0, 1)
-    sums = side * side // lanes
-    waves.vf[32 : 32 + sums] = 0.5
-    last = registers - 1
-    text = f"{name} v[32:{31 + sums}], v[0:{last}], v[{registers}:{registers + last}], v[32:35]"
-    step = kernel(text, arch=arch)._steps[0]
-    step.run(waves, None)
-    wanted = a.astype(F32) @ b.astype(F32).swapaxes(1, 2) + F32(0.5)
-    for i, j in np.ndindex(side, side):
-        lane, register = place(i, j)
-        np.testing.assert_array_equal(waves.vf[32 + register, :, lane], wanted[:, i, j])
-
-
 def test_atomics_on_one_place_add_up():
     out = np.zeros(1, np.uint32)
     text = """\
@@ -339,39 +242,6 @@ global_atomic_add_u32 v2, v1, v0, s[4:5] glc
 s_endpgm"""
     kernel(text, arguments=1)(Launch("test", (2, 1, 1), (64, 1, 1)), (out,))
     assert out[0] == 2 * sum(range(64))
-
-
-def test_compare_and_swap_stores_where_the_old_value_is_as_expected():
-    out = np.array([7, 8], np.uint32)
-    text = """\
-s_load_b64 s[4:5], s[0:1], 0x0
-v_lshlrev_b32_e32 v1, 2, v0
-v_mov_b32_e32 v2, 9
-v_mov_b32_e32 v3, 7
-s_waitcnt lgkmcnt(0)
-global_atomic_cmpswap_b32 v4, v1, v[2:3], s[4:5] glc
-s_waitcnt vmcnt(0)
-v_add_nc_u32_e32 v4, 1, v4
-global_atomic_add_u32 v1, v4, s[4:5]
-s_endpgm"""
-    kernel(text, arguments=1)(Launch("test", (1, 1, 1), (2, 1, 1)), (out,))
-    assert out.tolist() == [9 + 8, 8 + 9]
-
-
-def test_scratch_memory_by_a_descriptor_is_the_lane_s_own():
-    text = """\
-s_load_dwordx2 s[4:5], s[0:1], 0x0
-v_mov_b32_e32 v1, 4
-buffer_store_dword v0, v1, s[0:3], 0 offen offset:4
-buffer_load_dword v4, off, s[0:3], 0 offset:8
-v_lshlrev_b32_e32 v0, 2, v0
-s_waitcnt vmcnt(0) lgkmcnt(0)
-global_store_dword v0, v4, s[4:5]
-s_endpgm"""
-    out = np.zeros(64, np.uint32)
-    launch = Launch("test", (1, 1, 1), (64, 1, 1))
-    kernel(text, arguments=1, arch="gfx90a", scratch=16)(launch, (out,))
-    np.testing.assert_array_equal(out, np.arange(64))
 
 
 def test_scratch_memory_belongs_to_a_lane():

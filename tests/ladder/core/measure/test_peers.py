@@ -12,7 +12,7 @@ from fakes import FakeGpu
 from ladder.__main__ import main
 from ladder.core.commands import timings
 from ladder.core.contract.dtypes import DTYPES
-from ladder.core.contract.ladder import find, ladders
+from ladder.core.contract.ladder import find
 from ladder.core.measure import peer_timing, results
 from ladder.core.measure.peers import PEERS, taken
 from ladder.core.measure.timing import Timing
@@ -142,11 +142,6 @@ def test_the_token_of_a_peer_is_drawn_by_its_probability(torch):
     np.testing.assert_array_equal(got["positions"], np.minimum(inputs["positions"] + 1, 2))
 
 
-def test_what_a_peer_is_compared_with_is_an_op():
-    assert set(PEERS) <= set(ladders())
-    assert all(peer.call and not peer.call.endswith(".") for peer in PEERS.values())
-
-
 # ---- PyTorch alone ------------------------------------------------------------------------------
 
 ROW = {"rung": "1", "idea": "any", "library": False, "code": "0", "median_us": 40.0}
@@ -188,15 +183,3 @@ def test_pytorch_alone_is_measured_beside_the_rungs_that_are_kept(kept, capsys):
     assert (peer["peer"], peer["median_us"]) == ("PyTorch eager", 20.0)
     assert peer["date"] > KEPT["date"] == measurement["date"]
     assert "PyTorch compiled, float32: failed: no compiler" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["relu.backward"], "first python -m ladder bench relu.backward --save"),
-        (["relu.forward", "--rung", "1"], "leave out --rung"),
-    ],
-)
-def test_pytorch_alone_needs_kept_times_and_no_rung(kept, capsys, arguments, message):
-    assert main(["bench", *arguments, "--peers"]) != 0
-    assert message in capsys.readouterr().err
