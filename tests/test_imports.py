@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,6 +106,12 @@ def test_no_file_imports_itself_through_others():
 
 def test_every_import_is_in_the_table():
     assert against(TABLE, GRAPH, LAYERS) == []
+
+
+def test_the_reference_can_be_run_with_numpy_alone():
+    sources = [text for file, text in SOURCES.items() if file.startswith("reference/")]
+    names = {names[-1].partition(".")[0] for text in sources for names in imported(text)}
+    assert names <= {"numpy", "reference", *sys.stdlib_module_names}
 
 
 def test_the_table_names_the_folders_that_there_are():

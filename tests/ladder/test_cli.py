@@ -95,14 +95,10 @@ def test_check_of_a_ladder_leaves_out_the_rungs_that_the_gpu_is_too_old_for(monk
     monkeypatch.setattr(checks, "open_device", lambda name: Turing())
     monkeypatch.setattr(checks.check, "check", note)
     assert main(["check", "matmul.forward", "--device", "cuda"]) == 0
-    said = capsys.readouterr().out
-    rungs = [rung for rung in find("matmul.forward").rungs if rung.path is not None]
-    newer = [rung for rung in rungs if "sm >= 80" in rung.conditions()]
-    assert newer and not {rung.id for rung in newer} & set(checked)
-    assert {"1", "2"} <= set(checked)
-    for rung in newer:
-        assert f"matmul.forward {rung.label} needs " in said
-    assert "not for Tesla T4, left out" in said
+    rungs = find("matmul.forward").rungs
+    newer = {rung.id for rung in rungs if rung.path and "sm >= 80" in rung.conditions()}
+    assert newer and not newer & set(checked) and {"1", "2"} <= set(checked)
+    assert "not for Tesla T4, left out" in capsys.readouterr().out
 
 
 @pytest.mark.emulator

@@ -125,14 +125,6 @@ def test_a_damaged_file_that_cannot_be_replaced_is_an_error_and_stays(tmp_path, 
     assert path.read_bytes() == b"mine"
 
 
-def test_a_damaged_file_does_not_matter_where_the_cache_has_a_good_one(tmp_path, server):
-    mine, cached = places(tmp_path / "data", "set/input.txt")
-    for path, content in ((mine, b"bad"), (cached, GOOD)):
-        path.parent.mkdir(parents=True)
-        path.write_bytes(content)
-    assert fetch(source(server.url + "/gone"), tmp_path / "data") == cached
-
-
 def test_a_refused_connection_is_a_download_error(tmp_path):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))

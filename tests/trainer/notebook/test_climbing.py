@@ -6,7 +6,6 @@ import nbformat
 import pytest
 
 from ladder.core.contract.ladder import find
-from ladder.core.measure import results
 from ladder.core.show import progress, trace
 from ladder.core.show.pages import ROOT
 from trainer.data.download import VARIABLE
@@ -40,39 +39,6 @@ def start(tmp_path, monkeypatch):
 
 
 # ---- a climb, predicted -------------------------------------------------------------------------
-
-
-def a_climb(monkeypatch, tmp_path, rows):
-    """A climb of layernorm.forward by 3 ms, and `rows` of its rungs alone: N, low, high in µs."""
-    monkeypatch.setattr(results, "FOLDER", tmp_path)
-    for N, low, high in rows:
-        times = [{"rung": "1", "median_us": low}, {"rung": "9", "median_us": high}]
-        shape = {"shape": f"N={N}", "dims": {"N": N, "C": 768}}
-        results.record(
-            {"gpu": "Fake 9000"},
-            {"op": "layernorm.forward", "dtype": "bfloat16", **shape, "rows": times},
-        )
-    stage = {"op": "layernorm.forward", "from": "1", "to": "9", "ms": 7.0}
-    return {
-        "machine": {"name": "Fake 9000"},
-        "job": {"model": "gpt2", "B": 4, "T": 1024},
-        "stages": [{"op": None, "ms": 10.0}, stage, {"fusion": "f", "to": {}, "ms": 6.0}],
-    }
-
-
-def test_a_rung_timed_at_the_shape_of_the_step_counts_once_for_each_call(tmp_path, monkeypatch):
-    climb = a_climb(monkeypatch, tmp_path, [(4096, 100.0, 20.0), (65536, 900.0, 100.0)])
-    (saving,) = climbing.savings(climb)
-    assert saving.exact and saving.calls == 25
-    assert saving.measured == pytest.approx(3.0)
-    assert saving.predicted == pytest.approx(25 * 80e-3)
-
-
-def test_a_rung_timed_at_another_shape_is_scaled_by_its_bytes(tmp_path, monkeypatch):
-    climb = a_climb(monkeypatch, tmp_path, [(4096, 100.0, 20.0), (65536, 900.0, 100.0)])
-    (saving,) = climbing.savings(climb, exact=False)
-    assert not saving.exact
-    assert saving.predicted == pytest.approx(25 * 0.8 / 16, rel=1e-3)
 
 
 def test_the_measured_climb_is_predicted_within_a_quarter_where_it_saves_most():
