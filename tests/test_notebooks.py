@@ -14,7 +14,6 @@ from ladder.core.contract.dtypes import DTYPES, REALS
 from ladder.core.contract.ladder import find, ladders
 from ladder.core.device.cuda import compiler, nvrtc
 from ladder.core.device.open import default_device
-from ladder.core.measure import results
 from ladder.core.show import notebook, pages
 from ladder.core.show.execute import FOLDER, execute
 from tests.mutants.changes import read
@@ -177,36 +176,6 @@ def test_pictures_are_images(shown):
     notebook.steps("start.sum", (2, 3), "partial[t] +=", N=256)
     notebook.traffic("start.add", (1, 2), N=4096)
     assert [image[:4] for image in shown] == ["<svg"] * 4
-
-
-MEASUREMENT = {
-    "op": "start.add",
-    "dtype": "float32",
-    "shape": "N=2^26",
-    "dims": {"N": 1 << 26},
-    "bytes": 12 << 26,
-    "flops": 1 << 26,
-    "inputs": "random",
-    "in_cache": False,
-    "roof": {"copy_gbps": 4000.0, "matrix_tflops": None},
-    "date": "2026-01-01",
-    "commit": None,
-    "software": {},
-    "rows": [
-        {"rung": "1", "idea": "one block", "code": "", "median_us": 90000.0},
-        {"rung": "3", "idea": "one thread per element", "code": "", "median_us": 220.0},
-    ],
-}
-
-
-def test_measurements_are_drawn_where_there_are_any(shown, tmp_path, monkeypatch):
-    monkeypatch.setattr(results, "FOLDER", tmp_path)
-    monkeypatch.setattr(notebook, "default_device", lambda: "emulated")
-    notebook.bars_and_roofline("start.add")
-    assert "No measurement to show yet: start.add has not been measured" in shown.pop()
-    results.record({"gpu": "Fake 9000"}, MEASUREMENT)
-    notebook.bars_and_roofline("start.add")
-    assert [image[:4] for image in shown] == ["<svg"] * 2
 
 
 # ---- the exercises ------------------------------------------------------------------------------

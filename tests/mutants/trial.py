@@ -123,6 +123,7 @@ def judge_all(
     trials: Sequence[Trial], processes: int = 1, show: Callable[[int, Verdict], None] | None = None
 ) -> list[Verdict]:
     """Check many, so many at a time; `show` is called with the index of each as it is known."""
+    processes = min(processes, len(trials))
     verdicts: dict[int, Verdict] = {}
     waiting = [(index, False) for index in reversed(range(len(trials)))]  # and whether it crashed
     running: list[_Running] = []

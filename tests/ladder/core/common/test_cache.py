@@ -46,20 +46,6 @@ def test_failed_build_leaves_nothing_behind(folder):
     assert list((folder / "text").iterdir()) == []
 
 
-def test_slower_of_two_builders_of_one_folder_takes_the_faster_ones(folder):
-    def slow(path):
-        path.mkdir()
-        (path / "by").write_text("slow")
-        cache.cached("text", "key", fast)
-
-    def fast(path):
-        path.mkdir()
-        (path / "by").write_text("fast")
-
-    assert (cache.cached("text", "key", slow) / "by").read_text() == "fast"
-    assert [path.name for path in (folder / "text").iterdir()] == ["key"]
-
-
 def _build_at_the_same_time(barrier, results):
     def build(path):
         path.mkdir()
