@@ -261,9 +261,6 @@ def test_an_edited_text_is_another_set(tmp_path, book):
     assert len(tokens_of(first.train)) > len(tokens_of(second.train))
 
 
-# The play
-
-
 # Texts of the Hub, in shards
 
 

@@ -43,21 +43,8 @@ LAYER = {
     "mlp.c_proj.weight": (16, 4),
     "mlp.c_proj.bias": (4,),
 }
-OURS = [
-    "ln1w",
-    "ln1b",
-    "qkvw",
-    "qkvb",
-    "attprojw",
-    "attprojb",
-    "ln2w",
-    "ln2b",
-    "fcw",
-    "fcb",
-    "fcprojw",
-    "fcprojb",
-]
-STACKED = dict(zip(OURS, LAYER, strict=True))  # ours: theirs, whose matrices are transposed
+# Ours: theirs, which stand in the same order; their matrices are transposed.
+STACKED = dict(zip(PARAMETERS[2:-2], LAYER, strict=True))
 CONFIG = {"n_positions": 6, "vocab_size": 11, "n_layer": 3, "n_head": 2, "n_embd": 4}
 
 
