@@ -40,7 +40,7 @@ def count(step: Sequence[Call], rungs: Mapping[str, Rung]) -> list[OpCount]:
     for name in dict.fromkeys(call.op for call in step):
         calls = [call for call in step if call.op == name]
         rung, op = rungs[name], find(name).op
-        kernel = rung.source if rung.number is None else rung.id
+        kernel = rung.id if rung.number else rung.source
         sectors = sum(_sectors(name, kernel, tuple(call.dims.items())) for call in calls)
         least = sum(op.least_bytes(call.dims, FLOAT32) for call in calls) // SECTOR
         rows.append(OpCount(name, len(calls), sectors, least))

@@ -244,7 +244,7 @@ class Flags:
         ByDevice("reference", "best"),
     )
     rung: Mapping[str, str] | None = flag(
-        "--rung", "OP=N or OP=FILE.cu; overrides --rungs; may be repeated"
+        "--rung", "OP=N, OP=NAME or OP=FILE.cu; overrides --rungs; may be repeated"
     )
     fuse: str | None = flag(
         "--fuse",

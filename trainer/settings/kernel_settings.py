@@ -27,7 +27,7 @@ class KernelSettings:
 
     rungs     "reference", "naive", "best", "library", or the path of a rungs.json
     from_file for some ops, the rung that this file names; empty where `rungs` names a set
-    rung      for some ops, the id of another rung, or the path of a `.cu` file
+    rung      for some ops, the id or name of another rung, or the path of a `.cu` file
     fuse      for every fusion: yes or no, or auto: where it follows from the rungs, or is faster
     tf32      rungs may multiply float32 factors as TF32; without effect in 16 bits
     """

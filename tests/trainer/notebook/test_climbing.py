@@ -150,7 +150,7 @@ def counted(start, monkeypatch):
 
     def count(step, rungs):
         def sectors(op):
-            return {"gelu.backward": 100 if rungs[op].number == 2 else 1000}.get(op, 50)
+            return {"gelu.backward": 100 if rungs[op].number == "2" else 1000}.get(op, 50)
 
         return [step_counts.OpCount(op, 1, sectors(op), 50) for op in rungs]
 

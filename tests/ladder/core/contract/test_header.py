@@ -130,7 +130,7 @@ def test_the_emulator_has_the_features_of_every_generation(read):
         ("// Needs:", "//Needs:", "mine.cu:4: begin the line with a key"),
         ("// Before:", "//    so:", "mine.cu:2: begin the line with a key"),
         ("// Needs:", "//   Needs:", "mine.cu:4: 'Needs:' must stand one space after '//'"),
-        ("// Left:   something.", "// After:  the last one", "write one line '// After: 3, or 16b"),
+        ("// Left:   something.", "// After:  the last one", "write one line '// After: 3, 16bit"),
         ("// Left:   something.", "// After:  1\n// After: 2", "write one line '// After:"),
         ("// Left:   something.", "// Pays:   perhaps", "write one line '// Pays: no, and why'"),
         ("// Left:   something.", "// Accurate: nope", "write one line '// Accurate: no, and why'"),

@@ -202,7 +202,7 @@ def test_a_launch_with_a_condition_runs_where_that_holds(device_name):
 @pytest.mark.parametrize(
     ("which", "message"),
     [
-        ("3.5", "'3.5' is neither the id of a rung of layernorm.forward nor a .cu file"),
+        ("3.5", "'3.5' is neither a rung of layernorm.forward nor a .cu file"),
         ("nowhere.cu", "nowhere.cu: no such file"),
         ("99", "layernorm.forward has no rung '99'"),
     ],
