@@ -1,10 +1,11 @@
 // decode linear, rung 4b: the number of rows is a constant
-// Before: in rung 4, loops over rows and pieces end at run time, and a branch lies between the
-//         loads of a lane's parts of the weight.
-// Change: N is a constant (at most 8), and a lane holds its whole part of a column of the weight:
-//         it starts all loads of it at once. The loop over the rows unrolls, without tests.
-// Expect: a lane waits for its part of the weight once. Nothing for the language model head, whose
-//         weight fills the memory's queue anyway.
+// Before: in rung 4, loops over groups of rows, over rounds of channels, and over the rows of a
+//         group end at run time, with tests around a few loads each.
+// Change: N is a constant (at most 8), so the loop over the rows unrolls. A lane holds its whole
+//         part of a column of the weight, however long: there is one round.
+// Expect: fewer tests and one barrier less. For one row, the loads are those of rung 4, in the same
+//         order, so there is little to gain. It is a step on the way: only where loops unroll can a
+//         lane ask for all of a row of inp at once.
 // Needs:  C % vector == 0; N <= 8; IN_FLIGHT <= 16
 // Define: WARPS = 8; ROWS = N; ENOUGH = 16 * multiprocessors;
 //         PARTS = 1 if OC >= 2 * ENOUGH else 2 if OC >= ENOUGH else 4; COLUMNS = WARPS // PARTS;

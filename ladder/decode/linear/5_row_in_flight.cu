@@ -1,8 +1,8 @@
 // decode linear, rung 5: row and input in flight together
 // Before: in rung 4b, a lane asks for a piece of inp only when it needs it, and waits for each
 //         piece alone: a branch lies between the loads.
-// Change: a lane starts all loads of its part of a row of inp, and that of the bias, before it needs
-//         the first.
+// Change: a lane starts all loads of its part of a row of inp, and that of the bias, before it
+//         needs the first.
 // Expect: one wait for memory instead of four, for a single row of 3,072 channels. Nothing for
 //         the language model head, which is bound by memory.
 // Needs:  C % vector == 0; N <= 8; IN_FLIGHT <= 16

@@ -1,6 +1,6 @@
 // matmul forward, 16bit rung 15b: tiles of 128 x 128, and six stages
-// Before: in rung 15, a tile of 128 x 256 ends with a long store, and its stages of 48 KB leave room
-//         for four.
+// Before: in rung 15, a tile of 128 x 256 ends with a long store, and its stages of 48 KB leave
+//         room for four.
 // Change: tiles of 128 x 128, so stages of 32 KB, of which six fit. Groups are eight pairs high
 //         instead of four, as many rows and columns of tiles at a time as before.
 // Expect: the producer may run six steps ahead instead of four. But a warpgroup reads as many rows
