@@ -249,7 +249,7 @@ def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
         ),
         (
             "export matmul_relu.forward",
-            "matmul_relu.forward has the rungs 0 to 3, 16bit-4 to 16bit-5, float32-4; name one",
+            "matmul_relu.forward has the rungs 0 to 2, 16bit-5, float32-4; name one",
         ),
         ("show layernorm", "layernorm has the ops layernorm.forward, layernorm.backward; name one"),
         ("list nosuch.op", "no op is named 'nosuch.op'; 'python -m ladder list' shows them"),
