@@ -29,7 +29,7 @@ from ladder.core.contract.rung_file import MOST_BYTES, Rung
 from ladder.core.contract.tilings import Tiling
 
 INCLUDE = PACKAGE / "include"
-LAUNCH_KEYS = ("define", "launch", "scratch", "tiles", "prefetch")
+LAUNCH_KEYS = ("define", "launch", "args", "scratch", "tiles", "prefetch")
 
 _COMMENT_OR_STRING = re.compile(
     r"""//[^\n]*|/\*.*?(?:\*/|\Z)|(?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')""", re.DOTALL
@@ -58,10 +58,8 @@ def code_identity(rung: Rung, exact: bool = False) -> str:
         )[:16]
     if rung.run is None:
         return ""
-    functions = [rung.run]
-    if isinstance(rung.run, functools.partial):
-        functions = [rung.run.func, *rung.run.args]
-    return cache.digest(rung.id, *(_python_code(inspect.getsource(f)) for f in functions))[:16]
+    function = rung.run.func if isinstance(rung.run, functools.partial) else rung.run
+    return cache.digest(rung.id, _python_code(inspect.getsource(function)))[:16]
 
 
 def included(source: str, folder: Path) -> dict[Path, bytes]:

@@ -1,5 +1,6 @@
 """Which fusions a run uses, by flags, rungs, device and measurement."""
 
+import contextlib
 import dataclasses
 import json
 
@@ -9,16 +10,17 @@ import pytest
 from ladder.core.common.errors import LadderError
 from ladder.core.measure.pick import Choice as Picked
 from tests.trainer.tiny import resolved_kernels, run, settings
-from trainer.engine import fusion_choice, rung_choice
-from trainer.model import checkpoint
+from trainer.commands.parser import parse
+from trainer.engine import fusion_choice, kernels, rung_choice
+from trainer.engine.steps import Steps
+from trainer.files import checkpoint
+from trainer.flags import Flags
 from trainer.model.fusion import FUSIONS
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.lecture_gpt import LectureGPTConfig
 from trainer.model.program import build
-from trainer.run.setup import set_up
-from trainer.run.steps import Stepper
-from trainer.settings.flags import Flags
-from trainer.settings.parser import parse
+from trainer.open import open_run
+from trainer.train import take_step
 
 SHAPE = GPT2Config(context=6, vocab=11, padded_vocab=16, layers=2, heads=2, channels=8)
 # those of SHAPE
@@ -47,7 +49,7 @@ def picked(monkeypatch):
         (dims,) = shapes
         assert set(dims) == set(ladder.op.dims) and dtype == "float32"
         op = ladder.op.name
-        return Picked(op, 1, 1e-6 * microseconds.get(op, 1.0), {})
+        return [Picked(op, 1, 1e-6 * microseconds.get(op, 1.0), {})]
 
     monkeypatch.setattr(fusion_choice, "pick", pick)
     return microseconds
@@ -87,7 +89,7 @@ def test_a_fused_op_that_cannot_run_is_left_out_with_the_reason(monkeypatch):
     def pick(ladder, *shapes, **options):
         if ladder.op.layer == "matmul_gelu":
             raise LadderError("matmul_gelu.forward has no rung that can run here: rung 1: no")
-        return Picked(ladder.op.name, 1, 1e-6, {})
+        return [Picked(ladder.op.name, 1, 1e-6, {})]
 
     monkeypatch.setattr(fusion_choice, "pick", pick)
     names, notes = choose(GPU)
@@ -142,6 +144,34 @@ def test_a_fusion_is_measured_beside_what_those_before_it_have_made(picked, micr
     names, notes = fusion_choice.choose(gpu, GPU, dropping)
     assert not {"residual_layernorm", "dropout_residual_layernorm"} & {*names}
     assert len(notes) == 1
+
+
+def test_a_program_is_built_once_for_each_set_that_is_compared(monkeypatch):
+    built = []
+
+    def build_fused(names):
+        built.append(names)
+        return build(SHAPE, 2, 5, fusions=names)
+
+    def pick(ladder, device, dtype, *shapes, **allowed):
+        return [Picked(ladder.op.name, "0", 1e-6, {})] * len(shapes)
+
+    monkeypatch.setattr(rung_choice, "pick", pick)
+    monkeypatch.setattr(rung_choice, "compiling_candidates", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(rung_choice, "compile_chosen", lambda *_: None)
+    chosen = kernels.choose(resolved_kernels("cuda", dtype="fp32"), GPU, build_fused)
+    assert chosen.program.fusions == ALL
+    assert sorted(built, key=len) == [ALL[:count] for count in range(len(ALL) + 1)]
+    built.clear()
+    kernels.choose(resolved_kernels("cuda", dtype="fp32", fuse="none"), GPU, build_fused)
+    assert built == [()]
+
+
+def test_a_rung_for_some_shapes_keeps_their_calls_apart():
+    fc, qkv = "matmul.forward@C:8,OC:32", "matmul.forward@C:8,OC:24"
+    assert chosen(GPU, rung={fc: "2"}) == (ALL[0], *ALL[2:])  # matmul_gelu would take these calls
+    assert chosen(GPU, rung={qkv: "2"}) == ALL
+    assert "matmul_gelu" in chosen(GPU, rung={"matmul_gelu.forward@C:8": "2"}, rungs="naive")
 
 
 def test_none_is_none():
@@ -225,15 +255,15 @@ def test_a_resumed_run_keeps_its_fusions_unless_a_flag_changes_them():
 def test_a_rung_of_an_op_that_is_fused_away_is_refused_with_the_flag(tmp_path):
     flags = {"fuse": "all", "device": "emulated", "rungs": "naive"}
     with pytest.raises(LadderError, match=r"not use residual\.forward; .* --fuse decides about re"):
-        set_up(Flags(**settings(tmp_path, rung={"residual.forward": "1"}, **flags)))
+        open_run(Flags(**settings(tmp_path, rung={"residual.forward": "1"}, **flags)))
 
 
 def test_debug_nan_names_a_fused_op_as_any_other(tmp_path):
-    setup = set_up(Flags(**settings(tmp_path, debug_nan=True, fuse="all")))
+    setup = open_run(Flags(**settings(tmp_path, debug_nan=True, fuse="all")))
     setup.engine.write("ln2b", np.full((16,), np.inf), 1)
     says = r"h1\.ln_2, residual_layernorm\.forward rung 0 .* not finite: out in 512 of 512 places"
     with pytest.raises(LadderError, match=says):
-        Stepper(setup.config, setup.engine, setup.train).step(0)
+        take_step(Steps(setup.config, setup.engine), setup.train, 0)
 
 
 @pytest.mark.emulator
@@ -258,7 +288,7 @@ def test_a_rung_of_what_recomputing_leaves_unfused_is_refused_with_what_helps(tm
     named = {"device": "emulated", "recompute": 2, "rung": {"residual_layernorm.forward": "1"}}
     says = "^--rung {}.forward=1: -r 2 .*; choose -r 0 or -r 1, or leave this"
     with pytest.raises(LadderError, match=says.format("residual_layernorm")):
-        set_up(Flags(**settings(tmp_path, **named)))
+        open_run(Flags(**settings(tmp_path, **named)))
     dropping = dataclasses.replace(SHAPE, dropout=0.1)
     wanted = resolved_kernels("emulated", rung={f"{DROPPED}.forward": "1"})
     program = build(dropping, 2, 5, recompute=2, fusions=FUSIONS)
@@ -268,7 +298,7 @@ def test_a_rung_of_what_recomputing_leaves_unfused_is_refused_with_what_helps(tm
     with pytest.raises(LadderError, match=f"not use {DROPPED}"):
         rung_choice.choose(program.calls, wanted, EMULATED)
     with pytest.raises(LadderError, match="--fuse decides about residual_layernorm"):
-        set_up(Flags(**settings(tmp_path, fuse="none", **named)))
+        open_run(Flags(**settings(tmp_path, fuse="none", **named)))
 
 
 def test_a_fused_run_resumes_fused_and_bit_for_bit(tmp_path):

@@ -16,8 +16,8 @@ from ladder.core.contract.ladder import find, ladders
 from ladder.core.device.cpu import Cpu
 from tests.trainer.cpu_engines import run_batch
 from tests.trainer.late import Late
+from trainer.commands.exchange_timing import Silent
 from trainer.engine.engine import Engine
-from trainer.measure.exchange_timing import Silent
 from trainer.model import program as program_module
 from trainer.model import sharding
 from trainer.model.branches import spread
@@ -233,13 +233,6 @@ def test_a_missing_wait_is_seen(monkeypatch):
     monkeypatch.setattr(program_module, "spread", forgetful)
     assert gradients(Cpu()) == right
     assert gradients(Late()) != right
-
-
-def test_ranks_exchange_what_both_branches_have_computed():
-    items = build(GPT2, 2, 5, sharding=Sharding(0, 2, 1)).last_backward
-    exchange = next(n for n, item in enumerate(items) if isinstance(item, Exchange))
-    assert isinstance(items[exchange - 1], Join)
-    assert not any(isinstance(item, Beside) for item in items[exchange:])
 
 
 def test_an_exchange_beside_the_pass_that_does_not_wait_for_both_branches_is_seen(monkeypatch):

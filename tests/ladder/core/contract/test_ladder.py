@@ -4,8 +4,10 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract import ladder as ladder_module
-from ladder.core.contract.ladder import Ladder, find, find_rung, ladders
+from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.ladder import PACKAGE, Ladder, find, find_rung, ladders
 from ladder.core.contract.rung_file import TRACKS, Rung, id_of
+from ladder.core.contract.target import Target
 
 MATMUL = find("matmul.forward")
 
@@ -22,6 +24,27 @@ def test_ids_are_unique_and_lead_back_to_their_rungs():
     for ladder in ladders().values():
         assert len({rung.id for rung in ladder.rungs}) == len(ladder.rungs)
         assert all(ladder.rung(rung.id) is rung for rung in ladder.rungs)
+
+
+def test_every_kernel_file_of_a_layer_is_a_rung():
+    known = {rung.path for ladder in ladders().values() for rung in ladder.rungs}
+    files = {*PACKAGE.glob("*/*/**/*.cu")} - {*PACKAGE.glob("core/**/*.cu")}
+    assert files == known - {None}
+
+
+@pytest.mark.parametrize("op", ladders())
+def test_every_rung_can_be_launched_at_a_measured_shape(op):
+    ladder = find(op)
+    for rung in ladder.rungs:
+        amd = ("gfx942", 64, 304, 64 << 10)
+        place = amd if rung.track == "amd" else ("sm_90a", 32, 132, 227 << 10)
+        plans = [
+            rung.plan(dims, Target(*place, DTYPES[real]))
+            for real in ladder.op.reals
+            for dims in ladder.op.bench.values()
+        ]
+        if rung.path is not None:
+            assert any(plan.launches for plan in plans if plan.refusal is None), rung.id
 
 
 def test_a_number_is_enough_where_only_one_rung_has_it():

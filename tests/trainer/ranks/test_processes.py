@@ -1,0 +1,202 @@
+"""Ranks as processes of their own, as a user starts them."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.tiny import parameters, settings
+
+ROOT = Path(__file__).parents[3]
+
+
+def command(tmp_path, *words, **changes):
+    """The command line of a long run that saves a checkpoint at step 3."""
+    typed = settings(
+        tmp_path,
+        **{"steps": 100_000, "checkpoint_every": 3, "keep": 1, "total_tokens": 64, **changes},
+    )
+    del typed["plot"]  # the flag is --no-plot
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in typed.items()]
+    return [sys.executable, "-m", "trainer", *flags, "--no-plot", *words]
+
+
+def start(tmp_path, *words, environment=None, **changes):
+    return subprocess.Popen(
+        command(tmp_path, *words, **changes),
+        cwd=ROOT,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def read_until(process, text):
+    """What it prints up to a line that holds `text`."""
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if text in line:
+            return "".join(lines)
+    raise AssertionError("".join(lines))
+
+
+def children(process):
+    return [int(word) for word in task(process).read_text().split()]
+
+
+def task(process):
+    return Path(f"/proc/{process.pid}/task/{process.pid}/children")
+
+
+def is_alive(pid):
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_gone(pids, seconds=10.0):
+    end = time.monotonic() + seconds
+    while any(map(is_alive, pids)):
+        assert time.monotonic() < end, "a process stays behind"
+        time.sleep(0.02)
+
+
+VICTIMS = [1, pytest.param(0, marks=pytest.mark.sweep)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_a_rank_that_is_killed_ends_all_within_seconds(tmp_path, victim):
+    process = start(tmp_path, "--ranks=2")
+    read_until(process, "step_00000003")
+    ranks = children(process)
+    assert len(ranks) == 2
+    os.kill(ranks[victim], signal.SIGKILL)
+    rest, _ = process.communicate(timeout=20)
+    assert process.returncode != 0
+    lost = rf"error: rank {victim} of 2 \(process {ranks[victim]} on .*\) has ended without a word"
+    kept = r"the checkpoint of step \d+ in .* is intact; continue with -y 1"
+    assert re.search(f"{lost}; all ranks stop; {kept}", rest)
+    assert f"rank {victim} was ended by SIGKILL" in rest
+    wait_until_gone(ranks)
+
+
+@pytest.mark.slow
+def test_a_wrong_flag_ends_all_ranks_with_status_2(tmp_path):
+    """recipes/train.sh does not try again then."""
+    process = start(tmp_path, "--ranks=2", model=str(tmp_path / "nowhere"))
+    rest, _ = process.communicate(timeout=60)
+    assert "nowhere: no such file or folder" in rest
+    assert process.returncode == 2
+
+
+HANGS = """
+import os, time
+if os.environ.get("RANK") == "1":
+    from trainer.data.datasets import TokenLoader
+    next_batch = TokenLoader.next_batch
+    def next_or_hang(loader, turns=[]):
+        turns.append(1)
+        if len(turns) == 20:
+            time.sleep(1000)
+        return next_batch(loader)
+    TokenLoader.next_batch = next_or_hang
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_whose_main_thread_hangs_ends_all(tmp_path):
+    """It reads a batch and does not return, while its other thread gives signs of life."""
+    (tmp_path / "sitecustomize.py").write_text(HANGS)
+    path = f"{tmp_path}{os.pathsep}{ROOT}"
+    process = start(tmp_path, "--ranks=2", "--hang-timeout=3", environment={"PYTHONPATH": path})
+    read_until(process, "step_00000003")
+    ranks = children(process)
+    begin = time.monotonic()
+    rest, _ = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert time.monotonic() - begin < 15
+    hangs = (
+        r"error: rank 1 of 2 \(process \d+ on .*\): no progress at (micro-batch \d of step|batch)"
+    )
+    # It is noticed at the next sign of life, so on a busy machine a little later.
+    late = r"for ([3-9]|1\d) seconds; if this may take longer, raise --hang-timeout \(3\)"
+    line = r"\(in next_or_hang, sitecustomize\.py:9\)"
+    advice = r"all ranks stop; the checkpoint of step \d+ in .* is intact; continue with -y 1"
+    assert re.search(rf"{hangs}.* {line} {late}; {advice}", rest), rest
+    wait_until_gone(ranks)
+
+
+@pytest.mark.sweep
+def test_ranks_end_with_their_supervisor(tmp_path):
+    process = start(tmp_path, "--ranks=2")
+    read_until(process, "step_00000003")
+    ranks = children(process)
+    process.kill()
+    wait_until_gone(ranks)
+    process.communicate(timeout=20)
+
+
+@pytest.mark.sweep
+def test_ctrl_c_ends_all_after_the_same_step_and_they_go_on_from_there(tmp_path):
+    process = start(tmp_path, "--ranks=2", checkpoint_every=50_000)
+    read_until(process, "step    3")
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=20)
+    assert process.returncode == 130
+    step = int(re.search(r"interrupted after (\d+) steps; checkpoint of step", rest)[1])
+    again = start(tmp_path, "--ranks=2", "--resume", steps=step + 2)
+    text, _ = again.communicate(timeout=60)
+    assert f"resumed at step {step}" in text
+    assert again.returncode == 0
+    assert parameters(tmp_path / "run", step + 2)
+
+
+@pytest.mark.sweep
+def test_processes_of_a_launcher_meet_and_one_that_hangs_ends_all(tmp_path):
+    """Two processes with torchrun's variables; today's launchers set no more than these."""
+    (tmp_path / "data").mkdir()
+    ranks = [
+        start(
+            tmp_path,
+            "--rank-timeout=2",
+            environment={"RANK": str(rank), "WORLD_SIZE": "2"},
+        )
+        for rank in range(2)
+    ]
+    read_until(ranks[0], "step_00000003")
+    ranks[1].send_signal(signal.SIGSTOP)
+    rest, _ = ranks[0].communicate(timeout=30)
+    assert ranks[0].returncode == 1
+    assert "has given no sign of life for 2 seconds; all ranks stop" in rest
+    ranks[1].send_signal(signal.SIGCONT)
+    quiet, _ = ranks[1].communicate(timeout=30)
+    assert ranks[1].returncode != 0
+    assert "step " not in quiet, "only rank 0 prints"
+
+
+@pytest.mark.sweep
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")
+def test_ranks_that_mpirun_starts_train_together(tmp_path):
+    flags = command(tmp_path, steps=4, checkpoint_every=4)
+    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    done = subprocess.run(
+        ["mpirun", "-np", "2", *flags],
+        cwd=ROOT,
+        env={**os.environ, **allowed, "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "on each of 2 ranks" in done.stdout
+    assert parameters(tmp_path / "run", 4)
