@@ -11,9 +11,9 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
+from ladder.core.contract.device_code import INCLUDE, included
 from ladder.core.contract.dims import Dims, format_dims
 from ladder.core.contract.dtypes import DTYPES
-from ladder.core.contract.identity import INCLUDE, included
 from ladder.core.contract.ladder import Ladder, ladders
 from ladder.core.contract.launch_plan import NAMES
 from ladder.core.contract.rung_file import KEYS, Rung

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from ladder.core.contract.identity import INCLUDE
+from ladder.core.contract.device_code import INCLUDE
 
 _MACRO = re.compile(r"^#define (\w+)\(([^)]*)\)(.*)$", re.MULTILINE)
 _FUNCTION = re.compile(r"__device__ __forceinline__ [^;{}()]*?\b(\w+)\(")

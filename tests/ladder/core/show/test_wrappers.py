@@ -1,6 +1,6 @@
 """The table of PTX instructions is read out of the headers as the compiler would read them."""
 
-from ladder.core.contract.identity import INCLUDE
+from ladder.core.contract.device_code import INCLUDE
 from ladder.core.show import wrappers
 
 MULTICAST = "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
