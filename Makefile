@@ -17,7 +17,8 @@ TEST_PROCESSES := $(shell n=$$(nproc); [ $$n -gt 8 ] && echo 8 || echo $$n)
 # What spells out the repository's address; tests/test_address.py compares them.
 ADDRESSED := pyproject.toml README.md doc/where_it_runs.md notebooks/13_colab.ipynb
 
-.PHONY: help setup amd train test sweep check lint notebooks site sitetest bench profile climb doctor address lock clean
+.PHONY: help setup amd train test sweep check lint newcomer size notebooks site sitetest bench profile climb \
+  doctor address lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -41,6 +42,15 @@ check: lint  ## what to run before each commit: style, types and the fast tests,
 
 lint: $(VENV)/.test  ## check format, style and types
 	@$(RUN) -m ruff format --check . && $(RUN) -m ruff check . && $(RUN) -m mypy
+
+# Another number of rows per block: right, and compiled anew, so that pages and results are of older code.
+newcomer:  ## play a newcomer's first change: clone, edit a line of a kernel, make check
+	@rm -rf build/newcomer && git clone --quiet . build/newcomer
+	@sed -i 's/^\(.. Define: ROWS = \)4$$/\18/' build/newcomer/ladder/layernorm/forward/3_warp_per_row.cu
+	@! git -C build/newcomer diff --quiet && $(MAKE) --directory build/newcomer check
+
+size: $(VENV)/.core  ## count lines of code, kernels and tests, and the words of each page
+	@$(RUN) -m tests.size
 
 notebooks: $(VENV)/.notebooks  ## open the notebooks in JupyterLab
 	@$(RUN) -m jupyter lab notebooks
@@ -73,8 +83,8 @@ clean:  ## remove .venv, runs and caches inside the repository
 	rm -rf $(VENV) build runs .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
 $(VENV)/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \
-	  { echo "Python 3.10 to 3.13 is needed, $(PYTHON) is another: make PYTHON=/path/to/python3.12 …" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' || \
+	  { echo "Python 3.10 to 3.14 is needed, $(PYTHON) is another: make PYTHON=/path/to/python3.12 …" >&2; exit 2; }
 	@$(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "python3 -m venv failed; on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
 
@@ -110,7 +120,7 @@ $(VENV)/.sitetest: $(VENV)/.site
 # `make lock UPGRADE=--upgrade` takes new versions.
 LOCK = uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate \
   --custom-compile-command "make lock" $(UPGRADE) pyproject.toml
-LACKING = $$(sed -n "/implementation_name/d; s/^\([a-z0-9.-]*\)==.* < '3.14' .*/--no-emit-package \1/p" \
+LACKING = $$(sed -n "/implementation_name/d; s/^\([a-z0-9.-]*\)==.* < '3.15' .*/--no-emit-package \1/p" \
   $(patsubst %,requirements/%.txt,$(1)) | sort -u)
 
 lock:  ## resolve the packages of pyproject.toml anew into requirements/; needs uv

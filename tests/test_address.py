@@ -1,9 +1,6 @@
 """The repository's address stands in pyproject.toml; what must spell it out says the same."""
 
-import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -23,11 +20,6 @@ def test_the_address_is_that_of_pyproject(path):
     assert {f"https://github.com/{name}" for name in said} == {ADDRESS}
 
 
-def test_no_other_page_spells_it_out():
-    pages = [*ROOT.glob("*.md"), *(ROOT / "doc").rglob("*.md"), *ROOT.glob("notebooks/*.ipynb")]
-    assert {page for page in pages if NAMED.search(page.read_text())} == set(PLACES)
-
-
 @pytest.mark.parametrize("path", PLACES[:2], ids=lambda path: path.name)
 def test_a_link_to_colab_names_a_notebook_that_exists(path):
     owner_and_name = ADDRESS.removeprefix("https://github.com/")
@@ -35,18 +27,3 @@ def test_a_link_to_colab_names_a_notebook_that_exists(path):
     links = re.findall(re.escape(begin) + r"([\w./-]+)", path.read_text(encoding="utf-8"))
     assert links
     assert all((ROOT / link).is_file() for link in links)
-
-
-def test_make_address_enters_the_owner_everywhere_and_drops_what_explains_the_gap(tmp_path):
-    for path in ["Makefile", "pyproject.toml", *(path.relative_to(ROOT) for path in PLACES)]:
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / path, tmp_path / path)
-    before = {path: path.read_text() for path in tmp_path.rglob("*.*")}
-    assert subprocess.run(["make", "address"], cwd=tmp_path, capture_output=True).returncode == 2
-    subprocess.run(["make", "address", "OWNER=someone"], cwd=tmp_path, check=True)
-    placeholder = "YOUR_NAME" in ADDRESS
-    for path, text in before.items():
-        assert "YOUR_NAME" not in path.read_text()
-        assert ("someone/kernel-ladder" in path.read_text()) == placeholder
-        assert ("YOUR_NAME" in text) == placeholder
-    json.loads((tmp_path / "notebooks/13_colab.ipynb").read_text())

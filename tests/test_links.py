@@ -1,5 +1,6 @@
-"""Links of the pages lead to files that exist, and to headings that these have."""
+"""Links of pages and notebooks lead to files that exist, and to headings that these have."""
 
+import json
 import re
 from pathlib import Path
 
@@ -7,15 +8,28 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "doc").rglob("*.md"))]
+PAGES += sorted(ROOT.glob("notebooks/*.ipynb"))
 _LINK = re.compile(r"\]\((?!https?:|mailto:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
 
 
 _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 
 
+def text_of(page: Path) -> str:
+    """A page's text; of a notebook, its cells of text and what the others show as Markdown."""
+    text = page.read_text(encoding="utf-8")
+    if page.suffix != ".ipynb":
+        return text
+    cells = json.loads(text)["cells"]
+    parts = [cell["source"] for cell in cells if cell["cell_type"] == "markdown"]
+    shown = [output.get("data", {}) for cell in cells for output in cell.get("outputs", ())]
+    parts += [data["text/markdown"] for data in shown if "text/markdown" in data]
+    return "\n".join("".join(part) for part in parts)
+
+
 def anchors(page: Path) -> set[str]:
     """What GitHub lets a link name on a page: its headings, numbered where equal, and `<a id>`."""
-    text = page.read_text(encoding="utf-8")
+    text = text_of(page)
     found = set(re.findall(r'<a id="([\w-]+)">', text))
     text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
     for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
@@ -27,7 +41,7 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_link_leads_somewhere(page):
-    prose = _CODE.sub("", page.read_text(encoding="utf-8"))
+    prose = _CODE.sub("", text_of(page))
     for link in _LINK.finditer(prose):
         target = (page.parent / link["path"]).resolve() if link["path"] else page
         assert target.exists(), link[0]

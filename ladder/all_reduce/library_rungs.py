@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.device import Device, GroupSum
+from ladder.core.contract.device import Device
 from ladder.core.contract.dims import Dims
+from ladder.core.contract.libraries import GroupSum
 
 
 def join(device: Device, real: np.dtype, dims: Dims) -> None:
@@ -25,7 +26,7 @@ def all_reduce(
 
 
 def group_sum(device: Device) -> GroupSum:
-    found = device.group_sum
+    found = device.libraries.group_sum()
     if found is None:
         raise LadderError(f"{device.name} has no NCCL; name several GPUs: --device cuda:0,1")
     return found

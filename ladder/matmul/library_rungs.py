@@ -7,7 +7,7 @@ rows). So each product is requested transposed, with its factors exchanged:
     dinp.T    (C, N)  = weight.T @ dout.T       it sees weight.T and dout.T: "N", as they are
     dweight.T (C, OC) = inp.T @ dout            it sees inp.T and dout.T: "T", transpose the second
 
-The device makes the calls (`matrix_product`, `linear_layer`). cuBLAS cannot add a bias:
+The device's libraries make the calls (ladder/core/contract/libraries.py). cuBLAS cannot add a bias:
 broadcast_bias.cu writes it into every row of out, and cuBLAS adds the product to that. cuBLASLt
 adds the bias in its epilogue.
 """
@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,9 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract import rung_file
-from ladder.core.contract.device import Device, LinearLayer, MatrixProduct
+from ladder.core.contract.device import Device
 from ladder.core.contract.dims import Dims
+from ladder.core.contract.libraries import LinearLayer, MatrixProduct
 from ladder.core.contract.rung_file import Rung
 
 Arrays = Mapping[str, Any]  # the device's arrays by argument
@@ -35,45 +35,57 @@ Scalars = Mapping[str, Any]  # an op's scalars; a product has none
 BROADCAST_BIAS = Path(__file__).with_name("broadcast_bias.cu")
 
 
-def forward(device: Device, arrays: Arrays, dims: Dims, scalars: Scalars) -> None:
+def forward(
+    device: Device, arrays: Arrays, dims: Dims, scalars: Scalars, tf32: bool = False
+) -> None:
     """out = inp @ weight.T + bias. The product is added to rows that already hold the bias."""
     N, C, OC = dims["N"], dims["C"], dims["OC"]
     out, bias = arrays["out"], arrays["bias"]
-    multiply = multiplier(device)
+    multiply = multiplier(device, tf32)
     if bias is not None:
         _broadcast(device, out.dtype, N, OC)(out, bias)
     multiply("TN", (OC, N, C), arrays["weight"], arrays["inp"], out, add=bias is not None)
 
 
-def forward_one_kernel(device: Device, arrays: Arrays, dims: Dims, scalars: Scalars) -> None:
+def forward_one_kernel(
+    device: Device, arrays: Arrays, dims: Dims, scalars: Scalars, tf32: bool = False
+) -> None:
     """out = inp @ weight.T + bias"""
-    linear(device)(arrays["out"], arrays["inp"], arrays["weight"], arrays["bias"])
+    linear(device, tf32)(arrays["out"], arrays["inp"], arrays["weight"], arrays["bias"])
 
 
-def backward_input(device: Device, arrays: Arrays, dims: Dims, scalars: Scalars) -> None:
+def backward_input(
+    device: Device, arrays: Arrays, dims: Dims, scalars: Scalars, tf32: bool = False
+) -> None:
     """dinp = dout @ weight"""
     N, C, OC = dims["N"], dims["C"], dims["OC"]
-    multiplier(device)("NN", (C, N, OC), arrays["weight"], arrays["dout"], arrays["dinp"])
+    multiply = multiplier(device, tf32)
+    multiply("NN", (C, N, OC), arrays["weight"], arrays["dout"], arrays["dinp"])
 
 
-def backward_weight(device: Device, arrays: Arrays, dims: Dims, scalars: Scalars) -> None:
+def backward_weight(
+    device: Device, arrays: Arrays, dims: Dims, scalars: Scalars, tf32: bool = False
+) -> None:
     """dweight += dout.T @ inp, in float32 whatever the type of dout and inp."""
     N, C, OC = dims["N"], dims["C"], dims["OC"]
-    multiplier(device)("NT", (C, OC, N), arrays["inp"], arrays["dout"], arrays["dweight"], add=True)
+    multiply = multiplier(device, tf32)
+    multiply("NT", (C, OC, N), arrays["inp"], arrays["dout"], arrays["dweight"], add=True)
 
 
-def multiplier(device: Device) -> MatrixProduct:
+def multiplier(device: Device, tf32: bool = False) -> MatrixProduct:
     """The device's matrix products. Raises LadderError where it has none."""
-    if device.matrix_product is None:
+    found = device.libraries.matrix_product(tf32)
+    if found is None:
         raise LadderError(f"cuBLAS runs on NVIDIA GPUs, not on device {device.name}")
-    return device.matrix_product
+    return found
 
 
-def linear(device: Device) -> LinearLayer:
+def linear(device: Device, tf32: bool = False) -> LinearLayer:
     """The device's linear layers. Raises LadderError where it has none."""
-    if device.linear_layer is None:
+    found = device.libraries.linear_layer(tf32)
+    if found is None:
         raise LadderError(f"cuBLASLt runs on NVIDIA GPUs, not on device {device.name}")
-    return device.linear_layer
+    return found
 
 
 def library_rungs(run: Callable[..., None]) -> tuple[Rung, Rung]:
@@ -101,24 +113,6 @@ def one_kernel_rungs() -> tuple[Rung, Rung]:
     return rung, in_tf32(rung)
 
 
-@dataclass(frozen=True)
-class _InTf32:
-    """A device as the functions above use it, whose libraries multiply float32 as TF32."""
-
-    device: Device
-
-    @property
-    def matrix_product(self) -> MatrixProduct | None:
-        return self.device.tf32_product
-
-    @property
-    def linear_layer(self) -> LinearLayer | None:
-        return self.device.tf32_layer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.device, name)
-
-
 def in_tf32(rung: Rung) -> Rung:
     """The same library rung in TF32."""
     assert rung.run is not None and rung.prepare is not None
@@ -128,25 +122,20 @@ def in_tf32(rung: Rung) -> Rung:
         id=f"{rung.id}-tf32",
         idea=f"{rung.idea}, in TF32",
         header={"needs": needs, "tf32": ("both factors, by the library",)},
-        run=functools.partial(_on_tf32, rung.run),
-        prepare=functools.partial(_on_tf32, rung.prepare),
+        run=functools.partial(rung.run, tf32=True),
+        prepare=functools.partial(rung.prepare, tf32=True),
     )
 
 
-def _on_tf32(function: Callable[..., None], device: Device, *others: Any) -> None:
-    """Call a function above with the same device in TF32."""
-    function(_InTf32(device), *others)
-
-
-def _prepare_one(device: Device, real: np.dtype, dims: Dims) -> None:
+def _prepare_one(device: Device, real: np.dtype, dims: Dims, tf32: bool = False) -> None:
     """Let it choose its kernels now, and not while a graph records."""
     for bias in (False, True):
-        linear(device).ask(real, dims["N"], dims["C"], dims["OC"], bias=bias)
+        linear(device, tf32).ask(real, dims["N"], dims["C"], dims["OC"], bias=bias)
 
 
-def _prepare(device: Device, real: np.dtype, dims: Dims) -> None:
+def _prepare(device: Device, real: np.dtype, dims: Dims, tf32: bool = False) -> None:
     """Make the handle and compile the kernel now: neither is possible while a graph records."""
-    multiplier(device)
+    multiplier(device, tf32)
     _broadcast(device, real, dims["N"], dims["OC"])
 
 

@@ -56,6 +56,25 @@ def tile_columns(
 
 
 @tiling
+def kept_columns(high: int, columns: int, places: int) -> int:
+    """How many columns of the result the part of weight is for that a block keeps in shared memory:
+    128 where that takes less time, else 192.
+
+    high     tiles one below the other
+    columns  of the result
+    places   blocks that run at a time
+
+    The time is counted as in `tile_columns`. A block waits for as long as three tiles take before
+    its first one. A tile of 128 columns is less efficient, and counts as 142.
+    """
+
+    def time(width: int, cost: int) -> int:
+        return (ceil_div(high * ceil_div(columns, width), places) + 3) * cost
+
+    return 192 if time(192, 192) <= time(128, 142) else 128
+
+
+@tiling
 def stream_k(tiles: int, steps: int, blocks: int) -> Shares:
     """How `blocks` share tiles that are fewer than they are, of so many steps each.
 

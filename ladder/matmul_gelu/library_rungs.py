@@ -23,12 +23,16 @@ AUX_MULTIPLE = 8  # what cuBLASLt wants the width of `pre` to be a multiple of
 
 
 def forward(
-    device: Device, arrays: Mapping[str, Any], dims: Dims, scalars: Mapping[str, Any]
+    device: Device,
+    arrays: Mapping[str, Any],
+    dims: Dims,
+    scalars: Mapping[str, Any],
+    tf32: bool = False,
 ) -> None:
     """pre = inp @ weight.T + bias, out = gelu(pre)"""
     out, pre = arrays["out"], arrays["pre"]
     factors = arrays["inp"], arrays["weight"], arrays["bias"]
-    product = linear(device)
+    product = linear(device, tf32)
     if product.ask(out.dtype, dims["N"], dims["C"], dims["OC"], bias=True, gelu=True):
         product(out, *factors, pre)
     else:
@@ -48,11 +52,12 @@ def library_rungs() -> tuple[Rung, Rung]:
     return rung, in_tf32(rung)
 
 
-def _prepare(device: Device, real: np.dtype, dims: Dims) -> None:
+def _prepare(device: Device, real: np.dtype, dims: Dims, tf32: bool = False) -> None:
     """Let it choose its kernel, or compile ours: neither is possible while a graph records."""
     N, C, OC = dims["N"], dims["C"], dims["OC"]
-    if not linear(device).ask(real, N, C, OC, bias=True, gelu=True):
-        linear(device).ask(real, N, C, OC, bias=True)
+    product = linear(device, tf32)
+    if not product.ask(real, N, C, OC, bias=True, gelu=True):
+        product.ask(real, N, C, OC, bias=True)
         _gelu(device, real, N * OC)
 
 

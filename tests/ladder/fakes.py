@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from ladder.core.contract.ladder import Ladder, find
+from ladder.core.contract.libraries import Libraries
 from ladder.core.contract.op import Op
 from ladder.core.contract.rung_file import Rung
 from ladder.core.device.cpu import Cpu
@@ -16,7 +17,8 @@ class FakeGpu(Cpu):
     is_gpu = True
     runs_reference = False
     runs_kernels = True
-    libraries = frozenset({"5", "9", "one", "two"})  # the ids of the library rungs in the tests
+    libraries = Libraries()
+    libraries.ids = frozenset({"5", "9", "one", "two"})  # the library rungs in the tests
 
     def __init__(self):
         self.now = 0.0

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import random
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,11 +20,12 @@ from pathlib import Path
 
 from ladder.core.contract.ladder import find, ladders
 from ladder.core.contract.rung_file import Rung
-from tests.mutants.changes import read
+from tests.mutants.changes import code, lot, read
 from tests.mutants.operators import Mutation, mutations
 from tests.mutants.trial import Trial, Verdict, judge_all
 
 EQUIVALENT = Path(__file__).parent / "equivalent"
+Key = tuple[Path, str, str]  # a file, and the code of its lines before and after a change
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class Mutant:
         return Trial(self.op, self.rung.file, self.mutation.apply(self.rung.source))
 
     @property
-    def key(self) -> tuple[Path, str, str]:
-        """What names it in the list of equivalent ones: the file, and its lines."""
-        return self.rung.file, *self.mutation.lines(self.rung.source)
+    def key(self) -> Key:
+        """What names it in the list of equivalent ones, wherever in the file it stands."""
+        return _key(self.rung.file, *self.mutation.lines(self.rung.source))
 
     def __str__(self) -> str:
-        _, old, new = self.key
+        old, new = self.mutation.lines(self.rung.source)
         line = self.rung.source.count("\n", 0, self.mutation.start) + 1
         changed = "\n".join([*(f"    - {at}" for at in old.splitlines()), f"    + {new}"])
         return f"{self.op} {self.rung.name}, line {line}, {self.mutation.operator}\n{changed}"
@@ -69,27 +69,29 @@ def make(ops: Sequence[str], rung: str | None = None) -> list[Mutant]:
 
 def sample(mutants: Sequence[Mutant], size: int, seed: int) -> list[Mutant]:
     """The same `size` mutants of each layer for the same seed, of all kinds in turn."""
+
+    def drawn(mutant: Mutant) -> int:
+        return lot((seed, mutant.rung.id, mutant.mutation.operator, *mutant.key[1:]))
+
+    kinds: dict[tuple[str, str], list[Mutant]] = {}
+    for mutant in sorted(mutants, key=drawn):
+        kinds.setdefault((mutant.layer, mutant.mutation.operator), []).append(mutant)
     chosen: list[Mutant] = []
     for layer in dict.fromkeys(mutant.layer for mutant in mutants):
-        rng = random.Random(f"{layer} {seed}")
-        kinds: dict[str, list[Mutant]] = {}
-        for mutant in mutants:
-            if mutant.layer == layer:
-                kinds.setdefault(mutant.mutation.operator, []).append(mutant)
-        for of_kind in kinds.values():
-            rng.shuffle(of_kind)
-        turns = list(kinds.values())
-        rng.shuffle(turns)
+        turns = [of_kind for (of, _), of_kind in kinds.items() if of == layer]
         mixed = (m for row in itertools.zip_longest(*turns) for m in row if m is not None)
         chosen += itertools.islice(mixed, size)
     return chosen
 
 
-def equivalent() -> dict[tuple[Path, str, str], str]:
+def equivalent() -> dict[Key, str]:
     """Mutations that compute the same: the reason of each."""
-    return {
-        (change.path, change.old, change.new): change.what for change in read(EQUIVALENT, ("same",))
-    }
+    changes = read(EQUIVALENT, ("same",))
+    return {_key(change.path, change.old, change.new): change.what for change in changes}
+
+
+def _key(path: Path, old: str, new: str) -> Key:
+    return path, " ".join(code(old)), " ".join(code(new))
 
 
 def table(mutants: Sequence[Mutant], verdicts: Sequence[Verdict]) -> Iterator[str]:

@@ -9,7 +9,7 @@ explains the form. Their kinds say what a report must name besides the failure:
 
     python -m tests.planted                    all of them
     python -m tests.planted matmul             those whose rung, class or text contains a word
-    python -m tests.planted --every 8          a sample: every eighth
+    python -m tests.planted --share 3/20       one of 20 samples, which together are all of them
     python -m tests.planted -v matmul          with the reports
 
 The status is 1 where a bug is not caught.
@@ -22,7 +22,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.mutants.changes import Change, read
+from tests.mutants.changes import Change, lot, read
 from tests.mutants.trial import Trial, Verdict, judge_all
 
 CLASSES = ("numbers", "synchronisation", "address")
@@ -36,19 +36,19 @@ def planted() -> list[Change]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.planted")
     parser.add_argument("word", nargs="?", default="", help="only bugs that contain it")
-    parser.add_argument("--every", type=int, default=1, metavar="K", help="only every K-th")
+    parser.add_argument(
+        "--share", default="0/1", metavar="I/K", help="of K samples the one of I; I may pass K"
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="show the reports")
     parser.add_argument("-j", "--processes", type=int, default=1)
     options = parser.parse_args()
-    bugs = [bug for bug in planted() if options.word in name(bug)][:: options.every]
+    which, of = map(int, options.share.split("/"))
+    bugs = [b for b in planted() if options.word in str(b) and lot(b) % of == which % of]
 
     def show(index: int, verdict: Verdict) -> None:
         bug = bugs[index]
         line = "line" if verdict.names_line else "    "
-        print(
-            f"{verdict.status:8} {line} {verdict.seconds:5.1f} s  {name(bug)}",
-            flush=True,
-        )
+        print(f"{verdict.status:8} {line} {verdict.seconds:5.1f} s  {bug}", flush=True)
         if options.verbose or verdict.status != "caught":
             print("    " + verdict.message.replace("\n", "\n    "), flush=True)
 
@@ -57,12 +57,8 @@ def main() -> int:
     return int(any(verdict.status != "caught" for verdict in verdicts))
 
 
-def name(bug: Change) -> str:
-    return f"{bug.layer}/{bug.file}: {bug.kind}: {bug.what}"
-
-
 def trial_of(bug: Change) -> Trial:
-    return Trial(bug.op, bug.path, bug.apply())
+    return Trial(bug.op, bug.path, bug.rung())
 
 
 def summary(bugs: Sequence[Change], verdicts: Sequence[Verdict]) -> str:

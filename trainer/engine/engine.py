@@ -18,13 +18,15 @@ import numpy as np
 
 from ladder.core.common.errors import DeviceFault, LadderError
 from ladder.core.contract.binding import bind
-from ladder.core.contract.device import Communicator, Device
+from ladder.core.contract.collectives import Communicator
+from ladder.core.contract.device import Device
 from ladder.core.contract.dtypes import resolve_dtype
 from ladder.core.contract.ladder import find
 from ladder.core.contract.rung_file import Rung
 from trainer.engine import memory
 from trainer.engine.memory import Layout, padded
 from trainer.engine.rung_choice import say_nothing
+from trainer.engine.rung_map import rung_of
 from trainer.model.calls import Beside, Call, Exchange, Item, Join, Ref, in_order, op_calls
 from trainer.model.program import Program
 
@@ -32,7 +34,8 @@ from trainer.model.program import Program
 class Engine:
     """Runs a program.
 
-    rungs       the rung of every op that the program calls, by the op's name
+    rungs       the rung of every call of the program, by the keys of rung_map.py: {op: rung}, and
+                further entries for some shapes
     weights_of  an engine of the same model whose parameters this one uses instead of its own, and
                 whose key-value cache, if it has one: for example to sample at another batch size
                 from the weights in training
@@ -247,7 +250,7 @@ class Engine:
 
     def describe(self, call: Call) -> str:
         """Its name in messages: "h3.ln_1, layernorm.forward rung 3 (one warp per row)"."""
-        return f"{call.where}, {call.op} {self.rungs[call.op].label}"
+        return f"{call.where}, {call.op} {rung_of(self.rungs, call).label}"
 
     def _bind(self, call: Item, branch: int = 0) -> Callable[[], None]:
         if isinstance(call, Beside):
@@ -266,7 +269,7 @@ class Engine:
         arrays = dict(zip(names, self.arguments(call), strict=True))
         scratch = self._scratch[branch]
         scratch.rewind()
-        rung, real = self.rungs[call.op], op.real_in(self.real)
+        rung, real = rung_of(self.rungs, call), op.real_in(self.real)
         run = bind(op, rung, self.device, real, call.dims, arrays, call.scalars, scratch.take)
         if self.device.asynchronous:  # a fault may be reported by a later call
             return run
@@ -289,7 +292,7 @@ class Engine:
                 if arg.role != "in"
             }
             for arg, ref in zip(find(call.op).op.args, call.args, strict=True):
-                if arg.name in self.rungs[call.op].lines.prefetch and ref in written:
+                if arg.name in rung_of(self.rungs, call).lines.prefetch and ref in written:
                     raise LadderError(
                         f"{self.describe(call)} prefetches {arg.name}, which {before.where}, "
                         f"{before.op}, writes just before; choose another rung"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ladder.core.common.errors import LadderError
@@ -12,7 +12,8 @@ from ladder.core.contract.device import Device
 from ladder.core.contract.ladder import find
 from ladder.core.measure.pick import pick
 from trainer.engine.rung_choice import say_nothing
-from trainer.model.fusion import makes, needs, takes
+from trainer.engine.rung_map import matches, ops_of
+from trainer.model.fusion import applies, makes, needs, takes
 from trainer.model.program import Program
 from trainer.settings.flags import FUSIONS, RUNG_SETS, Fusion
 from trainer.settings.kernel_settings import KernelSettings
@@ -23,7 +24,7 @@ Calls = Counter[tuple[str, tuple[tuple[str, int], ...]]]  # (op, its dimensions)
 def choose(
     settings: KernelSettings,
     device: Device,
-    build: Callable[[Collection[str]], Program],
+    build: Callable[[tuple[str, ...]], Program],
     before: Mapping[str, Any] | None = None,
     told: Callable[[str], None] = say_nothing,
 ) -> tuple[tuple[str, ...], list[str]]:
@@ -44,9 +45,13 @@ def choose(
     notes: list[str] = []
     for name in FUSIONS:
         wanted = _asked_for(name, settings, before)
-        if wanted is None and device.is_gpu and settings.rung_set in ("best", "library"):
-            plain, fused = _calls(build(chosen)), _calls(build((*chosen, name)))
-            if plain == fused:  # the program has none of its ops
+        if wanted is None and settings.compares(device):
+            plain = _calls(build(tuple(chosen)))
+            if not applies(name, {op for op, _ in plain}):
+                continue
+            fused = _calls(build((*chosen, name)))
+            lost = any(_has(plain, key) and not _has(fused, key) for key in settings.rung)
+            if plain == fused or lost:  # it would change nothing, or a call that --rung names
                 continue
             why_not = _loses(name, settings, device, plain, fused, told)
             wanted = why_not is None
@@ -64,20 +69,24 @@ def _asked_for(
         return settings.fuse[name] == "yes"
     # What only this fusion makes, or one that needs it.
     made = set().union(*(makes(other) for other in FUSIONS if name in {other, *needs(other)}))
-    if settings.rung.keys() & made:
+    if ops_of(settings.rung) & made:
         return True
     if settings.rung.keys() & takes(name):  # fused, it would run less often or not at all
         return False
     if before is not None:
         return name in before.get("fusions", ())
     if settings.rungs not in RUNG_SETS:
-        return bool(made & settings.from_file.keys())
+        return bool(made & ops_of(settings.from_file))
     return None
 
 
 def _calls(program: Program) -> Calls:
     both = (*program.forward, *program.backward)
     return Counter((call.op, tuple(call.dims.items())) for call in both)
+
+
+def _has(calls: Calls, key: str) -> bool:
+    return any(matches(key, op, dict(dims)) for op, dims in calls)
 
 
 def _loses(
@@ -96,7 +105,8 @@ def _loses(
             told(f"the choice of a rung for {op}, with and without the fusion {name}")
             ladder = find(op)
             dtype = ladder.op.real_in(settings.place.real).name
-            total += count * pick(ladder, device, dtype, dict(dims), **settings.picking).seconds
+            (choice,) = pick(ladder, device, dtype, dict(dims), **settings.picking)
+            total += count * choice.seconds
         return total
 
     try:

@@ -1,9 +1,10 @@
-"""The kernels of a model: its program with the chosen fusions, and a rung for every op."""
+"""The kernels of a model: its program with the chosen fusions, and a rung for every call."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,16 +12,17 @@ from ladder.core.contract.device import Device
 from ladder.core.contract.rung_file import Rung
 from trainer.engine import fusion_choice, rung_choice
 from trainer.engine.rung_choice import Choice, say_nothing
-from trainer.model.calls import Call
-from trainer.model.fusion import FUSIONS
+from trainer.model.fusion import applicable
 from trainer.model.program import Program
+from trainer.settings.flags import FUSIONS
 from trainer.settings.kernel_settings import KernelSettings
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """A program, and for each of its ops the rung and the reason for it; settled, for an engine.
+    """A program, and for its calls the rungs and the reasons for them; settled, for an engine.
 
+    choices   by the keys of rung_map.py
     settings  what it was chosen by
     notes     on fusions that do not pay, and on TF32 that is not used, a line each
     """
@@ -32,12 +34,12 @@ class Kernels:
 
     @property
     def rungs(self) -> dict[str, Rung]:
-        """The rung of every op."""
-        return {op: choice.rung for op, choice in self.choices.items()}
+        """The rungs of all calls, by the keys of rung_map.py."""
+        return {key: choice.rung for key, choice in self.choices.items()}
 
     def describe(self) -> dict[str, Any]:
         """All of it for `follow`, as JSON."""
-        reasons = {op: choice.reason for op, choice in self.choices.items()}
+        reasons = {key: choice.reason for key, choice in self.choices.items()}
         return {**self.record(), "reasons": reasons, "notes": list(self.notes)}
 
     def record(self) -> dict[str, Any]:
@@ -49,32 +51,37 @@ def choose(
     settings: KernelSettings,
     device: Device,
     build: Callable[[Collection[str]], Program],
-    calls_of: Callable[[Program], Iterable[Call]] = lambda program: program.calls,
     before: Mapping[str, Any] | None = None,
     told: Callable[[str], None] = say_nothing,
 ) -> Kernels:
     """The kernels that the settings ask for.
 
-    build     the program with some fusions
-    calls_of  the calls that count where rungs are compared by their time, of ops that are among
-              them; an engine needs a rung for the others, too
-    before    the `record` of the run that this one goes on from
-    told      is called with the name of each part of this work before it begins
+    build   the program with some fusions; it is called once for each set that is compared
+    before  the `record` of the run that this one goes on from
+    told    is called with the name of each part of this work before it begins
 
     Raises LadderError as `rung_choice.choose`.
     """
+
+    @functools.cache
+    def built(fusions: tuple[str, ...]) -> Program:
+        return build(fusions)
+
     with contextlib.ExitStack() as background:
-        if before is None:
-            calls = [call for fused in ((), FUSIONS) for call in calls_of(build(fused))]
-            background.enter_context(rung_choice.compiling_candidates(calls, settings, device))
-        fusions, notes = fusion_choice.choose(settings, device, build, before, told)
-        program = build(fusions)
-        counted = tuple(calls_of(program))
-        known = {call.op for call in counted}
-        called = (*counted, *(call for call in program.calls if call.op not in known))
-        choices = rung_choice.choose(called, settings, device, before, told)
-    rung_choice.compile_chosen(called, choices, settings, device)
-    return Kernels(program, choices, settings, [*notes, *_notes_on_tf32(settings, choices)])
+        if before is None and settings.compares(device):
+            plain = built(()).calls
+            names = applicable({call.op for call in plain})
+            open_to = (name for name in FUSIONS if settings.fuse[name] != "no" and name in names)
+            fused = built(tuple(open_to)).calls
+            background.enter_context(
+                rung_choice.compiling_candidates((*plain, *fused), settings, device)
+            )
+        fusions, notes = fusion_choice.choose(settings, device, built, before, told)
+        program = built(fusions)
+        choices = rung_choice.choose(program.calls, settings, device, before, told)
+    kernels = Kernels(program, choices, settings, [*notes, *_notes_on_tf32(settings, choices)])
+    rung_choice.compile_chosen(program.calls, kernels.rungs, settings, device)
+    return kernels
 
 
 def _notes_on_tf32(settings: KernelSettings, choices: Mapping[str, Choice]) -> list[str]:

@@ -18,6 +18,7 @@ from ladder.core.contract.dtypes import resolve_dtype
 from ladder.core.contract.expressions import ceil_div
 from ladder.core.contract.ladder import find
 from ladder.core.contract.rung_file import Rung
+from trainer.engine.rung_map import rung_of
 from trainer.model.calls import Call
 from trainer.model.program import Program
 
@@ -89,7 +90,7 @@ def scratch_needed(
     but not with those of another branch (`Program.branches`)."""
     most: Counter[np.dtype] = Counter()
     for call in set(calls):
-        rung, needed = rungs[call.op], Counter[np.dtype]()
+        rung, needed = rung_of(rungs, call), Counter[np.dtype]()
         if rung.path is not None:
             own_real = find(call.op).op.real_in(real)
             for buffer in rung.plan(call.dims, device.target(own_real)).scratch:

@@ -18,6 +18,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure import results
 from trainer.engine.engine import Engine
+from trainer.engine.rung_map import op_of
 from trainer.measure.step_timing import (
     FOLDER,
     Job,
@@ -86,14 +87,16 @@ def measure(flags: Flags, screen: Display) -> dict[str, Any]:
     del engine  # its memory is needed for the next one
     rungs = dict(lowest)
     for op in order:
-        if best[op] != lowest[op]:
-            rungs[op] = best[op]
-            what = {"op": op, "from": lowest[op].id, "to": best[op].id}
-            stage(job, rungs, op, what)
+        raised = {key: rung for key, rung in best.items() if op_of(key) == op}
+        if raised != {op: lowest[op]}:
+            rungs |= raised
+            ids = {key: rung.id for key, rung in raised.items()}
+            to = ids if len(ids) > 1 else ids[op]  # by shape, where they differ
+            stage(job, rungs, op, {"op": op, "from": lowest[op].id, "to": to})
     for number, name in enumerate(whole.program.fusions, 1):
         fused = whole.fused(whole.program.fusions[:number])
         rungs = fused.kernels.rungs
-        made = {op: rungs[op].id for op in sorted(makes(name)) if op in rungs}
+        made = {key: rung.id for key, rung in rungs.items() if op_of(key) in makes(name)}
         stage(fused, rungs, name, {"fusion": name, "to": made})
     return {
         "machine": machine_of(job.device),
@@ -151,11 +154,13 @@ def draw(climb: dict[str, Any]) -> Figure:
 
 def _change(stage: Mapping[str, Any]) -> tuple[str, str]:
     """What a stage raises or fuses, and the rungs after it."""
-    if "fusion" in stage:
-        return stage["fusion"], ", ".join(stage["to"].values())
-    if stage["op"] is None:
+    if stage.get("op", "") is None:
         return "every op", "lowest"
-    return stage["op"], f"{stage['from']} → {stage['to']}"
+    to = stage["to"]
+    if isinstance(to, Mapping):
+        shapes = ((key.partition("@")[2], id) for key, id in to.items())
+        to = ", ".join(f"{id} at {shape}" if shape else id for shape, id in shapes)
+    return (stage["fusion"], to) if "fusion" in stage else (stage["op"], f"{stage['from']} → {to}")
 
 
 def _title(climb: Mapping[str, Any]) -> str:

@@ -31,6 +31,7 @@ from ladder.core.measure import results
 from ladder.core.measure.roofline import COMPUTE_BOUND, Roof
 from trainer.engine.engine import Engine
 from trainer.engine.memory import scratch_needed
+from trainer.engine.rung_map import key_for, rung_of
 from trainer.measure import exchange_timing, gpu_condition
 from trainer.measure.step_timing import (
     FOLDER,
@@ -142,16 +143,17 @@ def _zeroing(engine: Engine, roof: Roof) -> dict[str, Any]:
     return {**row, "bytes": size, "flops": 0, "rung": "", "scratch_bytes": 0}
 
 
-def _scratch_bytes(engine: Engine, op: str) -> int:
-    """Scratch memory that the op's rung needs for its largest call."""
-    calls = [call for call in engine.program.calls if call.op == op]
+def _scratch_bytes(engine: Engine, key: str) -> int:
+    """Scratch memory that the rung of a key needs for its largest call."""
+    rungs, every = engine.rungs, engine.program.calls
+    calls = [call for call in every if key_for(rungs, call.op, call.dims) == key]
     needed = scratch_needed(calls, engine.device, engine.real, engine.rungs)
     return sum(n * dtype.itemsize for dtype, n in needed.items())
 
 
 def _launches(engine: Engine, call: Call) -> int:
     """The number of kernels that a call launches; a library call counts as one."""
-    rung, real = engine.rungs[call.op], find(call.op).op.real_in(engine.real)
+    rung, real = rung_of(engine.rungs, call), find(call.op).op.real_in(engine.real)
     if rung.path is None:
         return 1
     return len(rung.plan(call.dims, engine.device.target(real)).launches)

@@ -23,7 +23,8 @@ from ladder.core.common import cache
 from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write
-from ladder.core.contract.device import Communicator, Device
+from ladder.core.contract.collectives import Communicator
+from ladder.core.contract.device import Device
 from ladder.core.contract.ladder import find
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure import results
@@ -35,6 +36,7 @@ from trainer.engine.engine import Engine
 from trainer.engine.kernels import Kernels, choose
 from trainer.engine.memory import refuse_what_does_not_fit
 from trainer.engine.mfu import measured_roof
+from trainer.engine.rung_map import key_for, names_any, op_of
 from trainer.measure.doctor import processor_name
 from trainer.model.calls import Call
 from trainer.model.model_config import ModelConfig
@@ -152,16 +154,15 @@ class Job:
             return _build(self.shape, self.config, self.program.B, fused)
 
         wanted = dataclasses.replace(self.kernels.settings, **changes)
-        ops = {call.op for call in build_fused(names).training_step}
+        calls = build_fused(names).training_step
         kernels = choose(
             dataclasses.replace(
                 wanted,
                 fuse={name: "yes" if name in names else "no" for name in FUSIONS},
-                rung={op: which for op, which in wanted.rung.items() if op in ops},
+                rung={key: which for key, which in wanted.rung.items() if names_any(key, calls)},
             ),
             self.device,
             build_fused,
-            _compared,
         )
         return dataclasses.replace(self, kernels=kernels)
 
@@ -210,19 +211,9 @@ def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group =
     config = resolve_step(flags, place, shape.context)
     sharding = sharding_of(group, resolve_zero(flags, group.size), config.overlap)
     build_fused = functools.partial(_build, shape, config, config.batch, sharding=sharding)
-    kernels = choose_together(
-        group, resolve_kernels(flags, place), device, build_fused, calls_of=_compared
-    )
+    kernels = choose_together(group, resolve_kernels(flags, place), device, build_fused)
     peers = open_communicator(device, group, config.exchange, sharding)
     return Job(config, device, shape, kernels, [*notes, *kernels.notes], sharding, peers)
-
-
-def _compared(program: Program) -> tuple[Call, ...]:
-    """The calls by whose time rungs are chosen: those of a step, and of ops that only an evaluation
-    has, such as attention without dropout, which need a rung, too."""
-    step = program.training_step
-    ops = {call.op for call in step}
-    return (*step, *(call for call in program.calls if call.op not in ops))
 
 
 def _build(
@@ -276,18 +267,20 @@ def time_steps(
 
 
 def time_ops(engine: Engine, calls: Sequence[Call], roof: Roof) -> list[dict[str, Any]]:
-    """A row for each op, the slowest first: how many calls it has, and their total time, floor,
-    bytes and FLOPs. The calls of an op are timed back to back, without those of other ops."""
-    of_op: dict[str, list[Call]] = {}
+    """A row for each op, and one for each key of rung_map.py that gives some of its shapes another
+    rung, the slowest first: how many calls it has, and their total time, floor, bytes and FLOPs.
+    The calls of a row are timed back to back, without those of others."""
+    of_key: dict[str, list[Call]] = {}
     for call in calls:
-        of_op.setdefault(call.op, []).append(call)
+        key = key_for(engine.rungs, call.op, call.dims)
+        of_key.setdefault(key or call.op, []).append(call)
     rows = []
-    for name, its_calls in of_op.items():
-        op, tf32 = find(name).op, engine.rungs[name].tf32
+    for key, its_calls in of_key.items():
+        op, tf32 = find(op_of(key)).op, engine.rungs[key].tf32
         engine.zero_gradients()
         rows.append(
             {
-                "op": name,
+                "op": key,
                 "calls": len(its_calls),
                 "ms": 1e3 * time_calls(engine.device, [engine.bound[c] for c in its_calls]),
                 "floor_ms": 1e3 * sum(roof.floor(op, c.dims, engine.real, tf32) for c in its_calls),

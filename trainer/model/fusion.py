@@ -9,7 +9,7 @@ the way may differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from trainer.model.calls import Call, Ref
@@ -134,6 +134,21 @@ def makes(fusion: str) -> set[str]:
 def needs(fusion: str) -> set[str]:
     """The fusions whose fused ops it replaces: without them, its rules apply nowhere."""
     return {other for other in FUSIONS if makes(other) & takes(fusion)}
+
+
+def applies(fusion: str, ops: Collection[str]) -> bool:
+    """Whether a program of these ops has both that a rule of a fusion replaces."""
+    return any({rule.first[0], rule.second[0]} <= {*ops} for rule in FUSIONS[fusion])
+
+
+def applicable(ops: Iterable[str]) -> tuple[str, ...]:
+    """The fusions that apply to a program of these ops, or to what those before have made of it."""
+    found, there = [], {*ops}
+    for name in FUSIONS:
+        if applies(name, there):
+            found.append(name)
+            there |= makes(name)
+    return tuple(found)
 
 
 def fuse(calls: Iterable[Call], rules: Iterable[Rule]) -> tuple[Call, ...]:

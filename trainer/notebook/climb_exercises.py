@@ -15,6 +15,7 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find
+from trainer.engine.rung_map import ops_of, with_rung
 from trainer.notebook.exercises import say_progress
 from trainer.notebook.gradient_differences import APART, differences, goes_wrong
 from trainer.notebook.small_run import Run
@@ -96,7 +97,7 @@ def check_swap(run: Run, swap: Mapping[str, int | str], at_most: int) -> None:
             )
         rung = find(op).rung(str(kernel))
         step, rungs = run.program.training_step, run.engine.rungs
-        before, after = count(step, rungs), count(step, {**rungs, op: rung})
+        before, after = count(step, rungs), count(step, with_rung(rungs, op, rung))
     except LadderError as error:
         print(f"✗ {error}")
         return
@@ -115,7 +116,8 @@ def check_swap(run: Run, swap: Mapping[str, int | str], at_most: int) -> None:
 
 def check_culprit(run: Run, op: str) -> None:
     """Print whether all gradients are right once this op, and no other, is on the reference."""
-    kernels = [name for name, rung in run.engine.rungs.items() if not rung.is_reference]
+    rungs = run.engine.rungs
+    kernels = ops_of(key for key, rung in rungs.items() if not rung.is_reference)
     if op not in kernels:
         print(f"✗ {op!r} is not on a kernel; these are: {' '.join(sorted(kernels))}")
         return

@@ -19,6 +19,7 @@ from ladder.core.contract.ladder import find
 from ladder.core.contract.op import Op
 from ladder.core.measure import results
 from ladder.core.measure.roofline import compute_bound
+from trainer.engine.rung_map import key_for
 from trainer.measure import step_timing
 from trainer.model.calls import Call
 from trainer.model.program import build
@@ -95,7 +96,10 @@ def _benches(
     of_op = [m for m in measurements if m["op"] == stage["op"]]
     for m in [m for m in of_op if m["dtype"] == "bfloat16"] or of_op:
         times = {row.get("rung"): row.get("median_us") for row in m["rows"]}
-        low, high = times.get(stage["from"]), times.get(stage["to"])
+        to = stage["to"]  # one rung, or some by shape
+        if not isinstance(to, str):
+            to = to[key_for(to, stage["op"], m["dims"]) or stage["op"]]
+        low, high = times.get(stage["from"]), times.get(to)
         if low and high:
             yield Bench(m["dims"], low, high)
 

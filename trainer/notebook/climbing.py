@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ladder.core.show.notebook import draw
+from trainer.engine.rung_map import ops_of
 from trainer.notebook import step_counts
 from trainer.notebook.climb_exercises import (
     check_bisect,
@@ -64,6 +65,6 @@ def sectors(run: Run) -> list[OpCount]:
 
 def gradients(run: Run) -> None:
     """How far each gradient of a run is from the one that the reference computes."""
-    apart = differences(run, list(run.engine.rungs))
+    apart = differences(run, ops_of(run.engine.rungs))
     title = "Gradients on the kernels beside those of the reference: left, what is completed first"
     draw(climb_pictures.gradients(apart, APART, title), title)

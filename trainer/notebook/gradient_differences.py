@@ -12,6 +12,7 @@ import numpy as np
 
 from ladder.core.contract.ladder import find
 from trainer.engine.engine import Engine
+from trainer.engine.rung_map import op_of
 from trainer.model.calls import Ref
 from trainer.model.program import Program
 from trainer.notebook.small_run import Run
@@ -40,7 +41,10 @@ def goes_wrong(run: Run, ops: Collection[str]) -> bool:
 
 def _gradients(run: Run, ops: Collection[str]) -> dict[str, np.ndarray]:
     """Of the first B * T tokens of the text, by tensor, and for a stacked one by layer."""
-    rungs = {op: run.engine.rungs[op] if op in ops else find(op).rung(0) for op in run.engine.rungs}
+    rungs = {
+        key: rung if op_of(key) in ops else find(op_of(key)).rung(0)
+        for key, rung in run.engine.rungs.items()
+    }
     engine = Engine(run.program, run.engine.device, run.engine.real, rungs, weights_of=run.engine)
     B, T = run.program.B, run.program.T
     engine.write("tokens", run.text[: B * T].reshape(B, T))

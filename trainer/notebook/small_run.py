@@ -21,6 +21,7 @@ from trainer.engine.debug import watch_of
 from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
 from trainer.engine.kernels import choose
+from trainer.engine.rung_map import with_rung
 from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, build
 from trainer.model.weights import random_model
@@ -70,7 +71,9 @@ class Run:
             return build(self.shape, config.batch, config.sequence, fusions=fusions)
 
         chosen = choose(resolve_kernels(flags, place), device, build_fused)
-        rungs = chosen.rungs | {op: rung_of(op, kernel) for op, kernel in kernels.items()}
+        rungs = chosen.rungs
+        for op, kernel in kernels.items():
+            rungs = with_rung(rungs, op, rung_of(op, kernel))
         self.program = chosen.program
         self.engine = Engine(
             self.program,

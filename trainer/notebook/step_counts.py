@@ -16,6 +16,7 @@ from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.report import SECTOR
 from ladder.core.show import trace
 from ladder.core.show.notebook import rung_of
+from trainer.engine import rung_map
 from trainer.model.calls import Call
 
 FLOAT32 = DTYPES["float32"]
@@ -39,9 +40,11 @@ def count(step: Sequence[Call], rungs: Mapping[str, Rung]) -> list[OpCount]:
     rows = []
     for name in dict.fromkeys(call.op for call in step):
         calls = [call for call in step if call.op == name]
-        rung, op = rungs[name], find(name).op
-        kernel = rung.source if rung.number is None else rung.id
-        sectors = sum(_sectors(name, kernel, tuple(call.dims.items())) for call in calls)
+        op, sectors = find(name).op, 0
+        for call in calls:
+            rung = rung_map.rung_of(rungs, call)
+            kernel = rung.id if rung.number else rung.source
+            sectors += _sectors(name, kernel, rung_map.shape_of(call))
         least = sum(op.least_bytes(call.dims, FLOAT32) for call in calls) // SECTOR
         rows.append(OpCount(name, len(calls), sectors, least))
     return sorted(rows, key=lambda row: -row.sectors)

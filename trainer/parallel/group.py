@@ -199,7 +199,7 @@ class Ranks(Group):
 
 
 class HostSums:
-    """A `ladder.core.contract.device.Communicator` for arrays of the host: sums over ranks, in
+    """A `ladder.core.contract.collectives.Communicator` for arrays of the host: sums over ranks, in
     their order, on rank 0."""
 
     name = "the host"

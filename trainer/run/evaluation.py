@@ -212,7 +212,7 @@ def main(argv: Sequence[str]) -> int:
     def forward_only(rows: int, T: int, fused: Collection[str] = ()) -> Program:
         return build(model.shape, rows, T, training=False, fusions=fused)
 
-    kernels = choose(wanted, device, functools.partial(forward_only, B, T), lambda p: p.evaluate)
+    kernels = choose(wanted, device, functools.partial(forward_only, B, T))
     fused = kernels.program.fusions
     refuse_what_does_not_fit(
         kernels.program, device, place.real, functools.partial(forward_only, T=T, fused=fused),

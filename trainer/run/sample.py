@@ -24,7 +24,9 @@ from trainer.data.tokenizers import Tokenizer
 from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
 from trainer.engine.kernels import Kernels, choose
+from trainer.engine.rung_map import names_any
 from trainer.model import decoding, weights
+from trainer.model.calls import Call
 from trainer.model.fusion import FUSIONS
 from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, build
@@ -232,17 +234,21 @@ def choose_decoding(
         return decoding.prefill(shape, B, max(T, 1), fusions=fusions)
 
     filled = T > 0 and bool(build_fill(()).predict)
-    of_fill = ops_of(build_fill) if filled else set()
-    of_step = ops_of(build_step)
-    # --rung names ops of either program: one that neither has is refused as one of the step's.
-    own = {op: rung for op, rung in wanted.rung.items() if op in of_step or op not in of_fill}
+    of_fill = calls_of(build_fill) if filled else []
+    of_step = calls_of(build_step)
+    # --rung names calls of either program: what neither has is refused as of the step's.
+    own = {
+        key: which
+        for key, which in wanted.rung.items()
+        if names_any(key, of_step) or not names_any(key, of_fill)
+    }
     step = choose(dataclasses.replace(wanted, rung=own), device, build_step)
     if not filled:
         return step, None
-    own = {op: rung for op, rung in wanted.rung.items() if op in of_fill}
+    own = {key: which for key, which in wanted.rung.items() if names_any(key, of_fill)}
     return step, choose(dataclasses.replace(wanted, rung=own), device, build_fill)
 
 
-def ops_of(build: Callable[[Collection[str]], Program]) -> set[str]:
-    """The ops of a program, with and without fusions."""
-    return {call.op for fusions in ((), FUSIONS) for call in build(fusions).predict}
+def calls_of(build: Callable[[Collection[str]], Program]) -> list[Call]:
+    """The calls of a program, with and without fusions."""
+    return [call for fusions in ((), FUSIONS) for call in build(fusions).predict]

@@ -15,7 +15,8 @@ import numpy as np
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write
-from ladder.core.contract.device import Communicator, Device
+from ladder.core.contract.collectives import Communicator
+from ladder.core.contract.device import Device
 from trainer.data.benchmarks import prepare_benchmark
 from trainer.data.datasets import TokenLoader, data_directory, play_instead, prepare
 from trainer.data.download import DownloadError
@@ -262,19 +263,19 @@ def open_communicator(
     """
     if not isinstance(group, Ranks):
         return None
-    if not device.is_gpu:
+    if (processes := device.processes) is None:
         return HostSums(group)
     if exchange != "nccl":
         try:
             if group.local_size < group.size:
                 raise LadderError("--exchange p2p: the ranks are on several machines")
-            return device.join_p2p(group.exchange, group.rank, group.size, sharding.overlaps)
+            return processes.join_p2p(group.exchange, group.rank, group.size, sharding.overlaps)
         except LadderError:
             if exchange == "p2p":
                 raise
-    made = device.new_group() if group.leads else None
+    made = processes.new_group() if group.leads else None
     name = group.exchange("the name of the devices' group", made or b"")[0]
-    return device.join_group(name, group.rank, group.size)
+    return processes.join_group(name, group.rank, group.size)
 
 
 def resolve(

@@ -244,7 +244,9 @@ class Flags:
         ByDevice("reference", "best"),
     )
     rung: Mapping[str, str] | None = flag(
-        "--rung", "OP=N or OP=FILE.cu; overrides --rungs; may be repeated"
+        "--rung",
+        "OP=N, OP=NAME or OP=FILE.cu, OP@C:768,OC:2304=N for calls of a shape; overrides --rungs; "
+        "may be repeated",
     )
     fuse: str | None = flag(
         "--fuse",

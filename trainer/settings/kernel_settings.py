@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_json
+from ladder.core.contract.device import Device
+from ladder.core.contract.dims import split_key
 from ladder.core.contract.ladder import find
 from trainer.settings.config import Place
 from trainer.settings.flags import FUSIONS, RUNG_SETS, Flags, Fusion
@@ -26,8 +28,9 @@ class KernelSettings:
     """Which rungs and which fusions a run asks for, and where it computes.
 
     rungs     "reference", "naive", "best", "library", or the path of a rungs.json
-    from_file for some ops, the rung that this file names; empty where `rungs` names a set
-    rung      for some ops, the id of another rung, or the path of a `.cu` file
+    from_file what this file names, by the keys of trainer/engine/rung_map.py: the rung of an op, or
+              of an op at some shapes; empty where `rungs` names a set
+    rung      the same of other rungs: an id, a name, or the path of a `.cu` file
     fuse      for every fusion: yes or no, or auto: where it follows from the rungs, or is faster
     tf32      rungs may multiply float32 factors as TF32; without effect in 16 bits
     """
@@ -46,6 +49,10 @@ class KernelSettings:
         if self.rungs in RUNG_SETS:
             return self.rungs
         return "best" if self.place.gpu else "reference"
+
+    def compares(self, device: Device) -> bool:
+        """Whether the other rungs are chosen by their times."""
+        return device.is_gpu and self.rung_set in ("best", "library")
 
     @property
     def picking(self) -> dict[str, bool]:
@@ -91,7 +98,7 @@ def _fuse(flags: Flags) -> dict[Fusion, Wanted]:
 
 
 def _read_file(path: str) -> dict[str, str]:
-    """The rung of each op that a file for `--rungs` names: an id, or a path. Raises LadderError."""
+    """The rungs that a file for `--rungs` names: ids, or paths. Raises LadderError."""
     if not os.path.exists(path):
         raise LadderError(f"--rungs {path}: neither one of {', '.join(RUNG_SETS)} nor a file")
     with naming_file(path):
@@ -99,9 +106,9 @@ def _read_file(path: str) -> dict[str, str]:
     if not isinstance(named, dict) or not all(isinstance(v, (int, str)) for v in named.values()):
         raise LadderError(f'--rungs {path}: it must be an object such as {{"gelu.forward": "1"}}')
     with naming_file(path):
-        for op in named:
-            find(op)
-    return {op: str(which) for op, which in named.items()}
+        for key in named:
+            find(split_key(key)[0])
+    return {key: str(which) for key, which in named.items()}
 
 
 @contextlib.contextmanager

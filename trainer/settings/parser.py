@@ -14,6 +14,7 @@ from typing import Any
 
 from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
+from ladder.core.contract.dims import split_key
 from trainer.settings.flags import ByDevice, Flags
 
 
@@ -93,11 +94,13 @@ def _word(value: Any) -> str:
 
 
 def parse_rung(text: str) -> tuple[str, str]:
-    """(op, id of a rung or path of a .cu file) from OP=N or OP=FILE.cu. Raises LadderError."""
-    op, _, which = text.partition("=")
-    if not op or not which:
+    """(op or op@shape, id of a rung or path of a .cu file) from OP=N, OP=FILE.cu, or
+    OP@C:768,OC:2304=N. Raises LadderError."""
+    key, _, which = text.partition("=")
+    if not key or not which:
         raise LadderError(f"--rung {text}: write OP=N or OP=FILE.cu, such as gelu.forward=1")
-    return op, which
+    split_key(key)
+    return key, which
 
 
 class _CollectRungs(argparse.Action):

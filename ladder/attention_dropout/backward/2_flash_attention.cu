@@ -1,9 +1,9 @@
 // attention_dropout backward, rung 2: FlashAttention tiles, one Philox call per thread
 // Before: rung 1 writes and reads two (T, T) matrices of every head, and uses one random byte of
-//         16.
-// Change: attention.backward rung 5: tiles of scores are recomputed on the chip, once for dk and dv
-//         and once for dq, and each time the mask is drawn again. A thread's 4 queries and 4 keys
-//         are those to which the 16 bytes of a Philox call belong.
+//         16. attention.backward rung 5 recomputes tiles of scores on the chip, once for dk and dv
+//         and once for dq.
+// Change: the kernels of attention.backward rung 5, each of which draws the mask again. A thread's
+//         4 queries and 4 keys are those to which the 16 bytes of a Philox call belong.
 // Expect: as fast as attention.backward rung 5, plus twice the random bytes of the forward pass.
 // Needs:  HS <= 128; SHARED <= shared_bytes
 // Define: HS = C // NH; WIDTH = ceil_div(HS, 16) * 16; EACH = 4; BLOCKS = 2 if HS <= 64 else 1;
@@ -14,8 +14,7 @@
 // Launch: attention_dropout_backward_dkdv<<<(B * NH, ceil_div(T, TILE)), BLOCK, SHARED>>>
 // Launch: attention_dropout_backward_dq<<<(B * NH, ceil_div(T, TILE)), BLOCK, SHARED>>>
 // Scratch: float32 delta[B, NH, T]
-// After:  1
-// Rewrite: kernels that recompute tiles take the place of kernels that share two matrices.
+// After:  attention.backward 5
 // Left:   float32 multiply-adds. Tensor cores multiply 16-bit matrices -> 16bit rung 3.
 
 #include "attention_mask.cuh"

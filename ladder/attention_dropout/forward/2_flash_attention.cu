@@ -1,9 +1,9 @@
 // attention_dropout forward, rung 2: FlashAttention tile, one Philox call per thread
-// Before: rung 1 writes and reads the (T, T) matrix of every head, and uses one random byte of
-//         16.
-// Change: attention.forward rung 6: an online softmax in tiles, so that no matrix is stored. A
-//         thread draws the mask of its scores where it has them, in registers. Its 4 queries and
-//         4 keys are those to which the 16 bytes of a Philox call belong.
+// Before: rung 1 writes and reads the (T, T) matrix of every head, and uses one random byte of 16.
+//         attention.forward rung 6 stores no matrix: it has an online softmax in tiles.
+// Change: the kernel of attention.forward rung 6, with the mask. A thread draws the mask of its
+//         scores where it has them, in registers. Its 4 queries and 4 keys are those to which the
+//         16 bytes of a Philox call belong.
 // Expect: as fast as attention.forward rung 6, and a 16th of the random numbers' arithmetic: some
 //         70 instructions for 16 elements, where the two products take 2 * HS each.
 // Needs:  HS <= 128; SHARED <= shared_bytes
@@ -11,8 +11,7 @@
 //         TILE = 64 if 12 * 64 * (WIDTH + 4) + 4 * 64 * 68 <= shared_bytes else 32;
 //         THREADS = TILE // EACH; SHARED = 12 * TILE * (WIDTH + 4) + 4 * TILE * (TILE + 4)
 // Launch: attention_dropout_forward<<<(B * NH, ceil_div(T, TILE)), THREADS * THREADS, SHARED>>>
-// After:  1
-// Rewrite: one kernel with an online softmax takes the place of three with a matrix between them.
+// After:  attention.forward 6
 // Left:   float32 multiply-adds. Tensor cores multiply 16-bit matrices -> 16bit rung 3.
 
 #include "attention_mask.cuh"

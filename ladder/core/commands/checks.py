@@ -1,4 +1,4 @@
-"""What holds: `check` rungs against the reference; `doctor` looks at this machine."""
+"""What holds: `check` rungs against the reference, `lint` their text; `doctor` on this machine."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ from ladder.core.device import inventory
 from ladder.core.device.open import open_device
 from ladder.core.emulator.coverage import Spot
 from ladder.core.emulator.emulated import Emulated
+from ladder.core.measure.compiling import compile_ahead
+from ladder.core.show import lint
 from ladder.core.verify import check, sandbox
 
 
@@ -56,6 +58,11 @@ def add_to(commands: Commands) -> None:
         help="lanes of the emulator's warps; default 32 in all orders of threads and 64 in one",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="one line for each shape")
+
+    parser = commands.add("lint", lint_files)
+    parser.add_argument(
+        "files", nargs="*", type=Path, metavar="FILE", help="a .cu file; default: all rungs"
+    )
 
     commands.add("doctor", examine_machine)
 
@@ -116,7 +123,7 @@ def _check_ladder(
         rungs = [ladder.rung(options.rung)]
     else:
         rungs = [rung for rung in ladder.on(device) if _for_device(ladder, rung, device, dtypes)]
-    check.compile_ahead(pool, ladder, rungs, device, dtypes, shapes)
+    compile_ahead(pool, check.runs(ladder, rungs, device, dtypes, shapes))
     return (_check_rung(ladder, rung, device, dtypes, shapes) for rung in rungs)
 
 
@@ -198,6 +205,17 @@ def _print_report(report: check.Report, verbose: bool) -> None:
             detail = outcome.detail if verbose else outcome.detail.partition("\n")[0]
             text = f"    {outcome.label}: {outcome.status}{': ' if detail else ''}{detail}"
             screen.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def lint_files(options: argparse.Namespace) -> int:
+    """The style of rungs: where a file is not as the others are, and what to do."""
+    files = options.files or lint.rung_files()
+    found = dict.fromkeys(violation for path in files for violation in lint.lint(path))
+    for violation in found:
+        print(violation)
+    if not found:
+        print(f"{len(files)} file{'s' * (len(files) > 1)}: nothing to mend")
+    return int(bool(found))
 
 
 def examine_machine(options: argparse.Namespace) -> int:

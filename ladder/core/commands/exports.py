@@ -48,7 +48,6 @@ def export_rung(options: argparse.Namespace) -> int:
         dims = shape_of(ladder, options)
     else:
         dims = export.default_shape(ladder.op, rung, target)
-    text = export.export(ladder, rung, dims, target)
     path = options.output or Path(export.file_name(ladder.op, rung))
     if path.is_dir():
         raise LadderError(f"-o {path} is a folder; name a file")
@@ -57,6 +56,7 @@ def export_rung(options: argparse.Namespace) -> int:
     command = export.build_command(path, target)
     if rung.path is not None and path.resolve() == rung.path.resolve():
         raise LadderError(f"{path} is the rung itself; give the program another name by -o")
+    text = export.export(ladder, rung, dims, target)
     with atomic_write(path) as file:
         file.write(text.encode())
     print(f"written to {path}; build it with")

@@ -19,7 +19,7 @@ from ladder.core.contract.target import Target
 from ladder.core.device.open import default_device
 
 OP_HELP = "such as layernorm.forward"
-RUNG_HELP = "its id as 'list' shows it, or the path of a .cu file"
+RUNG_HELP = "its id as 'list' shows it, or its name (warp_per_row), or the path of a .cu file"
 
 Run = Callable[[argparse.Namespace], int]  # a command: the parsed options -> the exit status
 

@@ -24,7 +24,8 @@ from ladder.core.contract.runs_on import runs_on
 from ladder.core.show import source_code, tables
 
 LEGEND = (
-    "Each rung grew from the one above it, those at ├ and └ from the rung where their line begins."
+    "Each rung grew from the one above it, those at ├ and └ from the rung where their line begins, "
+    "which may be of another ladder."
 )
 LIBRARIES = "A name without a number, such as cublas: a vendor's library, to compare with."
 REMARKS = {  # what `tables.remarks` says of a rung
@@ -68,7 +69,7 @@ def list_ladders(options: argparse.Namespace) -> int:
     # The list of all is long enough without what rungs need.
     titles = ("rung", "idea", "runs on", "needs")[: 4 if options.op else 2]
     trees = [list(source_code.tree(ladder)) for ladder in chosen]
-    width = max(len(branch + rung.id) for tree in trees for branch, rung in tree)
+    width = max(len(branch + name) for tree in trees for branch, name, _ in tree)
     screen, said = console(), ""
     for ladder, tree in zip(chosen, trees, strict=True):
         screen.print(f"[bold]{ladder.op.name}[/]: {escape(ladder.op.summary)}", highlight=False)
@@ -78,16 +79,19 @@ def list_ladders(options: argparse.Namespace) -> int:
             table.add_column(
                 title, no_wrap=first, min_width=width if first else None, overflow="fold"
             )
-        for branch, rung in tree:
+        for branch, name, rung in tree:
+            if name != rung.id:  # of another ladder
+                table.add_row(f"[dim]{name}", f"[dim]{escape(rung.idea)}")
+                continue
             remarks = tables.remarks(rung).replace("_", "")
             said += remarks
             where = runs_on(rung, ladder.op.reals)
             shapes = escape("; ".join(rung.shape_conditions()))
-            cells = (branch + rung.id, escape(rung.idea + remarks), where, shapes)
+            cells = (branch + name, escape(rung.idea + remarks), where, shapes)
             table.add_row(*cells[: len(titles)])
         screen.print(table)
     legend = [LEGEND, *(f"{remark}: {why}." for remark, why in REMARKS.items() if remark in said)]
-    if any(rung.number is None for ladder in chosen for rung in ladder.rungs):
+    if any(not rung.number for ladder in chosen for rung in ladder.rungs):
         legend.append(LIBRARIES)
     legend.append(NEEDS if options.op else ALL)
     screen.print("\n[dim]" + "\n".join(legend) + "[/]", highlight=False)
@@ -122,7 +126,7 @@ def _parent(ladder: Ladder, rung: Rung) -> Rung:
     if (parent := ladder.parent(rung)) is not None:
         return parent
     name, remedy = ladder.op.name, "name the rung to compare it with"
-    if rung.number == 1:
+    if rung.number:
         raise LadderError(f"{name} {rung.label} is the first of its ladder; {remedy}")
     raise LadderError(
         f"{name} {rung.label} has no line such as '// After: 3'; {remedy}, "

@@ -129,7 +129,7 @@ def _variants(rungs: Sequence[Rung], define: str, save: bool) -> list[Rung]:
 
 
 def pick_rung(options: argparse.Namespace) -> int:
-    """The fastest rung for a shape, and why no other (needs a GPU)."""
+    """The fastest rung for each shape, and why no other (needs a GPU)."""
     device = open_device(options.device)
     if options.save:
         if options.op is not None:
@@ -140,22 +140,23 @@ def pick_rung(options: argparse.Namespace) -> int:
     if options.op is None:
         raise LadderError("name an op to pick a rung of, or give --save")
     ladder = find(options.op)
-    shape = shape_of(ladder, options)
+    shapes = [shape_of(ladder, options)] if options.shape else [*ladder.op.bench.values()]
     for dtype in options.dtype or ladder.op.reals:
-        choice = pick.pick(
+        choices = pick.pick(
             ladder,
             device,
             dtype,
-            shape,
+            *shapes,
             library=options.library,
             deterministic=options.deterministic,
             tf32=options.tf32,
             fresh=options.fresh,
         )
-        print(f"{options.op} at {format_dims(shape)} in {dtype} on {device.name}:")
-        for id, why in choice.reasons.items():
-            mark = "->" if id == choice.rung else "  "
-            print(f"{mark} rung {id} ({ladder.rung(id).idea}): {why}")
+        for shape, choice in zip(shapes, choices, strict=True):
+            print(f"{options.op} at {format_dims(shape)} in {dtype} on {device.name}:")
+            for id, why in choice.reasons.items():
+                mark = "->" if id == choice.rung else "  "
+                print(f"{mark} rung {id} ({ladder.rung(id).idea}): {why}")
     return 0
 
 

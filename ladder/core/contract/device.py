@@ -13,14 +13,16 @@ line in ladder/core/device/open.py. `kind` only labels records: nothing is decid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
 
 from ladder.core.common.errors import LadderError
+from ladder.core.contract.collectives import Processes
 from ladder.core.contract.launch_plan import Launch
+from ladder.core.contract.libraries import Libraries
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.sensors import Sensors
 from ladder.core.contract.target import Target
@@ -36,80 +38,6 @@ class Kernel(Protocol):
     """A compiled kernel. `args`: arrays, None (a null pointer) and NumPy scalars, in order."""
 
     def __call__(self, launch: Launch, args: tuple[Any, ...]) -> None: ...
-
-
-class MatrixProduct(Protocol):
-    """The vendor library's product of two matrices, on one device and its stream."""
-
-    def __call__(
-        self,
-        operations: str,
-        sizes: tuple[int, int, int],
-        a: Any,
-        b: Any,
-        result: Any,
-        add: bool = False,
-    ) -> None:
-        """result = a @ b, accumulated in float32, with the factors transposed as `operations` says.
-
-        operations  two letters, "N" as it is or "T" transposed: what is done to a and to b, as the
-                    library sees them
-        sizes       m, n, k: rows, columns and terms of the product, as the library sees it: it
-                    stores matrices by columns, so that our (rows, columns) is its (columns, rows)
-        add         to the result's old content
-        """
-
-
-class LinearLayer(Protocol):
-    """The vendor library's linear layer in one kernel, with bias and gelu in its epilogue."""
-
-    def __call__(
-        self, out: Any, inp: Any, weight: Any, bias: Any | None, pre: Any | None = None
-    ) -> None:
-        """out (N, OC) = inp (N, C) @ weight.T + bias (OC), in one kernel.
-
-        pre  (N, OC): gets that result, and out its gelu in the tanh form; wants a bias
-
-        Raises LadderError where the library has no kernel for it.
-        """
-
-    def ask(self, real: np.dtype, N: int, C: int, OC: int, bias: bool, gelu: bool = False) -> bool:
-        """Whether the library has a kernel. What it says is kept: calls need not ask again."""
-
-
-class GroupSum(Protocol):
-    """The vendor library's all-reduce over the devices of a group, on the stream of each."""
-
-    def __call__(self, out: Any, inp: Any) -> None:
-        """Every row of out (R, N) = the sum over the rows of inp (R, N), a row on each device."""
-
-
-class Communicator(Protocol):
-    """What the processes of a group do together with the arrays of their devices: every one of them
-    calls the same methods in the same order, each with an array of its own of the same size.
-
-    Each array is cut into as many equal shares as there are ranks. Everything happens in place, in
-    order with the device's other work, and can be recorded into a graph. Several arrays go as one
-    exchange.
-
-    name  what does it, for messages: "NCCL", "P2P"
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    def all_reduce(self, *arrays: Any) -> None:
-        """The arrays (float32) become their sum over all ranks."""
-
-    def reduce_scatter(self, *arrays: Any) -> None:
-        """On rank r, share r (float32) becomes the sum over all ranks; the rest is undefined."""
-
-    def all_gather(self, *arrays: Any) -> None:
-        """Share r becomes on every rank what it is on rank r."""
-
-    def close(self) -> None:
-        """Leave the group, once all submitted work is done. Graphs that recorded an exchange must
-        be gone before."""
 
 
 class Device(Protocol):
@@ -155,30 +83,8 @@ class Device(Protocol):
         """Whether it multiplies matrices of bfloat16 in hardware."""
 
     @property
-    def libraries(self) -> Set[str]:
-        """The ids of the library rungs that it can run: {"cublas", "cublas-tf32", ...}."""
-
-    @property
-    def matrix_product(self) -> MatrixProduct | None:
-        """Its library's product of two matrices (cuBLAS); None where it has none. Made when first
-        asked for, which is not possible while a graph records. Raises LadderError where the
-        library does not load."""
-
-    @property
-    def linear_layer(self) -> LinearLayer | None:
-        """Its library's linear layer in one kernel (cuBLASLt), as above."""
-
-    @property
-    def tf32_product(self) -> MatrixProduct | None:
-        """`matrix_product`, in which tensor cores multiply float32 factors as TF32."""
-
-    @property
-    def tf32_layer(self) -> LinearLayer | None:
-        """`linear_layer`, in which tensor cores multiply float32 factors as TF32."""
-
-    @property
-    def group_sum(self) -> GroupSum | None:
-        """Of a group of devices, their library's all-reduce (NCCL), as above; None otherwise."""
+    def libraries(self) -> Libraries:
+        """The vendor's libraries on it."""
 
     @property
     def l2_bytes(self) -> int:
@@ -199,22 +105,6 @@ class Device(Protocol):
         """What belongs to a measurement: the GPU, and the versions of what drives it. Empty where
         there is nothing to tell but the host."""
 
-    def variants(
-        self, brief: bool = False, multiprocessors: int | None = None
-    ) -> Sequence[tuple[Device, ...]]:
-        """The devices to check a rung on, in groups that must give the same bits.
-
-        A GPU runs everything twice. The emulator also changes the order of threads and the width
-        of a warp, and watches every memory access.
-
-        brief            one run only
-        multiprocessors  SMs of the emulator where it has few, if not as many as usual
-        """
-
-    def watching(self) -> Device | None:
-        """The same device, so that it watches every memory access of a kernel and names the line
-        that does what it must not. None where it cannot, or does so already."""
-
     # ---- other devices ----
 
     @property
@@ -229,27 +119,10 @@ class Device(Protocol):
         """Bytes per second that each device of a group receives from another by a plain copy, while
         it sends as many. Raises LadderError for a single device, which has no link to measure."""
 
-    # ---- other processes ----
-
-    def new_group(self) -> bytes | None:
-        """The name of a new group of processes, which one of them makes and all hand to
-        `join_group`; None where the arrays are the host's, and the host exchanges them."""
-
-    def join_group(self, name: bytes, rank: int, size: int) -> Communicator:
-        """Join a group as rank `rank` of `size`, each on a device of its own, through the vendor's
-        library (NCCL). Waits until all have. Raises LadderError where that is not possible."""
-
-    def join_p2p(
-        self,
-        exchange: Callable[[str, bytes], Sequence[bytes]],
-        rank: int,
-        size: int,
-        beside: bool,
-    ) -> Communicator:
-        """The same for the processes of one machine, by kernels that load and store in the memory
-        of each other's devices. `exchange` hands bytes to all ranks and returns those of each, and
-        is called with the same name by all; `beside`: arrays are exchanged while the device does
-        other work. Raises LadderError, on all ranks, where one cannot reach another."""
+    @property
+    def processes(self) -> Processes | None:
+        """How it exchanges arrays with the devices of other processes; None where the arrays are
+        the host's, and the host exchanges them, and for a group."""
 
     # ---- arrays, kernels and time ----
 

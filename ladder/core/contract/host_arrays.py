@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.device import ALIGNMENT, NO_LINK, Communicator, Device
+from ladder.core.contract.device import ALIGNMENT, NO_LINK, Device
+from ladder.core.contract.libraries import Libraries
 from ladder.core.contract.sensors import Sensors
 
 
@@ -35,12 +36,8 @@ class HostArrays:
     runs_reference = True
     asynchronous = False
     bfloat16 = False
-    libraries: frozenset[str] = frozenset()
-    matrix_product = None
-    linear_layer = None
-    tf32_product = None
-    tf32_layer = None
-    group_sum = None
+    libraries = Libraries()
+    processes = None
     group_size = 1
     l2_bytes = 0
 
@@ -49,21 +46,6 @@ class HostArrays:
 
     def link_bandwidth(self) -> float:
         raise LadderError(NO_LINK)
-
-    def new_group(self) -> None:
-        return None
-
-    def join_group(self, name: bytes, rank: int, size: int) -> Communicator:
-        raise LadderError("arrays of the host are exchanged by the host, not by a library")
-
-    def join_p2p(
-        self,
-        exchange: Callable[[str, bytes], Sequence[bytes]],
-        rank: int,
-        size: int,
-        beside: bool,
-    ) -> Communicator:
-        raise LadderError("arrays of the host are exchanged by the host, not by copy engines")
 
     def memory(self) -> None:
         return None

@@ -49,10 +49,8 @@ def code_identity(rung: Rung, exact: bool = False) -> str:
         )[:16]
     if rung.run is None:
         return ""
-    functions = [rung.run]
-    if isinstance(rung.run, functools.partial):
-        functions = [rung.run.func, *rung.run.args]
-    return cache.digest(rung.id, *(_python_code(inspect.getsource(f)) for f in functions))[:16]
+    function = rung.run.func if isinstance(rung.run, functools.partial) else rung.run
+    return cache.digest(rung.id, _python_code(inspect.getsource(function)))[:16]
 
 
 def _heuristic(function: Tiling) -> str:

@@ -15,7 +15,8 @@
     // TF32:   both factors, rounded to nearest by TMA
     // Pays:   no, the barrier it saves was hidden behind the loads
     // After:  2
-    // Left:   loads are 2 or 4 bytes wide -> rung 4.
+    // Replaces: 4 barrier_per_step
+    // Left:   loads are 2 or 4 bytes wide -> rung 5.
 
 Launch geometry thus stands beside the kernel that depends on it, and a file from outside the
 repository (`--rung layernorm.forward=mine.cu`) is a rung like any other. A key stands one space
@@ -108,22 +109,31 @@ KEYS: Mapping[str, Key] = {  # in the order in which they stand
     ),
     "After": Key(
         "diff",
-        "the id of the rung that it grew from, `3` or `16bit-5`; the first of a ladder has none",
+        "the rung that it grew from: `3` or `16bit-5`, or of another ladder "
+        "`attention.forward 16bit-13`; the first of a ladder may have none",
     ),
     "Rewrite": Key("people", "why the diff against that rung is no lesson, where it is a long one"),
+    "Replaces": Key(
+        "all commands",
+        "`id name`, separated by `;`: rungs that were taken out, for which this one stands; "
+        "whoever asks for one of them is told so, and no other rung gets its number or name",
+    ),
     "Left": Key("people", "what still limits it, and which rung goes on from there"),
 }
 MACHINE_READ = tuple(name for name, key in KEYS.items() if key.reader in ("launcher", "compiler"))
+# Where a ladder forks: by real type, and for AMD's matrix cores. Also the folders' names.
+TRACKS = ("16bit", "float32", "amd")
+_NUMBER = r"[0-9]+[b-z]?"  # 1b was put between 1 and 2
+_ID = rf"(?:(?:{'|'.join(TRACKS)})-)?{_NUMBER}"
 _ANSWER = re.compile(r"(yes|no)\b.*")
 _FORMS = {  # what some of the other lines must look like, and how to say so
     "deterministic": (_ANSWER, "no, and why"),
     "accurate": (_ANSWER, "no, and why"),
     "pays": (_ANSWER, "no, and why"),
-    "after": (re.compile(r"(16bit-|float32-|amd-)?\d+"), "3, or 16bit-5"),
+    "after": (re.compile(rf"([a-z_]+\.[a-z_]+ )?{_ID}"), "3, 16bit-5, or gelu.forward 2"),
+    "replaces": (re.compile(rf"{_ID} \w+(; {_ID} \w+)*"), "16bit-6 tile_shape; 16bit-7 wgmma"),
 }
 MOST_BYTES = 1 << 20  # of a kernel file, and of a file that it includes
-# Where a ladder forks: by real type, and for AMD's matrix cores. Also the folders' names.
-TRACKS = ("16bit", "float32", "amd")
 
 
 @dataclass(frozen=True)
@@ -131,7 +141,8 @@ class Rung:
     """One implementation of an op: a `.cu` file, the reference (id "0"), or a Python function.
 
     id       what the rung is called everywhere: "3" on the trunk of its ladder, "float32-5" on a
-             track, "cublas" for a library's, the resolved path for a user's own file
+             track, "cublas" for a library's, the resolved path for a user's own file; it is never
+             given to another rung
     run      for library rungs and unfused sequences: a function
              `(device, {argument: array}, dims, scalars)` in place of a file
     prepare  what `run` needs done once, before a graph may record it: `(device, real type, dims)`
@@ -168,16 +179,33 @@ class Rung:
         return "tf32" in self.header
 
     @property
-    def number(self) -> int | None:
-        """Its place on the trunk or track; None for a library's and a user's own file."""
-        _, number = _split(self.id)
-        return number
+    def number(self) -> str:
+        """Its number on the trunk or track, "3" or "1b"; "" for a library's and a user's own."""
+        return number_of(self.id)
 
     @property
     def track(self) -> str:
         """The track that it is on, one of TRACKS; "" on the trunk."""
-        track, _ = _split(self.id)
-        return track
+        return self.id.rpartition("-")[0] if self.number else ""
+
+    @property
+    def slug(self) -> str:
+        """The name of its file without the number: "warp_per_row"; "" where it has no number."""
+        return self.path.stem.partition("_")[2] if self.path and self.number else ""
+
+    @property
+    def replaces(self) -> list[tuple[str, str]]:
+        """Id and name of each rung that was taken out and for which this one stands."""
+        pairs = (entry.split() for entry in entries(self.header.get("replaces", ())))
+        return [(id, slug) for id, slug in pairs]
+
+    @property
+    def after(self) -> tuple[str, str] | None:
+        """The rung that it grew from: the op's name, "" for its own, and the id; None without."""
+        if "after" not in self.header:
+            return None
+        op, _, id = self.header["after"][0].rpartition(" ")
+        return op, id
 
     @property
     def is_reference(self) -> bool:
@@ -187,7 +215,7 @@ class Rung:
     @property
     def is_own_file(self) -> bool:
         """A user's own `.cu` file: no rung of the repository."""
-        return self.path is not None and self.number is None
+        return self.path is not None and not self.number
 
     @property
     def file(self) -> Path:
@@ -199,7 +227,7 @@ class Rung:
     @property
     def name(self) -> str:
         """As titles and headings have it: "rung 3", "float32 rung 5", "cublas", "mine.cu"."""
-        if self.number is None:
+        if not self.number:
             return self.path.name if self.path else self.id
         return f"{self.track} rung {self.number}".lstrip()
 
@@ -262,12 +290,17 @@ class Rung:
         return dataclasses.replace(self, idea=idea, header={**self.header, "define": (*defines,)})
 
 
-def _split(id: str) -> tuple[str, int | None]:
-    """The track and the number in an id: ("float32", 5) for "float32-5", ("", 3) for "3"."""
-    track, _, number = id.rpartition("-")
-    if number.isdecimal() and track in ("", *TRACKS):
-        return track, int(number)
-    return "", None
+def number_of(id: str) -> str:
+    """The number in an id: "5" in "float32-5", "1b" in "1b"; "" in one without."""
+    return id.rpartition("-")[2] if re.fullmatch(_ID, id) else ""
+
+
+def spellings(id: str, slug: str) -> set[str]:
+    """What names a rung of a ladder: its id, its number, its name, and that with its track."""
+    if not slug:
+        return {id}
+    number = number_of(id)
+    return {id, number, slug, id.removesuffix(number).replace("-", "/") + slug}
 
 
 def id_of(path: Path) -> str:
@@ -276,7 +309,7 @@ def id_of(path: Path) -> str:
     Raises LadderError where the name does not begin with a number.
     """
     number, _, _ = path.name.partition("_")
-    if not number.isdecimal():
+    if not re.fullmatch(_NUMBER, number):
         raise LadderError(f"{path}: a rung's file is named by number and idea: 3_warp_per_row.cu")
     track = path.parent.name
     return f"{track}-{number}" if track in TRACKS else number
@@ -294,7 +327,7 @@ def parse(path: Path, kernel: str, id: str | None = None) -> Rung:
     comment = re.match(r"(?://.*\n?)*", source)
     lines = comment.group().splitlines() if comment else []
     title = re.fullmatch(
-        r"//\s*[\w +]+?(?:, (?:\w+ )?rung \d+)?\s*:\s*(.+)", lines[0].rstrip() if lines else ""
+        r"//\s*[\w +]+?(?:, (?:\w+ )?rung \w+)?\s*:\s*(.+)", lines[0].rstrip() if lines else ""
     )
     if title is None or lines[0].removeprefix("//").partition(":")[0].strip() in KEYS:
         layer, _, direction = kernel.rpartition("_")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.device import Device, Kernel
+from ladder.core.contract.device import Kernel
 from ladder.core.contract.host_arrays import HostArrays
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
@@ -23,14 +23,6 @@ class Cpu(HostArrays):
 
     def target(self, real: np.dtype) -> Target:
         return Target("cpu", 32, 1, 0, np.dtype(real))
-
-    def variants(
-        self, brief: bool = False, multiprocessors: int | None = None
-    ) -> Sequence[tuple[Device, ...]]:
-        return [(self, self)]
-
-    def watching(self) -> None:
-        return None
 
     def tensor_map(self, array: np.ndarray, box: tuple[int, int], tf32: bool = False) -> np.void:
         raise LadderError("device cpu has no tiles to copy; it runs the NumPy reference only")

@@ -113,8 +113,6 @@ class Emulated(HostArrays):
         self._record = Record()
         self._compiled: dict[tuple[Any, ...], dict[str, Kernel]] = {}
         self._warnings: dict[Path, dict[str, None]] = {}  # of the compiler, by the rung's file
-        self._variants: dict[int, list[tuple[Emulated, ...]]] = {}  # by the number of SMs
-        self._watching: Emulated | None = None
 
     @property
     def name(self) -> str:
@@ -131,37 +129,13 @@ class Emulated(HostArrays):
         `time_limit`, `trace` or `multiprocessors`."""
         device = Emulated()
         device._settings = replace(self._settings, **changes)
+        device._warnings = self._warnings
         return device
 
-    def variants(
-        self, brief: bool = False, multiprocessors: int | None = None
-    ) -> Sequence[tuple[Emulated, ...]]:
-        """Both widths of a warp, few and many SMs, threads and blocks in several orders,
-        asynchronous copies late and early, and one run more that watches every access: it finds
-        races that did no harm, and reads out of bounds. A device with warps of 64 has no others.
-
-        The same objects every time: they keep what they have compiled. A device that watches is
-        checked as it is.
-        """
-        if self._settings.counting or self._counts_branches:
-            return [(self,)]
-        few = multiprocessors or self._settings.multiprocessors
-        if few not in self._variants:
-            base = self.variant(multiprocessors=few)
-            self._variants[few] = [
-                (base.variant(seed=1), base.variant(seed=2, early=True)),
-                (base.variant(warp=64, seed=3, multiprocessors=MANY_MULTIPROCESSORS),),
-                (base.variant(seed=4, counting=True),),
-            ]
-        groups = self._variants[few]
-        return [groups[0][:1]] if brief else groups
-
-    def watching(self) -> Emulated | None:
-        if self._settings.counting:
-            return None
-        if self._watching is None:
-            self._watching = self.variant(counting=True, time_limit=WATCHING_SECONDS)
-        return self._watching
+    @property
+    def watches(self) -> bool:
+        """Whether it watches every access to memory, or every branch: as slow as can be."""
+        return self._settings.counting or self._counts_branches
 
     def target(self, real: np.dtype) -> Target:
         return Target(
@@ -241,9 +215,7 @@ class Emulated(HostArrays):
         """What the compiler warned of in a rung's own file, for all that this device and its
         variants have compiled of it in this process."""
         path = Path(os.path.abspath(rung.file))
-        groups = itertools.chain.from_iterable(self._variants.values())
-        devices = [self, *itertools.chain.from_iterable(groups)]
-        said = dict.fromkeys(line for device in devices for line in device._warnings.get(path, ()))
+        said = self._warnings.get(path, ())
         return sorted(said, key=lambda line: int(line.removeprefix(f"{path}:").split(":")[0]))
 
     def report(self) -> Report:

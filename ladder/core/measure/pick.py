@@ -1,6 +1,6 @@
-"""Picks the fastest rung for the shapes of a run: times, checks the fastest, and caches.
+"""Picks the fastest rung for each shape of a run: times, checks the fastest, and caches.
 
-    choice = pick(find("layernorm.forward"), device, "bfloat16", {"N": 4096, "C": 768})
+    (choice,) = pick(find("layernorm.forward"), device, "bfloat16", {"N": 4096, "C": 768})
     choice.rung, choice.reasons
 
 The result of the fastest rung is checked; where it is wrong, the next one takes its place. Results
@@ -15,8 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -30,10 +29,11 @@ from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.op import Op
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure.bench import refuse_emulated
+from ladder.core.measure.compiling import compile_ahead
 from ladder.core.measure.known import outclassed
 from ladder.core.measure.pick_cache import PickCache
 from ladder.core.measure.timing import BufferSets, compare
-from ladder.core.verify.check import check, compile_ahead
+from ladder.core.verify.check import check
 
 Question = tuple[Ladder, str, Sequence[Dims]]  # a ladder, a real type, the shapes of the calls
 
@@ -46,69 +46,17 @@ SMALL = 1 << 20  # elements
 
 @dataclass(frozen=True)
 class Choice:
-    """The fastest rung, its seconds for all calls together, and the reason for each rung.
+    """The fastest rung at a shape, the seconds of a call, and the reason for each rung.
 
     reasons  for every rung of the ladder, by id: "the fastest: 52.9 us", "1.24 x the time", ...
+    kept     whether the seconds come with the repository
     """
 
     op: str
     rung: str
     seconds: float
     reasons: Mapping[str, str]
-
-
-def pick(
-    ladder: Ladder,
-    device: Device,
-    dtype: str,
-    *shapes: Dims,
-    library: bool = False,
-    deterministic: bool = False,
-    tf32: bool = False,
-    fresh: bool = False,
-) -> Choice:
-    """The fastest rung of a ladder for a number of calls, each given by its shape.
-
-    library        whether library rungs may be chosen
-    deterministic  whether only rungs that give the same bits every time may
-    tf32           whether rungs may that multiply float32 factors as TF32
-    fresh          check and measure everything, even what is cached, or known to be far behind
-
-    Raises LadderError where no rung can run, with the reason for each.
-    """
-    refuse_emulated(device)
-    picks = PickCache(device, ladder.op.name, dtype, fresh)
-    counted = Counter(tuple(dims.items()) for dims in shapes)
-    distinct = [dict(dims) for dims in counted]
-    allowed = _Allowed(library, deterministic, tf32)
-    able, reasons = _able(picks, ladder, device, dtype, distinct, allowed, fresh)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for rung in able:
-            at = _timed(picks, ladder.op, rung, device, dtype, distinct)
-            compile_ahead(pool, ladder, [rung], device, [dtype], at)
-    winner = None
-    while winner is None:
-        seconds, out = _race(picks, ladder.op, able, device, DTYPES[dtype], counted)
-        if not seconds:
-            reasons |= out
-            listed = "; ".join(f"rung {rung.id}: {reasons[rung.id]}" for rung in ladder.rungs)
-            raise LadderError(f"{ladder.op.name} has no rung that can run here: {listed}")
-        fastest = ladder.rung(min(seconds, key=seconds.__getitem__))
-        if wrong := _wrong(picks, ladder, fastest, device, dtype, distinct):
-            reasons[fastest.id] = wrong
-            able.remove(fastest)
-        else:
-            winner = fastest.id
-            reasons |= out
-    number_of_calls = f" for {counted.total()} calls" if counted.total() > 1 else ""
-    for id, time in seconds.items():
-        taken = f"{time * 1e6:.1f} us{number_of_calls}"
-        slower = f"{taken}, {time / seconds[winner]:.2f} x the time of rung {winner}"
-        reasons[id] = f"the fastest: {taken}" if id == winner else slower
-        if any(picks.is_kept(ladder.rung(id), dims) for dims in distinct):
-            reasons[id] += " (doc/results/picks)"
-    in_order = {rung.id: reasons[rung.id] for rung in ladder.rungs}
-    return Choice(ladder.op.name, winner, seconds[winner], in_order)
+    kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,33 +68,117 @@ class _Allowed:
     tf32: bool
 
 
+def pick(
+    ladder: Ladder,
+    device: Device,
+    dtype: str,
+    *shapes: Dims,
+    library: bool = False,
+    deterministic: bool = False,
+    tf32: bool = False,
+    fresh: bool = False,
+) -> list[Choice]:
+    """The fastest rung of a ladder at each of some shapes.
+
+    library        whether library rungs may be chosen
+    deterministic  whether only rungs that give the same bits every time may
+    tf32           whether rungs may that multiply float32 factors as TF32
+    fresh          check and measure everything, even what is cached, or known to be far behind
+
+    Raises LadderError where no rung can run at a shape, with the reason for each.
+    """
+    refuse_emulated(device)
+    picks = PickCache(device, ladder.op.name, dtype, fresh)
+    allowed = _Allowed(library, deterministic, tf32)
+    able = [_able(picks, ladder, device, dtype, dims, allowed, fresh) for dims in shapes]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        compile_ahead(
+            pool,
+            [
+                (device, rung, dtype, dims)
+                for dims, (rungs, _) in zip(shapes, able, strict=True)
+                for rung in rungs
+                if picks.get(rung, dims).rough is None
+            ],
+        )
+    choices, out, real = {}, dict[str, str](), DTYPES[dtype]
+    for place in sorted(range(len(shapes)), key=lambda i: ladder.op.least_bytes(shapes[i], real)):
+        rungs, reasons = able[place]
+        times = _Times(picks, ladder.op, device, real, shapes[place])
+        choices[place] = _fastest(times, ladder, dtype, rungs, {**out, **reasons}, out)
+    return [choices[place] for place in range(len(shapes))]
+
+
+def _fastest(
+    times: _Times,
+    ladder: Ladder,
+    dtype: str,
+    able: Sequence[Rung],
+    reasons: dict[str, str],
+    out: dict[str, str],
+) -> Choice:
+    """The fastest at a shape of the rungs that can be chosen, but for those with a reason why not.
+
+    out  to be added to: by id, why a rung need not run at a larger shape
+    """
+    picks, dims = times.picks, times.dims
+    for rung in able:
+        if rung.id not in reasons and (failure := times.failure(rung)):
+            reasons[rung.id] = out[rung.id] = failure
+    winner = None
+    while winner is None:
+        left = [rung for rung in able if rung.id not in reasons]
+        if not left:
+            listed = "; ".join(f"rung {rung.id}: {reasons[rung.id]}" for rung in ladder.rungs)
+            raise LadderError(f"{ladder.op.name} has no rung that can run here: {listed}")
+        rough = {rung.id: times.rough(rung) for rung in left}
+        shortest = min(rough.values())
+        times.compare([rung for rung in left if rough[rung.id] <= HOPELESS * shortest])
+        fastest = min(left, key=times.best)
+        if wrong := _wrong(picks, ladder, fastest, times.device, dtype, dims):
+            reasons[fastest.id] = wrong
+        else:
+            winner = fastest
+    best = times.best(winner)
+    for rung in left:
+        taken = f"{times.best(rung) * 1e6:.1f} us"
+        slower = f"{taken}, {times.best(rung) / best:.2f} x the time of rung {winner.id}"
+        kept = " (doc/results/picks)" if picks.is_kept(rung, dims) else ""
+        reasons[rung.id] = (f"the fastest: {taken}" if rung is winner else slower) + kept
+        if rough[rung.id] > OUT * shortest:
+            ratio = rough[rung.id] / shortest
+            out[rung.id] = f"{ratio:.0f} x the time of the fastest at {format_dims(dims)}"
+    in_order = {rung.id: reasons[rung.id] for rung in ladder.rungs}
+    return Choice(ladder.op.name, winner.id, best, in_order, picks.is_kept(winner, dims))
+
+
 def _able(
     picks: PickCache,
     ladder: Ladder,
     device: Device,
     dtype: str,
-    shapes: Sequence[Dims],
+    dims: Dims,
     allowed: _Allowed,
     fresh: bool,
 ) -> tuple[list[Rung], dict[str, str]]:
     """The rungs that can be chosen, and by id why the others cannot."""
     reasons, fit = {}, []
     for rung in ladder.rungs:
-        why = _unfit(ladder, rung, device, dtype, shapes, allowed)
+        why = _unfit(ladder, rung, device, dtype, dims, allowed)
         if why is None:
             fit.append(rung)
         else:
             reasons[rung.id] = why
     far = {} if fresh else outclassed(ladder, fit, device, dtype)
     for rung in fit:
-        if rung.id in far and any(picks.get(rung, dims).rough is None for dims in shapes):
+        if rung.id in far and picks.get(rung, dims).rough is None:
             reasons[rung.id] = far[rung.id]
     return [rung for rung in fit if rung.id not in reasons], reasons
 
 
 @contextlib.contextmanager
 def compiling_ahead(
-    questions: Sequence[Question],
+    questions: Iterable[Question],
     device: Device,
     library: bool = False,
     deterministic: bool = False,
@@ -154,34 +186,28 @@ def compiling_ahead(
 ) -> Iterator[None]:
     """Compile in the background what `pick` will time and check for several ladders: one ladder has
     too few kernels to keep all cores at work."""
-    allowed, candidates = _Allowed(library, deterministic, tf32), []
+    allowed = _Allowed(library, deterministic, tf32)
+    timed, checked = [], []
     for ladder, dtype, shapes in questions:
         picks = PickCache(device, ladder.op.name, dtype)
-        able, _ = _able(picks, ladder, device, dtype, shapes, allowed, False)
-        # Of a rung whose time is known, it is known as well whether it is right if it matters.
-        candidates += [
-            (picks, ladder, rung, dtype, shapes)
-            for rung in able
-            if _timed(picks, ladder.op, rung, device, dtype, shapes)
-        ]
+        for dims in shapes:
+            able, _ = _able(picks, ladder, device, dtype, dims, allowed, False)
+            for rung in able:
+                # Of a rung whose time is known, it is known as well whether it is right.
+                if picks.get(rung, dims).rough is None:
+                    timed.append((device, rung, dtype, dims))
+                    at = _checked(picks, ladder.op, rung, device, dtype, dims)
+                    checked += [(device, rung, dtype, small) for small in at]
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
-        for needed in (_timed, _checked):  # what is timed first
-            for picks, ladder, rung, dtype, shapes in candidates:
-                at = needed(picks, ladder.op, rung, device, dtype, shapes)
-                compile_ahead(pool, ladder, [rung], device, [dtype], at)
+        compile_ahead(pool, [*timed, *checked])
         yield
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _unfit(
-    ladder: Ladder,
-    rung: Rung,
-    device: Device,
-    dtype: str,
-    shapes: Sequence[Dims],
-    allowed: _Allowed,
+    ladder: Ladder, rung: Rung, device: Device, dtype: str, dims: Dims, allowed: _Allowed
 ) -> str | None:
     """Why a rung cannot be chosen even if its result is right; None if it can."""
     if rung not in ladder.on(device):
@@ -192,87 +218,44 @@ def _unfit(
         return "it multiplies as TF32, which was not allowed"
     if allowed.deterministic and not rung.deterministic:
         return f"not deterministic: {rung.header['deterministic'][0]}"
-    target = device.target(DTYPES[dtype])
-    for dims in shapes:
-        if (why := rung.plan(dims, target).refusal) is not None:
-            return f"refused at {format_dims(dims)}: {why}"
-    return None
-
-
-def _timed(
-    picks: PickCache, op: Op, rung: Rung, device: Device, dtype: str, shapes: Sequence[Dims]
-) -> list[Dims]:
-    """The shapes of the run at which a rung's time is not known."""
-    return [dims for dims in shapes if picks.get(rung, dims).rough is None]
+    why = rung.plan(dims, device.target(DTYPES[dtype])).refusal
+    return why and f"refused at {format_dims(dims)}: {why}"
 
 
 def _checked(
-    picks: PickCache, op: Op, rung: Rung, device: Device, dtype: str, shapes: Sequence[Dims]
+    picks: PickCache, op: Op, rung: Rung, device: Device, dtype: str, dims: Dims
 ) -> list[Dims]:
-    """The shapes at which a rung has to be checked: small ones of the run, and the op's own."""
+    """The shapes at which a rung has to be checked: the run's if it is small, and the op's own."""
     target = device.target(DTYPES[dtype])
-    small = [d for d in shapes if op.least_bytes(d, DTYPES["float32"]) < 4 * SMALL]
-    able = [dims for dims in op.shapes if rung.plan(dims, target).refusal is None]
-    at = [*small, *able[-CHECKED_SHAPES:]] or shapes
-    return [dims for dims in at if picks.get(rung, dims).wrong != ""]
+    small = [dims] if op.least_bytes(dims, DTYPES["float32"]) < 4 * SMALL else []
+    able = [own for own in op.shapes if rung.plan(own, target).refusal is None]
+    at = [*small, *able[-CHECKED_SHAPES:]] or [dims]
+    return [shape for shape in at if picks.get(rung, shape).wrong != ""]
 
 
 def _wrong(
-    picks: PickCache, ladder: Ladder, rung: Rung, device: Device, dtype: str, shapes: Sequence[Dims]
+    picks: PickCache, ladder: Ladder, rung: Rung, device: Device, dtype: str, dims: Dims
 ) -> str:
     """How a rung is wrong; "" if it is right.
 
     An error is not cached: a missing compiler or a lack of memory may be gone next time, and after
     an illegal access a GPU fails in every later call.
     """
-    for dims in _checked(picks, ladder.op, rung, device, dtype, shapes):
-        wrong = picks.get(rung, dims).wrong
+    for at in _checked(picks, ladder.op, rung, device, dtype, dims):
+        wrong = picks.get(rung, at).wrong
         if wrong is None:
             try:
-                report = check(ladder, rung, device, [dtype], [dims])
+                report = check(ladder, rung, device, [dtype], [at])
             except LadderError as error:
                 return str(error)
             wrong = ""
             if not report.passed:  # the first line of what may be a page
                 wrong = f"wrong: {report.failures[0].detail.splitlines()[0]}"
             if report.outcomes[-1].status != "fault":
-                picks.add(rung, dims, wrong=wrong)
+                picks.add(rung, at, wrong=wrong)
         if wrong:
             return wrong
     return ""
-
-
-def _race(
-    picks: PickCache,
-    op: Op,
-    rungs: Sequence[Rung],
-    device: Device,
-    real: np.dtype,
-    counted: Counter[tuple[tuple[str, int], ...]],
-) -> tuple[dict[str, float], dict[str, str]]:
-    """The seconds of all calls together, by the rung's id, and why some were left out.
-
-    counted  how many calls of each shape
-    """
-    seconds, out = dict.fromkeys((rung.id for rung in rungs), 0.0), {}
-    for shape in sorted(counted, key=lambda shape: op.least_bytes(dict(shape), real)):
-        times = _Times(picks, op, device, real, dict(shape))
-        for rung in rungs:
-            if rung.id in seconds and (failure := times.failure(rung)):
-                out[rung.id] = failure
-                del seconds[rung.id]
-        left = [rung for rung in rungs if rung.id in seconds]
-        fastest = min((times.rough(rung) for rung in left), default=0.0)
-        times.compare([rung for rung in left if times.rough(rung) <= HOPELESS * fastest])
-        for rung in left:
-            ratio = times.rough(rung) / fastest
-            if ratio > OUT and len(counted) > 1:
-                del seconds[rung.id]
-                where = format_dims(dict(shape))
-                out[rung.id] = f"{ratio:.0f} x the time of the fastest at {where}"
-            else:
-                seconds[rung.id] += counted[shape] * times.best(rung)
-    return seconds, out
 
 
 @dataclass

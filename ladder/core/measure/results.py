@@ -20,6 +20,7 @@ from typing import Any
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write, read_json
+from ladder.core.contract.dims import split_key
 from ladder.core.contract.identity import code_identity
 from ladder.core.contract.ladder import PACKAGE, find_rung
 from ladder.core.contract.rung_file import Rung
@@ -69,9 +70,10 @@ def of(device: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
 
 
 def of_step(rungs: Mapping[str, Rung]) -> dict[str, dict[str, str]]:
-    """The rungs of a measured training step, as files hold them: by op their ids and their code."""
-    code = {op: code_identity(rung) for op, rung in rungs.items()}
-    return {"rungs": {op: rung.id for op, rung in rungs.items()}, "code": code}
+    """The rungs of a measured training step, as files hold them: their ids and their code, by op or
+    by op and shape (trainer/engine/rung_map.py)."""
+    code = {key: code_identity(rung) for key, rung in rungs.items()}
+    return {"rungs": {key: rung.id for key, rung in rungs.items()}, "code": code}
 
 
 def is_stale(step: Measurement) -> bool:
@@ -80,7 +82,7 @@ def is_stale(step: Measurement) -> bool:
     False where the file holds no code: PyTorch's steps, and ours from before it was stored.
     """
     return any(
-        _code_now(op, step["rungs"][op]) != code for op, code in step.get("code", {}).items()
+        _code_now(key, step["rungs"][key]) != code for key, code in step.get("code", {}).items()
     )
 
 
@@ -89,9 +91,9 @@ def since(step: Measurement) -> str:
     return " (kernels changed since)" if is_stale(step) else ""
 
 
-def _code_now(op: str, id: str) -> str | None:
+def _code_now(key: str, id: str) -> str | None:
     try:
-        return code_identity(find_rung(op, id))
+        return code_identity(find_rung(split_key(key)[0], id))
     except LadderError:  # there is no such rung any more
         return None
 

@@ -1,13 +1,13 @@
-"""One rung as one `.cu` file that needs nothing else: its kernel, a CPU loop to check it, and main.
+"""One rung as one `.cu` file that needs nothing else: its kernel, main, and samples of the result.
 
     text = export(find("layernorm.forward"), rung, {"N": 4096, "C": 768}, target)
     path.write_text(text)
     print(shlex.join(build_command(path, target)))
 
-It is put together from what the repository holds: the rung's file with its headers, the op's loop
-in C++ (`cpu.h` in the folder of the op's rungs), and what every main needs
-(ladder/core/show/exported). The expressions of the rung's header are worked out for one shape, real
-type and GPU.
+It is put together from what the repository holds: the rung's file with its headers, what every main
+needs (ladder/core/show/exported), and samples of what the NumPy reference computes
+(ladder/core/show/samples.py). The expressions of the rung's header are worked out for one shape,
+real type and GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,19 +25,19 @@ from ladder.core.common.files import read_text
 from ladder.core.contract import signature
 from ladder.core.contract.device import refuse_tile
 from ladder.core.contract.dims import Dims, format_dims
-from ladder.core.contract.dtypes import REAL, resolve_dtype
+from ladder.core.contract.dtypes import resolve_dtype
 from ladder.core.contract.ladder import PACKAGE, Ladder
 from ladder.core.contract.launch_plan import FLAG, Launch, LaunchPlan
 from ladder.core.contract.op import Arg, Op, Scalar
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
+from ladder.core.show.samples import Input, Samples, make_inputs, take_samples
 from ladder.core.verify.inputs import scalars
-from ladder.core.verify.tolerance import TF32, unit_roundoff
 
 INCLUDE = PACKAGE / "include"
 PARTS = Path(__file__).parent / "exported"
 MOST_BYTES = 64 << 20  # of all arguments at the default shape, and
-MOST_FLOPS = 1.2e9  # of the op: the CPU's loop then takes a second or two
+MOST_FLOPS = 1.2e9  # of the op: the reference then takes a second or two
 COLUMNS = 100  # of a line
 
 _QUIET = "#pragma nv_diag_suppress 177  // headers define more than this kernel uses"
@@ -49,7 +49,7 @@ _SYSTEM_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<([^>]+)>.*\n", re.MUL
 
 def default_shape(op: Op, rung: Rung, target: Target) -> Dims:
     """The smallest shape that the op is measured at and that the rung takes, made smaller if the
-    CPU's loop would take long: the rows are halved, down to one, then the largest dimension."""
+    reference would take long: the rows are halved, down to one, then the largest dimension."""
 
     def size(dims: Dims) -> int:
         return sum(4 * math.prod(arg.resolve_shape(dims)) for arg in op.args)
@@ -90,12 +90,6 @@ def build_command(path: Path, target: Target) -> list[str]:
     ]
 
 
-def cpu_file(op: Op) -> Path:
-    """The op's loop in C++: the function `layernorm_forward_cpu`, in double; and, where an op asks
-    for other inputs than normal random numbers, `layernorm_forward_inputs`."""
-    return PACKAGE / op.layer / op.name.split(".")[1] / "cpu.h"
-
-
 def export(ladder: Ladder, rung: Rung, dims: Dims, target: Target) -> str:
     """The text of the file.
 
@@ -115,20 +109,16 @@ def export(ladder: Ladder, rung: Rung, dims: Dims, target: Target) -> str:
     if (problem := signature.mismatch(op, rung)) is not None:
         raise LadderError(f"{path}: {problem}")
 
+    inputs = make_inputs(op, dims, target.real)
+    tables = _tables(inputs, take_samples(op, rung, dims, target, inputs))
     kernel = _with_headers(path, (path.parent, INCLUDE))
-    if not cpu_file(op).is_file():
-        raise LadderError(f"{op.name} has no loop for the CPU; write it in {cpu_file(op)}")
-    loops = _with_headers(cpu_file(op), (PACKAGE, INCLUDE))
-    if any(_at_random(arg, target) for arg in op.args):
-        loops += _with_headers(INCLUDE / "rounding_cpu.h", (INCLUDE,))
     names = ["arrays", "timing"]
+    names += ["probabilities"] if "probs" in inputs else []
     names += ["scratch"] if plan.scratch else []
     names += ["tensor_map"] if plan.tiles else []
     names += ["peers"] if op.ranks else []
-    parts = [text for name in names for _, text in _with_headers(PARTS / f"{name}.h", ())]
-
-    loop = "\n".join(text for _, text in loops)
-    includes = {name for text in (loop, *parts) for name in _SYSTEM_INCLUDE.findall(text)}
+    parts = dict(part for name in names for part in _with_headers(PARTS / f"{name}.h", (PARTS,)))
+    includes = {name for text in parts.values() for name in _SYSTEM_INCLUDE.findall(text)}
     sections = [
         _title(op, rung, dims, target),
         "\n".join(f"#include <{name}>" for name in sorted({*includes, "cuda_runtime.h"})),
@@ -136,11 +126,12 @@ def export(ladder: Ladder, rung: Rung, dims: Dims, target: Target) -> str:
         _QUIET if len(kernel) > 1 else "",
         _constants(plan, target),
         *(_file_heading(file) + text for file, text in kernel),
-        _heading("2. The same on the CPU, in double: what the result must be"),
-        _SYSTEM_INCLUDE.sub("", loop),
-        _heading("3. The program: inputs, launch, check, time"),
-        *(_SYSTEM_INCLUDE.sub("", part) for part in parts),
-        _main(op, rung, dims, target, loop),
+        _heading("2. The program: inputs, launch, check, time"),
+        *(_SYSTEM_INCLUDE.sub("", part) for part in parts.values()),
+        "\n".join(f"extern const double {table};" for table in tables),
+        _main(op, rung, dims, target, inputs),
+        _heading("3. The numbers: inputs, and samples of the results (index, value, tolerance)"),
+        *(_table(name, numbers) for name, numbers in tables.items()),
     ]
     text = "\n\n".join(section.strip("\n") for section in sections if section) + "\n"
     return re.sub(r"\n{3,}", "\n\n", text)
@@ -235,46 +226,31 @@ def _constants(plan: LaunchPlan, target: Target) -> str:
     )
 
 
-def _main(op: Op, rung: Rung, dims: Dims, target: Target, loop: str) -> str:
-    arrays = [arg.name for arg in op.args]
-    drawn = [arg.name for arg in op.args if arg.role != "out" and arg.dtype in ("real", "float32")]
+def _main(op: Op, rung: Rung, dims: Dims, target: Target, inputs: Mapping[str, Input]) -> str:
+    launch = _launch(op, rung, rung.plan(dims, target), dims, target)
+    words = set(re.findall(r"\w+", "\n".join(launch)))
     values = scalars(op)
-    inputs = signature.parameters(loop, f"{op.kernel}_inputs")
-    computes = signature.parameters(loop, f"{op.kernel}_cpu")
-    if computes is None:
-        raise LadderError(f"{cpu_file(op)}: it defines no function {op.kernel}_cpu")
-
     body = [
         f"const int {', '.join(f'{name} = {dims[name]}' for name in op.dims)};",
-        *(_constant(scalar, values[scalar.name]) for scalar in op.scalars),
+        *(_constant(scalar, values[scalar.name]) for scalar in op.scalars if scalar.name in words),
         "",
         "// The kernel's arguments: name, rows, columns.",
         *(_array(arg) for arg in op.args),
         "",
-        "// Inputs: normal random numbers, unless the op asks for others.",
-        "std::mt19937 random(1);",
-    ]
-    body += _call("fill_normal", ["random", *drawn])
-    if inputs is not None:
-        body += _call(f"{op.kernel}_inputs", (_host(name, arrays) for _, name, _ in inputs))
-    body += [
+        "// Inputs: numbers from -2 to 2, unless the op asks for others.",
+        *(_fill(name, given) for name, given in inputs.items()),
+        *_call("upload", (arg.name for arg in op.args)),
         "",
-        "// The right result, by the CPU.",
-        "auto loop = [&] {",
-        *_indent(_call(f"{op.kernel}_cpu", (_host(name, arrays) for _, name, _ in computes))),
-        "};",
-        *_call("run_on_cpu", ["loop", *arrays]),
-        "",
-        *_launch(op, rung, rung.plan(dims, target), dims, target),
+        *launch,
         "launch();",
         "check(cudaDeviceSynchronize());",
         "",
         "bool right = true;",
-    ]
-    for arg in op.args:
-        if arg.role != "in":
-            body += _verify(arg, rung, target)
-    body += [
+        *(
+            f"right &= {arg.name}.verify({arg.name}_samples);"
+            for arg in op.args
+            if arg.role != "in"
+        ),
         "",
         "// The least that must be moved and computed.",
         f"const double bytes = {op.least_bytes(dims, target.real)};",
@@ -284,6 +260,16 @@ def _main(op: Op, rung: Rung, dims: Dims, target: Target, loop: str) -> str:
         "return right ? 0 : 1;",
     ]
     return "\n".join(["int main() {", *_indent(body), "}"])
+
+
+def _fill(name: str, given: Input) -> str:
+    """The line of main that makes an input."""
+    return {
+        "hash": f"{name}.fill({given.number});",
+        "probabilities": f"fill_probabilities({name}, {given.number});",
+        "values": f"{name}.repeat({name}_values);",
+        "factors": f"{name}.scale(dout, {name}_values);",
+    }[given.how]
 
 
 def _constant(scalar: Scalar, value: float) -> str:
@@ -298,10 +284,6 @@ def _array(arg: Arg) -> str:
     rows = f"(size_t){rows}" if len(leading) > 1 else rows
     note = {"in": "", "out": "  // written", "inout": "  // updated"}[arg.role]
     return f'Array<{_C_TYPES[arg.dtype]}> {arg.name}("{arg.name}", {rows}, {columns});{note}'
-
-
-def _host(name: str, arrays: Sequence[str]) -> str:
-    return f"{name}.cpu()" if name in arrays else name
 
 
 def _launch(op: Op, rung: Rung, plan: LaunchPlan, dims: Dims, target: Target) -> list[str]:
@@ -326,41 +308,42 @@ def _launch(op: Op, rung: Rung, plan: LaunchPlan, dims: Dims, target: Target) ->
             matrix = f"Matrix<{_C_TYPES[stored]}>{{{name}, {shape[-1]}, {math.prod(shape[:-1])}}}"
         map_ = f"TensorMap {name}_tiles = tiles_of"
         lines += _call(map_, [matrix, kind, str(box[0]), str(box[1])])
-    arrays = [f"{arg.name}.device" for arg in op.args]
-    buffers = [buffer.name for buffer in plan.scratch]
-    if op.ranks:
-        ranks = dims[op.ranks]
-        arrays = [
-            _peers(arg, f"{arg.name}.device, {op.ranks}, {arg.name}.columns") for arg in op.args
-        ]
-        buffers = [
-            f"peers<{_C_TYPES[buffer.stored]}>({buffer.name}, {op.ranks}, "
-            f"{math.prod(buffer.shape) // ranks})"
-            for buffer in plan.scratch
-        ]
-    args = [
-        *arrays,
-        *op.dims,
-        *("0" for _ in op.ranks[:1]),
-        *(scalar.name for scalar in op.scalars),
-        *buffers,
-        *(f"{tile.argument}_tiles" for tile in plan.tiles),
-    ]
-    launches = plan.launches
-    for launch in launches:
+    given_as = _arguments(op, plan, dims)
+    for launch in plan.launches:
         if launch.shared:  # above 48 KB with the kernel's static arrays, CUDA must be asked
             limit = "cudaFuncAttributeMaxDynamicSharedMemorySize"
             asked = [launch.kernel, limit, str(launch.shared)]
             lines += _call("check(cudaFuncSetAttribute", asked, end="));")
     lines.append("auto launch = [&] {")
-    for launch in launches:
+    for launch in plan.launches:
+        found = signature.parameters(rung.source, launch.kernel) or []
+        names = [name for _, name, _ in found]
+        if not given_as.keys() >= set(names):  # a file of your own may name them as it likes
+            names = []
+        args = [given_as[name] for name in names or given_as]
         lines += _indent(_call(f"{launch.kernel}{_geometry(launch)}", args))
     return [*lines, "    check(cudaGetLastError());", "};"]
 
 
-def _peers(arg: Arg, rows: str) -> str:
-    const = "const " if arg.role == "in" else ""
-    return f"peers<{const}{_C_TYPES[arg.dtype]}>({rows})"
+def _arguments(op: Op, plan: LaunchPlan, dims: Dims) -> dict[str, str]:
+    """What main passes for each parameter that a kernel may name, in the contract's order."""
+    given = {arg.name: f"{arg.name}.device" for arg in op.args}
+    buffers = {buffer.name: buffer.name for buffer in plan.scratch}
+    if op.ranks:  # the rows of all ranks
+        for arg in op.args:
+            kind = f"{'const ' if arg.role == 'in' else ''}{_C_TYPES[arg.dtype]}"
+            given[arg.name] = f"peers<{kind}>({arg.name}.device, {op.ranks}, {arg.name}.columns)"
+        for buffer in plan.scratch:
+            kind, size = _C_TYPES[buffer.stored], math.prod(buffer.shape) // dims[op.ranks]
+            buffers[buffer.name] = f"peers<{kind}>({buffer.name}, {op.ranks}, {size})"
+    return {
+        **given,
+        **{name: name for name in op.dims},
+        **({"first_rank": "0"} if op.ranks else {}),
+        **{scalar.name: scalar.name for scalar in op.scalars},
+        **buffers,
+        **{name: name for name in (f"{tile.argument}_tiles" for tile in plan.tiles)},
+    }
 
 
 def _geometry(launch: Launch) -> str:
@@ -375,27 +358,33 @@ def _dim3(sizes: tuple[int, int, int]) -> str:
     return f"dim3({x}, {y})" if z == 1 else f"dim3({x}, {y}, {z})"
 
 
-def _verify(arg: Arg, rung: Rung, target: Target) -> list[str]:
-    terms = arg.terms.replace("//", "/")
-    if _at_random(arg, target):
-        word = f"random_word_cpu({arg.rounded_by}.cpu(), stream, first + i)"
-        return [
-            f"auto store = [&](double x, size_t i) {{  // {arg.name} is rounded at random",
-            f"    return round_at_random_cpu<real>(x, {word});",
-            "};",
-            f"right &= {arg.name}.verify({terms}, 0, store);",
-        ]
-    if rung.tf32:
-        return [f"right &= {arg.name}.verify({terms}, 0x1p{round(math.log2(TF32))});  // TF32"]
-    if rung.rounds and arg.dtype == REAL:
-        rounding = f"0x1p{round(math.log2(unit_roundoff(target.real)))}"
-        return [f"right &= {arg.name}.verify({terms}, {rounding});  // Rounds"]
-    return [f"right &= {arg.name}.verify({terms});"]
+def _tables(
+    inputs: Mapping[str, Input], samples: Mapping[str, Samples]
+) -> dict[str, Sequence[str]]:
+    """The numbers in the program: declarations, and what is in them."""
+    tables: dict[str, Sequence[str]] = {}
+    for name, given in inputs.items():
+        if given.values is not None:
+            tables[f"{name}_values[{len(given.values)}]"] = [str(x) for x in given.values]
+    for name, found in samples.items():
+        rows = zip(
+            found.index.tolist(), found.value.tolist(), found.tolerance.tolist(), strict=True
+        )
+        tables[f"{name}_samples[{len(found.index)}][3]"] = [_sample(*row) for row in rows]
+    return tables
 
 
-def _at_random(arg: Arg, target: Target) -> bool:
-    """Whether an output is rounded up or down at random (`Arg.rounded_by`)."""
-    return arg.rounded_by is not None and resolve_dtype(arg.dtype, target.real).itemsize == 2
+def _sample(index: int, value: float, tolerance: float) -> str:
+    """A sample, with digits enough for its tolerance, which is 0.2 % larger at most."""
+    if tolerance == 0:
+        return f"{{{index},{value},0}}"
+    digits = 4 + max(0, math.ceil(math.log10(abs(value) / tolerance))) if value else 1
+    return f"{{{index},{value:.{digits}g},{1.0011 * tolerance:.4g}}}"
+
+
+def _table(declaration: str, numbers: Sequence[str]) -> str:
+    lines = textwrap.wrap(", ".join(numbers), COLUMNS - 4, break_on_hyphens=False)
+    return "\n".join([f"const double {declaration} = {{", *_indent(lines), "};"])
 
 
 def _call(function: str, args: Iterable[str], end: str = ");") -> list[str]:

@@ -220,7 +220,7 @@ def solutions(notebook: Path, language: str) -> list[str]:
 
 
 def rung_of(op: str, kernel: int | str) -> Rung:
-    """A rung by its id or unique number, or what a kernel in a string says."""
+    """A rung by its id or name, or what a kernel in a string says."""
     with sandbox.as_file(str(kernel)) as path:
         return find_rung(op, path)
 
@@ -279,7 +279,7 @@ def banks(
 def ring(op: str, kernel: int | str, dtype: str = "bfloat16", **dims: int) -> None:
     """The stages of a rung's cp.async pipeline, or of that of a kernel in a string, over time."""
     rung = rung_of(op, kernel)
-    title = rung.name if rung.number is not None else rung.idea
+    title = rung.name if rung.number else rung.idea
     seen = ring_pictures.record(find(op), rung, dtype, dims)
     display(SVG(ring_pictures.of_ring(title, seen).svg()))
 
@@ -292,7 +292,7 @@ def timeline(
     rung = rung_of(op, kernel)
     events = recording.record_kernel(op, rung, dtype, dims)
     durations = Durations(copy, product, store)
-    title = rung.name if rung.number is not None else rung.idea
+    title = rung.name if rung.number else rung.idea
     display(SVG(timeline_pictures.of_events(title, events, durations, until=until).svg()))
 
 

@@ -14,8 +14,7 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
     header OP N     what the header of a rung says: before, change, expectation, what is left;
                     only="change expect" shows these
     change OP N M   what changes in the code from rung N to M, without the words of the headers;
-                    context=1 line around it. N alone means: from the rung that N grew from.
-                    against="OP M": from a rung of another ladder
+                    context=1 line around it. N alone means: from the rung that N grew from
     diff OP N M     the same, with links to both files; context=2
     source OP N     the whole file
     solution OP X   what the solution X of an exercise, doc/solutions/<layer>/<direction>/X.cu,
@@ -32,7 +31,8 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
     ptx-wrappers    their functions that issue PTX instructions, with these
     table OP        what was measured
     gain OP N       of that one rung and the one that it grew from, at every shape and type; N M:
-                    two rungs
+                    two rungs; N alone, if it grew from a rung of another ladder: of N and
+                    the one before it
     overview        every op that was measured: its best rung beside the library and PyTorch
     counts OP N     memory accesses by source line, counted by the emulator; dtype=float32
     reuse OP N M …  how often each rung uses what it loads, counted likewise
@@ -74,7 +74,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.device_code import INCLUDE
 from ladder.core.contract.dims import Dims, format_dims
 from ladder.core.contract.identity import code_identity
-from ladder.core.contract.ladder import PACKAGE, find, find_rung, ladders
+from ladder.core.contract.ladder import PACKAGE, Ladder, find, find_rung, ladders
 from ladder.core.contract.rung_file import KEYS, Rung
 from ladder.core.contract.runs_on import runs_on
 from ladder.core.measure import results
@@ -233,35 +233,35 @@ def header(place: Place, op: str, number: str, only: str = "") -> str:
 def diff(place: Place, op: str, rung: str, other: str = "", context: str = "2") -> str:
     """What changes in the code, below links to both files: their headers say why."""
     before, after = _pair(op, rung, other)
+    names = source_code.file_names(before, after)
     files = " → ".join(
-        f"[{r.path.name}]({place.link(r.path)})" if r.path else r.label for r in (before, after)
+        f"[{name}]({place.link(rung.path)})" if rung.path else name
+        for name, rung in zip(names, (before, after), strict=True)
     )
     text = source_code.code_diff(find(op), before, after, int(context))
     return f"{files}\n\n```diff\n{text.rstrip()}\n```"
 
 
-def change(
-    place: Place, op: str, rung: str, other: str = "", context: str = "1", against: str = ""
-) -> str:
+def change(place: Place, op: str, rung: str, other: str = "", context: str = "1") -> str:
     """What changes in the code; the words of the headers are for `header` to show."""
-    if against:
-        theirs, which = against.split()
-        pair = find(theirs).rung(which), find(op).rung(rung)
-    else:
-        pair = _pair(op, rung, other)
-    text = source_code.code_diff(find(op), *pair, int(context))
+    text = source_code.code_diff(find(op), *_pair(op, rung, other), int(context))
     return f"```diff\n{text.rstrip()}\n```"
 
 
-def _pair(op: str, rung: str, other: str) -> tuple[Rung, Rung]:
-    """From which rung to which: `rung` to `other`, or to `rung` from the one that it grew from."""
+def _pair(
+    op: str,
+    rung: str,
+    other: str,
+    before: Callable[[Ladder, Rung], Rung | None] = Ladder.parent,
+) -> tuple[Rung, Rung]:
+    """From which rung to which: `rung` to `other`, or to `rung` from its parent, or predecessor."""
     ladder = find(op)
     first = ladder.rung(rung)
     if other:
         return first, ladder.rung(other)
-    if (parent := ladder.parent(first)) is None:
+    if (earlier := before(ladder, first)) is None:
         raise ValueError(f"{first.name} starts the ladder: name two rungs")
-    return parent, first
+    return earlier, first
 
 
 def source(place: Place, op: str, number: str) -> str:
@@ -506,7 +506,7 @@ def table(place: Place, op: str, **which: str) -> str:
 
 
 def gain(place: Place, op: str, rung: str, other: str = "", device: str = "") -> str:
-    before, after = _pair(op, rung, other)
+    before, after = _pair(op, rung, other, Ladder.predecessor)
     try:
         return tables.gain(op, before, after, device)
     except tables.NotMeasured as error:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.dims import Dims
-from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.ladder import PACKAGE, Ladder
 from ladder.core.contract.op import Op
 from ladder.core.contract.rung_file import MACHINE_READ, Rung
 
@@ -34,12 +34,21 @@ def diff(ladder: Ladder, before: Rung, after: Rung, context: int = 3, header: bo
 
     header  with the words of the headers: the whole files, as `patch` takes them
     """
-    was, now = (rung.path.name if rung.path else rung.label for rung in (before, after))
+    was, now = file_names(before, after)
     if header:
         old, new = (source(ladder, rung)[0].splitlines(True) for rung in (before, after))
         return "".join(difflib.unified_diff(old, new, was, now, n=context))
     changed = code_diff(ladder, before, after, context)
     return f"--- {was}\n+++ {now}\n{changed}" if changed else ""
+
+
+def file_names(before: Rung, after: Rung) -> list[str]:
+    """What a diff calls the files of two rungs; with folders where they are of two ladders."""
+    pair = (before, after)
+    folders = {r.path.parents[1 if r.track else 0] for r in pair if r.path and r.number}
+    if len(folders) == 2:
+        return [rung.file.relative_to(PACKAGE).as_posix() for rung in pair]
+    return [rung.path.name if rung.path else rung.label for rung in pair]
 
 
 class _Line(str):
@@ -98,30 +107,38 @@ def changed_lines(before: Rung, after: Rung) -> int:
     )
 
 
-def tree(ladder: Ladder) -> Iterator[tuple[str, Rung]]:
-    """Every rung with what is drawn before it: a branch wherever several grew from one rung.
+def tree(ladder: Ladder) -> Iterator[tuple[str, str, Rung]]:
+    """Every rung, what is drawn before it, and its id: a branch wherever several grew from one.
 
-    A rung that is the only one to grow from another stands right below it, without indentation.
+    A rung that is the only one to grow from another stands right below it, without indentation. A
+    rung of another ladder, from which some of these grew, is among them, with its op's name.
     """
     grown: dict[str, list[Rung]] = {}
     for rung in ladder.rungs:
-        parent = ladder.parent(rung)
-        grown.setdefault(parent.id if parent else "", []).append(rung)
+        grown.setdefault(" ".join(filter(None, rung.after or ())), []).append(rung)
 
-    def climb(rung: Rung, first: str, rest: str) -> Iterator[tuple[str, Rung]]:
-        yield first, rung
+    def climb(rung: Rung, first: str, rest: str) -> Iterator[tuple[str, str, Rung]]:
+        yield first, rung.id, rung
         children = grown.get(rung.id, [])
         if len(children) == 1:
             yield from climb(children[0], rest, rest)
-            return
+        else:
+            yield from fork(children, rest)
+
+    def fork(children: list[Rung], rest: str) -> Iterator[tuple[str, str, Rung]]:
         for child in children:
             last = child is children[-1]
             yield from climb(
                 child, rest + ("└ " if last else "├ "), rest + ("  " if last else "│ ")
             )
 
-    for rung in grown.get("", []):
-        yield from climb(rung, "", "")
+    for rung in ladder.rungs:
+        parent, (op, id) = ladder.parent(rung), rung.after or ("", "")
+        if parent is None:
+            yield from climb(rung, "", "")
+        elif op and (children := grown.pop(f"{op} {id}", [])):
+            yield "", f"{op} {id}", parent
+            yield from fork(children, "")
 
 
 def lines_with(rung: Rung, texts: str) -> dict[int, str]:

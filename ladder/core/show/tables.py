@@ -10,7 +10,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.dims import format_dims
 from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.identity import code_identity
-from ladder.core.contract.ladder import find, ladders
+from ladder.core.contract.ladder import Ladder, find, ladders
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
 from ladder.core.measure import results
@@ -34,7 +34,8 @@ class Row:
     tf32     whether it multiplies as TF32, with a roof of its own
     stale    whether the rung's code has changed since it was measured
     us       microseconds
-    gain     over its parent, the rung that it grew from, where that was measured
+    gain     over its parent, where that was measured; of a rung that grew from one of another
+             ladder, over the one before it
     rate     GB/s, or TFLOP/s where the matrix rate is the roof
     of_roof  the rate as a share of the roof
     """
@@ -179,8 +180,8 @@ def measured_rows(measurement: results.Measurement) -> list[Row]:
         elif measured["rung"] in known:
             rung = known[measured["rung"]]
             kernel = rung.path is not None
-            parent = ladder.parent(rung)
-            gain = times[parent.id] / us if parent and parent.id in times else None
+            before = ladder.predecessor(rung)
+            gain = times[before.id] / us if before and before.id in times else None
             stale = code_identity(rung) != measured["code"]
             of_roof = rate / (tf32_roof if rung.tf32 else roof)
             common = {"us": us, "rate": rate, "of_roof": of_roof}
@@ -257,7 +258,7 @@ def caption(device: Mapping[str, Any], measurement: results.Measurement) -> str:
         text += "; everything fits in the L2 cache"
     text += f". {_machine(device)}, {measurement['date']}."
     if missing := unmeasured(device, measurement):
-        text += f" Not measured: {_listed(missing)}."
+        text += f" Not measured: {_listed(find(measurement['op']), missing)}."
     return text + _peer_note(measurement)
 
 
@@ -286,19 +287,9 @@ def unmeasured(device: Mapping[str, Any], measurement: results.Measurement) -> l
     ]
 
 
-def _listed(rungs: list[Rung]) -> str:
+def _listed(ladder: Ladder, rungs: list[Rung]) -> str:
     """In words: "rung 7", "rungs 1 to 3", "rungs 1, 4 and 16bit-6 to 16bit-8"."""
-    runs: list[list[Rung]] = []
-    for rung in rungs:
-        last = runs[-1][-1] if runs else None
-        if last and (last.track, (last.number or 0) + 1) == (rung.track, rung.number):
-            runs[-1].append(rung)
-        else:
-            runs.append([rung])
-    parts = []
-    for run in runs:
-        ids = [rung.id for rung in run]
-        parts += [f"{ids[0]} to {ids[-1]}"] if len(ids) > 2 else ids
+    parts = ladder.spans(rungs)
     text = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
     return f"rung{'s' * (len(rungs) > 1)} {text}"
 

@@ -29,8 +29,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +51,7 @@ from ladder.core.verify.guards import WRITES, Buffer, guarded
 from ladder.core.verify.inputs import NORMAL, Arrays, scalars, starts
 from ladder.core.verify.shapes import derive_shapes
 from ladder.core.verify.tolerance import INDENT, Expected
+from ladder.core.verify.variants import variants, watching
 
 FEW_SHAPES = 5  # of a check with `few`
 FEW_ORDERS = 2  # of these, the first: under every width of the warp and order of threads
@@ -235,8 +235,8 @@ def _variants(
     """The devices on which a shape is checked; the size of the GPU may be part of it."""
     for name, on in op.also_with.items():
         if dims == on.dims and _names(rung, name):
-            return device.variants(brief, on.multiprocessors)
-    return device.variants(brief)
+            return variants(device, brief, on.multiprocessors)
+    return variants(device, brief)
 
 
 def largest(
@@ -255,31 +255,20 @@ def largest(
     return sorted(shapes, key=place)[-count:]
 
 
-def compile_ahead(
-    pool: Executor,
+def runs(
     ladder: Ladder,
     rungs: Iterable[Rung],
     device: Device,
     dtypes: Sequence[str] | None = None,
     shapes: Sequence[Dims] | None = None,
-) -> None:
-    """Let a pool of threads compile what `check` will need, in the same order: compiling takes
-    longer than running. A compile error is reported when the rung is checked.
-    """
-    asked = set()
+) -> Iterator[tuple[Device, Rung, str, Dims]]:
+    """What `check` will run of some kernels, in its order: where, which, in which real type, and at
+    which shape."""
     for rung, dtype in itertools.product(rungs, dtypes or ladder.op.reals):
-        if rung.path is None:
-            continue
-        chosen = what_to_run(ladder.op, rung, device, dtype, shapes)
-        runs = [(dims, g) for dims, _ in chosen for g in _variants(ladder.op, rung, device, dims)]
-        for dims, group in runs:
-            target = group[0].target(DTYPES[dtype])
-            plan = rung.plan(dims, target)
-            if plan.refusal is None:
-                job = (rung.id, dtype, target.warp, *plan.constants.items())
-                if job not in asked:
-                    asked.add(job)
-                    pool.submit(group[0].compile_ahead, rung, plan.constants, DTYPES[dtype])
+        if rung.path is not None:
+            for dims, _ in what_to_run(ladder.op, rung, device, dtype, shapes):
+                for group in _variants(ladder.op, rung, device, dims):
+                    yield group[0], rung, dtype, dims
 
 
 def check_case(
@@ -436,11 +425,11 @@ def _run(
 def _watch(device: Device, run: Callable[[Device], object]) -> str | None:
     """What the same run is seen to do that it must not, with its line, if every memory access is
     watched; None where the device cannot, or there is nothing to see."""
-    watching = device.watching()
-    if watching is None:
+    watcher = watching(device)
+    if watcher is None:
         return None
     try:
-        run(watching)
+        run(watcher)
     except Fault as fault:
         return str(fault)
     except Wrong:  # wrong numbers only, as before

@@ -37,6 +37,7 @@ from ladder.core.emulator.emulated import Emulated
 from ladder.core.verify.check import Outcome, Report
 from ladder.core.verify.check import check as check_here
 from ladder.core.verify.tolerance import INDENT
+from ladder.core.verify.variants import watching
 
 SECONDS = 120.0  # time limit of a check
 # A check launches a kernel at several shapes, and in several orders of its threads. One launch of
@@ -221,7 +222,7 @@ def _check(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_watching(request: Mapping[str, Any]) -> dict[str, Any]:
     device = open_device(request["device"])
-    return _check_on(device.watching() or device, request, stop_at_failure=True)
+    return _check_on(watching(device) or device, request, stop_at_failure=True)
 
 
 def _check_on(

@@ -128,8 +128,7 @@ class Expected:
         before  what an output that accumulates held before the run
         tf32    whether it multiplies float32 factors as TF32
         """
-        tolerance = self.tolerance + (self.rounded if rounds else 0.0)
-        tolerance = tolerance + (self.tf32 if tf32 else 0.0)
+        tolerance = self.allowed(rounds, tf32)
         if got.dtype.kind in "iu":
             wrong = np.all([got != right for right in (self.value, *self.others)], axis=0)
             worst = 0.0
@@ -145,6 +144,11 @@ class Expected:
         if not wrong.any():
             return None, worst
         return self._describe(got, wrong, tolerance, before), math.inf
+
+    def allowed(self, rounds: bool, tf32: bool) -> np.ndarray:
+        """How far each element of a result may be from `value`, for a rung as in `verify`."""
+        tolerance = self.tolerance + (self.rounded if rounds else 0.0)
+        return tolerance + (self.tf32 if tf32 else 0.0)
 
     def _describe(
         self,

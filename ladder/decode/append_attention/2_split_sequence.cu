@@ -1,7 +1,9 @@
 // decode append_attention, rung 2: append inside the split over the sequence
 // Before: in rung 1, one kernel writes the new token's key and value, and the next one reads them.
-// Change: decode.attention rung 4. The split that holds the position takes this key and value from
-//         qkv and writes them into the cache. No other block accesses them, so there is no race.
+//         So does decode.attention rung 4, which reads all keys and values from the cache.
+// Change: the kernels of decode.attention rung 4, with the append. The split that holds the
+//         position takes this key and value from qkv and writes them into the cache. No other block
+//         accesses them, so there is no race.
 // Expect: one launch less, and no wait for what has just been written.
 // Needs:  NH <= 65535; B <= 65535; HS % vector == 0; warp % LANES == 0
 // Define: HS = C // NH; LANES = max(1, HS // vector); WARPS = 4; GROUPS = WARPS * warp // LANES;
@@ -10,8 +12,7 @@
 // Launch: decode_append_attention<<<(NH, B), WARPS * warp>>>
 // Scratch: float32 sums[B, NH, SPLITS, HS]; float32 largests[B, NH, SPLITS];
 //         float32 totals[B, NH, SPLITS]
-// After:  1
-// Rewrite: the attention is that of decode.attention rung 4
+// After:  decode.attention 4
 // Left:   the second kernel, which starts when the last block of the first has ended -> rung 3.
 
 #include "portable.cuh"

@@ -1,16 +1,16 @@
 // decode append_attention, rung 3: cluster reduction, and a window in one round
-// Before: rung 2 adds up the splits in a second kernel.
-// Change: decode.attention rung 5, a cluster of blocks for each head, with the append in the block
-//         that holds the position. A thread has twice as many keys (EACH), so that 8 blocks have
-//         all 1,024 positions of a window in registers at once, in 16 bits.
+// Before: rung 2 adds up the splits in a second kernel. decode.attention rung 5 has a cluster of
+//         blocks for each head, which add them up, and no append.
+// Change: the kernel of decode.attention rung 5, with the append in the block that holds the
+//         position. A thread has twice as many keys (EACH), so that 8 blocks have all 1,024
+//         positions of a window in registers at once, in 16 bits.
 // Expect: the time of one launch less, and one wait for memory instead of two in the second half of
 //         a window.
 // Needs:  sm >= 90; warp == 32; NH <= 65535; B <= 65535; HS % vector == 0; warp % LANES == 0
 // Define: HS = C // NH; LANES = max(1, HS // vector); WARPS = 4; GROUPS = WARPS * warp // LANES;
 //         EACH = 8; KEYS = EACH * GROUPS; BLOCKS = 8
 // Launch: decode_append_attention<<<(BLOCKS, NH, B), WARPS * warp>>>
-// After:  2
-// Rewrite: the attention is that of decode.attention rung 5
+// After:  decode.attention 5
 // Left:   the launch and the wait for the cache, which could begin earlier -> rung 4.
 
 #include "hopper.cuh"

@@ -1,7 +1,8 @@
 // decode linear_gelu, rung 2: gelu in the epilogue
-// Before: in rung 1, a second kernel loads each output that the first has stored.
-// Change: decode.linear rung 5, whose threads have the outputs in registers and apply gelu before
-//         they store them.
+// Before: in rung 1, a second kernel loads each output that the first has stored. The threads of
+//         decode.linear rung 5 have the outputs in registers.
+// Change: the kernel of decode.linear rung 5, whose threads apply gelu to the outputs before they
+//         store them.
 // Expect: one launch and one wait for memory less, and nothing else to see: the gelu of a column
 //         takes some ten instructions.
 // Needs:  C % vector == 0; N <= 8; IN_FLIGHT <= 16
@@ -9,8 +10,7 @@
 //         PARTS = 1 if OC >= 2 * ENOUGH else 2 if OC >= ENOUGH else 4; COLUMNS = WARPS // PARTS;
 //         SPAN = PARTS * warp * vector; IN_FLIGHT = ceil_div(C, SPAN)
 // Launch: decode_linear_gelu<<<ceil_div(OC, COLUMNS), WARPS * warp>>>
-// After:  1
-// Rewrite: the product is that of decode.linear rung 5
+// After:  decode.linear 5
 // Left:   the launch and the wait for the weights -> rung 3.
 
 #include "fast_math.cuh"

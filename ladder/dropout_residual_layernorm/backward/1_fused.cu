@@ -11,6 +11,7 @@
 // Launch: dropout_residual_layernorm_backward<<<GRID, ROWS * warp, ROWS * 8 * C>>>
 // Launch: dropout_residual_layernorm_backward_finish<<<ceil_div(2 * C, warp), GROUPS * warp>>>
 // Scratch: float32 partial[GRID, 2, C]
+// After:  residual_layernorm.backward 2
 // Left:   seven eighths of every Philox call are discarded, loads are 2 or 4 bytes wide,
 //         and every row loads and stores 2*C sums in shared memory -> rung 2.
 

@@ -1,10 +1,11 @@
 // dropout_residual_layernorm backward, rung 2: vectorized loads, eight elements per Philox call
 // Before: in rung 1, every element costs a Philox call of its own, one instruction moves 2 or 4
 //         bytes per lane, and the sums of dweight and dbias go through shared memory.
-// Change: a lane takes VECTOR neighbouring channels, and moves them with one 16-byte (128-bit)
-//         instruction. In 16 bits these are the eight of one Philox call; in float32 they are four,
-//         so two lanes make the same call. The row, its part of dinp, and the sums stay in
-//         registers, as in residual_layernorm.backward's rung 4.
+//         residual_layernorm.backward rung 4 loads 16 bytes, and has its sums in registers.
+// Change: the kernel of residual_layernorm.backward rung 4, with the mask. A lane takes VECTOR
+//         neighbouring channels, and moves them with one 16-byte (128-bit) instruction. In 16 bits
+//         these are the eight of one Philox call; in float32 they are four, so two lanes make the
+//         same call. The row, its part of dinp, and the sums stay in registers.
 // Expect: an eighth of the Philox calls; the three loads of a row are in flight together. 5*N*C
 //         elements through memory.
 // Needs:  C % vector == 0; ROW_VECTORS * vector <= 32
@@ -15,8 +16,7 @@
 // Launch: dropout_residual_layernorm_backward<<<GRID, ROWS * warp>>>
 // Launch: dropout_residual_layernorm_backward_finish<<<2 * SLOTS // warp, GROUPS * warp>>>
 // Scratch: float32 partial[GRID, 2, SLOTS]
-// After:  1
-// Rewrite: the kernel grew from residual_layernorm.backward's rung 4, not from rung 1.
+// After:  residual_layernorm.backward 4
 // Left:   where C is small, lanes are idle, as in forward rung 2; and a second kernel, for the sums
 //         of 2*C columns, that takes a launch -> rung 3.
 

@@ -8,7 +8,7 @@
 // Needs:  nothing
 // Define: TILE = 32
 // Launch: matmul_backward_weight_bias<<<(ceil_div(C, TILE), ceil_div(OC, TILE)), TILE * TILE>>>
-// After:  1
+// After:  matmul.backward_weight 2
 // Left:   the product of rung 2, with two loads for a multiply-add. Faster products are in
 //         matmul.backward_weight: tensor cores -> 16bit rung 3; float32 -> float32 rung 3.
 

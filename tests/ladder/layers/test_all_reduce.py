@@ -130,7 +130,6 @@ def test_a_group_is_checked_at_numbers_of_ranks_that_it_can_share_out():
 
     device = group()
     device.target = Cpu().target
-    device.variants = lambda *_: [(device,)]
     device.synchronize = lambda: None
     report = check(LADDER, Rung("sum", "NumPy", run=add), device, ["float32"])
     shapes = [outcome.dims["R"] for outcome in report.outcomes]
@@ -139,9 +138,9 @@ def test_a_group_is_checked_at_numbers_of_ranks_that_it_can_share_out():
 
 
 def test_a_group_refuses_what_it_cannot_share_out():
-    with pytest.raises(LadderError, match="3 ranks cannot be shared out evenly to 2 x CPU"):
+    with pytest.raises(LadderError, match=r"3 ranks .* 2 x CPU"):
         group().owners(3)
-    with pytest.raises(LadderError, match=r"residual.forward runs on one device, not on 2 x CPU"):
+    with pytest.raises(LadderError, match=r"residual.forward .* 2 x CPU"):
         check(find("residual.forward"), find("residual.forward").rung(1), group())
 
 

@@ -17,6 +17,7 @@ from ladder.core.emulator import source, toolchain
 from ladder.core.emulator.emulated import INCLUDE
 from ladder.core.verify.check import FEW_CASE_BYTES, FEW_SHAPES, check, gpt2_shape, largest
 from ladder.core.verify.shapes import derive_shapes
+from ladder.core.verify.variants import variants
 
 EMULATED, EMULATED_64 = open_device("emulated"), open_device("emulated:64")
 
@@ -129,9 +130,8 @@ def test_a_rung_for_amd_is_so_at_more_shapes(ladder, rung, dtype):
 
 
 def test_the_emulator_with_64_lanes_has_no_variant_with_less():
-    warps = {
-        device.target(np.dtype(np.float32)).warp for g in EMULATED_64.variants() for device in g
-    }
+    devices = [device for group in variants(EMULATED_64) for device in group]
+    warps = {device.target(np.dtype(np.float32)).warp for device in devices}
     assert warps == {64}
 
 

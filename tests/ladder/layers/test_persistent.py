@@ -76,17 +76,6 @@ def test_blocks_that_keep_their_weight(monkeypatch, op, id, multiprocessors, siz
     assert outcome.status == "passed", outcome
 
 
-@each(("matmul.forward", (17,)), ("matmul.backward_input", (15,)))
-def test_weight_that_is_too_long_to_keep(monkeypatch, op, id):
-    monkeypatch.setattr(emulated, "MULTIPROCESSORS", 2)
-    device, long = open_device("emulated"), "C" if op.endswith("forward") else "OC"
-    dims = {"N": 390, "C": 136, "OC": 136} | {long: 392}
-    rung = find(op).rung(f"16bit-{id}")
-    assert rung.plan(dims, device.target(DTYPES["bfloat16"])).constants["STAYS"] == 0
-    outcome = check_case(find(op).op, rung, device, "bfloat16", dims, brief=True)
-    assert outcome.status == "passed", outcome
-
-
 @pytest.mark.parametrize(("multiprocessors", "columns"), [(1, 8), (4, 6)])
 @each(
     ("matmul.forward", ("float32-6", "float32-7")),

@@ -70,6 +70,11 @@ def test_the_chosen_width_takes_no_more_time_than_the_other(high, columns, place
     assert chosen in (192, 256) and time(chosen) == min(time(192), time(256))
 
 
+@pytest.mark.parametrize(("columns", "kept"), [(384, 128), (1152, 192), (1536, 192)])
+def test_the_kept_part_of_weight_is_as_wide_as_the_chapter_says(columns, kept):
+    assert tiles.kept_columns(16384 // 64, columns, SMS) == kept
+
+
 @pytest.mark.parametrize(
     ("left", "share", "line"),
     [

@@ -11,7 +11,7 @@ import pytest
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_bytes
 from tests.trainer.web_server import serve
-from trainer.data import benchmarks, multiple_choice, prepare
+from trainer.data import benchmarks, multiple_choice
 from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark
 from trainer.data.download import DownloadError, Source
 from trainer.data.multiple_choice import read_examples
@@ -112,11 +112,5 @@ def test_a_benchmark_beyond_a_models_characters_is_named(data):
     vocabulary = data / "x" / "chars_vocabulary.json"
     vocabulary.parent.mkdir(parents=True)
     vocabulary.write_text('["a"]')
-    with pytest.raises(LadderError, match=r"^hellaswag cannot be tokenized: the character ' '"):
+    with pytest.raises(LadderError, match=r"hellaswag .*character ' '"):
         prepared("hellaswag", data, "chars:x")
-
-
-def test_the_command_prints_what_it_made(data, capsys):
-    words = ["mmlu", "--tokenizer", "bytes", "--data-dir", str(data)]
-    assert prepare.main(words) == 0
-    assert capsys.readouterr().out == f"test   2 questions  {data / 'mmlu' / 'bytes_test.bin'}\n"

@@ -87,9 +87,9 @@ def test_a_position_in_another_order_or_other_data_is_refused(pattern):
 
 
 def test_bad_sizes_and_tokens_are_named(pattern):
-    with pytest.raises(LadderError, match=r"x_1\.bin has 4 tokens, fewer than the T\+1 = 5"):
+    with pytest.raises(LadderError, match=r"x_1\.bin has 4 tokens"):
         loader(pattern, T=4)
     with pytest.raises(LadderError, match="at least 1"):
         loader(pattern, B=0)
-    with pytest.raises(LadderError, match=r"x_2\.bin: token 29 is 229, beyond .* of 200"):
+    with pytest.raises(LadderError, match=r"x_2\.bin: token 29 is 229"):
         loader(pattern, B=1000, T=1, vocab=200).next_batch()

@@ -66,11 +66,6 @@ def test_an_unknown_character_is_named():
         CharTokenizer.of_text("abc").encode("abz")
 
 
-def test_characters_survive_their_file(tmp_path):
-    CharTokenizer.of_text(ALPHABET).save(tmp_path / "chars.json")
-    assert CharTokenizer.load(tmp_path / "chars.json").symbols == sorted(set(ALPHABET))
-
-
 @pytest.mark.slow
 @given(
     st.one_of(
@@ -151,10 +146,3 @@ def test_gpt2_gives_back_any_text(gpt2, text):
     ids = gpt2.encode(text)
     assert gpt2.decode(ids) == text
     assert b"".join(map(gpt2.token_bytes, ids)) == text.encode()
-
-
-def test_tinyshakespeare_has_65_characters():
-    if not (DATA / "tinyshakespeare" / "input.txt").is_file():
-        pytest.skip(f"no tinyshakespeare/input.txt in {DATA}")
-    text = (DATA / "tinyshakespeare" / "input.txt").read_text()
-    assert CharTokenizer.of_text(text).vocab == 65

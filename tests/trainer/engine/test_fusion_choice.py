@@ -1,5 +1,6 @@
 """Which fusions a run uses, by flags, rungs, device and measurement."""
 
+import contextlib
 import dataclasses
 import json
 
@@ -9,7 +10,7 @@ import pytest
 from ladder.core.common.errors import LadderError
 from ladder.core.measure.pick import Choice as Picked
 from tests.trainer.tiny import resolved_kernels, run, settings
-from trainer.engine import fusion_choice, rung_choice
+from trainer.engine import fusion_choice, kernels, rung_choice
 from trainer.model import checkpoint
 from trainer.model.fusion import FUSIONS
 from trainer.model.gpt2 import GPT2Config
@@ -47,7 +48,7 @@ def picked(monkeypatch):
         (dims,) = shapes
         assert set(dims) == set(ladder.op.dims) and dtype == "float32"
         op = ladder.op.name
-        return Picked(op, 1, 1e-6 * microseconds.get(op, 1.0), {})
+        return [Picked(op, 1, 1e-6 * microseconds.get(op, 1.0), {})]
 
     monkeypatch.setattr(fusion_choice, "pick", pick)
     return microseconds
@@ -87,7 +88,7 @@ def test_a_fused_op_that_cannot_run_is_left_out_with_the_reason(monkeypatch):
     def pick(ladder, *shapes, **options):
         if ladder.op.layer == "matmul_gelu":
             raise LadderError("matmul_gelu.forward has no rung that can run here: rung 1: no")
-        return Picked(ladder.op.name, 1, 1e-6, {})
+        return [Picked(ladder.op.name, 1, 1e-6, {})]
 
     monkeypatch.setattr(fusion_choice, "pick", pick)
     names, notes = choose(GPU)
@@ -142,6 +143,34 @@ def test_a_fusion_is_measured_beside_what_those_before_it_have_made(picked, micr
     names, notes = fusion_choice.choose(gpu, GPU, dropping)
     assert not {"residual_layernorm", "dropout_residual_layernorm"} & {*names}
     assert len(notes) == 1
+
+
+def test_a_program_is_built_once_for_each_set_that_is_compared(monkeypatch):
+    built = []
+
+    def build_fused(names):
+        built.append(names)
+        return build(SHAPE, 2, 5, fusions=names)
+
+    def pick(ladder, device, dtype, *shapes, **allowed):
+        return [Picked(ladder.op.name, "0", 1e-6, {})] * len(shapes)
+
+    monkeypatch.setattr(rung_choice, "pick", pick)
+    monkeypatch.setattr(rung_choice, "compiling_candidates", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(rung_choice, "compile_chosen", lambda *_: None)
+    chosen = kernels.choose(resolved_kernels("cuda", dtype="fp32"), GPU, build_fused)
+    assert chosen.program.fusions == ALL
+    assert sorted(built, key=len) == [ALL[:count] for count in range(len(ALL) + 1)]
+    built.clear()
+    kernels.choose(resolved_kernels("cuda", dtype="fp32", fuse="none"), GPU, build_fused)
+    assert built == [()]
+
+
+def test_a_rung_for_some_shapes_keeps_their_calls_apart():
+    fc, qkv = "matmul.forward@C:8,OC:32", "matmul.forward@C:8,OC:24"
+    assert chosen(GPU, rung={fc: "2"}) == (ALL[0], *ALL[2:])  # matmul_gelu would take these calls
+    assert chosen(GPU, rung={qkv: "2"}) == ALL
+    assert "matmul_gelu" in chosen(GPU, rung={"matmul_gelu.forward@C:8": "2"}, rungs="naive")
 
 
 def test_none_is_none():

@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from ladder.core.common.errors import LadderError
+from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import find
+from ladder.core.contract.libraries import Libraries
 from ladder.core.contract.target import Target
 from ladder.core.device.cpu import Cpu
 from ladder.core.measure.pick import Choice as Picked
 from tests.trainer.tiny import resolved_kernels
-from trainer.engine import rung_choice
+from trainer.engine import rung_choice, rung_map
 from trainer.model.calls import Call
 
 OPS = ("layernorm.forward", "layernorm.backward", "gelu.forward")
@@ -24,7 +26,9 @@ class Pretended(Cpu):
     def __init__(self, kind, arch):
         self.kind, self.arch = kind, arch
         self.is_gpu, self.runs_reference, self.runs_kernels = kind == "cuda", kind != "cuda", True
-        self.libraries = frozenset({"cublas-tf32", "cublaslt-tf32"} if self.is_gpu else ())
+        self.libraries = Libraries()
+        if self.is_gpu:
+            self.libraries.ids = frozenset({"cublas-tf32", "cublaslt-tf32"})
 
     def target(self, real):
         return Target(self.arch, 32, 132, 232448, real)
@@ -87,7 +91,7 @@ def test_best_asks_the_picker_for_the_shapes_of_the_run(monkeypatch):
 
     def pick(ladder, device, dtype, *shapes, library, deterministic, tf32):
         asked.append((ladder.op.name, dtype, shapes, library))
-        return Picked(ladder.op.name, "1", 1e-6, {"1": "the fastest: 1.0 us"})
+        return [Picked(ladder.op.name, "1", 1e-6, {})] * len(shapes)
 
     monkeypatch.setattr(rung_choice, "pick", pick)
     choices = choose(GPU, rungs="best")
@@ -146,6 +150,10 @@ def test_choices_that_cannot_run_are_refused(device, settings, says):
         '{"gelu.foward": 1}',
         '{"gelu.forward": 99}',
         '{"gelu.forward": "no.cu"}',
+        '{"gelu.forward@N": 1}',
+        '{"gelu.forward@N:4:5": 1}',
+        '{"gelu.foward@N:4": 1}',
+        '{"gelu.forward": {"N:4": 1}}',
     ],
 )
 def test_a_file_of_rungs_must_make_sense(tmp_path, text):
@@ -176,11 +184,104 @@ def test_deterministic_asks_the_picker_for_such_rungs_only(monkeypatch):
 
     def pick(ladder, device, dtype, *shapes, library, deterministic, tf32):
         asked.append(deterministic)
-        return Picked(ladder.op.name, "1", 1e-6, {"1": "the fastest: 1.0 us"})
+        return [Picked(ladder.op.name, "1", 1e-6, {})] * len(shapes)
 
     monkeypatch.setattr(rung_choice, "pick", pick)
     choose(GPU, rungs="best", deterministic=True)
     assert asked and all(asked)
+
+
+# ---- a rung for some shapes ----
+
+SHAPES = (
+    {"N": 64, "C": 768, "OC": 2304},
+    {"N": 64, "C": 768, "OC": 768},
+    {"N": 8, "C": 384, "OC": 96},
+)
+LINEAR = [Call("matmul.forward", (), dims, {}, "") for dims in (*SHAPES, SHAPES[0])]
+QKV = "matmul.forward@C:768,OC:2304"
+
+
+def choose_linear(device=EMULATED, before=None, **settings):
+    """By key, the ids for linear layers of three shapes, the first of them called twice."""
+    wanted = resolved_kernels(device.kind, **{"rungs": "naive", "dtype": "bf16", **settings})
+    return rung_choice.choose(LINEAR, wanted, device, before)
+
+
+def ids(choices):
+    return rung_choice.as_json(choices)
+
+
+def test_a_rung_is_named_for_some_shapes():
+    named = {QKV: "2", "matmul.forward@C:768": "3"}
+    choices = choose_linear(rung=named)
+    assert [rung_map.rung_of(choices, call).rung.id for call in LINEAR] == ["2", "3", "1", "2"]
+    assert choices["matmul.forward"].reason == "named by --rung"
+    named["matmul.forward"] = "4"
+    choices = choose_linear(rung=named)
+    assert [rung_map.rung_of(choices, call).rung.id for call in LINEAR] == ["2", "3", "4", "2"]
+
+
+def test_a_shape_that_no_call_has_is_refused_with_those_there_are():
+    says = r"--rung matmul.forward@C:5=2: no call has this shape; there are .*@N:64,C:768,OC:2304"
+    with pytest.raises(LadderError, match=says):
+        choose_linear(rung={"matmul.forward@C:5": "2"})
+
+
+def test_the_picker_chooses_for_each_shape(monkeypatch):
+    def pick(ladder, device, dtype, *shapes, **allowed):
+        assert [*shapes] == [*SHAPES], "each once"
+        return [Picked("", "3" if d["OC"] == 768 else "4", 2e-6, {}, kept=True) for d in shapes]
+
+    monkeypatch.setattr(rung_choice, "pick", pick)
+    choices = choose_linear(GPU, rungs="best")
+    assert {key: (choice.rung.id, choice.reason) for key, choice in choices.items()} == {
+        "matmul.forward": ("4", "the fastest: 6.0 us for 3 calls (doc/results/picks)"),
+        "matmul.forward@N:64,C:768,OC:768": ("3", "the fastest: 2.0 us (doc/results/picks)"),
+    }
+
+
+def test_rungs_for_some_shapes_are_chosen_again_from_a_file_and_from_a_checkpoint(tmp_path):
+    chosen = choose_linear(rung={QKV: "2"})
+    assert len(chosen) == 2
+    saved = tmp_path / "rungs.json"
+    saved.write_text(json.dumps(ids(chosen)))
+    assert ids(choose_linear(rungs=str(saved))) == ids(chosen)
+    again = choose_linear(before=as_saved(chosen))
+    assert ids(again) == ids(chosen) and again["matmul.forward"].reason == "as before"
+    assert ids(choose_linear(rungs=str(saved), rung={"matmul.forward": "3"})) == {
+        "matmul.forward": "3"
+    }
+
+
+@pytest.mark.parametrize(
+    ("op", "both", "other", "few"),
+    [
+        ("matmul.forward", "16bit-17", "16bit-16", "C"),
+        ("matmul.backward_input", "16bit-15", "16bit-14", "OC"),
+    ],
+)
+def test_what_held_two_kernels_is_read_as_the_one_that_fits(tmp_path, op, both, other, few):
+    """In files and flags of a time when one rung had both; a shape that is named is refused."""
+    short, long = ({"N": 64, "C": 512, "OC": 512} | {few: size} for size in (384, 392))
+    calls = [Call(op, (), dims, {}, "") for dims in (short, long)]
+    saved = tmp_path / "rungs.json"
+    saved.write_text(json.dumps({op: both}))
+    _, identity = rung_choice.FORMERLY_BOTH[op, both]
+    for before, settings in (
+        (None, {"rungs": str(saved)}),
+        (None, {"rung": {op: both}}),
+        ({"rungs": {op: both}, "digests": {op: identity}}, {}),
+    ):
+        wanted = resolved_kernels("cuda", dtype="bf16", **{"rungs": "naive", **settings})
+        choices = rung_choice.choose(calls, wanted, GPU, before)
+        assert [rung_map.rung_of(choices, call).rung.id for call in calls] == [both, other]
+        again = rung_choice.choose(calls, wanted, GPU, as_saved(choices))
+        assert ids(again) == ids(choices)
+    target = GPU.target(DTYPES["bfloat16"])
+    assert f"{few} <= 384" in find(op).rung(both).plan(long, target).refusal
+    named = resolved_kernels("cuda", rungs="naive", dtype="bf16", rung={f"{op}@{few}:392": both})
+    assert {choice.rung.id for choice in rung_choice.choose(calls, named, GPU).values()} >= {both}
 
 
 # ---- TF32 ----
@@ -214,7 +315,7 @@ def test_the_picker_is_told_whether_tf32_is_allowed(monkeypatch, allowed):
 
     def pick(ladder, device, dtype, *shapes, library, deterministic, tf32):
         asked.append(tf32)
-        return Picked(ladder.op.name, "1", 1e-6, {"1": "the fastest: 1.0 us"})
+        return [Picked(ladder.op.name, "1", 1e-6, {})] * len(shapes)
 
     monkeypatch.setattr(rung_choice, "pick", pick)
     choose_product(GPU, rungs="best", tf32=allowed)
@@ -276,6 +377,8 @@ def test_a_rung_edited_since_the_checkpoint_is_refused_unless_chosen_again(mine,
     monkeypatch.setattr(rung_choice, "find_rung", find_rung)
     layernorm["1"] = replace(edited, source=edited.source + "// a remark changes nothing\n")
     go_on(EMULATED, before)
+    with pytest.raises(LadderError, match="was edited since"):
+        go_on(EMULATED, {**before, "digests": {}})
     layernorm["1"] = replace(edited, source=edited.source + "int changed;\n")
     with pytest.raises(LadderError, match=r"layernorm.forward rung 1 .* was edited since the"):
         go_on(EMULATED, before)
@@ -290,3 +393,11 @@ def test_a_rung_that_is_gone_is_refused_unless_another_is_chosen():
     with pytest.raises(LadderError, match=r"the checkpoint's rung is gone: .* has no rung '99'"):
         go_on(EMULATED, before)
     go_on(EMULATED, before, rung={"layernorm.forward": "1"})
+
+
+@pytest.mark.parametrize("key", ["layernorm.forward@", "layernorm.forward@C:x", "no.such@C:8"])
+def test_a_checkpoint_that_names_nonsense_is_refused(key):
+    before = as_saved(choose(EMULATED, rungs="naive"))
+    before["rungs"][key] = "1"
+    with pytest.raises(LadderError, match=r"^the checkpoint|names no shape|no op is named"):
+        go_on(EMULATED, before)

@@ -82,5 +82,5 @@ def test_what_cannot_be_compared_is_refused(tmp_path, line, says):
 
 def test_without_pytorch_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr(torch_gpt2, "torch", None)
-    with pytest.raises(LadderError, match=r"PyTorch is not installed; run: .*pip install torch"):
+    with pytest.raises(LadderError, match="pip install torch"):
         main([])

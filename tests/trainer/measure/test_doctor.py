@@ -14,12 +14,6 @@ def test_the_report_runs_here_and_names_what_runs(capsys):
     assert "--device cpu       runs: the NumPy reference" in report
 
 
-def test_little_memory_comes_with_a_remedy():
-    assert doctor.memory(8 << 30).remedy is None
-    assert "train -e d6 or -e char" in doctor.memory(1 << 30).remedy
-    assert doctor.memory(None).found == "unknown"
-
-
 def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     finding = doctor.disk(tmp_path)

@@ -11,7 +11,7 @@ from ladder.core.contract.sensors import Reading, Sensors
 from ladder.core.measure.roofline import Roof
 from tests.trainer.parallel_run import together
 from tests.trainer.tiny import add_size
-from trainer.measure import exchange_timing, gpu_condition, profile, scaling, throughput
+from trainer.measure import gpu_condition, profile, throughput
 from trainer.run.display import Display
 from trainer.settings.flags import Flags
 
@@ -69,23 +69,6 @@ def test_the_profile_says_it_of_every_rank(seen):
     assert f"rank 1: {SAID}" in screen.getvalue()
 
 
-def test_scaling_has_a_line_for_every_rank(seen, monkeypatch):
-    monkeypatch.setattr(exchange_timing, "SAMPLES", 1)
-    parts = [together(n, lambda g: scaling.measure(FLAGS, g, 2, alone=False))[0] for n in (1, 2)]
-    result = scaling.gather([*parts, *reversed(parts)])
-    assert [len(row["gpus"]) for row in result["rows"]] == [1, 2]
-    assert "gpus" not in {key for key in result if key != "rows"}
-    screen = io.StringIO()
-    scaling.show(result, Display(Console(file=screen, width=140), 0))
-    lines = [line.split() for line in screen.getvalue().splitlines()]
-    told = ["1,755", "698", "700", "61", "power", "limit", "(85", "%)"]
-    assert [line for line in lines if line[2:] == told] == [
-        ["1", "0", *told],
-        ["2", "0", *told],
-        ["2", "1", *told],
-    ]
-
-
 def entry_of(*readings):
     """The entry that the ranks of these readings make together."""
     return together(len(readings), lambda g: gpu_condition.entry(readings[g.rank], g))[0]
@@ -98,25 +81,3 @@ def test_the_reading_of_several_turns_is_their_mean():
     assert first["slowed"] == {"power limit": 0.85 / 2}
     assert Reading(**second) == COOL
     assert gpu_condition.of_turns([{}, {}]) == {}
-
-
-def test_only_what_is_known_is_shown():
-    def rows(*readings):
-        return [{"ranks": len(readings), **entry_of(*readings)}]
-
-    assert gpu_condition.table(rows(None, None)) == (["ranks>", "rank>"], [])
-    assert gpu_condition.table(rows(None, Reading(3, 1980.0))) == (
-        ["ranks>", "rank>", "SM MHz>"],
-        [("2", "1", "1,980")],
-    )
-    assert gpu_condition.table(rows(COOL, Reading(3, 1980.0))) == (
-        ["ranks>", "rank>", "SM MHz>", "W>", "limit W>", "°C>", "slowed by"],
-        [
-            ("2", "0", "1,980", "512", "700", "44", "nothing"),
-            ("2", "1", "1,980", "-", "-", "-", "-"),
-        ],
-    )
-    assert gpu_condition.lines(gpu_condition.entry(Reading(3, None, 300.0))) == [
-        "300 W (median of 3 samples)"
-    ]
-    assert gpu_condition.lines({}) == []

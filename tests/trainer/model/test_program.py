@@ -13,7 +13,7 @@ from reference import gpt2
 from tests.trainer.cpu_engines import cpu_engine, run_batch
 from tests.trainer.tiny import PARAMETERS
 from trainer.model.calls import Call, op_calls
-from trainer.model.fusion import FUSIONS, fuse, makes
+from trainer.model.fusion import FUSIONS, fuse
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.program import build, initial_parameters
 from trainer.model.sharding import STEP
@@ -144,15 +144,6 @@ def test_a_fused_program_calls_the_fused_ops_wherever_they_apply(recompute):
     assert backward["matmul.backward_weight"] == 1  # of the head, which has no bias
 
 
-def test_scratch_memory_that_a_fusion_no_longer_writes_shrinks_to_what_lies_in_it():
-    B, T, C = 2, 5, SMALL.channels
-    plain, fused = (build(SMALL, B, T, fusions=names) for names in ((), ("matmul_gelu_backward",)))
-    assert plain.buffers["dfch_gelu"].shape == (B, T, 4 * C)
-    assert fused.buffers["dfch_gelu"].shape == (B * T * C,)
-    assert fused.buffers["dln"] == plain.buffers["dln"]
-    assert "dfch_gelu" not in build(SMALL, B, T, training=False).buffers
-
-
 def test_only_calls_that_hand_a_buffer_on_are_fused():
     def calls(read):
         product = Call(
@@ -168,13 +159,6 @@ def test_only_calls_that_hand_a_buffer_on_are_fused():
         apart = calls(other)
         assert fuse(apart, rules) == apart
     assert fuse(calls(("a", None))[::-1], rules) != (one,)
-
-
-def test_a_fused_call_takes_the_position_of_the_norm_or_the_product():
-    program = build(SMALL, 2, 5, fusions=tuple(FUSIONS))
-    made = {op for name in FUSIONS for op in makes(name)}
-    where = [call.where for call in program.forward if call.op in made]
-    assert where == ["h0.ln_2", "h0.fc", "h1.ln_1", "h1.ln_2", "h1.fc", "ln_f"]
 
 
 def test_dropout_acts_in_forward_and_not_in_evaluate():

@@ -1,19 +1,14 @@
 """A model is one class: a second one trains, resumes, samples and is exported by the same code."""
 
-import ast
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import trainer
-from tests.trainer.tiny import PARAMETERS, parameters, run
+from tests.trainer.tiny import parameters, run
 from trainer.model import huggingface, registry, weights
 from trainer.model.calls import Buffer, Call, CallList
-from trainer.model.gpt2 import GPT2Config
 from trainer.model.model_config import HuggingFaceFormat, ModelConfig, Parameter, Size
 from trainer.model.program import build
 from trainer.run import logs
@@ -157,26 +152,3 @@ def test_it_is_exported_and_sampled_from(tmp_path):
         drawn.append(list(generator.generate([[256, 97]], 3, [np.random.default_rng(1)])))
     assert drawn[0] == drawn[1]
     assert len(drawn[0]) == 3
-
-
-def test_no_file_but_gpt2s_own_names_its_tensors():
-    """Parameters by a word anywhere, the program's other buffers by a string of their name. Only a
-    kernel's text may have them: its arguments are named as those of its op."""
-    common = {"tokens", "targets", "logits", "losses", "dloss", "hyper", "norm", "rng"}
-    common |= {"parameters", "gradients"}
-    program = build(GPT2Config(layers=1, dropout=0.1), 1, 1)
-    buffers = set(program.buffers) - common
-    words = re.compile(rf"\bd?({'|'.join(PARAMETERS)})\b")
-    folder = Path(trainer.__file__).parent
-    for path in sorted(folder.rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        names = {n.value for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Constant)}
-        for kernel in (name for name in names if "__global__" in str(name)):
-            text = text.replace(kernel, "")
-        found = {word.group() for word in words.finditer(text)} | (names & buffers)
-        own = path in (
-            folder / "model" / "gpt2.py",
-            folder / "model" / "lecture_gpt.py",  # which derives from it
-            folder / "measure" / "torch_gpt2.py",
-        )
-        assert (found != set()) if own else (found == set()), path

@@ -38,9 +38,9 @@ def test_char_is_nanogpts_character_model():
 
 def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path):
     known = r"gpt2, .* d6, .* gpt2:d6, .* gpt3:c384, .* char, char-lecture"
-    with pytest.raises(LadderError, match=rf"-e xyz: no .*; names are {known}"):
+    with pytest.raises(LadderError, match=rf"-e xyz: .*{known}"):
         weights.open_model("xyz", vocab=50257, seed=1, data_dir=tmp_path)
-    with pytest.raises(LadderError, match=rf"-e chr: no .*; did you mean char\? Names are {known}"):
+    with pytest.raises(LadderError, match=rf"-e chr: .*char\? .*{known}"):
         weights.open_model("chr", vocab=50257, seed=1, data_dir=tmp_path)
 
 
@@ -97,7 +97,7 @@ def test_a_checkpoint_of_an_unknown_architecture_is_refused(tmp_path):
     state["architecture"] = "rnn"
     again = {name: (lambda name=name: tensors[name]) for name in tensors}
     checkpoint.save(tmp_path / "bad", 0, again, state)
-    with pytest.raises(LadderError, match="holds a model that is not known here, 'rnn'"):
+    with pytest.raises(LadderError, match="'rnn'"):
         weights.open_model(str(tmp_path / "bad"), vocab=257, seed=1, data_dir=tmp_path)
 
 

@@ -5,13 +5,11 @@ import re
 import nbformat
 import pytest
 
-from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find
 from ladder.core.measure import results
 from ladder.core.show import progress, trace
 from ladder.core.show.pages import ROOT
 from trainer.data.download import VARIABLE
-from trainer.measure import step_timing
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.program import build
 from trainer.notebook import climb_exercises, climbing, planted, step_counts
@@ -77,21 +75,10 @@ def test_a_rung_timed_at_another_shape_is_scaled_by_its_bytes(tmp_path, monkeypa
     assert saving.predicted == pytest.approx(25 * 0.8 / 16, rel=1e-3)
 
 
-def test_an_op_whose_rungs_were_not_timed_is_left_out(tmp_path, monkeypatch):
-    climb = a_climb(monkeypatch, tmp_path, [(4096, None, 20.0)])
-    assert climbing.savings(climb) == []
-
-
 def test_the_measured_climb_is_predicted_within_a_quarter_where_it_saves_most():
     large = [row for row in climbing.savings(climbing.measured_climb()) if row.measured > 1]
     assert len(large) >= 5
     assert all(0.75 < row.predicted / row.measured < 1.25 for row in large)
-
-
-def test_without_a_climb_it_says_how_to_measure_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(step_timing, "FOLDER", tmp_path)
-    with pytest.raises(LadderError, match="`make climb`"):
-        climbing.measured_climb()
 
 
 # ---- what to climb next -------------------------------------------------------------------------
@@ -150,7 +137,7 @@ def counted(start, monkeypatch):
 
     def count(step, rungs):
         def sectors(op):
-            return {"gelu.backward": 100 if rungs[op].number == 2 else 1000}.get(op, 50)
+            return {"gelu.backward": 100 if rungs[op].number == "2" else 1000}.get(op, 50)
 
         return [step_counts.OpCount(op, 1, sectors(op), 50) for op in rungs]
 
@@ -208,14 +195,6 @@ def test_gradients_are_wrong_from_the_wrong_op_on(start, capsys):
     assert not any(list(wrong.values())[:first]) and wrong["h1.qkvb"]
 
 
-@pytest.mark.emulator
-def test_where_no_op_is_wrong_none_is_found(start, capsys):
-    climbing.check_culprit(
-        start(rungs="reference", kernels={"residual.backward": 1}), "residual.backward"
-    )
-    assert "no gradient of this run is wrong" in capsys.readouterr().out
-
-
 def one_by_one(ops, goes_wrong):
     return next(op for op in ops if goes_wrong([op]))
 
@@ -261,9 +240,3 @@ def test_the_solutions_behind_the_folds_pass(capsys, solved):
     said = capsys.readouterr().out
     assert said.startswith("✓") and "✓ finds each of 17 ops in at most 5 steps" in said
     assert solved() == {"check_next_climb", "check_bisect"}
-
-
-def test_the_exercises_start_from_the_planted_kernels():
-    given = "\n".join(cell.source for cell in CELLS if cell.cell_type == "code")
-    for kernel in (*planted.slow().values(), *planted.odd().values()):
-        assert f'MINE = r"""{kernel}"""' in given

@@ -22,7 +22,6 @@ from trainer.model.gpt2 import GPT2Config
 from trainer.model.program import build
 from trainer.notebook import exercises
 from trainer.notebook import helpers as gpt
-from trainer.run import logs
 
 SHAPE = GPT2Config(context=8, layers=2, heads=2, channels=8)
 PROFILE = {"bandwidth_gbs": 2.0, "matrix_gflops": 3.0, "step_ms": 1e3}
@@ -50,29 +49,6 @@ def start(tmp_path, monkeypatch):
 
 # ---- what was measured --------------------------------------------------------------------------
 
-STEP = r"^step +(\d+)/\d+ \| loss (\S+) \| norm (\S+) \| lr (\S+) \| (\S+) ms \| (\d+) tok/s"
-VALIDATION = r"^val loss (\S+) \(step (\d+)\)"
-
-
-@pytest.mark.parametrize(
-    "name", ["nvidia-h200-finetune", "nvidia-h200-char", "cpu-finetune-10-steps"]
-)
-def test_a_log_in_jsonl_has_the_numbers_of_the_output_beside_it(name):
-    output = (gpt.LOGS / f"{name}.txt").read_text(encoding="utf-8")
-    entries = logs.read(gpt.LOGS / f"{name}.jsonl")
-
-    def printed(pattern):
-        return [tuple(map(float, row)) for row in re.findall(pattern, output, re.MULTILINE)]
-
-    keys = ("train_loss", "norm", "lr", "ms", "tokens_per_second")
-    steps = [entry for entry in entries if "train_loss" in entry]
-    assert printed(STEP) == [(e["step"] + 1, *(e[key] for key in keys)) for e in steps]
-    losses = [entry for entry in entries if "val_loss" in entry]
-    assert printed(VALIDATION) == [(e["val_loss"], e["step"]) for e in losses]
-    samples = [entry["sample"] for entry in entries if "sample" in entry]
-    assert len(samples) == output.count("--- sample at step")
-    assert all(f"---\n{sample}\n---\n" in output for sample in samples)
-
 
 @pytest.mark.slow
 def test_the_committed_logs_hold_what_the_notebook_shows(shown):
@@ -83,27 +59,6 @@ def test_the_committed_logs_hold_what_the_notebook_shows(shown):
     gpt.step_times()
     assert gpt.profile()["B"] == 4
     assert {image[:4] for image in shown} == {"<svg"} and len(shown) >= 4
-
-
-def test_several_profiles_are_shown_side_by_side(shown, tmp_path, monkeypatch):
-    (first, *_) = gpt.measured_profiles()
-    other = {**first, "B": 64, "ops": [{**row, "rung": "1"} for row in first["ops"]]}
-    monkeypatch.setattr(step_timing, "FOLDER", tmp_path)
-    for name, content in (("b64", other), ("b4", first)):
-        step_timing.write_json(tmp_path / f"fake-profile-gpt2-bf16-{name}-t1024-best.json", content)
-    assert gpt.profile()["B"] == 4
-    assert [image[:4] for image in shown] == ["<svg"] * 2
-
-
-def test_without_a_climb_it_says_how_to_measure_one(shown, tmp_path, monkeypatch):
-    (measured, *_) = step_timing.FOLDER.glob("*-climb*.json")
-    monkeypatch.setattr(step_timing, "FOLDER", tmp_path)
-    gpt.climb()
-    assert "No climb has been measured yet" in shown.pop()
-    (tmp_path / "a-climb.json").write_bytes(measured.read_bytes())
-    gpt.climb()
-    (picture,) = shown
-    assert "every op on its" in picture and "matmul.forward" in picture
 
 
 # ---- the program, memory, number formats --------------------------------------------------------
@@ -119,16 +74,6 @@ def test_memory_by_kind_is_what_an_engine_allocates():
         for kind, size in memory.by_kind(program, DTYPES[real]).items():
             assert size == allocated.pop(kind), kind
         assert not any(allocated.values())
-
-
-def test_a_table_has_a_line_for_each_call_of_a_layer(shown):
-    program = build(SHAPE, 2, 8)
-    gpt.calls(program, 1)
-    gpt.calls(program, 1, part="backward")
-    for table, part in zip(shown, (program.forward, program.backward), strict=True):
-        places = re.findall(r"^\| (h1\.\w+) \|", table, re.MULTILINE)
-        assert places == [call.where for call in part if call.where.startswith("h1.")]
-    assert "| h1.qkv | matmul.forward | N=16 C=8 OC=24 | qkv | ln1 qkvw qkvb |" in shown[0]
 
 
 def test_small_additions_are_lost_in_bfloat16_and_not_in_a_master_copy():
@@ -206,13 +151,6 @@ def test_the_orders_that_the_fold_calls_right_are_right(capsys):
     for answer in (lines, [line for line in lines if line not in late] + late):
         exercises.check_order("\n".join(answer))
         assert capsys.readouterr().out.startswith("✓")
-
-
-def test_the_order_of_the_model_is_right_and_so_is_another_one():
-    order = exercises.mlp_backward()
-    assert exercises.wrong_gradients(order) == {}
-    late = [*order[2:-1], *order[:2], order[-1]]  # biases and weights can wait
-    assert exercises.wrong_gradients(late) == {}
 
 
 def test_a_weight_gradient_after_the_stream_has_changed_is_wrong():

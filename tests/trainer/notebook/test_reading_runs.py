@@ -8,7 +8,6 @@ import pytest
 from ladder.core.common.errors import LadderError
 from ladder.core.show import progress
 from trainer.notebook import reading_runs
-from trainer.run.plot import MARKS
 
 
 def means(values, window):
@@ -66,17 +65,5 @@ def test_an_exercise_counts_when_the_reader_solves_it(monkeypatch, tmp_path):
 
 
 def test_a_solution_that_no_fold_has_is_an_error():
-    with pytest.raises(LadderError, match="no exercise of notebook 14 has a solution named 'x'"):
+    with pytest.raises(LadderError, match="'x'"):
         reading_runs.solution("x")
-
-
-def test_the_marks_are_a_table(monkeypatch):
-    shown = []
-    monkeypatch.setattr(reading_runs, "display", lambda thing: shown.append(thing.data))
-    reading_runs.marks()
-    assert len(shown[0].splitlines()) == 2 + len(MARKS)
-    assert "| 124M | 3.425 | 0.294 | 0.337 |" in shown[0]
-
-
-def test_logs_of_the_results_are_read():
-    assert reading_runs.measured("nvidia-h200-char").val[0][0] == 0

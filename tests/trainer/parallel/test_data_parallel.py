@@ -221,7 +221,7 @@ def test_updates_are_skipped_on_all_ranks_or_on_none(tmp_path, monkeypatch):
 
 
 def test_tokens_of_a_step_are_divided_among_the_ranks(tmp_path):
-    with pytest.raises(LadderError, match=r"-d 192 is no multiple of B\*T\*ranks = 2\*16\*5 = 160"):
+    with pytest.raises(LadderError, match=r"-d 192 .* 160"):
         run_ranks(5, flags_of(tmp_path, 5))
     _, screen = run_ranks(2, flags_of(tmp_path, 2, total_tokens=None, steps=1))
     assert "1 of 64 tokens, B=2 T=16 on each of 2 ranks" in screen
@@ -232,7 +232,7 @@ def test_ranks_of_one_machine_share_its_memory(tmp_path, monkeypatch):
     needed = memory.by_kind(build(SHAPE, 2, 16), np.dtype(np.float32)).total()
     monkeypatch.setattr(memory, "available", lambda device: int(1.5 * needed))
     run_ranks(1, flags_of(tmp_path, 1, steps=1))
-    with pytest.raises(LadderError, match=r"needs .* GiB available for each of 2 ranks; "):
+    with pytest.raises(LadderError, match=r"GiB .* each of 2 ranks"):
         run_ranks(2, flags_of(tmp_path, 2, zero=0))
 
 
@@ -242,5 +242,5 @@ def test_ranks_that_differ_are_refused(tmp_path):
     def work(group):
         return train(flags[group.rank], group=group)
 
-    with pytest.raises(LadderError, match="rank 1 of 2 differs from rank 0: the training data is"):
+    with pytest.raises(LadderError, match=r"rank 1 of 2 .*the training data"):
         together(2, work)

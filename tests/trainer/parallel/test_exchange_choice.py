@@ -15,10 +15,10 @@ WHOLE = Sharding(0, 2, stage=0, overlaps=True)
 
 
 class Gpu:
-    is_gpu = True
+    """A device that is its own `processes`."""
 
     def __init__(self, refuses=False):
-        self.refuses = refuses
+        self.refuses, self.processes = refuses, self
 
     def new_group(self):
         return b"name"
@@ -66,5 +66,5 @@ def test_p2p_that_is_not_possible_is_refused(gpu, group, says):
 
 
 def test_arrays_of_the_host_are_exchanged_by_the_host():
-    found = open_communicator(SimpleNamespace(is_gpu=False), ranks(), "p2p", OVERLAPPED)
+    found = open_communicator(SimpleNamespace(processes=None), ranks(), "p2p", OVERLAPPED)
     assert isinstance(found, HostSums)

@@ -185,26 +185,6 @@ def test_processes_of_a_launcher_meet_and_one_that_hangs_ends_all(tmp_path):
 
 
 @pytest.mark.sweep
-def test_an_error_of_one_rank_is_shown_once(tmp_path):
-    """Rank 1 finds no data in a folder of its own."""
-    missing = {"KERNEL_LADDER_CACHE": str(tmp_path / "file" / "cache")}
-    (tmp_path / "file").write_text("no folder")
-    ranks = [
-        start(
-            tmp_path,
-            environment={"RANK": str(rank), "WORLD_SIZE": "2", **(missing if rank else {})},
-            device="emulated",
-            rungs="naive",
-        )
-        for rank in range(2)
-    ]
-    texts = [process.communicate(timeout=120)[0] for process in ranks]
-    assert all(process.returncode != 0 for process in ranks)
-    assert re.search(r"error: rank 1 of 2 .*: .*; all ranks stop", texts[0])
-    assert "error" not in texts[1]
-
-
-@pytest.mark.sweep
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")
 def test_ranks_that_mpirun_starts_train_together(tmp_path):
     flags = command(tmp_path, steps=4, checkpoint_every=4)

@@ -575,10 +575,12 @@ def test_two_deterministic_runs_are_the_same_to_the_bit(tmp_path):
 @needs_compiler
 def test_a_resumed_run_keeps_its_rungs_and_its_loss_scale(tmp_path):
     common = {"dtype": "fp16", "device": "emulated", "checkpoint_every": 2}
-    swapped = {"gelu.forward": "1", "layernorm.forward": "3"}
+    swapped = {"gelu.forward": "1", "layernorm.forward": "3", "matmul.forward@C:64": "2"}
     run(tmp_path, steps=2, rung=swapped, **common)
     _, screen = run(tmp_path, steps=4, resume=True, **common)
     assert re.search(r"layernorm\.forward +3 .* as before", screen)
+    assert re.search(r"matmul\.forward +0 .* as before", screen)
+    assert re.search(r"matmul\.forward@C:64,OC:16 +2 .* as before", screen)
     run(tmp_path, steps=4, rung=swapped, **common, output=str(tmp_path / "straight"))
     assert losses(tmp_path / "run") == losses(tmp_path / "straight")
     state = checkpoint.load(tmp_path / "run", 4)[1]

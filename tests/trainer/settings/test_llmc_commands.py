@@ -98,23 +98,7 @@ DOC = Path(__file__).parents[3] / "doc"
 PAGES = [DOC / "training.md", *sorted((DOC / "training").glob("*.md"))]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 (TABLE,) = re.findall(r"^## From llm.c\n(.*?)^## ", TEXT, re.MULTILINE | re.DOTALL)
-ROWS = [row.strip("| ").split(" | ") for row in TABLE.splitlines() if row.startswith("| `")]
 PLACEHOLDERS = {"FLAGS": "-b 4", "MODEL": "d12", "...": "", "…": ""}
-
-
-@pytest.mark.parametrize(
-    "part",
-    [
-        *("dev/cpu/matmul_forward.c", "dev/cuda", "dev/data", "dev/download_starter_pack.sh"),
-        *("dev/eval", "dev/loss_checker_ci.py", "dev/test", "dev/vislog.ipynb", "doc/layernorm"),
-        *("scripts/run_", "scripts/multi_node", "scripts/pyrun_gpt2_124M.sh", "train_gpt2.py"),
-        *("./train_gpt2`", "./train_gpt2fp32cu", "./train_gpt2cu", "./test_gpt2`", "./test_gpt2cu"),
-        *("./profile_gpt2cu", "profile_gpt2cu.py", "train_llama3.py", "fineweb", "tinystories.py"),
-        *("tinyshakespeare.py", "hellaswag.py", "mmlu.py", "mpirun", "USE_CUDNN", "PRECISION"),
-    ],
-)
-def test_the_page_says_what_each_part_of_llmc_is_here(part):
-    assert any(part in row[0] for row in ROWS)
 
 
 def commands_of_the_pages(program):

@@ -1,9 +1,10 @@
 // attention_dropout backward, 16bit rung 3: mma.sync, mask in the D layout and transposed
-// Before: rung 2 computes with float32 multiply-adds.
-// Change: attention.backward 16bit rung 7: tensor cores, and tiles copied ahead with cp.async. The
-//         kernel for dq has scores (query, key), the one for dk and dv the transposed (key, query).
-//         In both layouts the same two lanes hold the 16 elements of a Philox call. Only the order
-//         of the 16 differs.
+// Before: rung 2 computes with float32 multiply-adds. attention.backward 16bit rung 7 multiplies on
+//         tensor cores (mma.sync), and copies tiles ahead with cp.async.
+// Change: the kernels of attention.backward 16bit rung 7, with the mask. The kernel for dq has
+//         scores (query, key), the one for dk and dv the transposed (key, query). In both layouts
+//         the same two lanes hold the 16 elements of a Philox call. Only the order of the 16
+//         differs.
 // Expect: the products take a tenth of the time of rung 2; the random bytes take as long as before.
 // Needs:  real in (float16, bfloat16); sm >= 80; warp == 32; HS <= 64; HS % vector == 0
 // Define: HS = C // NH; WIDTH = ceil_div(HS, 16) * 16; WARPS = 4; TILE = 16 * WARPS; STEP = 32;
@@ -13,8 +14,7 @@
 // Launch: attention_dropout_backward_dq<<<(B * NH, ceil_div(T, TILE)), WARPS * warp>>>
 // Scratch: float32 delta[B, NH, T]
 // Rounds: probs and dscores, factors of the gradients
-// After:  2
-// Rewrite: the algorithm is the same, but warps, not threads, own the queries and keys.
+// After:  attention.backward 16bit-7
 // Left:   the tensor cores wait while random numbers are computed -> rung 4.
 
 #include "async.cuh"

@@ -1,7 +1,8 @@
 // attention_dropout backward, 16bit rung 4: mask drawn while wgmma multiplies
-// Before: rung 3's warps wait for mma.sync, and then the tensor cores wait for random bytes.
-// Change: attention.backward 16bit rung 11, with wgmma and TMA. While the products for scores and
-//         dprobs run, a warpgroup draws the mask, and keeps it as 32 bits of one register.
+// Before: rung 3's warps wait for mma.sync, and then the tensor cores wait for random bytes. In
+//         attention.backward 16bit rung 11, wgmma multiplies asynchronously, and TMA copies.
+// Change: the kernels of attention.backward 16bit rung 11, with the mask. While the products for
+//         scores and dprobs run, a warpgroup draws it, and keeps it as 32 bits of one register.
 // Expect: the time of these products disappears behind that of the random bytes.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; HS <= 64; HS % vector == 0
 // Define: HS = C // NH; STEP = 64; STEPS = ceil_div(T, STEP); SHARED = 6 * STEP * 64 * sizeof_real;
@@ -11,8 +12,7 @@
 // Scratch: float32 numbers[HEADS, STEPS, 2, STEP]
 // Tiles:  dout[STEP, 64]; qkv[STEP, 64]
 // Rounds: probs and dscores, factors of the gradients
-// After:  16bit-3
-// Rewrite: warpgroups with wgmma and TMA replace warps with mma.sync and cp.async.
+// After:  attention.backward 16bit-11
 // Left:   some 3 instructions of Philox and comparison for every element, twice.
 
 #include "async.cuh"

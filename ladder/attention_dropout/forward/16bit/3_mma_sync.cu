@@ -1,9 +1,9 @@
 // attention_dropout forward, 16bit rung 3: FlashAttention-2 with mma.sync, mask in the D layout
-// Before: rung 2 computes with float32 multiply-adds.
-// Change: attention.forward 16bit rung 8: tensor cores, and tiles copied ahead with cp.async. In
-//         the layout of mma.sync, two lanes hold the 16 elements of a Philox call together: rows g
-//         and g + 8 of one, and rows g + 1 and g + 9 of the other. Each draws every other call, and
-//         they exchange halves.
+// Before: rung 2 computes with float32 multiply-adds. attention.forward 16bit rung 8 multiplies on
+//         tensor cores (mma.sync), and copies tiles ahead with cp.async.
+// Change: the kernel of attention.forward 16bit rung 8, with the mask. In the layout of mma.sync,
+//         two lanes hold the 16 elements of a Philox call together: rows g and g + 8 of one, and
+//         rows g + 1 and g + 9 of the other. Each draws every other call, and they exchange halves.
 // Expect: the products take a tenth of the time of rung 2. The random bytes do not get cheaper:
 //         some 70 instructions for 16 elements, a shuffle for 32.
 // Needs:  real in (float16, bfloat16); sm >= 80; warp == 32; HS <= 128; HS % vector == 0;
@@ -12,8 +12,7 @@
 //         SHARED = 4 * TILE * (WIDTH + 8) * sizeof_real
 // Launch: attention_dropout_forward<<<(B * NH, ceil_div(T, TILE)), WARPS * warp, SHARED>>>
 // Rounds: exp(score - largest), the factor of v
-// After:  2
-// Rewrite: the algorithm is the same, but warps, not threads, own the queries.
+// After:  attention.forward 16bit-8
 // Left:   the tensor cores wait while random numbers are computed -> rung 4.
 
 #include "async.cuh"

@@ -1,9 +1,10 @@
 // attention_dropout forward, 16bit rung 4: mask drawn while wgmma multiplies
 // Before: in rung 3, mma.sync makes a warp wait for its product. Then it computes random bytes, and
-//         the tensor cores wait.
-// Change: attention.forward 16bit rung 13: wgmma multiplies asynchronously, and a producer warp
-//         copies with TMA. The mask depends on positions only, so a warpgroup draws it between the
-//         start of q @ k.T and the wait for it, and keeps it as 32 bits of one register.
+//         the tensor cores wait. In attention.forward 16bit rung 13, wgmma multiplies
+//         asynchronously, and a producer warp copies with TMA.
+// Change: the kernel of attention.forward 16bit rung 13, with the mask, which depends on positions
+//         only. So a warpgroup draws it between the start of q @ k.T and the wait for it, and keeps
+//         it as 32 bits of one register.
 // Expect: the time of the product disappears behind that of the random bytes; the rest is
 //         attention.forward 16bit rung 13.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; HS <= 64; HS % vector == 0
@@ -13,8 +14,7 @@
 // Launch: attention_dropout_forward<<<(GROUP, ROWS, GROUPS), THREADS + 32, SHARED>>>
 // Tiles:  qkv[STEP, 64]
 // Rounds: exp(score - largest), the factor of v
-// After:  16bit-3
-// Rewrite: warpgroups with wgmma and TMA replace warps with mma.sync and cp.async.
+// After:  attention.forward 16bit-13
 // Left:   some 3 instructions of Philox and comparison for every element.
 
 #include "attention_mask.cuh"

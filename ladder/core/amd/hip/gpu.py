@@ -50,10 +50,6 @@ class Hip(CupyGpu):
 
     kind = "hip"
     serialize = "AMD_SERIALIZE_KERNEL=3"
-    libraries: frozenset[str] = frozenset()
-    linear_layer = None
-    tf32_product = None
-    tf32_layer = None
 
     def __init__(self, index: int = 0) -> None:
         """Raises LadderError where there is no driver, CuPy or GPU of that index."""
@@ -89,8 +85,8 @@ class Hip(CupyGpu):
         self._attach(index)
 
     @functools.cached_property
-    def matrix_product(self) -> rocblas.Multiplier:
-        return rocblas.Multiplier(self)
+    def libraries(self) -> rocblas.RocLibraries:
+        return rocblas.RocLibraries(self)
 
     def tensor_map(self, array: Any, box: tuple[int, int], tf32: bool = False) -> np.void:
         raise LadderError(f"{self.name} has no TMA to copy tiles")

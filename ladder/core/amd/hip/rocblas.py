@@ -7,10 +7,12 @@ https://rocm.docs.amd.com/projects/rocBLAS/en/latest/reference/level-3-gemm.html
 from __future__ import annotations
 
 import ctypes
+import functools
 from pathlib import Path
 from typing import Any
 
 from ladder.core.common.errors import LadderError
+from ladder.core.contract.libraries import Libraries
 from ladder.core.device.cupy.blas import (
     ONE,
     WORKSPACE_BYTES,
@@ -30,7 +32,7 @@ INSTALLED, SONAME = Path("/opt/rocm/lib/librocblas.so.5"), "librocblas.so.5"  # 
 
 class Multiplier:
     """A GPU's matrix products, on the stream that work goes to (`MatrixProduct` of
-    ladder/core/contract/device.py)."""
+    ladder/core/contract/libraries.py)."""
 
     def __init__(self, device: Gpu) -> None:
         """Raises LadderError where there is no rocBLAS."""
@@ -80,6 +82,20 @@ class Multiplier:
 
     def _check(self, status: int, where: str = "at its start") -> None:
         check(status, self._device, where, "rocBLAS")
+
+
+class RocLibraries(Libraries):
+    """rocBLAS on one GPU; it runs no rung, and has no TF32 here."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+
+    def matrix_product(self, tf32: bool = False) -> Multiplier | None:
+        return None if tf32 else self._product
+
+    @functools.cached_property
+    def _product(self) -> Multiplier:
+        return Multiplier(self._gpu)
 
 
 def load() -> Any:

@@ -29,7 +29,6 @@ from ladder.core.amd.hip import compiler
 from ladder.core.amd.isa import program
 from ladder.core.amd.isa.kernel import Kernel
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.device import Device
 from ladder.core.contract.dtypes import REALS
 from ladder.core.contract.host_arrays import HostArrays
 from ladder.core.contract.rung_file import Rung
@@ -64,14 +63,6 @@ class Isa(HostArrays):
 
     def target(self, real: np.dtype) -> Target:
         return Target(self.arch, self.warp, MULTIPROCESSORS, self._lds_bytes, np.dtype(real))
-
-    def variants(
-        self, brief: bool = False, multiprocessors: int | None = None
-    ) -> Sequence[tuple[Device, ...]]:
-        return [(self,)]
-
-    def watching(self) -> None:
-        return None
 
     def tensor_map(self, array: np.ndarray, box: tuple[int, int], tf32: bool = False) -> np.void:
         raise LadderError(f"{self.arch} has no tiles to copy: TMA is NVIDIA's")

@@ -35,7 +35,7 @@ DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # split-K partial sums are added in f
 
 class Multiplier:
     """A GPU's matrix products, on the stream that work goes to (`MatrixProduct` of
-    ladder/core/contract/device.py)."""
+    ladder/core/contract/libraries.py)."""
 
     def __init__(self, device: Gpu, compute: int = COMPUTE_32F) -> None:
         """Raises LadderError where there is no cuBLAS."""

@@ -65,8 +65,8 @@ class _Plan:
 
 
 class Linear:
-    """The linear layers of a GPU (`LinearLayer` of ladder/core/contract/device.py). Addresses and
-    row lengths are multiples of 16 bytes.
+    """The linear layers of a GPU (`LinearLayer` of ladder/core/contract/libraries.py). Addresses
+    and row lengths are multiples of 16 bytes.
 
     cuBLASLt stores matrices by columns, so it reads our (rows, columns) as (columns, rows). It
     computes out.T (OC, N) = weight @ inp.T from what it reads as weight.T and inp.T: "T", "N".

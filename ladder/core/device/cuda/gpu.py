@@ -17,9 +17,10 @@ from ladder.core.contract.device import refuse_tile
 from ladder.core.contract.host_arrays import aligned_empty
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.rung_file import Rung
-from ladder.core.device.cuda import compiler, cublas, cublaslt, dependent_launch
+from ladder.core.device.cuda import compiler, dependent_launch
+from ladder.core.device.cuda.libraries import CudaLibraries
 from ladder.core.device.cuda.nvrtc import find_nvrtc
-from ladder.core.device.cuda.sensors import NvidiaSmi, condition
+from ladder.core.device.cuda.sensors import Nvml, condition
 from ladder.core.device.cupy.gpu import CupyGpu, CupyKernel, count_gpus, said, why_no_import
 
 # Compute capability times ten; the kernels are compiled for nothing older, and CUDA 13 cannot.
@@ -38,7 +39,6 @@ class Cuda(CupyGpu):
     kind = "cuda"
     warp = compiler.WARP_SIZE
     serialize = "CUDA_LAUNCH_BLOCKING=1"
-    libraries = frozenset({"cublas", "cublaslt", "cublas-tf32", "cublaslt-tf32"})
 
     def __init__(self, index: int = 0) -> None:
         """Raises LadderError where there is no driver, CuPy or GPU of that index, or an old one."""
@@ -77,20 +77,8 @@ class Cuda(CupyGpu):
         self._attach(index)
 
     @functools.cached_property
-    def matrix_product(self) -> cublas.Multiplier:
-        return cublas.Multiplier(self)
-
-    @functools.cached_property
-    def linear_layer(self) -> cublaslt.Linear:
-        return cublaslt.Linear(self)
-
-    @functools.cached_property
-    def tf32_product(self) -> cublas.Multiplier:
-        return cublas.Multiplier(self, cublas.COMPUTE_32F_FAST_TF32)
-
-    @functools.cached_property
-    def tf32_layer(self) -> cublaslt.Linear:
-        return cublaslt.Linear(self, cublas.COMPUTE_32F_FAST_TF32)
+    def libraries(self) -> CudaLibraries:
+        return CudaLibraries(self)
 
     def tensor_map(self, array: Any, box: tuple[int, int], tf32: bool = False) -> np.void:
         """What the driver makes of it is opaque: 128 bytes, which a kernel takes by value."""
@@ -151,8 +139,8 @@ class Cuda(CupyGpu):
     def condition(self) -> str | None:
         return condition(self.device.pci_bus_id)
 
-    def sensors(self) -> NvidiaSmi:
-        return NvidiaSmi(self.device.pci_bus_id)
+    def sensors(self) -> Nvml:
+        return Nvml(self.device.pci_bus_id)
 
     def description(self) -> dict[str, str | int]:
         """What belongs to a measurement: the GPU and the versions of what drives it."""

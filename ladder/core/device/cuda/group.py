@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.device import Communicator
 from ladder.core.contract.launch_plan import Launch
+from ladder.core.contract.libraries import Libraries
 from ladder.core.contract.peers import FirstRank, Rows
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.sensors import Sensors
@@ -44,11 +44,7 @@ class CudaGroup:
     runs_kernels = True
     measurable = True
     asynchronous = True
-    libraries = frozenset({"nccl"})
-    matrix_product = None
-    linear_layer = None
-    tf32_product = None
-    tf32_layer = None
+    processes = None
 
     def __init__(self, indices: Sequence[int]) -> None:
         """Raises LadderError where there is no such GPU, or one has no access to another."""
@@ -77,8 +73,8 @@ class CudaGroup:
                         raise
 
     @functools.cached_property
-    def group_sum(self) -> nccl.GroupSum:
-        return nccl.GroupSum(self.gpus)
+    def libraries(self) -> GroupLibraries:
+        return GroupLibraries(self.gpus)
 
     # ---- arrays: one row, or as many rows as there are ranks on it, on each GPU ----
 
@@ -132,14 +128,6 @@ class CudaGroup:
 
     def compile_ahead(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> Path:
         return self.gpus[0].compile_ahead(rung, defines, real)
-
-    def variants(
-        self, brief: bool = False, multiprocessors: int | None = None
-    ) -> Sequence[tuple[CudaGroup, ...]]:
-        return [(self, self)]
-
-    def watching(self) -> None:
-        return None
 
     # ---- time ----
 
@@ -229,22 +217,21 @@ class CudaGroup:
         with self.gpus[0].annotate(name):
             yield
 
-    # ---- other processes ----
 
-    def new_group(self) -> bytes:
-        raise LadderError("a process of several has one GPU, not a group of them")
+class GroupLibraries(Libraries):
+    """NCCL, over the GPUs of a group."""
 
-    def join_group(self, name: bytes, rank: int, size: int) -> Communicator:
-        raise LadderError("a process of several has one GPU, not a group of them")
+    ids = frozenset({"nccl"})
 
-    def join_p2p(
-        self,
-        exchange: Callable[[str, bytes], Sequence[bytes]],
-        rank: int,
-        size: int,
-        beside: bool,
-    ) -> Communicator:
-        raise LadderError("a process of several has one GPU, not a group of them")
+    def __init__(self, gpus: Sequence[Cuda]) -> None:
+        self._gpus = gpus
+
+    def group_sum(self) -> nccl.GroupSum:
+        return self._group_sum
+
+    @functools.cached_property
+    def _group_sum(self) -> nccl.GroupSum:
+        return nccl.GroupSum(self._gpus)
 
 
 class GroupKernel:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-import subprocess
 from collections.abc import Mapping
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.finding import Finding
 from ladder.core.common.install import install, pip
-from ladder.core.device.cuda import gpu
+from ladder.core.device.cuda import gpu, sensors
 from ladder.core.device.cuda.nvrtc import INSTALL, find_nvrtc
 from ladder.core.device.cuda.sass import find_nvdisasm
 from ladder.core.device.cupy import nccl
@@ -100,17 +99,6 @@ def gpus() -> list[Finding]:
     return found
 
 
-# How `nvidia-smi topo -m` names what lies between two GPUs; the slowest last.
-LINKS = {
-    "NV": "NVLink",
-    "PIX": "one PCIe switch",
-    "PXB": "several PCIe switches",
-    "PHB": "PCIe and the CPU",
-    "NODE": "PCIe and the CPU's own interconnect",
-    "SYS": "the interconnect between CPUs",
-}
-
-
 def several_gpus() -> list[Finding]:
     """What training on several GPUs needs; nothing where there is one."""
     try:
@@ -121,7 +109,8 @@ def several_gpus() -> list[Finding]:
         return []
     pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
     direct = all(runtime.deviceCanAccessPeer(a, b) for a, b in pairs)
-    return [communication(), links(_topology(), direct)]
+    bus_ids = [runtime.deviceGetPCIBusId(index) for index in range(count)]
+    return [communication(), links(sensors.links(bus_ids), direct)]
 
 
 def communication() -> Finding:
@@ -132,13 +121,12 @@ def communication() -> Finding:
         return Finding("NCCL", what, f"--gpus needs it: {remedy}")
 
 
-def links(topology: str, direct: bool) -> Finding:
+def links(between: Mapping[tuple[int, int], str], direct: bool) -> Finding:
     """How the GPUs are linked.
 
-    topology  what `nvidia-smi topo -m` prints; "" where there is no such program
-    direct    whether each of them can read the memory of every other (P2P)
+    between  what lies between each pair, where that is known
+    direct   whether each of them can read the memory of every other (P2P)
     """
-    between = link_names(topology)
     kinds = sorted(set(between.values()))
     if len(kinds) == 1:
         text = f"all by {kinds[0]}"
@@ -150,29 +138,3 @@ def links(topology: str, direct: bool) -> Finding:
         return Finding("GPU links", f"{text}; each reads the others' memory (P2P)")
     remedy = "data parallel training works, but NCCL copies through the host's memory"
     return Finding("GPU links", f"{text}; not all read each other's memory (P2P)", remedy)
-
-
-def link_names(topology: str) -> Mapping[tuple[int, int], str]:
-    """For each pair of GPUs what lies between them: "NVLink (18 links)"."""
-    found: dict[tuple[int, int], str] = {}
-    for line in topology.splitlines():
-        # GPU0     X      NV18    NV18    SYS     0-31    0
-        row = re.match(r"GPU(\d+)\s+(.*)", line)
-        if row is None:
-            continue
-        cells = row[2].split()
-        for column in range(int(row[1])):
-            code = (
-                re.fullmatch(r"(NV)(\d+)|([A-Z]+)", cells[column]) if column < len(cells) else None
-            )
-            if code is not None and (name := LINKS.get(code[1] or code[3])):
-                found[column, int(row[1])] = f"{name} ({code[2]} links)" if code[2] else name
-    return found
-
-
-def _topology() -> str:
-    command = ["nvidia-smi", "topo", "-m"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=20).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ""

@@ -1,33 +1,25 @@
-"""An NVIDIA GPU's sensors, as nvidia-smi tells them: once, or while something is timed.
+"""An NVIDIA GPU's sensors by NVML, the library behind nvidia-smi, also while something is timed.
 
-For the latter, one nvidia-smi prints a line every 0.1 s. It runs beside the program; a thread that
-sleeps between its lines notes when each came. Nothing is submitted to the GPU. Power is that of the
-whole board, on recent ones the average of a second.
+A thread then asks every 0.1 s beside the program. Nothing is submitted to the GPU. Power
+is that of the whole board, on recent ones the average of a second.
+https://docs.nvidia.com/deploy/nvml-api/
 """
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import math
 import statistics
-import subprocess
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ladder.core.contract.sensors import Reading, Sensors
 
-PERIOD_MS = 100
-START_SECONDS = 3.0  # at most, until nvidia-smi has found the GPU
-STOP_SECONDS = 2.0
-CONDITION_SECONDS = 10.0
-_CLOCK, _POWER, _CELSIUS = "clocks.sm", ("power.draw", "power.limit"), "temperature.gpu"
-MOMENT = (_CLOCK, "clocks.max.sm", *_POWER, _CELSIUS, "utilization.gpu")  # of `condition`
-FIELDS = (_CLOCK, *_POWER, _CELSIUS, "clocks_event_reasons.active")  # of a Sample
-# Bits of clocks_event_reasons.active (nvmlClocksEventReasons in nvml.h). An idle GPU (1) and
-# settings of a display (0x100) are no reason that matters here.
+PERIOD_SECONDS = 0.1
+# nvmlClocksEventReasons. An idle GPU (1) and settings of a display (0x100) are none that matters.
 REASONS = {
     0x02: "application clocks",
     0x04: "power limit",
@@ -37,10 +29,19 @@ REASONS = {
     0x40: "temperature",  # by hardware
     0x80: "power brake",
 }
+# What lies between two GPUs (nvmlGpuTopologyLevel), where it is no NVLink; the slowest last.
+BETWEEN = {
+    0: "one board",
+    10: "one PCIe switch",
+    20: "several PCIe switches",
+    30: "PCIe and the CPU",
+    40: "PCIe and the CPU's own interconnect",
+    50: "the interconnect between CPUs",
+}
 
 
 class Sample(NamedTuple):
-    """A line of nvidia-smi; None: it says [N/A], or something else that is no number."""
+    """What the sensors say at a moment; None: the GPU does not tell."""
 
     sm_mhz: float | None
     watts: float | None
@@ -49,30 +50,20 @@ class Sample(NamedTuple):
     reasons: int | None
 
 
-class NvidiaSmi(Sensors):
+class Nvml(Sensors):
     """The sensors of the GPU at a PCI address. A GPU in MIG mode is sampled as a whole."""
 
-    def __init__(self, bus_id: str):
-        self._command = _query(bus_id, FIELDS, ",nounits", f"--loop-ms={PERIOD_MS}")
-        self._process: subprocess.Popen[str] | None = None
+    def __init__(self, bus_id: str) -> None:
+        self._gpu = gpu_at(bus_id)
+        self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._samples: list[tuple[float, Sample]] = []
         self._begin = math.inf
-        self._started = threading.Event()
 
-    def __enter__(self) -> NvidiaSmi:
-        with contextlib.suppress(OSError):  # there is none
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                errors="replace",
-            )
+    def __enter__(self) -> Nvml:
+        if self._gpu is not None:
             self._thread = threading.Thread(target=self._listen, daemon=True)
             self._thread.start()
-            self._started.wait(START_SECONDS)
         return self
 
     def __exit__(
@@ -81,57 +72,106 @@ class NvidiaSmi(Sensors):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._process is None or self._thread is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._thread.join(STOP_SECONDS)
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
 
     def begin(self) -> None:
         self._begin = time.monotonic()
 
     def end(self) -> Reading | None:
         now = time.monotonic()
-        inside = [sample for at, sample in list(self._samples) if self._begin <= at <= now]
-        return reading(inside[1:])  # the first may have been taken before it was printed
+        return reading([what for at, what in list(self._samples) if self._begin <= at <= now])
 
     def _listen(self) -> None:
-        """Note the lines until nvidia-smi ends."""
-        assert self._process is not None and self._process.stdout is not None
-        with self._process.stdout as lines:
-            for line in lines:
-                if (sample := parse(line)) is not None:
-                    self._samples.append((time.monotonic(), sample))
-                    self._started.set()
-        self._started.set()
+        """Ask again and again until the end."""
+        assert self._gpu is not None
+        while not self._stop.wait(PERIOD_SECONDS):
+            self._samples.append((time.monotonic(), self._gpu.sample()))
+
+
+class _Gpu:
+    """One GPU as NVML sees it."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml, self._handle = nvml, handle
+
+    def ask(self, what: str, *more: Any) -> Any:
+        """The result of nvmlDeviceGet<what>; None where this GPU or driver does not tell."""
+        function: Callable[..., Any] = getattr(self._nvml, f"nvmlDeviceGet{what}")
+        try:
+            return function(self._handle, *more)
+        except self._nvml.NVMLError:
+            return None
+
+    def sample(self) -> Sample:
+        return Sample(
+            self.ask("ClockInfo", self._nvml.NVML_CLOCK_SM),
+            _watts(self.ask("PowerUsage")),
+            _watts(self.ask("EnforcedPowerLimit")),
+            self.ask("Temperature", self._nvml.NVML_TEMPERATURE_GPU),
+            self.ask("CurrentClocksThrottleReasons"),  # its name before CUDA 12.2
+        )
+
+    def link_to(self, other: _Gpu) -> str | None:
+        """What lies between it and another GPU: "NVLink (18 links)"."""
+        nvml = self._nvml
+        if self.ask("P2PStatus", other._handle, nvml.NVML_P2P_CAPS_INDEX_NVLINK) == 0:
+            states = (self.ask("NvLinkState", link) for link in range(nvml.NVML_NVLINK_MAX_LINKS))
+            return f"NVLink ({sum(state == 1 for state in states)} links)"
+        return BETWEEN.get(self.ask("TopologyCommonAncestor", other._handle))
 
 
 def condition(bus_id: str) -> str | None:
-    """What nvidia-smi says of the GPU at a PCI address; None where it says nothing."""
-    command = _query(bus_id, MOMENT)
+    """Clock, power, temperature and use of a GPU in words; None where it cannot be asked."""
+    if (gpu := gpu_at(bus_id)) is None:
+        return None
+    sample, nvml = gpu.sample(), _library()
+    highest = gpu.ask("MaxClockInfo", nvml.NVML_CLOCK_SM)
+    busy = gpu.ask("UtilizationRates")
+    limit = math.nan if sample.limit_watts is None else sample.limit_watts
+    said = [
+        sample.sm_mhz is not None and f"{sample.sm_mhz} of {highest} MHz",
+        sample.watts is not None and f"{sample.watts:.0f} of {limit:.0f} W",
+        sample.celsius is not None and f"{sample.celsius} °C",
+        busy is not None and f"{busy.gpu} % busy",
+    ]
+    return ", ".join(part for part in said if part) or None
+
+
+def links(bus_ids: Sequence[str]) -> Mapping[tuple[int, int], str]:
+    """For each pair of GPUs what lies between them, as far as NVML tells."""
+    gpus = [gpu_at(bus_id) for bus_id in bus_ids]
+    found = {}
+    for a, one in enumerate(gpus):
+        for b, other in enumerate(gpus[:a]):
+            if one is not None and other is not None and (name := other.link_to(one)):
+                found[b, a] = name
+    return found
+
+
+def gpu_at(bus_id: str) -> _Gpu | None:
+    """The GPU at a PCI address; None where NVML, or its package, does not know it."""
+    if (nvml := _library()) is None:
+        return None
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=CONDITION_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
+        return _Gpu(nvml, nvml.nvmlDeviceGetHandleByPciBusId(bus_id.encode()))
+    except nvml.NVMLError:
         return None
-    cells = _cells(done.stdout, MOMENT)
-    if done.returncode != 0 or cells is None:
-        return None
-    clock, highest, power, limit, temperature, busy = cells
-    return f"{clock} of {highest}, {power} of {limit}, {temperature} °C, {busy} busy"
 
 
-def parse(line: str) -> Sample | None:
-    """A line of nvidia-smi; None where it is none of a GPU, such as a message."""
-    if (cells := _cells(line, FIELDS)) is None:
+@functools.cache
+def _library() -> Any:
+    """NVML, ready to be asked; None where there is none."""
+    try:
+        import pynvml
+    except ImportError:
         return None
-    *numbers, reasons = cells
-    sm, watts, limit, celsius = map(_number, numbers)
-    sample = Sample(sm, watts, limit, celsius, _bits(reasons))
-    return None if all(value is None for value in sample) else sample
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return pynvml
 
 
 def reading(samples: Sequence[Sample]) -> Reading | None:
@@ -154,34 +194,11 @@ def reading(samples: Sequence[Sample]) -> Reading | None:
     )
 
 
-def _query(bus_id: str, fields: Sequence[str], form: str = "", *more: str) -> list[str]:
-    """The command that prints a line of these fields."""
-    asked = f"--query-gpu={','.join(fields)}"
-    return ["nvidia-smi", f"--id={bus_id}", asked, f"--format=csv,noheader{form}", *more]
-
-
-def _cells(line: str, fields: Sequence[str]) -> list[str] | None:
-    """What a line says of each field; None where it is another line."""
-    cells = [cell.strip() for cell in line.split(",")]
-    return cells if len(cells) == len(fields) else None
-
-
 def _median(values: Iterable[float | None]) -> float | None:
     """The median of those that are known; None where none is."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 
 
-def _number(cell: str) -> float | None:
-    try:
-        value = float(cell)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
-
-
-def _bits(cell: str) -> int | None:
-    try:
-        return int(cell, 16)
-    except ValueError:
-        return None
+def _watts(milliwatts: int | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1e3

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -38,8 +38,6 @@ _NULL = np.uintp(0)
 # nearest priority that there is.
 HIGHEST_PRIORITY = -100
 
-_Gpu = TypeVar("_Gpu", bound="CupyGpu")
-
 
 class CupyGpu:
     """One GPU, with a stream on which everything runs in order, and two for what goes on `beside`
@@ -55,7 +53,6 @@ class CupyGpu:
     runs_kernels = True
     measurable = True
     asynchronous = True
-    group_sum = None
     group_size = 1
 
     cupy: Any
@@ -86,14 +83,6 @@ class CupyGpu:
         """The kernel of a loaded module, ready to be launched."""
         return CupyKernel(self, raw, path)
 
-    def variants(
-        self: _Gpu, brief: bool = False, multiprocessors: int | None = None
-    ) -> Sequence[tuple[_Gpu, ...]]:
-        return [(self, self)]
-
-    def watching(self) -> None:
-        return None
-
     def owners(self, rows: int) -> tuple[()]:
         return ()
 
@@ -106,7 +95,7 @@ class CupyGpu:
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """Raises LadderError, with what is free, where the GPU's memory does not suffice."""
         try:
-            with self.device, self.stream:
+            with self._current(), self.stream:
                 return self.cupy.empty(shape, dtype)
         except self.cupy.cuda.memory.OutOfMemoryError:
             needed = int(np.prod(shape)) * np.dtype(dtype).itemsize
@@ -115,63 +104,44 @@ class CupyGpu:
                 f"{self.name} is out of memory: {mib(needed)} more are needed, {mib(free)} of "
                 f"{mib(total)} are free; take a smaller batch, or end what else uses the GPU"
             ) from None
-        except self._errors as error:
-            raise self._failure(error) from None
 
     def upload(self, array: Any, host: np.ndarray) -> None:
         """Small arrays go through pinned memory, and the host does not wait for the copy."""
         source = np.ascontiguousarray(host, dtype=array.dtype).reshape(array.shape)
-        try:
-            with self.device, self.stream:
-                if not 0 < source.nbytes <= MOST_PINNED_BYTES:
-                    array.set(source, self.stream)
-                    return
-                staged, pinned = self._pinned(array)
-                staged[...] = source
-                array.set(staged, self.stream)
-                self._copies.append((self.stream.record(), pinned))
-        except self._errors as error:
-            raise self._failure(error) from None
+        with self._current(), self.stream:
+            if not 0 < source.nbytes <= MOST_PINNED_BYTES:
+                array.set(source, self.stream)
+                return
+            staged, pinned = self._pinned(array)
+            staged[...] = source
+            array.set(staged, self.stream)
+            self._copies.append((self.stream.record(), pinned))
 
     def zero(self, array: Any) -> None:
         # Not array.fill(0), which goes to CuPy's current stream, and that one is not ours.
-        try:
-            with self.device:
-                array.data.memset_async(0, array.nbytes, self.stream)
-        except self._errors as error:
-            raise self._failure(error) from None
+        with self._current():
+            array.data.memset_async(0, array.nbytes, self.stream)
 
     def copy(self, target: Any, source: Any) -> None:
-        try:
-            with self.device:
-                target.data.copy_from_device_async(source.data, source.nbytes, self.stream)
-        except self._errors as error:
-            raise self._failure(error) from None
+        with self._current():
+            target.data.copy_from_device_async(source.data, source.nbytes, self.stream)
 
     def download(self, array: Any) -> np.ndarray:
         self.synchronize()
-        try:
-            with self.device:
-                copy: np.ndarray = array.get(stream=self.stream)
-                return copy
-        except self._errors as error:
-            raise self._failure(error) from None
+        with self._current():
+            copy: np.ndarray = array.get(stream=self.stream)
+            return copy
 
     def fetch(self, array: Any) -> Callable[[], np.ndarray]:
-        try:
-            with self.device, self.stream:
-                host, pinned = self._pinned(array)
-                array.get(stream=self.stream, out=host, blocking=False)
-                done = self.stream.record()
-                self._copies.append((done, pinned))
-        except self._errors as error:
-            raise self._failure(error) from None
+        with self._current(), self.stream:
+            host, pinned = self._pinned(array)
+            array.get(stream=self.stream, out=host, blocking=False)
+            done = self.stream.record()
+            self._copies.append((done, pinned))
 
         def wait() -> np.ndarray:
-            try:
+            with self._current():
                 done.synchronize()
-            except self._errors as error:
-                raise self._failure(error) from None
             return host
 
         return wait
@@ -190,28 +160,18 @@ class CupyGpu:
     ) -> dict[str, CupyKernel]:
         module = self.compile_ahead(rung, defines, real)
         if module not in self._loaded:
-            try:
-                with self.device:
-                    raw = self.cupy.RawModule(path=str(module))
-                    self._loaded[module] = {
-                        name: self.kernel(raw.get_function(name), rung.file)
-                        for name in self.kernel_names(module)
-                    }
-            except self._errors as error:
-                doing = f"loading {rung.path}, compiled, from {module.parent}, which can be deleted"
-                raise self._failure(error, doing) from None
+            doing = f"loading {rung.path}, compiled, from {module.parent}, which can be deleted"
+            with self._current(doing):
+                raw = self.cupy.RawModule(path=str(module))
+                self._loaded[module] = {
+                    name: self.kernel(raw.get_function(name), rung.file)
+                    for name in self.kernel_names(module)
+                }
         return self._loaded[module]
 
-    def new_group(self) -> bytes:
-        return nccl.unique_id()
-
-    def join_group(self, name: bytes, rank: int, size: int) -> nccl.Communicator:
-        return nccl.Communicator(self, name, rank, size)
-
-    def join_p2p(
-        self, exchange: p2p.Exchange, rank: int, size: int, beside: bool
-    ) -> p2p.PeerToPeer:
-        return p2p.join(self, exchange, rank, size, beside)
+    @functools.cached_property
+    def processes(self) -> CupyProcesses:
+        return CupyProcesses(self)
 
     def allocation(self, array: Any) -> int:
         """Where the allocation begins of which an array is a part."""
@@ -222,10 +182,8 @@ class CupyGpu:
         raise NotImplementedError
 
     def synchronize(self) -> None:
-        try:
+        with self._current():
             self.stream.synchronize()
-        except self._errors as error:
-            raise self._failure(error) from None
         self._submitted.clear()
 
     def free_unused(self) -> None:
@@ -235,84 +193,64 @@ class CupyGpu:
         """While a graph is recorded, this makes a second branch of it, up to `join`."""
         main, side = self.stream, self._urgent if urgent else self._side
         try:
-            with self.device:
+            with self._current():
                 side.wait_event(self._passed(main))
                 if behind is not None:
                     side.wait_event(behind)
-            self.stream = side
-            work()
-            with self.device:
+                self.stream = side
+                work()
                 return self._passed(side)
-        except self._errors as error:
-            raise self._failure(error) from None
         finally:
             self.stream = main
 
     def join(self, end: Any) -> None:
-        try:
-            with self.device:
-                self.stream.wait_event(end)
-        except self._errors as error:
-            raise self._failure(error) from None
+        with self._current():
+            self.stream.wait_event(end)
 
     def _passed(self, stream: Any) -> Any:
         """An event that happens when the stream has done what it was given so far."""
         return stream.record(self.cupy.cuda.Event(disable_timing=True))
 
     def mark(self) -> Any:
-        try:
-            with self.device:
-                event = self.cupy.cuda.Event()
-                event.record(self.stream)
-                return event
-        except self._errors as error:
-            raise self._failure(error) from None
+        with self._current():
+            event = self.cupy.cuda.Event()
+            event.record(self.stream)
+            return event
 
     def seconds(self, start: Any, end: Any) -> float:
-        try:
-            with self.device:
-                end.synchronize()
-                milliseconds: float = self.cupy.cuda.get_elapsed_time(start, end)
-                return milliseconds / 1e3
-        except self._errors as error:
-            raise self._failure(error) from None
+        with self._current():
+            end.synchronize()
+            milliseconds: float = self.cupy.cuda.get_elapsed_time(start, end)
+            return milliseconds / 1e3
 
     def time(self, work: Callable[[], None]) -> float:
-        try:
-            with self.device:
-                start = self.mark()
-                work()
-                return self.seconds(start, self.mark())
-        except self._errors as error:
-            raise self._failure(error) from None
+        with self._current():
+            start = self.mark()
+            work()
+            return self.seconds(start, self.mark())
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """Replaying a graph takes about a quarter of the host's time that its launches take."""
         self.synchronize()
-        try:
-            with self.device, self.stream:
-                self.stream.begin_capture()
-                self.recording = True
-                try:
-                    work()
-                except BaseException:
-                    with contextlib.suppress(*self._errors):
-                        self.stream.end_capture()
-                    raise
-                finally:
-                    self.recording = False
-                graph = self.stream.end_capture()
-        except self._errors as error:
-            raise self._failure(error, "recording a graph") from None
+        with self._current("recording a graph"), self.stream:
+            self.stream.begin_capture()
+            self.recording = True
+            try:
+                work()
+            except BaseException:
+                with contextlib.suppress(*self._errors):
+                    self.stream.end_capture()
+                raise
+            finally:
+                self.recording = False
+            graph = self.stream.end_capture()
         kernels = dict(self._submitted)
         self._submitted.clear()  # recorded, not run
 
         def replay() -> None:
             self._submitted.update(kernels)
-            try:
+            with self._current():
                 graph.launch(self.stream)
-            except self._errors as error:
-                raise self._failure(error) from None
 
         return replay
 
@@ -329,6 +267,15 @@ class CupyGpu:
     def sensors(self) -> Sensors:
         """None, unless a subclass asks the vendor's tool."""
         return Sensors()
+
+    @contextlib.contextmanager
+    def _current(self, doing: str = "") -> Iterator[None]:
+        """Make this GPU the one that CuPy works on, and raise the runtime's errors as ours."""
+        try:
+            with self.device:
+                yield
+        except self._errors as error:
+            raise self._failure(error, doing) from None
 
     @functools.cached_property
     def _errors(self) -> tuple[type[Exception], ...]:
@@ -352,6 +299,24 @@ class CupyGpu:
         return DeviceFault(
             f"{message}; this process can no longer use the GPU; restart the program"
         )
+
+
+class CupyProcesses:
+    """Groups of processes with a GPU each (`Processes` of ladder/core/contract/collectives.py)."""
+
+    def __init__(self, gpu: CupyGpu) -> None:
+        self._gpu = gpu
+
+    def new_group(self) -> bytes:
+        return nccl.unique_id()
+
+    def join_group(self, name: bytes, rank: int, size: int) -> nccl.Communicator:
+        return nccl.Communicator(self._gpu, name, rank, size)
+
+    def join_p2p(
+        self, exchange: p2p.Exchange, rank: int, size: int, beside: bool
+    ) -> p2p.PeerToPeer:
+        return p2p.join(self._gpu, exchange, rank, size, beside)
 
 
 class CupyKernel:

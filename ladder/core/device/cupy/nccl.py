@@ -41,7 +41,7 @@ def unique_id() -> bytes:
 
 
 class Communicator:
-    """This process's part of a group. See `ladder.core.contract.device.Communicator`."""
+    """This process's part of a group. See `ladder.core.contract.collectives.Communicator`."""
 
     name = "NCCL"
 
@@ -97,7 +97,7 @@ class Communicator:
 
 
 class GroupSum:
-    """All-reduce over GPUs of one process. See `ladder.core.contract.device.GroupSum`."""
+    """All-reduce over GPUs of one process. See `ladder.core.contract.libraries.GroupSum`."""
 
     def __init__(self, gpus: Sequence[Gpu]) -> None:
         self._library, self._gpus = _library(), gpus

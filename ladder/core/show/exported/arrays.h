@@ -1,31 +1,17 @@
-// The kernel's arrays on both sides, and the comparison of its results with the CPU's.
+// The kernel's arrays on both sides, and the comparison of its results with samples.
 //
-// How far may a result be from the CPU's y? The kernel computes in float32. What it computes
-// differs from y by at most
-//
-//     t = 8 sqrt(terms) (u |y| + s)        u = 2^-24, half the distance from 1 to the next float32
-//
-// A float32 sum of n terms equals the exact sum of terms that are changed by n u at most (Higham,
-// Accuracy and Stability of Numerical Algorithms, section 4.2). Rounding errors differ in sign, so
-// they grow like sqrt(n): with a probability of 1 - 10^-13 they stay within 8 sqrt(n) u (Higham and
-// Mary, SIAM J. Sci. Comput. 41(5), 2019). s is how far such a change moves y. It is measured: the
-// CPU's loop also runs on inputs that are changed at random by a factor of 1 + u or 1 - u, and the
-// largest change in a row of the result counts.
-//
-// The kernel then rounds its result to the type of the array. Rounding keeps the order of numbers,
-// so the result must lie between y - t and y + t, both rounded to that type.
-//
-// If the kernel rounds an intermediate result to `real` as well (`Rounds` in its header), it
-// changes a factor by the u of that type; t is larger by 2 s u_real / u.
+// The samples are of what the NumPy reference computes in float64 from the same inputs. A result may
+// be off by 8 sqrt(n) (u |y| + s): float32 sums of n terms are, where u = 2^-24, and s is how far the
+// value y moves if the inputs change by a factor of 1 + u or 1 - u. Rounding to the type of the array
+// comes on top, and to `real` or TF32 on the way (`Rounds`, `TF32` in the kernel's header).
 #pragma once
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <limits>
-#include <random>
-#include <type_traits>
+#include <cstring>
 #include <vector>
 
 // Ends the program, with status 2, where a call of CUDA fails.
@@ -35,110 +21,88 @@ void check(cudaError_t status) {
     exit(2);
 }
 
-constexpr double UNIT_ROUNDOFF = 0x1p-24;  // u
+// 32 random bits for element i of an input; `number` tells inputs apart. The mixing is that of
+// MurmurHash3 (Appleby, public domain).
+uint32_t hash_of(uint32_t number, size_t i) {
+    uint32_t x = (uint32_t)i + number * 0x9e3779b9u;
+    x = (x ^ x >> 16) * 0x85ebca6bu;
+    x = (x ^ x >> 13) * 0xc2b2ae35u;
+    return x ^ x >> 16;
+}
 
-// One argument of the kernel. Its elements are of type T; the CPU computes in double.
+// One argument of the kernel, with elements of type T.
 template <class T>
 struct Array {
-    static constexpr bool is_real = !std::is_integral_v<T>;  // not token ids or random states
-    using Exact = std::conditional_t<is_real, double, T>;
-
     const char* name;
-    size_t rows, columns;      // columns: the last dimension; rows: all others together
-    std::vector<Exact> value;  // what the CPU's loop reads and writes
-    std::vector<Exact> moved;  // what it has made of changed inputs
-    std::vector<T> start;      // what is on the GPU before the launch
+    size_t rows, columns;  // columns: the last dimension; rows: all others together
+    std::vector<T> start;  // what is on the GPU before the launch
     T* device;
 
     // Starts as NaN, so that a result that is never written does not pass.
     Array(const char* name, size_t rows, size_t columns)
-        : name(name), rows(rows), columns(columns), value(rows * columns), start(rows * columns) {
-        std::fill(value.begin(), value.end(), std::numeric_limits<Exact>::quiet_NaN());
-        check(cudaMalloc(&device, value.size() * sizeof(T)));
+        : name(name), rows(rows), columns(columns), start(rows * columns) {
+        memset((void*)start.data(), 0xff, start.size() * sizeof(T));
+        check(cudaMalloc(&device, start.size() * sizeof(T)));
     }
 
-    Exact* cpu() { return value.data(); }
-
-    // Rounds `value` to the kernel's type, so that both sides start from the same numbers.
-    void round() {
+    // Fills it with numbers from -2 to 2.
+    void fill(uint32_t number) {
         for (size_t i = 0; i < start.size(); i++) {
-            if constexpr (is_real) start[i] = (T)(float)value[i];
-            if constexpr (!is_real) start[i] = value[i];
-        }
-        reset();
-    }
-
-    void reset() {
-        if constexpr (is_real) {
-            for (size_t i = 0; i < start.size(); i++) value[i] = (float)start[i];
+            start[i] = (T)(float)((int32_t)hash_of(number, i) * 0x1p-30);
         }
     }
 
-    void change(std::mt19937& random) {
-        if constexpr (is_real) {
-            for (double& x : value) x *= 1 + (random() % 2 ? UNIT_ROUNDOFF : -UNIT_ROUNDOFF);
+    // Fills it with the same values again and again.
+    template <size_t COUNT>
+    void repeat(const double (&values)[COUNT]) {
+        for (size_t i = 0; i < start.size(); i++) {
+            if constexpr (sizeof(T) == 2) start[i] = (T)(float)values[i % COUNT];
+            if constexpr (sizeof(T) != 2) start[i] = (T)values[i % COUNT];
         }
     }
 
-    void upload() {
-        check(cudaMemcpy(device, start.data(), start.size() * sizeof(T), cudaMemcpyHostToDevice));
+    // Fills it with the elements of another array, each run of them times its factor.
+    template <size_t COUNT>
+    void scale(const Array& other, const double (&factors)[COUNT]) {
+        const size_t run = start.size() / COUNT;
+        for (size_t i = 0; i < start.size(); i++) {
+            start[i] = (T)((float)factors[i / run] * (float)other.start[i]);
+        }
     }
 
-    // Whether all elements on the GPU are right; prints a line that says so.
-    // terms: how many products are summed into one element. u_real: of the type to which the kernel
-    // rounds intermediate results, or 0. store(x, i): x, rounded as element i is.
-    template <class Store>
-    bool verify(double terms, double u_real, Store store) const {
+    // Whether the samples on the GPU are right, and no element is NaN; prints a line that says so.
+    // samples: of each, the index of an element, its value, and how far from it a result may be.
+    template <size_t COUNT>
+    bool verify(const double (&samples)[COUNT][3]) const {
         std::vector<T> got(start.size());
         check(cudaMemcpy(got.data(), device, got.size() * sizeof(T), cudaMemcpyDeviceToHost));
         size_t wrong = 0;
         double largest = 0;
-        for (size_t row = 0; row < rows; row++) {
-            double s = 0;
-            for (size_t i = row * columns; i < (row + 1) * columns; i++) {
-                s = std::max(s, std::fabs(moved[i] - value[i]));
-            }
-            for (size_t i = row * columns; i < (row + 1) * columns; i++) {
-                double x = (float)got[i], y = value[i];
-                double t = 8 * std::sqrt(terms) * (UNIT_ROUNDOFF * std::fabs(y) + s);
-                t += 2 * s * u_real / UNIT_ROUNDOFF;
-                double low = store(y - t, i), high = store(y + t, i);
-                if (x != y) largest = std::max(largest, std::fabs(x - y));
-                if (low <= x && x <= high) continue;  // NaN does not
-                if (wrong++ > 0) continue;
-                printf("%s[%zu, %zu] is %.9g, ", name, row, i % columns, x);
-                printf("and must lie between %.9g and %.9g\n", low, high);
-            }
+        for (const auto& [index, value, tolerance] : samples) {
+            size_t i = (size_t)index;
+            double x = (float)got[i];
+            if constexpr (sizeof(T) == 4) x = got[i];
+            largest = std::max(largest, std::fabs(x - value));
+            if (std::fabs(x - value) <= tolerance) continue;  // NaN is not
+            if (wrong++ > 0) continue;
+            printf("%s[%zu, %zu] is %.9g, ", name, i / columns, i % columns, x);
+            printf("expected %.9g +- %.2g\n", value, tolerance);
         }
-        if (wrong > 0) {
-            printf("%s: WRONG, %zu of %zu elements\n", name, wrong, got.size());
-        } else {
-            printf("%s: right, the largest error is %.2g\n", name, largest);
+        size_t unwritten = std::count_if(got.begin(), got.end(), [](T x) { return std::isnan((float)x); });
+        if (wrong > 0 || unwritten > 0) {
+            printf("%s: WRONG, %zu of %zu samples; ", name, wrong, COUNT);
+            printf("%zu of %zu elements are NaN\n", unwritten, got.size());
+            return false;
         }
-        return wrong == 0;
-    }
-
-    bool verify(double terms, double u_real = 0) const {
-        return verify(terms, u_real, [](double x, size_t) { return (float)(T)(float)x; });
+        printf("%s: right, the largest error of %zu samples is %.2g\n", name, COUNT, largest);
+        return true;
     }
 };
 
 template <class... Arrays>
-void fill_normal(std::mt19937& random, Arrays&... array) {
-    std::normal_distribution<double> normal;
-    auto fill = [&](double& x) { x = normal(random); };
-    (std::for_each(array.value.begin(), array.value.end(), fill), ...);
-}
-
-// Runs the CPU's loop on changed inputs, then on the kernel's own, and copies these to the GPU.
-template <class Loop, class... Arrays>
-void run_on_cpu(Loop loop, Arrays&... array) {
-    std::mt19937 random(2);
-    (array.round(), ...);
-    (array.change(random), ...);
-    loop();
-    ((array.moved = array.value), ...);
-    (array.reset(), ...);
-    loop();
-    (array.upload(), ...);
+void upload(const Arrays&... arrays) {
+    auto copy = [](auto* to, const auto& from) {
+        check(cudaMemcpy(to, from.data(), from.size() * sizeof from[0], cudaMemcpyHostToDevice));
+    };
+    (copy(arrays.device, arrays.start), ...);
 }

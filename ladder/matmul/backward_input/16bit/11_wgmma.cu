@@ -1,10 +1,12 @@
 // matmul backward_input, 16bit rung 11: wgmma (warpgroup matrix multiply)
 // Before: in rung 10, every warp reads fragments into registers before it multiplies them. mma.sync
-//         cannot feed Hopper's tensor cores fast enough in this way.
-// Change: wgmma (warpgroup matrix multiply). Four warps, a warpgroup, together multiply 64 x 16 by
-//         16 x 256 elements. The tensor cores read them from shared memory themselves, and the
-//         instruction returns at once. It needs shared memory swizzled in rows of 128 bytes along
-//         the summed dimension. So another kernel first transposes weight into scratch.
+//         cannot feed Hopper's tensor cores fast enough in this way. matmul.forward 16bit rung 12
+//         has wgmma (warpgroup matrix multiply).
+// Change: the product of matmul.forward 16bit rung 12. Four warps, a warpgroup, together multiply
+//         64 x 16 by 16 x 256 elements. The tensor cores read them from shared memory themselves,
+//         and the instruction returns at once. It needs shared memory swizzled in rows of 128 bytes
+//         along the summed dimension, and weight has this dimension down its columns. So another
+//         kernel first transposes weight into scratch.
 // Expect: fragments need no registers and no load instructions, and shared memory delivers five
 //         eighths of the bytes. The transpose moves few bytes: weight once, while the product reads
 //         it N / 128 times.
@@ -15,9 +17,7 @@
 // Launch: matmul_backward_input<<<(ceil_div(C, TILE_COLUMNS), ceil_div(N, TILE_ROWS)),
 //         WARPS * warp, SHARED>>>
 // Scratch: real transposed[C, OC]
-// After:  16bit-10
-// Rewrite: wgmma takes descriptors of shared memory instead of fragments, and a kernel that
-//         transposes weight comes first.
+// After:  matmul.forward 16bit-12
 // Left:   another launch, and a copy of weight, which another layout makes unnecessary -> rung 12.
 
 #include "async.cuh"

@@ -1,11 +1,12 @@
 // matmul backward_input, 16bit rung 13: warp specialization with TMA, persistent kernel
 // Before: in rung 12, all warps spend instructions on copies, and meet at a barrier in every step.
 //         The tensor cores idle while a block loads its first tiles, and while it stores.
-// Change: warp specialization, as in matmul.forward 16bit rung 13. One thread of a ninth warp, the
-//         producer, asks the tensor memory accelerator (TMA) for copies, as far ahead as there are
-//         empty stages. Two warpgroups, the consumers, only multiply and store. The kernel is
-//         persistent: each block goes from tile to tile of dinp, so that copies go on while results
-//         leave.
+//         matmul.forward 16bit rung 13 has warp specialization.
+// Change: the kernel of matmul.forward 16bit rung 13, with weight MN-major, as in rung 12. One
+//         thread of a ninth warp, the producer, asks the tensor memory accelerator (TMA) for
+//         copies, as far ahead as there are empty stages. Two warpgroups, the consumers, only
+//         multiply and store. The kernel is persistent: each block goes from tile to tile of dinp,
+//         so that copies go on while results leave.
 // Expect: no instructions for copies, and no zeros to write past the end. The tensor cores wait
 //         only while results go from registers to shared memory.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0
@@ -14,8 +15,7 @@
 //         TILES = ceil_div(C, TILE_COLUMNS) * ceil_div(N, TILE_ROWS)
 // Launch: matmul_backward_input<<<min(TILES, multiprocessors), (WARPS + 1) * warp, SHARED>>>
 // Tiles:  dinp[64, 64]; dout[TILE_ROWS, DEPTH]; weight[DEPTH, 64]
-// After:  16bit-12
-// Rewrite: producer and consumer warps run different loops.
+// After:  matmul.forward 16bit-13
 // Left:   4096 x 768 results are 96 tiles: 36 of 132 SMs have nothing to do -> rung 14.
 
 #include "mma_real.cuh"

@@ -1,16 +1,18 @@
 // matmul backward_input, 16bit rung 5: tensor cores with wmma
 // Before: rung 4 computes with float32 multiply-adds, one product per lane and instruction.
-// Change: tensor cores, units that multiply small matrices. With one instruction (nvcuda::wmma), a
-//         warp multiplies two 16 x 16 matrices of 16-bit elements, and accumulates in float32.
-//         Tiles stay in 16 bits. A warp has 4 x 2 such matrices of the block's 128 x 128 outputs.
+//         matmul.forward 16bit rung 5 multiplies on tensor cores, units that multiply small
+//         matrices.
+// Change: the product of matmul.forward 16bit rung 5. With one instruction (nvcuda::wmma), a warp
+//         multiplies two 16 x 16 matrices of 16-bit elements, and accumulates in float32. A warp
+//         has 4 x 2 such matrices of the block's 128 x 128 outputs. Here the sum runs over the rows
+//         of weight, so a tile of weight is (feature, column), and its fragments are row_major.
 // Expect: an order of magnitude faster. wmma does not document which lane holds which element of a
 //         matrix, so the results pass through shared memory before they are rounded.
 // Needs:  real in (float16, bfloat16); sm >= 80 or sm >= 70 and real == float16; warp == 32;
 //         C % vector == 0; OC % vector == 0
 // Define: TILE = 128; DEPTH = 32; WARPS = 8
 // Launch: matmul_backward_input<<<(ceil_div(C, TILE), ceil_div(N, TILE)), WARPS * warp>>>
-// After:  4
-// Rewrite: wmma replaces the inner loops; the block's tile is the same.
+// After:  matmul.forward 16bit-5
 // Left:   the tensor cores starve for data while the next tiles are loaded -> rung 6.
 
 #include <mma.h>

@@ -1,16 +1,16 @@
 // matmul backward_input, amd rung 5: matrix cores, MN-major operand gathered
 // Before: rung 4 computes with float32 multiply-adds, one or two of a lane per instruction.
-// Change: the product of matmul.forward amd rung 9: AMD's matrix cores (MFMA, WMMA), double
-//         buffering, swizzled shared memory, exchanged operands. But weight has its columns as
-//         neighbours and is summed over its rows: it is MN-major, where the instructions want
-//         K-major. So a lane gathers its elements of weight one by one.
+//         matmul.forward amd rung 9 has AMD's matrix cores (MFMA, WMMA), double buffering, swizzled
+//         shared memory, and exchanged operands.
+// Change: the product of matmul.forward amd rung 9. But weight has its columns as neighbours and is
+//         summed over its rows: it is MN-major, where the instructions want K-major. So a lane
+//         gathers its elements of weight one by one.
 // Expect: up to eight times the multiply-adds per clock on an MI300X, if loads of 2 bytes could
 //         feed them: eight of them instead of one for each piece of weight.
 // Needs:  real in (float16, bfloat16); cdna >= 2 or rdna >= 3; C % vector == 0; OC % vector == 0
 // Define: TILE = 128; DEPTH = 32; WARPS = 4; SIDE = 32 if warp == 64 else 16
 // Launch: matmul_backward_input<<<(ceil_div(C, TILE), ceil_div(N, TILE)), WARPS * warp>>>
-// After:  4
-// Rewrite: it takes over the product of matmul.forward amd rung 9 at once.
+// After:  matmul.forward amd-9
 // Left:   loads of 2 bytes from shared memory -> rung 6.
 
 #include "hip/matrix_core.cuh"

@@ -1,12 +1,13 @@
 // matmul backward_input, float32 rung 6: tile shape against wave quantization
 // Before: in rung 5, two blocks fit on an SM (streaming multiprocessor), so 132 SMs have 264 places
 //         for blocks. 4096 x 768 results are 192 tiles of 128 x 128: a quarter of the places is
-//         empty.
-// Change: tiles are 96 wide where this takes less time, counted as waves times width. A wave is a
-//         round of one tile in every place. A thread then has 8 x 6 outputs: in each row, four
-//         neighbours and two more. It still loads all factors of its rows, so a narrow tile counts
-//         as 100 wide. Registers are scarce, so the next tiles pass through them one after the
-//         other.
+//         empty. matmul.forward float32 rung 6 has narrower tiles for this case.
+// Change: the tiles of matmul.forward float32 rung 6. They are 96 wide where this takes less time,
+//         counted as waves times width. A wave is a round of one tile in every place. A thread then
+//         has 8 x 6 outputs: in each row, four neighbours and two more. It still loads all factors
+//         of its rows, so a narrow tile counts as 100 wide. Here the sum runs over the rows of
+//         weight, whose tile is stored as it is. Registers are scarce, so the next tiles pass
+//         through them one after the other.
 // Expect: three quarters of the time for results 768 wide, plus a little; no difference where there
 //         are many waves.
 // Needs:  real == float32; C % vector == 0; OC % vector == 0
@@ -15,9 +16,7 @@
 //         TILE_COLUMNS = matmul.tiles.tile_columns(HIGH, C, 2 * multiprocessors, 128, 96, 100);
 //         COLUMNS = TILE_COLUMNS // THREADS
 // Launch: matmul_backward_input<<<(ceil_div(C, TILE_COLUMNS), HIGH), THREADS * THREADS>>>
-// After:  float32-5
-// Rewrite: tiles are no longer square, so the functions that load and store them become templates
-//         over 8 or 6 rows or columns.
+// After:  matmul.forward float32-6
 // Left:   many multiply-adds wait because their operands are in the same bank of registers -> rung
 //         7.
 

@@ -1,8 +1,11 @@
 // matmul backward_weight, 16bit rung 6: tensor cores with wmma
 // Before: rung 5 computes with float32 multiply-adds, one product per lane and instruction.
-// Change: tensor cores, units that multiply small matrices. With one instruction (nvcuda::wmma), a
-//         warp multiplies two 16 x 16 matrices of 16-bit elements, and accumulates in float32.
-//         Tiles stay in 16 bits. A warp has 4 x 2 such matrices of the block's 128 x 128 outputs.
+//         matmul.backward_input 16bit rung 5 multiplies on tensor cores, units that multiply small
+//         matrices.
+// Change: the product of matmul.backward_input 16bit rung 5. With one instruction (nvcuda::wmma), a
+//         warp multiplies two 16 x 16 matrices of 16-bit elements, and accumulates in float32. A
+//         warp has 4 x 2 such matrices of the block's 128 x 128 outputs. Here the sum runs over the
+//         rows of both factors, and is split as in rung 5.
 // Expect: an order of magnitude faster. wmma does not document which lane holds which element of a
 //         matrix, so the results pass through shared memory, where bounds can be checked.
 // Needs:  real in (float16, bfloat16); sm >= 80 or sm >= 70 and real == float16; warp == 32;
@@ -14,8 +17,7 @@
 // Launch: matmul_backward_weight<<<(ceil_div(C, TILE), ceil_div(OC, TILE), SPLITS), WARPS * warp>>>
 // Launch: matmul_backward_weight_finish<<<ceil_div(OC * C, 4 * 256), 256>>>
 // Scratch: float32 partial[SPLITS, OC, C]
-// After:  5
-// Rewrite: wmma replaces the inner loops; the block's tile is the same.
+// After:  matmul.backward_input 16bit-5
 // Left:   the tensor cores starve for data while the next tiles are loaded -> rung 7.
 
 #include <mma.h>

@@ -1,8 +1,10 @@
 // matmul backward_weight, amd rung 6: matrix cores
 // Before: rung 5 computes with float32 multiply-adds, one or two of a lane per instruction.
-// Change: the product of matmul.backward_input amd rung 6: AMD's matrix cores (MFMA, WMMA), double
-//         buffering, tiles that are transposed on the way to shared memory. Here both factors are
-//         MN-major: the sum runs over the rows of dout and of inp, and neighbours are columns.
+//         matmul.backward_input amd rung 6 has AMD's matrix cores (MFMA, WMMA), double buffering,
+//         and a tile that is transposed on the way to shared memory.
+// Change: the product of matmul.backward_input amd rung 6, split as in rung 5. Here both factors
+//         are MN-major: the sum runs over the rows of dout and of inp, and neighbours are columns.
+//         So both tiles are transposed on the way.
 // Expect: up to eight times the multiply-adds per clock on an MI300X, where the stores of pairs,
 //         4 bytes each, do not hold them back.
 // Needs:  real in (float16, bfloat16); cdna >= 2 or rdna >= 3; C % vector == 0; OC % vector == 0
@@ -13,8 +15,7 @@
 // Launch: matmul_backward_weight<<<(ceil_div(C, TILE), ceil_div(OC, TILE), SPLITS), WARPS * warp>>>
 // Launch: matmul_backward_weight_finish<<<ceil_div(OC * C, 4 * 256), 256>>>
 // Scratch: float32 partial[SPLITS, OC, C]
-// After:  5
-// Rewrite: matrix products replace the inner loops; the block's tile is the same.
+// After:  matmul.backward_input amd-6
 // Left:   both tiles are stored in pairs: as many store instructions as MFMAs. Wider stores need
 //         more rows in a thread, and so more registers.
 

@@ -1,11 +1,12 @@
 // matmul backward_weight_bias, 16bit rung 3: mma.sync with a fragment of ones
 // Before: rung 2 multiplies in float32, and loads two factors from shared memory for each
-//         multiply-add.
-// Change: the product of matmul.backward_weight 16bit rung 10: mma.sync on tensor cores, a cp.async
-//         multistage pipeline, split-K. The sum over the rows of dout is a product of its
-//         transpose with ones. A fragment of ones needs no memory: it is the same constant in all
-//         lanes. The four warps beside each other have the same fragments of dout, four A matrices.
-//         Each multiplies one of them with ones, if the tile is the first of its row of tiles.
+//         multiply-add. matmul.backward_weight 16bit rung 10 has mma.sync on tensor cores, a
+//         cp.async multistage pipeline, and split-K.
+// Change: the product of matmul.backward_weight 16bit rung 10, with the sums. The sum over the rows
+//         of dout is a product of its transpose with ones. A fragment of ones needs no memory: it
+//         is the same constant in all lanes. The four warps beside each other have the same
+//         fragments of dout, four A matrices. Each multiplies one of them with ones, if the tile is
+//         the first of its row of tiles.
 // Expect: one mma.sync more for 32, in these tiles. No additions on CUDA cores, no shuffles.
 // Needs:  real in (float16, bfloat16); sm >= 80; warp == 32; C % vector == 0; OC % vector == 0
 // Define: TILE_ROWS = 128; TILE_COLUMNS = 256; DEPTH = 32; WARPS = 8; WAVES = 3;
@@ -18,8 +19,7 @@
 //         SPLITS), WARPS * warp, SHARED>>>
 // Launch: matmul_backward_weight_bias_finish<<<ceil_div(OC * C, 4 * 256), 256>>>
 // Scratch: float32 partial[SPLITS, OC, C]; float32 partial_bias[SPLITS, OC]
-// After:  2
-// Rewrite: it takes over the product of matmul.backward_weight 16bit rung 10 at once.
+// After:  matmul.backward_weight 16bit-10
 // Left:   mma.sync cannot keep Hopper's tensor cores as busy as wgmma -> rung 4.
 
 #include "async.cuh"

@@ -1,11 +1,13 @@
 // matmul backward_weight_bias, 16bit rung 4: wgmma with a tile of ones
 // Before: rung 3 has mma.sync, which cannot keep Hopper's tensor cores as busy as wgmma.
-// Change: the product of matmul.backward_weight 16bit rung 15: warp specialization, TMA, wgmma, and
-//         equal parts of tiles. wgmma takes both operands from shared memory. So a tile of ones
-//         lies there, too, and after each product of dout with inp there is one of dout with the
-//         ones, m64n8k16, the narrowest that exists. Each of its 8 columns becomes the sums over
-//         the rows of dout. Only the first tile of each row of tiles does this. Parts of these sums
-//         go to memory as those of dweight do, and are added up in the same fixed order.
+//         matmul.backward_weight 16bit rung 15 has warp specialization, TMA, wgmma, and equal parts
+//         of tiles.
+// Change: the product of matmul.backward_weight 16bit rung 15, with the sums. wgmma takes both
+//         operands from shared memory. So a tile of ones lies there, too, and after each product of
+//         dout with inp there is one of dout with the ones, m64n8k16, the narrowest that exists.
+//         Each of its 8 columns becomes the sums over the rows of dout. Only the first tile of each
+//         row of tiles does this. Parts of these sums go to memory as those of dweight do, and are
+//         added up in the same fixed order.
 // Expect: dout is read from memory once. The narrow product has 1/16 or 1/24 of the multiply-adds
 //         of the wide one, but it reads the same 64 x 16 of dout from shared memory. That takes as
 //         long as the multiply-adds of 32 columns: a quarter or a sixth more for these tiles.
@@ -24,8 +26,7 @@
 // Scratch: float32 partial[PARTS, TILES if PARTS > 1 else 1, TILE_ROWS, TILE_COLUMNS];
 //         float32 partial_bias[PARTS, HIGH, TILE_ROWS]
 // Tiles:  dweight[64, 32]; dout[DEPTH, 64]; inp[DEPTH, 64]
-// After:  16bit-3
-// Rewrite: it takes over the product of matmul.backward_weight 16bit rung 15 at once.
+// After:  matmul.backward_weight 16bit-15
 // Left:   the narrow product reads dout from shared memory again -> rung 5.
 
 #include "portable.cuh"

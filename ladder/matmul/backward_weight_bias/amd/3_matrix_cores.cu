@@ -1,10 +1,10 @@
 // matmul backward_weight_bias, amd rung 3: matrix cores, sums of what each thread loads
-// Before: rung 2 computes with float32 multiply-adds.
-// Change: the product of matmul.backward_weight amd rung 6: AMD's matrix cores (MFMA, WMMA), tiles
-//         that are transposed on the way to shared memory. On this way, a thread has elements of
-//         dout in registers, always of the same columns, and adds them up. At the end, the lanes
-//         that load the same columns exchange their sums by shuffles. Only the first block of a row
-//         of tiles does this.
+// Before: rung 2 computes with float32 multiply-adds. matmul.backward_weight amd rung 6 has AMD's
+//         matrix cores (MFMA, WMMA), and tiles that are transposed on the way to shared memory.
+// Change: the product of matmul.backward_weight amd rung 6, with the sums. On the way to shared
+//         memory, a thread has elements of dout in registers, always of the same columns, and adds
+//         them up. At the end, the lanes that load the same columns exchange their sums by
+//         shuffles. Only the first block of a row of tiles does this.
 // Expect: the time of that product: 16 or 32 additions of a lane for each 32 rows.
 // Needs:  real in (float16, bfloat16); cdna >= 2 or rdna >= 3; C % vector == 0; OC % vector == 0
 // Define: TILE = 128; DEPTH = 32; WARPS = 4; SIDE = 32 if warp == 64 else 16;
@@ -15,8 +15,7 @@
 //         WARPS * warp>>>
 // Launch: matmul_backward_weight_bias_finish<<<ceil_div(OC * C, 4 * 256), 256>>>
 // Scratch: float32 partial[SPLITS, OC, C]; float32 partial_bias[SPLITS, OC]
-// After:  2
-// Rewrite: it takes over the product of matmul.backward_weight amd rung 6 at once.
+// After:  matmul.backward_weight amd-6
 // Left:   the stores of pairs to shared memory, as in that product.
 
 #include "hip/matrix_core.cuh"

@@ -1,10 +1,11 @@
 // matmul backward_weight_bias, float32 rung 3: column sums of the shared tile
-// Before: rung 2 loads two factors from shared memory for each multiply-add.
-// Change: the product of matmul.backward_weight float32 rung 7: register tiling, double buffering,
-//         split-K over the rows. 16 threads have the same factors of dout there, so each would add
-//         them up once more. Instead, while a tile of dout is in shared memory, every thread adds
-//         up half of one column of it: 8 elements, beside 1,024 multiply-adds. Only the first block
-//         of a row of tiles does this. Its sums go to memory beside the partial sums of dweight.
+// Before: rung 2 loads two factors from shared memory for each multiply-add. matmul.backward_weight
+//         float32 rung 7 has register tiling, double buffering, and split-K over the rows.
+// Change: the product of matmul.backward_weight float32 rung 7, with the sums. 16 threads have the
+//         same factors of dout there, so each would add them up once more. Instead, while a tile of
+//         dout is in shared memory, every thread adds up half of one column of it: 8 elements,
+//         beside 1,024 multiply-adds. Only the first block of a row of tiles does this. Its sums go
+//         to memory beside the partial sums of dweight.
 // Expect: the time of that product, to a percent or two.
 // Needs:  real == float32; C % vector == 0; OC % vector == 0
 // Define: EACH = 8; THREADS = 16; TILE = EACH * THREADS; DEPTH = 16;
@@ -15,8 +16,7 @@
 //         THREADS * THREADS>>>
 // Launch: matmul_backward_weight_bias_finish<<<ceil_div(OC * C, 4 * 256), 256>>>
 // Scratch: float32 partial[SPLITS, OC, C]; float32 partial_bias[SPLITS, 2, OC]
-// After:  2
-// Rewrite: it takes over the product of matmul.backward_weight float32 rung 7 at once.
+// After:  matmul.backward_weight float32-7
 // Left:   float32 multiply-adds are seven of eight instructions, as in that product.
 
 #include "portable.cuh"

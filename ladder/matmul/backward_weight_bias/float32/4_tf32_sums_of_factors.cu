@@ -1,11 +1,11 @@
 // matmul backward_weight_bias, float32 rung 4: TF32 by wgmma, sums of the factors in registers
-// Before: rung 3 multiplies on CUDA cores.
-// Change: the product of matmul.backward_weight float32 rung 9, for runs that allow TF32. There, a
-//         lane loads its factors of dout into registers, since wgmma takes A from there. So the
-//         lane adds them up while the tensor cores multiply: no column of ones is needed. Four
-//         lanes have the same two columns of dout, each every fourth row, and exchange their sums
-//         at the end of a part. TMA has rounded the factors to TF32, so the sums are of rounded
-//         elements.
+// Before: rung 3 multiplies on CUDA cores. matmul.backward_weight float32 rung 9 multiplies as TF32
+//         on tensor cores, for runs that allow it.
+// Change: the product of matmul.backward_weight float32 rung 9, with the sums. There, a lane loads
+//         its factors of dout into registers, since wgmma takes A from there. So the lane adds them
+//         up while the tensor cores multiply: no column of ones is needed. Four lanes have the same
+//         two columns of dout, each every fourth row, and exchange their sums at the end of a part.
+//         TMA has rounded the factors to TF32, so the sums are of rounded elements.
 // Expect: the time of that product. The additions, 16 for each lane in a step, hide behind products
 //         that it waits for.
 // Needs:  real == float32; sm == 90; warp == 32; C % vector == 0; OC % vector == 0
@@ -21,8 +21,7 @@
 // Tiles:  dweight[64, 32]; dout[DEPTH, 32]; inp_across[TILE_COLUMNS, DEPTH]
 // Deterministic: no, the parts of a sum are added in any order
 // TF32:   both factors, rounded by TMA
-// After:  float32-3
-// Rewrite: it takes over the product of matmul.backward_weight float32 rung 9 at once.
+// After:  matmul.backward_weight float32-9
 // Left:   the transpose, which the kernel that writes inp could do on the way.
 
 #include "portable.cuh"

@@ -1,31 +1,21 @@
 // matmul forward, 16bit rung 17: weight-stationary tiles where channels are few
 // Before: in rung 16, each tile loads its rows of weight anew, although the tile below needs the
 //         same ones. With 384 channels, a tile is only 6 steps.
-// Change: where rows of weight are that short, a block keeps 128 or 192 of them in shared memory,
-//         with all their channels, and goes down the rows of inp (weight-stationary). Only inp
-//         passes through the ring of stages. A tile has 64 rows, which one warpgroup multiplies,
-//         the bias stays in registers, and blocks need no cluster. Longer rows are multiplied as in
-//         rung 16.
+// Change: a block keeps 128 or 192 rows of weight in shared memory, with all their channels, and
+//         goes down the rows of inp (weight-stationary). Only inp passes through the ring of
+//         stages. A tile has 64 rows, which one warpgroup multiplies, the bias stays in registers,
+//         and blocks need no cluster.
 // Expect: for 384 channels, a third to half of the bytes are copied to shared memory per result.
-// Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0
-// Define: TILE_ROWS = 128; TILE_COLUMNS = 128; PAIRS = ceil_div(N, 2 * TILE_ROWS);
-//         CLUSTERS = multiprocessors // 2; DEPTH = 64; WARPS = 8; GROUP = 8;
-//         TILES = ceil_div(OC, TILE_COLUMNS) * PAIRS;
-//         STEPS = ceil_div(C, DEPTH); STAYS = 1 if STEPS <= 6 else 0; HIGH = ceil_div(N, 64);
-//         TIME_192 = (ceil_div(HIGH * ceil_div(OC, 192), multiprocessors) + 3) * 192;
-//         TIME_128 = (ceil_div(HIGH * ceil_div(OC, 128), multiprocessors) + 3) * 142;
-//         KEPT = 192 if TIME_192 <= TIME_128 else 128; WIDE = ceil_div(OC, KEPT);
-//         STAGES = 12 if STAYS and KEPT == 128 else 6;
-//         SHARED = ((STEPS * KEPT + STAGES * 64 if STAYS else STAGES * (TILE_ROWS + TILE_COLUMNS))
-//                   + 2 * 128) * DEPTH * sizeof_real
+// Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0;
+//         C <= 384
+// Define: DEPTH = 64; WARPS = 8; STEPS = ceil_div(C, DEPTH); HIGH = ceil_div(N, 64);
+//         KEPT = matmul.tiles.kept_columns(HIGH, OC, multiprocessors);
+//         WIDE = ceil_div(OC, KEPT); STAGES = 12 if KEPT == 128 else 6;
+//         SHARED = (STEPS * KEPT + STAGES * 64 + 2 * 128) * DEPTH * sizeof_real
 // Launch: matmul_forward<<<WIDE * min(HIGH, max(1, multiprocessors // WIDE)), (WARPS + 1) * warp,
-//         SHARED>>> if STAYS
-// Launch: matmul_forward_clusters<<<2 * min(TILES, CLUSTERS), (WARPS + 1) * warp, SHARED>>>
-//         if not STAYS
-// Tiles:  out[64, 64]; inp[64 if STAYS else TILE_ROWS, DEPTH];
-//         weight[KEPT if STAYS else TILE_COLUMNS // 2, DEPTH]
+//         SHARED>>>
+// Tiles:  out[64, 64]; inp[64, DEPTH]; weight[KEPT, DEPTH]
 // After:  16bit-16
-// Rewrite: a second kernel stands beside that of rung 16.
 // Left:   before its first product, a block waits for weight and inp.
 
 #include "mma_real.cuh"
@@ -45,16 +35,7 @@ struct Stage {
     }
 };
 
-// Finds the first row and column of a pair of tiles, in grouped order: down GROUP rows of pairs,
-// then one column on.
-__device__ __forceinline__ void find_pair(int pair, int high, int wide, int& row, int& column) {
-    int top = pair / (GROUP * wide) * GROUP, of_group = pair % (GROUP * wide);
-    int rows = min(GROUP, high - top);  // rows of pairs in this group
-    row = (top + of_group % rows) * 2 * TILE_ROWS;
-    column = of_group / rows * TILE_COLUMNS;
-}
-
-// Where weight stays. All tiles of a block have the same columns, and are WIDE blocks apart.
+// All tiles of a block have the same columns, and are WIDE blocks apart.
 extern "C" __global__ void __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_forward(
     real* __restrict__ out,           // (N, OC)
     const real* __restrict__ inp,     // (N, C)
@@ -159,117 +140,4 @@ extern "C" __global__ void __launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_
         }
     }
     if (leader) tma_store_wait<0>();  // the block stays until TMA has read its shared memory
-}
-
-// Where rows of weight are too long to stay: as in rung 16.
-extern "C" __global__ void __cluster_dims__(2, 1, 1)
-__launch_bounds__((WARPS + 1) * WARP_SIZE, 1) matmul_forward_clusters(
-    real* __restrict__ out,           // (N, OC)
-    const real* __restrict__ inp,     // (N, C)
-    const real* __restrict__ weight,  // (OC, C)
-    const real* __restrict__ bias,    // (OC), or null
-    int N, int C, int OC,
-    const __grid_constant__ TensorMap out_tiles, const __grid_constant__ TensorMap inp_tiles,
-    const __grid_constant__ TensorMap weight_tiles) {
-    extern __shared__ __align__(1024) Vec shared[];
-    __shared__ Mbarrier full[STAGES], empty[STAGES], turns[2];  // turns: one per warpgroup
-    real* a = shared->at;                            // (STAGES, TILE_ROWS, DEPTH)     of inp
-    real* b = a + STAGES * TILE_ROWS * DEPTH;        // (STAGES, TILE_COLUMNS, DEPTH)  of weight
-    real* patches = b + STAGES * TILE_COLUMNS * DEPTH;  // (2 warpgroups, 2, 64, 64)  of out
-    int wide = (OC + TILE_COLUMNS - 1) / TILE_COLUMNS, rank = cluster_rank();
-    int lane = lane_id(), steps = (C + DEPTH - 1) / DEPTH, row, column;
-    if (threadIdx.x == 0) {
-        for (int stage = 0; stage < STAGES; stage++) {
-            mbarrier_init(&full[stage], 1);  // arrivals: the producer thread
-            mbarrier_init(&empty[stage], WARPS);  // arrivals: one warpgroup in each block
-        }
-        for (int i = 0; i < 2; i++) mbarrier_init(&turns[i], 4);  // arrivals: the other's warps
-    }
-    cluster_barrier();  // both blocks' barriers are initialized before any thread uses them
-
-    Stage now;
-    if (warp_id() == WARPS) {  // the producer warp
-        int half = rank * TILE_COLUMNS / 2;
-        for (int pair = blockIdx.x / 2; lane == 0 && pair < TILES; pair += gridDim.x / 2) {
-            find_pair(pair, PAIRS, wide, row, column);
-            for (int start = 0; start < C; start += DEPTH, now.advance(1)) {
-                Mbarrier* done = &full[now.index];
-                mbarrier_wait(&empty[now.index], now.parity ^ 1);  // the consumers have read it
-                mbarrier_expect(done, (TILE_ROWS + TILE_COLUMNS) * DEPTH * sizeof(real));
-                tma_load_2d(a + now.index * TILE_ROWS * DEPTH, &inp_tiles, done, start,
-                            row + rank * TILE_ROWS);
-                tma_load_2d_multicast(b + (now.index * TILE_COLUMNS + half) * DEPTH, &weight_tiles,
-                                      done, start, column + half, 3);
-            }
-        }
-        __syncwarp();  // all lanes must reach cluster_barrier together
-        cluster_barrier();  // neither block ends while the other still copies to its memory
-        return;
-    }
-
-    int group = warp_uniform(warp_id() / 4);  // the consumer warpgroup
-    bool leader = threadIdx.x % 128 == 0;     // of the warpgroup
-    int own = warp_id() % 4 * 16 + lane / 4, t = lane % 4;  // the lane's row, and another 8 later
-    int stride = gridDim.x / 2;
-    now.advance(group * steps);
-    int before = 1 - group;  // parity of the other warpgroup's turn that precedes this one's
-    for (int pair = blockIdx.x / 2 + group * stride; pair < TILES; pair += 2 * stride) {
-        find_pair(pair, PAIRS, wide, row, column);
-        row += rank * TILE_ROWS;
-        float sums[2][TILE_COLUMNS / 2] = {};  // of rows 0 to 63 and 64 to 127
-        mbarrier_wait(&turns[group], before);  // without it, `full` may be a round behind
-        before ^= 1;
-        int last = 0;  // the previous stage
-        for (int step = 0; step < steps; step++, now.advance(1)) {
-            mbarrier_wait(&full[now.index], now.parity);  // the stage's copies have arrived
-            wgmma_fence();
-#pragma unroll
-            for (int k = 0; k < DEPTH; k += 16) {
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    wgmma_m64k16<TILE_COLUMNS>(
-                        sums[half], a + (now.index * TILE_ROWS + half * 64) * DEPTH + k,
-                        b + now.index * TILE_COLUMNS * DEPTH + k);
-                }
-            }
-            wgmma_commit();
-            wgmma_wait<1>();  // the products of the previous stage are done
-            __syncwarp();     // in all lanes, before the stage is released
-            if (step > 0 && lane < 2) mbarrier_arrive_at(&empty[last], lane);
-            last = now.index;
-        }
-        if (lane == 0) mbarrier_arrive(&turns[1 - group]);  // its products are all issued
-        wgmma_wait<0>(sums[0], sums[1]);
-        __syncwarp();  // all lanes' products are done before the stage is released
-        if (lane < 2) mbarrier_arrive_at(&empty[last], lane);
-        now.advance(steps);  // skips the other warpgroup's stages
-
-#pragma unroll
-        for (int s = 0; s < 4; s++) {  // 64 rows and columns at a time
-            int half = s / 2, x = s % 2 * 64;
-            real* patch = patches + (group * 2 + s % 2) * PATCH;
-            if (leader) tma_store_wait<1>();  // the previous store from this patch has read it
-            named_barrier(1 + group, 128);  // ... before the warpgroup overwrites it
-#pragma unroll
-            for (int p = 0; p < 8; p++) {
-                int j = x / 8 + p, c = column + j * 8 + 2 * t;
-                Pair pair = {};
-                if (bias && c < OC) pair = *reinterpret_cast<const Pair*>(bias + c);
-                float low = to_float(pair.low), high = to_float(pair.high);
-                unsigned* to = reinterpret_cast<unsigned*>(
-                    patch + own * 64 + (p ^ own % 8) * VECTOR);  // TMA's swizzle
-                to[t] = pack(sums[half][4 * j] + low, sums[half][4 * j + 1] + high);
-                to[8 * 32 + t] = pack(sums[half][4 * j + 2] + low, sums[half][4 * j + 3] + high);
-            }
-            tma_store_fence();  // makes the patch visible to TMA (async proxy)
-            named_barrier(1 + group, 128);  // all of it is written before TMA reads it
-            if (leader) {
-                tma_store_2d(&out_tiles, patch, column + x, row + half * 64);
-                tma_store_commit();
-            }
-        }
-    }
-    if (leader) tma_store_wait<0>();  // the block stays until TMA has read its shared memory
-    __syncwarp();  // all lanes must reach cluster_barrier together
-    cluster_barrier();  // neither block ends while the other still arrives at its barriers
 }

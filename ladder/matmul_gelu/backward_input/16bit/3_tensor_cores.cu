@@ -1,10 +1,10 @@
 // matmul_gelu backward_input, 16bit rung 3: mma.sync with a coalesced epilogue
 // Before: rung 2 multiplies in float32, and loads two factors from shared memory for each
-//         multiply-add.
-// Change: the product of matmul.backward_input 16bit rung 10: mma.sync on tensor cores, a cp.async
-//         multistage pipeline, and a coalesced epilogue. There, a lane has 8 neighbours of a row:
-//         it loads 16 bytes of pre with one instruction. The slope has one exponential instead of
-//         tanh, as in gelu.backward rung 3.
+//         multiply-add. matmul.backward_input 16bit rung 10 has mma.sync on tensor cores, a
+//         cp.async multistage pipeline, and a coalesced epilogue.
+// Change: the product of matmul.backward_input 16bit rung 10, times gelu's slope. In the epilogue,
+//         a lane has 8 neighbours of a row: it loads 16 bytes of pre with one instruction. The
+//         slope has one exponential instead of tanh, as in gelu.backward rung 3.
 // Expect: the time of that product, and of its epilogue. An SM (streaming multiprocessor) has one
 //         block: while it waits for pre and computes slopes, nothing is multiplied.
 // Needs:  real in (float16, bfloat16); sm >= 80; warp == 32; C % vector == 0; OC % vector == 0
@@ -14,10 +14,9 @@
 // Launch: matmul_gelu_backward_input<<<(ceil_div(C, TILE_COLUMNS), ceil_div(N, TILE_ROWS)),
 //         WARPS * warp, SHARED>>>
 // Rounds: the product, which lies in shared memory before it is multiplied by the slope
-// After:  2
-// Rewrite: it takes over the product of matmul.backward_input 16bit rung 10 at once.
+// After:  matmul.backward_input 16bit-10
 // Left:   mma.sync cannot keep Hopper's tensor cores as busy as wgmma, and no copy goes on while a
-//         block ends -> rung 4.
+//         block ends -> rung 5.
 
 #include "async.cuh"
 #include "fast_math.cuh"

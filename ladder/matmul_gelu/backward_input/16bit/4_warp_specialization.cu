@@ -14,8 +14,7 @@
 //         TILES = ceil_div(C, TILE_COLUMNS) * ceil_div(N, TILE_ROWS)
 // Launch: matmul_gelu_backward_input<<<min(TILES, multiprocessors), (WARPS + 1) * warp, SHARED>>>
 // Tiles:  dinp[64, 64]; dout[TILE_ROWS, DEPTH]; weight[DEPTH, 64]; pre[64, 64]
-// After:  16bit-3
-// Rewrite: producer and consumer warps run different loops.
+// After:  matmul.backward_input 16bit-13
 // Left:   both warpgroups compute slopes at the same time. If one multiplied meanwhile, the tensor
 //         cores would never wait -> rung 5.
 

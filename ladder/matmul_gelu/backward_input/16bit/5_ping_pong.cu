@@ -1,9 +1,13 @@
 // matmul_gelu backward_input, 16bit rung 5: ping-pong consumer warpgroups on alternate tiles
-// Before: in rung 4, both warpgroups multiply at the same time, and compute slopes at the same
-//         time. Meanwhile the tensor cores idle.
-// Change: ping-pong, as in matmul_gelu.forward 16bit rung 8: the two consumer warpgroups work on
-//         alternate tiles of 128 x 128. While one computes slopes and stores, the other multiplies.
-//         Two blocks of a cluster share tiles of weight.
+// Before: in rung 3, the tensor cores idle while a block loads its first tiles, and while it loads
+//         pre, computes slopes, and stores. In matmul.forward 16bit rung 16, two consumer
+//         warpgroups multiply with wgmma and work on alternate tiles of 128 x 128: ping-pong
+//         (CUTLASS's name).
+// Change: ping-pong, as in matmul.forward 16bit rung 16. While one warpgroup computes slopes and
+//         stores, the other multiplies. TMA also loads the tile of pre, while the tile's products
+//         are computed, to the place in shared memory from which TMA stores the results. A lane
+//         replaces an element of pre by the result at the same place. Two blocks of a cluster share
+//         tiles of weight.
 // Expect: the slopes take no extra time, since they are shorter than the products.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0
 // Define: TILE_ROWS = 128; TILE_COLUMNS = 128; DEPTH = 64; WARPS = 8; STAGES = 5;
@@ -14,7 +18,8 @@
 // Launch: matmul_gelu_backward_input<<<2 * min(TILES, CLUSTERS), (WARPS + 1) * warp,
 //         SHARED>>>
 // Tiles:  dinp[TILE_ROWS, 64]; dout[TILE_ROWS, DEPTH]; weight[DEPTH, 64]; pre[TILE_ROWS, 64]
-// After:  16bit-4
+// After:  matmul.forward 16bit-16
+// Rewrite: weight is MN-major, and the epilogue is another one: it has a tile to load.
 // Left:   a tile of 128 x 128 reads more from shared memory for a product than one of 128 x 256.
 
 #include "fast_math.cuh"

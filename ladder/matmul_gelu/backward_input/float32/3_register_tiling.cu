@@ -1,9 +1,10 @@
 // matmul_gelu backward_input, float32 rung 3: register tiling, pre loaded in groups
-// Before: rung 2 loads two factors from shared memory for each multiply-add.
-// Change: the product of matmul.backward_input float32 rung 7: register tiling, double buffering,
-//         serpentine order. A thread has groups of 4 neighbours of a row (or 2, in narrow tiles),
-//         loads the same group of pre, and multiplies where the results are, in registers. The
-//         slope has one exponential instead of tanh, as in gelu.backward rung 3.
+// Before: rung 2 loads two factors from shared memory for each multiply-add. matmul.backward_input
+//         float32 rung 7 has register tiling, double buffering, and serpentine order.
+// Change: the product of matmul.backward_input float32 rung 7, times gelu's slope. A thread has
+//         groups of 4 neighbours of a row (or 2, in narrow tiles), loads the same group of pre, and
+//         multiplies where the results are, in registers. The slope has one exponential instead of
+//         tanh, as in gelu.backward rung 3.
 // Expect: the time of that product. Two blocks fit on an SM (streaming multiprocessor), and after
 //         the first of many they are out of step: while one computes slopes, the other multiplies.
 // Needs:  real == float32; C % vector == 0; OC % vector == 0
@@ -12,8 +13,7 @@
 //         TILE_COLUMNS = matmul.tiles.tile_columns(HIGH, C, 2 * multiprocessors, 128, 96, 100);
 //         COLUMNS = TILE_COLUMNS // THREADS
 // Launch: matmul_gelu_backward_input<<<(ceil_div(C, TILE_COLUMNS), HIGH), THREADS * THREADS>>>
-// After:  2
-// Rewrite: it takes over the product of matmul.backward_input float32 rung 7 at once.
+// After:  matmul.backward_input float32-7
 // Left:   float32 multiply-adds.
 
 #include "fast_math.cuh"

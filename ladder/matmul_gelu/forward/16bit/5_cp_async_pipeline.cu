@@ -1,10 +1,10 @@
 // matmul_gelu forward, 16bit rung 5: mma.sync with a cp.async multistage pipeline
-// Before: rung 4's tiles pass through registers, wmma reads each element several times, and a block
-//         has 128 x 128 outputs.
-// Change: the product of matmul.forward 16bit rung 11: mma.sync and ldmatrix, a multistage pipeline
-//         of asynchronous copies (cp.async), tiles of 128 x 256, and grouped block order. The
-//         results pass through shared memory as `real`, so that whole rows are stored. The gelu of
-//         the values that are stored is computed there.
+// Before: rung 3 computes with float32 multiply-adds, one product per lane and instruction.
+//         matmul.forward 16bit rung 11 has mma.sync and ldmatrix on tensor cores, a multistage
+//         pipeline of asynchronous copies (cp.async), tiles of 128 x 256, and grouped block order.
+// Change: the product of matmul.forward 16bit rung 11, with gelu. The results pass through shared
+//         memory as `real`, so that whole rows are stored. The gelu of the values that are stored
+//         is computed there.
 // Expect: the gap to cuBLASLt shrinks as that of the product does. The SM (streaming
 //         multiprocessor) has only one block: while it computes gelus and stores twice as much,
 //         nothing is multiplied.
@@ -15,9 +15,8 @@
 // Launch: matmul_gelu_forward<<<ceil_div(OC, TILE_COLUMNS) * ceil_div(N, TILE_ROWS), WARPS * warp,
 //         SHARED>>>
 // Rounds: pre, of which it takes the gelu
-// After:  16bit-4
-// Rewrite: it takes over the product of matmul.forward 16bit rung 11 at once.
-// Left:   on Hopper, mma.sync cannot keep the tensor cores busy -> rung 6.
+// After:  matmul.forward 16bit-11
+// Left:   on Hopper, mma.sync cannot keep the tensor cores busy -> rung 8.
 
 #include "async.cuh"
 #include "fast_math.cuh"

@@ -12,7 +12,7 @@
 // Launch: matmul_gelu_forward<<<ceil_div(OC, TILE_COLUMNS) * ceil_div(N, TILE_ROWS), WARPS * warp,
 //         SHARED>>>
 // Rounds: pre, of which it takes the gelu
-// After:  16bit-5
+// After:  matmul.forward 16bit-12
 // Left:   while a block computes its gelus, another block on the SM could multiply, if two had room
 //         there. While it stores, the next tiles could arrive -> rung 7.
 

@@ -1,11 +1,11 @@
 // matmul_gelu forward, 16bit rung 8: ping-pong consumer warpgroups on alternate tiles
-// Before: in rung 7, both warpgroups multiply at the same time, and compute gelus at the same time.
-//         The gelus take a third of the time of the products, in which the tensor cores idle.
-// Change: the product of matmul.forward 16bit rung 16, ping-pong (CUTLASS's name): the two consumer
-//         warpgroups work on alternate tiles of 128 x 128. While one computes gelus and stores, the
-//         other multiplies. Two blocks of a cluster share tiles of weight.
+// Before: in rung 5, the tensor cores idle while a block computes its gelus and stores two
+//         matrices. In matmul.forward 16bit rung 16, two consumer warpgroups multiply with wgmma
+//         and work on alternate tiles of 128 x 128: ping-pong (CUTLASS's name).
+// Change: the product of matmul.forward 16bit rung 16, with gelu. While one warpgroup computes
+//         gelus and stores, the other multiplies. Two blocks of a cluster share tiles of weight.
 // Expect: the gelus take no extra time, since they are shorter than the products. L2 gives as many
-//         bytes as in rung 7.
+//         bytes as for tiles of 128 x 256.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0
 // Define: TILE_ROWS = 128; TILE_COLUMNS = 128; PAIRS = ceil_div(N, 2 * TILE_ROWS);
 //         CLUSTERS = multiprocessors // 2; DEPTH = 64; GROUP = 8; STAGES = 6;
@@ -14,7 +14,7 @@
 // Launch: matmul_gelu_forward<<<2 * min(TILES, CLUSTERS), 9 * warp, SHARED>>>
 // Tiles:  out[64, 64]; pre[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS // 2, DEPTH]
 // Rounds: pre, of which it takes the gelu
-// After:  16bit-7
+// After:  matmul.forward 16bit-16
 // Left:   a tile of 128 x 128 reads more from shared memory for a product than one of 128 x 256.
 
 #include "fast_math.cuh"

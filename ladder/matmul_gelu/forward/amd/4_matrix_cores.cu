@@ -1,16 +1,16 @@
 // matmul_gelu forward, amd rung 4: matrix cores, gelu from the accumulators
 // Before: rung 3 computes with float32 multiply-adds, one or two of a lane per instruction.
-// Change: the product of matmul.forward amd rung 9: AMD's matrix cores (MFMA, WMMA), double
-//         buffering, swizzled shared memory, exchanged operands. A lane holds runs of neighbours
-//         of a row, adds the bias, and takes their gelu where they are, in registers.
+//         matmul.forward amd rung 9 has AMD's matrix cores (MFMA, WMMA), double buffering, swizzled
+//         shared memory, and exchanged operands.
+// Change: the product of matmul.forward amd rung 9, with gelu. A lane holds runs of neighbours of a
+//         row, adds the bias, and takes their gelu where they are, in registers.
 // Expect: up to eight times the multiply-adds per clock on an MI300X. `pre` and `out` are written
 //         with wide stores, and `pre` is not read again.
 // Needs:  real in (float16, bfloat16); cdna >= 2 or rdna >= 3; C % vector == 0; OC % vector == 0
 // Define: TILE = 128; DEPTH = 32; WARPS = 4; SIDE = 32 if warp == 64 else 16
 // Launch: matmul_gelu_forward<<<(ceil_div(OC, TILE), ceil_div(N, TILE)), WARPS * warp>>>
 // Rounds: pre, of which it takes the gelu
-// After:  3
-// Rewrite: it takes over the product of matmul.forward amd rung 9 at once.
+// After:  matmul.forward amd-9
 // Left:   the matrix cores wait while a block computes its gelus and stores twice; only another
 //         block on the same compute unit can fill that time.
 

@@ -1,9 +1,9 @@
 // matmul_gelu forward, float32 rung 5: TF32 by wgmma, rounded by TMA
 // Before: in rung 4, CUDA cores do a multiply-add for each product. Tensor cores multiply float32
-//         matrices only as TF32: 10 instead of 23 bits of fraction.
-// Change: the product of matmul.forward float32 rung 9: the pipeline of 16bit rung 7, in which TMA
-//         rounds both factors to TF32 while it copies. The gelu is computed from float32, as
-//         before.
+//         matrices only as TF32: 10 instead of 23 bits of fraction. matmul.forward float32 rung 9
+//         does so, and TMA rounds both factors while it copies.
+// Change: the product of matmul.forward float32 rung 9, with gelu, which is computed from float32,
+//         as before.
 // Expect: the gap to cuBLASLt shrinks as that of the product does. The gelus are as many as in rung
 //         4, and now they count: the tensor cores wait for them.
 // Needs:  real == float32; sm == 90; warp == 32; C % vector == 0; OC % vector == 0
@@ -15,7 +15,7 @@
 // Launch: matmul_gelu_forward<<<min(TILES, multiprocessors), (WARPS + 1) * warp, SHARED>>>
 // Tiles:  out[64, 32]; pre[64, 32]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS, DEPTH]
 // TF32:   both factors, rounded by TMA
-// After:  16bit-7
+// After:  matmul.forward float32-9
 // Left:   both warpgroups compute gelus at the same time. If one multiplied meanwhile, the tensor
 //         cores would never wait.
 

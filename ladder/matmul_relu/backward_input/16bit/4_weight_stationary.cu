@@ -1,12 +1,16 @@
 // matmul_relu backward_input, 16bit rung 4: weight-stationary tiles, out loaded a tile ahead
-// Before: in rung 3, a warpgroup has one place for out and results. The copy of out begins only
-//         when the results before it have left. And for each tile both factors are copied.
-// Change: a block keeps 128 columns of weight in shared memory and goes down the rows of dout, as
-//         in matmul.backward_input 16bit rung 15. Its tiles have 64 rows, which leaves room for two
-//         places per warpgroup: the next tile's out is under way while this one's is replaced.
-// Expect: 0.57 times as many bytes copied to shared memory for a result. N * (OC + 2 * C) elements
-//         through memory, and copies of out that nobody waits for: closer to the roof. 12 columns
-//         of tiles with 11 blocks each use all of 132 SMs.
+// Before: rung 2 multiplies in float32, and loads two factors from shared memory for each
+//         multiply-add. matmul.backward_input 16bit rung 15 has ping-pong consumer warpgroups with
+//         wgmma. A block keeps 128 columns of weight in shared memory and goes down the rows of
+//         dout (weight-stationary).
+// Change: the product of matmul.backward_input 16bit rung 15, where out is positive. TMA loads
+//         tiles of out. A lane replaces each element of out by the result at the same place: the
+//         sum where out is positive, else 0. Tiles have 64 rows, which leaves room for two places
+//         per warpgroup: the next tile's out is under way while this one's is replaced.
+// Expect: 0.57 times as many bytes copied to shared memory for a result as for tiles of 128 x 128,
+//         which load both factors. N * (OC + 2 * C) elements through memory, and copies of out that
+//         nobody waits for: closer to the roof. 12 columns of tiles with 11 blocks each use all of
+//         132 SMs.
 // Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0;
 //         OC <= 384
 // Define: DEPTH = 64; WARPS = 8; STEPS = ceil_div(OC, DEPTH); TILE_ROWS = 64; TILE_COLUMNS = 128;
@@ -15,8 +19,7 @@
 //         SHARED = (STAGES * TILE_ROWS + STEPS * TILE_COLUMNS + 8 * 64) * DEPTH * sizeof_real
 // Launch: matmul_relu_backward_input<<<min(TILES, BLOCKS), (WARPS + 1) * warp, SHARED>>>
 // Tiles:  dinp[64, 64]; dout[TILE_ROWS, DEPTH]; weight[DEPTH, 64]; out[64, 64]
-// After:  16bit-3
-// Rewrite: blocks walk down a column of tiles, and the stages hold one factor.
+// After:  matmul.backward_input 16bit-15
 // Left:   the copies and stores of one tile at a time for each warpgroup; and columns of weight
 //         that do not fit into shared memory, where OC is larger.
 

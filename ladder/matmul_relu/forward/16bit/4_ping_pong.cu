@@ -14,8 +14,7 @@
 //         TILES = ceil_div(OC, TILE_COLUMNS) * PAIRS
 // Launch: matmul_relu_forward<<<2 * min(TILES, CLUSTERS), (WARPS + 1) * warp, SHARED>>>
 // Tiles:  out[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS // 2, DEPTH]
-// After:  3
-// Rewrite: it takes over the product of matmul.forward 16bit rung 16 at once.
+// After:  matmul.forward 16bit-16
 // Left:   with 384 channels, every tile loads its factors for 6 short steps only -> rung 5.
 
 #include "mma_real.cuh"

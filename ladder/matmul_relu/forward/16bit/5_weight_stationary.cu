@@ -1,10 +1,12 @@
 // matmul_relu forward, 16bit rung 5: weight-stationary tiles, for few channels
-// Before: in rung 4, a tile of 128 x 128 loads its factors anew: with 384 channels 192 KB, half of
-//         it the same rows of weight for every tile below. At so few channels, the copies take
-//         longer than the products.
+// Before: in matmul.forward 16bit rung 16, a tile of 128 x 128 loads its factors anew: with 384
+//         channels 192 KB, half of it the same rows of weight for every tile below. At so few
+//         channels, the copies take longer than the products.
 // Change: a block keeps TILE_COLUMNS rows of weight, with all their channels, in shared memory, and
 //         goes down the rows of inp (weight-stationary). Tiles are 64 rows high, one warpgroup's
-//         wgmma. The bias stays in registers. Ping-pong is as in rung 4; there are no clusters.
+//         wgmma. The bias stays in registers, and the ReLU follows it. Ping-pong, two consumer
+//         warpgroups on alternate tiles, is as in matmul.forward 16bit rung 16; there are no
+//         clusters.
 // Expect: a tile of 64 x 192 loads 48 KB, so the whole product copies 0.4 times as many bytes to
 //         shared memory. With 1,536 columns there are 8 groups of weight's rows, and 16 blocks for
 //         each: 128 of 132 SMs (streaming multiprocessors) have work, and all of it at once.
@@ -16,8 +18,7 @@
 // Launch: matmul_relu_forward<<<WIDE * min(HIGH, max(1, multiprocessors // WIDE)),
 //         (WARPS + 1) * warp, SHARED>>>
 // Tiles:  out[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS, DEPTH]
-// After:  16bit-4
-// Rewrite: blocks walk down a column of tiles, and the stages hold one factor.
+// After:  matmul.forward 16bit-16
 // Left:   more than 384 channels of 192 rows do not fit into shared memory.
 
 #include "mma_real.cuh"

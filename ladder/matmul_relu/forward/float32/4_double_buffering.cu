@@ -1,14 +1,16 @@
 // matmul_relu forward, float32 rung 4: double buffering in shared memory and registers
-// Before: rung 3 loads tiles, waits, multiplies, waits, and only then loads the next tiles.
-// Change: the product of matmul_gelu.forward float32 rung 4. A thread loads its share of the next
-//         tiles into registers, and later stores it to a second pair of tiles in shared memory. The
-//         factors of the next channel are loaded while those of this one are multiplied, and the
-//         multiply-adds follow the serpentine order.
+// Before: rung 2 loads two factors from shared memory for each multiply-add, and waits for every
+//         tile. matmul.forward float32 rung 5 has register tiling and double buffering.
+// Change: the product of matmul.forward float32 rung 5, with the ReLU, and with the multiply-adds
+//         in the serpentine order of matmul.forward float32 rung 7. A thread loads its share of the
+//         next tiles into registers, and later stores it to a second pair of tiles in shared
+//         memory. The factors of the next channel are loaded while those of this one are
+//         multiplied.
 // Expect: no multiply-add waits for a load: the time of matmul.forward float32 rung 7.
 // Needs:  real == float32; C % vector == 0; OC % vector == 0
 // Define: EACH = 8; THREADS = 16; TILE = EACH * THREADS; DEPTH = 16
 // Launch: matmul_relu_forward<<<(ceil_div(OC, TILE), ceil_div(N, TILE)), THREADS * THREADS>>>
-// After:  3
+// After:  matmul.forward float32-5
 // Left:   float32 multiply-adds.
 
 #include "portable.cuh"

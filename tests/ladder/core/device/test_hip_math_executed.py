@@ -67,6 +67,7 @@ def evaluate(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("math") / "math.cu"
     kernels = [KERNEL.format(name=name, expression=f"{name}(x[i])") for name in EXACT_AND_BOUND]
     kernels.append(KERNEL.format(name="quotient", expression="x[i] / z[i]"))
+    kernels.append(KERNEL.format(name="fast_quotient", expression="__fdividef(x[i], z[i])"))
     path.write_text(HEADER + '#include "portable.cuh"\n' + "".join(kernels))
     arch, real = request.param, np.dtype(np.float32)
     rung = rung_file.parse(path, "expf_all")
@@ -148,6 +149,15 @@ def test_a_quotient_is_rounded_correctly_whatever_the_unit_says(evaluate):
         exact = x / z
         for moved in (-1, 0, 1):
             np.testing.assert_array_equal(evaluate("quotient", x, z, moved), exact)
+
+
+def test_a_fast_quotient_is_off_by_less_than_four_units(evaluate):
+    """The reciprocal by up to 1.5 ulp, which a product may double, and its own rounding."""
+    x = np.geomspace(1e-3, 1e3, 4096, dtype=np.float32)
+    z = x[::-1].copy()
+    exact = x.astype(np.float64) / z
+    for moved in (-1, 0, 1):
+        assert np.all(np.abs(evaluate("fast_quotient", x, z, moved) - exact) < 4 * ulp(exact))
 
 
 def test_rsqrtf_takes_a_subnormal_number_for_zero(evaluate):

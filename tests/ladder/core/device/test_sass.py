@@ -99,7 +99,7 @@ def test_missing_disassembler_says_what_to_install(monkeypatch):
     monkeypatch.setattr(sass, "wheel_folders", lambda: [])
     monkeypatch.setattr(sass, "toolkit_folders", lambda: [])
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(LadderError, match=r"disassembler was not found: \S+ -m pip install"):
+    with pytest.raises(LadderError, match=r"disassembler .*pip install"):
         sass.find_nvdisasm()
 
 

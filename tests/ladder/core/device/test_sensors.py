@@ -1,62 +1,73 @@
-"""What nvidia-smi prints, read from scripts of its name."""
+"""What NVML says of a GPU, told by a library that is made up."""
 
-import os
 import time
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
 from ladder.core.contract.sensors import Reading
-from ladder.core.device.cpu import Cpu
 from ladder.core.device.cuda import sensors
-from ladder.core.device.cuda.sensors import NvidiaSmi, Sample, condition, parse, reading
+from ladder.core.device.cuda.sensors import Nvml, Sample, condition, links, reading
 
 BUS = "0000:04:00.0"
 
 
+class FakeNvml:
+    """Two GPUs at a power limit, joined by NVLink; `lacks`: what they do not tell."""
+
+    NVML_CLOCK_SM, NVML_TEMPERATURE_GPU, NVML_P2P_CAPS_INDEX_NVLINK = 1, 0, 2
+    NVML_NVLINK_MAX_LINKS = 36
+    ANSWERS: ClassVar = {
+        "ClockInfo": 1755,
+        "MaxClockInfo": 1980,
+        "PowerUsage": 698_500,
+        "EnforcedPowerLimit": 700_000,
+        "Temperature": 61,
+        "CurrentClocksThrottleReasons": 0x4,
+        "UtilizationRates": SimpleNamespace(gpu=98),
+        "P2PStatus": 0,
+        "TopologyCommonAncestor": 50,
+    }
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, lacks=()):
+        self.lacks = lacks
+
+    def nvmlDeviceGetHandleByPciBusId(self, bus_id):
+        if bus_id not in (b"0000:04:00.0", b"0000:05:00.0"):
+            raise self.NVMLError
+        return bus_id
+
+    def __getattr__(self, name):
+        what = name.removeprefix("nvmlDeviceGet")
+        if what == "NvLinkState":
+            return lambda handle, link: int(link < 18)
+
+        def answer(handle, *more):
+            if what in self.lacks:
+                raise self.NVMLError
+            return self.ANSWERS[what]
+
+        return answer
+
+
 @pytest.fixture
-def nvidia_smi(monkeypatch, tmp_path):
-    """Replaces nvidia-smi by a shell script."""
-
-    def place(script):
-        path = tmp_path / "nvidia-smi"
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-
-    return place
+def nvml(monkeypatch):
+    """Replaces NVML by a FakeNvml, or by none."""
+    return lambda library: monkeypatch.setattr(sensors, "_library", lambda: library)
 
 
-def test_what_nvidia_smi_says_of_a_gpu_is_told_in_words(nvidia_smi, monkeypatch):
-    nvidia_smi("echo 1980 MHz, 1980 MHz, 412.50 W, 700.00 W, 56, 98 %")
-    told = "1980 MHz of 1980 MHz, 412.50 W of 700.00 W, 56 °C, 98 % busy"
-    assert condition(BUS) == told
-    nvidia_smi("echo No devices were found; exit 6")
+def test_the_condition_of_a_gpu_is_told_in_words(nvml):
+    nvml(FakeNvml())
+    assert condition(BUS) == "1755 of 1980 MHz, 698 of 700 W, 61 °C, 98 % busy"
+    assert condition("0000:99:00.0") is None
+    nvml(FakeNvml(lacks=("PowerUsage", "Temperature")))
+    assert condition(BUS) == "1755 of 1980 MHz, 98 % busy"
+    nvml(None)
     assert condition(BUS) is None
-    monkeypatch.setenv("PATH", "")
-    assert condition(BUS) is None, "there is no nvidia-smi"
-
-
-def test_a_line_is_read_as_far_as_it_says_something():
-    assert parse("1755, 698.21, 700.00, 61, 0x0000000000000004\n") == Sample(
-        1755, 698.21, 700, 61, 4
-    )
-    assert parse("1755, [N/A], [N/A], 61, [N/A]") == Sample(1755, None, None, 61, None)
-    assert parse("1755, nan, inf, [Unknown Error], 0x0") == Sample(1755, None, None, None, 0)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "",
-        "No devices were found",
-        'Field "clocks_event_reasons.active" is not a valid field to query.',
-        "1755, 698.21",
-        "1, 2, 3, 4, 5, 6",
-        "[N/A], [N/A], [N/A], [N/A], [N/A]",
-    ],
-)
-def test_what_is_no_sample_is_left_aside(line):
-    assert parse(line) is None
 
 
 def test_a_reading_has_medians_and_the_share_of_each_reason():
@@ -76,62 +87,46 @@ def test_a_reading_has_medians_and_the_share_of_each_reason():
     assert reading([]) is None
 
 
-def test_only_samples_of_the_interval_count(monkeypatch):
-    asked = NvidiaSmi(BUS)
+def test_only_samples_of_the_interval_count(nvml, monkeypatch):
+    nvml(FakeNvml())
+    asked = Nvml(BUS)
     monkeypatch.setattr(sensors.time, "monotonic", lambda: now)
     now = 10.0
     assert asked.end() is None
     asked.begin()
-    at = {9.9: 100, 10.0: 200, 10.1: 300, 10.2: 400, 10.3: 500, 10.5: 600}
+    at = {9.9: 100, 10.0: 200, 10.1: 300, 10.2: 400, 10.5: 600}
     asked._samples += [(when, Sample(mhz, None, None, None, None)) for when, mhz in at.items()]
     now = 10.4
     found = asked.end()
-    # Of those from 10.0 to 10.4, the first may have been taken before it was printed.
-    assert (found.samples, found.sm_mhz) == (3, 400)
+    assert (found.samples, found.sm_mhz) == (3, 300)
 
 
-def test_samples_are_taken_while_something_else_runs(nvidia_smi, monkeypatch):
-    nvidia_smi("while :; do echo '1755, 698.5, 700.00, 61, 0x0000000000000004'; sleep 0.01; done")
-    with NvidiaSmi(BUS) as asked:
+def test_samples_are_taken_while_something_else_runs(nvml, monkeypatch):
+    nvml(FakeNvml())
+    monkeypatch.setattr(sensors, "PERIOD_SECONDS", 0.001)
+    with Nvml(BUS) as asked:
         asked.begin()
         deadline = time.monotonic() + 20
         while (found := asked.end()) is None and time.monotonic() < deadline:
-            time.sleep(0.01)
+            time.sleep(0.001)
     assert (found.sm_mhz, found.watts, found.limit_watts) == (1755, 698.5, 700)
     assert (found.celsius, found.slowed) == (61, {"power limit": 1.0})
-    assert asked._process.returncode is not None and not asked._thread.is_alive()
-    assert {f"--id={BUS}", "--loop-ms=100"} <= set(asked._process.args)
+    assert not asked._thread.is_alive()
 
 
-@pytest.mark.parametrize(
-    "script", ["echo 'No devices were found'; exit 6", "head -c 9999 /dev/urandom", "exit 2"]
-)
-def test_a_program_that_ends_or_prints_garbage_tells_nothing(nvidia_smi, monkeypatch, script):
-    monkeypatch.setattr(sensors, "START_SECONDS", 60.0)
-    nvidia_smi(script)
-    start = time.monotonic()
-    with NvidiaSmi(BUS) as asked:
-        asked.begin()
-        assert asked.end() is None
-    assert time.monotonic() - start < sensors.START_SECONDS, "its end is noticed"
-
-
-def test_without_nvidia_smi_nothing_is_known(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    with NvidiaSmi(BUS) as asked:
+@pytest.mark.parametrize("library", [None, FakeNvml()])
+def test_a_gpu_that_cannot_be_asked_has_no_reading(nvml, library):
+    nvml(library)
+    with Nvml("0000:99:00.0") as asked:
         asked.begin()
         assert asked.end() is None
 
 
-def test_a_program_that_does_not_stop_is_ended(nvidia_smi, monkeypatch):
-    monkeypatch.setattr(sensors, "STOP_SECONDS", 0.05)
-    nvidia_smi("trap '' TERM\necho '1, 2, 3, 4, 0x0'\nexec sleep 60")
-    with NvidiaSmi(BUS) as asked:
-        pass
-    assert asked._process.returncode not in (None, 0)
-
-
-def test_a_device_without_sensors_has_no_reading():
-    with Cpu().sensors() as asked:
-        asked.begin()
-        assert asked.end() is None
+def test_the_link_between_two_gpus_has_a_name(nvml):
+    both = [BUS, "0000:05:00.0"]
+    nvml(FakeNvml())
+    assert links(both) == {(0, 1): "NVLink (18 links)"}
+    nvml(FakeNvml(lacks=("P2PStatus",)))
+    assert links(both) == {(0, 1): "the interconnect between CPUs"}
+    nvml(None)
+    assert links(both) == {}

@@ -232,5 +232,5 @@ extern "C" __global__ void k() {
     init(&all, 1);
 }
 """
-    with pytest.raises(LadderError, match="has cuda::barrier<cuda::thread_scope_block> only"):
+    with pytest.raises(LadderError, match="thread_scope_block"):
         run(Emulated(), tmp_path, source, 1, 32)

@@ -2,9 +2,7 @@
 
 import errno
 import itertools
-import multiprocessing
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -12,11 +10,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ladder.core.common import cache
 from ladder.core.common.errors import LadderError
 from ladder.core.emulator.emulated import Emulated
-from ladder.core.emulator.toolchain import Compiler, find_compiler, runtime
-from tests.ladder.emulation import array, line, run, rung, zeros
+from ladder.core.emulator.toolchain import Compiler, find_compiler
+from tests.ladder.emulation import array, line, run, zeros
 
 pytestmark = pytest.mark.emulator
 
@@ -539,43 +536,6 @@ def _compile_and_run(folder):
     return int(out.sum())
 
 
-def test_two_processes_compile_at_once(tmp_path, monkeypatch):
-    entry = runtime().parent
-    shutil.copytree(entry, tmp_path / "cache" / entry.parent.name / entry.name)
-    before = set((tmp_path / "cache").rglob("*"))
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(2) as pool:
-        results = pool.map(_compile_and_run, [str(tmp_path)] * 2)
-    assert results == [255 * 128] * 2
-    new = set((tmp_path / "cache").rglob("*")) - before
-    files = sorted(path.name for path in new if path.is_file())
-    assert files == ["checksums.json", "compile.log", "kernel.so"]  # and nothing half-written
-
-
-@pytest.mark.parametrize("damage", ["empty", "zeros", "cut off", "its end missing", "one bit"])
-def test_a_damaged_library_in_the_cache_is_built_again(tmp_path, monkeypatch, damage):
-    runtime()  # from the usual cache
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "whole"))
-    library, _ = Emulated().compile_ahead(rung(tmp_path, ORDER), {}, np.dtype(np.float32))
-    whole = library.read_bytes()
-    half = len(whole) // 2
-    broken = {
-        "empty": b"",
-        "zeros": bytes(len(whole)),
-        "cut off": whole[:half],
-        "its end missing": whole[:-1],
-        "one bit": whole[:half] + bytes([whole[half] ^ 1]) + whole[half + 1 :],
-    }
-    # At another place: this process has the whole one loaded already.
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "damaged"))
-    path = tmp_path / "damaged" / library.relative_to(tmp_path / "whole")
-    shutil.copytree(library.parent, path.parent)
-    path.write_bytes(broken[damage])
-    assert _compile_and_run(tmp_path) == 255 * 128
-    assert path.read_bytes() == whole
-
-
 def test_without_a_compiler_the_remedy_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
@@ -594,7 +554,7 @@ def test_without_a_compiler_the_remedy_is_named(tmp_path, monkeypatch):
 def test_a_full_disk_is_no_fault_of_the_kernel(tmp_path):
     says = f"as: can't write to 0.o: '{os.strerror(errno.ENOSPC)}'"
     compiler = Compiler((sys.executable, "-c", f"raise SystemExit({says!r})"), "")
-    with pytest.raises(LadderError, match=r"^the disk is full: .* TMPDIR.* KERNEL_LADDER_CACHE"):
+    with pytest.raises(LadderError, match=r"disk is full.* KERNEL_LADDER_CACHE"):
         compiler.build([], tmp_path / "kernel.so")
 
 

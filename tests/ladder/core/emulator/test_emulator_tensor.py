@@ -6,7 +6,6 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from ladder.core.emulator.emulated import Emulated, KernelError
-from ladder.core.emulator.toolchain import find_compiler
 from tests.ladder.emulation import array, line, run, zeros
 
 pytestmark = pytest.mark.emulator
@@ -91,16 +90,6 @@ def test_missing_wait_for_an_asynchronous_copy(tmp_path):
         multiply(tmp_path, source, BFLOAT, Emulated(counting=True))
     assert {problem.kind for problem in caught.value.problems} == {"race"}
     assert caught.value.problems[0].line == line(source, "ldmatrix_x4")
-
-
-def test_missing_barrier_after_the_wait_is_a_race(tmp_path):
-    source = MMA.replace("// WAIT\n        __syncwarp();", "// WAIT")
-    with pytest.raises(KernelError) as caught:
-        multiply(tmp_path, source, BFLOAT, Emulated(counting=True, seed=1))
-    races = [problem for problem in caught.value.problems if problem.kind == "race"]
-    assert races
-    for race in races:
-        assert line(source, "ldmatrix_x4") in (race.line, race.other[1])
 
 
 @pytest.mark.parametrize("transposed", (False, True))
@@ -279,72 +268,6 @@ def test_the_last_product_may_be_under_way_while_another_begins(tmp_path):
     assert np.allclose(C, expected, atol=1e-2)
 
 
-@pytest.mark.parametrize("counting", (False, True))
-def test_a_stage_that_is_given_back_while_a_product_reads_it(tmp_path, counting):
-    """Only copies that land at once, or the counting mode, show it."""
-    source = WGMMA.replace("wgmma_wait<0>();", "wgmma_wait<1>();").replace(
-        "named_barrier(1, 128);", "wgmma_wait<0>(); named_barrier(1, 128);"
-    )
-    late, early = (Emulated(counting=counting, early=early) for early in (False, True))
-    if counting:
-        with pytest.raises(KernelError, match="no wgmma_wait and barrier between them"):
-            hopper(tmp_path, source, late)
-    else:
-        C, expected = hopper(tmp_path, source, early)
-        assert not np.allclose(C, expected, atol=1e-2)
-        C, expected = hopper(tmp_path, WGMMA, early)
-        assert np.allclose(C, expected, atol=1e-2)
-
-
-def test_missing_wait_for_a_tile(tmp_path):
-    # The consumers run ahead, free every stage again and again, and the producer loses count.
-    with pytest.raises(KernelError, match="deadlock"):
-        hopper(tmp_path, WGMMA.replace("mbarrier_wait(&full[s], phase);", ""), Emulated())
-
-
-def test_tile_overwritten_too_early(tmp_path):
-    source = WGMMA.replace("mbarrier_wait(&empty[s], phase ^ 1);", "")
-    for seed in range(3):
-        try:
-            C, expected = hopper(tmp_path, source, Emulated(seed=seed))
-        except KernelError:
-            return
-        if not np.allclose(C, expected, atol=1e-2):
-            return
-    pytest.fail("no order of threads showed it")
-
-
-def test_wrong_parity_is_a_deadlock(tmp_path):
-    source = WGMMA.replace("mbarrier_wait(&empty[s], phase ^ 1)", "mbarrier_wait(&empty[s], phase)")
-    with pytest.raises(KernelError) as caught:
-        hopper(tmp_path, source, Emulated())
-    (problem,) = caught.value.problems
-    assert problem.kind == "deadlock"
-    assert {problem.line, problem.other[1]} == {line(source, "FULL"), line(source, "EMPTY")}
-
-
-def test_missing_arrival_is_a_deadlock(tmp_path):
-    source = WGMMA.replace("mbarrier_arrive(&empty[s]);", "")
-    with pytest.raises(KernelError) as caught:
-        hopper(tmp_path, source, Emulated())
-    assert {problem.kind for problem in caught.value.problems} == {"deadlock"}
-
-
-@pytest.mark.skipif(find_compiler().is_clang, reason="clang does not tell how it copies vectors")
-def test_misaligned_vector(tmp_path):
-    source = """\
-extern "C" __global__ void k(float* out, const float* inp) {
-    float4 v = *(const float4*)(inp + 1);  // BUG
-    out[0] = v.x + v.w;
-}
-"""
-    with pytest.raises(KernelError) as caught:
-        run(Emulated(counting=True), tmp_path, source, 1, 1, zeros(4), zeros(8))
-    (problem,) = caught.value.problems
-    assert (problem.kind, problem.line) == ("misaligned", line(source))
-    assert "read of 16 bytes at an address that is no multiple of 16" in problem.message
-
-
 # Fills a tile again and again, and has TMA store it.
 STORE = """\
 #include "portable.cuh"
@@ -376,16 +299,6 @@ def stored(tmp_path, source):
 
 def test_tiles_are_stored_by_tma(tmp_path):
     assert (stored(tmp_path, STORE) == np.arange(1, 5).repeat(16)[:60, None]).all()
-
-
-def test_a_tile_that_changes_before_its_store_was_waited_for_is_stored_wrong(tmp_path):
-    out = stored(tmp_path, STORE.replace("tma_store_wait<1>", "tma_store_wait<2>"))
-    assert (out[:16] == 3).all()
-
-
-def test_stores_must_be_waited_for(tmp_path):
-    with pytest.raises(KernelError, match="no tma_store_wait covers it"):
-        stored(tmp_path, STORE.replace("tma_store_wait<0>();", ";"))
 
 
 # Every block adds its tile to the same place.
@@ -498,11 +411,6 @@ def test_blocks_of_a_cluster_copy_to_each_other(tmp_path, counting, seed):
 def test_a_copy_that_the_other_block_waits_for_is_missed(tmp_path):
     with pytest.raises(KernelError, match="deadlock"):
         cluster(tmp_path, CLUSTER.replace("rank * 32, 3)", "rank * 32, 1 << rank)"))
-
-
-def test_a_block_that_is_not_told_that_its_tile_was_read_waits_for_ever(tmp_path):
-    with pytest.raises(KernelError, match="deadlock"):
-        cluster(tmp_path, CLUSTER.replace("if (threadIdx.x < 2)", "if (threadIdx.x < 1)"))
 
 
 def test_half_a_cluster_cannot_be_launched(tmp_path):

@@ -213,9 +213,7 @@ def test_descriptor_of_an_operand_in_another_block_of_the_cluster(devices):
 
     multiply({"IN_CLUSTER": 1})
     assert (out == a.astype(np.float32) @ b.astype(np.float32)).all()
-    with pytest.raises(
-        KernelError, match=r"leading dimension byte offset 2304 .* IN_CLUSTER"
-    ) as caught:
+    with pytest.raises(KernelError, match="byte offset 2304") as caught:
         multiply({})
     assert caught.value.problems[0].line == line(SOURCE, "// SECOND")
 

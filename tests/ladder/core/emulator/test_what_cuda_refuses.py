@@ -53,9 +53,7 @@ def test_it_does_not_compile_and_the_readers_own_line_is_named(tmp_path, stateme
 
 
 def test_a_function_of_cuda_that_the_emulator_lacks_is_not_said_to_be_none(tmp_path):
-    with pytest.raises(
-        CompileError, match=r"kernel\.cu:3:.*__dp4a.*; if CUDA has it, the emulator"
-    ):
+    with pytest.raises(CompileError, match=r"kernel\.cu:3:.*__dp4a.*emulator"):
         compile_statement(tmp_path, "*p = __dp4a(1, 2, 3)")
 
 

@@ -80,10 +80,10 @@ def test_the_fastest_is_looked_for_among_the_rungs_that_can_run(measured):
 
 def test_the_picker_leaves_them_out_unless_all_is_measured_again(measured):
     measured({"large": {"1": 30, "2": 10}})
-    choice = pick(ladder(*RUNGS), Sister(), "float32", DIMS)
+    (choice,) = pick(ladder(*RUNGS), Sister(), "float32", DIMS)
     assert choice.rung == "2"
     assert choice.reasons["1"] == "3.0 x the time of rung 2 on Fake 9000 (large)"
     assert "x the time of rung 2" in choice.reasons["3"]
     for fresh in (True, False):  # what was measured here counts from then on
-        choice = pick(ladder(*RUNGS), Sister(), "float32", DIMS, fresh=fresh)
+        (choice,) = pick(ladder(*RUNGS), Sister(), "float32", DIMS, fresh=fresh)
         assert choice.reasons["1"] == "30.0 us, 3.00 x the time of rung 2"

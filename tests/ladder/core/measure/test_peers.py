@@ -16,7 +16,6 @@ from ladder.core.contract.ladder import find, ladders
 from ladder.core.measure import peer_timing, results
 from ladder.core.measure.peers import PEERS, taken
 from ladder.core.measure.timing import Timing
-from ladder.core.show import tables
 from ladder.core.verify.inputs import make_inputs
 from ladder.core.verify.tolerance import expect
 
@@ -189,15 +188,6 @@ def test_pytorch_alone_is_measured_beside_the_rungs_that_are_kept(kept, capsys):
     assert (peer["peer"], peer["median_us"]) == ("PyTorch eager", 20.0)
     assert peer["date"] > KEPT["date"] == measurement["date"]
     assert "PyTorch compiled, float32: failed: no compiler" in capsys.readouterr().out
-
-
-def test_a_caption_says_what_pytorch_calls_and_when_it_was_measured():
-    device = FakeGpu().description()
-    assert "PyTorch: `torch.relu(inp)`." in tables.caption(device, KEPT)
-    later = {"peer": "PyTorch eager", "median_us": 30.0, "date": "2026-02-03"}
-    text = tables.caption(device, {**KEPT, "rows": [ROW, later]})
-    assert "PyTorch, measured 2026-02-03: `torch.relu(inp)`." in text
-    assert "PyTorch" not in tables.caption(device, {**KEPT, "rows": [ROW]})
 
 
 @pytest.mark.parametrize(

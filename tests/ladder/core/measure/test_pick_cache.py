@@ -9,10 +9,18 @@ from ladder.core.common import cache
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure import pick_cache, results, timing
-from ladder.core.measure.pick import pick
+from ladder.core.measure.pick import pick as pick_each
 from ladder.core.measure.pick_cache import Entry, PickCache, keep
 
 DIMS = {"N": 4, "C": 8}
+
+
+def pick(*args, **options):
+    """The choice at one shape."""
+    (choice,) = pick_each(*args, **options)
+    return choice
+
+
 RUNG, OTHER = timed_rung(1, "one", 1), timed_rung(2, "two", 1)
 
 
@@ -119,14 +127,6 @@ def test_nothing_is_measured_where_the_repository_brings_the_picks(kept):
     assert gpu.launches > 0, "another shape is measured"
 
 
-def test_what_the_repository_brings_is_measured_again_where_that_is_asked_for(kept):
-    rungs, _ = kept
-    gpu = FakeGpu()
-    choice = pick(rungs, gpu, "float32", {"N": 1000}, fresh=True)
-    assert gpu.launches > 0
-    assert choice.reasons["2"] == "the fastest: 10.0 us"
-
-
 def test_what_is_kept_later_is_added_to_what_is_there(kept):
     rungs, path = kept
     before = json.loads(path.read_text())["picks"]
@@ -185,24 +185,6 @@ def test_a_damaged_file_of_the_cache_is_not_kept(kept, folder, damage):
     kept_now = json.loads(path.read_text())["picks"]
     assert {one["dims"]["N"] for one in kept_now} >= {1000, 2000}
     assert len(kept_now) > len(json.loads(before)["picks"])
-
-
-def test_another_model_of_gpu_measures(kept, monkeypatch):
-    rungs, _ = kept
-    gpu = FakeGpu()
-    monkeypatch.setattr(gpu, "description", lambda: {"gpu": "Fake 8000", "driver": "1.0"})
-    assert pick(rungs, gpu, "float32", {"N": 1000}).rung == "2"
-    assert gpu.launches > 0
-
-
-def test_a_rung_that_was_edited_since_is_measured_and_the_others_are_not(kept):
-    _, path = kept
-    path.write_text(path.read_text().replace('"1": {"code": "', '"1": {"code": "0'))
-    gpu = FakeGpu()
-    assert pick(kept[0], gpu, "float32", {"N": 1000}).rung == "2"
-    fresh = FakeGpu()
-    pick(kept[0], fresh, "float32", {"N": 1000}, fresh=True)
-    assert 0 < gpu.launches < fresh.launches
 
 
 def test_picks_that_are_damaged_are_refused_by_their_path(kept):

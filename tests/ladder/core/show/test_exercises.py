@@ -5,7 +5,7 @@ import re
 import pytest
 
 from ladder.core.contract.dtypes import DTYPES
-from ladder.core.contract.ladder import find, find_rung, ladders
+from ladder.core.contract.ladder import find, find_rung
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.show import pages
 from ladder.core.verify.check import FEW_CASE_BYTES, FEW_SHAPES, check, largest
@@ -16,33 +16,6 @@ SOLUTIONS = [
     pytest.param(".".join(path.parts[-3:-1]), path, id=path.relative_to(FOLDER).as_posix())
     for path in sorted(FOLDER.rglob("*.cu"))
 ]
-
-
-# Where a layer has chapters, these have the exercises.
-PAGES = [
-    page
-    for layer in sorted({ladder.op.layer for ladder in ladders().values()})
-    for page in pages.of_layer(layer)
-    if not page.with_suffix("").is_dir()
-]
-
-
-def exercises(page):
-    """Of the section "Exercises" of a page: the text of each, from its number on."""
-    _, _, section = page.read_text(encoding="utf-8").partition("\n## Exercises\n")
-    section = section.partition("\n## ")[0]
-    return re.findall(r"^\d+\. \*\*.*?(?=^\d+\. \*\*|\Z)", section, re.DOTALL | re.MULTILINE)
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_has_exercises_with_hints_a_check_and_a_solution(page):
-    assert exercises(page)
-    for text in exercises(page):
-        title = text.partition("\n")[0]
-        assert "<details><summary>Hint" in text, title
-        assert re.search(r"^   Check: .*`.+`|^   Check: .*\]\(", text, re.MULTILINE), title
-        assert "<details><summary>Solution</summary>" in text, title
-        assert text.count("<details>") == text.count("</details>"), title
 
 
 def shown():

@@ -78,42 +78,6 @@ def test_a_report_is_opened_where_the_counts_are_bad():
     assert not [text for text in advised(kernel(), ROW) if "per request" in text]
 
 
-def test_a_report_is_opened_where_the_sms_are_not_full():
-    assert "LaunchStats: 0.25 waves: most SMs have room for more blocks" in advised(kernel())
-    assert not [text for text in advised(kernel(blocks=2000)) if text.startswith("LaunchStats")]
-    low = "Occupancy: theoretical occupancy is 25%, limited by registers"
-    assert low in advised(kernel(registers=128))
-    assert low not in advised(kernel())
-
-
-def test_reasons_to_wait_follow_from_what_the_kernel_does():
-    assert advised(kernel("BAR"), COLUMN, TILE)[-1] == (
-        "WarpStateStats: why warps wait: Long Scoreboard (loads from memory); "
-        "LG Throttle (many requests); Short Scoreboard and MIO Throttle (shared memory); Barrier"
-    )
-    assert "Throttle" not in advised(kernel(), ROW)[-1]
-    assert "LG Throttle" in advised(kernel(), ROW, SUM)[-1]
-    assert "tensor" in advised(kernel("HGMMA MUFU"))[-1]
-    assert "XU" in advised(kernel("MUFU"))[-1]
-    assert "XU" not in advised(kernel("MUFU " + 50 * "FFMA "))[-1]
-    assert any("8 bytes of spills" in text for text in advised(kernel("LDL", spill=8)))
-
-
-def test_the_commands_name_every_kernel_and_launch():
-    dims, found = {"N": 64, "C": 32}, [kernel(name="sum"), kernel(name="finish")]
-    assert ncu.count_command("x.forward", "2", "float32", dims, found, ["a.sum", "b.pct"]) == (
-        "ncu --kernel-name 'regex:^(sum|finish)$' --launch-count 2 --target-processes all "
-        "--metrics a.sum,b.pct python -m ladder check x.forward 2 --device cuda --dtype float32 "
-        "--shape N=64,C=32"
-    )
-    text = ncu.report_command("x.forward", "dir/mine.cu", "float16", dims, [kernel(), kernel()])
-    assert text.startswith("ncu --kernel-name copy --launch-count 2 ")
-    assert text.endswith(
-        "--export x.forward-dir-mine python -m ladder bench x.forward --rung dir/mine.cu "
-        "--dtype float16 --shape N=64,C=32"
-    )
-
-
 @pytest.mark.emulator
 def test_a_rung_is_counted_on_as_many_sms_as_the_gpu_has(capsys):
     pytest.importorskip("nvidia", reason="needs NVIDIA's compiler: pip install -e '.[compile]'")

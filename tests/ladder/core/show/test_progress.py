@@ -1,7 +1,6 @@
 """Exercises that are solved stay solved, whatever is in the file that says so."""
 
 import json
-import os
 
 import pytest
 
@@ -16,15 +15,6 @@ PUZZLES = progress.exercises()["12_puzzles"]
 def file(tmp_path, monkeypatch):
     monkeypatch.setenv(progress.VARIABLE, str(tmp_path / "state"))
     return tmp_path / "state" / "solved.json"
-
-
-def test_the_file_is_in_the_folder_of_the_state_of_programs(monkeypatch):
-    monkeypatch.delenv(progress.VARIABLE)
-    monkeypatch.setenv("XDG_STATE_HOME", "/elsewhere")
-    assert str(progress.file()) == "/elsewhere/kernel-ladder/solved.json"
-    monkeypatch.delenv("XDG_STATE_HOME")
-    monkeypatch.setenv("HOME", "/home/somebody")
-    assert str(progress.file()) == "/home/somebody/.local/state/kernel-ladder/solved.json"
 
 
 def test_every_kind_of_exercise_is_found_and_no_title_occurs_twice():
@@ -66,30 +56,9 @@ def test_a_damaged_file_is_named_and_left_as_it_is(file, content):
     assert file.read_bytes() == content
 
 
-def test_what_is_no_file_is_not_waited_for(file):
-    file.parent.mkdir()
-    os.mkfifo(file)
-    with pytest.raises(LadderError, match="named pipe"):
-        progress.solved()
-
-
-def test_a_folder_that_cannot_be_made_is_said(file):
-    file.parent.write_text("a file in its place")
-    assert "This cannot be kept" in progress.record(ONE)
-
-
 def test_unknown_titles_stay_but_do_not_count(file):
     file.parent.mkdir()
     file.write_text(json.dumps({"solved": ["of another version", "<script>"]}))
     assert "1 of 1 here, 1 of" in progress.record(ONE)
     assert progress.solved() == {"of another version", "<script>", ONE}
     assert "script" not in progress.draw().svg()
-
-
-def test_the_bars_are_as_long_as_what_is_solved():
-    for title in PUZZLES[:5]:
-        progress.record(title)
-    drawing = progress.draw()
-    assert "12_puzzles: 5 of 20" in drawing.description
-    assert "00_start: 0 of 1" in drawing.description
-    assert f'width="{progress.BAR * 5 / 20:g}"' in drawing.svg()

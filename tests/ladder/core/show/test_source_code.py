@@ -21,6 +21,9 @@ GROWN = {  # id -> the id of the rung that it grew from
     "16bit-4": "16bit-3",
     "float32-3": "2",
     "float32-4": "float32-3",
+    "float32-5": "layernorm.forward 2",
+    "float32-6": "float32-5",
+    "float32-7": "layernorm.forward 2",
 }
 
 
@@ -34,7 +37,7 @@ class Grown(Ladder):
 
 
 def test_a_branch_is_drawn_where_several_rungs_grew_from_one():
-    drawn = [branch + rung.id for branch, rung in source_code.tree(Grown(START.op))]
+    drawn = [branch + name for branch, name, _ in source_code.tree(Grown(START.op))]
     assert drawn == [
         "0",
         "1",
@@ -43,12 +46,16 @@ def test_a_branch_is_drawn_where_several_rungs_grew_from_one():
         "│ 16bit-4",
         "└ float32-3",
         "  float32-4",
+        "layernorm.forward 2",
+        "├ float32-5",
+        "│ float32-6",
+        "└ float32-7",
     ]
 
 
 def test_the_tree_holds_every_rung_once():
     for ladder in ladders().values():
-        drawn = [rung.id for _, rung in source_code.tree(ladder)]
+        drawn = [name for _, name, _ in source_code.tree(ladder) if " " not in name]
         assert sorted(drawn) == sorted(rung.id for rung in ladder.rungs)
 
 
@@ -107,6 +114,14 @@ def test_diff_shows_a_rung_against_the_one_that_it_grew_from(capsys):
     out = said(capsys, "layernorm.forward", "11")
     assert out.startswith(names(LAYERNORM, 8, 11))
     assert out == said(capsys, "layernorm.forward", "8", "11")
+
+
+def test_diff_follows_a_rung_into_another_ladder(capsys):
+    out = said(capsys, "matmul_gelu.forward", "16bit/cp_async_pipeline")
+    assert out.startswith(
+        "--- matmul/forward/16bit/11_grouped_block_order.cu\n"
+        "+++ matmul_gelu/forward/16bit/5_cp_async_pipeline.cu\n"
+    )
 
 
 def test_diff_of_an_op_goes_up_the_whole_ladder(capsys):

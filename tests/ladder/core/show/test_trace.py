@@ -9,7 +9,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find, ladders
 from ladder.core.show import source_code
 from ladder.core.show.pictures.accesses import of_report, touched_sectors
-from ladder.core.show.trace import own_lines, per_request, table, trace
+from ladder.core.show.trace import own_lines, per_request, trace
 
 pytestmark = pytest.mark.emulator
 
@@ -42,25 +42,9 @@ def test_a_line_is_the_line_of_the_file(reports):
         assert "x[" in source[count.line - 1]
 
 
-def test_each_row_is_read_as_often_as_the_file_says(reports):
-    requests = {
-        number: sum(c.lanes for c in reads_of_inp(reports[number], FORWARD.rung(number)))
-        for number in (1, 3)
-    }
-    elements = DIMS["N"] * DIMS["C"]
-    assert requests == {1: 3 * elements, 3: 3 * elements}
-
-
 def test_the_sectors_of_a_request_are_those_that_it_touches(reports):
     access = next(a for a in reports[1].accesses if a.buffer == "inp")
     assert touched_sectors(access) == [8 * lane for lane in range(32)]  # rows of 256 bytes
-
-
-def test_the_table_marks_requests_above_the_ideal(reports):
-    marked = table(reports[1], FORWARD.rung(1))
-    assert "red" in [row.style for row in marked.rows]
-    plain = table(reports[3], FORWARD.rung(3))
-    assert "red" not in [row.style for row in plain.rows]
 
 
 def test_a_picture_has_a_row_for_each_line_and_buffer(reports):
