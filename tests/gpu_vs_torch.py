@@ -30,11 +30,11 @@ from ladder.core.common.errors import LadderError
 from ladder.core.measure import results
 from reference import adamw
 from tests.golden import torch_gpt2
+from trainer.commands.step_timing import FOLDER, Job, machine_of, open_job, time_steps, write_json
 from trainer.engine.engine import Engine
-from trainer.measure.step_timing import FOLDER, Job, machine_of, open_job, time_steps, write_json
+from trainer.flags import Flags
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.program import initial_parameters
-from trainer.settings.flags import Flags
 
 TOLERANCE = {
     "fp32": {"loss": 1e-4, "gradient": 1e-4},

@@ -18,10 +18,10 @@ from ladder.core.contract.rung_file import KEYS
 from ladder.core.contract.target import Target
 from ladder.core.emulator.source import prepare
 from tests.trainer.damage import damaged
-from trainer.model.tensor_file import TensorFile
-from trainer.run import logs
-from trainer.settings.flags import Flags
-from trainer.settings.parser import parse
+from trainer.commands.parser import parse
+from trainer.files import logs
+from trainer.files.tensor_file import TensorFile
+from trainer.flags import Flags
 
 GELU = find("gelu.forward").rung("1").path.read_bytes()
 FLAGS = [name for field in Flags.__dataclass_fields__.values() for name in field.metadata["names"]]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.settings.test_llmc_commands import SCRIPTS
-from trainer.settings.parser import parse
+from tests.trainer.test_llmc_commands import SCRIPTS
+from trainer.commands.parser import parse
 
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("gpt*.sh"))

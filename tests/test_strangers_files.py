@@ -20,9 +20,8 @@ from trainer.data import datasets
 from trainer.data.multiple_choice import read_examples
 from trainer.data.token_files import TokenLoader
 from trainer.data.tokenizers import CharTokenizer
-from trainer.model import checkpoint, huggingface, llmc_files, weights
-from trainer.model.tensor_file import write_tensors
-from trainer.run import logs
+from trainer.files import checkpoint, huggingface, llmc_files, logs, weights
+from trainer.files.tensor_file import write_tensors
 
 GELU = find("gelu.forward").rung("1").path
 

@@ -24,22 +24,22 @@ import sys
 from collections.abc import Sequence
 
 from ladder.core.common.errors import LadderError
-from trainer.settings.command import run
+from trainer.commands.command import run
 
 COMMANDS = {  # the module of each
-    "prepare": "trainer.data.prepare",
-    "doctor": "trainer.measure.doctor",
-    "sample": "trainer.run.sample",
-    "eval": "trainer.run.evaluation",
-    "export": "trainer.run.export",
-    "verify": "trainer.run.verify",
-    "plot": "trainer.run.plot",
-    "sweep": "trainer.measure.sweep",
-    "bench": "trainer.measure.throughput",
-    "torch": "trainer.measure.beside_torch",
-    "profile": "trainer.measure.profile",
-    "climb": "trainer.measure.climb",
-    "scaling": "trainer.measure.scaling",
+    "prepare": "trainer.commands.prepare",
+    "doctor": "trainer.commands.doctor",
+    "sample": "trainer.commands.sample",
+    "eval": "trainer.commands.evaluation",
+    "export": "trainer.commands.export",
+    "verify": "trainer.commands.verify",
+    "plot": "trainer.commands.plot",
+    "sweep": "trainer.commands.sweep",
+    "bench": "trainer.commands.throughput",
+    "torch": "trainer.commands.beside_torch",
+    "profile": "trainer.commands.profile",
+    "climb": "trainer.commands.climb",
+    "scaling": "trainer.commands.scaling",
 }
 
 
@@ -54,18 +54,18 @@ def main(argv: Sequence[str]) -> int:
         raise LadderError(
             f"unknown command {command!r}; the commands are {known}; flags alone train a model"
         )
-    from trainer.settings.parser import parse
+    from trainer.commands.parser import parse
 
     flags = parse(argv)  # a wrong flag is reported before anything slow is imported
-    from trainer.parallel.launch import wants_supervisor
+    from trainer.ranks.launch import wants_supervisor
 
     if wants_supervisor(flags, os.environ):
-        from trainer.parallel.supervise import supervise
+        from trainer.ranks.supervise import supervise
 
         return supervise(argv, flags.value("ranks"))
-    from trainer.parallel.join import join
-    from trainer.run.setup import run_directory
-    from trainer.run.training import train
+    from trainer.files.resume import run_directory
+    from trainer.ranks.join import join
+    from trainer.train import train
 
     with join(flags, run_directory(flags)) as group:
         return train(flags, group=group).status

@@ -8,7 +8,7 @@ import math
 
 import torch
 
-from trainer.measure.torch_gpt2 import logits_of, loss_of
+from trainer.commands.torch_gpt2 import logits_of, loss_of
 
 __all__ = ["MATRICES", "logits_of", "loss_of", "optimizer_of", "random_weights"]
 

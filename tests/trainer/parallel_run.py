@@ -9,11 +9,11 @@ from typing import Any
 
 from rich.console import Console
 
-from trainer.parallel.group import ALONE, Group, Ranks
-from trainer.parallel.join import open_watch
-from trainer.parallel.meeting import Link, Member, Table
-from trainer.run.training import Outcome, train
-from trainer.settings.flags import Flags
+from trainer.flags import Flags
+from trainer.ranks.group import ALONE, Group, Ranks
+from trainer.ranks.join import open_watch
+from trainer.ranks.meeting import Link, Member, Table
+from trainer.train import Outcome, train
 
 
 def tables(size: int) -> list[Table]:

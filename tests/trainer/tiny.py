@@ -12,16 +12,16 @@ from rich.console import Console
 
 from ladder.core.contract.ladder import find
 from ladder.core.contract.target import Target
-from trainer.model import checkpoint, registry
+from trainer.engine.kernel_settings import KernelSettings, resolve_kernels
+from trainer.files import checkpoint
+from trainer.files.weights import state_of
+from trainer.flags import Flags, Place, TrainConfig, resolve_run
+from trainer.model import registry
 from trainer.model.calls import Call
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.model_config import Size
 from trainer.model.program import initial_parameters
-from trainer.model.weights import state_of
-from trainer.run.training import Outcome, train
-from trainer.settings.config import Place, TrainConfig, resolve_run
-from trainer.settings.flags import Flags
-from trainer.settings.kernel_settings import KernelSettings, resolve_kernels
+from trainer.train import Outcome, train
 
 SHAPE = GPT2Config(
     context=32, vocab=257, padded_vocab=384, layers=2, heads=2, channels=16, dropout=0.0

@@ -12,10 +12,9 @@ from ladder.core.contract.device import Device
 from ladder.core.contract.dtypes import DTYPES as DTYPE_OF
 from ladder.core.contract.ladder import find
 from ladder.core.device.open import GPUS, default_gpu, open_device
+from trainer.flags import DEFAULT_DTYPE, DTYPES, Place
 from trainer.model.program import build
 from trainer.model.registry import SIZES
-from trainer.settings.config import Place
-from trainer.settings.flags import DEFAULT_DTYPE, DTYPES
 
 
 def open_for(

@@ -11,12 +11,12 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.device import Device
 from ladder.core.contract.ladder import find
 from ladder.core.measure.pick import pick
+from trainer.engine.kernel_settings import KernelSettings
 from trainer.engine.rung_choice import say_nothing
 from trainer.engine.rung_map import matches, ops_of
+from trainer.flags import FUSIONS, RUNG_SETS, Fusion
 from trainer.model.fusion import applies, makes, needs, takes
 from trainer.model.program import Program
-from trainer.settings.flags import FUSIONS, RUNG_SETS, Fusion
-from trainer.settings.kernel_settings import KernelSettings
 
 Calls = Counter[tuple[str, tuple[tuple[str, int], ...]]]  # (op, its dimensions) -> how many
 

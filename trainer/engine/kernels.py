@@ -11,11 +11,11 @@ from typing import Any
 from ladder.core.contract.device import Device
 from ladder.core.contract.rung_file import Rung
 from trainer.engine import fusion_choice, rung_choice
+from trainer.engine.kernel_settings import KernelSettings
 from trainer.engine.rung_choice import Choice, say_nothing
+from trainer.flags import FUSIONS
 from trainer.model.fusion import applicable
 from trainer.model.program import Program
-from trainer.settings.flags import FUSIONS
-from trainer.settings.kernel_settings import KernelSettings
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from ladder.core.measure.compiling import compile_ahead
 from ladder.core.measure.pick import Choice as Picked
 from ladder.core.measure.pick import compiling_ahead, pick
 from ladder.core.verify import sandbox
+from trainer.engine.kernel_settings import KernelSettings, naming_file
 from trainer.engine.rung_map import Shape, key_for, keys_of, names_any, op_of, rung_of, shape_of
 from trainer.model.calls import Call
 from trainer.model.fusion import (
@@ -39,7 +40,6 @@ from trainer.model.fusion import (
     makes,
     takes,
 )
-from trainer.settings.kernel_settings import KernelSettings, naming_file
 
 # Rungs that once held the kernel of another one, too, for the shapes that they do not fit. Where
 # one is named for all shapes, it means that other one there. By op and id: the other's id, and the

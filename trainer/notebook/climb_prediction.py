@@ -19,8 +19,8 @@ from ladder.core.contract.ladder import find
 from ladder.core.contract.op import Op
 from ladder.core.measure import results
 from ladder.core.measure.roofline import compute_bound
+from trainer.commands import step_timing
 from trainer.engine.rung_map import key_for
-from trainer.measure import step_timing
 from trainer.model.calls import Call
 from trainer.model.program import build
 from trainer.model.registry import SIZES

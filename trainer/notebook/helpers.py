@@ -25,10 +25,12 @@ from ladder.core.device.open import default_gpu
 from ladder.core.measure import results
 from ladder.core.show.notebook import draw
 from reference.rounding import round_at_random
+from trainer.commands import climb as measured_climb
+from trainer.commands import step_timing
 from trainer.data.tokenizers import GPT2Tokenizer
 from trainer.engine import memory
-from trainer.measure import climb as measured_climb
-from trainer.measure import step_timing
+from trainer.files.logs import History, read_history
+from trainer.flags import Flags
 from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, build
 from trainer.notebook.exercises import check_floor, check_order, mlp_backward
@@ -36,8 +38,6 @@ from trainer.notebook.small_run import Run, start
 from trainer.plots import losses as plots
 from trainer.plots import number_formats, training_step
 from trainer.plots.training_step import StepTime
-from trainer.run.logs import History, read_history
-from trainer.settings.flags import Flags
 
 # what the notebook calls from here although it stands elsewhere
 __all__ = ["check_floor", "check_order", "mlp_backward", "start"]

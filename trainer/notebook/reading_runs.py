@@ -13,13 +13,13 @@ from ladder.core.common.errors import LadderError
 from ladder.core.measure import results
 from ladder.core.show.execute import FOLDER
 from ladder.core.show.notebook import draw, solutions
+from trainer.files.logs import History, read_history
 from trainer.model.gpt2 import GPT2Config
 from trainer.notebook.exercises import say_progress
 from trainer.notebook.small_run import Run, start
 from trainer.plots import runs as plots
+from trainer.plots.course import MARKS
 from trainer.plots.sweep import draw_sweep
-from trainer.run.logs import History, read_history
-from trainer.run.plot import MARKS
 
 LOGS = results.FOLDER / "logs"
 SHAPE = GPT2Config(context=32, vocab=65, padded_vocab=128, layers=1, heads=2, channels=32)

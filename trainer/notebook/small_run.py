@@ -17,31 +17,25 @@ from ladder.core.show.pages import ROOT
 from trainer.data import download
 from trainer.data.datasets import data_directory
 from trainer.data.token_files import find_shards, read_tokens
+from trainer.data.training_data import open_data, open_loaders
 from trainer.engine.debug import watch_of
-from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
-from trainer.engine.kernels import choose
-from trainer.engine.rung_map import with_rung
-from trainer.model.model_config import ModelConfig
-from trainer.model.program import Program, build
-from trainer.model.weights import random_model
-from trainer.run.sample import (
+from trainer.engine.generation import (
     Predictor,
     decode_stream,
     encode_prompt,
     forward_only,
     generate,
 )
-from trainer.run.setup import (
-    load_parameters,
-    open_data,
-    open_loaders,
-    resolve,
-    run_directory,
-)
-from trainer.run.steps import Stepper
-from trainer.settings.flags import Flags
-from trainer.settings.kernel_settings import resolve_kernels
+from trainer.engine.rung_map import with_rung
+from trainer.engine.steps import Step, Steps
+from trainer.files import weights
+from trainer.files.resume import run_directory
+from trainer.flags import Flags, resolve_run
+from trainer.model.model_config import ModelConfig
+from trainer.model.program import Program, build
+from trainer.open import open_machine
+from trainer.train import take_step
 
 STEPS = 300  # at which the learning rate has come down to 0
 
@@ -50,7 +44,7 @@ warnings.filterwarnings("ignore", "IProgress not found")
 
 
 class Run:
-    """A training run: `engine`, `stepper` and `loader` are the trainer's own.
+    """A training run: `engine`, `steps` and `loader` are the trainer's own.
 
     source         the name of the text, or what is used instead of it, and why
     text           all of its tokens
@@ -58,34 +52,32 @@ class Run:
     """
 
     def __init__(self, flags: Flags, shape: ModelConfig, kernels: Mapping[str, int | str]):
-        device, place, _ = open_for(flags.device, flags.dtype, flags.value("model"))
-        data_dir = data_directory(flags.data_dir)
-        data = open_data(flags, data_dir)
+        machine, data_dir = open_machine(flags), data_directory(flags.data_dir)
+        data = open_data(flags, data_dir, flags.tokenizer or weights.tokenizer_of("gpt2"))
         if data.tokenizer is None:
             raise LadderError(f"the tokenizer {data.tokenizer_name} is not available")
         self.source = data.note or data.name
-        config = resolve(flags, place, data, shape.context, data_dir, run_directory(flags))
+        where = {"data_dir": str(data_dir), "output": str(run_directory(flags)), **data.names}
+        tokens = data.count(overfit=bool(flags.overfit))
+        config = resolve_run(
+            flags, machine.place, context=shape.context, tokens=tokens, ranks=1, **where
+        )
         self.shape, self.tokenizer = shape.with_vocab(data.vocab), data.tokenizer
 
-        def build_fused(fusions: Collection[str]) -> Program:
-            return build(self.shape, config.batch, config.sequence, fusions=fusions)
+        def build_at(B: int, fusions: Collection[str]) -> Program:
+            return build(self.shape, B, config.sequence, fusions=fusions)
 
-        chosen = choose(resolve_kernels(flags, place), device, build_fused)
+        chosen = machine.choose(build_at, config.batch)
         rungs = chosen.rungs
         for op, kernel in kernels.items():
             rungs = with_rung(rungs, op, rung_of(op, kernel))
+        pieces = weights.random_model(self.shape, config.seed).pieces
+        watch = watch_of(config.debug_nan, config.debug_sync)
         self.program = chosen.program
-        self.engine = Engine(
-            self.program,
-            device,
-            config.real,
-            rungs,
-            watch=watch_of(config.debug_nan, config.debug_sync),
-        )
-        load_parameters(self.engine, random_model(self.shape, config.seed).pieces)
+        self.engine = machine.engine(chosen, build_at, pieces, rungs=rungs, watch=watch)
         self.loader, *_ = open_loaders(config, self.shape.vocab)
         self.text = np.concatenate([read_tokens(path) for path in find_shards(data.train)])
-        self.stepper = Stepper(config, self.engine, self.loader)
+        self.steps = Steps(config, self.engine)
         self.losses: list[float] = []
         self.rates: list[float] = []
         self.norms: list[float] = []
@@ -96,10 +88,14 @@ class Run:
         known = {"cpu": "NumPy", "emulated": "the kernels, emulated"}
         return known.get(self.engine.device.name, self.engine.device.name)
 
+    def step(self, number: int) -> Step | None:
+        """Take a step, as `trainer.train.take_step`; the last one whose outcome is known."""
+        return take_step(self.steps, self.loader, number)
+
     def train(self, steps: int) -> list[float]:
         """Take some steps; the losses of all steps so far."""
-        outcomes = [self.stepper.step(len(self.losses) + i) for i in range(steps)]
-        known = [step for step in (*outcomes, self.stepper.finish()) if step]
+        outcomes = [self.step(len(self.losses) + i) for i in range(steps)]
+        known = [step for step in (*outcomes, self.steps.finish()) if step]
         self.losses += [step.loss for step in known]
         self.rates += [step.lr for step in known]
         self.norms += [step.norm for step in known]
@@ -166,7 +162,7 @@ def start(
 
     shape     without its vocabulary, which is the text's
     kernels   rungs, or sources of kernels, that run unchecked; the trainer would check them
-    settings  of trainer.settings.flags.Flags
+    settings  of trainer.flags.Flags
     """
     defaults = {"tokenizer": "chars", "dtype": "fp32", "beta2": 0.99, "grad_clip": 1.0}
     defaults |= {"steps": STEPS, "schedule": "linear", "lr": 6e-3, "warmup": 20, "final_lr": 0.0}

@@ -12,7 +12,7 @@ from trainer.plots.style import BLUE, GREY, INK, ORANGE, figure_of
 def draw(result: dict[str, Any]) -> Figure:
     """Tokens per second against ranks: measured, and what the smallest group promises.
 
-    result  the content of a scaling file (trainer/measure/scaling.py)
+    result  the content of a scaling file (trainer/commands/scaling.py)
     """
     title = (
         f"{result['model']}, B={result['B']} T={result['T']} on each rank, {result['dtype']}, "

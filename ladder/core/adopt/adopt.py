@@ -5,24 +5,25 @@
 
 The kernel becomes a device function, otherwise unchanged. A wrapper with the op's arguments, which
 the header launches, hands them on in the kernel's order. What cannot be found in the file or by
-name is asked for; every message says by which flag.
+name is asked for; every message says by which flag. A file of device code alone, in which only
+names differ, stays as it is, under a header whose `Args` says which is which.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ladder.core.adopt import declarations, launcher, real_types, tokens
-from ladder.core.adopt.declarations import Declaration, SourceFile
-from ladder.core.adopt.host_expressions import Scope, Text, in_code, parse_text
+from ladder.core.adopt import declarations, launcher, real_types
+from ladder.core.adopt.cpp import WORD, find, names, text
+from ladder.core.adopt.declarations import Declaration, Parameter
+from ladder.core.adopt.host_expressions import UNMAPPED, Scope, number, simple
 from ladder.core.adopt.launcher import Filled, Launched, Steps
-from ladder.core.adopt.matching import BLOCK_NAMES, Parameter, match, parameter
+from ladder.core.adopt.matching import BLOCK_NAMES, match
 from ladder.core.adopt.real_types import RealNames, is_template_parameter, plain
-from ladder.core.adopt.tokens import names
 from ladder.core.adopt.writing import OURS, Contents, Wrapper, kind_of, write
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.dtypes import REAL
@@ -31,24 +32,23 @@ from ladder.core.contract.launch_plan import LaunchLines
 from ladder.core.contract.op import Op
 
 BLOCK = 256  # threads, where the launcher leaves them to its caller
-_KNOWN = {  # what launchers know of the device, in the words of a header
-    "cuda_num_SMs": "multiprocessors",
-    "deviceProp.multiProcessorCount": "multiprocessors",
-    "prop.multiProcessorCount": "multiprocessors",
+_SMS = "MULTIPROCESSORS"
+_KNOWN = {  # what launchers know of the device
+    "cuda_num_SMs": _SMS,
+    "deviceProp.multiProcessorCount": _SMS,
+    "prop.multiProcessorCount": _SMS,
     "cuda_threads_per_SM": "2048",
     "deviceProp.maxThreadsPerMultiProcessor": "2048",
-    "warpSize": "warp",
     "f128::size": "4",
 }
-_LIBRARIES = re.compile(r"(?<![\w:])(cuda|cub|thrust|cute|cutlass)::(\w+)(::\w+)*")
+_LIBRARIES = re.compile(r"(cuda|cub|thrust|cute|cutlass)::(\w+)(::\w+)*")
 _OF_CUDA = {  # what <cuda/barrier> and <cuda/pipeline> have
     *("barrier", "pipeline", "pipeline_shared_state", "pipeline_role", "make_pipeline"),
     *("memcpy_async", "aligned_size_t", "pipeline_consumer_wait_prior", "thread_scope"),
     *("thread_scope_thread", "thread_scope_block"),
 }
-_SMS = "MULTIPROCESSORS"
+_WHOLE = {"int", "unsigned", "unsigned int", "size_t", "long long"}  # types of a dimension
 _WIDE = {"float4", "int4", "uint4"}
-UNMAPPED = "UNMAPPED_"
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class _Adoption:
                 f"{op.name} runs on several GPUs at once, and takes no kernel of others"
             )
         self.path, self.wanted, self.op, self.options = path, kernel, op, options
-        self.file: SourceFile = declarations.read(path)
+        self.file = declarations.read(path)
         self.kernels = self.file.of("kernel")
         self.buffers = {arg.name: arg for arg in op.args}
         self.values = [*op.dims, *(scalar.name for scalar in op.scalars)]
@@ -111,21 +111,23 @@ class _Adoption:
             f"{name} is not in the folder of {path.name}: what it defines is not known"
             for name in self.file.missing
         ]
-        self.constants: dict[str, int] = {}  # of Define
-        self.scratch = {self._scratch_name(entry): entry.strip() for entry in options.scratch}
+        self.defines: dict[str, str] = {}
+        own = LaunchLines.parse({"scratch": tuple(options.scratch)}).scratch
+        self.scratch = {one.name: entry for one, entry in zip(own, options.scratch, strict=False)}
         self.real = real_types.real_names(self.file)
-        self.dropped = frozenset(self.real.macros.values())
+        choosing = self.real.macros.values()  # macros that the build has instead of the file
+        self.declared = [one for one in self.file.declarations
+                         if one.kind != "macro" or one.name not in choosing]  # fmt: skip
 
     def run(self) -> Adopted:
         entry, only = self._entry()
-        parameters = [parameter(text) for text in entry.parameters]
-        scope = self._scope(entry, parameters)
+        scope = self._scope(entry)
         if entry.kind == "kernel":
             host = launcher.launcher_of(self.file.declarations, entry.name)
             if host is None or self.options.grid or self.options.block:
-                steps = self._without_launcher(entry, parameters, scope)
+                steps = self._without_launcher(entry, scope)
             else:
-                steps = self._from_main(host, entry, parameters, scope)
+                steps = self._from_main(host, entry, scope)
         else:
             steps = launcher.read(entry, scope, only)
         launches = [step for step in steps.steps if isinstance(step, Launched)]
@@ -138,41 +140,41 @@ class _Adoption:
             )
         for allocated in steps.allocated:
             self._allocate(allocated)
-        used = {
-            name for step in launches for name in names(" ".join(a.text for a in step.arguments))
-        }
+        used = _words(argument for step in launches for argument in step.arguments)
         self._refuse_unknown(steps, launches)
         self._refuse_unwritten(used)
+        self._note_unused(launches)
         needs = [*self._real_needs(launches), *self._conditions(steps)]
+        args = self._only_names(launches)
+        named = self.op.kernel if args is None else launches[0].kernel
         wrappers = [
             *self._fills(self.options.fills, "fill"),
-            *self._wrappers(steps, used),
+            *self._wrappers(steps, used, named),
             *self._fills(self.options.after, "then"),
         ]
-        wanted = names("".join(wrapper.body for wrapper in wrappers))
-        wanted -= {*self.buffers, *self.values, *self.scratch}
-        kept = declarations.needed(self.file.declarations, wanted)
+        wanted = _words(wrapper.body for wrapper in wrappers)
+        ours = {*self.buffers, *self.values, *self.scratch}
+        kept = declarations.needed(self.declared, wanted - ours)
         self._refuse_libraries(kept)
-        if _WIDE & {name for one in kept for name in names(one.text)} and not self.options.needs:
+        if any(_WIDE & one.uses for one in kept) and not self.options.needs:
             self.notes.append(
                 "it accesses 16 bytes at a time: rows may have to be a multiple of them"
             )
             self.notes.append(f"  if so: --needs '{self.op.dims[-1]} % vector == 0'")
-        defines = {name: str(value) for name, value in self.constants.items()}
-        if any(_SMS in names(wrapper.body) for wrapper in wrappers):
-            defines[_SMS] = "multiprocessors"
-        title = f"{self.wanted} of {self.path.name}"
+        if _SMS in wanted:
+            self.defines[_SMS] = "multiprocessors"
         contents = Contents(
             self.op,
-            title,
+            f"{self.wanted} of {self.path.name}",
             needs,
-            defines,
+            self.defines,
             self.scratch,
             wrappers,
+            self.file,
             kept,
-            self.file.headers,
+            self._renamed(kept, wrappers) if args is None else {},
             self.real,
-            self.dropped,
+            args,
         )
         return Adopted(write(contents), tuple(self.notes))
 
@@ -183,7 +185,7 @@ class _Adoption:
         hosts, wanted = self.file.of("host"), self.wanted
         if wanted in self.kernels:
             host = launcher.launcher_of(self.file.declarations, wanted)
-            if self.options.grid or host is None or _makes_arguments(host):
+            if self.options.grid or host is None or host.name == "main" or not host.parameters:
                 return self.kernels[wanted], wanted
             return host, wanted
         if wanted in hosts and launcher.launched_by(hosts[wanted]):
@@ -196,31 +198,30 @@ class _Adoption:
         )
         raise LadderError(f"{self.path} has no kernel {wanted}; {there}")
 
-    def _scope(self, entry: Declaration, parameters: list[Parameter]) -> Scope:
+    def _scope(self, entry: Declaration) -> Scope:
         """What the names of the launcher (or of the kernel, without one) stand for."""
         functions = {one.name: one for one in self.file.declarations
                      if one.names and one.kind in ("macro", "host", "device")}  # fmt: skip
-        scope = Scope(functions=functions)
-        for name, text in _KNOWN.items():
-            scope.header[name] = Text(text, value=int(text) if text.isdecimal() else None)
-            if name != "warpSize":  # which a kernel knows
-                scope.code[name] = Text(_SMS if text == "multiprocessors" else text)
-        for vector in ("x128::size", *(f"Packed128<{name}>::size" for name in self.real.names)):
-            scope.header[vector] = Text("vector")
+        scope = Scope(dict(_KNOWN), functions=functions)
         scope.sizes.update(dict.fromkeys(self.real.names, "sizeof_real"))
         for constant in self.file.declarations:
-            body = _value(constant)
-            if body and constant.name not in scope.header:
-                scope.header[constant.name] = parse_text(body)
-        scope.header["WARP_SIZE"] = Text("32", value=32)
+            for name, found in constant.values.items() if not constant.branches else ():
+                if name in self.values:  # it is not what the op calls so
+                    scope.code[name] = text(found)
+                elif found:
+                    scope.header[name] = found
+        scope.header |= {name: name for name in self.values}
+        scope.header |= {_SMS: "multiprocessors", "warpSize": "warp", "WARP_SIZE": "32"}
+        for vector in ("x128::size", *(f"Packed128<{name}>::size" for name in self.real.names)):
+            scope.header[vector] = "vector"
         given = self.options.arguments
-        ours = match(self.op, parameters, given)
-        for one in parameters:
+        ours = match(self.op, entry.parameters, given)
+        for one in entry.parameters:
             self._mean(scope, one, given.get(one.name, ours.get(one.name)))
-        extra = [name for name in given if name not in {one.name for one in parameters}]
+        extra = [name for name in given if name not in {one.name for one in entry.parameters}]
         for other in extra:
             if other.isidentifier() and other not in self.file.names():
-                has = ", ".join(one.name for one in parameters)
+                has = ", ".join(one.name for one in entry.parameters)
                 raise LadderError(
                     f"--arg {other}={given[other]}: {self.path} names no {other}; "
                     f"{entry.name} takes {has}"
@@ -239,7 +240,7 @@ class _Adoption:
             if not self.options.block:
                 self.notes.append(f"{name} is {ours}: another value by --block, or bench --define")
         if ours is None:
-            scope.code[name] = Text(f"{UNMAPPED}{name}")
+            scope.code[name] = f"{UNMAPPED}{name}"
             return
         if theirs.pointer and ours in self.values:
             raise LadderError(f"{name} is a pointer, and {ours} of {self.op.name} is a number")
@@ -248,46 +249,33 @@ class _Adoption:
                 f"{name} is a number, and {ours} of {self.op.name} is a buffer; one element of it "
                 f"is --arg '{name}={ours}[0]'"
             )
-        unknown = names(ours) - {*self.buffers, *self.values, *self.scratch, "nullptr", "NULL", "f"}
+        known = {*self.buffers, *self.values, *self.scratch, "nullptr", "NULL", "f"}
+        unknown = _words([ours]) - known
         if unknown and theirs.kind and not re.fullmatch(r"[\d.eE+-]+f?|\w+\([^()]*\)", ours):
             raise LadderError(
                 f"--arg {name}={ours}: {self.op.name} has no {', '.join(sorted(unknown))}, but "
                 f"{self._ours()}"
             )
         if BLOCK_NAMES.fullmatch(name) and ours.isdecimal():
-            constant = self._constant_name()
-            self.constants[constant] = int(ours)
-            scope.header[name] = scope.code[name] = Text(constant)
-            scope.constants[name] = int(ours)
+            taken = self.file.names() | {*self.defines}
+            free = ("BLOCK_SIZE", "BLOCK_THREADS", "THREADS_OF_BLOCK")
+            constant = next(one for one in free if one not in taken)
+            scope.code[name] = scope.header[constant] = constant
+            scope.defines[constant] = self.defines[constant] = ours
             return
         if name != ours and theirs.kind:
             self.notes.append(f"{name} is {ours}")
-        node = parse_text(ours)
-        code = in_code(node, Scope())
-        value = int(ours) if ours.isdecimal() else None
-        scope.code[name] = code
-        scope.header[name] = Text(ours, code.binds, value)
+        scope.code[name] = ours
 
-    def _constant_name(self) -> str:
-        taken = self.file.names() | set(self.constants)
-        return next(
-            n for n in ("BLOCK_SIZE", "BLOCK_THREADS", "THREADS_OF_BLOCK") if n not in taken
-        )
-
-    def _without_launcher(
-        self, kernel: Declaration, parameters: list[Parameter], scope: Scope
-    ) -> Steps:
+    def _without_launcher(self, kernel: Declaration, scope: Scope) -> Steps:
         options = self.options
         if not options.grid or not options.block:
             raise self._launch_needed(f"the launch of {kernel.name} is not known")
-        grid, block, shared = (
-            Text(text) for text in (options.grid, options.block, options.shared or "0")
+        geometry = (options.grid,), (options.block,), options.shared or "0"
+        arguments = tuple(
+            scope.code[one.name] if one.name else f"{one.kind}{{}}" for one in kernel.parameters
         )
-        shared = Text(shared.text, value=0) if shared.text == "0" else shared
-        arguments = tuple(in_code(parse_text(one.name), scope) for one in parameters)
-        return Steps(
-            [Launched(kernel.name, options.template, (grid,), (block,), shared, arguments)]
-        )
+        return Steps([Launched(kernel.name, options.template, *geometry, arguments)])
 
     def _launch_needed(self, why: str) -> LadderError:
         return LadderError(
@@ -295,24 +283,21 @@ class _Adoption:
             f"--grid 'ceil_div({self.op.dims[0]}, 256)' --block 256"
         )
 
-    def _from_main(
-        self, host: Declaration, kernel: Declaration, parameters: list[Parameter], scope: Scope
-    ) -> Steps:
+    def _from_main(self, host: Declaration, kernel: Declaration, scope: Scope) -> Steps:
         """The first launch in a function that makes its arguments itself, as main() does: what it
-        passes for a parameter stands for what the parameter is in the op."""
+        passes for a parameter stands for what the parameter is in the op. A number of its own is
+        asked for: it is that of one size."""
         where = f"{kernel.name} is launched in {host.name}()"
-        ours = [scope.code[one.name] for one in parameters]
-        header, inside = dict(scope.header), scope.copy()
+        inside = scope.copy()
         passed = launcher.passed_to(host, kernel.name)
-        for one, text, code in zip(parameters, passed, ours, strict=False):
-            if UNMAPPED in code.text:
+        for one, given in zip(kernel.parameters, passed, strict=False):
+            ours = scope.code[one.name]
+            if UNMAPPED in ours:
                 continue
-            if not one.pointer and not text.isidentifier():
-                raise self._launch_needed(f"{where} with {text} for {one.name}")
-            inside.code[text] = code
-            if one.name in header:
-                inside.header[text] = header[one.name]
-            inside.fixed |= {text}
+            if not one.pointer and not given.isidentifier():
+                raise self._launch_needed(f"{where} with {given} for {one.name}")
+            inside.code[given] = ours
+            inside.fixed |= {given}
         try:
             steps = launcher.read(host, inside, kernel.name, first=True)
         except LadderError as error:
@@ -320,23 +305,19 @@ class _Adoption:
         if not steps.steps or not isinstance(launch := steps.steps[-1], Launched):
             raise self._launch_needed(f"{where}, in a branch that is not read")
         arguments = tuple(
-            theirs if UNMAPPED in code.text else code
-            for theirs, code in zip(launch.arguments, ours, strict=False)
+            theirs if one.pointer and UNMAPPED in scope.code[one.name] else scope.code[one.name]
+            for one, theirs in zip(kernel.parameters, launch.arguments, strict=False)
         )
-        steps.steps[-1] = replace(launch, arguments=arguments)
-        used = names(" ".join(text.text for text in arguments))
-        steps.allocated = [one for one in steps.allocated if one.name in used]
-        if not names(" ".join(size.text for size in launch.grid)):
+        steps.steps[-1] = launch = replace(launch, arguments=arguments)
+        steps.allocated = [one for one in steps.allocated if one.name in _words(arguments)]
+        self._refuse_unknown(steps, [launch])
+        first, *others = launch.grid
+        if first.isdecimal() or any(size.isdecimal() and size != "1" for size in others):
             blocks = _launch_part(launch.grid)
-            self.notes.append(f"{host.name}() launches {blocks} blocks, here at every size;")
-            self.notes.append("  if that is the number for its own size: --grid and --block")
+            raise self._launch_needed(f"{where} with {blocks} blocks, a number for its own size")
         return steps
 
     # ---- buffers -------------------------------------------------------------------------------
-
-    def _scratch_name(self, entry: str) -> str:
-        lines = LaunchLines.parse({"scratch": (entry,)})
-        return lines.scratch[0].name if lines.scratch else ""
 
     def _allocate(self, allocated: launcher.Allocated) -> None:
         if allocated.name in self.scratch:
@@ -344,17 +325,16 @@ class _Adoption:
         size, dtype = "4", {v: k for k, v in OURS.items()}.get(allocated.dtype, "float32")
         if allocated.dtype in self.real.names:
             size, dtype = "sizeof_real", REAL
-        text = allocated.bytes.text
-        count = text.removesuffix(f" * {size}")
-        if count == text:
-            count = f"{allocated.bytes.within(8)} // {size}"
+        count = allocated.bytes.removesuffix(f" * {size}").removeprefix(f"{size} * ")
+        if count == allocated.bytes:
+            count = simple(f"({count}) // {size}")
         self.scratch[allocated.name] = f"{dtype} {allocated.name}[{count}]"
 
     def _fills(self, texts: Sequence[str], flag: str) -> list[Wrapper]:
         """The kernels that --fill or --then asks for."""
         result = []
-        for text in texts:
-            name, _, value = (part.strip() for part in text.partition("="))
+        for given in texts:
+            name, _, value = (part.strip() for part in given.partition("="))
             name, operator = name.rstrip("+-* "), name[len(name.rstrip("+-* ")) :].strip()
             if name in self.scratch:
                 shape = self.scratch[name].partition("[")[2].removesuffix("]").split(",")
@@ -362,11 +342,11 @@ class _Adoption:
                 shape = self.buffers[name].shape.split()
             else:
                 raise LadderError(
-                    f"--{flag} {text}: {self.op.name} has no buffer {name}, but "
+                    f"--{flag} {given}: {self.op.name} has no buffer {name}, but "
                     f"{', '.join([*self.buffers, *self.scratch])}"
                 )
             if not value:
-                raise LadderError(f"--{flag} {text}: write e.g. '{name} = 0'")
+                raise LadderError(f"--{flag} {given}: write e.g. '{name} = 0'")
             parts = [part.strip() for part in shape]
             count = " * ".join(p if p.isalnum() else f"({p})" for p in parts)
             result.append(self._fill(name, count, f"{name}[i] {operator}= {value};", flag))
@@ -400,7 +380,7 @@ class _Adoption:
             missing.setdefault(name, where)
         for step in launches:
             texts = [*step.arguments, *step.grid, *step.block, step.shared]
-            for name in re.findall(rf"{UNMAPPED}(\w+)", " ".join(text.text for text in texts)):
+            for name in re.findall(rf"{UNMAPPED}(\w+)", " ".join(texts)):
                 missing.setdefault(name, f"the launch of {step.kernel}")
         if not missing:
             return
@@ -424,22 +404,40 @@ class _Adoption:
                 f"argument that is known by its name; if it has another name: --arg "
                 f"THEIRS={left[0]}"
             )
-        used = used | {name for text in texts for name in names(text)}
-        unused = [arg.name for arg in self.op.args if arg.role == "in" and not arg.optional
-                  and arg.name not in used]  # fmt: skip
-        if unused:
-            self.notes.append(f"{self.wanted} does not read {', '.join(unused)}")
+
+    def _note_unused(self, launches: Sequence[Launched]) -> None:
+        """Notes the op's buffers that no kernel takes, or that it takes and never mentions."""
+        mentioned = _words([*self.options.fills, *self.options.after])
+        for step in launches:
+            kernel = self.kernels[step.kernel]
+            inside = names(kernel.body) if kernel.body else set()
+            for one, argument in zip(kernel.parameters, step.arguments, strict=False):
+                if one.name in inside:
+                    mentioned |= _words([argument])
+        self.notes += [
+            f"{self.wanted} does not {'use' if arg.role == 'in' else 'compute'} {arg.name}"
+            for arg in self.op.args
+            if arg.name not in mentioned
+        ]
 
     def _refuse_libraries(self, kept: Sequence[Declaration]) -> None:
+        kinds = ("qualified_identifier", "nested_namespace_specifier")
         for one in kept:
-            for found in _LIBRARIES.finditer(tokens.text_of(tokens.code(one.text))):
-                if found[1] == "cuda" and found[2] in _OF_CUDA:
+            for found in map(_LIBRARIES.match, map(text, find(one.node, *kinds))):
+                if not found or (found[1] == "cuda" and found[2] in _OF_CUDA):
                     continue
                 raise LadderError(
                     f"{self.path}: {one.name} uses {found[0]}, of a C++ library that a rung is "
                     "compiled without; there are cooperative_groups, nvcuda::wmma, and of cuda:: "
                     "barrier, pipeline and memcpy_async, of a thread or a block"
                 )
+
+    def _renamed(self, kept: Sequence[Declaration], wrappers: Sequence[Wrapper]) -> dict[str, str]:
+        """Other names for what is named as a kernel of the op."""
+        taken = {wrapper.name for wrapper in wrappers}
+        theirs = sorted({name for one in kept for name in one.names} & taken)
+        self.notes += [f"their {name} is their_{name} here" for name in theirs]
+        return {name: f"their_{name}" for name in theirs}
 
     # ---- conditions ----------------------------------------------------------------------------
 
@@ -464,19 +462,38 @@ class _Adoption:
     def _conditions(self, steps: Steps) -> list[str]:
         """Those of --needs, and what the launcher asserts, where a header knows its names."""
         of_device = {"multiprocessors", "vector", "warp", "shared_bytes", "sizeof_real", "sm"}
-        known = {*self.op.dims, *self.constants, *of_device}
+        known = {*self.op.dims, *self.defines, *of_device}
         asserts = [text for text in steps.asserts if set(parse_header(text).names) <= known]
         launches = [step for step in steps.steps if isinstance(step, Launched)]
         limits = [
-            f"{step.shared.within(7)} <= shared_bytes"
+            simple(f"({step.shared}) <= shared_bytes")
             for step in launches
-            if set(parse_header(step.shared.text).names) & set(self.op.dims)
+            if set(parse_header(step.shared).names) & set(self.op.dims)
         ]
         return [*asserts, *limits, *self.options.needs]
 
     # ---- kernels with the op's arguments -------------------------------------------------------
 
-    def _wrappers(self, steps: Steps, used: set[str]) -> list[Wrapper]:
+    def _only_names(self, launches: Sequence[Launched]) -> dict[str, str] | None:
+        """{their name: ours} for a file of device code alone, in which nothing else differs; None
+        for another one."""
+        kernel, options = self.kernels[launches[0].kernel], self.options
+        given = dict(
+            zip([one.name for one in kernel.parameters], launches[0].arguments, strict=False)
+        )
+        file = self.file
+        alone = not (file.headers or file.missing or file.of("host") or kernel.scope)
+        alone &= len(self.kernels) == 1 and kernel.inner is kernel.node  # no template
+        alone &= "WARP_SIZE" not in file.of("macro")  # which the build defines, too
+        as_it_is = not (
+            options.fills or options.after or options.template or self.defines or self.real.names
+        )
+        whole = {one.kind for one in kernel.parameters if not one.pointer} <= _WHOLE
+        fits = len(given) == len({*given.values()} & {*self.buffers, *self.values, *self.scratch})
+        return given if alone and as_it_is and whole and fits else None
+
+    def _wrappers(self, steps: Steps, used: set[str], only: str) -> list[Wrapper]:
+        """A kernel for each launch and each cudaMemset; `only`: the name of a single one."""
         number = sum(isinstance(step, Launched) for step in steps.steps)
         found: list[Wrapper] = []
         for step in steps.steps:
@@ -486,12 +503,12 @@ class _Adoption:
                     continue
                 found.append(self._memset(buffer, step))
                 continue
-            name = self.op.kernel if number == 1 else f"{self.op.kernel}_{step.kernel}"
+            name = only if number == 1 else f"{self.op.kernel}_{step.kernel}"
             same = sum(re.fullmatch(rf"{name}(_\d+)?", one.name) is not None for one in found)
             name += f"_{same + 1}" if same else ""
             geometry = [_launch_part(step.grid), _launch_part(step.block)]
-            if step.shared.value != 0:
-                geometry.append(step.shared.text)
+            if step.shared != "0":
+                geometry.append(step.shared)
             when = f" if {step.condition}" if step.condition else ""
             launch = f"{name}<<<{', '.join(geometry)}>>>{when}"
             found.append(Wrapper(name, self._call(step), launch, self._bounds(step)))
@@ -499,30 +516,30 @@ class _Adoption:
 
     def _memset(self, buffer: str, step: Filled) -> Wrapper:
         """A kernel for a cudaMemset: word by word where the bytes are whole words."""
-        size = step.bytes
-        words = size.text.removesuffix(" * 4")
-        if size.value is not None and size.value % 4 == 0:
-            words = str(size.value // 4)
-        if words != size.text:
+        size = number(step.bytes)
+        words = step.bytes.removesuffix(" * 4").removeprefix("4 * ")
+        if size is not None and size % 4 == 0:
+            words = str(size // 4)
+        if words != step.bytes:
             value = f"((unsigned*){buffer})[i] = {step.byte * 0x01010101:#x};"
             return self._fill(buffer, words, value, condition=step.condition)
         value = f"((unsigned char*){buffer})[i] = {step.byte};"
-        return self._fill(buffer, size.text, value, condition=step.condition)
+        return self._fill(buffer, step.bytes, value, condition=step.condition)
 
     def _call(self, step: Launched) -> str:
         kernel = self.kernels[step.kernel]
         scope = "".join(f"{name}::" for name in kernel.scope)
         template = f"<{step.template}>" if step.template else ""
         arguments = []
-        for text, argument in zip(kernel.parameters, step.arguments, strict=False):
-            one = parameter(text)
-            written = argument.text
-            arg = self.buffers.get(plain(argument)) if one.pointer else None
-            if arg and not is_template_parameter(kernel, one.kind):
-                written = arg.name
+        for one, written in zip(kernel.parameters, step.arguments, strict=False):
+            if one.pointer and (arg := self.buffers.get(plain(written))):
+                ours = kind_of(arg.dtype, self.real)
+                theirs = ours if is_template_parameter(kernel, one.kind) else one.kind
                 drops_const = arg.role == "in" and not one.const
-                if one.kind != kind_of(arg.dtype, self.real) or drops_const:
-                    written = f"({'const ' if one.const else ''}{one.kind}*){arg.name}"
+                if theirs != ours or drops_const:
+                    written = f"({'const ' if one.const else ''}{theirs}*){arg.name}"
+                elif theirs == one.kind:
+                    written = arg.name
                 if drops_const:
                     note = (
                         f"{one.name} is an input without const in {step.kernel}; if the kernel "
@@ -539,26 +556,15 @@ class _Adoption:
         if found is None:
             return ""
         parameters = set(re.findall(r"\w+", kernel.head.partition("__global__")[0]))
-        return "" if parameters & names(found[1]) else f"{found[0]} "
+        return "" if parameters & _words([found[1]]) else f"{found[0]} "
 
 
-def _makes_arguments(host: Declaration) -> bool:
-    """Whether a launcher makes the kernel's arguments itself: main(), or one without parameters."""
-    return host.name == "main" or not any(host.parameters)
+def _words(texts: Iterable[str]) -> set[str]:
+    return {word for one in texts for word in WORD.findall(one)}
 
 
-def _value(one: Declaration) -> str:
-    """What a constant or a macro of a file stands for; "" for another declaration."""
-    if one.branches or not one.names:
-        return ""
-    if one.kind == "macro":
-        return "" if one.parameters else one.body
-    found = re.search(r"=\s*([^;,{]+);\s*$", one.text) if one.kind == "variable" else None
-    return found[1] if found else ""
-
-
-def _launch_part(sizes: Sequence[Text]) -> str:
-    texts = [size.text for size in sizes]
+def _launch_part(sizes: Sequence[str]) -> str:
+    texts = [*sizes]
     while len(texts) > 1 and texts[-1] == "1":
         texts.pop()
     return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"

@@ -4,80 +4,149 @@
     needed(file, {"softmax_forward_kernel1"})    the kernel, and the functions, types and constants
                                                  that it uses, in their order
 
-A stranger's file is read as text, up to 1 MiB, and nothing of it is executed. What stands between
-`#if` and `#endif` is kept together with these lines.
+A stranger's file is read as text, up to 1 MiB, and nothing of it is executed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-from ladder.core.adopt.tokens import Token, closing, closing_angle, names, split, text_of, tokens
+from ladder.core.adopt.cpp import (
+    ATTRIBUTES,
+    WORD,
+    expression,
+    find,
+    named,
+    names,
+    parse,
+    part,
+    parts,
+    text,
+)
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
 from ladder.core.contract.rung_file import MOST_BYTES
 
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
 MOST_FILES = 64  # of one `#include` tree
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)".*$', re.MULTILINE)
-_TAKES_BRACKETS = {"__launch_bounds__", "__cluster_dims__", "__attribute__", "__align__", "alignas"}
-_TYPES = {"struct", "class", "union", "enum"}
+BRANCHES = ("preproc_if", "preproc_ifdef", "preproc_elif", "preproc_elifdef", "preproc_else")
+_KINDS = {
+    **dict.fromkeys(("preproc_def", "preproc_function_def"), "macro"),
+    **dict.fromkeys(("struct_specifier", "class_specifier", "union_specifier"), "type"),
+    **dict.fromkeys(("enum_specifier", "type_definition", "alias_declaration"), "type"),
+    **dict.fromkeys(("namespace_alias_definition", "declaration"), "type"),
+    "using_declaration": "using",
+}
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n\0]+)".*$', re.MULTILINE)
 _CUDAS = ("cuda", "cooperative_groups", "device_", "mma.h", "math", "std")  # headers begin so
 _NAMESPACES = {"cooperative_groups", "nvcuda", "wmma", "cuda"}  # of CUDA's own headers
 # A function of the host that does one of these is none that a kernel calls.
 _OF_THE_HOST = re.compile(r"\bcuda[A-Z]\w+|\bcublas\w+|\bnccl\w+|\bmalloc\b|\bfree\b|<<<")
 
 
-class Branch(NamedTuple):
-    """One branch of an `#if`: the number of the `#if`, and its lines down to this branch's."""
-
-    number: int
-    lines: tuple[str, ...]
-
-
 @dataclass(frozen=True)
+class Parameter:
+    """A parameter of a function: its name, its type without const and stars, whether it is a
+    pointer, whether what it points to is const, and whether a call may leave it out."""
+
+    name: str
+    kind: str
+    pointer: bool
+    const: bool
+    optional: bool = False
+
+
+@dataclass(frozen=True, eq=False)
 class Declaration:
     """A function, type, constant or macro of a file.
 
     kind      "kernel", "device", "host", "macro", "type", "variable" or "using"
     names     what it declares; a template's specialisations have the same name
-    text      as it stands in the file, with the comment above it
-    head      for a function, what stands before its body
-    body      for a function, what stands between its braces; for a macro, what it stands for
-    parameters  of a function or macro
-    branches  the `#if`s around it, from the outside in
+    node      where it stands in the tree, and `inner`: without `template <...>`
+    source    the file's text
     scope     the namespaces around it
+    branches  the lines of the `#if`s around it, from the outside in
     """
 
     kind: str
     names: tuple[str, ...]
-    text: str
-    head: str = ""
-    body: str = ""
-    parameters: tuple[str, ...] = ()
-    branches: tuple[Branch, ...] = ()
+    node: Node
+    inner: Node
+    source: bytes
     scope: tuple[str, ...] = ()
+    branches: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        return self.names[0]
+        return self.names[0] if self.names else self.text
+
+    @property
+    def body(self) -> Node | None:
+        """What a function does."""
+        return part(self.inner, "body")
+
+    @property
+    def text(self) -> str:
+        """As it stands in the file."""
+        return self.source[self.node.start_byte : self.node.end_byte].decode().rstrip()
+
+    @property
+    def head(self) -> str:
+        """What stands before a function's body."""
+        end = self.body.start_byte if self.body else self.node.end_byte
+        return self.source[self.node.start_byte : end].decode()
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Those of a function or a macro."""
+        if self.kind == "macro":
+            inside = parts(part(self.inner, "parameters"))
+            return tuple(Parameter(text(one), "", False, False) for one in inside)
+        listed = next(find(self.inner, "parameter_list"), None)
+        return tuple(
+            _parameter(one)
+            for one in parts(listed)
+            if one.type.endswith("parameter_declaration") and text(one) != "void"
+        )
+
+    @cached_property
+    def uses(self) -> set[str]:
+        """The names in it and in the `#if`s around it, without its own."""
+        around = [*self.branches, *map(bytes.decode, ATTRIBUTES.findall(self.text.encode()))]
+        return (names(self.node) - {*self.names}).union(*map(WORD.findall, around))
+
+    @property
+    def values(self) -> dict[str, Node | None]:
+        """The expressions that constants, or a macro without arguments, stand for."""
+        if self.kind == "macro":
+            value = text(part(self.inner, "value"))
+            return {} if self.inner.type != "preproc_def" else {self.name: expression(value)}
+        constants = self.inner.children_by_field_name("declarator")
+        given = {named(one): part(one, "value") for one in constants}
+        return given if self.kind == "variable" else {}
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """The declarations of a file, the headers of CUDA and the system that it includes, and those
-    that it includes from its folder, but that are not there."""
+    """A file's text, tree and declarations, the headers of CUDA and the system that it includes,
+    and those that it includes from its folder, but that are not there."""
 
+    source: bytes
+    root: Node
     declarations: tuple[Declaration, ...]
     headers: tuple[str, ...]
     missing: tuple[str, ...]
 
     def names(self) -> set[str]:
-        """Every name that a declaration mentions."""
-        return {name for one in self.declarations for name in names(one.text)}
+        """Every name that the file mentions."""
+        return names(self.root)
 
     def of(self, *kinds: str) -> dict[str, Declaration]:
         """The declarations of these kinds by name; of several, the last one."""
@@ -88,13 +157,19 @@ def read(path: Path) -> SourceFile:
     """A file, with the files in its folder that it includes. Raises LadderError where it cannot be
     read."""
     missing: dict[str, None] = {}
-    text = _flatten(path, set(), missing)
-    if len(text) > MOST_BYTES:
+    code = _flatten(path, set(), missing)
+    if len(code) > MOST_BYTES:
         raise LadderError(f"{path}: it has more than {MOST_BYTES} bytes, with what it includes")
-    headers = dict.fromkeys(
-        re.findall(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>", text, re.MULTILINE)
-    )
-    return SourceFile(tuple(parse(text)), tuple(headers), tuple(missing))
+    headers = re.findall(r"^[ \t]*#[ \t]*include[ \t]*<([^>\n]+)>", code, re.MULTILINE)
+    return of_text(code, headers, missing)
+
+
+def of_text(code: str, headers: Iterable[str] = (), missing: Iterable[str] = ()) -> SourceFile:
+    """The file that a text is."""
+    source = code.encode()
+    root = parse(source)
+    found = tuple(_declarations(root, source))
+    return SourceFile(source, root, found, tuple(dict.fromkeys(headers)), tuple(missing))
 
 
 def _flatten(path: Path, seen: set[Path], missing: dict[str, None]) -> str:
@@ -116,258 +191,95 @@ def _flatten(path: Path, seen: set[Path], missing: dict[str, None]) -> str:
     return _INCLUDE.sub(replace, read_text(path, MOST_BYTES))
 
 
-def parse(text: str) -> list[Declaration]:
-    """The declarations of a text."""
-    return _Parser(text).run()
+def first_line(node: Node) -> str:
+    """The line of an `#if`, with those that it continues on."""
+    found = re.match(r"(?:\\\n|[^\n])*", (node.text or b"").decode())
+    return re.sub(r"\s*//.*", "", found[0]) if found else ""
 
 
-class _Parser:
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.found: list[Declaration] = []
-        self.branches: list[Branch] = []
-        self.scope: list[str] = []
-        self.numbers = 0
-
-    def run(self) -> list[Declaration]:
-        everything = tokens(self.text)
-        code: list[Token] = []  # of the declaration that is being read
-        comment: int | None = None  # where the comment above it begins
-        i = 0
-        while i < len(everything):
-            token = everything[i]
-            if token.kind == "comment":
-                above = comment is not None and not self._gap(everything[i - 1], token)
-                if not code and not above:
-                    comment = token.start
-            elif token.kind == "directive" and not code:
-                kept = comment if comment is not None else token.start
-                self._directive(token, kept)
-                comment = None
-            elif token.kind == "directive":
-                pass  # within a declaration: it is part of its text
-            elif not code and token.text in (";", "}"):
-                if token.text == "}" and self.scope:
-                    self.scope.pop()
-                comment = None
-            else:
-                if not code and comment is not None and self._gap(everything[i - 1], token):
-                    comment = None
-                code.append(token)
-                if token.text in ("(", "["):
-                    end = closing(everything, i)
-                    code += _plain(everything[i + 1 : end + 1])
-                    i = end
-                elif token.text == "{":
-                    if self._opens_scope(code):
-                        code, comment, i = [], None, i + 1
-                        continue
-                    end = closing(everything, i)
-                    body = (token.end, everything[end].start)
-                    code += _plain(everything[i + 1 : end + 1])
-                    i = end
-                    if _is_function(code):
-                        self._add(code, comment, body)
-                        code, comment = [], None
-                elif token.text == ";":
-                    self._add(code, comment, None)
-                    code, comment = [], None
-            i += 1
-        return self.found
-
-    def _gap(self, before: Token, after: Token) -> bool:
-        return self.text.count("\n", before.end, after.start) > 1
-
-    def _opens_scope(self, code: list[Token]) -> bool:
-        words = [token.text for token in code[:-1]]
-        if words[:1] == ["namespace"]:
-            self.scope.append(" ".join(words[1:]))
-            return True
-        if words[:1] == ["extern"] and len(words) == 2:  # extern "C" {
-            self.scope.append("")
-            return True
-        return False
-
-    def _directive(self, token: Token, start: int) -> None:
-        line = (
-            re.sub(r"\s*//.*", "", token.text.strip()) if "\\\n" not in token.text else token.text
-        )
-        word = re.match(r"\s*#\s*(\w+)", line)
-        kind = word[1] if word else ""
-        if kind in ("if", "ifdef", "ifndef"):
-            self.numbers += 1
-            self.branches.append(Branch(self.numbers, (line,)))
-        elif kind in ("elif", "else") and self.branches:
-            last = self.branches.pop()
-            self.branches.append(Branch(last.number, (*last.lines, line)))
-        elif kind == "endif" and self.branches:
-            self.branches.pop()
-        elif kind == "define":
-            found = re.match(r"\s*#\s*define\s+(\w+)(\([^)]*\))?(.*)", line, re.DOTALL)
-            if found:
-                inside = (found[2] or "").strip("()").split(",")
-                self._append(
-                    "macro",
-                    (found[1],),
-                    self.text[start : token.end],
-                    head=found[2] or "",
-                    body=found[3].replace("\\\n", " ").strip(),
-                    parameters=tuple(part.strip() for part in inside if part.strip()),
-                )
-
-    def _append(self, kind: str, declared: tuple[str, ...], text: str, **more: object) -> None:
-        scope = tuple(name for name in self.scope if name)
-        self.found.append(
-            Declaration(kind, declared, text, branches=(*self.branches,), scope=scope, **more)  # type: ignore[arg-type]
-        )
-
-    def _add(self, code: list[Token], comment: int | None, body: tuple[int, int] | None) -> None:
-        start = code[0].start if comment is None else comment
-        text = self.text[start : code[-1].end]
-        words = [token.text for token in code]
-        rest = _without_template(code)
-        if body is not None:
-            declared, parameters = _function(rest)
-            kind = "device" if "__device__" in words else "host"
-            kind = "kernel" if "__global__" in words else kind
-            head = self.text[code[0].start : body[0] - 1]
-            inside = self.text[slice(*body)]
-            self._append(kind, (declared,), text, head=head, body=inside, parameters=parameters)
-            return
-        first = rest[0].text if rest else ""
-        if first == "using" and len(rest) > 2 and rest[2].text == "=":
-            self._append("type", (rest[1].text,), text)
-        elif first == "using":
-            self._append("using", (), text)
-        elif first == "namespace":
-            self._append("type", (rest[1].text,), text)
-        elif first == "typedef":
-            pointer = re.search(r"\(\s*\*\s*(\w+)\s*\)\s*\(", text)
-            last = [token.text for token in rest if token.kind == "name"][-1:]
-            self._append("type", (pointer[1],) if pointer else tuple(last), text)
-        elif first in _TYPES and "{" in words:
-            self._append("type", _type_names(rest), text)
-        elif declared_names := _variables(rest):
-            self._append("variable", declared_names, text)
+def _declarations(
+    node: Node, source: bytes, scope: tuple[str, ...] = (), branches: tuple[str, ...] = ()
+) -> Iterator[Declaration]:
+    """The declarations below a node, in these namespaces and branches of `#if`s."""
+    for child in node.children:
+        inner = child
+        while inner.type == "template_declaration" and parts(inner):
+            inner = parts(inner)[-1]
+        if child.type == "namespace_definition":
+            spaces = WORD.findall(text(part(child, "name")))
+            yield from _declarations(child, source, (*scope, *spaces), branches)
+        elif child.type in BRANCHES:
+            yield from _declarations(child, source, scope, (*branches, first_line(child)))
+        elif child.type in ("linkage_specification", "declaration_list", "ERROR"):
+            yield from _declarations(child, source, scope, branches)
+        elif kind := _kind(inner):
+            declared = tuple(name for name in _declared(inner) if name)
+            if declared or kind == "using":
+                yield Declaration(kind, declared, child, inner, source, scope, branches)
 
 
-def _plain(found: Iterable[Token]) -> list[Token]:
-    return [token for token in found if token.kind not in ("comment", "directive")]
+def _kind(node: Node) -> str:
+    """What a node declares; "" for what declares nothing that a kernel could need."""
+    if node.type == "function_definition":
+        words = {child.type for child in node.children}
+        return "kernel" if "__global__" in words else "device" if "__device__" in words else "host"
+    if node.type == "declaration" and not part(node, "type", "body"):
+        declarators = node.children_by_field_name("declarator")
+        return "" if any(one.type == "function_declarator" for one in declarators) else "variable"
+    return _KINDS.get(node.type, "")
 
 
-def _without_template(code: list[Token]) -> list[Token]:
-    """What follows `template <...>`."""
-    while len(code) > 1 and code[0].text == "template" and code[1].text == "<":
-        code = code[closing_angle(code, 1) + 1 :]
-    return code
+def _declared(node: Node) -> list[str]:
+    """The names that a node declares: of an enum, those of its values too."""
+    kind = part(node, "type")
+    own = kind if kind and part(kind, "body") else node
+    values = parts(part(own, "body")) if own.type == "enum_specifier" else []
+    declarators = node.children_by_field_name("declarator")
+    if any(re.match(r"operator\b", named(one)) for one in declarators):
+        return ["operator"]
+    return [*(text(part(one, "name")) for one in (own, *values)), *map(named, declarators)]
 
 
-def _is_function(code: list[Token]) -> bool:
-    """Whether the braces that end `code` are a function's body."""
-    code = _without_template(code)
-    head, i = [], 0
-    while code[i].text != "{":
-        head.append(code[i].text)
-        i = closing(code, i) + 1 if code[i].text in ("(", "[") else i + 1
-    return "(" in head and "=" not in head and head[0] not in ("typedef", *_TYPES)
-
-
-def _function(code: list[Token]) -> tuple[str, tuple[str, ...]]:
-    """The name of a function, and its parameters."""
-    i = 0
-    while i < len(code):
-        token = code[i]
-        if token.text in _TAKES_BRACKETS and i + 1 < len(code):
-            i = closing(code, i + 1)
-        elif token.text == "operator":
-            opening = next(j for j in range(i + 2, len(code)) if code[j].text == "(")
-            return "operator", _parameters(code, opening)
-        elif token.text == "(" and i and code[i - 1].kind == "name":
-            return code[i - 1].text, _parameters(code, i)
-        elif token.text == "<" and i and (end := closing_angle(code, i)) > i:
-            if code[end + 1].text == "(":  # a specialisation: f<4>(...)
-                return code[i - 1].text, _parameters(code, end + 1)
-            i = end
-        i += 1
-    return "", ()
-
-
-def _parameters(code: list[Token], opening: int) -> tuple[str, ...]:
-    inside = code[opening + 1 : closing(code, opening)]
-    return tuple(text for part in split(inside) if (text := text_of(part)) != "void")
-
-
-def _type_names(code: list[Token]) -> tuple[str, ...]:
-    """The name of a struct; of an enum, those of its values too."""
-    opening = next(i for i, token in enumerate(code) if token.text == "{")
-    found, i = [], 1
-    while i < opening:
-        if code[i].text in _TAKES_BRACKETS:
-            i = closing(code, i + 1)
-        elif code[i].text == ":":
-            break
-        elif code[i].kind == "name" and code[i].text != "class":
-            found.append(code[i].text)
-        i += 1
-    if code[0].text == "enum":
-        values = split(code[opening + 1 : closing(code, opening)])
-        found += [value[0].text for value in values]
-    return tuple(found[:1] + found[1:] * (code[0].text == "enum"))
-
-
-def _variables(code: list[Token]) -> tuple[str, ...]:
-    """The names that a statement declares at file scope; none for a function's declaration."""
-    found = []
-    for number, part in enumerate(split(code[:-1])):
-        texts = [token.text for token in part]
-        end = next((i for i, text in enumerate(texts) if text in ("=", "[", "{")), len(part))
-        if "(" in texts[:end]:
-            return ()
-        if end > (number == 0) and part[end - 1].kind == "name":
-            found.append(texts[end - 1])
-    return tuple(found)
+def _parameter(node: Node) -> Parameter:
+    before = [child.type for child in find(node, "pointer_declarator", "array_declarator",
+                                           "abstract_pointer_declarator")]  # fmt: skip
+    return Parameter(
+        named(part(node, "declarator")),
+        text(part(node, "type")),
+        bool(before),
+        any(child.type == "type_qualifier" and text(child) == "const" for child in node.children),
+        node.type.startswith("optional"),
+    )
 
 
 def needed(file: Sequence[Declaration], wanted: set[str]) -> list[Declaration]:
     """The declarations of these names, and of those that they use, in the order of the file."""
     kept: set[int] = set()
     known, before = set(wanted), set[str]()
-    used: dict[int, set[str]] = {}  # by declaration
+    opened = {word for one in file if one.kind == "using" for word in WORD.findall(one.text)
+              if "namespace" in one.text.split()[1:2]}  # fmt: skip
     while known != before:
         before = set(known)
         types = {name for i in kept if file[i].kind == "type" for name in file[i].names}
         scopes = {name for i in kept for name in file[i].scope}
-        kept |= {i for i, one in enumerate(file) if _is_needed(one, known, types, scopes)}
-        used |= {i: _used(file[i]) for i in kept - used.keys()}
-        known = known.union(*used.values())
+        kept |= {i for i, one in enumerate(file) if _is_needed(one, known, types, scopes, opened)}
+        known = known.union(*(file[i].uses for i in kept))
     return [file[i] for i in sorted(kept)]
 
 
-def _is_needed(one: Declaration, known: set[str], types: set[str], scopes: set[str]) -> bool:
-    """Whether a declaration is, beside those that are kept already and use the names `known`."""
+def _is_needed(
+    one: Declaration, known: set[str], types: set[str], scopes: set[str], opened: set[str]
+) -> bool:
+    """Whether a declaration is, beside those that are kept already and use the names `known`.
+    `opened`: the namespaces that the file uses with `using namespace`."""
     if one.kind == "using":
-        *_, last = re.findall(r"\w+", one.text)
+        last = WORD.findall(one.text)[-1]
         return last in scopes | _NAMESPACES or (last in known and "namespace" not in one.text)
     if one.names == ("operator",):
-        return one.kind == "device" and bool(types & names(one.head))
+        return one.kind == "device" and bool(types & set(WORD.findall(one.head)))
     if one.kind == "host" and _OF_THE_HOST.search(one.text):
         return False
-    if one.scope and not known.issuperset(one.scope):
+    if not known | opened >= {*one.scope}:
         return False  # of this namespace nothing is used
     qualified = {f"{one.scope[-1]}::{name}" for name in one.names} if one.scope else set()
     return bool(known & {*one.names, *qualified})
-
-
-def _used(one: Declaration) -> set[str]:
-    """The names that a declaration uses; behind the name of a namespace, together with it."""
-    found, code_tokens = set(), [token for token in tokens(one.text) if token.kind != "comment"]
-    for i, token in enumerate(code_tokens):
-        before = [other.text for other in code_tokens[max(i - 2, 0) : i]]
-        if token.kind == "directive":
-            found |= names(token.text)
-        elif token.kind == "name" and before[1:] == ["::"] and before[0].isidentifier():
-            found.add("".join([*before, token.text]))
-        elif token.kind == "name":
-            found.add(token.text)
-    lines = (line for branch in one.branches for line in branch.lines)
-    return (found - {*one.names}).union(*map(names, lines))

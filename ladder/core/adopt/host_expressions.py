@@ -4,41 +4,52 @@ A launcher computes grid, block and shared memory from the arguments of the call
 
     const int grid_size = ceil_div(N * 32, block_size);
 
-`parse` reads such an expression, and `Scope` says what its names stand for in the op. `in_header`
-gives it in the words of a header (`ceil_div(N * 32, BLOCK_SIZE)`), `in_code` in those of a kernel
-that has the op's arguments.
+`in_code` replaces the host's names in such an expression by what they stand for in the op,
+`in_header` gives it in the words of a header: `ceil_div(N * 32, BLOCK_SIZE)`. Both walk over its
+syntax tree.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from ladder.core.adopt.cpp import expression, named, part, parts, text
 from ladder.core.adopt.declarations import Declaration
-from ladder.core.adopt.tokens import Token, closing, closing_angle, code, split, text_of
 from ladder.core.common.errors import LadderError
+from ladder.core.contract.expressions import MOST_CHARACTERS, ceil_div
 
-_BINARY = {  # how strongly each operator binds
-    **dict.fromkeys(("||", "or"), 1),
-    **dict.fromkeys(("&&", "and"), 2),
-    **dict.fromkeys(("|", "^", "&"), 3),
-    **dict.fromkeys(("==", "!="), 4),
-    **dict.fromkeys(("<", "<=", ">", ">="), 5),
-    **dict.fromkeys(("<<", ">>"), 6),
-    **dict.fromkeys(("+", "-"), 7),
-    **dict.fromkeys(("*", "/", "%"), 8),
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+UNMAPPED = "UNMAPPED_"  # begins the name of what stands for nothing in the op
+_OPERATORS: Mapping[str, Callable[[int, int], int]] = {
+    **{"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv},
+    **{"%": operator.mod, "<<": operator.lshift, ">>": operator.rshift, "&": operator.and_},
+    **{"|": operator.or_, "^": operator.xor, "<": operator.lt, "<=": operator.le},
+    **{">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne},
+    **{"and": lambda a, b: a != 0 and b != 0, "or": lambda a, b: a != 0 or b != 0},
 }
-_UNARY, _ATOM = 9, 10
-_HEADER_WORDS = {"/": "//", "&&": "and", "||": "or"}
-_CEIL_DIV = re.compile(
-    r"(ceil_?div|div_?ceil|div_?up|divide_?round_?up|cdiv|i?div_?up|ceildiv)", re.I
-)
-_BYTES = {"float": "4", "int": "4", "unsigned": "4", "uint": "4", "double": "8", "half": "2"}
-MOST_DEPTH = 60
-MOST_CHARACTERS = 10_000  # of an expression, its names replaced by what they stand for
-MOST_STEPS = 100_000  # to look names up in a function
+_OF_BITS = ("|", "^", "&", "<<", ">>")
+_WORDS = {"&&": "and", "||": "or", "!": "not"}
+_CEIL_DIV = re.compile(r"ceil_?div|div_?ceil|i?div_?up|divide_?(round_?)?up|cdiv", re.I)
+_BYTES = {
+    **{"float": "4", "int": "4", "unsigned": "4", "unsigned int": "4", "uint": "4"},
+    **{"double": "8", "half": "2", "float4": "16", "int4": "16", "uint4": "16"},
+}
+_NAMES = ("identifier", "type_identifier", "field_expression", "qualified_identifier")
+_TIGHT = {  # an operator in these binds a name beside it
+    *("binary_expression", "unary_expression", "pointer_expression", "cast_expression"),
+    *("field_expression", "subscript_expression", "conditional_expression"),
+}
+_ATOM = re.compile(r"[\w.]+(\([^()]*\)|\[[^\[\]]*\])?")
+MOST_CODE = 10_000  # characters of an expression, its names replaced by what they stand for
+MOST_STEPS = 100_000  # to look names up in an expression
 
 
 class UnknownName(LadderError):
@@ -49,444 +60,283 @@ class UnknownName(LadderError):
         self.name = name
 
 
-@dataclass(frozen=True)
-class Node:
-    """A part of an expression: kind is "number", "name", "call", "binary", "unary", "choice",
-    "list", "sizeof", "cast", "member" (a.b), "arrow" (a->b), "index", "braces" (T{a, b}) or
-    "code" (anything else, as it is written)."""
-
-    kind: str
-    text: str
-    parts: tuple[Node, ...] = ()
-
-
-@dataclass(frozen=True)
-class Text:
-    """An expression as text, how strongly its outermost operator binds, and a number's value."""
-
-    text: str
-    binds: int = _ATOM
-    value: int | None = None
-
-    def __post_init__(self) -> None:
-        if len(self.text) > MOST_CHARACTERS or abs(self.value or 0) >= 2**63:
-            raise LadderError(f"an expression grows too large: {self.text[:60]}…")
-
-    def within(self, binds: int) -> str:
-        """In brackets where an operator that binds this strongly stands around it."""
-        return self.text if self.binds >= binds else f"({self.text})"
-
-
-Meaning = Text | Node | tuple[Text, ...]  # a Node is looked up in its turn, a tuple is a dim3
-
-
 @dataclass
 class Scope:
-    """What names stand for: in the header, and in code."""
+    """What names stand for.
 
-    header: dict[str, Meaning] = field(default_factory=dict)
-    code: dict[str, Text] = field(default_factory=dict)
+    code       the host's names: expressions of the op's names, in C++
+    fixed      those of them whose meaning no assignment changes
+    header     the op's names, and constants of the file: words of a header, or expressions
+    defines    constants of Define: numbers
+    functions  functions and macros of the file
+    sizes      {type: its bytes, in words of a header}
+    """
+
+    code: dict[str, str] = field(default_factory=dict)
+    fixed: frozenset[str] = frozenset()
+    header: dict[str, str | Node] = field(default_factory=dict)
+    defines: dict[str, str] = field(default_factory=dict)
     functions: Mapping[str, Declaration] = field(default_factory=dict)
-    sizes: dict[str, str] = field(default_factory=dict)  # of types, in words of a header
-    constants: dict[str, int] = field(default_factory=dict)  # of Define, as they are now
-    fixed: frozenset[str] = frozenset()  # names whose meaning no assignment changes
-    unclear: dict[str, LadderError] = field(default_factory=dict)  # why a name has no meaning
-    steps: list[int] = field(default_factory=lambda: [0])  # so far, of this scope and its copies
+    sizes: dict[str, str] = field(default_factory=lambda: dict(_BYTES))
 
     def copy(self) -> Scope:
-        """The same meanings, to be changed on their own."""
-        return dataclasses.replace(
-            self,
-            header=dict(self.header),
-            code=dict(self.code),
-            constants=dict(self.constants),
-            unclear=dict(self.unclear),
-        )
+        """The same meanings, of which those of the host's names can be changed on their own."""
+        return dataclasses.replace(self, code=dict(self.code))
 
 
-# ---- reading ------------------------------------------------------------------------------------
+def elements(node: Node) -> list[Node] | None:
+    """The parts of a list, or of a dim3; None for another expression."""
+    if node.type == "call_expression" and text(part(node, "function")) == "dim3":
+        return parts(part(node, "arguments"))
+    if node.type == "compound_literal_expression" and text(part(node, "type")) == "dim3":
+        return parts(part(node, "value"))
+    return parts(node) if node.type in ("argument_list", "initializer_list") else None
 
 
-def parse(tokens: Sequence[Token], depth: int = 0) -> Node:
-    """The expression that these tokens are, `depth` brackets deep."""
-    reader = _Reader(list(tokens))
-    node = reader.expression(0, depth)
-    return node if reader.at == len(reader.tokens) else Node("code", text_of(tokens))
-
-
-def parse_text(text: str) -> Node:
-    """The expression that a text is."""
-    return parse(code(text))
-
-
-class _Reader:
-    def __init__(self, tokens: list[Token]) -> None:
-        self.tokens, self.at = tokens, 0
-
-    def peek(self) -> str:
-        return self.tokens[self.at].text if self.at < len(self.tokens) else ""
-
-    def expression(self, least: int, depth: int) -> Node:
-        if depth > MOST_DEPTH:
-            raise LadderError(f"an expression nests too deep: {text_of(self.tokens)[:80]}")
-        left = self.operand(depth)
-        while (binds := _BINARY.get(self.peek(), -1)) > least:
-            operator = self.peek()
-            self.at += 1
-            left = Node("binary", operator, (left, self.expression(binds, depth + 1)))
-        if least == 0 and self.peek() == "?":
-            self.at += 1
-            first = self.expression(0, depth + 1)
-            self.at += self.peek() == ":"
-            left = Node("choice", "?", (left, first, self.expression(0, depth + 1)))
-        return left
-
-    def operand(self, depth: int) -> Node:
-        if self.at >= len(self.tokens):
-            return Node("code", "")
-        token = self.tokens[self.at]
-        if token.text in ("-", "+", "!", "&", "*", "not"):
-            self.at += 1
-            return Node("unary", token.text, (self.expression(_UNARY, depth + 1),))
-        if token.text == "(":
-            end = closing(self.tokens, self.at)
-            inside = self.tokens[self.at + 1 : end]
-            self.at = end + 1
-            if _is_type(inside) and self._starts_operand():
-                return Node("cast", text_of(inside), (self.expression(_UNARY, depth + 1),))
-            return self.suffixes(parse(inside, depth + 1), depth)
-        if token.text == "{":
-            end = closing(self.tokens, self.at)
-            parts = split(self.tokens[self.at + 1 : end])
-            self.at = end + 1
-            return Node("list", "", tuple(parse(part, depth + 1) for part in parts))
-        self.at += 1
-        if token.kind == "number":
-            return Node("number", token.text)
-        if token.kind == "name":
-            return self.suffixes(self.named(token, depth), depth)
-        return Node("code", token.text)
-
-    def _starts_operand(self) -> bool:
-        if self.at >= len(self.tokens):
-            return False
-        token = self.tokens[self.at]
-        return token.kind in ("name", "number") or token.text in ("(", "-", "&", "{")
-
-    def named(self, token: Token, depth: int) -> Node:
-        name = token.text
-        if self.peek() == "<" and (end := closing_angle(self.tokens, self.at)) > self.at:
-            follows = self.tokens[end + 1].text if end + 1 < len(self.tokens) else ""
-            if follows in ("(", "::", "{"):
-                inside = self.tokens[self.at + 1 : end]
-                self.at = end + 1
-                if name.endswith("_cast") and follows == "(":
-                    end = closing(self.tokens, self.at)
-                    node = parse(self.tokens[self.at + 1 : end], depth + 1)
-                    self.at = end + 1
-                    return Node("cast", text_of(inside), (node,))
-                name += f"<{text_of(inside)}>"
-        while self.peek() == "::" and self.at + 1 < len(self.tokens):
-            following = self.named_after_scope()
-            name += f"::{following}"
-        if name.startswith("std::") and self.peek() not in ("(", "{"):
-            return Node("name", name)
-        return Node("name", name.removeprefix("std::") if self.peek() == "(" else name)
-
-    def named_after_scope(self) -> str:
-        self.at += 1
-        name = self.tokens[self.at].text
-        self.at += 1
-        if self.peek() == "<" and (end := closing_angle(self.tokens, self.at)) > self.at:
-            name += text_of(self.tokens[self.at : end + 1])
-            self.at = end + 1
-        return name
-
-    def suffixes(self, node: Node, depth: int) -> Node:
-        while self.peek() in ("(", "[", ".", "->", "{"):
-            opening = self.peek()
-            if opening in (".", "->"):
-                self.at += 1
-                node = Node("member" if opening == "." else "arrow", self.peek(), (node,))
-                self.at += 1
-                continue
-            end = closing(self.tokens, self.at)
-            inside = self.tokens[self.at + 1 : end]
-            self.at = end + 1
-            if opening == "[":
-                node = Node("index", "", (node, parse(inside, depth + 1)))
-            elif node.text == "sizeof":
-                node = Node("sizeof", text_of(inside))
-            else:
-                parts = tuple(parse(part, depth + 1) for part in split(inside))
-                if node.text == "dim3":
-                    node = Node("list", "", parts)
-                else:
-                    node = Node("call" if opening == "(" else "braces", node.text, parts)
-        return node
-
-
-def _is_type(tokens: Sequence[Token]) -> bool:
-    words = {"unsigned", "int", "float", "double", "long", "size_t", "const", "uint", "dim3"}
-    if not tokens or any(token.kind != "name" and token.text not in "*&<>::" for token in tokens):
-        return False
-    return (
-        tokens[-1].text in ("*", "&")
-        or all(token.text in words for token in tokens)
-        or (len(tokens) == 1 and bool(re.search(r"_t$|^float\w$|half|bfloat16$", tokens[0].text)))
-    )
-
-
-# ---- in the words of a header -------------------------------------------------------------------
-
-
-def in_header(node: Node, scope: Scope, depth: int = 0) -> Text:
-    """The expression for a header. Raises LadderError where a header has no word for it."""
-    scope.steps[0] += 1
-    if depth > MOST_DEPTH or scope.steps[0] > MOST_STEPS:
-        raise LadderError("a name of the launcher stands for itself, or for too much")
-
-    def again(part: Node) -> Text:
-        return in_header(part, scope, depth + 1)
-
-    if node.kind == "number":
-        return _number(node.text)
-    if node.kind in ("name", "member", "arrow"):
-        return _value(node, scope, depth)
-    if node.kind == "cast":
-        return again(node.parts[0])
-    if node.kind == "sizeof":
-        return _size(node.text, scope)
-    if node.kind == "unary" and node.text in ("-", "+", "!", "not"):
-        inner = again(node.parts[0])
-        if node.text == "+":
-            return inner
-        if node.text == "-":
-            value = None if inner.value is None else -inner.value
-            return Text(f"-{inner.within(_UNARY)}", _UNARY, value)
-        return Text(f"not {inner.within(_ATOM)}", 1)
-    if node.kind == "binary":
-        return _binary(node, again)
-    if node.kind == "choice":
-        condition, first, second = node.parts
-        return Text(f"{again(first).text} if {again(condition).text} else {again(second).text}", 0)
-    if node.kind == "call":
-        return _call(node, scope, depth)
-    raise LadderError(f"a header has no expression for {in_code(node, Scope()).text!r}")
-
-
-def geometry(node: Node, scope: Scope) -> tuple[Text, ...]:
-    """The one to three sizes of a grid or a block."""
-    if node.kind == "name":
-        meaning = scope.header.get(node.text)
-        if isinstance(meaning, tuple):
-            return meaning
-        if isinstance(meaning, Node):
-            return geometry(meaning, scope)
-    if node.kind == "cast":
-        return geometry(node.parts[0], scope)
-    if node.kind == "list":
-        return tuple(in_header(part, scope) for part in node.parts)
-    return (in_header(node, scope),)
-
-
-def _number(text: str) -> Text:
-    found = re.fullmatch(r"(0[xX][\da-fA-F]+|\d+)[uUlLzZ]*", text.replace("'", ""))
-    if found is None:
-        raise LadderError(f"a header knows whole numbers only, not {text}")
-    value = int(found[1], 16 if found[1][:2] in ("0x", "0X") else 10)
-    return Text(str(value), _ATOM, value)
-
-
-def _value(node: Node, scope: Scope, depth: int) -> Text:
-    name = in_code(node, Scope()).text.replace("->", ".")
-    if node.kind == "member" and node.text in ("x", "y", "z") and node.parts[0].kind == "name":
-        sizes = geometry(node.parts[0], scope)
-        number = "xyz".index(node.text)
-        return sizes[number] if number < len(sizes) else Text("1", _ATOM, 1)
-    meaning = scope.header.get(name)
-    if isinstance(meaning, Text):
-        return meaning
-    if isinstance(meaning, Node):
-        return in_header(meaning, scope, depth + 1)
-    raise scope.unclear.get(name) or UnknownName(name)
-
-
-def _size(kind: str, scope: Scope) -> Text:
-    kind = kind.replace("const ", "").strip()
-    text = scope.sizes.get(kind) or _BYTES.get(kind.replace("unsigned int", "unsigned"))
-    if text is None and kind in ("float4", "int4", "uint4"):
-        text = "16"
-    if text is None:
-        raise UnknownName(f"sizeof({kind})")
-    return Text(text, _ATOM, int(text) if text.isdecimal() else None)
-
-
-def _binary(node: Node, again: Callable[[Node], Text]) -> Text:
-    left, right = (again(part) for part in node.parts)
-    operator, binds = node.text, _BINARY[node.text]
-    known = left.value is not None and right.value is not None
-    if operator in ("|", "^", "&", "<<", ">>") and not known:
-        raise LadderError(f"a header has no operator {operator}")
-    if left.value is not None and right.value is not None:
-        value = _fold(operator, left.value, right.value)
-        if value is not None:
-            return Text(str(value), _ATOM if value >= 0 else _UNARY, value)
-    if operator == "*" and 1 in (left.value, right.value):
-        return right if left.value == 1 else left
-    if (operator, right.value) in (("+", 0), ("-", 0), ("/", 1)):
-        return left
-    if operator == "/" and (rounded := _rounded_up(node, again)):
-        return rounded
-    word = _HEADER_WORDS.get(operator, operator)
-    return Text(f"{left.within(binds)} {word} {right.within(binds + 1)}", binds)
-
-
-def _fold(operator: str, a: int, b: int) -> int | None:
-    if operator in "/%" and (b == 0 or a < 0 or b < 0):
-        return None
-    if operator == "<<" and not 0 <= b < 32:
-        return None
-    return {
-        "+": lambda: a + b, "-": lambda: a - b, "*": lambda: a * b, "/": lambda: a // b,
-        "%": lambda: a % b, "<<": lambda: a << b, ">>": lambda: a >> max(b, 0),
-        "<": lambda: int(a < b), "<=": lambda: int(a <= b), ">": lambda: int(a > b),
-        ">=": lambda: int(a >= b), "==": lambda: int(a == b), "!=": lambda: int(a != b),
-        "&&": lambda: int(a != 0 and b != 0), "and": lambda: int(a != 0 and b != 0),
-        "||": lambda: int(a != 0 or b != 0), "or": lambda: int(a != 0 or b != 0),
-        "|": lambda: a | b, "^": lambda: a ^ b, "&": lambda: a & b,
-    }[operator]()  # fmt: skip
-
-
-def _rounded_up(node: Node, again: Callable[[Node], Text]) -> Text | None:
-    """ceil_div(a, b) for (a + b - 1) / b, however it is written."""
-    above, below = node.parts
-    if above.kind != "binary" or above.text not in "+-":
-        return None
-    by = again(below)
-    terms = _terms(above)
-    one = [term for term in terms if term[0] < 0 and again(term[1]).value == 1]
-    same = [term for term in terms if term[0] > 0 and again(term[1]).text == by.text]
-    less = [t for t in terms if t[0] > 0 and by.value and again(t[1]).value == by.value - 1]
-    spent = [one[0], same[0]] if one and same else less[:1]
-    if not spent:
-        return None
-    rest = [term for term in terms if not any(term is other for other in spent)]
-    if not rest or any(sign < 0 for sign, _ in rest):
-        return None
-    return _ceil_div(Text(" + ".join(again(part).within(7) for _, part in rest), 7), by)
-
-
-def _terms(node: Node, sign: int = 1) -> list[tuple[int, Node]]:
-    if node.kind == "binary" and node.text in "+-":
-        right = sign if node.text == "+" else -sign
-        return _terms(node.parts[0], sign) + _terms(node.parts[1], right)
-    return [(sign, node)]
-
-
-def _ceil_div(a: Text, b: Text) -> Text:
-    if a.value is not None and b.value:
-        value = -(-a.value // b.value)
-        return Text(str(value), _ATOM, value)
-    return a if b.value == 1 else Text(f"ceil_div({a.text}, {b.text})")
-
-
-def _call(node: Node, scope: Scope, depth: int) -> Text:
-    def again(part: Node) -> Text:
-        return in_header(part, scope, depth + 1)
-
-    if len(node.parts) == 2 and _CEIL_DIV.fullmatch(node.text):
-        return _ceil_div(again(node.parts[0]), again(node.parts[1]))
-    if node.text in ("ceil", "ceilf") and len(node.parts) == 1:
-        inner = _uncast(node.parts[0])
-        if inner.kind == "binary" and inner.text == "/":
-            return _ceil_div(*(again(_uncast(part)) for part in inner.parts))
-        return again(inner)
-    if node.text in ("min", "max") and len(node.parts) == 2:
-        a, b = (again(part) for part in node.parts)
-        if a.value is not None and b.value is not None:
-            value = (min if node.text == "min" else max)(a.value, b.value)
-            return Text(str(value), _ATOM, value)
-        return Text(f"{node.text}({a.text}, {b.text})")
-    body = _body(node, scope)
-    if body is None:
-        raise LadderError(f"a header has no function {node.text}")
-    return in_header(body, scope, depth + 1)
-
-
-def _uncast(node: Node) -> Node:
-    """Without what makes a division one of floats: casts, a factor of 1.0, a divisor of 256.0."""
-    while node.kind == "cast":
-        node = node.parts[0]
-    if node.kind == "binary" and node.text == "*" and node.parts[0].text in ("1.0", "1.0f", "1."):
-        return node.parts[1]
-    if node.kind == "number" and (whole := re.fullmatch(r"(\d+)\.0*[fF]?", node.text)):
-        return Node("number", whole[1])
+def _bare(node: Node) -> Node:
+    """Without the brackets and casts around it."""
+    while node.type in ("parenthesized_expression", "cast_expression") or _is_cast(node):
+        node = _operand(node)
     return node
 
 
-def _body(node: Node, scope: Scope) -> Node | None:
-    """What a macro, or a function that only returns an expression, stands for at this call."""
-    function = scope.functions.get(node.text)
-    if function is None:
-        return None
-    text = function.body
-    if function.kind != "macro":
-        found = re.fullmatch(r"\s*return\s([^;{}]+);\s*", text)
-        if found is None:
-            return None
-        text = found[1]
-    given = dict(
-        zip((p.split()[-1].strip("*&") for p in function.parameters), node.parts, strict=False)
+def _is_cast(node: Node) -> bool:
+    """Whether it is static_cast<int>(x), or int(x)."""
+    called = part(node, "function")
+    return called is not None and (
+        called.type == "primitive_type" or text(part(called, "name")).endswith("_cast")
     )
-    if len(given) != len(node.parts):
-        return None
-    return _replace(parse_text(text), given)
 
 
-def _replace(node: Node, given: Mapping[str, Node]) -> Node:
-    if node.kind == "name" and node.text in given:
-        return given[node.text]
-    return Node(node.kind, node.text, tuple(_replace(part, given) for part in node.parts))
+def _operand(node: Node) -> Node:
+    """What stands in brackets, or is cast."""
+    return parts(part(node, "arguments") or node)[-1]
 
 
 # ---- as code ------------------------------------------------------------------------------------
 
 
-def in_code(node: Node, scope: Scope, depth: int = 0) -> Text:
-    """The expression as C++, its names replaced by what they stand for."""
-    if depth > MOST_DEPTH:
-        raise LadderError("a name of the launcher stands for itself")
+def in_code(node: Node, scope: Scope, tight: bool = False) -> str:
+    """The expression as C++, its names replaced by what they stand for. `tight`: an operator stands
+    beside it."""
+    meaning = scope.code.get(text(node).replace("->", ".")) if node.type in _NAMES else None
+    if meaning is not None:
+        return _bracketed(meaning) if tight else meaning
+    if node.type == "parenthesized_expression":
+        return _bracketed(in_code(_operand(node), scope))
+    if _is_cast(node) and (kind := part(node, "function", "arguments")):
+        return f"({text(kind)[1:-1]}){_bracketed(in_code(_operand(node), scope))}"
+    if text(part(node, "operator")) == "*" and node.type == "binary_expression":
+        sides = [in_code(one, scope, True) for one in parts(node)]
+        if "1" in sides and len(sides) == 2:
+            return sides[sides[0] == "1"]
+    if not node.children or node.type == "sizeof_expression":
+        return text(node)
+    written, end = "", node.start_byte
+    for child in node.children:
+        gap = " " if child.start_byte > end else ""
+        written += gap + in_code(child, scope, node.type in _TIGHT)
+        end = child.end_byte
+    if len(written) > MOST_CODE:
+        raise LadderError(f"an expression grows too large: {written[:60]}…")
+    return written
 
-    def again(part: Node) -> Text:
-        return in_code(part, scope, depth + 1)
 
-    if node.kind == "name":
-        return scope.code.get(node.text) or Text(node.text)
-    if node.kind == "binary":
-        left, right = (again(part) for part in node.parts)
-        binds = _BINARY[node.text]
-        if node.text == "*" and "1" in (left.text, right.text):
-            return right if left.text == "1" else left
-        return Text(f"{left.within(binds)} {node.text} {right.within(binds + 1)}", binds)
-    if node.kind == "unary":
-        return Text(node.text + again(node.parts[0]).within(_UNARY), _UNARY)
-    if node.kind == "cast":
-        return Text(f"({node.text}){again(node.parts[0]).within(_UNARY)}", _UNARY)
-    if node.kind == "choice":
-        a, b, c = (again(part) for part in node.parts)
-        return Text(f"{a.within(1)} ? {b.within(1)} : {c.within(1)}", 0)
-    if node.kind == "call":
-        return Text(f"{node.text}({', '.join(again(part).text for part in node.parts)})")
-    if node.kind in ("list", "braces"):
-        return Text(f"{node.text}{{{', '.join(again(part).text for part in node.parts)}}}")
-    if node.kind in ("member", "arrow"):
-        name = in_code(node.parts[0], Scope()).within(_ATOM)
-        found = scope.code.get(f"{name}.{node.text}")
-        operator = "." if node.kind == "member" else "->"
-        return found or Text(f"{again(node.parts[0]).within(_ATOM)}{operator}{node.text}")
-    if node.kind == "index":
-        return Text(f"{again(node.parts[0]).within(_ATOM)}[{again(node.parts[1]).text}]")
-    if node.kind == "sizeof":
-        return Text(f"sizeof({node.text})")
-    return Text(node.text)
+def _bracketed(code: str) -> str:
+    return code if _ATOM.fullmatch(code) else f"({code})"
+
+
+# ---- in the words of a header -------------------------------------------------------------------
+
+
+def in_header(node: Node, scope: Scope) -> str:
+    """The expression for a header. Raises LadderError where a header has no word for it."""
+    return _Translator(scope).of(_replaced(node, scope))
+
+
+def geometry(node: Node, scope: Scope) -> tuple[str, ...]:
+    """The one to three sizes of a grid or a block."""
+    whole = _bare(_replaced(node, scope))
+    listed = elements(whole)
+    return tuple(_Translator(scope).of(one) for one in ([whole] if listed is None else listed))
+
+
+def value(node: Node, scope: Scope, with_defines: bool = True) -> int | None:
+    """The number that an expression is, if it is one; with the constants of Define as they are."""
+    if with_defines:
+        scope = dataclasses.replace(scope, header={**scope.header, **scope.defines})
+    try:
+        return number(in_header(node, scope))
+    except LadderError:
+        return None
+
+
+def number(header: str) -> int | None:
+    """The value of a header's expression that is a number."""
+    return int(header) if re.fullmatch(r"-?\d+", header) else None
+
+
+def simple(header: str) -> str:
+    """A header's expression without needless brackets. Raises LadderError where it is none."""
+    try:
+        written = ast.unparse(ast.parse(header, mode="eval"))
+    except (SyntaxError, ValueError, MemoryError):
+        raise LadderError(f"a header has no expression for {header[:60]!r}") from None
+    if len(written) > MOST_CHARACTERS:
+        raise LadderError(f"an expression grows too large: {written[:60]}…")
+    return written
+
+
+def _replaced(node: Node, scope: Scope) -> Node:
+    """The expression in the names of the op."""
+    written = in_code(node, scope)
+    found = expression(written)
+    if found is None:
+        raise LadderError(f"a header has no expression for {written!r}")
+    return found
+
+
+class _Translator:
+    """Gives expressions of the op's names in the words of a header."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope, self.header, self.steps = scope, scope.header, 0
+
+    def of(self, node: Node | None) -> str:
+        """The words for a node. Raises LadderError where there are none."""
+        self.steps += 1
+        if node is None or self.steps > MOST_STEPS:
+            raise LadderError("a name of the launcher stands for itself, or for too much")
+        node = _bare(node)
+        if node.type in _NAMES:
+            return self.name(node)
+        if known := getattr(self, f"of_{node.type}", None):
+            return str(known(node))
+        raise LadderError(f"a header has no expression for {text(node)!r}")
+
+    def name(self, node: Node) -> str:
+        name = text(node).replace("->", ".").removeprefix(UNMAPPED)
+        meaning = self.header.get(name)
+        if meaning is None:
+            raise UnknownName(name)
+        return meaning if isinstance(meaning, str) else self.of(meaning)
+
+    def of_number_literal(self, node: Node) -> str:
+        found = re.fullmatch(r"(0[xX][\da-fA-F]+|\d+)[uUlLzZ]*", text(node).replace("'", ""))
+        if found is None:
+            raise LadderError(f"a header knows whole numbers only, not {text(node)}")
+        return _result(int(found[1], 16 if found[1][:2] in ("0x", "0X") else 10))
+
+    def of_sizeof_expression(self, node: Node) -> str:
+        kind = text(part(node, "type") or part(node, "value")).strip("()").replace("const ", "")
+        if kind not in self.scope.sizes:
+            raise UnknownName(f"sizeof({kind})")
+        return self.scope.sizes[kind]
+
+    def of_unary_expression(self, node: Node) -> str:
+        sign, inner = text(part(node, "operator")), self.of(part(node, "argument"))
+        return inner if sign == "+" else simple(f"{_WORDS.get(sign, sign)} ({inner})")
+
+    def of_conditional_expression(self, node: Node) -> str:
+        fields = ("consequence", "condition", "alternative")
+        first, condition, second = (self.of(part(node, name)) for name in fields)
+        return simple(f"({first}) if ({condition}) else ({second})")
+
+    def of_binary_expression(self, node: Node) -> str:
+        sign = text(part(node, "operator"))
+        sign = _WORDS.get(sign, sign)
+        left, right = self.of(part(node, "left")), self.of(part(node, "right"))
+        a, b = number(left), number(right)
+        if a is not None and b is not None and not (sign in "/%" and (b <= 0 or a < 0)):
+            if sign in ("<<", ">>") and not 0 <= b < 64:
+                raise LadderError(f"a header has no number for {a} {sign} {b}")
+            return _result(_OPERATORS[sign](a, b))
+        if sign in _OF_BITS:
+            raise LadderError(f"a header has no operator {sign}")
+        if sign == "*" and "1" in (left, right):
+            return right if left == "1" else left
+        if (sign, right) in (("+", "0"), ("-", "0"), ("/", "1")):
+            return left
+        if sign == "/":
+            return self.rounded_up(node, right) or simple(f"({left}) // ({right})")
+        return simple(f"({left}) {sign} ({right})")
+
+    def rounded_up(self, node: Node, by: str) -> str:
+        """ceil_div(a, b) for (a + b - 1) / b, however it is written; "" for another division."""
+        terms = [(sign, self.of(term)) for sign, term in _terms(part(node, "left"))]
+        spent = [(-1, "1"), (1, by)]
+        if by.isdecimal() and not all(one in terms for one in spent):
+            spent = [(1, str(int(by) - 1))]
+        if any(one not in terms for one in spent):
+            return ""
+        for one in spent:
+            terms.remove(one)
+        if not terms or any(sign < 0 for sign, _ in terms):
+            return ""
+        return _ceil_div(simple(" + ".join(f"({term})" for _, term in terms)), by)
+
+    def of_call_expression(self, node: Node) -> str:
+        name, given = named(part(node, "function")), parts(part(node, "arguments"))
+        if len(given) == 2 and _CEIL_DIV.fullmatch(name):
+            return _ceil_div(self.of(given[0]), self.of(given[1]))
+        if name in ("ceil", "ceilf") and len(given) == 1:
+            inner = _bare(given[0])
+            if text(part(inner, "operator")) != "/":
+                return self.of(inner)
+            return _ceil_div(*(self.of_floats(part(inner, side)) for side in ("left", "right")))
+        if name in ("min", "max") and len(given) == 2:
+            a, b = self.of(given[0]), self.of(given[1])
+            if number(a) is not None and number(b) is not None:
+                return str((min if name == "min" else max)(int(a), int(b)))
+            return simple(f"{name}({a}, {b})")
+        function = self.scope.functions.get(name)
+        result = _returned(function) if function else None
+        if function is None or result is None or len(function.parameters) != len(given):
+            raise LadderError(f"a header has no function {name}")
+        names = [parameter.name for parameter in function.parameters]
+        around = self.header
+        self.header = {**around, **dict(zip(names, map(self.of, given), strict=True))}
+        written = self.of(result)
+        self.header = around
+        return written
+
+    def of_floats(self, node: Node | None) -> str:
+        """A side of a division of floats, without what makes it one: a factor of 1.0, 256.0."""
+        inner = _bare(node) if node else None
+        if inner and re.fullmatch(r"1\.0*f?", text(part(inner, "left"))):
+            inner = part(inner, "right")
+        whole = re.fullmatch(r"(\d+)\.0*[fF]?", text(inner))
+        return whole[1] if whole else self.of(inner)
+
+
+def _result(value: int) -> str:
+    if abs(value) >= 2**63:
+        raise LadderError("a number of the launcher grows too large")
+    return str(int(value))
+
+
+def _ceil_div(a: str, b: str) -> str:
+    if a.isdecimal() and b.isdecimal() and b != "0":
+        return str(ceil_div(int(a), int(b)))
+    return a if b == "1" else simple(f"ceil_div({a}, {b})")
+
+
+def _terms(node: Node | None, sign: int = 1) -> list[tuple[int, Node]]:
+    """The parts of a sum with their signs."""
+    if node is None:
+        return []
+    inner = _bare(node)
+    between = text(part(inner, "operator")) if inner.type == "binary_expression" else ""
+    if between not in ("+", "-"):
+        return [(sign, node)]
+    right = sign if between == "+" else -sign
+    return _terms(part(inner, "left"), sign) + _terms(part(inner, "right"), right)
+
+
+def _returned(function: Declaration) -> Node | None:
+    """What a macro stands for, or a function that only returns an expression."""
+    if function.kind == "macro":
+        return expression(text(part(function.inner, "value")))
+    statements = parts(function.body)
+    only = len(statements) == 1 and statements[0].type == "return_statement"
+    return next(iter(parts(statements[0])), None) if only else None

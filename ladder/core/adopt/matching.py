@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from ladder.core.adopt.declarations import Parameter
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.op import Op
 
@@ -45,29 +45,6 @@ SYNONYMS: Mapping[str, str] = {
     "T": "seq_len seqlen seq sequence_length",
 }
 BLOCK_NAMES = re.compile(r"(block_?(size|dim)|(num_?|n_?)?threads(_?per_?block)?|nthreads)", re.I)
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter of a function: its name, its type without stars, and whether it is a pointer."""
-
-    name: str
-    kind: str
-    pointer: bool
-    const: bool
-
-
-def parameter(text: str) -> Parameter:
-    """Read `const float* __restrict__ inp`."""
-    text = re.sub(r"\b__restrict__\b|\b__restrict\b|\brestrict\b|\b__grid_constant__\b", " ", text)
-    text = re.sub(r"=.*", "", text)
-    found = re.search(r"(\w+)\s*(\[[^\]]*\])*\s*$", text)
-    name = found[1] if found else ""
-    before = text[: found.start()] if found else text
-    pointer = "*" in before or bool(found and found[2])
-    const = bool(re.search(r"\bconst\b", before.rpartition("*")[0] if "*" in before else before))
-    kind = " ".join(re.sub(r"\bconst\b|\bvolatile\b|[*&]", " ", before).split())
-    return Parameter(name, kind, pointer, const)
 
 
 def match(op: Op, theirs: Sequence[Parameter], given: Mapping[str, str]) -> dict[str, str]:
@@ -113,4 +90,5 @@ def _refuse_doubles(op: Op, numbers: Mapping[str, str], given: Mapping[str, str]
 
 def _alike(theirs: str, ours: str) -> bool:
     plain = theirs.lower().removeprefix("d_") if len(theirs) > 3 else theirs.lower()
-    return plain in {ours.lower(), *SYNONYMS.get(ours, "").split()}
+    known = [ours.lower(), *SYNONYMS.get(ours, "").split()]
+    return plain.replace("_", "") in [name.replace("_", "") for name in known]

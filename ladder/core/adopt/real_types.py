@@ -6,27 +6,28 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ladder.core.adopt.declarations import Declaration, SourceFile
-from ladder.core.adopt.host_expressions import Text
-from ladder.core.adopt.matching import Parameter, parameter
+from ladder.core.adopt.cpp import WORD
+from ladder.core.adopt.declarations import Declaration, Parameter, SourceFile
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.dtypes import REAL
 from ladder.core.contract.op import Arg
 
-NARROW = {  # by their names in C++, as the build's macros REAL_... have them
+KINDS = {  # by their names in C++, as the build's macros REAL_... have them
+    "float": "FLOAT32",
     "__nv_bfloat16": "BFLOAT16",
     "nv_bfloat16": "BFLOAT16",
     "__half": "FLOAT16",
     "half": "FLOAT16",
 }
+_MACRO = re.compile(r"#\s*(?:ifdef|if|elif)\b[^!]*?(\w+)\)?\s*$")  # that a branch asks for
 _CASTS = re.compile(r"^(\([^()]*\))+")
 
 
 @dataclass(frozen=True)
 class RealNames:
-    """A file's own names for a type that is float, or half or bfloat16 where a macro says so.
+    """A file's own names for a type that is float, half or bfloat16, as macros say.
 
-    macros  {"BFLOAT16": the macro}
+    macros  {"BFLOAT16": the macro}; "" for the type without one, that of the `#else`
     """
 
     names: tuple[str, ...]
@@ -36,20 +37,18 @@ class RealNames:
 def real_names(file: SourceFile) -> RealNames:
     """Such names of a file; none in most."""
     variants: dict[str, dict[str, str]] = {}
-    types = [one for one in file.declarations if one.kind == "type" and one.branches]
-    for one in types:
-        kinds = [word for word in re.findall(r"\w+", one.text) if word in NARROW]
-        macro = re.search(r"(\w+)\)?\s*$", one.branches[-1].lines[-1])
-        if kinds and macro:
-            variants.setdefault(one.name, {})[NARROW[kinds[0]]] = macro[1]
-    floats = {one.name for one in types if re.search(r"\bfloat\b", one.text)}
-    names = tuple(name for name in variants if name in floats)
+    for one in file.declarations:
+        kinds = [KINDS[word] for word in WORD.findall(one.text) if word in KINDS]
+        if one.kind == "type" and one.branches and kinds:
+            macro = _MACRO.search(one.branches[-1])
+            variants.setdefault(one.name, {})[kinds[0]] = macro[1] if macro else ""
+    names = tuple(name for name, kinds in variants.items() if len(kinds) > 1 and "FLOAT32" in kinds)
     return RealNames(names, {kind: macro for n in names for kind, macro in variants[n].items()})
 
 
-def plain(text: Text) -> str:
+def plain(argument: str) -> str:
     """An argument of a launch without its casts."""
-    return _CASTS.sub("", text.text)
+    return _CASTS.sub("", argument)
 
 
 def is_template_parameter(kernel: Declaration, kind: str) -> bool:
@@ -59,25 +58,24 @@ def is_template_parameter(kernel: Declaration, kind: str) -> bool:
 
 
 def pairs(
-    kernel: Declaration, arguments: Sequence[Text], buffers: Mapping[str, Arg]
+    kernel: Declaration, arguments: Sequence[str], buffers: Mapping[str, Arg]
 ) -> Iterator[tuple[Parameter, Arg]]:
     """The kernel's pointers with the op's buffers that they are given."""
-    for text, argument in zip(kernel.parameters, arguments, strict=False):
-        one = parameter(text)
+    for one, argument in zip(kernel.parameters, arguments, strict=False):
         if one.pointer and (arg := buffers.get(plain(argument))):
             yield one, arg
 
 
 def refuse_wrong_types(
     kernel: Declaration,
-    arguments: Sequence[Text],
+    arguments: Sequence[str],
     buffers: Mapping[str, Arg],
     real: RealNames,
     written: set[str],
 ) -> None:
     """Raise LadderError for a pointer that cannot be to what it is given. `written`: the outputs
     that an earlier kernel has written; this one's are added."""
-    least = sum("=" not in text for text in kernel.parameters)
+    least = sum(not one.optional for one in kernel.parameters)
     if not least <= len(arguments) <= len(kernel.parameters):
         raise LadderError(
             f"{kernel.name} takes {len(kernel.parameters)} arguments, not {len(arguments)}"
@@ -101,16 +99,16 @@ def refuse_wrong_types(
 
 def float32_only(
     kernel: Declaration,
-    arguments: Sequence[Text],
+    arguments: Sequence[str],
     buffers: Mapping[str, Arg],
     real: RealNames,
 ) -> str:
     """Why it serves float32 only; "" if it serves the narrower types too."""
     if not real.names:
         return "its types are float"
-    for text, argument in zip(kernel.parameters, arguments, strict=False):
-        if parameter(text).pointer and not re.fullmatch(r"\w+", plain(argument)):
-            return f"{parameter(text).name} is given an expression"
+    for one, argument in zip(kernel.parameters, arguments, strict=False):
+        if one.pointer and not re.fullmatch(r"\w+", plain(argument)):
+            return f"{one.name} is given an expression"
     of_parameter: dict[str, str] = {}
     for one, arg in pairs(kernel, arguments, buffers):
         if arg.dtype in ("int32", "uint32"):

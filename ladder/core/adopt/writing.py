@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ladder.core.adopt.declarations import Branch, Declaration
+from ladder.core.adopt.cpp import WORD, part, text
+from ladder.core.adopt.declarations import Declaration, SourceFile, first_line
 from ladder.core.adopt.real_types import RealNames
-from ladder.core.adopt.tokens import names
 from ladder.core.contract.op import Op
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
 
 OURS = {"float32": "float", "int32": "int", "uint32": "unsigned"}
 _WARPS = re.compile(
@@ -28,7 +32,7 @@ _OF_NVIDIA = re.compile(r"\bcuda::\w|\b__pipeline_")  # what only its GPUs have,
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A kernel with the op's arguments: its name, its body, and the launch line that calls it."""
+    """A kernel with arguments of the op: its name, its body, and the launch line that calls it."""
 
     name: str
     body: str
@@ -43,10 +47,11 @@ class Contents:
     title     who the kernel is, and of which file
     needs     conditions, beside those that follow from the code
     scratch   {name: entry of a Scratch line}
-    kept      the declarations that come along
-    headers   those that the kernel's own file includes
+    file      the kernel's own
+    kept      the declarations of it that come along
+    renamed   {name: another}, where a name of the file is one of a kernel of the op
     real      the file's names for real; none where it serves float32 only
-    dropped   macros that do not come along: those that choose the file's types
+    args      {their name: ours} where the file needs only a header above its text; else None
     """
 
     op: Op
@@ -55,10 +60,11 @@ class Contents:
     defines: dict[str, str]
     scratch: dict[str, str]
     wrappers: Sequence[Wrapper]
+    file: SourceFile
     kept: Sequence[Declaration]
-    headers: Sequence[str]
+    renamed: Mapping[str, str]
     real: RealNames
-    dropped: frozenset[str]
+    args: Mapping[str, str] | None
 
 
 def kind_of(dtype: str, real: RealNames) -> str:
@@ -66,30 +72,41 @@ def kind_of(dtype: str, real: RealNames) -> str:
     return OURS.get(dtype) or (real.names[0] if real.names else "float")
 
 
+def rename(code: str, renamed: Mapping[str, str]) -> str:
+    """The code with other names."""
+    for name, other in renamed.items():
+        code = re.sub(rf"\b{name}\b", other, code)
+    return code
+
+
 def write(contents: Contents) -> str:
     """The text of the file."""
-    body = emit(contents.kept, contents.dropped)
-    bodies = names("".join(wrapper.body for wrapper in contents.wrappers))
+    kept = {one.node.id: as_device_code(one, contents.renamed) for one in contents.kept}
+    body = "\n".join(emit(contents.file.root, kept))
+    bodies = set(WORD.findall("".join(wrapper.body for wrapper in contents.wrappers)))
     scratch = [entry for name, entry in contents.scratch.items() if name in bodies]
+    header = [*_header(contents, body, scratch), ""]
+    if contents.args is not None:
+        theirs = contents.file.source.decode().strip("\n")
+        return "\n".join([*header, '#include "foreign.cuh"', "", theirs, ""])
     lines = [
-        *_header(contents, body, scratch),
-        "",
+        *header,
         "// Adopted by `python -m ladder adopt`: what the kernel needs of its file, itself as a",
-        "// device function, shared memory aligned to 16 bytes, and at the end a kernel with the",
-        "// arguments of the op, which calls it.",
+        "// device function, shared memory aligned to 16 bytes, and at the end a kernel that takes",
+        "// arguments of the op and calls it.",
         "",
         *_includes(contents, body),
         "",
         body.strip("\n"),
     ]
-    arguments = _arguments(contents, scratch)
     macros = {name for one in contents.kept if one.kind == "macro" for name in one.names}
-    taken = sorted(macros & names(" ".join(arguments)))
+    ours = {*contents.scratch, *contents.op.dims, *(arg.name for arg in contents.op.args)}
+    taken = sorted(macros & ours & bodies)
     lines += [""] * bool(taken) + [f"#undef {name}  // an argument of the op" for name in taken]
     for wrapper in contents.wrappers:
         lines += ["", f'extern "C" __global__ void {wrapper.bounds}{wrapper.name}(']
-        lines += [f"    {text}" for text in arguments[:-1]]
-        lines += [f"    {arguments[-1]}) {{", wrapper.body.rstrip("\n"), "}"]
+        lines += [f"    {one}" for one in _arguments(contents, set(WORD.findall(wrapper.body)))]
+        lines += [") {", rename(wrapper.body, contents.renamed).rstrip("\n"), "}"]
     return "\n".join(lines) + "\n"
 
 
@@ -97,12 +114,16 @@ def _header(contents: Contents, body: str, scratch: Sequence[str]) -> list[str]:
     needs = [*contents.needs, *(["warp == 32"] if _WARPS.search(body) else [])]
     needs += ["sm >= 70"] if _OF_NVIDIA.search(body) else []
     defines = [f"{name} = {value}" for name, value in contents.defines.items()]
+    args = "; ".join(
+        f"{one} = {ours}" for one, ours in (contents.args or {}).items() if one != ours
+    )
     layer, direction = contents.op.name.split(".")
     return [
         f"// {layer} {direction}: {contents.title}",
         f"// Needs:  {'; '.join(dict.fromkeys(needs)) or 'nothing'}",
         *([f"// Define: {'; '.join(defines)}"] if defines else []),
         *(f"// Launch: {wrapper.launch}" for wrapper in contents.wrappers),
+        *([f"// Args:   {args}"] if args else []),
         *([f"// Scratch: {'; '.join(scratch)}"] if scratch else []),
         *(
             ["// Deterministic: no, float atomics are added in any order"]
@@ -115,89 +136,83 @@ def _header(contents: Contents, body: str, scratch: Sequence[str]) -> list[str]:
 def _includes(contents: Contents, body: str) -> list[str]:
     lines = ['#include "foreign.cuh"']
     for kind, macro in contents.real.macros.items():
-        header = "cuda_bf16.h" if kind == "BFLOAT16" else "cuda_fp16.h"
-        lines += [f"#if defined(REAL_{kind})", f"#include <{header}>", f"#define {macro}", "#endif"]
-    found = names(body)
-    for header in contents.headers:
+        header = {"BFLOAT16": "cuda_bf16.h", "FLOAT16": "cuda_fp16.h"}.get(kind)
+        chosen = [f"#include <{header}>"] * bool(header) + [f"#define {macro}"] * bool(macro)
+        lines += [f"#if defined(REAL_{kind})", *chosen, "#endif"] if chosen else []
+    found = set(WORD.findall(body))
+    for header in contents.file.headers:
         groups = header.startswith("cooperative_groups") and "cooperative_groups" in found
         if groups or (header in _HEADERS and re.search(_HEADERS[header], body)):
             lines.append(f"#include <{header}>")
     return lines
 
 
-def _arguments(contents: Contents, scratch: Sequence[str]) -> list[str]:
-    """The parameters of a wrapper, a line each, with the shapes of the buffers."""
-    shapes = {}
-    for arg in contents.op.args:
+def _arguments(contents: Contents, used: set[str]) -> list[str]:
+    """The parameters of a wrapper: of the op's arguments those that it uses, with their shapes."""
+    op, real = contents.op, contents.real
+    listed = []
+    for arg in op.args:
         const = "const " if arg.role == "in" else ""
-        declared = f"{const}{kind_of(arg.dtype, contents.real)}* __restrict__ {arg.name},"
-        shapes[declared] = ", ".join(arg.shape.split())
-    width = max(map(len, shapes))
-    lines = [f"{declared:{width}}  // ({shape})" for declared, shape in shapes.items()]
-    values = [f"int {name}" for name in contents.op.dims]
-    values += [f"{OURS[scalar.dtype]} {scalar.name}" for scalar in contents.op.scalars]
-    for entry in scratch:
-        dtype, name = entry.partition("[")[0].split()
-        kind = "unsigned" if dtype == "flag" else kind_of(dtype, contents.real)
-        values.append(f"{kind}* __restrict__ {name}")
-    return [*lines, ", ".join(values)]
+        declared = f"{const}{kind_of(arg.dtype, real)}* __restrict__ {arg.name}"
+        listed.append((arg.name, declared, f"  // ({', '.join(arg.shape.split())})"))
+    listed += [(name, f"int {name}", "") for name in op.dims]
+    listed += [(one.name, f"{OURS[one.dtype]} {one.name}", "") for one in op.scalars]
+    for name, entry in contents.scratch.items():
+        kind = kind_of(entry.split()[0].replace("flag", "uint32"), real)
+        listed.append((name, f"{kind}* __restrict__ {name}", ""))
+    listed = [one for one in listed if one[0] in used]
+    width = max((len(declared) for _, declared, _ in listed), default=0) + 1
+    commas = [","] * (len(listed) - 1) + [""]
+    return [
+        f"{declared + comma:{width if shape else 0}}{shape}"
+        for (_, declared, shape), comma in zip(listed, commas, strict=True)
+    ]
 
 
-def emit(kept: Sequence[Declaration], dropped: frozenset[str]) -> str:
-    """Declarations as a text, with the namespaces and the `#if`s around them; without the macros
-    in `dropped`."""
+def emit(node: Node, kept: Mapping[int, str]) -> list[str]:
+    """The lines of the declarations in `kept`, by their nodes below this one, with the namespaces
+    and the `#if`s around them."""
     lines: list[str] = []
-    branches: list[Branch] = []  # that are open
-    scope: tuple[str, ...] = ()
-
-    def close(depth: int) -> None:
-        while len(branches) > depth:
-            branches.pop()
-            lines.append("#endif")
-
-    for one in kept:
-        if one.kind == "macro" and one.name in dropped:
+    for child in node.children:
+        if (code := kept.get(child.id)) is not None:
+            lines += [""] * ("\n" in code or code.startswith("//")) + [code]
             continue
-        if one.scope != scope:
-            close(0)
-            lines += ["}" for _ in scope]
-            lines += [f"namespace {name} {{" for name in one.scope]
-            scope = one.scope
-        depth = 0
-        for mine, theirs in zip(one.branches, branches, strict=False):
-            if mine.number != theirs.number:
-                break
-            if mine.lines != theirs.lines:  # another branch of the same #if
-                close(depth + 1)
-                lines += mine.lines[len(theirs.lines) :]
-                branches[depth] = mine
-            depth += 1
-        close(depth)
-        for branch in one.branches[depth:]:
-            lines += branch.lines
-            branches.append(branch)
-        if one.kind == "macro":
-            lines.append(f"#undef {one.name}")  # the build defines some, such as WARP_SIZE
-        text = as_device_code(one)
-        lines += [""] * ("\n" in text or text.startswith("//"))
-        lines.append(text)
-    close(0)
-    lines += ["}" for _ in scope]
-    return "\n".join(lines)
+        inside = emit(child, kept)
+        if child.type.startswith(("preproc_el", "preproc_if")):
+            first = child.type.startswith("preproc_if")
+            if not first or any(not line.startswith("#el") for line in inside):
+                lines += [first_line(child), *inside, *["#endif"] * first]
+        elif inside and child.type == "namespace_definition":
+            lines += [f"namespace {text(part(child, 'name'))} {{", *inside, "}"]
+        else:
+            lines += inside
+    return lines
 
 
-def as_device_code(one: Declaration) -> str:
-    """A declaration's text; a kernel, and a function of the host, as a device function."""
-    text = _UNALIGNED.sub(r"\1 __align__(16) ", one.text)
-    if one.kind not in ("host", "kernel"):
-        return text
-    head = one.head
+def as_device_code(one: Declaration, renamed: Mapping[str, str]) -> str:
+    """A declaration's text with the comment above; a kernel, and a function of the host, as a
+    device function."""
+    code, head = one.text, one.head
     if one.kind == "host":
-        template = re.match(r"(?:template\s*<[^{}]*?>\s*(?=\w))?", head)
-        at = template.end() if template else 0
-        head = f"{head[:at]}__device__ {head[at:]}"
-    else:
-        head = re.sub(r'extern\s+"C"\s+', "", _BOUNDS.sub("", head))
-        head = head.replace("__global__", "__device__")
-    before, _, after = text.partition(one.head)
-    return before + head + after
+        at = one.inner.start_byte - one.node.start_byte
+        code = f"{code[:at]}__device__ {code[at:]}"
+    elif one.kind == "kernel":
+        code = _BOUNDS.sub("", head).replace("__global__", "__device__") + code[len(head) :]
+    elif one.kind == "macro":  # the build defines some, such as WARP_SIZE
+        code = f"#undef {one.name}\n{code}"
+    following = one.node.next_sibling
+    if following is not None and following.type == ";":
+        code += ";"
+    code = _UNALIGNED.sub(r"\1 __align__(16) ", rename(code, renamed))
+    return comment_above(one) + code
+
+
+def comment_above(one: Declaration) -> str:
+    """The comment that ends on the line before a declaration, with its newline."""
+    first, node = one.node, one.node.prev_sibling
+    while node is not None and node.type == "comment":
+        beside = one.source[one.source.rfind(b"\n", 0, node.start_byte) + 1 : node.start_byte]
+        if beside.strip() or node.end_point.row + 1 != first.start_point.row:
+            break
+        first, node = node, node.prev_sibling
+    return one.source[first.start_byte : one.node.start_byte].decode()

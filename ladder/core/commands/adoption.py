@@ -20,51 +20,25 @@ def add_to(commands: Commands) -> None:
         "kernel", help="its name, or that of the host function that launches several kernels"
     )
     parser.add_argument("--op", required=True, help=OP_HELP)
-    parser.add_argument(
-        "--arg",
-        action="append",
-        default=[],
-        metavar="THEIRS=OURS",
-        help="what an argument of theirs is: an argument of the op, a number, nullptr, or an "
-        "expression such as 'scale[0]'; may be given several times",
-    )
-    parser.add_argument(
-        "--grid",
-        default="",
-        help="blocks, such as 'ceil_div(N, 256)'; with --block, where the host code "
-        "does not give the launch",
-    )
-    parser.add_argument("--block", default="", help="threads of a block, such as 256 or '(32, 8)'")
-    parser.add_argument("--shared", default="", help="bytes of dynamic shared memory")
-    parser.add_argument("--template", default="", help="template arguments, such as '64, 8'")
-    parser.add_argument(
-        "--scratch",
-        action="append",
-        default=[],
-        metavar="'float32 NAME[N, C]'",
-        help="a buffer of the kernel's own",
-    )
-    parser.add_argument(
-        "--fill",
-        action="append",
-        default=[],
-        metavar="'NAME = 0'",
-        help="a buffer to set before the kernel runs",
-    )
-    parser.add_argument(
-        "--then",
-        action="append",
-        default=[],
-        metavar="'NAME += VALUE'",
-        help="a buffer to change after it has run",
-    )
-    parser.add_argument(
-        "--needs",
-        action="append",
-        default=[],
-        metavar="'C % 4 == 0'",
-        help="what shapes and types must meet",
-    )
+    repeated = {
+        "--arg": ("THEIRS=OURS", "what an argument of theirs is: an argument of the op, a number, "
+                  "nullptr, or an expression such as 'scale[0]'; may be given several times"),
+        "--scratch": ("'float32 NAME[N, C]'", "a buffer of the kernel's own"),
+        "--fill": ("'NAME = 0'", "a buffer to set before the kernel runs"),
+        "--then": ("'NAME += VALUE'", "a buffer to change after it has run"),
+        "--needs": ("'C % 4 == 0'", "what shapes and types must meet"),
+    }  # fmt: skip
+    for flag, (metavar, meaning) in repeated.items():
+        parser.add_argument(flag, action="append", default=[], metavar=metavar, help=meaning)
+    once = {
+        "--grid": "blocks, such as 'ceil_div(N, 256)'; with --block, where the host code does not "
+        "give the launch",
+        "--block": "threads of a block, such as 256 or '(32, 8)'",
+        "--shared": "bytes of dynamic shared memory",
+        "--template": "template arguments, such as '64, 8'",
+    }
+    for flag, meaning in once.items():
+        parser.add_argument(flag, default="", help=meaning)
     parser.add_argument("-o", "--output", metavar="FILE", help="default: KERNEL.cu, here")
 
 

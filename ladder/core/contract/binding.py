@@ -8,7 +8,8 @@ Everything that can be refused is refused here, before the first launch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from ladder.core.contract import signature
 from ladder.core.contract.device import Device, Kernel
 from ladder.core.contract.dims import Dims
 from ladder.core.contract.dtypes import resolve_dtype
-from ladder.core.contract.launch_plan import FLAG, LaunchPlan
+from ladder.core.contract.launch_plan import FLAG, Launch, LaunchPlan
 from ladder.core.contract.op import Op
 from ladder.core.contract.peers import FirstRank, Peers
 from ladder.core.contract.rung_file import Rung
@@ -59,10 +60,13 @@ def binder(op: Op, rung: Rung, device: Device, real: np.dtype, dims: Dims) -> Bi
     plan = rung.plan(dims, device.target(real))
     if plan.refusal is not None:
         raise LadderError(f"{op.name} {rung.label} cannot run: {plan.refusal}; choose another rung")
-    launches = []
+    calls = []  # (kernel, launch, what the kernel takes)
     if rung.path is not None and rung.run is None:
         kernels = _compile(op, rung, device, real, dims, plan)
-        launches = [(kernels[launch.kernel], launch) for launch in plan.launches]
+        calls = [
+            (kernels[launch.kernel], launch, signature.arguments(rung, launch.kernel))
+            for launch in plan.launches
+        ]
     if rung.prepare is not None:
         rung.prepare(device, real, dims)
 
@@ -73,49 +77,59 @@ def binder(op: Op, rung: Rung, device: Device, real: np.dtype, dims: Dims) -> Bi
     ) -> Run:
         _check_arrays(op, real, dims, arrays)
         scalars = scalars or {}
-        ordered = [arrays[arg.name] for arg in op.args]
         constants = {s.name: np.dtype(s.dtype).type(scalars[s.name]) for s in op.scalars}
         if (function := rung.run) is not None:
             return lambda: function(device, arrays, dims, constants)
         if rung.path is None:
+            ordered = [arrays[arg.name] for arg in op.args]
             return _bind_reference(op, device, real, ordered, dims, scalars)
-        allocate = scratch or device.empty
-        buffers = [allocate(b.shape, resolve_dtype(b.stored, real)) for b in plan.scratch]
-        for buffer, line in zip(buffers, plan.scratch, strict=True):
-            if line.dtype == FLAG:
-                device.zero(buffer)
-                device.synchronize()  # or the first signal of a peer may be overwritten
-        named = {line.name: buffer for line, buffer in zip(plan.scratch, buffers, strict=True)}
-        tiled = {**arrays, **named}
-        for tile in plan.tiles:
-            if tiled.get(tile.argument) is None:
-                raise LadderError(
-                    f"{rung.path}: Tiles names {tile.argument}, which this call does not have"
-                )
-        if op.ranks:
-            ordered = [Peers(array) for array in ordered]
-            buffers = [Peers(buffer, scratch=True) for buffer in buffers]
-        factors = [arg.name for arg in op.args if arg.role == "in"]
-        rounded = {*factors, *named} if rung.tf32 else ()  # by TMA
-        args = (
-            *ordered,
-            *(np.int32(dims[name]) for name in op.dims),
-            *(FirstRank() for _ in op.ranks[:1]),
-            *constants.values(),
-            *buffers,
-            *(
-                device.tensor_map(tiled[tile.argument], tile.box, tf32=tile.argument in rounded)
-                for tile in plan.tiles
-            ),
-        )
-
-        def run() -> None:
-            for kernel, launch in launches:
-                kernel(launch, args)
-
-        return run
+        values = _values(op, rung, device, real, dims, plan, arrays, scratch or device.empty)
+        values |= constants
+        bound = [
+            (kernel, launch, signature.passed(taken, values)) for kernel, launch, taken in calls
+        ]
+        return functools.partial(_run, bound, values)
 
     return bind_arrays
+
+
+def _run(bound: Sequence[tuple[Kernel, Launch, tuple[Any, ...]]], kept: Mapping[str, Any]) -> None:
+    """Launch kernels with their arguments. `kept`: the arrays that tensor maps point to, which no
+    argument holds, live as long as the binding."""
+    for kernel, launch, args in bound:
+        kernel(launch, args)
+
+
+def _values(
+    op: Op,
+    rung: Rung,
+    device: Device,
+    real: np.dtype,
+    dims: Dims,
+    plan: LaunchPlan,
+    arrays: Mapping[str, Any],
+    allocate: Allocate,
+) -> dict[str, Any]:
+    """All that a kernel can name but the scalars: arrays, dimensions, scratch and tensor maps."""
+    buffers = {b.name: allocate(b.shape, resolve_dtype(b.stored, real)) for b in plan.scratch}
+    for line in plan.scratch:
+        if line.dtype == FLAG:
+            device.zero(buffers[line.name])
+            device.synchronize()  # or the first signal of a peer may be overwritten
+    found = {arg.name: arrays[arg.name] for arg in op.args} | buffers
+    factors = {arg.name for arg in op.args if arg.role == "in"}
+    tiles = {}
+    for tile in plan.tiles:
+        name = tile.argument
+        if found.get(name) is None:
+            raise LadderError(f"{rung.path}: Tiles names {name}, which this call does not have")
+        rounded = rung.tf32 and (name in factors or name in buffers)  # by TMA
+        tiles[f"{name}_tiles"] = device.tensor_map(found[name], tile.box, tf32=rounded)
+    if op.ranks:
+        found = {name: Peers(array, scratch=name in buffers) for name, array in found.items()} | {
+            "first_rank": FirstRank()
+        }
+    return found | tiles | {name: np.int32(dims[name]) for name in op.dims}
 
 
 def _compile(
@@ -138,6 +152,11 @@ def _compile(
         if launch.kernel not in kernels:
             names = ", ".join(kernels) or 'no extern "C" __global__ function'
             raise LadderError(f"{rung.path} launches {launch.kernel}, but defines {names}")
+        if signature.parameters(rung.source, launch.kernel) is None:
+            raise LadderError(
+                f"{rung.path}: the parameters of {launch.kernel} are not recognised; write them "
+                'as plain types and names: extern "C" __global__ void name(float* out, int N) {'
+            )
     return kernels
 
 

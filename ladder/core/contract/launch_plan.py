@@ -33,6 +33,7 @@ _NAME = r"[A-Za-z_]\w*"
 _DEFINE = re.compile(rf"({_NAME}(?:\s*,\s*{_NAME})*)\s*=([^=].*)")
 _SCRATCH = re.compile(rf"(real|u?int32|float32|{FLAG})\s+({_NAME})\s*\[(.+)\]")
 _TILE = re.compile(rf"({_NAME})\s*\[(.+)\]")
+_ARG = re.compile(rf"({_NAME})\s*=\s*({_NAME})")
 NAMES: Mapping[str, str] = {  # what an expression may use beside dimensions and constants
     "warp": "lanes of a warp: 32, or 64 on some AMD GPUs",
     "multiprocessors": "SMs of the device",
@@ -54,7 +55,7 @@ _OF_TARGET = {*_GENERATIONS, "real", "warp", *REALS}  # conditions on architectu
 class Launch:
     """One kernel launch: grid and block as in CUDA, dynamic shared memory in bytes.
 
-    prefetch  where the kernel may start while the one before it runs, the arguments that it reads
+    prefetch  where the kernel may start while the one before it runs, the parameters that it reads
               before it waits for that one's end; () where it starts after that
     """
 
@@ -99,8 +100,8 @@ class LaunchPlan:
     refusal    why it cannot, as half a sentence, and then the rest is empty; None if it can
     constants  preprocessor constants that the file is compiled with
     launches   of one call, in order, on one stream
-    scratch    buffers passed after all other arguments, in order
-    tiles      arguments passed last, as tensor maps, in order
+    scratch    buffers that kernels can take beside the op's arguments
+    tiles      arguments that they can take as tensor maps, too
     """
 
     refusal: str | None
@@ -136,7 +137,10 @@ class _Shaped:
 
 @dataclass(frozen=True)
 class LaunchLines:
-    """The machine-read lines of a header, parsed."""
+    """The machine-read lines of a header, parsed.
+
+    args  the contract's name of a parameter, by the name that the kernels have for it
+    """
 
     needs: tuple[Expression, ...]
     definitions: tuple[_Definition, ...]
@@ -144,6 +148,7 @@ class LaunchLines:
     scratch: tuple[_Shaped, ...]
     tiles: tuple[_Shaped, ...]
     prefetch: tuple[str, ...]
+    args: Mapping[str, str]
 
     @classmethod
     def parse(cls, header: Mapping[str, tuple[str, ...]]) -> LaunchLines:
@@ -162,6 +167,7 @@ class LaunchLines:
             tuple(_scratch(entry) for entry in of("scratch")),
             tuple(_tile(entry) for entry in of("tiles")),
             tuple(of("prefetch")),
+            _args(of("args")),
         )
 
     @property
@@ -210,8 +216,10 @@ class LaunchLines:
         for condition in self._conditions_on(target):
             if not condition.evaluate(names):
                 return LaunchPlan(_refusal(condition, names), constants)
+        theirs = {ours: name for name, ours in self.args.items()}
+        prefetch = tuple(theirs.get(name, name) for name in self.prefetch)
         launches = [
-            _launch_at(line, names, self.prefetch)
+            _launch_at(line, names, prefetch)
             for line in self.launches
             if line.condition is None or line.condition.evaluate(names)
         ]
@@ -257,6 +265,16 @@ def _scratch(entry: str) -> _Shaped:
 def _tile(entry: str) -> _Shaped:
     found = _match(_TILE, entry, "Tiles must read 'argument[rows, columns]'")
     return _Shaped(found[1], "", parse(f"({found[2]},)"), entry)
+
+
+def _args(entries: Sequence[str]) -> dict[str, str]:
+    args: dict[str, str] = {}
+    for entry in entries:
+        found = _match(_ARG, entry, "Args must read 'their name = name in the op; ...'")
+        if found[1] in args:
+            raise LadderError(f"Args says twice what {found[1]} is: {entry}")
+        args[found[1]] = found[2]
+    return args
 
 
 def _match(form: re.Pattern[str], text: str, says: str) -> re.Match[str]:

@@ -6,6 +6,7 @@
     // Needs:  C % vector == 0; sm >= 80
     // Define: ROWS = 4
     // Launch: layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
+    // Args:   x = inp; rows = N
     // Scratch: float32 partial[multiprocessors, C]
     // Tiles:  inp[128, 64]
     // Prefetch: weight; bias
@@ -69,19 +70,24 @@ KEYS: Mapping[str, Key] = {  # in the order in which they stand
     "Launch": Key(
         "launcher",
         "`kernel<<<grid, block>>>` or `kernel<<<grid, block, shared bytes>>>`; grid and block are "
-        "one to three numbers; several lines run one after the other with the same arguments, one "
-        "that ends in `if condition` only where that holds",
+        "one to three numbers; several lines run one after the other, one that ends in `if "
+        "condition` only where that holds",
+    ),
+    "Args": Key(
+        "launcher",
+        "`theirs = ours`, separated by `;`: what a parameter is that has another name in the "
+        "kernel than in the op; without the line, parameters have the op's names",
     ),
     "Scratch": Key(
         "launcher",
-        "`dtype name[shape]`, separated by `;`: buffers passed after all other arguments, their "
-        "content undefined at the start; `flag` is a `uint32` that is 0 before the first call, and "
-        "what the call before left later",
+        "`dtype name[shape]`, separated by `;`: buffers that kernels can take by these names, "
+        "their content undefined at the start; `flag` is a `uint32` that is 0 before the first "
+        "call, and what the call before left later",
     ),
     "Tiles": Key(
         "launcher",
-        "`argument[rows, columns]`, separated by `;`: passed last, as a `TensorMap`, so that the "
-        "kernel can copy such tiles of the argument by TMA",
+        "`argument[rows, columns]`, separated by `;`: kernels can take `argument_tiles`, a "
+        "`TensorMap`, and copy such tiles of the argument by TMA",
     ),
     "Prefetch": Key(
         "launcher",
@@ -343,11 +349,6 @@ def parse(path: Path, kernel: str, id: str | None = None) -> Rung:
         for text in header.get(key, ())[:2]:
             if not form.fullmatch(text) or len(header[key]) > 1:
                 raise LadderError(f"{path}: write one line '// {key.title()}: {example}': {text}")
-    if kernel not in source:
-        raise LadderError(
-            f"{path}: it defines no kernel named {kernel}; a rung's kernel has the name and the "
-            "arguments of the op, and 'python -m ladder adopt' makes such a rung of another kernel"
-        )
     try:
         LaunchLines.parse(header)
     except LadderError as error:

@@ -1,20 +1,54 @@
-"""Does a kernel take the arguments that its contract hands it?
+"""Which arguments of the contract a kernel takes: those that its parameters name, in any order.
 
-Nothing in CUDA checks this: a kernel that expects another list reads its arguments from the wrong
-places. So the parameter list in the source is compared with the contract before the first launch.
+Nothing in CUDA checks a call: a kernel that is passed another list reads its arguments from the
+wrong places. So the parameters are read from the source, where `Args` of the header may rename
+them, and compared with the contract before the first launch.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ladder.core.contract.launch_plan import FLAG
 from ladder.core.contract.op import Op
 from ladder.core.contract.rung_file import Rung
+from ladder.core.contract.target import Target
 
-_VALUES = {
-    "int32": {"int", "int32_t", "signed"},
-    "uint32": {"unsigned", "unsigned int", "uint32_t", "uint"},
+
+class Parameter(NamedTuple):
+    """A parameter of a kernel, or an argument of a contract; `kind` is its type without `*`."""
+
+    kind: str
+    name: str
+    pointer: bool
+
+    @property
+    def unnamed(self) -> bool:
+        """What was read as its name is its type."""
+        return not self.kind or self.name in _WHOLE
+
+    def __str__(self) -> str:
+        if self.unnamed:
+            return f"{self.kind} {self.name}{'*' * self.pointer}".strip()
+        return f"{self.kind}{'*' * self.pointer} {self.name}"
+
+
+_SIGNED: Mapping[str, type[np.integer]] = {
+    **dict.fromkeys(("int", "int32_t", "signed", "signed int"), np.int32),
+    **dict.fromkeys(("long", "long long", "int64_t", "ptrdiff_t"), np.int64),
+}
+_UNSIGNED: Mapping[str, type[np.integer]] = {
+    **dict.fromkeys(("unsigned", "unsigned int", "uint32_t", "uint"), np.uint32),
+    **dict.fromkeys(("unsigned long", "unsigned long long", "uint64_t", "size_t"), np.uint64),
+}
+_WHOLE = {**_SIGNED, **_UNSIGNED}
+_VALUES = {  # how a kernel may spell the type of what it takes by value
+    "int32": set(_WHOLE),  # a dimension, which is not negative
+    "uint32": set(_UNSIGNED),
     "float32": {"float"},
     "TensorMap": {"TensorMap"},
     "Peers real": {"Peers real"},
@@ -22,84 +56,174 @@ _VALUES = {
     "Peers uint32": {"Peers unsigned"},
 }
 
-_QUALIFIERS = ("const", "volatile", "__restrict__", "__grid_constant__")
+_QUALIFIERS = ("const", "volatile", "__restrict__", "__restrict", "__grid_constant__")
+_HALF = Target("emulated", 32, 1, 0, np.dtype(np.float16))
 
 
-def expected(op: Op, rung: Rung) -> list[tuple[str, str, bool]]:
-    """(dtype, name, is a pointer) of each argument, in order."""
+def expected(op: Op, rung: Rung) -> list[Parameter]:
+    """What the kernels of a rung may take; `kind` is a dtype."""
     prefix, pointer = ("Peers ", False) if op.ranks else ("", True)
     return [
-        *((prefix + arg.dtype, arg.name, pointer) for arg in op.args),
-        *(("int32", name, False) for name in op.dims),
-        *(("int32", "first_rank", False) for _ in op.ranks[:1]),
-        *((scalar.dtype, scalar.name, False) for scalar in op.scalars),
+        *(Parameter(prefix + arg.dtype, arg.name, pointer) for arg in op.args),
+        *(Parameter("int32", name, False) for name in op.dims),
+        *(Parameter("int32", "first_rank", False) for _ in op.ranks[:1]),
+        *(Parameter(scalar.dtype, scalar.name, False) for scalar in op.scalars),
         *(
-            (prefix + ("uint32" if line.dtype == FLAG else line.dtype), line.name, pointer)
+            Parameter(prefix + ("uint32" if line.dtype == FLAG else line.dtype), line.name, pointer)
             for line in rung.lines.scratch
         ),
-        *(("TensorMap", f"{line.name}_tiles", False) for line in rung.lines.tiles),
+        *(Parameter("TensorMap", f"{line.name}_tiles", False) for line in rung.lines.tiles),
     ]
 
 
-def parameters(source: str, kernel: str) -> list[tuple[str, str, bool]] | None:
-    """(type, name, is a pointer) of each parameter; None where the definition is not recognised."""
-    code = re.sub(r"//[^\n]*|/\*.*?(?:\*/|\Z)", " ", source, flags=re.DOTALL)
-    found = re.search(rf"\b{kernel}\s*\(([^()]*)\)\s*\{{", code)
+def parameters(source: str, kernel: str) -> list[Parameter] | None:
+    """The parameters of a function; None where its definition is not recognised."""
+    found = _definition(_without_comments(source), kernel)
     if found is None:
         return None
     result = []
-    for text in filter(None, (part.strip() for part in found.group(1).split(","))):
-        words = re.findall(r"\w+", text)
-        words = [word for word in words if word not in _QUALIFIERS]
+    for text in filter(None, (part.strip() for part in found[1].split(","))):
+        words = [word for word in re.findall(r"\w+", text) if word not in _QUALIFIERS]
         if not words:  # no parameter: the compiler says what it is
             return None
-        result.append((" ".join(words[:-1]), words[-1], "*" in text))
-    return result
+        pointer = re.search(r"\*|\[\s*\]", text) is not None
+        result.append(Parameter(" ".join(words[:-1]), words[-1], pointer))
+    return [] if result == [Parameter("", "void", False)] else result
+
+
+def arguments(rung: Rung, kernel: str) -> list[Parameter]:
+    """What a kernel takes, in its order, by the names of the contract."""
+    ours = rung.lines.args
+    taken = parameters(rung.source, kernel) or ()
+    return [each._replace(name=ours.get(each.name, each.name)) for each in taken]
+
+
+def passed(taken: Sequence[Parameter], values: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a kernel that takes these `arguments` is launched with. `values`: all of the contract,
+    by name."""
+    result = []
+    for kind, name, _ in taken:
+        value = values[name]
+        if isinstance(value, np.integer) and kind in _WHOLE:
+            value = _WHOLE[kind](value)  # a size_t has 8 bytes
+        result.append(value)
+    return tuple(result)
+
+
+def with_c_linkage(rung: Rung) -> str:
+    """A rung's source, with `extern "C"` where a kernel that it launches lacks it: in machine code
+    the kernel then has the name that the launch gives it. Lines keep their numbers."""
+    source = rung.source
+    for kernel in {line.kernel for line in rung.lines.launches}:
+        source = re.sub(
+            rf'(\bextern\s+"C"\s+)?(\bstatic\s+)?__global__\b(?=[^;{{}}]*?\b{kernel}\s*\()',
+            lambda found: found[0] if found[1] else 'extern "C" __global__',
+            source,
+        )
+    return source
 
 
 def mismatch(op: Op, rung: Rung) -> str | None:
-    """How the file's kernels differ from the contract, with the list that it should be; or None."""
-    wanted = expected(op, rung)
-    names = {name for _, name, _ in wanted}
-    for kernel in {line.kernel for line in rung.lines.launches}:
-        found = parameters(rung.source, kernel)
-        if found is None:
-            continue
-        problem = None
-        if len(found) != len(wanted):
-            problem = f"takes {len(found)} arguments, not {len(wanted)}"
-        for number, (has, want) in enumerate(zip(found, wanted, strict=False), 1):
-            if problem is None and not _fits(has, want):
-                problem = f"takes {_format(*has)!r} as argument {number}"
-            if problem is None and has[1] != want[1] and has[1] in names:
-                problem = f"takes {has[1]} as argument {number}, where the op has {want[1]}"
-        if problem is not None:
-            return f"{kernel} {problem}; its arguments must be ({format_expected(op, rung)})"
-    return None
+    """What of the kernels' parameters does not fit the contract, and the remedy; or None."""
+    return next(_mismatches(op, rung), None)
 
 
 def format_expected(op: Op, rung: Rung) -> str:
-    """The parameter list as it would stand in the file: "real* out, float* mean, int N"."""
-    names = {"int32": "int", "uint32": "unsigned", "float32": "float"}
-    names |= {f"Peers {dtype}": f"Peers<{name}>" for dtype, name in names.items()}
-    names["Peers real"] = "Peers<real>"
-    read_only = {arg.name for arg in op.args if arg.role == "in"}
-    prefixes = {"TensorMap": "const __grid_constant__ "}
-    return ", ".join(
-        ("const " if name in read_only and pointer else prefixes.get(dtype, ""))
-        + _format(names.get(dtype, dtype), name, pointer)
-        for dtype, name, pointer in expected(op, rung)
-    )
+    """The arguments as they would stand in the file: "real* out, float* mean, int N"."""
+    return ", ".join(_declared(op, each) for each in expected(op, rung))
 
 
-def _fits(has: tuple[str, str, bool], want: tuple[str, str, bool]) -> bool:
+def _mismatches(op: Op, rung: Rung) -> Iterator[str]:
+    renamed = rung.lines.args
+    wanted = {each.name: each for each in expected(op, rung)}
+    for theirs, ours in renamed.items():
+        if ours not in wanted:
+            has = format_expected(op, rung)
+            yield f"Args says {theirs} = {ours}, and {op.name} has no {ours}; it has ({has})"
+    lists = {line.kernel: parameters(rung.source, line.kernel) for line in rung.lines.launches}
+    for kernel, taken in lists.items():
+        yield from _mismatches_of(kernel, taken or [], op, rung, wanted)
+    if None in lists.values():
+        return  # the compiler says what is wrong with the definition
+    names = {each.name for taken in lists.values() for each in taken or ()}
+    for theirs, ours in renamed.items():
+        if theirs not in names:
+            yield f"Args says {theirs} = {ours}, and {' and '.join(lists)} takes no {theirs}"
+    names = {renamed.get(name, name) for name in names}
+    written = [arg.name for arg in op.args if arg.role != "in" and not arg.optional]
+    must = {name: {name, f"{name}_tiles"} for name in written}
+    must |= {line.name: {line.name, f"{line.name}_tiles"} for line in rung.lines.scratch}
+    must |= {f"{line.name}_tiles": {f"{line.name}_tiles"} for line in rung.lines.tiles}
+    for name, either in must.items():
+        if not names & either:
+            yield (
+                f"{' and '.join(lists)} takes no {name}; add '{_declared(op, wanted[name])}', or "
+                f"say which parameter it is in the header, '// Args: ... = {name}'"
+            )
+
+
+def _mismatches_of(
+    kernel: str,
+    taken: Sequence[Parameter],
+    op: Op,
+    rung: Rung,
+    wanted: Mapping[str, Parameter],
+) -> Iterator[str]:
+    seen: dict[str, Parameter] = {}
+    for each in taken:
+        name = rung.lines.args.get(each.name, each.name)
+        if each.unnamed:
+            yield (
+                f"{kernel} takes '{each}' without a name, and kernels get the arguments that they "
+                "name; name it, or leave it out"
+            )
+            continue
+        if name not in wanted:
+            yield (
+                f"{kernel} takes '{each}', and {op.name} has no {name}; say in the header which of "
+                f"its arguments that is, '// Args: {name} = ...', or let 'python -m ladder adopt' "
+                f"write a kernel that calls it; {op.name} has ({format_expected(op, rung)})"
+            )
+            continue
+        remedy = f"declare it as '{_declared(op, wanted[name], each.name)}'"
+        if name in seen:
+            yield f"{kernel} takes {name} twice, as '{seen[name]}' and '{each}'; leave one out"
+        elif not _fits(each, wanted[name]):
+            yield f"{kernel} takes '{each}'; {remedy}"
+        elif each.kind == "float" and wanted[name].kind == "real" and rung.claims(_HALF):
+            yield (
+                f"{kernel} takes '{each}', which is right in float32 only; say so in the header, "
+                f"'// Needs: real == float32', or {remedy}"
+            )
+        seen[name] = each
+
+
+def _declared(op: Op, argument: Parameter, called: str | None = None) -> str:
+    """An argument of the contract as a kernel declares it that has this name for it."""
+    dtype, name, pointer = argument
+    c_type = {"int32": "int", "uint32": "unsigned", "float32": "float"}
+    _, peers, element = dtype.rpartition("Peers ")
+    kind = c_type.get(element, element)
+    if peers:
+        kind = f"Peers<{kind}>"
+    read_only = pointer and name in {arg.name for arg in op.args if arg.role == "in"}
+    prefix = "const __grid_constant__ " if dtype == "TensorMap" else "const " * read_only
+    return f"{prefix}{Parameter(kind, called or name, pointer)}"
+
+
+def _fits(has: Parameter, want: Parameter) -> bool:
     """Pointers may be to any type (float4, void), but `real` and float32 are not the same."""
-    if has[2] != want[2]:
+    if has.pointer != want.pointer:
         return False
-    if want[2]:
-        return not (has[0] == "real" and want[0] != "real")
-    return has[0] in _VALUES[want[0]]
+    if want.pointer:
+        return has.kind != "real" or want.kind == "real"
+    return has.kind in _VALUES[want.kind]
 
 
-def _format(dtype: str, name: str, pointer: bool) -> str:
-    return f"{dtype}{'*' if pointer else ''} {name}"
+def _definition(code: str, kernel: str) -> re.Match[str] | None:
+    """From a function's name to the brace that opens it; group 1 is its parameter list."""
+    return re.search(rf"\b{kernel}\s*\(([^()]*)\)\s*\{{", code)
+
+
+def _without_comments(source: str) -> str:
+    return re.sub(r"//[^\n]*|/\*.*?(?:\*/|\Z)", " ", source, flags=re.DOTALL)

@@ -32,6 +32,7 @@ from ladder.core.contract.dtypes import REALS
 from ladder.core.contract.host_arrays import HostArrays
 from ladder.core.contract.identity import code_identity
 from ladder.core.contract.rung_file import Rung
+from ladder.core.contract.signature import with_c_linkage
 from ladder.core.contract.target import Target
 from ladder.core.emulator import coverage, source, toolchain
 from ladder.core.emulator.kernel import SHARED_BYTES, Kernel, KernelError, Record, Settings, load
@@ -175,7 +176,9 @@ class Emulated(HostArrays):
         path = Path(os.path.abspath(rung.file))
         macros = [f"REAL_{real.name.upper()}=1", f"WARP_SIZE={self._settings.warp}"]
         macros += [f"{name}={value}" for name, value in defines.items()]
-        text = coverage.instrument(rung.source) if self._counts_branches else rung.source
+        text = with_c_linkage(rung)
+        if self._counts_branches:
+            text = coverage.instrument(text)
         text, declared = source.prepare(path, text, [INCLUDE])
         try:
             return toolchain.build_kernel(text, macros, self._settings.counting), declared

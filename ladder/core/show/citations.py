@@ -44,7 +44,8 @@ _CITATION = re.compile(
 _ENTRY = re.compile(rf"(?P<shown>{NUMBER})(?: (?:{UNITS}))?(?:\s*(?P<sign>=|>=)\s*(?P<rest>.+))?")
 _MEASURED = re.compile(rf"(?<![\w.,-])(?P<number>{NUMBER})(?:[ -]?(?:{UNITS}))(?![\w/])")
 _NOT_PROSE = re.compile(
-    r"<!-- ladder:begin .*?<!-- ladder:end -->|```.*?```|^(?: {4}|\t).*?$|`[^`\n]*`|\]\([^)]*\)",
+    r"<!-- ladder:begin .*?<!-- ladder:end -->|```.*?```|^(?: {4}|\t).*?$|`[^`\n]*`|\$[^$\n]*\$"
+    r"|!\[(?:[^]\\]|\\.)*\]|\]\([^)]*\)",  # what a picture's file says in words is no sentence
     re.DOTALL | re.MULTILINE,
 )
 _OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
@@ -83,6 +84,13 @@ def uncited(text: str) -> Iterator[str]:
         for measured in _MEASURED.finditer(_CITATION.sub("", paragraph)):
             if _value(measured["number"]) not in cited:
                 yield measured[0]
+
+
+def in_sentences(text: str) -> Iterator[str]:
+    """The measured numbers, with their units, that stand in no table, and all citations."""
+    sentences = re.sub(r"^ *\|.*$", "", _NOT_PROSE.sub(_blank, text), flags=re.MULTILINE)
+    yield from (match[0] for match in _CITATION.finditer(sentences))
+    yield from (match[0] for match in _MEASURED.finditer(_CITATION.sub("", sentences)))
 
 
 def _paragraphs(text: str) -> list[str]:

@@ -316,12 +316,8 @@ def _launch(op: Op, rung: Rung, plan: LaunchPlan, dims: Dims, target: Target) ->
             lines += _call("check(cudaFuncSetAttribute", asked, end="));")
     lines.append("auto launch = [&] {")
     for launch in plan.launches:
-        found = signature.parameters(rung.source, launch.kernel) or []
-        names = [name for _, name, _ in found]
-        if not given_as.keys() >= set(names):  # a file of your own may name them as it likes
-            names = []
-        args = [given_as[name] for name in names or given_as]
-        lines += _indent(_call(f"{launch.kernel}{_geometry(launch)}", args))
+        own = [given_as[each.name] for each in signature.arguments(rung, launch.kernel)]
+        lines += _indent(_call(f"{launch.kernel}{_geometry(launch)}", own))
     return [*lines, "    check(cudaGetLastError());", "};"]
 
 

@@ -21,7 +21,7 @@ from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.emulator.report import SECTOR, LineCount, Report
 from ladder.core.show import trace
-from ladder.core.show.pictures import links, multicast, recording, ring
+from ladder.core.show.pictures import links, recording, ring
 from ladder.core.show.pictures.runs import ALL
 
 WARP = 32  # lanes, whose multiply-adds are one instruction
@@ -134,7 +134,7 @@ def _bytes_read_by_tma(run: Run, array: str) -> Costs:
     """What TMA reads from L2: a multicast reads once for all blocks that receive it."""
     events = recording.record_kernel(run.ladder.op.name, run.rung, run.dtype, run.dims)
     found: Costs = {}
-    for copy in multicast.copies(events, run.rung, run.dtype, run.dims):
+    for copy in recording.copies(events, run.rung, run.dtype, run.dims):
         if array in ("", copy.array):
             where = f"Block {copy.asks} asks for rows of {copy.array}."
             found[where] = found.get(where, 0) + copy.bytes

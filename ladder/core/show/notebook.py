@@ -28,6 +28,7 @@ from IPython.display import SVG, Markdown, display
 from matplotlib.figure import Figure
 
 from ladder.core.common.errors import LadderError
+from ladder.core.common.files import read_text
 from ladder.core.contract.binding import bind
 from ladder.core.contract.dims import Dims, format_dims
 from ladder.core.contract.dtypes import DTYPES, resolve_dtype
@@ -42,6 +43,7 @@ from ladder.core.show import trace as tracer
 from ladder.core.show.pictures import accesses, charts, measured, recording
 from ladder.core.show.pictures import banks as bank_pictures
 from ladder.core.show.pictures import ring as ring_pictures
+from ladder.core.show.pictures import spec as spec_pictures
 from ladder.core.show.pictures import timeline as timeline_pictures
 from ladder.core.show.pictures.drawing import Drawing
 from ladder.core.show.pictures.replay import Durations
@@ -86,7 +88,8 @@ def spec(op: str, **dims: int) -> None:
     """What a puzzle computes: its reference, and an example of the shape `dims`."""
     text = inspect.getsource(find(op).op.reference)
     display(Markdown(f"```python\n{text[text.index('def ') :].rstrip()}\n```"))
-    picture("spec", op, shape=" ".join(f"{name}={size}" for name, size in dims.items()))
+    shape = " ".join(f"{name}={size}" for name, size in dims.items())
+    display(SVG(spec_pictures.draw(op, shape=shape).svg()))
 
 
 def run(op: str, kernel: int | str, dims: Dims, **inputs: Any) -> dict[str, np.ndarray]:
@@ -233,11 +236,6 @@ def progress() -> None:
 # ---- pictures -----------------------------------------------------------------------------------
 
 
-def machine() -> None:
-    """What a GPU consists of."""
-    draw(diagrams.machine(), "a launch: grid, blocks, warps, lanes; below it the levels of memory")
-
-
 def access(op: str, which: int | str, text: str = "", dtype: str = "float32", **dims: int) -> None:
     """Which lane touches which address, in the lines of a rung that contain `text`."""
     rung, report, shape = _trace(op, which, dtype, dims=dims)
@@ -252,12 +250,9 @@ def picture(kind: str, *args: int | str, **options: int | str) -> None:
     display(SVG(drawing.svg()))
 
 
-def steps(op: str, which: Sequence[int | str], text: str, **dims: int) -> None:
-    """Who works in each step of a block's reduction, whose one line contains `text`."""
-    chosen, reports, _ = zip(
-        *(_trace(op, rung, keep=1024, dims=dims) for rung in which), strict=True
-    )
-    draw(diagrams.steps(reports, chosen, text), f"who works in each step: {op}, rungs {which}")
+def drawing(name: str) -> None:
+    """A drawing that is kept in doc/img."""
+    display(SVG(read_text(pages.ROOT / "doc" / "img" / f"{name}.svg")))
 
 
 def banks(

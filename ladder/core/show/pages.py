@@ -21,14 +21,10 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
                     changes in the rung that its line `After` names
     passage OP N    of that the lines from first= to last= (texts that they contain); without
                     last=, one line. `passage FILE`: of a file in ladder/include
-    launches OP N   what its header comes to: constants, grid and block, or why it is refused;
-                    shapes="N=8|N=9" dtypes="float32 bfloat16"; without shapes=, the checker's
     header-keys     every key of a header, and what it says; only="Needs Launch" these,
                     without="Needs Launch" all others
     header-names    what the expressions of a header may name
     generations     of GPUs, as `rungs` names them, with cards
-    includes        the headers that rungs include
-    ptx-wrappers    their functions that issue PTX instructions, with these
     table OP        what was measured
     gain OP N       of that one rung and the one that it grew from, at every shape and type; N M:
                     two rungs; N alone, if it grew from a rung of another ladder: of N and
@@ -48,7 +44,8 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
     step-times DEVICE           the time of a training step, ours and PyTorch's
     step-summary DEVICE DTYPE   of that the least: ours, and PyTorch's fastest
     agreement LOG LOG ...       how far losses and gradients are from PyTorch's
-    log LOG                     output that is kept in doc/results/logs
+    log LOG                     output that is kept in doc/results/logs; of that the lines from
+                                first= to last=, as of a passage
     tally           how many kernels and ladders there are
 
 `counts` takes lines="x[i]|y[i]": only lines of the source that contain one of these. `counts` and
@@ -65,28 +62,23 @@ import os
 import re
 import shlex
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ladder.core.common import cache
 from ladder.core.common.errors import LadderError
+from ladder.core.common.files import read_text
 from ladder.core.contract.device_code import INCLUDE
 from ladder.core.contract.dims import Dims, format_dims
 from ladder.core.contract.identity import code_identity
 from ladder.core.contract.ladder import PACKAGE, Ladder, find, find_rung, ladders
+from ladder.core.contract.launch_plan import NAMES
 from ladder.core.contract.rung_file import KEYS, Rung
-from ladder.core.contract.runs_on import runs_on
+from ladder.core.contract.runs_on import FAMILIES, runs_on
 from ladder.core.measure import results
-from ladder.core.show import (
-    anatomy,
-    citations,
-    pictures,
-    source_code,
-    tables,
-    training_tables,
-    wrappers,
-)
+from ladder.core.show import citations, pictures, source_code, tables, training_tables
+from ladder.core.show.page_sources import Checked
 
 ROOT = PACKAGE.parent
 _BLOCK = re.compile(
@@ -124,21 +116,27 @@ def of_layer(layer: str, root: Path = ROOT) -> list[Path]:
     return [page, *sorted((doc / layer).glob("*.md"))] if page.exists() else []
 
 
-def cites(page: Path) -> bool:
-    """Whether every measured number in the page's sentences must name its source."""
-    chapters = page.parent.parent.name == "doc" and page.parent.name != "results"
-    return page.name == "README.md" or chapters or page.with_suffix("").is_dir()
+def cites(page: Path, root: Path) -> bool:
+    """Whether a page has measured numbers in its sentences, each of which names its source: README,
+    the lessons and the pages on training. The others leave numbers to tables and logs."""
+    if page == root / "README.md":
+        return True
+    subjects = {"training", *(ladder.op.layer for ladder in ladders().values())}
+    return page.relative_to(root / "doc").with_suffix("").parts[0] in subjects
 
 
-def update(write: bool, root: Path = ROOT) -> list[str]:
+def update(write: bool, root: Path = ROOT, checked: Checked | None = None) -> list[str]:
     """Bring README.md and the pages in doc/ up to date, or only look; what differs, line by line.
+
+    checked  pages that need not be looked at; those that are up to date are added to it
 
     Raises LadderError, with file and line, for a request that is not understood.
     """
-    drifted = []
+    drifted: list[str] = []
     for page in (root / "README.md", *sorted((root / "doc").rglob("*.md"))):
-        if not page.exists():
+        if not page.exists() or (checked and page in checked):
             continue
+        before = len(drifted)
         old = page.read_text(encoding="utf-8")
         new = render(old, page, write)
         if new != old:
@@ -152,6 +150,8 @@ def update(write: bool, root: Path = ROOT) -> list[str]:
         drifted += [
             f"{page.relative_to(root)}: {problem}" for problem in _citations(new, page, root)
         ]
+        if checked and len(drifted) == before:
+            checked.add(page)
     return drifted
 
 
@@ -169,9 +169,7 @@ def render(text: str, page: Path, draw: bool) -> str:
         place = Place(page, textwrap.dedent(block["body"]), draw)
         try:
             body = BLOCKS[words[0]](place, *words[1:], **options)
-        except (TypeError, ValueError) as error:  # words that the block does not take
-            raise LadderError(f"{where}: {error}") from None
-        except LadderError as error:
+        except (TypeError, ValueError, LadderError) as error:  # words that it does not take
             raise LadderError(f"{where}: {error}") from None
         indent = block["indent"]  # of a block in a list
         body = textwrap.indent(body.strip(), indent)
@@ -182,10 +180,13 @@ def render(text: str, page: Path, draw: bool) -> str:
 
 def _citations(text: str, page: Path, root: Path) -> Iterator[str]:
     """What is wrong with the measured numbers in a page's sentences."""
-    yield from citations.problems(text, root)
-    if cites(page):
+    if cites(page, root):
+        yield from citations.problems(text, root)
         for number in citations.uncited(text):
             yield f"no comment names the source of {number!r} (ladder/core/show/citations.py)"
+    elif page != root / "doc" / "results" / "peers.md":  # what others have measured
+        for number in citations.in_sentences(text):
+            yield f"{number!r} stands in a sentence: leave it to a table or a log"
 
 
 def _stale_pictures(text: str, page: Path) -> Iterator[str]:
@@ -286,37 +287,65 @@ def passage(place: Place, *where: str, first: str, last: str = "") -> str:
     if len(where) not in (1, 2):
         raise ValueError("name an op and a rung, or a file in ladder/include")
     path = find(where[0]).rung(where[1]).file if len(where) == 2 else INCLUDE / where[0]
-    text = anatomy.passage(path, first, last or first)
-    return f"```cpp\n{text}\n```"
+    return f"```cpp\n{_lines(path.name, read_text(path), first, last or first)}\n```"
 
 
-def launches(
-    place: Place, op: str, number: str, shapes: str = "", dtypes: str = "float32 bfloat16"
-) -> str:
-    """What the header of a rung comes to at some shapes, or at those of the checker."""
-    ladder = find(op)
-    wanted = [source_code.parse_shape(ladder.op, shape) for shape in shapes.split("|") if shape]
-    return anatomy.launches(ladder, ladder.rung(number), dtypes.split(), wanted or None)
+def _lines(name: str, text: str, first: str, last: str) -> str:
+    """The lines of a file from the first one that contains `first` to the next one with `last`."""
+    lines = text.splitlines()
+    start = next((i for i, line in enumerate(lines) if first in line), None)
+    if start is None:
+        raise LadderError(f"{name} has no line with {first}")
+    stop = next((i for i in range(start, len(lines)) if last in lines[i]), None)
+    if stop is None:
+        raise LadderError(f"{name} has no line with {last} after the one with {first}")
+    return "\n".join(lines[start : stop + 1])
 
 
 def header_keys(place: Place, only: str = "", without: str = "") -> str:
-    return anatomy.keys(only.split(), without.split())
+    """The keys of a header, all or some: for whom each is, and what it says."""
+    if unknown := {*only.split(), *without.split()} - set(KEYS):
+        raise ValueError(f"a header has no {', '.join(sorted(unknown))}; it has {', '.join(KEYS)}")
+    chosen = [name for name in only.split() or KEYS if name not in without.split()]
+    rows = (f"| `{name}` | {KEYS[name].reader} | {KEYS[name].says} |" for name in chosen)
+    return "\n".join(["| key | for | says |", "|---|---|---|", *rows])
 
 
 def header_names(place: Place) -> str:
-    return anatomy.names()
+    """What the expressions of a header may name, beside dimensions and constants."""
+    rows = (f"| `{name}` | {meaning} |" for name, meaning in NAMES.items())
+    return "\n".join(["| name | is |", "|---|---|", *rows])
 
 
 def generations(place: Place) -> str:
-    return anatomy.generations()
+    """The generations of GPUs, as the tables of rungs name them: what code for each is called."""
+    rows = (
+        f"| {family.maker} {generation.name} | `{generation.arch}` | {generation.cards} |"
+        for family in FAMILIES
+        for generation in family.generations
+    )
+    return "\n".join(["| in the tables | compiled for | such as |", "|---|---|---|", *rows])
 
 
-def includes(place: Place) -> str:
-    return anatomy.includes(place.link)
+# ---- counted in the emulator, or in machine code ------------------------------------------------
 
 
-def ptx_wrappers(place: Place) -> str:
-    return wrappers.table(place.link)
+def _made(
+    place: Place,
+    rows: Callable[[], str],
+    kind: str,
+    op: str,
+    rungs: Sequence[Rung],
+    dtype: str,
+    dims: Dims,
+    *more: str,
+) -> str:
+    """What `rows` makes, and a comment that changes with the code of any of the rungs, or with the
+    run. Nothing is run where the block was made from the same."""
+    code = (code_identity(rung) for rung in rungs)
+    digest = cache.digest(kind, op, *code, dtype, format_dims(dims), *more)[:12]
+    made = f"<!-- made from {digest} -->"
+    return place.old if made in place.old else f"{rows()}\n{made}"
 
 
 def counts(
@@ -330,27 +359,27 @@ def counts(
 ) -> str:
     """What each line asks of memory per request of a warp, beside the least that it could."""
     rung, dims = find(op).rung(number), source_code.parse_shape(find(op).op, shape)
-    wanted = source_code.lines_with(rung, lines)
-    made = _made_from("counts" + _lanes(warp), op, rung, dtype, dims, wanted)
-    if made in place.old:
-        return place.old
-    from ladder.core.show import trace  # needs a C++ compiler
+    wanted, lanes = source_code.lines_with(rung, lines), _lanes(warp)
 
-    report = trace.trace(find(op), rung, dtype, dims, 64 if _lanes(warp) else 32)
-    rows = ["| source | access | requests | takes | ideal |", "|---|---|--:|--:|--:|"]
-    for count in trace.own_lines(report, rung):
-        if count.line not in wanted:
-            continue
-        takes, ideal, unit = trace.per_request(count)
-        shown = f"**{takes:.1f}**" if takes > 1.5 * ideal else f"{takes:.1f}"
-        text = wanted[count.line].replace("|", r"\|")  # a bar would end the cell
-        rows.append(
-            f"| `{text}` | {count.kind} `{count.buffer}` "
-            f"| {count.requests:,} | {shown} {unit} | {ideal:.1f} |"
-        )
-    of = f"{dtype}{_lanes(warp)}"
-    caption = f"{format_dims(dims)}, {of}; per request of a warp, counted by the emulator."
-    return "\n".join([*rows, "", caption, made])
+    def rows() -> str:
+        from ladder.core.show import trace  # needs a C++ compiler
+
+        report = trace.trace(find(op), rung, dtype, dims, 64 if lanes else 32)
+        lines = ["| source | access | requests | takes | ideal |", "|---|---|--:|--:|--:|"]
+        for count in trace.own_lines(report, rung):
+            if count.line not in wanted:
+                continue
+            takes, ideal, unit = trace.per_request(count)
+            shown = f"**{takes:.1f}**" if takes > 1.5 * ideal else f"{takes:.1f}"
+            text = wanted[count.line].replace("|", r"\|")  # a bar would end the cell
+            lines.append(
+                f"| `{text}` | {count.kind} `{count.buffer}` "
+                f"| {count.requests:,} | {shown} {unit} | {ideal:.1f} |"
+            )
+        of = f"{format_dims(dims)}, {dtype}{lanes}"
+        return "\n".join([*lines, "", f"{of}; per request of a warp, counted by the emulator."])
+
+    return _made(place, rows, "counts" + lanes, op, [rung], dtype, dims, *wanted.values())
 
 
 def _lanes(warp: str) -> str:
@@ -365,31 +394,31 @@ def reuse(
 ) -> str:
     """How many FLOPs each load serves, rung by rung."""
     ladder, dims = find(op), source_code.parse_shape(find(op).op, shape)
-    rungs = [ladder.rung(id) for id in ids]
-    code = " ".join(code_identity(rung) for rung in rungs)
-    digest = cache.digest("reuse" + _lanes(warp), op, code, dtype, format_dims(dims))
-    made = f"<!-- made from {digest[:12]} -->"
-    if made in place.old:
-        return place.old
-    from ladder.core.show.reuse import table as reuse_table  # needs a C++ compiler
+    rungs, lanes = [ladder.rung(id) for id in ids], _lanes(warp)
 
-    of = f"{dtype}{_lanes(warp)}"
-    caption = f"{format_dims(dims)}, {of}; counted by the emulator, which has no caches."
-    rows = reuse_table(ladder, rungs, dtype, dims, 64 if _lanes(warp) else 32)
-    return f"{rows}\n\n{caption}\n{made}"
+    def rows() -> str:
+        from ladder.core.show.reuse import table  # needs a C++ compiler
+
+        shown = table(ladder, rungs, dtype, dims, 64 if lanes else 32)
+        of = f"{format_dims(dims)}, {dtype}{lanes}"
+        return f"{shown}\n\n{of}; counted by the emulator, which has no caches."
+
+    return _made(place, rows, "reuse" + lanes, op, rungs, dtype, dims)
 
 
 def traffic(place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "") -> str:
     """The sectors of each array, rung by rung."""
     ladder, dims = find(op), source_code.parse_shape(find(op).op, shape)
     rungs = [ladder.rung(id) for id in ids]
-    made = _made_from_all("traffic", op, rungs, dtype, dims)
-    if made in place.old:
-        return place.old
-    from ladder.core.show.traffic import table as traffic_table  # needs a C++ compiler
 
-    caption = f"{format_dims(dims)}, {dtype}; reads and writes, counted by the emulator."
-    return f"{traffic_table(ladder, rungs, dtype, dims)}\n\n{caption}\n{made}"
+    def rows() -> str:
+        from ladder.core.show.traffic import table  # needs a C++ compiler
+
+        shown = table(ladder, rungs, dtype, dims)
+        of = f"{format_dims(dims)}, {dtype}"
+        return f"{shown}\n\n{of}; reads and writes, counted by the emulator."
+
+    return _made(place, rows, "traffic", op, rungs, dtype, dims)
 
 
 def machine(
@@ -402,68 +431,58 @@ def machine(
     loop: str = "",
 ) -> str:
     """What the machine code takes, kernel by kernel."""
-    ladder = find(op)
-    dims = (
-        dict(next(iter(ladder.op.bench.values())))
-        if not shape
-        else source_code.parse_shape(find(op).op, shape)
-    )
+    ladder, dims = find(op), _measured_shape(op, shape)
     rungs = [ladder.rung(id) for id in ids]
-    made = _made_from_all("machine", op, rungs, dtype, dims, opcodes, *([loop] if loop else []))
-    if made in place.old:
-        return place.old
-    from ladder.core.device.cuda.nvrtc import find_nvrtc  # needs NVIDIA's wheels
-    from ladder.core.show.machine import ARCHITECTURE
-    from ladder.core.show.machine import table as machine_table
 
-    rows = machine_table(ladder, rungs, dtype, dims, opcodes.split(), bool(loop))
-    version = ".".join(map(str, find_nvrtc().version))
-    return f"{rows}\n\n{format_dims(dims)}, {dtype}; {ARCHITECTURE}, NVRTC {version}.\n{made}"
+    def rows() -> str:
+        from ladder.core.device.cuda.nvrtc import find_nvrtc  # needs NVIDIA's wheels
+        from ladder.core.show.machine import ARCHITECTURE, table
+
+        shown = table(ladder, rungs, dtype, dims, opcodes.split(), bool(loop))
+        version = ".".join(map(str, find_nvrtc().version))
+        return f"{shown}\n\n{format_dims(dims)}, {dtype}; {ARCHITECTURE}, NVRTC {version}."
+
+    return _made(place, rows, "machine", op, rungs, dtype, dims, opcodes, *([loop] if loop else []))
 
 
 def occupancy(
     place: Place, op: str, id: str, constant: str, *values: str, on: str, dtype: str = "float32"
 ) -> str:
     """The occupancy of one rung, by a constant and by architecture, at the op's own shape."""
-    ladder = find(op)
-    rung, dims = ladder.rung(id), dict(next(iter(ladder.op.bench.values())))
-    made = _made_from_all("occupancy", op, [rung], dtype, dims, constant, *values, on)
-    if made in place.old:
-        return place.old
-    from ladder.core.show.machine import occupancies  # needs NVIDIA's wheels
+    rung, dims = find(op).rung(id), _measured_shape(op)
 
-    sizes = [int(value) for value in values]
-    rows = occupancies(ladder, rung, constant, sizes, on.split(), dtype, dims)
-    return f"{rows}\n\n{dtype}, from the machine code.\n{made}"
+    def rows() -> str:
+        from ladder.core.show.machine import occupancies  # needs NVIDIA's wheels
 
+        sizes = [int(value) for value in values]
+        shown = occupancies(find(op), rung, constant, sizes, on.split(), dtype, dims)
+        return f"{shown}\n\n{dtype}, from the machine code."
 
-def _made_from_all(
-    kind: str, op: str, rungs: Sequence[Rung], dtype: str, dims: Dims, *more: str
-) -> str:
-    """A comment that changes with the code of any of the rungs, or with the run."""
-    code = (code_identity(rung) for rung in rungs)
-    digest = cache.digest(kind, op, *code, dtype, format_dims(dims), *more)
-    return f"<!-- made from {digest[:12]} -->"
+    return _made(place, rows, "occupancy", op, [rung], dtype, dims, constant, *values, on)
 
 
 def resources(
     place: Place, op: str, *ids: str, on: str, dtype: str = "bfloat16", shape: str = ""
 ) -> str:
     """What rungs take of a compute unit, architecture by architecture."""
-    ladder = find(op)
-    dims = (
-        source_code.parse_shape(ladder.op, shape)
-        if shape
-        else dict(next(iter(ladder.op.bench.values())))
-    )
+    ladder, dims = find(op), _measured_shape(op, shape)
     rungs = [ladder.rung(id) for id in ids]
-    made = _made_from_all("resources", op, rungs, dtype, dims, on)
-    if made in place.old:
-        return place.old
-    from ladder.core.show.amd import resources as table_of_resources  # needs clang
 
-    rows = table_of_resources(ladder, rungs, on.split(), dtype, dims)
-    return f"{rows}\n\n{format_dims(dims)}, {dtype}; compiled by clang, not run.\n{made}"
+    def rows() -> str:
+        from ladder.core.show.amd import resources as table  # needs clang
+
+        shown = table(ladder, rungs, on.split(), dtype, dims)
+        return f"{shown}\n\n{format_dims(dims)}, {dtype}; compiled by clang, not run."
+
+    return _made(place, rows, "resources", op, rungs, dtype, dims, on)
+
+
+def _measured_shape(op: str, shape: str = "") -> Dims:
+    """The shape that is named, or the first that the op is measured at."""
+    contract = find(op).op
+    return (
+        source_code.parse_shape(contract, shape) if shape else next(iter(contract.bench.values()))
+    )
 
 
 def picture(place: Place, kind: str, *args: str, **options: str) -> str:
@@ -484,14 +503,6 @@ def picture(place: Place, kind: str, *args: str, **options: str) -> str:
         path.write_text(drawing.svg(digest), encoding="utf-8")
     text = re.sub(r"([][<>*_])", r"\\\1", f"{drawing.title}. {drawing.description}")
     return f"![{text}]({place.link(path)})\n{made}"
-
-
-def _made_from(
-    kind: str, op: str, rung: Rung, dtype: str, dims: Dims, lines: Mapping[int, str]
-) -> str:
-    """A comment that changes with the rung's code, the lines that are shown, and the run."""
-    made = (kind, op, code_identity(rung), dtype, format_dims(dims), *lines.values())
-    return f"<!-- made from {cache.digest(*made)[:12]} -->"
 
 
 # ---- from the results ---------------------------------------------------------------------------
@@ -532,8 +543,9 @@ def agreement(place: Place, *logs: str) -> str:
     return training_tables.agreement(logs, link)
 
 
-def log(place: Place, name: str) -> str:
-    return f"```\n{training_tables.log(name)}\n```"
+def log(place: Place, name: str, first: str = "", last: str = "") -> str:
+    text = training_tables.log(name)
+    return f"```\n{_lines(name, text, first, last or first) if first else text}\n```"
 
 
 def link(place: Place, rung: Rung) -> str:
@@ -549,9 +561,8 @@ def _prose(text: str) -> str:
 BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__.replace("_", "-"): block
     for block in (
-        rungs, header, diff, change, source, solution, passage, launches, header_keys, header_names,
-        generations, includes, ptx_wrappers, counts, reuse, traffic, machine, occupancy, resources,
-        picture,
+        rungs, header, diff, change, source, solution, passage, header_keys, header_names,
+        generations, counts, reuse, traffic, machine, occupancy, resources, picture,
         table, gain, overview, step_times, step_summary, agreement, log, tally,
     )
 }  # fmt: skip

@@ -13,9 +13,9 @@ from ladder.core.contract.identity import code_identity
 from ladder.core.contract.ladder import Ladder, find, ladders
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
+from ladder.core.emulator.kernel import SHARED_BYTES
 from ladder.core.measure import results
 from ladder.core.measure.peers import PEERS
-from ladder.core.show.pictures.places import SHARED_BYTES
 
 Link = Callable[[Rung], str]  # how a page refers to a rung's file
 
@@ -100,7 +100,7 @@ def gain(op: str, before: Rung, after: Rung, device: str = "") -> str:
         for measurement in content["measurements"]:
             if measurement["op"] != op:
                 continue
-            rows = {row.rung: row for row in measured_rows(measurement)}
+            rows = {row.rung: row for row in measured_rows(measurement, (before, after))}
             if not {before.id, after.id} <= rows.keys():
                 continue
             first, second = rows[before.id], rows[after.id]
@@ -156,17 +156,19 @@ def by_products(measurement: results.Measurement) -> bool:
     return bool(measurement["flops"] / products >= measurement["bytes"] / copies)
 
 
-def measured_rows(measurement: results.Measurement) -> list[Row]:
+def measured_rows(
+    measurement: results.Measurement, rungs: Sequence[Rung] | None = None
+) -> list[Row]:
     """The rows of a measurement: kernels in climbing order, then libraries, then peers.
 
-    Rungs that no longer exist are left out.
+    Rungs that no longer exist are left out; with `rungs`, all others than these.
     """
     matrix = by_products(measurement)
     work = measurement["flops"] / 1e6 if matrix else measurement["bytes"] / 1e3
     roof = measurement["roof"]["matrix_tflops" if matrix else "copy_gbps"]
     tf32_roof = measurement["roof"].get("tf32_tflops", roof)
     ladder = find(measurement["op"])
-    known = {rung.id: rung for rung in ladder.rungs}
+    known = {rung.id: rung for rung in (ladder.rungs if rungs is None else rungs)}
     times = {row["rung"]: row["median_us"] for row in measurement["rows"] if "rung" in row}
     rows: list[Row] = []
     for measured in measurement["rows"]:

@@ -15,8 +15,7 @@
 #include "portable.cuh"
 
 // Fills dprobs (N, V) with 0.
-extern "C" __global__ void crossentropy_backward_fill(
-    real* __restrict__ dprobs, const real*, const int*, const float*, int N, int V) {
+extern "C" __global__ void crossentropy_backward_fill(real* __restrict__ dprobs, int N, int V) {
     size_t size = (size_t)N * V;
     size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * VECTOR;
     Vec zeros;

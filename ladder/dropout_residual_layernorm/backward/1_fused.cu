@@ -95,8 +95,7 @@ extern "C" __global__ void dropout_residual_layernorm_backward(
 // neighbouring columns. Its GROUPS warps share the rows: one thread alone would wait for GRID loads
 // in turn.
 extern "C" __global__ void dropout_residual_layernorm_backward_finish(
-    real*, real*, float* __restrict__ dweight, float* __restrict__ dbias, const real*, const real*,
-    const real*, const float*, const float*, const unsigned*, int N, int C, float p,
+    float* __restrict__ dweight, float* __restrict__ dbias, int N, int C, float p,
     unsigned stream, const float* __restrict__ partial) {
     __shared__ float sums[GROUPS][WARP_SIZE];
     int lane = lane_id(), group = warp_id();

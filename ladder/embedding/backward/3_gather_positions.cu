@@ -32,8 +32,7 @@ extern "C" __global__ void embedding_backward(
 // The gradients of a position lie T rows apart in dout (B, T, C), one in each of the B sequences. A
 // thread adds them, in order, to its channel of dwpe (P, C).
 extern "C" __global__ void embedding_backward_positions(
-    float*, float* __restrict__ dwpe, const real* __restrict__ dout, const int*, int B, int T,
-    int C, int V, int P) {
+    float* __restrict__ dwpe, const real* __restrict__ dout, int B, int T, int C, int V, int P) {
     int t = blockIdx.x;
     for (int i = threadIdx.x; i < C; i += BLOCK) {
         float sum = 0.0f;

@@ -20,8 +20,8 @@
 
 // Sorts by counting the tokens before each one; order and sorted (B * T) are described below.
 extern "C" __global__ void embedding_backward_sort(
-    float*, float*, const real*, const int* __restrict__ tokens, int B, int T, int C, int V, int P,
-    int* __restrict__ order, int* __restrict__ sorted) {
+    const int* __restrict__ tokens, int B, int T, int C, int V, int P, int* __restrict__ order,
+    int* __restrict__ sorted) {
     __shared__ int tile[BLOCK];
     int bt = blockIdx.x * BLOCK + threadIdx.x;
     int token = bt < B * T ? tokens[bt] : 0;
@@ -64,8 +64,7 @@ extern "C" __global__ void embedding_backward(
 // The gradients of a position lie T rows apart in dout (B, T, C), one in each of the B sequences. A
 // thread adds them, in order, to its channel of dwpe (P, C).
 extern "C" __global__ void embedding_backward_positions(
-    float*, float* __restrict__ dwpe, const real* __restrict__ dout, const int*, int B, int T,
-    int C, int V, int P, const int*, const int*) {
+    float* __restrict__ dwpe, const real* __restrict__ dout, int B, int T, int C, int V, int P) {
     int t = blockIdx.x;
     for (int i = threadIdx.x; i < C; i += BLOCK) {
         float sum = 0.0f;

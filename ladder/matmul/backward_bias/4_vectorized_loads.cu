@@ -54,7 +54,7 @@ extern "C" __global__ void matmul_backward_bias(
 
 // Adds the SPLITS partial sums to dbias.
 extern "C" __global__ void matmul_backward_bias_finish(
-    float* __restrict__ dbias, const real*, int N, int OC, const float* __restrict__ partial) {
+    float* __restrict__ dbias, int N, int OC, const float* __restrict__ partial) {
     __shared__ float sums[WARPS][WARP_SIZE];
     int lane = lane_id(), warp = warp_id();
     int column = blockIdx.x * WARP_SIZE + lane;

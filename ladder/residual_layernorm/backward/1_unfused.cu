@@ -79,9 +79,8 @@ extern "C" __global__ void residual_layernorm_backward(
 // neighbouring columns. Its GROUPS warps share the rows: one thread alone would wait for GRID loads
 // in turn.
 extern "C" __global__ void residual_layernorm_backward_finish(
-    real*, float* __restrict__ dweight, float* __restrict__ dbias, const real*, const real*,
-    const real*, const float*, const float*, int N, int C, const float* __restrict__ partial,
-    real*) {
+    float* __restrict__ dweight, float* __restrict__ dbias, int N, int C,
+    const float* __restrict__ partial) {
     __shared__ float sums[GROUPS][WARP_SIZE];
     int lane = lane_id(), group = warp_id();
     int column = blockIdx.x * WARP_SIZE + lane;  // of (2, C): dweight, then dbias
@@ -107,8 +106,7 @@ extern "C" __global__ void residual_layernorm_backward_finish(
 
 // Adds `through` (N, C) to dinp (N, C), which holds the gradient of the residual stream.
 extern "C" __global__ void residual_layernorm_backward_add(
-    real* __restrict__ dinp, float*, float*, const real*, const real*, const real*, const float*,
-    const float*, int N, int C, float*, const real* __restrict__ through) {
+    real* __restrict__ dinp, int N, int C, const real* __restrict__ through) {
     size_t i = (size_t)blockIdx.x * BLOCK + threadIdx.x;
     if (i >= (size_t)N * C) return;  // the last block may have more threads than elements are left
     dinp[i] = to_real(to_float(dinp[i]) + to_float(through[i]));

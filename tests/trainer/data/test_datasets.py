@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 
 from ladder.core.common.errors import LadderError
+from trainer.commands import prepare as prepare_command
+from trainer.commands.command import run
 from trainer.data import datasets, download, sets
-from trainer.data import prepare as prepare_command
 from trainer.data.datasets import PLAY, encode_sections, prepare
 from trainer.data.download import DownloadError
 from trainer.data.shards import tokenized, write_shards
 from trainer.data.token_files import TokenLoader, find_shards, read_tokens, write_tokens
 from trainer.data.tokenizers import ByteTokenizer, CharTokenizer, get_tokenizer
-from trainer.settings.command import run
 
 DATA = Path(os.environ.get("KERNEL_LADDER_DATA", "data"))
 needs_data = pytest.mark.skipif(

@@ -11,15 +11,15 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from tests.trainer.web_server import serve
+from trainer.commands import prepare as prepare_command
+from trainer.commands.command import run
 from trainer.data import datasets, hub, hub_texts
-from trainer.data import prepare as prepare_command
 from trainer.data.datasets import prepare
 from trainer.data.download import DownloadError
 from trainer.data.hub import HubText, documents, list_files
 from trainer.data.hub_texts import prepare_ready
 from trainer.data.token_files import find_shards, read_tokens
 from trainer.data.tokenizers import ByteTokenizer
-from trainer.settings.command import run
 
 TEXT = HubText("someone/texts", {"train": "sample/1B/"})
 TREE = "/api/datasets/someone/texts/tree/main/sample/1B"

@@ -10,19 +10,20 @@ from ladder.core.contract.ladder import find
 from ladder.core.device.cpu import Cpu
 from ladder.core.device.inventory import cpp_compiler
 from tests.trainer.tiny import run, save_model, settings
+from trainer import train as training
 from trainer.engine.debug import wait
-from trainer.model import checkpoint
-from trainer.run.setup import set_up
-from trainer.run.steps import Stepper
-from trainer.settings.flags import Flags
+from trainer.engine.steps import Steps
+from trainer.files import checkpoint
+from trainer.flags import Flags
+from trainer.open import open_run
+from trainer.train import take_step
 
 
 def test_debug_nan_names_the_first_op_whose_output_is_not_finite(tmp_path):
-    setup = set_up(Flags(**settings(tmp_path, debug_nan=True)))
+    setup = open_run(Flags(**settings(tmp_path, debug_nan=True)))
     setup.engine.write("ln2b", np.full((16,), np.inf), 1)
-    stepper = Stepper(setup.config, setup.engine, setup.train)
     with pytest.raises(LadderError) as stopped:
-        stepper.step(0)
+        take_step(Steps(setup.config, setup.engine), setup.train, 0)
     assert str(stopped.value) == (
         "--debug-nan: h1.ln_2, layernorm.forward rung 0 (the NumPy reference) is the first whose "
         "output is not finite: out in 512 of 512 places, first at (0, 0)"
@@ -30,11 +31,11 @@ def test_debug_nan_names_the_first_op_whose_output_is_not_finite(tmp_path):
 
 
 def test_debug_nan_sees_the_backward_pass_and_the_update(tmp_path):
-    setup = set_up(Flags(**settings(tmp_path, debug_nan=True)))
+    setup = open_run(Flags(**settings(tmp_path, debug_nan=True)))
     setup.engine.write("fcprojw.v", np.full((2, 16, 64), np.nan))
-    stepper = Stepper(setup.config, setup.engine, setup.train)
+    steps = Steps(setup.config, setup.engine)
     with pytest.raises(LadderError, match=r" fcprojw, adamw.update .*: weight in 2,048 of 12,800"):
-        stepper.step(0)
+        take_step(steps, setup.train, 0)
 
 
 def test_debug_flags_do_not_change_what_is_computed(tmp_path):
@@ -58,7 +59,7 @@ def faulty(patch, at):
 
 
 def test_debug_sync_names_the_op_that_a_fault_is_in(tmp_path, monkeypatch):
-    setup = set_up(Flags(**settings(tmp_path, debug_sync=True)))
+    setup = open_run(Flags(**settings(tmp_path, debug_sync=True)))
     setup.engine.write("tokens", np.zeros((2, 16)))
     faulty(monkeypatch, at=5)
     with pytest.raises(DeviceFault, match=r"^h0\.attproj, residual\.forward rung 0 .*: an illegal"):
@@ -70,14 +71,14 @@ def test_debug_sync_names_the_op_that_a_fault_is_in(tmp_path, monkeypatch):
 
 def test_after_a_fault_the_last_checkpoint_is_named_and_intact(tmp_path, monkeypatch):
     monkeypatch.setattr(Cpu, "asynchronous", True)
-    original = Stepper.step
+    original = training.take_step
 
-    def step(self, number):
+    def step(steps, loader, number):
         if number == 5:
             raise DeviceFault("GPU: an illegal memory access was encountered")
-        return original(self, number)
+        return original(steps, loader, number)
 
-    monkeypatch.setattr(Stepper, "step", step)
+    monkeypatch.setattr(training, "take_step", step)
     with pytest.raises(DeviceFault) as told:
         run(tmp_path, checkpoint_every=2)
     directory = tmp_path / "run"
@@ -90,10 +91,10 @@ def test_after_a_fault_the_last_checkpoint_is_named_and_intact(tmp_path, monkeyp
 
 
 def test_a_fault_without_checkpoints_says_so(tmp_path, monkeypatch):
-    def step(self, number):
+    def step(steps, loader, number):
         raise DeviceFault("GPU: an illegal memory access was encountered")
 
-    monkeypatch.setattr(Stepper, "step", step)
+    monkeypatch.setattr(training, "take_step", step)
     with pytest.raises(DeviceFault, match="there is no checkpoint, since they are off"):
         run(tmp_path, model=save_model(tmp_path / "other"))
 
@@ -130,8 +131,8 @@ def test_a_kernel_that_faults_after_some_steps_is_named_with_the_checkpoint(tmp_
 
 
 def test_debug_nan_hints_at_an_overflow_of_fp16s_loss_scale(tmp_path):
-    setup = set_up(Flags(**settings(tmp_path, debug_nan=True, dtype="fp16")))
-    stepper = Stepper(setup.config, setup.engine, setup.train)
-    stepper.scale.value = 1e38
+    setup = open_run(Flags(**settings(tmp_path, debug_nan=True, dtype="fp16")))
+    steps = Steps(setup.config, setup.engine)
+    steps.scale.value = 1e38
     with pytest.raises(LadderError, match=r"not finite: .*; with fp16 that may be a"):
-        stepper.step(0)
+        take_step(steps, setup.train, 0)

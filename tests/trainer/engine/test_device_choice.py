@@ -8,9 +8,9 @@ from ladder.core.contract.ladder import find, ladders
 from ladder.core.contract.target import Target
 from ladder.core.device.cpu import Cpu
 from trainer.engine import device_choice as choice
+from trainer.flags import Place
 from trainer.model.program import build
 from trainer.model.registry import named_shape
-from trainer.settings.config import Place
 
 
 class Gpu(Cpu):

@@ -10,16 +10,17 @@ import pytest
 from ladder.core.common.errors import LadderError
 from ladder.core.measure.pick import Choice as Picked
 from tests.trainer.tiny import resolved_kernels, run, settings
+from trainer.commands.parser import parse
 from trainer.engine import fusion_choice, kernels, rung_choice
-from trainer.model import checkpoint
+from trainer.engine.steps import Steps
+from trainer.files import checkpoint
+from trainer.flags import Flags
 from trainer.model.fusion import FUSIONS
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.lecture_gpt import LectureGPTConfig
 from trainer.model.program import build
-from trainer.run.setup import set_up
-from trainer.run.steps import Stepper
-from trainer.settings.flags import Flags
-from trainer.settings.parser import parse
+from trainer.open import open_run
+from trainer.train import take_step
 
 SHAPE = GPT2Config(context=6, vocab=11, padded_vocab=16, layers=2, heads=2, channels=8)
 # those of SHAPE
@@ -254,15 +255,15 @@ def test_a_resumed_run_keeps_its_fusions_unless_a_flag_changes_them():
 def test_a_rung_of_an_op_that_is_fused_away_is_refused_with_the_flag(tmp_path):
     flags = {"fuse": "all", "device": "emulated", "rungs": "naive"}
     with pytest.raises(LadderError, match=r"not use residual\.forward; .* --fuse decides about re"):
-        set_up(Flags(**settings(tmp_path, rung={"residual.forward": "1"}, **flags)))
+        open_run(Flags(**settings(tmp_path, rung={"residual.forward": "1"}, **flags)))
 
 
 def test_debug_nan_names_a_fused_op_as_any_other(tmp_path):
-    setup = set_up(Flags(**settings(tmp_path, debug_nan=True, fuse="all")))
+    setup = open_run(Flags(**settings(tmp_path, debug_nan=True, fuse="all")))
     setup.engine.write("ln2b", np.full((16,), np.inf), 1)
     says = r"h1\.ln_2, residual_layernorm\.forward rung 0 .* not finite: out in 512 of 512 places"
     with pytest.raises(LadderError, match=says):
-        Stepper(setup.config, setup.engine, setup.train).step(0)
+        take_step(Steps(setup.config, setup.engine), setup.train, 0)
 
 
 @pytest.mark.emulator
@@ -287,7 +288,7 @@ def test_a_rung_of_what_recomputing_leaves_unfused_is_refused_with_what_helps(tm
     named = {"device": "emulated", "recompute": 2, "rung": {"residual_layernorm.forward": "1"}}
     says = "^--rung {}.forward=1: -r 2 .*; choose -r 0 or -r 1, or leave this"
     with pytest.raises(LadderError, match=says.format("residual_layernorm")):
-        set_up(Flags(**settings(tmp_path, **named)))
+        open_run(Flags(**settings(tmp_path, **named)))
     dropping = dataclasses.replace(SHAPE, dropout=0.1)
     wanted = resolved_kernels("emulated", rung={f"{DROPPED}.forward": "1"})
     program = build(dropping, 2, 5, recompute=2, fusions=FUSIONS)
@@ -297,7 +298,7 @@ def test_a_rung_of_what_recomputing_leaves_unfused_is_refused_with_what_helps(tm
     with pytest.raises(LadderError, match=f"not use {DROPPED}"):
         rung_choice.choose(program.calls, wanted, EMULATED)
     with pytest.raises(LadderError, match="--fuse decides about residual_layernorm"):
-        set_up(Flags(**settings(tmp_path, fuse="none", **named)))
+        open_run(Flags(**settings(tmp_path, fuse="none", **named)))
 
 
 def test_a_fused_run_resumes_fused_and_bit_for_bit(tmp_path):

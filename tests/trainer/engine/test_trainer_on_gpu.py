@@ -23,12 +23,11 @@ from tests.trainer.tiny import (
 from trainer.engine import kernels
 from trainer.engine.debug import find_not_finite
 from trainer.engine.engine import Engine
-from trainer.model import checkpoint
+from trainer.files import checkpoint, logs
+from trainer.flags import DTYPES
 from trainer.model.fusion import FUSIONS
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.program import build, initial_parameters
-from trainer.run import logs
-from trainer.settings.flags import DTYPES
 
 pytestmark = pytest.mark.gpu
 

@@ -16,8 +16,8 @@ from ladder.core.contract.ladder import find, ladders
 from ladder.core.device.cpu import Cpu
 from tests.trainer.cpu_engines import run_batch
 from tests.trainer.late import Late
+from trainer.commands.exchange_timing import Silent
 from trainer.engine.engine import Engine
-from trainer.measure.exchange_timing import Silent
 from trainer.model import program as program_module
 from trainer.model import sharding
 from trainer.model.branches import spread

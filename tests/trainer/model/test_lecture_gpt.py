@@ -9,10 +9,11 @@ import pytest
 from ladder.core.common.errors import LadderError
 from reference.layernorm import forward as layernorm
 from tests.trainer.cpu_engines import cpu_engine, run_batch
-from trainer.model import registry, weights
+from trainer.commands.export import main as export
+from trainer.files import weights
+from trainer.model import registry
 from trainer.model.lecture_gpt import LectureGPTConfig
 from trainer.model.program import build, initial_parameters
-from trainer.run.export import main as export
 
 SMALL = LectureGPTConfig(context=6, vocab=11, padded_vocab=16, layers=2, heads=2, channels=8)
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from tests.trainer.tiny import parameters, run
-from trainer.model import huggingface, registry, weights
+from trainer.commands.sample import open_generator
+from trainer.files import huggingface, logs, weights
+from trainer.flags import Flags
+from trainer.model import registry
 from trainer.model.calls import Buffer, Call, CallList
 from trainer.model.model_config import HuggingFaceFormat, ModelConfig, Parameter, Size
 from trainer.model.program import build
-from trainer.run import logs
-from trainer.run.sample import open_generator
-from trainer.settings.flags import Flags
 
 
 @dataclass(frozen=True, kw_only=True)

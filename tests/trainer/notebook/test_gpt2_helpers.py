@@ -13,11 +13,11 @@ from ladder.core.contract.ladder import find
 from ladder.core.device.cpu import Cpu
 from ladder.core.measure.roofline import Roof
 from ladder.core.show.pages import ROOT
-from tests.trainer.measure.test_climb import gpu  # noqa: F401  a fixture
+from tests.trainer.commands.test_climb import gpu  # noqa: F401  a fixture
+from trainer.commands import step_timing
 from trainer.data.download import VARIABLE
 from trainer.engine import memory
 from trainer.engine.engine import Engine
-from trainer.measure import step_timing
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.program import build
 from trainer.notebook import exercises

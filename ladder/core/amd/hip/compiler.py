@@ -24,6 +24,7 @@ from ladder.core.contract.device_code import INCLUDE
 from ladder.core.contract.dtypes import REALS
 from ladder.core.contract.identity import code_identity
 from ladder.core.contract.rung_file import Rung
+from ladder.core.contract.signature import with_c_linkage
 from ladder.core.contract.target import Target
 
 HEADERS = Path(__file__).parent / "include"
@@ -126,7 +127,7 @@ def compile_code_object(
         folder.mkdir()
         text, assembly, module = (folder / f"kernel.{kind}" for kind in ("s", "o", "hsaco"))
         escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
-        source = f'#line 1 "{escaped}"\n{rung.source}'
+        source = f'#line 1 "{escaped}"\n{with_c_linkage(rung)}'
 
         def translate(*more: str) -> str:
             try:
@@ -146,10 +147,7 @@ def compile_code_object(
         assembly.unlink()
         (folder / "compile.log").write_text(log, encoding="utf-8")
 
-    module = cache.cached("hsaco", key, build) / "kernel.hsaco"
-    if mangled := [name for name in resources(module) if name.startswith("_Z")]:
-        raise LadderError(f'{path}: declare the kernel as extern "C" __global__ ({mangled[0]})')
-    return module
+    return cache.cached("hsaco", key, build) / "kernel.hsaco"
 
 
 def compile_log(module: Path) -> str:

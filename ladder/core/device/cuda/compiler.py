@@ -22,6 +22,7 @@ from ladder.core.contract.device_code import INCLUDE
 from ladder.core.contract.dtypes import REALS
 from ladder.core.contract.identity import code_identity
 from ladder.core.contract.rung_file import Rung
+from ladder.core.contract.signature import with_c_linkage
 from ladder.core.contract.target import Target
 from ladder.core.device.cuda.nvrtc import INSTALL, find_nvrtc
 
@@ -110,17 +111,14 @@ def compile_cubin(
     key = cache.digest(code_identity(rung, exact=True), str(path), *options, str(nvrtc.version))
 
     def build(folder: Path) -> None:
-        cubin, log = nvrtc.compile(rung.source, str(path), options)
+        cubin, log = nvrtc.compile(with_c_linkage(rung), str(path), options)
         if cubin is None:
             raise CompileError(_explain(log, path, arch))
         folder.mkdir()
         (folder / "kernel.cubin").write_bytes(cubin)
         (folder / "compile.log").write_text(log, encoding="utf-8")
 
-    cubin = cache.cached("cubin", key, build) / "kernel.cubin"
-    if mangled := [name for name in resources(cubin) if name.startswith("_Z")]:
-        raise LadderError(f'{path}: declare the kernel as extern "C" __global__ ({mangled[0]})')
-    return cubin
+    return cache.cached("cubin", key, build) / "kernel.cubin"
 
 
 def compile_log(cubin: Path) -> str:

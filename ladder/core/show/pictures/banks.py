@@ -86,28 +86,22 @@ def requests(op: str, rung: str, dtype: str, shape: str, line: str) -> list[Acce
 
 
 def draw(
-    op: str, rung: str, *, line: str, array: str = "", does: str = "", request: str = "0",
-    dtype: str = "", shape: str = "", title: str = "",
+    op: str, rung: str, *, line: str, array: str = "", dtype: str = "", shape: str = "",
+    title: str = "",
 ) -> Drawing:  # fmt: skip
-    """One request of a warp: a column for each bank, a row for each wavefront.
+    """The first request of a warp: a column for each bank, a row for each wavefront.
 
-    line     text of the source line, "a[y][k]"
-    array    where the line has several: "a"; does: "read", "write"
-    request  which one of them, by its number
-    title    what the picture shows, where the text of the line does not say it
+    line   text of the source line, "a[y][k]"
+    array  where the line has several: "a"
+    title  what the picture shows, where the text of the line does not say it
     """
     dtype = dtype or default_dtype(op, rung)
     found = [
-        access
-        for access in requests(op, rung, dtype, shape, line)
-        if array in ("", access.buffer) and does in ("", access.kind)
+        access for access in requests(op, rung, dtype, shape, line) if array in ("", access.buffer)
     ]
-    if int(request) >= len(found):
-        raise LadderError(
-            f"picture banks: {op} {rung} has {len(found)} requests to shared memory in lines with "
-            f"{line!r}, and {request} is asked for"
-        )
-    return of_request(f"{op}, {find(op).rung(rung).name}: {title or line}", found[int(request)])
+    if not found:
+        raise LadderError(f"{op} {rung} asks nothing of shared memory in lines with {line!r}")
+    return of_request(f"{op}, {find(op).rung(rung).name}: {title or line}", found[0])
 
 
 def of_request(title: str, access: Access) -> Drawing:

@@ -10,6 +10,8 @@ import contextlib
 import dataclasses
 import functools
 import io
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ladder.core.common.errors import LadderError
@@ -17,6 +19,7 @@ from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import find
 from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.emulated import Emulated
+from ladder.core.show.pictures.runs import emulated_plan
 from ladder.core.show.source_code import parse_shape
 from ladder.core.show.trace import run_on
 
@@ -53,6 +56,7 @@ __forceinline__ void recorded_wgmma_wait(Registers &...registers) {
 #define wgmma_wait recorded_wgmma_wait
 """
 WARPGROUP = 128  # threads
+ROW_BYTES = 128  # of a tile that TMA copies
 _OFFSET = (1 << 24) - 1  # of a shared address: the bits above hold the rank of the block
 
 
@@ -102,3 +106,37 @@ def _event(line: str) -> Event:
     name, _, of = " ".join(words).partition("|")
     of, offset = of.removeprefix("&"), int(tile) & _OFFSET
     return Event(int(block), int(thread), name, of, address, int(value), offset, int(x), int(y))
+
+
+class Copy(NamedTuple):
+    """One copy by TMA, of rows of an argument: with a multicast, L2 is read once for all receivers.
+
+    step   of the block that asks: a stage is filled in each
+    place  of the tile in the receivers' shared memory, in bytes from its start
+    """
+
+    step: int
+    asks: int
+    receives: tuple[int, ...]
+    array: str
+    row: int
+    rows: int
+    bytes: int
+    place: int
+
+
+def copies(events: Sequence[Event], rung: Rung, dtype: str, dims: Dims) -> list[Copy]:
+    """All copies to shared memory in a recording of a kernel, by the blocks that ask for them."""
+    boxes = {tile.argument: tile.rows for tile in emulated_plan(rung, dtype, dims).tiles}
+    steps: dict[int, int] = defaultdict(lambda: -1)  # that a block has begun, with mbarrier_expect
+    found = []
+    for event in events:
+        steps[event.block] += event.name == "expect"
+        if event.name == "load":
+            array = event.of.removesuffix("_tiles")
+            to = [block for block in range(event.value.bit_length()) if event.value >> block & 1]
+            found.append(
+                Copy(steps[event.block], event.block, tuple(to or [event.block]), array,
+                     event.y, boxes[array], boxes[array] * ROW_BYTES, event.tile)
+            )  # fmt: skip
+    return found

@@ -48,7 +48,7 @@ __device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int ro
 }
 
 extern "C" __global__ void __launch_bounds__(256) matmul_backward_input_transpose(
-    real*, const real*, const real* __restrict__ weight /* (OC, C) */, int N, int C, int OC,
+    const real* __restrict__ weight /* (OC, C) */, int N, int C, int OC,
     real* __restrict__ transposed /* (C, OC) */) {
     __shared__ real tile[64][64 + 2];  // (row, column)  of weight; rows begin one bank apart
     int row = blockIdx.y * 64, column = blockIdx.x * 64;
@@ -78,9 +78,9 @@ extern "C" __global__ void __launch_bounds__(256) matmul_backward_input_transpos
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_input(
-    real* __restrict__ dinp,        // (N, C)
-    const real* __restrict__ dout,  // (N, OC)
-    const real*, int N, int C, int OC,
+    real* __restrict__ dinp,                // (N, C)
+    const real* __restrict__ dout,          // (N, OC)
+    int N, int C, int OC,
     const real* __restrict__ transposed) {  // (C, OC)  of weight
     extern __shared__ __align__(1024) Vec shared[];
     real* a = shared->at;                      // (STAGES, TILE_ROWS, DEPTH)     of dout

@@ -165,9 +165,8 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP_SIZE, 1) matmul_back
 
 // Adds the partial sums of a split tile to dweight, always in the same order.
 extern "C" __global__ void matmul_backward_weight_finish(
-    float* __restrict__ dweight, const real*, const real*, int N, int C, int OC,
-    const float* __restrict__ partial, const __grid_constant__ TensorMap dout_tiles,
-    const __grid_constant__ TensorMap inp_tiles) {
+    float* __restrict__ dweight, int N, int C, int OC, const float* __restrict__ partial,
+    const __grid_constant__ TensorMap dout_tiles, const __grid_constant__ TensorMap inp_tiles) {
     if (REST == 0 || SHARE == STEPS) return;  // no tile was split
     int tile = TILES - REST + blockIdx.x, line = blockIdx.x * LEFT;
     bool cut = LEFT > 1 && line / LINE < (line + LEFT - 1) / LINE;  // its last steps are split too

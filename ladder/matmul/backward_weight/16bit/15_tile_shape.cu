@@ -175,9 +175,9 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP_SIZE, 1) matmul_back
 
 // Adds the partial sums of a tile to dweight, always in the same order.
 extern "C" __global__ void matmul_backward_weight_finish(
-    float* __restrict__ dweight, const real*, const real*, int N, int C, int OC,
-    const float* __restrict__ partial, const __grid_constant__ TensorMap dweight_tiles,
-    const __grid_constant__ TensorMap dout_tiles, const __grid_constant__ TensorMap inp_tiles) {
+    float* __restrict__ dweight, int N, int C, int OC, const float* __restrict__ partial,
+    const __grid_constant__ TensorMap dweight_tiles, const __grid_constant__ TensorMap dout_tiles,
+    const __grid_constant__ TensorMap inp_tiles) {
     int row = blockIdx.x / WIDE * TILE_ROWS + warp_id() * 16 + lane_id() / 4;
     int column = blockIdx.x % WIDE * TILE_COLUMNS + lane_id() % 4 * 2;
     constexpr int COUNT = TILE_COLUMNS / 8 / SLICES;

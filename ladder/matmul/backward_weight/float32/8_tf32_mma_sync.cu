@@ -181,8 +181,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_backward_
 
 // Adds the PARTS partial sums to dweight; a thread adds four neighbours.
 extern "C" __global__ void matmul_backward_weight_finish(
-    float* __restrict__ dweight, const real*, const real*, int N, int C, int OC,
-    const float* __restrict__ partial) {
+    float* __restrict__ dweight, int N, int C, int OC, const float* __restrict__ partial) {
     size_t index = ((size_t)blockIdx.x * 256 + threadIdx.x) * 4, size = (size_t)OC * C;
     if (index >= size) return;
     Vec sum = load_vec(dweight + index);

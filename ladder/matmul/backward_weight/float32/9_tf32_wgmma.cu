@@ -34,9 +34,8 @@ constexpr int BLOCK = DEPTH * 32;  // elements of a tile of dout
 
 // Writes inp (N, C) as inp.T (C, STEPS * DEPTH), with zeros behind the last row of inp.
 extern "C" __global__ void matmul_backward_weight_transpose(
-    float*, const real*, const real* __restrict__ inp, int N, int C, int OC,
-    float* __restrict__ inp_across, const __grid_constant__ TensorMap dweight_tiles,
-    const __grid_constant__ TensorMap dout_tiles,
+    const real* __restrict__ inp, int N, int C, int OC, float* __restrict__ inp_across,
+    const __grid_constant__ TensorMap dweight_tiles, const __grid_constant__ TensorMap dout_tiles,
     const __grid_constant__ TensorMap inp_across_tiles) {
     __shared__ float tile[32][33];  // padded: a column lies in different banks
     int x = threadIdx.x % 32, c = blockIdx.x * 32, n = blockIdx.y * 32;

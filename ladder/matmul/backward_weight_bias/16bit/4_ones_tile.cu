@@ -224,8 +224,8 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP_SIZE, 1) matmul_back
 
 // Adds the partial sums of a tile to dweight and dbias, always in the same order.
 extern "C" __global__ void matmul_backward_weight_bias_finish(
-    float* __restrict__ dweight, float* __restrict__ dbias, const real*, const real*, int N, int C,
-    int OC, const float* __restrict__ partial, const float* __restrict__ partial_bias,
+    float* __restrict__ dweight, float* __restrict__ dbias, int N, int C, int OC,
+    const float* __restrict__ partial, const float* __restrict__ partial_bias,
     const __grid_constant__ TensorMap dweight_tiles, const __grid_constant__ TensorMap dout_tiles,
     const __grid_constant__ TensorMap inp_tiles) {
     int row = blockIdx.x / WIDE * TILE_ROWS + warp_id() * 16 + lane_id() / 4;

@@ -137,8 +137,8 @@ extern "C" __global__ void __launch_bounds__(THREADS * THREADS, 2) matmul_backwa
 
 // Adds the partial sums to dweight and dbias; a thread adds four neighbours of dweight.
 extern "C" __global__ void matmul_backward_weight_bias_finish(
-    float* __restrict__ dweight, float* __restrict__ dbias, const real*, const real*, int N, int C,
-    int OC, const float* __restrict__ partial, const float* __restrict__ partial_bias) {
+    float* __restrict__ dweight, float* __restrict__ dbias, int N, int C, int OC,
+    const float* __restrict__ partial, const float* __restrict__ partial_bias) {
     size_t thread = (size_t)blockIdx.x * 256 + threadIdx.x, index = thread * 4;
     size_t size = (size_t)OC * C;  // there are more threads than OC, since C is at least 4
     if (index >= size) return;

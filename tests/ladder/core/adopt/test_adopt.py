@@ -1,12 +1,14 @@
 """`adopt` finds a kernel's launch and arguments in a file of somebody else, or asks for them."""
 
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ladder.__main__ import main
+from ladder.core.adopt import cpp
 from ladder.core.adopt.adopt import Options, adopt
 from ladder.core.adopt.declarations import read
 from ladder.core.common.errors import LadderError
@@ -104,6 +106,27 @@ def test_without_host_code_the_launch_is_asked_for(tmp_path):
         adopted("k", "gelu.forward", file)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "options"),
+    [
+        ("__global__", "template <int SIZE> __global__", {"template": "4"}),
+        ("__global__", "void host() {}\n__global__", {}),
+        ("__global__", "#include <float.h>\n__global__", {}),
+        ("__global__", "namespace mine { __global__", {}),
+        ("int count", "int count, int times", {"arguments": {"times": "N"}}),
+        ("int count", "int count, float scale", {"arguments": {"scale": "2.0f"}}),
+        ("count", "block_size", {}),
+        ("count", "count", {"fills": ["out = 0"]}),
+    ],
+)
+def test_where_more_than_names_differs_a_kernel_calls_theirs(tmp_path, old, new, options):
+    file = write(tmp_path, PLAIN.replace(old, new) + "}" * ("namespace" in new))
+    arguments = {"z": "out", "q": "inp", "count": "N", **options.pop("arguments", {})}
+    arguments = {name: ours for name, ours in arguments.items() if name in file.read_text()}
+    text = adopted("k", "gelu.forward", file, grid="N", block="1", arguments=arguments, **options)
+    assert not header(text, "Args") and 'extern "C" __global__ void gelu_forward(' in text
+
+
 TEXTBOOK = """\
 __global__ void fill(float* x) { x[threadIdx.x] = 1.0f; }
 __global__ void k(float* in, float* y, int n) {
@@ -137,6 +160,8 @@ def test_a_launch_in_main_is_read_with_what_main_passes(tmp_path):
         ("(a, b, size)", "(a, b, 1 << 20)", r"launched in main\(\) with 1 ?<< ?20 for n; say how"),
         ("    k<<<", "    for (;;) k<<<", r"launched in main\(\): a launch stands in a loop"),
         ("= (size + threads - 1) / threads", "= choose()", r"launched in main\(\): .*--grid '"),
+        ("k<<<blocks", "k<<<80", r"in main\(\) with 80 blocks, a number for its own size; say how"),
+        ("k<<<blocks", "k<<<dim3(blocks, 8)", r"with \(ceil_div\(N, 128\), 8\) blocks, a number"),
     ],
 )
 def test_a_launch_in_main_that_cannot_be_read_is_asked_for(tmp_path, old, new, message):
@@ -145,13 +170,6 @@ def test_a_launch_in_main_that_cannot_be_read_is_asked_for(tmp_path, old, new, m
         adopted("k", "gelu.forward", file)
     text = adopted("k", "gelu.forward", file, grid="ceil_div(N, 64)", block="64")
     assert header(text, "Launch") == ["gelu_forward<<<ceil_div(N, 64), 64>>>"]
-
-
-def test_a_number_of_blocks_in_main_is_noted(tmp_path):
-    file = write(tmp_path, TEXTBOOK.replace("k<<<blocks", "k<<<80"))
-    rung = adopt(file, "k", find("gelu.forward").op, Options())
-    assert header(rung.text, "Launch") == ["gelu_forward<<<80, 128>>>"]
-    assert "main() launches 80 blocks, here at every size;" in rung.notes
 
 
 def test_a_header_that_is_not_there_is_noted_unless_it_is_cudas(tmp_path):
@@ -169,7 +187,9 @@ def test_a_name_that_is_not_known_is_asked_for(tmp_path):
     with pytest.raises(LadderError, match=r"nothing there is known as z, q.*--arg z=OURS"):
         adopted("k", "gelu.forward", file, **launch)
     text = adopted("k", "gelu.forward", file, **launch, arguments={"z": "out", "q": "inp"})
-    assert "k(out, inp, N);" in text
+    assert header(text, "Args") == ["z = out; q = inp; count = N"]
+    assert header(text, "Launch") == ["k<<<ceil_div(N, 256), 256>>>"]
+    assert text.endswith(f"\n\n{PLAIN}\n")  # untouched
 
 
 @pytest.mark.parametrize(
@@ -213,7 +233,7 @@ def test_two_numbers_that_could_be_the_same_one_are_asked_for(tmp_path, given, m
         adopted("product", "matmul.backward_input", file, **launch, arguments={**ours, **given})
     ours |= {"M": "N", "N": "C"}
     text = adopted("product", "matmul.backward_input", file, **launch, arguments=ours)
-    assert "product(dout, weight, dinp, N, C, OC);" in text
+    assert header(text, "Args") == ["A = dout; B = weight; C = dinp; M = N; N = C; K = OC"]
 
 
 def test_a_kernel_that_is_not_there_is_refused_with_the_nearest(tmp_path):
@@ -331,6 +351,163 @@ def test_hostile_text_ends_with_one_line(tmp_path, text):
         adopted("k", "gelu.forward", file, block="32")
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 1000
     assert "root:" not in "".join(one.text for one in read(file).declarations)
+
+
+# ---- flags ---------------------------------------------------------------------------------------
+
+ROWS = """\
+template <int SIZE, int WIDTH>
+__global__ void row_sums(float* sums, const float* q, int rows, int cols, float alpha) {
+    extern __shared__ float shared[];
+    shared[threadIdx.x] = q[blockIdx.x * cols] * alpha;
+    sums[blockIdx.x] += shared[threadIdx.x] * SIZE * WIDTH;
+}
+"""
+FLAGS = {
+    "--arg": ("q=logits", "row_sums<64, 8>(sums, logits, N, V, 2.0f);"),
+    "--grid": ("(N, ceil_div(V, 64))", "// Launch: softmax_forward<<<(N, ceil_div(V, 64)), "),
+    "--block": ("(32, 8)", "(32, 8), "),
+    "--shared": ("V * 4", ", V * 4>>>"),
+    "--template": ("64, 8", "row_sums<64, 8>("),
+    "--scratch": ("float32 sums[N]", "// Scratch: float32 sums[N]"),
+    "--fill": ("sums = 0", "if (i < (size_t)(N)) sums[i] = 0;"),
+    "--then": ("probs = sums[i / V]", "if (i < (size_t)(N * V)) probs[i] = sums[i / V];"),
+    "--needs": ("V % 4 == 0", "// Needs:  real == float32; V * 4 <= shared_bytes; V % 4 == 0"),
+}
+
+
+def flags(*without):
+    given = [word for flag, (value, _) in FLAGS.items() if flag not in without
+             for word in (flag, value)]  # fmt: skip
+    return ["--op", "softmax.forward", "--arg", "alpha=2.0f", *given]
+
+
+def test_each_flag_stands_in_the_rung(tmp_path, capsys):
+    output = tmp_path / "mine.cu"
+    theirs = str(write(tmp_path, ROWS))
+    assert main(["adopt", theirs, "row_sums", *flags(), "-o", str(output)]) == 0
+    text = output.read_text()
+    for flag, (_, found) in FLAGS.items():
+        assert found in text, flag
+    assert [line.partition("<")[0] for line in header(text, "Launch")] == [
+        "softmax_forward_fill_sums",
+        "softmax_forward",
+        "softmax_forward_then_probs",
+    ]
+    assert find_rung("softmax.forward", output).header["launch"]
+    assert main(["adopt", theirs, "row_sums", *flags(), "-o", theirs]) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--arg", "nothing there is known as q"),
+        ("--grid", "the launch of row_sums is not known"),
+        ("--block", "the launch of row_sums is not known"),
+        ("--scratch", "nothing there is known as sums"),
+        ("--then", "writes probs, and row_sums takes no such argument"),
+    ],
+)
+def test_what_a_flag_does_not_say_is_asked_for(tmp_path, capsys, flag, message):
+    theirs = str(write(tmp_path, ROWS))
+    assert main(["adopt", theirs, "row_sums", *flags(flag), "-o", str(tmp_path / "mine.cu")]) == 2
+    assert message in capsys.readouterr().err
+
+
+# ---- what used to go wrong -----------------------------------------------------------------------
+
+GELU = """\
+__device__ float gelu_forward(float x) { return x < 0.0f ? 0.0f : x; }
+__global__ void gelu_forward(const float* x, float* y, int batch, int width) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < batch * width) y[i] = gelu_forward(x[i]);
+}
+"""
+
+
+def test_what_is_named_as_the_op_gets_another_name(tmp_path):
+    launch = {"grid": "ceil_div(N, 256)", "block": "256"}
+    given = {"batch": "1", "width": "N"}
+    file = write(tmp_path, GELU)
+    rung = adopt(file, "gelu_forward", find("gelu.forward").op, Options(arguments=given, **launch))
+    assert len(re.findall(r"\bgelu_forward\(", rung.text)) == 1  # the kernel of the op
+    assert "    their_gelu_forward(inp, out, 1, N);\n" in rung.text
+    assert "y[i] = their_gelu_forward(x[i]);" in rung.text
+    assert "their gelu_forward is their_gelu_forward here" in rung.notes
+
+
+@pytest.mark.parametrize("template", ["", "template <typename T>\n"])
+def test_an_input_without_const_is_cast_and_noted_in_a_template_too(tmp_path, template):
+    kind = "T" if template else "float"
+    file = write(
+        tmp_path,
+        f"{template}__global__ void k({kind}* x, {kind}* y, int n) {{ y[threadIdx.x] = x[0]; }}\n"
+        f"void launch(float* x, float* y, int n) {{ k<<<(n + 255) / 256, 256>>>(x, y, n); }}",
+    )
+    rung = adopt(file, "k", find("relu.forward").op, Options())
+    assert "k((float*)inp, out, N);" in rung.text
+    assert any("x is an input without const in k" in note for note in rung.notes)
+
+
+VADD = """\
+__global__ void vadd(const float* a, const float* b, float* c, int elementCount) {}
+int main() {
+    int elementCount = 3000, threads = 128;
+    float *a, *b, *c;
+    int blocks = (elementCount + threads - 1) / threads;
+    vadd<<<blocks, threads>>>(a, b, c, elementCount);
+}
+"""
+
+
+def test_a_number_of_main_that_is_no_dimension_is_asked_for(tmp_path):
+    file = write(tmp_path, VADD)
+    with pytest.raises(LadderError, match="--arg elementCount=OURS"):
+        adopted("vadd", "start.add", file)
+    text = adopted("vadd", "start.add", file, arguments={"elementCount": "N"})
+    assert header(text, "Launch") == ["start_add<<<ceil_div(N, 128), 128>>>"]
+    assert "vadd(a, b, c, N);" in text
+    known = write(tmp_path, VADD.replace("elementCount", "numElements"))
+    assert "vadd(a, b, c, N);" in adopted("vadd", "start.add", known)
+
+
+def test_what_a_file_uses_by_using_namespace_comes_along(tmp_path):
+    opened = SCOPES.replace("second::load", "load").replace(
+        "__device__ float load(const float* x) { return 2 * *x; }",
+        "using namespace std;\nusing namespace second;",
+    )
+    text = adopted("k", "gelu.forward", write(tmp_path, opened), grid="1", block="1")
+    assert "namespace second {" in text and "using namespace second;" in text
+    assert "return -*x;" in text and "std" not in text
+
+
+@pytest.mark.parametrize(
+    ("body", "note"),
+    [
+        ("out[0] = inp1[0];", "k does not use inp2"),
+        ("float x = inp1[0] + inp2[0];", "k does not compute out"),
+    ],
+)
+def test_what_theirs_does_not_use_is_said(tmp_path, body, note):
+    kernel = "__global__ void k(float* out, const float* inp1, const float* inp2, int N)"
+    file = write(tmp_path, f"{kernel} {{ {body} }}")
+    rung = adopt(file, "k", find("residual.forward").op, Options(grid="N", block="1"))
+    assert note in rung.notes
+
+
+def test_what_is_optional_and_theirs_lacks_is_said(tmp_path):
+    kernel = "__global__ void k(float* out, const float* inp, const float* weight, int N)"
+    file = write(tmp_path, f"{kernel} {{ out[0] = inp[0] + weight[0]; }}")
+    rung = adopt(file, "k", find("matmul.forward").op, Options(grid="N", block="1"))
+    assert "k does not use bias" in rung.notes
+
+
+def test_without_the_package_that_reads_cpp_its_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tree_sitter_cuda", None)
+    cpp._parser.cache_clear()
+    with pytest.raises(LadderError, match=r"tree_sitter_cuda is missing: .*'\.\[adopt\]'"):
+        adopted("softmax_warp")
 
 
 # ---- the rung ------------------------------------------------------------------------------------

@@ -2,20 +2,17 @@
 
 import pytest
 
-from ladder.core.adopt.host_expressions import Scope, Text, geometry, in_code, in_header, parse_text
+from ladder.core.adopt.cpp import expression
+from ladder.core.adopt.host_expressions import Scope, geometry, in_code, in_header
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.expressions import evaluate_whole
 
-N = Text("N")
-
 
 def scope():
-    made = Scope()
-    made.header |= {"n": N, "threads": Text("256", value=256), "rows": Text("B * T", 8)}
-    made.header["grid"] = (N, Text("4", value=4))
-    made.header["prop.count"] = Text("SMS")
-    made.header["same"] = parse_text("grid")
-    return made
+    code = {"n": "N", "threads": "256", "rows": "B * T", "prop.count": "SMS"}
+    code |= {"grid": "dim3(N, 4)", "same": "dim3(N, 4)"}
+    code |= {"grid.x": "N", "grid.y": "4", "grid.z": "1"}
+    return Scope(code, header={name: name for name in ("N", "B", "T", "SMS")})
 
 
 @pytest.mark.parametrize(
@@ -48,7 +45,7 @@ def scope():
     ],
 )
 def test_a_size_in_host_code_is_the_same_one_in_a_header(host, header):
-    text = in_header(parse_text(host), scope()).text
+    text = in_header(expression(host), scope())
     assert text == header
     evaluate_whole(text, {"N": 1000, "B": 4, "T": 8, "SMS": 9})  # a header can be read
 
@@ -65,7 +62,7 @@ def test_a_size_in_host_code_is_the_same_one_in_a_header(host, header):
 )
 def test_what_a_header_cannot_say_is_refused(host, says):
     with pytest.raises(LadderError, match=says):
-        in_header(parse_text(host), scope())
+        in_header(expression(host), scope())
 
 
 @pytest.mark.parametrize(
@@ -79,18 +76,19 @@ def test_what_a_header_cannot_say_is_refused(host, says):
     ],
 )
 def test_a_grid_has_the_sizes_of_what_it_is_made_of(host, sizes):
-    assert [part.text for part in geometry(parse_text(host), scope())] == sizes
+    assert list(geometry(expression(host), scope())) == sizes
 
 
 @pytest.mark.parametrize(
     ("host", "code"),
     [
         ("p + n * rows[2].x", "out + (N + 1) * rows[2].x"),
-        ("n - (p - 1)", "N + 1 - (out - 1)"),
+        ("n - (p - 1)", "(N + 1) - (out - 1)"),
         ("static_cast<unsigned int>(p) * 2", "(unsigned int)out * 2"),
+        ("static_cast<int>(n - 1) * 2", "(int)((N + 1) - 1) * 2"),
         ("f<float, 4>(p, n)", "f<float, 4>(out, N + 1)"),
         ("!n && -n", "!(N + 1) && -(N + 1)"),
-        ("n ? p : 3", "N + 1 ? out : 3"),
+        ("n ? p : 3", "(N + 1) ? out : 3"),
         ("q.x * 2", "width * 2"),
         ("q->y * n", "q->y * (N + 1)"),
         ("(&q)->y", "(&q)->y"),
@@ -100,5 +98,5 @@ def test_a_grid_has_the_sizes_of_what_it_is_made_of(host, sizes):
     ],
 )
 def test_in_code_names_are_replaced_and_the_rest_stays(host, code):
-    names = Scope(code={"p": Text("out"), "n": Text("N + 1", 7), "q.x": Text("width")})
-    assert in_code(parse_text(host), names).text == code
+    names = Scope({"p": "out", "n": "N + 1", "q.x": "width"})
+    assert in_code(expression(host), names) == code

@@ -1,11 +1,13 @@
 """`match` finds the op's argument behind another name, and leaves open what it cannot know."""
 
-from ladder.core.adopt.matching import match, parameter
+from ladder.core.adopt.declarations import of_text
+from ladder.core.adopt.matching import match
 from ladder.core.contract.ladder import find
 
 
 def matched(op, *theirs):
-    return match(find(op).op, [parameter(text) for text in theirs], {})
+    (function,) = of_text(f"__global__ void k({', '.join(theirs)}) {{}}").declarations
+    return match(find(op).op, function.parameters, {})
 
 
 def test_other_names_are_found_behind_one_that_is_ours():

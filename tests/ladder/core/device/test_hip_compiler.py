@@ -196,9 +196,9 @@ def test_error_names_file_line_source_and_cause(rung_of):
 
 @pytest.mark.nvrtc
 @needs_clang
-def test_kernel_without_extern_c_is_explained(rung_of):
-    with pytest.raises(LadderError, match='declare the kernel as extern "C" __global__'):
-        compile_square(rung_of(KERNEL.replace('extern "C" ', "")))
+def test_a_kernel_that_is_launched_keeps_its_name_without_extern_c(rung_of):
+    compiled = compile_square(rung_of(KERNEL.replace('extern "C" ', "static ")))
+    assert set(compiler.resources(compiled)) == {"square_forward"}
 
 
 def test_float64_is_refused(rung_of):

@@ -7,12 +7,14 @@ import pytest
 from fakes import FakeGpu
 
 from ladder.core.common.errors import LadderError
+from ladder.core.contract.device_code import INCLUDE
 from ladder.core.contract.identity import code_identity
 from ladder.core.contract.ladder import find
 from ladder.core.contract.rung_file import KEYS
 from ladder.core.device.cuda import nvrtc
 from ladder.core.measure import results
 from ladder.core.show import pages, pictures, tables
+from ladder.core.show.page_sources import Checked
 
 OP = find("layernorm.forward").op
 SHAPE = "N=65536 C=768"
@@ -128,21 +130,30 @@ def test_a_passage_goes_from_one_line_to_another(site):
         write(site, "passage portable.cuh first=zzz")
 
 
-def test_launches_are_worked_out_from_the_header(site):
-    text = write(site, 'launches residual.forward 2 shapes="N=4096|N=7" dtypes=bfloat16')
-    assert "| bfloat16 | N=4096 | BLOCK = 256 | 2 | 256 |" in text
-    assert "| refused: it needs N % vector == 0, and here N = 7, vector = 8 |  |" in text
-    text = write(site, "launches matmul.forward 2 dtypes=float32")  # the checker's shapes
-    assert re.search(r"\| TILE = 32 \| \(1, [23]\) \| 1,024 \|", text)
+def test_some_lines_of_a_log_can_be_shown(site):
+    (results.FOLDER / "logs").mkdir()
+    (results.FOLDER / "logs" / "one.txt").write_text("# how\na 1\nb 2\nc 3\nd 4\n")
+    assert "```\nb 2\nc 3\n```" in write(site, "log one first=b last=3")
 
 
-def test_what_a_header_may_say_and_what_rungs_include_is_listed(site):
-    text = write(site, "header-keys", "header-names", "generations", "includes")
+def test_what_a_header_may_say_is_listed(site):
+    text = write(site, "header-keys", "header-names", "generations")
     for key in KEYS:
         assert f"\n| `{key}` | " in text
     assert "| `multiprocessors` | SMs of the device |" in text
     assert "| NVIDIA sm_90 | `sm_90a` | H100, H200 |" in text
-    assert re.search(r"\n\| \[portable\.cuh\]\(\S+\) \| What all layers share: .* \| \d+ \|", text)
+
+
+def test_the_tables_of_headers_and_of_their_functions_name_what_is_there():
+    page = pages.ROOT / "doc" / "how_to_read_a_rung.md"
+    text = page.read_text(encoding="utf-8")
+    for header in INCLUDE.rglob("*.cuh"):
+        assert f"[{header.relative_to(INCLUDE).as_posix()}](" in text
+    functions = re.findall(r"^\| \[`(\w+)`\]\((\S+)\) \|", text, re.MULTILINE)
+    assert len(functions) > 40
+    for function, header in functions:
+        name = re.compile(rf"\b{function.removesuffix('_registers')}")
+        assert name.search((page.parent / header).read_text(encoding="utf-8")), function
 
 
 def test_of_the_keys_of_a_header_some_can_be_chosen(site):
@@ -331,6 +342,48 @@ def test_new_numbers_are_seen_as_drift(site):
         "doc/layernorm.md: the generated parts have changed",
         "doc/layernorm.md: img/ladder-layernorm-forward.svg is missing or out of date",
     ]
+
+
+def test_a_page_is_checked_again_only_where_something_of_it_has_changed(site, monkeypatch):
+    monkeypatch.setenv("KERNEL_LADDER_CACHE", str(site / "cache"))
+    page = site / "doc" / "layernorm.md"
+    text = write(site, "table layernorm.forward", "picture ladder layernorm.forward")
+    picture = site / "doc" / "img" / "ladder-layernorm-forward.svg"
+    drawn = picture.read_text()
+
+    def looked_at() -> bool:
+        rendered = []
+        render = pages.render
+        with monkeypatch.context() as patch:
+            patch.setattr(pages, "render", lambda *args: rendered.append(args) or render(*args))
+            pages.update(write=False, root=site, checked=Checked(site))
+        return bool(rendered)
+
+    assert [looked_at(), looked_at()] == [True, False]
+    page.write_text(text + "Words.\n")
+    assert [looked_at(), looked_at()] == [True, False]
+    picture.write_text("")  # it is out of date, and stays so
+    assert [looked_at(), looked_at()] == [True, True]
+    picture.write_text(drawn)
+    assert not looked_at()
+    (content,) = results.load_all().values()
+    results.record({**content["device"], "driver": "another"}, content["measurements"][0])
+    assert looked_at()
+
+
+def test_a_page_depends_on_the_kernels_that_its_blocks_name(site, monkeypatch):
+    monkeypatch.setenv("KERNEL_LADDER_CACHE", str(site / "cache"))
+    named, all_of_them = site / "doc" / "gelu.md", site / "doc" / "layernorm.md"
+    named.write_text(block("rungs gelu.forward"))
+    all_of_them.write_text(block("tally"))
+    checked = Checked(site)
+    for page in (named, all_of_them):
+        checked.add(page)
+        assert page in checked
+    checked._layers["matmul"] = "of another day"
+    assert named in checked and all_of_them not in checked
+    checked._named["gelu"] = {"matmul"}  # one of its rungs grew from one of matmul
+    assert named not in checked
 
 
 @pytest.mark.emulator

@@ -9,7 +9,7 @@ import pytest
 from ladder.__main__ import main
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.ladder import find, ladders, puzzles
-from ladder.core.show import notebook, pictures, progress
+from ladder.core.show import notebook, progress
 from ladder.core.show.pictures import spec
 
 COPY = """// puzzle copy: by chunks of {0}
@@ -59,13 +59,12 @@ def test_a_count_needs_the_elements_that_have_its_value():
 
 def test_an_example_is_small():
     with pytest.raises(LadderError, match="5000 elements is no small example"):
-        pictures.make("spec", "puzzle.copy", shape="N=5000")
+        spec.draw("puzzle.copy", shape="N=5000")
 
 
 def test_the_picture_of_an_example_says_what_it_shows():
-    drawing = pictures.make("spec", "puzzle.stencil", shape="N=12")
+    drawing = spec.draw("puzzle.stencil", shape="N=12")
     assert drawing.description == "An example. out[2] needs 3 of a; out[9] needs 3 of a."
-    assert pictures.made_from("spec", "puzzle.copy") != pictures.made_from("spec", "puzzle.dot")
 
 
 @pytest.fixture

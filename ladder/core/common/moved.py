@@ -1,0 +1,47 @@
+"""Modules that have moved are still imported by the names that they had in version 0.1."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Mapping
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+class _Forward(MetaPathFinder, Loader):
+    """Imports a module under its new name, and says so."""
+
+    def __init__(self, moved: Mapping[str, str]) -> None:
+        self._moved = moved
+
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if self._old(name) is not None else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        old = self._old(spec.name)
+        assert old is not None
+        new = self._moved[old] + spec.name[len(old) :]
+        warnings.warn(f"{spec.name} is now {new}", FutureWarning, stacklevel=2)
+        module = importlib.import_module(new)
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """The module has been imported under its new name; its spec remains that of this name."""
+        assert module.__spec__ is not None
+        module.__spec__ = module.__spec__.loader_state
+
+    def _old(self, name: str) -> str | None:
+        names = (old for old in self._moved if name == old or name.startswith(f"{old}."))
+        return next(names, None)
+
+
+def forward(moved: Mapping[str, str]) -> None:
+    """Let `import` find modules and packages, with what is in them, by their old names: {old: new}.
+
+    The first of several names that fit counts.
+    """
+    sys.meta_path.insert(0, _Forward(moved))

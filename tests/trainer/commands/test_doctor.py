@@ -1,0 +1,45 @@
+"""The report on the machine: every problem with its remedy, and what runs."""
+
+import os
+
+from ladder.core.common.finding import Finding
+from trainer.commands import doctor
+
+
+def test_the_report_runs_here_and_names_what_runs(capsys):
+    assert doctor.main([]) == 0
+    report = capsys.readouterr().out
+    for what in ("Python", "NumPy", "CPU", "memory", "disk", "tinyshakespeare", "C++ compiler"):
+        assert what in report
+    assert "--device cpu       runs: the NumPy reference" in report
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    finding = doctor.disk(tmp_path)
+    assert str(tmp_path) in finding.found
+    assert "-o" in finding.remedy
+
+
+def test_data_on_disk_is_found_and_missing_data_has_a_fallback(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNEL_LADDER_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "tinyshakespeare").mkdir()
+    (tmp_path / "tinyshakespeare" / "input.txt").write_text("text")
+    text, tokens, weights = doctor.data(tmp_path)
+    assert text.remedy is None
+    assert "uses the byte tokenizer" in tokens.remedy
+    assert "uses random weights" in weights.remedy
+
+
+def test_the_verdict_follows_from_what_is_missing():
+    fine = [Finding(what, "yes") for what in ("C++ compiler", "kernel cache", "GPU", "CuPy")]
+    assert all(" runs: " in line for line in doctor.verdict(fine))
+    broken = [*fine, Finding("CuPy", "none", "install it"), Finding("C++ compiler", "none", "x")]
+    broken.append(Finding("AMD compiler", "none", "pip install it"))
+    cpu, emulated, isa, cuda, _ = doctor.verdict(broken)
+    assert " runs: " in cpu
+    assert emulated.endswith("does not run: see C++ compiler")
+    assert isa == "--device isa:ARCH  does not run: see AMD compiler"
+    assert cuda.endswith("does not run: see CuPy")
+    no_amd = [*fine, Finding("AMD driver", "none", "only --device hip needs one")]
+    assert doctor.verdict(no_amd)[-1] == "--device hip       does not run: see AMD driver"

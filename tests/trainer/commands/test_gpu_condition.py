@@ -1,0 +1,83 @@
+"""Clock, power and temperature beside step times: of the timed steps, of every rank, if known."""
+
+import dataclasses
+import io
+
+import pytest
+from rich.console import Console
+
+from ladder.core.contract.host_arrays import HostArrays
+from ladder.core.contract.sensors import Reading, Sensors
+from ladder.core.measure.roofline import Roof
+from tests.trainer.parallel_run import together
+from tests.trainer.tiny import add_size
+from trainer.commands import gpu_condition, profile, throughput
+from trainer.flags import Flags
+from trainer.report import Display
+
+HOT = Reading(20, 1755.0, 698.4, 700.0, 61.0, {"power limit": 0.85})
+COOL = Reading(18, 1980.0, 512.0, 700.0, 44.0, {})
+SAID = "SMs at 1,755 MHz, 698 of 700 W, 61 °C, slowed by power limit (85 %)"
+
+
+class MadeUp(Sensors):
+    """Notes what is timed between `begin` and `end`."""
+
+    def __init__(self, seen):
+        self.seen = seen
+
+    def begin(self):
+        self.seen.append("begin")
+
+    def end(self):
+        self.seen.append("end")
+        return HOT
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """What happens to a device with made-up sensors, in order."""
+    events = []
+    time = HostArrays.time
+    add_size(monkeypatch, "d2", layers=2, channels=16, heads=2, vocab=300, padded_vocab=384)
+    monkeypatch.setattr(HostArrays, "sensors", lambda device: MadeUp(events))
+    monkeypatch.setattr(
+        HostArrays, "time", lambda device, work: (events.append("timed"), time(device, work))[1]
+    )
+    for module in (throughput, profile):
+        monkeypatch.setattr(module, "roof_of", lambda device, real: Roof(1e9, 1e9))
+    return events
+
+
+FLAGS = Flags(model="d2", batch=2, sequence=5, steps=3, device="cpu")
+
+
+def test_the_bench_reads_the_sensors_during_the_timed_steps_only(seen):
+    machine, found = throughput.measure(FLAGS)
+    begin, end = seen.index("begin"), seen.index("end")
+    assert seen[:begin] == ["timed"] * 2, "the warm-up"
+    assert seen[begin + 1 : end] == ["timed"] * 6, "three steps, three times the products"
+    assert found["gpus"] == [dataclasses.asdict(HOT)]
+    assert f"GPU       {SAID} (median of 20 samples)" in throughput.report(machine, found)
+
+
+def test_the_profile_says_it_of_every_rank(seen):
+    found = together(2, lambda group: profile.measure(FLAGS, group))[0]
+    assert found["gpus"] == [dataclasses.asdict(HOT)] * 2
+    screen = io.StringIO()
+    profile.show(found, Display(Console(file=screen, width=140), 0))
+    assert f"rank 1: {SAID}" in screen.getvalue()
+
+
+def entry_of(*readings):
+    """The entry that the ranks of these readings make together."""
+    return together(len(readings), lambda g: gpu_condition.entry(readings[g.rank], g))[0]
+
+
+def test_the_reading_of_several_turns_is_their_mean():
+    turns = [entry_of(HOT, COOL), {}, entry_of(COOL, None)]
+    first, second = gpu_condition.of_turns(turns)["gpus"]
+    assert (first["samples"], first["sm_mhz"]) == (38, (1755 + 1980) / 2)
+    assert first["slowed"] == {"power limit": 0.85 / 2}
+    assert Reading(**second) == COOL
+    assert gpu_condition.of_turns([{}, {}]) == {}

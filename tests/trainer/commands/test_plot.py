@@ -1,0 +1,69 @@
+"""`python -m trainer plot`: which runs it finds, what it prints, where the picture goes."""
+
+import pytest
+
+from ladder.core.common.errors import LadderError
+from trainer.commands import plot
+from trainer.commands.plot import main
+from trainer.files.logs import RunLog
+from trainer.plots import course
+
+
+def make_run(folder, losses):
+    folder.mkdir(parents=True)
+    log = RunLog(folder)
+    for step, loss in enumerate(losses):
+        log.train(step, loss, 1e-4, 1.0)
+    log.validation(0, 5.0)
+    log.validation(len(losses), losses[-1])
+    return folder
+
+
+def test_a_plot_needs_losses(tmp_path):
+    with pytest.raises(LadderError, match=r"holds no log\.jsonl or main\.log; name the folder"):
+        course.plot(tmp_path)
+    with pytest.raises(LadderError, match="name the folder of a run"):
+        main([str(tmp_path / "missing")])
+    log = RunLog(tmp_path)
+    with pytest.raises(LadderError, match="holds no losses; name the log of a run"):
+        course.plot(tmp_path)
+    log.validation(0, 5.0)
+    assert course.plot(tmp_path).stat().st_size > 5000
+
+
+def test_several_runs_are_drawn_into_one_picture_and_compared(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    runs = [make_run(tmp_path / name, losses) for name, losses in
+            (("low", [4.5, 4.25]), ("high", [4.75, 4.5, 4.125]))]  # fmt: skip
+    drawn = {}
+    monkeypatch.setattr(plot, "draw", lambda runs, path, *how: drawn.update(runs) or path)
+    main([*map(str, runs), "--marks", "124M"])
+    lines = capsys.readouterr().out.splitlines()
+    assert list(drawn) == ["low", "high"]
+    assert [line.split() for line in lines if line.startswith(("low", "high"))] == [
+        ["low", "2", "4.2500", "4.2500", "2", "-"],
+        ["high", "3", "4.1250", "4.1250", "3", "-"],
+    ]
+    assert lines[-1] == "runs.png"
+
+
+def test_runs_of_the_same_name_are_told_apart_by_their_paths(tmp_path, monkeypatch):
+    runs = [make_run(tmp_path / parent / "run", [4.0]) for parent in ("one", "two")]
+    drawn = {}
+    monkeypatch.setattr(plot, "draw", lambda runs, path, *how: drawn.update(runs) or path)
+    main([*map(str, runs)])
+    assert list(drawn) == ["one/run", "two/run"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["-o", "picture.txt"], "its name must end in .png, .svg, .pdf"),
+        (["--smooth", "0"], "--smooth 0: choose 1 or more steps"),
+        (["--marks", "125M"], "invalid choice: '125M'"),
+    ],
+)
+def test_a_wrong_flag_is_refused_with_the_remedy(tmp_path, words, says):
+    with pytest.raises(LadderError) as refused:
+        main([str(make_run(tmp_path / "run", [4.0])), *words])
+    assert says in str(refused.value)

@@ -1,0 +1,70 @@
+"""The benchmark of a training step: what it reports adds up, and its file keeps one of each job."""
+
+import json
+
+import pytest
+
+from ladder.core.common.errors import LadderError
+from tests.trainer.tiny import add_size
+from trainer.commands import throughput
+from trainer.flags import Flags
+
+
+@pytest.fixture(scope="module")
+def measured():
+    with pytest.MonkeyPatch.context() as patch:
+        add_size(patch, "d2", layers=2, channels=16, heads=2)  # small enough for a test: -e d2
+        return throughput.measure(Flags(model="d2", batch=2, sequence=5, steps=3, device="cpu"))
+
+
+def test_step_products_and_ops_are_consistent(measured):
+    machine, m = measured
+    assert (m["model"], m["B"], m["T"], m["dtype"], m["steps"]) == ("d2", 2, 5, "fp32", 3)
+    assert 0 < m["low_ms"] <= m["step_ms"] <= m["high_ms"]
+    assert m["ratio"] == pytest.approx(m["step_ms"] / m["products_ms"]) and m["ratio"] > 0
+    assert m["tokens_per_second"] == pytest.approx(1e3 * 10 / m["step_ms"])
+    assert 0 < m["device_bytes"] < m["peak_memory_bytes"]
+    assert m["floor_ms"] == pytest.approx(sum(row["floor_ms"] for row in m["ops"]))
+    calls = {row["op"]: row["calls"] for row in m["ops"]}
+    assert calls["matmul.forward"] == 4 * 2 + 1 and calls["adamw.update"] == 2
+    assert set(m["rungs"]) == set(calls) and set(m["rungs"].values()) == {"0"}
+    assert machine["device"] == "cpu" and machine["blas"]
+
+
+def test_measuring_again_replaces_the_same_job_and_keeps_the_others(measured, tmp_path):
+    machine, m = measured
+    path = throughput.record(machine, m, tmp_path)
+    throughput.record(machine, {**m, "B": 8}, tmp_path)
+    throughput.record(machine, {**m, "step_ms": 1.0}, tmp_path)
+    steps = json.loads(path.read_text())["steps"]
+    assert [(step["B"], step["step_ms"] == 1.0) for step in steps] == [(8, False), (2, True)]
+
+
+def test_a_file_that_holds_something_else_is_left_alone(measured, tmp_path):
+    machine, m = measured
+    path = throughput.record(machine, m, tmp_path)
+    path.write_text("{}")
+    with pytest.raises(LadderError, match="move it away"):
+        throughput.record(machine, m, tmp_path)
+    assert path.read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["-e", "model.bin"], "name"),
+        (["-x", "-1"], "1 or more"),
+        (["--device", "emulated"], "emulator"),
+        (["--lr", "1"], "no flag"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(flags, message):
+    with pytest.raises(LadderError, match=message):
+        throughput.main(["--device", "cpu", *flags])
+
+
+def test_a_step_with_dropout_is_measured_though_validation_has_other_ops(monkeypatch):
+    add_size(monkeypatch, "d2", layers=2, channels=16, heads=2, attention_dropout=0.2)
+    _, m = throughput.measure(Flags(model="d2", batch=1, sequence=3, steps=1, device="cpu"))
+    ops = {row["op"] for row in m["ops"]}
+    assert "attention_dropout.forward" in ops and "attention.forward" not in ops

@@ -1,0 +1,124 @@
+"""`python -m trainer verify`: what differs from llm.c's debug state is shown, and fails."""
+
+import struct
+
+import numpy as np
+import pytest
+
+from ladder.core.common.errors import LadderError
+from tests.trainer.tiny import PARAMETERS, SHAPE, save_model
+from trainer.commands import export, verify
+from trainer.engine import memory
+
+HEADER = 1024  # bytes
+B, T = 4, 32
+TOKENS = 2 * B * T * 4
+LOGITS = B * T * SHAPE.vocab * 4
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A model file and its debug state."""
+    run = save_model(tmp_path / "run", dropout=0.1, factor=3.0)
+    where = ["--data-dir", str(tmp_path), "-o"]
+    model, state = tmp_path / "model.bin", tmp_path / "state.bin"
+    assert export.main([run, "--to", "llmc", *where, str(model)]) == 0
+    batch = ["-b", str(B), "-t", str(T), "--dataset", "play"]
+    assert export.main([run, "--to", "debug-state", *batch, *where, str(state)]) == 0
+    return model, state
+
+
+def call(files, *words):
+    model, state = files
+    return verify.main(["-e", str(model), str(state), *(words or ("--device", "cpu"))])
+
+
+def change(path, at, value):
+    raw = bytearray(path.read_bytes())
+    raw[at : at + len(value)] = value
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_model_agrees_with_its_own_state(files, capsys, dtype):
+    assert call(files, "--device", "cpu", "--dtype", dtype) == 0
+    said = capsys.readouterr().out
+    assert "all within llm.c's limits" in said
+    assert "NO" not in said
+    for name in ("logits", "loss", *(f"d{name}" for name in PARAMETERS)):
+        assert f"\n{name} " in said
+    losses = [float(line.split()[1]) for line in said.splitlines() if line.strip()[:2].isdigit()]
+    assert "knows the losses of ten steps for GPT-2 124M" in said
+    assert losses == sorted(losses, reverse=True), "ten steps on one batch"
+
+
+@pytest.mark.emulator
+@pytest.mark.sweep
+def test_it_checks_kernels_on_the_emulator(files, capsys):
+    assert call(files, "--device", "emulated", "--rungs", "naive") == 0
+    assert "all within llm.c's limits" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("at", "name"),
+    [
+        (HEADER + TOKENS + 4 * 100, "logits"),
+        (HEADER + TOKENS + LOGITS, "loss"),
+        (HEADER + TOKENS + LOGITS + 4 + 4 * 7, "dwte"),
+        (-4, f"d{PARAMETERS[-1]}"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_one_number_that_is_off_fails_and_is_named(files, capsys, at, name):
+    state = files[1]
+    at %= state.stat().st_size
+    change(state, at, struct.pack("<f", struct.unpack_from("<f", state.read_bytes(), at)[0] + 0.1))
+    assert call(files) == 1
+    said = capsys.readouterr().out
+    assert [line.split()[0] for line in said.splitlines() if line.rstrip().endswith(" NO")] == [
+        name
+    ]
+    assert "NOT all within llm.c's limits" in said
+
+
+def test_nan_is_infinitely_far_off():
+    found = verify.compare("x", np.array([1.0, np.nan]), np.array([1.0, 1.0]), limit=1.0)
+    assert found.largest == np.inf and not found.passes
+
+
+def test_the_losses_of_gpt2_124m_are_compared_where_the_state_is_llmcs(files, capsys):
+    change(files[1], HEADER + TOKENS + LOGITS, struct.pack("<f", verify.TESTS["fp32"].losses[0]))
+    assert call(files) == 1
+    assert "4.059707" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "says"),
+    [
+        (0, b"xxxx", "is no debug state of version 2: it does not begin with 20240327"),
+        (4, struct.pack("<i", 1), "is no debug state of version 2"),
+        (8, struct.pack("<i", 3), "is the debug state of another model, or damaged: B=3, T=32"),
+        (8, struct.pack("<i", -2), "is the debug state of another model, or damaged: B=-2"),
+        (HEADER, struct.pack("<i", SHAPE.vocab), f"it has tokens beyond the model's {SHAPE.vocab}"),
+        (HEADER, struct.pack("<i", -1), "it has tokens beyond the model's"),
+        (HEADER + TOKENS, struct.pack("<f", np.nan), "logits holds NaN or infinity"),
+    ],
+)
+def test_a_damaged_state_is_refused(files, at, value, says):
+    change(files[1], at, value)
+    with pytest.raises(LadderError, match=says):
+        call(files)
+
+
+def test_a_short_state_and_a_type_without_limits_are_refused(files):
+    with pytest.raises(LadderError, match="choose --dtype fp32 or bf16"):
+        call(files, "--device", "cpu", "--dtype", "fp16")
+    files[1].write_bytes(files[1].read_bytes()[:500])
+    with pytest.raises(LadderError, match="and a whole header"):
+        call(files)
+
+
+def test_a_state_beyond_the_memory_is_refused_by_a_flag_that_the_command_has(files, monkeypatch):
+    monkeypatch.setattr(memory, "available_on_host", lambda: 1 << 10)
+    with pytest.raises(LadderError, match=r"^B=\d+ T=\d+ needs .*; choose a smaller -e$"):
+        call(files)

@@ -1,0 +1,140 @@
+"""The models that -e names."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ladder.core.common.errors import LadderError
+from tests.trainer.tiny import PARAMETERS, SHAPE, save_model
+from trainer.files import checkpoint, llmc_files, weights
+from trainer.model import registry
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("gpt2", (12, 12, 768)),
+        ("gpt2-medium", (24, 16, 1024)),
+        ("gpt2-large", (36, 20, 1280)),
+        ("gpt2-xl", (48, 25, 1600)),
+        ("d6", (6, 6, 384)),
+        ("d12", (12, 12, 768)),
+        ("d48", (48, 25, 1600)),
+    ],
+)
+def test_sizes_are_gpt2s_and_llmcs(name, size):
+    shape = registry.named_shape(name, 50257)
+    assert (shape.layers, shape.heads, shape.channels) == size
+    assert (shape.context, shape.vocab, shape.padded_vocab) == (1024, 50257, 50304)
+    assert shape.dropout == 0
+
+
+def test_char_is_nanogpts_character_model():
+    shape = registry.named_shape("char", 65)
+    assert (shape.layers, shape.heads, shape.channels, shape.context) == (6, 6, 384, 256)
+    assert (shape.dropout, shape.vocab, shape.padded_vocab) == (0.2, 65, 128)
+    assert weights.tokenizer_of("char") == "chars"
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones(tmp_path):
+    known = r"gpt2, .* d6, .* gpt2:d6, .* gpt3:c384, .* char, char-lecture"
+    with pytest.raises(LadderError, match=rf"-e xyz: .*{known}"):
+        weights.open_model("xyz", vocab=50257, seed=1, data_dir=tmp_path)
+    with pytest.raises(LadderError, match=rf"-e chr: .*char\? .*{known}"):
+        weights.open_model("chr", vocab=50257, seed=1, data_dir=tmp_path)
+
+
+def test_pretrained_weights_need_gpt2s_tokens(tmp_path):
+    model = weights.open_model("gpt2", vocab=257, seed=1, data_dir=tmp_path)
+    assert not model.trained
+    assert "random initial weights" in model.note
+    assert model.shape.vocab == 257
+
+
+def test_a_checkpoint_is_a_model_and_knows_its_tokenizer(tmp_path):
+    name = save_model(tmp_path / "run", dropout=0.1)
+    model = weights.open_model(name, vocab=5, seed=1, data_dir=tmp_path)
+    assert model.trained
+    assert model.shape.dropout == 0.1
+    assert [piece[0] for piece in model.pieces] == list(PARAMETERS)
+    assert weights.tokenizer_of(name) == "bytes"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"layers": 3},
+        {"heads": 3},
+        {"channels": "many"},
+        {"dropout": 1.0},
+        {"vocab": 10**9},
+        {"layers": 2.0},
+        {"heads": 2.0},
+        {"x": 1},
+    ],
+)
+def test_a_checkpoint_whose_state_does_not_fit_its_tensors_is_refused(tmp_path, change):
+    tensors, state = checkpoint.load(save_model(tmp_path / "good"), 0)
+    state["shape"].update(change)
+    again = {name: (lambda name=name: tensors[name]) for name in tensors}
+    checkpoint.save(tmp_path / "bad", 0, again, state)
+    with pytest.raises(LadderError, match=r"does not (hold|say)"):
+        weights.open_model(str(tmp_path / "bad"), vocab=257, seed=1, data_dir=tmp_path)
+
+
+def test_a_checkpoint_that_names_no_architecture_is_of_gpt2(tmp_path):
+    """As those that were written before there was a choice."""
+    tensors, state = checkpoint.load(save_model(tmp_path / "new"), 0)
+    assert state.pop("architecture") == "gpt2"
+    again = {name: (lambda name=name: tensors[name]) for name in tensors}
+    checkpoint.save(tmp_path / "old", 0, again, state)
+    model = weights.open_model(str(tmp_path / "old"), vocab=257, seed=1, data_dir=tmp_path)
+    assert model.shape == SHAPE
+
+
+def test_a_checkpoint_of_an_unknown_architecture_is_refused(tmp_path):
+    tensors, state = checkpoint.load(save_model(tmp_path / "good"), 0)
+    state["architecture"] = "rnn"
+    again = {name: (lambda name=name: tensors[name]) for name in tensors}
+    checkpoint.save(tmp_path / "bad", 0, again, state)
+    with pytest.raises(LadderError, match="'rnn'"):
+        weights.open_model(str(tmp_path / "bad"), vocab=257, seed=1, data_dir=tmp_path)
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path):
+    name = save_model(tmp_path / "bad", factor=np.nan)
+    model = weights.open_model(name, vocab=257, seed=1, data_dir=tmp_path)
+    with pytest.raises(LadderError, match="wte holds NaN or infinity"):
+        list(model.pieces)
+
+
+def test_a_file_of_llmc_is_a_model(tmp_path):
+    path = tmp_path / "model.bin"
+    shapes = SHAPE.parameter_shapes()
+    llmc_files.save_model(path, SHAPE, lambda name: np.full(shapes[name], 0.5, np.float32))
+    model = weights.open_model(str(path), vocab=257, seed=1, data_dir=tmp_path)
+    assert model.shape == SHAPE
+    assert all((array[:1] == 0.5).all() for _, _, array in model.pieces)
+
+
+@pytest.mark.parametrize("name", ["gtp2", "model.bin", "notes.txt"])
+def test_what_is_no_model_is_refused(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    Path("notes.txt").write_text("no model")
+    with pytest.raises(LadderError, match=f"-e {name}: no"):
+        weights.open_model(name, vocab=257, seed=1, data_dir=tmp_path)
+
+
+def test_a_checkpoint_whose_tokenizer_is_no_name_is_refused(tmp_path):
+    tensors, state = checkpoint.load(save_model(tmp_path / "run"), 0)
+    reads = {name: (lambda name=name: tensors[name]) for name in tensors}
+    checkpoint.save(tmp_path / "odd", 0, reads, {**state, "tokenizer": [1]})
+    with pytest.raises(LadderError, match=r"there is no tokenizer '\[1\]'"):
+        weights.open_with_tokenizer(str(tmp_path / "odd"), None, seed=0, data_dir=tmp_path)
+
+
+def test_a_folder_without_a_model_is_refused_before_a_vocabulary_is_fetched(tmp_path, monkeypatch):
+    monkeypatch.setattr(weights, "get_tokenizer", None)
+    with pytest.raises(LadderError, match="holds no checkpoint and no model"):
+        weights.open_with_tokenizer(str(tmp_path), None, seed=0, data_dir=tmp_path)

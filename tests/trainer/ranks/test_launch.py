@@ -1,0 +1,92 @@
+"""Which rank a process is, from what launchers set, and from llm.c's flags."""
+
+import pytest
+
+from ladder.core.common.errors import LadderError
+from trainer.commands.parser import parse
+from trainer.ranks.launch import find_launch, wants_supervisor
+
+# As the launchers set them; variables that do not count here are among them.
+ENVIRONMENTS = {
+    "torchrun": {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "GROUP_RANK": "1"},
+    "Open MPI": {
+        "OMPI_COMM_WORLD_RANK": "3",
+        "OMPI_COMM_WORLD_SIZE": "4",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+        "PMIX_RANK": "3",
+    },
+    "MPICH": {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"},
+    "srun": {
+        "SLURM_PROCID": "3",
+        "SLURM_NTASKS": "4",
+        "SLURM_STEP_NUM_TASKS": "4",
+        "SLURM_LOCALID": "1",
+    },
+    # srun starts one torchrun on each machine.
+    "torchrun in srun": {
+        "RANK": "3",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "1",
+        "SLURM_PROCID": "1",
+        "SLURM_STEP_NUM_TASKS": "2",
+    },
+}
+
+
+@pytest.mark.parametrize("launcher", ENVIRONMENTS)
+def test_the_variables_of_every_launcher_say_which_rank_this_is(launcher, tmp_path):
+    launch = find_launch(parse([]), ENVIRONMENTS[launcher], tmp_path)
+    assert (launch.rank, launch.size, launch.local_rank) == (3, 4, 1)
+    assert launch.folder == tmp_path
+    assert launcher.split()[0] in launch.told_by
+    assert not wants_supervisor(parse(["--ranks", "4"]), ENVIRONMENTS[launcher])
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"RANK": "0"},  # some clusters set it for purposes of their own
+        {"RANK": "0", "WORLD_SIZE": "1"},
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"},  # the script of sbatch, without srun
+    ],
+)
+def test_one_process_is_alone(environment, tmp_path):
+    assert find_launch(parse([]), environment, tmp_path) is None
+    assert find_launch(parse(["-pn", "1", "-pr", "0"]), environment, tmp_path) is None
+
+
+def test_ranks_ask_for_a_supervisor_where_no_launcher_has_started_them():
+    assert wants_supervisor(parse(["--ranks", "2"]), {})
+    assert wants_supervisor(parse(["--gpus", "2"]), {})
+    assert not wants_supervisor(parse(["--ranks", "1"]), {})
+    assert not wants_supervisor(parse([]), {})
+
+
+def test_flags_of_llmc_say_which_rank_this_is(tmp_path):
+    words = ["-pn", "16", "-pr", "11", "-pg", "8", "-ps", "10.0.0.1", "-pi", "tcp"]
+    launch = find_launch(parse(words), {}, tmp_path)
+    assert (launch.rank, launch.size, launch.local_rank) == (11, 16, 3)
+    assert (launch.folder, launch.address, launch.port) == (None, "10.0.0.1", 12345)
+    other = find_launch(parse(words), {"KERNEL_LADDER_PORT": "4711", "MASTER_PORT": "1"}, tmp_path)
+    assert other.port == 4711
+    folder = find_launch(parse(["-pn", "2", "-pi", "fs", "-pf", "/shared"]), {}, tmp_path)
+    assert (folder.rank, folder.local_rank, str(folder.folder)) == (0, None, "/shared")
+    mpi = find_launch(parse(["-pi", "mpi"]), ENVIRONMENTS["Open MPI"], tmp_path)
+    assert (mpi.rank, mpi.folder) == (3, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "says"),
+    [
+        ("-pr 1", {}, "say of how many processes by -pn"),
+        ("-pn 2 -pr 2", {}, "ranks count from 0 to 1"),
+        ("-pn 2", ENVIRONMENTS["torchrun"], "WORLD_SIZE=4 says otherwise; leave -pn and -pr out"),
+        ("--ranks 2", ENVIRONMENTS["srun"], "started as one of 4 .*; leave --ranks out"),
+        ("-pn 2 -pi tcp", {}, "name the machine of rank 0 by -ps ADDRESS"),
+        ("", {"RANK": "first", "WORLD_SIZE": "2"}, "RANK=first in the environment is no number"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(words, environment, says, tmp_path):
+    with pytest.raises(LadderError, match=says):
+        find_launch(parse(words.split()), environment, tmp_path)

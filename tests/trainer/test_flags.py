@@ -1,0 +1,230 @@
+"""Settings, their flags, and how a wrong one is refused."""
+
+import dataclasses
+import errno
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from ladder.core.common.errors import LadderError
+from tests.trainer.tiny import resolved, resolved_kernels
+from trainer import flags
+from trainer.__main__ import COMMANDS
+from trainer.commands import sample
+from trainer.commands.command import run
+from trainer.commands.parser import parse
+from trainer.engine import schedule
+from trainer.flags import FUSIONS, Flags
+from trainer.model import fusion
+
+
+def test_what_is_not_typed_is_none():
+    assert parse([]) == Flags()
+    assert set(dataclasses.asdict(Flags()).values()) == {None}
+
+
+def test_every_setting_has_a_long_flag_that_sets_it():
+    values = {
+        "rung": ("matmul.forward@C:768=a=b.cu", {"matmul.forward@C:768": "a=b.cu"}),
+        "fuse": ("none", "none"),
+    }
+    for f in dataclasses.fields(Flags):
+        flag, choices, kind = f.metadata["names"][0], f.metadata.get("choices"), str(f.type)
+        assert flag.startswith("--")
+        if "bool" in kind:
+            words, expected = [], not flag.startswith("--no-")
+        else:
+            number = (choices or ["some"])[-1] if "str" in kind else 0.5 if "float" in kind else 1
+            word, expected = values.get(f.name, (str(number), number))
+            words = [word]
+        assert getattr(parse([flag, *words]), f.name) == expected, flag
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("-b 0", "--batch/-b"),
+        ("-b two", "--batch/-b"),
+        ("-b", "--batch/-b"),
+        ("-l 0", "--lr/-l"),
+        ("-l nan", "--lr/-l"),
+        ("-l x", "--lr/-l"),
+        ("-q 2", "--final-lr/-q"),
+        ("-k cosin", "--schedule/-k"),
+        ("-k constant -u 5", "warm-up"),
+        ("-y 2", "--resume/-y"),
+        ("--beta2 1", "--beta2"),
+        ("--grad-clip -1", "--grad-clip"),
+        ("--seed -1", "--seed"),
+        ("--dtype int8", "--dtype"),
+        ("--llmc-order --no-shuffle", "--llmc-order"),
+        ("--random-offsets --no-shuffle", "--random-offsets"),
+        ("--random-offsets --llmc-order", "--random-offsets"),
+        ("--eval-train -a 1", "--overfit"),
+        ("--rung gelu", "OP=FILE.cu"),
+        ("--rung gelu.forward@N=1", "gelu.forward@N"),
+        ("--rung gelu.forward=1 --rung gelu.forward=2", "gelu.forward"),
+        ("--fuse nonsense", "--fuse"),
+        ("--fuse matmul_gelu,none", "--fuse"),
+        (f"-d {1 << 40}", "--total-tokens/-d must be at most"),
+        ("--bacth 4", "did you mean --batch?"),
+        ("--learning 4", "--learning"),
+        ("--dataset play -j a_val.bin", "-j a_val.bin"),
+        ("-x 5 play", "'play'"),
+        ("--output=", "--output/-o"),
+        ("--model=", "--model/-e"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_flag_and_remedy(line, says):
+    with pytest.raises(LadderError) as refused:
+        parse(line.split())
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_names_that_flags_know_are_those_of_what_there_is():
+    assert set(flags.SCHEDULES) == set(schedule.SCHEDULES)
+    assert tuple(fusion.FUSIONS) == flags.FUSIONS  # in this order
+
+
+def test_help_names_every_command(capsys):
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"Other commands: {', '.join(COMMANDS)}, each with its own --help." in text
+
+
+@pytest.mark.parametrize("words", [["-h"], ["-b", "8", "-h"], ["-h", "-b", "8"]])
+def test_h_alone_asks_for_help_and_with_a_value_for_hellaswag(capsys, words):
+    assert parse(["-h", "1", "-b", "8"]) == Flags(hellaswag=True, batch=8)
+    with pytest.raises(SystemExit) as left:
+        parse(words)
+    assert left.value.code == 0
+    assert "--learning" not in (out := capsys.readouterr().out)
+    assert re.search(r"--batch( N)?, -b N", out)  # Python 3.13 names the value once
+
+
+def test_another_command_takes_h_for_help_too(capsys):
+    with pytest.raises(SystemExit) as left:
+        sample.parse(["-h"])
+    assert left.value.code == 0
+    assert "--temperature" in (out := capsys.readouterr().out) and "--lr" not in out
+
+
+def test_the_device_fills_in_what_was_left_open():
+    cpu, cuda = resolved("cpu"), resolved("cuda")
+    assert (cpu.batch, cpu.sequence, cpu.steps, cpu.lr) == (4, 64, 40, 1e-4)
+    assert (cuda.batch, cuda.sequence, cuda.lr) == (4, 1024, 1e-4)
+    assert cuda.steps == (1 << 20) // 4096  # an epoch of so many tokens
+    assert cpu.total_tokens == 256
+    assert resolved("cpu", batch=3).batch == 3
+
+
+@pytest.mark.parametrize("kind", ["cpu", "emulated", "cuda"])
+def test_a_resolved_run_leaves_nothing_open(kind):
+    config, wanted = resolved(kind), resolved_kernels(kind)
+    assert None not in dataclasses.asdict(config).values()
+    assert None not in dataclasses.asdict(wanted).values()
+    assert -1 not in (config.steps, config.total_tokens)
+    assert resolved(kind, steps=-1, total_tokens=1 << 22).steps == 1  # more than the data has
+
+
+def test_what_fusions_are_wanted_is_settled_one_by_one():
+    def fuse(**typed):
+        return list(resolved_kernels("cpu", **typed).fuse.values())
+
+    before = FUSIONS.index("matmul_gelu")  # and behind it matmul_gelu_backward
+    behind = len(FUSIONS) - before - 2
+
+    def around(answer, *gelu):
+        return [answer] * before + [*gelu] + [answer] * behind
+
+    assert fuse() == ["auto"] * len(FUSIONS)
+    assert fuse(fuse="all") == ["yes"] * len(FUSIONS)
+    assert fuse(fuse="none") == ["no"] * len(FUSIONS)
+    assert fuse(fuse="matmul_gelu") == around("no", "yes", "no")
+    assert fuse(gelu_fusion=1) == around("auto", "yes", "no")
+    assert fuse(gelu_fusion=2) == around("auto", "yes", "yes")
+    assert fuse(fuse="all", gelu_fusion=0) == around("yes", "no", "no")
+
+
+def test_the_default_length_fits_a_short_context_but_a_given_one_is_held_to_it():
+    assert resolved("cuda", 256).sequence == 256
+    with pytest.raises(LadderError, match="choose -t 256 or less"):
+        resolved("cuda", 256, sequence=512)
+
+
+def test_accumulation_is_counted_and_must_come_out_even():
+    config = resolved("cpu", 64, batch=2, sequence=8, total_tokens=48)
+    assert config.accumulation == 3
+    with pytest.raises(LadderError, match=r"-d 50 .*-d 48"):
+        resolved("cpu", 64, batch=2, sequence=8, total_tokens=50)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [({"steps": 0}, "-x 0"), ({"val_batches": 0}, "-m 0"), ({"dtype": "fp16"}, "-w 0")],
+)
+def test_settings_that_do_not_go_together_are_refused(changes, says):
+    with pytest.raises(LadderError, match=says):
+        resolved("cpu", 64, master_weights=False, **changes)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["-b", "0"], "error: --batch/-b must be at least 1, not 0\n"),
+        (
+            ["trian"],
+            "error: unknown command 'trian'; the commands are prepare, doctor, ",
+        ),
+        (["-e", "no/such.bin", "--device", "cpu"], "error: -e no/such.bin: no such file or folder"),
+    ],
+)
+def test_the_command_prints_one_line_and_exits_with_2(words, says, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer", "--dataset", "play", "--tokenizer", "bytes", *words]
+        if words[0].startswith("-")
+        else [sys.executable, "-m", "trainer", *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "KERNEL_LADDER_DATA": str(tmp_path)},
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(says)
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (IsADirectoryError(errno.EISDIR, "Is a directory", "there"), "there: Is a directory"),
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (MemoryError("Unable to allocate 10.1 MiB"), "Unable to allocate 10.1 MiB"),
+        (RuntimeError("can't start new thread"), "threads or processes"),  # Python's words
+        (BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), "threads or processes"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line(capsys, error, says):
+    def main(argv):
+        raise error
+
+    assert run(main, []) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and says in line
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("a bug"), OSError("about no file"), BlockingIOError(errno.EAGAIN, "write", 0)],
+)
+def test_an_error_that_is_a_bug_is_raised_again(error):
+    def main(argv):
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        run(main, [])
+    assert raised.value is error

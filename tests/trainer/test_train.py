@@ -1,0 +1,626 @@
+"""The training loop, on a model of two small layers and the embedded play."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import alone_in
+from ladder.core.contract.dtypes import DTYPES
+from ladder.core.contract.ladder import find
+from ladder.core.device.cpu import Cpu
+from ladder.core.device.inventory import cpp_compiler
+from ladder.core.device.open import open_device
+from ladder.core.emulator.emulated import Emulated
+from tests.trainer.tiny import SHAPE, add_size, highest_rungs, parameters, run, save_model, settings
+from trainer import train as training
+from trainer.commands.sample import open_generator
+from trainer.data.token_files import write_tokens
+from trainer.engine import memory, steps
+from trainer.engine.engine import Engine
+from trainer.engine.generation import encode_prompt
+from trainer.files import checkpoint, logs
+from trainer.flags import DTYPES as DTYPE_NAMES
+from trainer.flags import Flags
+from trainer.model.fusion import FUSIONS
+from trainer.model.program import build
+from trainer.open import open_run
+from trainer.report import WIDTH_OF_A_LOG, open_console
+from trainer.train import train
+
+SIZE = dict(context=32, vocab=257, padded_vocab=384, layers=1, heads=2, channels=16)
+
+
+def losses(directory):
+    return [e["train_loss"] for e in logs.read(directory / "log.jsonl") if "train_loss" in e]
+
+
+def test_the_loss_falls_and_validation_frames_the_run(tmp_path):
+    outcome, screen = run(tmp_path, steps=40, batch=4)
+    assert [step for step, _ in outcome.val_losses] == [0, 40]
+    before, after = (loss for _, loss in outcome.val_losses)
+    assert abs(before - np.log(257)) < 0.2
+    assert after < before - 1.5
+    assert outcome.status == 0
+    assert f"validation loss {before:.4f} -> {after:.4f}" in screen
+
+
+def test_a_run_says_at_its_start_whether_it_keeps_the_model(tmp_path):
+    _, screen = run(tmp_path, steps=1)
+    assert "run, no checkpoints: -n 100 writes one every 100 steps" in " ".join(screen.split())
+    _, screen = run(tmp_path, steps=1, checkpoint_every=5, output=str(tmp_path / "kept"))
+    assert "kept, a checkpoint every 5 steps and at the end" in " ".join(screen.split())
+
+
+def test_one_batch_can_be_memorized(tmp_path):
+    run(tmp_path, steps=150, overfit=True, lr=2e-2, sequence=8)
+    course = losses(tmp_path / "run")
+    assert course[0] > 5
+    assert course[-1] < 0.05
+
+
+def test_accumulated_micro_batches_are_the_larger_batch(tmp_path):
+    run(tmp_path, batch=4, shuffle=False, checkpoint_every=6, output=str(tmp_path / "whole"))
+    changes = {"batch": 2, "total_tokens": 64, "shuffle": False, "checkpoint_every": 6}
+    run(tmp_path, **changes, output=str(tmp_path / "parts"))
+    np.testing.assert_allclose(losses(tmp_path / "whole"), losses(tmp_path / "parts"), rtol=1e-5)
+    whole, parts = parameters(tmp_path / "whole", 6), parameters(tmp_path / "parts", 6)
+    np.testing.assert_allclose(whole["wpe"], parts["wpe"], atol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_resumed_run_continues_bit_for_bit(tmp_path, dtype):
+    model = save_model(tmp_path / "dropping", dropout=0.2)
+    common = {
+        "model": model,
+        "dtype": dtype,
+        "total_tokens": 64,
+        "warmup": 3,
+        "final_lr": 0.1,
+        "weight_decay": 0.1,
+        "steps": 8,
+        "checkpoint_every": 4,
+        "val_every": 2,
+    }
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    run(tmp_path, **common, output=str(straight))
+    # The second run dies in step 5, after the checkpoint of step 4.
+    original = training.take_step
+
+    def die(steps, loader, number):
+        if number == 5:
+            raise RuntimeError("power cut")
+        return original(steps, loader, number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "take_step", die)
+        with pytest.raises(RuntimeError):
+            run(tmp_path, **common, output=str(resumed))
+    _, screen = run(tmp_path, **common, output=str(resumed), resume=True)
+    assert "resumed at step 4" in screen
+
+    a, b = parameters(straight, 8), parameters(resumed, 8)
+    assert a.keys() == b.keys()
+    for name in a:
+        assert a[name].tobytes() == b[name].tobytes(), name
+    assert checkpoint.load(straight, 8)[1]["train"] == checkpoint.load(resumed, 8)[1]["train"]
+    assert (straight / "main.log").read_text() == (resumed / "main.log").read_text()
+    assert losses(straight) == losses(resumed)
+
+
+def own_set(folder):
+    """A set of one's own: two files to train on, one to validate on."""
+    for name in ("train_0", "train_1", "val_0"):
+        write_tokens(folder / f"mine_{name}.bin", np.arange(1600) % 251)
+    return {"train_data": str(folder / "mine_train_*.bin"), "output": str(folder / "run")}
+
+
+def test_token_files_of_one_split_name_those_of_the_other(tmp_path):
+    words = own_set(tmp_path)
+    _, screen = run(tmp_path, steps=1, **words)
+    assert "3,200 tokens to train on, 1,600 to validate" in screen
+    validation = {"train_data": None, "val_data": str(tmp_path / "mine_val_*.bin")}
+    run(tmp_path, **{**words, **validation, "steps": 1, "output": str(tmp_path / "o")})
+    assert losses(tmp_path / "run") == losses(tmp_path / "o")
+    (tmp_path / "mine_val_0.bin").unlink()
+    with pytest.raises(LadderError, match=r"^-i .*: there are no val files of the same name; -j"):
+        run(tmp_path, **{**words, "output": str(tmp_path / "p")})
+    with pytest.raises(LadderError, match=r"^no token file matches .*there_train"):
+        run(tmp_path, **{**words, "train_data": str(tmp_path / "not_there_train*.bin")})
+
+
+@pytest.mark.parametrize(
+    "order", ["llmc_order", pytest.param("random_offsets", marks=pytest.mark.slow)]
+)
+def test_a_run_in_an_order_is_resumed_in_it(tmp_path, order):
+    words = {**own_set(tmp_path), order: True, "checkpoint_every": 3}
+    run(tmp_path, **{**words, "output": str(tmp_path / "straight")})
+    assert losses(tmp_path / "straight") != losses(run(tmp_path, **own_set(tmp_path))[0].directory)
+    run(tmp_path, **{**words, "output": str(tmp_path / "two"), "steps": 3})
+    run(tmp_path, **{**words, "output": str(tmp_path / "two"), "resume": True})
+    assert losses(tmp_path / "two") == losses(tmp_path / "straight")
+
+
+def test_a_run_on_a_text_of_ones_own_is_sampled_in_its_characters(tmp_path, monkeypatch):
+    (tmp_path / "book.txt").write_text("Sing, goddess, the anger of Ἀχιλλεύς. " * 20)
+    add_size(monkeypatch, "d6", **SIZE)
+    words = {"model": "d6", "dataset": str(tmp_path / "book.txt"), "tokenizer": "chars"}
+    run(tmp_path, **words, steps=1, checkpoint_every=1)
+    run(tmp_path, **words, steps=2, resume=True)
+    flags = Flags(
+        model=str(tmp_path / "run"), device="cpu", data_dir=str(tmp_path / "data"), prompt="Ἀ"
+    )
+    config, tokenizer, generator = open_generator(flags)
+    ids = encode_prompt(tokenizer, config.prompt)
+    drawn = list(generator.generate([ids], 3, [np.random.default_rng(0)]))
+    assert max(drawn) < [tokenizer.vocab] and len(drawn) == 3
+    assert tokenizer.vocab == len(set("Sing, goddess, the anger of Ἀχιλλεύς. "))
+
+
+@pytest.mark.slow
+def test_the_loss_on_the_training_text_is_measured_as_on_the_validation_text(tmp_path):
+    model = save_model(tmp_path / "dropping", dropout=0.2)
+    words = {**own_set(tmp_path), "model": model, "val_every": 3}
+    apart, _ = run(tmp_path, **words, val_data=str(tmp_path / "mine_train_0.bin"))
+    outcome, screen = run(tmp_path, **{**words, "output": str(tmp_path / "both")}, eval_train=True)
+    history = logs.read_history(outcome.directory / "log.jsonl")
+    assert [step for step, _ in history.train_split] == [0, 3, 6]
+    assert history.train_split == apart.val_losses
+    assert losses(outcome.directory) == losses(apart.directory), "training goes on as without it"
+    assert f"loss on the training text {history.train_split[-1][1]:.6f} (step 6)" in screen
+
+
+def test_resume_without_a_checkpoint_starts_from_step_0_and_says_so(tmp_path):
+    _, screen = run(tmp_path, steps=1, resume=True)
+    assert "holds no checkpoint yet: starting from step 0" in screen
+
+
+def test_a_run_does_not_overwrite_the_checkpoints_of_another(tmp_path):
+    run(tmp_path, steps=2, checkpoint_every=2)
+    with pytest.raises(LadderError, match="continue it with -y 1, choose another folder with -o"):
+        run(tmp_path, steps=2)
+    assert checkpoint.latest(tmp_path / "run") == 2
+
+
+def test_a_run_neither_reads_nor_writes_where_another_one_writes(tmp_path, monkeypatch):
+    flags = Flags(**settings(tmp_path, checkpoint_every=1))
+    with alone_in(tmp_path / "run"), monkeypatch.context() as patched:
+        patched.setattr(training, "open_run", lambda flags: pytest.fail("it was read"))
+        refusal = rf"another run \(process {os.getpid()}\) is writing to .*; wait for its end, or"
+        with pytest.raises(LadderError, match=refusal):
+            train(flags)
+    assert train(flags).status == 0
+
+
+def test_a_run_that_cannot_start_leaves_no_folder_behind(tmp_path):
+    missing = str(tmp_path / "missing.bin")
+    with pytest.raises(LadderError, match="no such file"):
+        train(Flags(**settings(tmp_path, model=missing, output=str(tmp_path / "new" / "run"))))
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_checkpoint_without_the_state_of_a_run_is_not_resumed(tmp_path):
+    save_model(tmp_path / "run")  # whole, but a model only
+    with pytest.raises(LadderError, match="its state lacks config; train from its weights by -e"):
+        run(tmp_path, resume=True)
+    run(tmp_path, steps=1, output=str(tmp_path / "other"), checkpoint_every=1)
+    tensors, state = checkpoint.load(tmp_path / "other", 1)
+    for key in ("device", "kernels", "train", "stepper"):
+        folder = tmp_path / key
+        reads = {name: (lambda name=name: tensors[name]) for name in tensors}
+        checkpoint.save(folder, 1, reads, {**state, key: 5})
+        with pytest.raises(LadderError, match=f"{key}.* is not of a training run of this version"):
+            run(tmp_path, resume=True, output=str(folder))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("updates", -1, "lacks stepper.updates"),
+        ("losses", ["x"], "lacks stepper.losses"),
+        ("scale", None, "lacks stepper.scale.value"),
+        ("scale", {"value": 0, "good_steps": 1}, "lacks stepper.scale.value"),
+        ("scale", {"value": 1.0, "good_steps": []}, "lacks stepper.scale.good_steps"),
+    ],
+)
+def test_a_checkpoint_whose_numbers_make_no_sense_is_not_resumed(tmp_path, key, value, says):
+    run(tmp_path, steps=1, output=str(tmp_path / "sound"), checkpoint_every=1, dtype="fp16")
+    tensors, state = checkpoint.load(tmp_path / "sound", 1)
+    reads = {name: (lambda name=name: tensors[name]) for name in tensors}
+    stepper = {**state["stepper"], key: value}
+    checkpoint.save(tmp_path / "run", 1, reads, {**state, "stepper": stepper})
+    with pytest.raises(LadderError, match=says):
+        run(tmp_path, resume=True, steps=2, dtype="fp16")
+
+
+def test_a_resumed_run_does_not_need_the_model_it_began_with(tmp_path):
+    """Nor its tokenizer's name, which only the model's folder told."""
+    run(tmp_path, steps=1, checkpoint_every=1)
+    shutil.rmtree(tmp_path / "model")
+    outcome, _ = run(tmp_path, model=str(tmp_path / "model"), steps=2, resume=True)
+    assert outcome.status == 0
+
+
+def test_a_plot_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "run" / "loss.png").mkdir(parents=True)
+    with pytest.raises(LadderError, match=r"cannot write .*loss\.png: Is a directory"):
+        run(tmp_path, steps=1, plot=True)
+    assert not list((tmp_path / "run").glob(".*")), "nothing is left of the attempt"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"seed": 5}, "--seed was 1337 and is 5 now"),
+        ({"total_tokens": 64}, "-d was 32 and is 64 now"),
+        ({"batch": 1, "total_tokens": 32}, "B was 2 and is 1 now"),
+        ({"dtype": "bf16"}, "--dtype was fp32 and is bf16 now"),
+        ({"steps": 1}, "-x 1: the checkpoint is of step 2; choose -x 2 or more"),
+    ],
+)
+def test_resuming_with_other_settings_is_refused(tmp_path, changes, says):
+    run(tmp_path, steps=2, checkpoint_every=2)
+    with pytest.raises(LadderError, match=says):
+        run(tmp_path, **{"steps": 4, "checkpoint_every": 2, "resume": True, **changes})
+
+
+def test_flags_of_llmc_that_only_print_are_answered(tmp_path, monkeypatch):
+    told = iter(["1980 MHz", None])
+    monkeypatch.setattr(Cpu, "condition", lambda cpu: next(told))
+    _, screen = run(tmp_path, steps=5, log_gpu=2)
+    assert "cpu at step 2: 1980 MHz\n" in screen
+    assert "cpu at step 4: its clock and power are not known\n" in screen
+    entries = logs.read(tmp_path / "run" / "log.jsonl")
+    assert [e["step"] for e in entries if e.get("condition") == "1980 MHz"] == [1]
+    assert not list((tmp_path / "run").glob("DONE_*")), "checkpoints are off"
+
+
+def test_only_the_last_checkpoints_and_the_major_ones_stay(tmp_path):
+    run(tmp_path, steps=6, checkpoint_every=1, keep=2, major_every=3)
+    steps = sorted(path.name for path in (tmp_path / "run").glob("step_*"))
+    assert steps == ["step_00000003", "step_00000005", "step_00000006"]
+    assert (tmp_path / "run" / "DONE_00000006").exists(), "llm.c's scripts look for it"
+
+
+def interrupt_at(patch, number):
+    """Have the process send itself a Ctrl-C while it takes a step."""
+    original = training.take_step
+
+    def step(steps, loader, current):
+        if current == number:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(steps, loader, current)
+
+    patch.setattr(training, "take_step", step)
+
+
+def test_ctrl_c_finishes_the_step_and_writes_a_checkpoint(tmp_path, monkeypatch):
+    interrupt_at(monkeypatch, 2)
+    before = signal.getsignal(signal.SIGINT)  # ignored, where the tests run in the background
+    outcome, screen = run(tmp_path, checkpoint_every=100)
+    assert outcome.status == 130
+    assert checkpoint.latest(tmp_path / "run") == 3
+    assert len(losses(tmp_path / "run")) == 3
+    assert "interrupted after 3 steps; checkpoint of step 3 written; continue with -y 1" in screen
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_without_checkpoints_writes_none_and_says_so(tmp_path, monkeypatch):
+    interrupt_at(monkeypatch, 2)
+    outcome, screen = run(tmp_path)
+    assert outcome.status == 130
+    assert checkpoint.latest(tmp_path / "run") is None
+    assert "interrupted after 3 steps; no checkpoint was written" in screen
+
+
+def test_an_interrupted_run_continues_as_if_it_had_not_been_interrupted(tmp_path, monkeypatch):
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_at(patch, 2)
+        run(tmp_path, checkpoint_every=100)
+    run(tmp_path, checkpoint_every=100, resume=True)
+    run(tmp_path, checkpoint_every=100, output=str(tmp_path / "straight"))
+    assert losses(tmp_path / "run") == losses(tmp_path / "straight")
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
+    model = save_model(tmp_path / "huge", factor=1e20)
+    with pytest.raises(LadderError, match=r"step 1: loss nan.* this step is discarded\. Lower -l"):
+        run(tmp_path, model=model)
+    text = (tmp_path / "run" / "log.jsonl").read_text()
+    assert [json.loads(line)["step"] for line in text.splitlines()] == [0, 0]
+    assert "NaN" not in text
+
+
+def change_loss(monkeypatch, number, change):
+    """The loss of step `number`, counted from 0, is another one."""
+    original = steps.mean_loss
+
+    def mean_loss(group, what, losses):
+        loss = original(group, what, losses)
+        return change(loss) if what == f"the loss of step {number}" else loss
+
+    monkeypatch.setattr(steps, "mean_loss", mean_loss)
+
+
+def test_steps_that_are_not_finite_can_be_skipped_without_a_trace(tmp_path, monkeypatch):
+    change_loss(monkeypatch, 1, lambda loss: float("nan"))
+    _, screen = run(tmp_path, steps=3, nonfinite="skip", checkpoint_every=1)
+    assert "step 2: update skipped, loss or gradient is not finite" in screen
+    before, after = parameters(tmp_path / "run", 1), parameters(tmp_path / "run", 2)
+    assert all(before[name].tobytes() == after[name].tobytes() for name in before)
+    assert checkpoint.load(tmp_path / "run", 3)[1]["stepper"]["updates"] == 2
+
+
+def test_an_outlying_loss_makes_no_update(tmp_path, monkeypatch):
+    change_loss(monkeypatch, 140, lambda loss: loss + 100)
+    _, screen = run(tmp_path, steps=142, loss_outlier=5.0, batch=1, sequence=8)
+    skipped = [line for line in screen.splitlines() if "update skipped" in line]
+    assert len(skipped) == 1
+    assert skipped[0].startswith("step 141: update skipped, the loss is ")
+
+
+def test_a_batch_beyond_the_memory_is_refused_with_the_largest_that_fits(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "available_on_host", lambda: 4 << 20)
+    with pytest.raises(LadderError, match=r"-b 200 -t 16 needs .* GiB available; -b") as refused:
+        run(tmp_path, batch=200)
+    largest = int(str(refused.value).partition("; -b ")[2].split()[0])
+    shape, real = SHAPE, np.dtype(np.float32)
+    fits, does_not = (
+        memory.by_kind(build(shape, B, 16), real).total() for B in (largest, largest + 1)
+    )
+    assert fits <= 4 << 20 < does_not
+
+
+def test_a_limit_of_the_process_counts_as_its_memory(monkeypatch):
+    limit = 64 << 40
+    monkeypatch.setattr(memory.resource, "getrlimit", lambda what: (limit, limit))
+    assert memory.available_on_host() < 64 << 40
+    limit = 1 << 20  # less than it has already
+    assert memory.available_on_host() == 0
+
+
+def test_memory_that_runs_out_all_the_same_is_one_line():
+    with pytest.raises(LadderError, match=r"^this process is out of memory: [\d,]+ MiB more are"):
+        Cpu().empty((1 << 55,), np.dtype(np.float32))
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("real", ["float32", "bfloat16"])
+def test_the_memory_that_is_computed_is_what_the_engine_allocates(real):
+    class Counting(Emulated):
+        taken = 0
+
+        def empty(self, shape, dtype):
+            array = super().empty(shape, dtype)
+            self.taken += array.nbytes
+            return array
+
+    device, program = Counting(), build(SHAPE, 2, 16)
+    rungs = {call.op: find(call.op).rung(1) for call in program.calls}
+    engine = Engine(program, device, DTYPES[real], rungs)
+    computed = memory.by_kind(program, DTYPES[real], device, rungs)
+    assert computed[memory.SCRATCH] > 0
+    assert computed.total() == device.taken
+    assert dict(engine.memory_table()) == computed
+    sampling = build(SHAPE, 1, 16, training=False)
+    device.taken = 0
+    Engine(sampling, device, DTYPES[real], rungs, weights_of=engine)
+    assert memory.by_kind(sampling, DTYPES[real], device, rungs, program).total() == device.taken
+
+
+def test_scratch_memory_of_rungs_counts_once_they_are_chosen(tmp_path, monkeypatch):
+    real, device = np.dtype(np.float32), Emulated()
+    program = build(SHAPE, 4, 16)
+    rungs = {call.op: find(call.op).rung(1) for call in program.calls}
+    scratch = memory.by_kind(program, real, device, rungs)[memory.SCRATCH]
+    assert scratch > 1000
+    free = memory.by_kind(program, real).total() + scratch // 2
+    monkeypatch.setattr(memory, "available_on_host", lambda: free)
+
+    def refuse(rungs=None):
+        memory.refuse_what_does_not_fit(program, device, real, lambda B: build(SHAPE, B, 16), rungs)
+
+    refuse()
+    with pytest.raises(LadderError, match="-b 3 is the largest that fits"):
+        refuse(rungs)
+
+
+def test_the_memory_for_text_samples_counts(tmp_path, monkeypatch):
+    without = Flags(**settings(tmp_path))
+    sampling = replace(without, sample_every=1, sample_tokens=8)
+    setup = open_run(sampling)
+    free = memory.by_kind(setup.kernels.program, setup.config.real).total()
+    monkeypatch.setattr(memory, "available_on_host", lambda: free)
+    open_run(replace(without, sample_every=0))
+    with pytest.raises(LadderError, match=r"needs .* GiB of memory"):
+        open_run(sampling)
+
+
+def test_the_logs_are_llmcs_lines_and_json_ones(tmp_path):
+    run(tmp_path, steps=2, val_every=1)
+    entries = logs.read(tmp_path / "run" / "log.jsonl")
+    text = (tmp_path / "run" / "main.log").read_text().splitlines()
+    assert [line.split()[0] for line in text] == ["s:0", "s:0", "s:1", "s:1", "s:2"]
+    assert text[0] == f"s:0 tel:{entries[0]['val_loss']:.4f}"
+    train = entries[1]
+    assert text[1] == f"s:0 trl:{train['train_loss']:.4f} lr:0.010000 norm:{train['norm']:.2f}"
+    assert train["ms"] > 0
+    assert 0 < train["mfu"] < 1
+
+
+def test_samples_and_the_plot_appear(tmp_path):
+    _, screen = run(tmp_path, steps=2, sample_every=1, sample_tokens=5, prompt="ROMEO", plot=True)
+    samples = [e["sample"] for e in logs.read(tmp_path / "run" / "log.jsonl") if "sample" in e]
+    assert len(samples) == 2
+    assert all(sample.startswith("ROMEO") and len(sample) > 5 for sample in samples)
+    assert "--- sample at step 2 ---\nROMEO" in screen
+    png = (tmp_path / "run" / "loss.png").read_bytes()
+    assert png.startswith(b"\x89PNG") and len(png) > 5000
+
+
+def test_sampling_does_not_change_the_training(tmp_path):
+    run(tmp_path, output=str(tmp_path / "with"), sample_every=1, val_every=1)
+    run(tmp_path, output=str(tmp_path / "without"))
+    assert losses(tmp_path / "with") == losses(tmp_path / "without")
+
+
+def test_without_a_network_the_run_says_what_it_uses_instead(tmp_path, monkeypatch):
+    """All of it: no text, no vocabulary, no weights."""
+    from trainer.data import download
+    from trainer.files import huggingface
+
+    def no_file(source, data_dir):
+        raise download.DownloadError("cannot download input.txt (no connection)")
+
+    def no_weights(source, data_dir):
+        raise download.DownloadError("cannot reach the Hub")
+
+    monkeypatch.setattr(download, "fetch", no_file)
+    monkeypatch.setattr(huggingface, "load_huggingface", no_weights)
+    # GPT-2 is too large for a test: a small stand-in takes its name.
+    add_size(monkeypatch, "gpt2", layers=2, channels=16, heads=2)
+    monkeypatch.chdir(tmp_path)
+    outcome, screen = run(tmp_path, model="gpt2", dataset=None, output=None, steps=1)
+    notes = [line for line in screen.splitlines() if line.startswith("note: ")]
+    assert len(notes) == 2
+    assert "using the embedded play and the byte tokenizer instead of tinyshakespeare" in notes[0]
+    assert "using random initial weights instead of gpt2" in notes[1]
+    assert outcome.status == 0
+    assert outcome.directory == Path("runs/gpt2-play")  # of the text that it was trained on
+    assert [path.name for path in Path("runs").iterdir()] == ["gpt2-play"]
+    record = json.loads((outcome.directory / "config.json").read_text())
+    assert record["dataset"] == "play" and record["notes"] == [n[len("note: ") :] for n in notes]
+
+
+needs_compiler = pytest.mark.skipif(
+    cpp_compiler().remedy is not None, reason="no C++ compiler for the emulator"
+)
+
+
+@pytest.mark.emulator
+@needs_compiler
+@pytest.mark.parametrize(
+    ("rungs", "swapped"),
+    [
+        (
+            "reference",
+            {"layernorm.forward": "3", "layernorm.backward": "1", "gelu.forward": "1"},
+        ),
+        ("naive", {}),
+        ("naive", {"matmul.forward": "2", "crossentropy.fused": "3", "adamw.update": "2"}),
+    ],
+)
+def test_real_kernels_on_the_emulator_train_as_the_reference_does(tmp_path, rungs, swapped):
+    """Dropout included; a batch of two micro-batches."""
+    common = {"model": save_model(tmp_path / "dropping", dropout=0.2), "total_tokens": 64}
+    run(tmp_path, steps=3, **common, output=str(tmp_path / "reference"))
+    kernels = {"device": "emulated", "rungs": rungs, "rung": swapped}
+    _, screen = run(tmp_path, steps=3, **common, **kernels, output=str(tmp_path / "kernels"))
+    for op, number in swapped.items():
+        assert re.search(rf"{op} +{number} .* named by", screen)
+    reference, kernels = losses(tmp_path / "reference"), losses(tmp_path / "kernels")
+    np.testing.assert_allclose(kernels, reference, rtol=1e-5)
+
+
+@pytest.mark.emulator
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_kernels_train_in_16_bits_too(tmp_path, dtype):
+    run(tmp_path, steps=3, output=str(tmp_path / "exact"))
+    kernels = {"device": "emulated", "rungs": "naive", "dtype": dtype}
+    run(tmp_path, steps=3, **kernels, output=str(tmp_path / "coarse"))
+    exact, coarse = losses(tmp_path / "exact"), losses(tmp_path / "coarse")
+    np.testing.assert_allclose(coarse, exact, rtol=5e-3)
+
+
+@pytest.mark.emulator
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_the_highest_rungs_train_too(tmp_path, dtype):
+    """Those of a GPU that has wgmma, TMA and clusters, fused ops among them."""
+    program = build(SHAPE, B=2, T=16, fusions=tuple(FUSIONS))
+    target = open_device("emulated").target(DTYPES[DTYPE_NAMES[dtype]])
+    highest = highest_rungs(program.calls, target)
+    kernels = {"device": "emulated", "dtype": dtype, "fuse": "all", "rung": highest}
+    run(tmp_path, steps=3, output=str(tmp_path / "exact"))
+    run(tmp_path, steps=3, **kernels, output=str(tmp_path / "coarse"))
+    exact, coarse = losses(tmp_path / "exact"), losses(tmp_path / "coarse")
+    np.testing.assert_allclose(coarse, exact, rtol=5e-3 if dtype == "bf16" else 1e-5)
+    there = {"bf16": {"matmul.forward": "16bit-17", "matmul_gelu.forward": "16bit-10"}}
+    there["fp32"] = {"matmul.forward": "float32-7", "attention.backward": "float32-7"}
+    assert there[dtype].items() <= highest.items()
+
+
+@pytest.mark.emulator
+@needs_compiler
+def test_two_deterministic_runs_are_the_same_to_the_bit(tmp_path):
+    kernels = {"device": "emulated", "rungs": "naive", "deterministic": True}
+    runs = [tmp_path / name for name in ("first", "second")]
+    for directory in runs:
+        run(tmp_path, steps=3, checkpoint_every=3, **kernels, output=str(directory))
+    a, b = (parameters(directory, 3) for directory in runs)
+    assert all(a[name].tobytes() == b[name].tobytes() for name in a)
+    assert losses(runs[0]) == losses(runs[1])
+
+
+@pytest.mark.emulator
+@needs_compiler
+def test_a_resumed_run_keeps_its_rungs_and_its_loss_scale(tmp_path):
+    common = {"dtype": "fp16", "device": "emulated", "checkpoint_every": 2}
+    swapped = {"gelu.forward": "1", "layernorm.forward": "3", "matmul.forward@C:64": "2"}
+    run(tmp_path, steps=2, rung=swapped, **common)
+    _, screen = run(tmp_path, steps=4, resume=True, **common)
+    assert re.search(r"layernorm\.forward +3 .* as before", screen)
+    assert re.search(r"matmul\.forward +0 .* as before", screen)
+    assert re.search(r"matmul\.forward@C:64,OC:16 +2 .* as before", screen)
+    run(tmp_path, steps=4, rung=swapped, **common, output=str(tmp_path / "straight"))
+    assert losses(tmp_path / "run") == losses(tmp_path / "straight")
+    state = checkpoint.load(tmp_path / "run", 4)[1]
+    assert state["stepper"]["scale"] == {"value": 65536.0, "good_steps": 4}
+
+
+def test_recomputing_is_the_same_run_in_less_memory(tmp_path):
+    plain, plain_screen = run(tmp_path, steps=2, output=str(tmp_path / "plain"))
+    spared, screen = run(tmp_path, steps=2, recompute=2, output=str(tmp_path / "spared"))
+    assert plain.val_losses == spared.val_losses
+    assert "spared by -r 2" in screen and "spared" not in plain_screen
+
+
+def test_a_folder_below_a_file_is_refused_before_the_model_is_opened(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(LadderError, match="file is a file; name a folder"):
+        run(tmp_path, model="no such model", output=str(tmp_path / "file" / "run"))
+
+
+def test_a_log_has_room_for_its_tables():
+    with open(os.devnull, "w") as log, contextlib.redirect_stdout(log):
+        assert open_console().width == WIDTH_OF_A_LOG
+
+
+@pytest.mark.parametrize(
+    ("fuse", "says"),
+    [
+        (None, "no ops; --fuse names some"),
+        ("matmul_gelu,matmul_relu", "matmul_gelu"),  # the model has no ReLU
+    ],
+)
+def test_a_run_says_which_fusions_it_uses(tmp_path, fuse, says):
+    _, screen = run(tmp_path, steps=1, fuse=fuse)
+    assert re.search(rf"^fused +{says}$", screen, re.MULTILINE)
+
+
+def test_the_folder_holds_what_was_run(tmp_path):
+    run(tmp_path, steps=1)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    chosen = json.loads((tmp_path / "run" / "rungs.json").read_text())
+    assert (config["batch"], config["lr"], config["steps"]) == (2, 1e-2, 1)
+    assert set(chosen.values()) == {"0"}
+    assert "layernorm.forward" in chosen

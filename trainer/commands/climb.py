@@ -1,0 +1,168 @@
+"""`python -m trainer climb`: what each ladder is worth to the whole.
+
+The first measured step has every op on its lowest rung. Then the ops are raised to their best rung
+one after the other, the slowest first, and the step is measured after each. Last, the fusions that
+the run would use are added one by one. The gain of an op depends on the ops that were raised before
+(Amdahl's law): the less time the other ops take, the larger it is.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.rung_file import Rung
+from ladder.core.measure import results
+from trainer.commands.step_timing import (
+    FOLDER,
+    Job,
+    announce,
+    file_name,
+    machine_of,
+    open_job,
+    parser_of,
+    roof_of,
+    time_ops,
+    time_steps,
+    write_json,
+)
+from trainer.engine.engine import Engine
+from trainer.engine.rung_map import op_of
+from trainer.flags import Flags
+from trainer.model.fusion import makes
+from trainer.plots.style import BLUE, GRID, INK, ORANGE, save
+from trainer.report import Display, open_console
+
+SECONDS = 2.0  # most time for the steps of one stage, once three are timed
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Measure, print, and write doc/results/training/<device>-climb-<job>.json and .svg."""
+    parser = parser_of("climb", "Raise one op after the other from its lowest rung to its best.")
+    parser.set_defaults(rungs="best")
+    options = vars(parser.parse_args(argv))
+    write = not options.pop("no_write")
+    announce(write)
+    screen = Display(open_console(), 0)
+    climb = measure(Flags(**options), screen)
+    show(climb, screen)
+    if write:
+        name = file_name("climb", climb["machine"], climb["job"])
+        path = FOLDER / f"{name}.json"
+        write_json(path, climb)
+        save(draw(climb), path.with_suffix(".svg"))
+        screen.say(f"\nwritten to {path} and {path.with_suffix('.svg').name}")
+    return 0
+
+
+def measure(flags: Flags, screen: Display) -> dict[str, Any]:
+    """What the result file holds: machine, job, and the stages of the climb."""
+    goal = flags.value("rungs", gpu=True)
+    if goal not in ("best", "library"):
+        raise LadderError(f"--rungs {goal}: climb goes from naive to best or library")
+    whole = open_job(flags, "climb", needs_gpu=True)
+    for note in whole.notes:
+        screen.say(f"note: {note}")
+    job = whole.fused(())
+    lowest = whole.fused((), rungs="naive", rung={}).kernels.rungs
+    best = job.kernels.rungs
+    stages: list[dict[str, Any]] = []
+
+    def stage(job: Job, rungs: Mapping[str, Rung], name: str, what: dict[str, Any]) -> Engine:
+        """Measure the step; `what`: the difference from the stage before."""
+        engine = job.engine(rungs)
+        ms = statistics.median(time_steps(engine, job.config.steps, seconds=SECONDS))
+        speed = 1e3 * job.tokens / ms
+        stages.append({**what, "ms": ms, "tokens_per_second": speed})
+        screen.say(f"{name}: {ms:,.2f} ms, {speed:,.0f} tokens/s")
+        return engine
+
+    engine = stage(job, lowest, "every op on its lowest rung", {"op": None})
+    table = time_ops(engine, job.program.training_step, roof_of(job.device, job.config.real))
+    order = [row["op"] for row in table]
+    del engine  # its memory is needed for the next one
+    rungs = dict(lowest)
+    for op in order:
+        raised = {key: rung for key, rung in best.items() if op_of(key) == op}
+        if raised != {op: lowest[op]}:
+            rungs |= raised
+            ids = {key: rung.id for key, rung in raised.items()}
+            to = ids if len(ids) > 1 else ids[op]  # by shape, where they differ
+            stage(job, rungs, op, {"op": op, "from": lowest[op].id, "to": to})
+    for number, name in enumerate(whole.program.fusions, 1):
+        fused = whole.fused(whole.program.fusions[:number])
+        rungs = fused.kernels.rungs
+        made = {key: rung.id for key, rung in rungs.items() if op_of(key) in makes(name)}
+        stage(fused, rungs, name, {"fusion": name, "to": made})
+    return {
+        "machine": machine_of(job.device),
+        "job": {**whole.description(), "goal": goal},
+        "lowest": {op: rung.id for op, rung in lowest.items()},
+        **results.of_step(rungs),
+        "stages": stages,
+    }
+
+
+def show(climb: dict[str, Any], screen: Display) -> None:
+    """The climb as a table."""
+    rows, before = [], None
+    for stage in climb["stages"]:
+        name, rungs = _change(stage)
+        gain = f"{before['ms'] / stage['ms']:.2f} x" if before else ""
+        saved = f"{before['ms'] - stage['ms']:,.2f}" if before else ""
+        speed = f"{stage['tokens_per_second']:,.0f}"
+        rows.append((name, rungs.replace("→", "->"), f"{stage['ms']:,.2f}", saved, speed, gain))
+        before = stage
+    screen.table(("raised", "rung", "ms/step>", "saved>", "tokens/s>", "gain>"), rows)
+    first, last = climb["stages"][0], climb["stages"][-1]
+    screen.say(f"\ntogether {first['ms'] / last['ms']:,.1f} x, {_title(climb)}")
+
+
+def draw(climb: dict[str, Any]) -> Figure:
+    """The climb as a waterfall: from one stage's tokens per second to the next one's."""
+    stages = climb["stages"]
+    speeds = [stage["tokens_per_second"] for stage in stages]
+    figure = Figure(figsize=(9, 4.8), dpi=140, layout="constrained")
+    axes = figure.subplots()
+    axes.set_yscale("log")  # equal factors are equally high
+    axes.bar(0, speeds[0], color=INK, width=0.7)
+    for place in range(1, len(stages)):
+        low, high = sorted(speeds[place - 1 : place + 1])
+        color = BLUE if speeds[place] >= speeds[place - 1] else ORANGE
+        axes.bar(place, high - low, bottom=low, color=color, width=0.7, edgecolor=color, lw=1)
+        factor = f"{speeds[place] / speeds[place - 1]:.2f}×"
+        axes.text(place, high * 1.04, factor, ha="center", fontsize=8, color=INK)
+    axes.bar(len(stages), speeds[-1], color=INK, width=0.7)
+    for place, speed in ((0, speeds[0]), (len(stages), speeds[-1])):
+        height = speed * 1.35  # above the factor beside it
+        axes.text(place, height, f"{speed:,.0f}", ha="center", fontsize=8, color=INK)
+    raised = ["\nrung ".join(_change(stage)) for stage in stages[1:]]
+    names = ["every op on its\nlowest rung", *raised, f"all {climb['job']['goal']}"]
+    axes.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
+    axes.set_ylim(min(speeds) / 2, max(speeds) * 2.2)
+    axes.set_ylabel("tokens per second", color=INK)
+    axes.set_title(_title(climb), loc="left", color=INK, fontsize=11, parse_math=False)
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _change(stage: Mapping[str, Any]) -> tuple[str, str]:
+    """What a stage raises or fuses, and the rungs after it."""
+    if stage.get("op", "") is None:
+        return "every op", "lowest"
+    to = stage["to"]
+    if isinstance(to, Mapping):
+        shapes = ((key.partition("@")[2], id) for key, id in to.items())
+        to = ", ".join(f"{id} at {shape}" if shape else id for shape, id in shapes)
+    return (stage["fusion"], to) if "fusion" in stage else (stage["op"], f"{stage['from']} → {to}")
+
+
+def _title(climb: Mapping[str, Any]) -> str:
+    job = climb["job"]
+    return f"{job['model']}, B={job['B']} T={job['T']}, {job['dtype']}, {climb['machine']['name']}"

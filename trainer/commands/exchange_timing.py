@@ -1,0 +1,165 @@
+"""The time of what ranks exchange in a training step, and of the step with and without it.
+
+Each exchange is timed alone, in a graph of its own. What a step takes beyond the slowest rank's
+step without exchanges is the part of them that nothing hides: it is exposed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trainer.commands.step_timing import LONG, STEPS_AT_A_TIME, WARM_UP, Job, one_step
+from trainer.engine.engine import Engine
+from trainer.model.calls import Beside, Call, Exchange, op_calls
+from trainer.model.program import Program
+from trainer.ranks.group import Group
+
+EXCHANGES = 10  # in one graph
+SAMPLES = 5
+HEATING = 2.0  # seconds of steps before a GPU is timed
+
+
+class Scheduled(NamedTuple):
+    """An exchange and its place in a step.
+
+    behind  the call that it waits for
+    beside  the call that begins at the same time; None where nothing goes beside it
+    """
+
+    exchange: Exchange
+    behind: Call
+    beside: Call | None
+
+
+def schedule(program: Program) -> Iterator[Scheduled]:
+    """What a step of a program exchanges, in order."""
+    last = program.forward[-1]
+    for items in (program.last_backward, program.reduce, program.apply):
+        for index, item in enumerate(items):
+            if isinstance(item, Call):
+                last = item
+            elif isinstance(item, Exchange):
+                yield Scheduled(item, last, None)
+            elif isinstance(item, Beside):
+                later = (call for call in items[index + 1 :] if isinstance(call, Call))
+                beside = next(later, None)
+                for inner in item.calls:
+                    if isinstance(inner, Exchange):
+                        yield Scheduled(inner, last, beside)
+        last = [last, *op_calls(items)][-1]  # all of the list is done, also what went beside it
+
+
+def time_exchanges(engine: Engine) -> list[dict[str, Any]]:
+    """A row for each exchange of a step: what it is, its bytes, its place, and milliseconds alone.
+    All ranks call this together."""
+    engine.zero_gradients()  # which would be added up again and again
+    rows = []
+    for exchange, behind, beside in schedule(engine.program):
+        arrays = [engine.arrays[name] for name in exchange.buffers]
+        parts = [name.partition(".") for name in exchange.buffers]
+        rows.append(
+            {
+                "kind": f"{exchange.kind} {parts[0][0]}",
+                "bucket": ", ".join(bucket for *_, bucket in parts),
+                "bytes": sum(array.nbytes for array in arrays),
+                "behind": label(behind),
+                "beside": "" if beside is None else label(beside),
+                "ms": _time_exchange(engine, engine.bound[exchange]),
+            }
+        )
+    return rows
+
+
+def label(call: Call) -> str:
+    """Its place in the model, or, of an update, the first tensor, and its op."""
+    return f"{call.where.split()[0]} {call.op}"
+
+
+def _time_exchange(engine: Engine, exchange: Callable[[], None]) -> float:
+    def several() -> None:
+        for _ in range(EXCHANGES):
+            exchange()
+
+    several()
+    replay = engine.device.capture(several)
+    times = [1e3 * engine.device.time(replay) for _ in range(SAMPLES)]
+    return float(np.median(times)) / EXCHANGES
+
+
+def time_steps(
+    job: Job,
+    engine: Engine,
+    group: Group,
+    micro_steps: int,
+    begin: Callable[[], None] = lambda: None,
+) -> float:
+    """The median milliseconds of an optimizer step of so many micro-batches on each rank. All
+    ranks take the same number of steps. `begin`: is called before the steps that are timed."""
+
+    def step() -> None:
+        one_step(engine, micro_steps)
+
+    estimate = group.share("a step", [engine.device.time(step) for _ in range(WARM_UP + 1)][-1])
+    at_a_time = STEPS_AT_A_TIME if engine.device.asynchronous and estimate < LONG else 1
+    for _ in range(int(HEATING / estimate) if engine.device.is_gpu else 0):
+        step()
+    engine.device.synchronize()
+
+    def steps() -> None:
+        for _ in range(at_a_time):
+            step()
+
+    rounds = -(-job.config.steps // at_a_time)
+    begin()
+    return float(np.median([1e3 * engine.device.time(steps) for _ in range(rounds)])) / at_a_time
+
+
+def time_without_exchange(job: Job, engine: Engine, group: Group) -> list[float]:
+    """Of each rank, the milliseconds of a step that exchanges nothing, all at the same time. Closes
+    the engine and the job's communicator before, since both engines need not fit."""
+    assert job.peers is not None
+    let_go(engine)
+    job.peers.close()
+    quiet = dataclasses.replace(job, peers=Silent())
+    engine = quiet.engine()
+    found = group.collect("a step without exchange", time_steps(quiet, engine, group, 1))
+    let_go(engine)
+    return found
+
+
+def time_alone(job: Job, group: Group) -> list[float]:
+    """Of each rank, the milliseconds of the step of a process that trains alone, all at the same
+    time: GPUs of one kind differ in their clock, and a group cannot be faster than its slowest."""
+    alone = job.alone()
+    engine = alone.engine()
+    found = group.collect("a step alone", time_steps(alone, engine, group, 1))
+    let_go(engine)
+    return found
+
+
+def let_go(engine: Engine) -> None:
+    """Close an engine and free its memory, for another one."""
+    engine.close()
+    engine.arrays.clear()
+
+
+class Silent:
+    """A `Communicator` of ranks that do not exchange anything."""
+
+    name = "nothing"
+
+    def all_reduce(self, *arrays: Any) -> None:
+        pass
+
+    def reduce_scatter(self, *arrays: Any) -> None:
+        pass
+
+    def all_gather(self, *arrays: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

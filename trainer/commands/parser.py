@@ -1,0 +1,140 @@
+"""The command line of `python -m trainer`, built from the fields of `Flags`.
+
+Every setting has a readable long flag; where llm.c has a short flag of the same meaning, that works
+too, so that a command line of llm.c's train_gpt2cu can be used as it stands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ladder.core.common.command_line import Parser
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.dims import split_key
+from trainer.flags import ByDevice, Flags
+
+
+def parse(argv: Sequence[str]) -> Flags:
+    """What the words of a command line say. Raises LadderError; `--help` prints and exits."""
+    parser = build_parser(
+        "python -m trainer",
+        "Train GPT-2 through the ladder. Without flags: GPT-2 124M on tinyshakespeare, on the CPU "
+        "as llm.c's quick start, on a GPU as its fine-tuning run.",
+        epilog="Other commands: prepare, doctor, sample, eval, export, verify, plot, sweep, "
+        "bench, torch, profile, climb, scaling, each with its own --help.",
+    )
+    words = list(argv)
+    for i, (word, value) in enumerate(zip(words, [*words, "-"][1:], strict=True)):
+        if word == "-h" and value.startswith("-"):  # with a value, it is llm.c's for HellaSwag
+            words[i] = "--help"
+    return Flags(**vars(parser.parse_args(words)))
+
+
+def build_parser(
+    prog: str,
+    description: str,
+    names: Sequence[str] | None = None,
+    epilog: str | None = None,
+    helps: Mapping[str, str] | None = None,
+) -> Parser:
+    """A parser of the fields of Flags, or of some of them; what is not typed is None.
+
+    helps: what --help says of a field, by name, where it is not what training says.
+    """
+    parser = Parser(prog=prog, description=description, epilog=epilog, add_help=False)
+    # In training, -h is a flag of llm.c's.
+    asks = ("--help",) if names is None else ("--help", "-h")
+    parser.add_argument(*asks, action="help", help="show this and exit")
+    types = typing.get_type_hints(Flags)
+    for f in dataclasses.fields(Flags):
+        if names is None or f.name in names:
+            parser.add_argument(
+                *f.metadata["names"],
+                dest=f.name,
+                default=None,
+                help=(helps or {}).get(f.name) or _help(f),
+                **_kind(f, types[f.name]),
+            )
+    return parser
+
+
+def _kind(f: dataclasses.Field[Any], hint: Any) -> dict[str, Any]:
+    """How argparse is to read the values of a field."""
+    (kind,) = (t for t in typing.get_args(hint) if t is not type(None))
+    if f.name == "rung":
+        return {"action": _CollectRungs, "metavar": "OP=N"}
+    if kind is bool:
+        if f.metadata["names"][0].startswith("--no-"):
+            return {"action": "store_const", "const": False}
+        return {"nargs": "?", "const": True, "type": _switch, "metavar": "0|1"}
+    if "choices" in f.metadata:
+        return {"metavar": f.metadata["names"][0].lstrip("-").upper()}
+    reader, metavar = {int: (_whole, "N"), float: (_number, "X"), str: (str, "TEXT")}[kind]
+    return {"type": reader, "metavar": metavar}
+
+
+def _help(f: dataclasses.Field[Any]) -> str:
+    choices, default = " | ".join(f.metadata.get("choices", ())), f.metadata["default"]
+    word = f"default {_word(default)}"
+    if isinstance(default, ByDevice):
+        word = f"default {_word(default.cpu)}, on a GPU {_word(default.gpu)}"
+    elif default is None or default == "" or f.metadata["names"][0].startswith("--no-"):
+        word = ""
+    parts = [f.metadata["help"], choices, word]
+    return "; ".join(part for part in parts if part).replace("%", "%%")
+
+
+def _word(value: Any) -> str:
+    """A default as one would type it."""
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def parse_rung(text: str) -> tuple[str, str]:
+    """(op or op@shape, id of a rung or path of a .cu file) from OP=N, OP=FILE.cu, or
+    OP@C:768,OC:2304=N. Raises LadderError."""
+    key, _, which = text.partition("=")
+    if not key or not which:
+        raise LadderError(f"--rung {text}: write OP=N or OP=FILE.cu, such as gelu.forward=1")
+    split_key(key)
+    return key, which
+
+
+class _CollectRungs(argparse.Action):
+    """Gathers repeated flags into {op: id of a rung, or path}."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        op, which = parse_rung(values)
+        named = dict(getattr(namespace, self.dest) or {})
+        if named.setdefault(op, which) != which:
+            raise LadderError(f"--rung {op}={named[op]} and --rung {values}: choose one of them")
+        setattr(namespace, self.dest, named)
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {text!r}") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from None
+
+
+def _switch(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise argparse.ArgumentTypeError(f"must be 0 or 1, not {text!r}")
+    return text == "1"

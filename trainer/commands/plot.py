@@ -1,0 +1,93 @@
+"""`python -m trainer plot RUN ...`: draw the course of runs over each other, from their logs.
+
+A run is the folder of a run of this trainer or of llm.c, or a log in it. The marks are those that
+llm.c's notebook draws (karpathy/llm.c, dev/vislog.ipynb).
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from ladder.core.common.command_line import Parser
+from ladder.core.common.errors import LadderError
+from trainer.files import logs
+from trainer.files.logs import History
+from trainer.plots.course import MARKS, SMOOTHED, draw, read_losses
+from trainer.report import Display, open_console
+
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command line of `python -m trainer plot`."""
+    parser = Parser(
+        prog="python -m trainer plot",
+        description="Draw losses, evaluations, learning rate and gradient norm of one or more runs "
+        "over each other, and print their best values.",
+    )
+    parser.add_argument(
+        "run", type=Path, nargs="+", help="the folder of a run, also of llm.c's, or its log"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        help="the picture; default loss.png in the folder of a single run, else runs.png",
+    )
+    parser.add_argument(
+        "--smooth",
+        type=int,
+        metavar="N",
+        help="show training loss and norm as moving averages over N steps; 1: as logged; default "
+        f"1/{SMOOTHED} of the steps",
+    )
+    parser.add_argument(
+        "--marks",
+        choices=MARKS,
+        metavar=" | ".join(MARKS),
+        help="draw what GPT-2 and GPT-3 of that size reach on FineWeb and HellaSwag",
+    )
+    words = parser.parse_args(argv)
+    if words.smooth is not None and words.smooth < 1:
+        raise LadderError(f"--smooth {words.smooth}: choose 1 or more steps")
+    logs_of = [logs.find_log(run) for run in words.run]
+    output = words.output
+    if output is None:
+        output = logs_of[0].parent / "loss.png" if len(logs_of) == 1 else Path("runs.png")
+    if output.suffix not in PICTURES:
+        raise LadderError(f"-o {output}: its name must end in {', '.join(PICTURES)}")
+    runs = {name: read_losses(log) for name, log in zip(_names(logs_of), logs_of, strict=True)}
+    Display(open_console(), 0).table(
+        ("run", "steps>", "last training>", "best validation>", "at step>", "best HellaSwag>"),
+        [(name, *best_values(history)) for name, history in runs.items()],
+    )
+    print(draw(runs, output, words.smooth, words.marks))
+    return 0
+
+
+def best_values(run: History) -> tuple[str, str, str, str, str]:
+    """Steps, the mean training loss of the last hundredth of them, the least validation loss and
+    its step, and the highest accuracy, as a table shows them."""
+    steps = max((curve[-1][0] for curve in (run.train, run.val) if curve), default=0)
+    tail = [loss for _, loss in run.train[-max(1, len(run.train) // SMOOTHED) :]]
+    training = f"{statistics.fmean(tail):.4f}" if tail else "-"
+    validation, at = "-", "-"
+    if run.val:
+        step, loss = min(run.val, key=lambda pair: pair[1])
+        validation, at = f"{loss:.4f}", f"{step:,}"
+    accuracy = f"{max(value for _, value in run.evaluation):.4f}" if run.evaluation else "-"
+    return f"{steps:,}", training, validation, at, accuracy
+
+
+def _names(logs_of: Sequence[Path]) -> list[str]:
+    """Names that tell runs apart: their folders, without what all paths begin with."""
+    folders = [Path(os.path.abspath(log.parent)) for log in logs_of]
+    if len(set(folders)) == 1:
+        return [folders[0].name] if len(folders) == 1 else [str(log) for log in logs_of]
+    if len({folder.name for folder in folders}) == len(folders):
+        return [folder.name for folder in folders]
+    common = os.path.commonpath(folders)
+    return [os.path.relpath(folder, common) for folder in folders]

@@ -1,0 +1,303 @@
+"""`python -m trainer profile`: where the time and the memory of a training step go, op by op.
+
+The calls of each op are timed back to back, in a graph of their own; the step is timed as one
+sequence of graphs. A step may take longer than the sum of its ops: there are gaps between launches,
+and an op that ran alone found more of its inputs in the cache. Or it takes less: the two branches
+of the backward pass (trainer/model/branches.py) go on beside each other.
+
+With several ranks (`--gpus 2`), rank 0 also shows each exchange of the step: what it waits for,
+what begins beside it, and its time alone; and by how much the exchanges make the step longer.
+
+One more step runs call by call with NVTX ranges, h3.ln_1 and the like, for Nsight Systems:
+
+    nsys profile --trace=cuda,nvtx python -m trainer profile --no-write
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+
+from ladder.core.contract.binding import bind
+from ladder.core.contract.device import Device
+from ladder.core.contract.ladder import find
+from ladder.core.measure import results
+from ladder.core.measure.roofline import COMPUTE_BOUND, Roof
+from trainer.commands import exchange_timing, gpu_condition
+from trainer.commands.step_timing import (
+    FOLDER,
+    announce,
+    file_name,
+    in_giga,
+    machine_of,
+    open_job,
+    parser_of,
+    roof_of,
+    time_calls,
+    time_ops,
+    time_steps,
+    write_json,
+)
+from trainer.engine.engine import Engine
+from trainer.engine.memory import scratch_needed
+from trainer.engine.rung_map import key_for, rung_of
+from trainer.flags import Flags
+from trainer.model.calls import Call, Exchange, in_order
+from trainer.plots.style import GRID, INK, save
+from trainer.ranks.group import ALONE, Group
+from trainer.ranks.join import join
+from trainer.ranks.launch import wants_supervisor
+from trainer.ranks.supervise import supervise
+from trainer.report import Display, open_console
+
+LAUNCHES = 1000  # of a kernel with nothing to do, to see what a launch in a graph costs
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Measure, print, and write doc/results/training/<device>-profile-<job>.json and .svg."""
+    parser = parser_of(
+        "profile", "Time and memory of a step by op.", "ranks", "zero", "overlap", "exchange"
+    )
+    options = vars(parser.parse_args(argv))
+    write = not options.pop("no_write")
+    flags = Flags(**options)
+    if wants_supervisor(flags, os.environ):
+        return supervise(["profile", *argv], flags.value("ranks"))
+    with join(flags, FOLDER) as group:
+        announce(write and group.leads)
+        profile = measure(flags, group)
+    if not group.leads:
+        return 0
+    screen = Display(open_console(), 0)
+    show(profile, screen)
+    if write:
+        kind = "profile" if group.size == 1 else f"{group.size}-ranks"
+        name = file_name(kind, profile["machine"], profile)
+        write_json(FOLDER / f"{name}.json", profile)
+        save(draw(profile), FOLDER / f"{name}.svg")
+        screen.say(f"\nwritten to {FOLDER / name}.json and .svg")
+    return 0
+
+
+def measure(flags: Flags, group: Group = ALONE) -> dict[str, Any]:
+    """The content of the result file, as one rank measures it."""
+    job = open_job(flags, "profile", group=group)
+    engine = job.engine()
+    with job.device.sensors() as sensors:
+        if group.size == 1:
+            step_ms = statistics.median(time_steps(engine, job.config.steps, begin=sensors.begin))
+        else:
+            step_ms = exchange_timing.time_steps(job, engine, group, 1, sensors.begin)
+        sensed = sensors.end()
+    roof = roof_of(job.device, job.config.real)
+    ops = time_ops(engine, job.program.training_step, roof)
+    for row in ops:
+        row["rung"] = engine.rungs[row["op"]].id
+        row["scratch_bytes"] = _scratch_bytes(engine, row["op"])
+    ops.append(_zeroing(engine, roof))
+    launches = sum(_launches(engine, call) for call in job.program.training_step)
+    run_with_ranges(engine)
+    exchanges = exchange_timing.time_exchanges(engine)
+    memory = dict(engine.memory_table())
+    compute_ms = [step_ms]
+    if job.peers is not None:
+        compute_ms = exchange_timing.time_without_exchange(job, engine, group)
+    ops_ms = sum(row["ms"] for row in ops)
+    exposed_ms = step_ms - max(compute_ms)
+    return {
+        "machine": machine_of(job.device),
+        **job.description(),
+        **results.of_step(engine.rungs),
+        "step_ms": step_ms,
+        "tokens_per_second": 1e3 * job.tokens * group.size / step_ms,
+        "ranks": group.size,
+        "zero": job.sharding.stage,
+        "overlap": job.sharding.overlaps,
+        "exchanged_by": job.exchanged_by,
+        "exchanges": exchanges,
+        "compute_ms": compute_ms,  # of each rank, without exchanges
+        "exposed_ms": exposed_ms,
+        **gpu_condition.entry(sensed, group),
+        "ops_ms": ops_ms,
+        "gaps_ms": step_ms - exposed_ms - ops_ms,
+        "launches": launches,
+        "empty_launch_us": _empty_launch_us(job.device),
+        "floor_ms": sum(row["floor_ms"] for row in ops),
+        **in_giga(roof),
+        "memory": memory,
+        "ops": ops,
+    }
+
+
+def _zeroing(engine: Engine, roof: Roof) -> dict[str, Any]:
+    """The row for setting the gradients to 0, which is no op but takes time, too."""
+    size = engine.arrays["gradients"].nbytes
+    ms = 1e3 * time_calls(engine.device, [engine.zero_gradients])
+    row = {"op": "zero gradients", "calls": 1, "ms": ms, "floor_ms": 1e3 * size / roof.bandwidth}
+    return {**row, "bytes": size, "flops": 0, "rung": "", "scratch_bytes": 0}
+
+
+def _scratch_bytes(engine: Engine, key: str) -> int:
+    """Scratch memory that the rung of a key needs for its largest call."""
+    rungs, every = engine.rungs, engine.program.calls
+    calls = [call for call in every if key_for(rungs, call.op, call.dims) == key]
+    needed = scratch_needed(calls, engine.device, engine.real, engine.rungs)
+    return sum(n * dtype.itemsize for dtype, n in needed.items())
+
+
+def _launches(engine: Engine, call: Call) -> int:
+    """The number of kernels that a call launches; a library call counts as one."""
+    rung, real = rung_of(engine.rungs, call), find(call.op).op.real_in(engine.real)
+    if rung.path is None:
+        return 1
+    return len(rung.plan(call.dims, engine.device.target(real)).launches)
+
+
+def _empty_launch_us(device: Device) -> float | None:
+    """Microseconds of an almost empty kernel in a graph: start.add of one element."""
+    if not device.is_gpu:
+        return None
+    ladder, real, dims = find("start.add"), np.dtype(np.float32), {"N": 1}
+    arrays = {arg.name: device.empty((1,), real) for arg in ladder.op.args}
+    call = bind(ladder.op, ladder.rung(1), device, real, dims, arrays)
+    return 1e6 * time_calls(device, [call] * LAUNCHES) / LAUNCHES
+
+
+def run_with_ranges(engine: Engine) -> None:
+    """Run a step call by call, each in a range that Nsight shows under its name."""
+    ranges = engine.device.annotate
+    program = engine.program
+    with ranges("step"):
+        engine.zero_gradients()
+        for part, items in (
+            ("forward", program.forward),
+            ("backward", program.last_backward),
+            ("update", (*program.reduce, *program.apply)),
+        ):
+            with ranges(part):
+                for call in in_order(items):
+                    with ranges(name_in_ranges(call)):
+                        engine.bound[call]()
+    engine.device.synchronize()
+
+
+def name_in_ranges(call: Call | Exchange) -> str:
+    """What Nsight shows: "h3.ln_1 layernorm.forward", "all_gather parameters.2"."""
+    if isinstance(call, Exchange):
+        return f"{call.kind} {call.buffers[0]}" + " ..." * (len(call.buffers) > 1)
+    return f"{call.where} {call.op}"
+
+
+def show(p: dict[str, Any], screen: Display) -> None:
+    """The profile as tables."""
+    screen.say(f"{_title(p)}: {p['step_ms']:,.2f} ms, {p['tokens_per_second']:,.0f} tokens/s")
+    for line in gpu_condition.lines(p):
+        screen.say(line)
+    rows = [
+        (
+            row["op"],
+            row["rung"],
+            f"{row['ms']:,.2f}",
+            f"{100 * row['ms'] / p['step_ms']:.1f}",
+            f"{row['floor_ms']:,.2f}",
+            f"{100 * row['floor_ms'] / row['ms']:.0f}",
+            _rate(row),
+            f"{row['scratch_bytes'] / 2**20:,.1f}",
+        )
+        for row in p["ops"]
+    ]
+    columns = ("op", "rung>", "ms>", "% step>", "floor>", "% floor>", "rate>", "scratch MiB>")
+    screen.table(columns, rows)
+    share = 100 * p["gaps_ms"] / p["step_ms"]
+    screen.say(f"\nops {p['ops_ms']:,.2f} ms, between them {p['gaps_ms']:,.2f} ms ({share:.1f} %)")
+    if p["empty_launch_us"] is not None:
+        empty = p["launches"] * p["empty_launch_us"] / 1e3
+        screen.say(
+            f"{p['launches']} launches; as many empty ones in a graph take {empty:.2f} ms, "
+            f"{p['empty_launch_us']:.2f} us each"
+        )
+    if p["exchanges"]:
+        _show_exchanges(p, screen)
+    total = sum(p["memory"].values())
+    memory = [(kind, f"{size / 2**20:,.1f}") for kind, size in p["memory"].items()]
+    screen.table(("memory", "MiB>"), [*memory, ("together", f"{total / 2**20:,.1f}")])
+
+
+def _show_exchanges(p: dict[str, Any], screen: Display) -> None:
+    """What several ranks exchange, in the order of the step."""
+    screen.say(
+        f"\n{p['ranks']} ranks, -z {p['zero']} --overlap {p['overlap']:d}, by {p['exchanged_by']}:"
+    )
+    rows = [
+        (
+            row["kind"],
+            row["bucket"],
+            f"{row['bytes'] / 1e6:,.1f}",
+            f"{row['ms']:,.3f}",
+            row["behind"],
+            row["beside"] or "nothing",
+        )
+        for row in p["exchanges"]
+    ]
+    columns = ("exchange", "bucket>", "MB>", "ms alone>", "waits for", "begins beside")
+    screen.table(columns, rows)
+    alone = sum(row["ms"] for row in p["exchanges"])
+    screen.say(
+        f"\nalone, one after the other, they take {alone:,.3f} ms. Without them the slowest rank's "
+        f"step takes {max(p['compute_ms']):,.2f} ms, so {p['exposed_ms']:,.3f} ms are exposed and "
+        f"{alone - p['exposed_ms']:,.3f} ms hidden"
+    )
+
+
+def _rate(row: dict[str, Any]) -> str:
+    """FLOPs or bytes per second, whichever bounds the op."""
+    if row["flops"] > COMPUTE_BOUND * row["bytes"]:
+        return f"{row['flops'] / row['ms'] / 1e9:,.1f} TFLOP/s"
+    return f"{row['bytes'] / row['ms'] / 1e6:,.0f} GB/s"
+
+
+def draw(p: dict[str, Any]) -> Figure:
+    """Draw stacked bars: the time of the step and its floor by op, the memory by kind."""
+    figure = Figure(figsize=(10, 4.6), layout="constrained")
+    time_axes, memory_axes = figure.subplots(2, 1, height_ratios=(2, 1))
+    colors = [colormaps["tab20"](index) for index in range(20)]
+    left = {"step": 0.0, "floor": 0.0}
+    for color, row in zip(colors, p["ops"], strict=False):
+        widths = {"step": row["ms"], "floor": row["floor_ms"]}
+        label = f"{row['op']} {row['ms']:.2f}"
+        for name, width in widths.items():
+            named = {"label": label} if name == "step" else {}
+            time_axes.barh(name, width, left=left[name], color=color, **named)
+            left[name] += width
+    if p["ranks"] > 1:
+        exposed, label = max(0.0, p["exposed_ms"]), f"exchange, exposed {p['exposed_ms']:.2f}"
+        time_axes.barh("step", exposed, left=left["step"], color=INK, label=label)
+        left["step"] += exposed
+    gaps = max(0.0, p["gaps_ms"])
+    between = f"between ops {p['gaps_ms']:.2f}"
+    time_axes.barh("step", gaps, left=left["step"], color=GRID, label=between)
+    time_axes.set_xlabel("ms", color=INK)
+    title = f"{_title(p)}: {p['step_ms']:.2f} ms"
+    time_axes.set_title(title, loc="left", color=INK, fontsize=11, parse_math=False)
+    start = 0.0
+    for color, (kind, size) in zip(colors, p["memory"].items(), strict=False):
+        width = size / 2**30
+        memory_axes.barh("memory", width, left=start, color=color, label=f"{kind} {width:.2f}")
+        start += width
+    memory_axes.set_xlabel("GiB", color=INK)
+    for axes in (time_axes, memory_axes):
+        axes.invert_yaxis()
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=7, frameon=False)
+    return figure
+
+
+def _title(p: dict[str, Any]) -> str:
+    each = f" on each of {p['ranks']} ranks" if p["ranks"] > 1 else ""
+    return f"{p['model']}, B={p['B']} T={p['T']}{each}, {p['dtype']}, {p['machine']['name']}"

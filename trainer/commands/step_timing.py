@@ -1,0 +1,356 @@
+"""What bench, climb and profile share: a training step to measure, its time, its ops' times.
+
+The weights and the tokens are random, which does not change the time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import os
+import platform
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ladder.core.common import cache
+from ladder.core.common.command_line import Parser
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import atomic_write
+from ladder.core.contract.collectives import Communicator
+from ladder.core.contract.device import Device
+from ladder.core.contract.ladder import find
+from ladder.core.contract.rung_file import Rung
+from ladder.core.measure import results
+from ladder.core.measure.bench import commit, refuse_emulated
+from ladder.core.measure.roofline import Roof, copy_bandwidth, matrix_rate
+from reference import adamw
+from trainer.commands.doctor import processor_name
+from trainer.commands.parser import build_parser
+from trainer.engine.engine import Engine
+from trainer.engine.kernels import Kernels
+from trainer.engine.mfu import measured_roof
+from trainer.engine.rung_map import key_for, names_any, op_of
+from trainer.flags import FUSIONS, Flags, StepConfig, resolve_step, resolve_zero
+from trainer.model.calls import Call
+from trainer.model.model_config import ModelConfig
+from trainer.model.program import Program, build, initial_parameters
+from trainer.model.registry import SIZES
+from trainer.model.sharding import WHOLE, Sharding
+from trainer.open import Machine, open_machine, sharding_of
+from trainer.ranks.group import ALONE, Group, open_communicator
+
+FOLDER = results.FOLDER / "training"
+WARM_UP = 2  # steps: memory is touched for the first time, threads start, graphs are recorded
+CPU_COPY_BYTES = 1 << 26  # beyond its caches, and little beside the model
+STEPS_AT_A_TIME = 4  # on a GPU, so that the host is ahead of it as it is in training
+LONG = 0.05  # seconds of a step from which the host is ahead anyway
+OP_SECONDS = 5e-3  # an op's calls are repeated for so long, which is long beside a graph's launch
+OP_SAMPLES = 5
+MOST_ROUNDS = 100
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training step to be measured; of one rank, where there are several."""
+
+    config: StepConfig
+    machine: Machine
+    shape: ModelConfig
+    kernels: Kernels
+    notes: list[str]
+    sharding: Sharding = WHOLE
+    peers: Communicator | None = None
+
+    @property
+    def device(self) -> Device:
+        return self.machine.device
+
+    @property
+    def program(self) -> Program:
+        return self.kernels.program
+
+    @property
+    def tokens(self) -> int:
+        return self.program.B * self.program.T
+
+    @property
+    def exchanged_by(self) -> str | None:
+        """What moves gradients and weights between the ranks; None where there is one."""
+        return None if self.peers is None else self.peers.name
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of a step, as MFU counts them."""
+        return self.tokens * self.shape.flops_per_token(self.program.T)
+
+    def engine(self, rungs: Mapping[str, Rung] | None = None) -> Engine:
+        """An engine with random weights, the same in all layers, and a random batch, ready for a
+        step. `rungs`: instead of the chosen ones."""
+        weights = initial_parameters(self.shape, seed=0, equal_layers=True)
+        pieces = ((name, None, tensor) for name, tensor in weights)
+        engine = self.machine.engine(
+            self.kernels, self._build, pieces, rungs=rungs, peers=self.peers
+        )
+        rng = np.random.default_rng(0)
+        for name in ("tokens", "targets"):
+            batch = rng.integers(0, self.shape.vocab, (self.program.B, self.program.T))
+            engine.write(name, batch)
+        engine.write("dloss", np.array([1 / self.tokens]))
+        if "rng" in engine.arrays:
+            engine.write("rng", np.zeros(4, np.uint32))
+        engine.write(
+            "hyper",
+            adamw.hyper(
+                step=10, lr=1e-4, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, clip=1.0
+            ),
+        )
+        return engine
+
+    def alone(self) -> Job:
+        """The same step of a process that trains alone."""
+        alone = dataclasses.replace(self, sharding=WHOLE, peers=None)
+        program = alone._build(self.program.B, self.program.fusions)
+        kernels = dataclasses.replace(self.kernels, program=program)
+        return dataclasses.replace(alone, kernels=kernels)
+
+    def _build(self, B: int, fused: Collection[str]) -> Program:
+        return _build(self.shape, self.config, self.sharding, B, fused)
+
+    def description(self) -> dict[str, Any]:
+        c = self.config
+        job = {"model": c.model, "B": c.batch, "T": c.sequence, "dtype": c.dtype}
+        fused = {"fusions": self.program.fusions}
+        rounding = {"stochastic_rounding": True, "master_weights": c.master_weights}
+        job |= {"recompute": c.recompute, **(rounding if c.stochastic_rounding else {})}
+        return {**job, **fused, "kernels": self.flags, "commit": commit()}
+
+    @property
+    def flags(self) -> str:
+        """The flags that choose the kernels, in short: a part of the names of its files."""
+        c, wanted = self.config, self.kernels.settings
+        parts = [Path(wanted.rungs).stem]
+        if wanted.from_file or wanted.rung:
+            parts.append(cache.digest(json.dumps([wanted.from_file, wanted.rung]))[:8])
+        if set(wanted.fuse.values()) != {"auto"}:
+            parts += ["fused", *(self.program.fusions or ("none",))]
+        parts += [f"r{c.recompute}"] * bool(c.recompute)
+        parts += ["deterministic"] * wanted.deterministic
+        parts += ["tf32"] * wanted.tf32
+        parts += ["w0"] * (not c.master_weights)
+        parts += ["stochastic"] * bool(c.stochastic_rounding and c.master_weights)
+        return "-".join(parts)
+
+    def fused(self, names: Collection[str], **changes: Any) -> Job:
+        """The same step with these fusions and no others; its rungs are chosen by the same
+        settings with `changes`."""
+
+        wanted, B = dataclasses.replace(self.kernels.settings, **changes), self.program.B
+        calls = self._build(B, names).training_step
+        wanted = dataclasses.replace(
+            wanted,
+            fuse={name: "yes" if name in names else "no" for name in FUSIONS},
+            rung={key: which for key, which in wanted.rung.items() if names_any(key, calls)},
+        )
+        machine = dataclasses.replace(self.machine, wanted=wanted)
+        return dataclasses.replace(self, kernels=machine.choose(self._build, B))
+
+
+def parser_of(command: str, description: str, *more: str) -> Parser:
+    """The flags of a measurement; they mean the same as in training. `more`: names of further
+    fields of Flags."""
+    names = (
+        *more,
+        *("model", "batch", "sequence", "steps", "device", "dtype", "rungs", "rung"),
+        *("recompute", "deterministic", "tf32", "fuse", "gelu_fusion"),
+        *("master_weights", "stochastic_rounding"),
+    )
+    helps = {
+        "model": "gpt2 | gpt2-medium | gpt2-large | gpt2-xl | d6 ... d84 | char | char-lecture; "
+        "default gpt2",
+        "steps": "steps to time; default 20",
+        "device": "cpu, cuda or cuda:N, hip (AMD); a GPU where there is one",
+    }
+    description += " The result is printed, and written to doc/results/training."
+    parser = build_parser(f"python -m trainer {command}", description, names, helps=helps)
+    parser.set_defaults(steps=20)
+    parser.add_argument(
+        "--no-write", action="store_true", help="only print: leave doc/results as it is"
+    )
+    return parser
+
+
+def announce(write: bool) -> None:
+    """Say before a measurement that it will change the repository's results, if it will."""
+    if write:
+        print(f"will write to {FOLDER}; --no-write leaves it as it is", file=sys.stderr)
+
+
+def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group = ALONE) -> Job:
+    """The step that the flags describe. Raises LadderError where it cannot be measured."""
+    machine = open_machine(flags, group)
+    device = machine.device
+    refuse_emulated(device)
+    if needs_gpu and not device.is_gpu:
+        raise LadderError(f"{command} needs a GPU: on the CPU every op is on the reference, rung 0")
+    model = flags.value("model")
+    if model not in SIZES:
+        raise LadderError(f"-e {model}: {command} takes a model's name, such as gpt2 or d6")
+    shape = SIZES[model].config
+    config = resolve_step(flags, machine.place, shape.context)
+    sharding = sharding_of(group, resolve_zero(flags, group.size), config.overlap)
+    build_at = functools.partial(_build, shape, config, sharding)
+    kernels = machine.choose(build_at, config.batch)
+    peers = open_communicator(device, group, config.exchange, sharding.overlaps)
+    return Job(config, machine, shape, kernels, [*machine.notes, *kernels.notes], sharding, peers)
+
+
+def _build(
+    shape: ModelConfig, config: StepConfig, sharding: Sharding, B: int, fused: Collection[str]
+) -> Program:
+    options = config.program_options
+    return build(shape, B, config.sequence, fusions=fused, sharding=sharding, **options)
+
+
+def one_step(engine: Engine, micro_steps: int = 1) -> None:
+    """An optimizer step of so many micro-batches."""
+    engine.zero_gradients()
+    for micro_step in range(micro_steps):
+        engine.forward()
+        engine.backward(more=micro_step + 1 < micro_steps)
+    engine.update()
+
+
+def time_steps(
+    engine: Engine,
+    count: int,
+    between: Callable[[], None] = lambda: None,
+    seconds: float = math.inf,
+    begin: Callable[[], None] = lambda: None,
+) -> list[float]:
+    """Milliseconds of each of `count` steps after a warm-up, or of several at a time on a GPU.
+
+    between  is called after every measurement
+    seconds  time limit: after it, no measurement begins, but there are at least three
+    begin    is called after the warm-up
+    """
+    estimate = min(engine.device.time(lambda: one_step(engine)) for _ in range(WARM_UP))
+    at_a_time = STEPS_AT_A_TIME if engine.device.asynchronous and estimate < LONG else 1
+
+    def steps() -> None:
+        for _ in range(at_a_time):
+            one_step(engine)
+
+    begin()
+    times: list[float] = []
+    while len(times) * at_a_time < count:
+        times.append(1e3 * engine.device.time(steps) / at_a_time)
+        between()
+        if len(times) >= 3 and sum(times) * at_a_time > 1e3 * seconds:
+            break
+    return times
+
+
+def time_ops(engine: Engine, calls: Sequence[Call], roof: Roof) -> list[dict[str, Any]]:
+    """A row for each op, and one for each key of rung_map.py that gives some of its shapes another
+    rung, the slowest first: how many calls it has, and their total time, floor, bytes and FLOPs.
+    The calls of a row are timed back to back, without those of others."""
+    of_key: dict[str, list[Call]] = {}
+    for call in calls:
+        key = key_for(engine.rungs, call.op, call.dims)
+        of_key.setdefault(key or call.op, []).append(call)
+    rows = []
+    for key, its_calls in of_key.items():
+        op, tf32 = find(op_of(key)).op, engine.rungs[key].tf32
+        engine.zero_gradients()
+        rows.append(
+            {
+                "op": key,
+                "calls": len(its_calls),
+                "ms": 1e3 * time_calls(engine.device, [engine.bound[c] for c in its_calls]),
+                "floor_ms": 1e3 * sum(roof.floor(op, c.dims, engine.real, tf32) for c in its_calls),
+                "bytes": sum(op.least_bytes(c.dims, engine.real) for c in its_calls),
+                "flops": sum(op.flops(c.dims) for c in its_calls),
+            }
+        )
+    return sorted(rows, key=lambda row: -row["ms"])
+
+
+def time_calls(device: Device, calls: Sequence[Callable[[], None]]) -> float:
+    """Seconds of all calls, recorded as one graph."""
+
+    def once() -> None:
+        for call in calls:
+            call()
+
+    once()
+    estimate = device.time(once)
+    rounds = min(MOST_ROUNDS, math.ceil(OP_SECONDS / max(estimate, 1e-9)))
+
+    def all_rounds() -> None:
+        for _ in range(rounds):
+            once()
+
+    replay = device.capture(all_rounds)
+    return float(np.median([device.time(replay) for _ in range(OP_SAMPLES)])) / rounds
+
+
+def roof_of(device: Device, real: np.dtype) -> Roof:
+    """The measured bandwidth and matrix rates of the device."""
+    sizes = () if device.is_gpu else (CPU_COPY_BYTES,)
+    in_tf32 = matrix_rate(device, real, tf32=True) if real == np.float32 else None
+    return Roof(copy_bandwidth(device, *sizes), measured_roof(device, real), in_tf32)
+
+
+def in_giga(roof: Roof) -> dict[str, float]:
+    """A roof as result files hold it, in GB/s and GFLOP/s."""
+    rates = {"bandwidth_gbs": roof.bandwidth / 1e9}
+    if roof.matrix_rate is not None:
+        rates["matrix_gflops"] = roof.matrix_rate / 1e9
+    if roof.tf32_rate is not None:
+        rates["tf32_gflops"] = roof.tf32_rate / 1e9
+    return rates
+
+
+def machine_of(device: Device) -> dict[str, Any]:
+    """The machine and the software that the numbers depend on."""
+    common = {"device": device.kind, "python": platform.python_version(), "numpy": np.__version__}
+    if device.is_gpu:
+        return {"name": device.name, **common, **device.description()}
+    cores = len(os.sched_getaffinity(0))
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    return {
+        "name": f"{processor_name()}, {cores} cores",
+        **common,
+        "cores": cores,
+        "threads": os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS"),
+        "blas": f"{blas['name']} {blas['version']}",
+    }
+
+
+def file_name(kind: str, machine: Mapping[str, Any], job: Mapping[str, Any]) -> str:
+    """The name of the files of a profile or climb, without suffix; different jobs have different
+    names. `job`: its `description`."""
+    size = (f"b{job['B']}", f"t{job['T']}")
+    parts = (machine["name"], kind, job["model"], job["dtype"], *size, job["kernels"])
+    return "-".join(map(results.slug, parts))
+
+
+def write_json(path: Path, content: Any) -> None:
+    with atomic_write(path) as file:
+        file.write((json.dumps(_rounded(content), indent=1) + "\n").encode())
+
+
+def _rounded(value: Any) -> Any:
+    """Floats rounded to six significant digits; further ones are noise."""
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value

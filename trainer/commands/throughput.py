@@ -1,0 +1,176 @@
+"""`python -m trainer bench`: the time of a training step, by op, and beside its floor.
+
+On a CPU, the matrix products of the step are also timed alone, in turn with the steps. NumPy's BLAS
+library computes them, so the difference is the time of the reference's own code.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import read_json
+from ladder.core.measure import results
+from trainer.commands import gpu_condition
+from trainer.commands.step_timing import (
+    FOLDER,
+    announce,
+    in_giga,
+    machine_of,
+    open_job,
+    parser_of,
+    roof_of,
+    time_ops,
+    time_steps,
+    write_json,
+)
+from trainer.engine.engine import Engine
+from trainer.flags import Flags
+from trainer.model.calls import Call
+
+
+def main(argv: Sequence[str] = ()) -> int:
+    """Measure, print, and write doc/results/training/<machine>.json."""
+    options = vars(parser_of("bench", "Time a training step.").parse_args(argv))
+    write = not options.pop("no_write")
+    announce(write)
+    machine, measurement = measure(Flags(**options))
+    print(report(machine, measurement))
+    if write:
+        print(f"\nwritten to {record(machine, measurement)}")
+    return 0
+
+
+def measure(flags: Flags) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(machine, measurement) for the result file; times in milliseconds."""
+    job = open_job(flags, "bench")
+    device = job.device
+    engine = job.engine()
+    products = _numpy_products(engine) if device.runs_reference else None
+    alone: list[float] = []
+    with device.sensors() as sensors:
+        steps = time_steps(
+            engine,
+            job.config.steps,
+            lambda: alone.append(1e3 * device.time(products)) if products else None,
+            begin=sensors.begin,
+        )
+        sensed = sensors.end()
+    peak_memory = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # Linux: in KiB
+    roof = roof_of(device, job.config.real)
+    table = time_ops(engine, job.program.training_step, roof)
+    low, median, high = np.percentile(steps, (10, 50, 90))
+    measurement = {
+        **job.description(),
+        **results.of_step(engine.rungs),
+        "steps": len(steps),
+        **{"step_ms": median, "low_ms": low, "high_ms": high},
+        "tokens_per_second": 1e3 * job.tokens / median,
+        "gflops": job.flops / median / 1e6,
+        "floor_ms": sum(row["floor_ms"] for row in table),
+        **in_giga(roof),
+        "device_bytes": sum(size for _, size in engine.memory_table()),
+        "peak_memory_bytes": peak_memory,
+        **gpu_condition.entry(sensed),
+        "ops": table,
+    }
+    if alone:
+        measurement["products_ms"] = float(np.median(alone))
+        measurement["ratio"] = median / measurement["products_ms"]
+    return machine_of(device), measurement
+
+
+def _numpy_products(engine: Engine) -> Callable[[], None]:
+    """A function that computes only the products of all linear layers of a step."""
+
+    def factors(call: Call) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        arguments = list(engine.arguments(call))
+        if call.op in not_products:
+            del arguments[not_products[call.op]]
+        out, a, b = arguments[:3]
+        if call.op in forward:
+            return out, a, b.T
+        if call.op in backward_input:
+            return out, a, b
+        return out, a.T, b  # backward_weight, without adding up
+
+    # which argument of a fused op is a result besides the product
+    not_products = {"matmul_gelu.forward": 0, "matmul.backward_weight_bias": 1}
+    layers = "matmul", "matmul_gelu", "matmul_relu"
+    forward = [f"{layer}.forward" for layer in layers]
+    backward_input = [f"{layer}.backward_input" for layer in layers]
+    backward_weight = "matmul.backward_weight", "matmul.backward_weight_bias"
+    ops = (*forward, *backward_input, *backward_weight)
+    calls = (*engine.program.forward, *engine.program.backward)
+    products = [factors(call) for call in calls if call.op in ops]
+
+    def run() -> None:
+        for out, a, b in products:
+            np.matmul(a, b, out=out)
+
+    return run
+
+
+def report(machine: dict[str, Any], m: dict[str, Any]) -> str:
+    """The measurement as text."""
+    on_gpu = "driver" in machine
+    software = (
+        f"driver {machine['driver']}, CuPy {machine['cupy']}, NVRTC {machine['nvrtc']}"
+        if on_gpu
+        else f"NumPy {machine['numpy']}, {machine['blas']}"
+    )
+    lines = [
+        f"{m['model']} B={m['B']} T={m['T']} {m['dtype']} on {machine['name']}",
+        f"{software}, Python {machine['python']}",
+        "",
+        f"expected  {m['floor_ms']:10,.2f} ms   the floor of its ops: products at "
+        f"{m['matrix_gflops']:,.0f} GFLOP/s, "
+        + (f"in TF32 at {m['tf32_gflops']:,.0f}, " if "tf32_gflops" in m else "")
+        + f"bytes at {m['bandwidth_gbs']:,.0f} GB/s",
+        f"step      {m['step_ms']:10,.2f} ms   median of {m['steps']}, "
+        f"80 % between {m['low_ms']:,.2f} and {m['high_ms']:,.2f}",
+    ]
+    if "ratio" in m:
+        lines.append(
+            f"products  {m['products_ms']:10,.2f} ms   its matrix products alone; "
+            f"the step is {m['ratio']:.2f} x that"
+        )
+    lines += [
+        f"speed     {m['tokens_per_second']:10,.0f} tokens/s, {m['gflops']:,.0f} GFLOP/s",
+        f"memory    {m['device_bytes'] / 1e9:10.2f} GB of buffers"
+        + (" on the device" if on_gpu else f", {m['peak_memory_bytes'] / 1e9:.2f} GB in all"),
+        *(f"GPU       {line}" for line in gpu_condition.lines(m)),
+        "",
+        f"{'op':<24}{'rung':>11}{'calls':>6}{'ms':>10}{'share':>8}{'floor ms':>10}",
+    ]
+    total = sum(row["ms"] for row in m["ops"])
+    for row in m["ops"]:
+        share = f"{100 * row['ms'] / total:.1f} %"
+        lines.append(
+            f"{row['op']:<24}{m['rungs'][row['op']]:>11}{row['calls']:>6}{row['ms']:>10,.2f}"
+            f"{share:>8}{row['floor_ms']:>10,.2f}"
+        )
+    return "\n".join(lines)
+
+
+def record(machine: dict[str, Any], measurement: dict[str, Any], folder: Path = FOLDER) -> Path:
+    """Write the measurement to the machine's file; it replaces an older one of the same job."""
+    path = folder / f"{results.slug(machine['name'])}.json"
+    job = (
+        *("model", "B", "T", "dtype", "recompute", "rungs"),
+        *("stochastic_rounding", "master_weights"),
+    )
+    kept = []
+    if path.exists():
+        try:
+            old = read_json(path)["steps"]
+            kept = [other for other in old if any(other.get(k) != measurement.get(k) for k in job)]
+        except (KeyError, TypeError) as error:
+            raise LadderError(f"{path} is not a results file ({error!r}); move it away") from None
+    write_json(path, {"machine": machine, "steps": [*kept, measurement]})
+    return path

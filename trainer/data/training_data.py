@@ -1,0 +1,130 @@
+"""What a run is trained and evaluated on, by its flags: token files, and batches from them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ladder.core.common.errors import LadderError
+from trainer.data.benchmarks import prepare_benchmark
+from trainer.data.datasets import data_directory, play_instead, prepare
+from trainer.data.download import DownloadError
+from trainer.data.multiple_choice import Example
+from trainer.data.random_offsets import Loader, RandomOffsetLoader
+from trainer.data.token_files import TokenLoader, count_tokens, find_shards, pair_of
+from trainer.data.tokenizers import GPT2Tokenizer, Tokenizer, get_tokenizer
+from trainer.flags import Flags, TrainConfig
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is trained on: patterns of token files, and the vocabulary of their tokenizer, which is
+    None where only its name is known."""
+
+    name: str
+    train: str
+    val: str
+    tokenizer_name: str
+    tokenizer: Tokenizer | None
+    vocab: int
+    note: str | None = None
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What the settings of a run keep of it."""
+        names = {"dataset": self.name, "tokenizer": self.tokenizer_name}
+        return {**names, "train_data": self.train, "val_data": self.val}
+
+    def count(self, overfit: bool) -> int:
+        """The tokens of an epoch."""
+        return count_tokens(self.val if overfit else self.train)
+
+
+def with_available_text(flags: Flags) -> tuple[Flags, list[str]]:
+    """Flags of the text that is trained on, which are others, with a note, where tinyshakespeare
+    cannot be downloaded: a run is named for its text."""
+    if flags.train_data is None and flags.val_data is None:
+        note = play_instead(flags.value("dataset"), data_directory(flags.data_dir))
+        if note is not None:
+            return dataclasses.replace(flags, dataset="play", tokenizer="bytes"), [note]
+    return flags, []
+
+
+def open_data(flags: Flags, data_dir: Path, name: str) -> Data:
+    """The token files named by -i and -j, or those prepared from --dataset by the tokenizer of this
+    name."""
+    if flags.train_data is None and flags.val_data is None:
+        found = prepare(flags.value("dataset"), data_dir, name)
+        used = Path(found.train).parent.name  # another one if --dataset could not be downloaded
+        made_by = found.tokenizer
+        return Data(used, found.train, found.val, made_by.name, made_by, made_by.vocab, found.note)
+    train, val = _token_files(flags)
+    patterns = (train, train, val)
+    try:
+        tokenizer = get_tokenizer(name, data_dir)
+    except DownloadError as error:
+        if name != "gpt2":
+            raise
+        # The size of the vocabulary is known without the file, and only samples need the rest.
+        note = f"{error}: there will be no text samples"
+        return Data(*patterns, name, None, GPT2Tokenizer.vocab, note)
+    return Data(*patterns, name, tokenizer, tokenizer.vocab)
+
+
+def _token_files(flags: Flags) -> tuple[str, str]:
+    """The patterns of -i and -j; where one is missing, the other split of the same set."""
+    splits = {"train": ("-i", flags.train_data), "val": ("-j", flags.val_data)}
+    patterns = []
+    for split, other in (("train", "val"), ("val", "train")):
+        (flag, pattern), (given, named) = splits[split], splits[other]
+        if pattern is None and named is not None:
+            find_shards(named)  # where there are none, that is the error
+            pattern = pair_of(named, other, split)
+        if pattern is None:
+            raise LadderError(
+                f"{given} {named}: there are no {split} files of the same name; {flag} must name "
+                "the matching ones as well"
+            )
+        patterns.append(pattern)
+    return patterns[0], patterns[1]
+
+
+def open_examples(flags: Flags, data: Data, data_dir: Path) -> tuple[Sequence[Example], list[str]]:
+    """HellaSwag's examples where `-h 1` asks for them; none, and a note, where they are not here
+    and cannot be downloaded."""
+    if not flags.value("hellaswag"):
+        return (), []
+    try:
+        _, examples = prepare_benchmark(
+            "hellaswag", data.tokenizer_name, data_dir, vocab=data.vocab
+        )
+    except DownloadError as error:
+        return (), [f"HellaSwag is not evaluated: {error}"]
+    return examples, []
+
+
+def open_loaders(
+    config: TrainConfig, vocab: int, rank: int = 0
+) -> tuple[Loader, TokenLoader, TokenLoader | None]:
+    """Batches for training, for validation, and with --eval-train those of the training text in
+    order. Overfitting takes the first batch of validation, as in llm.c, on all ranks."""
+    turns: dict[str, Any] = {"vocab": vocab, "rank": rank, "ranks": config.ranks}
+    size = config.batch, config.sequence
+
+    def for_training() -> Loader:
+        data, seed = config.train_data, config.seed
+        if config.overfit:
+            return TokenLoader(config.val_data, *size, vocab=vocab, shuffle=False)
+        if config.random_offsets:
+            return RandomOffsetLoader(data, *size, seed=seed, **turns)
+        shuffle, llmc_order = config.shuffle, config.llmc_order
+        return TokenLoader(data, *size, shuffle=shuffle, seed=seed, llmc_order=llmc_order, **turns)
+
+    val = TokenLoader(config.val_data, *size, shuffle=False, **turns)
+    train_split = None
+    if config.eval_train:
+        train_split = TokenLoader(config.train_data, *size, shuffle=False, **turns)
+    return for_training(), val, train_split

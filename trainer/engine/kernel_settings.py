@@ -1,0 +1,121 @@
+"""The settings that choose a run's kernels: --rungs, --rung, --fuse, --deterministic, --tf32.
+
+They are resolved once from the flags and handed to `trainer.engine.kernels.choose` alone. All else
+receives what it returns: a program, and a rung for each of its ops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import read_json
+from ladder.core.contract.device import Device
+from ladder.core.contract.dims import split_key
+from ladder.core.contract.ladder import find
+from trainer.flags import FUSIONS, RUNG_SETS, Flags, Fusion, Place
+
+Wanted = Literal["yes", "no", "auto"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelSettings:
+    """Which rungs and which fusions a run asks for, and where it computes.
+
+    rungs     "reference", "naive", "best", "library", or the path of a rungs.json
+    from_file what this file names, by the keys of trainer/engine/rung_map.py: the rung of an op, or
+              of an op at some shapes; empty where `rungs` names a set
+    rung      the same of other rungs: an id, a name, or the path of a `.cu` file
+    fuse      for every fusion: yes or no, or auto: where it follows from the rungs, or is faster
+    tf32      rungs may multiply float32 factors as TF32; without effect in 16 bits
+    """
+
+    place: Place
+    rungs: str
+    from_file: Mapping[str, str]
+    rung: Mapping[str, str]
+    fuse: Mapping[Fusion, Wanted]
+    deterministic: bool
+    tf32: bool
+
+    @property
+    def rung_set(self) -> str:
+        """Where the ops that neither --rung nor a file names take their rungs from."""
+        if self.rungs in RUNG_SETS:
+            return self.rungs
+        return "best" if self.place.gpu else "reference"
+
+    def compares(self, device: Device) -> bool:
+        """Whether the other rungs are chosen by their times."""
+        return device.is_gpu and self.rung_set in ("best", "library")
+
+    @property
+    def picking(self) -> dict[str, bool]:
+        """What `ladder.core.measure.pick.pick` takes: which rungs compete."""
+        return {
+            "library": self.rung_set == "library",
+            "deterministic": self.deterministic,
+            "tf32": self.tf32,
+        }
+
+    def record(self) -> dict[str, Any]:
+        """What config.json and checkpoints keep."""
+        names = ("rungs", "rung", "fuse", "deterministic", "tf32")
+        return {name: getattr(self, name) for name in names}
+
+
+def resolve_kernels(flags: Flags, place: Place) -> KernelSettings:
+    """The settings of the kernels. Raises LadderError where --rungs names a file that is wrong."""
+    rungs = flags.value("rungs", place.gpu)
+    return KernelSettings(
+        place=place,
+        rungs=rungs,
+        from_file={} if rungs in RUNG_SETS else _read_file(rungs),
+        rung=dict(flags.rung or {}),
+        fuse=_fuse(flags),
+        deterministic=flags.value("deterministic"),
+        tf32=flags.value("tf32"),
+    )
+
+
+def _fuse(flags: Flags) -> dict[Fusion, Wanted]:
+    """What --fuse and -ge want of every fusion."""
+    typed = flags.fuse or "auto"
+    fuse: dict[Fusion, Wanted] = {}
+    for name in FUSIONS:
+        fuse[name] = "yes" if typed == "all" or name in typed.split(",") else "no"
+        if typed == "auto":
+            fuse[name] = "auto"
+    if flags.gelu_fusion is not None:
+        fuse["matmul_gelu"] = "yes" if flags.gelu_fusion >= 1 else "no"
+        fuse["matmul_gelu_backward"] = "yes" if flags.gelu_fusion == 2 else "no"
+    return fuse
+
+
+def _read_file(path: str) -> dict[str, str]:
+    """The rungs that a file for `--rungs` names: ids, or paths. Raises LadderError."""
+    if not os.path.exists(path):
+        raise LadderError(f"--rungs {path}: neither one of {', '.join(RUNG_SETS)} nor a file")
+    with naming_file(path):
+        named = read_json(path)
+    if not isinstance(named, dict) or not all(isinstance(v, (int, str)) for v in named.values()):
+        raise LadderError(f'--rungs {path}: it must be an object such as {{"gelu.forward": "1"}}')
+    with naming_file(path):
+        for key in named:
+            find(split_key(key)[0])
+    return {key: str(which) for key, which in named.items()}
+
+
+@contextlib.contextmanager
+def naming_file(path: str | None) -> Iterator[None]:
+    """Adds the name of the rungs file to an error, if the wrong entry is in that file."""
+    try:
+        yield
+    except LadderError as error:
+        if path is None:
+            raise
+        raise LadderError(f"--rungs {path}: {error}") from None

@@ -1,0 +1,297 @@
+"""A model's weights as Hugging Face keeps them: safetensors with a config.json beside it.
+
+A file has one tensor per layer; ours are stacked over layers. `HuggingFaceFormat` of each model has
+the names of its tensors, and which of them are transposed.
+
+Layout: https://github.com/huggingface/transformers, models/<model>/modeling_<model>.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import atomic_write, read_json
+from trainer.data.download import DownloadError, probe
+from trainer.files.tensor_file import Pieces, TensorFile, check_finite, write_tensors
+from trainer.model.model_config import HuggingFaceFormat, ModelConfig, padded
+from trainer.model.registry import MODELS, SIZES
+
+WEIGHTS = "model.safetensors"
+
+
+def load_huggingface(source: str | Path, data_dir: str | Path) -> tuple[ModelConfig, Pieces]:
+    """Open a model's weights; returns its config and its parameters, piece by piece.
+
+    source    a .safetensors file, a folder with model.safetensors, or the name of a model on the
+              Hugging Face Hub: "gpt2" ... "gpt2-xl", "owner/name"
+    data_dir  searched first for a model that is given by name: <data_dir>/gpt2/model.safetensors
+
+    A piece is (name, layer, array): a slice (out, in) or (C,) of a stacked parameter, or a whole
+    one with layer None; the vocabulary comes padded. Raises DownloadError, and LadderError for
+    weights that are damaged or not those of a known model: at once for names, shapes and types; for
+    NaN when it is met.
+    """
+    file = TensorFile(_find(str(source), Path(data_dir)))
+    config_path = file.path.with_name("config.json")
+    config = _read_config(config_path) if config_path.exists() else _guess_config(file)
+    names = _plain_names(file, _format_of(type(config)))
+    _check_layout(file, names, config)
+    return config, _pieces(file, names, config)
+
+
+def export_huggingface(
+    directory: str | Path,
+    config: ModelConfig,
+    read: Callable[[str], np.ndarray],
+    eot: int | None = None,
+) -> None:
+    """Write model.safetensors (float32), config.json and generation_config.json; transformers'
+    from_pretrained loads them.
+
+    `read` returns a whole parameter, stacked and padded as ours are; one is held at a time. `eot`
+    is the id of the tokenizer's end-of-text token, if it has one.
+    """
+    form = _format_of(type(config))
+    directory = Path(directory)
+    unpadded = config.unpadded_shapes()
+    held: dict[str, np.ndarray] = {}
+
+    def piece(name: str, layer: int | None) -> np.ndarray:
+        if name not in held:
+            held.clear()
+            held[name] = np.asarray(read(name), np.float32)
+        array = held[name][tuple(map(slice, unpadded[name]))]
+        array = array if layer is None else array[layer]
+        return array.T if form.tensors[name][1] else array
+
+    def reader(name: str, layer: int | None) -> Callable[[], np.ndarray]:
+        return lambda: piece(name, layer)
+
+    tensors = {
+        form.prefix + theirs: reader(name, layer) for name, layer, theirs in _layers(form, config)
+    }
+    ends = {"bos_token_id": eot, "eos_token_id": eot}
+    settings = {
+        "architectures": [form.class_name],
+        "model_type": form.model_type,
+        **{theirs: getattr(config, ours) for ours, theirs in form.fields.items()},
+        **config.hugging_face_settings(),
+        **{theirs: getattr(config, ours) for theirs, ours in form.dropouts.items()},
+        **ends,
+    }
+    with atomic_write(directory / WEIGHTS) as weights:
+        write_tensors(weights, tensors, {"format": "pt"})  # transformers insists on the format
+    for name, content in (
+        ("generation_config.json", {"do_sample": True, **ends}),
+        ("config.json", settings),
+    ):
+        with atomic_write(directory / name) as text:
+            text.write((json.dumps(content, indent=2) + "\n").encode())
+
+
+def _format_of(model: type[ModelConfig]) -> HuggingFaceFormat:
+    if model.hugging_face is None:
+        raise LadderError(
+            f"Hugging Face's files hold GPT-2's architecture only, and this is a {model.__name__}; "
+            "keep the checkpoint of the run (-n), which trains on and samples"
+        )
+    return model.hugging_face
+
+
+def _layers(form: HuggingFaceFormat, config: ModelConfig) -> Iterator[tuple[str, int | None, str]]:
+    """(parameter, layer or None, name in the file) of every tensor, in our order."""
+    for name, parameter in config.parameters().items():
+        theirs = form.tensors[name][0]
+        layers = range(parameter.shape[0]) if parameter.stacked else [None]
+        for layer in layers:
+            yield name, layer, theirs.format(layer)
+
+
+def _pieces(file: TensorFile, names: Mapping[str, str], config: ModelConfig) -> Pieces:
+    form, shapes = _format_of(type(config)), config.parameter_shapes()
+    for name, layer, theirs in _layers(form, config):
+        where = f"{file.path}: {names[theirs]}"
+        array = check_finite(file[names[theirs]], where).astype(np.float32, copy=False)
+        if form.tensors[name][1]:
+            array = np.ascontiguousarray(array.T)
+        shape = shapes[name] if layer is None else shapes[name][1:]
+        missing = [(0, size - have) for size, have in zip(shape, array.shape, strict=True)]
+        yield name, layer, np.pad(array, missing) if array.shape != shape else array
+
+
+def _plain_names(file: TensorFile, form: HuggingFaceFormat) -> dict[str, str]:
+    """Name without the prefix -> name in the file, of every tensor that is a parameter."""
+    names: dict[str, str] = {}
+    for full in file:
+        name = full.removeprefix(form.prefix)
+        if re.fullmatch(form.ignored, name):
+            continue
+        if name in names:
+            raise LadderError(f"{file.path} holds {name} twice, with and without {form.prefix!r}")
+        names[name] = full
+    return names
+
+
+def _check_layout(file: TensorFile, names: Mapping[str, str], config: ModelConfig) -> None:
+    """Raise LadderError unless the file holds exactly these tensors, each with the right shape and
+    a dtype of 16 or 32 bits."""
+    form = _format_of(type(config))
+    shapes, parameters = config.unpadded_shapes(), config.parameters()
+    layers = max((p.shape[0] for p in parameters.values() if p.stacked), default=0)
+    if layers > len(names):  # before that many names are made
+        raise LadderError(f"{file.path} holds {len(names)} tensors, not {layers} layers")
+    unexpected = set(names)
+    for name, layer, theirs in _layers(form, config):
+        if theirs not in names:
+            raise LadderError(
+                f"{file.path} lacks the tensor {theirs}; is it a whole {form.model_type} model?"
+            )
+        unexpected.discard(theirs)
+        dtype, shape = file.layout[names[theirs]]
+        expected = shapes[name] if layer is None else shapes[name][1:]
+        if form.tensors[name][1]:
+            expected = expected[::-1]
+        if shape != expected:
+            raise LadderError(
+                f"{file.path}: {theirs} has the shape {shape}, the model's is {expected}; "
+                "fetch the weights again, with the config.json that belongs to them"
+            )
+        if dtype.name not in ("float16", "bfloat16", "float32"):
+            raise LadderError(f"{file.path}: {theirs} is {dtype.name}, not a 16 or 32-bit float")
+    if unexpected:
+        raise LadderError(
+            f"{file.path} holds {min(unexpected)}, which a {form.model_type} model does not have"
+        )
+
+
+def _read_config(path: Path) -> ModelConfig:
+    settings = read_json(path)
+    if not isinstance(settings, dict):
+        raise LadderError(f"{path} is not a model's configuration; fetch it again")
+    model, form = _model_of(settings, path)
+    fields: dict[str, Any] = {ours: settings.get(theirs) for ours, theirs in form.fields.items()}
+    for ours, theirs in form.fields.items():
+        if type(fields[ours]) is not int or fields[ours] < 1:
+            raise LadderError(f"{path}: {theirs} is {fields[ours]!r}, not a positive number")
+    config = model(**fields, padded_vocab=padded(fields["vocab"]))
+    if refusal := config.refusal():
+        raise LadderError(f"{path}: {refusal}")
+    for key, value in config.hugging_face_settings().items():
+        if settings.get(key) not in (None, value):
+            raise LadderError(
+                f"{path}: {key} is {settings[key]!r}; here, a {form.model_type} model has {value!r}"
+            )
+    return config
+
+
+def _model_of(
+    settings: Mapping[str, Any], path: Path
+) -> tuple[type[ModelConfig], HuggingFaceFormat]:
+    """The model that a config.json names; if it names none, the first that has a format."""
+    formats = [(m, m.hugging_face) for m in MODELS.values() if m.hugging_face is not None]
+    model_type = settings.get("model_type", formats[0][1].model_type)
+    for model, form in formats:
+        if form.model_type == model_type:
+            return model, form
+    known = ", ".join(repr(form.model_type) for _, form in formats)
+    raise LadderError(f"{path}: model_type is {model_type!r}; only {known} can be loaded")
+
+
+def _guess_config(file: TensorFile) -> ModelConfig:
+    """The model that follows from names and shapes of the tensors, where config.json is missing."""
+    for model in MODELS.values():
+        if model.hugging_face is not None:
+            names = _plain_names(file, model.hugging_face)
+            shapes = {name: file.layout[full][1] for name, full in names.items()}
+            if (config := model.of_hugging_face_shapes(shapes)) is not None:
+                return config
+    raise LadderError(
+        f"{file.path}: put its config.json beside it; the tensors alone do not tell the model"
+    )
+
+
+def _find(source: str, data_dir: Path) -> Path:
+    """The .safetensors file of `source`; by name first in data_dir, then from the Hub."""
+    path = Path(source)
+    pretrained = {name: size.pretrained for name, size in SIZES.items() if size.pretrained}
+    if source not in pretrained:
+        if path.suffix == ".safetensors":
+            return path
+        if path.is_dir():
+            if not (path / WEIGHTS).exists():
+                raise LadderError(
+                    f"{path}: this folder holds no checkpoint and no {WEIGHTS}; "
+                    "a run writes checkpoints if it is given -n"
+                )
+            return path / WEIGHTS
+        if not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
+            raise LadderError(
+                f"no weights {source!r}: give a .safetensors file, a folder that holds {WEIGHTS}, "
+                f"{', '.join(pretrained)}, or owner/name of a model on the Hugging Face Hub"
+            )
+    local = data_dir / source / WEIGHTS
+    if local.exists():
+        return local
+    if known := pretrained.get(source):
+        return _checked(_download(known.repository, known.revision), known.sha256)
+    return _checked(_download(source))
+
+
+def _checked(path: Path, sha256: str = "") -> Path:
+    """A file in the Hub's local cache, once its content is seen to have a SHA-256.
+
+    Where none is given, it is the one that the Hub reported when the file was fetched, by which
+    the cache names what `path` links to.
+    """
+    import pooch
+
+    expected = sha256 or os.path.basename(os.path.realpath(path))
+    if re.fullmatch("[0-9a-f]{64}", expected) and pooch.file_hash(str(path)) != expected:
+        raise LadderError(
+            f"{path} does not have the sha256 {expected}; delete it, and it is fetched again"
+        )
+    return path
+
+
+def _download(repository: str, revision: str | None = None) -> Path:
+    """The Hub's file in its local cache, downloaded if it is missing (with a progress bar)."""
+    import huggingface_hub  # takes a quarter of a second, and few runs need it
+    from huggingface_hub import constants
+
+    def fetch(name: str, local_files_only: bool) -> Path:
+        return Path(
+            huggingface_hub.hf_hub_download(
+                repository,
+                name,
+                revision=revision,
+                etag_timeout=5,
+                local_files_only=local_files_only,
+            )
+        )
+
+    with suppress(OSError):  # LocalEntryNotFoundError: not in the cache
+        fetch("config.json", local_files_only=True)
+        return fetch(WEIGHTS, local_files_only=True)
+    remedy = f"put its {WEIGHTS} into a folder, and name the folder by -e"
+    if constants.HF_HUB_OFFLINE:
+        raise DownloadError(f"{repository} is not in the cache and HF_HUB_OFFLINE is set; {remedy}")
+    try:
+        probe(constants.ENDPOINT)  # without a network the Hub's client retries for half a minute
+    except Exception:  # the HTTP library's own, here and below; which library is not our business
+        message = f"cannot download {repository} (no connection to {constants.ENDPOINT}); {remedy}"
+        raise DownloadError(message) from None
+    try:
+        fetch("config.json", local_files_only=False)
+        return fetch(WEIGHTS, local_files_only=False)
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DownloadError(f"cannot download {repository} ({reason}); {remedy}") from None

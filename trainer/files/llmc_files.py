@@ -1,0 +1,226 @@
+"""llm.c's binary files: models and debug states in and out; tokenizers out.
+
+All begin with a header of 256 int32: magic, version, then what the file needs. All numbers are
+little-endian. Layouts: https://github.com/karpathy/llm.c, train_gpt2.py (`write_model`,
+`write_state`, `write_tokenizer`); read there by train_gpt2.c, test_gpt2.c, tokenizer.h.
+
+    model      the fields of the model's config; then its parameters, stacked over layers, with a
+               padded vocabulary
+    state      B, T; then x, y (B,T) int32, logits (B,T,V), loss (1), and the gradients, as the
+               parameters, all in float32
+    tokenizer  vocab_size, id of the end-of-text token; then per token its length (1 byte) and bytes
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+from ladder.core.common.errors import LadderError
+from ladder.core.common.files import atomic_write, open_regular, size_of
+from trainer.data.tokenizers import Tokenizer
+from trainer.files.tensor_file import Pieces, check_finite, raw_bytes
+from trainer.model.model_config import LlmcFormat, ModelConfig
+from trainer.model.program import zero_padding
+from trainer.model.registry import MODELS
+
+HEADER_INTS = 256
+TOKENIZER = 20240328  # magic number; those of models and states are in the models' formats
+MODEL_DTYPES = {3: np.dtype("<f4"), 5: np.dtype(ml_dtypes.bfloat16)}  # by version
+STATE_VERSION = TOKENIZER_VERSION = 2
+
+
+def load_model(path: str | Path) -> tuple[ModelConfig, Pieces]:
+    """Open a model file; returns its shape and its parameters, piece by piece, as float32.
+
+    A piece is (name, layer, array): one layer's slice of a stacked parameter, or a whole one with
+    layer None. Raises LadderError at once for a header that does not fit the file, and for NaN or
+    infinity when that piece is read.
+    """
+    path = Path(path)
+    with open_regular(path) as file:
+        raw = file.read(4 * HEADER_INTS)
+        size = size_of(file)
+    formats = {m.llmc.model_magic: (m, m.llmc) for m in MODELS.values() if m.llmc is not None}
+    if len(raw) < 4 * HEADER_INTS or int(np.frombuffer(raw, "<i4", 1)[0]) not in formats:
+        known = " or ".join(map(str, formats))
+        raise LadderError(
+            f"{path} is no llm.c model file: it does not begin with {known} and "
+            "a whole header; fetch it again"
+        )
+    header = np.frombuffer(raw, "<i4")
+    model, form = formats[int(header[0])]
+    version = int(header[1])
+    if version not in MODEL_DTYPES:
+        raise LadderError(
+            f"{path}: version {version} of llm.c's model files is not read, only 3 (fp32) and "
+            "5 (bf16); write it again with a current train_gpt2.py"
+        )
+    config = model(**dict(zip(form.fields, map(int, header[2:]), strict=False)))
+    if refusal := config.refusal():
+        raise LadderError(f"{path}: its header is damaged: {refusal}; fetch it again")
+    numbers = sum(math.prod(shape) for shape in config.parameter_shapes().values())
+    expected = 4 * HEADER_INTS + numbers * MODEL_DTYPES[version].itemsize
+    if size != expected:
+        raise LadderError(
+            f"{path} has {size} bytes where its header asks for {expected}; fetch it again"
+        )
+    return config, _pieces(path, config, MODEL_DTYPES[version])
+
+
+def _pieces(path: Path, config: ModelConfig, dtype: np.dtype) -> Pieces:
+    unpadded = config.unpadded_shapes()
+    with open_regular(path) as file:
+        file.seek(4 * HEADER_INTS)
+        for name, parameter in config.parameters().items():
+            first = 1 if parameter.stacked else 0  # dimension of a piece
+            for layer in range(parameter.shape[0]) if parameter.stacked else [None]:
+                array = np.empty(parameter.shape[first:], dtype)
+                if file.readinto(raw_bytes(array)) != array.nbytes:
+                    raise LadderError(f"{path} became shorter while it was read")
+                array = check_finite(array, f"{path}: {name}").astype(np.float32, copy=False)
+                zero_padding(array, unpadded[name][first:])
+                yield name, layer, array
+
+
+def save_model(
+    path: str | Path,
+    config: ModelConfig,
+    read: Callable[[str], np.ndarray],
+    dtype: str = "float32",
+) -> None:
+    """Write a model file that llm.c's programs load; `dtype` is "float32" or "bfloat16".
+
+    `read` returns a whole parameter, stacked and padded; one is held at a time.
+    """
+    version = {"float32": 3, "bfloat16": 5}[dtype]
+    form = _format_of(config)
+    with atomic_write(path) as file:
+        fields = (getattr(config, name) for name in form.fields)
+        file.write(_header(form.model_magic, version, *fields))
+        for name in config.parameters():
+            file.write(_bytes(read(name), MODEL_DTYPES[version]))
+
+
+def save_state(
+    path: str | Path,
+    config: ModelConfig,
+    inputs: np.ndarray,
+    targets: np.ndarray,
+    logits: np.ndarray,
+    loss: float,
+    read: Callable[[str], np.ndarray],
+) -> None:
+    """Write a debug state: llm.c's test_gpt2 compares a step of its own with it.
+
+    inputs, targets  token ids (B,T)
+    logits           (B,T,V) or (B,T,Vp); the padding is not written
+    loss             the mean over all B*T positions
+    read             returns the gradient of a parameter by the parameter's name, stacked and padded
+    """
+    B, T = inputs.shape
+    form = _format_of(config)
+    logits = logits.reshape(B, T, -1)[:, :, : config.vocab]
+    with atomic_write(path) as file:
+        file.write(_header(form.state_magic, STATE_VERSION, B, T))
+        file.write(_bytes(inputs, np.dtype("<i4")))
+        file.write(_bytes(targets, np.dtype("<i4")))
+        file.write(_bytes(logits, np.dtype("<f4")))
+        file.write(_bytes(np.asarray([loss]), np.dtype("<f4")))
+        for name in config.parameters():
+            file.write(_bytes(read(name), np.dtype("<f4")))
+
+
+@dataclass(frozen=True)
+class State:
+    """What a debug state holds: a batch, and a model's results on it.
+
+    inputs, targets  token ids (B,T)
+    logits           (B,T,V)
+    loss             the mean over all B*T positions
+    gradients        by the parameter's name, stacked and padded
+    """
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    logits: np.ndarray
+    loss: float
+    gradients: Mapping[str, np.ndarray]
+
+
+def load_state(path: str | Path, config: ModelConfig) -> State:
+    """Read the debug state of a model of this shape.
+
+    Raises LadderError for a file that is none, or of another shape, and for token ids, NaN and
+    infinities that no such model has.
+    """
+    path, form, shapes = Path(path), _format_of(config), config.parameter_shapes()
+    with open_regular(path) as file:
+        raw, size = file.read(4 * HEADER_INTS), size_of(file)
+        header = np.frombuffer(raw, "<i4", 4) if len(raw) == 4 * HEADER_INTS else np.zeros(4, int)
+        if tuple(header[:2]) != (form.state_magic, STATE_VERSION):
+            raise LadderError(
+                f"{path} is no debug state of version {STATE_VERSION}: it does not begin with "
+                f"{form.state_magic} and a whole header; write it again with train_gpt2.py, or "
+                "with 'python -m trainer export --to debug-state'"
+            )
+        B, T = int(header[2]), int(header[3])
+        numbers = B * T * (2 + config.vocab) + 1 + sum(map(math.prod, shapes.values()))
+        if B < 1 or not 1 <= T <= config.context or size != 4 * (HEADER_INTS + numbers):
+            raise LadderError(
+                f"{path} is the debug state of another model, or damaged: B={B}, T={T}, "
+                f"{size} bytes; name the model that it was made from with -e"
+            )
+
+        def read(shape: tuple[int, ...], dtype: str, what: str) -> np.ndarray:
+            array = np.empty(shape, dtype)
+            if file.readinto(raw_bytes(array)) != array.nbytes:
+                raise LadderError(f"{path} became shorter while it was read")
+            return check_finite(array, f"{path}: {what}")
+
+        inputs, targets = (read((B, T), "<i4", what) for what in ("inputs", "targets"))
+        if min(inputs.min(), targets.min()) < 0 or max(inputs.max(), targets.max()) >= config.vocab:
+            raise LadderError(f"{path}: it has tokens beyond the model's {config.vocab}")
+        logits = read((B, T, config.vocab), "<f4", "logits")
+        loss = float(read((1,), "<f4", "loss")[0])
+        gradients = {name: read(shape, "<f4", f"d{name}") for name, shape in shapes.items()}
+    return State(inputs, targets, logits, loss, gradients)
+
+
+def save_tokenizer(path: str | Path, tokenizer: Tokenizer) -> None:
+    """Write the tokenizer file that llm.c's programs need to print sampled text."""
+    if tokenizer.eot is None:
+        raise LadderError(
+            f"llm.c begins a sample with the end-of-text token, and tokenizer {tokenizer.name} has "
+            "none; read the text of this model by 'python -m trainer sample', or train it with "
+            "--tokenizer bytes or gpt2"
+        )
+    with atomic_write(path) as file:
+        file.write(_header(TOKENIZER, TOKENIZER_VERSION, tokenizer.vocab, tokenizer.eot))
+        for i in range(tokenizer.vocab):
+            token = tokenizer.token_bytes(i)
+            file.write(bytes([len(token)]) + token)  # GPT-2's longest token has 128 bytes
+
+
+def _format_of(config: ModelConfig) -> LlmcFormat:
+    if config.llmc is None:
+        raise LadderError(
+            f"llm.c's files hold GPT-2's architecture only, and this is a {type(config).__name__}; "
+            "keep the checkpoint of the run (-n), which trains on and samples"
+        )
+    return config.llmc
+
+
+def _header(*fields: int) -> bytes:
+    header = np.zeros(HEADER_INTS, "<i4")
+    header[: len(fields)] = fields
+    return header.tobytes()
+
+
+def _bytes(array: np.ndarray, dtype: np.dtype) -> memoryview:
+    return raw_bytes(np.ascontiguousarray(array, dtype))

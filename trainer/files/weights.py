@@ -1,0 +1,174 @@
+"""Where a model's first weights come from: the models that `-e` names, files, and runs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ladder.core.common.errors import LadderError
+from trainer.data.download import DownloadError
+from trainer.data.tokenizers import Tokenizer, get_tokenizer
+from trainer.files import checkpoint, huggingface, llmc_files
+from trainer.files.tensor_file import Pieces, check_finite
+from trainer.model.model_config import ModelConfig, padded
+from trainer.model.program import initial_parameters
+from trainer.model.registry import MODELS, SIZES, name_of, named_shape
+
+INSTEAD = "using random initial weights instead of"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model's shape and its first weights, one piece at a time.
+
+    `source` says where the weights come from; `note`, if something else than was asked for is
+    used, is one line that says what and why. `tokenizer` is the one that a run's checkpoint names.
+    """
+
+    shape: ModelConfig
+    pieces: Pieces
+    source: str
+    trained: bool = True
+    note: str | None = None
+    tokenizer: str | None = None
+
+
+def open_model(name: str, *, vocab: int, seed: int, data_dir: Path) -> Model:
+    """The model that `-e NAME` means, for a tokenizer of `vocab` tokens.
+
+    gpt2 ... gpt2-xl fall back to random weights, with a note, where the pretrained ones cannot be
+    had. Raises LadderError for an unknown name and for files that are not a model.
+    """
+    shape = named_shape(name, vocab)
+    if shape is None:
+        return open_file(Path(name), data_dir)
+    size = SIZES[name]
+    if size.pretrained is None:
+        return random_model(shape, seed)
+    if vocab != size.config.vocab:
+        note = f"{INSTEAD} {name}'s, which belong to the tokens of {size.tokenizer}"
+        return random_model(shape, seed, note)
+    try:
+        return Model(*huggingface.load_huggingface(name, data_dir), f"pretrained {name}")
+    except DownloadError as error:
+        return random_model(shape, seed, f"{INSTEAD} {name}: {error}")
+
+
+def open_with_tokenizer(
+    name: str, tokenizer: str | None, *, seed: int, data_dir: Path
+) -> tuple[Model, Tokenizer]:
+    """The model that `-e NAME` means, and the tokenizer that `--tokenizer` or else the model names.
+
+    Raises LadderError where the two do not belong together.
+    """
+    # A file that is no model says so before a tokenizer's vocabulary is downloaded for it.
+    found = None if name in SIZES else open_file(Path(name), data_dir)
+    chosen = get_tokenizer(tokenizer or tokenizer_of(name), data_dir)
+    model = found or open_model(name, vocab=chosen.vocab, seed=seed, data_dir=data_dir)
+    if model.tokenizer not in (None, chosen.name):
+        raise LadderError(
+            f"--tokenizer {chosen.name}: {name} was trained on the tokens of "
+            f"{model.tokenizer}; leave --tokenizer out"
+        )
+    # Some models have a few more ids than tokens, to round the number up.
+    too_few = tokenizer is not None and model.tokenizer is None
+    too_few &= padded(chosen.vocab) < model.shape.vocab
+    if chosen.vocab > model.shape.vocab or too_few:
+        raise LadderError(
+            f"the tokenizer {chosen.name} has {chosen.vocab} tokens, the model "
+            f"{model.shape.vocab}; choose the one it was trained with by --tokenizer"
+        )
+    return model, chosen
+
+
+def refuse_random(name: str, model: Model) -> None:
+    """Raise LadderError where the weights are random, for a command that needs trained ones."""
+    if model.trained:
+        return
+    missing = f"{INSTEAD} {name}: "  # the pretrained weights; the rest of the note has a remedy
+    note = model.note or "it has random weights"
+    if note.startswith(missing):
+        raise LadderError(
+            f"-e {name}: {note.removeprefix(missing)}, or that of a run that you trained with -n"
+        )
+    raise LadderError(
+        f"-e {name}: {note}; train first, then name the run's folder or a model file by -e"
+    )
+
+
+def open_file(path: Path, data_dir: Path) -> Model:
+    """A model from llm.c's `.bin`, Hugging Face safetensors, or the newest checkpoint of a run."""
+    _refuse_missing(path)
+    if path.suffix == ".bin":
+        return Model(*llmc_files.load_model(path), str(path))
+    if path.is_dir() and (step := checkpoint.latest(path)) is not None:
+        tensors, state = checkpoint.load(path, step)
+        shape = shape_of(tensors, state)
+        pieces = (
+            (name, None, check_finite(tensors[name], f"{path}: {name}"))
+            for name in shape.parameters()
+        )
+        source = f"{path}, step {step}"
+        return Model(shape, pieces, source, tokenizer=tokenizer_in(state))
+    if path.suffix == ".safetensors" or path.is_dir():
+        return Model(*huggingface.load_huggingface(path, data_dir), str(path))
+    raise LadderError(
+        f"-e {path}: not a kind of file that holds a model; those are llm.c's .bin, .safetensors, "
+        "and the folder of a run with checkpoints"
+    )
+
+
+def _refuse_missing(path: Path) -> None:
+    if not path.exists():
+        near = difflib.get_close_matches(str(path), SIZES, n=1)
+        hint = f"did you mean {near[0]}? Names are " if near else "names are "
+        names = ", ".join(SIZES)
+        raise LadderError(f"-e {path}: no such file or folder, and no model's name; {hint}{names}")
+
+
+def tokenizer_of(name: str) -> str:
+    """The name of the tokenizer that belongs to a model: a run's checkpoint tells its own."""
+    if name in SIZES:
+        return SIZES[name].tokenizer
+    path = Path(name)
+    _refuse_missing(path)  # before a tokenizer's vocabulary is downloaded for it
+    if path.is_dir() and (step := checkpoint.latest(path)) is not None:
+        return tokenizer_in(checkpoint.load(path, step)[1]) or "gpt2"
+    return "gpt2"
+
+
+def tokenizer_in(state: Mapping[str, Any]) -> str | None:
+    """The name of the tokenizer in the state of a checkpoint, if there is one."""
+    return str(state.get("tokenizer") or "") or None
+
+
+def state_of(shape: ModelConfig) -> dict[str, Any]:
+    """What a checkpoint says of the model whose tensors it holds; `shape_of` reads it."""
+    return {"architecture": name_of(shape), "shape": asdict(shape)}
+
+
+def shape_of(tensors: checkpoint.CheckedTensors, state: Mapping[str, Any]) -> ModelConfig:
+    """The model's config from the state of a checkpoint, once its tensors are seen to have it."""
+    where = tensors.path.parent
+    name = str(state.get("architecture", "gpt2"))  # there was no other when none was written
+    if name not in MODELS:
+        raise LadderError(f"{where} holds a model that is not known here, {name!r}")
+    try:
+        shape = MODELS[name](**state["shape"])
+    except (KeyError, TypeError):
+        raise LadderError(f"{where} does not say what model it holds") from None
+    sound = shape.refusal() is None
+    for name, dimensions in shape.parameter_shapes().items() if sound else ():
+        sound &= tensors.file.layout.get(name, ((), ()))[1] == dimensions
+    if not sound:
+        raise LadderError(f"{tensors.path} does not hold the model that its state describes")
+    return shape
+
+
+def random_model(shape: ModelConfig, seed: int, note: str | None = None) -> Model:
+    """The model's random initialisation."""
+    pieces = ((name, None, array) for name, array in initial_parameters(shape, seed))
+    return Model(shape, pieces, f"random, seed {seed}", trained=False, note=note)

@@ -1,0 +1,316 @@
+"""One way from flags to a model that is ready to run.
+
+    machine = open_machine(flags)                    the device, the type, the kernels asked for
+    kernels = machine.choose(build, B)               fusions, and a rung for every op
+    engine = machine.engine(kernels, build, pieces)  memory, bound calls, weights
+
+Every command takes these three steps; its `build` says which program it runs. `open_run` takes them
+for a training run, and opens its data, its checkpoint and the way to the other ranks beside them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.collectives import Communicator
+from ladder.core.contract.device import Device
+from ladder.core.contract.rung_file import Rung
+from trainer.data.datasets import data_directory
+from trainer.data.multiple_choice import Example
+from trainer.data.random_offsets import Loader
+from trainer.data.token_files import TokenLoader
+from trainer.data.tokenizers import Tokenizer
+from trainer.data.training_data import open_data, open_examples, open_loaders
+from trainer.engine.debug import watch_of
+from trainer.engine.device_choice import open_for
+from trainer.engine.engine import Engine
+from trainer.engine.generation import Predictor, encode_prompt, forward_only
+from trainer.engine.kernel_settings import KernelSettings, resolve_kernels
+from trainer.engine.kernels import Kernels, choose, follow
+from trainer.engine.memory import refuse_what_does_not_fit
+from trainer.engine.schedule import note_on_warmup
+from trainer.engine.scoring import note_on_length
+from trainer.files import checkpoint, weights
+from trainer.files.resume import (
+    check_same,
+    find_checkpoint,
+    restore_tensors,
+    run_directory,
+    tensors_of,
+)
+from trainer.files.tensor_file import Pieces
+from trainer.flags import Flags, Place, TrainConfig, resolve_run
+from trainer.model.model_config import ModelConfig
+from trainer.model.program import Program, build
+from trainer.model.sharding import Sharding
+from trainer.ranks.group import ALONE, Group, open_communicator
+
+Build = Callable[[int, Collection[str]], Program]  # of B, and the names of fusions
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a command computes, and by which kernels it is asked to.
+
+    notes  what is used instead of a default, and why: a line each
+    group  the processes that compute together
+    """
+
+    device: Device
+    place: Place
+    wanted: KernelSettings
+    notes: Sequence[str]
+    group: Group = ALONE
+
+    def naming(self, rungs: Mapping[str, str]) -> Machine:
+        """The same, but for the rungs that --rung names."""
+        return replace(self, wanted=replace(self.wanted, rung=rungs))
+
+    def choose(
+        self,
+        build: Build,
+        B: int,
+        before: Mapping[str, Any] | None = None,
+    ) -> Kernels:
+        """The kernels that the flags ask for, or that a checkpoint records in `before`. Rank 0
+        chooses for all."""
+        group, build_fused = self.group, functools.partial(build, B)
+        group.progress("the choice of kernels")
+        if group.leads:
+            kernels = choose(self.wanted, self.device, build_fused, before, group.working)
+            group.share("the kernels", kernels.describe())
+        else:
+            kernels = follow(group.share("the kernels"), self.wanted, build_fused)
+        group.progress(None)
+        return kernels
+
+    def engine(
+        self,
+        kernels: Kernels,
+        build: Build,
+        pieces: Pieces = (),
+        *,
+        rungs: Mapping[str, Rung] | None = None,
+        beside: Callable[[int], Program | None] = lambda B: None,
+        takes: Collection[str] = ("-b", "-t"),
+        **options: Any,
+    ) -> Engine:
+        """An engine of the chosen program, with these weights.
+
+        rungs          instead of the chosen ones
+        beside, takes  as in `refuse_what_does_not_fit`, which raises LadderError
+        options        what else `Engine` takes
+        """
+        program, real, rungs = kernels.program, self.place.real, rungs or kernels.rungs
+
+        def rebuild(B: int) -> Program:
+            return build(B, program.fusions)
+
+        refuse_what_does_not_fit(
+            program, self.device, real, rebuild, rungs, beside=beside, takes=takes
+        )
+        engine = Engine(program, self.device, real, rungs, told=self.group.working, **options)
+        for name, layer, array in pieces:
+            self.group.working(f"{name} of the weights")
+            engine.write(name, array, layer)
+        return engine
+
+
+def open_machine(flags: Flags, group: Group = ALONE) -> Machine:
+    """The device that the flags name, or the default one; of several ranks, each its own."""
+    local_rank = group.local_rank if group.size > 1 else None
+    device, place, notes = open_for(flags.device, flags.dtype, flags.value("model"), local_rank)
+    group.agree("the device", [device.kind, place.dtype])
+    return Machine(device, place, resolve_kernels(flags, place), notes, group)
+
+
+def open_weights(flags: Flags) -> tuple[weights.Model, Tokenizer]:
+    """The model that -e names, and its tokenizer. Raises LadderError where they do not match."""
+    name, data_dir = flags.value("model"), data_directory(flags.data_dir)
+    return weights.open_with_tokenizer(
+        name, flags.tokenizer, seed=flags.value("seed"), data_dir=data_dir
+    )
+
+
+@dataclass
+class Run:
+    """All parts of a training run. `step` is the first step to take: not 0 when resumed.
+
+    notes        what is used instead of what was asked for, and why: a line each
+    group        the processes that train together
+    peers        by which their devices exchange arrays; None where there is one process
+    train_split  the training text in order, for --eval-train; None without it
+    tokenizer    None where its vocabulary is not available
+    predictor    None where no samples are taken, which rank 0 does
+    examples     those of HellaSwag, where it is evaluated
+    state        of the checkpoint that the run goes on from; None for a new run
+    """
+
+    config: TrainConfig
+    group: Group
+    peers: Communicator | None
+    device: Device
+    shape: ModelConfig
+    kernels: Kernels
+    engine: Engine
+    train: Loader
+    val: TokenLoader
+    train_split: TokenLoader | None
+    tokenizer: Tokenizer | None
+    predictor: Predictor | None
+    examples: Sequence[Example]
+    source: str
+    notes: list[str]
+    step: int = 0
+    state: dict[str, Any] | None = None
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.config.output)
+
+    @property
+    def sharding(self) -> Sharding:
+        """Which rank this is, and how the ranks share the update."""
+        return sharding_of(self.group, self.config.zero, self.config.overlap)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All settings, those of the kernels among them, as the run's files keep them."""
+        return {**asdict(self.config), **self.kernels.settings.record()}
+
+    def save(self, step: int, stepper: Mapping[str, Any]) -> Path | None:
+        """Write a checkpoint of the moment before `step`; `stepper`: the state of `Steps`. Rank 0
+        writes; the others give it what they have, and return None."""
+        tensors = tensors_of(self.engine, self.config, self.group, step)
+        if not self.group.leads:
+            for give in tensors.values():
+                give()
+            return None
+        state = {
+            **weights.state_of(self.shape),
+            "config": self.settings,
+            "tokenizer": self.tokenizer.name if self.tokenizer else None,
+            "device": self.device.kind,
+            "kernels": self.kernels.record(),
+            "train": self.train.state(),
+            "stepper": stepper,
+        }
+        keep, major_every = self.config.keep, self.config.major_every
+        return checkpoint.save(
+            self.directory, step, tensors, state, keep=keep, major_every=major_every
+        )
+
+    def close(self) -> None:
+        """Take down what the ranks made together: first the graphs, which use the group."""
+        if self.peers is not None:
+            self.engine.close()
+            self.peers.close()
+
+
+def open_run(flags: Flags, group: Group = ALONE) -> Run:
+    """Open device, data, model and weights. Raises LadderError before anything is written."""
+    machine = open_machine(flags, group)
+    device, notes = machine.device, [*machine.notes]
+    output, data_dir = run_directory(flags), data_directory(flags.data_dir)
+    resumed = find_checkpoint(flags, output, group)
+    with group.machine_by_machine("data and weights"):
+        name = flags.value("model")
+        trained_on = weights.tokenizer_in(resumed.state) if resumed else None
+        data = open_data(
+            flags, data_dir, flags.tokenizer or trained_on or weights.tokenizer_of(name)
+        )
+        examples, lack = open_examples(flags, data, data_dir)
+        if resumed is None:
+            seed = flags.value("seed")
+            model = weights.open_model(name, vocab=data.vocab, seed=seed, data_dir=data_dir)
+        else:
+            shape = weights.shape_of(resumed.tensors, resumed.state)
+            model = weights.Model(shape, (), f"checkpoint of step {resumed.step}")
+    shape = model.shape
+    notes += [note for note in (data.note, *lack, model.note) if note]
+    if data.vocab > shape.vocab:
+        raise LadderError(
+            f"the tokenizer has {data.vocab} tokens, beyond the model's {shape.vocab}; "
+            "choose another --tokenizer or -e"
+        )
+    where = {"data_dir": str(data_dir), "output": str(output), **data.names}
+    tokens = data.count(overfit=bool(flags.overfit))
+    config = resolve_run(
+        flags, machine.place, context=shape.context, tokens=tokens, ranks=group.size, **where
+    )
+    if resumed is not None:
+        check_same(config, resumed)
+    notes += [*note_on_length(examples, config.sequence), *note_on_warmup(config)]
+    group.progress("the opening of the data")
+    train, val, train_split = open_loaders(config, shape.vocab, group.rank)
+    group.agree("the number of HellaSwag's examples", len(examples))
+    group.agree("the model", [model.source, asdict(shape)])
+    group.agree("the training data", train.state())
+    group.agree("the validation data", val.state())
+    sharding = sharding_of(group, config.zero, config.overlap)
+
+    def build_at(B: int, fusions: Collection[str]) -> Program:
+        options = config.program_options
+        return build(shape, B, config.sequence, fusions=fusions, sharding=sharding, **options)
+
+    # Before kernels are compared, which takes a while, and after which other ranks may have taken
+    # their memory. `machine.engine` looks again, and counts the scratch memory of the kernels.
+    refuse_what_does_not_fit(
+        build_at(config.batch, ()),
+        device,
+        config.real,
+        lambda B: build_at(B, ()),
+        sharers=group.local_size,
+    )
+    before = None
+    if resumed is not None and resumed.state["device"] == device.kind and flags.rungs is None:
+        before = resumed.state["kernels"]
+    kernels = machine.choose(build_at, config.batch, before=before)
+    notes += kernels.notes
+    sampling = None
+    if group.leads and data.tokenizer is not None and config.sample_every > 0:
+        prompt = encode_prompt(data.tokenizer, config.prompt)
+        window = min(len(prompt) + config.sample_tokens, shape.context)
+        sampling = forward_only(shape, window, kernels.program.fusions, config.recompute)
+    group.progress("the set-up of the engine")
+    peers = open_communicator(device, group, config.exchange, sharding.overlaps)
+    watch = watch_of(config.debug_nan, config.debug_sync)
+    engine = machine.engine(
+        kernels, build_at, model.pieces, beside=lambda B: sampling, watch=watch, peers=peers
+    )
+    predictor = None
+    if sampling is not None and data.tokenizer is not None:
+        run_sampling = Engine(sampling, device, config.real, kernels.rungs, weights_of=engine)
+        predictor = Predictor(run_sampling, data.tokenizer.vocab)
+    if resumed is not None:
+        restore_tensors(engine, resumed.tensors, group)
+        train.restore(resumed.state["train"])
+    return Run(
+        config=config,
+        group=group,
+        peers=peers,
+        device=device,
+        shape=shape,
+        kernels=kernels,
+        engine=engine,
+        train=train,
+        val=val,
+        train_split=train_split,
+        tokenizer=data.tokenizer,
+        predictor=predictor,
+        examples=examples,
+        source=model.source,
+        notes=notes,
+        step=resumed.step if resumed else 0,
+        state=resumed.state if resumed else None,
+    )
+
+
+def sharding_of(group: Group, zero: int, overlap: bool) -> Sharding:
+    """Which rank of a group this is, and how its ranks share the update."""
+    return Sharding(group.rank, group.size, zero, overlap)

@@ -1,0 +1,83 @@
+"""The course of runs, drawn over each other from their logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from ladder.core.common.errors import LadderError
+from trainer.files import logs
+from trainer.files.logs import History
+
+
+class Mark(NamedTuple):
+    """What OpenAI's models of one size reach.
+
+    loss  of GPT-2's weights, on llm.c's FineWeb validation shard, in nats per token
+    gpt2  accuracy of GPT-2's weights on HellaSwag, by llm.c's dev/data/hellaswag.py
+    gpt3  the same of GPT-3, zero-shot (Brown et al. 2020, table H.1)
+    """
+
+    loss: float
+    gpt2: float
+    gpt3: float
+
+
+MARKS = {  # by GPT-2's size; GPT-3's is the next to it: 125M, 350M, 760M, 1.3B
+    "124M": Mark(3.424958, 0.294463, 0.337),
+    "350M": Mark(3.083089, 0.375224, 0.436),
+    "774M": Mark(3.000580, 0.431986, 0.510),
+    "1558M": Mark(2.831273, 0.488946, 0.547),
+}
+SMOOTHED = 100  # the moving average takes this part of a run's steps, unless --smooth says another
+
+
+def plot(directory: Path) -> Path:
+    """Write `loss.png` in a run's folder, from its log; return its path.
+
+    Raises LadderError where the folder has no log, or the log no losses.
+    """
+    history = read_losses(logs.find_log(directory))
+    return draw({directory.name: history}, directory / "loss.png")
+
+
+def draw(
+    runs: dict[str, History], path: Path, smooth: int | None = None, marks: str | None = None
+) -> Path:
+    """Write the picture of some runs, by name.
+
+    smooth  steps of the moving average; None: a part of the longest run's
+    marks   a size of MARKS
+    """
+    from trainer.plots import runs as plots  # takes half a second: not before a run begins
+    from trainer.plots.style import save
+
+    curves = {
+        name: {
+            plots.TRAINING: run.train,
+            plots.VALIDATION: run.val,
+            plots.TRAIN_SPLIT: run.train_split,
+            plots.EVALUATION: run.evaluation,
+            plots.RATE: run.lr,
+            plots.NORM: run.norm,
+        }
+        for name, run in runs.items()
+    }
+    lines = {}
+    if marks is not None:
+        mark = MARKS[marks]
+        lines[plots.VALIDATION] = {f"GPT-2 {marks}": mark.loss}
+        lines[plots.EVALUATION] = {f"GPT-2 {marks}": mark.gpt2, f"GPT-3 {marks}": mark.gpt3}
+    window = smooth or max(len(run.train) for run in runs.values()) // SMOOTHED
+    title = next(iter(runs)) if len(runs) == 1 else ""
+    figure = plots.draw_runs(curves, title, window, lines)
+    save(figure, path)
+    return path
+
+
+def read_losses(log: Path) -> History:
+    """Raises LadderError where the log holds no losses."""
+    history = logs.read_history(log)
+    if not history.train and not history.val:
+        raise LadderError(f"{log} holds no losses; name the log of a run that has taken a step")
+    return history
