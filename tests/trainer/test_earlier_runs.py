@@ -12,7 +12,7 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from tests.trainer import tiny
-from trainer.model import checkpoint
+from trainer.files import checkpoint
 
 RUNS = Path(__file__).parent / "from_5d708bfa"
 SETTINGS = {"model": "model", "output": "run", "data_dir": "data", "sequence": 8}
