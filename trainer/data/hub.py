@@ -54,8 +54,12 @@ def list_files(repository: str, prefix: str, suffix: str) -> list[tuple[str, str
             f"cannot list the files of {repository} ({reason}); name a mirror of the Hub by "
             "HF_ENDPOINT, or train on token files by -i and -j"
         ) from None
-    large = {item.path: item.lfs.sha256 for item in tree if getattr(item, "lfs", None)}
-    files = [(path, large[path]) for path in sorted(large) if _is_wanted(path, prefix, suffix)]
+    files = sorted(
+        (item.path, item.lfs.sha256)
+        for item in tree
+        if isinstance(item, huggingface_hub.RepoFile) and item.lfs is not None
+        if _is_wanted(item.path, prefix, suffix)
+    )
     if not files:
         raise DownloadError(f"{repository} has no files {prefix}*{suffix}")
     return files

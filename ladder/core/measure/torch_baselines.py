@@ -1,4 +1,4 @@
-"""What PyTorch calls for the work of an op, to be timed beside our rungs (peer_timing.py).
+"""What PyTorch calls for the work of an op, to be timed beside our rungs (torch_timing.py).
 
 Each function below computes what the op's contract says, in the same types. Its parameters after
 `torch` are arguments, scalars and dimensions of the op by their names, or what `prepare` made of
@@ -23,7 +23,7 @@ def _nothing(torch: Any, values: Values) -> None:
 
 
 @dataclass(frozen=True)
-class Peer:
+class Baseline:
     """A function of PyTorch's that does the work of an op.
 
     function  (torch, inputs by name) -> {argument: what was computed}
@@ -389,110 +389,110 @@ def _global_norm(torch: Any, grad: Any) -> Values:
     return {"norm": torch.linalg.vector_norm(grad).reshape(1)}
 
 
-PEERS = {
-    "layernorm.forward": Peer(
+BASELINES = {
+    "layernorm.forward": Baseline(
         _layernorm_forward,
         "`torch.native_layer_norm`, the function below `F.layer_norm`: it returns `mean` and "
         "`rstd`, too",
     ),
-    "layernorm.backward": Peer(
+    "layernorm.backward": Baseline(
         _layernorm_backward,
         "`native_layer_norm_backward`, which autograd calls. `dweight` and `dbias` have the type "
         "of `weight` and are not accumulated",
     ),
-    "residual_layernorm.forward": Peer(
+    "residual_layernorm.forward": Baseline(
         _residual_layernorm_forward, "`inp1 + inp2`, then `torch.native_layer_norm`"
     ),
-    "residual_layernorm.backward": Peer(
+    "residual_layernorm.backward": Baseline(
         _residual_layernorm_backward,
         "`native_layer_norm_backward`, and `dinp + ...` into new memory: the same bytes. `dweight` "
         "and `dbias` have the type of `weight` and are not accumulated",
     ),
-    "embedding.forward": Peer(_embedding_forward, "`F.embedding(tokens, wte) + wpe[:T]`"),
-    "embedding.backward": Peer(
+    "embedding.forward": Baseline(_embedding_forward, "`F.embedding(tokens, wte) + wpe[:T]`"),
+    "embedding.backward": Baseline(
         _embedding_backward,
         "`dwte.index_add_`, and `dwpe += dout.sum(0)`. Eager converts `dout` to float32 in memory "
         "first. `nn.Embedding` itself would fill a new table instead of adding to this one",
     ),
-    "residual.forward": Peer(lambda torch, inp1, inp2: {"out": inp1 + inp2}, "`inp1 + inp2`"),
-    "residual.backward": Peer(
+    "residual.forward": Baseline(lambda torch, inp1, inp2: {"out": inp1 + inp2}, "`inp1 + inp2`"),
+    "residual.backward": Baseline(
         lambda torch, dinp, dout: {"dinp": dinp.add_(dout)}, "`dinp.add_(dout)`"
     ),
-    "gelu.forward": Peer(_gelu_forward, '`F.gelu(inp, approximate="tanh")`'),
-    "gelu.backward": Peer(
+    "gelu.forward": Baseline(_gelu_forward, '`F.gelu(inp, approximate="tanh")`'),
+    "gelu.backward": Baseline(
         _gelu_backward, '`gelu_backward(dout, inp, approximate="tanh")`, which autograd calls'
     ),
-    "relu.forward": Peer(lambda torch, inp: {"out": torch.relu(inp)}, "`torch.relu(inp)`"),
-    "relu.backward": Peer(
+    "relu.forward": Baseline(lambda torch, inp: {"out": torch.relu(inp)}, "`torch.relu(inp)`"),
+    "relu.backward": Baseline(
         lambda torch, dout, out: {"dinp": torch.ops.aten.threshold_backward(dout, out, 0)},
         "`threshold_backward(dout, out, 0)`, which autograd calls",
     ),
-    "matmul_gelu.forward": Peer(
+    "matmul_gelu.forward": Baseline(
         _matmul_gelu_forward, '`F.linear(inp, weight, bias)`, then `F.gelu(approximate="tanh")`'
     ),
-    "matmul_gelu.backward_input": Peer(
+    "matmul_gelu.backward_input": Baseline(
         _matmul_gelu_backward_input, '`dout @ weight`, then `gelu_backward(approximate="tanh")`'
     ),
-    "matmul_relu.forward": Peer(
+    "matmul_relu.forward": Baseline(
         _matmul_relu_forward, "`F.linear(inp, weight, bias)`, then `torch.relu`"
     ),
-    "matmul_relu.backward_input": Peer(
+    "matmul_relu.backward_input": Baseline(
         _matmul_relu_backward_input, "`dout @ weight`, then `threshold_backward(…, out, 0)`"
     ),
-    "matmul.backward_bias": Peer(
+    "matmul.backward_bias": Baseline(
         _matmul_backward_bias, "`dbias.add_(dout.sum(0))`, summed in float32"
     ),
-    "matmul.backward_weight_bias": Peer(
+    "matmul.backward_weight_bias": Baseline(
         _matmul_backward_weight_bias,
         "`dout.T @ inp` and `dout.sum(0)`, as autograd computes them for `F.linear`: in the type "
         "of `dout`, and not accumulated",
     ),
-    "dropout.forward": Peer(
+    "dropout.forward": Baseline(
         _dropout_forward,
         "`torch.native_dropout`, which `F.dropout` calls. It draws its own random numbers, and "
         "writes the mask besides, a byte for each element",
     ),
-    "dropout.backward": Peer(
+    "dropout.backward": Baseline(
         _dropout_backward,
         "`native_dropout_backward`, which autograd calls. It reads the mask, a byte for each "
         "element, and draws nothing",
         _draw_mask,
     ),
-    "dropout_residual_layernorm.forward": Peer(
+    "dropout_residual_layernorm.forward": Baseline(
         _dropout_residual_layernorm_forward,
         "`torch.native_dropout` with its own random numbers, which writes the mask, a byte for "
         "each element; then `inp1 + ...` and `torch.native_layer_norm`",
     ),
-    "dropout_residual_layernorm.backward": Peer(
+    "dropout_residual_layernorm.backward": Baseline(
         _dropout_residual_layernorm_backward,
         "`native_layer_norm_backward`, `dinp + ...` into new memory, and "
         "`native_dropout_backward`, which reads the mask and draws nothing",
         _draw_mask,
     ),
-    "softmax.forward": Peer(
+    "softmax.forward": Baseline(
         lambda torch, logits: {"probs": torch.softmax(logits, 1)}, "`torch.softmax(logits, 1)`"
     ),
-    "softmax.backward": Peer(
+    "softmax.backward": Baseline(
         _softmax_backward, "`_softmax_backward_data(dprobs, probs, 1)`, which autograd calls"
     ),
-    "crossentropy.forward": Peer(
+    "crossentropy.forward": Baseline(
         _crossentropy_forward,
         "`-probs.gather(1, targets).float().log()`. The targets have 8 bytes",
         _wide_targets,
     ),
-    "crossentropy.backward": Peer(
+    "crossentropy.backward": Baseline(
         _crossentropy_backward,
         "`zeros_like(probs).scatter_(1, targets, ...)`. The targets have 8 bytes",
         _wide_targets,
     ),
-    "crossentropy.fused": Peer(
+    "crossentropy.fused": Baseline(
         _crossentropy_fused,
         '`F.cross_entropy(logits, targets, reduction="none")` and its backward pass, by the calls '
         "of autograd. The gradient goes to new memory. In 16 bits eager rounds the logarithms of "
         "the probabilities in between, and the losses. The columns from V to Vp hold -infinity",
         _without_padding,
     ),
-    "adamw.update": Peer(
+    "adamw.update": Baseline(
         _adamw,
         "eager is `_fused_adamw_`, which `torch.optim.AdamW(fused=True)` calls, on all float32 "
         "weights as one tensor, then a copy to the weights of the model; without the clipping, "
@@ -500,17 +500,17 @@ PEERS = {
         _optimizer_settings,
         _adamw_written_out,
     ),
-    "global_norm.forward": Peer(
+    "global_norm.forward": Baseline(
         _global_norm, "`torch.linalg.vector_norm(grad)`, which `clip_grad_norm_` calls"
     ),
-    "attention.forward": Peer(
+    "attention.forward": Baseline(
         _attention_forward,
         "in 16 bits cuDNN's attention, which `F.scaled_dot_product_attention(is_causal=True)` "
         "calls for `SDPBackend.CUDNN_ATTENTION`; in float32 the one for `EFFICIENT_ATTENTION`. The "
         "same call writes the log-sum-exp, as in training. q, k and v are views of `qkv`",
         _drop_nothing,
     ),
-    "attention.backward": Peer(
+    "attention.backward": Baseline(
         _attention_backward,
         "the gradient of the call that is timed beside attention.forward, as autograd computes it. "
         "Eager leaves `dq`, `dk` and `dv` in three arrays; compiled packs them into `dqkv`, with "
@@ -518,52 +518,52 @@ PEERS = {
         _attend_all,
         _attention_backward_packed,
     ),
-    "attention_dropout.forward": Peer(
+    "attention_dropout.forward": Baseline(
         _attention_forward,
         "the call that is timed beside attention.forward, with `dropout_p`. It draws its own "
         "random numbers",
     ),
-    "attention_dropout.backward": Peer(
+    "attention_dropout.backward": Baseline(
         _attention_backward,
         "the gradient of that call, which draws its mask again. Eager leaves `dq`, `dk` and `dv` "
         "in three arrays; compiled packs them into `dqkv`, with one more pass over them",
         _attend,
         _attention_backward_packed,
     ),
-    "decode.attention": Peer(
+    "decode.attention": Baseline(
         _decode_attention,
         "`F.scaled_dot_product_attention` of one query over the cache, with a mask that leaves out "
         "the keys beyond each position; the mask is made beforehand",
         _which_are_seen,
     ),
-    "decode.append": Peer(
+    "decode.append": Baseline(
         _decode_append,
         "`kv.index_put_`, with indices of 8 bytes for each token that are made beforehand",
         _where_to_append,
     ),
-    "decode.append_attention": Peer(
+    "decode.append_attention": Baseline(
         _decode_append_attention,
         "`kv.index_put_`, then `F.scaled_dot_product_attention` as beside decode.attention; "
         "indices and mask are made beforehand",
         _indices_and_mask,
     ),
-    "decode.embedding": Peer(
+    "decode.embedding": Baseline(
         _decode_embedding,
         "`F.embedding(window.gather(1, positions), wte) + wpe[positions]`. The positions have 8 "
         "bytes, and no token is -1",
         _wide_positions,
     ),
-    "decode.linear_gelu": Peer(
+    "decode.linear_gelu": Baseline(
         _decode_linear_gelu, '`F.linear(inp, weight, bias)`, then `F.gelu(approximate="tanh")`'
     ),
-    "decode.sample": Peer(
+    "decode.sample": Baseline(
         _decode_sample,
         "`torch.softmax` in float32, then `torch.multinomial`, which draws its own random numbers; "
         "`scatter_` writes the token. The positions have 8 bytes, and no logit is infinite",
         _wide_positions,
     ),
-    "start.add": Peer(lambda torch, a, b: {"c": a + b}, "`a + b`"),
-    "start.sum": Peer(
+    "start.add": Baseline(lambda torch, a, b: {"c": a + b}, "`a + b`"),
+    "start.sum": Baseline(
         lambda torch, inp: {"total": inp.sum().reshape(1)}, "`inp.sum()`, not accumulated"
     ),
 }
