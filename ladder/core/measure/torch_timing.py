@@ -1,8 +1,8 @@
 """Times PyTorch on the same work, where it is installed with CUDA.
 
 `eager` is the kernels that PyTorch calls by itself, `compiled` the result of torch.compile on the
-same work (torch_baselines.py). Both are timed like a rung: in a captured graph, on several sets of the
-same inputs in turn.
+same work (torch_baselines.py). Both are timed like a rung: in a captured graph, on several sets of
+the same inputs in turn.
 """
 
 from __future__ import annotations

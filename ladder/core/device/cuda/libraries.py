@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ladder.core.contract.libraries import Libraries
-from ladder.core.device.cuda.cublas import COMPUTE_32F, COMPUTE_32F_FAST_TF32, Multiplier
+from ladder.core.device.cuda.cublas import COMPUTE_32F, COMPUTE_32F_FAST_TF32, CuBlas
 from ladder.core.device.cuda.cublaslt import Linear
-from ladder.core.device.cupy.blas import Gpu
+
+if TYPE_CHECKING:
+    from ladder.core.device.cupy.gpu import CupyGpu
 
 
 class CudaLibraries(Libraries):
@@ -13,14 +17,14 @@ class CudaLibraries(Libraries):
 
     ids = frozenset({"cublas", "cublaslt", "cublas-tf32", "cublaslt-tf32"})
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: CupyGpu) -> None:
         self._gpu = gpu
-        self._products: dict[bool, Multiplier] = {}
+        self._products: dict[bool, CuBlas] = {}
         self._layers: dict[bool, Linear] = {}
 
-    def matrix_product(self, tf32: bool = False) -> Multiplier:
+    def matrix_product(self, tf32: bool = False) -> CuBlas:
         if tf32 not in self._products:
-            self._products[tf32] = Multiplier(self._gpu, _compute(tf32))
+            self._products[tf32] = CuBlas(self._gpu, _compute(tf32))
         return self._products[tf32]
 
     def linear_layer(self, tf32: bool = False) -> Linear:

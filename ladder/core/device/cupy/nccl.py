@@ -12,25 +12,19 @@ import atexit
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.install import install
 from ladder.core.contract.peers import Rows
 
+if TYPE_CHECKING:
+    from ladder.core.device.cupy.gpu import CupyGpu
+
 # ncclDataType_t of nccl.h
 _TYPES = {"float16": 6, "float32": 7, "bfloat16": 9}
 
 INSTALL = f"{install('cuda13')} (or '.[cuda12]', as for CuPy) brings it; on AMD, ROCm's RCCL"
-
-
-class Gpu(Protocol):
-    """What NCCL needs of a GPU (gpu.py): `device` and `stream` are CuPy's."""
-
-    device: Any
-    stream: Any
-
-    def synchronize(self) -> None: ...
 
 
 def unique_id() -> bytes:
@@ -45,7 +39,7 @@ class Communicator:
 
     name = "NCCL"
 
-    def __init__(self, gpu: Gpu, name: bytes, rank: int, size: int) -> None:
+    def __init__(self, gpu: CupyGpu, name: bytes, rank: int, size: int) -> None:
         self._library, self._gpu, self._rank, self._size = _library(), gpu, rank, size
         with gpu.device:
             self._group = _call(
@@ -99,7 +93,7 @@ class Communicator:
 class GroupSum:
     """All-reduce over GPUs of one process. See `ladder.core.contract.libraries.GroupSum`."""
 
-    def __init__(self, gpus: Sequence[Gpu]) -> None:
+    def __init__(self, gpus: Sequence[CupyGpu]) -> None:
         self._library, self._gpus = _library(), gpus
         ids = [gpu.device.id for gpu in gpus]
         create = functools.partial(self._library.NcclCommunicator.initAll, ids)
