@@ -88,7 +88,8 @@ def values_for(baseline: Baseline, op: Op, dims: Dims, inputs: Arrays, device: s
         return torch.from_numpy(array).to(device)
 
     values = {name: tensor(array) for name, array in inputs.items()} | scalars(op) | dict(dims)
-    baseline.prepare(torch, values)
+    for prepare in baseline.prepare:
+        prepare(torch, values)
     return values
 
 
