@@ -10,6 +10,7 @@ After a rung was timed, its result is checked on the same buffers. A time below 
 from __future__ import annotations
 
 import datetime
+import functools
 import importlib.metadata
 import math
 import platform
@@ -51,26 +52,25 @@ class Roofs:
 
     def __init__(self, device: Device):
         self.device = device
-        self._bandwidth: float | None = None
-        self._rates: dict[tuple[str, bool], float | None] = {}  # by type, and whether as TF32
-        self._link: float | None = None
+        self._rate = functools.cache(functools.partial(matrix_rate, device))
+
+    @functools.cached_property
+    def _bandwidth(self) -> float:
+        return copy_bandwidth(self.device)
+
+    @functools.cached_property
+    def _link(self) -> float:
+        return self.device.link_bandwidth()
 
     def of(self, op: Op, dims: Dims, dtype: str, tf32: bool = False) -> Roof:
         """The roof of an op; `tf32`: of its TF32 rungs, too."""
         if op.ranks:
-            self._link = self._link or self.device.link_bandwidth()
             return Roof(self._link)
-        if self._bandwidth is None:
-            self._bandwidth = copy_bandwidth(self.device)
-        if not compute_bound(op, dims, DTYPES[dtype]):
+        real = DTYPES[dtype]
+        if not compute_bound(op, dims, real):
             return Roof(self._bandwidth)
-        rates = [self._rate(dtype), self._rate(dtype, tf32=True) if tf32 else None]
+        rates = self._rate(real), self._rate(real, tf32=True) if tf32 else None
         return Roof(self._bandwidth, *rates)
-
-    def _rate(self, dtype: str, tf32: bool = False) -> float | None:
-        if (dtype, tf32) not in self._rates:
-            self._rates[dtype, tf32] = matrix_rate(self.device, DTYPES[dtype], tf32)
-        return self._rates[dtype, tf32]
 
 
 def bench(
@@ -186,7 +186,7 @@ def _row(
     return {**entry, "code": code_identity(rung), **as_microseconds(timing)}
 
 
-def renew_baselines(measurement: Mapping[str, Any], say: Say = tell) -> dict[str, Any]:
+def renew_baselines(measurement: Mapping[str, Any]) -> dict[str, Any]:
     """The same measurement with PyTorch timed again, and its rungs' rows as they were.
 
     Raises LadderError where PyTorch cannot be measured.
@@ -197,7 +197,7 @@ def renew_baselines(measurement: Mapping[str, Any], say: Say = tell) -> dict[str
     drawn = make_inputs(op, dims, DTYPES[dtype], np.random.default_rng(0))
     inputs = {name: array for name, array in drawn.items() if name not in op.unmeasured}
     rows = [row for row in measurement["rows"] if "peer" not in row]
-    return {**measurement, "rows": rows + _torch_rows(op, dims, dtype, inputs, say)}
+    return {**measurement, "rows": rows + _torch_rows(op, dims, dtype, inputs, tell)}
 
 
 def _torch_rows(op: Op, dims: Dims, dtype: str, inputs: Arrays, say: Say) -> list[dict[str, Any]]:
