@@ -196,19 +196,13 @@ class Emulated(HostArrays):
     def coverage(self, rung: Rung) -> list[coverage.Spot]:
         """The branches and loops of a rung's file, as often as they have run so far in this
         process; not even once, if the rung has not run."""
-        spots = coverage.spots_of(rung.source)
-        libraries = self._counted.get(Path(os.path.abspath(rung.file)), [])
+        spots, size = coverage.spots_of(rung.source), coverage.COUNTERS
         runs = [spots]
-        for library in libraries:
+        for library in self._counted.get(Path(os.path.abspath(rung.file)), []):
             library.emulator_coverage.restype = ctypes.POINTER(ctypes.c_longlong)
             counts = library.emulator_coverage()
-            runs.append(
-                [
-                    replace(spot, counts=tuple(counts[i * n : (i + 1) * n]))
-                    for n in (coverage.COUNTERS,)
-                    for i, spot in enumerate(spots)
-                ]
-            )
+            numbered = zip(range(0, size * len(spots), size), spots, strict=True)
+            runs.append([replace(spot, counts=tuple(counts[i : i + size])) for i, spot in numbered])
         return coverage.merge(runs)
 
     def warnings(self, rung: Rung) -> list[str]:
