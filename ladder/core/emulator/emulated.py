@@ -34,7 +34,14 @@ from ladder.core.contract.identity import code_identity
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
 from ladder.core.emulator import coverage, source, toolchain
-from ladder.core.emulator.kernel import SHARED_BYTES, Kernel, KernelError, Record, Settings, load
+from ladder.core.emulator.kernel import (
+    SHARED_BYTES,
+    EmulatedKernel,
+    KernelError,
+    Record,
+    Settings,
+    load,
+)
 from ladder.core.emulator.report import Access, LineCount, Problem, Report
 
 __all__ = ["Access", "Emulated", "KernelError", "LineCount", "Problem", "Report"]
@@ -111,7 +118,7 @@ class Emulated(HostArrays):
             multiprocessors or MULTIPROCESSORS,
         )
         self._record = Record()
-        self._compiled: dict[tuple[Any, ...], dict[str, Kernel]] = {}
+        self._compiled: dict[tuple[Any, ...], dict[str, EmulatedKernel]] = {}
         self._warnings: dict[Path, dict[str, None]] = {}  # of the compiler, by the rung's file
 
     @property
@@ -146,7 +153,9 @@ class Emulated(HostArrays):
             np.dtype(real),
         )
 
-    def compile(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> dict[str, Kernel]:
+    def compile(
+        self, rung: Rung, defines: Mapping[str, int], real: np.dtype
+    ) -> dict[str, EmulatedKernel]:
         """The kernels of a rung file by name.
 
         Raises CompileError with the file's own lines, LadderError where there is no compiler.
@@ -167,7 +176,7 @@ class Emulated(HostArrays):
 
     def compile_ahead(
         self, rung: Rung, defines: Mapping[str, int], real: np.dtype
-    ) -> tuple[Path, tuple[source.Kernel, ...]]:
+    ) -> tuple[Path, tuple[source.DeclaredKernel, ...]]:
         """The library of a rung file, from the cache or compiled now, and what it declares."""
         real = np.dtype(real)
         if real.name not in REALS:

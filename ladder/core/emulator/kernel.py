@@ -111,13 +111,13 @@ def load_runtime() -> ctypes.CDLL:
     return library
 
 
-class Kernel:
+class EmulatedKernel:
     """One kernel of a library, ready to be called with a launch and its arguments."""
 
     def __init__(
         self,
         library: ctypes.CDLL,
-        declared: source.Kernel,
+        declared: source.DeclaredKernel,
         locator: Locator,
         settings: Settings,
         record: Record,
@@ -409,12 +409,15 @@ def _who(place: CPlace) -> str:
 def load(
     path: Path,
     source_path: Path,
-    declared: tuple[source.Kernel, ...],
+    declared: tuple[source.DeclaredKernel, ...],
     settings: Settings,
     record: Record,
-) -> dict[str, Kernel]:
+) -> dict[str, EmulatedKernel]:
     """The kernels of a compiled library by name."""
     load_runtime()
     library = ctypes.CDLL(str(path))
     locator = Locator(path, source_path)
-    return {kernel.name: Kernel(library, kernel, locator, settings, record) for kernel in declared}
+    return {
+        kernel.name: EmulatedKernel(library, kernel, locator, settings, record)
+        for kernel in declared
+    }

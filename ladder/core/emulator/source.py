@@ -47,7 +47,7 @@ ATTRIBUTE = re.compile(r"\b(__launch_bounds__|__cluster_dims__)\s*$")
 
 
 @dataclass(frozen=True)
-class Kernel:
+class DeclaredKernel:
     """A kernel as the source declares it."""
 
     name: str
@@ -56,7 +56,9 @@ class Kernel:
     bound: str = "0"  # the most threads of a block that it promises, likewise; 0: any number
 
 
-def prepare(path: Path, source: str, include: Sequence[Path]) -> tuple[str, tuple[Kernel, ...]]:
+def prepare(
+    path: Path, source: str, include: Sequence[Path]
+) -> tuple[str, tuple[DeclaredKernel, ...]]:
     """The C++ text of a rung file, and the kernels that it defines.
 
     Raises LadderError, naming file and line, for what the emulator cannot run.
@@ -164,7 +166,7 @@ def _name_and_shape(declarator: str) -> tuple[str, str]:
     return parts.group(1), parts.group(2)
 
 
-def _kernels(text: str) -> tuple[Kernel, ...]:
+def _kernels(text: str) -> tuple[DeclaredKernel, ...]:
     """The `extern "C" __global__` functions of a file, in order."""
     text = without_comments(text)
     found = []
@@ -185,7 +187,7 @@ def _kernels(text: str) -> tuple[Kernel, ...]:
         names = tuple(_parameter_name(part) for part in parameters)
         defined = text[_closing(text, opening) :].lstrip().startswith("{")  # not only declared
         if name and defined:
-            found.append(Kernel(name.group(1), names, cluster, bound))
+            found.append(DeclaredKernel(name.group(1), names, cluster, bound))
     return tuple(found)
 
 
