@@ -171,15 +171,8 @@ def _bare_reader(operand: Operand, kind: str) -> Read:
 
 def _word(file: str, n: int, kind: str) -> Read:
     """Register n as numbers of 32 bits."""
-    views: dict[str, Read] = {
-        "vu32": lambda waves: waves.v[n],
-        "vi32": lambda waves: waves.vi[n],
-        "vf32": lambda waves: waves.vf[n],
-        "su32": lambda waves: waves.s[n],
-        "si32": lambda waves: waves.si[n],
-        "sf32": lambda waves: waves.sf[n],
-    }
-    return views[file + kind]
+    view = file + {"u32": "", "i32": "i", "f32": "f"}[kind]
+    return lambda waves: getattr(waves, view)[n]
 
 
 def _pair(low: np.ndarray, high: np.ndarray) -> np.ndarray:
