@@ -10,14 +10,12 @@ import ctypes
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.libraries import Libraries
 from ladder.core.device.cupy.blas import WORKSPACE_BYTES, Multiplier
-
-if TYPE_CHECKING:
-    from ladder.core.device.cupy.gpu import CupyGpu
+from ladder.core.device.cupy.protocol import Gpu
 
 DATA_TYPES = {"float16": 150, "float32": 151, "bfloat16": 168}  # rocblas_datatype
 OPERATIONS = {"N": 111, "T": 112}  # rocblas_operation: a factor as it is, transposed
@@ -30,7 +28,7 @@ class RocBlas(Multiplier):
 
     title, types, operations = "rocBLAS", DATA_TYPES, OPERATIONS
 
-    def __init__(self, gpu: CupyGpu) -> None:
+    def __init__(self, gpu: Gpu) -> None:
         """Raises LadderError where there is no rocBLAS."""
         self._library = load()
         super().__init__(gpu)
@@ -55,7 +53,7 @@ class RocBlas(Multiplier):
 class RocLibraries(Libraries):
     """rocBLAS on one GPU; it runs no rung, and has no TF32 here."""
 
-    def __init__(self, gpu: CupyGpu) -> None:
+    def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
 
     def matrix_product(self, tf32: bool = False) -> RocBlas | None:

@@ -11,14 +11,12 @@ from __future__ import annotations
 import ctypes
 import importlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.install import install
 from ladder.core.device.cupy.blas import WORKSPACE_BYTES, Multiplier
-
-if TYPE_CHECKING:
-    from ladder.core.device.cupy.gpu import CupyGpu
+from ladder.core.device.cupy.protocol import Gpu
 
 DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}
 OPERATIONS = {"N": 0, "T": 1}  # a factor as it is, transposed
@@ -33,7 +31,7 @@ class CuBlas(Multiplier):
 
     title, types, operations = "cuBLAS", DATA_TYPES, OPERATIONS
 
-    def __init__(self, gpu: CupyGpu, compute: int = COMPUTE_32F) -> None:
+    def __init__(self, gpu: Gpu, compute: int = COMPUTE_32F) -> None:
         """Raises LadderError where there is no cuBLAS."""
         self._library, self._compute = load(), compute
         super().__init__(gpu)

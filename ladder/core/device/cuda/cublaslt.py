@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +27,7 @@ from ladder.core.device.cupy.blas import (
     check,
     make_workspace,
 )
-
-if TYPE_CHECKING:
-    from ladder.core.device.cupy.gpu import CupyGpu
+from ladder.core.device.cupy.protocol import Gpu
 
 # cublasLtMatmulDescAttributes_t
 TRANSA, TRANSB, EPILOGUE, BIAS_POINTER, AUX_POINTER, AUX_LD = 3, 4, 7, 8, 11, 12
@@ -74,7 +72,7 @@ class Linear:
     computes out.T (OC, N) = weight @ inp.T from what it reads as weight.T and inp.T: "T", "N".
     """
 
-    def __init__(self, device: CupyGpu, compute: int = COMPUTE_32F) -> None:
+    def __init__(self, device: Gpu, compute: int = COMPUTE_32F) -> None:
         """Raises LadderError where there is no cuBLASLt."""
         self._device, self._library, self._compute = device, load("libcublasLt"), compute
         self._plans: dict[tuple[str, int, int, int, int], _Plan | None] = {}

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ladder.core.contract.libraries import Libraries
 from ladder.core.device.cuda.cublas import COMPUTE_32F, COMPUTE_32F_FAST_TF32, CuBlas
 from ladder.core.device.cuda.cublaslt import Linear
-
-if TYPE_CHECKING:
-    from ladder.core.device.cupy.gpu import CupyGpu
+from ladder.core.device.cupy.protocol import Gpu
 
 
 class CudaLibraries(Libraries):
@@ -17,7 +13,7 @@ class CudaLibraries(Libraries):
 
     ids = frozenset({"cublas", "cublaslt", "cublas-tf32", "cublaslt-tf32"})
 
-    def __init__(self, gpu: CupyGpu) -> None:
+    def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
         self._products: dict[bool, CuBlas] = {}
         self._layers: dict[bool, Linear] = {}

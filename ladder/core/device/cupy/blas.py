@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-
-if TYPE_CHECKING:
-    from ladder.core.device.cupy.gpu import CupyGpu
+from ladder.core.device.cupy.protocol import Gpu
 
 WORKSPACE_BYTES = 32 << 20  # what NVIDIA recommends for Hopper
 
@@ -32,7 +30,7 @@ Made = TypeVar("Made")
 class PerStream(Generic[Made]):
     """One of something for each stream of a GPU that work goes to, made at the first use."""
 
-    def __init__(self, gpu: CupyGpu, make: Callable[[], Made]) -> None:
+    def __init__(self, gpu: Gpu, make: Callable[[], Made]) -> None:
         self._gpu, self._make = gpu, make
         self._made: dict[int, Made] = {}
 
@@ -50,7 +48,7 @@ class PerStream(Generic[Made]):
         return self._made[stream]
 
 
-def make_workspace(gpu: CupyGpu) -> Any:
+def make_workspace(gpu: Gpu) -> Any:
     """Memory for the kernels of a handle."""
     return gpu.empty((WORKSPACE_BYTES,), np.dtype(np.uint8))
 
@@ -60,7 +58,7 @@ def matrix(array: Any, types: Mapping[str, int]) -> tuple[ctypes.c_void_p, int, 
     return ctypes.c_void_p(array.data.ptr), types[array.dtype.name], array.shape[1]
 
 
-def check(status: int, gpu: CupyGpu, where: str, library: str) -> None:
+def check(status: int, gpu: Gpu, where: str, library: str) -> None:
     """Raise LadderError where a call has failed."""
     if status:
         raise LadderError(f"{gpu.name}: {library} fails with status {status} {where}")
@@ -80,7 +78,7 @@ class Multiplier:
     types: Mapping[str, int]
     operations: Mapping[str, int]
 
-    def __init__(self, gpu: CupyGpu) -> None:
+    def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
         self._handles = PerStream(gpu, self._open)
         self._handles.current()

@@ -12,14 +12,12 @@ import atexit
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.install import install
 from ladder.core.contract.peers import Rows
-
-if TYPE_CHECKING:
-    from ladder.core.device.cupy.gpu import CupyGpu
+from ladder.core.device.cupy.protocol import Gpu
 
 # ncclDataType_t of nccl.h
 _TYPES = {"float16": 6, "float32": 7, "bfloat16": 9}
@@ -39,7 +37,7 @@ class Communicator:
 
     name = "NCCL"
 
-    def __init__(self, gpu: CupyGpu, name: bytes, rank: int, size: int) -> None:
+    def __init__(self, gpu: Gpu, name: bytes, rank: int, size: int) -> None:
         self._library, self._gpu, self._rank, self._size = _library(), gpu, rank, size
         with gpu.device:
             self._group = _call(
@@ -93,7 +91,7 @@ class Communicator:
 class GroupSum:
     """All-reduce over GPUs of one process. See `ladder.core.contract.libraries.GroupSum`."""
 
-    def __init__(self, gpus: Sequence[CupyGpu]) -> None:
+    def __init__(self, gpus: Sequence[Gpu]) -> None:
         self._library, self._gpus = _library(), gpus
         ids = [gpu.device.id for gpu in gpus]
         create = functools.partial(self._library.NcclCommunicator.initAll, ids)

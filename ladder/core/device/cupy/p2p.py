@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,9 +25,7 @@ from ladder.core.contract.expressions import ceil_div
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.peers import MOST_RANKS, structure
 from ladder.core.contract.rung_file import MOST_BYTES, Rung
-
-if TYPE_CHECKING:
-    from ladder.core.device.cupy.gpu import CupyGpu
+from ladder.core.device.cupy.protocol import Gpu
 
 SOURCE = Path(__file__).with_suffix(".cu")
 HANDLE_BYTES = 64  # cudaIpcMemHandle_t
@@ -44,7 +42,7 @@ Exchange = Callable[[str, bytes], Sequence[bytes]]  # (what, this rank's bytes) 
 _Made = TypeVar("_Made")
 
 
-def join(gpu: CupyGpu, exchange: Exchange, rank: int, size: int, beside: bool) -> PeerToPeer:
+def join(gpu: Gpu, exchange: Exchange, rank: int, size: int, beside: bool) -> PeerToPeer:
     """Join the ranks of a machine. Raises LadderError, on all ranks, where one cannot reach the
     memory of another.
 
@@ -79,7 +77,7 @@ def _on_all(exchange: Exchange, what: str, work: Callable[[], _Made]) -> _Made:
     return made[0]
 
 
-def _refuse_unreachable(gpu: CupyGpu, ids: Sequence[str], rank: int) -> None:
+def _refuse_unreachable(gpu: Gpu, ids: Sequence[str], rank: int) -> None:
     """Raise LadderError where this GPU cannot reach the memory of all others."""
     runtime = gpu.cupy.cuda.runtime
     if len(ids) > MOST_RANKS:
@@ -115,7 +113,7 @@ class PeerToPeer:
 
     name = "P2P"
 
-    def __init__(self, gpu: CupyGpu, exchange: Exchange, rank: int, size: int, blocks: int) -> None:
+    def __init__(self, gpu: Gpu, exchange: Exchange, rank: int, size: int, blocks: int) -> None:
         self._gpu, self._exchange, self._rank, self._size = gpu, exchange, rank, size
         self._blocks = blocks
         self._runtime = gpu.cupy.cuda.runtime
