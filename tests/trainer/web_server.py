@@ -14,7 +14,8 @@ Answers = Mapping[str, tuple[Any, ...]]
 def serve(answers: Answers) -> Iterator[http.server.ThreadingHTTPServer]:
     """A server at its `url` until the block ends; it counts `downloads`.
 
-    answers  path, with the query or for every query -> status, body, bytes that are promised, and headers (name, value), if any
+    answers  path, with the query or for every query -> status, body, bytes that are promised, and
+             headers (name, value), if any
     """
 
     class Handler(http.server.BaseHTTPRequestHandler):
