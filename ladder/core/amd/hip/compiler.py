@@ -82,6 +82,13 @@ class Resources:
     spill: int  # registers that are spilled
     two_units: bool = False  # a block spreads over the two compute units of a workgroup processor
 
+    def __str__(self) -> str:
+        return (
+            f"{self.vgprs} vector registers ({self.agprs} of them for accumulation), {self.sgprs} "
+            f"scalar registers, {self.lds} bytes of LDS, {self.scratch} of scratch, {self.spill} "
+            "spilled"
+        )
+
 
 def typical_target(name: str, real: np.dtype) -> Target:
     """A device to compile for without having it."""

@@ -54,6 +54,12 @@ class Resources:
     stack: int  # bytes of arrays that do not fit into registers
     spill: int  # bytes stored to and loaded from memory because registers ran out
 
+    def __str__(self) -> str:
+        return (
+            f"{self.registers} registers, {self.shared} bytes of shared memory, {self.stack} of "
+            f"stack, {self.spill} spilled"
+        )
+
 
 def architecture(capability: int) -> str:
     """The target for a device of compute capability 9.0 (`capability` 90): "sm_90a".

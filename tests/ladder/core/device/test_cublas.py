@@ -145,7 +145,7 @@ def test_the_product_is_that_of_the_contract(gpu, name, dtype, bias):
 
 def test_each_stream_has_a_handle_and_a_workspace_of_its_own(gpu):
     a, b, out = (GpuArray(np.ones((2, 2), np.float32)) for _ in range(3))
-    multiply = cublas.Multiplier(gpu)
+    multiply = cublas.CuBlas(gpu)
     library = multiply._library
     main, side = gpu.stream, types.SimpleNamespace(ptr=4)
     for stream in (main, side, main, side):
@@ -157,7 +157,7 @@ def test_each_stream_has_a_handle_and_a_workspace_of_its_own(gpu):
 
 
 def test_a_first_product_on_a_stream_is_not_recorded(gpu):
-    multiply = cublas.Multiplier(gpu)
+    multiply = cublas.CuBlas(gpu)
     gpu.stream, gpu.recording = types.SimpleNamespace(ptr=4), True
     array = GpuArray(np.ones((2, 2), np.float32))
     with pytest.raises(LadderError, match="run the work once before recording it"):

@@ -13,15 +13,15 @@ from ladder.__main__ import main
 from ladder.core.commands import timings
 from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import find
-from ladder.core.measure import peer_timing, results
-from ladder.core.measure.peers import PEERS, taken
+from ladder.core.measure import results, torch_timing
 from ladder.core.measure.timing import Timing
+from ladder.core.measure.torch_baselines import BASELINES, taken
 from ladder.core.verify.inputs import make_inputs
 from ladder.core.verify.tolerance import expect
 
 FLOAT32 = np.dtype(np.float32)
-CALLS = [(name, "eager") for name in PEERS]
-CALLS += [(name, "compiled") for name, peer in PEERS.items() if peer.compiled]
+CALLS = [(name, "eager") for name in BASELINES]
+CALLS += [(name, "compiled") for name, peer in BASELINES.items() if peer.compiled]
 DRAWS = ("dropout.forward", "decode.sample")  # its own random numbers
 UNLIKE = {("adamw.update", "eager"): {"clip": 0.0}}  # it does not clip
 
@@ -33,10 +33,10 @@ def torch():
 
 def run(torch, op, kind, dims, inputs, device="cpu"):
     """What a peer's function gives, by argument; "eager" and "compiled" run without a compiler."""
-    function = PEERS[op.name].functions[kind]
+    function = BASELINES[op.name].functions[kind]
     copies = {name: array.copy() for name, array in inputs.items()}
     with torch.no_grad():
-        values = peer_timing.values_for(PEERS[op.name], op, dims, copies, device)
+        values = torch_timing.values_for(BASELINES[op.name], op, dims, copies, device)
         given = functools.partial(function, torch)(**{key: values[key] for key in taken(function)})
     return {name: array_of(value) for name, value in given.items()}
 
@@ -70,7 +70,7 @@ def inputs_of(op, dims, not_taken=(), real=FLOAT32):
 @pytest.mark.parametrize(("name", "kind"), [c for c in CALLS if c[0] not in DRAWS])
 def test_a_peer_computes_what_the_reference_computes(torch, name, kind):
     op = op_of(name)
-    missing = {arg.name for arg in op.args} - set(taken(PEERS[name].functions[kind]))
+    missing = {arg.name for arg in op.args} - set(taken(BASELINES[name].functions[kind]))
     for dims in op.shapes[2:4]:
         inputs = inputs_of(op, dims, missing)
         if (name, kind) in UNLIKE:
@@ -146,14 +146,14 @@ def kept(monkeypatch, tmp_path):
     """A GPU with results of one rung and an old PyTorch; PyTorch takes 20 us now."""
     monkeypatch.setattr(results, "FOLDER", tmp_path)
     monkeypatch.setattr(timings, "open_device", lambda name: FakeGpu())
-    monkeypatch.setattr(peer_timing, "available", lambda: None)
+    monkeypatch.setattr(torch_timing, "available", lambda: None)
 
     def measured(op, dims, inputs):
         assert inputs["inp"].shape == (dims["N"],)
         yield "PyTorch eager", Timing(20e-6, 19e-6, 21e-6, 15)
         yield "PyTorch compiled", "failed: no compiler"
 
-    monkeypatch.setattr(peer_timing, "measure_peers", measured)
+    monkeypatch.setattr(torch_timing, "measure_torch", measured)
     return results.record(FakeGpu().description(), KEPT)
 
 
