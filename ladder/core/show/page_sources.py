@@ -14,7 +14,7 @@ from pathlib import Path
 from ladder.core.common import cache
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
-from ladder.core.contract.identity import INCLUDE
+from ladder.core.contract.device_code import INCLUDE
 from ladder.core.contract.ladder import PACKAGE, ladders
 from ladder.core.measure import results
 

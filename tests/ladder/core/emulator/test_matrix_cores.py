@@ -5,7 +5,6 @@ import pytest
 
 from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.launch_plan import Launch
-from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.show.pictures.matrix_cores import LAYOUTS
 from ladder.core.show.pictures.probes import bfloat16, rung
@@ -78,34 +77,3 @@ def test_on_rdna_3_the_halves_of_a_wave_must_hold_the_same():
     d = multiply("wmma-rdna3", "bfloat16", differs, a)
     rows = np.array([[row for row, _ in LAYOUTS["wmma-rdna3"].sums(lane)] for lane in range(32)])
     assert np.isnan(d[rows == 3]).all() and (d[rows != 3] == 16).all()
-
-
-TILE = """
-#include "hip/matrix_core.cuh"
-__device__ __forceinline__ int place(int row, int piece) { return row * STEP + piece * VECTOR; }
-extern "C" __global__ void probe(float* out, const real* a, const real* b) {
-    Accumulator d = {};
-    multiply_add(d, load_a<place>(a, 0, 0), load_b<place>(b, 0, 0));
-    for (int i = 0; i < EACH; i++) out[d_row(i) * SIDE + d_column()] = d[i];
-    for (int i = 0; i < EACH; i++) {
-        if (i % RUN && d_row(i) != d_row(i - 1) + 1) out[0] = INFINITY;
-    }
-}
-"""
-
-
-@pytest.mark.parametrize(
-    ("warp", "side", "first"),
-    [(64, 16, ""), (64, 32, ""), (32, 16, "#define RDNA 3"), (32, 16, "")],
-)
-def test_one_interface_multiplies_tiles_on_all_of_them_and_leaves_runs_of_neighbours(
-    warp, side, first
-):
-    deep = 512 // side if warp == 64 else 16
-    a, b, out = whole_numbers(side, deep), 2 * whole_numbers(side, deep), np.zeros((side, side))
-    out = out.astype(np.float32)
-    probe: Rung = rung(first + TILE)
-    kernel = Emulated(warp=warp).compile(probe, {"SIDE": side}, DTYPES["float16"])["probe"]
-    launch = Launch("probe", (1, 1, 1), (warp, 1, 1))
-    kernel(launch, (out, a.astype(np.float16), b.astype(np.float16)))
-    assert (out == a @ b.T).all()
