@@ -1,7 +1,7 @@
 """The flags of `python -m trainer`: what was typed, and the settings that follow from it.
 
     flags = parse(argv)                              what was typed (trainer/commands/parser.py)
-    config = resolve_run(flags, place, ...)          what holds: nothing is undecided
+    config = resolve_run(flags, choice, ...)          what holds: nothing is undecided
 
 Names and meanings follow llm.c, whose short flags are accepted as aliases. `resolve_run`,
 `resolve_step` and `resolve_sample` put the defaults in, and what can only be known once the device
@@ -435,7 +435,7 @@ def _check(value: Any, f: dataclasses.Field[Any]) -> None:
 
 
 @dataclass(frozen=True)
-class Place:
+class DeviceChoice:
     """Where a command computes: the device as `--device` names it ("cuda:1"), whether that is a
     GPU, and the type ("fp32", "fp16", "bf16")."""
 
@@ -563,39 +563,41 @@ def _real(dtype: str) -> np.dtype:
 Config = TypeVar("Config", bound=ComputeConfig)
 
 
-def resolve_step(flags: Flags, place: Place, context: int) -> StepConfig:
+def resolve_step(flags: Flags, choice: DeviceChoice, context: int) -> StepConfig:
     """The settings of a measurement of training steps. Raises LadderError as `resolve_run`."""
-    values = _common(flags, place)
+    values = _common(flags, choice)
     if values["steps"] < 1:
         raise LadderError("-x must be 1 or more: the number of steps to time")
-    return _config(StepConfig, values, sequence=_sequence(flags, place, context))
+    return _config(StepConfig, values, sequence=_sequence(flags, choice, context))
 
 
-def resolve_sample(flags: Flags, place: Place, tokenizer: str, data_dir: str) -> SampleConfig:
+def resolve_sample(
+    flags: Flags, choice: DeviceChoice, tokenizer: str, data_dir: str
+) -> SampleConfig:
     """The settings of a command that takes a sample. Raises LadderError as `resolve_run`."""
-    return _config(SampleConfig, _common(flags, place), tokenizer=tokenizer, data_dir=data_dir)
+    return _config(SampleConfig, _common(flags, choice), tokenizer=tokenizer, data_dir=data_dir)
 
 
 def resolve_run(
     flags: Flags,
-    place: Place,
+    choice: DeviceChoice,
     *,
     context: int,
     tokens: int,
     ranks: int = 1,
-    **found: str,
+    **names: str,
 ) -> TrainConfig:
     """The settings of a training run.
 
     context  the longest sequence that the model takes
     tokens   of the training data, which an epoch sees once
     ranks    how many processes there are
-    found    names that are known once the files are: `dataset`, `train_data`, `val_data`,
+    names    what is known once the files are: `dataset`, `train_data`, `val_data`,
              `tokenizer`, `data_dir`, `output`
 
     Raises LadderError where settings do not go together.
     """
-    values, sequence = _common(flags, place), _sequence(flags, place, context)
+    values, sequence = _common(flags, choice), _sequence(flags, choice, context)
     step = values["batch"] * sequence * ranks
     total = flags.total_tokens or step
     if total % step:
@@ -615,29 +617,29 @@ def resolve_run(
         ranks=ranks,
         zero=resolve_zero(flags, ranks),
         steps=max(1, tokens // total) if steps == -1 else steps,
-        **found,
+        **names,
     )
 
 
-def _config(kind: type[Config], values: Mapping[str, Any], **found: Any) -> Config:
-    values = {**values, **found}
+def _config(kind: type[Config], values: Mapping[str, Any], **known: Any) -> Config:
+    values = {**values, **known}
     return kind(**{f.name: values[f.name] for f in dataclasses.fields(kind)})
 
 
-def _common(flags: Flags, place: Place) -> dict[str, Any]:
+def _common(flags: Flags, choice: DeviceChoice) -> dict[str, Any]:
     """The value of every flag, those resolved that all commands share."""
     return {
-        **{f.name: flags.value(f.name, place.gpu) for f in dataclasses.fields(flags)},
-        "device": place.device,
-        "dtype": place.dtype,
-        "stochastic_rounding": _stochastic_rounding(flags, place.dtype),
+        **{f.name: flags.value(f.name, choice.gpu) for f in dataclasses.fields(flags)},
+        "device": choice.device,
+        "dtype": choice.dtype,
+        "stochastic_rounding": _stochastic_rounding(flags, choice.dtype),
     }
 
 
-def _sequence(flags: Flags, place: Place, context: int) -> int:
+def _sequence(flags: Flags, choice: DeviceChoice, context: int) -> int:
     """T: the default is cut to the model's context, and what was typed must fit."""
     if flags.sequence is None:
-        return min(int(flags.value("sequence", place.gpu)), context)
+        return min(int(flags.value("sequence", choice.gpu)), context)
     if flags.sequence > context:
         raise LadderError(
             f"-t {flags.sequence} is beyond the model's context; choose -t {context} or less"

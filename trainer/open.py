@@ -25,7 +25,7 @@ from trainer.data.multiple_choice import Example
 from trainer.data.random_offsets import Loader
 from trainer.data.token_files import TokenLoader
 from trainer.data.tokenizers import Tokenizer
-from trainer.data.training_data import open_data, open_examples, open_loaders
+from trainer.data.training_data import Data, open_data, open_examples, open_loaders
 from trainer.engine.debug import watch_of
 from trainer.engine.device_choice import open_for
 from trainer.engine.engine import Engine
@@ -37,6 +37,7 @@ from trainer.engine.schedule import note_on_warmup
 from trainer.engine.scoring import note_on_length
 from trainer.files import checkpoint, weights
 from trainer.files.resume import (
+    Resumed,
     check_same,
     find_checkpoint,
     restore_tensors,
@@ -44,7 +45,7 @@ from trainer.files.resume import (
     tensors_of,
 )
 from trainer.files.tensor_file import Pieces
-from trainer.flags import Flags, Place, TrainConfig, resolve_run
+from trainer.flags import DeviceChoice, Flags, StepConfig, TrainConfig, resolve_run
 from trainer.model.model_config import ModelConfig
 from trainer.model.program import Program, build
 from trainer.model.sharding import Sharding
@@ -62,7 +63,7 @@ class Machine:
     """
 
     device: Device
-    place: Place
+    choice: DeviceChoice
     wanted: KernelSettings
     notes: Sequence[str]
     group: Group = ALONE
@@ -106,7 +107,7 @@ class Machine:
         beside, takes  as in `refuse_what_does_not_fit`, which raises LadderError
         options        what else `Engine` takes
         """
-        program, real, rungs = kernels.program, self.place.real, rungs or kernels.rungs
+        program, real, rungs = kernels.program, self.choice.real, rungs or kernels.rungs
 
         def rebuild(B: int) -> Program:
             return build(B, program.fusions)
@@ -114,9 +115,10 @@ class Machine:
         refuse_what_does_not_fit(
             program, self.device, real, rebuild, rungs, beside=beside, takes=takes
         )
-        engine = Engine(program, self.device, real, rungs, told=self.group.working, **options)
+        working = self.group.working
+        engine = Engine(program, self.device, real, rungs, on_progress=working, **options)
         for name, layer, array in pieces:
-            self.group.working(f"{name} of the weights")
+            working(f"{name} of the weights")
             engine.write(name, array, layer)
         return engine
 
@@ -124,9 +126,9 @@ class Machine:
 def open_machine(flags: Flags, group: Group = ALONE) -> Machine:
     """The device that the flags name, or the default one; of several ranks, each its own."""
     local_rank = group.local_rank if group.size > 1 else None
-    device, place, notes = open_for(flags.device, flags.dtype, flags.value("model"), local_rank)
-    group.agree("the device", [device.kind, place.dtype])
-    return Machine(device, place, resolve_kernels(flags, place), notes, group)
+    device, choice, notes = open_for(flags.device, flags.dtype, flags.value("model"), local_rank)
+    group.agree("the device", [device.kind, choice.dtype])
+    return Machine(device, choice, resolve_kernels(flags, choice), notes, group)
 
 
 def open_weights(flags: Flags) -> tuple[weights.Model, Tokenizer]:
@@ -215,37 +217,23 @@ class Run:
 def open_run(flags: Flags, group: Group = ALONE) -> Run:
     """Open device, data, model and weights. Raises LadderError before anything is written."""
     machine = open_machine(flags, group)
-    device, notes = machine.device, [*machine.notes]
     output, data_dir = run_directory(flags), data_directory(flags.data_dir)
     resumed = find_checkpoint(flags, output, group)
     with group.machine_by_machine("data and weights"):
-        name = flags.value("model")
-        trained_on = weights.tokenizer_in(resumed.state) if resumed else None
-        data = open_data(
-            flags, data_dir, flags.tokenizer or trained_on or weights.tokenizer_of(name)
-        )
-        examples, lack = open_examples(flags, data, data_dir)
-        if resumed is None:
-            seed = flags.value("seed")
-            model = weights.open_model(name, vocab=data.vocab, seed=seed, data_dir=data_dir)
-        else:
-            shape = weights.shape_of(resumed.tensors, resumed.state)
-            model = weights.Model(shape, (), f"checkpoint of step {resumed.step}")
+        data, model, examples, notes = _open_files(flags, data_dir, resumed)
     shape = model.shape
-    notes += [note for note in (data.note, *lack, model.note) if note]
-    if data.vocab > shape.vocab:
-        raise LadderError(
-            f"the tokenizer has {data.vocab} tokens, beyond the model's {shape.vocab}; "
-            "choose another --tokenizer or -e"
-        )
-    where = {"data_dir": str(data_dir), "output": str(output), **data.names}
-    tokens = data.count(overfit=bool(flags.overfit))
     config = resolve_run(
-        flags, machine.place, context=shape.context, tokens=tokens, ranks=group.size, **where
+        flags,
+        machine.choice,
+        context=shape.context,
+        tokens=data.count(overfit=bool(flags.overfit)),
+        ranks=group.size,
+        **data.names,
+        data_dir=str(data_dir),
+        output=str(output),
     )
     if resumed is not None:
         check_same(config, resumed)
-    notes += [*note_on_length(examples, config.sequence), *note_on_warmup(config)]
     group.progress("the opening of the data")
     train, val, train_split = open_loaders(config, shape.vocab, group.rank)
     group.agree("the number of HellaSwag's examples", len(examples))
@@ -253,48 +241,30 @@ def open_run(flags: Flags, group: Group = ALONE) -> Run:
     group.agree("the training data", train.state())
     group.agree("the validation data", val.state())
     sharding = sharding_of(group, config.zero, config.overlap)
-
-    def build_at(B: int, fusions: Collection[str]) -> Program:
-        options = config.program_options
-        return build(shape, B, config.sequence, fusions=fusions, sharding=sharding, **options)
-
-    # Before kernels are compared, which takes a while, and after which other ranks may have taken
-    # their memory. `machine.engine` looks again, and counts the scratch memory of the kernels.
-    refuse_what_does_not_fit(
-        build_at(config.batch, ()),
-        device,
-        config.real,
-        lambda B: build_at(B, ()),
-        sharers=group.local_size,
-    )
-    before = None
-    if resumed is not None and resumed.state["device"] == device.kind and flags.rungs is None:
-        before = resumed.state["kernels"]
-    kernels = machine.choose(build_at, config.batch, before=before)
-    notes += kernels.notes
-    sampling = None
-    if group.leads and data.tokenizer is not None and config.sample_every > 0:
-        prompt = encode_prompt(data.tokenizer, config.prompt)
-        window = min(len(prompt) + config.sample_tokens, shape.context)
-        sampling = forward_only(shape, window, kernels.program.fusions, config.recompute)
+    build_at = functools.partial(build_step, shape, config, sharding)
+    kernels = _choose_kernels(machine, flags, config, build_at, resumed)
+    sampling = _sampling_program(shape, config, kernels, data.tokenizer) if group.leads else None
     group.progress("the set-up of the engine")
-    peers = open_communicator(device, group, config.exchange, sharding.overlaps)
+    peers = open_communicator(machine.device, group, config.exchange, sharding.overlaps)
     watch = watch_of(config.debug_nan, config.debug_sync)
     engine = machine.engine(
         kernels, build_at, model.pieces, beside=lambda B: sampling, watch=watch, peers=peers
     )
     predictor = None
-    if sampling is not None and data.tokenizer is not None:
-        run_sampling = Engine(sampling, device, config.real, kernels.rungs, weights_of=engine)
-        predictor = Predictor(run_sampling, data.tokenizer.vocab)
+    if sampling is not None:
+        run_sampling = Engine(
+            sampling, machine.device, config.real, kernels.rungs, weights_of=engine
+        )
+        predictor = Predictor(run_sampling, data.vocab)
     if resumed is not None:
         restore_tensors(engine, resumed.tensors, group)
         train.restore(resumed.state["train"])
+    notes += [*note_on_length(examples, config.sequence), *note_on_warmup(config), *kernels.notes]
     return Run(
         config=config,
         group=group,
         peers=peers,
-        device=device,
+        device=machine.device,
         shape=shape,
         kernels=kernels,
         engine=engine,
@@ -305,10 +275,71 @@ def open_run(flags: Flags, group: Group = ALONE) -> Run:
         predictor=predictor,
         examples=examples,
         source=model.source,
-        notes=notes,
+        notes=[*machine.notes, *notes],
         step=resumed.step if resumed else 0,
         state=resumed.state if resumed else None,
     )
+
+
+def _open_files(
+    flags: Flags, data_dir: Path, resumed: Resumed | None
+) -> tuple[Data, weights.Model, Sequence[Example], list[str]]:
+    """The text, the model, the examples of HellaSwag, and notes on what is used instead of them."""
+    name = flags.value("model")
+    trained_on = weights.tokenizer_in(resumed.state) if resumed else None
+    tokenizer = flags.tokenizer or trained_on or weights.tokenizer_of(name)
+    data = open_data(flags, data_dir, tokenizer)
+    examples, lack = open_examples(flags, data, data_dir)
+    if resumed is None:
+        seed = flags.value("seed")
+        model = weights.open_model(name, vocab=data.vocab, seed=seed, data_dir=data_dir)
+    else:
+        shape = weights.shape_of(resumed.tensors, resumed.state)
+        model = weights.Model(shape, (), f"checkpoint of step {resumed.step}")
+    if data.vocab > model.shape.vocab:
+        raise LadderError(
+            f"the tokenizer has {data.vocab} tokens, beyond the model's {model.shape.vocab}; "
+            "choose another --tokenizer or -e"
+        )
+    return data, model, examples, [note for note in (data.note, *lack, model.note) if note]
+
+
+def _choose_kernels(
+    machine: Machine, flags: Flags, config: TrainConfig, build_at: Build, resumed: Resumed | None
+) -> Kernels:
+    """The kernels of a run: those of the checkpoint, unless --rungs names others."""
+    # Before kernels are compared, which takes a while, and after which other ranks may have taken
+    # their memory. `machine.engine` looks again, and counts the scratch memory of the kernels.
+    refuse_what_does_not_fit(
+        build_at(config.batch, ()),
+        machine.device,
+        config.real,
+        lambda B: build_at(B, ()),
+        sharers=machine.group.local_size,
+    )
+    before = None
+    if resumed is not None and flags.rungs is None:
+        same_device = resumed.state["device"] == machine.device.kind
+        before = resumed.state["kernels"] if same_device else None
+    return machine.choose(build_at, config.batch, before=before)
+
+
+def _sampling_program(
+    shape: ModelConfig, config: TrainConfig, kernels: Kernels, tokenizer: Tokenizer | None
+) -> Program | None:
+    """What draws the samples of a run; None where it takes none."""
+    if tokenizer is None or config.sample_every == 0:
+        return None
+    window = min(len(encode_prompt(tokenizer, config.prompt)) + config.sample_tokens, shape.context)
+    return forward_only(shape, window, kernels.program.fusions, config.recompute)
+
+
+def build_step(
+    shape: ModelConfig, config: StepConfig, sharding: Sharding, B: int, fusions: Collection[str]
+) -> Program:
+    """The program of a training step of one rank."""
+    options = config.program_options
+    return build(shape, B, config.sequence, fusions=fusions, sharding=sharding, **options)
 
 
 def sharding_of(group: Group, zero: int, overlap: bool) -> Sharding:

@@ -8,7 +8,6 @@ elsewhere.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,13 +21,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from ladder.core.common.errors import DeviceFault
-from ladder.core.common.files import atomic_write
+from ladder.core.common.files import write_json
 from trainer.engine import rung_choice
 from trainer.engine.kernels import Kernels
 from trainer.engine.memory import by_kind
-from trainer.engine.mfu import measured_roof
+from trainer.engine.roof import measured_roof
 from trainer.engine.scoring import Score
-from trainer.engine.steps import Step, stops
+from trainer.engine.steps import StepOutcome, stops
 from trainer.files.logs import RunLog
 from trainer.files.resume import how_to_go_on
 from trainer.model.fusion import makes
@@ -63,11 +62,11 @@ def printable(text: str) -> str:
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast a step was; `mfu`: its model FLOPs utilisation, 0 to 1."""
+    """How fast a step was; `roof_share`: its FLOPs per second, as a share of the measured roof."""
 
     ms: float
     tokens_per_second: float
-    mfu: float
+    roof_share: float
 
 
 class Display:
@@ -93,7 +92,7 @@ class Display:
     def __exit__(self, *exception: object) -> None:
         self.bar.stop()
 
-    def step(self, step: Step, speed: Speed | None) -> None:
+    def step(self, step: StepOutcome, speed: Speed | None) -> None:
         """Show a step of training; `speed`: None where it was not measured."""
         loss = f"loss {step.loss:.4f}"
         if speed is not None:
@@ -103,7 +102,7 @@ class Display:
             measured = "not timed"
             if speed is not None:
                 measured = f"{speed.ms:.2f} ms | {speed.tokens_per_second:.0f} tok/s | "
-                measured += f"{100 * speed.mfu:.1f}% MFU"
+                measured += f"{100 * speed.roof_share:.1f}% of roof"
             self.say(
                 f"step {step.number + 1:4d}/{self.steps} | loss {step.loss:.6f} | "
                 f"norm {step.norm:.4f} | lr {step.lr:.2e} | {measured}"
@@ -172,8 +171,8 @@ class Report:
         announce(self.run, self.roof, self.display)
         run = self.run
         record = {**run.settings, "weights": run.source, "notes": run.notes}
-        write_record(run.directory / "config.json", record)
-        write_record(run.directory / "rungs.json", rung_choice.as_json(run.kernels.choices))
+        write_json(run.directory / "config.json", record)
+        write_json(run.directory / "rungs.json", rung_choice.as_json(run.kernels.choices))
         self.log = RunLog(run.directory, run.step if run.state else None)
         self.display.__enter__()
 
@@ -184,7 +183,7 @@ class Report:
         """A line of plain text."""
         self.display.say(text)
 
-    def step(self, step: Step) -> None:
+    def step(self, step: StepOutcome) -> None:
         """A step of training whose outcome is known."""
         speed = self._speed(step)
         more: dict[str, Any] = {} if speed is None else asdict(speed)
@@ -198,10 +197,10 @@ class Report:
         if step.skipped is not None:
             self.say(f"step {step.number + 1}: update skipped, {step.skipped}")
 
-    def _speed(self, step: Step) -> Speed | None:
+    def _speed(self, step: StepOutcome) -> Speed | None:
         if step.ms is None:
             return None
-        if step.settled:
+        if step.warmed_up:
             self.times.append(step.ms)
         tokens_per_second = 1e3 * self.run.config.total_tokens / step.ms
         return Speed(step.ms, tokens_per_second, self.flops / (step.ms / 1e3) / self.roof)
@@ -270,12 +269,6 @@ class Report:
             self.say(f"validation loss {self.val_losses[0]:.4f} -> {self.val_losses[-1]:.4f}")
 
 
-def write_record(path: Path, content: Any) -> None:
-    """A JSON file, whole or not at all."""
-    with atomic_write(path) as file:
-        file.write((json.dumps(content, indent=1) + "\n").encode())
-
-
 @contextlib.contextmanager
 def explaining_faults(run: Run) -> Iterator[None]:
     """After a fault of the GPU, say which checkpoint is left and how to learn more."""
@@ -322,7 +315,7 @@ def announce(run: Run, roof: float, display: Display) -> None:
             ("steps", steps),
             ("rate", rate),
             ("device", f"{run.device.name}, {c.dtype}, {memory / 2**30:.2f} GiB of buffers"),
-            ("roof", f"{roof / 1e9:,.0f} GFLOP/s in matrix products, which MFU is a share of"),
+            ("roof", f"{roof / 1e9:,.0f} GFLOP/s in matrix products"),
             *ranks,
             ("fused", ", ".join(fused) or "no ops; --fuse names some"),
             ("output", f"{run.directory}, {saved}"),

@@ -22,7 +22,7 @@ from trainer.data.training_data import with_available_text
 from trainer.engine.generation import NoChoice, sample
 from trainer.engine.passes import fetch_loss, validate, write_batch, write_rng
 from trainer.engine.scoring import NoAnswer, evaluate
-from trainer.engine.steps import Step, Steps, refuse_not_finite
+from trainer.engine.steps import StepOutcome, Steps, refuse_not_finite
 from trainer.files.resume import check_directory, how_to_go_on, run_directory
 from trainer.flags import Flags
 from trainer.open import Run, open_run
@@ -99,8 +99,8 @@ def loop(run: Run, report: Report | Silent, interrupt: Interrupt) -> Outcome:
                     report.train_split(step, mean_loss(run.train_split))
             if scores:
                 try:
-                    found = evaluate(engine, run.examples, stop, group, report.scoring)
-                    report.score(step, found)
+                    score = evaluate(engine, run.examples, stop, group, report.scoring)
+                    report.score(step, score)
                 except NoAnswer as error:  # the next step decides whether the run stops
                     report.say(f"HellaSwag not evaluated at step {step}: {error}")
             if samples and run.predictor is not None and run.tokenizer is not None:
@@ -128,7 +128,7 @@ def loop(run: Run, report: Report | Silent, interrupt: Interrupt) -> Outcome:
     return Outcome(run.directory, val_losses, interrupt.status)
 
 
-def take_step(steps: Steps, train: Loader, number: int) -> Step | None:
+def take_step(steps: Steps, train: Loader, number: int) -> StepOutcome | None:
     """One optimizer step: zero, forward, backward per micro-batch, update.
 
     number  counted from 0
@@ -161,7 +161,7 @@ def _due(step: int, every: int) -> bool:
     return every > 0 and step > 0 and step % every == 0
 
 
-def _tell(report: Report | Silent, run: Run, step: Step | None) -> None:
+def _tell(report: Report | Silent, run: Run, step: StepOutcome | None) -> None:
     """Report a step, if there is one whose outcome is known; stop where --nonfinite says so."""
     if step is not None:
         report.step(step)

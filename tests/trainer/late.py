@@ -1,4 +1,4 @@
-"""A device that does what goes beside other work as late as it may: when somebody waits for it."""
+"""A device that does forked work as late as it may: when somebody waits for it."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from ladder.core.device.cpu import Cpu
 End = tuple[bool, int]  # whether the work is urgent, and its number among those
 
 
-def beside(
+def fork(
     device: Cpu, work: Callable[[], None], urgent: bool = False, behind: End | None = None
 ) -> End:
     queue = device.__dict__.setdefault(f"late {urgent}", [])
@@ -28,5 +28,5 @@ def join(device: Cpu, end: End) -> None:
 
 
 class Late(Cpu):
-    beside = beside
+    fork = fork
     join = join

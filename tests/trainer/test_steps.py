@@ -18,7 +18,7 @@ from trainer.engine.loss_scale import GROWTH_INTERVAL, LossScale
 from trainer.engine.passes import validate
 from trainer.engine.steps import NOT_FINITE, Steps
 from trainer.files import checkpoint, logs
-from trainer.flags import Place
+from trainer.flags import DeviceChoice
 from trainer.model.program import build, initial_parameters
 from trainer.train import take_step
 
@@ -64,7 +64,7 @@ def take(stepper, count, start=0):
 
 def known(step):
     """All of a step but its time."""
-    return dataclasses.replace(step, ms=0.0, settled=True)
+    return dataclasses.replace(step, ms=0.0, warmed_up=True)
 
 
 @pytest.mark.parametrize("total_tokens", [32, 96])
@@ -140,7 +140,7 @@ def clocked(tmp_path, loader):
 def test_a_step_takes_the_time_of_the_device_and_the_first_ones_that_of_their_graphs(clocked):
     stepper, ms = clocked()
     steps = take(stepper, 8)
-    assert [step.settled for step in steps] == [False] * 2 + [True] * 6
+    assert [step.warmed_up for step in steps] == [False] * 2 + [True] * 6
     assert steps[0].ms == pytest.approx(ms, rel=1e-2)
     assert steps[1].ms > 3 * 1e3 * Clocked.RECORD  # three of its four graphs, and some of the first
     assert [step.ms for step in steps[2:]] == pytest.approx([ms] * 6, rel=1e-3)
@@ -167,14 +167,14 @@ def test_a_step_whose_update_the_host_decides_on_is_timed_from_the_step_before(c
     stepper, ms = clocked(nonfinite="skip")
     steps = take(stepper, 6)
     assert steps[0].ms is None  # it would lack its update
-    assert [step.settled for step in steps] == [False] * 3 + [True] * 3
+    assert [step.warmed_up for step in steps] == [False] * 3 + [True] * 3
     assert [step.ms for step in steps[3:]] == pytest.approx([ms] * 3, rel=1e-2)
     assert [step.ms for step in take(stepper, 2, start=6)] == [None, pytest.approx(ms, rel=1e-2)]
 
 
 def test_where_every_call_is_waited_for_every_step_is_timed_alone(clocked, tmp_path, loader):
     assert all(
-        step.settled and step.ms > 0 for step in take(stepper_on(Cpu(), loader(), tmp_path), 2)
+        step.warmed_up and step.ms > 0 for step in take(stepper_on(Cpu(), loader(), tmp_path), 2)
     )
     stepper, ms = clocked(debug_sync=True)
     assert [step.ms for step in take(stepper, 3)] == pytest.approx([ms] * 3, rel=2e-2)
@@ -200,14 +200,14 @@ def test_a_whole_run_logs_the_same_lines_in_the_same_order(tmp_path, monkeypatch
         return {call.op: rung_choice.Choice(later[call.op], "later") for call in calls}
 
     monkeypatch.setattr(
-        opening, "open_for", lambda *typed: (device, Place("cpu", False, "fp32"), [])
+        opening, "open_for", lambda *typed: (device, DeviceChoice("cpu", False, "fp32"), [])
     )
     monkeypatch.setattr(rung_choice, "choose", choose)
     run(tmp_path, **common, output=str(tmp_path / "later"))
 
     def untimed(name):
         entries = logs.read(tmp_path / name / "log.jsonl")
-        changing = ("ms", "tokens_per_second", "mfu", "checkpoint")
+        changing = ("ms", "tokens_per_second", "roof_share", "checkpoint")
         return [{k: v for k, v in entry.items() if k not in changing} for entry in entries]
 
     assert untimed("later") == untimed("now")

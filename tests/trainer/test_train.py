@@ -453,7 +453,7 @@ def test_the_logs_are_llmcs_lines_and_json_ones(tmp_path):
     train = entries[1]
     assert text[1] == f"s:0 trl:{train['train_loss']:.4f} lr:0.010000 norm:{train['norm']:.2f}"
     assert train["ms"] > 0
-    assert 0 < train["mfu"] < 1
+    assert 0 < train["roof_share"] < 1
 
 
 def test_samples_and_the_plot_appear(tmp_path):

@@ -15,7 +15,7 @@ from ladder.core.contract.target import Target
 from trainer.engine.kernel_settings import KernelSettings, resolve_kernels
 from trainer.files import checkpoint
 from trainer.files.weights import state_of
-from trainer.flags import Flags, Place, TrainConfig, resolve_run
+from trainer.flags import DeviceChoice, Flags, TrainConfig, resolve_run
 from trainer.model import registry
 from trainer.model.calls import Call
 from trainer.model.gpt2 import GPT2Config
@@ -80,10 +80,10 @@ def run(tmp_path: Path, **changes: object) -> tuple[Outcome, str]:
     return train(flags, Console(file=screen, width=100)), screen.getvalue()
 
 
-def place_of(kind: str, flags: Flags) -> Place:
+def place_of(kind: str, flags: Flags) -> DeviceChoice:
     """A device of a kind ("cpu", "emulated", "cuda"), and the type that flags mean on it."""
     gpu = kind == "cuda"
-    return Place(flags.device or kind, gpu, flags.value("dtype", gpu))
+    return DeviceChoice(flags.device or kind, gpu, flags.value("dtype", gpu))
 
 
 def resolved_kernels(kind: str, **typed: Any) -> KernelSettings:

@@ -42,8 +42,8 @@ SHOWN = 10  # steps whose losses are printed at the start, and as many at the en
 
 @dataclass(frozen=True)
 class Course:
-    """How a run went: its losses, the milliseconds of its settled steps, bytes of memory (None:
-    not known)."""
+    """How a run went: its losses, the milliseconds of its steps after the warm-up, bytes of memory
+    (None: not known)."""
 
     losses: list[float]
     ms: list[float]
@@ -51,7 +51,6 @@ class Course:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line of `python -m trainer torch`."""
     parser = build_parser(
         "python -m trainer torch",
         "Train here and in PyTorch from the same weights on the same data, and print losses and "
@@ -119,9 +118,9 @@ def _ours(run: Run) -> Course:
     for step in steps:
         if step.skipped is not None:
             raise LadderError(f"step {step.number + 1} was skipped: {step.skipped}; choose fp32")
-    settled = [step.ms for step in steps if step.ms is not None and step.settled]
+    warmed_up = [step.ms for step in steps if step.ms is not None and step.warmed_up]
     size = sum(size for _, size in run.engine.memory_table())
-    return Course([step.loss for step in steps], settled[1:] or settled, size)
+    return Course([step.loss for step in steps], warmed_up[1:] or warmed_up, size)
 
 
 def _torch(run: Run, training: TorchTraining) -> Course:

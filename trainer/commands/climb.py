@@ -18,23 +18,21 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure import results
 from trainer.commands.step_timing import (
-    FOLDER,
     Job,
     announce,
-    file_name,
     machine_of,
     open_job,
     parser_of,
     roof_of,
     time_ops,
     time_steps,
-    write_json,
+    write_result,
 )
 from trainer.engine.engine import Engine
 from trainer.engine.rung_map import op_of
 from trainer.flags import Flags
 from trainer.model.fusion import makes
-from trainer.plots.style import BLUE, GRID, INK, ORANGE, save
+from trainer.plots.style import BLUE, GRID, INK, ORANGE
 from trainer.report import Display, open_console
 
 SECONDS = 2.0  # most time for the steps of one stage, once three are timed
@@ -51,11 +49,7 @@ def main(argv: Sequence[str] = ()) -> int:
     climb = measure(Flags(**options), screen)
     show(climb, screen)
     if write:
-        name = file_name("climb", climb["machine"], climb["job"])
-        path = FOLDER / f"{name}.json"
-        write_json(path, climb)
-        save(draw(climb), path.with_suffix(".svg"))
-        screen.say(f"\nwritten to {path} and {path.with_suffix('.svg').name}")
+        write_result("climb", climb, climb["job"], draw, screen)
     return 0
 
 

@@ -23,7 +23,7 @@ from ladder.core.device.open import GPUS
 from trainer.data.datasets import data_directory
 from trainer.data.download import GPT2_MERGES, TINYSHAKESPEARE, places
 from trainer.engine.memory import GIB, available_on_host
-from trainer.engine.mfu import measured_roof
+from trainer.engine.roof import measured_roof
 
 MEMORY_124M = 3 * GIB  # the quick start's peak is a little below
 CHECKPOINT_124M = 1.5e9  # bytes: weights and two moments in float32

@@ -27,7 +27,6 @@ from trainer.report import open_console
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line of `python -m trainer eval`."""
     name, limit, flags = parse(argv)
     data_dir, model_name = data_directory(flags.data_dir), flags.value("model")
     machine = open_machine(flags)
@@ -39,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     else:
         every = read_examples(path, vocab=vocab)
     examples = every[:limit]
-    B = flags.batch or (64 if machine.place.gpu else 4)
+    B = flags.batch or (64 if machine.choice.gpu else 4)
     groups = in_groups(examples, B, model.shape.context, machine.device)
     T, *shorter = groups
 
@@ -56,11 +55,11 @@ def main(argv: Sequence[str]) -> int:
     def engine_of(length: int) -> Engine:
         if length == T:
             return engine
-        program, real = forward_only(B, fused, length), machine.place.real
+        program, real = forward_only(B, fused, length), machine.choice.real
         return Engine(program, machine.device, real, kernels.rungs, weights_of=engine)
 
     console = open_console()
-    dtype, lengths = machine.place.dtype, f"{min(groups)} to {T}" if shorter else f"{T}"
+    dtype, lengths = machine.choice.dtype, f"{min(groups)} to {T}" if shorter else f"{T}"
     for line in (
         f"{name}: {len(examples):,} of {len(every):,} examples, B={B} T={lengths}, {dtype}",
         f"weights: {model.source}",

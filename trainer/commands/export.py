@@ -12,7 +12,6 @@ One tensor is held in memory at a time; a debug state, though, takes a step of t
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
@@ -34,7 +33,6 @@ FORMATS = ("hf", "llmc", "llmc-bf16", "debug-state", "tokenizer")
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line of `python -m trainer export`."""
     to, flags = parse(argv)
     name, data_dir = flags.value("model"), data_directory(flags.data_dir)
     if flags.output is None:
@@ -139,9 +137,3 @@ def _refuse_output(output: Path, *, folder: bool) -> None:
             raise LadderError(f"-o {output} is a file; name a folder")
         if any(output.iterdir()) and not (output / huggingface.WEIGHTS).exists():
             raise LadderError(f"-o {output} holds other files; name a new folder")
-
-
-if __name__ == "__main__":
-    from trainer.commands.command import run
-
-    sys.exit(run(main, sys.argv[1:]))

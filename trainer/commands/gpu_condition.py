@@ -41,15 +41,15 @@ def _as_dict(reading: Reading | None) -> dict[str, Any] | None:
 def _mean(readings: Sequence[Reading]) -> Reading | None:
     if not readings:
         return None
-    told = [one.slowed for one in readings if one.slowed is not None]
-    names = dict.fromkeys(name for slowed in told for name in slowed)
-    slowed = {name: sum(one.get(name, 0.0) for one in told) / len(told) for name in names}
+    reasons = [one.slowed for one in readings if one.slowed is not None]
+    names = dict.fromkeys(name for slowed in reasons for name in slowed)
+    slowed = {name: sum(one.get(name, 0.0) for one in reasons) / len(reasons) for name in names}
     means = {}
     for field in _COLUMNS.values():
         known = [value for one in readings if (value := getattr(one, field)) is not None]
         means[field] = sum(known) / len(known) if known else None
     samples = sum(one.samples for one in readings)
-    return Reading(samples, **means, slowed=slowed if told else None)
+    return Reading(samples, **means, slowed=slowed if reasons else None)
 
 
 def lines(result: Mapping[str, Any]) -> list[str]:
@@ -77,20 +77,21 @@ def _in_words(one: Reading) -> str:
 def table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[tuple[str, ...]]]:
     """Columns and lines for each number of ranks and each rank; only columns of which anything is
     known, and no lines where nothing is."""
-    found = [
+    readings = [
         (str(row["ranks"]), str(rank), Reading(**one))
         for row in rows
         for rank, one in enumerate(row.get(KEY, []))
         if one is not None
     ]
     columns = {
-        name: [_whole(getattr(one, field)) for *_, one in found] for name, field in _COLUMNS.items()
+        name: [_whole(getattr(one, field)) for *_, one in readings]
+        for name, field in _COLUMNS.items()
     }
-    columns["slowed by"] = [_slowed(one) for *_, one in found]
+    columns["slowed by"] = [_slowed(one) for *_, one in readings]
     shown = {name: cells for name, cells in columns.items() if any(cells)}
     lines = [
         (ranks, rank, *(cells[at] or "-" for cells in shown.values()))
-        for at, (ranks, rank, _) in enumerate(found)
+        for at, (ranks, rank, _) in enumerate(readings)
     ]
     return ["ranks>", "rank>", *shown], lines
 

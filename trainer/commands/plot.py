@@ -22,7 +22,6 @@ PICTURES = (".png", ".svg", ".pdf")
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line of `python -m trainer plot`."""
     parser = Parser(
         prog="python -m trainer plot",
         description="Draw losses, evaluations, learning rate and gradient norm of one or more runs "

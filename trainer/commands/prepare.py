@@ -15,7 +15,6 @@ from trainer.data.tokenizers import get_tokenizer
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line of `python -m trainer prepare`."""
     parser = Parser(
         prog="python -m trainer prepare",
         description="Prepare a data set or a benchmark as token files.",

@@ -2,8 +2,8 @@
 
 The calls of each op are timed back to back, in a graph of their own; the step is timed as one
 sequence of graphs. A step may take longer than the sum of its ops: there are gaps between launches,
-and an op that ran alone found more of its inputs in the cache. Or it takes less: the two branches
-of the backward pass (trainer/model/branches.py) go on beside each other.
+and an op that ran alone found more of its inputs in the cache. Or it takes less: the two streams
+of the backward pass (trainer/model/forks.py) go on beside each other.
 
 With several ranks (`--gpus 2`), rank 0 also shows each exchange of the step: what it waits for,
 what begins beside it, and its time alone; and by how much the exchanges make the step longer.
@@ -29,11 +29,10 @@ from ladder.core.contract.device import Device
 from ladder.core.contract.ladder import find
 from ladder.core.measure import results
 from ladder.core.measure.roofline import COMPUTE_BOUND, Roof
-from trainer.commands import exchange_timing, gpu_condition
+from trainer.commands import collective_timing, gpu_condition
 from trainer.commands.step_timing import (
     FOLDER,
     announce,
-    file_name,
     in_giga,
     machine_of,
     open_job,
@@ -42,14 +41,14 @@ from trainer.commands.step_timing import (
     time_calls,
     time_ops,
     time_steps,
-    write_json,
+    write_result,
 )
 from trainer.engine.engine import Engine
 from trainer.engine.memory import scratch_needed
 from trainer.engine.rung_map import key_for, rung_of
 from trainer.flags import Flags
-from trainer.model.calls import Call, Exchange, in_order
-from trainer.plots.style import GRID, INK, save
+from trainer.model.calls import Call, Collective, in_order
+from trainer.plots.style import GRID, INK
 from trainer.ranks.group import ALONE, Group
 from trainer.ranks.join import join
 from trainer.ranks.launch import wants_supervisor
@@ -78,10 +77,7 @@ def main(argv: Sequence[str] = ()) -> int:
     show(profile, screen)
     if write:
         kind = "profile" if group.size == 1 else f"{group.size}-ranks"
-        name = file_name(kind, profile["machine"], profile)
-        write_json(FOLDER / f"{name}.json", profile)
-        save(draw(profile), FOLDER / f"{name}.svg")
-        screen.say(f"\nwritten to {FOLDER / name}.json and .svg")
+        write_result(kind, profile, profile, draw, screen)
     return 0
 
 
@@ -93,7 +89,7 @@ def measure(flags: Flags, group: Group = ALONE) -> dict[str, Any]:
         if group.size == 1:
             step_ms = statistics.median(time_steps(engine, job.config.steps, begin=sensors.begin))
         else:
-            step_ms = exchange_timing.time_steps(job, engine, group, 1, sensors.begin)
+            step_ms = collective_timing.time_steps(job, engine, group, 1, sensors.begin)
         sensed = sensors.end()
     roof = roof_of(job.device, job.config.real)
     ops = time_ops(engine, job.program.training_step, roof)
@@ -103,11 +99,11 @@ def measure(flags: Flags, group: Group = ALONE) -> dict[str, Any]:
     ops.append(_zeroing(engine, roof))
     launches = sum(_launches(engine, call) for call in job.program.training_step)
     run_with_ranges(engine)
-    exchanges = exchange_timing.time_exchanges(engine)
+    exchanges = collective_timing.time_collectives(engine)
     memory = dict(engine.memory_table())
     compute_ms = [step_ms]
     if job.peers is not None:
-        compute_ms = exchange_timing.time_without_exchange(job, engine, group)
+        compute_ms = collective_timing.time_without_collectives(job, engine, group)
     ops_ms = sum(row["ms"] for row in ops)
     exposed_ms = step_ms - max(compute_ms)
     return {
@@ -187,9 +183,9 @@ def run_with_ranges(engine: Engine) -> None:
     engine.device.synchronize()
 
 
-def name_in_ranges(call: Call | Exchange) -> str:
+def name_in_ranges(call: Call | Collective) -> str:
     """What Nsight shows: "h3.ln_1 layernorm.forward", "all_gather parameters.2"."""
-    if isinstance(call, Exchange):
+    if isinstance(call, Collective):
         return f"{call.kind} {call.buffers[0]}" + " ..." * (len(call.buffers) > 1)
     return f"{call.where} {call.op}"
 
@@ -223,13 +219,13 @@ def show(p: dict[str, Any], screen: Display) -> None:
             f"{p['empty_launch_us']:.2f} us each"
         )
     if p["exchanges"]:
-        _show_exchanges(p, screen)
+        _show_collectives(p, screen)
     total = sum(p["memory"].values())
     memory = [(kind, f"{size / 2**20:,.1f}") for kind, size in p["memory"].items()]
     screen.table(("memory", "MiB>"), [*memory, ("together", f"{total / 2**20:,.1f}")])
 
 
-def _show_exchanges(p: dict[str, Any], screen: Display) -> None:
+def _show_collectives(p: dict[str, Any], screen: Display) -> None:
     """What several ranks exchange, in the order of the step."""
     screen.say(
         f"\n{p['ranks']} ranks, -z {p['zero']} --overlap {p['overlap']:d}, by {p['exchanged_by']}:"

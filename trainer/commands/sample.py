@@ -30,7 +30,6 @@ from trainer.report import printable
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line of `python -m trainer sample`."""
     flags, file = parse(argv)
     prompts = None if file is None else read_prompts(file)
     config, tokenizer, generator = open_generator(flags, prompts)
@@ -99,7 +98,7 @@ def open_generator(
     machine = open_machine(flags)
     model, tokenizer = open_weights(flags)
     data_dir = str(data_directory(flags.data_dir))
-    config = resolve_sample(flags, machine.place, tokenizer.name, data_dir)
+    config = resolve_sample(flags, machine.choice, tokenizer.name, data_dir)
     weights.refuse_random(config.model, model)
     ids = [encode_prompt(tokenizer, p) for p in ([config.prompt] if prompts is None else prompts)]
     generator = open_decoding(machine, config, model, tokenizer.vocab, ids)

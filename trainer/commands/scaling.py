@@ -24,7 +24,6 @@ is timed.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -34,27 +33,24 @@ from pathlib import Path
 from typing import Any
 
 from ladder.core.common.errors import LadderError
-from ladder.core.common.files import atomic_write, read_json
+from ladder.core.common.files import read_json, write_json
 from ladder.core.measure import results
 from trainer.commands import gpu_condition
-from trainer.commands.exchange_timing import (
+from trainer.commands.collective_timing import (
     time_alone,
-    time_exchanges,
+    time_collectives,
     time_steps,
-    time_without_exchange,
+    time_without_collectives,
 )
 from trainer.commands.step_timing import (
-    FOLDER,
     announce,
-    file_name,
     machine_of,
     open_job,
     parser_of,
-    write_json,
+    write_result,
 )
 from trainer.flags import Flags
 from trainer.plots.scaling import draw
-from trainer.plots.style import save
 from trainer.ranks.group import Group
 from trainer.ranks.join import join
 from trainer.ranks.launch import in_group
@@ -88,7 +84,7 @@ def main(argv: Sequence[str] = ()) -> int:
     if in_group(os.environ):
         raise LadderError("scaling starts its ranks itself; start it as one process")
     announce(write)
-    found, turns = [], (*counts, *reversed(counts))
+    parts, turns = [], (*counts, *reversed(counts))
     begin, left = time.perf_counter(), ""
     with tempfile.TemporaryDirectory(prefix="kernel-ladder-scaling-") as folder:
         for turn, count in enumerate(turns):
@@ -97,17 +93,14 @@ def main(argv: Sequence[str] = ()) -> int:
             path = Path(folder) / f"{turn}.json"
             if status := supervise(["scaling", *argv, "--part", str(path)], count):
                 return status
-            found.append(read_json(path))
-            each = (time.perf_counter() - begin) / len(found)
-            left = f" ({each:.0f} s a turn, about {each * (len(turns) - len(found)):.0f} s left)"
-    result = gather(found)
+            parts.append(read_json(path))
+            each = (time.perf_counter() - begin) / len(parts)
+            left = f" ({each:.0f} s a turn, about {each * (len(turns) - len(parts)):.0f} s left)"
+    result = gather(parts)
     screen = Display(open_console(), 0)
     show(result, screen)
     if write:
-        name = file_name("scaling", result["machine"], result)
-        write_json(FOLDER / f"{name}.json", result)
-        save(draw(result), FOLDER / f"{name}.svg")
-        screen.say(f"\nwritten to {FOLDER / name}.json and .svg")
+        write_result("scaling", result, result, draw, screen)
     return 0
 
 
@@ -134,11 +127,11 @@ def measure(flags: Flags, group: Group, most: int, alone: bool) -> dict[str, Any
         sensed = sensors.end()
     strong = weak if most == group.size else time_steps(job, engine, group, most // group.size)
     exchanges: dict[str, float] = {}
-    for row in time_exchanges(engine):
+    for row in time_collectives(engine):
         exchanges[row["kind"]] = exchanges.get(row["kind"], 0.0) + row["ms"]
     memory = dict(engine.memory_table())
     condition = gpu_condition.entry(sensed, group)
-    compute = [weak] if job.peers is None else time_without_exchange(job, engine, group)
+    compute = [weak] if job.peers is None else time_without_collectives(job, engine, group)
     each = ([weak] if job.peers is None else time_alone(job, group)) if alone else []
     return {
         "machine": machine_of(job.device),
@@ -162,8 +155,7 @@ def measure(flags: Flags, group: Group, most: int, alone: bool) -> dict[str, Any
 
 def _write_part(part: dict[str, Any], group: Group, path: Path) -> None:
     if group.leads:
-        with atomic_write(path) as file:
-            file.write(json.dumps(part).encode())
+        write_json(path, part)
 
 
 def gather(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

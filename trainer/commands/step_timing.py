@@ -19,10 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from ladder.core.common import cache
+from ladder.core.common import cache, files
 from ladder.core.common.command_line import Parser
 from ladder.core.common.errors import LadderError
-from ladder.core.common.files import atomic_write
 from ladder.core.contract.collectives import Communicator
 from ladder.core.contract.device import Device
 from ladder.core.contract.ladder import find
@@ -35,16 +34,17 @@ from trainer.commands.doctor import processor_name
 from trainer.commands.parser import build_parser
 from trainer.engine.engine import Engine
 from trainer.engine.kernels import Kernels
-from trainer.engine.mfu import measured_roof
+from trainer.engine.roof import measured_roof
 from trainer.engine.rung_map import key_for, names_any, op_of
 from trainer.flags import FUSIONS, Flags, StepConfig, resolve_step, resolve_zero
 from trainer.model.calls import Call
 from trainer.model.model_config import ModelConfig
-from trainer.model.program import Program, build, initial_parameters
+from trainer.model.program import Program, initial_parameters
 from trainer.model.registry import SIZES
 from trainer.model.sharding import WHOLE, Sharding
-from trainer.open import Machine, open_machine, sharding_of
+from trainer.open import Machine, build_step, open_machine, sharding_of
 from trainer.ranks.group import ALONE, Group, open_communicator
+from trainer.report import Display
 
 FOLDER = results.FOLDER / "training"
 WARM_UP = 2  # steps: memory is touched for the first time, threads start, graphs are recorded
@@ -87,7 +87,7 @@ class Job:
 
     @property
     def flops(self) -> int:
-        """FLOPs of a step, as MFU counts them."""
+        """FLOPs of a step, forward and backward."""
         return self.tokens * self.shape.flops_per_token(self.program.T)
 
     def engine(self, rungs: Mapping[str, Rung] | None = None) -> Engine:
@@ -121,7 +121,7 @@ class Job:
         return dataclasses.replace(alone, kernels=kernels)
 
     def _build(self, B: int, fused: Collection[str]) -> Program:
-        return _build(self.shape, self.config, self.sharding, B, fused)
+        return build_step(self.shape, self.config, self.sharding, B, fused)
 
     def description(self) -> dict[str, Any]:
         c = self.config
@@ -203,19 +203,12 @@ def open_job(flags: Flags, command: str, needs_gpu: bool = False, group: Group =
     if model not in SIZES:
         raise LadderError(f"-e {model}: {command} takes a model's name, such as gpt2 or d6")
     shape = SIZES[model].config
-    config = resolve_step(flags, machine.place, shape.context)
+    config = resolve_step(flags, machine.choice, shape.context)
     sharding = sharding_of(group, resolve_zero(flags, group.size), config.overlap)
-    build_at = functools.partial(_build, shape, config, sharding)
+    build_at = functools.partial(build_step, shape, config, sharding)
     kernels = machine.choose(build_at, config.batch)
     peers = open_communicator(device, group, config.exchange, sharding.overlaps)
     return Job(config, machine, shape, kernels, [*machine.notes, *kernels.notes], sharding, peers)
-
-
-def _build(
-    shape: ModelConfig, config: StepConfig, sharding: Sharding, B: int, fused: Collection[str]
-) -> Program:
-    options = config.program_options
-    return build(shape, B, config.sequence, fusions=fused, sharding=sharding, **options)
 
 
 def one_step(engine: Engine, micro_steps: int = 1) -> None:
@@ -342,9 +335,20 @@ def file_name(kind: str, machine: Mapping[str, Any], job: Mapping[str, Any]) -> 
     return "-".join(map(results.slug, parts))
 
 
+def write_result(
+    kind: str, content: Any, job: Mapping[str, Any], draw: Callable[[Any], Any], screen: Display
+) -> None:
+    """Write a result and its picture to FOLDER, and say so. `job`: the job's `description`."""
+    from trainer.plots.style import save  # takes a while, and bench draws nothing
+
+    path = FOLDER / f"{file_name(kind, content['machine'], job)}.json"
+    write_json(path, content)
+    save(draw(content), path.with_suffix(".svg"))
+    screen.say(f"\nwritten to {path} and .svg")
+
+
 def write_json(path: Path, content: Any) -> None:
-    with atomic_write(path) as file:
-        file.write((json.dumps(_rounded(content), indent=1) + "\n").encode())
+    files.write_json(path, _rounded(content))
 
 
 def _rounded(value: Any) -> Any:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import re
 import signal
 import statistics
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ladder.core.common.errors import LadderError
-from ladder.core.common.files import atomic_write, read_json
+from ladder.core.common.files import atomic_write, read_json, write_json
 from ladder.core.device.open import gpus
 from trainer.commands.parser import build_parser, parse
 from trainer.commands.plot import best_values
@@ -61,16 +60,14 @@ class Trial:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line of `python -m trainer sweep`."""
     if list(argv) in (["-h"], ["--help"]):
         build_parser("python -m trainer sweep [FLAGS OF TRAINING]", str(__doc__), ()).print_help()
         return 0
     trials, flags = read_trials(argv)
     folder = Path(flags.output or "runs/sweep")
-    typed = {trial.name: parse(trial.words) for trial in trials}
     waiting = [trial for trial in trials if not _is_finished(folder / trial.name)]
     for trial in trials:
-        _keep_record(folder / trial.name, typed[trial.name])
+        _keep_record(folder / trial.name, parse(trial.words))
     display = Display(open_console(), 0)
     display.say(
         f"{len(trials)} runs in {folder}, {len(trials) - len(waiting)} of them finished before"
@@ -226,9 +223,7 @@ def _keep_record(place: Path, flags: Flags) -> None:
     record = {k: v for k, v in dataclasses.asdict(flags).items() if v is not None and k != "output"}
     path = place / RECORD
     if not path.exists():
-        place.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as file:
-            file.write((json.dumps(record, indent=1) + "\n").encode())
+        write_json(path, record)
         return
     before = read_json(path)
     for name in sorted({*record, *before}):

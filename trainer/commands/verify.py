@@ -119,10 +119,10 @@ def main(argv: Sequence[str]) -> int:
 def verify(flags: Flags, path: Path) -> bool:
     """Whether all differences are within llm.c's limits; prints them."""
     name, machine = flags.value("model"), open_machine(flags)
-    place = machine.place
-    if place.dtype not in TESTS:
-        raise LadderError(f"llm.c has no limits for {place.dtype}; choose --dtype fp32 or bf16")
-    test = TESTS[place.dtype]
+    choice = machine.choice
+    if choice.dtype not in TESTS:
+        raise LadderError(f"llm.c has no limits for {choice.dtype}; choose --dtype fp32 or bf16")
+    test = TESTS[choice.dtype]
     vocab = SIZES[name].config.vocab if name in SIZES else 0
     model = weights.open_model(name, vocab=vocab, seed=0, data_dir=data_directory(flags.data_dir))
     state = llmc_files.load_state(path, model.shape)
@@ -131,7 +131,7 @@ def verify(flags: Flags, path: Path) -> bool:
     shape = model.shape.without_dropout()
 
     def build_at(B: int, fused: Collection[str]) -> Program:
-        return build(shape, B, T, fusions=fused, master_weights=place.dtype != "fp32")
+        return build(shape, B, T, fusions=fused, master_weights=choice.dtype != "fp32")
 
     kernels = machine.choose(build_at, B)
     engine = machine.engine(kernels, build_at, model.pieces, takes=())
@@ -143,7 +143,7 @@ def verify(flags: Flags, path: Path) -> bool:
         [
             ("model", f"{model.source}: {model.shape.summary}"),
             ("state", f"{path}: B={B} T={T}, loss {state.loss:.6f}"),
-            ("device", f"{machine.device.name}, {place.dtype}; limits of llm.c's {test.name}"),
+            ("device", f"{machine.device.name}, {choice.dtype}; limits of llm.c's {test.name}"),
         ]
     )
     differences = list(first_step(engine, state, test))

@@ -8,13 +8,12 @@ again. The label is the tokenizer's name.
 from __future__ import annotations
 
 import glob
-import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from ladder.core.common.errors import LadderError
-from ladder.core.common.files import alone_in, atomic_write, read_json
+from ladder.core.common.files import alone_in, read_json, write_json
 from trainer.data import download
 from trainer.data.token_files import read_count
 from trainer.data.tokenizers import OWN_CHARS, Tokenizer
@@ -72,8 +71,7 @@ def use_or_make(
 def note_complete(place: Path, source: str, size: str, counts: dict[str, int]) -> None:
     """Write the manifest, by which these files are a set."""
     content = {"source": source, "size": size, "tokens": counts}
-    with atomic_write(_manifest(place)) as file:
-        file.write(json.dumps(content, indent=1).encode())
+    write_json(_manifest(place), content)
 
 
 def remove_others(place: Path, kept: Collection[str]) -> None:

@@ -7,7 +7,6 @@ how many of its tokens are in the last shard.
 from __future__ import annotations
 
 import itertools
-import json
 import multiprocessing
 import os
 import re
@@ -26,7 +25,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ladder.core.common.errors import LadderError
-from ladder.core.common.files import atomic_write, read_json
+from ladder.core.common.files import read_json, write_json
 from trainer.data.hub import Position
 from trainer.data.token_files import read_count, write_tokens
 from trainer.data.tokenizers import Tokenizer, get_tokenizer
@@ -58,8 +57,7 @@ def save_progress(place: Path, source: str, done: Done) -> None:
         **{"source": source, "tokens": done.counts, "split": done.split},
         **{"document": done.document, "cut": done.cut},
     }
-    with atomic_write(progress_path(place)) as file:
-        file.write(json.dumps(content, indent=1).encode())
+    write_json(progress_path(place), content)
 
 
 def read_progress(place: Path, source: str, splits: Iterable[str]) -> Done | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ladder.core.common.errors import LadderError
-from ladder.core.common.files import atomic_write, read_json, read_text
+from ladder.core.common.files import read_json, read_text, write_json
 from trainer.data import download
 
 NAMES = ("gpt2", "bytes", "chars")
@@ -152,8 +152,7 @@ class CharTokenizer:
         return cls(symbols, name)
 
     def save(self, path: str | Path) -> None:
-        with atomic_write(path) as file:
-            file.write(json.dumps(self.symbols).encode())
+        write_json(path, self.symbols, indent=None)
 
     def encode(self, text: str) -> list[int]:
         try:

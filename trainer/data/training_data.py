@@ -57,10 +57,10 @@ def open_data(flags: Flags, data_dir: Path, name: str) -> Data:
     """The token files named by -i and -j, or those prepared from --dataset by the tokenizer of this
     name."""
     if flags.train_data is None and flags.val_data is None:
-        found = prepare(flags.value("dataset"), data_dir, name)
-        used = Path(found.train).parent.name  # another one if --dataset could not be downloaded
-        made_by = found.tokenizer
-        return Data(used, found.train, found.val, made_by.name, made_by, made_by.vocab, found.note)
+        prepared = prepare(flags.value("dataset"), data_dir, name)
+        used = Path(prepared.train).parent.name  # another one if --dataset could not be downloaded
+        patterns, made_by = (used, prepared.train, prepared.val), prepared.tokenizer
+        return Data(*patterns, made_by.name, made_by, made_by.vocab, prepared.note)
     train, val = _token_files(flags)
     patterns = (train, train, val)
     try:

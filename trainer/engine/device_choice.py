@@ -12,14 +12,14 @@ from ladder.core.contract.device import Device
 from ladder.core.contract.dtypes import DTYPES as DTYPE_OF
 from ladder.core.contract.ladder import find
 from ladder.core.device.open import GPUS, default_gpu, open_device
-from trainer.flags import DEFAULT_DTYPE, DTYPES, Place
+from trainer.flags import DEFAULT_DTYPE, DTYPES, DeviceChoice
 from trainer.model.program import build
 from trainer.model.registry import SIZES
 
 
 def open_for(
     name: str | None, dtype: str | None, model: str, local_rank: int | None = None
-) -> tuple[Device, Place, list[str]]:
+) -> tuple[Device, DeviceChoice, list[str]]:
     """The device of a run, what the settings say of it, and notes: what is used instead of what
     would be the default, and why.
 
@@ -38,16 +38,16 @@ def open_for(
     if gpu is not None:
         gpu = _own_gpu(gpu, local_rank)
         try:
-            device, place, notes = _open(gpu, dtype)
+            device, choice, notes = _open(gpu, dtype)
         except LadderError as error:
             why = [str(error)]
         else:
-            if not (missing := _ops_without_kernel(model, device, place.dtype)):
-                return device, place, notes
+            if not (missing := _ops_without_kernel(model, device, choice.dtype)):
+                return device, choice, notes
             ops = ", ".join(missing)
-            why = [f"no rung of {ops} runs in {place.dtype} on {device.name}"]
-    device, place, notes = _open("cpu", dtype)
-    return device, place, [*notes, *(f"{reason}: this run uses the CPU" for reason in why)]
+            why = [f"no rung of {ops} runs in {choice.dtype} on {device.name}"]
+    device, choice, notes = _open("cpu", dtype)
+    return device, choice, [*notes, *(f"{reason}: this run uses the CPU" for reason in why)]
 
 
 def _own_gpu(name: str, local_rank: int | None) -> str:
@@ -66,7 +66,7 @@ def _own_gpu(name: str, local_rank: int | None) -> str:
     return f"{kind}:0" if alone else f"{kind}:{local_rank}"
 
 
-def _open(name: str, dtype: str | None) -> tuple[Device, Place, list[str]]:
+def _open(name: str, dtype: str | None) -> tuple[Device, DeviceChoice, list[str]]:
     device, notes = open_device(name), []
     chosen = dtype or (DEFAULT_DTYPE.gpu if device.is_gpu else DEFAULT_DTYPE.cpu)
     if device.is_gpu and chosen == "bf16" and not device.bfloat16:
@@ -74,7 +74,7 @@ def _open(name: str, dtype: str | None) -> tuple[Device, Place, list[str]]:
         if dtype is not None:
             raise LadderError(f"{lacks}; choose --dtype fp16 or fp32")
         chosen, notes = "fp16", [f"{lacks}: this run uses fp16"]
-    return device, Place(name, device.is_gpu, chosen), notes
+    return device, DeviceChoice(name, device.is_gpu, chosen), notes
 
 
 def _ops_without_kernel(model: str, device: Device, dtype: str) -> list[str]:

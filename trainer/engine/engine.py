@@ -27,7 +27,7 @@ from trainer.engine import memory
 from trainer.engine.memory import Layout, padded
 from trainer.engine.rung_choice import say_nothing
 from trainer.engine.rung_map import rung_of
-from trainer.model.calls import Beside, Call, Exchange, Item, Join, Ref, in_order, op_calls
+from trainer.model.calls import Call, Collective, Fork, Item, Join, Ref, in_order, op_calls
 from trainer.model.program import Program
 
 
@@ -46,7 +46,7 @@ class Engine:
     watch       is called after every call, with the engine and the call, and waits for the call;
                 there are no graphs then
     peers       the other ranks, where the program exchanges buffers with them
-    told        is called with the name of each call before it is bound, which may compile a kernel
+    on_progress  is called with the name of each call before it is bound, which may compile a kernel
     waits       whether a call is done when it returns: on a device that does not work beside the
                 host, or with a `watch`
 
@@ -66,7 +66,7 @@ class Engine:
         weights_of: Engine | None = None,
         watch: Callable[[Engine, Call], None] | None = None,
         peers: Communicator | None = None,
-        told: Callable[[str], None] = say_nothing,
+        on_progress: Callable[[str], None] = say_nothing,
     ) -> None:
         self.program, self.device, self.real = program, device, np.dtype(real)
         self.rungs = dict(rungs)
@@ -85,11 +85,11 @@ class Engine:
                 device.zero(self.arrays[name])
         self._scratch = [
             _Scratch(device, memory.scratch_needed(calls, device, self.real, self.rungs))
-            for calls in program.branches
+            for calls in program.streams
         ]
         self.bound: dict[Item, Callable[[], None]] = {}
-        self._ends: dict[Beside, Any] = {}  # of what went beside others, for what waits for it
-        self._peers, self._told = peers, told
+        self._ends: dict[Fork, Any] = {}  # of each, for what joins it
+        self._peers, self._on_progress = peers, on_progress
 
         def bind_all(items: Sequence[Item]) -> Callable[[], None]:
             for item in items:
@@ -110,14 +110,14 @@ class Engine:
         self._reduced = False  # is "norm" that of the gradients?
 
     @property
-    def settled(self) -> bool:
+    def warmed_up(self) -> bool:
         """Whether a training step now runs as every later one will: from graphs, unless each call
         is waited for. The first steps set libraries up and record the graphs."""
         every_step = (self._forward, self._last_backward, self._reduce, self._apply)
         return self.waits or (
             all(part.recorded for part in every_step if isinstance(part, _Replayed))
             # Only steps of several micro-batches go through it.
-            and not (isinstance(self._backward, _Replayed) and self._backward.unsettled)
+            and not (isinstance(self._backward, _Replayed) and self._backward.warming_up)
         )
 
     def forward(self) -> None:
@@ -252,22 +252,22 @@ class Engine:
         """Its name in messages: "h3.ln_1, layernorm.forward rung 3 (one warp per row)"."""
         return f"{call.where}, {call.op} {rung_of(self.rungs, call).label}"
 
-    def _bind(self, call: Item, branch: int = 0) -> Callable[[], None]:
-        if isinstance(call, Beside):
+    def _bind(self, call: Item, stream: int = 0) -> Callable[[], None]:
+        if isinstance(call, Fork):
             for inner in call.calls:
                 self.bound[inner] = self._bind(inner, 2 if call.urgent else 1)
             calls = [self.bound[inner] for inner in call.calls]
-            return functools.partial(self._run_beside, call, functools.partial(_run_all, calls))
+            return functools.partial(self._fork, call, functools.partial(_run_all, calls))
         if isinstance(call, Join):
-            return lambda: self.device.join(self._ends[call.beside])
-        if isinstance(call, Exchange):
+            return lambda: self.device.join(self._ends[call.fork])
+        if isinstance(call, Collective):
             arrays_of = [self.arrays[name] for name in call.buffers]
             return functools.partial(getattr(self._peers, call.kind), *arrays_of)
-        self._told(f"the set-up of {self.describe(call)}")
+        self._on_progress(f"the set-up of {self.describe(call)}")
         op = find(call.op).op
         names = (arg.name for arg in op.args)
         arrays = dict(zip(names, self.arguments(call), strict=True))
-        scratch = self._scratch[branch]
+        scratch = self._scratch[stream]
         scratch.rewind()
         rung, real = rung_of(self.rungs, call), op.real_in(self.real)
         run = bind(op, rung, self.device, real, call.dims, arrays, call.scalars, scratch.take)
@@ -284,7 +284,7 @@ class Engine:
 
     def _refuse_early_reads(self, items: Sequence[Item]) -> None:
         """Raise LadderError where a kernel would read what a kernel before it still writes: the one
-        before it in its branch, or the one of another branch behind which it begins."""
+        before it in its stream, or the one of another stream behind which it begins."""
         for before, call in _neighbours(items):
             written = {
                 ref
@@ -298,9 +298,9 @@ class Engine:
                         f"{before.op}, writes just before; choose another rung"
                     )
 
-    def _run_beside(self, item: Beside, work: Callable[[], None]) -> None:
+    def _fork(self, item: Fork, work: Callable[[], None]) -> None:
         behind = None if item.behind is None else self._ends[item.behind]
-        self._ends[item] = self.device.beside(work, item.urgent, behind)
+        self._ends[item] = self.device.fork(work, item.urgent, behind)
 
     def _run_watched(self, items: Sequence[Item], watch: Callable[[Engine, Call], None]) -> None:
         for call in in_order(items):
@@ -312,16 +312,16 @@ class Engine:
 def _neighbours(items: Sequence[Item]) -> Iterator[tuple[Call, Call]]:
     """Two calls each, of which the second may be launched as soon as the first is done."""
     before: list[Call] = []  # of what comes next in the list
-    beside: dict[bool, list[Call]] = {False: [], True: []}  # the last of the urgent ones, and rest
+    forked: dict[bool, list[Call]] = {False: [], True: []}  # the last call, by urgency
     for item in items:
         if isinstance(item, Join):
-            before += [*op_calls([item.beside])][-1:]
-        elif isinstance(item, Beside):
+            before += [*op_calls([item.fork])][-1:]
+        elif isinstance(item, Fork):
             calls = [*op_calls([item])]
             waits = [*op_calls([item.behind])][-1:] if item.behind else []
-            yield from itertools.product([*before, *beside[item.urgent], *waits], calls[:1])
+            yield from itertools.product([*before, *forked[item.urgent], *waits], calls[:1])
             yield from itertools.pairwise(calls)
-            beside[item.urgent] = calls[-1:] or beside[item.urgent]
+            forked[item.urgent] = calls[-1:] or forked[item.urgent]
         elif isinstance(item, Call):
             yield from ((call, item) for call in before)
             before = [item]
@@ -355,7 +355,7 @@ class _Replayed:
         return self._replay is not None
 
     @property
-    def unsettled(self) -> bool:
+    def warming_up(self) -> bool:
         """Whether it has run, but not yet as it will from now on."""
         return self._ran and self._replay is None
 

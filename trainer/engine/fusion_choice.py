@@ -26,13 +26,13 @@ def choose(
     device: Device,
     build: Callable[[tuple[str, ...]], Program],
     before: Mapping[str, Any] | None = None,
-    told: Callable[[str], None] = say_nothing,
+    on_progress: Callable[[str], None] = say_nothing,
 ) -> tuple[tuple[str, ...], list[str]]:
     """The fusions of a run in the order of FUSIONS, and notes: which one does not pay, and why.
 
     build   the run's program with some fusions
     before  the kernels that a checkpoint records, of a run that goes on with them
-    told    is called with the name of each part of this work before it begins
+    on_progress  is called with the name of each part of this work before it begins
 
     Raises LadderError where --fuse names a fusion and leaves out one that it needs.
     """
@@ -53,7 +53,7 @@ def choose(
             lost = any(_has(plain, key) and not _has(fused, key) for key in settings.rung)
             if plain == fused or lost:  # it would change nothing, or a call that --rung names
                 continue
-            why_not = _loses(name, settings, device, plain, fused, told)
+            why_not = _loses(name, settings, device, plain, fused, on_progress)
             wanted = why_not is None
             notes += [] if wanted else [f"{name} is not fused: {why_not}"]
         if wanted:
@@ -95,16 +95,16 @@ def _loses(
     device: Device,
     plain: Calls,
     fused: Calls,
-    told: Callable[[str], None],
+    on_progress: Callable[[str], None],
 ) -> str | None:
     """Why a step is faster without a fusion, on the best rungs; None if it is not faster."""
 
     def seconds(counted: Calls) -> float:
         total = 0.0
         for (op, dims), count in counted.items():
-            told(f"the choice of a rung for {op}, with and without the fusion {name}")
+            on_progress(f"the choice of a rung for {op}, with and without the fusion {name}")
             ladder = find(op)
-            dtype = ladder.op.real_in(settings.place.real).name
+            dtype = ladder.op.real_in(settings.choice.real).name
             (choice,) = pick(ladder, device, dtype, dict(dims), **settings.picking)
             total += count * choice.seconds
         return total

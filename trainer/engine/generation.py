@@ -85,7 +85,7 @@ def sample(
     Raises NoChoice where a logit is NaN or infinite.
     """
 
-    def told(ids: Iterator[int]) -> Iterator[int]:
+    def reported(ids: Iterator[int]) -> Iterator[int]:
         group.working("token 1 of the sample")
         for number, token in enumerate(ids, 2):
             yield token
@@ -100,7 +100,7 @@ def sample(
         rng=np.random.default_rng(config.seed),
         stop=stop,
     )
-    text = config.prompt + "".join(decode_stream(tokenizer, told(drawn)))
+    text = config.prompt + "".join(decode_stream(tokenizer, reported(drawn)))
     return None if stop() else text
 
 

@@ -17,7 +17,7 @@ from ladder.core.common.files import read_json
 from ladder.core.contract.device import Device
 from ladder.core.contract.dims import split_key
 from ladder.core.contract.ladder import find
-from trainer.flags import FUSIONS, RUNG_SETS, Flags, Fusion, Place
+from trainer.flags import FUSIONS, RUNG_SETS, DeviceChoice, Flags, Fusion
 
 Wanted = Literal["yes", "no", "auto"]
 
@@ -34,7 +34,7 @@ class KernelSettings:
     tf32      rungs may multiply float32 factors as TF32; without effect in 16 bits
     """
 
-    place: Place
+    choice: DeviceChoice
     rungs: str
     from_file: Mapping[str, str]
     rung: Mapping[str, str]
@@ -47,7 +47,7 @@ class KernelSettings:
         """Where the ops that neither --rung nor a file names take their rungs from."""
         if self.rungs in RUNG_SETS:
             return self.rungs
-        return "best" if self.place.gpu else "reference"
+        return "best" if self.choice.gpu else "reference"
 
     def compares(self, device: Device) -> bool:
         """Whether the other rungs are chosen by their times."""
@@ -68,11 +68,11 @@ class KernelSettings:
         return {name: getattr(self, name) for name in names}
 
 
-def resolve_kernels(flags: Flags, place: Place) -> KernelSettings:
+def resolve_kernels(flags: Flags, choice: DeviceChoice) -> KernelSettings:
     """The settings of the kernels. Raises LadderError where --rungs names a file that is wrong."""
-    rungs = flags.value("rungs", place.gpu)
+    rungs = flags.value("rungs", choice.gpu)
     return KernelSettings(
-        place=place,
+        choice=choice,
         rungs=rungs,
         from_file={} if rungs in RUNG_SETS else _read_file(rungs),
         rung=dict(flags.rung or {}),

@@ -52,13 +52,13 @@ def choose(
     device: Device,
     build: Callable[[Collection[str]], Program],
     before: Mapping[str, Any] | None = None,
-    told: Callable[[str], None] = say_nothing,
+    on_progress: Callable[[str], None] = say_nothing,
 ) -> Kernels:
     """The kernels that the settings ask for.
 
     build   the program with some fusions; it is called once for each set that is compared
     before  the `record` of the run that this one goes on from
-    told    is called with the name of each part of this work before it begins
+    on_progress  is called with the name of each part of this work before it begins
 
     Raises LadderError as `rung_choice.choose`.
     """
@@ -76,9 +76,9 @@ def choose(
             background.enter_context(
                 rung_choice.compiling_candidates((*plain, *fused), settings, device)
             )
-        fusions, notes = fusion_choice.choose(settings, device, built, before, told)
+        fusions, notes = fusion_choice.choose(settings, device, built, before, on_progress)
         program = built(fusions)
-        choices = rung_choice.choose(program.calls, settings, device, before, told)
+        choices = rung_choice.choose(program.calls, settings, device, before, on_progress)
     kernels = Kernels(program, choices, settings, [*notes, *_notes_on_tf32(settings, choices)])
     rung_choice.compile_chosen(program.calls, kernels.rungs, settings, device)
     return kernels
@@ -89,8 +89,8 @@ def _notes_on_tf32(settings: KernelSettings, choices: Mapping[str, Choice]) -> l
     if not settings.tf32 or any(choice.rung.tf32 for choice in choices.values()):
         return []
     why = "none of the chosen rungs multiplies as TF32"
-    if settings.place.dtype != "fp32":
-        why = f"TF32 is for factors in fp32, and this run computes in {settings.place.dtype}"
+    if settings.choice.dtype != "fp32":
+        why = f"TF32 is for factors in fp32, and this run computes in {settings.choice.dtype}"
     return [f"-f 1 has no effect: {why}"]
 
 

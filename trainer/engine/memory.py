@@ -87,7 +87,7 @@ def scratch_needed(
     calls: Iterable[Call], device: Device, real: np.dtype, rungs: Mapping[str, Rung]
 ) -> Counter[np.dtype]:
     """Elements of scratch memory by dtype. Calls run one after the other, so all share the same;
-    but not with those of another branch (`Program.branches`)."""
+    but not with those of another stream (`Program.streams`)."""
     most: Counter[np.dtype] = Counter()
     for call in set(calls):
         rung, needed = rung_of(rungs, call), Counter[np.dtype]()
@@ -109,14 +109,14 @@ def by_kind(
 ) -> Counter[str]:
     """Bytes that an engine allocates for a program, by kind: those of its buffers and, where the
     rungs on a device are known, their scratch memory. `lender` as in `lay_out`."""
-    found: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
     for (kind, dtype), count in lay_out(program, real, lender).sizes.items():
-        found[kind] += count * dtype.itemsize
+        sizes[kind] += count * dtype.itemsize
     if device is not None and rungs is not None:
-        for calls in program.branches:
+        for calls in program.streams:
             scratch = scratch_needed(calls, device, real, rungs)
-            found[SCRATCH] += sum(count * dtype.itemsize for dtype, count in scratch.items())
-    return found
+            sizes[SCRATCH] += sum(count * dtype.itemsize for dtype, count in scratch.items())
+    return sizes
 
 
 def refuse_what_does_not_fit(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from trainer.data.random_offsets import Loader
 from trainer.data.token_files import TokenLoader
 from trainer.engine.engine import Engine
 from trainer.ranks.group import ALONE, Group
+
+Result = TypeVar("Result")
 
 
 def write_batch(engine: Engine, loader: Loader, *, again: bool = False) -> None:
@@ -53,9 +56,42 @@ def fetch_loss(engine: Engine) -> Callable[[], float]:
 def mean_loss(group: Group, what: str, losses: list[float]) -> float:
     """The mean over the batches of all ranks, which take turns: the first batch is rank 0's. Added
     up in the order of batches, so that it does not depend on the number of ranks."""
-    turns = itertools.zip_longest(*group.collect(what, losses))
-    in_order: list[float] = [loss for turn in turns for loss in turn if loss is not None]
-    return sum(in_order) / len(in_order)
+    every = of_all_batches(group, what, losses)
+    return sum(every) / len(every)
+
+
+def own_batches(
+    group: Group,
+    what: str,
+    count: int,
+    submit: Callable[[int], Callable[[], Result]],
+    stop: Callable[[], bool],
+) -> list[Result] | None:
+    """What comes of a rank's share of `count` batches: every `group.size`-th.
+
+    submit  starts the work on a batch; the result waits for it, while the device works on the next
+    stop    is asked between two batches, and must say the same on all ranks; then, None is returned
+    """
+    results: list[Result] = []
+    under_way: Callable[[], Result] | None = None
+    for first in range(0, count, group.size):
+        if stop():
+            return None
+        group.progress(f"batch {first // group.size + 1} of the {what}")
+        if first + group.rank >= count:
+            continue  # the last batches are fewer than the ranks
+        before, under_way = under_way, submit(first + group.rank)
+        if before is not None:
+            results.append(before())
+    if under_way is not None:
+        results.append(under_way())
+    return results
+
+
+def of_all_batches(group: Group, what: str, own: list[Result]) -> list[Result]:
+    """The results of all ranks, each JSON, in the order of batches."""
+    turns = itertools.zip_longest(*group.collect(what, own))
+    return [result for turn in turns for result in turn if result is not None]
 
 
 def validate(
@@ -73,19 +109,11 @@ def validate(
     """
     loader.reset()
     count = loader.batches if batches < 0 else min(batches, loader.batches)
-    losses: list[float] = []
-    under_way: Callable[[], float] | None = None
-    for first in range(0, count, group.size):
-        if stop():
-            return None
-        group.progress(f"batch {first // group.size + 1} of the validation")
-        if first + group.rank >= count:
-            continue  # the last batches are fewer than the ranks
+
+    def submit(batch: int) -> Callable[[], float]:
         write_batch(engine, loader)
         engine.evaluate()
-        before, under_way = under_way, fetch_loss(engine)
-        if before is not None:
-            losses.append(before())  # while the device works on the next
-    if under_way is not None:
-        losses.append(under_way())
-    return mean_loss(group, "the validation loss", losses)
+        return fetch_loss(engine)
+
+    losses = own_batches(group, "validation", count, submit, stop)
+    return None if losses is None else mean_loss(group, "the validation loss", losses)

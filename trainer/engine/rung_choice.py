@@ -51,7 +51,7 @@ FORMERLY_BOTH = {
 
 
 def say_nothing(part: str) -> None:
-    """The default of `told`: nobody hears which part of the work begins."""
+    """The default of `on_progress`: nobody hears which part of the work begins."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,13 @@ def choose(
     settings: KernelSettings,
     device: Device,
     before: Mapping[str, Any] | None = None,
-    told: Callable[[str], None] = say_nothing,
+    on_progress: Callable[[str], None] = say_nothing,
 ) -> dict[str, Choice]:
     """A choice for every call, by the keys of rung_map.py: one for each op that is called, and
     further ones where another rung is chosen at some of its shapes.
 
     before  the `record` of the run that this one goes on from, to choose the same again
-    told    is called with the name of each part of this work before it begins
+    on_progress  is called with the name of each part of this work before it begins
 
     A `.cu` file of the user's is checked first, in a process of its own. Raises LadderError for an
     op, rung or shape that does not exist, that the model does not use, or that the device cannot
@@ -106,7 +106,7 @@ def choose(
     console = Console(stderr=True)
     shown = device.is_gpu and console.is_terminal
     for op in track(sorted(shapes), "choosing rungs", console=console, disable=not shown):
-        told(f"the choice of a rung for {op}")
+        on_progress(f"the choice of a rung for {op}")
         choices |= _choices_of(op, shapes[op], named, settings, device)
     return choices
 
@@ -119,7 +119,7 @@ def _choices_of(
     device: Device,
 ) -> dict[str, Choice]:
     """The choices of one op. `counts`: how many calls each shape has."""
-    real = find(op).op.real_in(settings.place.real)
+    real = find(op).op.real_in(settings.choice.real)
     rungs: dict[Shape, Rung] = {}
     reasons: dict[Shape, str | Picked] = {}
     for shape in counts:
@@ -168,7 +168,7 @@ def compiling_candidates(
     """Compile in the background what will be compared for these calls; ends with the context."""
     named = settings.rung.keys() | settings.from_file.keys()
     questions = [
-        (find(op), find(op).op.real_in(settings.place.real).name, [dict(s) for s in shapes])
+        (find(op), find(op).op.real_in(settings.choice.real).name, [dict(s) for s in shapes])
         for op, shapes in _shapes(calls).items()
         if op not in named
     ]
@@ -184,7 +184,7 @@ def compile_chosen(
         return
 
     def dtype(call: Call) -> str:
-        return str(find(call.op).op.real_in(settings.place.real).name)
+        return str(find(call.op).op.real_in(settings.choice.real).name)
 
     pool = ThreadPoolExecutor(os.cpu_count())
     jobs = [(device, rung_of(rungs, call), dtype(call), call.dims) for call in calls]
@@ -305,7 +305,7 @@ def _not_compared(
     rungs = settings.rung_set
     if rungs == "reference" and not device.runs_reference:
         raise LadderError(
-            f"--rungs reference is NumPy, which does not run on --device {settings.place.device}"
+            f"--rungs reference is NumPy, which does not run on --device {settings.choice.device}"
         )
     if rungs in ("best", "library"):
         raise LadderError(
@@ -330,12 +330,12 @@ def _refuse(op: str, rung: Rung, settings: KernelSettings, device: Device, real:
     """Raise LadderError where a named rung cannot run on the device, or is wrong."""
     if not rung.is_reference and not device.runs_kernels:
         raise LadderError(
-            f"{op} {rung.label} is a kernel, and --device {settings.place.device} runs the NumPy "
+            f"{op} {rung.label} is a kernel, and --device {settings.choice.device} runs the NumPy "
             "reference only; add --device emulated, or use a GPU"
         )
     if rung.is_reference and not device.runs_reference:
         raise LadderError(
-            f"{op} rung 0 is NumPy; on --device {settings.place.device} choose a rung from 1 on"
+            f"{op} rung 0 is NumPy; on --device {settings.choice.device} choose a rung from 1 on"
         )
     if rung.path is not None and not rung.claims(target := device.target(real)):
         needs = "; ".join(rung.conditions())
@@ -354,4 +354,4 @@ def _refuse(op: str, rung: Rung, settings: KernelSettings, device: Device, real:
             "choose another rung"
         )
     if rung.is_own_file:
-        sandbox.require(op, rung, settings.place.device)
+        sandbox.require(op, rung, settings.choice.device)

@@ -6,7 +6,6 @@ accuracy), as in llm.c's dev/data/hellaswag.py. llm.c's training program logs th
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from ladder.core.contract.device import Device
 from ladder.core.contract.expressions import ceil_div
 from trainer.data.multiple_choice import COMPLETIONS, Example
 from trainer.engine.engine import Engine
+from trainer.engine.passes import of_all_batches, own_batches
 from trainer.ranks.group import ALONE, Group
 
 GRAIN = 16  # T is a multiple of it
@@ -69,22 +69,16 @@ def evaluate(
     rows = [(example.context, c) for example in examples for c in example.completions]
     B, T = engine.program.B, engine.program.T
     batches = [rows[first : first + B] for first in range(0, len(rows), B)]
-    found: list[list[float]] = []
-    under_way: Callable[[], list[float]] | None = None
-    for first in range(0, len(batches), group.size):
-        if stop():
-            return None
-        group.progress(f"batch {first // group.size + 1} of the evaluation")
-        show(min(first * B, len(rows)) // COMPLETIONS)
-        if first + group.rank >= len(batches):
-            continue  # the last batches are fewer than the ranks
-        before, under_way = under_way, _submit(engine, batches[first + group.rank])
-        if before is not None:
-            found.append(before())  # while the device works on the next
-    if under_way is not None:
-        found.append(under_way())
-    turns = itertools.zip_longest(*group.collect("the losses of the completions", found))
-    losses = [loss for turn in turns for batch in turn if batch is not None for loss in batch]
+
+    def submit(batch: int) -> Callable[[], list[float]]:
+        show(batch * B // COMPLETIONS)
+        return _submit(engine, batches[batch])
+
+    own = own_batches(group, "evaluation", len(batches), submit, stop)
+    if own is None:
+        return None
+    every = of_all_batches(group, "the losses of the completions", own)
+    losses = [loss for batch in every for loss in batch]
     show(len(examples))
     sums = np.array(losses).reshape(-1, COMPLETIONS)
     if not np.isfinite(sums).all():

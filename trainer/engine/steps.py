@@ -30,13 +30,13 @@ NOT_FINITE = "loss or gradient is not finite"
 
 
 @dataclass(frozen=True)
-class Step:
+class StepOutcome:
     """What is known of one optimizer step.
 
     loss     mean over the step's tokens before the update, in nats per token
     norm     length of the gradient before clipping
     ms       time from the step before to this one, data included; None where it is not known
-    settled  it took as long as later ones do: the first ones also set libraries up and record
+    warmed_up  it took as long as later ones do: the first ones also set libraries up and record
              graphs
     skipped  why the update was left out; None if it was made
     """
@@ -46,11 +46,11 @@ class Step:
     norm: float
     lr: float
     ms: float | None
-    settled: bool
+    warmed_up: bool
     skipped: str | None = None
 
 
-Moment = tuple[Any, bool]  # a mark of the device, and whether the engine was settled then
+Moment = tuple[Any, bool]  # a mark of the device, and whether the engine was warm then
 
 
 @dataclass
@@ -60,7 +60,7 @@ class UnderWay:
     inv_scale   what the gradient is multiplied by, to undo the loss scale
     start, end  None where they are not known
     losses      of its micro-batches so far; each function waits for the device, as `norm` does
-    found       its loss and its norm, once they have been waited for
+    loss_and_norm  both, once they have been waited for
     """
 
     number: int
@@ -70,15 +70,15 @@ class UnderWay:
     end: Moment | None = None
     losses: list[Callable[[], float]] = field(default_factory=list)
     norm: Callable[[], np.ndarray] | None = None
-    found: tuple[float, float] | None = None
+    loss_and_norm: tuple[float, float] | None = None
 
 
-def stops(step: Step, config: TrainConfig) -> bool:
+def stops(step: StepOutcome, config: TrainConfig) -> bool:
     """Whether a run stops because of a step whose loss or gradient is not finite."""
     return step.skipped == NOT_FINITE and config.nonfinite == "stop"
 
 
-def refuse_not_finite(step: Step, config: TrainConfig) -> None:
+def refuse_not_finite(step: StepOutcome, config: TrainConfig) -> None:
     """Raise LadderError where the run stops."""
     if stops(step, config):
         raise LadderError(
@@ -132,7 +132,7 @@ class Steps:
             self._write_hyper(step)
         return skipped
 
-    def end(self, step: UnderWay, skipped: str | None) -> Step | None:
+    def end(self, step: UnderWay, skipped: str | None) -> StepOutcome | None:
         """End a step whose update was submitted, unless skipped. Returns the last outcome that is
         known: this one or, where steps overlap, the one before; None where there is none."""
         if self.overlaps:
@@ -143,7 +143,7 @@ class Steps:
             step.end = self._now()
         return self._outcome(step, skipped)
 
-    def finish(self) -> Step | None:
+    def finish(self) -> StepOutcome | None:
         """Wait for the step that is under way, if one is, and return its outcome.
 
         To be called before the device does anything else than the next step.
@@ -181,28 +181,28 @@ class Steps:
         step.end = self._end_before = self._now()
 
     def _now(self) -> Moment:
-        return self.engine.device.mark(), self.engine.settled
+        return self.engine.device.mark(), self.engine.warmed_up
 
     def _read(self, step: UnderWay) -> tuple[float, float]:
         """Loss and norm of a step, waited for."""
-        if step.found is None:
+        if step.loss_and_norm is None:
             assert step.norm is not None
             self.group.progress(f"the end of step {step.number + 1}")
             losses = [loss() for loss in step.losses]
             loss = mean_loss(self.group, f"the loss of step {step.number}", losses)
-            step.found = loss, float(step.norm()[0]) * step.inv_scale
-        return step.found
+            step.loss_and_norm = loss, float(step.norm()[0]) * step.inv_scale
+        return step.loss_and_norm
 
-    def _outcome(self, step: UnderWay, skipped: str | None = None) -> Step:
+    def _outcome(self, step: UnderWay, skipped: str | None = None) -> StepOutcome:
         """The outcome of a step, once the device is done with it."""
         loss, norm = self._read(step)
         if self.overlaps:
             skipped = self._objection(loss, norm)
-        ms, settled = None, False
+        ms, warmed_up = None, False
         if step.start is not None and step.end is not None:
-            (start, settled), (end, _) = step.start, step.end
+            (start, warmed_up), (end, _) = step.start, step.end
             ms = 1e3 * self.engine.device.seconds(start, end)
-        return Step(step.number, loss, norm, step.lr, ms, settled, skipped)
+        return StepOutcome(step.number, loss, norm, step.lr, ms, warmed_up, skipped)
 
     def _objection(self, loss: float, norm: float) -> str | None:
         """Why an update is skipped; None if it is made."""

@@ -106,10 +106,10 @@ def load(directory: str | Path, step: int) -> tuple[CheckedTensors, dict[str, An
     content of a tensor, at the moment that it is read.
     """
     directory = Path(directory)
-    found = _checkpoints(directory)
-    paths = [path for s, _, path in found if s == step]
+    checkpoints = _checkpoints(directory)
+    paths = [path for s, _, path in checkpoints if s == step]
     if not paths:
-        steps = ", ".join(map(str, sorted({s for s, _, _ in found}))) or "none at all"
+        steps = ", ".join(map(str, sorted({s for s, _, _ in checkpoints}))) or "none at all"
         raise LadderError(f"{directory} holds no checkpoint of step {step}; it holds {steps}")
     path = paths[-1]
     content = _read_manifest(path, step)
@@ -172,21 +172,21 @@ def _flush(file: BinaryIO) -> None:
 
 def _checkpoints(directory: Path) -> list[tuple[int, int, Path]]:
     """(step, attempt, folder) of every complete checkpoint, in rising order."""
-    found = []
+    checkpoints = []
     for path in directory.glob("step_*"):
         name = re.fullmatch(r"step_(\d{8,18})(?:\.(\d{1,9}))?", path.name)
         if name and path.is_dir():
-            found.append((int(name[1]), int(name[2] or 1), path))
-    return sorted(found)
+            checkpoints.append((int(name[1]), int(name[2] or 1), path))
+    return sorted(checkpoints)
 
 
 def _delete_old(directory: Path, step: int, keep: int, major_every: int) -> None:
-    found = [entry for entry in _checkpoints(directory) if entry[0] <= step]
-    newest = {s: path for s, _, path in found}  # of a step that was saved again, the last attempt
+    checkpoints = [entry for entry in _checkpoints(directory) if entry[0] <= step]
+    newest = {s: path for s, _, path in checkpoints}  # of a step, the last attempt
     stay = set(sorted(newest)[-keep:])  # all of them where keep is 0
     if major_every:
         stay.update(s for s in newest if s % major_every == 0)
-    for s, _, path in found:
+    for s, _, path in checkpoints:
         if s not in stay or path != newest[s]:
             condemned = path.with_name(f"{path.name}.partial")
             with suppress(OSError):  # the next save tries again

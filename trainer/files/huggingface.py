@@ -8,7 +8,6 @@ Layout: https://github.com/huggingface/transformers, models/<model>/modeling_<mo
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ladder.core.common.errors import LadderError
-from ladder.core.common.files import atomic_write, read_json
+from ladder.core.common.files import atomic_write, read_json, write_json
 from trainer.data.download import DownloadError, probe
 from trainer.files.tensor_file import Pieces, TensorFile, check_finite, write_tensors
 from trainer.model.model_config import HuggingFaceFormat, ModelConfig, padded
@@ -94,8 +93,7 @@ def export_huggingface(
         ("generation_config.json", {"do_sample": True, **ends}),
         ("config.json", settings),
     ):
-        with atomic_write(directory / name) as text:
-            text.write((json.dumps(content, indent=2) + "\n").encode())
+        write_json(directory / name, content, indent=2)
 
 
 def _format_of(model: type[ModelConfig]) -> HuggingFaceFormat:

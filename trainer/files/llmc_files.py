@@ -13,10 +13,13 @@ little-endian. Layouts: https://github.com/karpathy/llm.c, train_gpt2.py (`write
 
 from __future__ import annotations
 
+import functools
+import io
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -80,12 +83,20 @@ def _pieces(path: Path, config: ModelConfig, dtype: np.dtype) -> Pieces:
         for name, parameter in config.parameters().items():
             first = 1 if parameter.stacked else 0  # dimension of a piece
             for layer in range(parameter.shape[0]) if parameter.stacked else [None]:
-                array = np.empty(parameter.shape[first:], dtype)
-                if file.readinto(raw_bytes(array)) != array.nbytes:
-                    raise LadderError(f"{path} became shorter while it was read")
-                array = check_finite(array, f"{path}: {name}").astype(np.float32, copy=False)
+                array = _read(file, path, parameter.shape[first:], dtype, name)
+                array = array.astype(np.float32, copy=False)
                 zero_padding(array, unpadded[name][first:])
                 yield name, layer, array
+
+
+def _read(
+    file: io.BufferedReader, path: Path, shape: tuple[int, ...], dtype: Any, what: str
+) -> np.ndarray:
+    """The next numbers of a file. Raises LadderError where one is not finite."""
+    array = np.empty(shape, dtype)
+    if file.readinto(raw_bytes(array)) != array.nbytes:
+        raise LadderError(f"{path} became shorter while it was read")
+    return check_finite(array, f"{path}: {what}")
 
 
 def save_model(
@@ -177,12 +188,7 @@ def load_state(path: str | Path, config: ModelConfig) -> State:
                 f"{size} bytes; name the model that it was made from with -e"
             )
 
-        def read(shape: tuple[int, ...], dtype: str, what: str) -> np.ndarray:
-            array = np.empty(shape, dtype)
-            if file.readinto(raw_bytes(array)) != array.nbytes:
-                raise LadderError(f"{path} became shorter while it was read")
-            return check_finite(array, f"{path}: {what}")
-
+        read = functools.partial(_read, file, path)
         inputs, targets = (read((B, T), "<i4", what) for what in ("inputs", "targets"))
         if min(inputs.min(), targets.min()) < 0 or max(inputs.max(), targets.max()) >= config.vocab:
             raise LadderError(f"{path}: it has tokens beyond the model's {config.vocab}")

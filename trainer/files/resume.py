@@ -204,11 +204,11 @@ def tensors_of(
     def gather(name: str, parameter: str) -> np.ndarray:
         own = read(name).reshape(-1)
         whole = np.empty(math.prod(shapes[parameter]) if group.leads else 0, np.float32)
-        for rank, found in enumerate(group.gather(name, own)):
+        for rank, part in enumerate(group.gather(name, own)):
             assert program.vector is not None
             for piece, _ in program.vector.pieces(rank, parameter):
-                whole[piece.first : piece.first + piece.count] = found[: piece.count]
-                found = found[piece.count :]
+                whole[piece.first : piece.first + piece.count] = part[: piece.count]
+                part = part[piece.count :]
         return whole.reshape(shapes[parameter]) if group.leads else own
 
     tensors: dict[str, Callable[[], np.ndarray]] = {}

@@ -65,9 +65,9 @@ def open_with_tokenizer(
     Raises LadderError where the two do not belong together.
     """
     # A file that is no model says so before a tokenizer's vocabulary is downloaded for it.
-    found = None if name in SIZES else open_file(Path(name), data_dir)
+    opened = None if name in SIZES else open_file(Path(name), data_dir)
     chosen = get_tokenizer(tokenizer or tokenizer_of(name), data_dir)
-    model = found or open_model(name, vocab=chosen.vocab, seed=seed, data_dir=data_dir)
+    model = opened or open_model(name, vocab=chosen.vocab, seed=seed, data_dir=data_dir)
     if model.tokenizer not in (None, chosen.name):
         raise LadderError(
             f"--tokenizer {chosen.name}: {name} was trained on the tokens of "

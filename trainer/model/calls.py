@@ -62,7 +62,7 @@ Kind = Literal["all_reduce", "reduce_scatter", "all_gather"]
 
 
 @dataclass(frozen=True, eq=False)
-class Exchange:
+class Collective:
     """What the ranks of a group do together with buffers, each with its own copy, in place.
 
     all_reduce      a buffer becomes the sum over all ranks
@@ -76,37 +76,36 @@ class Exchange:
 
 
 @dataclass(frozen=True, eq=False)
-class Beside:
+class Fork:
     """Calls that begin when those before them in a list are done, and go on beside those behind
-    them, up to a `Join`, which every list has for the last one in it. Calls beside others go one
-    after the other, the urgent ones and the rest. What they work on must be left alone by those
-    that they go beside.
+    them, up to a `Join`, which every list has for its last fork. The urgent forks run one after the
+    other, and so do the rest. What they work on must be left alone by the calls beside them.
 
     urgent  they go first where the device cannot do both: other ranks wait for them
-    behind  what went beside others before and must be done, too, when these begin
+    behind  an earlier fork that must be done, too, when these begin
     """
 
-    calls: tuple[Call | Exchange, ...]
+    calls: tuple[Call | Collective, ...]
     urgent: bool = False
-    behind: Beside | None = None
+    behind: Fork | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Join:
-    """The calls behind it begin when those of `beside` are done, and, of the urgent ones or the
-    rest, as `beside` is, those that went beside others before them."""
+    """The calls behind it begin when those of `fork` are done, and those of earlier forks of its
+    stream: the urgent ones, or the rest."""
 
-    beside: Beside
-
-
-Item = Call | Exchange | Beside | Join  # of a list of what is to be done
+    fork: Fork
 
 
-def in_order(items: Iterable[Item]) -> Iterator[Call | Exchange]:
-    """All calls and exchanges of a list, those that go beside others in their place."""
+Item = Call | Collective | Fork | Join  # of a list of what is to be done
+
+
+def in_order(items: Iterable[Item]) -> Iterator[Call | Collective]:
+    """All calls and collectives of a list, those of a fork in its place."""
     for item in items:
         if not isinstance(item, Join):
-            yield from item.calls if isinstance(item, Beside) else (item,)
+            yield from item.calls if isinstance(item, Fork) else (item,)
 
 
 def op_calls(items: Iterable[Item]) -> Iterator[Call]:

@@ -143,12 +143,12 @@ def applies(fusion: str, ops: Collection[str]) -> bool:
 
 def applicable(ops: Iterable[str]) -> tuple[str, ...]:
     """The fusions that apply to a program of these ops, or to what those before have made of it."""
-    found, there = [], {*ops}
+    names, there = [], {*ops}
     for name in FUSIONS:
         if applies(name, there):
-            found.append(name)
+            names.append(name)
             there |= makes(name)
-    return tuple(found)
+    return tuple(names)
 
 
 def fuse(calls: Iterable[Call], rules: Iterable[Rule]) -> tuple[Call, ...]:

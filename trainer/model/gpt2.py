@@ -455,6 +455,11 @@ PRETRAINED = {  # layers; the commit of openai-community/NAME, and the sha256 of
     ),
 }
 
+CHARACTERS: Mapping[str, Any] = {  # nanoGPT's character model
+    **{"context": 256, "vocab": 65, "padded_vocab": 128, "layers": 6, "heads": 6},
+    **{"channels": 384, "dropout": 0.2, "attention_dropout": 0.2},
+}
+
 
 def of_depth(layers: int) -> GPT2Config:
     """GPT-2 with the width that belongs to a depth of DEPTHS."""
@@ -480,18 +485,5 @@ SIZES = {
     **{f"d{layers}": Size(of_depth(layers)) for layers in DEPTHS},
     **{f"gpt2:d{layers}": Size(of_depth(layers)) for layers in DEPTHS},
     **{f"gpt3:c{channels}": Size(of_channels(channels)) for channels in GPT3},
-    # nanoGPT's character model
-    "char": Size(
-        GPT2Config(
-            context=256,
-            vocab=65,
-            padded_vocab=128,
-            layers=6,
-            heads=6,
-            channels=384,
-            dropout=0.2,
-            attention_dropout=0.2,
-        ),
-        tokenizer="chars",
-    ),
+    "char": Size(GPT2Config(**CHARACTERS), tokenizer="chars"),
 }

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from trainer.model.gpt2 import GPT2Config
+from trainer.model.gpt2 import CHARACTERS, GPT2Config
 from trainer.model.model_config import HuggingFaceFormat, LlmcFormat, Parameter, Size
 
 
@@ -43,18 +43,4 @@ class LectureGPTConfig(GPT2Config):
         return None
 
 
-SIZES = {
-    "char-lecture": Size(
-        LectureGPTConfig(
-            context=256,
-            vocab=65,
-            padded_vocab=128,
-            layers=6,
-            heads=6,
-            channels=384,
-            dropout=0.2,
-            attention_dropout=0.2,
-        ),
-        tokenizer="chars",
-    ),
-}
+SIZES = {"char-lecture": Size(LectureGPTConfig(**CHARACTERS), tokenizer="chars")}

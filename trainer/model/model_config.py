@@ -108,7 +108,7 @@ class ModelConfig(ABC):
 
     @abstractmethod
     def flops_per_token(self, T: int) -> int:
-        """FLOPs of the forward and backward pass of one token in a sequence of T, as MFU counts."""
+        """FLOPs of the forward and backward pass of one token in a sequence of T, as in PaLM."""
 
     @property
     @abstractmethod

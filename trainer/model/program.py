@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trainer.model import update
-from trainer.model.branches import spread
-from trainer.model.calls import Beside, Buffer, Call, CallList, Item, op_calls
+from trainer.model.calls import Buffer, Call, CallList, Fork, Item, op_calls
+from trainer.model.forks import spread
 from trainer.model.fusion import FUSIONS, JOIN, fuse
 from trainer.model.model_config import ModelConfig
 from trainer.model.sharding import WHOLE, Sharding, Vector, cut, whole
@@ -30,7 +30,7 @@ class Program:
     evaluate  the same without dropout (the same calls where the model has none)
     predict   `evaluate` up to the logits
     backward  accumulates the gradients of all parameters; follows `forward`
-    more_backward  the same, in two branches where that pays (branches.py)
+    more_backward  the same, in two streams where that pays (forks.py)
     last_backward  the same in the last micro-batch of a step: several ranks also add up their
               gradients; alone, it is `more_backward`
     reduce    the global norm of the gradients
@@ -69,16 +69,16 @@ class Program:
         return tuple(op_calls((*self.reduce, *self.apply)))
 
     @property
-    def branches(self) -> tuple[tuple[Call, ...], tuple[Call, ...], tuple[Call, ...]]:
-        """The op calls by where they go: in line, beside others, and urgent ones beside others.
-        Each part needs scratch memory of its own."""
+    def streams(self) -> tuple[tuple[Call, ...], tuple[Call, ...], tuple[Call, ...]]:
+        """The op calls of the main stream, of forks, and of urgent forks. Each stream needs scratch
+        memory of its own."""
         items = (*self.more_backward, *self.last_backward, *self.reduce, *self.apply)
-        beside = [item for item in items if isinstance(item, Beside)]
-        apart = set(op_calls(beside))
+        forks = [item for item in items if isinstance(item, Fork)]
+        forked = set(op_calls(forks))
         return (
-            tuple(call for call in self.calls if call not in apart),
-            tuple(op_calls(item for item in beside if not item.urgent)),
-            tuple(op_calls(item for item in beside if item.urgent)),
+            tuple(call for call in self.calls if call not in forked),
+            tuple(op_calls(fork for fork in forks if not fork.urgent)),
+            tuple(op_calls(fork for fork in forks if fork.urgent)),
         )
 
     @property
@@ -145,7 +145,7 @@ def build(
             vector = cut(config, backward, sharding)
             update.add_vectors(buffers, config, master_weights, sharding, vector)
         # With the gradients of biases inside the products, a process alone gains nothing by a
-        # second branch. Several ranks exchange gradients beside the pass in any case.
+        # second stream. Several ranks exchange gradients beside the pass in any case.
         fused = "matmul_bias_backward" in fusions
         more_backward = backward if fused and sharding.size == 1 else spread(backward, buffers)
         if sharding.size == 1:

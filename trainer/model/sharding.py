@@ -26,7 +26,7 @@ from trainer.model.model_config import ModelConfig
 
 # Tensors and shares start at a multiple of so many elements: of 256 bytes, as kernels expect it of
 # every buffer, in all types that there are.
-STEP = 128
+ALIGNMENT = 128
 
 # A bucket is exchanged beside the next call of one of these ops. They have many blocks of short
 # work, so that the rest of the GPU takes over what the SMs that exchange cannot do. A persistent
@@ -139,22 +139,22 @@ class Vector:
 
     def slices(self, name: str) -> list[Slice]:
         """Those of a tensor, in its order."""
-        found = [s for bucket in self.buckets for s in bucket.slices if s.name == name]
-        return sorted(found, key=lambda s: s.first)
+        slices = [s for bucket in self.buckets for s in bucket.slices if s.name == name]
+        return sorted(slices, key=lambda s: s.first)
 
     def pieces(self, share: int, name: str) -> list[tuple[Slice, int]]:
         """What of a tensor is in a share, in the tensor's order; with the place of each piece in an
         array that holds only that share, of all buckets one after the other."""
-        found: list[tuple[Slice, int]] = []
+        pieces: list[tuple[Slice, int]] = []
         for bucket in self.buckets:
             start, place = share_of(bucket, share, self.shares)
             end = start + bucket.size // self.shares
-            found += [
+            pieces += [
                 (piece, place + piece.start - start)
                 for whole in bucket.slices
                 if whole.name == name and (piece := whole.within(start, end))
             ]
-        return sorted(found, key=lambda pair: pair[0].first)
+        return sorted(pieces, key=lambda pair: pair[0].first)
 
 
 def share_of(bucket: Bucket, share: int, shares: int) -> tuple[int, int]:
@@ -212,20 +212,20 @@ def _gathered(groups: Mapping[int, Group], enough: int) -> list[tuple[int, list[
     exchange goes as late as it can: links that sleep leave their power to the SMs.
     """
     *early, last = groups
-    found = [(last, [groups[last]])]
+    exchanges = [(last, [groups[last]])]
     size = enough  # of the exchange for which groups are gathered: the last one is complete
     for place in reversed(early):
         if not groups[place]:
             continue
         if size >= enough:
-            found.append((place, []))
+            exchanges.append((place, []))
             size = 0
-        found[-1][1].insert(0, groups[place])
+        exchanges[-1][1].insert(0, groups[place])
         size += _size(groups[place])
     if size < LEAST:  # too small for an exchange of its own
-        _, few = found.pop()
-        found[-1][1][0][:0] = itertools.chain(*few)
-    return found[::-1]
+        _, few = exchanges.pop()
+        exchanges[-1][1][0][:0] = itertools.chain(*few)
+    return exchanges[::-1]
 
 
 def _parts(groups: Sequence[Group], least: int) -> list[Group]:
@@ -250,6 +250,6 @@ def _bucket(
     placed, end = [], start
     for piece in sorted(slices, key=lambda piece: not parameters[piece.name].decay):
         placed.append(replace(piece, start=end))
-        end += ceil_div(piece.count, STEP) * STEP
-    size = ceil_div(end - start, shares * STEP) * shares * STEP
+        end += ceil_div(piece.count, ALIGNMENT) * ALIGNMENT
+    size = ceil_div(end - start, shares * ALIGNMENT) * shares * ALIGNMENT
     return Bucket(start, size, after, tuple(placed))

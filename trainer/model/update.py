@@ -21,11 +21,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from trainer.model.calls import (
-    Beside,
     Buffer,
     Call,
     CallList,
-    Exchange,
+    Collective,
+    Fork,
     Item,
     Join,
     Kind,
@@ -162,7 +162,7 @@ def together(
         updates.append(_updates(config, buffers, bucket, sharding, stochastic_rounding))
     clip = CallList(buffers)
     clip.call("clip", "global_norm.forward", {"N": shares * count}, "norm norms")
-    gathered = (Exchange("all_gather", ("norms",)),) if sharding.cuts else ()
+    gathered = (Collective("all_gather", ("norms",)),) if sharding.cuts else ()
     return Update(
         _with_sums(backward, norms, sharding, vector),
         (*gathered, *clip.calls),
@@ -178,21 +178,21 @@ def _with_sums(
     names = tuple(f"gradients.{index}" for index in range(len(vector.buckets)))
     if not sharding.overlaps:
         woken = _with_wake(backward) if sharding.cuts else backward
-        return (*woken, Exchange(kind, names), *itertools.chain(*norms))
+        return (*woken, Collective(kind, names), *itertools.chain(*norms))
     items: list[Item] = []
     waiting: dict[int, list[int]] = {}  # buckets, by the calls before their exchange
     for index, bucket in enumerate(vector.buckets):
         waiting.setdefault(bucket.after, []).append(index)
-    gradients: Beside | None = None  # the last ones that go beside the pass
+    gradients: Fork | None = None  # the last ones that are forked off the pass
     done = 0
     for item in backward:
         items.append(item)
-        gradients = item if isinstance(item, Beside) else gradients
+        gradients = item if isinstance(item, Fork) else gradients
         done += len([*op_calls([item])])
         if ready := waiting.pop(done, None):
-            exchange = Exchange(kind, tuple(names[index] for index in ready))
+            collective = Collective(kind, tuple(names[index] for index in ready))
             sizes = itertools.chain(*(norms[index] for index in ready))
-            exchanged = Beside((exchange, *sizes), urgent=True, behind=gradients)
+            exchanged = Fork((collective, *sizes), urgent=True, behind=gradients)
             items.append(exchanged)
     return (*items, Join(exchanged))
 
@@ -201,7 +201,7 @@ def _with_wake(backward: tuple[Item, ...]) -> tuple[Item, ...]:
     """The backward pass, with an exchange near its end that wakes the links between ranks. The
     norms that it gathers are overwritten behind the pass."""
     first = max(len(backward) - WAKE, 0)
-    woken = Beside((Exchange("all_gather", ("norms",)),), urgent=True)
+    woken = Fork((Collective("all_gather", ("norms",)),), urgent=True)
     return (*backward[:first], woken, *backward[first:], Join(woken))
 
 
@@ -216,7 +216,7 @@ def _with_gathers(
     if not sharding.cuts:
         return tuple(itertools.chain(*updates))
     if not sharding.overlaps:
-        return (*itertools.chain(*updates), Exchange("all_gather", names))
+        return (*itertools.chain(*updates), Collective("all_gather", names))
     items: list[Item] = []
     waiting: list[str] = []
     for name, update in zip(names, updates, strict=True):
@@ -224,7 +224,7 @@ def _with_gathers(
         waiting.append(name)
         size = sum(math.prod(buffers[waits].shape) for waits in waiting)
         if size >= LEAST_GATHERED or name == names[-1]:
-            gathered = Beside((Exchange("all_gather", tuple(waiting)),), urgent=True)
+            gathered = Fork((Collective("all_gather", tuple(waiting)),), urgent=True)
             items.append(gathered)
             waiting = []
     return (*items, Join(gathered))

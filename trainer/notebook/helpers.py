@@ -179,8 +179,8 @@ def measured_profiles() -> list[dict[str, Any]]:
     """Profiles of GPT-2 124M from doc/results, the smallest B first; measure/profile.py says
     what is in them."""
     paths = sorted(step_timing.FOLDER.glob("*-profile-gpt2-*.json"))
-    found = [read_json(path) for path in paths]
-    return sorted((p for p in found if "gpu" in p["machine"]), key=lambda p: p["B"])
+    profiles = [read_json(path) for path in paths]
+    return sorted((p for p in profiles if "gpu" in p["machine"]), key=lambda p: p["B"])
 
 
 def profile() -> dict[str, Any]:
@@ -205,13 +205,13 @@ def _setting(p: Mapping[str, Any]) -> str:
 
 def climb() -> None:
     """What each ladder was worth to the step, where that has been measured."""
-    found = sorted(step_timing.FOLDER.glob("*-climb*.json"))
-    for path in found:
+    paths = sorted(step_timing.FOLDER.glob("*-climb*.json"))
+    for path in paths:
         draw(
             measured_climb.draw(read_json(path)),
             "tokens per second as one op after the other rises",
         )
-    if not found:
+    if not paths:
         how = "`make climb`, on a machine with an NVIDIA GPU, measures and draws it"
         display(Markdown(f"*No climb has been measured yet: {how}.*"))
 

@@ -78,9 +78,9 @@ def solution(name: str) -> Callable[..., Any]:
     for text in solutions(FOLDER / "14_runs.ipynb", "python"):
         names: dict[str, Any] = {"np": np}
         exec(text, names)
-        if (found := names.get(name)) is not None:
-            found.given = True  # by the notebook: it does not count as solved
-            return found  # type: ignore[no-any-return]
+        if (function := names.get(name)) is not None:
+            function.given = True  # by the notebook: it does not count as solved
+            return function  # type: ignore[no-any-return]
     raise LadderError(f"no exercise of notebook 14 has a solution named {name!r}")
 
 
@@ -90,21 +90,21 @@ def check_smooth(smooth: Callable[[np.ndarray, int], Any]) -> None:
     for window in (1, 3, 7):
         answer = smooth(values, window)
         try:
-            found = np.asarray(answer, dtype=float)
+            means = np.asarray(answer, dtype=float)
         except (TypeError, ValueError):
-            found = np.empty(())
-        if answer is None or found.ndim != 1:
+            means = np.empty(())
+        if answer is None or means.ndim != 1:
             print(f"✗ smooth returns {answer!r}; return an array with a mean for each step")
             return
-        if found.shape != values.shape:
-            print(f"✗ window {window}: {found.size} values for {values.size} steps")
+        if means.shape != values.shape:
+            print(f"✗ window {window}: {means.size} values for {values.size} steps")
             return
         half = window // 2
         for step in range(values.size):
             there = values[max(0, step - half) : step + half + 1]
-            if not math.isclose(found[step], there.mean(), rel_tol=1e-9):
+            if not math.isclose(means[step], there.mean(), rel_tol=1e-9):
                 print(
-                    f"✗ window {window}, step {step}: {found[step]:.3f}; the mean of the "
+                    f"✗ window {window}, step {step}: {means[step]:.3f}; the mean of the "
                     f"{there.size} values there is {there.mean():.3f}"
                 )
                 return
@@ -120,11 +120,11 @@ def check_steps(steps_needed: Callable[[float, float], float]) -> None:
         if not _is_number(answer) or answer <= 0:
             print(f"✗ steps_needed returns {answer!r}; return how many steps, a number above 0")
             return
-        found = math.ceil(answer)
-        if found != right:
-            error = deviation * math.sqrt(2 / found)
+        steps = math.ceil(answer)
+        if steps != right:
+            error = deviation * math.sqrt(2 / steps)
             print(
-                f"✗ deviation {deviation}, gap {gap}: after {found:,} steps the difference of the "
+                f"✗ deviation {deviation}, gap {gap}: after {steps:,} steps the difference of the "
                 f"two means has a standard error of {error:.4f}, which should be {gap / 2:g}"
             )
             return
@@ -135,13 +135,13 @@ def check_steps(steps_needed: Callable[[float, float], float]) -> None:
 def check_bits(bits_per_byte: Callable[[float, int, int], float]) -> None:
     """Whether `bits_per_byte` turns nats per token into bits per byte."""
     for loss, tokens, size in ((math.log(2), 100, 100), (math.log(256), 100, 400), (3.0, 7, 11)):
-        found, right = bits_per_byte(loss, tokens, size), loss / math.log(2) * tokens / size
-        if not _is_number(found):
-            print(f"✗ bits_per_byte returns {found!r}; return one number, the bits per byte")
+        bits, right = bits_per_byte(loss, tokens, size), loss / math.log(2) * tokens / size
+        if not _is_number(bits):
+            print(f"✗ bits_per_byte returns {bits!r}; return one number, the bits per byte")
             return
-        if not math.isclose(found, right, rel_tol=1e-9):
+        if not math.isclose(bits, right, rel_tol=1e-9):
             print(
-                f"✗ {loss:.3f} nats per token, {tokens} tokens of {size} bytes: {found:.3f}, not "
+                f"✗ {loss:.3f} nats per token, {tokens} tokens of {size} bytes: {bits:.3f}, not "
                 f"{right:.3f}"
             )
             return

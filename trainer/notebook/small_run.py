@@ -28,7 +28,7 @@ from trainer.engine.generation import (
     generate,
 )
 from trainer.engine.rung_map import with_rung
-from trainer.engine.steps import Step, Steps
+from trainer.engine.steps import StepOutcome, Steps
 from trainer.files import weights
 from trainer.files.resume import run_directory
 from trainer.flags import Flags, resolve_run
@@ -60,7 +60,7 @@ class Run:
         where = {"data_dir": str(data_dir), "output": str(run_directory(flags)), **data.names}
         tokens = data.count(overfit=bool(flags.overfit))
         config = resolve_run(
-            flags, machine.place, context=shape.context, tokens=tokens, ranks=1, **where
+            flags, machine.choice, context=shape.context, tokens=tokens, ranks=1, **where
         )
         self.shape, self.tokenizer = shape.with_vocab(data.vocab), data.tokenizer
 
@@ -88,7 +88,7 @@ class Run:
         known = {"cpu": "NumPy", "emulated": "the kernels, emulated"}
         return known.get(self.engine.device.name, self.engine.device.name)
 
-    def step(self, number: int) -> Step | None:
+    def step(self, number: int) -> StepOutcome | None:
         """Take a step, as `trainer.train.take_step`; the last one whose outcome is known."""
         return take_step(self.steps, self.loader, number)
 
@@ -99,7 +99,7 @@ class Run:
         self.losses += [step.loss for step in known]
         self.rates += [step.lr for step in known]
         self.norms += [step.norm for step in known]
-        times = [step.ms for step in known if step.ms is not None and step.settled]
+        times = [step.ms for step in known if step.ms is not None and step.warmed_up]
         if self.engine.device.is_gpu and times:
             print(f"{np.median(times):.2f} ms a step")
         return self.losses

@@ -212,21 +212,12 @@ class HostSums:
     def all_reduce(self, *arrays: np.ndarray) -> None:
         for array in arrays:
             self._add_up(array)
-            if self._ranks.leads:
-                for rank in self._others:
-                    self._ranks.send(array, rank)
-            else:
-                self._ranks.receive(array, 0)
+            self._hand_out([array] * self._ranks.size)
 
     def reduce_scatter(self, *arrays: np.ndarray) -> None:
         for array in arrays:
             self._add_up(array)
-            shares = self._shares(array)
-            if self._ranks.leads:
-                for rank in self._others:
-                    self._ranks.send(shares[rank], rank)
-            else:
-                self._ranks.receive(shares[self._ranks.rank], 0)
+            self._hand_out(self._shares(array))
 
     def all_gather(self, *arrays: np.ndarray) -> None:
         for array in arrays:
@@ -234,11 +225,9 @@ class HostSums:
             if self._ranks.leads:
                 for rank in self._others:
                     self._ranks.receive(shares[rank], rank)
-                for rank in self._others:
-                    self._ranks.send(array, rank)
             else:
                 self._ranks.send(shares[self._ranks.rank], 0)
-                self._ranks.receive(array, 0)
+            self._hand_out([array] * self._ranks.size)
 
     def close(self) -> None:
         """The connections belong to the group."""
@@ -252,6 +241,14 @@ class HostSums:
         for rank in self._others:
             self._ranks.receive(received, rank)
             array += received
+
+    def _hand_out(self, parts: Sequence[np.ndarray]) -> None:
+        """Each rank gets its part from rank 0."""
+        if self._ranks.leads:
+            for rank in self._others:
+                self._ranks.send(parts[rank], rank)
+        else:
+            self._ranks.receive(parts[self._ranks.rank], 0)
 
     def _shares(self, array: np.ndarray) -> Sequence[np.ndarray]:
         return np.split(array, self._ranks.size)

@@ -51,7 +51,7 @@ LAUNCHERS = (  # the first that is found counts: torchrun may itself be started 
 
 
 @dataclass(frozen=True)
-class Launch:
+class RankLaunch:
     """One process of a group, before it knows the others.
 
     local_rank  its number on its machine; None: follows from the names of the hosts
@@ -70,20 +70,20 @@ class Launch:
     alone_on_machine: bool = False
 
 
-def find_launch(flags: Flags, environment: Mapping[str, str], output: Path) -> Launch | None:
+def find_launch(flags: Flags, environment: Mapping[str, str], output: Path) -> RankLaunch | None:
     """The process that this one is; None where it is the only one.
 
     output  the run's folder, where ranks meet if nothing else is said
 
     Raises LadderError where flags and variables do not fit together.
     """
-    found, launched = _by_flags(flags), _by_launcher(environment)
-    if found is not None and launched is not None and launched[1] not in (1, found[1]):
-        raise LadderError(f"{found[3]}: {launched[3]} says otherwise; leave -pn and -pr out")
-    found = found or launched
-    if found is None or found[1] == 1:
+    typed, launched = _by_flags(flags), _by_launcher(environment)
+    if typed is not None and launched is not None and launched[1] not in (1, typed[1]):
+        raise LadderError(f"{typed[3]}: {launched[3]} says otherwise; leave -pn and -pr out")
+    identity = typed or launched
+    if identity is None or identity[1] == 1:
         return None
-    rank, size, local_rank, told_by = found
+    rank, size, local_rank, told_by = identity
     if not 0 <= rank < size <= MOST_RANKS:
         raise LadderError(f"rank {rank} of {size} ({told_by}): ranks count from 0 to {size - 1}")
     if flags.ranks not in (None, size):
@@ -92,16 +92,16 @@ def find_launch(flags: Flags, environment: Mapping[str, str], output: Path) -> L
             "--ranks out"
         )
     if (supervised := environment.get(FOLDER)) is not None:
-        return Launch(rank, size, local_rank, told_by, Path(supervised), alone_on_machine=True)
+        return RankLaunch(rank, size, local_rank, told_by, Path(supervised), alone_on_machine=True)
     if flags.meeting != "tcp":
         folder = Path(flags.meeting_folder) if flags.meeting_folder else output
-        return Launch(rank, size, local_rank, told_by, folder)
+        return RankLaunch(rank, size, local_rank, told_by, folder)
     address = flags.server or environment.get("MASTER_ADDR", "")
     if not address:
         raise LadderError("-pi tcp: name the machine of rank 0 by -ps ADDRESS")
     # Not MASTER_PORT, where torchrun itself listens.
     port = _number(environment, PORT) or DEFAULT_PORT
-    return Launch(rank, size, local_rank, told_by, None, address, port)
+    return RankLaunch(rank, size, local_rank, told_by, None, address, port)
 
 
 def wants_supervisor(flags: Flags, environment: Mapping[str, str]) -> bool:
@@ -112,14 +112,14 @@ def wants_supervisor(flags: Flags, environment: Mapping[str, str]) -> bool:
 
 def in_group(environment: Mapping[str, str]) -> bool:
     """Whether a launcher has started several processes."""
-    found = _by_launcher(environment)
-    return found is not None and found[1] > 1
+    launched = _by_launcher(environment)
+    return launched is not None and launched[1] > 1
 
 
-Found = tuple[int, int, int | None, str]
+Identity = tuple[int, int, int | None, str]  # rank, size, local rank, who says so
 
 
-def _by_flags(flags: Flags) -> Found | None:
+def _by_flags(flags: Flags) -> Identity | None:
     """llm.c's -pn and -pr."""
     if flags.processes is None and flags.process_rank is None:
         return None
@@ -130,7 +130,7 @@ def _by_flags(flags: Flags) -> Found | None:
     return rank, flags.processes, local, f"-pn {flags.processes} -pr {rank}"
 
 
-def _by_launcher(environment: Mapping[str, str]) -> Found | None:
+def _by_launcher(environment: Mapping[str, str]) -> Identity | None:
     for launcher in LAUNCHERS:
         rank = _number(environment, launcher.rank)
         size = _number(environment, launcher.size)

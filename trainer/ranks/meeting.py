@@ -34,8 +34,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ladder.core.common.errors import LadderError
-from ladder.core.common.files import atomic_write, read_json
-from trainer.ranks.launch import PORT, SECRET, Launch
+from ladder.core.common.files import read_json, write_json
+from trainer.ranks.launch import PORT, SECRET, RankLaunch
 
 FILE = "ranks.json"
 GREETING = 5.0  # seconds that a process which knows the secret has to say who it is
@@ -74,7 +74,7 @@ class Table:
         return f"rank {rank} of {len(self.members)} (process {member.process} on {member.host})"
 
 
-def meet(launch: Launch, settings: Mapping[str, Any], patience: float) -> Table:
+def meet(launch: RankLaunch, settings: Mapping[str, Any], patience: float) -> Table:
     """Wait until all ranks are there.
 
     settings  what must be the same on all ranks, by name; JSON
@@ -108,7 +108,7 @@ def source_digest() -> str:
     return state.hexdigest()[:16]
 
 
-def _receive_all(launch: Launch, mine: dict[str, Any], end: float, patience: float) -> Table:
+def _receive_all(launch: RankLaunch, mine: dict[str, Any], end: float, patience: float) -> Table:
     """Rank 0's side."""
     hellos = {0: mine}
     links: dict[int, dict[str, Connection]] = {rank: {} for rank in range(1, launch.size)}
@@ -181,7 +181,7 @@ def _members(hellos: Sequence[Mapping[str, Any]]) -> list[Member]:
 
 
 def _who_is_missing(
-    missing: Sequence[int], launch: Launch, patience: float, strangers: Sequence[str]
+    missing: Sequence[int], launch: RankLaunch, patience: float, strangers: Sequence[str]
 ) -> str:
     ranks = ("rank " if len(missing) == 1 else "ranks ") + ", ".join(map(str, missing))
     text = f"{ranks} of {launch.size} did not come within {patience:g} seconds ({launch.told_by}); "
@@ -192,7 +192,7 @@ def _who_is_missing(
 
 
 @contextmanager
-def _listening(launch: Launch) -> Iterator[tuple[queue.Queue[Connection | None], list[str]]]:
+def _listening(launch: RankLaunch) -> Iterator[tuple[queue.Queue[Connection | None], list[str]]]:
     """While the block runs: (connections of who knows the secret, a line for everyone else)."""
     secret = _known_secret() if launch.folder is None else secrets.token_bytes(32)
     place = "" if launch.alone_on_machine is False else "127.0.0.1"
@@ -241,7 +241,7 @@ def _check_secret(connection: Connection, secret: bytes, strangers: list[str]) -
 
 
 @contextmanager
-def _announced(launch: Launch, port: int, secret: bytes) -> Iterator[None]:
+def _announced(launch: RankLaunch, port: int, secret: bytes) -> Iterator[None]:
     """While the block runs, the file that says where rank 0 listens is there."""
     if launch.folder is None:
         yield
@@ -251,8 +251,7 @@ def _announced(launch: Launch, port: int, secret: bytes) -> Iterator[None]:
     content = {"hosts": _addresses(), "port": port, "secret": secret.hex()}
     before = os.umask(0o077)  # for its user's eyes only
     try:
-        with atomic_write(path) as file:
-            file.write(json.dumps(content).encode())
+        write_json(path, content)
     finally:
         os.umask(before)
     try:
@@ -266,11 +265,11 @@ def _announced(launch: Launch, port: int, secret: bytes) -> Iterator[None]:
 
 def _addresses() -> list[str]:
     """The names by which other machines may reach this one, the likeliest first."""
-    found = [socket.gethostname()]
+    names = [socket.gethostname()]
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("10.255.255.255", 1))  # sends nothing: it only chooses an interface
-        found.append(probe.getsockname()[0])
-    return found
+        names.append(probe.getsockname()[0])
+    return names
 
 
 def _known_secret() -> bytes:
@@ -283,7 +282,7 @@ def _known_secret() -> bytes:
     return secret.encode()
 
 
-def _go_to_leader(launch: Launch, hello: dict[str, Any], end: float, patience: float) -> Table:
+def _go_to_leader(launch: RankLaunch, hello: dict[str, Any], end: float, patience: float) -> Table:
     """The side of any other rank."""
     where = launch.folder / FILE if launch.folder else f"{launch.address}:{launch.port}"
     missing = (
@@ -327,7 +326,7 @@ def _go_to_leader(launch: Launch, hello: dict[str, Any], end: float, patience: f
         ) from None
 
 
-def _connect(launch: Launch, address: tuple[str, int], secret: bytes) -> Connection | None:
+def _connect(launch: RankLaunch, address: tuple[str, int], secret: bytes) -> Connection | None:
     """A connection to rank 0; None where it is not there yet, or where a file leads to whoever
     has the port of a run that was killed. Raises LadderError where the secret is wrong."""
     try:
@@ -352,7 +351,7 @@ def _without_delay(connection: Connection) -> Connection:
     return connection
 
 
-def _where_to_go(launch: Launch) -> Iterator[tuple[tuple[str, int], bytes]]:
+def _where_to_go(launch: RankLaunch) -> Iterator[tuple[tuple[str, int], bytes]]:
     """(address, secret) of where rank 0 may listen."""
     if launch.folder is None:
         yield (launch.address, launch.port), _known_secret()
@@ -381,9 +380,9 @@ def _within(end: float, work: Callable[[], Table], otherwise: str) -> Table:
 
     threading.Thread(target=run, name="meet", daemon=True).start()
     try:
-        found = outcome.get(timeout=max(0.0, end - time.monotonic()) + PAUSE)
+        result = outcome.get(timeout=max(0.0, end - time.monotonic()) + PAUSE)
     except queue.Empty:
         raise LadderError(otherwise) from None
-    if isinstance(found, Exception):
-        raise found
-    return found
+    if isinstance(result, Exception):
+        raise result
+    return result

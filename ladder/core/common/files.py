@@ -141,6 +141,12 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
         raise LadderError(f"cannot write {path}: {error.strerror or error}") from None
 
 
+def write_json(path: str | Path, content: Any, indent: int | None = 1) -> None:
+    """A JSON file, whole or not at all."""
+    with atomic_write(path) as file:
+        file.write((json.dumps(content, indent=indent) + "\n").encode())
+
+
 @contextmanager
 def alone_in(directory: Path, wait: bool = False) -> Iterator[None]:
     """Make the folder if need be, and keep other processes out that ask for the same.

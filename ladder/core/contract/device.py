@@ -171,19 +171,19 @@ class Device(Protocol):
     def free_unused(self) -> None:
         """Give memory that no array needs any more back to the system, for other libraries."""
 
-    def beside(self, work: Callable[[], None], urgent: bool = False, behind: Any = None) -> Any:
+    def fork(self, work: Callable[[], None], urgent: bool = False, behind: Any = None) -> Any:
         """Submit work that waits for all that was submitted before, and then goes on beside what is
-        submitted later; works beside others go one after the other, the urgent ones and the rest.
+        submitted later; the urgent forks run one after the other, and so do the rest.
         A device that does one thing at a time does it at once.
 
         urgent  where the device has room for one kernel, this work goes first
-        behind  the end of other work beside others, for which it waits, too
+        behind  the end of an earlier fork, for which it waits, too
 
         Returns a note of the work's end, for `join`.
         """
 
     def join(self, end: Any) -> None:
-        """All that is submitted from here on waits for the work beside others that `end` is of."""
+        """All that is submitted from here on waits for the fork that `end` is of."""
 
     def mark(self) -> Any:
         """Submit a note of the time, in order with all other work; for `seconds`."""

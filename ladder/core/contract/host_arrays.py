@@ -84,7 +84,7 @@ class HostArrays:
     def free_unused(self) -> None:
         pass
 
-    def beside(self, work: Callable[[], None], urgent: bool = False, behind: None = None) -> None:
+    def fork(self, work: Callable[[], None], urgent: bool = False, behind: None = None) -> None:
         work()
 
     def join(self, end: None) -> None:

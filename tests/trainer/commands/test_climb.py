@@ -18,7 +18,7 @@ from trainer import open as opening
 from trainer.commands import climb, profile, step_timing
 from trainer.data.tokenizers import GPT2Tokenizer
 from trainer.engine import rung_choice
-from trainer.flags import Flags, Place
+from trainer.flags import DeviceChoice, Flags
 from trainer.model import registry
 from trainer.model.fusion import FUSIONS
 from trainer.model.program import build
@@ -48,7 +48,7 @@ def rung_of(op, number):
 def gpu(monkeypatch):
     """`-e d2` on a Gpu; embedding.forward has one rung only."""
 
-    def choose(calls, wanted, device, before=None, told=None):
+    def choose(calls, wanted, device, before=None, on_progress=None):
         best = wanted.rung_set in ("best", "library")
         ops = sorted({call.op for call in calls})
         numbers = {op: 3 if best and op != "embedding.forward" else 1 for op in ops}
@@ -58,7 +58,7 @@ def gpu(monkeypatch):
     add_size(monkeypatch, "d2", layers=2, channels=16, heads=2)
 
     def open_for(name, dtype, model, local_rank=None):
-        return device, Place("cuda", True, dtype), []
+        return device, DeviceChoice("cuda", True, dtype), []
 
     monkeypatch.setattr(opening, "open_for", open_for)
     monkeypatch.setattr(rung_choice, "choose", choose)
@@ -149,7 +149,7 @@ def test_the_profile_has_a_row_for_each_rung_of_an_op(two_rungs):
 
 @pytest.mark.slow
 def test_the_climb_is_written_as_numbers_table_and_picture(gpu, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(climb, "FOLDER", tmp_path)
+    monkeypatch.setattr(step_timing, "FOLDER", tmp_path)
     monkeypatch.setattr(climb, "parser_of", parser_with_defaults)
     assert climb.main(["-e", "d2", "-b", "2", "-t", "5", "-x", "3", "--fuse", "all"]) == 0
     fused = "-".join(FUSIONS).replace("_", "-")

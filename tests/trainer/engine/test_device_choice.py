@@ -8,7 +8,7 @@ from ladder.core.contract.ladder import find, ladders
 from ladder.core.contract.target import Target
 from ladder.core.device.cpu import Cpu
 from trainer.engine import device_choice as choice
-from trainer.flags import Place
+from trainer.flags import DeviceChoice
 from trainer.model.program import build
 from trainer.model.registry import named_shape
 
@@ -54,13 +54,13 @@ def test_a_t4_has_a_kernel_for_every_call_of_a_step_in_fp16(name):
 def test_without_a_driver_it_is_the_cpu(monkeypatch):
     monkeypatch.setattr(choice, "default_gpu", lambda: None)
     _, place, notes = choice.open_for(None, None, "gpt2")
-    assert (place, notes) == (Place("cpu", False, "fp32"), [])
+    assert (place, notes) == (DeviceChoice("cpu", False, "fp32"), [])
 
 
 def test_several_ranks_without_a_gpu_say_that_they_use_the_cpu(monkeypatch):
     monkeypatch.setattr(choice, "default_gpu", lambda: None)
     _, place, notes = choice.open_for(None, None, "gpt2", local_rank=1)
-    assert place == Place("cpu", False, "fp32")
+    assert place == DeviceChoice("cpu", False, "fp32")
     assert notes == [
         "no GPU was found ('python -m trainer doctor' says why): this run uses the CPU"
     ]
@@ -85,7 +85,7 @@ def test_a_gpu_that_cannot_be_opened_is_reported(monkeypatch):
 def test_the_default_on_a_gpu_is_bfloat16(with_gpu, arch, dtype):
     with_gpu(arch)
     _, place, notes = choice.open_for(None, None, "gpt2")
-    assert (place, notes) == (Place("cuda", True, dtype), [])
+    assert (place, notes) == (DeviceChoice("cuda", True, dtype), [])
     assert choice.open_for(None, "fp32", "gpt2")[1].dtype == "fp32"
 
 
@@ -103,7 +103,7 @@ def test_a_gpu_is_no_default_while_an_op_has_no_kernel_for_it(with_gpu, monkeypa
     ladder = ladders()["gelu.backward"]
     monkeypatch.setitem(ladder.__dict__, "rungs", ladder.rungs[:1])
     _, place, notes = choice.open_for(None, None, "gpt2")
-    assert place == Place("cpu", False, "fp32")
+    assert place == DeviceChoice("cpu", False, "fp32")
     assert notes == [
         "no rung of gelu.backward runs in bf16 on GPU of sm_90a: this run uses the CPU"
     ]

@@ -97,7 +97,7 @@ def gpu_engine(device, dtype="fp32", watch=None, **settings):
         return build(SHAPE, B, T, fusions=names)
 
     chosen = kernels.choose(wanted, device, build_fused)
-    return filled(Engine(chosen.program, device, wanted.place.real, chosen.rungs, watch=watch))
+    return filled(Engine(chosen.program, device, wanted.choice.real, chosen.rungs, watch=watch))
 
 
 MIXED = {

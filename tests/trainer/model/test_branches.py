@@ -16,12 +16,12 @@ from ladder.core.contract.ladder import find, ladders
 from ladder.core.device.cpu import Cpu
 from tests.trainer.cpu_engines import run_batch
 from tests.trainer.late import Late
-from trainer.commands.exchange_timing import Silent
+from trainer.commands.collective_timing import Silent
 from trainer.engine.engine import Engine
 from trainer.model import program as program_module
 from trainer.model import sharding
-from trainer.model.branches import spread
-from trainer.model.calls import Beside, Buffer, Call, Exchange, Join, Piece, op_calls
+from trainer.model.calls import Buffer, Call, Collective, Fork, Join, Piece, op_calls
+from trainer.model.forks import spread
 from trainer.model.fusion import FUSIONS
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.lecture_gpt import LectureGPTConfig
@@ -51,7 +51,7 @@ def engine_of(config, real, device=None, **options):
 
 def touched(engine, call):
     """(first byte, end, whether it writes) of every array of a call."""
-    if isinstance(call, Exchange):
+    if isinstance(call, Collective):
         for array in (engine.arrays[name] for name in call.buffers):
             yield array.ctypes.data, array.ctypes.data + array.nbytes, True
         return
@@ -80,10 +80,10 @@ def unordered(items):
 
     for item in items:
         if isinstance(item, Join):
-            learn("main", ends[item.beside])
+            learn("main", ends[item.fork])
             continue
         branch, calls = "main", (item,)
-        if isinstance(item, Beside):
+        if isinstance(item, Fork):
             branch, calls = "urgent" if item.urgent else "beside", item.calls
             learn(branch, {**known["main"], "main": len(done["main"])})
             if item.behind is not None:
@@ -111,7 +111,7 @@ def test_what_runs_at_the_same_time_has_no_memory_in_common_that_either_writes(k
 def test_a_process_alone_has_one_branch_where_products_take_in_the_biases():
     program = build(GPT2, 2, 5, fusions=("matmul_bias_backward",))
     assert program.more_backward == program.last_backward == program.backward
-    assert program.branches[1] == ()
+    assert program.streams[1] == ()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -132,12 +132,10 @@ def test_all_calls_are_there_in_order_and_end_together(kind):
     items = program.more_backward
     assert tuple(op_calls(items)) == program.backward
     assert isinstance(items[-1], Join)
-    assert items[-1].beside is [item for item in items if isinstance(item, Beside)][-1]
+    assert items[-1].fork is [item for item in items if isinstance(item, Fork)][-1]
     aside = ("matmul.backward_bias", "matmul.backward_weight")  # fused, too: ..._weight_bias
-    assert set(program.branches[1]) == {c for c in program.backward if c.op.startswith(aside)}
-    assert sorted(map(id, chain(*map(set, program.branches)))) == sorted(
-        map(id, set(program.calls))
-    )
+    assert set(program.streams[1]) == {c for c in program.backward if c.op.startswith(aside)}
+    assert sorted(map(id, chain(*map(set, program.streams)))) == sorted(map(id, set(program.calls)))
 
 
 # Two arrays with memory, in which all other buffers lie: anywhere, one over the other.
@@ -240,14 +238,12 @@ def test_an_exchange_beside_the_pass_that_does_not_wait_for_both_branches_is_see
     monkeypatch.setattr(sharding, "PER_TOKEN", 0)  # a bucket for each layer
     engine = engine_of(GPT2, np.float32, sharding=Sharding(0, 2, 1, True))
     items = engine.program.last_backward
-    exchanges = [item for item in items if isinstance(item, Beside) and item.urgent]
+    exchanges = [item for item in items if isinstance(item, Fork) and item.urgent]
     assert len(exchanges) > GPT2.layers
     assert not any(in_conflict(engine, *pair) for pair in unordered(items))
     hasty = {item: replace(item, behind=None) for item in exchanges}
     items = [
-        Join(hasty.get(item.beside, item.beside))
-        if isinstance(item, Join)
-        else hasty.get(item, item)
+        Join(hasty.get(item.fork, item.fork)) if isinstance(item, Join) else hasty.get(item, item)
         for item in items
     ]
     assert any(in_conflict(engine, *pair) for pair in unordered(items))

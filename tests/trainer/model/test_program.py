@@ -15,7 +15,7 @@ from tests.trainer.tiny import PARAMETERS
 from trainer.model.fusion import FUSIONS
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.program import build, initial_parameters
-from trainer.model.sharding import STEP
+from trainer.model.sharding import ALIGNMENT
 
 STATES = "moment", "master"
 SMALL = GPT2Config(context=6, vocab=11, padded_vocab=16, layers=2, heads=2, channels=8, dropout=0.0)
@@ -219,7 +219,7 @@ def test_tensors_are_parts_of_one_vector_those_with_weight_decay_first(prefix, h
     for name in sorted(PARAMETERS, key=lambda name: not parameters[name].decay):
         buffer = program.buffers[prefix + name]
         assert buffer.inside == (host, end)
-        end += -(-math.prod(buffer.shape) // STEP) * STEP
+        end += -(-math.prod(buffer.shape) // ALIGNMENT) * ALIGNMENT
     assert program.buffers[host].shape == (end,)
 
 

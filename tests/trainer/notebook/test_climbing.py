@@ -11,9 +11,9 @@ from ladder.core.show.pages import ROOT
 from trainer.data.download import VARIABLE
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.program import build
-from trainer.notebook import climb_exercises, climbing, planted, step_counts
+from trainer.notebook import climbing, planted
 from trainer.notebook import helpers as gpt
-from trainer.notebook.gradient_differences import differences, goes_wrong
+from trainer.notebook.climbing import differences, goes_wrong
 
 SHAPE = GPT2Config(context=8, layers=2, heads=2, channels=8)
 CELLS = nbformat.read(ROOT / "notebooks/11_climb.ipynb", as_version=4).cells
@@ -56,7 +56,7 @@ def by_gain(profile):
 
 
 def test_the_op_with_the_most_to_gain_is_accepted(capsys):
-    climb_exercises.check_next_climb(by_gain, gpt.measured_profiles())
+    climbing.check_next_climb(by_gain, gpt.measured_profiles())
     said = capsys.readouterr().out
     assert said.startswith("✓ ")
     assert said.count("times as fast") == len(gpt.measured_profiles())
@@ -73,7 +73,7 @@ def test_the_op_with_the_most_to_gain_is_accepted(capsys):
     ],
 )
 def test_another_op_or_factor_is_refused(answer, says, capsys):
-    climb_exercises.check_next_climb(answer, gpt.measured_profiles())
+    climbing.check_next_climb(answer, gpt.measured_profiles())
     assert (said := capsys.readouterr().out).startswith("✗ ") and says in said
 
 
@@ -87,7 +87,7 @@ def test_the_sectors_of_a_step_are_those_of_its_calls():
     seen = trace.trace(
         find("layernorm.forward"), find("layernorm.forward").rung(1), dims=calls[0].dims
     )
-    (row,) = step_counts.count(calls, {"layernorm.forward": find("layernorm.forward").rung(1)})
+    (row,) = climbing.count_step(calls, {"layernorm.forward": find("layernorm.forward").rung(1)})
     assert (row.op, row.calls) == ("layernorm.forward", 5)
     assert row.sectors == 5 * sum(line.sectors for line in seen.lines)
     # a row in and one out, weight and bias, mean and rstd; a sector holds 8 floats
@@ -102,9 +102,9 @@ def counted(start, monkeypatch):
         def sectors(op):
             return {"gelu.backward": 100 if rungs[op].number == "2" else 1000}.get(op, 50)
 
-        return [step_counts.OpCount(op, 1, sectors(op), 50) for op in rungs]
+        return [climbing.OpCount(op, 1, sectors(op), 50) for op in rungs]
 
-    monkeypatch.setattr(climb_exercises, "count", count)
+    monkeypatch.setattr(climbing, "count_step", count)
     return start(rungs="reference")
 
 

@@ -13,7 +13,7 @@ from trainer.engine.steps import Steps
 from trainer.files import checkpoint, logs
 from trainer.flags import Flags
 from trainer.model.program import build
-from trainer.model.sharding import STEP, Sharding, cut
+from trainer.model.sharding import ALIGNMENT, Sharding, cut
 from trainer.open import open_run
 from trainer.ranks import group as group_module
 from trainer.ranks.group import HostSums
@@ -147,7 +147,7 @@ def test_ranks_share_moments_and_masters_and_the_memory_table_says_so(tmp_path):
     for kind, copies in (("moment", 2), ("master", 1)):
         vector = shares[0].vector
         tensors = sum(len(bucket.slices) for bucket in vector.buckets)
-        padding = copies * STEP * (tensors + 3 * len(vector.buckets))
+        padding = copies * ALIGNMENT * (tensors + 3 * len(vector.buckets))
         for program in shares:
             assert elements(program, kind) == copies * vector.size // 3
         assert 0 <= copies * vector.size - elements(whole, kind) <= padding
@@ -167,7 +167,7 @@ def test_shares_hold_every_element_of_every_parameter_once(size):
         seen = np.zeros(int(np.prod(shape)), int)
         for rank in range(size):
             for piece, place in vector.pieces(rank, name):
-                assert piece.start % STEP == place % STEP == 0
+                assert piece.start % ALIGNMENT == place % ALIGNMENT == 0
                 seen[piece.first : piece.first + piece.count] += 1
                 places[rank, place : place + piece.count] += 1
         assert (seen == 1).all()

@@ -12,12 +12,12 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from trainer.ranks import meeting
-from trainer.ranks.launch import SECRET, Launch
+from trainer.ranks.launch import SECRET, RankLaunch
 from trainer.ranks.meeting import FILE, meet
 
 
 def launches(folder, size=2):
-    return [Launch(rank, size, None, "a test", folder) for rank in range(size)]
+    return [RankLaunch(rank, size, None, "a test", folder) for rank in range(size)]
 
 
 def free_port():
@@ -27,7 +27,7 @@ def free_port():
 
 def at_address(size=2):
     port = free_port()
-    return [Launch(r, size, r, "a test", None, "127.0.0.1", port) for r in range(size)]
+    return [RankLaunch(r, size, r, "a test", None, "127.0.0.1", port) for r in range(size)]
 
 
 def meet_all(launches, settings=None, patience=10.0):

@@ -15,13 +15,13 @@ from ladder.core.device.cpu import Cpu
 from tests.trainer import late
 from tests.trainer.parallel_run import together
 from tests.trainer.tiny import SHAPE, save_model, settings
-from trainer.commands.exchange_timing import schedule
+from trainer.commands.collective_timing import schedule
 from trainer.engine.steps import Steps
 from trainer.flags import Flags
 from trainer.model import program as program_module
 from trainer.model import sharding as sharding_module
 from trainer.model import update
-from trainer.model.calls import Beside, Exchange, in_order
+from trainer.model.calls import Collective, Fork, in_order
 from trainer.model.fusion import FUSIONS
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.program import build
@@ -55,7 +55,7 @@ def as_late_as_allowed(monkeypatch):
     """A device that does what goes beside other work as late as it may."""
 
     def make(cpu=Cpu):
-        monkeypatch.setattr(cpu, "beside", late.beside)
+        monkeypatch.setattr(cpu, "fork", late.fork)
         monkeypatch.setattr(cpu, "join", late.join)
 
     return make
@@ -178,7 +178,7 @@ def used(program, items):
     for call in in_order(items):
         names = (
             [(name, None) for name in call.buffers]
-            if isinstance(call, Exchange)
+            if isinstance(call, Collective)
             else [ref for ref in call.args if ref is not None]
         )
         found |= set(spans(program, names))
@@ -186,7 +186,7 @@ def used(program, items):
 
 
 def exchanges(item):
-    return isinstance(item, Beside) and item.urgent
+    return isinstance(item, Fork) and item.urgent
 
 
 @pytest.mark.parametrize("fusions", [(), tuple(FUSIONS)])
@@ -274,7 +274,7 @@ def test_weights_of_several_small_buckets_are_sent_together(monkeypatch, least, 
     """The token table's bucket has more than 7,000 elements, the two others together fewer."""
     monkeypatch.setattr(update, "LEAST_GATHERED", least)
     program = build(SHAPE, 2, 16, sharding=Sharding(0, 2, 1, True))
-    sent = [item.calls[0].buffers for item in program.apply if isinstance(item, Beside)]
+    sent = [item.calls[0].buffers for item in program.apply if isinstance(item, Fork)]
     assert [len(names) for names in sent] == groups
     assert sum(sent, ()) == ("parameters.2", "parameters.1", "parameters.0")
 
@@ -285,7 +285,7 @@ def test_without_overlap_links_wake_before_the_end_of_the_backward_pass():
     added = [item for item in program.last_backward if item not in program.more_backward]
     wake, join, exchange, *norms = added
     assert program.last_backward == (*early, wake, *late, join, exchange, *norms)
-    assert wake.calls[0].buffers == ("norms",) and join.beside is wake
+    assert wake.calls[0].buffers == ("norms",) and join.fork is wake
     assert [beside for *_, beside in schedule(program)][1:] == [None] * 3
 
 

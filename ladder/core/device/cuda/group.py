@@ -139,7 +139,7 @@ class CudaGroup:
         for gpu in self.gpus:
             gpu.free_unused()
 
-    def beside(self, work: Callable[[], None], urgent: bool = False, behind: None = None) -> None:
+    def fork(self, work: Callable[[], None], urgent: bool = False, behind: None = None) -> None:
         work()  # in order with the rest
 
     def join(self, end: None) -> None:

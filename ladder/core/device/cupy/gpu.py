@@ -213,8 +213,8 @@ class CupyGpu:
     def free_unused(self) -> None:
         self.cupy.get_default_memory_pool().free_all_blocks()
 
-    def beside(self, work: Callable[[], None], urgent: bool = False, behind: Any = None) -> Any:
-        """While a graph is recorded, this makes a second branch of it, up to `join`."""
+    def fork(self, work: Callable[[], None], urgent: bool = False, behind: Any = None) -> Any:
+        """While a graph is recorded, this makes a second stream of it, up to `join`."""
         main, side = self.stream, self._urgent if urgent else self._side
         try:
             with self._current():

@@ -114,7 +114,7 @@ def test_work_beside_waits_for_what_came_before_and_is_joined(machine):
     device = open_device("hip")
     a, b = (device.empty((2,), np.dtype(np.float32)) for _ in range(2))
     device.upload(a, np.ones(2))
-    end = device.beside(lambda: device.copy(b, a))
+    end = device.fork(lambda: device.copy(b, a))
     device.join(end)
     device.zero(a)
     assert device.download(b).tolist() == [1, 1]

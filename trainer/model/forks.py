@@ -1,15 +1,15 @@
-"""The backward pass in two branches: what no later call waits for goes beside the others.
+"""The backward pass in two streams: what no later call waits for is forked off.
 
 The gradient of a weight or bias is needed only at the end of the pass, but the gradient of an input
 by the next call at once. One after the other, each kernel starts when the last block of the one
-before has ended, and towards its end more and more SMs have nothing to do. In two branches of a
-graph, blocks of the other branch take these SMs:
+before has ended, and towards its end more and more SMs have nothing to do. With two streams, blocks
+of the other stream take these SMs:
 
     main     input of h11.fcproj -> gelu -> input of h11.fc -> ...
-    beside   bias and weight of h11.fcproj, bias and weight of h11.fc, ...
+    forked   bias and weight of h11.fcproj, bias and weight of h11.fc, ...
 
-Layers share the memory for the gradients of activations. So before the main branch overwrites what
-a call beside it reads, it waits for that call.
+Layers share the memory for the gradients of activations. So before the main stream overwrites what
+a forked call reads, it joins that call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ladder.core.contract.ladder import find
-from trainer.model.calls import Beside, Buffer, Call, Item, Join, Ref
+from trainer.model.calls import Buffer, Call, Fork, Item, Join, Ref
 
 
 class Access(NamedTuple):
@@ -39,34 +39,34 @@ class Access(NamedTuple):
 
 
 def spread(calls: Sequence[Call], buffers: Mapping[str, Buffer]) -> tuple[Item, ...]:
-    """The same calls, with those beside the others that write nothing but gradients of parameters.
+    """The same calls, those forked off that write nothing but gradients of parameters.
 
-    The last call has nothing to go beside. At the end of the list, all are done.
+    The last call has nothing to go beside. At the end of the list, all are joined.
     """
     items: list[Item] = []
-    under_way: list[tuple[Beside, list[Access]]] = []  # in order; no call waited for them yet
+    under_way: list[tuple[Fork, list[Access]]] = []  # in order; not joined yet
 
     def aside(numbered: tuple[int, Call]) -> bool:
         number, call = numbered
         return number < len(calls) - 1 and _only_gradients(call, buffers)
 
-    for goes_beside, group in itertools.groupby(enumerate(calls), aside):
+    for forked, group in itertools.groupby(enumerate(calls), aside):
         several = tuple(call for _, call in group)
-        if goes_beside:
-            beside = Beside(several)
-            items.append(beside)
-            under_way.append((beside, [a for call in several for a in accesses(call, buffers)]))
+        if forked:
+            fork = Fork(several)
+            items.append(fork)
+            under_way.append((fork, [a for call in several for a in accesses(call, buffers)]))
             continue
         for call in several:
             own = [*accesses(call, buffers)]
             for number in reversed(range(len(under_way))):
-                beside, theirs = under_way[number]
+                fork, theirs = under_way[number]
                 if any(mine.conflicts(other) for mine in own for other in theirs):
-                    items.append(Join(beside))
+                    items.append(Join(fork))
                     del under_way[: number + 1]
                     break
             items.append(call)
-    return (*items, *(Join(beside) for beside, _ in under_way[-1:]))
+    return (*items, *(Join(fork) for fork, _ in under_way[-1:]))
 
 
 def accesses(call: Call, buffers: Mapping[str, Buffer]) -> Iterator[Access]:

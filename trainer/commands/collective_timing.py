@@ -1,7 +1,7 @@
-"""The time of what ranks exchange in a training step, and of the step with and without it.
+"""The time of the collectives of a training step, and of the step with and without them.
 
-Each exchange is timed alone, in a graph of its own. What a step takes beyond the slowest rank's
-step without exchanges is the part of them that nothing hides: it is exposed.
+Each is timed alone, in a graph of its own. What a step takes beyond the slowest rank's
+step without them is the part that nothing hides: it is exposed.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import numpy as np
 
 from trainer.commands.step_timing import LONG, STEPS_AT_A_TIME, WARM_UP, Job, one_step
 from trainer.engine.engine import Engine
-from trainer.model.calls import Beside, Call, Exchange, op_calls
+from trainer.model.calls import Call, Collective, Fork, op_calls
 from trainer.model.program import Program
 from trainer.ranks.group import Group
 
-EXCHANGES = 10  # in one graph
+COLLECTIVES = 10  # in one graph
 SAMPLES = 5
 HEATING = 2.0  # seconds of steps before a GPU is timed
 
 
 class Scheduled(NamedTuple):
-    """An exchange and its place in a step.
+    """A collective and its place in a step.
 
     behind  the call that it waits for
     beside  the call that begins at the same time; None where nothing goes beside it
     """
 
-    exchange: Exchange
+    collective: Collective
     behind: Call
     beside: Call | None
 
@@ -42,33 +42,33 @@ def schedule(program: Program) -> Iterator[Scheduled]:
         for index, item in enumerate(items):
             if isinstance(item, Call):
                 last = item
-            elif isinstance(item, Exchange):
+            elif isinstance(item, Collective):
                 yield Scheduled(item, last, None)
-            elif isinstance(item, Beside):
+            elif isinstance(item, Fork):
                 later = (call for call in items[index + 1 :] if isinstance(call, Call))
                 beside = next(later, None)
                 for inner in item.calls:
-                    if isinstance(inner, Exchange):
+                    if isinstance(inner, Collective):
                         yield Scheduled(inner, last, beside)
         last = [last, *op_calls(items)][-1]  # all of the list is done, also what went beside it
 
 
-def time_exchanges(engine: Engine) -> list[dict[str, Any]]:
-    """A row for each exchange of a step: what it is, its bytes, its place, and milliseconds alone.
-    All ranks call this together."""
+def time_collectives(engine: Engine) -> list[dict[str, Any]]:
+    """A row for each collective of a step: kind, bytes, place, milliseconds alone. All ranks call
+    this together."""
     engine.zero_gradients()  # which would be added up again and again
     rows = []
-    for exchange, behind, beside in schedule(engine.program):
-        arrays = [engine.arrays[name] for name in exchange.buffers]
-        parts = [name.partition(".") for name in exchange.buffers]
+    for collective, behind, beside in schedule(engine.program):
+        arrays = [engine.arrays[name] for name in collective.buffers]
+        parts = [name.partition(".") for name in collective.buffers]
         rows.append(
             {
-                "kind": f"{exchange.kind} {parts[0][0]}",
+                "kind": f"{collective.kind} {parts[0][0]}",
                 "bucket": ", ".join(bucket for *_, bucket in parts),
                 "bytes": sum(array.nbytes for array in arrays),
                 "behind": label(behind),
                 "beside": "" if beside is None else label(beside),
-                "ms": _time_exchange(engine, engine.bound[exchange]),
+                "ms": _time_collective(engine, engine.bound[collective]),
             }
         )
     return rows
@@ -79,15 +79,15 @@ def label(call: Call) -> str:
     return f"{call.where.split()[0]} {call.op}"
 
 
-def _time_exchange(engine: Engine, exchange: Callable[[], None]) -> float:
+def _time_collective(engine: Engine, collective: Callable[[], None]) -> float:
     def several() -> None:
-        for _ in range(EXCHANGES):
-            exchange()
+        for _ in range(COLLECTIVES):
+            collective()
 
     several()
     replay = engine.device.capture(several)
     times = [1e3 * engine.device.time(replay) for _ in range(SAMPLES)]
-    return float(np.median(times)) / EXCHANGES
+    return float(np.median(times)) / COLLECTIVES
 
 
 def time_steps(
@@ -118,7 +118,7 @@ def time_steps(
     return float(np.median([1e3 * engine.device.time(steps) for _ in range(rounds)])) / at_a_time
 
 
-def time_without_exchange(job: Job, engine: Engine, group: Group) -> list[float]:
+def time_without_collectives(job: Job, engine: Engine, group: Group) -> list[float]:
     """Of each rank, the milliseconds of a step that exchanges nothing, all at the same time. Closes
     the engine and the job's communicator before, since both engines need not fit."""
     assert job.peers is not None
@@ -126,9 +126,9 @@ def time_without_exchange(job: Job, engine: Engine, group: Group) -> list[float]
     job.peers.close()
     quiet = dataclasses.replace(job, peers=Silent())
     engine = quiet.engine()
-    found = group.collect("a step without exchange", time_steps(quiet, engine, group, 1))
+    times = group.collect("a step without exchange", time_steps(quiet, engine, group, 1))
     let_go(engine)
-    return found
+    return times
 
 
 def time_alone(job: Job, group: Group) -> list[float]:
@@ -136,9 +136,9 @@ def time_alone(job: Job, group: Group) -> list[float]:
     time: GPUs of one kind differ in their clock, and a group cannot be faster than its slowest."""
     alone = job.alone()
     engine = alone.engine()
-    found = group.collect("a step alone", time_steps(alone, engine, group, 1))
+    times = group.collect("a step alone", time_steps(alone, engine, group, 1))
     let_go(engine)
-    return found
+    return times
 
 
 def let_go(engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""The rate that model FLOPs utilisation (MFU) is a share of."""
+"""The roof: the measured rate of a matrix product, which the speed of a step is a share of."""
 
 from __future__ import annotations
 
