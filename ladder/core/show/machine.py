@@ -78,37 +78,3 @@ def table(
             which = f"{rung.id}, `{suffix}`" if suffix else rung.id
             rows.append(f"| {which} | {numbers} |")
     return "\n".join(rows)
-
-
-def occupancies(
-    ladder: Ladder,
-    rung: Rung,
-    constant: str,
-    values: Sequence[int],
-    architectures: Sequence[str],
-    dtype: str,
-    dims: Dims,
-) -> str:
-    """How many of the warps of an SM a rung can fill, as Markdown: one row for each value of a
-    constant of its header, one column for each architecture.
-
-    Raises LadderError where a variant launches several kernels, or does not compile.
-    """
-    rows = [f"| `{constant}` | {' | '.join(architectures)} |"]
-    rows += ["|--:|" + "---|" * len(architectures)]
-    real = DTYPES[dtype]
-    for value in values:
-        variant, cells = rung.with_constant(constant, value), []
-        for architecture in architectures:
-            target = compiler.typical_target(architecture, real)
-            plan = variant.plan(dims, target)
-            if len(plan.launches) != 1:
-                raise LadderError(f"{ladder.op.name} {rung.label} launches several kernels")
-            cubin = compiler.compile_cubin(variant, plan.constants, real, target.arch)
-            (launch,) = plan.launches
-            takes = compiler.resources(cubin)[launch.kernel]
-            found = occupancy(architecture, takes, launch)
-            why = "" if found.share == 1 else f", limited by {found.limited_by}"
-            cells.append(f"{found.warps} of {found.most_warps} ({found.share:.0%}){why}")
-        rows.append(f"| {value} | {' | '.join(cells)} |")
-    return "\n".join(rows)

@@ -21,10 +21,6 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
                     changes in the rung that its line `After` names
     passage OP N    of that the lines from first= to last= (texts that they contain); without
                     last=, one line. `passage FILE`: of a file in ladder/include
-    header-keys     every key of a header, and what it says; only="Needs Launch" these,
-                    without="Needs Launch" all others
-    header-names    what the expressions of a header may name
-    generations     of GPUs, as `rungs` names them, with cards
     table OP        what was measured
     gain OP N       of that one rung and the one that it grew from, at every shape and type; N M:
                     two rungs; N alone, if it grew from a rung of another ladder: of N and
@@ -35,15 +31,12 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
     traffic OP N M … how many sectors of each array the rungs move, counted likewise
     machine OP N M … registers, shared memory and instructions of the rungs' machine code;
                     opcodes="R2UR LDS" counts these, loop=longest in the longest loop only
-    occupancy OP N BLOCK 32 64 …  how far the rung fills an SM with each value of a constant;
-                    on="sm_75 sm_90a" names the architectures
     resources OP N M … what the rungs take of a compute unit of AMD's GPUs, and how many waves run;
                     on="gfx942 gfx1100"
     picture KIND    a picture of what cannot be seen, or of what was measured;
                     ladder/core/show/pictures lists the kinds
     step-times DEVICE           the time of a training step, ours and PyTorch's
     step-summary DEVICE DTYPE   of that the least: ours, and PyTorch's fastest
-    agreement LOG LOG ...       how far losses and gradients are from PyTorch's
     log LOG                     output that is kept in doc/results/logs; of that the lines from
                                 first= to last=, as of a passage
     tally           how many kernels and ladders there are
@@ -72,12 +65,9 @@ from ladder.core.common.files import read_text
 from ladder.core.contract.dims import Dims, format_dims
 from ladder.core.contract.identity import INCLUDE, code_identity
 from ladder.core.contract.ladder import PACKAGE, Ladder, find, find_rung, ladders
-from ladder.core.contract.launch_plan import NAMES
 from ladder.core.contract.rung_file import KEYS, Rung
-from ladder.core.contract.runs_on import FAMILIES, runs_on
-from ladder.core.measure import results
+from ladder.core.contract.runs_on import runs_on
 from ladder.core.show import citations, pictures, source_code, tables, training_tables
-from ladder.core.show.page_sources import Checked
 
 ROOT = PACKAGE.parent
 _BLOCK = re.compile(
@@ -124,18 +114,15 @@ def cites(page: Path, root: Path) -> bool:
     return page.relative_to(root / "doc").with_suffix("").parts[0] in subjects
 
 
-def update(write: bool, root: Path = ROOT, checked: Checked | None = None) -> list[str]:
+def update(write: bool, root: Path = ROOT) -> list[str]:
     """Bring README.md and the pages in doc/ up to date, or only look; what differs, line by line.
-
-    checked  pages that need not be looked at; those that are up to date are added to it
 
     Raises LadderError, with file and line, for a request that is not understood.
     """
     drifted: list[str] = []
     for page in (root / "README.md", *sorted((root / "doc").rglob("*.md"))):
-        if not page.exists() or (checked and page in checked):
+        if not page.exists():
             continue
-        before = len(drifted)
         old = page.read_text(encoding="utf-8")
         new = render(old, page, write)
         if new != old:
@@ -149,8 +136,6 @@ def update(write: bool, root: Path = ROOT, checked: Checked | None = None) -> li
         drifted += [
             f"{page.relative_to(root)}: {problem}" for problem in _citations(new, page, root)
         ]
-        if checked and len(drifted) == before:
-            checked.add(page)
     return drifted
 
 
@@ -301,31 +286,6 @@ def _lines(name: str, text: str, first: str, last: str) -> str:
     return "\n".join(lines[start : stop + 1])
 
 
-def header_keys(place: Place, only: str = "", without: str = "") -> str:
-    """The keys of a header, all or some: for whom each is, and what it says."""
-    if unknown := {*only.split(), *without.split()} - set(KEYS):
-        raise ValueError(f"a header has no {', '.join(sorted(unknown))}; it has {', '.join(KEYS)}")
-    chosen = [name for name in only.split() or KEYS if name not in without.split()]
-    rows = (f"| `{name}` | {KEYS[name].reader} | {KEYS[name].says} |" for name in chosen)
-    return "\n".join(["| key | for | says |", "|---|---|---|", *rows])
-
-
-def header_names(place: Place) -> str:
-    """What the expressions of a header may name, beside dimensions and constants."""
-    rows = (f"| `{name}` | {meaning} |" for name, meaning in NAMES.items())
-    return "\n".join(["| name | is |", "|---|---|", *rows])
-
-
-def generations(place: Place) -> str:
-    """The generations of GPUs, as the tables of rungs name them: what code for each is called."""
-    rows = (
-        f"| {family.maker} {generation.name} | `{generation.arch}` | {generation.cards} |"
-        for family in FAMILIES
-        for generation in family.generations
-    )
-    return "\n".join(["| in the tables | compiled for | such as |", "|---|---|---|", *rows])
-
-
 # ---- counted in the emulator, or in machine code ------------------------------------------------
 
 
@@ -444,22 +404,6 @@ def machine(
     return _made(place, rows, "machine", op, rungs, dtype, dims, opcodes, *([loop] if loop else []))
 
 
-def occupancy(
-    place: Place, op: str, id: str, constant: str, *values: str, on: str, dtype: str = "float32"
-) -> str:
-    """The occupancy of one rung, by a constant and by architecture, at the op's own shape."""
-    rung, dims = find(op).rung(id), _measured_shape(op)
-
-    def rows() -> str:
-        from ladder.core.show.machine import occupancies  # needs NVIDIA's wheels
-
-        sizes = [int(value) for value in values]
-        shown = occupancies(find(op), rung, constant, sizes, on.split(), dtype, dims)
-        return f"{shown}\n\n{dtype}, from the machine code."
-
-    return _made(place, rows, "occupancy", op, [rung], dtype, dims, constant, *values, on)
-
-
 def resources(
     place: Place, op: str, *ids: str, on: str, dtype: str = "bfloat16", shape: str = ""
 ) -> str:
@@ -535,13 +479,6 @@ def step_summary(place: Place, device: str, dtype: str) -> str:
     return training_tables.step_summary(device, dtype)
 
 
-def agreement(place: Place, *logs: str) -> str:
-    def link(name: str) -> str:
-        return place.link(results.FOLDER / "logs" / f"{name}.txt")
-
-    return training_tables.agreement(logs, link)
-
-
 def log(place: Place, name: str, first: str = "", last: str = "") -> str:
     text = training_tables.log(name)
     return f"```\n{_lines(name, text, first, last or first) if first else text}\n```"
@@ -560,8 +497,8 @@ def _prose(text: str) -> str:
 BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__.replace("_", "-"): block
     for block in (
-        rungs, header, diff, change, source, solution, passage, header_keys, header_names,
-        generations, counts, reuse, traffic, machine, occupancy, resources, picture,
-        table, gain, overview, step_times, step_summary, agreement, log, tally,
+        rungs, header, diff, change, source, solution, passage, counts,
+        reuse, traffic, machine, resources, picture, table, gain, overview, step_times,
+        step_summary, log, tally,
     )
 }  # fmt: skip
