@@ -51,6 +51,7 @@ drift needs no C++ compiler.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
@@ -67,7 +68,10 @@ from ladder.core.contract.identity import INCLUDE, code_identity
 from ladder.core.contract.ladder import PACKAGE, Ladder, find, find_rung, ladders
 from ladder.core.contract.rung_file import KEYS, Rung
 from ladder.core.contract.runs_on import runs_on
-from ladder.core.show import citations, pictures, source_code, tables, training_tables
+from ladder.core.show import citations, pictures, source_code, tables, trace, training_tables
+from ladder.core.show.amd import resources_table
+from ladder.core.show.machine import machine_table
+from ladder.core.show.traffic import reuse_table, traffic_table
 
 ROOT = PACKAGE.parent
 _BLOCK = re.compile(
@@ -321,8 +325,6 @@ def counts(
     wanted, lanes = source_code.lines_with(rung, lines), _lanes(warp)
 
     def rows() -> str:
-        from ladder.core.show import trace  # needs a C++ compiler
-
         report = trace.trace(find(op), rung, dtype, dims, 64 if lanes else 32)
         lines = ["| source | access | requests | takes | ideal |", "|---|---|--:|--:|--:|"]
         for count in trace.own_lines(report, rung):
@@ -348,36 +350,30 @@ def _lanes(warp: str) -> str:
     return "" if warp == "32" else ", warps of 64"
 
 
+def _of_rungs(
+    place: Place, table: Callable[..., str], kind: str, op: str, ids: Sequence[str], dtype: str,
+    dims: Dims, *more: str,
+) -> str:  # fmt: skip
+    """A table of several rungs of an op."""
+    rungs = [find(op).rung(id) for id in ids]
+    return _made(
+        place, lambda: table(find(op), rungs, dtype, dims), kind, op, rungs, dtype, dims, *more
+    )
+
+
 def reuse(
     place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "", warp: str = "32"
 ) -> str:
     """How many FLOPs each load serves, rung by rung."""
-    ladder, dims = find(op), source_code.parse_shape(find(op).op, shape)
-    rungs, lanes = [ladder.rung(id) for id in ids], _lanes(warp)
-
-    def rows() -> str:
-        from ladder.core.show.reuse import table  # needs a C++ compiler
-
-        shown = table(ladder, rungs, dtype, dims, 64 if lanes else 32)
-        of = f"{format_dims(dims)}, {dtype}{lanes}"
-        return f"{shown}\n\n{of}; counted by the emulator, which has no caches."
-
-    return _made(place, rows, "reuse" + lanes, op, rungs, dtype, dims)
+    kind, dims = "reuse" + _lanes(warp), source_code.parse_shape(find(op).op, shape)
+    table = functools.partial(reuse_table, warp=64 if warp == "64" else 32)
+    return _of_rungs(place, table, kind, op, ids, dtype, dims)
 
 
 def traffic(place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "") -> str:
     """The sectors of each array, rung by rung."""
-    ladder, dims = find(op), source_code.parse_shape(find(op).op, shape)
-    rungs = [ladder.rung(id) for id in ids]
-
-    def rows() -> str:
-        from ladder.core.show.traffic import table  # needs a C++ compiler
-
-        shown = table(ladder, rungs, dtype, dims)
-        of = f"{format_dims(dims)}, {dtype}"
-        return f"{shown}\n\n{of}; reads and writes, counted by the emulator."
-
-    return _made(place, rows, "traffic", op, rungs, dtype, dims)
+    dims = source_code.parse_shape(find(op).op, shape)
+    return _of_rungs(place, traffic_table, "traffic", op, ids, dtype, dims)
 
 
 def machine(
@@ -390,34 +386,18 @@ def machine(
     loop: str = "",
 ) -> str:
     """What the machine code takes, kernel by kernel."""
-    ladder, dims = find(op), _measured_shape(op, shape)
-    rungs = [ladder.rung(id) for id in ids]
-
-    def rows() -> str:
-        from ladder.core.device.cuda.nvrtc import find_nvrtc  # needs NVIDIA's wheels
-        from ladder.core.show.machine import ARCHITECTURE, table
-
-        shown = table(ladder, rungs, dtype, dims, opcodes.split(), bool(loop))
-        version = ".".join(map(str, find_nvrtc().version))
-        return f"{shown}\n\n{format_dims(dims)}, {dtype}; {ARCHITECTURE}, NVRTC {version}."
-
-    return _made(place, rows, "machine", op, rungs, dtype, dims, opcodes, *([loop] if loop else []))
+    table = functools.partial(machine_table, opcodes=opcodes.split(), loop=bool(loop))
+    dims, more = _measured_shape(op, shape), [opcodes, *([loop] if loop else [])]
+    return _of_rungs(place, table, "machine", op, ids, dtype, dims, *more)
 
 
 def resources(
     place: Place, op: str, *ids: str, on: str, dtype: str = "bfloat16", shape: str = ""
 ) -> str:
     """What rungs take of a compute unit, architecture by architecture."""
-    ladder, dims = find(op), _measured_shape(op, shape)
-    rungs = [ladder.rung(id) for id in ids]
-
-    def rows() -> str:
-        from ladder.core.show.amd import resources as table  # needs clang
-
-        shown = table(ladder, rungs, on.split(), dtype, dims)
-        return f"{shown}\n\n{format_dims(dims)}, {dtype}; compiled by clang, not run."
-
-    return _made(place, rows, "resources", op, rungs, dtype, dims, on)
+    table = functools.partial(resources_table, architectures=on.split())
+    dims = _measured_shape(op, shape)
+    return _of_rungs(place, table, "resources", op, ids, dtype, dims, on)
 
 
 def _measured_shape(op: str, shape: str = "") -> Dims:
