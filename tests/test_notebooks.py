@@ -3,7 +3,6 @@
 import itertools
 import os
 import re
-import sys
 from pathlib import Path
 
 import nbformat
@@ -15,7 +14,6 @@ from ladder.core.contract.dtypes import DTYPES, REALS
 from ladder.core.contract.ladder import find, ladders
 from ladder.core.device.cuda import compiler, nvrtc
 from ladder.core.device.open import default_device
-from ladder.core.measure import results
 from ladder.core.show import notebook, pages
 from ladder.core.show.execute import FOLDER, execute
 from tests.mutants.changes import read
@@ -88,24 +86,11 @@ def verdicts(content):
     ]
 
 
-def test_there_are_notebooks():
-    assert [path.name for path in NOTEBOOKS][:1] == ["00_start.ipynb"]
-    assert set(QUICK) < {path.stem for path in NOTEBOOKS}
-
-
 @pytest.mark.emulator
 def test_it_runs_from_top_to_bottom(executed):
     for cell in code_cells(executed):
         assert cell.execution_count is not None
         assert not [output for output in cell.outputs if output.output_type == "error"]
-
-
-@pytest.mark.slow
-def test_the_kernel_that_runs_it_is_this_python(tmp_path):
-    cell = nbformat.v4.new_code_cell("import sys; print(sys.executable)")
-    one = tmp_path / "which.ipynb"
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), one)
-    assert execute(one).cells[0].outputs[0].text.strip() == sys.executable
 
 
 @pytest.mark.slow
@@ -184,57 +169,12 @@ def test_a_kernel_that_does_not_compile_gives_a_message_without_folders(capsys):
     assert not FOLDERS.search(text)
 
 
-def test_a_passing_rung_is_reported_as_passing(capsys):
-    notebook.check("start.add", 3)
-    assert capsys.readouterr().out.startswith("✓ start.add rung 3")
-
-
-def test_a_passage_of_a_rung_stands_below_a_link_to_its_file(shown):
-    notebook.passage("start.add", 3, first="// Expect", last="// Launch")
-    link, _, code = shown.pop().partition("\n\n")
-    assert link == "[3_thread_per_element.cu](../ladder/start/add/3_thread_per_element.cu)"
-    first, *_, last = code.splitlines()[1:-1]
-    assert first.startswith("// Expect") and last.startswith("// Launch")
-    with pytest.raises(LadderError, match="no line with zzz"):
-        notebook.passage("start.add", 3, first="zzz", last="// Launch")
-
-
 @pytest.mark.slow
 def test_pictures_are_images(shown):
     notebook.drawing("machine")
     notebook.access("start.add", 1, "c[i]", N=4096)
     notebook.traffic("start.add", (1, 2), N=4096)
     assert [image[:4] for image in shown] == ["<svg"] * 3
-
-
-MEASUREMENT = {
-    "op": "start.add",
-    "dtype": "float32",
-    "shape": "N=2^26",
-    "dims": {"N": 1 << 26},
-    "bytes": 12 << 26,
-    "flops": 1 << 26,
-    "inputs": "random",
-    "in_cache": False,
-    "roof": {"copy_gbps": 4000.0, "matrix_tflops": None},
-    "date": "2026-01-01",
-    "commit": None,
-    "software": {},
-    "rows": [
-        {"rung": "1", "idea": "one block", "code": "", "median_us": 90000.0},
-        {"rung": "3", "idea": "one thread per element", "code": "", "median_us": 220.0},
-    ],
-}
-
-
-def test_measurements_are_drawn_where_there_are_any(shown, tmp_path, monkeypatch):
-    monkeypatch.setattr(results, "FOLDER", tmp_path)
-    monkeypatch.setattr(notebook, "default_device", lambda: "emulated")
-    notebook.bars_and_roofline("start.add")
-    assert "No measurement to show yet: start.add has not been measured" in shown.pop()
-    results.record({"gpu": "Fake 9000"}, MEASUREMENT)
-    notebook.bars_and_roofline("start.add")
-    assert [image[:4] for image in shown] == ["<svg"] * 2
 
 
 # ---- the exercises ------------------------------------------------------------------------------
@@ -371,23 +311,3 @@ def test_a_wrong_answer_is_refused(change, capsys, monkeypatch):
     said = grade(change.of, change, capsys)
     assert said.startswith("✗")
     assert change.what in " ".join(said.split())
-
-
-def test_a_limit_on_what_nothing_counts_is_an_error(capsys):
-    notebook.check("start.add", 3, device="emulated", at_most={"sektors": 1}, N=5)
-    assert "nothing counts 'sektors'; there are sectors" in capsys.readouterr().out
-
-
-def test_a_limit_on_calls_names_the_function(capsys):
-    notebook.check("start.add", 3, device="emulated", at_most={"calls": 1}, N=5)
-    assert "calls of what? Name a function: 'calls of tanhf'" in capsys.readouterr().out
-
-
-def test_what_is_beyond_its_limit_is_said_first_with_the_line_that_takes_most(capsys):
-    limits = {"sectors of a": 1, "sectors": 2}
-    notebook.check("start.add", 3, device="emulated", at_most=limits, N=5)
-    first, *_, last = capsys.readouterr().out.splitlines()
-    assert first.startswith(
-        "✗ The result is right, but the kernel takes too many sectors: 3 at N=5"
-    )
-    assert last == "sectors of a: 1 at N=5; the limit is 1"

@@ -50,15 +50,6 @@ def test_what_the_project_asks_for_is_there_in_a_version_that_fits(extra):
         assert all(map(requirement.specifier.contains, versions)), f"{requirement}: run make lock"
 
 
-@pytest.mark.parametrize("needed", ["cffi", "six"])
-def test_what_other_pythons_have_from_core_or_test_is_not_left_out_of_an_extra(needed):
-    """core.txt lists six for Python 3.10 alone, test.txt lists cffi for PyPy alone; JupyterLab
-    needs both on every Python."""
-    files = "core", "test", "notebooks"
-    there = [r for name in files for r, _ in locked(name) if r.marker.evaluate()]
-    assert needed in {requirement.name for requirement in there}
-
-
 def test_an_extra_that_a_message_or_page_names_is_there():
     files = [ROOT / "README.md", *(ROOT / "doc").rglob("*.md")]
     text = "".join(path.read_text(encoding="utf-8") for path in files)

@@ -131,7 +131,6 @@ step = Op(
             for start in (1, 2)
         },
     },
-    unmeasured=("rng",),
 )
 
 LADDERS = (Ladder(step),)

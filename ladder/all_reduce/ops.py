@@ -5,7 +5,7 @@ import numpy as np
 from ladder.all_reduce import library_rungs
 from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Op, read, write
+from ladder.core.contract.op import Op, read, shapes, write
 from ladder.core.contract.rung_file import Rung
 from reference import all_reduce
 
@@ -26,10 +26,7 @@ total = Op(
     reference=all_reduce.sum,
     flops=lambda d: d["R"] * (d["R"] - 1) * d["N"],
     bytes=link_bytes,
-    shapes=tuple(
-        {"R": R, "N": N}
-        for R, N in ((2, 1), (2, 33), (3, 1000), (4, 8), (2, 4096), (4, 8192), (3, 12288))
-    ),
+    shapes=shapes("R N", (2, 1), (2, 33), (3, 1000), (4, 8), (2, 4096), (4, 8192), (3, 12288)),
     bench={
         f"R={R}, {label}": {"R": R, "N": N}
         for R in (2, 4)

@@ -12,18 +12,11 @@ import numpy as np
 
 from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, MakeInputs, Op, distinct, read, write
+from ladder.core.contract.op import Case, MakeInputs, Op, distinct, read, shapes, write
 from reference import attention
 
-SHAPES = tuple(
-    {"B": B, "T": T, "C": C, "NH": NH}
-    for B, T, C, NH in [
-        (1, 1, 1, 1),
-        (2, 7, 6, 3),
-        (1, 65, 64, 1),
-        (1, 131, 32, 2),
-        (1, 19, 85, 1),
-    ]
+SHAPES = shapes(
+    "B T C NH", (1, 1, 1, 1), (2, 7, 6, 3), (1, 65, 64, 1), (1, 131, 32, 2), (1, 19, 85, 1)
 )
 BENCH = {
     "B=64 T=1024": {"B": 64, "T": 1024, "C": 768, "NH": 12},

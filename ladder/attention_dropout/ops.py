@@ -6,19 +6,11 @@ whose `rng` and `stream` these ops take: neither pass stores it.
 
 import numpy as np
 
-from ladder.attention.ops import (
-    BENCH,
-    SECOND_LAYER,
-    SHAPES,
-    TERMS,
-    equal_scores,
-    flops,
-    large_scores,
-    normal,
-)
+from ladder.attention import ops as attention
+from ladder.attention.ops import BENCH, SECOND_LAYER, equal_scores, large_scores, normal
 from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, MakeInputs, Op, read, write
+from ladder.core.contract.op import Case, MakeInputs, Op, read
 from ladder.dropout.ops import SCALARS, VALUES
 from ladder.dropout.ops import inputs as random_state
 from reference import attention_dropout
@@ -54,19 +46,14 @@ def with_outputs(inputs: MakeInputs, **scalars: float) -> MakeInputs:
 forward = Op(
     name="attention_dropout.forward",
     summary="out = dropout(softmax(q @ k.T / sqrt(head size), causal)) @ v, for each head",
-    args=(
-        write("out", "B T C", terms=TERMS),
-        write("lse", "B NH T", "float32", terms=TERMS),
-        read("qkv", "B T 3*C"),
-        read("rng", "4", "uint32"),
-    ),
-    dims=("B", "T", "C", "NH"),
-    fits=("C % NH == 0",),
+    args=(*attention.forward.args, read("rng", "4", "uint32")),
+    dims=attention.forward.dims,
+    fits=attention.forward.fits,
     scalars=SCALARS,
     scalar_values=VALUES,
     reference=attention_dropout.forward,
-    flops=flops(2),
-    shapes=SHAPES,
+    flops=attention.forward.flops,
+    shapes=attention.SHAPES,
     bench=MEASURED,
     make_inputs=with_state(normal),
     cases={
@@ -81,21 +68,14 @@ forward = Op(
 backward = Op(
     name="attention_dropout.backward",
     summary="dqkv from dout, with scores and mask recomputed from qkv, lse and the counter",
-    args=(
-        write("dqkv", "B T 3*C", terms=TERMS),
-        read("dout", "B T C"),
-        read("qkv", "B T 3*C"),
-        read("out", "B T C"),
-        read("lse", "B NH T", "float32"),
-        read("rng", "4", "uint32"),
-    ),
-    dims=("B", "T", "C", "NH"),
-    fits=("C % NH == 0",),
+    args=(*attention.backward.args, read("rng", "4", "uint32")),
+    dims=attention.backward.dims,
+    fits=attention.backward.fits,
     scalars=SCALARS,
     scalar_values=VALUES,
     reference=attention_dropout.backward,
-    flops=flops(5),
-    shapes=SHAPES,
+    flops=attention.backward.flops,
+    shapes=attention.SHAPES,
     bench=MEASURED,
     make_inputs=with_outputs(normal),
     cases={

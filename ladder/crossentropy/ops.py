@@ -10,16 +10,13 @@ import numpy as np
 
 from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Op, read, update, write
+from ladder.core.contract.op import Case, Op, read, shapes, update, write
 from ladder.softmax import ops as softmax
 from reference import crossentropy
 
-SHAPES = tuple(
-    {"N": N, "V": V} for N, V in [(1, 1), (3, 31), (5, 33), (2, 1024), (7, 1009), (2, 50257)]
-)
-FUSED_SHAPES = tuple(
-    {"N": N, "V": V, "Vp": Vp}
-    for N, V, Vp in [(1, 1, 1), (3, 31, 31), (5, 33, 64), (2, 1009, 1024), (2, 50257, 50304)]
+SHAPES = shapes("N V", (1, 1), (3, 31), (5, 33), (2, 1024), (7, 1009), (2, 50257))
+FUSED_SHAPES = shapes(
+    "N V Vp", (1, 1, 1), (3, 31, 31), (5, 33, 64), (2, 1009, 1024), (2, 50257, 50304)
 )
 BENCH = {
     "B*T=65536": {"N": 65536, "V": 50257, "Vp": 50304},
@@ -140,7 +137,6 @@ fused = Op(
     dims=("N", "V", "Vp"),
     fits=("V <= Vp",),
     reference=crossentropy.fused,
-    reference_dims=("V",),
     flops=lambda d: 7 * d["N"] * d["V"],
     shapes=FUSED_SHAPES,
     also=({"N": 2, "V": 1032, "Vp": 1032},),  # rows without padding

@@ -16,7 +16,7 @@ import numpy as np
 
 from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Op, Scalar, read, update, write
+from ladder.core.contract.op import Case, Op, Scalar, read, shapes, update, write
 from ladder.gelu import ops as gelu
 from ladder.matmul import library_rungs as library
 from ladder.matmul.library_rungs import library_rungs, one_kernel_rungs
@@ -26,33 +26,19 @@ from reference import decode
 
 Arrays = dict[str, np.ndarray]
 
-EMBEDDING_SHAPES = tuple(
-    {"B": B, "P": P, "C": C, "V": V}
-    for B, P, C, V in [(1, 1, 1, 1), (3, 7, 31, 5), (2, 16, 48, 101), (4, 9, 264, 50)]
+EMBEDDING_SHAPES = shapes("B P C V", (1, 1, 1, 1), (3, 7, 31, 5), (2, 16, 48, 101), (4, 9, 264, 50))
+APPEND_SHAPES = shapes("B T P C", (1, 1, 1, 1), (2, 3, 7, 31), (3, 1, 9, 48), (2, 16, 16, 264))
+ATTENTION_SHAPES = shapes(
+    "B P C NH",
+    (1, 1, 1, 1),
+    (2, 7, 6, 3),
+    (1, 65, 64, 1),
+    (3, 131, 32, 2),
+    (2, 150, 128, 2),
+    (1, 19, 85, 1),
 )
-APPEND_SHAPES = tuple(
-    {"B": B, "T": T, "P": P, "C": C}
-    for B, T, P, C in [(1, 1, 1, 1), (2, 3, 7, 31), (3, 1, 9, 48), (2, 16, 16, 264)]
-)
-ATTENTION_SHAPES = tuple(
-    {"B": B, "P": P, "C": C, "NH": NH}
-    for B, P, C, NH in [
-        (1, 1, 1, 1),
-        (2, 7, 6, 3),
-        (1, 65, 64, 1),
-        (3, 131, 32, 2),
-        (2, 150, 128, 2),
-        (1, 19, 85, 1),
-    ]
-)
-LINEAR_SHAPES = tuple(
-    {"N": N, "C": C, "OC": OC}
-    for N, C, OC in [(1, 1, 1), (1, 64, 48), (3, 31, 33), (2, 264, 67), (8, 129, 136)]
-)
-SAMPLE_SHAPES = tuple(
-    {"B": B, "P": P, "V": V, "Vp": Vp}
-    for B, P, V, Vp in [(1, 1, 1, 1), (2, 3, 5, 8), (3, 4, 257, 384), (1, 9, 2050, 2176)]
-)
+LINEAR_SHAPES = shapes("N C OC", (1, 1, 1), (1, 64, 48), (3, 31, 33), (2, 264, 67), (8, 129, 136))
+SAMPLE_SHAPES = shapes("B P V Vp", (1, 1, 1, 1), (2, 3, 5, 8), (3, 4, 257, 384), (1, 9, 2050, 2176))
 
 BELOW_1 = 1 - 2.0**-24  # a coin is less than 1, in float32 too
 SUM_ERROR = 2.0**-19  # of a share of the probabilities in float32, relative; see `near_coins`
@@ -210,7 +196,6 @@ attention = Op(
     dims=("B", "P", "C", "NH"),
     fits=("C % NH == 0",),
     reference=decode.attention,
-    reference_dims=("NH",),
     flops=lambda d: 4 * d["C"] * keys_seen(d),
     bytes=attention_bytes,
     shapes=ATTENTION_SHAPES,
@@ -237,7 +222,6 @@ append_attention = Op(
     dims=("B", "P", "C", "NH"),
     fits=("C % NH == 0",),
     reference=decode.append_attention,
-    reference_dims=("NH",),
     flops=attention.flops,
     bytes=append_attention_bytes,
     shapes=ATTENTION_SHAPES,
@@ -309,7 +293,6 @@ sample = Op(
     scalars=(Scalar("temperature", "float32"), Scalar("top_k", "int32")),
     scalar_values={"temperature": 0.75, "top_k": 0},
     reference=decode.sample,
-    reference_dims=("V",),
     flops=lambda d: 4 * d["B"] * d["V"],
     bytes=lambda d, real: d["B"] * (d["V"] * real.itemsize + 16),
     shapes=SAMPLE_SHAPES,

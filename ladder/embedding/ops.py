@@ -6,19 +6,17 @@ import numpy as np
 
 from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Op, read, update, write
+from ladder.core.contract.op import Case, Op, read, shapes, update, write
 from reference import embedding
 
-SHAPES = tuple(
-    {"B": B, "T": T, "C": C, "V": V, "P": P}
-    for B, T, C, V, P in [
-        (1, 1, 1, 1, 1),
-        (2, 3, 31, 5, 4),
-        (3, 7, 48, 101, 8),
-        (2, 5, 768, 50, 5),
-        (3, 101, 32, 2, 128),  # every token a hundred times and more
-        (2, 9, 8, 2300, 9),  # a scan over the vocabulary takes several rounds
-    ]
+SHAPES = shapes(
+    "B T C V P",
+    (1, 1, 1, 1, 1),
+    (2, 3, 31, 5, 4),
+    (3, 7, 48, 101, 8),
+    (2, 5, 768, 50, 5),
+    (3, 101, 32, 2, 128),  # every token a hundred times and more
+    (2, 9, 8, 2300, 9),  # a scan over the vocabulary takes several rounds
 )
 BENCH = {
     "B=64 T=1024": {"B": 64, "T": 1024, "C": 768, "V": 50304, "P": 1024},

@@ -6,13 +6,10 @@ import numpy as np
 
 from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, MakeInputs, Op, distinct, read, update, write
+from ladder.core.contract.op import Case, MakeInputs, Op, distinct, read, shapes, update, write
 from reference import layernorm
 
-SHAPES = tuple(
-    {"N": N, "C": C}
-    for N, C in [(1, 1), (3, 31), (5, 33), (2, 768), (7, 769), (4, 1600), (301, 200)]
-)
+SHAPES = shapes("N C", (1, 1), (3, 31), (5, 33), (2, 768), (7, 769), (4, 1600), (301, 200))
 BENCH = {
     "N=65536 C=768": {"N": 65536, "C": 768},
     "N=4096 C=768": {"N": 4096, "C": 768},

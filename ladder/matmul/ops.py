@@ -3,22 +3,20 @@ are also one."""
 
 from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, OnGpu, Op, read, update, write
+from ladder.core.contract.op import Case, OnGpu, Op, read, shapes, update, write
 from ladder.matmul import library_rungs as library
 from ladder.matmul.library_rungs import library_rungs, one_kernel_rungs
 from reference import matmul
 
-SHAPES = tuple(
-    {"N": N, "C": C, "OC": OC}
-    for N, C, OC in [
-        (1, 1, 1),
-        (3, 31, 33),
-        (17, 64, 48),
-        (64, 64, 64),
-        (65, 129, 67),
-        (128, 96, 136),
-        (300, 40, 24),
-    ]
+SHAPES = shapes(
+    "N C OC",
+    (1, 1, 1),
+    (3, 31, 33),
+    (17, 64, 48),
+    (64, 64, 64),
+    (65, 129, 67),
+    (128, 96, 136),
+    (300, 40, 24),
 )
 BENCH = {
     "qkv": {"N": 65536, "C": 768, "OC": 2304},

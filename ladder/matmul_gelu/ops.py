@@ -11,21 +11,12 @@ import numpy as np
 
 from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, MakeInputs, Op, read, write
+from ladder.core.contract.op import Case, MakeInputs, Op, read, shapes, write
 from ladder.gelu import ops as gelu
 from ladder.matmul_gelu.library_rungs import library_rungs
 from reference import matmul_gelu
 
-SHAPES = tuple(
-    {"N": N, "C": C, "OC": OC}
-    for N, C, OC in [
-        (1, 1, 1),
-        (3, 31, 33),
-        (17, 64, 48),
-        (65, 129, 67),
-        (128, 96, 136),
-    ]
-)
+SHAPES = shapes("N C OC", (1, 1, 1), (3, 31, 33), (17, 64, 48), (65, 129, 67), (128, 96, 136))
 BENCH = {
     "fc": {"N": 65536, "C": 768, "OC": 3072},
     "fc N=4096": {"N": 4096, "C": 768, "OC": 3072},
@@ -58,7 +49,6 @@ forward = Op(
     ),
     dims=("N", "C", "OC"),
     reference=matmul_gelu.forward,
-    rereads=True,
     flops=lambda d: 2 * d["N"] * d["C"] * d["OC"] + 8 * d["N"] * d["OC"],
     shapes=SHAPES,
     bench=BENCH,

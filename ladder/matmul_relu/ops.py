@@ -45,9 +45,8 @@ forward = Op(
 
 def zeros_or_tiny(dims: Dims, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """What a comparison may get wrong: signed zeros, and the smallest values beside the largest."""
-    sizes = 0.0, 1e-40, 1e-7, 1.0, 6e4
-    values = np.array([*sizes, *(-size for size in sizes)])
-    return {"out": rng.choice(values, (dims["N"], dims["C"]))}
+    sizes = np.array([0.0, 1e-40, 1e-7, 1.0, 6e4])
+    return {"out": rng.choice([*sizes, *-sizes], (dims["N"], dims["C"]))}
 
 
 backward_input = Op(

@@ -25,15 +25,10 @@ def some_zeros(name: str) -> MakeInputs:
 def delicate(name: str) -> dict[str, Case]:
     """Cases for the argument whose sign decides."""
 
-    def make(dims: Dims, rng: np.random.Generator, *values: float) -> dict[str, np.ndarray]:
-        return {name: rng.choice(np.array(values), distinct(dims["N"]))}
-
-    sizes = 1e-40, 1e-7, 1.0, 6e4
-    return {
-        "tiny, huge and signed zeros": Case(
-            lambda dims, rng: make(dims, rng, 0.0, -0.0, *sizes, *(-size for size in sizes))
-        ),
-    }
+    sizes = np.array([1e-40, 1e-7, 1.0, 6e4])
+    values = np.array([0.0, -0.0, *sizes, *-sizes])
+    case = Case(lambda dims, rng: {name: rng.choice(values, distinct(dims["N"]))})
+    return {"tiny, huge and signed zeros": case}
 
 
 NOT_A_NUMBER = Case(

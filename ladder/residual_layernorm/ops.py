@@ -60,7 +60,6 @@ forward = Op(
     ),
     dims=("N", "C"),
     reference=residual_layernorm.forward,
-    rereads=True,
     flops=lambda d: 9 * d["N"] * d["C"],
     shapes=SHAPES,
     bench=BENCH,

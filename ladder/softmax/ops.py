@@ -4,12 +4,10 @@ import numpy as np
 
 from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Case, Op, distinct, read, write
+from ladder.core.contract.op import Case, Op, distinct, read, shapes, write
 from reference import softmax
 
-SHAPES = tuple(
-    {"N": N, "V": V} for N, V in [(1, 1), (3, 31), (5, 33), (2, 1024), (7, 1009), (2, 50257)]
-)
+SHAPES = shapes("N V", (1, 1), (3, 31), (5, 33), (2, 1024), (7, 1009), (2, 50257))
 BENCH = {"N=65536 V=1024": {"N": 65536, "V": 1024}, "N=4096 V=50304": {"N": 4096, "V": 50304}}
 
 

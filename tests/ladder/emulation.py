@@ -14,13 +14,20 @@ from ladder.core.emulator.emulated import Emulated
 
 def rung(folder: Path, source: str) -> Rung:
     """A kernel file with this text, which need not have a header."""
-    path = folder / "kernel.cu"
+    path, source = folder / "kernel.cu", whole(source)
     path.write_text(source)
     return Rung("1", "a test", path, source)
 
 
+def whole(source: str) -> str:
+    """The text of a kernel file; of a body alone, that of the kernel around it."""
+    if "__global__" in source:
+        return source
+    return f'extern "C" __global__ void k(float* out, const float* inp) {{\n{source}}}\n'
+
+
 def run(device, folder, source, grid, block, *args, shared=0, real=np.float32, defines=None):
-    """Compile the source and launch the kernel that it calls `k`."""
+    """Compile the source, a file or a body, and launch the kernel `k`."""
     kernels = device.compile(rung(folder, source), defines or {}, np.dtype(real))
     shape = [(*((x,) if isinstance(x, int) else x), 1, 1)[:3] for x in (grid, block)]
     kernels["k"](Launch("k", *shape, shared), args)
@@ -40,7 +47,7 @@ def zeros(*shape, dtype=np.float32) -> np.ndarray:
 
 def line(source: str, mark: str = "BUG") -> int:
     """The number of the line that carries a mark."""
-    return next(i for i, text in enumerate(source.splitlines(), 1) if mark in text)
+    return next(i for i, text in enumerate(whole(source).splitlines(), 1) if mark in text)
 
 
 def devices(**options):

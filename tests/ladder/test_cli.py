@@ -1,22 +1,18 @@
 """python -m ladder: what it prints, and that whatever is wrong is one line and status 2."""
 
-import io
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from ladder.__main__ import main
-from ladder.core.commands import checks, sources
+from ladder.core.commands import checks
 from ladder.core.contract.ladder import find, ladders
 from ladder.core.contract.target import Target
 from ladder.core.device.cpu import Cpu
-from ladder.core.show import tables
 from ladder.core.show.pages import ROOT
 from ladder.core.verify.check import Outcome, Report
 
@@ -37,45 +33,9 @@ def test_list_names_every_op_and_rung(capsys):
     assert "residual" not in out
 
 
-def test_list_prints_square_brackets_as_they_are(capsys):
-    assert main(["list", "crossentropy.forward"]) == 0
-    summary = find("crossentropy.forward").op.summary
-    assert "[" in summary
-    assert summary in capsys.readouterr().out
-
-
-def test_list_explains_the_marks_that_it_prints_and_no_others(capsys):
-    assert main(["list", "layernorm.forward"]) == 0
-    out = capsys.readouterr().out
-    assert "(does not pay)" in out and "\ndoes not pay: " in out
-    assert "TF32" not in out and "a vendor's library" not in out
-    assert main(["list"]) == 0
-    out = capsys.readouterr().out
-    for mark in (*sources.REMARKS, "A name without a number"):
-        assert out.count(f"\n{mark}") == 1
-    remarks = {tables.remarks(rung) for ladder in ladders().values() for rung in ladder.rungs}
-    said = {part for remark in remarks if remark for part in remark[3:-2].split(", ")}
-    assert said == set(sources.REMARKS)
-
-
-def test_list_cuts_no_word_in_a_narrow_terminal(monkeypatch):
-    screen = io.StringIO()
-    monkeypatch.setattr(sources, "console", lambda: Console(file=screen, width=60))
-    assert main(["list", "attention.forward"]) == 0
-    lines = screen.getvalue().splitlines()
-    assert max(map(len, lines)) <= 60 and "…" not in screen.getvalue()
-    for rung in find("attention.forward").rungs:
-        assert any(f" {rung.id} " in line for line in lines)
-
-
 def test_show_prints_the_file_as_it_is(capsys):
     assert main(["show", "layernorm.forward", "3"]) == 0
     assert capsys.readouterr().out == find("layernorm.forward").rung(3).source
-
-
-def test_show_of_rung_0_prints_the_reference(capsys):
-    assert main(["show", "layernorm.forward", "0"]) == 0
-    assert "def forward(" in capsys.readouterr().out
 
 
 def test_diff_is_a_unified_diff_that_patch_would_take(capsys):
@@ -135,14 +95,10 @@ def test_check_of_a_ladder_leaves_out_the_rungs_that_the_gpu_is_too_old_for(monk
     monkeypatch.setattr(checks, "open_device", lambda name: Turing())
     monkeypatch.setattr(checks.check, "check", note)
     assert main(["check", "matmul.forward", "--device", "cuda"]) == 0
-    said = capsys.readouterr().out
-    rungs = [rung for rung in find("matmul.forward").rungs if rung.path is not None]
-    newer = [rung for rung in rungs if "sm >= 80" in rung.conditions()]
-    assert newer and not {rung.id for rung in newer} & set(checked)
-    assert {"1", "2"} <= set(checked)
-    for rung in newer:
-        assert f"matmul.forward {rung.label} needs " in said
-    assert "not for Tesla T4, left out" in said
+    rungs = find("matmul.forward").rungs
+    newer = {rung.id for rung in rungs if rung.path and "sm >= 80" in rung.conditions()}
+    assert newer and not newer & set(checked) and {"1", "2"} <= set(checked)
+    assert "not for Tesla T4, left out" in capsys.readouterr().out
 
 
 @pytest.mark.emulator
@@ -185,28 +141,23 @@ def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
         ("", "COMMAND"),
         ("climb", "'climb'"),
         ("docs --chekc", "did you mean --check?"),
-        ("docs now", "'now'"),
         ("list nosuch.op", "'nosuch.op'"),
         ("show layernorm", "layernorm.forward, layernorm.backward"),
         ("show layernorm.forwrd 1", "did you mean layernorm.forward"),
         ("show layernorm.forward", "0 to 11"),
         ("show layernorm.forward 77", "'77'"),
-        ("show layernorm.forward one", "'one'"),
         ("show layernorm.forward ²", "'²'"),
         ("show layernorm.forward no/such.cu", "no/such.cu: no such file"),
         (f"diff layernorm.forward {PLANTED}", f"ladder diff layernorm.forward 1 {PLANTED}"),
         ("diff layernorm.forward 1 2 --context -1", "--context: '-1'"),
-        ("check", "op"),
         ("check layernorm.forward mine.cu --device emulated", "mine.cu: no such file"),
         ("check layernorm.forward mine.cu --seconds nan", "--seconds: 'nan'"),
         ("check layernorm.forward 1 --device tpu", "'tpu'"),
         ("check layernorm.forward 1 --device cpu", "device cpu"),
         ("check gelu.forward 1 --device cpu --coverage", "--coverage"),
-        ("check gelu.forward 1 --device cpu --warp 64", "--warp"),
         ("check x --dtype fp8", "--dtype: 'fp8'"),
         ("check x --shape N=a", "--shape: 'N=a'"),
         ("check x --shape N=4,N=5", "--shape: 'N=4,N=5'"),
-        ("check x --shape=", "--shape: ''"),
         ("check attention.forward 1 --device emulated --shape B=1,T=3,C=5,NH=2", "C % NH == 0"),
         ("check layernorm.forward 3 --device emulated --shape N=99999999,C=99999999", "GiB"),
         ("check layernorm.forward 3 --device emulated --shape N=3000000000,C=1", "N=3000000000"),
@@ -215,20 +166,14 @@ def test_the_committed_pages_show_what_the_kernels_and_results_say(capsys):
         ("bench relu.forward --device emulated --define BLOCK=32", "--rung"),
         ("bench relu.forward --device emulated --rung 1 --define BLOCK=x", "--define BLOCK=x"),
         ("bench relu.forward --device emulated --rung 1 --define WIDTH=2", "no constant WIDTH"),
-        ("bench relu.forward --device emulated --rung 1 --define BLOCK=32", "about a GPU"),
         ("pick layernorm.forward --device emulated", "about a GPU"),
-        ("pick --save --device emulated", "about a GPU"),
         ("latency --device emulated", "doc/latency.md"),
         ("trace layernorm.forward 0", "no kernel"),
         ("trace layernorm.forward 5 --shape N=4,C=5", "C % vector == 0, and here C = 5"),
-        ("trace layernorm.forward 1 --shape N=4", "--shape N=4"),
-        ("sass", "op"),
-        ("sass layernorm.forward 0", "no kernel"),
         ("sass layernorm.forward 3 --arch hopper", "'hopper'"),
         ("isa matmul.forward cublas", "no kernel"),
         ("export matmul_relu.forward", "matmul_relu.forward has the rungs"),
         ("compile", "what to compile"),
-        ("compile gelu --all", "what to compile"),
         ("compile gelu --arch gfx1", "'gfx1'"),
     ],
 )
@@ -264,12 +209,3 @@ def test_a_python_without_the_packages_is_told_which_one_has_them(program):
     assert done.returncode == 2
     assert "make setup" in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_a_limit_on_threads_is_one_line(monkeypatch, capsys):
-    def start(*_):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", start)
-    assert main(["check", "start.add", "1", "--device", "emulated"]) == 2
-    assert capsys.readouterr().err.startswith("ladder: the system starts no more threads")

@@ -123,91 +123,73 @@ def judge_all(
     trials: Sequence[Trial], processes: int = 1, show: Callable[[int, Verdict], None] | None = None
 ) -> list[Verdict]:
     """Check many, so many at a time; `show` is called with the index of each as it is known."""
+    processes = min(processes, len(trials))
     verdicts: dict[int, Verdict] = {}
-    count = min(processes, len(trials))
+    waiting = [(index, False) for index in reversed(range(len(trials)))]  # and whether it crashed
+    running: list[_Running] = []
     with own_cache():
-        waiting = list(reversed(range(len(trials))))
-        workers = [_Worker(count) for _ in range(count)]
         try:
-            while len(verdicts) < len(trials):
-                for worker in workers:
-                    if worker.index is None and waiting:
-                        worker.give(waiting.pop(), trials)
-                for index, verdict in _collect(workers, trials):
-                    verdicts[index] = verdict
+            while waiting or running:
+                while waiting and len(running) < processes:
+                    running.append(_Running(trials, *waiting.pop(), processes))
+                wait([one.connection for one in running], 0.5)
+                for one in [one for one in running if one.is_over()]:
+                    running.remove(one)
+                    if (verdict := one.verdict()) is None:
+                        waiting.append((one.index, True))
+                        continue
+                    verdicts[one.index] = verdict
                     if show:
-                        show(index, verdict)
+                        show(one.index, verdict)
         finally:
-            for worker in workers:
-                worker.end()
+            for one in running:
+                one.end()
     return [verdicts[index] for index in range(len(trials))]
 
 
-class _Worker:
-    """A process that checks one rung, and is then replaced."""
+class _Running:
+    """A process that checks one rung; in the sandbox if the process before it has crashed on it."""
 
-    def __init__(self, processes: int) -> None:
-        self.processes = processes  # that there are
-        self._start()
-
-    def _start(self) -> None:
-        self.index: int | None = None
-        self.deadline = 0.0
-        self.crashed = False
+    def __init__(self, trials: Sequence[Trial], index: int, crashed: bool, processes: int) -> None:
+        self.index, self.crashed, self.trial = index, crashed, trials[index]
+        self.deadline = time.monotonic() + SECONDS * (1 + crashed)
         context = multiprocessing.get_context("fork")
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, self.processes), daemon=True)
+        work = theirs, self.trial, crashed, processes
+        self.process = context.Process(target=_serve, args=work, daemon=True)
         self.process.start()
         theirs.close()
 
-    def give(self, index: int, trials: Sequence[Trial], crashed: bool = False) -> None:
-        seconds = 2 * SECONDS if crashed else SECONDS
-        self.index, self.deadline = index, time.monotonic() + seconds
-        self.crashed = crashed  # the process that had it before
-        self.connection.send((trials[index], crashed))
+    def is_over(self) -> bool:
+        return self.connection.poll() or time.monotonic() > self.deadline
+
+    def verdict(self) -> Verdict | None:
+        """What it has found out; None if it crashed. It ends."""
+        try:
+            if not self.connection.poll():
+                return Verdict("undecided", f"not done after {SECONDS:g} s", SECONDS)
+            found: Verdict | Exception = self.connection.recv()
+        except (EOFError, OSError):
+            if self.crashed:
+                raise RuntimeError(f"the checker crashes on {self.trial.path}") from None
+            return None
+        finally:
+            self.end()
+        if isinstance(found, Exception):
+            raise RuntimeError(f"the checker fails on {self.trial.path}") from found
+        return found
 
     def end(self) -> None:
         self.process.kill()
         self.process.join()
         self.connection.close()
 
-    def replace(self) -> None:
-        self.end()
-        self._start()
 
-
-def _serve(connection: Connection, processes: int) -> None:
-    with contextlib.suppress(EOFError):
-        trial, crashed = connection.recv()
-        try:
-            connection.send(judge_in_sandbox(trial) if crashed else judge(trial, processes))
-        except Exception as bug:  # of the checker itself: no verdict on the rung
-            connection.send(bug)
-
-
-def _collect(workers: list[_Worker], trials: Sequence[Trial]) -> Iterator[tuple[int, Verdict]]:
-    """Wait a moment; what has been found out meanwhile."""
-    ready = wait([worker.connection for worker in workers if worker.index is not None], 0.5)
-    for worker in workers:
-        index = worker.index
-        if index is None:
-            continue
-        if worker.connection in ready:
-            try:
-                verdict = worker.connection.recv()
-                if isinstance(verdict, Exception):
-                    raise RuntimeError(f"the checker fails on {trials[index].path}") from verdict
-            except (EOFError, OSError):
-                if worker.crashed:
-                    raise RuntimeError(f"the checker crashes on {trials[index].path}") from None
-                worker.replace()
-                worker.give(index, trials, crashed=True)
-                continue
-            worker.replace()
-            yield index, verdict
-        elif time.monotonic() > worker.deadline:
-            worker.replace()
-            yield index, Verdict("undecided", f"not done after {SECONDS:g} s", SECONDS)
+def _serve(connection: Connection, trial: Trial, crashed: bool, processes: int) -> None:
+    try:
+        connection.send(judge_in_sandbox(trial) if crashed else judge(trial, processes))
+    except Exception as bug:  # of the checker itself: no verdict on the rung
+        connection.send(bug)
 
 
 @contextlib.contextmanager

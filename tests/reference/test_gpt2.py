@@ -37,13 +37,3 @@ def test_logits_loss_and_all_gradients_are_pytorchs(path, real, tolerance):
     assert gradients.keys() == weights.keys()
     for name, gradient in gradients.items():
         assert distance(gradient, arrays[f"gradient.{name}"]) < tolerance, name
-
-
-@golden
-def test_forward_and_backward_change_no_weight(path):
-    arrays, weights, heads = load(path)
-    before = {name: tensor.copy() for name, tensor in weights.items()}
-    _, _, kept = gpt2.forward(weights, arrays["tokens"][0], arrays["targets"][0], heads)
-    gpt2.backward(weights, kept)
-    for name, tensor in weights.items():
-        np.testing.assert_array_equal(tensor, before[name], err_msg=name)

@@ -50,29 +50,6 @@ def test_search_finds_swizzle(address, tab):
     page.wait_for_url("**/04_matmul_tensor_cores.html*")
 
 
-def test_folds_open(address, tab):
-    page = tab()
-    page.goto(f"{address}/doc/layernorm.html")
-    fold = page.locator("article details", has=page.locator(".highlight-diff")).first
-    inside = fold.locator(".highlight-diff")
-    assert not inside.is_visible()
-    fold.locator("summary").click()
-    assert inside.is_visible()
-
-
-def test_mathematics_is_typeset(address, tab):
-    page = tab()
-    page.goto(f"{address}/doc/layernorm.html")
-    page.locator("mjx-container").first.wait_for()
-    assert r"\frac" not in page.locator("article").inner_text()
-
-
-def test_cuda_is_highlighted(address, tab):
-    page = tab()
-    page.goto(f"{address}/doc/how_to_read_a_rung.html")
-    assert page.locator("article .highlight-cpp .kr", has_text="__global__").count() > 0
-
-
 def ground(picture) -> str:
     """The colour of most of a picture, as the browser shows it."""
     pixels = matplotlib.image.imread(io.BytesIO(picture.screenshot()))[..., :3].reshape(-1, 3)
@@ -93,12 +70,6 @@ def test_pictures_follow_the_switch_between_light_and_dark(address, tab):
                     break
                 page.locator(".content-icon-container .theme-toggle").click()
             assert ground(picture) == colour, (path, theme)
-
-
-def test_pictures_follow_a_dark_system(address, tab):
-    page = tab(color_scheme="dark")
-    page.goto(f"{address}/doc/layernorm.html")
-    assert ground(page.locator('article img[src$=".svg"]').first) == COLOURS["paper"][1]
 
 
 def test_the_fragment_explorer_knows_what_mma_sync_does(address, tab):

@@ -25,8 +25,3 @@ def test_every_page_and_notebook_is_listed_once():
     pages = [*ROOT.glob("doc/**/*.md"), *ROOT.glob("doc/**/*.rst"), *ROOT.glob("notebooks/*.ipynb")]
     names = {path.relative_to(ROOT).with_suffix("").as_posix() for path in pages if path != FRONT}
     assert sorted(contents()) == sorted(names | {"CONTRIBUTING", "CHANGELOG"})
-
-
-def test_notebooks_come_in_the_order_of_their_numbers():
-    notebooks = [page for page in contents() if page.startswith("notebooks/")]
-    assert notebooks == sorted(notebooks)

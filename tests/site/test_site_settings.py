@@ -38,11 +38,6 @@ def test_the_address_comes_from_the_remote(monkeypatch, remote, address):
     assert repository.address() == address
 
 
-def test_a_workflow_knows_the_address(monkeypatch):
-    monkeypatch.setenv("GITHUB_REPOSITORY", "owner/name")
-    assert load("repository").address() == "https://github.com/owner/name"
-
-
 def test_docstrings_become_rst():
     text = (
         "Does `x` well.\n\nname   what it\n       means\n`n`    a count\n\n    example(1)\n    two"
@@ -50,11 +45,4 @@ def test_docstrings_become_rst():
     assert load("docstrings").as_rst(text) == (
         "Does ``x`` well.\n\n``name``\n   what it\n   means\n``n``\n   a count\n\n"
         ".. code-block:: python\n\n    example(1)\n    two"
-    )
-
-
-def test_signatures_keep_numbers_and_texts_and_lose_modules():
-    long = "(x: ~collections.abc.Callable[[int], ~a.b.C] = 0.8, y='m.n', z: t.U = <factory>) -> a.B"
-    assert (
-        load("docstrings").short(long) == "(x: Callable[[int], C] = 0.8, y='m.n', z: U = ...) -> B"
     )

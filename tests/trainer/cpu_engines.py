@@ -37,6 +37,25 @@ def run_batch(engine: Engine, tokens: np.ndarray, targets: np.ndarray) -> float:
     return float(engine.read("losses").mean(dtype=np.float64))
 
 
+def assert_derivatives(engine: Engine, tokens: np.ndarray, targets: np.ndarray) -> None:
+    """The gradient of each tensor is the derivative of the loss: by central differences in float64,
+    along one random direction."""
+    run_batch(engine, tokens, targets)
+    gradients = {name: engine.read("d" + name) for name in engine.program.parameters}
+    rng = np.random.default_rng(1)
+    for name, gradient in gradients.items():
+        old, direction = engine.read(name), rng.standard_normal(gradient.shape)
+        losses = []
+        for step in (1e-6, -1e-6):
+            engine.write(name, old + step * direction)
+            engine.forward()
+            losses.append(engine.read("losses").mean())
+        engine.write(name, old)
+        slope = (losses[0] - losses[1]) / 2e-6
+        expected = (gradient * direction).sum()
+        assert abs(slope - expected) <= max(1e-6 * abs(expected), 1e-8), name
+
+
 def distance(actual: np.ndarray, expected: np.ndarray) -> float:
     """Length of the difference over length of what is expected; NaN counts as far off."""
     actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)

@@ -83,4 +83,4 @@ def test_from_the_loop_to_a_kernel_a_reader_opens_five_files(tmp_path):
 def test_a_kernel_is_called_so():
     assert list(inspect.signature(CupyKernel.__call__).parameters) == ["self", "launch", "args"]
     assert Path(inspect.getfile(CupyKernel)).relative_to(ROOT) == Path(GPU)
-    assert "kernel(launch, args)" in inspect.getsource(binding.binder)
+    assert "kernel(launch, args)" in inspect.getsource(binding)

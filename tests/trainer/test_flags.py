@@ -12,8 +12,6 @@ import pytest
 from ladder.core.common.errors import LadderError
 from tests.trainer.tiny import resolved, resolved_kernels
 from trainer import flags
-from trainer.__main__ import COMMANDS
-from trainer.commands import sample
 from trainer.commands.command import run
 from trainer.commands.parser import parse
 from trainer.engine import schedule
@@ -90,13 +88,6 @@ def test_the_names_that_flags_know_are_those_of_what_there_is():
     assert tuple(fusion.FUSIONS) == flags.FUSIONS  # in this order
 
 
-def test_help_names_every_command(capsys):
-    with pytest.raises(SystemExit):
-        parse(["--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    assert f"Other commands: {', '.join(COMMANDS)}, each with its own --help." in text
-
-
 @pytest.mark.parametrize("words", [["-h"], ["-b", "8", "-h"], ["-h", "-b", "8"]])
 def test_h_alone_asks_for_help_and_with_a_value_for_hellaswag(capsys, words):
     assert parse(["-h", "1", "-b", "8"]) == Flags(hellaswag=True, batch=8)
@@ -105,13 +96,6 @@ def test_h_alone_asks_for_help_and_with_a_value_for_hellaswag(capsys, words):
     assert left.value.code == 0
     assert "--learning" not in (out := capsys.readouterr().out)
     assert re.search(r"--batch( N)?, -b N", out)  # Python 3.13 names the value once
-
-
-def test_another_command_takes_h_for_help_too(capsys):
-    with pytest.raises(SystemExit) as left:
-        sample.parse(["-h"])
-    assert left.value.code == 0
-    assert "--temperature" in (out := capsys.readouterr().out) and "--lr" not in out
 
 
 def test_the_device_fills_in_what_was_left_open():
@@ -174,28 +158,17 @@ def test_settings_that_do_not_go_together_are_refused(changes, says):
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["-b", "0"], "error: --batch/-b must be at least 1, not 0\n"),
-        (
-            ["trian"],
-            "error: unknown command 'trian'; the commands are prepare, doctor, ",
-        ),
-        (["-e", "no/such.bin", "--device", "cpu"], "error: -e no/such.bin: no such file or folder"),
-    ],
+    ("words", "says"), [("-b 0", "--batch/-b"), ("trian", "'trian'"), ("-e no/such.bin", "no/such")]
 )
 def test_the_command_prints_one_line_and_exits_with_2(words, says, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "trainer", "--dataset", "play", "--tokenizer", "bytes", *words]
-        if words[0].startswith("-")
-        else [sys.executable, "-m", "trainer", *words],
+        [sys.executable, "-m", "trainer", *words.split()],
         capture_output=True,
         text=True,
         env={**os.environ, "KERNEL_LADDER_DATA": str(tmp_path)},
     )
-    assert done.returncode == 2
-    assert done.stderr.startswith(says)
-    assert done.stderr.count("\n") == 1
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2 and line.startswith("error: ") and says in line
 
 
 @pytest.mark.parametrize(

@@ -72,13 +72,6 @@ SCRIPTS = {
     "-l 0.0006 -q 0.1 -u 700 -n 10000 -nk 5 -nm 50000 -ge 1 -sl 7.0 -sg 7.0 -y 1 -x 572204 "
     "-e gpt3:c768",
 }
-# Those of scripts/multi_node: sixteen ranks that meet by a folder, by MPI, by an address.
-NODES = "-v 250 -s 20000 -g 144 -h 1 -b 64 -t 1024 -d 2097152 -r 0 -z 1 -c 0.1 -l 0.0006 -u 700"
-MULTI_NODE = [
-    f"{DATA} {NODES} -q 0.0 -n 5000 -y 1 -e d12 -pn 16 -pr 3 -pg 8 -pf log -pi fs",
-    f"{DATA} {NODES} -q 0.1 -n 1000 -y 0 -e d12 -pi mpi",
-    f"{DATA} {NODES} -q 0.0 -n 5000 -y 1 -e d12 -pn 16 -pr 3 -pg 8 -ps 10.0.1.220 -pi tcp",
-]
 
 
 def typed(flags: Flags) -> dict:
@@ -134,12 +127,6 @@ def test_llmcs_scripts_are_understood(name):
     assert config.sequence == flags.sequence
     assert config.accumulation == flags.total_tokens // (flags.batch * flags.sequence)
     assert (config.beta2, config.grad_clip, config.dtype) == (0.95, 1.0, "bf16")
-
-
-@pytest.mark.parametrize("line", MULTI_NODE)
-def test_llmcs_scripts_for_several_machines_are_understood(line):
-    written = [word for word in line.split() if word.startswith("-")]
-    assert len(typed(parse(line.split()))) == len(written)
 
 
 @pytest.mark.parametrize(

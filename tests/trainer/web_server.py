@@ -3,6 +3,7 @@
 import contextlib
 import http.server
 import threading
+import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,7 +14,8 @@ Answers = Mapping[str, tuple[Any, ...]]
 def serve(answers: Answers) -> Iterator[http.server.ThreadingHTTPServer]:
     """A server at its `url` until the block ends; it counts `downloads`.
 
-    answers  path -> status, body, bytes that are promised, and headers (name, value), if any
+    answers  path, with the query or for every query -> status, body, bytes that are promised, and
+             headers (name, value), if any
     """
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -25,7 +27,9 @@ def serve(answers: Answers) -> Iterator[http.server.ThreadingHTTPServer]:
             self._answer(send=True)
 
         def _answer(self, send):
-            status, body, promised, *headers = answers.get(self.path, (404, b"", 0))
+            path = urllib.parse.unquote(self.path.partition("?")[0])
+            nothing = (404, b"", 0)
+            status, body, promised, *headers = answers.get(self.path, answers.get(path, nothing))
             self.send_response(status)
             for header in headers:
                 self.send_header(*header)

@@ -17,11 +17,9 @@ from typing import Any
 from ladder.core.common.errors import LadderError
 from ladder.core.common.install import pip
 from trainer.data import download
-from trainer.data.download import CONNECT_SECONDS, READ_SECONDS, DownloadError, Source
+from trainer.data.download import DownloadError, Source
 
 UNREAD = "unread"  # the folder of files that were downloaded and are not read to their end
-
-MOST_PAGES = 100  # of a list of files, 1,000 on each: more is a fault of the server
 
 Position = tuple[int, int]  # of a document: number of the file, number of the row in it
 
@@ -42,45 +40,29 @@ def list_files(repository: str, prefix: str, suffix: str) -> list[tuple[str, str
 
     Raises DownloadError where the Hub does not answer or has none.
     """
-    import requests
+    import huggingface_hub  # takes a quarter of a second, and few runs need it
 
-    folder = prefix.rpartition("/")[0]
-    url = f"{_endpoint()}/api/datasets/{repository}/tree/main/{folder}".rstrip("/")
-    found: dict[str, str] = {}
-    next_page: str | None = url
+    folder = prefix.rpartition("/")[0] or None
+    api, reason = huggingface_hub.HfApi(_endpoint()), f"no connection to {_endpoint()}"
     try:
-        download.probe(url)
-        pages = 0
-        while next_page is not None:
-            answer = requests.get(next_page, timeout=(CONNECT_SECONDS, READ_SECONDS))
-            answer.raise_for_status()
-            found |= _files_in(answer.json())
-            next_page = answer.links.get("next", {}).get("url")
-            pages += 1
-            if pages > MOST_PAGES:
-                raise DownloadError(
-                    f"cannot list the files of {repository}: {url} has more than {MOST_PAGES} "
-                    "pages; name another mirror of the Hub by HF_ENDPOINT"
-                )
-    except (requests.RequestException, ValueError, TypeError, KeyError) as error:
-        reason = f"{type(error).__name__} at {url}"
-        if isinstance(error, (requests.ConnectionError, requests.Timeout)):
-            reason = f"no connection to {_endpoint()}"
+        download.probe(_endpoint())  # without a network the client retries for half a minute
+        reason = ""
+        tree = list(api.list_repo_tree(repository, folder, repo_type="dataset"))
+    except Exception as error:  # those of the client and of its HTTP library
+        reason = reason or (str(error).splitlines() or [type(error).__name__])[0]
         raise DownloadError(
             f"cannot list the files of {repository} ({reason}); name a mirror of the Hub by "
             "HF_ENDPOINT, or train on token files by -i and -j"
         ) from None
-    files = [file for file in sorted(found.items()) if _is_wanted(file[0], prefix, suffix)]
+    files = sorted(
+        (item.path, item.lfs.sha256)
+        for item in tree
+        if isinstance(item, huggingface_hub.RepoFile) and item.lfs is not None
+        if _is_wanted(item.path, prefix, suffix)
+    )
     if not files:
         raise DownloadError(f"{repository} has no files {prefix}*{suffix}")
     return files
-
-
-def _files_in(page: Any) -> dict[str, str]:
-    """Path and hash of the large files that a page of the Hub's answer lists."""
-    return {
-        str(x["path"]): str(x["lfs"]["oid"]) for x in page if x["type"] == "file" and "lfs" in x
-    }
 
 
 def _is_wanted(path: str, prefix: str, suffix: str) -> bool:

@@ -59,7 +59,7 @@ def use_or_make(
         try:
             with alone_in(place.parent, wait=True):
                 if not _is_complete(place, source, wanted):  # another process may just have made it
-                    _make(place, tokenizer, source, size, write)
+                    note_complete(place, source, size, write(place, tokenizer))
         except OSError as error:
             raise LadderError(
                 f"cannot write the token files in {place.parent} ({error.strerror}); "
@@ -67,16 +67,6 @@ def use_or_make(
             ) from None
     files = glob.escape(str(place))  # a data directory may be called "data[1]"
     return Prepared(f"{files}_train*.bin", f"{files}_val*.bin", tokenizer, note)
-
-
-def _make(
-    place: Path,
-    tokenizer: Tokenizer,
-    source: str,
-    size: str,
-    write: Write,
-) -> None:
-    note_complete(place, source, size, write(place, tokenizer))
 
 
 def note_complete(place: Path, source: str, size: str, counts: dict[str, int]) -> None:

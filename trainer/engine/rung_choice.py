@@ -256,21 +256,27 @@ def _refuse_code(named: Mapping[str, Any], who: str) -> None:
 
 
 def _refuse_edited(named: Mapping[str, str], before: Mapping[str, Any]) -> None:
-    """Raise LadderError where a rung is gone, or is not what it was at the checkpoint."""
+    """Raise LadderError where a rung is gone, or some are not what they were at the checkpoint."""
+    edited = []
     for key, which in named.items():
-        anew = f"choose another by --rung {key}=N, or all by --rungs"
         try:
             op = op_of(key)
             rung = find_rung(op, which)
         except LadderError as error:
-            raise LadderError(f"the checkpoint's rung is gone: {error}; {anew}") from None
+            raise LadderError(
+                f"the checkpoint's rung is gone: {error}; choose another by --rung {key}=N, or all "
+                "by --rungs"
+            ) from None
         digest = code_identity(rung)
         _, same_bits = FORMERLY_BOTH.get((op, rung.id), ("", digest))
         if before["digests"].get(key) not in (digest, same_bits):
-            raise LadderError(
-                f"{key} {rung.label} was edited since the checkpoint, or a file that it includes, "
-                f"so the run could not continue bit for bit; restore {rung.path}, or {anew}"
-            )
+            edited.append(f"{key} {rung.label}")
+    if edited:
+        raise LadderError(
+            f"since the checkpoint, the code of {', '.join(edited)} has changed, so the run could "
+            "not continue bit for bit; to go on with the code as it is now, add --rungs and the "
+            "path of rungs.json in the run's folder"
+        )
 
 
 def as_json(choices: Mapping[str, Choice]) -> dict[str, str]:

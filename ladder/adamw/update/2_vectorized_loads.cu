@@ -9,7 +9,8 @@
 // Define: BLOCK = 256
 // Launch: adamw_update<<<ceil_div(N, 4 * BLOCK), BLOCK>>>
 // After:  1
-// Left:   two divisions and a square root per weight, and hyper again in every thread -> rung 3.
+// Left:   two divisions and a square root per weight -> rung 2b; hyper again in every thread
+//         -> rung 3.
 
 #include "portable.cuh"
 #include "rounding.cuh"

@@ -1,11 +1,10 @@
-// adamw update, rung 3: grid-stride loop, step constants hoisted out of it
-// Before: rung 2 starts one thread for every four weights. Each thread reads hyper and norm,
-//         divides by them, and divides v by its correction for every weight.
+// adamw update, rung 3: grid-stride loop
+// Before: rung 2b starts one thread for every four weights. Each thread reads hyper and norm, and
+//         divides by them, before its first load.
 // Change: at most eight blocks for each SM, whatever N is, walk over the weights in strides of the
-//         grid (a grid-stride loop). What depends only on the step is computed before the loop;
-//         sqrt(v / c) = sqrt(v) * (1 / sqrt(c)).
-// Expect: the first load of a thread no longer waits for hyper, except at the very start. There is
-//         one division less per weight. Both rungs are bound by memory, so there is little to gain.
+//         grid (a grid-stride loop). What depends only on the step is computed before the loop.
+// Expect: the first load of a thread no longer waits for hyper, except at the very start. Both
+//         rungs are bound by memory, so there is little to gain.
 // Needs:  nothing
 // Define: BLOCK = 256
 // Launch: adamw_update<<<min(ceil_div(N, 4 * BLOCK), 8 * multiprocessors), BLOCK>>>
@@ -13,7 +12,7 @@
 //         blocks fit at once (sm_90a, bfloat16), so the last two follow in a second, smaller wave.
 //         This wave is the smaller part of the loss: six blocks, in one wave, are slower than
 //         rung 2.
-// After:  2
+// After:  2b
 // Left:   only the bytes themselves: fewer of them (moments in 16 bits), or none for the gradient,
 //         if the kernel that computes it last also updates the weight (fusion).
 

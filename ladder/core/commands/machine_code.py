@@ -127,11 +127,7 @@ def show_sass(options: argparse.Namespace) -> int:
         rung,
         plan,
         found,
-        {
-            name: f"{of.registers} registers, {of.shared} bytes of shared memory, {of.stack} of "
-            f"stack, {of.spill} spilled"
-            for name, of in takes.items()
-        },
+        takes,
         lambda launch: occupancy.occupancy(target.arch, takes[launch.kernel], launch),
     )
     for remark in compiler.remarks(cubin):
@@ -151,11 +147,7 @@ def show_isa(options: argparse.Namespace) -> int:
         rung,
         plan,
         found,
-        {
-            name: f"{of.vgprs} vector registers ({of.agprs} of them for accumulation), {of.sgprs} "
-            f"scalar registers, {of.lds} bytes of LDS, {of.scratch} of scratch, {of.spill} spilled"
-            for name, of in takes.items()
-        },
+        takes,
         lambda launch: hip_occupancy.occupancy(target.arch, takes[launch.kernel], launch),
     )
     _print_summary(assembly.summary(found))
@@ -183,15 +175,15 @@ def _print_code(
     rung: Rung,
     plan: LaunchPlan,
     found: Sequence[machine_code.Instruction],
-    takes: Mapping[str, str],
+    takes: Mapping[str, object],
     occupancy_of: Callable[[Launch], object],
 ) -> None:
     """The listing, and what each kernel takes and how many of it run at once."""
     if not options.summary:
         console().print(machine_code.listing(found, rung.source), soft_wrap=True)
     launched = {launch.kernel: launch for launch in plan.launches}
-    for name, text in takes.items():
-        print(f"{name}: {text}")
+    for name, resources in takes.items():
+        print(f"{name}: {resources}")
         if (launch := launched.get(name)) is not None:
             threads = math.prod(launch.block)
             print(f"  {threads} threads per block: {occupancy_of(launch)}")

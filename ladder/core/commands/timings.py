@@ -14,7 +14,7 @@ from ladder.core.contract.ladder import Ladder, find, find_rung, ladders
 from ladder.core.contract.rung_file import Rung
 from ladder.core.device.open import default_device, open_device
 from ladder.core.measure import bench, latency, pick, pick_cache, results
-from ladder.core.measure.peers import PEERS
+from ladder.core.measure.torch_baselines import BASELINES
 from ladder.core.verify import sandbox
 
 
@@ -57,7 +57,7 @@ def bench_ladders(options: argparse.Namespace) -> int:
     if not chosen:
         raise LadderError("name an op or a layer to measure, or give --all")
     if options.peers:
-        return _bench_peers(chosen, device, options)
+        return _bench_torch(chosen, device, options)
     rungs = [find_rung(chosen[0].op.name, which) for which in options.rung]
     if rungs and len(chosen) > 1:
         raise LadderError(f"--rung needs one op, and {' '.join(options.op)} are several")
@@ -86,7 +86,7 @@ def bench_ladders(options: argparse.Namespace) -> int:
     return int(bool(problems))
 
 
-def _bench_peers(chosen: Sequence[Ladder], device: Device, options: argparse.Namespace) -> int:
+def _bench_torch(chosen: Sequence[Ladder], device: Device, options: argparse.Namespace) -> int:
     """Time PyTorch at the shapes and in the types at which rungs were measured on such a GPU."""
     if options.rung or options.define:
         raise LadderError("--peers times PyTorch alone; leave out --rung and --define")
@@ -94,7 +94,7 @@ def _bench_peers(chosen: Sequence[Ladder], device: Device, options: argparse.Nam
     content = results.of(device.description())
     for ladder in chosen:
         op = ladder.op
-        if op.name not in PEERS:
+        if op.name not in BASELINES:
             print(f"{op.name}: PyTorch has no call that is compared with it")
             continue
         kept = [
@@ -110,7 +110,7 @@ def _bench_peers(chosen: Sequence[Ladder], device: Device, options: argparse.Nam
                 f"PyTorch's could stand beside; first python -m ladder bench {op.name} --save"
             )
         for measurement in kept:
-            renewed = bench.renew_peers(measurement)
+            renewed = bench.renew_baselines(measurement)
             if options.save:
                 print(f"written to {results.record(content['device'], renewed)}")
     return 0

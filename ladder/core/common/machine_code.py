@@ -5,36 +5,36 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable
-from typing import Protocol
+from dataclasses import dataclass
 
 from rich.text import Text
 
 
-class Instruction(Protocol):
-    """One machine instruction of a kernel."""
+@dataclass(frozen=True)
+class Instruction:
+    """One machine instruction of a kernel; each vendor has a subclass.
 
-    @property
-    def kernel(self) -> str: ...
+    text  as the disassembler writes it
+    line  of the rung's file, that it was compiled from; None for what belongs to none
+    """
 
-    @property
-    def text(self) -> str:
-        """As the disassembler writes it."""
-
-    @property
-    def line(self) -> int | None:
-        """The line of the rung's file that it was compiled from; None for what belongs to none."""
-
-    @property
-    def group(self) -> str:
-        """What it does, in words: "shared memory"."""
+    kernel: str
+    text: str
+    line: int | None
 
     @property
     def kind(self) -> str:
         """Its opcode without what says little."""
+        raise NotImplementedError
 
     @property
-    def style(self) -> str:
-        """How it is shown on a terminal; "" as other text."""
+    def purpose(self) -> tuple[str, str]:
+        """What it does, in words, and its style on a terminal: ("shared memory", "yellow")."""
+        raise NotImplementedError
+
+    @property
+    def group(self) -> str:
+        return self.purpose[0]
 
 
 def summary(
@@ -67,5 +67,5 @@ def listing(instructions: Iterable[Instruction], source: str) -> Text:
         if line is not None and line <= len(code):
             text.append(f"{line:4}  {code[line - 1].strip()}\n", "dim")
         for instruction in same:
-            text.append(f"          {instruction.text}\n", instruction.style)
+            text.append(f"          {instruction.text}\n", instruction.purpose[1])
     return text

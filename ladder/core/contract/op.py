@@ -11,10 +11,12 @@ a rung: tests, bench, docs, picker and trainer iterate over `ladders()`.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -91,6 +93,12 @@ class Scalar:
     dtype: str
 
 
+def shapes(dims: str, *sizes: tuple[int, ...]) -> tuple[dict[str, int], ...]:
+    """Shapes by the sizes of their dimensions: shapes("N C", (1, 1), (3, 31))."""
+    names = dims.split()
+    return tuple(dict(zip(names, each, strict=True)) for each in sizes)
+
+
 @dataclass(frozen=True)
 class Case:
     """Something that callers do and that normal inputs do not show; a rung must be right there too.
@@ -126,9 +134,9 @@ class Op:
     `layernorm_forward`.
 
     reference    NumPy function of the same arrays in the same order, then scalars as keywords;
-                 it writes its outputs in place. Dimensions it reads off the arrays' shapes, but
-                 for `reference_dims`, keywords too. One that `rereads` an output takes the type
-                 that it is stored in as `real`, and rounds it first. Call it through `compute`.
+                 it writes its outputs in place. What it cannot read off the arrays' shapes it has
+                 as keywords: a dimension by its name; and `real`, the type of the run, where it
+                 reads an output again, and rounds it first. Call it through `compute`.
     flops        floating-point operations that the computation needs
     bytes        bytes that it must move at least (each input read once, each output written
                  once); None: derived from `args`
@@ -151,7 +159,6 @@ class Op:
     also_with    {tile heuristic: shape} at which it runs only the rungs whose header names that
                  heuristic, on an emulated GPU of the size at which the shape matters
     bench        named shapes for measurements, such as {"B*T=65536": {...}}; the first is shown
-    unmeasured   optional arguments that bench, picker and trace leave out, since most runs do
     ranks        the dimension that counts ranks, if there are any: it is the first one of every
                  argument, and a row is in the memory of its rank (peers.py). Its `bytes` are those
                  that a rank's link must carry in one direction
@@ -168,9 +175,6 @@ class Op:
     fits: tuple[str, ...] = ()
     scalars: tuple[Scalar, ...] = ()
     scalar_values: Mapping[str, float] = field(default_factory=dict)  # used by check and bench
-    reference_dims: tuple[str, ...] = ()
-    rereads: bool = False
-    unmeasured: tuple[str, ...] = ()
     ranks: str = ""
     bytes: Callable[[Dims, np.dtype], int] | None = None
     make_inputs: MakeInputs | None = None
@@ -201,6 +205,21 @@ class Op:
         narrow = np.dtype(real).itemsize < 4
         return np.dtype(np.float32) if narrow and self.reals == ("float32",) else np.dtype(real)
 
+    @functools.cached_property
+    def _parameters(self) -> frozenset[str]:
+        """The names of the reference's parameters."""
+        return frozenset(inspect.signature(self.reference).parameters)
+
+    @property
+    def rereads(self) -> bool:
+        """Whether an output depends on another as it is stored, rounded to the run's type."""
+        return "real" in self._parameters
+
+    @property
+    def unmeasured(self) -> set[str | None]:
+        """Random states of outputs: bench, picker and trace leave them out, as most runs do."""
+        return {arg.rounded_by for arg in self.args}
+
     def misfit(self, dims: Dims) -> str | None:
         """The condition of `fits` that a shape does not meet; None if it has a meaning."""
         return next((text for text in self.fits if not parse(text).evaluate(dims)), None)
@@ -225,9 +244,8 @@ class Op:
     ) -> None:
         """Run the NumPy reference on float32 or float64 arrays in the order of `args`; `real`: the
         narrower type that they stand for."""
-        keywords: dict[str, Any] = {name: dims[name] for name in self.reference_dims}
-        if self.rereads:
-            keywords["real"] = real
+        known = {**dims, "real": real}
+        keywords = {name: known[name] for name in self._parameters if name in known}
         self.reference(*arrays, **keywords, **(scalars or {}))
 
     def least_bytes(self, dims: Dims, real: np.dtype) -> int:

@@ -15,6 +15,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ladder.core.emulator.source import closing
+
 _SKIPPED = re.compile(
     r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|^[ \t]*\#(?:[^\n\\]|\\.|\\\n)*',
     re.DOTALL | re.MULTILINE,
@@ -91,7 +93,11 @@ def spots_of(source: str) -> list[Spot]:
     """The statements that are counted, in their order."""
     blank = _blanked(source)
     return [
-        Spot(found[1], source.count("\n", 0, found.start()) + 1, _condition(source, blank, found))
+        Spot(
+            found[1],
+            source.count("\n", 0, found.start()) + 1,
+            " ".join(source[found.end() : closing(blank, found.end() - 1) - 1].split()),
+        )
         for found in _STATEMENT.finditer(blank)
     ]
 
@@ -103,15 +109,15 @@ def instrument(source: str) -> str:
     found = list(_STATEMENT.finditer(blank))
     for number, statement in enumerate(found):
         opening = statement.end() - 1
-        closing = _closing(blank, opening)
+        end = closing(blank, opening)
         if statement[1] == "for":
             enter = f"if (emulator::Loop emulator_loop{{{number}}}; false) {{}} else "
             parts.append((statement.start(), 0, enter))
-            parts.append((closing + 1, 0, " if (emulator_loop.rounds++; false) {} else"))
+            parts.append((end, 0, " if (emulator_loop.rounds++; false) {} else"))
         else:
-            start = _last_part(blank, opening, closing)
+            start = _last_part(blank, opening, end - 1)
             parts.append((start, 1, f"emulator::branch({number}, (bool)("))
-            parts.append((closing, -1, "))"))
+            parts.append((end - 1, -1, "))"))
     pieces, end = [], 0
     for position, _, text in sorted(parts, key=lambda part: part[:2]):
         pieces += [source[end:position], text]
@@ -131,21 +137,6 @@ def merge(runs: Sequence[Sequence[Spot]]) -> list[Spot]:
 def _blanked(source: str) -> str:
     """The source with spaces for what is no statement: comments, strings, directives."""
     return _SKIPPED.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), source)
-
-
-def _condition(source: str, blank: str, found: re.Match[str]) -> str:
-    opening = found.end() - 1
-    return " ".join(source[opening + 1 : _closing(blank, opening)].split())
-
-
-def _closing(text: str, opening: int) -> int:
-    """The position of the parenthesis that closes the one at `opening`."""
-    depth = 0
-    for position in range(opening, len(text)):
-        depth += (text[position] == "(") - (text[position] == ")")
-        if depth == 0:
-            return position
-    return len(text)
 
 
 def _last_part(text: str, opening: int, closing: int) -> int:

@@ -35,7 +35,14 @@ from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.signature import with_c_linkage
 from ladder.core.contract.target import Target
 from ladder.core.emulator import coverage, source, toolchain
-from ladder.core.emulator.kernel import SHARED_BYTES, Kernel, KernelError, Record, Settings, load
+from ladder.core.emulator.kernel import (
+    SHARED_BYTES,
+    EmulatedKernel,
+    KernelError,
+    Record,
+    Settings,
+    load,
+)
 from ladder.core.emulator.report import Access, LineCount, Problem, Report
 
 __all__ = ["Access", "Emulated", "KernelError", "LineCount", "Problem", "Report"]
@@ -112,7 +119,7 @@ class Emulated(HostArrays):
             multiprocessors or MULTIPROCESSORS,
         )
         self._record = Record()
-        self._compiled: dict[tuple[Any, ...], dict[str, Kernel]] = {}
+        self._compiled: dict[tuple[Any, ...], dict[str, EmulatedKernel]] = {}
         self._warnings: dict[Path, dict[str, None]] = {}  # of the compiler, by the rung's file
 
     @property
@@ -147,7 +154,9 @@ class Emulated(HostArrays):
             np.dtype(real),
         )
 
-    def compile(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> dict[str, Kernel]:
+    def compile(
+        self, rung: Rung, defines: Mapping[str, int], real: np.dtype
+    ) -> dict[str, EmulatedKernel]:
         """The kernels of a rung file by name.
 
         Raises CompileError with the file's own lines, LadderError where there is no compiler.
@@ -168,7 +177,7 @@ class Emulated(HostArrays):
 
     def compile_ahead(
         self, rung: Rung, defines: Mapping[str, int], real: np.dtype
-    ) -> tuple[Path, tuple[source.Kernel, ...]]:
+    ) -> tuple[Path, tuple[source.DeclaredKernel, ...]]:
         """The library of a rung file, from the cache or compiled now, and what it declares."""
         real = np.dtype(real)
         if real.name not in REALS:
@@ -199,19 +208,13 @@ class Emulated(HostArrays):
     def coverage(self, rung: Rung) -> list[coverage.Spot]:
         """The branches and loops of a rung's file, as often as they have run so far in this
         process; not even once, if the rung has not run."""
-        spots = coverage.spots_of(rung.source)
-        libraries = self._counted.get(Path(os.path.abspath(rung.file)), [])
+        spots, size = coverage.spots_of(rung.source), coverage.COUNTERS
         runs = [spots]
-        for library in libraries:
+        for library in self._counted.get(Path(os.path.abspath(rung.file)), []):
             library.emulator_coverage.restype = ctypes.POINTER(ctypes.c_longlong)
             counts = library.emulator_coverage()
-            runs.append(
-                [
-                    replace(spot, counts=tuple(counts[i * n : (i + 1) * n]))
-                    for n in (coverage.COUNTERS,)
-                    for i, spot in enumerate(spots)
-                ]
-            )
+            numbered = zip(range(0, size * len(spots), size), spots, strict=True)
+            runs.append([replace(spot, counts=tuple(counts[i : i + size])) for i, spot in numbered])
         return coverage.merge(runs)
 
     def warnings(self, rung: Rung) -> list[str]:

@@ -7,10 +7,11 @@ import functools
 import math
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,10 +21,11 @@ from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.peers import Peers, by_value
 from ladder.core.emulator import source
 from ladder.core.emulator.locate import MISSING, Locator, tool
-from ladder.core.emulator.report import Access, LineCount, Problem, Report
+from ladder.core.emulator.report import Access, LineCount, Problem, Report, Site
 from ladder.core.emulator.structures import (
     ACCESSES,
     AGENTS,
+    COUNTS,
     KINDS,
     CBuffer,
     COptions,
@@ -43,18 +45,6 @@ SHOWN = 3  # problems in an error's message
 UNINITIALISED = "uninitialised shared memory"
 
 Line = tuple[str, int]  # a file and the number of a line in it; 0 where it is not known
-
-
-class Site(NamedTuple):
-    """A place of the source that accesses a buffer: what counts are kept by."""
-
-    file: str
-    line: int
-    kernel: str
-    buffer: str
-    space: str
-    kind: str
-    bytes: int
 
 
 BESIDE = 4096  # bytes from a buffer within which an access was most likely meant for it
@@ -98,12 +88,12 @@ class Settings:
 class Record:
     """What was seen since the last reset; the device makes a Report of it."""
 
-    lines: dict[Site, list[int]] = field(default_factory=dict)
+    lines: dict[Site, Counter[str]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     accesses: list[Access] = field(default_factory=list)
 
     def report(self) -> Report:
-        lines = [LineCount(*key, *counts) for key, counts in self.lines.items()]
+        lines = [LineCount(**{**vars(site), **counts}) for site, counts in self.lines.items()]
         return Report(lines, list(self.problems), list(self.accesses))
 
     def clear(self) -> None:
@@ -121,13 +111,13 @@ def load_runtime() -> ctypes.CDLL:
     return library
 
 
-class Kernel:
+class EmulatedKernel:
     """One kernel of a library, ready to be called with a launch and its arguments."""
 
     def __init__(
         self,
         library: ctypes.CDLL,
-        declared: source.Kernel,
+        declared: source.DeclaredKernel,
         locator: Locator,
         settings: Settings,
         record: Record,
@@ -261,15 +251,15 @@ class Kernel:
         for key, site in zip(known, sites, strict=True):
             if not site.requests:
                 continue  # what TMA and wgmma access, which is not counted
-            counts = self._record.lines.setdefault(key, [0] * 6)
-            for i, name in enumerate(LineCount.__match_args__[len(key) :]):
-                counts[i] += getattr(site, name)
+            counts = self._record.lines.setdefault(key, Counter())
+            counts.update({name: getattr(site, name) for name in COUNTS})
         for request in result.requests[: result.request_count]:
             lanes = tuple(lane for lane in range(64) if request.lanes >> lane & 1)
             offsets = tuple(request.offsets[lane] for lane in lanes)
-            at: Site = known[request.site]
-            block = _triple(request.block)
-            self._record.accesses.append(Access(*at, block, request.warp, lanes, offsets))
+            at, block = vars(known[request.site]), _triple(request.block)
+            self._record.accesses.append(
+                Access(**at, block=block, warp=request.warp, lanes=lanes, offsets=offsets)
+            )
         return problems
 
     def _site(self, site: CSite, locate: Callable[[int | None], Line]) -> Site:
@@ -286,7 +276,7 @@ class Kernel:
         self,
         problem: CProblem,
         locate: Callable[[int | None], Line],
-        buffers: Sequence[CBuffer] = (),
+        buffers: Sequence[CBuffer],
     ) -> Problem | None:
         """The problem in words; None if it turns out to be none."""
         kind = KINDS[problem.kind]
@@ -296,30 +286,69 @@ class Kernel:
             return None  # one barrier of the source, of which the compiler made two copies
         who = _who(problem.place)
         where = f"{file}:{line}" if line else f"{file} ({self.name})"
-        say = getattr(self, "_say_" + kind.replace(" ", "_"))
-        message = f"{where}: {say(problem, who, other)}"
-        if kind == "out of bounds" and not problem.text:
-            message += self._beside(problem.where, buffers)
+        message = f"{where}: {self._say(kind, problem, who, other, buffers)}"
         if not line and not tool():
             message += f" ({MISSING})"
         block, thread = _triple(problem.place.block), _triple(problem.place.thread)
         return Problem(kind, message, self.name, file, line, block, thread, other)
 
-    def _say_out_of_bounds(self, problem: CProblem, who: str, other: Line | None) -> str:
-        if problem.text:
-            return f"{who}: {problem.text.decode()}"
-        where = problem.where
+    def _say(
+        self,
+        kind: str,
+        problem: CProblem,
+        who: str,
+        other: Line | None,
+        buffers: Sequence[CBuffer],
+    ) -> str:
+        text, where = problem.text.decode(), problem.where
         action = ACCESSES[problem.place.access]
-        if where.shared_name or where.argument >= 0:
-            return f"{who}: {action} of {where.bytes} bytes across the end of {self._buffer(where)}"
-        return f"{who}: {action} of {where.bytes} bytes outside of every buffer"
+        there = f" in line {other[1]}" if other else ""
+        them = f"thread {tuple(problem.other.thread)}"
+        match kind:
+            case "race":
+                return self._say_race(problem, who, there)
+            case "out of bounds" if not text and (where.shared_name or where.argument >= 0):
+                end = f"the end of {self._buffer(where)}"
+                return f"{who}: {action} of {where.bytes} bytes across {end}"
+            case "out of bounds" if not text:
+                outside = f"{who}: {action} of {where.bytes} bytes outside of every buffer"
+                return outside + self._beside(where.offset, buffers)
+            case "divergent barrier" if other is None:
+                return f"{who} waits at a barrier, and {them} has returned"
+            case "divergent barrier" if text == "cluster":
+                return (
+                    f"{who} waits at the cluster's barrier, to which {them} of its warp comes "
+                    f"apart, after a wait{there}: no __syncwarp comes between"
+                )
+            case "divergent barrier":
+                what = "the same warp operation" if text else "a barrier"
+                return f"{who} waits at {what}, and {them} at another one,{there}"
+            case "uninitialised shared memory":
+                at = f"{self._buffer(where)} at offset {where.offset}"
+                return f"{who} reads {at}, which no thread wrote"
+            case "ranks":
+                return f"{who}: {action} of {self._buffer(where)} {text}"
+            case "too early" if not text:
+                remedy = "; if none before writes it, name it in Prefetch"
+                return (
+                    f"{who}: {action} of {self._buffer(where)} before wait_for_previous, when the "
+                    f"kernel before may still use it{remedy if action == 'read' else ''}"
+                )
+            case "time limit":
+                return (
+                    f"{who} still runs after {self._settings.time_limit:g} s{LAUNCH_LIMIT}: an "
+                    "endless loop? Look at what should make its condition false"
+                )
+            case "deadlock":
+                return f"deadlock: {who} {text}{there}"
+            case "assertion":
+                return f"{who}: assertion failed: {text}"
+            case "out of bounds" | "crash" | "misaligned" | "too much shared memory":
+                return f"{who}: {text}"
+        return f"{who} {text}{there}"
 
-    def _beside(self, where: CWhere, buffers: Sequence[CBuffer]) -> str:
-        """Which element the access would be of the buffer that it is next to; "" if of none."""
-        if where.shared_name or where.argument >= 0:
-            return ""
-
-        at: int = where.offset  # an address
+    def _beside(self, at: int, buffers: Sequence[CBuffer]) -> str:
+        """Which element the address would be of the buffer that it is next to; "" if of none."""
 
         def gap(buffer: CBuffer) -> int:
             begin: int = buffer.begin
@@ -334,11 +363,10 @@ class Kernel:
         element, count = (at - nearest.begin) // size, nearest.bytes // size
         return f": element {element} of {self._names[nearest.argument]}, which has {count}"
 
-    def _say_race(self, problem: CProblem, who: str, other: Line | None) -> str:
+    def _say_race(self, problem: CProblem, who: str, there: str) -> str:
         now, before = problem.place, problem.other
         same_block = tuple(before.block) == tuple(now.block)
         them = f"thread {tuple(before.thread)}" if same_block else _who(before)
-        there = f" in line {other[1]}" if other else ""
         space = "shared" if problem.where.shared_name else "global"
         where = f"{self._buffer(problem.where)} in {space} memory, offset {problem.where.offset}"
         text = (
@@ -362,68 +390,6 @@ class Kernel:
             )
         return ""
 
-    def _say_divergent_barrier(self, problem: CProblem, who: str, other: Line | None) -> str:
-        if other is None:
-            return (
-                f"{who} waits at a barrier, and thread {tuple(problem.other.thread)} has returned"
-            )
-        there = tuple(problem.other.thread)
-        if problem.text == b"cluster":
-            return (
-                f"{who} waits at the cluster's barrier, to which thread {there} of its warp comes "
-                f"apart, after a wait in line {other[1]}: no __syncwarp comes between"
-            )
-        what = "the same warp operation" if problem.text else "a barrier"
-        return f"{who} waits at {what}, and thread {there} at another one, in line {other[1]}"
-
-    def _say_deadlock(self, problem: CProblem, who: str, other: Line | None) -> str:
-        text = f"deadlock: {who} {problem.text.decode()}"
-        return f"{text} in line {other[1]}" if other else text
-
-    def _say_uninitialised_shared_memory(
-        self, problem: CProblem, who: str, other: Line | None
-    ) -> str:
-        where = problem.where
-        return f"{who} reads {self._buffer(where)} at offset {where.offset}, which no thread wrote"
-
-    def _say_crash(self, problem: CProblem, who: str, other: Line | None) -> str:
-        return f"{who}: {problem.text.decode()}"
-
-    _say_misaligned = _say_crash
-    _say_too_much_shared_memory = _say_crash
-
-    def _say_barrier_misuse(self, problem: CProblem, who: str, other: Line | None) -> str:
-        text = f"{who} {problem.text.decode()}"
-        return f"{text} in line {other[1]}" if other else text
-
-    _say_in_flight = _say_barrier_misuse
-    _say_cluster = _say_barrier_misuse
-
-    def _say_ranks(self, problem: CProblem, who: str, other: Line | None) -> str:
-        where = problem.where
-        action = ACCESSES[problem.place.access]
-        return f"{who}: {action} of {self._buffer(where)} {problem.text.decode()}"
-
-    def _say_too_early(self, problem: CProblem, who: str, other: Line | None) -> str:
-        if problem.text:
-            return f"{who} {problem.text.decode()}"
-        action = ACCESSES[problem.place.access]
-        remedy = "; if none before writes it, name it in Prefetch" if action == "read" else ""
-        return (
-            f"{who}: {action} of {self._buffer(problem.where)} before wait_for_previous, when the "
-            f"kernel before may still use it{remedy}"
-        )
-
-    def _say_assertion(self, problem: CProblem, who: str, other: Line | None) -> str:
-        return f"{who}: assertion failed: {problem.text.decode()}"
-
-    def _say_time_limit(self, problem: CProblem, who: str, other: Line | None) -> str:
-        seconds = self._settings.time_limit
-        return (
-            f"{who} still runs after {seconds:g} s{LAUNCH_LIMIT}: an endless loop? Look at what "
-            "should make its condition false"
-        )
-
 
 def _triple(values: Sequence[int]) -> tuple[int, int, int]:
     x, y, z = values
@@ -443,12 +409,15 @@ def _who(place: CPlace) -> str:
 def load(
     path: Path,
     source_path: Path,
-    declared: tuple[source.Kernel, ...],
+    declared: tuple[source.DeclaredKernel, ...],
     settings: Settings,
     record: Record,
-) -> dict[str, Kernel]:
+) -> dict[str, EmulatedKernel]:
     """The kernels of a compiled library by name."""
     load_runtime()
     library = ctypes.CDLL(str(path))
     locator = Locator(path, source_path)
-    return {kernel.name: Kernel(library, kernel, locator, settings, record) for kernel in declared}
+    return {
+        kernel.name: EmulatedKernel(library, kernel, locator, settings, record)
+        for kernel in declared
+    }

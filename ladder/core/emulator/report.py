@@ -47,18 +47,13 @@ def _quote(file: str, line: int) -> str:
 
 
 @dataclass(frozen=True)
-class LineCount:
-    """The accesses of one source line to one buffer, summed over the launches.
+class Site:
+    """A source line that accesses a buffer.
 
-    buffer      name of the kernel's parameter, or of the array in shared memory
-    space       "global" or "shared"
-    kind        "read", "write" or "atomic"
-    bytes       that one lane accesses at once
-    requests    how many times a warp did it
-    lanes       that took part, summed over the requests; full warps would be requests * warp
-    sectors     32-byte sectors of global memory that the requests touched
-    wavefronts  passes over the 32 banks of shared memory that they took
-    ideal_…     the least that could have served the same lanes
+    buffer  name of the kernel's parameter, or of the array in shared memory
+    space   "global" or "shared"
+    kind    "read", "write" or "atomic"
+    bytes   that one lane accesses at once
     """
 
     file: str
@@ -68,6 +63,19 @@ class LineCount:
     space: str
     kind: str
     bytes: int
+
+
+@dataclass(frozen=True)
+class LineCount(Site):
+    """The accesses of one source line to one buffer, summed over the launches.
+
+    requests    how many times a warp did it
+    lanes       that took part, summed over the requests; full warps would be requests * warp
+    sectors     32-byte sectors of global memory that the requests touched
+    wavefronts  passes over the 32 banks of shared memory that they took
+    ideal_…     the least that could have served the same lanes
+    """
+
     requests: int
     lanes: int
     sectors: int
@@ -77,20 +85,13 @@ class LineCount:
 
 
 @dataclass(frozen=True)
-class Access:
+class Access(Site):
     """One warp request in full: what picture shows which lane touches which address.
 
     lanes    the lanes that took part
     offsets  for each of them, in bytes from the start of the buffer
     """
 
-    file: str
-    line: int
-    kernel: str
-    buffer: str
-    space: str
-    kind: str
-    bytes: int
     block: tuple[int, int, int]
     warp: int
     lanes: tuple[int, ...]

@@ -47,7 +47,7 @@ ATTRIBUTE = re.compile(r"\b(__launch_bounds__|__cluster_dims__)\s*$")
 
 
 @dataclass(frozen=True)
-class Kernel:
+class DeclaredKernel:
     """A kernel as the source declares it."""
 
     name: str
@@ -56,7 +56,9 @@ class Kernel:
     bound: str = "0"  # the most threads of a block that it promises, likewise; 0: any number
 
 
-def prepare(path: Path, source: str, include: Sequence[Path]) -> tuple[str, tuple[Kernel, ...]]:
+def prepare(
+    path: Path, source: str, include: Sequence[Path]
+) -> tuple[str, tuple[DeclaredKernel, ...]]:
     """The C++ text of a rung file, and the kernels that it defines.
 
     Raises LadderError, naming file and line, for what the emulator cannot run.
@@ -129,7 +131,7 @@ def _declarations(statement: str) -> str:
     plain = ALIGNMENT.sub(" ", without_comments(statement)).rstrip("; \n")
     plain = " ".join(re.sub(r"\b(?:extern|__shared__|static)\b", " ", plain).split())
     first, *others = _split(plain)
-    parts = re.fullmatch(r"(.+?[\s>*&])\s*(\w+)\s*((?:\[.*\])?)", first)
+    parts = re.fullmatch(r"(.+?[\s>*&])\s*(\w+\s*(?:\[.*\])?)", first)
     if re.search(r"(?<![=<>!])=(?!=)", plain):
         raise ValueError(
             f"shared memory has no initial value: '{plain}'; let a thread write it, and "
@@ -139,16 +141,14 @@ def _declarations(statement: str) -> str:
         raise ValueError(f"cannot understand the shared memory declaration '{plain}'")
     kind = parts.group(1).strip()
     alignment = f"emulator::alignment({', '.join([f'alignof({kind})', *aligned])})"
+    variables = [_name_and_shape(declarator) for declarator in (parts.group(2), *others)]
     if dynamic:
-        name = parts.group(2)
+        name, _ = variables[0]
         return (
             f'{kind} *{name} = ({kind} *)emulator::emulator_dynamic_shared("{name}", {alignment});'
         )
     result = []
-    for name, shape in [
-        (parts.group(2), parts.group(3)),
-        *(_name_and_shape(other) for other in others),
-    ]:
+    for name, shape in variables:
         # The address of the key tells declarations apart, also those of two template instances.
         result.append(
             f"static const char {name}_key = 0; auto &{name} = *({kind} (*){shape})"
@@ -164,7 +164,7 @@ def _name_and_shape(declarator: str) -> tuple[str, str]:
     return parts.group(1), parts.group(2)
 
 
-def _kernels(text: str) -> tuple[Kernel, ...]:
+def _kernels(text: str) -> tuple[DeclaredKernel, ...]:
     """The `extern "C" __global__` functions of a file, in order."""
     text = without_comments(text)
     found = []
@@ -172,7 +172,7 @@ def _kernels(text: str) -> tuple[Kernel, ...]:
         head = match.end()
         opening, cluster, bound = text.index("(", head), "1", "0"
         while attribute := ATTRIBUTE.search(text[head:opening]):
-            head = _closing(text, opening)
+            head = closing(text, opening)
             first = _split(text[opening + 1 : head - 1])[0]
             if attribute.group(1) == "__cluster_dims__":
                 cluster = first
@@ -180,12 +180,12 @@ def _kernels(text: str) -> tuple[Kernel, ...]:
                 bound = first
             opening = text.index("(", head)
         name = re.search(r"(\w+)\s*$", text[head:opening])
-        inside = text[opening + 1 : _closing(text, opening) - 1]
+        inside = text[opening + 1 : closing(text, opening) - 1]
         parameters = [part for part in _split(inside) if part != "void"]
         names = tuple(_parameter_name(part) for part in parameters)
-        defined = text[_closing(text, opening) :].lstrip().startswith("{")  # not only declared
+        defined = text[closing(text, opening) :].lstrip().startswith("{")  # not only declared
         if name and defined:
-            found.append(Kernel(name.group(1), names, cluster, bound))
+            found.append(DeclaredKernel(name.group(1), names, cluster, bound))
     return tuple(found)
 
 
@@ -195,7 +195,7 @@ def _parameter_name(declaration: str) -> str:
     return name.group(1) if name and name.group(1) != "__restrict__" else ""
 
 
-def _closing(text: str, opening: int) -> int:
+def closing(text: str, opening: int) -> int:
     """The position after the parenthesis that closes the one at `opening`."""
     depth = 0
     for i in range(opening, len(text)):

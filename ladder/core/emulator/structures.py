@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char,
+    c_char_p,
+    c_double,
+    c_int32,
+    c_int64,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+from typing import Any
 
 KINDS = (  # ProblemKind
     "out of bounds",
@@ -31,113 +43,98 @@ AGENTS = (  # AgentKind: a thread, or a unit that works for it
     " by memcpy_async",
     " by memcpy_async",
 )
-Triple = ctypes.c_uint32 * 3
+Triple = c_uint32 * 3
 
 
-class CPlace(ctypes.Structure):
-    _fields_ = (
-        ("pc", ctypes.c_uint64),
-        ("block", Triple),
-        ("thread", Triple),
-        ("access", ctypes.c_int32),
-        ("agent", ctypes.c_int32),
+def _fields(**types: Any) -> list[tuple[str, Any]]:
+    """The fields of a structure, in their order."""
+    return list(types.items())
+
+
+class CPlace(Structure):
+    _fields_ = _fields(pc=c_uint64, block=Triple, thread=Triple, access=c_int32, agent=c_int32)
+
+
+class CWhere(Structure):
+    _fields_ = _fields(shared_name=c_char_p, argument=c_int32, bytes=c_int32, offset=c_int64)
+
+
+class CProblem(Structure):
+    _fields_ = _fields(
+        kind=c_int32, fatal=c_int32, place=CPlace, other=CPlace, where=CWhere, text=c_char * 360
     )
 
 
-class CWhere(ctypes.Structure):
-    _fields_ = (
-        ("shared_name", ctypes.c_char_p),
-        ("argument", ctypes.c_int32),
-        ("bytes", ctypes.c_int32),
-        ("offset", ctypes.c_int64),
+COUNTS = ("requests", "lanes", "sectors", "ideal_sectors", "wavefronts", "ideal_wavefronts")
+
+
+class CSite(Structure):
+    _fields_ = _fields(
+        pc=c_uint64,
+        shared_name=c_char_p,
+        argument=c_int32,
+        access=c_int32,
+        bytes=c_int32,
+        padding=c_int32,
+        **dict.fromkeys(COUNTS, c_int64),
     )
 
 
-class CProblem(ctypes.Structure):
-    _fields_ = (
-        ("kind", ctypes.c_int32),
-        ("fatal", ctypes.c_int32),
-        ("place", CPlace),
-        ("other", CPlace),
-        ("where", CWhere),
-        ("text", ctypes.c_char * 360),
+class CRequest(Structure):
+    _fields_ = _fields(
+        site=c_int32,
+        warp=c_int32,
+        block=Triple,
+        padding=c_uint32,
+        lanes=c_uint64,
+        offsets=c_int64 * 64,
     )
 
 
-class CSite(ctypes.Structure):
-    _fields_ = (
-        ("pc", ctypes.c_uint64),
-        ("shared_name", ctypes.c_char_p),
-        *((name, ctypes.c_int32) for name in ("argument", "access", "bytes", "padding")),
-        *(
-            (name, ctypes.c_int64)
-            for name in (
-                "requests",
-                "lanes",
-                "sectors",
-                "ideal_sectors",
-                "wavefronts",
-                "ideal_wavefronts",
-            )
-        ),
+class CResult(Structure):
+    _fields_ = _fields(
+        problems=POINTER(CProblem),
+        problem_count=c_int64,
+        sites=POINTER(CSite),
+        site_count=c_int64,
+        requests=POINTER(CRequest),
+        request_count=c_int64,
+        printed=c_void_p,
+        printed_bytes=c_int64,
+        library_base=c_uint64,
     )
 
 
-class CRequest(ctypes.Structure):
-    _fields_ = (
-        ("site", ctypes.c_int32),
-        ("warp", ctypes.c_int32),
-        ("block", Triple),
-        ("padding", ctypes.c_uint32),
-        ("lanes", ctypes.c_uint64),
-        ("offsets", ctypes.c_int64 * 64),
+class COptions(Structure):
+    _fields_ = _fields(
+        grid=Triple,
+        block=Triple,
+        cluster=c_uint32,
+        ranks=c_uint32,
+        shared_bytes=c_uint64,
+        shared_limit=c_uint64,
+        warp_size=c_int32,
+        workers=c_int32,
+        seed=c_int32,
+        early=c_int32,
+        count=c_int32,
+        trace=c_int32,
+        buffer_count=c_int32,
+        prefetches=c_int32,
+        time_limit=c_double,
     )
 
 
-class CResult(ctypes.Structure):
-    _fields_ = (
-        ("problems", ctypes.POINTER(CProblem)),
-        ("problem_count", ctypes.c_int64),
-        ("sites", ctypes.POINTER(CSite)),
-        ("site_count", ctypes.c_int64),
-        ("requests", ctypes.POINTER(CRequest)),
-        ("request_count", ctypes.c_int64),
-        ("printed", ctypes.c_void_p),
-        ("printed_bytes", ctypes.c_int64),
-        ("library_base", ctypes.c_uint64),
+class CBuffer(Structure):
+    _fields_ = _fields(
+        begin=c_void_p,
+        bytes=c_int64,
+        argument=c_int32,
+        element_bytes=c_int32,
+        row_bytes=c_int64,
+        prefetched=c_int32,
     )
 
 
-class COptions(ctypes.Structure):
-    _fields_ = (
-        ("grid", Triple),
-        ("block", Triple),
-        ("cluster", ctypes.c_uint32),
-        ("ranks", ctypes.c_uint32),
-        ("shared_bytes", ctypes.c_uint64),
-        ("shared_limit", ctypes.c_uint64),
-        ("warp_size", ctypes.c_int32),
-        ("workers", ctypes.c_int32),
-        ("seed", ctypes.c_int32),
-        ("early", ctypes.c_int32),
-        ("count", ctypes.c_int32),
-        ("trace", ctypes.c_int32),
-        ("buffer_count", ctypes.c_int32),
-        ("prefetches", ctypes.c_int32),
-        ("time_limit", ctypes.c_double),
-    )
-
-
-class CBuffer(ctypes.Structure):
-    _fields_ = (
-        ("begin", ctypes.c_void_p),
-        ("bytes", ctypes.c_int64),
-        ("argument", ctypes.c_int32),
-        ("element_bytes", ctypes.c_int32),
-        ("row_bytes", ctypes.c_int64),
-        ("prefetched", ctypes.c_int32),
-    )
-
-
-class CParameter(ctypes.Structure):
-    _fields_ = (("kind", ctypes.c_char), ("bytes", ctypes.c_int32))
+class CParameter(Structure):
+    _fields_ = _fields(kind=c_char, bytes=c_int32)

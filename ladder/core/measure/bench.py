@@ -10,6 +10,7 @@ After a rung was timed, its result is checked on the same buffers. A time below 
 from __future__ import annotations
 
 import datetime
+import functools
 import importlib.metadata
 import math
 import platform
@@ -28,10 +29,10 @@ from ladder.core.contract.identity import code_identity
 from ladder.core.contract.ladder import PACKAGE, Ladder, find
 from ladder.core.contract.op import Op
 from ladder.core.contract.rung_file import Rung
-from ladder.core.measure import peer_timing
-from ladder.core.measure.peers import PEERS
+from ladder.core.measure import torch_timing
 from ladder.core.measure.roofline import ALLOWANCE, Roof, compute_bound, copy_bandwidth, matrix_rate
 from ladder.core.measure.timing import BufferSets, Timing, measure
+from ladder.core.measure.torch_baselines import BASELINES
 from ladder.core.verify.check import check_case, gpt2_shape, measured_shapes
 from ladder.core.verify.inputs import Arrays, make_inputs
 from ladder.core.verify.tolerance import expect
@@ -51,26 +52,25 @@ class Roofs:
 
     def __init__(self, device: Device):
         self.device = device
-        self._bandwidth: float | None = None
-        self._rates: dict[tuple[str, bool], float | None] = {}  # by type, and whether as TF32
-        self._link: float | None = None
+        self._rate = functools.cache(functools.partial(matrix_rate, device))
+
+    @functools.cached_property
+    def _bandwidth(self) -> float:
+        return copy_bandwidth(self.device)
+
+    @functools.cached_property
+    def _link(self) -> float:
+        return self.device.link_bandwidth()
 
     def of(self, op: Op, dims: Dims, dtype: str, tf32: bool = False) -> Roof:
         """The roof of an op; `tf32`: of its TF32 rungs, too."""
         if op.ranks:
-            self._link = self._link or self.device.link_bandwidth()
             return Roof(self._link)
-        if self._bandwidth is None:
-            self._bandwidth = copy_bandwidth(self.device)
-        if not compute_bound(op, dims, DTYPES[dtype]):
+        real = DTYPES[dtype]
+        if not compute_bound(op, dims, real):
             return Roof(self._bandwidth)
-        rates = [self._rate(dtype), self._rate(dtype, tf32=True) if tf32 else None]
+        rates = self._rate(real), self._rate(real, tf32=True) if tf32 else None
         return Roof(self._bandwidth, *rates)
-
-    def _rate(self, dtype: str, tf32: bool = False) -> float | None:
-        if (dtype, tf32) not in self._rates:
-            self._rates[dtype, tf32] = matrix_rate(self.device, DTYPES[dtype], tf32)
-        return self._rates[dtype, tf32]
 
 
 def bench(
@@ -143,8 +143,8 @@ def _measurement(
         rows.append(row)
         rate = op.least_bytes(dims, real) / row["median_us"] / 1e3
         say(f"{label}: {row['median_us']:.2f} us, {rate:,.0f} GB/s", False)
-    if op.name in PEERS and device.is_gpu:
-        rows += _peer_rows(op, dims, dtype, buffers.inputs, say)
+    if op.name in BASELINES and device.is_gpu:
+        rows += _torch_rows(op, dims, dtype, buffers.inputs, say)
     return {
         "op": op.name,
         "dtype": dtype,
@@ -186,26 +186,26 @@ def _row(
     return {**entry, "code": code_identity(rung), **as_microseconds(timing)}
 
 
-def renew_peers(measurement: Mapping[str, Any], say: Say = tell) -> dict[str, Any]:
+def renew_baselines(measurement: Mapping[str, Any]) -> dict[str, Any]:
     """The same measurement with PyTorch timed again, and its rungs' rows as they were.
 
     Raises LadderError where PyTorch cannot be measured.
     """
-    if (why := peer_timing.available()) is not None:
+    if (why := torch_timing.available()) is not None:
         raise LadderError(f"{why}, so there is nothing to measure")
     op, dims, dtype = find(measurement["op"]).op, measurement["dims"], measurement["dtype"]
     drawn = make_inputs(op, dims, DTYPES[dtype], np.random.default_rng(0))
     inputs = {name: array for name, array in drawn.items() if name not in op.unmeasured}
     rows = [row for row in measurement["rows"] if "peer" not in row]
-    return {**measurement, "rows": rows + _peer_rows(op, dims, dtype, inputs, say)}
+    return {**measurement, "rows": rows + _torch_rows(op, dims, dtype, inputs, tell)}
 
 
-def _peer_rows(op: Op, dims: Dims, dtype: str, inputs: Arrays, say: Say) -> list[dict[str, Any]]:
-    if (why := peer_timing.available()) is not None:
+def _torch_rows(op: Op, dims: Dims, dtype: str, inputs: Arrays, say: Say) -> list[dict[str, Any]]:
+    if (why := torch_timing.available()) is not None:
         say(f"{op.name}: no comparison: {why}", False)
         return []
     rows = []
-    for name, timing in peer_timing.measure_peers(op, dims, inputs):
+    for name, timing in torch_timing.measure_torch(op, dims, inputs):
         if isinstance(timing, Timing):
             when = {"date": today(), "software": software()}
             rows.append({"peer": name, **when, **as_microseconds(timing)})

@@ -11,7 +11,7 @@ second, until the memory is busy; from there on requests only wait longer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,19 +106,19 @@ def chain(links: int) -> np.ndarray:
     return lines.reshape(-1)
 
 
-def by_size(device: Device, sizes: Sequence[int] = CHAINS) -> Iterator[tuple[int, float]]:
+def by_size(device: Device) -> Iterator[tuple[int, float]]:
     """The bytes of each chain, and the seconds of a load, where nothing else runs."""
-    for size in sizes:
+    for size in CHAINS:
         yield size, Chase(device, size).idle()
 
 
-def by_load(device: Device, readers: Sequence[int] = READERS) -> Iterator[Loaded]:
+def by_load(device: Device) -> Iterator[Loaded]:
     """The seconds of a load from global memory while more and more threads read."""
     chase = Chase(device, CHAINS[-1])
     stream = device.empty((STREAM // _FLOAT.itemsize,), _FLOAT)
     device.zero(stream)
     blocks = device.target(_FLOAT).multiprocessors - 1  # the last SM is the chase's
-    for threads in readers:
+    for threads in READERS:
         if threads == 0:
             yield Loaded(blocks, 0, chase.idle(), 0.0)
             continue

@@ -35,9 +35,9 @@ def slug(device: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
 
 
-def load_all(folder: Path | None = None) -> dict[str, dict[str, Any]]:
+def load_all() -> dict[str, dict[str, Any]]:
     """Every device's results by slug."""
-    return {path.stem: load(path) for path in sorted((folder or FOLDER).glob("*.json"))}
+    return {path.stem: load(path) for path in sorted(FOLDER.glob("*.json"))}
 
 
 def load(path: Path) -> dict[str, Any]:

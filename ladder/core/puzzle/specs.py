@@ -16,7 +16,7 @@ import numpy as np
 
 from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.op import Arg, Case, MakeInputs, Op, read, update, write
+from ladder.core.contract.op import Arg, Case, MakeInputs, Op, read, shapes, update, write
 
 LADDERS: list[Ladder] = []  # `puzzle` adds to them
 Array = np.ndarray
@@ -35,8 +35,6 @@ def puzzle(
     dims   its dimensions, "N C"
     sizes  shapes for the checker, in the order of `dims`; the last is the one that is counted
     """
-    names = tuple(dims.split())
-    shapes = tuple(dict(zip(names, size, strict=True)) for size in sizes)
 
     def flops(shape: Dims) -> int:  # one for each element, which is enough to plan a check
         return sum(math.prod(arg.resolve_shape(shape)) for arg in args)
@@ -46,11 +44,11 @@ def puzzle(
             name=f"puzzle.{spec.__name__}",
             summary=spec.__doc__ or "",
             args=args,
-            dims=names,
+            dims=tuple(dims.split()),
             reference=spec,
             flops=flops,
-            shapes=shapes,
-            bench={"the counted shape": shapes[-1]},
+            shapes=shapes(dims, *sizes),
+            bench={"the counted shape": shapes(dims, sizes[-1])[0]},
             make_inputs=inputs,
             cases=cases or {},
         )

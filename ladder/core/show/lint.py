@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
-from ladder.core.contract.identity import INCLUDE
+from ladder.core.contract.device_code import INCLUDE
 from ladder.core.contract.ladder import PACKAGE, Ladder, find, find_rung, ladders
 from ladder.core.contract.rung_file import KEYS, MOST_BYTES, Rung
 from ladder.core.contract.signature import mismatch, parameters

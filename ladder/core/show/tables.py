@@ -15,7 +15,7 @@ from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.target import Target
 from ladder.core.emulator.kernel import SHARED_BYTES
 from ladder.core.measure import results
-from ladder.core.measure.peers import PEERS
+from ladder.core.measure.torch_baselines import BASELINES
 
 Link = Callable[[Rung], str]  # how a page refers to a rung's file
 
@@ -271,7 +271,7 @@ def _peer_note(measurement: results.Measurement) -> str:
         return ""
     days = {row.get("date", measurement["date"]) for row in rows} - {measurement["date"]}
     when = f", measured {', '.join(sorted(days))}" if days else ""
-    return f"\n\nPyTorch{when}: {PEERS[measurement['op']].call}."
+    return f"\n\nPyTorch{when}: {BASELINES[measurement['op']].call}."
 
 
 def unmeasured(device: Mapping[str, Any], measurement: results.Measurement) -> list[Rung]:

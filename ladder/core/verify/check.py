@@ -443,35 +443,24 @@ def _explain(wrong: str, seen: str | None, variant: str) -> str:
     watched = seen.split(INDENT) if seen else [first]
     if watched[0] != first:  # the accesses tell more than the pattern
         quoted = list(itertools.takewhile(_QUOTE.match, rest))  # the source lines of the first
-        watched = _without(watched, first)
+        problems = [problem for problem in _problems(watched) if problem[0] != first]
         if first.startswith(WRITES):
-            watched = _writes_first(watched)
+            problems.sort(key=lambda problem: ": write of " not in problem[0])
+        watched = [line for problem in problems for line in problem]
         more = [line for line in rest[len(quoted) :] if not line.startswith("cause:")]
         own, more = ([line for line in part if line not in watched] for part in (quoted, more))
         rest = [*own, f"line: {watched[0]}", *watched[1:], *more]
     return INDENT.join([f"{first} [{variant}]", *rest])
 
 
-def _writes_first(lines: Sequence[str]) -> list[str]:
-    """The lines of a report, its writes and the source lines below them before all others."""
-    writes: list[str] = []
-    others: list[str] = []
-    part = others
+def _problems(lines: Sequence[str]) -> list[list[str]]:
+    """The problems of a report, each with the source lines below it."""
+    found: list[list[str]] = []
     for line in lines:
-        if _QUOTE.match(line) is None:
-            part = writes if ": write of " in line else others
-        part.append(line)
-    return [*writes, *others]
-
-
-def _without(lines: Sequence[str], problem: str) -> list[str]:
-    """The lines of a report without a problem and the source lines below it."""
-    kept, skip = [], False
-    for line in lines:
-        skip = line == problem or (skip and _QUOTE.match(line) is not None)
-        if not skip:
-            kept.append(line)
-    return kept
+        if not found or _QUOTE.match(line) is None:
+            found.append([])
+        found[-1].append(line)
+    return found
 
 
 def _compare_bits(results: Sequence[dict[str, np.ndarray]]) -> None:

@@ -125,10 +125,10 @@ def _report(answer: dict[str, Any]) -> Report:
     return Report(**answer, outcomes=outcomes, warnings=warnings)
 
 
-def require(op: str, rung: Rung, device: str, seconds: float = SECONDS) -> None:
+def require(op: str, rung: Rung, device: str) -> None:
     """Raise LadderError unless a user's own kernel passes `check`. Called before it runs in this
     process."""
-    report = check(op, rung.file, device, seconds=seconds)
+    report = check(op, rung.file, device)
     if not report.passed:
         raise LadderError(str(report))
 

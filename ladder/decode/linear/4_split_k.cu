@@ -11,7 +11,7 @@
 //         SPAN = PARTS * warp * vector; IN_FLIGHT = min(8, ceil_div(C, SPAN))
 // Launch: decode_linear<<<ceil_div(OC, COLUMNS), WARPS * warp>>>
 // After:  3
-// Left:   pieces of inp, which a lane waits for one after the other -> rung 5.
+// Left:   loops that end at run time, with tests between the loads -> rung 4b.
 
 #include "portable.cuh"
 

@@ -1,9 +1,8 @@
 // decode linear, rung 5: row and input in flight together
-// Before: in rung 4, a lane asks for a piece of inp only when it needs it, and waits for each piece
-//         alone: a branch lies between the loads.
-// Change: a lane starts all loads of its part of the weight, and then all of its part of a row of
-//         inp, before it needs the first. The number of rows is a constant, so the loop over them
-//         unrolls.
+// Before: in rung 4b, a lane asks for a piece of inp only when it needs it, and waits for each
+//         piece alone: a branch lies between the loads.
+// Change: a lane starts all loads of its part of a row of inp, and that of the bias, before it
+//         needs the first.
 // Expect: one wait for memory instead of four, for a single row of 3,072 channels. Nothing for
 //         the language model head, which is bound by memory.
 // Needs:  C % vector == 0; N <= 8; IN_FLIGHT <= 16
@@ -11,7 +10,7 @@
 //         PARTS = 1 if OC >= 2 * ENOUGH else 2 if OC >= ENOUGH else 4; COLUMNS = WARPS // PARTS;
 //         SPAN = PARTS * warp * vector; IN_FLIGHT = ceil_div(C, SPAN)
 // Launch: decode_linear<<<ceil_div(OC, COLUMNS), WARPS * warp>>>
-// After:  4
+// After:  4b
 // Left:   a launch and a wait for the weights, both of which could begin earlier -> rung 6.
 
 #include "portable.cuh"

@@ -8,7 +8,8 @@
 // Define: ROWS = 4; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp)
 // Launch: layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
 // After:  6
-// Left:   every row displaces other data from the caches -> rung 8.
+// Left:   all warps of a block wait at one barrier -> rung 7b; every row displaces other data
+//         from the caches -> rung 8.
 
 #include "portable.cuh"
 

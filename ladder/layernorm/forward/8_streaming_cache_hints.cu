@@ -1,14 +1,14 @@
 // layernorm forward, rung 8: streaming (evict-first) cache hints
-// Before: the rows of rung 7 pass through the caches. What is read or written last stays in them
+// Before: the rows of rung 7b pass through the caches. What is read or written last stays in them
 //         longest, although this kernel does not read it again.
 // Change: inp is loaded and out is stored with the streaming hint: the caches evict these lines
-//         first. A block has two rows instead of four, so that fewer warps wait at its barrier.
+//         first.
 // Expect: the same bytes. The caches write these lines back early, while there is bandwidth to
 //         spare, and not during the next kernel.
 // Needs:  C % vector == 0; ROW_VECTORS <= 16
 // Define: ROWS = 2; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp)
 // Launch: layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>
-// After:  7
+// After:  7b
 // Left:   a block ends after ROWS rows, and the next one copies weight and bias again -> rung 9.
 
 #include "portable.cuh"

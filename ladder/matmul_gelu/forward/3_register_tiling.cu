@@ -9,7 +9,7 @@
 // Launch: matmul_gelu_forward<<<(ceil_div(OC, TILE), ceil_div(N, TILE)), THREADS * THREADS>>>
 // Rounds: pre, of which it takes the gelu
 // After:  matmul.forward 4
-// Left:   float32 multiply-adds. Tensor cores multiply matrices of 16-bit elements -> 16bit rung 4.
+// Left:   float32 multiply-adds. Tensor cores multiply matrices of 16-bit elements -> 16bit rung 5.
 //         In float32, loads and multiply-adds alternate instead of overlapping -> float32 rung 4.
 
 #include "fast_math.cuh"

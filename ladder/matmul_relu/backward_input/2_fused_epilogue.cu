@@ -10,7 +10,7 @@
 // Launch: matmul_relu_backward_input<<<(ceil_div(C, TILE), ceil_div(N, TILE)), TILE * TILE>>>
 // After:  matmul.backward_input 2
 // Left:   the product: two loads from shared memory for each multiply-add. In 16 bits, tensor cores
-//         multiply -> 16bit rung 3. In float32, threads compute more than one output -> float32
+//         multiply -> 16bit rung 4. In float32, threads compute more than one output -> float32
 //         rung 3.
 
 #include "portable.cuh"

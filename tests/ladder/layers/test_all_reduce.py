@@ -5,7 +5,6 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.binding import bind
-from ladder.core.contract.device import NO_LINK
 from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.host_arrays import aligned_empty
 from ladder.core.contract.ladder import find
@@ -15,11 +14,9 @@ from ladder.core.contract.rung_file import Rung
 from ladder.core.device.cpu import Cpu
 from ladder.core.device.cuda.group import CudaGroup, GroupKernel
 from ladder.core.emulator.emulated import Emulated, KernelError
-from ladder.core.measure.bench import bench
-from ladder.core.verify.check import check, measured_shapes
+from ladder.core.verify.check import check
 from ladder.core.verify.guards import guarded
 from tests.ladder import emulation
-from tests.ladder.fakes import FakeGpu
 
 LADDER = find("all_reduce.sum")
 KERNELS = [rung for rung in LADDER.rungs if rung.path]
@@ -142,15 +139,3 @@ def test_a_group_refuses_what_it_cannot_share_out():
         group().owners(3)
     with pytest.raises(LadderError, match=r"residual.forward .* 2 x CPU"):
         check(find("residual.forward"), find("residual.forward").rung(1), group())
-
-
-def test_a_measurement_leaves_ranks_out_that_share_one_gpu():
-    lines = []
-    assert list(bench(LADDER, FakeGpu(), say=lambda line, wrong: lines.append(line))) == []
-    assert lines == [f"all_reduce.sum: left out: {NO_LINK}"]
-    assert {dims["R"] for dims in measured_shapes(LADDER.op, group()).values()} == {2}
-
-
-def test_a_link_is_not_measured_on_one_device():
-    with pytest.raises(LadderError, match="--device cuda:0,1"):
-        Cpu().link_bandwidth()

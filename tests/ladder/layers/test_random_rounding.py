@@ -12,7 +12,6 @@ from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import find
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.device.open import open_device
-from ladder.core.measure.timing import BufferSets
 from ladder.core.verify.check import check
 from reference.philox import random_words
 from reference.rounding import round_at_random
@@ -92,10 +91,3 @@ def test_a_rung_that_rounds_by_other_words_is_caught(sound, planted, tmp_path):
     share, word = re.search(r" is ([01]\.\d+) of the way .* or ([01]\.\d+) of 2\^32", text).groups()
     assert f", is {'less' if float(word) < float(share) else 'not less'}: " in text
     assert "±" not in text
-
-
-def test_measurements_round_to_nearest():
-    op = find("adamw.update").op
-    buffers = BufferSets(op, open_device("cpu"), DTYPES["bfloat16"], {"N": 1 << 20})
-    assert all(arrays["rng"] is None for arrays in buffers.sets)
-    assert "rng" not in buffers.inputs

@@ -36,29 +36,12 @@ def test_the_shape_for_stream_k_cuts_the_last_steps_of_a_tile(id):
     assert cut(multiprocessors, 3, 23) == [False, True, False]
 
 
-def test_stream_k_cuts_no_tile_on_fewer_sms():
-    fewer = range(1, 5)
-    assert not any(
-        any(cut(sms, rest, steps))
-        for sms in fewer
-        for rest in range(1, sms)
-        for steps in range(1, 400)
-    )
-
-
 def cut(sms, rest, steps):
     """Whether the last steps of each of `rest` tiles are split between two blocks."""
     share, line = tiles.stream_k(rest, steps, sms)
     left = steps % share
     firsts = (tile * left for tile in range(rest))
     return [left > 1 and first // line < (first + left - 1) // line for first in firsts]
-
-
-def test_a_narrow_tile_may_count_as_wider_than_it_is():
-    same_waves = {"high": 1, "columns": 96, "places": 1, "wide": 128, "narrow": 96}
-    assert tiles.tile_columns(**same_waves) == 96
-    assert tiles.tile_columns(**same_waves, narrow_cost=127) == 96
-    assert tiles.tile_columns(**same_waves, narrow_cost=128) == 128, "of equal ones the wide one"
 
 
 @given(SIZES, st.integers(1, 60000), SIZES)
@@ -96,15 +79,6 @@ def test_stream_k_has_a_block_for_every_step(left, steps, blocks):
     full, rest = divmod(steps, share)
     in_line = ceil_div(left * rest, line)
     assert full * left + in_line <= blocks
-
-
-@given(st.integers(0, 131), SIZES)
-def test_stream_k_cuts_tiles_anywhere_only_where_that_is_worth_the_stores(left, steps):
-    share, line = tiles.stream_k(left, steps, SMS)
-    even = ceil_div(steps, SMS // max(1, left))
-    assert share <= even
-    if share < even:
-        assert line == share == max(1, ceil_div(left * steps, SMS))
 
 
 @pytest.mark.parametrize(

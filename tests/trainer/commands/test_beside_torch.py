@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from ladder.core.common.errors import LadderError
 from tests.trainer.tiny import save_model
 from trainer.commands import torch_gpt2
 from trainer.commands.beside_torch import main
@@ -60,27 +59,3 @@ def test_a_mode_that_pytorch_cannot_run_is_left_out_with_the_reason(tmp_path, ca
     printed = capsys.readouterr().out
     assert "compiled: no compiler\n" in printed
     assert len(tables(printed)[1]) == 2
-
-
-@installed
-@pytest.mark.torch
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("--modes graph", "--modes graph: choose among eager, compiled, with commas"),
-        ("--dtype fp16", "no loss scale; choose bf16 or fp32"),
-        ("-x 4", "-x must be 5 or more: the first 3 warm up"),
-        ("-e char --tokenizer bytes", "GPT-2 without dropout"),
-        ("--ranks 2", "there is no flag --ranks"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(tmp_path, line, says):
-    with pytest.raises(LadderError) as refused:
-        main(words(tmp_path, line))
-    assert says in str(refused.value)
-
-
-def test_without_pytorch_the_error_says_how_to_install_it(monkeypatch):
-    monkeypatch.setattr(torch_gpt2, "torch", None)
-    with pytest.raises(LadderError, match="pip install torch"):
-        main([])

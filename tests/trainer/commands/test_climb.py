@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ladder.core.common.errors import LadderError
 from ladder.core.contract.rung_file import Rung
 from ladder.core.measure.roofline import Roof
 from tests.ladder.fakes import FakeGpu
@@ -171,17 +170,6 @@ def parser_with_defaults(*names):
     return parser
 
 
-def test_climb_is_refused_where_there_is_nothing_to_climb():
-    screen = Display(Console(quiet=True), 0)
-    with pytest.raises(LadderError, match="climb needs a GPU"):
-        climb.measure(Flags(model="d6", device="cpu", rungs="best"), screen)
-
-
-def test_climb_goes_to_the_best(gpu):
-    with pytest.raises(LadderError, match="--rungs naive"):
-        climb.measure(config(rungs="naive"), Display(Console(quiet=True), 0))
-
-
 def test_the_profile_adds_up_and_is_drawn(gpu, tmp_path):
     result = profile.measure(config(rungs="naive"))
     program = build(registry.named_shape("d2", GPT2Tokenizer.vocab), 2, 5)
@@ -217,11 +205,3 @@ def test_every_measurement_has_a_file_of_its_own(gpu, tmp_path, monkeypatch):
         names.append(step_timing.file_name("profile", {"name": "Fake"}, job.description()))
     assert len(set(names)) == len(choices)
     assert names[1] == "fake-profile-d2-fp32-b2-t5-best"
-
-
-def test_an_op_that_only_an_evaluation_has_gets_a_rung_too(gpu, monkeypatch):
-    dropouts = {"dropout": 0.1, "attention_dropout": 0.1}
-    add_size(monkeypatch, "d2", layers=2, channels=16, heads=2, **dropouts)
-    job = step_timing.open_job(config(rungs="naive"), "profile")
-    assert "attention.forward" not in {call.op for call in job.program.training_step}
-    assert {call.op for call in job.program.calls} == set(job.kernels.rungs)

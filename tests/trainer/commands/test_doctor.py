@@ -1,7 +1,5 @@
 """The report on the machine: every problem with its remedy, and what runs."""
 
-import os
-
 from ladder.core.common.finding import Finding
 from trainer.commands import doctor
 
@@ -12,13 +10,6 @@ def test_the_report_runs_here_and_names_what_runs(capsys):
     for what in ("Python", "NumPy", "CPU", "memory", "disk", "tinyshakespeare", "C++ compiler"):
         assert what in report
     assert "--device cpu       runs: the NumPy reference" in report
-
-
-def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    finding = doctor.disk(tmp_path)
-    assert str(tmp_path) in finding.found
-    assert "-o" in finding.remedy
 
 
 def test_data_on_disk_is_found_and_missing_data_has_a_fallback(tmp_path, monkeypatch):

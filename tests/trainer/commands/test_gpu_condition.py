@@ -1,10 +1,8 @@
 """Clock, power and temperature beside step times: of the timed steps, of every rank, if known."""
 
 import dataclasses
-import io
 
 import pytest
-from rich.console import Console
 
 from ladder.core.contract.host_arrays import HostArrays
 from ladder.core.contract.sensors import Reading, Sensors
@@ -13,7 +11,6 @@ from tests.trainer.parallel_run import together
 from tests.trainer.tiny import add_size
 from trainer.commands import gpu_condition, profile, throughput
 from trainer.flags import Flags
-from trainer.report import Display
 
 HOT = Reading(20, 1755.0, 698.4, 700.0, 61.0, {"power limit": 0.85})
 COOL = Reading(18, 1980.0, 512.0, 700.0, 44.0, {})
@@ -59,14 +56,6 @@ def test_the_bench_reads_the_sensors_during_the_timed_steps_only(seen):
     assert seen[begin + 1 : end] == ["timed"] * 6, "three steps, three times the products"
     assert found["gpus"] == [dataclasses.asdict(HOT)]
     assert f"GPU       {SAID} (median of 20 samples)" in throughput.report(machine, found)
-
-
-def test_the_profile_says_it_of_every_rank(seen):
-    found = together(2, lambda group: profile.measure(FLAGS, group))[0]
-    assert found["gpus"] == [dataclasses.asdict(HOT)] * 2
-    screen = io.StringIO()
-    profile.show(found, Display(Console(file=screen, width=140), 0))
-    assert f"rank 1: {SAID}" in screen.getvalue()
 
 
 def entry_of(*readings):

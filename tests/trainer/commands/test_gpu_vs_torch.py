@@ -10,11 +10,6 @@ from tests.trainer.tiny import add_size
 pytestmark = pytest.mark.torch
 
 
-def test_both_start_from_the_same_weights_and_stay_together(capsys):
-    arguments = "steps -e d6 --device cpu -b 1 -t 16 -x 2 --rungs reference --dtypes fp32"
-    assert gpu_vs_torch.main(arguments.split()) == 0, capsys.readouterr().out
-
-
 FLAGS = ["steps", "-e", "d2", "-b", "2", "-t", "8", "-x", "3", "--device", "cpu"]
 FLAGS += ["--rungs", "reference", "--dtypes"]
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from ladder.core.common.errors import LadderError
 from tests.trainer.parallel_run import together
 from tests.trainer.tiny import add_size
 from trainer.commands import scaling
@@ -58,16 +57,3 @@ def test_the_rows_of_a_result_add_up(result):
     assert one["exposed_ms"] == 0 and len(two["compute_ms"]) == 2
     assert one["slowest_efficiency"] == 1 and one["alone_ms"] == [one["weak_ms"]]
     assert two["slowest_efficiency"] == pytest.approx(max(two["alone_ms"]) / two["weak_ms"])
-
-
-def test_numbers_of_gpus_that_make_no_sense_are_refused():
-    for text, says in (("1,x", "must be numbers such as 1,2,4"), ("0", "must be numbers")):
-        with pytest.raises(LadderError, match=says):
-            scaling.main(["--gpus", text])
-
-
-def test_scaling_is_started_as_one_process(monkeypatch):
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(LadderError, match="start it as one process"):
-        scaling.main(["--gpus", "1,2"])

@@ -49,20 +49,6 @@ def test_a_file_that_holds_something_else_is_left_alone(measured, tmp_path):
     assert path.read_text() == "{}"
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["-e", "model.bin"], "name"),
-        (["-x", "-1"], "1 or more"),
-        (["--device", "emulated"], "emulator"),
-        (["--lr", "1"], "no flag"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused(flags, message):
-    with pytest.raises(LadderError, match=message):
-        throughput.main(["--device", "cpu", *flags])
-
-
 def test_a_step_with_dropout_is_measured_though_validation_has_other_ops(monkeypatch):
     add_size(monkeypatch, "d2", layers=2, channels=16, heads=2, attention_dropout=0.2)
     _, m = throughput.measure(Flags(model="d2", batch=1, sequence=3, steps=1, device="cpu"))

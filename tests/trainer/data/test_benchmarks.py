@@ -8,12 +8,11 @@ import tarfile
 
 import pytest
 
-from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_bytes
 from tests.trainer.web_server import serve
 from trainer.data import benchmarks, multiple_choice
 from trainer.data.benchmarks import BENCHMARKS, prepare_benchmark
-from trainer.data.download import DownloadError, Source
+from trainer.data.download import Source
 from trainer.data.multiple_choice import read_examples
 
 SCENES = [
@@ -98,19 +97,3 @@ def test_a_damaged_file_is_made_again(data, capsys):
     assert prepared("hellaswag", data) == (path, examples)
     assert path.read_bytes() == whole
     assert f"making {path} again: {path} is damaged" in capsys.readouterr().err
-
-
-def test_without_a_network_it_is_a_download_error(data, monkeypatch):
-    gone = Source("hellaswag/hellaswag_val.jsonl", "http://127.0.0.1:9/x", "0" * 64)
-    new = dataclasses.replace(BENCHMARKS["hellaswag"], source=gone)
-    monkeypatch.setitem(benchmarks.BENCHMARKS, "hellaswag", new)
-    with pytest.raises(DownloadError, match=r"put it at .*hellaswag_val\.jsonl"):
-        prepared("hellaswag", data)
-
-
-def test_a_benchmark_beyond_a_models_characters_is_named(data):
-    vocabulary = data / "x" / "chars_vocabulary.json"
-    vocabulary.parent.mkdir(parents=True)
-    vocabulary.write_text('["a"]')
-    with pytest.raises(LadderError, match=r"hellaswag .*character ' '"):
-        prepared("hellaswag", data, "chars:x")

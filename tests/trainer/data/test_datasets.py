@@ -184,16 +184,6 @@ def test_an_incomplete_set_is_made_again(small, damage):
     assert len(tokens_of(prepared.val)) + len(whole) == len(TEXT) + TEXT.count("\n\n") + 1
 
 
-@pytest.mark.parametrize("name", ["play", "hellaswag"])
-@pytest.mark.parametrize("flag", ["--max-tokens", "--shard-tokens", "--processes", "--shards"])
-def test_the_command_refuses_a_flag_that_is_not_for_the_set(name, flag, tmp_path, capsys):
-    words = [name, "--data-dir", str(tmp_path), flag, "2"]
-    assert run(prepare_command.main, words) == 2
-    error = capsys.readouterr().err
-    assert (flag in error or "no shards of" in error) and "fineweb" in error
-    assert error.count("\n") == 1 and not list(tmp_path.iterdir())
-
-
 # Without a network
 
 
@@ -222,12 +212,6 @@ def test_without_fallback_a_failed_download_is_an_error(tmp_path, offline, capsy
     assert told.startswith("error: cannot download tinyshakespeare/input.txt")
     assert told.count("\n") == 1
     assert f"put it at {tmp_path / 'data' / 'tinyshakespeare' / 'input.txt'}" in told
-
-
-def test_an_unknown_set_is_refused_with_the_known_ones(tmp_path):
-    known = "and no such file; choose one of tinyshakespeare, tinystories, fineweb, .*play, or name"
-    with pytest.raises(LadderError, match=known):
-        prepare("tinyshakspeare", tmp_path)
 
 
 # A text of one's own
@@ -275,9 +259,6 @@ def test_an_edited_text_is_another_set(tmp_path, book):
     second = prepare(str(book), tmp_path / "data", "bytes")
     assert Path(first.train).parent != Path(second.train).parent
     assert len(tokens_of(first.train)) > len(tokens_of(second.train))
-
-
-# The play
 
 
 # Texts of the Hub, in shards
@@ -381,11 +362,6 @@ def test_finewebs_first_shard_is_for_validation_and_documents_stay_as_they_are(t
     assert numbers[0] == "bytes_train_000001.bin"
 
 
-def test_fineweb_without_enough_for_training_is_refused(tmp_path):
-    with pytest.raises(LadderError, match="none for train; choose smaller shards"):
-        prepare_stories("fineweb", tmp_path, shard_tokens=10**4)
-
-
 def test_a_smaller_set_is_not_mixed_with_files_left_from_a_larger_one(tmp_path):
     large = prepare_stories("tinystories", tmp_path, shard_tokens=100)
     assert len(tokens_of(large.train)) > 150
@@ -403,11 +379,6 @@ def test_a_set_stays_where_another_size_of_it_cannot_be_read(tmp_path):
         prepare_stories("fineweb", tmp_path, unreadable, shard_tokens=70)
     after = prepare_stories("fineweb", tmp_path, read=None)
     assert tokens_of(after.train).size == tokens_of(before.train).size > 0
-
-
-def test_training_takes_a_set_of_any_size(tmp_path):
-    small = prepare_stories("fineweb", tmp_path, shard_tokens=50, max_tokens=100)
-    assert prepare_stories("fineweb", tmp_path, read=None).train == small.train
 
 
 @pytest.mark.parametrize(

@@ -63,11 +63,6 @@ def test_a_data_directory_that_is_a_file_is_refused(tmp_path):
         data_directory(tmp_path / "data")
 
 
-def test_new_files_go_to_the_data_directory_even_if_it_does_not_exist_yet(tmp_path):
-    data = tmp_path / "a" / "data"
-    assert writable_place(data, "set/x.bin") == data / "set" / "x.bin"
-
-
 @pytest.mark.parametrize("locked, path", [("data", "new/x.bin"), ("data/set", "set/x.bin")])
 def test_nothing_is_made_in_a_folder_marked_read_only(tmp_path, locked, path):
     (tmp_path / "data" / "set").mkdir(parents=True)
@@ -128,14 +123,6 @@ def test_a_damaged_file_that_cannot_be_replaced_is_an_error_and_stays(tmp_path, 
     assert not isinstance(caught.value, DownloadError)  # nothing may quietly take its place
     assert str(path) in str(caught.value)
     assert path.read_bytes() == b"mine"
-
-
-def test_a_damaged_file_does_not_matter_where_the_cache_has_a_good_one(tmp_path, server):
-    mine, cached = places(tmp_path / "data", "set/input.txt")
-    for path, content in ((mine, b"bad"), (cached, GOOD)):
-        path.parent.mkdir(parents=True)
-        path.write_bytes(content)
-    assert fetch(source(server.url + "/gone"), tmp_path / "data") == cached
 
 
 def test_a_refused_connection_is_a_download_error(tmp_path):

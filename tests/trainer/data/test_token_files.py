@@ -39,13 +39,6 @@ def test_a_file_has_llmcs_layout(tmp_path):
     assert (tmp_path / "x.bin").read_bytes() == expected
 
 
-@given(st.lists(st.integers(0, 65535), max_size=50))
-def test_tokens_survive_their_file(tmp_path_factory, tokens):
-    path = tmp_path_factory.getbasetemp() / "survive.bin"
-    write_tokens(path, np.array(tokens, dtype=np.int64))
-    assert read_tokens(path).tolist() == tokens
-
-
 @pytest.mark.parametrize("token", [-1, 65536])
 def test_tokens_that_do_not_fit_are_refused_and_nothing_is_written(tmp_path, token):
     with pytest.raises(LadderError, match="65535"):
@@ -169,10 +162,6 @@ def test_windows_advance_by_a_batch_and_targets_are_the_next_tokens(tmp_path):
     assert batches.next_batch()[0].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_a_shard_of_exactly_one_window_is_enough(tmp_path):
-    assert loader(token_file(tmp_path / "x.bin", 7)).batches == 1
-
-
 def test_shards_follow_one_another_by_name(tmp_path):
     for i in (1, 0):
         token_file(tmp_path / f"x_{i}.bin", 7, first=10 * i)
@@ -249,22 +238,6 @@ def test_llmcs_order_is_llmcs_on_every_rank_from_any_position(tmp_path, rank, ra
         assert resumed.state() == batches.state()
 
 
-def test_all_ranks_have_the_same_position_in_llmcs_order(tmp_path):
-    for i, windows in enumerate((5, 3, 4)):
-        token_file(tmp_path / f"x_{i}.bin", 12 * windows + 1)
-    both = [
-        TokenLoader(
-            *(tmp_path / "*.bin", 2, 3),
-            **dict(vocab=65536, shuffle=True, rank=rank, ranks=2, llmc_order=True),
-        )
-        for rank in range(2)
-    ]
-    for _ in range(20):
-        assert both[0].state() == both[1].state()
-        for batches in both:
-            batches.next_batch()
-
-
 @pytest.mark.parametrize("damage", [{"batch": 25}, {"epoch": 10**12}, {"ranks": 2}])
 def test_a_damaged_position_in_llmcs_order_is_refused_at_once(tmp_path, damage):
     batches = loader(token_file(tmp_path / "x.bin"), shuffle=True, llmc_order=True)
@@ -285,13 +258,6 @@ def test_the_other_half_of_a_set_has_the_other_name(tmp_path, given, found):
     assert pair_of(str(folder / f"{given}.bin"), *splits) == str(folder / f"{found}.bin")
     assert pair_of(str(folder / f"b_{given}.bin"), *splits) is None
     assert pair_of(str(folder / "x.bin"), *splits) is None
-
-
-def test_reset_starts_over(tmp_path):
-    batches = loader(token_file(tmp_path / "x.bin"), shuffle=True, seed=3)
-    first = epochs(batches, 2)
-    batches.reset()
-    assert epochs(batches, 2) == first
 
 
 @pytest.mark.slow
@@ -366,12 +332,6 @@ def test_a_shard_shorter_than_a_batch_is_named(tmp_path, count):
     token_file(tmp_path / "x_1.bin", count)
     with pytest.raises(LadderError, match=rf"x_1\.bin has {count} tokens"):
         loader(tmp_path / "x_*.bin")
-
-
-@pytest.mark.parametrize("size", [{"B": 0}, {"T": 0}, {"B": -1}])
-def test_a_batch_of_nothing_is_refused(tmp_path, size):
-    with pytest.raises(LadderError, match="at least 1"):
-        loader(token_file(tmp_path / "x.bin"), **size)
 
 
 def test_a_batch_beyond_all_memory_is_refused_as_too_large_for_the_file(tmp_path):

@@ -105,11 +105,6 @@ def test_the_characters_are_those_of_tinyshakespeare_and_stored_beside_it(tmp_pa
     assert get_tokenizer("chars", tmp_path).symbols == first.symbols
 
 
-def test_an_unknown_tokenizer_is_refused_with_the_known_ones(tmp_path):
-    with pytest.raises(LadderError, match="gpt2, bytes, chars"):
-        get_tokenizer("words", tmp_path)
-
-
 @needs_gpt2
 def test_gpt2_numbers_every_token_as_openai_does(gpt2):
     path = DATA / "gpt2" / "encoder.json"

@@ -245,7 +245,7 @@ def test_scratch_of_rungs_is_shared_by_all_calls_and_large_enough_for_each(tmp_p
             return {"gelu_forward": lambda launch, args: taken.append(args[-1])}
 
     source = tmp_path / "1_gelu.cu"
-    source.write_text("gelu_forward")
+    source.write_text("void gelu_forward(real* out, float* partial, real* other) {}")
     header = {
         "launch": ("gelu_forward<<<ceil_div(N, 256), 256>>>",),
         "scratch": ("float32 partial[N + 1]; real other[3]",),
@@ -253,7 +253,7 @@ def test_scratch_of_rungs_is_shared_by_all_calls_and_large_enough_for_each(tmp_p
     program = build(CONFIG, 3, 7)
     ops = {call.op for call in program.training_step}
     rungs = {op: find(op).rung(0) for op in ops}
-    rungs["gelu.forward"] = Rung("1", "records", source, "", header)
+    rungs["gelu.forward"] = Rung("1", "records", source, source.read_text(), header)
     engine = Engine(program, Recording(), np.float32, rungs)
     engine.write("tokens", TOKENS)
     engine.predict()

@@ -377,10 +377,10 @@ def test_a_rung_edited_since_the_checkpoint_is_refused_unless_chosen_again(mine,
     monkeypatch.setattr(rung_choice, "find_rung", find_rung)
     layernorm["1"] = replace(edited, source=edited.source + "// a remark changes nothing\n")
     go_on(EMULATED, before)
-    with pytest.raises(LadderError, match="was edited since"):
+    with pytest.raises(LadderError, match="has changed"):
         go_on(EMULATED, {**before, "digests": {}})
     layernorm["1"] = replace(edited, source=edited.source + "int changed;\n")
-    with pytest.raises(LadderError, match=r"layernorm.forward rung 1 .* was edited since the"):
+    with pytest.raises(LadderError, match=r"code of layernorm.forward rung 1 .* has changed"):
         go_on(EMULATED, before)
     again = go_on(EMULATED, before, rung={"layernorm.forward": str(mine)})
     assert again["layernorm.forward"].reason == "named by --rung"

@@ -43,13 +43,8 @@ LAYER = {
     "mlp.c_proj.weight": (16, 4),
     "mlp.c_proj.bias": (4,),
 }
-STACKED = {  # ours: theirs, whose matrices are transposed
-    **{"ln1w": "ln_1.weight", "ln1b": "ln_1.bias", "ln2w": "ln_2.weight", "ln2b": "ln_2.bias"},
-    **{"qkvw": "attn.c_attn.weight", "qkvb": "attn.c_attn.bias"},
-    **{"attprojw": "attn.c_proj.weight", "attprojb": "attn.c_proj.bias"},
-    **{"fcw": "mlp.c_fc.weight", "fcb": "mlp.c_fc.bias"},
-    **{"fcprojw": "mlp.c_proj.weight", "fcprojb": "mlp.c_proj.bias"},
-}
+# Ours: theirs, which stand in the same order; their matrices are transposed.
+STACKED = dict(zip(PARAMETERS[2:-2], LAYER, strict=True))
 CONFIG = {"n_positions": 6, "vocab_size": 11, "n_layer": 3, "n_head": 2, "n_embd": 4}
 
 
@@ -190,14 +185,6 @@ def test_a_config_of_another_model_is_refused(tmp_path, change, message):
         load(write(tmp_path, theirs(), {**CONFIG, **change}))
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{", "[" * 100_000, "\0"], ids=range(5))
-def test_a_config_that_is_none_is_refused(tmp_path, text):
-    write(tmp_path, theirs())
-    (tmp_path / "config.json").write_text(text)
-    with pytest.raises(LadderError, match=r"config.json"):
-        load(tmp_path)
-
-
 def test_export_writes_what_load_reads(tmp_path):
     ours = parameters(TINY)
     export_huggingface(tmp_path / "new" / "folder", TINY, ours.__getitem__)
@@ -229,18 +216,6 @@ def test_loading_and_exporting_hold_about_one_tensor(tmp_path):
 def test_a_name_is_looked_for_in_the_data_directory_first(tmp_path):
     write(tmp_path / "gpt2", theirs())
     assert load("gpt2", data_dir=tmp_path)[0] == TINY
-
-
-@pytest.mark.parametrize(
-    ("source", "says"),
-    [
-        ("missing.safetensors", r"missing\.safetensors: no such file"),
-        (".", "this folder holds no checkpoint and no model.safetensors"),
-    ],
-)
-def test_a_path_without_weights_is_named(tmp_path, source, says):
-    with pytest.raises(LadderError, match=says):
-        load(str(tmp_path / source))
 
 
 class Hub:

@@ -10,10 +10,9 @@ import pytest
 
 from ladder.core.contract.ladder import find
 from reference import gpt2
-from tests.trainer.cpu_engines import cpu_engine, run_batch
+from tests.trainer.cpu_engines import assert_derivatives, cpu_engine, run_batch
 from tests.trainer.tiny import PARAMETERS
-from trainer.model.calls import Call, op_calls
-from trainer.model.fusion import FUSIONS, fuse
+from trainer.model.fusion import FUSIONS
 from trainer.model.gpt2 import GPT2Config
 from trainer.model.program import build, initial_parameters
 from trainer.model.sharding import STEP
@@ -35,22 +34,8 @@ def random_engine(config, B=2, T=5, **options):
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_gradients_of_the_whole_model_are_the_derivative_of_the_loss(dropout):
-    """Central differences in float64, along one random direction for each of the 16 tensors."""
     config = replace(SMALL, dropout=dropout, attention_dropout=dropout)
-    engine, tokens, targets = random_engine(config)
-    run_batch(engine, tokens, targets)
-    gradients = {name: engine.read("d" + name) for name in PARAMETERS}
-    rng = np.random.default_rng(1)
-    for name, gradient in gradients.items():
-        old, direction = engine.read(name), rng.standard_normal(gradient.shape)
-        losses = []
-        for step in (1e-6, -1e-6):
-            engine.write(name, old + step * direction)
-            engine.forward()
-            losses.append(engine.read("losses").mean())
-        engine.write(name, old)
-        slope = (losses[0] - losses[1]) / 2e-6
-        assert slope == pytest.approx((gradient * direction).sum(), rel=1e-6, abs=1e-8), name
+    assert_derivatives(*random_engine(config))
 
 
 @pytest.mark.parametrize("real", [np.float32, ml_dtypes.bfloat16])
@@ -142,23 +127,6 @@ def test_a_fused_program_calls_the_fused_ops_wherever_they_apply(recompute):
         backward["matmul.backward_weight_bias"] == 4 * L and backward["matmul.backward_bias"] == 0
     )
     assert backward["matmul.backward_weight"] == 1  # of the head, which has no bias
-
-
-def test_only_calls_that_hand_a_buffer_on_are_fused():
-    def calls(read):
-        product = Call(
-            "matmul.forward", (("a", None), ("x", 1), ("w", 1), None), {"N": 2}, {}, "fc"
-        )
-        return product, Call("gelu.forward", (("b", 1), read), {"N": 6}, {}, "gelu")
-
-    rules = FUSIONS["matmul_gelu"]
-    (one,) = fuse(calls(("a", None)), rules)
-    assert one.op == "matmul_gelu.forward" and one.dims == {"N": 2} and one.where == "fc"
-    assert one.args == (("b", 1), ("a", None), ("x", 1), ("w", 1), None)
-    for other in (("a", 0), ("c", None)):
-        apart = calls(other)
-        assert fuse(apart, rules) == apart
-    assert fuse(calls(("a", None))[::-1], rules) != (one,)
 
 
 def test_dropout_acts_in_forward_and_not_in_evaluate():
@@ -255,19 +223,6 @@ def test_tensors_are_parts_of_one_vector_those_with_weight_decay_first(prefix, h
     assert program.buffers[host].shape == (end,)
 
 
-def test_a_process_alone_calls_adamw_once_with_and_once_without_weight_decay():
-    apply = op_calls(build(SMALL, 2, 5).apply)
-    assert [(call.op, call.scalars["decay"]) for call in apply] == [
-        ("adamw.update", 1.0),
-        ("adamw.update", 0.0),
-    ]
-
-
-def test_rounding_at_random_needs_a_call_for_each_tensor():
-    apply = [*op_calls(build(SMALL, 2, 5, stochastic_rounding=True).apply)]
-    assert len({call.scalars["stream"] for call in apply}) == len(apply) == len(PARAMETERS)
-
-
 def test_gpt2_has_124_million_parameters():
     shapes = GPT2Config().parameter_shapes()
     assert " ".join(shapes) == (
@@ -291,13 +246,6 @@ def test_initial_weights_follow_gpt2():
         else:
             assert (w == (1 if name in ("ln1w", "ln2w", "lnfw") else 0)).all(), name
     assert not weights["wte"][500:].any()
-
-
-def test_initial_weights_are_a_function_of_the_seed():
-    first, again, other = (dict(initial_parameters(SMALL, seed)) for seed in (1, 1, 2))
-    for name in PARAMETERS:
-        np.testing.assert_array_equal(first[name], again[name])
-    assert (first["qkvw"] != other["qkvw"]).any()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import nbformat
 import pytest
 
 from ladder.core.contract.ladder import find
-from ladder.core.measure import results
 from ladder.core.show import progress, trace
 from ladder.core.show.pages import ROOT
 from trainer.data.download import VARIABLE
@@ -42,39 +41,6 @@ def start(tmp_path, monkeypatch):
 # ---- a climb, predicted -------------------------------------------------------------------------
 
 
-def a_climb(monkeypatch, tmp_path, rows):
-    """A climb of layernorm.forward by 3 ms, and `rows` of its rungs alone: N, low, high in µs."""
-    monkeypatch.setattr(results, "FOLDER", tmp_path)
-    for N, low, high in rows:
-        times = [{"rung": "1", "median_us": low}, {"rung": "9", "median_us": high}]
-        shape = {"shape": f"N={N}", "dims": {"N": N, "C": 768}}
-        results.record(
-            {"gpu": "Fake 9000"},
-            {"op": "layernorm.forward", "dtype": "bfloat16", **shape, "rows": times},
-        )
-    stage = {"op": "layernorm.forward", "from": "1", "to": "9", "ms": 7.0}
-    return {
-        "machine": {"name": "Fake 9000"},
-        "job": {"model": "gpt2", "B": 4, "T": 1024},
-        "stages": [{"op": None, "ms": 10.0}, stage, {"fusion": "f", "to": {}, "ms": 6.0}],
-    }
-
-
-def test_a_rung_timed_at_the_shape_of_the_step_counts_once_for_each_call(tmp_path, monkeypatch):
-    climb = a_climb(monkeypatch, tmp_path, [(4096, 100.0, 20.0), (65536, 900.0, 100.0)])
-    (saving,) = climbing.savings(climb)
-    assert saving.exact and saving.calls == 25
-    assert saving.measured == pytest.approx(3.0)
-    assert saving.predicted == pytest.approx(25 * 80e-3)
-
-
-def test_a_rung_timed_at_another_shape_is_scaled_by_its_bytes(tmp_path, monkeypatch):
-    climb = a_climb(monkeypatch, tmp_path, [(4096, 100.0, 20.0), (65536, 900.0, 100.0)])
-    (saving,) = climbing.savings(climb, exact=False)
-    assert not saving.exact
-    assert saving.predicted == pytest.approx(25 * 0.8 / 16, rel=1e-3)
-
-
 def test_the_measured_climb_is_predicted_within_a_quarter_where_it_saves_most():
     large = [row for row in climbing.savings(climbing.measured_climb()) if row.measured > 1]
     assert len(large) >= 5
@@ -100,12 +66,9 @@ def test_the_op_with_the_most_to_gain_is_accepted(capsys):
     ("answer", "says"),
     [
         (lambda p: (max(p["ops"], key=lambda r: r["ms"])["op"], 1.1), "would save"),
-        (lambda p: (max(p["ops"], key=lambda r: r["ms"] / r["floor_ms"])["op"], 1.1), "would save"),
         (lambda p: (by_gain(p)[0], 2 * by_gain(p)[1]), "is no factor of"),
-        (lambda p: by_gain(p)[0], "return the op's name, row['op'], and the factor"),
         (lambda p: (by_gain(p)[0], None), "return the op's name, row['op'], and the factor"),
         (lambda p: ("layernorm", 1.0), "'layernorm' is none of its ops; these are: op 0, op 1"),
-        (lambda p: (p["ops"][0], 1.0), "return the op's name, row['op'], and the factor"),
         (lambda p: None, "next_climb returns None; return the op's name"),
     ],
 )
@@ -159,7 +122,6 @@ def test_a_swap_that_makes_the_step_light_is_accepted(counted, capsys):
         ({"gelu.backward": 2, "gelu.forward": 2}, "swap one op, as in {"),
         ("gelu.backward", "swap one op, as in {\"adamw.update\": 2}; this is 'gelu.backward'"),
         ({"relu.forward": 1}, "no call of the step is a relu.forward; its ops: "),
-        ({"gelu.backward": 99}, "99"),
     ],
 )
 def test_a_swap_that_does_not_is_refused(swap, says, counted, capsys):
@@ -210,7 +172,6 @@ def forever(ops, goes_wrong):
         (one_by_one, "'op 3' of 8 takes 4 steps, where 3 are enough"),
         (lambda ops, goes_wrong: ops[0], "'op 1' is wrong, but it returns 'op 0'"),
         (lambda ops, goes_wrong: [ops[0]], "it returns ['op 0']; return one op, such as ops[0]"),
-        (lambda ops, goes_wrong: None, "it returns None; return one op"),
         (forever, "still searching after 9 steps"),
     ],
 )

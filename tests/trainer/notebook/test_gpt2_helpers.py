@@ -14,7 +14,6 @@ from ladder.core.device.cpu import Cpu
 from ladder.core.measure.roofline import Roof
 from ladder.core.show.pages import ROOT
 from tests.trainer.commands.test_climb import gpu  # noqa: F401  a fixture
-from trainer.commands import step_timing
 from trainer.data.download import VARIABLE
 from trainer.engine import memory
 from trainer.engine.engine import Engine
@@ -118,20 +117,6 @@ def test_a_kernel_given_as_text_is_run_unchecked(start):
     broken = start(**options, kernels={"residual.backward": wrong})
     assert right.train(1) == broken.train(1)
     assert right.train(1) != broken.train(1)
-
-
-def test_swapped_rungs_are_timed_on_a_gpu(gpu, shown, monkeypatch):  # noqa: F811
-    gpt.swap("layernorm.forward", 1, 2)
-    assert "nothing to time" in shown.pop()
-    monkeypatch.setattr("trainer.notebook.helpers.default_gpu", lambda: "cuda")
-    monkeypatch.setattr(
-        "trainer.notebook.helpers.Flags",
-        lambda **given: step_timing.Flags(
-            model="d2", sequence=5, dtype="fp32", rungs="best", **given
-        ),
-    )
-    gpt.swap("layernorm.forward", 1, 2, B=2)
-    assert shown.pop()[:4] == "<svg"
 
 
 # ---- the exercises ------------------------------------------------------------------------------

@@ -41,13 +41,6 @@ def test_a_sweep_marks_its_least_loss_and_spreads_values_by_their_size():
     assert list(words.lines[0].get_xdata()) == [0, 1]
 
 
-def test_a_value_of_a_sweep_that_looks_like_a_formula_is_shown_as_it_is(tmp_path):
-    lines = {"-o a$_{$": [("b$_{$", 4.5), ("c", 4.25)], "-o d": [("b$_{$", 4.125)]}
-    figure = sweep.draw_sweep(lines, "-i")
-    style.save(figure, tmp_path / "sweep.png")  # all texts are laid out
-    assert {"-o a$_{$", "b$_{$", "4.1250 at b$_{$"} <= texts(figure)
-
-
 def test_an_svg_is_for_light_and_dark_pages_and_a_png_is_as_drawn(tmp_path):
     figure = losses.compare([4.0, 2.0], [4.0, 2.0], ("one", "other"))
     for name in ("losses.svg", "losses.png"):

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -182,21 +181,3 @@ def test_processes_of_a_launcher_meet_and_one_that_hangs_ends_all(tmp_path):
     quiet, _ = ranks[1].communicate(timeout=30)
     assert ranks[1].returncode != 0
     assert "step " not in quiet, "only rank 0 prints"
-
-
-@pytest.mark.sweep
-@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")
-def test_ranks_that_mpirun_starts_train_together(tmp_path):
-    flags = command(tmp_path, steps=4, checkpoint_every=4)
-    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    done = subprocess.run(
-        ["mpirun", "-np", "2", *flags],
-        cwd=ROOT,
-        env={**os.environ, **allowed, "OPENBLAS_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "on each of 2 ranks" in done.stdout
-    assert parameters(tmp_path / "run", 4)

@@ -1,22 +1,21 @@
 // matmul_gelu forward: two elements share a reciprocal
-// Needs:  real in (float16, bfloat16); sm == 90; warp == 32; C % vector == 0; OC % vector == 0
-// Define: TILE_ROWS = 128; TILE_COLUMNS = 256; DEPTH = 64; WARPS = 8; GROUP = 8; STAGES = 4;
+// Needs:  real in (float16, bfloat16); sm >= 80; warp == 32; C % vector == 0; OC % vector == 0
+// Define: TILE_ROWS = 128; TILE_COLUMNS = 256; DEPTH = 32; WARPS = 8; GROUP = 8;
+//         STAGES = min(4, shared_bytes // 24576);
 //         SHARED = STAGES * (TILE_ROWS + TILE_COLUMNS) * DEPTH * sizeof_real
 // Launch: matmul_gelu_forward<<<ceil_div(OC, TILE_COLUMNS) * ceil_div(N, TILE_ROWS), WARPS * warp,
 //         SHARED>>>
 // Rounds: pre, of which it takes the gelu
-// After:  16bit-6
+// After:  16bit-5
 
 #include "async.cuh"
 #include "fast_math.cuh"
 #include "mma_real.cuh"
-#include "wgmma_real.cuh"
 
-struct alignas(4) Pair { real low, high; };  // one load of bias
-
+constexpr int ROWS = 64, COLUMNS = 64;  // outputs of a warp; the warps form a 2 x 4 grid
 constexpr int PIECES = DEPTH / VECTOR;  // of 16 bytes, to a row of a tile
 constexpr int STEP = WARPS * WARP_SIZE / PIECES;  // rows that the block copies at once
-constexpr int STRIDE = TILE_COLUMNS + VECTOR;  // padded: 8 rows of results begin in different banks
+constexpr int STRIDE = COLUMNS + VECTOR;  // padded: 8 rows of results begin in different banks
 
 constexpr float SCALE = 0.7978845608f;  // sqrt(2 / pi)
 constexpr float CUBIC = 0.044715f;
@@ -29,9 +28,10 @@ __device__ __forceinline__ float denominator(float x) {
     return 1.0f + fast_exp2(fminf(exponent, 63.0f));  // the product of two is finite
 }
 
-// Swizzle: the position of 16-byte piece p of a row in a tile (rows, DEPTH), as wgmma expects it.
+// Swizzle: the position of 16-byte piece p of a row in a tile (rows, DEPTH). Two rows cover all
+// banks once, and piece p is in different banks in each of 8 rows.
 __device__ __forceinline__ int place(int row, int p) {
-    return row * DEPTH + (p ^ row % 8) * VECTOR;
+    return row * DEPTH + (p ^ row / 2 % PIECES) * VECTOR;
 }
 
 // Starts to copy a tile of `matrix` (rows, C) at `row` and channel `start`; zeros outside it.
@@ -47,6 +47,37 @@ __device__ __forceinline__ void copy_tile(real* tile, const real* matrix, int ro
     }
 }
 
+// A warp's fragments (what its lanes hold of A and B matrices) of 16 channels.
+struct Fragments {
+    unsigned a[ROWS / 16][4];     // A matrices
+    unsigned b[COLUMNS / 16][4];  // B matrices, in pairs
+
+    // Loads them from a tile of inp and a tile of weight. The warp's rows begin at `y` and at `x`.
+    __device__ __forceinline__ void load(const real* tile_a, const real* tile_b, int y, int x,
+                                         int k) {
+        int lane = lane_id();
+#pragma unroll
+        for (int i = 0; i < ROWS / 16; i++) {
+            ldmatrix_x4(a[i], tile_a + place(y + i * 16 + lane % 16, k / 8 + lane / 16));
+        }
+#pragma unroll
+        for (int j = 0; j < COLUMNS / 16; j++) {
+            int r = x + j * 16 + lane / 16 * 8 + lane % 8;
+            ldmatrix_x4(b[j], tile_b + place(r, k / 8 + lane / 8 % 2));
+        }
+    }
+
+    __device__ __forceinline__ void multiply(float (&sums)[ROWS / 16][COLUMNS / 8][4]) const {
+#pragma unroll
+        for (int i = 0; i < ROWS / 16; i++) {
+#pragma unroll
+            for (int j = 0; j < COLUMNS / 8; j++) {
+                mma_m16n8k16(sums[i][j], a[i], {b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]});
+            }
+        }
+    }
+};
+
 extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_gelu_forward(
     real* __restrict__ out,           // (N, OC)
     real* __restrict__ pre,           // (N, OC)
@@ -54,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_gelu_forw
     const real* __restrict__ weight,  // (OC, C)
     const real* __restrict__ bias,    // (OC)
     int N, int C, int OC) {
-    extern __shared__ __align__(1024) Vec shared[];
+    extern __shared__ Vec shared[];
     real* a = shared->at;                      // (STAGES, TILE_ROWS, DEPTH)     of inp
     real* b = a + STAGES * TILE_ROWS * DEPTH;  // (STAGES, TILE_COLUMNS, DEPTH)  of weight
     int high = (N + TILE_ROWS - 1) / TILE_ROWS, wide = (OC + TILE_COLUMNS - 1) / TILE_COLUMNS;
@@ -62,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_gelu_forw
     int rows = min(GROUP, high - top);  // rows of tiles in this group
     int row = (top + of_group % rows) * TILE_ROWS;  // where the block's tile begins
     int column = of_group / rows * TILE_COLUMNS;
-    int y = warp_id() / 4 * 64;  // the warpgroup's first row of the tile
+    int y = warp_id() / 4 * ROWS, x = warp_id() % 4 * COLUMNS;  // the warp's, within it
     int lane = lane_id(), g = lane / 4, t = lane % 4;
 
     auto copy = [&](int stage, int start) {  // copies zeros past the end: cheaper than a branch
@@ -70,54 +101,72 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP_SIZE) matmul_gelu_forw
         copy_tile<TILE_COLUMNS>(b + stage * TILE_COLUMNS * DEPTH, weight, column, start, OC, C);
         cp_async_commit();
     };
-    for (int stage = 0; stage < STAGES - 2; stage++) {
+    for (int stage = 0; stage < STAGES; stage++) {
         copy(stage, stage * DEPTH);
     }
-    float sums[TILE_COLUMNS / 2] = {};  // accumulators, laid out as mma.sync's D, 4 per matrix
-    for (int start = 0, stage = 0; start < C; start += DEPTH, stage = (stage + 1) % STAGES) {
-        cp_async_wait<STAGES - 3>();
-        tma_store_fence();  // makes the writes visible to wgmma (async proxy)
-        __syncthreads();  // this stage has arrived; the stage filled next is free again
-        wgmma_fence();
+    float sums[ROWS / 16][COLUMNS / 8][4] = {};  // accumulators: D matrices of 16 x 8
+#pragma unroll
+    for (int j = 0; j < COLUMNS / 8; j++) {
+        int c = column + x + j * 8 + 2 * t;
+        if (c >= OC) break;
+#pragma unroll
+        for (int i = 0; i < ROWS / 16; i++) {
+            sums[i][j][0] = sums[i][j][2] = to_float(bias[c]);
+            sums[i][j][1] = sums[i][j][3] = to_float(bias[c + 1]);
+        }
+    }
+    cp_async_wait<STAGES - 1>();
+    __syncthreads();  // all copies to stage 0 have arrived before any warp reads it
+
+    Fragments now, next;
+    now.load(a, b, y, x, 0);
+    for (int start = 0, stage = 0; start < C; start += DEPTH) {
 #pragma unroll
         for (int k = 0; k < DEPTH; k += 16) {
-            wgmma_m64k16<TILE_COLUMNS>(sums, a + (stage * TILE_ROWS + y) * DEPTH + k,
-                                       b + stage * TILE_COLUMNS * DEPTH + k);
+            if (k + 16 < DEPTH) {
+                next.load(a + stage * TILE_ROWS * DEPTH, b + stage * TILE_COLUMNS * DEPTH, y, x,
+                          k + 16);
+            } else {
+                cp_async_wait<STAGES - 2>();
+                __syncthreads();  // the next stage has arrived; all warps have read this one
+                copy(stage, start + STAGES * DEPTH);
+                stage = (stage + 1) % STAGES;
+                next.load(a + stage * TILE_ROWS * DEPTH, b + stage * TILE_COLUMNS * DEPTH, y, x, 0);
+            }
+            now.multiply(sums);
+            now = next;
         }
-        wgmma_commit();
-        copy((stage + STAGES - 2) % STAGES, start + (STAGES - 2) * DEPTH);
-        wgmma_wait<1>();
     }
-    wgmma_wait<0>();
 
     cp_async_wait<0>();
     __syncthreads();  // copies and reads have ended before results overwrite the tiles
     real* patch = shared->at + warp_id() * 16 * STRIDE;  // (16, STRIDE)  for each warp
+    constexpr int LANES = COLUMNS / VECTOR;              // that store a row together
+    int c = column + x + lane % LANES * VECTOR;
 #pragma unroll
-    for (int j = 0; j < TILE_COLUMNS / 8; j++) {
-        int c = column + j * 8 + 2 * t;
-        Pair pair = {};
-        if (c < OC) pair = *reinterpret_cast<const Pair*>(bias + c);
-        float low = to_float(pair.low), high = to_float(pair.high);
-        unsigned* to = reinterpret_cast<unsigned*>(patch + g * STRIDE + j * 8 + 2 * t);
-        to[0] = pack(sums[4 * j] + low, sums[4 * j + 1] + high);
-        to[8 * STRIDE / 2] = pack(sums[4 * j + 2] + low, sums[4 * j + 3] + high);
-    }
-    __syncwarp();  // the results are in shared memory before other lanes read them
-    int c = column + lane * VECTOR;  // 32 lanes store a row together
+    for (int i = 0; i < ROWS / 16; i++) {
 #pragma unroll
-    for (int r = 0; r < 16; r++) {
-        size_t n = row + warp_id() * 16 + r;
-        if (n < N && c < OC) {
-            Vec v = load_vec(patch + r * STRIDE + lane * VECTOR), gelus;
-            for (int k = 0; k < VECTOR; k += 2) {
-                float x = to_float(v[k]), z = to_float(v[k + 1]);
-                float a = denominator(x), b = denominator(z), both = __fdividef(1.0f, a * b);
-                gelus[k] = to_real(x * b * both);
-                gelus[k + 1] = to_real(z * a * both);
-            }
-            store_vec(pre + n * OC + c, v);
-            store_vec(out + n * OC + c, gelus);
+        for (int j = 0; j < COLUMNS / 8; j++) {
+            unsigned* to = reinterpret_cast<unsigned*>(patch + g * STRIDE + j * 8 + 2 * t);
+            to[0] = pack(sums[i][j][0], sums[i][j][1]);
+            to[8 * STRIDE / 2] = pack(sums[i][j][2], sums[i][j][3]);
         }
+        __syncwarp();  // the results are in shared memory before other lanes read them
+#pragma unroll
+        for (int r = lane / LANES; r < 16; r += WARP_SIZE / LANES) {
+            size_t n = row + y + i * 16 + r;
+            if (n < N && c < OC) {
+                Vec v = load_vec(patch + r * STRIDE + lane % LANES * VECTOR), gelus;
+                for (int k = 0; k < VECTOR; k += 2) {
+                    float x = to_float(v[k]), z = to_float(v[k + 1]);
+                    float a = denominator(x), b = denominator(z), both = __fdividef(1.0f, a * b);
+                    gelus[k] = to_real(x * b * both);
+                    gelus[k + 1] = to_real(z * a * both);
+                }
+                store_vec(pre + n * OC + c, v);
+                store_vec(out + n * OC + c, gelus);
+            }
+        }
+        __syncwarp();  // all lanes have read them before the next ones overwrite them
     }
 }

@@ -38,27 +38,15 @@ GROUPS = (
 _LOCATION = re.compile(r"([^\s@\[\]][^@\[\]]*):(\d+):\d+")
 
 
-@dataclass(frozen=True)
-class Instruction:
-    kernel: str
-    text: str  # "global_load_dwordx4 v[2:5], v[0:1], off"
-    line: int | None  # of the rung's file; None for what belongs to none
+class Instruction(machine_code.Instruction):
+    """Such as "global_load_dwordx4 v[2:5], v[0:1], off"."""
 
     @property
     def opcode(self) -> str:
         return self.text.split()[0]
 
     @property
-    def group(self) -> str:
-        """One of GROUPS by its description."""
-        return self._group[0]
-
-    @property
-    def style(self) -> str:
-        return self._group[1]
-
-    @property
-    def _group(self) -> tuple[str, str]:
+    def purpose(self) -> tuple[str, str]:
         for what, form, style in GROUPS:
             if re.match(form, self.opcode):
                 return what, style

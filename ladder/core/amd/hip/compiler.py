@@ -20,8 +20,9 @@ import numpy as np
 from ladder.core.amd.hip.clang import find_clang
 from ladder.core.common import cache
 from ladder.core.common.errors import CompileError, LadderError
+from ladder.core.contract.device_code import INCLUDE
 from ladder.core.contract.dtypes import REALS
-from ladder.core.contract.identity import INCLUDE, code_identity
+from ladder.core.contract.identity import code_identity
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.signature import with_c_linkage
 from ladder.core.contract.target import Target
@@ -80,6 +81,13 @@ class Resources:
     scratch: int  # bytes of arrays and spills that do not fit into registers
     spill: int  # registers that are spilled
     two_units: bool = False  # a block spreads over the two compute units of a workgroup processor
+
+    def __str__(self) -> str:
+        return (
+            f"{self.vgprs} vector registers ({self.agprs} of them for accumulation), {self.sgprs} "
+            f"scalar registers, {self.lds} bytes of LDS, {self.scratch} of scratch, {self.spill} "
+            "spilled"
+        )
 
 
 def typical_target(name: str, real: np.dtype) -> Target:

@@ -54,22 +54,7 @@ class Hip(CupyGpu):
     def __init__(self, index: int = 0) -> None:
         """Raises LadderError where there is no driver, CuPy or GPU of that index."""
         self.cupy = _import_cupy()
-        runtime = self.cupy.cuda.runtime
-        try:
-            count = runtime.getDeviceCount()
-        except self._errors as error:
-            raise LadderError(
-                f"HIP finds no GPU ({said(error)}); rocminfo should list one, and {_permission()}"
-            ) from None
-        if not 0 <= index < count:
-            known = ", ".join(f"hip:{i}" for i in range(count))
-            raise LadderError(f"there is no GPU hip:{index}; this machine has {known or 'none'}")
-        try:
-            self._open(index)
-        except self._errors as error:
-            raise LadderError(
-                f"hip:{index} cannot be used: {said(error)}; rocm-smi shows what else uses it"
-            ) from None
+        self._use(index, _why_no_device, "rocm-smi")
 
     def _open(self, index: int) -> None:
         properties = self.cupy.cuda.runtime.getDeviceProperties(index)
@@ -168,8 +153,11 @@ def dotted(version: int) -> str:
     return f"{version // 10_000_000}.{version // 100_000 % 100}.{version % 100_000}"
 
 
-def _permission() -> str:
-    return f"your user must be allowed to open {DRIVER} (groups render and video)"
+def _why_no_device(error: Exception) -> str:
+    return (
+        f"HIP finds no GPU ({said(error)}); rocminfo should list one, and your user must be "
+        f"allowed to open {DRIVER} (groups render and video)"
+    )
 
 
 def _import_cupy() -> Any:

@@ -8,21 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.libraries import Libraries
-from ladder.core.device.cupy.blas import (
-    ONE,
-    WORKSPACE_BYTES,
-    ZERO,
-    Gpu,
-    PerStream,
-    check,
-    make_workspace,
-    matrix,
-)
+from ladder.core.device.cupy.blas import WORKSPACE_BYTES, Multiplier
+from ladder.core.device.cupy.protocol import Gpu
 
 DATA_TYPES = {"float16": 150, "float32": 151, "bfloat16": 168}  # rocblas_datatype
 OPERATIONS = {"N": 111, "T": 112}  # rocblas_operation: a factor as it is, transposed
@@ -30,58 +23,31 @@ STANDARD = 0  # rocblas_gemm_algo
 INSTALLED, SONAME = Path("/opt/rocm/lib/librocblas.so.5"), "librocblas.so.5"  # of ROCm 7
 
 
-class Multiplier:
-    """A GPU's matrix products, on the stream that work goes to (`MatrixProduct` of
-    ladder/core/contract/libraries.py)."""
+class RocBlas(Multiplier):
+    """rocBLAS."""
 
-    def __init__(self, device: Gpu) -> None:
+    title, types, operations = "rocBLAS", DATA_TYPES, OPERATIONS
+
+    def __init__(self, gpu: Gpu) -> None:
         """Raises LadderError where there is no rocBLAS."""
-        self._device, self._library = device, load()
-        self._handles = PerStream(device, self._open)
-        self._handles.current()
+        self._library = load()
+        super().__init__(gpu)
 
-    def _open(self) -> tuple[ctypes.c_void_p, Any]:
-        """A handle for the stream that work goes to, and the memory that it uses while it lives;
-        its own would be allocated in a graph."""
-        handle, workspace = ctypes.c_void_p(), make_workspace(self._device)
-        with self._device.device:
-            self._check(self._library.rocblas_create_handle(ctypes.byref(handle)))
-        stream = ctypes.c_void_p(self._device.stream.ptr)
-        self._check(self._library.rocblas_set_stream(handle, stream))
-        address, size = ctypes.c_void_p(workspace.data.ptr), ctypes.c_size_t(WORKSPACE_BYTES)
-        self._check(self._library.rocblas_set_workspace(handle, address, size))
-        return handle, workspace
+    def create(self, handle: ctypes.c_void_p) -> int:
+        return int(self._library.rocblas_create_handle(ctypes.byref(handle)))
 
-    def __call__(
-        self,
-        operations: str,
-        sizes: tuple[int, int, int],
-        a: Any,
-        b: Any,
-        result: Any,
-        add: bool = False,
-    ) -> None:
-        """result = a @ b, or added to it; `operations` and `sizes` as rocBLAS sees them."""
-        handle, _ = self._handles.current()
-        status = self._library.rocblas_gemm_ex(
-            handle,
-            *(OPERATIONS[letter] for letter in operations),
-            *sizes,
-            ctypes.byref(ONE),
-            *matrix(a, DATA_TYPES),
-            *matrix(b, DATA_TYPES),
-            ctypes.byref(ONE if add else ZERO),
-            *matrix(result, DATA_TYPES),
-            *matrix(result, DATA_TYPES),  # what is added to, and what is written
-            DATA_TYPES["float32"],  # accumulates in it
-            STANDARD,
-            0,  # the solution is rocBLAS's choice
-            0,  # no flags
-        )
-        self._check(status, f"in a product of sizes {sizes}")
+    def set_up(
+        self, handle: ctypes.c_void_p, stream: ctypes.c_void_p, workspace: ctypes.c_void_p
+    ) -> Iterator[int]:
+        yield self._library.rocblas_set_stream(handle, stream)
+        size = ctypes.c_size_t(WORKSPACE_BYTES)
+        yield self._library.rocblas_set_workspace(handle, workspace, size)
 
-    def _check(self, status: int, where: str = "at its start") -> None:
-        check(status, self._device, where, "rocBLAS")
+    def multiply(self, handle: ctypes.c_void_p, *arguments: Any) -> int:
+        *_, address, kind, length = arguments  # what is added to, and again: what is written
+        accumulator, solution, flags = DATA_TYPES["float32"], 0, 0  # it chooses the solution
+        written = address, kind, length, accumulator, STANDARD, solution, flags
+        return int(self._library.rocblas_gemm_ex(handle, *arguments, *written))
 
 
 class RocLibraries(Libraries):
@@ -90,12 +56,12 @@ class RocLibraries(Libraries):
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
 
-    def matrix_product(self, tf32: bool = False) -> Multiplier | None:
+    def matrix_product(self, tf32: bool = False) -> RocBlas | None:
         return None if tf32 else self._product
 
     @functools.cached_property
-    def _product(self) -> Multiplier:
-        return Multiplier(self._gpu)
+    def _product(self) -> RocBlas:
+        return RocBlas(self._gpu)
 
 
 def load() -> Any:

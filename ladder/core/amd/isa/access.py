@@ -20,7 +20,7 @@ import numpy as np
 
 from ladder.core.amd.isa.machine import Machine, Step
 from ladder.core.amd.isa.meaning import Instruction
-from ladder.core.amd.isa.memory import Part
+from ladder.core.amd.isa.memory import Part, Request
 from ladder.core.amd.isa.operands import APERTURES, Operand, Read, reader, touched
 from ladder.core.amd.isa.program import Line
 from ladder.core.amd.isa.waits import FLAT_LDS, FLAT_MEMORY, LDS, LOADS, SCALAR, STORES, Queue
@@ -51,10 +51,8 @@ class Address:
     terms: tuple[Read, ...]
     offset: int = 0
 
-    def parts(
-        self, waves: Waves, machine: Machine, size: int, line: Line, verb: str
-    ) -> Iterator[Part]:
-        """The places of `size` bytes that the active lanes access, in order of the lanes."""
+    def parts(self, waves: Waves, machine: Machine, request: Request) -> Iterator[Part]:
+        """The places that the active lanes access, in order of the lanes."""
         total: np.ndarray = np.full((1, 1), self.offset % (1 << 64), np.uint64)
         for term in self.terms:
             total = total + term(waves)
@@ -62,66 +60,56 @@ class Address:
             total = np.broadcast_to(total, waves.active.shape)
         addresses = total.reshape(-1) if waves.full else total[waves.active]
         if self.space == "flat":
-            yield from self._flat(waves, machine, addresses, size, line, verb)
+            yield from _flat(waves, machine, addresses, request)
         elif self.space == "global":
-            yield from machine.memory.parts(addresses, size, line, verb)
+            yield from machine.memory.parts(addresses, request)
         else:
-            lanes = slice(None)
-            yield self._own(self.space, waves, machine, addresses, lanes, size, line, verb)
+            yield _own(self.space, waves, machine, addresses, slice(None), request)
 
-    def _flat(
-        self,
-        waves: Waves,
-        machine: Machine,
-        addresses: np.ndarray,
-        size: int,
-        line: Line,
-        verb: str,
-    ) -> Iterator[Part]:
-        """The upper half of a generic address tells LDS and scratch memory from the rest."""
-        high = addresses >> 32
-        others = np.ones(len(addresses), bool)
-        for space, name in (("ds", "src_shared_base"), ("scratch", "src_private_base")):
-            inside = high == APERTURES[name]
-            if inside.any():
-                lanes = np.flatnonzero(inside)
-                low = addresses[lanes] & np.uint64(0xFFFFFFFF)
-                yield self._own(space, waves, machine, low, lanes, size, line, verb)
-            others &= ~inside
-        if others.any():
-            lanes = np.flatnonzero(others)
-            for part in machine.memory.parts(addresses[lanes], size, line, verb):
-                yield part._replace(lanes=lanes[part.lanes])
 
-    @staticmethod
-    def _own(
-        space: str,
-        waves: Waves,
-        machine: Machine,
-        addresses: np.ndarray,
-        lanes: slice | np.ndarray,
-        size: int,
-        line: Line,
-        verb: str,
-    ) -> Part:
-        """Places in the LDS of the lanes' blocks, or in scratch memory of the lanes."""
-        rows = waves.rows[lanes]
-        if space == "ds":
-            what, content, own = "LDS", machine.lds, waves.blocks[rows]
-            size_of, room = machine.lds_size, machine.lds_room
-        else:
-            columns = np.nonzero(waves.active)[1][lanes]
-            own = waves.ids[rows] * waves.active.shape[1] + columns
-            what, content = "scratch memory", machine.scratch
-            size_of = room = machine.scratch_size
-        places = (addresses & np.uint64(0xFFFFFFFF)).view(np.int64)
-        outside = places + size > size_of
-        if outside.any():
-            raise line.problem(
-                f"{verb} {size} bytes at {places[np.argmax(outside)]:,} of {what}, of which there "
-                f"are {size_of:,} bytes"
-            )
-        return Part(content, lanes, places + own * room)
+def _flat(
+    waves: Waves, machine: Machine, addresses: np.ndarray, request: Request
+) -> Iterator[Part]:
+    """The upper half of a generic address tells LDS and scratch memory from the rest."""
+    high = addresses >> 32
+    others = np.ones(len(addresses), bool)
+    for space, name in (("ds", "src_shared_base"), ("scratch", "src_private_base")):
+        inside = high == APERTURES[name]
+        if inside.any():
+            lanes = np.flatnonzero(inside)
+            low = addresses[lanes] & np.uint64(0xFFFFFFFF)
+            yield _own(space, waves, machine, low, lanes, request)
+        others &= ~inside
+    if others.any():
+        lanes = np.flatnonzero(others)
+        for part in machine.memory.parts(addresses[lanes], request):
+            yield part._replace(lanes=lanes[part.lanes])
+
+
+def _own(
+    space: str,
+    waves: Waves,
+    machine: Machine,
+    addresses: np.ndarray,
+    lanes: slice | np.ndarray,
+    request: Request,
+) -> Part:
+    """Places in the LDS of the lanes' blocks, or in scratch memory of the lanes."""
+    rows = waves.rows[lanes]
+    if space == "ds":
+        what, content, own = "LDS", machine.lds, waves.blocks[rows]
+        size_of, room = machine.lds_size, machine.lds_room
+    else:
+        columns = np.nonzero(waves.active)[1][lanes]
+        own = waves.ids[rows] * waves.active.shape[1] + columns
+        what, content = "scratch memory", machine.scratch
+        size_of = room = machine.scratch_size
+    places = (addresses & np.uint64(0xFFFFFFFF)).view(np.int64)
+    outside = places + request.size > size_of
+    if outside.any():
+        at = f"{places[np.argmax(outside)]:,} of {what}"
+        raise request.problem(f"at {at}, of which there are {size_of:,} bytes")
+    return Part(content, lanes, places + own * room)
 
 
 def _extended(values: np.ndarray, size: int, signed: bool) -> np.ndarray:
@@ -142,7 +130,7 @@ class Piece:
     def read(self, waves: Waves, machine: Machine, line: Line, index: int) -> np.ndarray:
         """What is at the places of the active lanes, (n, words)."""
         values = np.empty((np.count_nonzero(waves.active), len(self.registers)), np.uint32)
-        for part in self.address.parts(waves, machine, self.size, line, "reads"):
+        for part in self.address.parts(waves, machine, Request(line, "reads", self.size)):
             values[part.lanes] = part.content.read(part.places, self.size)
             if part.content is machine.lds:
                 note(waves, machine, part, self.size, index)
@@ -165,7 +153,7 @@ class Piece:
         if self.half == "h":
             columns = [column >> 16 for column in columns]
         values = np.stack(columns, axis=1)
-        for part in self.address.parts(waves, machine, self.size, line, "writes"):
+        for part in self.address.parts(waves, machine, Request(line, "writes", self.size)):
             if part.content is machine.lds:
                 note(waves, machine, part, self.size, index, written=True)
             part.content.write(part.places, self.size, values[part.lanes])
@@ -285,7 +273,7 @@ def scalar_load(instruction: Instruction) -> Step | None:
             addresses = addresses + term(waves)
         addresses = addresses[:, 0] & ~np.uint64(min(size, 4) - 1)
         waves.outstanding.issue((SCALAR,), target.registers(), line)
-        for part in machine.memory.parts(addresses, size, line, "reads"):
+        for part in machine.memory.parts(addresses, Request(line, "reads", size)):
             values = _extended(part.content.read(part.places, size), size, match[1] in _SIGNED)
             for register in range(max(1, size // 4)):
                 waves.s[target.first + register, part.lanes, 0] = values[:, register]

@@ -21,6 +21,7 @@ from ladder.core.amd.isa.access import (
 )
 from ladder.core.amd.isa.machine import Machine, Step
 from ladder.core.amd.isa.meaning import Instruction
+from ladder.core.amd.isa.memory import Request
 from ladder.core.amd.isa.operands import reader, touched
 from ladder.core.amd.isa.waves import Waves
 from ladder.core.common.errors import LadderError
@@ -75,7 +76,7 @@ def atomic(instruction: Instruction) -> Step | None:
             return
         values = np.broadcast_to(data(waves), waves.active.shape)[waves.active].view(given)
         before = np.empty(len(values), dtype)
-        for part in address.parts(waves, machine, size, line, "writes"):
+        for part in address.parts(waves, machine, Request(line, "writes", size)):
             if part.content is machine.lds:
                 note(waves, machine, part, size, index, written=True, atomic=True)
             if (part.places & 3).any():

@@ -27,7 +27,7 @@ import numpy as np
 
 from ladder.core.amd.hip import compiler
 from ladder.core.amd.isa import program
-from ladder.core.amd.isa.kernel import Kernel
+from ladder.core.amd.isa.kernel import InterpretedKernel
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.dtypes import REALS
 from ladder.core.contract.host_arrays import HostArrays
@@ -55,7 +55,7 @@ class Isa(HostArrays):
             raise LadderError(f"machine code of {arch!r} is not interpreted, but that of {known}")
         self.arch, self._time_limit = arch, time_limit
         self.warp, _, self._lds_bytes = compiler.TYPICAL[arch]
-        self._compiled: dict[Path, dict[str, Kernel]] = {}
+        self._compiled: dict[Path, dict[str, InterpretedKernel]] = {}
 
     @property
     def name(self) -> str:
@@ -67,13 +67,15 @@ class Isa(HostArrays):
     def tensor_map(self, array: np.ndarray, box: tuple[int, int], tf32: bool = False) -> np.void:
         raise LadderError(f"{self.arch} has no tiles to copy: TMA is NVIDIA's")
 
-    def compile(self, rung: Rung, defines: Mapping[str, int], real: np.dtype) -> dict[str, Kernel]:
+    def compile(
+        self, rung: Rung, defines: Mapping[str, int], real: np.dtype
+    ) -> dict[str, InterpretedKernel]:
         """The kernels of a rung file by name. Raises CompileError, LadderError where there is no
         compiler, or for an instruction that is not interpreted."""
         module = self.compile_ahead(rung, defines, real)
         if module not in self._compiled:
             self._compiled[module] = {
-                name: Kernel(
+                name: InterpretedKernel(
                     code,
                     self._names(rung, code),
                     self.arch,

@@ -26,7 +26,7 @@ _NARROW = re.compile(r"ds_\w+_[uib](8|16)(_|\s)")  # accesses of less than 4 byt
 GARBAGE = 0xA5  # what LDS and scratch memory hold before they are written
 
 
-class Kernel:
+class InterpretedKernel:
     """Ready to be called with a launch and its arguments.
 
     names  of the parameters, for messages

@@ -56,6 +56,16 @@ def computes(signature: str, function: Callable[..., Any]) -> Meaning:
     return Meaning(tuple(results.split()), tuple(sources.split()), function)
 
 
+def alike(names: str, sources: int, function: Callable[..., Any]) -> dict[str, Meaning]:
+    """Meanings by name of instructions that compute the same, each with so many sources and a
+    result of the type that its name ends in; bits, as in b32, are u32."""
+    table = {}
+    for name in names.split():
+        kind = name.rpartition("_")[2].replace("b", "u")
+        table[name] = computes(" ".join([kind, "=", *[kind] * sources]), function)
+    return table
+
+
 _OTHER_NAMES: Mapping[str, str] = {
     # CDNA (gfx9)
     "v_add_u32": "v_add_nc_u32",

@@ -66,6 +66,17 @@ def region(name: str, array: np.ndarray) -> Region:
     return Region(name, start, start + content.nbytes, Bytes(content))
 
 
+class Request(NamedTuple):
+    """What an instruction does at each of its addresses: "reads" or "writes" so many bytes."""
+
+    line: Line
+    verb: str
+    size: int
+
+    def problem(self, what: str) -> Exception:
+        return self.line.problem(f"{self.verb} {self.size} bytes {what}")
+
+
 class Part(NamedTuple):
     """What of an access lies in one array: which of the lanes, and where in it."""
 
@@ -82,8 +93,9 @@ class Memory:
         self._starts = np.array([region.start for region in self.regions], np.uint64)
         self._last = self.regions[0]
 
-    def parts(self, addresses: np.ndarray, size: int, line: Line, verb: str) -> Iterator[Part]:
-        """Where `size` bytes from each of these addresses (n, uint64) lie. Raises LadderError."""
+    def parts(self, addresses: np.ndarray, request: Request) -> Iterator[Part]:
+        """Where the bytes from each of these addresses (n, uint64) on lie. Raises LadderError."""
+        size = request.size
         low, high = int(addresses.min()), int(addresses.max())
         at = self._last
         if not (at.start <= low and high + size <= at.end):
@@ -98,7 +110,7 @@ class Memory:
             outside = (places < 0) | (places + size > at.end - at.start)
             if outside.any():
                 address = int(addresses[lanes[np.argmax(outside)]])
-                raise line.problem(f"{verb} {size} bytes {self._describe(address)}")
+                raise request.problem(self._describe(address))
             yield Part(at.content, lanes, places)
 
     def _nearest(self, address: int) -> Region:

@@ -171,15 +171,8 @@ def _bare_reader(operand: Operand, kind: str) -> Read:
 
 def _word(file: str, n: int, kind: str) -> Read:
     """Register n as numbers of 32 bits."""
-    views: dict[str, Read] = {
-        "vu32": lambda waves: waves.v[n],
-        "vi32": lambda waves: waves.vi[n],
-        "vf32": lambda waves: waves.vf[n],
-        "su32": lambda waves: waves.s[n],
-        "si32": lambda waves: waves.si[n],
-        "sf32": lambda waves: waves.sf[n],
-    }
-    return views[file + kind]
+    view = file + {"u32": "", "i32": "i", "f32": "f"}[kind]
+    return lambda waves: getattr(waves, view)[n]
 
 
 def _pair(low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -190,11 +183,8 @@ def _is_zero(register: int) -> Read:
     return lambda waves: ~np.any(waves.lanes(register), axis=1, keepdims=True)
 
 
-def writer(operand: Operand, kind: str, half: str = "") -> Write:
-    """Writes an operand: a vector register in the active lanes, a scalar one in all waves.
-
-    half  "h": a result of 16 bits goes to the upper half of the register
-    """
+def writer(operand: Operand, kind: str) -> Write:
+    """Writes an operand: a vector register in the active lanes, a scalar one in all waves."""
     n = operand.first
     if operand.file == "s":
         return _scalar_writer(n, kind)
@@ -211,13 +201,12 @@ def writer(operand: Operand, kind: str, half: str = "") -> Write:
         return write_pair
     if size == 4:
         return lambda waves, value: put(waves, n, value.view(np.uint32))
-    half = operand.half or half
 
     def write_half(waves: Waves, value: np.ndarray) -> None:
         bits = value.view(np.uint16).astype(np.uint32)
-        if half == "h":
+        if operand.half == "h":
             put(waves, n, (waves.v[n] & 0xFFFF) | (bits << 16))
-        elif half == "l":
+        elif operand.half == "l":
             put(waves, n, (waves.v[n] & 0xFFFF0000) | bits)
         else:
             put(waves, n, bits)

@@ -10,9 +10,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ladder.core.amd.isa import floats
-from ladder.core.amd.isa.meaning import Meaning, computes
-
-Pair = tuple[np.ndarray, np.ndarray]
+from ladder.core.amd.isa.integers import Pair, borrow, carry, high, reverse
+from ladder.core.amd.isa.meaning import Meaning, alike, computes
 
 
 def _and_not_zero(function: Callable[..., np.ndarray]) -> Callable[..., Pair]:
@@ -23,25 +22,6 @@ def _and_not_zero(function: Callable[..., np.ndarray]) -> Callable[..., Pair]:
         return result, result != 0
 
     return compute
-
-
-def _add(a: np.ndarray, b: np.ndarray) -> Pair:
-    total = a + b
-    return total, total < a
-
-
-def _add_carry(a: np.ndarray, b: np.ndarray, carry: np.ndarray) -> Pair:
-    total = a.astype(np.uint64) + b + carry
-    return total.astype(np.uint32), total >> 32 != 0
-
-
-def _subtract(a: np.ndarray, b: np.ndarray) -> Pair:
-    return a - b, b > a
-
-
-def _subtract_carry(a: np.ndarray, b: np.ndarray, carry: np.ndarray) -> Pair:
-    total = a.astype(np.int64) - b - carry
-    return total.astype(np.uint32), total < 0
 
 
 def _add_signed(a: np.ndarray, b: np.ndarray) -> Pair:
@@ -74,11 +54,6 @@ def _lowest_bit(a: np.ndarray) -> np.ndarray:
     return np.where(a != 0, place, np.int32(-1))
 
 
-def _reverse(a: np.ndarray) -> np.ndarray:
-    bits = np.unpackbits(np.ascontiguousarray(a).view(np.uint8), axis=1, bitorder="little")
-    return np.packbits(bits[:, ::-1], axis=1, bitorder="little").view(a.dtype)
-
-
 def _field(a: np.ndarray, what: np.ndarray) -> np.ndarray:
     """Bits of a: from bit what[4:0], what[22:16] of them, with a's sign where it has one."""
     start, width = (what & 31).astype(np.int64), (what >> 16 & 0x7F).astype(np.int64)
@@ -86,10 +61,6 @@ def _field(a: np.ndarray, what: np.ndarray) -> np.ndarray:
     bits = (a.astype(np.int64) >> start) << room  # the field's highest bit is the highest now
     field = bits >> room if a.dtype == np.int32 else (bits.view(np.uint64) >> room.view(np.uint64))
     return np.where(width == 0, 0, field).astype(a.dtype)
-
-
-def _high(a: np.ndarray, b: np.ndarray, wide: type) -> np.ndarray:
-    return (a.astype(wide) * b >> 32).astype(a.dtype)
 
 
 def _chosen(larger: bool) -> Callable[..., Pair]:
@@ -123,40 +94,28 @@ _LOGIC: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 }
 
 SCALAR: dict[str, Meaning] = {
-    "s_mov_b32": computes("u32 = u32", np.copy),
-    "s_mov_b64": computes("u64 = u64", np.copy),
-    "s_movk_i32": computes("i32 = i32", np.copy),
-    "s_add_u32": computes("u32 scc = u32 u32", _add),
-    "s_addc_u32": computes("u32 scc = u32 u32 scc", _add_carry),
-    "s_sub_u32": computes("u32 scc = u32 u32", _subtract),
-    "s_subb_u32": computes("u32 scc = u32 u32 scc", _subtract_carry),
+    **alike("s_mov_b32 s_mov_b64 s_movk_i32", 1, np.copy),
+    "s_add_u32": computes("u32 scc = u32 u32", carry),
+    "s_addc_u32": computes("u32 scc = u32 u32 scc", carry),
+    "s_sub_u32": computes("u32 scc = u32 u32", borrow),
+    "s_subb_u32": computes("u32 scc = u32 u32 scc", borrow),
     "s_add_i32": computes("i32 scc = i32 i32", _add_signed),
     "s_sub_i32": computes("i32 scc = i32 i32", _subtract_signed),
     "s_addk_i32": computes("i32 scc = i32 i32", _add_signed),
-    "s_add_nc_u64": computes("u64 = u64 u64", np.add),
-    "s_sub_nc_u64": computes("u64 = u64 u64", np.subtract),
-    "s_mul_i32": computes("i32 = i32 i32", np.multiply),
-    "s_mulk_i32": computes("i32 = i32 i32", np.multiply),
-    "s_mul_u64": computes("u64 = u64 u64", np.multiply),
-    "s_mul_hi_u32": computes("u32 = u32 u32", lambda a, b: _high(a, b, np.uint64)),
-    "s_mul_hi_i32": computes("i32 = i32 i32", lambda a, b: _high(a, b, np.int64)),
-    "s_lshl1_add_u32": computes("u32 scc = u32 u32", _shift_add(1)),
-    "s_lshl2_add_u32": computes("u32 scc = u32 u32", _shift_add(2)),
-    "s_lshl3_add_u32": computes("u32 scc = u32 u32", _shift_add(3)),
-    "s_lshl4_add_u32": computes("u32 scc = u32 u32", _shift_add(4)),
+    **alike("s_add_nc_u64 s_add_f32", 2, np.add),
+    **alike("s_sub_nc_u64 s_sub_f32", 2, np.subtract),
+    **alike("s_mul_i32 s_mulk_i32 s_mul_u64 s_mul_f32", 2, np.multiply),
+    **alike("s_mul_hi_u32", 2, high(np.uint64)),
+    **alike("s_mul_hi_i32", 2, high(np.int64)),
     "s_abs_i32": computes("i32 scc = i32", _and_not_zero(np.abs)),
-    "s_min_i32": computes("i32 scc = i32 i32", _chosen(False)),
-    "s_max_i32": computes("i32 scc = i32 i32", _chosen(True)),
-    "s_min_u32": computes("u32 scc = u32 u32", _chosen(False)),
-    "s_max_u32": computes("u32 scc = u32 u32", _chosen(True)),
     "s_bfe_u32": computes("u32 scc = u32 u32", _and_not_zero(_field)),
     "s_bfe_i32": computes("i32 scc = i32 u32", _and_not_zero(_field)),
     "s_cselect_b32": computes("u32 = u32 u32 scc", lambda a, b, scc: np.where(scc, a, b)),
     "s_cselect_b64": computes("u64 = u64 u64 scc", lambda a, b, scc: np.where(scc, a, b)),
     "s_sext_i32_i16": computes("i32 = u32", lambda a: a.astype(np.int16).astype(np.int32)),
     "s_sext_i32_i8": computes("i32 = u32", lambda a: a.astype(np.int8).astype(np.int32)),
-    "s_bitset0_b32": computes("u32 = u32 u32", lambda a, old: old & ~(np.uint32(1) << (a & 31))),
-    "s_bitset1_b32": computes("u32 = u32 u32", lambda a, old: old | np.uint32(1) << (a & 31)),
+    **alike("s_bitset0_b32", 2, lambda a, old: old & ~(np.uint32(1) << (a & 31))),
+    **alike("s_bitset1_b32", 2, lambda a, old: old | np.uint32(1) << (a & 31)),
     "s_bitcmp0_b32": computes("scc = u32 u32", lambda a, b: a >> (b & 31) & 1 == 0),
     "s_bitcmp1_b32": computes("scc = u32 u32", lambda a, b: a >> (b & 31) & 1 == 1),
     "s_pack_ll_b32_b16": computes("u32 = u32 u32", lambda a, b: (a & 0xFFFF) | b << 16),
@@ -164,28 +123,30 @@ SCALAR: dict[str, Meaning] = {
     "s_pack_hh_b32_b16": computes("u32 = u32 u32", lambda a, b: a >> 16 | b & 0xFFFF0000),
     "s_pack_hl_b32_b16": computes("u32 = u32 u32", lambda a, b: a >> 16 | b << 16),
     # RDNA 4 computes in float32 on scalars, too.
-    "s_add_f32": computes("f32 = f32 f32", np.add),
-    "s_sub_f32": computes("f32 = f32 f32", np.subtract),
-    "s_mul_f32": computes("f32 = f32 f32", np.multiply),
-    "s_min_f32": computes("f32 = f32 f32", floats.minimum),
-    "s_max_f32": computes("f32 = f32 f32", floats.maximum),
-    "s_fmac_f32": computes("f32 = f32 f32 f32", floats.fma32),
-    "s_fmaak_f32": computes("f32 = f32 f32 f32", floats.fma32),
-    "s_fmamk_f32": computes("f32 = f32 f32 f32", floats.fma32),
-    "s_rndne_f32": computes("f32 = f32", np.rint),
-    "s_trunc_f32": computes("f32 = f32", np.trunc),
-    "s_floor_f32": computes("f32 = f32", np.floor),
-    "s_ceil_f32": computes("f32 = f32", np.ceil),
+    **alike("s_min_f32", 2, floats.minimum),
+    **alike("s_max_f32", 2, floats.maximum),
+    **alike("s_fmac_f32 s_fmaak_f32 s_fmamk_f32", 3, floats.fma32),
+    **alike("s_rndne_f32", 1, np.rint),
+    **alike("s_trunc_f32", 1, np.trunc),
+    **alike("s_floor_f32", 1, np.floor),
+    **alike("s_ceil_f32", 1, np.ceil),
     "s_cvt_f32_i32": computes("f32 = i32", lambda a: a.astype(np.float32)),
     "s_cvt_f32_u32": computes("f32 = u32", lambda a: a.astype(np.float32)),
     "s_cvt_i32_f32": computes("i32 = f32", floats.to_integer(np.int32)),
     "s_cvt_u32_f32": computes("u32 = f32", floats.to_integer(np.uint32)),
-    "v_s_exp_f32": computes("f32 = f32", floats.exp2),
-    "v_s_log_f32": computes("f32 = f32", floats.log2),
-    "v_s_rcp_f32": computes("f32 = f32", floats.reciprocal),
-    "v_s_rsq_f32": computes("f32 = f32", floats.reciprocal_root),
-    "v_s_sqrt_f32": computes("f32 = f32", floats.square_root),
+    **alike("v_s_exp_f32", 1, floats.exp2),
+    **alike("v_s_log_f32", 1, floats.log2),
+    **alike("v_s_rcp_f32", 1, floats.reciprocal),
+    **alike("v_s_rsq_f32", 1, floats.reciprocal_root),
+    **alike("v_s_sqrt_f32", 1, floats.square_root),
 }
+
+for _bits in range(1, 5):
+    SCALAR[f"s_lshl{_bits}_add_u32"] = computes("u32 scc = u32 u32", _shift_add(_bits))
+
+for _kind in ("i32", "u32"):
+    SCALAR[f"s_min_{_kind}"] = computes(f"{_kind} scc = {_kind} {_kind}", _chosen(False))
+    SCALAR[f"s_max_{_kind}"] = computes(f"{_kind} scc = {_kind} {_kind}", _chosen(True))
 
 for _name, _compare in _COMPARE.items():
     for _kind in ("i32", "u32", "u64", "f32"):
@@ -224,4 +185,4 @@ for _size in ("32", "64"):
     SCALAR[f"s_not_b{_size}"] = computes(_one, _and_not_zero(np.invert))
     SCALAR[f"s_bcnt1_i32_b{_size}"] = computes(f"u32 scc = u{_size}", _and_not_zero(_bit_count))
     SCALAR[f"s_ctz_i32_b{_size}"] = computes(f"i32 = u{_size}", _lowest_bit)
-    SCALAR[f"s_brev_b{_size}"] = computes(f"u{_size} = u{_size}", _reverse)
+    SCALAR[f"s_brev_b{_size}"] = computes(f"u{_size} = u{_size}", reverse)

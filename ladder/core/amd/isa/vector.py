@@ -7,19 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ladder.core.amd.isa import floats
-from ladder.core.amd.isa.meaning import Meaning, computes
-
-Pair = tuple[np.ndarray, np.ndarray]
-
-
-def _carry(a: np.ndarray, b: np.ndarray, carry: np.ndarray | bool = False) -> Pair:
-    total = a.astype(np.uint64) + b + carry
-    return total.astype(np.uint32), total >> 32 != 0
-
-
-def _borrow(a: np.ndarray, b: np.ndarray, carry: np.ndarray | bool = False) -> Pair:
-    total = a.astype(np.int64) - b - carry
-    return total.astype(np.uint32), total < 0
+from ladder.core.amd.isa.integers import Pair, borrow, carry, high, reverse
+from ladder.core.amd.isa.meaning import Meaning, alike, computes
 
 
 def _swapped(function: Callable[..., object]) -> Callable[..., object]:
@@ -59,16 +48,6 @@ def _wide_product(wide: type) -> Callable[..., Pair]:
         return total, np.zeros((1, 1), bool)
 
     return compute
-
-
-def _high(wide: type) -> Callable[..., np.ndarray]:
-    return lambda a, b: (a.astype(wide) * b >> 32).astype(a.dtype)
-
-
-def _reverse(a: np.ndarray) -> np.ndarray:
-    for distance, mask in ((1, 0x55555555), (2, 0x33333333), (4, 0x0F0F0F0F)):
-        a = (a >> distance & mask) | (a & mask) << distance
-    return a.byteswap()
 
 
 def _permute_bytes(a: np.ndarray, b: np.ndarray, selector: np.ndarray) -> np.ndarray:
@@ -147,59 +126,53 @@ def by_truth_table(table: int, size: int) -> Meaning:
     return computes(" ".join([f"u{size} =", *[f"u{size}"] * 3]), compute)
 
 
-_unary_u32 = "u32 = u32"
-_u32 = "u32 = u32 u32"
-_u32_3 = "u32 = u32 u32 u32"
-_f32 = "f32 = f32 f32"
-_f32_3 = "f32 = f32 f32 f32"
+def _aligned(bits: int) -> Callable[..., np.ndarray]:
+    """V_ALIGNBIT and V_ALIGNBYTE: 32 bits of a:b, from c bits or bytes on."""
+
+    def compute(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+        both = (a.astype(np.uint64) << 32) | b
+        return (both >> (bits * (c & (32 // bits - 1))).astype(np.uint64)).astype(np.uint32)
+
+    return compute
+
+
+def _packed(dtype: np.dtype) -> Callable[..., np.ndarray]:
+    return lambda a, b: _pack(a.astype(dtype), b.astype(dtype))
+
+
+def _product24(dtype: type) -> Callable[..., np.ndarray]:
+    """The product of the low 24 bits of each, added to a third number if there is one."""
+    return lambda a, b, *c: sum(c, _low24(dtype, a) * _low24(dtype, b))
+
 
 VECTOR: dict[str, Meaning] = {
-    # ---- float32 ----
-    "v_add_f32": computes(_f32, np.add),
-    "v_sub_f32": computes(_f32, np.subtract),
-    "v_subrev_f32": computes(_f32, _swapped(np.subtract)),
-    "v_mul_f32": computes(_f32, np.multiply),
-    "v_max_f32": computes(_f32, floats.maximum),
-    "v_min_f32": computes(_f32, floats.minimum),
-    "v_fma_f32": computes(_f32_3, floats.fma32),
-    "v_fmac_f32": computes(_f32_3, floats.fma32),
-    "v_fmaak_f32": computes(_f32_3, floats.fma32),
-    "v_madmk_f32": computes(_f32_3, floats.mad32),
-    "v_fmamk_f32": computes(_f32_3, floats.fma32),
-    "v_max3_f32": computes(_f32_3, lambda a, b, c: floats.maximum(floats.maximum(a, b), c)),
-    "v_min3_f32": computes(_f32_3, lambda a, b, c: floats.minimum(floats.minimum(a, b), c)),
+    # ---- floating point ----
+    **alike("v_max3_f32", 3, lambda a, b, c: floats.maximum(floats.maximum(a, b), c)),
+    **alike("v_min3_f32", 3, lambda a, b, c: floats.minimum(floats.minimum(a, b), c)),
+    **alike("v_max_f16 v_max_f32", 2, floats.maximum),
+    **alike("v_min_f16 v_min_f32", 2, floats.minimum),
+    **alike("v_fma_f32 v_fmac_f32 v_fmaak_f32 v_fmamk_f32", 3, floats.fma32),
+    **alike("v_madmk_f32", 3, floats.mad32),
+    **alike("v_fma_f16 v_fmac_f16", 3, floats.fma16),
+    **alike("v_fma_f64 v_fmac_f64", 3, floats.fma64),
+    **alike("v_rndne_f32", 1, np.rint),
+    **alike("v_trunc_f32", 1, np.trunc),
+    **alike("v_floor_f32", 1, np.floor),
+    **alike("v_ceil_f32", 1, np.ceil),
+    **alike("v_fract_f32", 1, floats.fraction),
+    **alike("v_exp_f32", 1, floats.exp2),
+    **alike("v_log_f32", 1, floats.log2),
+    **alike("v_rcp_f32 v_rcp_iflag_f32", 1, floats.reciprocal),
+    **alike("v_rsq_f32", 1, floats.reciprocal_root),
+    **alike("v_sqrt_f32", 1, floats.square_root),
+    **alike("v_sin_f32", 1, floats.sine),
+    **alike("v_cos_f32", 1, floats.cosine),
     "v_ldexp_f32": computes("f32 = f32 i32", _ldexp),
-    "v_rndne_f32": computes("f32 = f32", np.rint),
-    "v_trunc_f32": computes("f32 = f32", np.trunc),
-    "v_floor_f32": computes("f32 = f32", np.floor),
-    "v_ceil_f32": computes("f32 = f32", np.ceil),
-    "v_fract_f32": computes("f32 = f32", floats.fraction),
-    "v_exp_f32": computes("f32 = f32", floats.exp2),
-    "v_log_f32": computes("f32 = f32", floats.log2),
-    "v_rcp_f32": computes("f32 = f32", floats.reciprocal),
-    "v_rcp_iflag_f32": computes("f32 = f32", floats.reciprocal),
-    "v_rsq_f32": computes("f32 = f32", floats.reciprocal_root),
-    "v_sqrt_f32": computes("f32 = f32", floats.square_root),
-    "v_sin_f32": computes("f32 = f32", floats.sine),
-    "v_cos_f32": computes("f32 = f32", floats.cosine),
     "v_div_scale_f32": computes("f32 mask = f32 f32 f32", floats.div_scale),
     "v_div_fmas_f32": computes("f32 = f32 f32 f32 vcc", floats.div_fmas),
-    "v_div_fixup_f32": computes(_f32_3, floats.div_fixup),
-    "v_cmp_class_f32": computes("mask = f32 u32", floats.is_class),
-    # ---- float16 ----
-    "v_add_f16": computes("f16 = f16 f16", np.add),
-    "v_sub_f16": computes("f16 = f16 f16", np.subtract),
-    "v_mul_f16": computes("f16 = f16 f16", np.multiply),
-    "v_max_f16": computes("f16 = f16 f16", floats.maximum),
-    "v_min_f16": computes("f16 = f16 f16", floats.minimum),
-    "v_fma_f16": computes("f16 = f16 f16 f16", floats.fma16),
-    "v_fmac_f16": computes("f16 = f16 f16 f16", floats.fma16),
+    **alike("v_div_fixup_f32", 3, floats.div_fixup),
     "v_cmp_class_f16": computes("mask = f16 u32", floats.is_class),
-    # ---- float64 ----
-    "v_add_f64": computes("f64 = f64 f64", np.add),
-    "v_mul_f64": computes("f64 = f64 f64", np.multiply),
-    "v_fma_f64": computes("f64 = f64 f64 f64", floats.fma64),
-    "v_fmac_f64": computes("f64 = f64 f64 f64", floats.fma64),
+    "v_cmp_class_f32": computes("mask = f32 u32", floats.is_class),
     # ---- conversions ----
     "v_cvt_f32_i32": computes("f32 = i32", _cast(floats.F32)),
     "v_cvt_f32_u32": computes("f32 = u32", _cast(floats.F32)),
@@ -214,103 +187,67 @@ VECTOR: dict[str, Meaning] = {
     "v_cvt_pk_rtz_f16_f32": computes(
         "u32 = f32 f32", lambda a, b: _pack(_towards_zero(a), _towards_zero(b))
     ),
-    "v_cvt_pk_f16_f32": computes(
-        "u32 = f32 f32", lambda a, b: _pack(a.astype(floats.F16), b.astype(floats.F16))
-    ),
-    "v_cvt_pk_bf16_f32": computes(
-        "u32 = f32 f32", lambda a, b: _pack(a.astype(floats.BF16), b.astype(floats.BF16))
-    ),
+    "v_cvt_pk_f16_f32": computes("u32 = f32 f32", _packed(floats.F16)),
+    "v_cvt_pk_bf16_f32": computes("u32 = f32 f32", _packed(floats.BF16)),
     "v_pack_b32_f16": computes("u32 = f16 f16", _pack),
-    # ---- integers ----
-    "v_mov_b32": computes(_unary_u32, np.copy),
-    "v_accvgpr_read_b32": computes(_unary_u32, np.copy),
-    "v_accvgpr_write_b32": computes(_unary_u32, np.copy),
-    "v_accvgpr_mov_b32": computes(_unary_u32, np.copy),
-    "v_mov_b64": computes("u64 = u64", np.copy),
-    "v_mov_b16": computes("u16 = u16", np.copy),
-    "v_add_nc_u32": computes(_u32, np.add),
-    "v_sub_nc_u32": computes(_u32, np.subtract),
-    "v_subrev_nc_u32": computes(_u32, _swapped(np.subtract)),
-    "v_add_nc_u16": computes("u16 = u16 u16", np.add),
-    "v_sub_nc_u16": computes("u16 = u16 u16", np.subtract),
-    "v_mul_lo_u16": computes("u16 = u16 u16", np.multiply),
-    "v_add_co_u32": computes("u32 mask = u32 u32", _carry),
-    "v_add_co_ci_u32": computes("u32 mask = u32 u32 mask", _carry),
-    "v_sub_co_u32": computes("u32 mask = u32 u32", _borrow),
-    "v_sub_co_ci_u32": computes("u32 mask = u32 u32 mask", _borrow),
-    "v_subrev_co_u32": computes("u32 mask = u32 u32", _swapped(_borrow)),
-    "v_subrev_co_ci_u32": computes("u32 mask = u32 u32 mask", _swapped(_borrow)),
-    "v_add3_u32": computes(_u32_3, lambda a, b, c: a + b + c),
-    "v_mul_lo_u32": computes(_u32, np.multiply),
-    "v_mul_hi_u32": computes(_u32, _high(np.uint64)),
-    "v_mul_hi_i32": computes("i32 = i32 i32", _high(np.int64)),
-    "v_mul_u32_u24": computes(_u32, lambda a, b: _low24(np.uint32, a) * _low24(np.uint32, b)),
-    "v_mul_i32_i24": computes(
-        "i32 = u32 u32", lambda a, b: _low24(np.int32, a) * _low24(np.int32, b)
-    ),
-    "v_mad_u32_u24": computes(
-        _u32_3, lambda a, b, c: _low24(np.uint32, a) * _low24(np.uint32, b) + c
-    ),
-    "v_mad_i32_i24": computes(
-        "i32 = u32 u32 i32", lambda a, b, c: _low24(np.int32, a) * _low24(np.int32, b) + c
-    ),
+    # ---- sums and products ----
+    **alike("v_add_f16 v_add_f32 v_add_f64 v_add_nc_u16 v_add_nc_u32", 2, np.add),
+    **alike("v_sub_f16 v_sub_f32 v_sub_nc_u16 v_sub_nc_u32", 2, np.subtract),
+    **alike("v_subrev_f32 v_subrev_nc_u32", 2, _swapped(np.subtract)),
+    **alike("v_mul_f16 v_mul_f32 v_mul_f64 v_mul_lo_u16 v_mul_lo_u32", 2, np.multiply),
+    **alike("v_mul_hi_u32", 2, high(np.uint64)),
+    **alike("v_mul_hi_i32", 2, high(np.int64)),
+    **alike("v_add3_u32", 3, lambda a, b, c: a + b + c),
+    **alike("v_mad_u16", 3, lambda a, b, c: a * b + c),
+    "v_add_co_u32": computes("u32 mask = u32 u32", carry),
+    "v_add_co_ci_u32": computes("u32 mask = u32 u32 mask", carry),
+    "v_sub_co_u32": computes("u32 mask = u32 u32", borrow),
+    "v_sub_co_ci_u32": computes("u32 mask = u32 u32 mask", borrow),
+    "v_subrev_co_u32": computes("u32 mask = u32 u32", _swapped(borrow)),
+    "v_subrev_co_ci_u32": computes("u32 mask = u32 u32 mask", _swapped(borrow)),
+    "v_mul_u32_u24": computes("u32 = u32 u32", _product24(np.uint32)),
+    "v_mul_i32_i24": computes("i32 = u32 u32", _product24(np.int32)),
+    "v_mad_u32_u24": computes("u32 = u32 u32 u32", _product24(np.uint32)),
+    "v_mad_i32_i24": computes("i32 = u32 u32 i32", _product24(np.int32)),
     "v_mad_u64_u32": computes("u64 mask = u32 u32 u64", _wide_product(np.uint64)),
     "v_mad_i64_i32": computes("i64 mask = i32 i32 i64", _wide_product(np.int64)),
-    "v_mad_u16": computes("u16 = u16 u16 u16", lambda a, b, c: a * b + c),
-    "v_max_i32": computes("i32 = i32 i32", np.maximum),
-    "v_min_i32": computes("i32 = i32 i32", np.minimum),
-    "v_max_u32": computes(_u32, np.maximum),
-    "v_min_u32": computes(_u32, np.minimum),
-    "v_med3_i32": computes("i32 = i32 i32 i32", floats.median),
+    **alike("v_max_i32 v_max_u32", 2, np.maximum),
+    **alike("v_min_i32 v_min_u32", 2, np.minimum),
+    **alike("v_med3_i32", 3, floats.median),
     # ---- bits ----
-    "v_and_b32": computes(_u32, np.bitwise_and),
-    "v_or_b32": computes(_u32, np.bitwise_or),
-    "v_xor_b32": computes(_u32, np.bitwise_xor),
-    "v_xnor_b32": computes(_u32, lambda a, b: ~(a ^ b)),
-    "v_not_b32": computes(_unary_u32, np.invert),
-    "v_and_b16": computes("u16 = u16 u16", np.bitwise_and),
-    "v_or_b16": computes("u16 = u16 u16", np.bitwise_or),
-    "v_xor_b16": computes("u16 = u16 u16", np.bitwise_xor),
-    "v_not_b16": computes("u16 = u16", np.invert),
-    "v_lshlrev_b32": computes(_u32, _shift(np.left_shift)),
-    "v_lshrrev_b32": computes(_u32, _shift(np.right_shift)),
-    "v_ashrrev_i32": computes("i32 = u32 i32", _shift(np.right_shift)),
-    "v_lshlrev_b64": computes("u64 = u32 u64", _shift(np.left_shift)),
-    "v_lshrrev_b64": computes("u64 = u32 u64", _shift(np.right_shift)),
-    "v_ashrrev_i64": computes("i64 = u32 i64", _shift(np.right_shift)),
-    "v_lshlrev_b16": computes("u16 = u16 u16", _shift(np.left_shift)),
-    "v_lshrrev_b16": computes("u16 = u16 u16", _shift(np.right_shift)),
-    "v_ashrrev_i16": computes("i16 = u16 i16", _shift(np.right_shift)),
-    "v_lshl_add_u32": computes(_u32_3, lambda a, b, c: (a << (b & 31)) + c),
-    "v_lshl_or_b32": computes(_u32_3, lambda a, b, c: (a << (b & 31)) | c),
+    **alike("v_mov_b16 v_mov_b32 v_mov_b64", 1, np.copy),
+    **alike("v_accvgpr_read_b32 v_accvgpr_write_b32 v_accvgpr_mov_b32", 1, np.copy),
+    **alike("v_and_b16 v_and_b32", 2, np.bitwise_and),
+    **alike("v_or_b16 v_or_b32", 2, np.bitwise_or),
+    **alike("v_xor_b16 v_xor_b32", 2, np.bitwise_xor),
+    **alike("v_xnor_b32", 2, lambda a, b: ~(a ^ b)),
+    **alike("v_not_b16 v_not_b32", 1, np.invert),
+    **alike("v_lshl_add_u32", 3, lambda a, b, c: (a << (b & 31)) + c),
+    **alike("v_lshl_or_b32", 3, lambda a, b, c: (a << (b & 31)) | c),
     "v_lshl_add_u64": computes("u64 = u64 u32 u64", lambda a, b, c: (a << (b & np.uint64(7))) + c),
-    "v_add_lshl_u32": computes(_u32_3, lambda a, b, c: (a + b) << (c & 31)),
-    "v_and_or_b32": computes(_u32_3, lambda a, b, c: a & b | c),
-    "v_or3_b32": computes(_u32_3, lambda a, b, c: a | b | c),
-    "v_xor3_b32": computes(_u32_3, lambda a, b, c: a ^ b ^ c),
-    "v_xad_u32": computes(_u32_3, lambda a, b, c: (a ^ b) + c),
-    "v_bfi_b32": computes(_u32_3, lambda a, b, c: a & b | ~a & c),
-    "v_bfe_u32": computes(_u32_3, lambda a, b, c: _bits(np.uint32, a, b, c)),
+    **alike("v_add_lshl_u32", 3, lambda a, b, c: (a + b) << (c & 31)),
+    **alike("v_and_or_b32", 3, lambda a, b, c: a & b | c),
+    **alike("v_or3_b32", 3, lambda a, b, c: a | b | c),
+    **alike("v_xor3_b32", 3, lambda a, b, c: a ^ b ^ c),
+    **alike("v_xad_u32", 3, lambda a, b, c: (a ^ b) + c),
+    **alike("v_bfi_b32", 3, lambda a, b, c: a & b | ~a & c),
+    **alike("v_bfe_u32", 3, lambda a, b, c: _bits(np.uint32, a, b, c)),
     "v_bfe_i32": computes("i32 = u32 u32 u32", lambda a, b, c: _bits(np.int32, a, b, c)),
-    "v_bfrev_b32": computes(_unary_u32, _reverse),
-    "v_bcnt_u32_b32": computes(_u32, lambda a, b: _count(a) + b),
+    **alike("v_bfrev_b32", 1, reverse),
+    **alike("v_bcnt_u32_b32", 2, lambda a, b: _count(a) + b),
     "v_clz_i32_u32": computes("i32 = u32", _leading_zeros),
-    "v_perm_b32": computes(_u32_3, _permute_bytes),
-    "v_alignbit_b32": computes(
-        _u32_3,
-        lambda a, b, c: (((a.astype(np.uint64) << 32) | b) >> (c & 31).astype(np.uint64)).astype(
-            np.uint32
-        ),
-    ),
-    "v_alignbyte_b32": computes(
-        _u32_3,
-        lambda a, b, c: (
-            ((a.astype(np.uint64) << 32) | b) >> (8 * (c & 3)).astype(np.uint64)
-        ).astype(np.uint32),
-    ),
-    "v_cndmask_b32": computes("u32 = u32 u32 mask", _select),
+    **alike("v_perm_b32", 3, _permute_bytes),
+    **alike("v_alignbit_b32", 3, _aligned(1)),
+    **alike("v_alignbyte_b32", 3, _aligned(8)),
     "v_cndmask_b16": computes("u16 = u16 u16 mask", _select),
+    "v_cndmask_b32": computes("u32 = u32 u32 mask", _select),
 }
+
+for _size, _distance in ((16, "u16"), (32, "u32"), (64, "u32")):
+    _logical, _signed = f"u{_size} = {_distance} u{_size}", f"i{_size} = {_distance} i{_size}"
+    VECTOR[f"v_lshlrev_b{_size}"] = computes(_logical, _shift(np.left_shift))
+    VECTOR[f"v_lshrrev_b{_size}"] = computes(_logical, _shift(np.right_shift))
+    VECTOR[f"v_ashrrev_i{_size}"] = computes(_signed, _shift(np.right_shift))
 
 for _name in ("v_dot2", "v_dot2acc", "v_dot2c"):
     VECTOR[f"{_name}_f32_f16"] = computes("f32 = u32 u32 f32", _dot2(floats.F16))

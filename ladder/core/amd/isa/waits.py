@@ -122,8 +122,10 @@ class Outstanding:
                 if _comes_first(ticket.queue, after):
                     continue
                 if (ticket.numbers > self.done[ticket.queue]).any():
+                    scalar = register >= SCALAR_KEY
+                    name = f"s{register - SCALAR_KEY}" if scalar else f"v{register}"
                     raise line.problem(
-                        f"uses {register_name(register)} before the wave has waited for its load\n"
+                        f"uses {name} before the wave has waited for its load\n"
                         f"  loaded by {ticket.line.text!r} ({ticket.line.place})",
                         ticket.line,
                     )
@@ -168,10 +170,6 @@ def _comes_first(earlier: Queue, later: Queue | None) -> bool:
 
 
 SCALAR_KEY = 1024  # keys of scalar registers; below are vector registers by number
-
-
-def register_name(key: int) -> str:
-    return f"s{key - SCALAR_KEY}" if key >= SCALAR_KEY else f"v{key}"
 
 
 def counters(arch: str) -> Mapping[str, tuple[Queue, ...]]:

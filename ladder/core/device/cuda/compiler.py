@@ -18,8 +18,9 @@ import numpy as np
 from ladder.core.common import cache
 from ladder.core.common.errors import CompileError, LadderError
 from ladder.core.common.install import install
+from ladder.core.contract.device_code import INCLUDE
 from ladder.core.contract.dtypes import REALS
-from ladder.core.contract.identity import INCLUDE, code_identity
+from ladder.core.contract.identity import code_identity
 from ladder.core.contract.rung_file import Rung
 from ladder.core.contract.signature import with_c_linkage
 from ladder.core.contract.target import Target
@@ -52,6 +53,12 @@ class Resources:
     shared: int  # bytes, without the dynamic shared memory of a launch
     stack: int  # bytes of arrays that do not fit into registers
     spill: int  # bytes stored to and loaded from memory because registers ran out
+
+    def __str__(self) -> str:
+        return (
+            f"{self.registers} registers, {self.shared} bytes of shared memory, {self.stack} of "
+            f"stack, {self.spill} spilled"
+        )
 
 
 def architecture(capability: int) -> str:

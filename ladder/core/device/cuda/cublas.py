@@ -10,20 +10,13 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+from collections.abc import Iterator
 from typing import Any
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.install import install
-from ladder.core.device.cupy.blas import (
-    ONE,
-    WORKSPACE_BYTES,
-    ZERO,
-    Gpu,
-    PerStream,
-    check,
-    make_workspace,
-    matrix,
-)
+from ladder.core.device.cupy.blas import WORKSPACE_BYTES, Multiplier
+from ladder.core.device.cupy.protocol import Gpu
 
 DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}
 OPERATIONS = {"N": 0, "T": 1}  # a factor as it is, transposed
@@ -33,57 +26,31 @@ DEFAULT_ALGORITHM = -1
 DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # split-K partial sums are added in float32, too
 
 
-class Multiplier:
-    """A GPU's matrix products, on the stream that work goes to (`MatrixProduct` of
-    ladder/core/contract/libraries.py)."""
+class CuBlas(Multiplier):
+    """cuBLAS; `compute` says how it multiplies."""
 
-    def __init__(self, device: Gpu, compute: int = COMPUTE_32F) -> None:
+    title, types, operations = "cuBLAS", DATA_TYPES, OPERATIONS
+
+    def __init__(self, gpu: Gpu, compute: int = COMPUTE_32F) -> None:
         """Raises LadderError where there is no cuBLAS."""
-        self._device, self._library, self._compute = device, load(), compute
-        self._handles = PerStream(device, self._open)
-        self._handles.current()
+        self._library, self._compute = load(), compute
+        super().__init__(gpu)
 
-    def _open(self) -> tuple[ctypes.c_void_p, Any]:
-        """A handle for the stream that work goes to, and the memory that it uses while it lives."""
-        handle, workspace = ctypes.c_void_p(), make_workspace(self._device)
-        with self._device.device:
-            self._check(self._library.cublasCreate_v2(ctypes.byref(handle)))
-        stream = ctypes.c_void_p(self._device.stream.ptr)
-        self._check(self._library.cublasSetStream_v2(handle, stream))
-        address, size = ctypes.c_void_p(workspace.data.ptr), ctypes.c_size_t(WORKSPACE_BYTES)
+    def create(self, handle: ctypes.c_void_p) -> int:
+        return int(self._library.cublasCreate_v2(ctypes.byref(handle)))
+
+    def set_up(
+        self, handle: ctypes.c_void_p, stream: ctypes.c_void_p, workspace: ctypes.c_void_p
+    ) -> Iterator[int]:
+        yield self._library.cublasSetStream_v2(handle, stream)
         # After the stream: setting that takes the workspace away again.
-        self._check(self._library.cublasSetWorkspace_v2(handle, address, size))
-        mode = DISALLOW_REDUCED_PRECISION_REDUCTION
-        self._check(self._library.cublasSetMathMode(handle, mode))
-        return handle, workspace
+        size = ctypes.c_size_t(WORKSPACE_BYTES)
+        yield self._library.cublasSetWorkspace_v2(handle, workspace, size)
+        yield self._library.cublasSetMathMode(handle, DISALLOW_REDUCED_PRECISION_REDUCTION)
 
-    def __call__(
-        self,
-        operations: str,
-        sizes: tuple[int, int, int],
-        a: Any,
-        b: Any,
-        result: Any,
-        add: bool = False,
-    ) -> None:
-        """result = a @ b, or added to it; `operations` and `sizes` as cuBLAS sees them."""
-        handle, _ = self._handles.current()
-        status = self._library.cublasGemmEx(
-            handle,
-            *(OPERATIONS[letter] for letter in operations),
-            *sizes,
-            ctypes.byref(ONE),
-            *matrix(a, DATA_TYPES),
-            *matrix(b, DATA_TYPES),
-            ctypes.byref(ONE if add else ZERO),
-            *matrix(result, DATA_TYPES),
-            self._compute,
-            DEFAULT_ALGORITHM,
-        )
-        self._check(status, f"in a product of sizes {sizes}")
-
-    def _check(self, status: int, where: str = "at its start") -> None:
-        check(status, self._device, where, "cuBLAS")
+    def multiply(self, handle: ctypes.c_void_p, *arguments: Any) -> int:
+        gemm = self._library.cublasGemmEx
+        return int(gemm(handle, *arguments, self._compute, DEFAULT_ALGORITHM))
 
 
 def load(name: str = "libcublas") -> Any:

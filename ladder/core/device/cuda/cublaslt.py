@@ -23,11 +23,11 @@ from ladder.core.device.cupy.blas import (
     ONE,
     WORKSPACE_BYTES,
     ZERO,
-    Gpu,
     PerStream,
     check,
     make_workspace,
 )
+from ladder.core.device.cupy.protocol import Gpu
 
 # cublasLtMatmulDescAttributes_t
 TRANSA, TRANSB, EPILOGUE, BIAS_POINTER, AUX_POINTER, AUX_LD = 3, 4, 7, 8, 11, 12

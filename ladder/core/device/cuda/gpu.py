@@ -43,20 +43,8 @@ class Cuda(CupyGpu):
     def __init__(self, index: int = 0) -> None:
         """Raises LadderError where there is no driver, CuPy or GPU of that index, or an old one."""
         self.cupy = _import_cupy()
-        runtime = self.cupy.cuda.runtime
-        try:
-            count = runtime.getDeviceCount()
-        except self._errors as error:
-            raise LadderError(_why_no_device(error, runtime.runtimeGetVersion())) from None
-        if not 0 <= index < count:
-            known = ", ".join(f"cuda:{i}" for i in range(count))
-            raise LadderError(f"there is no GPU cuda:{index}; this machine has {known}")
-        try:
-            self._open(index)
-        except self._errors as error:
-            raise LadderError(
-                f"cuda:{index} cannot be used: {said(error)}; nvidia-smi shows what else uses it"
-            ) from None
+        wheel = self.cupy.cuda.runtime.runtimeGetVersion
+        self._use(index, lambda error: _why_no_device(error, wheel()), "nvidia-smi")
 
     def _open(self, index: int) -> None:
         runtime = self.cupy.cuda.runtime

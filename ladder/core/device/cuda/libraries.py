@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ladder.core.contract.libraries import Libraries
-from ladder.core.device.cuda.cublas import COMPUTE_32F, COMPUTE_32F_FAST_TF32, Multiplier
+from ladder.core.device.cuda.cublas import COMPUTE_32F, COMPUTE_32F_FAST_TF32, CuBlas
 from ladder.core.device.cuda.cublaslt import Linear
-from ladder.core.device.cupy.blas import Gpu
+from ladder.core.device.cupy.protocol import Gpu
 
 
 class CudaLibraries(Libraries):
@@ -15,12 +15,12 @@ class CudaLibraries(Libraries):
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
-        self._products: dict[bool, Multiplier] = {}
+        self._products: dict[bool, CuBlas] = {}
         self._layers: dict[bool, Linear] = {}
 
-    def matrix_product(self, tf32: bool = False) -> Multiplier:
+    def matrix_product(self, tf32: bool = False) -> CuBlas:
         if tf32 not in self._products:
-            self._products[tf32] = Multiplier(self._gpu, _compute(tf32))
+            self._products[tf32] = CuBlas(self._gpu, _compute(tf32))
         return self._products[tf32]
 
     def linear_layer(self, tf32: bool = False) -> Linear:

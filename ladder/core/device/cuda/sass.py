@@ -38,10 +38,9 @@ _BITS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 25
 
 
 @dataclass(frozen=True)
-class Instruction:
-    kernel: str
-    text: str  # "@P0 LDG.E.128 R4, desc[UR4][R2.64]"
-    line: int | None  # of the rung's file; None for what belongs to none
+class Instruction(machine_code.Instruction):
+    """Such as "@P0 LDG.E.128 R4, desc[UR4][R2.64]"."""
+
     address: int = 0  # in its kernel
     back_to: int | None = None  # of a jump back: where it leads
 
@@ -51,13 +50,9 @@ class Instruction:
         return re.sub(r"^@\S+\s+", "", self.text).split()[0]
 
     @property
-    def group(self) -> str:
-        """One of GROUPS by its description, or OTHERS."""
-        return _GROUP.get(self.opcode.split(".")[0], (OTHERS, ""))[0]
-
-    @property
-    def style(self) -> str:
-        return _GROUP.get(self.opcode.split(".")[0], (OTHERS, ""))[1]
+    def purpose(self) -> tuple[str, str]:
+        """That of one of GROUPS, or OTHERS."""
+        return _GROUP.get(self.opcode.split(".")[0], (OTHERS, ""))
 
     @property
     def kind(self) -> str:

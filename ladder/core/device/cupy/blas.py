@@ -10,28 +10,18 @@ other work would otherwise go behind it, or share its memory.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from ladder.core.common.errors import LadderError
+from ladder.core.device.cupy.protocol import Gpu
 
 WORKSPACE_BYTES = 32 << 20  # what NVIDIA recommends for Hopper
 
 # Read when a call is made, not when the GPU gets to it.
 ZERO, ONE = ctypes.c_float(0), ctypes.c_float(1)
-
-
-class Gpu(Protocol):
-    """What the libraries need of a GPU (gpu.py): `device` and `stream` are CuPy's."""
-
-    name: str
-    device: Any
-    stream: Any
-    recording: bool
-
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any: ...
 
 
 Made = TypeVar("Made")
@@ -68,7 +58,74 @@ def matrix(array: Any, types: Mapping[str, int]) -> tuple[ctypes.c_void_p, int, 
     return ctypes.c_void_p(array.data.ptr), types[array.dtype.name], array.shape[1]
 
 
-def check(status: int, device: Gpu, where: str, library: str) -> None:
+def check(status: int, gpu: Gpu, where: str, library: str) -> None:
     """Raise LadderError where a call has failed."""
     if status:
-        raise LadderError(f"{device.name}: {library} fails with status {status} {where}")
+        raise LadderError(f"{gpu.name}: {library} fails with status {status} {where}")
+
+
+class Multiplier:
+    """A GPU's matrix products, on the stream that work goes to (`MatrixProduct` of
+    ladder/core/contract/libraries.py). A subclass calls the vendor's library; its methods return
+    the library's status.
+
+    title       of the library, for messages
+    types       its numbers for the types of matrices
+    operations  and for what is done to a factor: "N" as it is, "T" transposed
+    """
+
+    title: str
+    types: Mapping[str, int]
+    operations: Mapping[str, int]
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self._handles = PerStream(gpu, self._open)
+        self._handles.current()
+
+    def create(self, handle: ctypes.c_void_p) -> int:
+        raise NotImplementedError
+
+    def set_up(
+        self, handle: ctypes.c_void_p, stream: ctypes.c_void_p, workspace: ctypes.c_void_p
+    ) -> Iterator[int]:
+        """Let a handle submit to a stream and use WORKSPACE_BYTES of memory; each call's status."""
+        raise NotImplementedError
+
+    def multiply(self, handle: ctypes.c_void_p, *arguments: Any) -> int:
+        """arguments: those that the libraries' calls have in common, up to the result."""
+        raise NotImplementedError
+
+    def _open(self) -> tuple[ctypes.c_void_p, Any]:
+        """A handle for the stream that work goes to, and the memory that it uses while it lives;
+        its own would be allocated in a graph."""
+        handle, workspace = ctypes.c_void_p(), make_workspace(self._gpu)
+        with self._gpu.device:
+            check(self.create(handle), self._gpu, "at its start", self.title)
+        stream = ctypes.c_void_p(self._gpu.stream.ptr)
+        for status in self.set_up(handle, stream, ctypes.c_void_p(workspace.data.ptr)):
+            check(status, self._gpu, "at its start", self.title)
+        return handle, workspace
+
+    def __call__(
+        self,
+        operations: str,
+        sizes: tuple[int, int, int],
+        a: Any,
+        b: Any,
+        result: Any,
+        add: bool = False,
+    ) -> None:
+        """result = a @ b, or added to it; `operations` and `sizes` as the library sees them."""
+        handle, _ = self._handles.current()
+        status = self.multiply(
+            handle,
+            *(self.operations[letter] for letter in operations),
+            *sizes,
+            ctypes.byref(ONE),
+            *matrix(a, self.types),
+            *matrix(b, self.types),
+            ctypes.byref(ONE if add else ZERO),
+            *matrix(result, self.types),
+        )
+        check(status, self._gpu, f"in a product of sizes {sizes}", self.title)

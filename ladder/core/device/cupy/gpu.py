@@ -55,6 +55,7 @@ class CupyGpu:
     asynchronous = True
     group_size = 1
 
+    kind: str
     cupy: Any
     name: str
     arch: str  # "sm_90a", "gfx942"
@@ -62,6 +63,29 @@ class CupyGpu:
     multiprocessors: int
     shared_bytes: int  # most shared memory of one block
     serialize: str  # the setting in the environment that makes every launch wait for its end
+
+    def _use(self, index: int, why_none: Callable[[Exception], str], tool: str) -> None:
+        """Open GPU `index`. Raises LadderError where that is not possible.
+
+        why_none  what an error in counting the GPUs means
+        tool      the vendor's command that lists what uses a GPU
+        """
+        try:
+            count = self.cupy.cuda.runtime.getDeviceCount()
+        except self._errors as error:
+            raise LadderError(why_none(error)) from None
+        if not 0 <= index < count:
+            known = ", ".join(f"{self.kind}:{i}" for i in range(count)) or "none"
+            raise LadderError(f"there is no GPU {self.kind}:{index}; this machine has {known}")
+        try:
+            self._open(index)
+        except self._errors as error:
+            raise LadderError(
+                f"{self.kind}:{index} cannot be used: {said(error)}; {tool} shows what else uses it"
+            ) from None
+
+    def _open(self, index: int) -> None:
+        raise NotImplementedError
 
     def _attach(self, index: int) -> None:
         """Begin to use GPU `index` of the runtime: make it current, and make the stream."""

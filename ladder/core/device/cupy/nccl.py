@@ -12,25 +12,17 @@ import atexit
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.install import install
 from ladder.core.contract.peers import Rows
+from ladder.core.device.cupy.protocol import Gpu
 
 # ncclDataType_t of nccl.h
 _TYPES = {"float16": 6, "float32": 7, "bfloat16": 9}
 
 INSTALL = f"{install('cuda13')} (or '.[cuda12]', as for CuPy) brings it; on AMD, ROCm's RCCL"
-
-
-class Gpu(Protocol):
-    """What NCCL needs of a GPU (gpu.py): `device` and `stream` are CuPy's."""
-
-    device: Any
-    stream: Any
-
-    def synchronize(self) -> None: ...
 
 
 def unique_id() -> bytes:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from ladder.core.contract.expressions import ceil_div
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.peers import MOST_RANKS, structure
 from ladder.core.contract.rung_file import MOST_BYTES, Rung
+from ladder.core.device.cupy.protocol import Gpu
 
 SOURCE = Path(__file__).with_suffix(".cu")
 HANDLE_BYTES = 64  # cudaIpcMemHandle_t
@@ -39,22 +40,6 @@ _FLOAT = np.dtype(np.float32)
 Exchange = Callable[[str, bytes], Sequence[bytes]]  # (what, this rank's bytes) -> those of all
 
 _Made = TypeVar("_Made")
-
-
-class Gpu(Protocol):
-    """What an exchange needs of a GPU (gpu.py): `cupy`, `device` and `stream` are CuPy's."""
-
-    cupy: Any
-    device: Any
-    stream: Any
-    name: str
-    warp: int
-
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any: ...
-    def zero(self, array: Any) -> None: ...
-    def synchronize(self) -> None: ...
-    def compile(self, rung: Rung, defines: dict[str, int], real: np.dtype) -> Any: ...
-    def allocation(self, array: Any) -> int: ...
 
 
 def join(gpu: Gpu, exchange: Exchange, rank: int, size: int, beside: bool) -> PeerToPeer:

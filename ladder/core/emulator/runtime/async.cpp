@@ -145,7 +145,7 @@ void emulator_tile_load(void *tile, const void *map, void *barrier, int x, int y
         TileCopy copy{there, &tiles, x, y, Way::load, &counts, worker.number_of(worker.fiber()),
                       CALLER};
         if (MemoryModel *memory = worker.launch->memory.get())
-            memory->load_tile(worker, there, bytes, counts, CALLER);
+            memory->copy_counted(worker, there, bytes, TMA_LOAD, counts, CALLER);
         if (worker.launch->options->early) worker.carry_out(copy);
         else worker.loads.push_back(copy);
     }

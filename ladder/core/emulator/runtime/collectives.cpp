@@ -1,6 +1,5 @@
 // Where threads meet: carries out warp operations and opens barriers, once everybody has come.
 #include <algorithm>
-#include <cstring>
 
 #include "scheduler.h"
 
@@ -30,14 +29,8 @@ bool Worker::complete_warp_operation(int warp, Fiber &first) {
         if (lane.pc != first.pc) elsewhere = &lane;
         ballot |= (uint64_t)(lane.value != 0) << lane.lane;
     }
-    if (elsewhere) {  // the lanes agree, but stand at different places of the program
-        Problem problem{};
-        problem.kind = DIVERGENT_BARRIER;
-        problem.place = place(first, first.pc);
-        problem.other = place(*elsewhere, elsewhere->pc);
-        std::strcpy(problem.text, "warp");
-        launch->add(problem);
-    }
+    if (elsewhere)  // the lanes agree, but stand at different places of the program
+        report(DIVERGENT_BARRIER, place(first, first.pc), place(*elsewhere, elsewhere->pc), "warp");
     if (launch->memory && first.operation == WARP_ORDER) {
         std::vector<int> met;
         for (uint64_t rest = mask; rest; rest &= rest - 1)
@@ -108,13 +101,9 @@ bool Worker::complete_barrier(int member) {
         }
     }
     if (!first) return false;
-    if (elsewhere || returned) {
-        Problem problem{};
-        problem.kind = DIVERGENT_BARRIER;
-        problem.place = place(*first, first->pc);
-        problem.other = elsewhere ? place(*elsewhere, elsewhere->pc) : place(*returned, nullptr);
-        launch->add(problem);
-    }
+    if (elsewhere || returned)
+        report(DIVERGENT_BARRIER, place(*first, first->pc),
+               elsewhere ? place(*elsewhere, elsewhere->pc) : place(*returned, nullptr));
     members[member]->barrier_result = sum;
     if (launch->memory) {
         std::vector<int> met;

@@ -2,7 +2,6 @@
 //
 // An mbarrier is kept here and not in the kernel's memory, where only its address counts.
 #include <cstdio>
-#include <cstring>
 
 #include "scheduler.h"
 
@@ -140,12 +139,8 @@ void Worker::check_converged(const void *pc) {
             if (lane->waits != first->waits) {
                 const Fiber &waited = lane->waits > first->waits ? *lane : *first;
                 const Fiber &other = &waited == lane ? *first : *lane;
-                Problem problem{};
-                problem.kind = DIVERGENT_BARRIER;
-                problem.place = place(other, &other == &fiber() ? pc : other.pc);
-                problem.other = place(waited, waited.last_wait);
-                std::strcpy(problem.text, "cluster");
-                launch->add(problem);
+                report(DIVERGENT_BARRIER, place(other, &other == &fiber() ? pc : other.pc),
+                       place(waited, waited.last_wait), "cluster");
                 break;
             }
         }

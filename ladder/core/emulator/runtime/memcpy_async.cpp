@@ -21,7 +21,8 @@ void Worker::start(const CountedCopy &copy) {
         copy.barrier->missing_bytes += copy.piece;
         if (!launch->memory) continue;
         record(copy.from + at, copy.piece, ACCESS_READ, copy.pc);
-        launch->memory->copy_counted(*this, copy.to + at, copy.piece, *copy.barrier, copy.pc);
+        launch->memory->copy_counted(*this, copy.to + at, copy.piece, COUNTED, *copy.barrier,
+                                     copy.pc);
     }
     if (launch->options->early) carry_out(copy);
     else counted.push_back(copy);

@@ -131,8 +131,8 @@ void MemoryModel::access(Worker &worker, const void *address, int bytes, Access 
         where.offset = at - buffer.begin;
         if (where.offset + bytes > buffer.bytes) return worker.out_of_bounds(where, access, pc);
         if (launch_.options->prefetches && !worker.fiber().waited &&
-            (access != ACCESS_READ || !buffer.prefetched))
-            report_early(worker, where, access, pc);
+            (access != ACCESS_READ || !buffer.prefetched) && first_time(TOO_EARLY, pc, nullptr))
+            worker.report(TOO_EARLY, where, access, pc);  // the kernel before may still use it
         serial_++;
         uint32_t site = find_site(pc, nullptr, where.argument, access, bytes);
         Published &published = published_[worker.member().number];
@@ -155,20 +155,10 @@ void MemoryModel::access(Worker &worker, const void *address, int bytes, Access 
     where.offset = (int64_t)at;
     // A read beside a buffer does no harm: the run goes on, and shows what else is wrong.
     if (access == ACCESS_READ && is_beside_a_buffer(launch_, at)) {
-        if (first_time(OUT_OF_BOUNDS, pc, nullptr)) worker.read_out_of_bounds(where, pc);
+        if (first_time(OUT_OF_BOUNDS, pc, nullptr)) worker.report(OUT_OF_BOUNDS, where, access, pc);
         return;
     }
     worker.out_of_bounds(where, access, pc);
-}
-
-// The kernel before may still run, which may write this argument or read it.
-void MemoryModel::report_early(Worker &worker, const Where &where, Access access,
-                               const void *pc) {
-    if (!first_time(TOO_EARLY, pc, nullptr)) return;
-    Problem problem = worker.problem(TOO_EARLY, pc);
-    problem.place.access = access;
-    problem.where = where;
-    launch_.add(problem);
 }
 
 // By a thread, or by a unit that it has started, which is not counted.
@@ -204,12 +194,7 @@ void MemoryModel::access_shared(Worker &worker, const Actor &actor, const Shared
         std::memset(written, 1, bytes);
     } else if (agent.kind == THREAD && std::memchr(written, 0, bytes) &&
                first_time(UNINITIALISED, pc, nullptr)) {
-        Problem problem{};
-        problem.kind = UNINITIALISED;
-        problem.place = worker.place(worker.fiber(), pc);
-        problem.place.access = access;
-        problem.where = where;
-        launch_.add(problem);
+        worker.report(UNINITIALISED, where, access, pc);
     }
     if (place.member != worker.fiber().member)
         touch_peer(worker, place.member, actor.agent, actor.time, pc);
@@ -244,23 +229,13 @@ void MemoryModel::copy(Worker &worker, void *to, int bytes, AgentKind by, const 
     access_shared(worker, actor, worker.find_shared(to), bytes, ACCESS_WRITE, pc);
 }
 
-void MemoryModel::load_tile(Worker &worker, char *tile, int bytes, Mbarrier &barrier,
-                            const void *pc) {
+void MemoryModel::copy_counted(Worker &worker, void *to, int bytes, AgentKind by,
+                               Mbarrier &barrier, const void *pc) {
     if (barrier.agent < 0) {
         barrier.agent = (int)agents_.size();
-        agents_.push_back({TMA_LOAD, worker.number_of(worker.fiber())});
+        agents_.push_back({by, worker.number_of(worker.fiber())});
     }
-    Actor actor{barrier.agent, barrier.phases + 1, true};
-    access_shared(worker, actor, worker.find_shared(tile), bytes, ACCESS_WRITE, pc);
-}
-
-void MemoryModel::copy_counted(Worker &worker, void *to, int bytes, Mbarrier &barrier,
-                               const void *pc) {
-    if (barrier.agent < 0) {
-        barrier.agent = (int)agents_.size();
-        agents_.push_back({COUNTED, worker.number_of(worker.fiber())});
-    }
-    Actor actor{barrier.agent, barrier.phases + 1, false};
+    Actor actor{barrier.agent, barrier.phases + 1, by == TMA_LOAD};
     access_shared(worker, actor, worker.find_shared(to), bytes, ACCESS_WRITE, pc);
 }
 

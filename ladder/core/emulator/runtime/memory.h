@@ -86,8 +86,9 @@ class MemoryModel {
                 const void *pc);
     // CP_ASYNC or MEMCPY
     void copy(Worker &worker, void *to, int bytes, AgentKind by, const void *pc);
-    void copy_counted(Worker &worker, void *to, int bytes, Mbarrier &barrier, const void *pc);
-    void load_tile(Worker &worker, char *tile, int bytes, Mbarrier &barrier, const void *pc);
+    // COUNTED or TMA_LOAD
+    void copy_counted(Worker &worker, void *to, int bytes, AgentKind by, Mbarrier &barrier,
+                      const void *pc);
     void store_tile(Worker &worker, const char *tile, int bytes, const void *pc);
     void read_operand(Worker &worker, const std::vector<unsigned> &pieces, const void *pc);
     void touch_peer(Worker &worker, int member, int agent, Time time, const void *pc);
@@ -184,8 +185,6 @@ class MemoryModel {
     void settle_doubt();
     void check_rank(Worker &worker, int owner, uint32_t site, const Where &where);
     void report_rank(Worker &worker, const Fiber &fiber, int owner, uint32_t site, bool ended);
-    void report_early(Worker &worker, const Where &where, emulator::Access access,
-                      const void *pc);
     void count(SiteCount &site, const Open &request) const;
     bool first_time(ProblemKind kind, const void *pc, const void *other);
     int agent(AgentKind kind, int fiber, int count = 1);

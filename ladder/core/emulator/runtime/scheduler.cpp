@@ -125,6 +125,24 @@ void Worker::refuse(ProblemKind kind, const void *pc, const char *format, ...) {
     abandon();
 }
 
+// A problem with an access of the running fiber, which goes on.
+void Worker::report(ProblemKind kind, const Where &where, Access access, const void *pc) {
+    Problem problem = this->problem(kind, pc);
+    problem.place.access = access;
+    problem.where = where;
+    launch->add(problem);
+}
+
+// One between two threads.
+void Worker::report(ProblemKind kind, const Place &place, const Place &other, const char *text) {
+    Problem problem{};
+    problem.kind = kind;
+    problem.place = place;
+    problem.other = other;
+    std::strcpy(problem.text, text);
+    launch->add(problem);
+}
+
 void Worker::out_of_bounds(const Where &where, Access access, const void *pc) {
     Problem problem = this->problem(OUT_OF_BOUNDS, pc);
     problem.fatal = 1;
@@ -132,13 +150,6 @@ void Worker::out_of_bounds(const Where &where, Access access, const void *pc) {
     problem.where = where;
     launch->add(problem);
     abandon();
-}
-
-void Worker::read_out_of_bounds(const Where &where, const void *pc) {
-    Problem problem = this->problem(OUT_OF_BOUNDS, pc);
-    problem.place.access = ACCESS_READ;
-    problem.where = where;
-    launch->add(problem);
 }
 
 void Worker::left_too_early(int member, const Fiber &other, const void *pc) {

@@ -19,7 +19,7 @@
 // Tiles:  out[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS // 2, DEPTH]
 // After:  16bit-14
 // Left:   both warpgroups store at the same time. If one multiplied meanwhile, the tensor cores
-//         would never wait -> rung 16.
+//         would never wait -> rungs 15b and 16.
 
 #include "mma_real.cuh"
 #include "wgmma_real.cuh"

@@ -1,9 +1,8 @@
 // matmul forward, 16bit rung 16: ping-pong consumer warpgroups on alternate tiles
-// Before: in rung 15, both warpgroups multiply at the same time, and store at the same time. While
+// Before: in rung 15b, both warpgroups multiply at the same time, and store at the same time. While
 //         they add the bias and write to shared memory, the tensor cores idle.
-// Change: ping-pong (CUTLASS's name): the warpgroups work on alternate tiles of 128 x 128. While
-//         one stores, the other multiplies. One warpgroup alone can keep all four tensor cores
-//         busy.
+// Change: ping-pong (CUTLASS's name): the warpgroups work on alternate tiles. While one stores, the
+//         other multiplies. One warpgroup alone can keep all four tensor cores busy.
 // Expect: the stores take no extra time, as long as they are shorter than the products. The fewer
 //         channels are summed, the more this gains. L2 gives as many bytes as in rung 14: tiles are
 //         smaller, but the blocks of a cluster share half of each.
@@ -14,7 +13,7 @@
 //         TILES = ceil_div(OC, TILE_COLUMNS) * PAIRS
 // Launch: matmul_forward<<<2 * min(TILES, CLUSTERS), (WARPS + 1) * warp, SHARED>>>
 // Tiles:  out[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS // 2, DEPTH]
-// After:  16bit-15
+// After:  16bit-15b
 // Left:   where tiles are few, their width fits no longer: 4096 x 768 results are 192 tiles, two
 //         for 60 SMs and one for each other SM. And a tile of 128 x 128 reads more from shared
 //         memory for a product than one of 128 x 256.

@@ -15,6 +15,8 @@
 // Tiles:  out[64, 64]; pre[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS // 2, DEPTH]
 // Rounds: pre, of which it takes the gelu
 // After:  matmul.forward 16bit-16
+// Replaces: 16bit-6 wgmma; 16bit-7 warp_specialization; 16bit-9 packed_rounding;
+//         16bit-10 double_buffered_patches
 // Left:   a tile of 128 x 128 reads more from shared memory for a product than one of 128 x 256.
 
 #include "fast_math.cuh"

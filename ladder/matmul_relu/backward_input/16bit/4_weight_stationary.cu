@@ -20,6 +20,7 @@
 // Launch: matmul_relu_backward_input<<<min(TILES, BLOCKS), (WARPS + 1) * warp, SHARED>>>
 // Tiles:  dinp[64, 64]; dout[TILE_ROWS, DEPTH]; weight[DEPTH, 64]; out[64, 64]
 // After:  matmul.backward_input 16bit-15
+// Replaces: 16bit-3 ping_pong
 // Left:   the copies and stores of one tile at a time for each warpgroup; and columns of weight
 //         that do not fit into shared memory, where OC is larger.
 

@@ -19,6 +19,7 @@
 //         (WARPS + 1) * warp, SHARED>>>
 // Tiles:  out[64, 64]; inp[TILE_ROWS, DEPTH]; weight[TILE_COLUMNS, DEPTH]
 // After:  matmul.forward 16bit-16
+// Replaces: 16bit-4 ping_pong
 // Left:   more than 384 channels of 192 rows do not fit into shared memory.
 
 #include "mma_real.cuh"

@@ -11,6 +11,7 @@
 // Define: EACH = 8; THREADS = 16; TILE = EACH * THREADS; DEPTH = 16
 // Launch: matmul_relu_forward<<<(ceil_div(OC, TILE), ceil_div(N, TILE)), THREADS * THREADS>>>
 // After:  matmul.forward float32-5
+// Replaces: 3 register_tiling
 // Left:   float32 multiply-adds.
 
 #include "portable.cuh"

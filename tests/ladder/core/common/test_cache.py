@@ -46,20 +46,6 @@ def test_failed_build_leaves_nothing_behind(folder):
     assert list((folder / "text").iterdir()) == []
 
 
-def test_slower_of_two_builders_of_one_folder_takes_the_faster_ones(folder):
-    def slow(path):
-        path.mkdir()
-        (path / "by").write_text("slow")
-        cache.cached("text", "key", fast)
-
-    def fast(path):
-        path.mkdir()
-        (path / "by").write_text("fast")
-
-    assert (cache.cached("text", "key", slow) / "by").read_text() == "fast"
-    assert [path.name for path in (folder / "text").iterdir()] == ["key"]
-
-
 def _build_at_the_same_time(barrier, results):
     def build(path):
         path.mkdir()
@@ -165,30 +151,6 @@ def test_full_disk_names_the_remedy(folder):
         cache.cached("text", "key", build)
 
 
-def test_what_the_build_raises_of_its_own_passes_through(folder):
-    def build(path):
-        raise FileNotFoundError(errno.ENOENT, "no compiler")
-
-    with pytest.raises(FileNotFoundError, match="no compiler"):
-        cache.cached("text", "key", build)
-
-
 def test_digest_depends_on_where_the_parts_end():
     assert cache.digest("ab", "c") != cache.digest("a", "bc")
     assert cache.digest("ab", b"c") == cache.digest("ab", "c")
-
-
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({cache.VARIABLE: "/a"}, "/a"),
-        ({"XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/b/kernel-ladder"),
-        ({"HOME": "/c"}, "/c/.cache/kernel-ladder"),
-    ],
-)
-def test_directory_follows_the_environment(environment, expected, monkeypatch):
-    for name in (cache.VARIABLE, "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    assert str(cache.directory()) == expected

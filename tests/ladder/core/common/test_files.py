@@ -1,6 +1,5 @@
 """A folder has one writer at a time, however the one before it has ended."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ladder.core.common.errors import LadderError
-from ladder.core.common.files import alone_in, open_regular, read_text
+from ladder.core.common.files import alone_in, read_text
 
 HOLDER = """
 import sys, time
@@ -63,14 +62,6 @@ def test_who_waits_enters_the_folder_that_is_there_and_not_one_that_was_removed(
     finally:
         waiter.kill()
         waiter.communicate()
-
-
-def test_a_file_is_open_no_longer_than_it_is_read(tmp_path):
-    (tmp_path / "file").write_text("text")
-    with open_regular(tmp_path / "file") as file:
-        descriptor = file.fileno()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(descriptor)
 
 
 def test_a_byte_order_mark_is_not_part_of_a_text(tmp_path):

@@ -5,9 +5,9 @@ import importlib
 
 import pytest
 
-from ladder.core.contract import identity, rung_file
+from ladder.core.contract import device_code, rung_file
 from ladder.core.contract.identity import code_identity
-from ladder.core.contract.ladder import find, ladders
+from ladder.core.contract.ladder import PACKAGE, find, ladders
 from ladder.matmul import tiles
 
 TEXT = """\
@@ -21,6 +21,18 @@ extern "C" __global__ void any(float* out, int N) {
     }
 }
 """
+DRAWING = {"attention_dropout", "dropout", "dropout_residual_layernorm"}  # random numbers
+TAKING_MAXIMA = {"attention", "crossentropy", "decode", "softmax"}
+INNER = """\
+#define ONE 1
+#ifdef KERNEL_LADDER_EMULATOR
+inline float value(const char*) { return 0; }
+#else
+inline float value(const char*) { return ONE; }
+#endif
+template <int COUNT>
+inline float of_others() { return COUNT; }
+"""
 
 
 @pytest.fixture
@@ -29,7 +41,7 @@ def edited(tmp_path):
     other; it returns the rung as it then is."""
     (tmp_path / "1_any.cu").write_text(TEXT)
     (tmp_path / "outer.cuh").write_text('#include "inner.cuh"\n')
-    (tmp_path / "inner.cuh").write_text("inline float value(const char*) { return 1; }\n")
+    (tmp_path / "inner.cuh").write_text(INNER)
 
     def edit(name="1_any.cu", old="", new=""):
         text = (tmp_path / name).read_text()
@@ -48,10 +60,16 @@ def edited(tmp_path):
         ("1_any.cu", "    if (i < N) {", "\n    // the last block is not full\n    if (i < N) {  "),
         ("1_any.cu", "if (i < N) {", "if (i < N) {  /* of two\nlines */"),
         ("inner.cuh", "inline", "// what it is\n\ninline"),
+        ("inner.cuh", "return 0", "return 2"),
+        ("inner.cuh", "return COUNT", "return 2 * COUNT"),
+        ("outer.cuh", "\n", "\n#define MORE\n"),
     ],
-    ids=["title", "header", "comment", "block comment", "included"],
+    ids=[
+        *("title", "header", "comment", "block comment", "included"),
+        *("emulator's branch", "unused function", "unused macro"),
+    ],
 )
-def test_comments_do_not_change_the_identity(edited, change):
+def test_comments_and_unused_helpers_do_not_change_the_identity(edited, change):
     rung = edited()
     before, exact = code_identity(rung), code_identity(rung, exact=True)
     rung = edited(*change)
@@ -67,34 +85,51 @@ def test_comments_do_not_change_the_identity(edited, change):
         ("1_any.cu", "256), 256", "128), 128"),
         ("1_any.cu", "// Launch", "// Define: ROWS = 4\n// Launch"),
         ("1_any.cu", "// Launch", "// Scratch: float32 partial[N]\n// Launch"),
-        ("outer.cuh", "\n", "\n#define MORE\n"),
-        ("inner.cuh", "return 1", "return 2"),
+        ("inner.cuh", "return ONE", "return ONE + 1"),
+        ("inner.cuh", "#define ONE 1", "#define ONE 2"),
+        ("inner.cuh", "#ifdef", "#ifndef"),
     ],
-    ids=["code", "string", "launch", "define", "scratch", "included", "included by a header"],
+    ids=["code", "string", "launch", "define", "scratch", "function", "macro of it", "condition"],
 )
 def test_code_and_launch_change_the_identity(edited, change):
     before = code_identity(edited())
     assert code_identity(edited(*change)) != before
 
 
-def test_an_edit_of_a_header_changes_the_identity_of_every_rung_that_includes_it(
-    tmp_path, monkeypatch
+@pytest.mark.parametrize(
+    "header, old, new, touched",
+    [
+        (
+            "portable.cuh",
+            "fmaxf(value,",
+            "fmaxf(0,",
+            {"attention", "crossentropy", "decode", "softmax"},
+        ),
+        ("philox.cuh", "philox4x32(", "philox(", {*DRAWING, "adamw"}),
+        ("peers.cuh", "T* at[8]", "T* at[16]", {"all_reduce"}),
+        ("dependent_launch.cuh", "griddepcontrol.wait", "griddepcontrol.no", {"decode"}),
+        (
+            "portable.cuh",
+            "constexpr int VECTOR",
+            "constexpr int MORE = 1;\nconstexpr int VECTOR",
+            set(),
+        ),
+    ],
+    ids=["warp_max", "philox4x32", "Peers", "wait_for_previous", "a new constant"],
+)
+def test_an_edit_of_a_helper_touches_the_rungs_that_use_it(
+    header, old, new, touched, tmp_path, monkeypatch
 ):
-    for path in identity.INCLUDE.glob("*.cuh"):
+    for path in device_code.INCLUDE.glob("*.cuh"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    monkeypatch.setattr(identity, "INCLUDE", tmp_path)
-    portable = tmp_path / "portable.cuh"
-
-    def identities():
-        rungs = [rung for ladder in ladders().values() for rung in ladder.rungs]
-        return {id(r): code_identity(r) for r in rungs if '"portable.cuh"' in r.source}
-
-    before = identities()
-    assert len(before) > 100
-    portable.write_text(portable.read_text() + "\n// more words\n")
-    assert identities() == before
-    portable.write_text(portable.read_text() + "\n#define MORE\n")
-    assert not set(identities().values()) & set(before.values())
+    monkeypatch.setattr(device_code, "INCLUDE", tmp_path)
+    rungs = [rung for ladder in ladders().values() for rung in ladder.rungs if rung.path]
+    before = [code_identity(rung) for rung in rungs]
+    text = (tmp_path / header).read_text()
+    assert old in text
+    (tmp_path / header).write_text(text.replace(old, new))
+    changed = [r.path for r, was in zip(rungs, before, strict=True) if code_identity(r) != was]
+    assert {path.relative_to(PACKAGE).parts[0] for path in changed} == touched
 
 
 def test_the_rungs_of_a_ladder_differ():

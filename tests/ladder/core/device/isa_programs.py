@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from ladder.core.amd.hip.compiler import TYPICAL
-from ladder.core.amd.isa.kernel import Kernel
+from ladder.core.amd.isa.kernel import InterpretedKernel
 from ladder.core.amd.isa.program import Argument, Code, Line
 from ladder.core.contract.launch_plan import Launch
 
@@ -51,7 +51,7 @@ def kernel(text, arguments=4, arch="gfx1100", lds=0, scratch=0):
 
 def of_code(code, names, arch="gfx1100"):
     lanes, _, lds = TYPICAL[arch]
-    return Kernel(code, names, arch, lanes, lds, time_limit=20)
+    return InterpretedKernel(code, names, arch, lanes, lds, time_limit=20)
 
 
 def without(code, index):

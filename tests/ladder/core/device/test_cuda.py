@@ -11,8 +11,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract import rung_file
 from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.launch_plan import Launch
-from ladder.core.device import inventory
-from ladder.core.device.cuda import gpu, installation
+from ladder.core.device.cuda import gpu
 from ladder.core.device.open import open_device
 
 # ---- without a GPU ----
@@ -65,35 +64,6 @@ def test_driver_too_old_for_the_wheel_is_distinguished_from_no_gpu(
     monkeypatch.setattr(gpu, "_import_cupy", lambda: Cupy)
     with pytest.raises(LadderError, match=message):
         open_device("cuda")
-
-
-def test_every_finding_that_is_missing_has_a_remedy(monkeypatch):
-    def missing(*args):
-        raise LadderError("nothing here: install it")
-
-    monkeypatch.setattr(inventory, "find_compiler", missing)
-    for name in ("find_nvrtc", "find_nvdisasm"):
-        monkeypatch.setattr(installation, name, missing)
-    monkeypatch.setattr(gpu, "driver_version", lambda: None)
-    monkeypatch.setattr(installation.importlib.metadata, "distributions", lambda: [])
-    found = {finding.what: finding for finding in inventory.findings()}
-    for what in ("C++ compiler", "NVRTC", "disassembler", "NVIDIA driver", "CuPy", "GPU"):
-        assert found[what].remedy, what
-
-
-@pytest.mark.parametrize(
-    ("cxx", "found"),
-    [("no-such-compiler", "'no-such-compiler', from"), ("false", "false does not")],
-)
-def test_doctor_sees_a_compiler_that_the_emulator_could_not_use(cxx, found, monkeypatch):
-    monkeypatch.setenv("CXX", cxx)
-    inventory.find_compiler.cache_clear()
-    try:
-        finding = inventory.cpp_compiler()
-    finally:
-        inventory.find_compiler.cache_clear()
-    assert found in finding.found
-    assert "install g++ or clang" in finding.remedy
 
 
 # ---- with a GPU ----

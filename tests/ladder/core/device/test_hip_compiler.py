@@ -165,25 +165,6 @@ def test_multiplications_and_additions_are_fused_but_not_those_inside_expf(rung_
 
 @pytest.mark.nvrtc
 @needs_clang
-def test_resources_show_lds_and_scratch_and_the_runtime_is_asked_for_the_grid(rung_of):
-    source = KERNEL.replace(
-        "    Vec v =",
-        "    __shared__ float tile[100]; float local[300];\n"
-        "    for (int k = 0; k < 300; k++) local[k] = to_float(inp[k]);\n"
-        "    tile[threadIdx.x % 100] = local[N]; __syncthreads();\n"
-        "    out[N] = to_real(tile[N] * gridDim.x * blockDim.x);\n"
-        "    Vec v =",
-    )
-    module = compile_square(rung_of(source))
-    takes = compiler.resources(module)["square_forward"]
-    assert takes.lds == 400
-    assert takes.scratch >= 1200
-    for hidden in ("hidden_block_count_x", "hidden_group_size_x"):
-        assert hidden in compiler.assembly(module)
-
-
-@pytest.mark.nvrtc
-@needs_clang
 def test_error_names_file_line_source_and_cause(rung_of):
     rung = rung_of(KERNEL.replace("rsqrtf", "root"))
     with pytest.raises(CompileError) as caught:
@@ -199,21 +180,6 @@ def test_error_names_file_line_source_and_cause(rung_of):
 def test_a_kernel_that_is_launched_keeps_its_name_without_extern_c(rung_of):
     compiled = compile_square(rung_of(KERNEL.replace('extern "C" ', "static ")))
     assert set(compiler.resources(compiled)) == {"square_forward"}
-
-
-def test_float64_is_refused(rung_of):
-    with pytest.raises(LadderError, match="not in float64"):
-        compile_square(rung_of(KERNEL), "float64")
-
-
-def test_missing_compiler_says_what_to_install(rung_of, monkeypatch):
-    monkeypatch.setattr(clang.importlib.util, "find_spec", lambda name: None)
-    clang.find_clang.cache_clear()
-    try:
-        with pytest.raises(LadderError, match=r"\[amd\]"):
-            compile_square(rung_of(KERNEL))
-    finally:
-        clang.find_clang.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -246,13 +212,9 @@ def test_an_old_or_broken_compiler_is_named(tmp_path, monkeypatch, version, mess
         ("v_add_f32_dpp v1, v2, v3 quad_perm:[0,1]", "v_add_f32_dpp", "exchange within the wave"),
         ("v_mfma_f32_32x32x8_f16 a[0:15], v[0:1], v[2:3], 0", None, "matrix cores"),
         ("v_wmma_f32_16x16x16_bf16 v[0:7], v[8:15], v[16:23], v[0:7]", None, "matrix cores"),
-        ("v_s_exp_f32 s7, s7", "v_s_exp_f32", "transcendental functions"),
-        ("ds_read_b128 v[2:5], v1", "ds_read_b128", "LDS"),
         ("buffer_store_dword v1, off, s[0:3], 0 offset:4", None, "scratch memory"),
-        ("buffer_gl0_inv", "buffer_gl0_inv", "caches"),
         ("global_wb scope:SCOPE_DEV", "global_wb", "caches"),
         ("s_wait_loadcnt 0x0", "s_wait_loadcnt", "waiting"),
-        ("s_load_b64 s[2:3], s[0:1], 0x30", "s_load_b64", "scalar loads"),
     ],
 )
 def test_kind_and_group_of_an_instruction(text, kind, group):

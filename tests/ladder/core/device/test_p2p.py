@@ -1,5 +1,6 @@
 """Exchange by P2P between processes: the order of what ranks do, without a GPU."""
 
+import copy
 import ctypes
 import functools
 import itertools
@@ -345,33 +346,21 @@ def test_all_ranks_learn_why_p2p_is_not_possible(buses, changes, says):
         assert re.search(says, message)
 
 
-class Broken:
-    """The runtime of one process, in which one function fails."""
-
-    def __init__(self, machine, name):
-        self._machine, self._name = machine, name
-
-    def __getattr__(self, name):
-        found = getattr(self._machine, name)
-        if name != self._name:
-            return found
-
-        @functools.wraps(found)
-        def fail(*_):
-            raise Fault("not permitted")
-
-        return fail
-
-
 @pytest.mark.parametrize("name", ["ipcGetMemHandle", "ipcOpenMemHandle"])
 def test_no_rank_goes_on_where_one_cannot_share_its_memory_or_open_that_of_another(name):
     """Else the others would wait for this one, which tries NCCL instead (--exchange auto)."""
     machine = Machine(3)
 
+    def fail(*_):
+        raise Fault("not permitted")
+
+    fail.__name__ = name  # which the message tells
+
     def program(rank):
         gpu = Gpu(machine, str(rank))
         if rank == 1:
-            gpu.cupy.cuda.runtime = Broken(machine, name)
+            gpu.cupy.cuda.runtime = copy.copy(machine)
+            setattr(gpu.cupy.cuda.runtime, name, fail)
         p2p.join(gpu, machine.exchange(rank), rank, 3, beside=False)
 
     for message in on_ranks(machine, program):

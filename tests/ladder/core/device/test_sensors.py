@@ -114,14 +114,6 @@ def test_samples_are_taken_while_something_else_runs(nvml, monkeypatch):
     assert not asked._thread.is_alive()
 
 
-@pytest.mark.parametrize("library", [None, FakeNvml()])
-def test_a_gpu_that_cannot_be_asked_has_no_reading(nvml, library):
-    nvml(library)
-    with Nvml("0000:99:00.0") as asked:
-        asked.begin()
-        assert asked.end() is None
-
-
 def test_the_link_between_two_gpus_has_a_name(nvml):
     both = [BUS, "0000:05:00.0"]
     nvml(FakeNvml())

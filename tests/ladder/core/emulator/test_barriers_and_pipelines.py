@@ -134,25 +134,6 @@ def test_a_stage_that_is_released_too_early_gives_wrong_results_in_fast_mode(dev
     assert (launch(devices["early"], "stages", "EARLY_RELEASE") != ALL).any()
 
 
-def test_a_copy_is_made_as_late_as_the_wait(tmp_path):
-    source = """\
-#include <cuda/barrier>
-extern "C" __global__ void k(float* out, const float* inp) {
-    __shared__ cuda::barrier<cuda::thread_scope_block> ready;
-    __shared__ float x[64];
-    if (threadIdx.x == 0) init(&ready, 64);
-    __syncthreads();
-    cuda::memcpy_async(x + threadIdx.x, inp + threadIdx.x, cuda::aligned_size_t<4>(4), ready);
-    out[threadIdx.x] = x[threadIdx.x];
-    ready.arrive_and_wait();
-    out[64 + threadIdx.x] = x[threadIdx.x ^ 1];
-}
-"""
-    out = zeros(2, 64)
-    run(Emulated(), tmp_path, source, 1, 64, out, array(INPUT[0]))
-    assert np.isnan(out[0]).all() and (out[1] == INPUT[0][np.arange(64) ^ 1]).all()
-
-
 @pytest.mark.parametrize(
     ("copy", "kind"),
     [("x, (float*)nullptr + 64, 256", "crash"), ("x, inp, 1 << 20", "out of bounds")],

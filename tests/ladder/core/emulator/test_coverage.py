@@ -5,7 +5,7 @@ import pytest
 
 from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import ladders
-from ladder.core.emulator.coverage import Spot, instrument, merge, spots_of
+from ladder.core.emulator.coverage import instrument, spots_of
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.verify.check import check
 from tests.ladder.emulation import run, rung, zeros
@@ -48,13 +48,6 @@ def test_a_line_keeps_its_number_and_comments_and_directives_stay():
     source = '#if (A) && \\\n    (B)\nint f() { return g("if (x)"); }  // for (;;)\n#endif\n'
     assert instrument(source).endswith(f"#line 1\n{source}")
     assert spots_of(source) == []
-
-
-def test_counts_of_several_runs_are_added():
-    (spot,) = spots_of("for (;;) {}")
-    a, b = (Spot("for", 1, ";;", counts) for counts in [(1, 0, 2, 0, 9), (0, 3, 0, 1, 1)])
-    assert merge([[spot], [a], [b]])[0].counts == (1, 3, 2, 0, 9)
-    assert spot.never == "never reached"
 
 
 # What no shape or value that is checked reaches: (op, rung, condition): why.

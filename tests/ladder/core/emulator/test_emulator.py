@@ -1,7 +1,6 @@
 """The emulated device does what a GPU does: warps, shared memory, 16-bit types, counts."""
 
 import errno
-import itertools
 import os
 import sys
 from pathlib import Path
@@ -155,6 +154,7 @@ extern "C" __global__ void k(unsigned long long* out) {
     out[i * 8 + 4] = __reduce_max_sync(all, -i) + 1000;
     if (i % 2 == 0) out[i * 8 + 5] = __reduce_add_sync(even, (unsigned)i);
     out[i * 8 + 6] = __activemask();
+    out[i * 8 + 7] = __syncthreads_count(i % 5 == 0);
 }
 """
     threads = 3 * warp // 2  # the second warp is a partial one
@@ -172,6 +172,7 @@ extern "C" __global__ void k(unsigned long long* out) {
             assert out[i, 4] == 1000 - first
             assert out[i, 5] == (sum(range(first, last, 2)) if i % 2 == 0 else 0)
             assert int(out[i, 6]) >> (i - first) & 1 and out[i, 6] & ~existing == 0
+            assert out[i, 7] == len(range(0, threads, 5))
 
 
 @pytest.mark.parametrize("counting", (False, True))
@@ -208,51 +209,6 @@ extern "C" __global__ void k(float* out) {
 
 
 # ---- blocks --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("counting", (False, True))
-@pytest.mark.parametrize("seed", (0, 1, 2))
-def test_block_reduction_in_shared_memory(tmp_path, counting, seed):
-    source = """\
-template <class T>
-__device__ T block_sum(T value) {
-    __shared__ T part[THREADS];
-    part[threadIdx.x] = value;
-    __syncthreads();
-    for (int n = THREADS / 2; n > 0; n /= 2) {
-        if (threadIdx.x < n) part[threadIdx.x] += part[threadIdx.x + n];
-        __syncthreads();
-    }
-    T sum = part[0];
-    __syncthreads();  // everyone has read it before the next call writes
-    return sum;
-}
-extern "C" __global__ void __launch_bounds__(THREADS) k(
-    float* out, int* count, const float* inp, int C) {
-    extern __shared__ float4 row[];
-    int i = blockIdx.x * C + threadIdx.x * 4;
-    row[threadIdx.x] = *(const float4*)(inp + i);
-    float4 v = row[threadIdx.x];
-    float sum = block_sum(v.x + v.y + v.z + v.w);
-    float again = block_sum(sum);
-    int same = block_sum((int)threadIdx.x);  // another instance: other memory
-    int positive = __syncthreads_count(v.x > 0);
-    if (threadIdx.x == 0) {
-        out[blockIdx.x] = again / THREADS;
-        count[blockIdx.x] = same == THREADS * (THREADS - 1) / 2 ? positive : -1;
-    }
-}
-"""
-    N, C, threads = 9, 512, 128
-    inp = array(np.random.default_rng(0).standard_normal((N, C)))
-    out, count = zeros(N), zeros(N, dtype=np.int32)
-    device = Emulated(seed=seed, counting=counting)
-    arguments = (out, count, inp, np.int32(C))
-    defines = {"THREADS": threads}
-    run(device, tmp_path, source, N, threads, *arguments, shared=threads * 16, defines=defines)
-    assert np.allclose(out, inp.sum(1), atol=1e-4)
-    assert (count == (inp[:, ::4] > 0).sum(1)).all()
-    assert device.report().problems == []
 
 
 def test_grid_and_block_of_three_dimensions(tmp_path):
@@ -390,61 +346,6 @@ def test_order_follows_from_the_seed(tmp_path):
         assert shuffled != sorted(shuffled, key=lambda i: i // 64)  # blocks
 
 
-def test_results_do_not_depend_on_the_number_of_workers(tmp_path):
-    source = """\
-extern "C" __global__ void k(float* out, const float* inp) {
-    __shared__ float part[64];
-    part[threadIdx.x] = inp[blockIdx.x * 64 + threadIdx.x];
-    __syncthreads();
-    out[blockIdx.x * 64 + threadIdx.x] = part[63 - threadIdx.x] + part[threadIdx.x ^ 7];
-}
-"""
-    inp = array(np.random.default_rng(1).standard_normal((100, 64)))
-    results = []
-    for workers, seed in itertools.product((1, 2, 5), (0, 9)):
-        out = zeros(100, 64)
-        run(Emulated(workers=workers, seed=seed), tmp_path, source, 100, 64, out, inp)
-        results.append(out)
-    expected = inp[:, ::-1] + inp[:, np.arange(64) ^ 7]
-    assert all((result == expected).all() for result in results)
-
-
-# ---- matrix products by a warp -------------------------------------------------------------------
-
-
-@NARROW
-def test_wmma(tmp_path, narrow):
-    _, header, kind, _, dtype = narrow
-    source = f"""\
-#include <mma.h>
-#include <{header}>
-using namespace nvcuda;
-// C (M, N) = A (M, K) * B (N, K)^T; one warp to a tile of 16 x 16
-extern "C" __global__ void k(float* C, const {kind}* A, const {kind}* B, int N, int K) {{
-    wmma::fragment<wmma::matrix_a, 16, 16, 16, {kind}, wmma::row_major> a;
-    wmma::fragment<wmma::matrix_b, 16, 16, 16, {kind}, wmma::col_major> b;
-    wmma::fragment<wmma::accumulator, 16, 16, 16, float> c;
-    wmma::fill_fragment(c, 0.0f);
-    for (int k = 0; k < K; k += 16) {{
-        wmma::load_matrix_sync(a, A + blockIdx.y * 16 * K + k, K);
-        wmma::load_matrix_sync(b, B + blockIdx.x * 16 * K + k, K);
-        wmma::mma_sync(c, a, b, c);
-    }}
-    for (int i = 0; i < c.num_elements; i++) c.x[i] *= 2;
-    wmma::store_matrix_sync(C + blockIdx.y * 16 * N + blockIdx.x * 16, c, N, wmma::mem_row_major);
-}}
-"""
-    M, N, K = 32, 48, 64
-    rng = np.random.default_rng(0)
-    A, B = array(rng.standard_normal((M, K)), dtype), array(rng.standard_normal((N, K)), dtype)
-    expected = 2 * A.astype(np.float64) @ B.astype(np.float64).T
-    for counting, seed in ((False, 0), (False, 6), (True, 0)):
-        C = zeros(M, N)
-        device = Emulated(counting=counting, seed=seed)
-        run(device, tmp_path, source, (N // 16, M // 16), 32, C, A, B, np.int32(N), np.int32(K))
-        assert np.allclose(C, expected, atol=1e-4)
-
-
 # ---- counts --------------------------------------------------------------------------------------
 
 PATTERNS = """\
@@ -506,17 +407,8 @@ def test_sectors_and_wavefronts(tmp_path):
 
 def test_accesses_say_which_lane_touches_what(tmp_path):
     device = Emulated(counting=True, trace=2)
-    run(
-        device,
-        tmp_path,
-        PATTERNS,
-        1,
-        32,
-        zeros(32),
-        array(np.arange(1024)),
-        np.int32(8),
-        np.int32(0),
-    )
+    args = zeros(32), array(np.arange(1024)), np.int32(8), np.int32(0)
+    run(device, tmp_path, PATTERNS, 1, 32, *args)
     accesses = device.report().accesses
     (strided,) = [x for x in accesses if x.line == line(PATTERNS, "// strided")]
     assert strided.offsets == tuple(range(0, 32 * 32, 32)) and strided.lanes == tuple(range(32))

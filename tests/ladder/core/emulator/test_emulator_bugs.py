@@ -18,15 +18,12 @@ pytestmark = pytest.mark.emulator
 THREADS = 64
 
 MISSING_BARRIER = """\
-extern "C" __global__ void k(float* out, const float* inp) {
     __shared__ float tile[64];
     tile[threadIdx.x] = inp[threadIdx.x];  // OTHER
     out[threadIdx.x] = tile[63 - threadIdx.x];  // BUG
-}
 """
 
 STALE_TILE = """\
-extern "C" __global__ void k(float* out, const float* inp) {
     __shared__ float tile[64];
     float sum = 0.0f;
     for (int step = 0; step < 2; step++) {
@@ -36,41 +33,32 @@ extern "C" __global__ void k(float* out, const float* inp) {
         // here a barrier is missing, before the tile is overwritten
     }
     out[threadIdx.x] = sum;
-}
 """
 
 MISSING_SYNCWARP = """\
-extern "C" __global__ void k(float* out, const float* inp) {
     __shared__ float tile[64];
     tile[threadIdx.x] = inp[threadIdx.x];  // OTHER
     __shfl_xor_sync(~0u, 0.0f, 1);  // orders no memory
     out[threadIdx.x] = tile[threadIdx.x ^ 1];  // BUG
-}
 """
 
 BLOCKS_RACE = """\
-extern "C" __global__ void k(float* out, const float* inp) {
     float* sum = out + blockIdx.x / 2;
     if (threadIdx.x == 0) *sum += inp[blockIdx.x];  // BUG OTHER
-}
 """
 
 PLAIN_READ_OF_ATOMIC = """\
-extern "C" __global__ void k(float* out, const float* inp) {
     atomicAdd(&out[0], inp[threadIdx.x]);  // OTHER
     if (threadIdx.x == 40) out[1] = out[0];  // BUG
-}
 """
 
 MISSING_FENCE = """\
-extern "C" __global__ void k(float* out, const float* inp) {
     int* counter = (int*)(out + 32);
     if (threadIdx.x == 0) {
         out[blockIdx.x] = inp[blockIdx.x];  // OTHER
         // here a __threadfence is missing
         if (atomicAdd(counter, 1) == 1) out[63] = out[0] + out[1];  // BUG
     }
-}
 """
 
 RACES = {  # and what is to be replaced by what, so that there is none
@@ -113,11 +101,9 @@ def test_race(tmp_path, name, seed):
 
 
 GLOBAL_BOUND = """\
-extern "C" __global__ void k(float* out, const float* inp) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i <= 64)
         out[i] = inp[i];  // BUG
-}
 """
 
 
@@ -131,10 +117,8 @@ def test_access_past_the_end_of_a_buffer(tmp_path):
 
 def test_vector_across_the_end_of_a_buffer(tmp_path):
     source = """\
-extern "C" __global__ void k(float* out, const float* inp) {
     float4 v = *(const float4*)(inp + 60);
     *(float4*)(out + 8) = v;  // BUG
-}
 """
     (problem,) = problems(
         Emulated(counting=True), tmp_path, source, 1, 1, (zeros(10), array(np.arange(64)))
@@ -155,11 +139,9 @@ def test_access_outside_of_shared_arrays_names_the_nearest(
     tmp_path, array, bytes_of_launch, message
 ):
     source = f"""\
-extern "C" __global__ void k(float* out, const float* inp) {{
     {array};
     float* p = s;
     p[threadIdx.x] = inp[threadIdx.x];  // BUG
-}}
 """
     (problem,) = problems(Emulated(counting=True), tmp_path, source, shared=bytes_of_launch)
     assert (problem.kind, problem.line) == ("out of bounds", line(source))
@@ -172,14 +154,12 @@ def test_a_misaligned_vector_in_shared_memory_says_how_to_align_the_array(
     tmp_path, element, remedy
 ):
     source = f"""\
-extern "C" __global__ void k(float* out, const float* inp) {{
     __shared__ float s[64];
     s[threadIdx.x] = inp[threadIdx.x];
     __syncthreads();
     if (threadIdx.x >= 8) return;
     float4 v = *(const float4*)(s + {element} + 4 * threadIdx.x);  // BUG
     *(float4*)(out + 4 * threadIdx.x) = v;
-}}
 """
     (problem,) = problems(Emulated(counting=True), tmp_path, source)
     assert (problem.kind, problem.line) == ("misaligned", line(source))
@@ -219,32 +199,13 @@ def test_index_outside_of_an_array_in_registers(tmp_path):
         assert re.search(index.replace("[", r"\["), problem.message)
 
 
-VECTOR_BY_VALUE = """\
-__device__ float product(float4 v) { return v.x * v.y * v.z * v.w; }
-extern "C" __global__ void k(float* out, const float* inp) {
-    int i = threadIdx.x * 4;
-    out[i] = product(reinterpret_cast<const float4&>(inp[i]));  // BUG
-    out[i + 1] = product(reinterpret_cast<const float4&>(inp[64 + i]));
-}
-"""
-
-
-def test_a_vector_that_is_passed_by_value_is_one_access(tmp_path):
-    inp = array(np.arange(400))
-    device = Emulated(counting=True)
-    (problem,) = problems(device, tmp_path, VECTOR_BY_VALUE, args=(zeros(256), inp[1:]))
-    assert (problem.kind, problem.line) == ("misaligned", line(VECTOR_BY_VALUE))
-
-
 @pytest.mark.parametrize("declaration", ("__shared__ float s[64];", "extern __shared__ float s[];"))
 def test_uninitialised_shared_memory(tmp_path, declaration):
     source = f"""\
-extern "C" __global__ void k(float* out, const float* inp) {{
     {declaration}
     if (threadIdx.x != 5) s[threadIdx.x] = inp[threadIdx.x];
     __syncthreads();
     out[threadIdx.x] = s[63 - threadIdx.x];  // BUG
-}}
 """
     (problem,) = problems(Emulated(counting=True), tmp_path, source, shared=256)
     assert (problem.kind, problem.line) == ("uninitialised shared memory", line(source))
@@ -256,7 +217,6 @@ extern "C" __global__ void k(float* out, const float* inp) {{
 
 
 UNINITIALISED_VARIABLES = """\
-extern "C" __global__ void k(float* out, const float* inp) {
     float sum, sums[4];
     int first;
     for (int i = 0; i < 8; i++) sum += inp[i];
@@ -264,7 +224,6 @@ extern "C" __global__ void k(float* out, const float* inp) {
     out[0] = sum;
     for (int i = 0; i < 4; i++) out[1 + i] = sums[i];
     out[5] = first;
-}
 """
 
 
@@ -277,21 +236,17 @@ def test_a_variable_without_a_value_has_one_that_no_result_survives(tmp_path, co
 
 
 RETURNED = """\
-extern "C" __global__ void k(float* out, const float* inp) {
     if (threadIdx.x >= 60) return;
     __syncthreads();  // BUG
     out[threadIdx.x] = inp[threadIdx.x];
-}
 """
 TWO_BARRIERS = """\
-extern "C" __global__ void k(float* out, const float* inp) {
     if (threadIdx.x < 32) {
         __syncthreads();  // BUG
     } else {
         out[threadIdx.x] = 1;
         __syncthreads();  // OTHER
     }
-}
 """
 
 
@@ -306,35 +261,25 @@ def test_divergent_barrier(tmp_path, counting):
 
 
 HALF_A_WARP = """\
-extern "C" __global__ void k(float* out, const float* inp) {
     float v = inp[threadIdx.x];
     if (threadIdx.x % 32 < 16) v += __shfl_xor_sync(0xffffffffu, v, 16);  // BUG
     out[threadIdx.x] = v;
-}
 """
 BARRIER_IN_HALF_A_BLOCK = """\
-extern "C" __global__ void k(float* out, const float* inp) {
     if (threadIdx.x < 32) __syncthreads();
     if (threadIdx.x == 40) __syncwarp();  // BUG
-}
 """
 ENDLESS_LOOP = """\
-extern "C" __global__ void k(float* out, const float* inp) {
     volatile float* flag = out;
     if (threadIdx.x == 7)
         while (*flag == 0) {  // BUG
         }
-}
 """
 ENDLESS_BARRIERS = """\
-extern "C" __global__ void k(float* out, const float* inp) {
     for (int i = 0; out[1] == 0; i++) __syncthreads();  // BUG
-}
 """
 ENDLESS_ATOMICS = """\
-extern "C" __global__ void k(float* out, const float* inp) {
     while (atomicCAS((int*)out, 1, 0) != 1) {}  // BUG
-}
 """
 
 
@@ -358,10 +303,7 @@ def test_deadlock(tmp_path, counting, source):
 def test_a_warp_operation_that_never_completes_says_what_is_wrong_with_its_mask(
     tmp_path, counting, statement, cause
 ):
-    source = (
-        'extern "C" __global__ void k(float* out, const float* inp) {\n'
-        f"    int i = threadIdx.x;\n    {statement};\n}}\n"
-    )
+    source = f"    int i = threadIdx.x;\n    {statement};\n"
     (problem,) = problems(Emulated(counting=counting), tmp_path, source, block=32)
     assert (problem.kind, problem.line) == ("deadlock", 3)
     assert f"in a warp operation for threads that never come: {cause}" in problem.message
@@ -390,15 +332,11 @@ extern "C" __global__ void k(float* out, const float* inp) {
 
 
 WILD = """\
-extern "C" __global__ void k(float* out, const float* inp) {
     if (blockIdx.x == 1 && threadIdx.x == 33)
         out[1ll << 40] = 1;  // BUG
-}
 """
 NULL_POINTER = """\
-extern "C" __global__ void k(float* out, const float* inp) {
     out[threadIdx.x] = inp[threadIdx.x];  // BUG
-}
 """
 DIVISION = """\
 extern "C" __global__ void k(int* out, const int* inp) {

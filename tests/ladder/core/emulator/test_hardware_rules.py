@@ -187,6 +187,11 @@ def test_fast_mode_names_what_it_can(devices, kernel, bug, kind, message):
     assert re.search(message, problem.message)
 
 
+def test_a_copy_that_is_never_waited_for_is_named_in_fast_mode(devices):
+    found = broken(devices["late"], copies, "COPY_NEVER_WAITED_FOR")
+    assert {(p.kind, p.line) for p in found} == {("in flight", line(SOURCE, "// COPY"))}
+
+
 def test_accumulators_must_be_fenced_after_they_change(devices):
     (problem,) = broken(devices["late"], product, "FENCE_BEFORE_CHANGE")
     assert (problem.kind, problem.line) == ("in flight", line(SOURCE, "// WGMMA"))

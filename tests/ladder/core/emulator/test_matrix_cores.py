@@ -117,32 +117,3 @@ def test_on_rdna_3_the_halves_of_a_wave_must_hold_the_same(tmp_path):
     d = multiply(tmp_path, "wmma-rdna3", "bfloat16", differs, a)
     rows = np.array([[row for row, _ in LAYOUTS["wmma-rdna3"].sums(lane)] for lane in range(32)])
     assert np.isnan(d[rows == 3]).all() and (d[rows != 3] == 16).all()
-
-
-TILE = """
-#include "hip/matrix_core.cuh"
-__device__ __forceinline__ int place(int row, int piece) { return row * STEP + piece * VECTOR; }
-extern "C" __global__ void k(float* out, const real* a, const real* b) {
-    Accumulator d = {};
-    multiply_add(d, load_a<place>(a, 0, 0), load_b<place>(b, 0, 0));
-    for (int i = 0; i < EACH; i++) out[d_row(i) * SIDE + d_column()] = d[i];
-    for (int i = 0; i < EACH; i++) {
-        if (i % RUN && d_row(i) != d_row(i - 1) + 1) out[0] = INFINITY;
-    }
-}
-"""
-
-
-@pytest.mark.parametrize(
-    ("warp", "side", "first"),
-    [(64, 16, ""), (64, 32, ""), (32, 16, "#define RDNA 3"), (32, 16, "")],
-)
-def test_one_interface_multiplies_tiles_on_all_of_them_and_leaves_runs_of_neighbours(
-    tmp_path, warp, side, first
-):
-    deep = 512 // side if warp == 64 else 16
-    a, b, out = whole_numbers(side, deep), 2 * whole_numbers(side, deep), zeros(side, side)
-    factors, device = (array(a, np.float16), array(b, np.float16)), Emulated(warp=warp)
-    given = {"real": np.float16, "defines": {"SIDE": side}}
-    run(device, tmp_path, first + TILE, 1, warp, out, *factors, **given)
-    assert (out == a @ b.T).all()

@@ -10,13 +10,11 @@ from tests.ladder.emulation import array, line, run, zeros
 pytestmark = pytest.mark.emulator
 
 SAME_VALUE = """\
-extern "C" __global__ void k(float* out, const float* inp) {
     __shared__ float sums[2];
     float sum = inp[threadIdx.x / 32];
     sums[threadIdx.x / 32] = sum + (threadIdx.x == ODD ? 1.0f : 0.0f);
     __syncthreads();
     if (threadIdx.x == 0) out[0] = sums[0] + sums[1];
-}
 """
 
 
@@ -38,13 +36,11 @@ def test_lanes_of_a_warp_may_all_write_the_same_value(tmp_path):
 
 
 VOLATILE = """\
-extern "C" __global__ void k(float* out, const float* inp) {
     volatile __shared__ float sums[32];
     int lane = threadIdx.x;
     sums[lane] = inp[lane];
     SYNC;
     if (lane < 16) out[lane] = sums[lane] + sums[lane + 16];  // BUG
-}
 """
 
 

@@ -120,22 +120,6 @@ def test_buffers_take_turns_and_have_the_same_inputs():
     assert len(set(used)) == len(buffers.sets)
 
 
-def test_only_the_first_contender_of_a_half_is_warmed_up_at_length(monkeypatch):
-    device, ran = FakeGpu(), [0, 0, 0]
-
-    def work(index):
-        def run():
-            ran[index] += 1
-            device.now += 1e-3
-
-        return run
-
-    monkeypatch.setattr(timing, "WARM_UP_SECONDS", 1.0)
-    monkeypatch.setattr(timing.time, "perf_counter", lambda: device.now)
-    compare(device, [[work(0)], [work(1)], [work(2)]], seconds=0.0)
-    assert ran[0] > 1000 and ran[2] > 1000 and ran[1] < 50
-
-
 def test_a_card_that_slows_down_slows_every_contender_equally():
     device, replays = FakeGpu(), itertools.count()
 

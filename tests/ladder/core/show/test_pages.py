@@ -7,7 +7,8 @@ import pytest
 from fakes import FakeGpu
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.identity import INCLUDE, code_identity
+from ladder.core.contract.device_code import INCLUDE
+from ladder.core.contract.identity import code_identity
 from ladder.core.contract.ladder import find
 from ladder.core.contract.rung_file import KEYS
 from ladder.core.contract.runs_on import FAMILIES
@@ -217,13 +218,14 @@ def test_the_caption_names_the_rungs_that_were_not_measured(site):
         measurement |= {"dims": sizes or dict(dims), "rows": rows}
         return tables.caption({**content["device"], "arch": arch}, measurement)
 
-    found = caption("layernorm.forward", "bfloat16", "sm_90a", range(3, 12))
+    found = caption("layernorm.forward", "bfloat16", "sm_90a", ("7b", *range(3, 12)))
     assert found.endswith(", 2026-01-01. Not measured: rungs 1 and 2.")
-    found = caption("layernorm.forward", "bfloat16", "sm_90a", (2, 6, 9, 10, 11))
+    found = caption("layernorm.forward", "bfloat16", "sm_90a", (2, 6, "7b", 9, 10, 11))
     assert found.endswith(" Not measured: rungs 1, 3 to 5, 7 and 8.")
-    found = caption("layernorm.forward", "bfloat16", "sm_90a", range(2, 12))
+    found = caption("layernorm.forward", "bfloat16", "sm_90a", ("7b", *range(2, 12)))
     assert found.endswith(" Not measured: rung 1.")
-    assert caption("layernorm.forward", "bfloat16", "sm_90a", range(12)).endswith("-01.")
+    found = caption("layernorm.forward", "bfloat16", "sm_90a", ("7b", *range(12)))
+    assert found.endswith("-01.")
     # Libraries are no rungs of the ladder; and what cannot run there is not missing.
     found = caption(
         "attention.forward", "float32", "sm_90a", (*range(1, 7), "float32-7", "float32-8")

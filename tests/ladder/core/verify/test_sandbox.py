@@ -9,7 +9,7 @@ import pytest
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.binding import bind
-from ladder.core.contract.ladder import find, find_rung
+from ladder.core.contract.ladder import find
 from ladder.core.device.cpu import Cpu
 from ladder.core.show import pages
 from ladder.core.verify import sandbox
@@ -38,14 +38,6 @@ def test_a_sound_kernel_passes_from_source_and_from_a_path(tmp_path, device_name
     assert check(path, device_name).outcomes == report.outcomes
 
 
-def test_a_wrong_kernel_is_reported_with_its_name(tmp_path, device_name):
-    path = tmp_path / "mine.cu"
-    path.write_text(replaced("out[at] = to_real(value);", "out[at] = to_real(2 * value);"))
-    text = str(check(path, device_name))
-    assert "layernorm.forward mine.cu" in text
-    assert "FAILED at N=2 C=33, float32: out[0, 0] is" in text
-
-
 def test_a_loop_without_end_is_stopped(device_name):
     # On the emulator a launch is stopped by its own time limit too; this one comes first.
     source = replaced(
@@ -56,21 +48,6 @@ def test_a_loop_without_end_is_stopped(device_name):
     assert not report.passed
     assert "FAILED: kernel.cu was stopped after 3 s: a loop that does not end" in str(report)
     assert time.monotonic() - start < 30
-
-
-@pytest.mark.emulator
-def test_a_launch_without_end_is_said_once_with_its_line_and_leaves_time(monkeypatch):
-    monkeypatch.setattr(sandbox, "LEAST_SECONDS", 0.1)
-    source = replaced(
-        "float sum = 0.0f, squares", "while (C > 0) partial[0] = C;\nfloat sum = 0.0f, squares"
-    )
-    with sandbox.as_file(source) as file:
-        request = sandbox._request("layernorm.forward", file, "emulated", ["float32"], SHAPES)
-        request["seconds"] = 3.0
-        (outcome,) = sandbox._check(request)["outcomes"][:1]
-    assert "still runs after 0.5 s, the limit of a launch: an endless loop?" in outcome["detail"]
-    assert outcome["detail"].count("still runs") == 1
-    assert "while (C > 0)" in outcome["detail"]
 
 
 @pytest.mark.emulator
@@ -155,24 +132,6 @@ def test_a_launch_with_a_condition_runs_where_that_holds(device_name):
     assert not check(replaced(launch, f"{launch} if C > 40"), device_name).passed
 
 
-def test_a_kernel_may_lie_in_the_home_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "mine.cu").write_text(SOURCE)
-    assert find_rung("layernorm.forward", "~/mine.cu").path == tmp_path / "mine.cu"
-
-
-def test_where_it_cannot_run_it_is_named_with_the_remedy(tmp_path):
-    path, op = tmp_path / "mine.cu", find("gelu.forward").op
-    path.write_text(find(op.name).rung(1).source.replace("// Needs:  nothing", "// Needs: N > 9"))
-    arrays = {name: np.zeros(8, np.float32) for name in ("out", "inp")}
-    with pytest.raises(LadderError) as refused:
-        bind(op, find_rung(op.name, path), Cpu(), np.float32, {"N": 8}, arrays)
-    assert str(refused.value) == (
-        "gelu.forward mine.cu (one thread per element) cannot run: it needs N > 9, and here N = 8; "
-        "choose another rung"
-    )
-
-
 def test_a_dimension_that_an_int_does_not_hold_is_refused():
     op, N = find("gelu.forward").op, 2**31
     huge = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (N,), (4,))  # is never touched
@@ -225,9 +184,3 @@ def test_a_tile_that_cannot_be_copied_is_refused(tiles, message):
     assert include in source
     with pytest.raises(LadderError, match=message):
         check(source.replace(include, include + '\n#include "hopper.cuh"'), "emulated")
-
-
-def test_an_argument_that_the_op_lacks_cannot_be_prefetched():
-    (launch,) = re.findall(r"^// Launch: .*$", SOURCE, re.MULTILINE)
-    with pytest.raises(LadderError, match=r"Prefetch .*input"):
-        check(SOURCE.replace(launch, f"{launch}\n// Prefetch: input"), "emulated")

@@ -58,11 +58,6 @@ def test_blocks_of_a_persistent_kernel_get_more_than_two_tiles(tmp_path):
     assert max(sizes) > 2 * 8 * 2 * TARGET.multiprocessors
 
 
-def test_a_rung_may_limit_the_multiprocessors(tmp_path):
-    header = "// Needs: multiprocessors < 500\n// Launch: {kernel}<<<8 * multiprocessors, 64>>>"
-    assert derived(tmp_path, "gelu.forward", header)
-
-
 def test_tiles_of_a_persistent_kernel_have_more_steps_than_its_ring_has_stages(tmp_path):
     header = (
         "// Needs: sm == 90\n"
@@ -86,12 +81,6 @@ def test_each_value_of_a_constant_is_tried(tmp_path):
         True,
         False,
     }
-
-
-def test_the_order_is_the_same_every_time(tmp_path):
-    header = "// Launch: {kernel}<<<ceil_div(B * T, 4), 4 * warp>>>"
-    first, second = (derived(tmp_path, "embedding.backward", header) for _ in range(2))
-    assert first == second
 
 
 def test_a_rung_that_takes_no_shape_gets_none(tmp_path):

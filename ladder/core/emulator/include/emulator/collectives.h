@@ -152,19 +152,13 @@ __forceinline__ long long clock64() { return emulator::emulator_clock(); }
 __forceinline__ int clock() { return (int)emulator::emulator_clock(); }
 
 // The spellings of HIP, which have no mask: every lane of the warp takes part.
-template <class T>
-__forceinline__ T __shfl(T value, int source, int width = warpSize) {
-    return __shfl_sync(~0ull, value, source, width);
-}
-template <class T>
-__forceinline__ T __shfl_xor(T value, int bits, int width = warpSize) {
-    return __shfl_xor_sync(~0ull, value, bits, width);
-}
-template <class T>
-__forceinline__ T __shfl_down(T value, unsigned by, int width = warpSize) {
-    return __shfl_down_sync(~0ull, value, by, width);
-}
-template <class T>
-__forceinline__ T __shfl_up(T value, unsigned by, int width = warpSize) {
-    return __shfl_up_sync(~0ull, value, by, width);
-}
+#define EMULATOR_WITHOUT_MASK(NAME)                                       \
+    template <class T, class By>                                          \
+    __forceinline__ T NAME(T value, By by, int width = warpSize) {        \
+        return NAME##_sync(~0ull, value, by, width);                      \
+    }
+EMULATOR_WITHOUT_MASK(__shfl)
+EMULATOR_WITHOUT_MASK(__shfl_xor)
+EMULATOR_WITHOUT_MASK(__shfl_down)
+EMULATOR_WITHOUT_MASK(__shfl_up)
+#undef EMULATOR_WITHOUT_MASK

@@ -179,24 +179,19 @@ __forceinline__ emulator::NarrowPair<F> __hfma2(
     emulator::NarrowPair<F> a, emulator::NarrowPair<F> b, emulator::NarrowPair<F> c) {
     return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)};
 }
-template <class F>
-__forceinline__ emulator::Narrow<F> __hmax(emulator::Narrow<F> a, emulator::Narrow<F> b) {
-    return fmaxf(a, b);
-}
-template <class F>
-__forceinline__ emulator::Narrow<F> __hmin(emulator::Narrow<F> a, emulator::Narrow<F> b) {
-    return fminf(a, b);
-}
-template <class F>
-__forceinline__ emulator::NarrowPair<F> __hmax2(
-    emulator::NarrowPair<F> a, emulator::NarrowPair<F> b) {
-    return {__hmax(a.x, b.x), __hmax(a.y, b.y)};
-}
-template <class F>
-__forceinline__ emulator::NarrowPair<F> __hmin2(
-    emulator::NarrowPair<F> a, emulator::NarrowPair<F> b) {
-    return {__hmin(a.x, b.x), __hmin(a.y, b.y)};
-}
+#define EMULATOR_CHOICE(NAME, NAME2, FUNCTION)                                                  \
+    template <class F>                                                                          \
+    __forceinline__ emulator::Narrow<F> NAME(emulator::Narrow<F> a, emulator::Narrow<F> b) {    \
+        return FUNCTION(a, b);                                                                  \
+    }                                                                                           \
+    template <class F>                                                                          \
+    __forceinline__ emulator::NarrowPair<F> NAME2(                                              \
+        emulator::NarrowPair<F> a, emulator::NarrowPair<F> b) {                                 \
+        return {NAME(a.x, b.x), NAME(a.y, b.y)};                                                \
+    }
+EMULATOR_CHOICE(__hmax, __hmax2, fmaxf)
+EMULATOR_CHOICE(__hmin, __hmin2, fminf)
+#undef EMULATOR_CHOICE
 template <class F>
 __forceinline__ bool __hisnan(emulator::Narrow<F> a) {
     return isnan((float)a);

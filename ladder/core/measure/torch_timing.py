@@ -1,8 +1,8 @@
 """Times PyTorch on the same work, where it is installed with CUDA.
 
 `eager` is the kernels that PyTorch calls by itself, `compiled` the result of torch.compile on the
-same work (peers.py). Both are timed like a rung: in a captured graph, on several sets of the same
-inputs in turn.
+same work (torch_baselines.py). Both are timed like a rung: in a captured graph, on several sets of
+the same inputs in turn.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 from ladder.core.contract.dims import Dims
 from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.op import Op
-from ladder.core.measure.peers import PEERS, Peer, Values, taken
 from ladder.core.measure.timing import MOST_SETS, ROTATED_BYTES, Timing, measure
+from ladder.core.measure.torch_baselines import BASELINES, Baseline, Values, taken
 from ladder.core.verify.inputs import Arrays, scalars
 
 
@@ -54,17 +54,17 @@ def available() -> str | None:
     return None if torch.cuda.is_available() else "PyTorch is installed without CUDA"
 
 
-def measure_peers(op: Op, dims: Dims, inputs: Arrays) -> Iterator[tuple[str, Timing | str]]:
+def measure_torch(op: Op, dims: Dims, inputs: Arrays) -> Iterator[tuple[str, Timing | str]]:
     """("PyTorch eager" | "PyTorch compiled", its timing, or why there is none).
 
     inputs  contents of all arguments that are read, as rungs get them
     """
     import torch
 
-    peer = PEERS[op.name]
+    baseline = BASELINES[op.name]
     with torch.no_grad():
-        values = values_for(peer, op, dims, inputs, "cuda")
-        for name, function in peer.functions.items():
+        values = values_for(baseline, op, dims, inputs, "cuda")
+        for name, function in baseline.functions.items():
             sets = _sets({key: values[key] for key in taken(function)})
             run = functools.partial(function, torch)
             if name == "compiled":
@@ -77,9 +77,9 @@ def measure_peers(op: Op, dims: Dims, inputs: Arrays) -> Iterator[tuple[str, Tim
                 yield f"PyTorch {name}", f"failed: {str(error).strip().splitlines()[0]}"
 
 
-def values_for(peer: Peer, op: Op, dims: Dims, inputs: Arrays, device: str) -> Values:
-    """All that a peer's functions may take: the op's inputs as tensors, its scalars and dimensions,
-    and what `prepare` makes of them."""
+def values_for(baseline: Baseline, op: Op, dims: Dims, inputs: Arrays, device: str) -> Values:
+    """All that its functions may take: the op's inputs as tensors, its scalars and dimensions, and
+    what `prepare` makes of them."""
     import torch
 
     def tensor(array: np.ndarray) -> Any:
@@ -88,7 +88,8 @@ def values_for(peer: Peer, op: Op, dims: Dims, inputs: Arrays, device: str) -> V
         return torch.from_numpy(array).to(device)
 
     values = {name: tensor(array) for name, array in inputs.items()} | scalars(op) | dict(dims)
-    peer.prepare(torch, values)
+    for prepare in baseline.prepare:
+        prepare(torch, values)
     return values
 
 

@@ -1,4 +1,4 @@
-"""What PyTorch calls for the work of an op, to be timed beside our rungs (peer_timing.py).
+"""What PyTorch calls for the work of an op, to be timed beside our rungs (torch_timing.py).
 
 Each function below computes what the op's contract says, in the same types. Its parameters after
 `torch` are arguments, scalars and dimensions of the op by their names, or what `prepare` made of
@@ -11,30 +11,26 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 Values = dict[str, Any]  # tensors and numbers by their names
 
 
-def _nothing(torch: Any, values: Values) -> None:
-    """Leaves an op's inputs as they are."""
-
-
 @dataclass(frozen=True)
-class Peer:
+class Baseline:
     """A function of PyTorch's that does the work of an op.
 
     function  (torch, inputs by name) -> {argument: what was computed}
     call      what it calls, as Markdown, for the pages
-    prepare   changes an op's inputs into what the function takes
+    prepare   each of these, in turn, changes an op's inputs into what the function takes
     compiled  the same work written out, for torch.compile; None: `function`, whose calls it fuses
     """
 
     function: Callable[..., Values]
     call: str
-    prepare: Callable[[Any, Values], None] = _nothing
+    prepare: Sequence[Callable[[Any, Values], None]] = ()
     compiled: Callable[..., Values] | None = None
 
     @property
@@ -81,10 +77,6 @@ def _residual_layernorm_backward(
 # ---- embedding ----------------------------------------------------------------------------------
 
 
-def _embedding_forward(torch: Any, tokens: Any, wte: Any, wpe: Any) -> Values:
-    return {"out": torch.nn.functional.embedding(tokens, wte) + wpe[: tokens.shape[1]]}
-
-
 def _embedding_backward(torch: Any, dwte: Any, dwpe: Any, dout: Any, tokens: Any) -> Values:
     dwte.index_add_(0, tokens.flatten(), dout.flatten(0, 1).to(dwte.dtype))
     dwpe[: tokens.shape[1]] += dout.sum(0, dtype=dwpe.dtype)
@@ -105,26 +97,6 @@ def _gelu_backward(torch: Any, dout: Any, inp: Any) -> Values:
 def _matmul_gelu_forward(torch: Any, inp: Any, weight: Any, bias: Any) -> Values:
     pre = torch.nn.functional.linear(inp, weight, bias)
     return {"pre": pre, **_gelu_forward(torch, pre)}
-
-
-def _matmul_gelu_backward_input(torch: Any, dout: Any, weight: Any, pre: Any) -> Values:
-    return _gelu_backward(torch, dout @ weight, pre)
-
-
-def _matmul_relu_forward(torch: Any, inp: Any, weight: Any, bias: Any) -> Values:
-    return {"out": torch.relu(torch.nn.functional.linear(inp, weight, bias))}
-
-
-def _matmul_relu_backward_input(torch: Any, dout: Any, weight: Any, out: Any) -> Values:
-    return {"dinp": torch.ops.aten.threshold_backward(dout @ weight, out, 0)}
-
-
-def _matmul_backward_bias(torch: Any, dbias: Any, dout: Any) -> Values:
-    return {"dbias": dbias.add_(dout.sum(0, dtype=dbias.dtype))}
-
-
-def _matmul_backward_weight_bias(torch: Any, dout: Any, inp: Any) -> Values:
-    return {"dweight": dout.T @ inp, "dbias": dout.sum(0)}
 
 
 def _dropout_forward(torch: Any, inp: Any, p: float) -> Values:
@@ -167,14 +139,6 @@ def _draw_mask(torch: Any, values: Values) -> None:
 # ---- softmax and crossentropy -------------------------------------------------------------------
 
 
-def _softmax_backward(torch: Any, dprobs: Any, probs: Any) -> Values:
-    return {"dlogits": torch.ops.aten._softmax_backward_data(dprobs, probs, 1, probs.dtype)}
-
-
-def _crossentropy_forward(torch: Any, probs: Any, targets: Any) -> Values:
-    return {"losses": -probs.gather(1, targets[:, None]).flatten().float().log()}
-
-
 def _crossentropy_backward(torch: Any, probs: Any, targets: Any, dloss: Any) -> Values:
     correct = probs.gather(1, targets[:, None]).float()
     slope = (-dloss / correct).to(probs.dtype)
@@ -198,7 +162,6 @@ def _wide_targets(torch: Any, values: Values) -> None:
 
 def _without_padding(torch: Any, values: Values) -> None:
     """Columns that pad the vocabulary get the probability 0, by their logits."""
-    _wide_targets(torch, values)
     values["logits"][:, values["V"] :] = -math.inf
 
 
@@ -266,11 +229,6 @@ def _drop_nothing(torch: Any, values: Values) -> None:
     values["p"] = 0.0
 
 
-def _attend_all(torch: Any, values: Values) -> None:
-    _drop_nothing(torch, values)
-    _attend(torch, values)
-
-
 def _attend(torch: Any, values: Values) -> None:
     """What the forward pass of the same kernel keeps for its backward pass.
 
@@ -313,10 +271,6 @@ def _decode_append_attention(
     return {**appended, **_decode_attention(torch, qkv, kv, NH, C, seen)}
 
 
-def _decode_linear_gelu(torch: Any, inp: Any, weight: Any, bias: Any) -> Values:
-    return _gelu_forward(torch, torch.nn.functional.linear(inp, weight, bias))
-
-
 def _decode_sample(
     torch: Any, window: Any, positions: Any, logits: Any, V: int, temperature: float
 ) -> Values:
@@ -342,11 +296,6 @@ def _which_are_seen(torch: Any, values: Values) -> None:
     """A mask (B, 1, 1, P) of the keys up to each text's position."""
     steps = torch.arange(values["P"], device=values["kv"].device)
     values["seen"] = (steps <= values["positions"][:, None])[:, None, None]
-
-
-def _indices_and_mask(torch: Any, values: Values) -> None:
-    _where_to_append(torch, values)
-    _which_are_seen(torch, values)
 
 
 # ---- optimizer ----------------------------------------------------------------------------------
@@ -385,185 +334,203 @@ def _optimizer_settings(torch: Any, values: Values) -> None:
     values["step"] = torch.tensor(float(step), device=values["grad"].device)
 
 
-def _global_norm(torch: Any, grad: Any) -> Values:
-    return {"norm": torch.linalg.vector_norm(grad).reshape(1)}
-
-
-PEERS = {
-    "layernorm.forward": Peer(
+BASELINES = {
+    "layernorm.forward": Baseline(
         _layernorm_forward,
         "`torch.native_layer_norm`, the function below `F.layer_norm`: it returns `mean` and "
         "`rstd`, too",
     ),
-    "layernorm.backward": Peer(
+    "layernorm.backward": Baseline(
         _layernorm_backward,
         "`native_layer_norm_backward`, which autograd calls. `dweight` and `dbias` have the type "
         "of `weight` and are not accumulated",
     ),
-    "residual_layernorm.forward": Peer(
+    "residual_layernorm.forward": Baseline(
         _residual_layernorm_forward, "`inp1 + inp2`, then `torch.native_layer_norm`"
     ),
-    "residual_layernorm.backward": Peer(
+    "residual_layernorm.backward": Baseline(
         _residual_layernorm_backward,
         "`native_layer_norm_backward`, and `dinp + ...` into new memory: the same bytes. `dweight` "
         "and `dbias` have the type of `weight` and are not accumulated",
     ),
-    "embedding.forward": Peer(_embedding_forward, "`F.embedding(tokens, wte) + wpe[:T]`"),
-    "embedding.backward": Peer(
+    "embedding.forward": Baseline(
+        lambda torch, tokens, wte, wpe: {
+            "out": torch.nn.functional.embedding(tokens, wte) + wpe[: tokens.shape[1]]
+        },
+        "`F.embedding(tokens, wte) + wpe[:T]`",
+    ),
+    "embedding.backward": Baseline(
         _embedding_backward,
         "`dwte.index_add_`, and `dwpe += dout.sum(0)`. Eager converts `dout` to float32 in memory "
         "first. `nn.Embedding` itself would fill a new table instead of adding to this one",
     ),
-    "residual.forward": Peer(lambda torch, inp1, inp2: {"out": inp1 + inp2}, "`inp1 + inp2`"),
-    "residual.backward": Peer(
+    "residual.forward": Baseline(lambda torch, inp1, inp2: {"out": inp1 + inp2}, "`inp1 + inp2`"),
+    "residual.backward": Baseline(
         lambda torch, dinp, dout: {"dinp": dinp.add_(dout)}, "`dinp.add_(dout)`"
     ),
-    "gelu.forward": Peer(_gelu_forward, '`F.gelu(inp, approximate="tanh")`'),
-    "gelu.backward": Peer(
+    "gelu.forward": Baseline(_gelu_forward, '`F.gelu(inp, approximate="tanh")`'),
+    "gelu.backward": Baseline(
         _gelu_backward, '`gelu_backward(dout, inp, approximate="tanh")`, which autograd calls'
     ),
-    "relu.forward": Peer(lambda torch, inp: {"out": torch.relu(inp)}, "`torch.relu(inp)`"),
-    "relu.backward": Peer(
+    "relu.forward": Baseline(lambda torch, inp: {"out": torch.relu(inp)}, "`torch.relu(inp)`"),
+    "relu.backward": Baseline(
         lambda torch, dout, out: {"dinp": torch.ops.aten.threshold_backward(dout, out, 0)},
         "`threshold_backward(dout, out, 0)`, which autograd calls",
     ),
-    "matmul_gelu.forward": Peer(
+    "matmul_gelu.forward": Baseline(
         _matmul_gelu_forward, '`F.linear(inp, weight, bias)`, then `F.gelu(approximate="tanh")`'
     ),
-    "matmul_gelu.backward_input": Peer(
-        _matmul_gelu_backward_input, '`dout @ weight`, then `gelu_backward(approximate="tanh")`'
+    "matmul_gelu.backward_input": Baseline(
+        lambda torch, dout, weight, pre: _gelu_backward(torch, dout @ weight, pre),
+        '`dout @ weight`, then `gelu_backward(approximate="tanh")`',
     ),
-    "matmul_relu.forward": Peer(
-        _matmul_relu_forward, "`F.linear(inp, weight, bias)`, then `torch.relu`"
+    "matmul_relu.forward": Baseline(
+        lambda torch, inp, weight, bias: {
+            "out": torch.relu(torch.nn.functional.linear(inp, weight, bias))
+        },
+        "`F.linear(inp, weight, bias)`, then `torch.relu`",
     ),
-    "matmul_relu.backward_input": Peer(
-        _matmul_relu_backward_input, "`dout @ weight`, then `threshold_backward(…, out, 0)`"
+    "matmul_relu.backward_input": Baseline(
+        lambda torch, dout, weight, out: {
+            "dinp": torch.ops.aten.threshold_backward(dout @ weight, out, 0)
+        },
+        "`dout @ weight`, then `threshold_backward(…, out, 0)`",
     ),
-    "matmul.backward_bias": Peer(
-        _matmul_backward_bias, "`dbias.add_(dout.sum(0))`, summed in float32"
+    "matmul.backward_bias": Baseline(
+        lambda torch, dbias, dout: {"dbias": dbias.add_(dout.sum(0, dtype=dbias.dtype))},
+        "`dbias.add_(dout.sum(0))`, summed in float32",
     ),
-    "matmul.backward_weight_bias": Peer(
-        _matmul_backward_weight_bias,
+    "matmul.backward_weight_bias": Baseline(
+        lambda torch, dout, inp: {"dweight": dout.T @ inp, "dbias": dout.sum(0)},
         "`dout.T @ inp` and `dout.sum(0)`, as autograd computes them for `F.linear`: in the type "
         "of `dout`, and not accumulated",
     ),
-    "dropout.forward": Peer(
+    "dropout.forward": Baseline(
         _dropout_forward,
         "`torch.native_dropout`, which `F.dropout` calls. It draws its own random numbers, and "
         "writes the mask besides, a byte for each element",
     ),
-    "dropout.backward": Peer(
+    "dropout.backward": Baseline(
         _dropout_backward,
         "`native_dropout_backward`, which autograd calls. It reads the mask, a byte for each "
         "element, and draws nothing",
-        _draw_mask,
+        (_draw_mask,),
     ),
-    "dropout_residual_layernorm.forward": Peer(
+    "dropout_residual_layernorm.forward": Baseline(
         _dropout_residual_layernorm_forward,
         "`torch.native_dropout` with its own random numbers, which writes the mask, a byte for "
         "each element; then `inp1 + ...` and `torch.native_layer_norm`",
     ),
-    "dropout_residual_layernorm.backward": Peer(
+    "dropout_residual_layernorm.backward": Baseline(
         _dropout_residual_layernorm_backward,
         "`native_layer_norm_backward`, `dinp + ...` into new memory, and "
         "`native_dropout_backward`, which reads the mask and draws nothing",
-        _draw_mask,
+        (_draw_mask,),
     ),
-    "softmax.forward": Peer(
+    "softmax.forward": Baseline(
         lambda torch, logits: {"probs": torch.softmax(logits, 1)}, "`torch.softmax(logits, 1)`"
     ),
-    "softmax.backward": Peer(
-        _softmax_backward, "`_softmax_backward_data(dprobs, probs, 1)`, which autograd calls"
+    "softmax.backward": Baseline(
+        lambda torch, dprobs, probs: {
+            "dlogits": torch.ops.aten._softmax_backward_data(dprobs, probs, 1, probs.dtype)
+        },
+        "`_softmax_backward_data(dprobs, probs, 1)`, which autograd calls",
     ),
-    "crossentropy.forward": Peer(
-        _crossentropy_forward,
+    "crossentropy.forward": Baseline(
+        lambda torch, probs, targets: {
+            "losses": -probs.gather(1, targets[:, None]).flatten().float().log()
+        },
         "`-probs.gather(1, targets).float().log()`. The targets have 8 bytes",
-        _wide_targets,
+        (_wide_targets,),
     ),
-    "crossentropy.backward": Peer(
+    "crossentropy.backward": Baseline(
         _crossentropy_backward,
         "`zeros_like(probs).scatter_(1, targets, ...)`. The targets have 8 bytes",
-        _wide_targets,
+        (_wide_targets,),
     ),
-    "crossentropy.fused": Peer(
+    "crossentropy.fused": Baseline(
         _crossentropy_fused,
         '`F.cross_entropy(logits, targets, reduction="none")` and its backward pass, by the calls '
         "of autograd. The gradient goes to new memory. In 16 bits eager rounds the logarithms of "
         "the probabilities in between, and the losses. The columns from V to Vp hold -infinity",
-        _without_padding,
+        (_wide_targets, _without_padding),
     ),
-    "adamw.update": Peer(
+    "adamw.update": Baseline(
         _adamw,
         "eager is `_fused_adamw_`, which `torch.optim.AdamW(fused=True)` calls, on all float32 "
         "weights as one tensor, then a copy to the weights of the model; without the clipping, "
         "which takes passes of its own there. Compiled is the whole formula, with clipping",
-        _optimizer_settings,
+        (_optimizer_settings,),
         _adamw_written_out,
     ),
-    "global_norm.forward": Peer(
-        _global_norm, "`torch.linalg.vector_norm(grad)`, which `clip_grad_norm_` calls"
+    "global_norm.forward": Baseline(
+        lambda torch, grad: {"norm": torch.linalg.vector_norm(grad).reshape(1)},
+        "`torch.linalg.vector_norm(grad)`, which `clip_grad_norm_` calls",
     ),
-    "attention.forward": Peer(
+    "attention.forward": Baseline(
         _attention_forward,
         "in 16 bits cuDNN's attention, which `F.scaled_dot_product_attention(is_causal=True)` "
         "calls for `SDPBackend.CUDNN_ATTENTION`; in float32 the one for `EFFICIENT_ATTENTION`. The "
         "same call writes the log-sum-exp, as in training. q, k and v are views of `qkv`",
-        _drop_nothing,
+        (_drop_nothing,),
     ),
-    "attention.backward": Peer(
+    "attention.backward": Baseline(
         _attention_backward,
         "the gradient of the call that is timed beside attention.forward, as autograd computes it. "
         "Eager leaves `dq`, `dk` and `dv` in three arrays; compiled packs them into `dqkv`, with "
         "one more pass over them",
-        _attend_all,
+        (_drop_nothing, _attend),
         _attention_backward_packed,
     ),
-    "attention_dropout.forward": Peer(
+    "attention_dropout.forward": Baseline(
         _attention_forward,
         "the call that is timed beside attention.forward, with `dropout_p`. It draws its own "
         "random numbers",
     ),
-    "attention_dropout.backward": Peer(
+    "attention_dropout.backward": Baseline(
         _attention_backward,
         "the gradient of that call, which draws its mask again. Eager leaves `dq`, `dk` and `dv` "
         "in three arrays; compiled packs them into `dqkv`, with one more pass over them",
-        _attend,
+        (_attend,),
         _attention_backward_packed,
     ),
-    "decode.attention": Peer(
+    "decode.attention": Baseline(
         _decode_attention,
         "`F.scaled_dot_product_attention` of one query over the cache, with a mask that leaves out "
         "the keys beyond each position; the mask is made beforehand",
-        _which_are_seen,
+        (_which_are_seen,),
     ),
-    "decode.append": Peer(
+    "decode.append": Baseline(
         _decode_append,
         "`kv.index_put_`, with indices of 8 bytes for each token that are made beforehand",
-        _where_to_append,
+        (_where_to_append,),
     ),
-    "decode.append_attention": Peer(
+    "decode.append_attention": Baseline(
         _decode_append_attention,
         "`kv.index_put_`, then `F.scaled_dot_product_attention` as beside decode.attention; "
         "indices and mask are made beforehand",
-        _indices_and_mask,
+        (_where_to_append, _which_are_seen),
     ),
-    "decode.embedding": Peer(
+    "decode.embedding": Baseline(
         _decode_embedding,
         "`F.embedding(window.gather(1, positions), wte) + wpe[positions]`. The positions have 8 "
         "bytes, and no token is -1",
-        _wide_positions,
+        (_wide_positions,),
     ),
-    "decode.linear_gelu": Peer(
-        _decode_linear_gelu, '`F.linear(inp, weight, bias)`, then `F.gelu(approximate="tanh")`'
+    "decode.linear_gelu": Baseline(
+        lambda torch, inp, weight, bias: _gelu_forward(
+            torch, torch.nn.functional.linear(inp, weight, bias)
+        ),
+        '`F.linear(inp, weight, bias)`, then `F.gelu(approximate="tanh")`',
     ),
-    "decode.sample": Peer(
+    "decode.sample": Baseline(
         _decode_sample,
         "`torch.softmax` in float32, then `torch.multinomial`, which draws its own random numbers; "
         "`scatter_` writes the token. The positions have 8 bytes, and no logit is infinite",
-        _wide_positions,
+        (_wide_positions,),
     ),
-    "start.add": Peer(lambda torch, a, b: {"c": a + b}, "`a + b`"),
-    "start.sum": Peer(
+    "start.add": Baseline(lambda torch, a, b: {"c": a + b}, "`a + b`"),
+    "start.sum": Baseline(
         lambda torch, inp: {"total": inp.sum().reshape(1)}, "`inp.sum()`, not accumulated"
     ),
 }

@@ -12,16 +12,16 @@ from fakes import FakeGpu
 from ladder.__main__ import main
 from ladder.core.commands import timings
 from ladder.core.contract.dtypes import DTYPES
-from ladder.core.contract.ladder import find, ladders
-from ladder.core.measure import peer_timing, results
-from ladder.core.measure.peers import PEERS, taken
+from ladder.core.contract.ladder import find
+from ladder.core.measure import results, torch_timing
 from ladder.core.measure.timing import Timing
+from ladder.core.measure.torch_baselines import BASELINES, taken
 from ladder.core.verify.inputs import make_inputs
 from ladder.core.verify.tolerance import expect
 
 FLOAT32 = np.dtype(np.float32)
-CALLS = [(name, "eager") for name in PEERS]
-CALLS += [(name, "compiled") for name, peer in PEERS.items() if peer.compiled]
+CALLS = [(name, "eager") for name in BASELINES]
+CALLS += [(name, "compiled") for name, peer in BASELINES.items() if peer.compiled]
 DRAWS = ("dropout.forward", "decode.sample")  # its own random numbers
 UNLIKE = {("adamw.update", "eager"): {"clip": 0.0}}  # it does not clip
 
@@ -33,10 +33,10 @@ def torch():
 
 def run(torch, op, kind, dims, inputs, device="cpu"):
     """What a peer's function gives, by argument; "eager" and "compiled" run without a compiler."""
-    function = PEERS[op.name].functions[kind]
+    function = BASELINES[op.name].functions[kind]
     copies = {name: array.copy() for name, array in inputs.items()}
     with torch.no_grad():
-        values = peer_timing.values_for(PEERS[op.name], op, dims, copies, device)
+        values = torch_timing.values_for(BASELINES[op.name], op, dims, copies, device)
         given = functools.partial(function, torch)(**{key: values[key] for key in taken(function)})
     return {name: array_of(value) for name, value in given.items()}
 
@@ -70,7 +70,7 @@ def inputs_of(op, dims, not_taken=(), real=FLOAT32):
 @pytest.mark.parametrize(("name", "kind"), [c for c in CALLS if c[0] not in DRAWS])
 def test_a_peer_computes_what_the_reference_computes(torch, name, kind):
     op = op_of(name)
-    missing = {arg.name for arg in op.args} - set(taken(PEERS[name].functions[kind]))
+    missing = {arg.name for arg in op.args} - set(taken(BASELINES[name].functions[kind]))
     for dims in op.shapes[2:4]:
         inputs = inputs_of(op, dims, missing)
         if (name, kind) in UNLIKE:
@@ -112,24 +112,6 @@ def test_dropout_of_a_peer_drops_the_same_share_by_its_own_mask(torch):
     assert got["mask"].mean() == pytest.approx(0.8, abs=0.02)
 
 
-@pytest.mark.gpu
-@pytest.mark.torch
-@pytest.mark.parametrize("real", ["bfloat16", "float32"])
-def test_attention_of_a_peer_drops_the_same_share_in_both_passes(torch, real):
-    if not torch.cuda.is_available():
-        pytest.skip("PyTorch has no GPU")
-    op, dims = find("attention_dropout.backward").op, {"B": 2, "T": 256, "C": 128, "NH": 2}
-    inputs = make_inputs(op, dims, DTYPES[real], np.random.default_rng(1))
-    inputs["qkv"][..., 256:] = 1  # values of 1: out is the share that is kept, divided by 1 - p
-    inputs["dout"][...] = 1
-    out = run(torch, find("attention_dropout.forward").op, "eager", dims, inputs, "cuda")["out"]
-    assert out.mean() == pytest.approx(1, abs=0.03)
-    assert out.std() > 0.03
-    dv = run(torch, op, "eager", dims, inputs, "cuda")["dqkv"][..., 256:]
-    assert dv.mean() == pytest.approx(1, abs=0.03)
-    assert dv[:, 0].mean() != pytest.approx(dv.mean(), abs=0.01)  # more queries see the first key
-
-
 @pytest.mark.torch
 def test_the_token_of_a_peer_is_drawn_by_its_probability(torch):
     op, dims = find("decode.sample").op, {"B": 20000, "P": 3, "V": 2, "Vp": 3}
@@ -140,11 +122,6 @@ def test_the_token_of_a_peer_is_drawn_by_its_probability(torch):
     drawn = got["window"][np.arange(20000), inputs["positions"] + 1]
     assert np.bincount(drawn.astype(int)) / 20000 == pytest.approx([0.25, 0.75], abs=0.02)
     np.testing.assert_array_equal(got["positions"], np.minimum(inputs["positions"] + 1, 2))
-
-
-def test_what_a_peer_is_compared_with_is_an_op():
-    assert set(PEERS) <= set(ladders())
-    assert all(peer.call and not peer.call.endswith(".") for peer in PEERS.values())
 
 
 # ---- PyTorch alone ------------------------------------------------------------------------------
@@ -169,14 +146,14 @@ def kept(monkeypatch, tmp_path):
     """A GPU with results of one rung and an old PyTorch; PyTorch takes 20 us now."""
     monkeypatch.setattr(results, "FOLDER", tmp_path)
     monkeypatch.setattr(timings, "open_device", lambda name: FakeGpu())
-    monkeypatch.setattr(peer_timing, "available", lambda: None)
+    monkeypatch.setattr(torch_timing, "available", lambda: None)
 
     def measured(op, dims, inputs):
         assert inputs["inp"].shape == (dims["N"],)
         yield "PyTorch eager", Timing(20e-6, 19e-6, 21e-6, 15)
         yield "PyTorch compiled", "failed: no compiler"
 
-    monkeypatch.setattr(peer_timing, "measure_peers", measured)
+    monkeypatch.setattr(torch_timing, "measure_torch", measured)
     return results.record(FakeGpu().description(), KEPT)
 
 
@@ -188,15 +165,3 @@ def test_pytorch_alone_is_measured_beside_the_rungs_that_are_kept(kept, capsys):
     assert (peer["peer"], peer["median_us"]) == ("PyTorch eager", 20.0)
     assert peer["date"] > KEPT["date"] == measurement["date"]
     assert "PyTorch compiled, float32: failed: no compiler" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["relu.backward"], "first python -m ladder bench relu.backward --save"),
-        (["relu.forward", "--rung", "1"], "leave out --rung"),
-    ],
-)
-def test_pytorch_alone_needs_kept_times_and_no_rung(kept, capsys, arguments, message):
-    assert main(["bench", *arguments, "--peers"]) != 0
-    assert message in capsys.readouterr().err

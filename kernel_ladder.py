@@ -1,0 +1,60 @@
+"""What notebooks and programs import from Kernel Ladder, wherever the modules behind it are.
+
+    from kernel_ladder import find, nb, reference
+
+    nb.show("layernorm.forward", 3)                      # a rung's source
+    find("layernorm.forward").rung("warp_per_row")       # by its name, or "3"
+    reference.layernorm.forward(out, mean, rstd, inp, weight, bias)
+
+Each name is imported when it is first asked for: what does not train needs no package for training.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any
+
+_CORE = "ladder.core"
+_PUBLIC = {  # name -> its module, or module:name
+    "reference": "reference",
+    # kernels: contracts, devices, results
+    "LadderError": f"{_CORE}.common.errors:LadderError",
+    "bind": f"{_CORE}.contract.binding:bind",
+    "DTYPES": f"{_CORE}.contract.dtypes:DTYPES",
+    "find": f"{_CORE}.contract.ladder:find",
+    "ladders": f"{_CORE}.contract.ladder:ladders",
+    "default_device": f"{_CORE}.device.open:default_device",
+    "open_device": f"{_CORE}.device.open:open_device",
+    "Emulated": f"{_CORE}.emulator.emulated:Emulated",
+    "results": f"{_CORE}.measure.results",
+    # what the notebooks show
+    "nb": f"{_CORE}.show.notebook",
+    "tables": f"{_CORE}.show.tables",
+    "training_tables": f"{_CORE}.show.training_tables",
+    "trace": f"{_CORE}.show.trace:trace",
+    "probes": f"{_CORE}.show.pictures.probes",
+    # whole models
+    "GPT2Config": "trainer.model.gpt2:GPT2Config",
+    "build": "trainer.model.program:build",
+    "FUSIONS": "trainer.model.fusion:FUSIONS",
+    "read_text": "trainer.data.datasets:read_text",
+    "doctor": "trainer.commands.doctor",
+    "gpt": "trainer.notebook.helpers",
+    "runs": "trainer.notebook.reading_runs",
+    "climbing": "trainer.notebook.climbing",
+    "planted": "trainer.notebook.planted",
+}
+
+__all__ = list(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"kernel_ladder has no {name!r}; it has {', '.join(__all__)}")
+    module, _, attribute = _PUBLIC[name].partition(":")
+    found = importlib.import_module(module)
+    if name == "reference":
+        for layer in pkgutil.iter_modules(found.__path__):
+            importlib.import_module(f"reference.{layer.name}")
+    return getattr(found, attribute) if attribute else found

@@ -1,0 +1,149 @@
+"""What a rung runs on a GPU, out of its file and the headers that it includes.
+
+    text = device_code(rung.source, rung.path.parent)
+
+Comments are left out, and so are the emulator's branches (`#ifdef KERNEL_LADDER_EMULATOR`) and the
+declarations of headers that the rung does not use, directly or through others. So this text changes
+only with what a compiler for GPUs makes something of. It is for comparison, not for compiling.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from pathlib import Path
+
+from ladder.core.common.files import read_bytes
+from ladder.core.contract.ladder import PACKAGE
+from ladder.core.contract.rung_file import MOST_BYTES
+
+INCLUDE = PACKAGE / "include"
+_COMMENT_OR_STRING = re.compile(
+    r"""//[^\n]*|/\*.*?(?:\*/|\Z)|(?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')""", re.DOTALL
+)
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_BRANCH = re.compile(r"#\s*(if|ifdef|ifndef|elif|else|endif)\b(.*)")
+_EMULATOR = "KERNEL_LADDER_EMULATOR"
+
+
+def device_code(source: str, folder: Path) -> str:
+    """The code of a kernel file in `folder`, then what it uses of its headers, in their order."""
+    declarations = [
+        declaration
+        for header in included(source, folder).values()
+        for declaration in _declarations(header.decode("utf-8", "replace"))
+    ]
+    code = _without_emulator(without_comments(source))
+    used, new = set[int](), [code]
+    while new:  # what was taken in last may use further declarations
+        words = set(_NAME.findall("\n".join(new)))
+        taken = [
+            number
+            for number, (names, _) in enumerate(declarations)
+            if number not in used and (not names or names & words)
+        ]
+        used.update(taken)
+        new = [declarations[number][1] for number in taken]
+    return "\n".join([code, *(declarations[number][1] for number in sorted(used))])
+
+
+def included(source: str, folder: Path) -> dict[Path, bytes]:
+    """What a kernel file in `folder` includes, directly or not, with its content: files that lie
+    beside the one that names them, or in ladder/include. The rest comes with the compiler.
+
+    Raises LadderError where such a file is none, as /dev/zero: a compiler would read it for ever.
+    """
+    found: dict[Path, bytes] = {}
+
+    def follow(text: str, beside: Path) -> None:
+        for name in re.findall(r'^\s*#\s*include\s*["<]([^">]+)[">]', text, re.MULTILINE):
+            for path in (beside / name, folder / name, INCLUDE / name):
+                if path not in found and os.path.exists(path) and not path.is_dir():
+                    found[path] = read_bytes(path, MOST_BYTES)
+                    follow(found[path].decode("latin-1"), path.parent)
+
+    follow(source, folder)
+    return found
+
+
+@functools.lru_cache(maxsize=1024)  # all rungs include the same few headers
+def without_comments(text: str) -> str:
+    """CUDA C++ without comments, blank lines, and blanks at line ends."""
+    code = _COMMENT_OR_STRING.sub(lambda match: match["string"] or "", text)
+    return "\n".join(line for line in map(str.rstrip, code.splitlines()) if line)
+
+
+def _without_emulator(code: str) -> str:
+    """The code without what only the emulator compiles, and without the directives around it."""
+    kept: list[str] = []
+    branches: list[bool | None] = []  # whether each is left out; None: not about the emulator
+    for line in code.splitlines():
+        word, condition = _branch(line)
+        if word in ("if", "ifdef", "ifndef"):
+            inverted = word == "ifndef" or "!" in condition
+            branches.append(not inverted if _EMULATOR in condition else None)
+        about_emulator = bool(word) and branches[-1] is not None
+        if about_emulator and word in ("elif", "else"):
+            branches[-1] = not branches[-1]
+        if word == "endif":
+            branches.pop()
+        if not about_emulator and True not in branches:
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def _branch(line: str) -> tuple[str, str]:
+    """The word and the condition of a line such as `#if A`; two empty strings for another."""
+    match = _BRANCH.match(line.strip())
+    return (match[1], match[2]) if match else ("", "")
+
+
+@functools.lru_cache(maxsize=256)
+def _declarations(header: str) -> tuple[tuple[frozenset[str], str], ...]:
+    """Each declaration and macro of a header below the conditions (#if) that it stands in, with the
+    names by which others use it. One without a name is not understood, and always counts."""
+    suffixes = ("", *re.findall(r"\w##(\w+)", header))  # NAME##_registers, of a macro
+    found: list[tuple[frozenset[str], str]] = []
+    conditions: list[str] = []
+    lines: list[str] = []
+    depth = 0
+    for line in _without_emulator(without_comments(header)).splitlines():
+        word, _ = _branch(line)
+        if word and not lines:  # between two declarations
+            if word in ("elif", "else"):
+                conditions[-1] += line
+            elif word == "endif":
+                conditions.pop()
+            else:
+                conditions.append(line)
+            continue
+        macro = line.lstrip().startswith("#") if not lines else lines[0].lstrip().startswith("#")
+        lines.append(line)
+        if not macro:
+            depth += line.count("{") - line.count("}")
+        ends = not line.endswith("\\") if macro else line.endswith((";", "}", ")"))
+        if ends and depth == 0:
+            text = "\n".join(lines)
+            if not re.match(r"\s*#\s*(include|pragma|error)", text):
+                names = frozenset(name + end for name in _names(text) for end in suffixes)
+                found.append((names, "\n".join([*conditions, text])))
+            lines = []
+    return (*found, *([(frozenset[str](), "\n".join(lines))] if lines else []))
+
+
+def _names(declaration: str) -> frozenset[str]:
+    """The names that a declaration introduces; none where it is not understood."""
+    if macro := re.match(r"\s*#\s*(?:define|undef)\s+(\w+)", declaration):
+        return frozenset({macro[1]})
+    text = re.sub(r"^\s*template\s*<[^{;]*?>\s*(?=\w)", "", declaration)
+    text = re.sub(r"alignas\s*\([^)]*\)", "", text)
+    if kind := re.match(r"\s*(?:struct|class|union|enum(?: class)?|using|namespace)\s+(\w+)", text):
+        return frozenset({kind[1]})
+    if call := re.match(r"\s*(\w+)\s*\(([^(){}]*)\)\s*$", text):  # a macro that defines functions
+        return frozenset(_NAME.findall(call[2]))
+    if re.match(r"\s*(static\s+)?(constexpr|const)\b[^({]*=", text):  # perhaps several
+        return frozenset(re.findall(r"(\w+)\s*=", text))
+    if "operator" not in text and (head := re.match(r"[^=;({\[]*?(\w+)\s*[=;({\[]", text)):
+        return frozenset({head[1]})
+    return frozenset()
