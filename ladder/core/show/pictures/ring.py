@@ -13,7 +13,6 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder, find
 from ladder.core.contract.rung_file import Rung
-from ladder.core.emulator.emulated import KernelError
 from ladder.core.show.pictures.drawing import MARGIN, WIDTH, Drawing
 from ladder.core.show.pictures.runs import alone, recorded
 from ladder.core.show.source_code import parse_shape
@@ -87,8 +86,7 @@ def record(ladder: Ladder, rung: Rung, dtype: str, dims: Dims) -> Ring:
     """The ring of a rung. Raises LadderError where it has none."""
     if '\n#include "async.cuh"' not in rung.source:
         raise LadderError(f"{ladder.op.name} {rung.label} includes no async.cuh: it has no ring")
-    # A kernel that does something wrong is shown, too, as far as it gets.
-    printed = recorded(ladder, rung, RECORDER, dtype, dims, KernelError)
+    printed = recorded(ladder, rung, RECORDER, dtype, dims, wrong=True)
     return follow(
         [
             (int(thread), name, 0 if value == "(nil)" else int(value, 16))

@@ -13,7 +13,7 @@ from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import Ladder, find
 from ladder.core.contract.launch_plan import LaunchPlan
 from ladder.core.contract.rung_file import Rung
-from ladder.core.emulator.emulated import Emulated
+from ladder.core.emulator.emulated import Emulated, KernelError
 from ladder.core.emulator.report import Report
 from ladder.core.show.source_code import parse_shape
 from ladder.core.show.trace import run_on, trace
@@ -39,18 +39,18 @@ def recorded(
     macros: str,
     dtype: str,
     dims: Dims,
-    until: type[Exception] | None = None,
+    wrong: bool = False,
 ) -> list[list[str]]:
     """The words of each line that begins with "@" in what a copy of a rung prints, below whose
     includes stand macros. Lines keep their numbers.
 
-    until  errors that end the record, such as KernelError for a kernel that does wrong
+    wrong  a kernel that does something wrong is recorded, too, as far as it gets
     """
     lines = rung.source.splitlines()
     first = 1 + max((i for i, line in enumerate(lines) if line.startswith("#include")), default=-1)
     source = "\n".join([*lines[:first], macros, f"#line {first + 1}", *lines[first:], ""])
     copy, printed = dataclasses.replace(rung, source=source), io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.suppress(*until):
+    with contextlib.redirect_stdout(printed), contextlib.suppress(*[KernelError] * wrong):
         run_on(Emulated(), ladder, copy, dtype, dims)
     words = (line.split() for line in printed.getvalue().splitlines())
     return [line[1:] for line in words if line[:1] == ["@"]]
