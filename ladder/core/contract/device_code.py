@@ -34,7 +34,7 @@ def device_code(source: str, folder: Path) -> str:
         for header in included(source, folder).values()
         for declaration in _declarations(header.decode("utf-8", "replace"))
     ]
-    code = without_emulator(without_comments(source))
+    code = _without_emulator(without_comments(source))
     used, new = set[int](), [code]
     while new:  # what was taken in last may use further declarations
         words = set(_NAME.findall("\n".join(new)))
@@ -74,8 +74,8 @@ def without_comments(text: str) -> str:
     return "\n".join(line for line in map(str.rstrip, code.splitlines()) if line)
 
 
-def without_emulator(code: str) -> str:
-    """A text without what only the emulator compiles, and without the directives around it."""
+def _without_emulator(code: str) -> str:
+    """The code without what only the emulator compiles, and without the directives around it."""
     kept: list[str] = []
     branches: list[bool | None] = []  # whether each is left out; None: not about the emulator
     for line in code.splitlines():
@@ -108,7 +108,7 @@ def _declarations(header: str) -> tuple[tuple[frozenset[str], str], ...]:
     conditions: list[str] = []
     lines: list[str] = []
     depth = 0
-    for line in without_emulator(without_comments(header)).splitlines():
+    for line in _without_emulator(without_comments(header)).splitlines():
         word, _ = _branch(line)
         if word and not lines:  # between two declarations
             if word in ("elif", "else"):

@@ -24,7 +24,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
 from ladder.core.contract import signature
 from ladder.core.contract.device import refuse_tile
-from ladder.core.contract.device_code import INCLUDE, without_emulator
+from ladder.core.contract.device_code import INCLUDE
 from ladder.core.contract.dims import Dims, format_dims
 from ladder.core.contract.dtypes import resolve_dtype
 from ladder.core.contract.ladder import PACKAGE, Ladder
@@ -145,7 +145,7 @@ def _with_headers(path: Path, folders: Sequence[Path]) -> list[tuple[Path, str]]
     found: dict[Path, str] = {}
 
     def follow(path: Path) -> None:
-        text = without_emulator(read_text(path)) + "\n"
+        text = _without_emulator(read_text(path))
         for name in _OWN_INCLUDE.findall(text):
             header = next((f / name for f in (path.parent, *folders) if (f / name).is_file()), None)
             if header is None:
@@ -157,6 +157,27 @@ def _with_headers(path: Path, folders: Sequence[Path]) -> list[tuple[Path, str]]
 
     follow(path.resolve())
     return list(found.items())
+
+
+def _without_emulator(text: str) -> str:
+    """A header without what is for the emulator alone: what stands between
+    `#ifdef KERNEL_LADDER_EMULATOR` and its #else or #endif."""
+    kept = []
+    branches: list[str] = []  # "emulator", "device" or "other": of the conditions around a line
+    for line in text.splitlines(keepends=True):
+        found = re.match(r"\s*#\s*(if|else|endif)", line)
+        word = found.group(1) if found else ""
+        ours = False
+        if word == "if":
+            ours = re.match(r"\s*#\s*ifdef\s+KERNEL_LADDER_EMULATOR\b", line) is not None
+            branches.append("emulator" if ours else "other")
+        elif word == "else" and branches[-1] == "emulator":
+            branches[-1], ours = "device", True
+        elif word == "endif":
+            ours = branches.pop() != "other"
+        if not ours and "emulator" not in branches:
+            kept.append(line)
+    return "".join(kept)
 
 
 # ---- sections ------------------------------------------------------------------------------------

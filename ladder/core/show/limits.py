@@ -15,9 +15,10 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.dims import Dims, format_dims
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.rung_file import Rung
-from ladder.core.emulator.report import SECTOR, LineCount, Report
+from ladder.core.emulator.report import LineCount, Report
 from ladder.core.show import trace
 from ladder.core.show.pictures import links, recording, ring
+from ladder.core.show.pictures.accesses import touched_sectors
 from ladder.core.show.pictures.runs import ALL, recorded
 
 WARP = 32  # lanes, whose multiply-adds are one instruction
@@ -59,9 +60,7 @@ def _sectors_per_block(run: Run, array: str) -> Costs:
     blocks: Counter[tuple[str, tuple[int, int, int]]] = Counter()
     for access in run.report.accesses:
         if access.space == "global" and array in ("", access.buffer):
-            ends = (first + access.bytes - 1 for first in access.offsets)
-            touched = {byte // SECTOR for byte in (*access.offsets, *ends)}
-            blocks[access.kernel, access.block] += len(touched)
+            blocks[access.kernel, access.block] += len(touched_sectors(access))
     return {
         f"Those are of block {block} of {kernel}, the busiest of {len(blocks)}.": most
         for (kernel, block), most in blocks.most_common(1)
