@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ladder.core.emulator.report import Access
-from ladder.core.show.pictures import banks, probes
+from ladder.core.show.pictures import banks, fragments
 from ladder.core.show.pictures.palette import COLOURS
 from ladder.core.show.pictures.recording import WARPGROUP, Event
 from ladder.core.show.pictures.replay import Durations, Replay
@@ -76,7 +76,7 @@ def test_the_fragment_explorer_knows_what_mma_sync_does(address, tab):
     page = tab()
     page.goto(f"{address}/doc/explore/fragments.html")
     found = page.evaluate("Array.from({ length: 32 }, (_, lane) => fragmentsOf(lane))")
-    expected = probes.mma_fragments()  # from the emulator
+    expected = fragments.mma_fragments()
     for lane, has in enumerate(found):
         assert [16 * row + k for row, k, _ in has["a"]] == expected.a[lane].tolist()
         assert [16 * column + k for k, column, _ in has["b"]] == expected.b[lane].tolist()

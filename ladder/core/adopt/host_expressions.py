@@ -13,29 +13,21 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ladder.core.adopt.cpp import expression, named, part, parts, text
 from ladder.core.adopt.declarations import Declaration
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.expressions import MOST_CHARACTERS, ceil_div
+from ladder.core.contract.expressions import MOST_CHARACTERS, evaluate_whole, parse
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
 UNMAPPED = "UNMAPPED_"  # begins the name of what stands for nothing in the op
-_OPERATORS: Mapping[str, Callable[[int, int], int]] = {
-    **{"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv},
-    **{"%": operator.mod, "<<": operator.lshift, ">>": operator.rshift, "&": operator.and_},
-    **{"|": operator.or_, "^": operator.xor, "<": operator.lt, "<=": operator.le},
-    **{">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne},
-    **{"and": lambda a, b: a != 0 and b != 0, "or": lambda a, b: a != 0 or b != 0},
-}
-_OF_BITS = ("|", "^", "&", "<<", ">>")
+_OF_BITS = ("|", "^", "&", "<<", ">>")  # which a header does not have
 _WORDS = {"&&": "and", "||": "or", "!": "not"}
 _CEIL_DIV = re.compile(r"ceil_?div|div_?ceil|i?div_?up|divide_?(round_?)?up|cdiv", re.I)
 _BYTES = {
@@ -177,14 +169,16 @@ def number(header: str) -> int | None:
 
 
 def simple(header: str) -> str:
-    """A header's expression without needless brackets. Raises LadderError where it is none."""
+    """A header's expression without needless brackets; its value, where it names nothing. Raises
+    LadderError where it is none."""
     try:
         written = ast.unparse(ast.parse(header, mode="eval"))
     except (SyntaxError, ValueError, MemoryError):
         raise LadderError(f"a header has no expression for {header[:60]!r}") from None
     if len(written) > MOST_CHARACTERS:
         raise LadderError(f"an expression grows too large: {written[:60]}…")
-    return written
+    whole = parse(written)
+    return written if whole.names else str(int(evaluate_whole(written, {})))
 
 
 def _replaced(node: Node, scope: Scope) -> Node:
@@ -225,7 +219,7 @@ class _Translator:
         found = re.fullmatch(r"(0[xX][\da-fA-F]+|\d+)[uUlLzZ]*", text(node).replace("'", ""))
         if found is None:
             raise LadderError(f"a header knows whole numbers only, not {text(node)}")
-        return _result(int(found[1], 16 if found[1][:2] in ("0x", "0X") else 10))
+        return simple(str(int(found[1], 16 if found[1][:2] in ("0x", "0X") else 10)))
 
     def of_sizeof_expression(self, node: Node) -> str:
         kind = text(part(node, "type") or part(node, "value")).strip("()").replace("const ", "")
@@ -246,11 +240,9 @@ class _Translator:
         sign = text(part(node, "operator"))
         sign = _WORDS.get(sign, sign)
         left, right = self.of(part(node, "left")), self.of(part(node, "right"))
-        a, b = number(left), number(right)
-        if a is not None and b is not None and not (sign in "/%" and (b <= 0 or a < 0)):
-            if sign in ("<<", ">>") and not 0 <= b < 64:
-                raise LadderError(f"a header has no number for {a} {sign} {b}")
-            return _result(_OPERATORS[sign](a, b))
+        by = number(right)
+        if sign in ("<<", ">>") and by is not None and 0 <= by < 63:
+            sign, right = {"<<": "*", ">>": "/"}[sign], str(2**by)
         if sign in _OF_BITS:
             raise LadderError(f"a header has no operator {sign}")
         if sign == "*" and "1" in (left, right):
@@ -285,10 +277,7 @@ class _Translator:
                 return self.of(inner)
             return _ceil_div(*(self.of_floats(part(inner, side)) for side in ("left", "right")))
         if name in ("min", "max") and len(given) == 2:
-            a, b = self.of(given[0]), self.of(given[1])
-            if number(a) is not None and number(b) is not None:
-                return str((min if name == "min" else max)(int(a), int(b)))
-            return simple(f"{name}({a}, {b})")
+            return simple(f"{name}({self.of(given[0])}, {self.of(given[1])})")
         function = self.scope.functions.get(name)
         result = _returned(function) if function else None
         if function is None or result is None or len(function.parameters) != len(given):
@@ -309,15 +298,7 @@ class _Translator:
         return whole[1] if whole else self.of(inner)
 
 
-def _result(value: int) -> str:
-    if abs(value) >= 2**63:
-        raise LadderError("a number of the launcher grows too large")
-    return str(int(value))
-
-
 def _ceil_div(a: str, b: str) -> str:
-    if a.isdecimal() and b.isdecimal() and b != "0":
-        return str(ceil_div(int(a), int(b)))
     return a if b == "1" else simple(f"ceil_div({a}, {b})")
 
 

@@ -5,7 +5,7 @@ the buffers that it sets to a value or allocates, and what it asserts.
 
 The function is read, not run: local variables are looked up where they are used, an `if` whose
 condition is known takes its branch, another one becomes the condition of the launches in it. Loops
-are skipped, and a launch in one is refused.
+and switches are skipped, and a launch in one is refused.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from ladder.core.common.errors import LadderError
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_LOOPS = {
-    **{"for_statement": "for", "for_range_loop": "for"},
-    **{"while_statement": "while", "do_statement": "do"},
+_UNREAD = {
+    **{"for_statement": "a loop (for)", "for_range_loop": "a loop (for)"},
+    **{"while_statement": "a loop (while)", "do_statement": "a loop (do)"},
+    "switch_statement": "one case of a switch",
 }
 
 
@@ -132,13 +133,11 @@ class _Reader:
             self.block(parts(node), scope.copy(), condition)
         elif node.type == "if_statement":
             self.choice(node, scope, condition)
-        elif node.type == "switch_statement":
-            self.switch(node, scope, condition)
-        elif node.type in _LOOPS:
+        elif node.type in _UNREAD:
             if launches(node):
                 raise LadderError(
-                    f"a launch stands in a loop ({_LOOPS[node.type]}), and a Launch line is done "
-                    "once: name the kernel, not its host function, and give --grid and --block"
+                    f"a launch stands in {_UNREAD[node.type]}, and a Launch line is done once: "
+                    "name the kernel, not its host function, and give --grid and --block"
                 )
         elif node.type in (*BRANCHES, "ERROR"):
             self.block(parts(node), scope, condition)
@@ -163,20 +162,6 @@ class _Reader:
         """One branch; in braces or not, its assignments are those of `scope`."""
         braces = statements and statements[0].type == "compound_statement"
         self.block(parts(statements[0]) if braces else statements, scope, condition)
-
-    def switch(self, node: Node, scope: Scope, condition: str) -> None:
-        """Reads the case that is taken, where that is known."""
-        chosen = part(node, "condition", "value")
-        known = value(chosen, scope) if chosen else None
-        taken: list[Node] = []
-        taking = False
-        for case in parts(part(node, "body")):
-            of = part(case, "value")
-            taking |= known is not None and value(of, scope) == known if of else not taken
-            for one in parts(case)[1 if of else 0 :]:
-                taking &= one.type != "break_statement"
-                taken += [one] if taking else []
-        self.block(taken, scope.copy(), condition)
 
     # ---- simple statements -------------------------------------------------------------------
 

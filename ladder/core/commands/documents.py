@@ -8,7 +8,6 @@ from ladder.core.commands.options import Commands
 from ladder.core.common.errors import LadderError
 from ladder.core.common.install import install
 from ladder.core.show import pages
-from ladder.core.show.page_sources import Checked
 
 
 def add_to(commands: Commands) -> None:
@@ -23,8 +22,7 @@ def add_to(commands: Commands) -> None:
 
 def write_docs(options: argparse.Namespace) -> int:
     """Renew what pages show of kernels and results; with --check only say what has drifted."""
-    checked = Checked(pages.ROOT) if options.check else None
-    drifted = pages.update(write=not options.check, checked=checked)
+    drifted = pages.update(write=not options.check)
     for line in drifted:
         print(line)
     if options.check and not drifted:

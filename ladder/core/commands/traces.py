@@ -19,7 +19,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.dims import format_dims
 from ladder.core.device.cuda import compiler
 from ladder.core.emulator.emulated import Emulated
-from ladder.core.show import ncu, source_code, trace
+from ladder.core.show import machine, ncu, source_code, trace
 from ladder.core.show.pictures import accesses
 from ladder.core.verify import sandbox
 
@@ -72,8 +72,8 @@ def how_to_profile(options: argparse.Namespace) -> int:
     dtype = dtype_of(ladder, rung, options, target_of)
     large = shape_of(ladder, options)
     small = large if options.shape else source_code.small_shape(ladder.op)
-    counted = ncu.kernels(ladder, rung, dtype, small, options.arch)
-    timed = ncu.kernels(ladder, rung, dtype, large, options.arch)
+    counted = machine.kernels(ladder, rung, dtype, small, options.arch)
+    timed = machine.kernels(ladder, rung, dtype, large, options.arch)
     counts = ncu.count(ladder, rung, dtype, small, counted[0].multiprocessors)
     predicted = [list(ncu.predictions(kernel, counts)) for kernel in counted]
     metrics = list(dict.fromkeys(p.metric for values in predicted for p in values))

@@ -34,19 +34,6 @@ _DEFINE = re.compile(rf"({_NAME}(?:\s*,\s*{_NAME})*)\s*=([^=].*)")
 _SCRATCH = re.compile(rf"(real|u?int32|float32|{FLAG})\s+({_NAME})\s*\[(.+)\]")
 _TILE = re.compile(rf"({_NAME})\s*\[(.+)\]")
 _ARG = re.compile(rf"({_NAME})\s*=\s*({_NAME})")
-NAMES: Mapping[str, str] = {  # what an expression may use beside dimensions and constants
-    "warp": "lanes of a warp: 32, or 64 on some AMD GPUs",
-    "multiprocessors": "SMs of the device",
-    "shared_bytes": "the most shared memory that one block can have",
-    "vector": "elements of type `real` in 16 bytes: 4 in float32, 8 in 16 bits",
-    "real": "the type of this run, to compare with `float32`, `float16` or `bfloat16`",
-    "sizeof_real": "bytes of one such element",
-    "sm": "NVIDIA's compute capability times ten (75, 80, 90, …); 0 on other devices",
-    "cdna": "AMD's generation of GPUs for computing: 2 for `gfx90a`, 3 for `gfx942`, 4 for "
-    "`gfx950`; 0 on other devices",
-    "rdna": "AMD's generation of GPUs for graphics: 2 for `gfx1030`, 3 for `gfx1100`, 4 for "
-    "`gfx1201`; 0 on other devices",
-}
 _GENERATIONS = {"sm", "cdna", "rdna"}
 _OF_TARGET = {*_GENERATIONS, "real", "warp", *REALS}  # conditions on architecture and type
 

@@ -21,10 +21,10 @@
 
 Launch geometry thus stands beside the kernel that depends on it, and a file from outside the
 repository (`--rung layernorm.forward=mine.cu`) is a rung like any other. A key stands one space
-after `//`; a line that continues the one above it is indented further. KEYS says what each key
-means, and there are no others; expressions.py, what an expression may be; launch_plan.NAMES, which
-names it may use. A choice of tile sizes that takes more than a line or two is a function
-(tilings.py), which may return several constants:
+after `//`; a line that continues the one above it is indented further. There are no other keys than
+KEYS; doc/how_to_read_a_rung.md says what each means, and which names an expression may use;
+expressions.py, what an expression may be. A choice of tile sizes that takes more than a line or two
+is a function (tilings.py), which may return several constants:
 `ROWS, PARTS = matmul.tiles.split_tiles(N, C, multiprocessors)`.
 """
 
@@ -45,88 +45,12 @@ from ladder.core.contract.dims import Dims
 from ladder.core.contract.launch_plan import LaunchLines, LaunchPlan, entries
 from ladder.core.contract.target import Target
 
-
-@dataclass(frozen=True)
-class Key:
-    """A key of a header: who acts on its lines, and what they say, in Markdown for the pages."""
-
-    reader: str
-    says: str
-
-
-KEYS: Mapping[str, Key] = {  # in the order in which they stand
-    "Before": Key("people", "what the rung that it grew from does, and what is slow about it"),
-    "Change": Key("people", "the one idea"),
-    "Expect": Key(
-        "people",
-        "the expected effect on bytes, instructions and waiting; no measured numbers, which are in "
-        "`doc/results`",
-    ),
-    "Needs": Key(
-        "launcher",
-        "conditions, separated by `;`, or `nothing`; where one fails, the rung is refused",
-    ),
-    "Define": Key("compiler", "constants of the kernel, `NAME = expression`, separated by `;`"),
-    "Launch": Key(
-        "launcher",
-        "`kernel<<<grid, block>>>` or `kernel<<<grid, block, shared bytes>>>`; grid and block are "
-        "one to three numbers; several lines run one after the other, one that ends in `if "
-        "condition` only where that holds",
-    ),
-    "Args": Key(
-        "launcher",
-        "`theirs = ours`, separated by `;`: what a parameter is that has another name in the "
-        "kernel than in the op; without the line, parameters have the op's names",
-    ),
-    "Scratch": Key(
-        "launcher",
-        "`dtype name[shape]`, separated by `;`: buffers that kernels can take by these names, "
-        "their content undefined at the start; `flag` is a `uint32` that is 0 before the first "
-        "call, and what the call before left later",
-    ),
-    "Tiles": Key(
-        "launcher",
-        "`argument[rows, columns]`, separated by `;`: kernels can take `argument_tiles`, a "
-        "`TensorMap`, and copy such tiles of the argument by TMA",
-    ),
-    "Prefetch": Key(
-        "launcher",
-        "`argument; argument`: the kernel may start while the one before it runs (programmatic "
-        "dependent launch), and reads only these arguments before `wait_for_previous`",
-    ),
-    "Deterministic": Key(
-        "checker", "`no`, and why: the last bits of two runs may differ; without the line, yes"
-    ),
-    "Accurate": Key(
-        "checker",
-        "`no`, and why: it loses digits in the hard cases of the op, which are then not checked; "
-        "without the line, yes",
-    ),
-    "Rounds": Key(
-        "checker", "it rounds an intermediate result to `real`; the tolerance allows for that"
-    ),
-    "TF32": Key(
-        "picker and checker",
-        "which factors tensor cores multiply as TF32, rounded to 10 bits of fraction, and by what; "
-        "only runs that allow TF32 (`-f 1`) take such a rung, and the tolerance allows for it",
-    ),
-    "Pays": Key(
-        "people", "`no`, and why: a good idea that is no faster; it stays for what it teaches"
-    ),
-    "After": Key(
-        "diff",
-        "the rung that it grew from: `3` or `16bit-5`, or of another ladder "
-        "`attention.forward 16bit-13`; the first of a ladder may have none",
-    ),
-    "Rewrite": Key("people", "why the diff against that rung is no lesson, where it is a long one"),
-    "Replaces": Key(
-        "all commands",
-        "`id name`, separated by `;`: rungs that were taken out, for which this one stands; "
-        "whoever asks for one of them is told so, and no other rung gets its number or name",
-    ),
-    "Left": Key("people", "what still limits it, and which rung goes on from there"),
-}
-MACHINE_READ = tuple(name for name, key in KEYS.items() if key.reader in ("launcher", "compiler"))
+KEYS = (  # in the order in which they stand
+    *("Before", "Change", "Expect", "Needs", "Define", "Launch", "Args", "Scratch", "Tiles"),
+    *("Prefetch", "Deterministic", "Accurate", "Rounds", "TF32", "Pays", "After", "Rewrite"),
+    *("Replaces", "Left"),
+)
+MACHINE_READ = ("Needs", "Define", "Launch", "Args", "Scratch", "Tiles", "Prefetch")
 # Where a ladder forks: by real type, and for AMD's matrix cores. Also the folders' names.
 TRACKS = ("16bit", "float32", "amd")
 _NUMBER = r"[0-9]+[b-z]?"  # 1b was put between 1 and 2

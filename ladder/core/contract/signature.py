@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ladder.core.common.errors import LadderError
+from ladder.core.contract.device_code import included
 from ladder.core.contract.launch_plan import FLAG
 from ladder.core.contract.op import Op
 from ladder.core.contract.rung_file import Rung
@@ -92,10 +94,24 @@ def parameters(source: str, kernel: str) -> list[Parameter] | None:
 
 
 def arguments(rung: Rung, kernel: str) -> list[Parameter]:
-    """What a kernel takes, in its order, by the names of the contract."""
-    ours = rung.lines.args
-    taken = parameters(rung.source, kernel) or ()
+    """What a kernel takes, in its order, by the names of the contract. Raises LadderError where its
+    definition is not recognised."""
+    ours, taken = rung.lines.args, _defined(rung, kernel)
+    if taken is None:
+        raise LadderError(
+            f"{rung.path}: the parameters of {kernel} are not recognised; write them "
+            'as plain types and names: extern "C" __global__ void name(float* out, int N) {'
+        )
     return [each._replace(name=ours.get(each.name, each.name)) for each in taken]
+
+
+def _defined(rung: Rung, kernel: str) -> list[Parameter] | None:
+    """The parameters of a kernel by its definition in the rung's file, or in one that it includes;
+    None where neither is recognised."""
+    headers = included(rung.source, rung.file.parent).values()
+    texts = (rung.source, *(header.decode("utf-8", "replace") for header in headers))
+    found = (parameters(text, kernel) for text in texts)
+    return next((taken for taken in found if taken is not None), None)
 
 
 def passed(taken: Sequence[Parameter], values: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -140,7 +156,7 @@ def _mismatches(op: Op, rung: Rung) -> Iterator[str]:
         if ours not in wanted:
             has = format_expected(op, rung)
             yield f"Args says {theirs} = {ours}, and {op.name} has no {ours}; it has ({has})"
-    lists = {line.kernel: parameters(rung.source, line.kernel) for line in rung.lines.launches}
+    lists = {line.kernel: _defined(rung, line.kernel) for line in rung.lines.launches}
     for kernel, taken in lists.items():
         yield from _mismatches_of(kernel, taken or [], op, rung, wanted)
     if None in lists.values():

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from ladder.core.amd.hip import compiler
 from ladder.core.amd.hip.occupancy import occupancy
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import Dims
+from ladder.core.contract.dims import Dims, format_dims
 from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.rung_file import Rung
 
 
-def resources(
-    ladder: Ladder, rungs: Sequence[Rung], architectures: Sequence[str], dtype: str, dims: Dims
+def resources_table(
+    ladder: Ladder, rungs: Sequence[Rung], dtype: str, dims: Dims, architectures: Sequence[str]
 ) -> str:
     """Vector registers, LDS and waves of rungs, as Markdown: one column for each architecture, and
     one row for each rung, of the kernel that has the op's name; where none has, for each kernel.
@@ -29,7 +29,7 @@ def resources(
             suffix = kernel.removeprefix(ladder.op.kernel)
             label = f"{rung.id}, `{suffix}`" if suffix else rung.id
             rows.append(f"| {label} | {' | '.join(of[kernel] for of in found)} |")
-    return "\n".join(rows)
+    return "\n".join([*rows, "", f"{format_dims(dims)}, {dtype}; compiled by clang, not run."])
 
 
 def _of_kernels(ladder: Ladder, rung: Rung, name: str, dtype: str, dims: Dims) -> dict[str, str]:

@@ -24,6 +24,7 @@ from ladder.core.common.errors import LadderError
 from ladder.core.common.files import read_text
 from ladder.core.contract import signature
 from ladder.core.contract.device import refuse_tile
+from ladder.core.contract.device_code import INCLUDE
 from ladder.core.contract.dims import Dims, format_dims
 from ladder.core.contract.dtypes import resolve_dtype
 from ladder.core.contract.ladder import PACKAGE, Ladder
@@ -34,7 +35,6 @@ from ladder.core.contract.target import Target
 from ladder.core.show.samples import Input, Samples, make_inputs, take_samples
 from ladder.core.verify.inputs import scalars
 
-INCLUDE = PACKAGE / "include"
 PARTS = Path(__file__).parent / "exported"
 MOST_BYTES = 64 << 20  # of all arguments at the default shape, and
 MOST_FLOPS = 1.2e9  # of the op: the reference then takes a second or two

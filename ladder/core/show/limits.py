@@ -6,9 +6,6 @@ loads everything again and again computes the same numbers. The counts tell the 
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import io
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,11 +15,11 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.dims import Dims, format_dims
 from ladder.core.contract.ladder import Ladder
 from ladder.core.contract.rung_file import Rung
-from ladder.core.emulator.emulated import Emulated
-from ladder.core.emulator.report import SECTOR, LineCount, Report
+from ladder.core.emulator.report import LineCount, Report
 from ladder.core.show import trace
 from ladder.core.show.pictures import links, recording, ring
-from ladder.core.show.pictures.runs import ALL
+from ladder.core.show.pictures.accesses import touched_sectors
+from ladder.core.show.pictures.runs import ALL, recorded
 
 WARP = 32  # lanes, whose multiply-adds are one instruction
 
@@ -63,9 +60,7 @@ def _sectors_per_block(run: Run, array: str) -> Costs:
     blocks: Counter[tuple[str, tuple[int, int, int]]] = Counter()
     for access in run.report.accesses:
         if access.space == "global" and array in ("", access.buffer):
-            ends = (first + access.bytes - 1 for first in access.offsets)
-            touched = {byte // SECTOR for byte in (*access.offsets, *ends)}
-            blocks[access.kernel, access.block] += len(touched)
+            blocks[access.kernel, access.block] += len(touched_sectors(access))
     return {
         f"Those are of block {block} of {kernel}, the busiest of {len(blocks)}.": most
         for (kernel, block), most in blocks.most_common(1)
@@ -163,14 +158,8 @@ CALL = r"""
 
 def _marked_lines(run: Run, macro: str) -> list[int]:
     """The lines that a copy of the kernel prints when it comes by what the macro replaces."""
-    lines = run.rung.source.splitlines()
-    first = 1 + max((i for i, line in enumerate(lines) if line.startswith("#include")), default=-1)
-    source = "\n".join([*lines[:first], macro, f"#line {first + 1}", *lines[first:], ""])
-    printed, copy = io.StringIO(), dataclasses.replace(run.rung, source=source)
-    with contextlib.redirect_stdout(printed):
-        trace.run_on(Emulated(), run.ladder, copy, run.dtype, run.dims)
-    marks = (line.split() for line in printed.getvalue().splitlines())
-    return [int(mark[1]) for mark in marks if mark[:1] == ["@"]]
+    printed = recorded(run.ladder, run.rung, macro, run.dtype, run.dims)
+    return [int(line) for (line,) in printed]
 
 
 def _barriers(run: Run, array: str) -> Costs:

@@ -103,7 +103,7 @@ def header(ladder: Ladder, rung: Rung) -> Found:
     for key in TOLD:
         if not rung.header.get(key):
             word = key.capitalize()
-            yield 1, f"the header lacks a line '// {word}: ...'; add {KEYS[word].says}"
+            yield 1, f"the header lacks a line '// {word}: ...' (doc/how_to_read_a_rung.md)"
     order = [key.lower() for key in KEYS]
     for key, after in pairwise(rung.header):
         if order.index(after) < order.index(key):

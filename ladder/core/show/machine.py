@@ -2,38 +2,86 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ladder.core.common.errors import LadderError
-from ladder.core.contract.dims import Dims
+from ladder.core.common.occupancy import Occupancy
+from ladder.core.contract.dims import Dims, format_dims
 from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import Ladder
+from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.rung_file import Rung
 from ladder.core.device.cuda import compiler, sass
+from ladder.core.device.cuda.compiler import Resources
+from ladder.core.device.cuda.nvrtc import find_nvrtc
 from ladder.core.device.cuda.occupancy import occupancy
 
 ARCHITECTURE = "sm_90a"
 
 
-def loops(rung: Rung, dtype: str, dims: Dims) -> dict[str, list[sass.Instruction]]:
-    """The longest loop of each kernel that a rung launches, by the kernel's name.
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of a rung at one shape, as far as it is known without running it."""
 
-    Raises LadderError where the rung does not compile for ARCHITECTURE.
+    launch: Launch
+    takes: Resources
+    occupancy: Occupancy
+    code: Sequence[sass.Instruction]
+    multiprocessors: int
+
+    @property
+    def opcodes(self) -> Counter[str]:
+        """How often each stands in the code, without what follows a dot."""
+        return _counted(self.code)
+
+    @property
+    def loop(self) -> Counter[str]:
+        """The same of its longest loop, inner loops included."""
+        return _counted(sass.longest_loop(self.code))
+
+    @property
+    def waves(self) -> float:
+        """How often the grid fills all SMs."""
+        return math.prod(self.launch.grid) / (self.multiprocessors * self.occupancy.blocks)
+
+
+def _counted(code: Sequence[sass.Instruction]) -> Counter[str]:
+    """How often each opcode stands in some code, without what follows a dot."""
+    return Counter(i.opcode.split(".")[0] for i in code)
+
+
+def kernels(
+    ladder: Ladder, rung: Rung, dtype: str, dims: Dims, arch: str = ARCHITECTURE
+) -> list[Kernel]:
+    """The kernels of a rung in the order of their launches.
+
+    Raises LadderError where the rung is no kernel, is refused at `dims`, or does not compile.
     """
+    if rung.path is None:
+        raise LadderError(f"{ladder.op.name} {rung.label} is no kernel: nothing to profile")
     real = DTYPES[dtype]
-    target = compiler.typical_target(ARCHITECTURE, real)
+    target = compiler.typical_target(arch, real)
     plan = rung.plan(dims, target)
-    code = sass.instructions(
-        compiler.compile_cubin(rung, plan.constants, real, target.arch), rung.file
-    )
-    return {
-        launch.kernel: sass.longest_loop([i for i in code if i.kernel == launch.kernel])
+    if plan.refusal is not None:
+        raise LadderError(f"{ladder.op.name} {rung.label} cannot run: {plan.refusal}")
+    cubin = compiler.compile_cubin(rung, plan.constants, real, target.arch)
+    takes, code = compiler.resources(cubin), sass.instructions(cubin, rung.file)
+    return [
+        Kernel(
+            launch,
+            takes[launch.kernel],
+            occupancy(target.arch, takes[launch.kernel], launch),
+            [i for i in code if i.kernel == launch.kernel],
+            target.multiprocessors,
+        )
         for launch in plan.launches
-    }
+    ]
 
 
-def table(
+def machine_table(
     ladder: Ladder,
     rungs: Sequence[Rung],
     dtype: str,
@@ -53,62 +101,15 @@ def table(
     titles = ["registers", "shared memory of a block", "blocks on an SM"]
     titles += ["in the loop" if loop else "instructions", *opcodes]
     rows = [f"| rung | {' | '.join(titles)} |", "|---|" + "--:|" * len(titles)]
-    real = DTYPES[dtype]
-    target = compiler.typical_target(ARCHITECTURE, real)
     for rung in rungs:
-        plan = rung.plan(dims, target)
-        if plan.refusal is not None:
-            raise LadderError(f"{ladder.op.name} {rung.label} cannot run: {plan.refusal}")
-        cubin = compiler.compile_cubin(rung, plan.constants, real, target.arch)
-        takes, code = compiler.resources(cubin), sass.instructions(cubin, rung.file)
-        for launch in plan.launches:
-            kernel = [i for i in code if i.kernel == launch.kernel]
-            counted = sass.longest_loop(kernel) if loop else kernel
-            found = Counter(i.opcode.split(".")[0] for i in counted)
-            kernel_takes = takes[launch.kernel]
-            cells = (
-                kernel_takes.registers,
-                kernel_takes.shared + launch.shared,
-                occupancy(ARCHITECTURE, kernel_takes, launch).blocks,
-                found.total(),
-                *(found[opcode] for opcode in opcodes),
-            )
-            numbers = " | ".join(f"{cell:,}" for cell in cells)
-            suffix = launch.kernel.removeprefix(ladder.op.kernel)
+        for kernel in kernels(ladder, rung, dtype, dims):
+            found = kernel.loop if loop else kernel.opcodes
+            shared = kernel.takes.shared + kernel.launch.shared
+            numbers = (kernel.takes.registers, shared, kernel.occupancy.blocks, found.total())
+            cells = (f"{number:,}" for number in (*numbers, *(found[name] for name in opcodes)))
+            suffix = kernel.launch.kernel.removeprefix(ladder.op.kernel)
             which = f"{rung.id}, `{suffix}`" if suffix else rung.id
-            rows.append(f"| {which} | {numbers} |")
-    return "\n".join(rows)
-
-
-def occupancies(
-    ladder: Ladder,
-    rung: Rung,
-    constant: str,
-    values: Sequence[int],
-    architectures: Sequence[str],
-    dtype: str,
-    dims: Dims,
-) -> str:
-    """How many of the warps of an SM a rung can fill, as Markdown: one row for each value of a
-    constant of its header, one column for each architecture.
-
-    Raises LadderError where a variant launches several kernels, or does not compile.
-    """
-    rows = [f"| `{constant}` | {' | '.join(architectures)} |"]
-    rows += ["|--:|" + "---|" * len(architectures)]
-    real = DTYPES[dtype]
-    for value in values:
-        variant, cells = rung.with_constant(constant, value), []
-        for architecture in architectures:
-            target = compiler.typical_target(architecture, real)
-            plan = variant.plan(dims, target)
-            if len(plan.launches) != 1:
-                raise LadderError(f"{ladder.op.name} {rung.label} launches several kernels")
-            cubin = compiler.compile_cubin(variant, plan.constants, real, target.arch)
-            (launch,) = plan.launches
-            takes = compiler.resources(cubin)[launch.kernel]
-            found = occupancy(architecture, takes, launch)
-            why = "" if found.share == 1 else f", limited by {found.limited_by}"
-            cells.append(f"{found.warps} of {found.most_warps} ({found.share:.0%}){why}")
-        rows.append(f"| {value} | {' | '.join(cells)} |")
-    return "\n".join(rows)
+            rows.append(f"| {which} | {' | '.join(cells)} |")
+    of = f"{format_dims(dims)}, {dtype}; {ARCHITECTURE}"
+    version = ".".join(map(str, find_nvrtc().version))
+    return "\n".join([*rows, "", f"{of}, NVRTC {version}."])

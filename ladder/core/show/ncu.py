@@ -10,25 +10,17 @@ https://docs.nvidia.com/nsight-compute/ProfilingGuide/index.html
 
 from __future__ import annotations
 
-import math
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ladder.core.common.errors import LadderError
-from ladder.core.common.occupancy import Occupancy
 from ladder.core.contract.dims import Dims
-from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import Ladder
-from ladder.core.contract.launch_plan import Launch
 from ladder.core.contract.rung_file import Rung
-from ladder.core.device.cuda import compiler, sass
-from ladder.core.device.cuda.compiler import Resources
-from ladder.core.device.cuda.occupancy import occupancy
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.emulator.report import LineCount
 from ladder.core.show import trace
+from ladder.core.show.machine import Kernel
 
 # Metrics that the emulator counts: in which memory, of which accesses, and what of them.
 COUNTS = {
@@ -67,52 +59,6 @@ class Advice:
     why: str
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel of a rung at one shape, as far as it is known without running it."""
-
-    launch: Launch
-    takes: Resources
-    occupancy: Occupancy
-    opcodes: Counter[str]
-    multiprocessors: int
-
-    @property
-    def waves(self) -> float:
-        """How often the grid fills all SMs."""
-        return math.prod(self.launch.grid) / (self.multiprocessors * self.occupancy.blocks)
-
-    @property
-    def copies_asynchronously(self) -> bool:
-        return bool(self.opcodes.keys() & ASYNCHRONOUS)
-
-
-def kernels(ladder: Ladder, rung: Rung, dtype: str, dims: Dims, arch: str) -> list[Kernel]:
-    """The kernels of a rung in the order of their launches.
-
-    Raises LadderError where the rung is no kernel, is refused at `dims`, or does not compile.
-    """
-    if rung.path is None:
-        raise LadderError(f"{ladder.op.name} {rung.label} is no kernel: nothing to profile")
-    real = DTYPES[dtype]
-    target = compiler.typical_target(arch, real)
-    plan = rung.plan(dims, target)
-    if plan.refusal is not None:
-        raise LadderError(f"{ladder.op.name} {rung.label} cannot run: {plan.refusal}")
-    cubin = compiler.compile_cubin(rung, plan.constants, real, target.arch)
-    takes, code = compiler.resources(cubin), sass.instructions(cubin, rung.file)
-    return [
-        Kernel(
-            launch,
-            takes[launch.kernel],
-            occupancy(target.arch, takes[launch.kernel], launch),
-            Counter(i.opcode.split(".")[0] for i in code if i.kernel == launch.kernel),
-            target.multiprocessors,
-        )
-        for launch in plan.launches
-    ]
-
-
 def count(ladder: Ladder, rung: Rung, dtype: str, dims: Dims, sms: int) -> list[LineCount]:
     """The accesses of a rung on an emulated GPU with so many SMs."""
     device = Emulated(counting=True, multiprocessors=sms)
@@ -133,7 +79,7 @@ def predictions(kernel: Kernel, counts: Sequence[LineCount]) -> Iterator[Predict
     yield Prediction("sm__maximum_warps_per_active_cycle_pct", share, "% occupancy, at most")
     if not kernel.opcodes.keys() & LOCAL:
         yield Prediction("l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum", 0, "sectors of spills")
-    if kernel.copies_asynchronously:
+    if kernel.opcodes.keys() & ASYNCHRONOUS:
         return
     mine = [line for line in counts if line.kernel == kernel.launch.kernel]
     for metric, (space, kind, attribute) in COUNTS.items():
@@ -178,7 +124,7 @@ def _memory_advice(kernel: Kernel, lines: Sequence[LineCount]) -> Iterator[Advic
         if takes > 1.5 * ideal:
             what = f"line {line.line}, {line.kind} of {line.buffer}"
             yield Advice(section, f"{what}: {takes:.0f} {unit} per request, not {ideal:.0f}")
-    if kernel.copies_asynchronously:
+    if kernel.opcodes.keys() & ASYNCHRONOUS:
         yield Advice(section, "the rows of cp.async and TMA copies")
     if kernel.takes.spill:
         yield Advice(section, f"local memory: {kernel.takes.spill} bytes of spills per thread")

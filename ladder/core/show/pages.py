@@ -21,10 +21,6 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
                     changes in the rung that its line `After` names
     passage OP N    of that the lines from first= to last= (texts that they contain); without
                     last=, one line. `passage FILE`: of a file in ladder/include
-    header-keys     every key of a header, and what it says; only="Needs Launch" these,
-                    without="Needs Launch" all others
-    header-names    what the expressions of a header may name
-    generations     of GPUs, as `rungs` names them, with cards
     table OP        what was measured
     gain OP N       of that one rung and the one that it grew from, at every shape and type; N M:
                     two rungs; N alone, if it grew from a rung of another ladder: of N and
@@ -35,15 +31,12 @@ do (device=nvidia-h200 dtype=bfloat16 shape="N=65536 C=768"):
     traffic OP N M … how many sectors of each array the rungs move, counted likewise
     machine OP N M … registers, shared memory and instructions of the rungs' machine code;
                     opcodes="R2UR LDS" counts these, loop=longest in the longest loop only
-    occupancy OP N BLOCK 32 64 …  how far the rung fills an SM with each value of a constant;
-                    on="sm_75 sm_90a" names the architectures
     resources OP N M … what the rungs take of a compute unit of AMD's GPUs, and how many waves run;
                     on="gfx942 gfx1100"
     picture KIND    a picture of what cannot be seen, or of what was measured;
                     ladder/core/show/pictures lists the kinds
     step-times DEVICE           the time of a training step, ours and PyTorch's
     step-summary DEVICE DTYPE   of that the least: ours, and PyTorch's fastest
-    agreement LOG LOG ...       how far losses and gradients are from PyTorch's
     log LOG                     output that is kept in doc/results/logs; of that the lines from
                                 first= to last=, as of a passage
     tally           how many kernels and ladders there are
@@ -58,6 +51,7 @@ drift needs no C++ compiler.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
@@ -73,12 +67,12 @@ from ladder.core.contract.device_code import INCLUDE
 from ladder.core.contract.dims import Dims, format_dims
 from ladder.core.contract.identity import code_identity
 from ladder.core.contract.ladder import PACKAGE, Ladder, find, find_rung, ladders
-from ladder.core.contract.launch_plan import NAMES
 from ladder.core.contract.rung_file import KEYS, Rung
-from ladder.core.contract.runs_on import FAMILIES, runs_on
-from ladder.core.measure import results
-from ladder.core.show import citations, pictures, source_code, tables, training_tables
-from ladder.core.show.page_sources import Checked
+from ladder.core.contract.runs_on import runs_on
+from ladder.core.show import citations, pictures, source_code, tables, trace, training_tables
+from ladder.core.show.amd import resources_table
+from ladder.core.show.machine import machine_table
+from ladder.core.show.traffic import reuse_table, traffic_table
 
 ROOT = PACKAGE.parent
 _BLOCK = re.compile(
@@ -125,18 +119,15 @@ def cites(page: Path, root: Path) -> bool:
     return page.relative_to(root / "doc").with_suffix("").parts[0] in subjects
 
 
-def update(write: bool, root: Path = ROOT, checked: Checked | None = None) -> list[str]:
+def update(write: bool, root: Path = ROOT) -> list[str]:
     """Bring README.md and the pages in doc/ up to date, or only look; what differs, line by line.
-
-    checked  pages that need not be looked at; those that are up to date are added to it
 
     Raises LadderError, with file and line, for a request that is not understood.
     """
     drifted: list[str] = []
     for page in (root / "README.md", *sorted((root / "doc").rglob("*.md"))):
-        if not page.exists() or (checked and page in checked):
+        if not page.exists():
             continue
-        before = len(drifted)
         old = page.read_text(encoding="utf-8")
         new = render(old, page, write)
         if new != old:
@@ -150,8 +141,6 @@ def update(write: bool, root: Path = ROOT, checked: Checked | None = None) -> li
         drifted += [
             f"{page.relative_to(root)}: {problem}" for problem in _citations(new, page, root)
         ]
-        if checked and len(drifted) == before:
-            checked.add(page)
     return drifted
 
 
@@ -302,31 +291,6 @@ def _lines(name: str, text: str, first: str, last: str) -> str:
     return "\n".join(lines[start : stop + 1])
 
 
-def header_keys(place: Place, only: str = "", without: str = "") -> str:
-    """The keys of a header, all or some: for whom each is, and what it says."""
-    if unknown := {*only.split(), *without.split()} - set(KEYS):
-        raise ValueError(f"a header has no {', '.join(sorted(unknown))}; it has {', '.join(KEYS)}")
-    chosen = [name for name in only.split() or KEYS if name not in without.split()]
-    rows = (f"| `{name}` | {KEYS[name].reader} | {KEYS[name].says} |" for name in chosen)
-    return "\n".join(["| key | for | says |", "|---|---|---|", *rows])
-
-
-def header_names(place: Place) -> str:
-    """What the expressions of a header may name, beside dimensions and constants."""
-    rows = (f"| `{name}` | {meaning} |" for name, meaning in NAMES.items())
-    return "\n".join(["| name | is |", "|---|---|", *rows])
-
-
-def generations(place: Place) -> str:
-    """The generations of GPUs, as the tables of rungs name them: what code for each is called."""
-    rows = (
-        f"| {family.maker} {generation.name} | `{generation.arch}` | {generation.cards} |"
-        for family in FAMILIES
-        for generation in family.generations
-    )
-    return "\n".join(["| in the tables | compiled for | such as |", "|---|---|---|", *rows])
-
-
 # ---- counted in the emulator, or in machine code ------------------------------------------------
 
 
@@ -362,8 +326,6 @@ def counts(
     wanted, lanes = source_code.lines_with(rung, lines), _lanes(warp)
 
     def rows() -> str:
-        from ladder.core.show import trace  # needs a C++ compiler
-
         report = trace.trace(find(op), rung, dtype, dims, 64 if lanes else 32)
         lines = ["| source | access | requests | takes | ideal |", "|---|---|--:|--:|--:|"]
         for count in trace.own_lines(report, rung):
@@ -389,36 +351,30 @@ def _lanes(warp: str) -> str:
     return "" if warp == "32" else ", warps of 64"
 
 
+def _of_rungs(
+    place: Place, table: Callable[..., str], kind: str, op: str, ids: Sequence[str], dtype: str,
+    dims: Dims, *more: str,
+) -> str:  # fmt: skip
+    """A table of several rungs of an op."""
+    rungs = [find(op).rung(id) for id in ids]
+    return _made(
+        place, lambda: table(find(op), rungs, dtype, dims), kind, op, rungs, dtype, dims, *more
+    )
+
+
 def reuse(
     place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "", warp: str = "32"
 ) -> str:
     """How many FLOPs each load serves, rung by rung."""
-    ladder, dims = find(op), source_code.parse_shape(find(op).op, shape)
-    rungs, lanes = [ladder.rung(id) for id in ids], _lanes(warp)
-
-    def rows() -> str:
-        from ladder.core.show.reuse import table  # needs a C++ compiler
-
-        shown = table(ladder, rungs, dtype, dims, 64 if lanes else 32)
-        of = f"{format_dims(dims)}, {dtype}{lanes}"
-        return f"{shown}\n\n{of}; counted by the emulator, which has no caches."
-
-    return _made(place, rows, "reuse" + lanes, op, rungs, dtype, dims)
+    kind, dims = "reuse" + _lanes(warp), source_code.parse_shape(find(op).op, shape)
+    table = functools.partial(reuse_table, warp=64 if warp == "64" else 32)
+    return _of_rungs(place, table, kind, op, ids, dtype, dims)
 
 
 def traffic(place: Place, op: str, *ids: str, dtype: str = "float32", shape: str = "") -> str:
     """The sectors of each array, rung by rung."""
-    ladder, dims = find(op), source_code.parse_shape(find(op).op, shape)
-    rungs = [ladder.rung(id) for id in ids]
-
-    def rows() -> str:
-        from ladder.core.show.traffic import table  # needs a C++ compiler
-
-        shown = table(ladder, rungs, dtype, dims)
-        of = f"{format_dims(dims)}, {dtype}"
-        return f"{shown}\n\n{of}; reads and writes, counted by the emulator."
-
-    return _made(place, rows, "traffic", op, rungs, dtype, dims)
+    dims = source_code.parse_shape(find(op).op, shape)
+    return _of_rungs(place, traffic_table, "traffic", op, ids, dtype, dims)
 
 
 def machine(
@@ -431,50 +387,18 @@ def machine(
     loop: str = "",
 ) -> str:
     """What the machine code takes, kernel by kernel."""
-    ladder, dims = find(op), _measured_shape(op, shape)
-    rungs = [ladder.rung(id) for id in ids]
-
-    def rows() -> str:
-        from ladder.core.device.cuda.nvrtc import find_nvrtc  # needs NVIDIA's wheels
-        from ladder.core.show.machine import ARCHITECTURE, table
-
-        shown = table(ladder, rungs, dtype, dims, opcodes.split(), bool(loop))
-        version = ".".join(map(str, find_nvrtc().version))
-        return f"{shown}\n\n{format_dims(dims)}, {dtype}; {ARCHITECTURE}, NVRTC {version}."
-
-    return _made(place, rows, "machine", op, rungs, dtype, dims, opcodes, *([loop] if loop else []))
-
-
-def occupancy(
-    place: Place, op: str, id: str, constant: str, *values: str, on: str, dtype: str = "float32"
-) -> str:
-    """The occupancy of one rung, by a constant and by architecture, at the op's own shape."""
-    rung, dims = find(op).rung(id), _measured_shape(op)
-
-    def rows() -> str:
-        from ladder.core.show.machine import occupancies  # needs NVIDIA's wheels
-
-        sizes = [int(value) for value in values]
-        shown = occupancies(find(op), rung, constant, sizes, on.split(), dtype, dims)
-        return f"{shown}\n\n{dtype}, from the machine code."
-
-    return _made(place, rows, "occupancy", op, [rung], dtype, dims, constant, *values, on)
+    table = functools.partial(machine_table, opcodes=opcodes.split(), loop=bool(loop))
+    dims, more = _measured_shape(op, shape), [opcodes, *([loop] if loop else [])]
+    return _of_rungs(place, table, "machine", op, ids, dtype, dims, *more)
 
 
 def resources(
     place: Place, op: str, *ids: str, on: str, dtype: str = "bfloat16", shape: str = ""
 ) -> str:
     """What rungs take of a compute unit, architecture by architecture."""
-    ladder, dims = find(op), _measured_shape(op, shape)
-    rungs = [ladder.rung(id) for id in ids]
-
-    def rows() -> str:
-        from ladder.core.show.amd import resources as table  # needs clang
-
-        shown = table(ladder, rungs, on.split(), dtype, dims)
-        return f"{shown}\n\n{format_dims(dims)}, {dtype}; compiled by clang, not run."
-
-    return _made(place, rows, "resources", op, rungs, dtype, dims, on)
+    table = functools.partial(resources_table, architectures=on.split())
+    dims = _measured_shape(op, shape)
+    return _of_rungs(place, table, "resources", op, ids, dtype, dims, on)
 
 
 def _measured_shape(op: str, shape: str = "") -> Dims:
@@ -536,13 +460,6 @@ def step_summary(place: Place, device: str, dtype: str) -> str:
     return training_tables.step_summary(device, dtype)
 
 
-def agreement(place: Place, *logs: str) -> str:
-    def link(name: str) -> str:
-        return place.link(results.FOLDER / "logs" / f"{name}.txt")
-
-    return training_tables.agreement(logs, link)
-
-
 def log(place: Place, name: str, first: str = "", last: str = "") -> str:
     text = training_tables.log(name)
     return f"```\n{_lines(name, text, first, last or first) if first else text}\n```"
@@ -561,8 +478,8 @@ def _prose(text: str) -> str:
 BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__.replace("_", "-"): block
     for block in (
-        rungs, header, diff, change, source, solution, passage, header_keys, header_names,
-        generations, counts, reuse, traffic, machine, occupancy, resources, picture,
-        table, gain, overview, step_times, step_summary, agreement, log, tally,
+        rungs, header, diff, change, source, solution, passage, counts,
+        reuse, traffic, machine, resources, picture, table, gain, overview, step_times,
+        step_summary, log, tally,
     )
 }  # fmt: skip

@@ -127,8 +127,7 @@ def overview(link: Link, device: str = "", dtype: str = "") -> str:
     captions = set()
     for op in ladders():
         try:
-            which = {"device": device, "dtype": dtype}
-            found, measurement = find_measurement(op, **{k: v for k, v in which.items() if v})
+            found, measurement = find_measurement(op, device, dtype)
         except NotMeasured:
             continue
         best = best_kernel(measured_rows(measurement))

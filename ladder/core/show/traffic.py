@@ -1,4 +1,5 @@
-"""How many sectors of each array the rungs of a ladder move, counted by the emulator.
+"""How many sectors of each array the rungs of a ladder move, and how often they use what they load,
+counted by the emulator.
 
 A rung that stores an intermediate result pays for it in sectors; so does one that loads the same
 elements over and over. Beside each other, the columns tell which of the two it is.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -20,43 +22,70 @@ from ladder.core.contract.rung_file import Rung
 from ladder.core.emulator.report import SECTOR, Report
 from ladder.core.show import trace
 
+WAVEFRONT = 128  # bytes: 32 banks of 4
 
-def count(ladder: Ladder, rung: Rung, dtype: str, dims: Dims) -> tuple[Counter[str], int]:
-    """Sectors of global memory by array, and wavefronts of shared memory; reads and writes.
 
-    Copies by TMA are not counted. Raises LadderError where the rung cannot run.
+def traffic_table(ladder: Ladder, rungs: Sequence[Rung], dtype: str, dims: Dims) -> str:
+    """Sectors of global memory, reads and writes: one row for each rung, one column for each array
+    that is accessed; and wavefronts of shared memory. As Markdown.
+
+    Copies by TMA are not counted. Raises LadderError where a rung cannot run.
     """
-    sectors: Counter[str] = Counter()
-    wavefronts = 0
-    for line in trace.trace(ladder, rung, dtype, dims).lines:
-        if line.space == "global":
-            sectors[line.buffer] += line.sectors
-        wavefronts += line.wavefronts
-    return sectors, wavefronts
-
-
-def table(ladder: Ladder, rungs: Sequence[Rung], dtype: str, dims: Dims) -> str:
-    """One row for each rung, one column for each array that is accessed, as Markdown."""
-    counted = {rung.id: count(ladder, rung, dtype, dims) for rung in rungs}
-    known = [arg.name for arg in ladder.op.args]
-    arrays = [name for name in known if any(sectors[name] for sectors, _ in counted.values())]
-    arrays += sorted({name for sectors, _ in counted.values() for name in sectors} - {*known})
+    sectors: dict[str, Counter[str]] = {rung.id: Counter() for rung in rungs}
+    wavefronts: Counter[str] = Counter()
+    for rung in rungs:
+        for line in trace.trace(ladder, rung, dtype, dims).lines:
+            if line.space == "global":
+                sectors[rung.id][line.buffer] += line.sectors
+            wavefronts[rung.id] += line.wavefronts
+    used = {name for counted in sectors.values() for name in counted if counted[name]}
+    known = [arg.name for arg in ladder.op.args if arg.name in used]
+    arrays = [*known, *sorted(used - {*known})]
     titles = ["all sectors", *(f"`{name}`" for name in arrays)]
-    shared = any(wavefronts for _, wavefronts in counted.values())
-    if shared:
-        titles.append("wavefronts")
+    titles += ["wavefronts"] * any(wavefronts.values())
     rows = [f"| rung | {' | '.join(titles)} |", "|---|" + "--:|" * len(titles)]
     for rung in rungs:
-        sectors, wavefronts = counted[rung.id]
-        total = sectors.total()
+        counted, total = sectors[rung.id], sectors[rung.id].total()
         cells = [f"{rung.id}: {rung.idea}", f"{total:,}"]
         for name in arrays:
-            share = f"{sectors[name]:,} ({sectors[name] / total:.0%})"
-            cells.append(share if sectors[name] else "")
-        if shared:
-            cells.append(f"{wavefronts:,}" if wavefronts else "")
+            share = f"{counted[name]:,} ({counted[name] / total:.0%})"
+            cells.append(share if counted[name] else "")
+        if any(wavefronts.values()):
+            cells.append(f"{wavefronts[rung.id]:,}" if wavefronts[rung.id] else "")
         rows.append("| " + " | ".join(cells) + " |")
+    rows += ["", f"{format_dims(dims)}, {dtype}; reads and writes, counted by the emulator."]
     return "\n".join(rows)
+
+
+def reuse_table(
+    ladder: Ladder, rungs: Sequence[Rung], dtype: str, dims: Dims, warp: Literal[32, 64] = 32
+) -> str:
+    """How often each rung uses what it loads: one row for each, as Markdown.
+
+    Every level of memory has its own arithmetic intensity: the FLOPs that each byte serves which
+    comes from it. A kernel is as fast as the slowest level allows. Sectors count as a whole, and
+    a wavefront as the bytes that shared memory could have moved in it.
+    """
+    rows = [
+        "| rung | multiply-adds per load instruction "
+        "| FLOPs per byte from global memory and caches | FLOPs per byte of shared memory |",
+        "|---|--:|--:|--:|",
+    ]
+    flops = ladder.op.flops(dims)
+    for rung in rungs:
+        lines = trace.own_lines(trace.trace(ladder, rung, dtype, dims, warp), rung)
+        reads = [line for line in lines if line.kind == "read"]
+        per_load = flops / 2 / warp / sum(line.requests for line in reads)
+        sectors = sum(line.sectors for line in reads if line.space == "global")
+        wavefronts = sum(line.wavefronts for line in lines if line.space == "shared")
+        shared = f"{flops / (WAVEFRONT * wavefronts):.2f}" if wavefronts else ""
+        rows.append(
+            f"| {rung.id}: {rung.idea} | {per_load:.2f} | {flops / (SECTOR * sectors):.2f} "
+            f"| {shared} |"
+        )
+    lanes = "" if warp == 32 else f", warps of {warp}"
+    of = f"{format_dims(dims)}, {dtype}{lanes}"
+    return "\n".join([*rows, "", f"{of}; counted by the emulator, which has no caches."])
 
 
 def beside_least(op: Op, report: Report, dims: Dims) -> str:

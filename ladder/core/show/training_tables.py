@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ladder.core.common.errors import LadderError
@@ -18,8 +17,6 @@ CONTENDERS = {
     "PyTorch, CUDA graph": "PyTorch, compiled, CUDA graph",
     "PyTorch, graph, cuDNN": "the same with cuDNN's attention",
 }
-_RUN = re.compile(r"^\S+ B=\d+ T=\d+ (?P<dtype>\w+), --rungs (?P<rungs>\S+):", re.MULTILINE)
-_STEP = re.compile(r"^ +\d+ +[\d.]+ +[\d.]+ +(?P<loss>\S+) +(?P<gradient>\S+) \w+$", re.MULTILINE)
 
 
 def step_times(device: str) -> str:
@@ -68,31 +65,6 @@ def _measured(device: str) -> Sequence[dict[str, Any]]:
 
 def _speed(row: dict[str, Any]) -> str:
     return f"{row['ms']:,.2f} | {row['tokens_per_second']:,.0f}"
-
-
-def agreement(names: Sequence[str], link: Callable[[str], str]) -> str:
-    """How far losses and gradients are from PyTorch's at most, in the logs of these names.
-
-    link  how the page refers to a log
-
-    What two logs have in common is taken from the later one.
-    """
-    found = {}
-    for name in names:
-        runs = _RUN.split(log(name))
-        for dtype, rungs, text in zip(runs[1::3], runs[2::3], runs[3::3], strict=True):
-            steps = _STEP.findall(text)
-            worst = [max(float(step[i]) for step in steps) for i in (0, 1)]
-            found[dtype, rungs] = name, worst
-    lines = [
-        "| | `--rungs` | losses within | gradient of every tensor within, relative distance |",
-        "|---|---|--:|--:|",
-    ]
-    for (dtype, rungs), (name, worst) in sorted(found.items(), reverse=True):
-        chosen = "a mixture" if rungs.endswith(".json") else f"`{rungs}`"
-        loss, gradient = (f"{value:.1e}".replace("e-0", "e-") for value in worst)
-        lines.append(f"| {dtype} ([log]({link(name)})) | {chosen} | {loss} | {gradient} |")
-    return "\n".join(lines)
 
 
 def log(name: str) -> str:

@@ -15,16 +15,14 @@
 
 // Sets ends (V), which will first hold counts, to 0.
 extern "C" __global__ void embedding_backward_clear(
-    float*, float*, const real*, const int*, int B, int T, int C, int V, int P,
-    int*, int*, int* __restrict__ ends, int*) {
+    int B, int T, int C, int V, int P, int* __restrict__ ends) {
     int token = blockIdx.x * BLOCK + threadIdx.x;
     if (token < V) ends[token] = 0;
 }
 
 // Histogram: counts in ends (V) how often each token occurs in tokens (B, T).
 extern "C" __global__ void embedding_backward_count(
-    float*, float*, const real*, const int* __restrict__ tokens, int B, int T, int C, int V, int P,
-    int*, int*, int* __restrict__ ends, int*) {
+    const int* __restrict__ tokens, int B, int T, int C, int V, int P, int* __restrict__ ends) {
     int bt = blockIdx.x * BLOCK + threadIdx.x;
     if (bt < B * T) atomicAdd(&ends[tokens[bt]], 1);  // integers: the same result in any order
 }
@@ -33,8 +31,7 @@ extern "C" __global__ void embedding_backward_count(
 // where its run starts. In one block, every thread adds its share of the counts, the block scans
 // the sums of the shares, and every thread walks over its share again.
 extern "C" __global__ void embedding_backward_scan(
-    float*, float*, const real*, const int*, int B, int T, int C, int V, int P,
-    int*, int*, int* __restrict__ ends, int*) {
+    int B, int T, int C, int V, int P, int* __restrict__ ends) {
     __shared__ int sums[2][SCAN];  // prefix sums: of all shares up to that of each thread
     int share = (V + SCAN - 1) / SCAN, t = threadIdx.x;
     int begin = min(t * share, V), end = min(begin + share, V);
@@ -62,8 +59,8 @@ extern "C" __global__ void embedding_backward_scan(
 // Scatter: every token takes the next free place of its run, and writes its index there, in
 // unordered (B * T). That turns the start of each run, in ends (V), into its end.
 extern "C" __global__ void embedding_backward_place(
-    float*, float*, const real*, const int* __restrict__ tokens, int B, int T, int C, int V, int P,
-    int*, int*, int* __restrict__ ends, int* __restrict__ unordered) {
+    const int* __restrict__ tokens, int B, int T, int C, int V, int P, int* __restrict__ ends,
+    int* __restrict__ unordered) {
     int bt = blockIdx.x * BLOCK + threadIdx.x;
     if (bt < B * T) unordered[atomicAdd(&ends[tokens[bt]], 1)] = bt;
 }
@@ -71,9 +68,8 @@ extern "C" __global__ void embedding_backward_place(
 // The atomics above came in any order. Here every run of unordered (B * T) is sorted by index,
 // which gives order (B * T), and the tokens in that order, sorted (B * T).
 extern "C" __global__ void embedding_backward_order(
-    float*, float*, const real*, const int* __restrict__ tokens, int B, int T, int C, int V, int P,
-    int* __restrict__ order, int* __restrict__ sorted, const int* __restrict__ ends,
-    const int* __restrict__ unordered) {
+    const int* __restrict__ tokens, int B, int T, int C, int V, int P, int* __restrict__ order,
+    int* __restrict__ sorted, const int* __restrict__ ends, const int* __restrict__ unordered) {
     int i = blockIdx.x * BLOCK + threadIdx.x;
     if (i >= B * T) return;
     int bt = unordered[i], token = tokens[bt];
@@ -112,9 +108,7 @@ extern "C" __global__ void embedding_backward(
 // The gradients of a position lie T rows apart in dout (B, T, C), one in each of the B sequences. A
 // thread adds them, in order, to its channel of dwpe (P, C).
 extern "C" __global__ void embedding_backward_positions(
-    float*, float* __restrict__ dwpe, const real* __restrict__ dout, const int*, int B, int T,
-    int C, int V, int P,
-    const int*, const int*, const int*, const int*) {
+    float* __restrict__ dwpe, const real* __restrict__ dout, int B, int T, int C, int V, int P) {
     int t = blockIdx.x;
     for (int i = threadIdx.x; i < C; i += BLOCK) {
         float sum = 0.0f;

@@ -43,7 +43,7 @@ extern "C" __global__ void global_norm_forward(
 
 // Adds partial (GRID) in one block, and stores its root in norm (1).
 extern "C" __global__ void global_norm_forward_finish(
-    float* __restrict__ norm, const float*, int N, const float* __restrict__ partial) {
+    float* __restrict__ norm, int N, const float* __restrict__ partial) {
     __shared__ float shared[WARPS];
     float sum = 0.0f;
     for (int i = threadIdx.x; i < GRID; i += BLOCK) {

@@ -97,8 +97,8 @@ extern "C" __global__ void __launch_bounds__(ROWS * WARP_SIZE, BLOCKS) layernorm
 // neighbouring columns. Its GROUPS warps share the rows: one thread alone would wait for GRID loads
 // in turn.
 extern "C" __global__ void layernorm_backward_finish(
-    real*, float* __restrict__ dweight, float* __restrict__ dbias, const real*, const real*,
-    const real*, const float*, const float*, int N, int C, const float* __restrict__ partial) {
+    float* __restrict__ dweight, float* __restrict__ dbias, int N, int C,
+    const float* __restrict__ partial) {
     __shared__ float sums[GROUPS][WARP_SIZE];
     int lane = lane_id(), group = warp_id();
     int column = blockIdx.x * WARP_SIZE + lane;  // of (2, SLOTS): dweight, then dbias

@@ -10,7 +10,7 @@
 
 // What a forward pass could store: one bit for each element, 32 of them in a word.
 extern "C" __global__ void relu_backward_mask(
-    real*, const real*, const real* __restrict__ out, int N, unsigned* __restrict__ mask) {
+    const real* __restrict__ out, int N, unsigned* __restrict__ mask) {
     size_t first = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * 32;
     if (first >= N) return;
     unsigned bits = 0;
@@ -23,7 +23,6 @@ extern "C" __global__ void relu_backward_mask(
 extern "C" __global__ void relu_backward(
     real* __restrict__ dinp,        // (N)
     const real* __restrict__ dout,  // (N)
-    const real*,                    // out is not read
     int N,
     const unsigned* __restrict__ mask) {  // (N / 32)
     size_t i = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * VECTOR;

@@ -13,8 +13,6 @@ Pages ask for one with `<!-- ladder:begin picture KIND ... -->`, notebooks with 
                             only lines that contain one of these; shape=
     banks OP RUNG line=TEXT one request to shared memory by bank and wavefront; array= shape= title=
     mma                     fragments of mma.sync: lane and register of each element; lane=
-    matrix-core INSTRUCTION   fragments of AMD's: the lane of each element; mfma-16 mfma-32
-                            wmma-rdna3 wmma-rdna4
     timeline OP RUNG shape=   a TMA pipeline over time: producer, stages, consumers; copy=5
                             product=2 store=1 softmax=0 (durations) cluster=1 until=60
     ring OP RUNG shape=     the stages of a cp.async pipeline, step by step: filled, awaited, read;
@@ -50,9 +48,7 @@ from ladder.core.show.pictures import (
     fragments,
     instructions,
     links,
-    matrix_cores,
     measured,
-    probes,
     ring,
     tiles,
     timeline,
@@ -64,7 +60,6 @@ KINDS: dict[str, Callable[..., Drawing]] = {
     "access": accesses.draw,
     "banks": banks.draw,
     "mma": fragments.draw,
-    "matrix-core": matrix_cores.draw,
     "timeline": timeline.draw,
     "ring": ring.draw,
     "links": links.draw,
@@ -92,7 +87,7 @@ def made_from(kind: str, *args: str, **options: str) -> str:
     if kind in ("ladder", "roofline"):
         code = measured.digest(**given)
         return cache.digest("picture", kind, code)[:12]
-    rungs = [probes.rung(probes.MMA)] if kind == "mma" else []
+    rungs = []
     if "op" in given:
         ids = [given["rung"]] if "rung" in given else given["rungs"]
         rungs = [find(given["op"]).rung(id) for id in ids]

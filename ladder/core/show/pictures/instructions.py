@@ -58,10 +58,10 @@ def loops(op: str, rungs: Sequence[str], dtype: str, shape: str, kernel: str) ->
     dims = parse_shape(ladder.op, shape) if shape else dict(next(iter(ladder.op.bench.values())))
     found = []
     for rung in map(ladder.rung, rungs):
-        for name, loop in machine.loops(rung, dtype, dims).items():
-            if kernel in ("", name):
-                counts = Counter(kind_of(i.opcode.split(".")[0]) for i in loop)
-                found.append(Loop(rung.name, name, counts))
+        for of in machine.kernels(ladder, rung, dtype, dims):
+            if kernel in ("", of.launch.kernel):
+                counts = Counter(map(kind_of, of.loop.elements()))
+                found.append(Loop(rung.name, of.launch.kernel, counts))
     if not found:
         raise LadderError(f"picture instructions: {op} has no kernel {kernel}")
     return found

@@ -68,7 +68,7 @@ def of(device: Mapping[str, Any], measurement: Measurement, when: str = "") -> M
 
 def found(op: str, **which: str) -> Measured:
     """What was measured and kept. Raises LadderError where nothing was."""
-    return of(*tables.find_measurement(op, **{k: v for k, v in which.items() if v}))
+    return of(*tables.find_measurement(op, **which))
 
 
 def digest(op: str, **which: str) -> str:

@@ -6,10 +6,7 @@ ladder/include/hopper.cuh, lanes 0 and 1 of every warp print what they call it w
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import functools
-import io
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,10 +15,8 @@ from ladder.core.common.errors import LadderError
 from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import find
 from ladder.core.contract.rung_file import Rung
-from ladder.core.emulator.emulated import Emulated
-from ladder.core.show.pictures.runs import emulated_plan
+from ladder.core.show.pictures.runs import emulated_plan, recorded
 from ladder.core.show.source_code import parse_shape
-from ladder.core.show.trace import run_on
 
 RECORDER = r"""
 #define RECORD_COPY(event, address, value, tile, column, row)                                   \
@@ -92,18 +87,12 @@ def record_kernel(op: str, rung: Rung, dtype: str, dims: Dims) -> tuple[Event, .
     """The same of any kernel. Raises LadderError where it uses no mbarrier, or cannot run."""
     if "mbarrier_" not in rung.source:
         raise LadderError(f"{op}, {rung.label}: it uses no mbarrier, so there is nothing to record")
-    lines = rung.source.splitlines()
-    last = max(i for i, line in enumerate(lines) if line.startswith("#include"))
-    source = "\n".join([*lines[: last + 1], RECORDER, *lines[last + 1 :], ""])
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        run_on(Emulated(), find(op), dataclasses.replace(rung, source=source), dtype, dims)
-    return tuple(_event(line) for line in printed.getvalue().splitlines() if line.startswith("@ "))
+    return tuple(map(_event, recorded(find(op), rung, RECORDER, dtype, dims)))
 
 
-def _event(line: str) -> Event:
-    _, block, thread, *words, address, value, tile, x, y = line.split()
-    name, _, of = " ".join(words).partition("|")
+def _event(words: Sequence[str]) -> Event:
+    block, thread, *called, address, value, tile, x, y = words
+    name, _, of = " ".join(called).partition("|")
     of, offset = of.removeprefix("&"), int(tile) & _OFFSET
     return Event(int(block), int(thread), name, of, address, int(value), offset, int(x), int(y))
 

@@ -7,20 +7,15 @@ also prints its waits and reads. The picture shows this order, and assumes no du
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import io
 from dataclasses import dataclass, field
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import Ladder, find
 from ladder.core.contract.rung_file import Rung
-from ladder.core.emulator.emulated import Emulated, KernelError
 from ladder.core.show.pictures.drawing import MARGIN, WIDTH, Drawing
-from ladder.core.show.pictures.runs import alone
+from ladder.core.show.pictures.runs import alone, recorded
 from ladder.core.show.source_code import parse_shape
-from ladder.core.show.trace import run_on
 
 PIECE = 16  # bytes that one cp.async copies
 RECORDER = r"""
@@ -89,21 +84,15 @@ class Ring:
 
 def record(ladder: Ladder, rung: Rung, dtype: str, dims: Dims) -> Ring:
     """The ring of a rung. Raises LadderError where it has none."""
-    lines = rung.source.splitlines()
-    if not any(line.startswith('#include "async.cuh"') for line in lines):
+    if '\n#include "async.cuh"' not in rung.source:
         raise LadderError(f"{ladder.op.name} {rung.label} includes no async.cuh: it has no ring")
-    last = max(i for i, line in enumerate(lines) if line.startswith("#include"))
-    source = "\n".join([*lines[: last + 1], RECORDER, *lines[last + 1 :], ""])
-    printed = io.StringIO()
-    # A kernel that does something wrong is shown, too, as far as it gets.
-    with contextlib.redirect_stdout(printed), contextlib.suppress(KernelError):
-        run_on(Emulated(), ladder, dataclasses.replace(rung, source=source), dtype, dims)
-    events = []
-    for line in printed.getvalue().splitlines():
-        if line.startswith("@ "):
-            _, thread, name, value = line.split()
-            events.append((int(thread), name, 0 if value == "(nil)" else int(value, 16)))
-    return follow(events)
+    printed = recorded(ladder, rung, RECORDER, dtype, dims, wrong=True)
+    return follow(
+        [
+            (int(thread), name, 0 if value == "(nil)" else int(value, 16))
+            for thread, name, value in printed
+        ]
+    )
 
 
 def follow(events: list[tuple[int, str, int]]) -> Ring:

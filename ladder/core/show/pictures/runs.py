@@ -1,20 +1,22 @@
-"""What pictures ask of the emulator: one counted run of a rung, all requests kept."""
+"""What pictures ask of the emulator: one run of a rung, counted or recorded."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import io
 
 from ladder.core.common.errors import LadderError
 from ladder.core.contract.dims import Dims
 from ladder.core.contract.dtypes import DTYPES
-from ladder.core.contract.ladder import find
+from ladder.core.contract.ladder import Ladder, find
 from ladder.core.contract.launch_plan import LaunchPlan
 from ladder.core.contract.rung_file import Rung
-from ladder.core.emulator.emulated import Emulated
+from ladder.core.emulator.emulated import Emulated, KernelError
 from ladder.core.emulator.report import Report
 from ladder.core.show.source_code import parse_shape
-from ladder.core.show.trace import trace
+from ladder.core.show.trace import run_on, trace
 
 ALL = 1 << 20  # requests of a line that are kept in full
 
@@ -29,6 +31,29 @@ def counted(op: str, rung: str, dtype: str, shape: str) -> Report:
 def emulated_plan(rung: Rung, dtype: str, dims: Dims) -> LaunchPlan:
     """How the emulator launches a rung. Raises LadderError where it cannot."""
     return rung.plan(dims, Emulated().target(DTYPES[dtype]))
+
+
+def recorded(
+    ladder: Ladder,
+    rung: Rung,
+    macros: str,
+    dtype: str,
+    dims: Dims,
+    wrong: bool = False,
+) -> list[list[str]]:
+    """The words of each line that begins with "@" in what a copy of a rung prints, below whose
+    includes stand macros. Lines keep their numbers.
+
+    wrong  a kernel that does something wrong is recorded, too, as far as it gets
+    """
+    lines = rung.source.splitlines()
+    first = 1 + max((i for i, line in enumerate(lines) if line.startswith("#include")), default=-1)
+    source = "\n".join([*lines[:first], macros, f"#line {first + 1}", *lines[first:], ""])
+    copy, printed = dataclasses.replace(rung, source=source), io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.suppress(*[KernelError] * wrong):
+        run_on(Emulated(), ladder, copy, dtype, dims)
+    words = (line.split() for line in printed.getvalue().splitlines())
+    return [line[1:] for line in words if line[:1] == ["@"]]
 
 
 def alone(rung: Rung, kernel: str) -> Rung:

@@ -151,3 +151,15 @@ def test_an_array_that_kernels_take_as_tiles_only_lives_as_long_as_the_binding(r
     assert logits() is not None
     del run
     assert logits() is None
+
+
+@pytest.mark.emulator
+def test_a_kernel_may_stand_in_a_file_that_the_rung_includes(tmp_path):
+    header, code = OURS.split("\n\n", 1)
+    (tmp_path / "softmax.cuh").write_text(code)
+    path = tmp_path / "mine.cu"
+    path.write_text(f'{header}\n\n#include "softmax.cuh"\n')
+    rung = parse(path, "softmax_forward")
+    assert check(SOFTMAX, rung, Emulated(), ["float32"], SHAPES).passed
+    (tmp_path / "softmax.cuh").write_text(code.replace("int V, real* probs", "int V, real* y"))
+    assert "takes 'real* y', and softmax.forward has no y" in mismatch(SOFTMAX.op, rung)

@@ -153,28 +153,6 @@ def test_the_tables_of_step_times_hold_what_was_measured():
     assert summary[4].endswith("| 11.34 | 361,187 | 124.34 | 527,060 |")
     with pytest.raises(LadderError, match=r"other-torch\.json: no such file"):
         training_tables.step_times("other")
-
-
-LOG = """\
-# $ python -m tests.gpu_vs_torch steps
-gpt2 B=4 T=1024 fp32, --rungs {rungs}: adamw.update 2
-step       ours    PyTorch  loss off   farthest gradient
-   1  10.974920  10.974920   {loss}   2.0e-06 fcw
-   2  10.979954  10.979955   2.9e-07   6.4e-06 ln1b
-"""
-
-
-def test_the_largest_distance_of_the_latest_log_is_shown(tmp_path, monkeypatch):
-    monkeypatch.setattr(results, "FOLDER", tmp_path)
-    (tmp_path / "logs").mkdir()
-    first = LOG.format(rungs="best", loss="9.9e-07") + LOG.format(rungs="m.json", loss="1.0e-07")
-    (tmp_path / "logs" / "first.txt").write_text(first)
-    (tmp_path / "logs" / "second.txt").write_text(LOG.format(rungs="best", loss="4.5e-07"))
-    rows = training_tables.agreement(["first", "second"], link=str.upper).splitlines()[2:]
-    assert rows == [
-        "| fp32 ([log](FIRST)) | a mixture | 2.9e-7 | 6.4e-6 |",
-        "| fp32 ([log](SECOND)) | `best` | 4.5e-7 | 6.4e-6 |",
-    ]
     with pytest.raises(LadderError, match=r"gone\.txt: no such file"):
         training_tables.log("gone")
 

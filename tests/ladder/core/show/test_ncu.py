@@ -1,7 +1,5 @@
 """What Nsight Compute should count of a rung is predicted, and the command that counts it named."""
 
-from collections import Counter
-
 import pytest
 
 from ladder.__main__ import main
@@ -10,8 +8,9 @@ from ladder.core.contract.ladder import find
 from ladder.core.contract.launch_plan import Launch
 from ladder.core.device.cuda.compiler import Resources
 from ladder.core.device.cuda.occupancy import occupancy
+from ladder.core.device.cuda.sass import Instruction
 from ladder.core.emulator.report import LineCount
-from ladder.core.show import ncu
+from ladder.core.show import machine, ncu
 
 COLUMN = LineCount("a.cu", 7, "copy", "inp", "global", "read", 4, 10, 320, 320, 40, 0, 0)
 ROW = LineCount("a.cu", 8, "copy", "out", "global", "write", 16, 10, 320, 160, 160, 0, 0)
@@ -22,9 +21,8 @@ OTHER = LineCount("a.cu", 20, "finish", "inp", "global", "read", 4, 99, 99, 99, 
 
 def kernel(opcodes="LDG", registers=32, blocks=264, name="copy", spill=0):
     launch, takes = Launch(name, (blocks, 1, 1), (256, 1, 1)), Resources(registers, 0, 0, spill)
-    return ncu.Kernel(
-        launch, takes, occupancy("sm_90a", takes, launch), Counter(opcodes.split()), 132
-    )
+    code = [Instruction(name, opcode, None) for opcode in opcodes.split()]
+    return machine.Kernel(launch, takes, occupancy("sm_90a", takes, launch), code, 132)
 
 
 def predicted(kernel, *counts):
@@ -93,4 +91,4 @@ def test_a_rung_is_counted_on_as_many_sms_as_the_gpu_has(capsys):
 def test_what_is_no_kernel_cannot_be_profiled():
     ladder = find("start.add")
     with pytest.raises(LadderError, match=r"start\.add rung 0 .* is no kernel: nothing to profile"):
-        ncu.kernels(ladder, ladder.rung(0), "float32", {"N": 64}, "sm_90a")
+        machine.kernels(ladder, ladder.rung(0), "float32", {"N": 64}, "sm_90a")

@@ -11,10 +11,9 @@ from ladder.core.contract.device_code import INCLUDE
 from ladder.core.contract.identity import code_identity
 from ladder.core.contract.ladder import find
 from ladder.core.contract.rung_file import KEYS
-from ladder.core.device.cuda import nvrtc
+from ladder.core.contract.runs_on import FAMILIES
 from ladder.core.measure import results
 from ladder.core.show import pages, pictures, tables
-from ladder.core.show.page_sources import Checked
 
 OP = find("layernorm.forward").op
 SHAPE = "N=65536 C=768"
@@ -136,17 +135,12 @@ def test_some_lines_of_a_log_can_be_shown(site):
     assert "```\nb 2\nc 3\n```" in write(site, "log one first=b last=3")
 
 
-def test_what_a_header_may_say_is_listed(site):
-    text = write(site, "header-keys", "header-names", "generations")
-    for key in KEYS:
-        assert f"\n| `{key}` | " in text
-    assert "| `multiprocessors` | SMs of the device |" in text
-    assert "| NVIDIA sm_90 | `sm_90a` | H100, H200 |" in text
-
-
-def test_the_tables_of_headers_and_of_their_functions_name_what_is_there():
+def test_the_page_on_rungs_lists_keys_generations_headers_and_functions():
     page = pages.ROOT / "doc" / "how_to_read_a_rung.md"
     text = page.read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^\| `([A-Z]\w+)` \|", text, re.MULTILINE)) == sorted(KEYS)
+    for generation in (one for family in FAMILIES for one in family.generations):
+        assert f" {generation.name} | `{generation.arch}` | {generation.cards} |" in text
     for header in INCLUDE.rglob("*.cuh"):
         assert f"[{header.relative_to(INCLUDE).as_posix()}](" in text
     functions = re.findall(r"^\| \[`(\w+)`\]\((\S+)\) \|", text, re.MULTILINE)
@@ -154,16 +148,6 @@ def test_the_tables_of_headers_and_of_their_functions_name_what_is_there():
     for function, header in functions:
         name = re.compile(rf"\b{function.removesuffix('_registers')}")
         assert name.search((page.parent / header).read_text(encoding="utf-8")), function
-
-
-def test_of_the_keys_of_a_header_some_can_be_chosen(site):
-    usual = "Before Launch"
-    text = write(site, f'header-keys only="{usual}"')
-    assert re.findall(r"\n\| `(\w+)` ", text) == usual.split()
-    text = write(site, f'header-keys without="{usual}"')
-    assert re.findall(r"\n\| `(\w+)` ", text) == [key for key in KEYS if key not in usual.split()]
-    with pytest.raises(LadderError, match="a header has no Lunch; it has Before"):
-        write(site, 'header-keys only="Lunch"')
 
 
 def test_of_a_header_some_lines_can_be_chosen(site):
@@ -345,48 +329,6 @@ def test_new_numbers_are_seen_as_drift(site):
     ]
 
 
-def test_a_page_is_checked_again_only_where_something_of_it_has_changed(site, monkeypatch):
-    monkeypatch.setenv("KERNEL_LADDER_CACHE", str(site / "cache"))
-    page = site / "doc" / "layernorm.md"
-    text = write(site, "table layernorm.forward", "picture ladder layernorm.forward")
-    picture = site / "doc" / "img" / "ladder-layernorm-forward.svg"
-    drawn = picture.read_text()
-
-    def looked_at() -> bool:
-        rendered = []
-        render = pages.render
-        with monkeypatch.context() as patch:
-            patch.setattr(pages, "render", lambda *args: rendered.append(args) or render(*args))
-            pages.update(write=False, root=site, checked=Checked(site))
-        return bool(rendered)
-
-    assert [looked_at(), looked_at()] == [True, False]
-    page.write_text(text + "Words.\n")
-    assert [looked_at(), looked_at()] == [True, False]
-    picture.write_text("")  # it is out of date, and stays so
-    assert [looked_at(), looked_at()] == [True, True]
-    picture.write_text(drawn)
-    assert not looked_at()
-    (content,) = results.load_all().values()
-    results.record({**content["device"], "driver": "another"}, content["measurements"][0])
-    assert looked_at()
-
-
-def test_a_page_depends_on_the_kernels_that_its_blocks_name(site, monkeypatch):
-    monkeypatch.setenv("KERNEL_LADDER_CACHE", str(site / "cache"))
-    named, all_of_them = site / "doc" / "gelu.md", site / "doc" / "layernorm.md"
-    named.write_text(block("rungs gelu.forward"))
-    all_of_them.write_text(block("tally"))
-    checked = Checked(site)
-    for page in (named, all_of_them):
-        checked.add(page)
-        assert page in checked
-    checked._layers["matmul"] = "of another day"
-    assert named in checked and all_of_them not in checked
-    checked._named["gelu"] = {"matmul"}  # one of its rungs grew from one of matmul
-    assert named not in checked
-
-
 @pytest.mark.emulator
 def test_counts_and_access_can_be_of_some_lines_only(site):
     some = 'layernorm.forward 1 shape="N=4 C=32" lines="mean[row] =|rstd[row] ="'
@@ -453,16 +395,6 @@ def test_a_request_that_is_not_understood_is_refused_with_its_place(site, reques
     (site / "doc" / "layernorm.md").write_text(block(request_))
     with pytest.raises(LadderError, match=message):
         pages.update(write=False, root=site)
-
-
-@pytest.mark.skipif(not nvrtc.installed(), reason="NVRTC: pip install -e '.[compile]'")
-def test_occupancy_is_shown_by_constant_and_architecture(site):
-    """By the tables of the programming guide: 24 blocks and 48 warps on an SM of sm_89."""
-    page = site / "doc" / "gelu.md"
-    page.write_text(block('occupancy gelu.forward 1 BLOCK 32 1024 on="sm_89 sm_90a"'))
-    pages.update(write=True, root=site)
-    assert "| 32 | 24 of 48 (50%), limited by blocks | 32 of 64 (50%)" in page.read_text()
-    assert "| 1024 | 32 of 48 (67%), limited by warps | 64 of 64 (100%) |" in page.read_text()
 
 
 def test_every_measured_op_that_computes_has_a_roofline_on_its_page():

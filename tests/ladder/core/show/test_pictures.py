@@ -11,6 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from ladder.core.common.errors import LadderError
+from ladder.core.contract.dtypes import DTYPES
 from ladder.core.contract.ladder import find, ladders
 from ladder.core.emulator.emulated import Emulated
 from ladder.core.show import pages, pictures
@@ -22,7 +23,6 @@ from ladder.core.show.pictures import (
     links,
     measured,
     palette,
-    probes,
     recording,
     replay,
     ring,
@@ -30,7 +30,7 @@ from ladder.core.show.pictures import (
     timeline,
 )
 from ladder.core.show.pictures.drawing import Drawing
-from tests.ladder.emulation import run, zeros
+from tests.ladder.emulation import array, run, zeros
 
 RUNG_3 = ("matmul.forward", "3", "float32", "N=128 C=16 OC=128")
 
@@ -147,7 +147,6 @@ def test_a_rung_that_copies_nothing_with_cp_async_has_no_ring():
         pictures.make("ring", "matmul.forward", "3", shape="N=1 C=1 OC=1")
 
 
-@pytest.mark.emulator
 def test_a_lane_that_does_not_exist_is_refused():
     with pytest.raises(LadderError, match="a lane is a number from 0 to 31, not 32"):
         pictures.make("mma", lane="32")
@@ -273,19 +272,44 @@ def test_labels_of_a_roofline_are_apart_and_near_their_points(wanted, least, fou
     assert measured.spread(wanted, 10, [least] * 3) == pytest.approx(found)
 
 
+FRAGMENTS = """
+#include "mma.cuh"
+extern "C" __global__ void k(
+    ushort2* a_out, ushort2* b_out, float* d_out,  // (32, 4), (32, 2), (32, 4) of each lane
+    const unsigned short* a_in, const unsigned short* b_in) {  // (16, 16), (8, 16)
+    __shared__ __align__(16) unsigned short tile_a[256], tile_b[128];
+    int lane = threadIdx.x;
+    for (int i = lane; i < 256; i += 32) tile_a[i] = a_in[i];
+    for (int i = lane; i < 128; i += 32) tile_b[i] = b_in[i];
+    __syncthreads();
+    unsigned a[4], b[2];
+    float d[4] = {};
+    ldmatrix_x4(a, tile_a + lane % 16 * 16 + lane / 16 * 8);
+    ldmatrix_x2(b, tile_b + lane % 8 * 16 + lane / 8 % 2 * 8);
+    mma_m16n8k16_bf16(d, a, b);
+    for (int i = 0; i < 4; i++) ((unsigned*)a_out)[lane * 4 + i] = a[i];
+    for (int i = 0; i < 2; i++) ((unsigned*)b_out)[lane * 2 + i] = b[i];
+    for (int i = 0; i < 4; i++) d_out[lane * 4 + i] = d[i];
+}
+"""
+
+
 @pytest.mark.emulator
-def test_fragments_cover_each_matrix_and_lie_as_the_header_says():
-    found = probes.mma_fragments()
-    for numbers, size in ((found.a, 256), (found.b, 128), (found.d, 128)):
-        assert sorted(numbers.ravel()) == list(range(size))
-    lane = np.arange(32)
-    g, t = lane // 4, lane % 4
-    assert (found.a[:, 0] == g * 16 + 2 * t).all() and (found.a[:, 2] == (g + 8) * 16 + 2 * t).all()
-    assert (found.a[:, 5] == g * 16 + 2 * t + 9).all()
-    assert (found.b[:, 2] == g * 16 + 2 * t + 8).all()
-    assert (found.d[:, 3] == (g + 8) * 8 + 2 * t + 1).all()
+def test_fragments_are_those_of_ldmatrix_and_mma_sync(tmp_path):
+    found = fragments.mma_fragments()
     lanes, registers = fragments.owners(found.a, (16, 16), 2)
     assert (np.bincount(lanes.ravel()) == 8).all() and set(registers.ravel()) == {0, 1, 2, 3}
+
+    a, b, d = zeros(32, 8, dtype=np.uint16), zeros(32, 4, dtype=np.uint16), zeros(32, 4)
+    numbers = (array(np.arange(size), np.uint16) for size in (256, 128))
+    run(Emulated(), tmp_path, FRAGMENTS, 1, 32, a, b, d, *numbers)
+    assert (a == found.a).all() and (b == found.b).all()
+    left, right = np.zeros((16, 16)), np.zeros((8, 16))
+    left[:, 0], right[:, 0] = 8 * np.arange(16), 1  # D = 8 * row + column
+    left[:, 1], right[:, 1] = 1, np.arange(8)
+    factors = (array(one, DTYPES["bfloat16"]) for one in (left, right))
+    run(Emulated(), tmp_path, FRAGMENTS, 1, 32, a, b, d, *factors)
+    assert (d == found.d).all()
 
 
 def test_instructions_are_sorted_by_what_they_are_for():
@@ -384,11 +408,11 @@ def test_in_a_cluster_each_row_is_asked_for_once_and_reaches_all_who_need_it():
     dims = {"N": 256, "C": 256, "OC": 768}
     seen = recording.copies(events, rung, "bfloat16", dims)
     found = [copy for copy in seen if copy.asks < 2 and copy.step == 0]
-    for array, needed in (
+    for name, needed in (
         ("inp", ([*range(128)], [*range(128, 256)])),
         ("weight", ([*range(128)],) * 2),
     ):
-        parts = [copy for copy in found if copy.array == array]
+        parts = [copy for copy in found if copy.array == name]
         rows = [row for copy in parts for row in range(copy.row, copy.row + copy.rows)]
         assert len(rows) == len(set(rows))
         for block in (0, 1):
