@@ -77,18 +77,21 @@ def without_comments(text: str) -> str:
 def _without_emulator(code: str) -> str:
     """The code without what only the emulator compiles, and without the directives around it."""
     kept: list[str] = []
-    branches: list[bool | None] = []  # whether each is left out; None: not about the emulator
+    left_out: list[bool | None] = []  # for each open #if; None: it is not about the emulator
+    negated = False
     for line in code.splitlines():
         word, condition = _branch(line)
         if word in ("if", "ifdef", "ifndef"):
-            inverted = word == "ifndef" or "!" in condition
-            branches.append(not inverted if _EMULATOR in condition else None)
-        about_emulator = bool(word) and branches[-1] is not None
+            about = _EMULATOR in condition
+            if about:
+                negated = word == "ifndef" or "!" in condition
+            left_out.append(not negated if about else None)
+        about_emulator = bool(word) and left_out[-1] is not None
         if about_emulator and word in ("elif", "else"):
-            branches[-1] = not branches[-1]
+            left_out[-1] = negated
         if word == "endif":
-            branches.pop()
-        if not about_emulator and True not in branches:
+            left_out.pop()
+        if not about_emulator and True not in left_out:
             kept.append(line)
     return "\n".join(kept)
 

@@ -27,6 +27,8 @@ INNER = """\
 #define ONE 1
 #ifdef KERNEL_LADDER_EMULATOR
 inline float value(const char*) { return 0; }
+#elif defined(__HIP__)
+inline float value(const char*) { return 3; }
 #else
 inline float value(const char*) { return ONE; }
 #endif
@@ -86,10 +88,21 @@ def test_comments_and_unused_helpers_do_not_change_the_identity(edited, change):
         ("1_any.cu", "// Launch", "// Define: ROWS = 4\n// Launch"),
         ("1_any.cu", "// Launch", "// Scratch: float32 partial[N]\n// Launch"),
         ("inner.cuh", "return ONE", "return ONE + 1"),
+        ("inner.cuh", "return 3", "return 4"),
         ("inner.cuh", "#define ONE 1", "#define ONE 2"),
         ("inner.cuh", "#ifdef", "#ifndef"),
     ],
-    ids=["code", "string", "launch", "define", "scratch", "function", "macro of it", "condition"],
+    ids=[
+        "code",
+        "string",
+        "launch",
+        "define",
+        "scratch",
+        "function",
+        "on AMD",
+        "macro of it",
+        "condition",
+    ],
 )
 def test_code_and_launch_change_the_identity(edited, change):
     before = code_identity(edited())
