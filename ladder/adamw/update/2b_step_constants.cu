@@ -7,6 +7,7 @@
 // Needs:  nothing
 // Define: BLOCK = 256
 // Launch: adamw_update<<<ceil_div(N, 4 * BLOCK), BLOCK>>>
+// Pays:   no, memory hides the division.
 // After:  2
 // Left:   every thread reads hyper and norm anew -> rung 3.
 
