@@ -33,7 +33,7 @@ _PUBLIC = {  # name -> its module, or module:name
     "tables": f"{_CORE}.show.tables",
     "training_tables": f"{_CORE}.show.training_tables",
     "trace": f"{_CORE}.show.trace:trace",
-    "probes": f"{_CORE}.show.pictures.probes",
+    "fragments": f"{_CORE}.show.pictures.fragments",
     # whole models
     "GPT2Config": "trainer.model.gpt2:GPT2Config",
     "build": "trainer.model.program:build",
