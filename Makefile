@@ -37,7 +37,7 @@ test: $(VENV)/.test  ## run the tests; no GPU needed, the same ones use a GPU wh
 sweep: $(VENV)/.test  ## every rung at every shape, every planted bug, every notebook: most of an hour
 	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) -m sweep $(ARGS)
 
-check: lint  ## what to run before each commit: style, types and the fast tests, in under two minutes
+check: lint  ## what to run before each commit: style, types and the fast tests, in a minute
 	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) -m "not (slow or emulator or nvrtc or gpu or torch or sweep or site)" $(ARGS)
 
 lint: $(VENV)/.test  ## check format, style and types

@@ -151,7 +151,7 @@ def take_step(steps: Steps, train: Loader, number: int) -> StepOutcome | None:
         write_rng(engine, config.seed, number, config.accumulation * group.size - 1)
     engine.compute_norm()
     skipped = steps.decide(step)
-    if skipped is None:
+    if skipped is None:  # nothing speaks against the update
         engine.update()
     return steps.end(step, skipped)
 

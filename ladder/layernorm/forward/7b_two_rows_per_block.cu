@@ -2,7 +2,7 @@
 // Before: in rung 7, four warps wait at a block's barrier for the copies of weight and bias.
 // Change: a block has two rows instead of four, so that fewer warps wait for each other.
 // Expect: shorter waits at the barrier, which is the reason; but each block copies weight and bias,
-//         so they are loaded twice as often. The second hits the L2 cache. Little either way.
+//         so they are loaded twice as often, mostly from the L2 cache. Little either way.
 // Needs:  C % vector == 0; ROW_VECTORS <= 16
 // Define: ROWS = 2; CHANNELS = C; ROW_VECTORS = ceil_div(C, vector * warp)
 // Launch: layernorm_forward<<<ceil_div(N, ROWS), ROWS * warp>>>

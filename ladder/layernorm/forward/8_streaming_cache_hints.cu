@@ -2,7 +2,7 @@
 // Before: the rows of rung 7b pass through the caches. What is read or written last stays in them
 //         longest, although this kernel does not read it again.
 // Change: inp is loaded and out is stored with the streaming hint: the caches evict these lines
-//         first.
+//         first. A block keeps rung 7b's two rows.
 // Expect: the same bytes. The caches write these lines back early, while there is bandwidth to
 //         spare, and not during the next kernel.
 // Needs:  C % vector == 0; ROW_VECTORS <= 16
