@@ -41,7 +41,9 @@ check: lint  ## what to run before each commit: style, types and the fast tests,
 	@$(RUN) -m pytest --numprocesses $(TEST_PROCESSES) -m "not (slow or emulator or nvrtc or gpu or torch or sweep or site)" $(ARGS)
 
 lint: $(VENV)/.test  ## check format, style and types
-	@$(RUN) -m ruff format --check . && $(RUN) -m ruff check . && $(RUN) -m mypy
+	@$(RUN) -m ruff format --check . && $(RUN) -m ruff check .
+	@if $(RUN) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then $(RUN) -m mypy; \
+	  else echo "types: checked on Python 3.11 only, since NumPy's differ from Python to Python"; fi
 
 # Another number of rows per block: right, and compiled anew, so that pages and results are of older code.
 newcomer:  ## play a newcomer's first change: clone, edit a line of a kernel, make check
