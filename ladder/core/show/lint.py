@@ -20,6 +20,7 @@ from ladder.core.contract.device_code import INCLUDE
 from ladder.core.contract.ladder import PACKAGE, Ladder, find, find_rung, ladders
 from ladder.core.contract.rung_file import KEYS, MOST_BYTES, Rung
 from ladder.core.contract.signature import mismatch, parameters
+from ladder.core.emulator.source import without_comments
 from ladder.core.show import pages
 from ladder.core.show.source_code import changed_lines
 
@@ -155,7 +156,7 @@ def layout(ladder: Ladder, rung: Rung) -> Found:
 
 def portable(ladder: Ladder, rung: Rung) -> Found:
     """One source is for CUDA, HIP and the emulator."""
-    code = _without_comments(rung.source)
+    code = without_comments(rung.source)
     for found in re.finditer(r"\basm\b", code):
         yield _at(rung, found.start()), "inline PTX; wrap it in a function of ladder/include"
     if not any("warp == 32" in condition for condition in rung.conditions()):
@@ -216,11 +217,6 @@ RULES: tuple[Rule, ...] = (
     *(title, header, parent, length, alone, layout, portable, measured, barrier, arguments),
     *(name, page),
 )
-
-
-def _without_comments(source: str) -> str:
-    """The code, every character at its place."""
-    return _COMMENT.sub(lambda comment: re.sub(r"[^\n]", " ", comment[0]), source)
 
 
 def _at(rung: Rung, position: int) -> int:
