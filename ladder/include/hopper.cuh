@@ -142,6 +142,18 @@ __device__ __forceinline__ void named_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// `setmaxnreg`: the warps of a warpgroup give registers back, down to COUNT each, or wait until they
+// have COUNT: so that those that sum have more of them than the one that copies. COUNT is a multiple
+// of 8. All warps of the warpgroup call it; the block has whole warpgroups.
+template <int COUNT>
+__device__ __forceinline__ void fewer_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT>
+__device__ __forceinline__ void more_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
 // `cp.async.bulk.tensor`: TMA copies a box of the array to `tile`; its first element is (row y,
 // column x). Elements outside the array arrive as 0, and their bytes are counted too. One thread
 // calls it. The tile may be read once the phase of `barrier` has ended, not before; and a copy may

@@ -32,6 +32,11 @@ __forceinline__ void named_barrier(int id, int threads) {
 __forceinline__ void cluster_barrier() {
     emulator::emulator_named_barrier(emulator::CLUSTER_BARRIER, 0);
 }
+// Here every thread has all the registers that it needs.
+template <int COUNT>
+__forceinline__ void fewer_registers() {}
+template <int COUNT>
+__forceinline__ void more_registers() {}
 __forceinline__ void tma_load_2d(
     void *tile, const TensorMap *map, Mbarrier *barrier, int x, int y) {
     emulator::emulator_tile_load(tile, map, barrier, x, y, 0);
