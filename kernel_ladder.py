@@ -15,6 +15,8 @@ import importlib
 import pkgutil
 from typing import Any
 
+from ladder.core.common.install import ROOT
+
 _CORE = "ladder.core"
 _PUBLIC = {  # name -> its module, or module:name
     "reference": "reference",
@@ -53,8 +55,8 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"kernel_ladder has no {name!r}; it has {', '.join(__all__)}")
     module, _, attribute = _PUBLIC[name].partition(":")
-    found = importlib.import_module(module)
+    found = importlib.import_module(ROOT + module)
     if name == "reference":
         for layer in pkgutil.iter_modules(found.__path__):
-            importlib.import_module(f"reference.{layer.name}")
+            importlib.import_module(f"{found.__name__}.{layer.name}")
     return getattr(found, attribute) if attribute else found

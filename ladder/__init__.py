@@ -3,15 +3,16 @@
 from ladder.core.common.moved import forward
 
 forward(
+    __name__,
     {
-        "ladder.device.hip": "ladder.core.amd.hip",
-        "ladder.device.isa": "ladder.core.amd.isa",
+        "device.hip": "core.amd.hip",
+        "device.isa": "core.amd.isa",
         **{
-            f"ladder.{folder}": f"ladder.core.{folder}"
+            folder: f"core.{folder}"
             for folder in (
                 *("adopt", "commands", "common", "contract", "device"),
                 *("emulator", "measure", "puzzle", "show", "verify"),
             )
         },
-    }
+    },
 )

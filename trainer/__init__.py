@@ -3,13 +3,14 @@
 from ladder.core.common.moved import forward
 
 forward(
+    __name__,
     {
-        "trainer.measure": "trainer.commands",
-        "trainer.run.training": "trainer.train",
-        "trainer.run.logs": "trainer.files.logs",
-        "trainer.run": "trainer.commands",
-        "trainer.settings.flags": "trainer.flags",
-        "trainer.settings.config": "trainer.flags",
-        "trainer.settings": "trainer.commands",
-    }
+        "measure": "commands",
+        "run.training": "train",
+        "run.logs": "files.logs",
+        "run": "commands",
+        "settings.flags": "flags",
+        "settings.config": "flags",
+        "settings": "commands",
+    },
 )

@@ -24,6 +24,7 @@ import sys
 from collections.abc import Sequence
 
 from ladder.core.common.errors import LadderError
+from ladder.core.common.install import ROOT
 from trainer.commands.command import run
 
 COMMANDS = {  # the module of each
@@ -47,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     command, *rest = argv or [""]
     # Each command imports only what it needs: doctor must work where training cannot.
     if command in COMMANDS:
-        status: int = importlib.import_module(COMMANDS[command]).main(rest)
+        status: int = importlib.import_module(ROOT + COMMANDS[command]).main(rest)
         return status
     if command and not command.startswith("-"):
         known = ", ".join(COMMANDS)
@@ -71,5 +72,10 @@ def main(argv: Sequence[str]) -> int:
         return train(flags, group=group).status
 
 
+def command_line() -> int:
+    """What the console command of an installed wheel calls."""
+    return run(main, sys.argv[1:])
+
+
 if __name__ == "__main__":
-    sys.exit(run(main, sys.argv[1:]))
+    sys.exit(command_line())

@@ -348,6 +348,7 @@ def write_result(
 
 
 def write_json(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     files.write_json(path, _rounded(content))
 
 

@@ -25,6 +25,7 @@ from typing import Any
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write, read_json, write_json
+from ladder.core.common.install import ROOT
 from ladder.core.device.open import gpus
 from trainer.commands.parser import build_parser, parse
 from trainer.commands.plot import best_values
@@ -183,7 +184,7 @@ def _start(trial: Trial, device: Sequence[str], place: Path) -> subprocess.Popen
     words = [*trial.words, *device, f"--output={place}", "--resume=1"]
     with (place / OUTPUT).open("ab") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", "trainer", *words],
+            [sys.executable, "-m", f"{ROOT}trainer", *words],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -42,7 +42,7 @@ from trainer.plots.training_step import StepTime
 # what the notebook calls from here although it stands elsewhere
 __all__ = ["check_floor", "check_order", "mlp_backward", "start"]
 
-LOGS = results.FOLDER / "logs"
+LOGS = results.SHIPPED / "logs"
 BF16 = DTYPES["bfloat16"]
 
 

@@ -21,7 +21,7 @@ from trainer.plots import runs as plots
 from trainer.plots.course import MARKS
 from trainer.plots.sweep import draw_sweep
 
-LOGS = results.FOLDER / "logs"
+LOGS = results.SHIPPED / "logs"
 SHAPE = GPT2Config(context=32, vocab=65, padded_vocab=128, layers=1, heads=2, channels=32)
 STEPS = 200
 LAST = 50  # steps whose mean loss stands for the end of a run

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from types import FrameType
 
+from ladder.core.common.install import ROOT
 from trainer.ranks.launch import FOLDER
 
 GRACE = 10.0  # seconds that the others have to end by themselves once a rank has ended badly
@@ -68,7 +69,7 @@ def _start(argv: Sequence[str], rank: int, ranks: int, folder: str) -> subproces
         FOLDER: folder,
         PARENT: str(os.getpid()),
     }
-    command = [sys.executable, "-m", "trainer", *argv]
+    command = [sys.executable, "-m", f"{ROOT}trainer", *argv]
     return subprocess.Popen(command, env=environment, start_new_session=True)
 
 

@@ -1,10 +1,20 @@
-"""The command that installs a package for the Python that runs this, and for no other."""
+"""How this program was installed, and the command that installs a package for its Python."""
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
+
+# What stands before the name of a module: "kernel_ladder." in an installed wheel (hatch_build.py).
+ROOT = __name__.removesuffix("ladder.core.common.install")
+
+
+def user_folder() -> Path:
+    """Where an installed wheel keeps what its user measures."""
+    base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(base).expanduser() / "kernel-ladder"
 
 
 def pip(words: str) -> str:
@@ -18,4 +28,4 @@ def pip(words: str) -> str:
 
 def install(extra: str) -> str:
     """The command that installs what an extra of pyproject.toml names, such as "compile"."""
-    return pip(f"install -e '.[{extra}]'")
+    return pip(f"install 'kernel-ladder[{extra}]'" if ROOT else f"install -e '.[{extra}]'")

@@ -39,9 +39,10 @@ class _Forward(MetaPathFinder, Loader):
         return next(names, None)
 
 
-def forward(moved: Mapping[str, str]) -> None:
-    """Let `import` find modules and packages, with what is in them, by their old names: {old: new}.
+def forward(package: str, moved: Mapping[str, str]) -> None:
+    """Let `import` find what is in a package by the names that it had there: {old: new}.
 
     The first of several names that fit counts.
     """
-    sys.meta_path.insert(0, _Forward(moved))
+    names = {f"{package}.{old}": f"{package}.{new}" for old, new in moved.items()}
+    sys.meta_path.insert(0, _Forward(names))

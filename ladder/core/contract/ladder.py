@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ladder.core.common.errors import LadderError
+from ladder.core.common.install import ROOT
 from ladder.core.contract import rung_file
 from ladder.core.contract.device import Device
 from ladder.core.contract.op import Op
@@ -173,7 +174,7 @@ def ladders() -> Mapping[str, Ladder]:
     """Every ladder of the repository by op name, found in the `ops.py` of the layer folders."""
     found = {}
     for path in sorted(PACKAGE.glob("*/ops.py")):
-        for ladder in importlib.import_module(f"ladder.{path.parent.name}.ops").LADDERS:
+        for ladder in importlib.import_module(f"{ROOT}ladder.{path.parent.name}.ops").LADDERS:
             found[ladder.op.name] = ladder
     return found
 
@@ -181,7 +182,7 @@ def ladders() -> Mapping[str, Ladder]:
 @functools.cache
 def puzzles() -> Mapping[str, Ladder]:
     """The ops of the notebook of puzzles, by name: no layers, so `ladders` leaves them out."""
-    specs = importlib.import_module("ladder.core.puzzle.specs").LADDERS
+    specs = importlib.import_module(f"{ROOT}ladder.core.puzzle.specs").LADDERS
     return {ladder.op.name: ladder for ladder in specs}
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from ladder.core.common.install import ROOT
 from ladder.core.contract.expressions import FUNCTIONS, ExpressionError
 
 PACKAGE = Path(__file__).parents[2]  # the folder of the layers
@@ -40,7 +41,7 @@ def find(name: str) -> Tiling:
             f"there is no function {name}, only {', '.join(FUNCTIONS)} and a layer's tile "
             "heuristics, such as matmul.tiles.tile_columns"
         )
-    module = vars(importlib.import_module(f"ladder.{found[1]}.tiles"))
+    module = vars(importlib.import_module(f"{ROOT}ladder.{found[1]}.tiles"))
     known = [key for key, value in module.items() if getattr(value, "is_tiling", False)]
     if found[2] not in known:
         near = difflib.get_close_matches(found[2], known, n=1) or known

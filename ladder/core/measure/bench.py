@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from ladder.core.common.errors import LadderError
+from ladder.core.common.install import ROOT
 from ladder.core.contract.binding import refuse_group
 from ladder.core.contract.device import NO_LINK, Device
 from ladder.core.contract.dims import Dims
@@ -266,6 +267,8 @@ def software() -> dict[str, str]:
 
 def commit() -> str | None:
     """The commit of the repository, with a + where the kernels differ from it; None outside git."""
+    if ROOT:  # the repository around an installed wheel is another one
+        return None
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(PACKAGE), *arguments]

@@ -127,8 +127,8 @@ def keep(device: Device, folder: Path | None = None) -> Path:
     """
     description = device.description()
     mine = [device.name, description]
-    path = _path(description, folder)
-    before = _load(path, path.stat().st_mtime_ns) if path.exists() else {}
+    path = (folder or results.FOLDER / "picks") / _file_name(description)
+    before = _load(path) if folder else _kept(description)
     found = {question: dict(entries) for question, entries in before.items()}
     picked = False
     for file in cache.names(FOLDER):
@@ -180,13 +180,16 @@ def _line(question: Question, entries: Mapping[str, Entry]) -> str:
 
 
 def _kept(description: Mapping[str, Any]) -> Mapping[Question, Mapping[str, Entry]]:
-    """What the repository holds of GPUs of a model; nothing where it has no such file."""
-    path = _path(description)
-    return _load(path, path.stat().st_mtime_ns) if path.exists() else {}
+    """What is kept of GPUs of a model; nothing where there is no file of it."""
+    return _load(results.kept(f"picks/{_file_name(description)}"))
+
+
+def _load(path: Path) -> dict[Question, dict[str, Entry]]:
+    return _read_picks(path, path.stat().st_mtime_ns) if path.exists() else {}
 
 
 @functools.lru_cache(maxsize=4)
-def _load(path: Path, _written: int) -> dict[Question, dict[str, Entry]]:
+def _read_picks(path: Path, _written: int) -> dict[Question, dict[str, Entry]]:
     try:
         return {
             _question(pick["op"], pick["dtype"], pick["dims"]): {
@@ -198,9 +201,8 @@ def _load(path: Path, _written: int) -> dict[Question, dict[str, Entry]]:
         raise LadderError(f"{path} does not hold picks: {error!r}; restore or delete it") from None
 
 
-def _path(description: Mapping[str, Any], folder: Path | None = None) -> Path:
-    gpu = str(description.get("gpu", "cpu"))
-    return (folder or results.FOLDER / "picks") / f"{results.slug(gpu)}.json"
+def _file_name(description: Mapping[str, Any]) -> str:
+    return f"{results.slug(str(description.get('gpu', 'cpu')))}.json"
 
 
 def _question(op: str, dtype: str, dims: Dims) -> Question:

@@ -20,12 +20,15 @@ from typing import Any
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write, read_json
+from ladder.core.common.install import ROOT, user_folder
 from ladder.core.contract.dims import split_key
 from ladder.core.contract.identity import code_identity
 from ladder.core.contract.ladder import PACKAGE, find_rung
 from ladder.core.contract.rung_file import Rung
 
-FOLDER = PACKAGE.parent / "doc" / "results"
+SHIPPED = PACKAGE.parent / "doc" / "results"
+# Where measurements are written: an installed wheel's own folder is not its user's.
+FOLDER = user_folder() / "results" if ROOT else SHIPPED
 
 Measurement = Mapping[str, Any]
 
@@ -37,7 +40,15 @@ def slug(device: str) -> str:
 
 def load_all() -> dict[str, dict[str, Any]]:
     """Every device's results by slug."""
-    return {path.stem: load(path) for path in sorted(FOLDER.glob("*.json"))}
+    folders = (FOLDER, SHIPPED) if ROOT else (FOLDER,)
+    names = {path.name for folder in folders for path in folder.glob("*.json")}
+    return {path.stem: load(path) for path in map(kept, sorted(names))}
+
+
+def kept(name: str) -> Path:
+    """The file of this name below FOLDER; in a wheel, the shipped one until its user measures."""
+    path = FOLDER / name
+    return SHIPPED / name if ROOT and not path.exists() else path
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -56,8 +67,9 @@ def record(device: Mapping[str, Any], measurement: Measurement, folder: Path | N
     folder = folder or FOLDER
     path = folder / f"{slug(device['gpu'])}.json"
     old = of(device, folder)["measurements"]
-    kept = [other for other in old if _key(other) != _key(measurement)]
-    content = {"device": dict(device), "measurements": sorted([*kept, measurement], key=_key)}
+    others = [other for other in old if _key(other) != _key(measurement)]
+    content = {"device": dict(device), "measurements": sorted([*others, measurement], key=_key)}
+    path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
         file.write((json.dumps(content, indent=1) + "\n").encode())
     return path
@@ -65,7 +77,8 @@ def record(device: Mapping[str, Any], measurement: Measurement, folder: Path | N
 
 def of(device: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
     """What is kept of a device, as in its file; without measurements if there is no file."""
-    path = (folder or FOLDER) / f"{slug(device['gpu'])}.json"
+    name = f"{slug(device['gpu'])}.json"
+    path = folder / name if folder else kept(name)
     return load(path) if path.exists() else {"device": dict(device), "measurements": []}
 
 

@@ -55,7 +55,7 @@ def step_summary(device: str, dtype: str) -> str:
 
 
 def _measured(device: str) -> Sequence[dict[str, Any]]:
-    path = results.FOLDER / "training" / f"{device}-torch.json"
+    path = results.kept(f"training/{device}-torch.json")
     try:
         steps: list[dict[str, Any]] = read_json(path)["steps"]
     except (KeyError, TypeError) as error:
@@ -69,6 +69,6 @@ def _speed(row: dict[str, Any]) -> str:
 
 def log(name: str) -> str:
     """The output that is kept in doc/results/logs under a name, without its comments."""
-    path = results.FOLDER / "logs" / f"{name}.txt"
+    path = results.kept(f"logs/{name}.txt")
     lines = read_text(path).splitlines()
     return "\n".join(line for line in lines if not line.startswith("# "))

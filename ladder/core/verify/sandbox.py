@@ -27,6 +27,7 @@ from typing import Any
 
 from ladder.core.common.errors import LadderError
 from ladder.core.common.files import atomic_write
+from ladder.core.common.install import ROOT
 from ladder.core.contract.device import Device
 from ladder.core.contract.dims import Dims
 from ladder.core.contract.ladder import PACKAGE, find, find_rung
@@ -159,7 +160,14 @@ def in_child(task: str, request: Mapping[str, Any], seconds: float) -> dict[str,
         answer = Path(folder) / "answer.json"
         environment = {**os.environ, "PYTHONPATH": _python_path()}
         child = subprocess.Popen(
-            [sys.executable, "-m", "ladder.core.verify.sandbox", task, str(answer), str(seconds)],
+            [
+                sys.executable,
+                "-m",
+                f"{ROOT}ladder.core.verify.sandbox",
+                task,
+                str(answer),
+                str(seconds),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -206,7 +214,8 @@ def _cause_of_death(name: str, status: int, stderr: str) -> str:
 
 def _python_path() -> str:
     """The child finds this same package, wherever it was started from."""
-    return os.pathsep.join(filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH"))))
+    home = PACKAGE.parents[ROOT.count(".")]
+    return os.pathsep.join(filter(None, (str(home), os.environ.get("PYTHONPATH"))))
 
 
 # ---- in the child -------------------------------------------------------------------------------
